@@ -1,0 +1,49 @@
+"""AffineGrid: the positions of the output, transformed by theta."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ._types import Array, Floats
+from .threads import for_each
+
+
+def positions(length: int, align_corners: bool) -> Floats:
+    """Where the ``length`` pixels of one output axis lie, in normalized coordinates (float64).
+
+    From -1 to 1 when aligned (an axis of one pixel lies at 0, as in PyTorch), else the centres of ``length`` equal
+    parts of it.
+    """
+    i = np.arange(length, dtype=np.float64)
+    if align_corners:
+        return 2 * i / (length - 1) - 1 if length > 1 else np.zeros(length)
+    return (2 * i + 1) / length - 1
+
+
+def affine_grid(theta: Floats, lengths: tuple[int, ...], align_corners: bool, grid: Array, num_threads: int) -> None:
+    """Fill ``grid`` (N, D1, …, Dr, r) with the positions of the output, transformed by ``theta`` (N, r, r + 1).
+
+    ``lengths`` are D1, …, Dr; coordinates are normalized, innermost axis first.
+    """
+    r = len(lengths)
+    axes = [positions(length, align_corners).astype(theta.dtype) for length in lengths]
+    axes = [axis.reshape((-1,) + (1,) * (r - 1 - i)) for i, axis in enumerate(axes)]
+
+    def fill(slab: tuple[int, int, slice]) -> None:
+        batch, row, at = slab
+        with np.errstate(all="ignore"):
+            *factors, shift = theta[batch, row]
+            outer = axes[0][at] * factors[-1] + shift
+            for axis, factor in zip(axes[1:-1], factors[-2:0:-1], strict=True):
+                outer = outer + axis * factor
+            np.add(outer, axes[-1] * factors[0], out=grid[batch, at, ..., row])
+
+    outermost = lengths[0]
+    step = max(1, outermost // (4 * num_threads))
+    slabs = [
+        (batch, row, slice(start, start + step))
+        for batch in range(len(theta))
+        for start in range(0, outermost, step)
+        for row in range(r)
+    ]
+    for_each(fill, slabs, min(num_threads, grid.size // (1 << 15) + 1))

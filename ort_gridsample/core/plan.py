@@ -1,0 +1,63 @@
+"""What a core is told besides its arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from .. import spec
+from . import sums
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One way to sample: the operator's attributes, and what follows from the type of X.
+
+    Attributes:
+        mode: one of :data:`ort_gridsample.spec.MODES`.
+        padding_mode: one of :data:`ort_gridsample.spec.PADDING_MODES`.
+        align_corners: the operator's attribute.
+        compute: the type that values are added up in.
+        weights: the type of the weights: ``compute``, or its real part.
+        zero: what a tap outside counts as (for strings the empty string).
+        sum: how the taps are added up.
+    """
+
+    mode: str
+    padding_mode: str
+    align_corners: bool
+    compute: np.dtype[np.generic]
+    weights: np.dtype[np.generic]
+    zero: object
+    sum: sums.Sum
+
+
+@lru_cache(maxsize=256)
+def plan_for(dtype: np.dtype[np.generic], mode: str, padding_mode: str, align_corners: bool) -> Plan:
+    """The plan for an X of type ``dtype``; ``mode`` may be a synonym."""
+    mode = spec.mode_of(mode)
+    compute = np.dtype(spec.TYPES[type_name(dtype)].compute or "float32")  # strings have nothing but nearest
+    if mode == "nearest":
+        how = sums.copy
+    elif dtype.kind == "b":
+        how = sums.boolean
+    elif dtype.kind in "iu":
+        how = sums.integer
+    else:
+        how = sums.floating
+    return Plan(
+        mode=mode,
+        padding_mode=padding_mode,
+        align_corners=bool(align_corners),
+        compute=compute,
+        weights=np.finfo(compute).dtype,
+        zero="" if type_name(dtype) == "str" else 0,
+        sum=how,
+    )
+
+
+def type_name(dtype: np.dtype[np.generic]) -> str:
+    """The name of ``dtype`` in :data:`ort_gridsample.spec.TYPES`; all numpy's string types are "str"."""
+    return "str" if dtype.kind in "UOT" else dtype.name

@@ -1,0 +1,113 @@
+"""A small pool of threads on which the cores run their blocks."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+T = TypeVar("T")
+
+ENVIRONMENT_VARIABLE = "ORT_GRIDSAMPLE_NUM_THREADS"
+
+_lock = threading.Lock()
+_pool: ThreadPoolExecutor | None = None
+_pool_size = 0
+_num_threads: int | None = None
+
+
+def available_cpus() -> int:
+    """The number of processors that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def get_num_threads() -> int:
+    """The number of threads that one call of a core uses when nothing else says (a session's option, an argument).
+
+    It is what :func:`set_num_threads` set, else the environment variable ``ORT_GRIDSAMPLE_NUM_THREADS``, else the
+    number of processors that the process may run on.
+    """
+    if _num_threads is not None:
+        return _num_threads
+    try:
+        from_environment = int(os.environ.get(ENVIRONMENT_VARIABLE, ""))
+    except ValueError:
+        from_environment = 0
+    return from_environment if from_environment > 0 else available_cpus()
+
+
+def set_num_threads(num_threads: int | None) -> None:
+    """Set what :func:`get_num_threads` answers; None goes back to the environment variable or the machine.
+
+    Raises:
+        ValueError: ``num_threads`` is less than 1.
+    """
+    global _num_threads
+    if num_threads is not None and num_threads < 1:
+        raise ValueError(f"num_threads is {num_threads}, expected at least 1 (or None)")
+    _num_threads = num_threads
+
+
+def for_each(function: Callable[[T], None], items: Iterable[T], num_threads: int) -> None:
+    """Call ``function`` on every item, on the calling thread and up to ``num_threads - 1`` others.
+
+    The first exception stops the work and is raised here, after every thread has let go of its item.
+    """
+    remaining = iter(items)
+    if num_threads <= 1:
+        for item in remaining:
+            function(item)
+        return
+    lock = threading.Lock()
+
+    def work() -> None:
+        nonlocal remaining
+        try:
+            while True:
+                with lock:
+                    item = next(remaining, None)
+                if item is None:
+                    return
+                function(item)
+        except BaseException:
+            with lock:
+                remaining = iter(())
+            raise
+
+    helpers = _submit(work, num_threads - 1)
+    try:
+        work()
+    finally:
+        for helper in helpers:
+            if not helper.cancel():
+                helper.exception()  # waits
+    for helper in helpers:
+        if not helper.cancelled():
+            helper.result()
+
+
+def _submit(work: Callable[[], None], count: int) -> list[Future[None]]:
+    global _pool, _pool_size
+    with _lock:
+        if _pool is None or _pool_size < count:
+            if _pool is not None:
+                _pool.shutdown(wait=False)
+            _pool, _pool_size = ThreadPoolExecutor(count, thread_name_prefix="ort_gridsample"), count
+        try:
+            return [_pool.submit(work) for _ in range(count)]
+        except RuntimeError:  # the interpreter is shutting down: the caller does the work alone
+            return []
+
+
+def _after_fork() -> None:
+    # Threads do not survive a fork; a lock may have been held by one of them.
+    global _pool, _pool_size, _lock
+    _pool, _pool_size, _lock = None, 0, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,24 @@
+"""The one exception of this package."""
+
+from __future__ import annotations
+
+
+class GridSampleError(ValueError):
+    """Raised when an input, an attribute or a model is not what the operator's specification allows.
+
+    Attributes:
+        where: the function, or the node in its graph, that found the mistake.
+        argument: the input or attribute concerned.
+        found: what was there.
+        expected: what the specification asks for.
+    """
+
+    def __init__(self, where: str, argument: str, found: str, expected: str) -> None:
+        super().__init__(where, argument, found, expected)
+        self.where = where
+        self.argument = argument
+        self.found = found
+        self.expected = expected
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.argument} is {self.found}, expected {self.expected}"

@@ -1,0 +1,116 @@
+"""The operators as functions on arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from . import checks, spec
+from .core import affine, numpy_core
+from .core._types import Array
+from .core.plan import plan_for
+from .core.threads import get_num_threads
+
+
+def grid_sample(
+    X: npt.ArrayLike,
+    grid: npt.ArrayLike,
+    mode: str = "linear",
+    padding_mode: str = "zeros",
+    align_corners: bool = False,
+    *,
+    where: str = "grid_sample",
+    num_threads: int | None = None,
+) -> Array:
+    """Sample ``X`` at the positions ``grid``.
+
+    >>> import numpy as np
+    >>> X = np.array([[[[0., 1.], [2., 3.]]]])           # one image of 2×2 pixels
+    >>> grid_sample(X, np.zeros((1, 1, 1, 2)))            # at its centre
+    array([[[[1.5]]]])
+
+    Args:
+        X: (N, C, D1, …, Dr), r ≥ 1; any numpy type that ONNX has, and bfloat16 of ``ml_dtypes``. Strings can only be
+            sampled with ``"nearest"``.
+        grid: (N, D1_out, …, Dr_out, r), floating point: normalized coordinates in [-1, 1], the innermost axis of X
+            first. Coordinates outside are answered by ``padding_mode``; NaN counts as -1.
+        mode: ``"nearest"``, ``"linear"`` or ``"cubic"`` (``"bilinear"`` and ``"bicubic"`` are synonyms).
+        padding_mode: ``"zeros"``, ``"border"`` or ``"reflection"``.
+        align_corners: whether -1 and 1 are the centres of the outer pixels instead of their outer edges.
+        where: what an error names as the place of the mistake.
+        num_threads: at most so many threads; None is :func:`ort_gridsample.get_num_threads`.
+
+    Returns:
+        Y: (N, C, D1_out, …, Dr_out), of X's type. Integers are interpolated in floating point, truncated toward zero
+        and saturated.
+
+    Raises:
+        GridSampleError: an argument is not as described here.
+
+    Source: ONNX GridSample-22 (and -20, -16), OpenVINO GridSample-9.
+    """
+    X, grid = np.asarray(X), np.asarray(grid)
+    name = checks.element_type(where, "X", X.dtype, spec.TYPES)
+    checks.element_type(where, "grid", grid.dtype, spec.FLOATS)
+    checks.mode_and_padding(where, mode, padding_mode, name)
+    shape = checks.grid_sample_shape(where, X.shape, grid.shape, padding_mode)
+    checks.fits_memory(where, "Y", shape, X.dtype)
+    plan = plan_for(X.dtype.newbyteorder("="), mode, padding_mode, bool(align_corners))
+    Y = np.empty(shape, X.dtype.newbyteorder("="))
+    if Y.size == 0:
+        return Y
+    if X.size == 0:
+        Y[...] = plan.zero
+        return Y
+    numpy_core.grid_sample(
+        np.ascontiguousarray(X, Y.dtype),
+        grid.reshape(grid.shape[0], -1, grid.shape[-1]),
+        Y.reshape(*shape[:2], -1),
+        plan,
+        num_threads or get_num_threads(),
+    )
+    return Y
+
+
+def affine_grid(
+    theta: npt.ArrayLike,
+    size: Sequence[int] | npt.NDArray[np.int64],
+    align_corners: bool = False,
+    *,
+    where: str = "affine_grid",
+    num_threads: int | None = None,
+) -> Array:
+    """The grid that samples an image transformed by ``theta``.
+
+    >>> affine_grid([[[1., 0., 0.], [0., 1., 0.]]], (1, 1, 1, 2))    # the identity, for an output of 1×2 pixels
+    array([[[[-0.5,  0. ],
+             [ 0.5,  0. ]]]])
+
+    Args:
+        theta: (N, 2, 3) or (N, 3, 4), floating point: from normalized output to normalized input coordinates.
+        size: (N, C, H, W) or (N, C, D, H, W) of the output, integers.
+        align_corners: whether -1 and 1 are the centres of the outer pixels instead of their outer edges.
+        where: what an error names as the place of the mistake.
+        num_threads: at most so many threads; None is :func:`ort_gridsample.get_num_threads`.
+
+    Returns:
+        grid: (N, H, W, 2) or (N, D, H, W, 3), of theta's type: normalized coordinates, innermost axis first.
+
+    Raises:
+        GridSampleError: an argument is not as described here.
+
+    Source: ONNX AffineGrid-20. On an axis of one pixel with ``align_corners`` the position is 0, as in PyTorch.
+    """
+    theta, size = np.asarray(theta), np.asarray(size)
+    checks.element_type(where, "theta", theta.dtype, spec.FLOATS)
+    if size.dtype.kind not in "iu" or size.ndim != 1:
+        raise checks.GridSampleError(where, "size", f"of type {size.dtype} and shape {size.shape}", "a row of integers")
+    shape = checks.affine_grid_shape(where, theta.shape, size.tolist())
+    dtype = theta.dtype.newbyteorder("=")
+    checks.fits_memory(where, "grid", shape, dtype)
+    grid = np.empty(shape, dtype)
+    compute = np.dtype(spec.TYPES[dtype.name].compute)
+    affine.affine_grid(theta.astype(compute), shape[1:-1], bool(align_corners), grid, num_threads or get_num_threads())
+    return grid

@@ -1,0 +1,118 @@
+"""What the operators' specifications say, as tables.
+
+Everything that decides by opset, attribute or type reads it here: the core, the ops, the patch and the tests.
+Sources: ONNX GridSample-16, -20 and -22, ONNX AffineGrid-20, OpenVINO GridSample-9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+MODES = ("nearest", "linear", "cubic")
+PADDING_MODES = ("zeros", "border", "reflection")
+
+#: Opset 16 and OpenVINO name the 2-D case; the later opsets name the general one.
+MODE_SYNONYMS = {"bilinear": "linear", "bicubic": "cubic"}
+
+#: Keys' cubic convolution kernel, with the constant that PyTorch, OpenVINO and ONNX Runtime use.
+CUBIC_A = -0.75
+
+
+def mode_of(name: str) -> str:
+    """The mode that ``name`` or its synonym stands for; ``name`` itself where there is none."""
+    return MODE_SYNONYMS.get(name, name)
+
+
+@dataclass(frozen=True)
+class ElementType:
+    """One tensor element type: its numpy name, and how the operators compute in it.
+
+    Attributes:
+        name: numpy's name for it (``ml_dtypes``' for bfloat16, ``str`` for strings).
+        onnx: the name in an ONNX type constraint, ``tensor(<onnx>)``.
+        compute: the type that linear and cubic interpolate in; None where they are not defined.
+        carrier: the type in which a tensor of it reaches a Python-defined op; None where it cannot.
+    """
+
+    name: str
+    onnx: str
+    compute: str | None
+    carrier: str | None
+
+
+_TYPES = (
+    #           numpy         ONNX          compute       carrier
+    ElementType("float32", "float", "float32", "float32"),
+    ElementType("float64", "double", "float64", "float64"),
+    ElementType("float16", "float16", "float32", "float32"),
+    ElementType("bfloat16", "bfloat16", "float32", "float32"),
+    ElementType("int8", "int8", "float32", "int8"),
+    ElementType("int16", "int16", "float32", "int16"),
+    ElementType("int32", "int32", "float64", "int32"),
+    ElementType("int64", "int64", "float64", "int64"),
+    ElementType("uint8", "uint8", "float32", "uint8"),
+    ElementType("uint16", "uint16", "float32", "uint16"),
+    ElementType("uint32", "uint32", "float64", "uint32"),
+    ElementType("uint64", "uint64", "float64", "uint64"),
+    ElementType("bool", "bool", "float32", "bool"),
+    ElementType("str", "string", None, "str"),
+    ElementType("complex64", "complex64", "complex64", None),
+    ElementType("complex128", "complex128", "complex128", None),
+)
+TYPES: Mapping[str, ElementType] = {t.name: t for t in _TYPES}
+TYPES_BY_ONNX: Mapping[str, ElementType] = {t.onnx: t for t in _TYPES}
+
+_ALL_TYPES = tuple(TYPES)
+_BEFORE_BFLOAT16 = tuple(t for t in _ALL_TYPES if t != "bfloat16")
+
+#: T2 of GridSample and T1 of AffineGrid: what a grid or theta may be.
+FLOATS = ("float32", "float64", "float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """One attribute of an operator: its default, and the values allowed (None: any)."""
+
+    default: str | int
+    allowed: tuple[str | int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Version:
+    """One version of an operator: attributes, and the types that each input may have."""
+
+    attributes: Mapping[str, Attribute]
+    types: Mapping[str, tuple[str, ...]]
+
+
+def _grid_sample(modes: tuple[str, ...], X: tuple[str, ...], grid: tuple[str, ...]) -> Version:
+    return Version(
+        attributes={
+            "mode": Attribute(modes[0], modes),
+            "padding_mode": Attribute(PADDING_MODES[0], PADDING_MODES),
+            "align_corners": Attribute(0, (0, 1)),
+        },
+        types={"X": X, "grid": grid},
+    )
+
+
+#: Operator of the ONNX domain -> first opset of each of its versions -> what that version says.
+OPERATORS: Mapping[str, Mapping[int, Version]] = {
+    "GridSample": {
+        16: _grid_sample(("bilinear", "nearest", "bicubic"), _BEFORE_BFLOAT16, ("float32", "float64", "float16")),
+        20: _grid_sample(("linear", "nearest", "cubic"), _BEFORE_BFLOAT16, ("float32", "float64", "float16")),
+        22: _grid_sample(("linear", "nearest", "cubic"), _ALL_TYPES, FLOATS),
+    },
+    "AffineGrid": {
+        20: Version(
+            attributes={"align_corners": Attribute(0, (0, 1))},
+            types={"theta": FLOATS, "size": ("int64",)},
+        ),
+    },
+}
+
+
+def version_of(operator: str, opset: int) -> int | None:
+    """The version of ``operator`` that ``opset`` holds, by its first opset; None before the first."""
+    return max((first for first in OPERATORS[operator] if first <= opset), default=None)
