@@ -12,6 +12,7 @@ from .core import affine, numpy_core
 from .core._types import Array
 from .core.plan import plan_for
 from .core.threads import get_num_threads
+from .errors import GridSampleError
 
 
 def grid_sample(
@@ -106,7 +107,7 @@ def affine_grid(
     theta, size = np.asarray(theta), np.asarray(size)
     checks.element_type(where, "theta", theta.dtype, spec.FLOATS)
     if size.dtype.kind not in "iu" or size.ndim != 1:
-        raise checks.GridSampleError(where, "size", f"of type {size.dtype} and shape {size.shape}", "a row of integers")
+        raise GridSampleError(where, "size", f"of type {size.dtype} and shape {size.shape}", "a row of integers")
     shape = checks.affine_grid_shape(where, theta.shape, size.tolist())
     dtype = theta.dtype.newbyteorder("=")
     checks.fits_memory(where, "grid", shape, dtype)

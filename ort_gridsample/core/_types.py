@@ -8,6 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-Floats = npt.NDArray[np.floating[Any]]
+Floats = npt.NDArray[Any]  #: floating point
 Indices = npt.NDArray[np.intp]
 Mask = npt.NDArray[np.bool_]

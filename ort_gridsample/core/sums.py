@@ -65,6 +65,7 @@ def _weighted_sum(taps: Taps, total: Array) -> None:
     started = False
     term = np.empty_like(total)
     for values, weight in taps:
+        assert weight is not None  # only nearest has none
         np.multiply(values, weight, out=term if started else total, casting="unsafe")
         if started:
             total += term
