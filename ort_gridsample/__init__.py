@@ -3,11 +3,19 @@
 from .core.threads import get_num_threads, set_num_threads
 from .errors import GridSampleError
 from .functions import affine_grid, grid_sample
+from .patch import patch_model
+from .records import NodeRecord, inspect_model
+from .session import InferenceSession, register
 
 __all__ = [
     "GridSampleError",
+    "InferenceSession",
+    "NodeRecord",
     "affine_grid",
     "get_num_threads",
     "grid_sample",
+    "inspect_model",
+    "patch_model",
+    "register",
     "set_num_threads",
 ]

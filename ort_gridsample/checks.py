@@ -36,44 +36,59 @@ def element_type(where: str, argument: str, dtype: np.dtype[np.generic], allowed
     return name
 
 
-def grid_sample_shape(
-    where: str, X: Sequence[int], grid: Sequence[int], padding_mode: str = "zeros"
-) -> tuple[int, ...]:
-    """The shape of Y for these shapes of X and grid."""
-    X, grid = tuple(X), tuple(grid)
+#: A dimension; in a model it may be a name or unknown, and then agrees with everything.
+Dim = int | str | None
+
+
+def _differ(a: Dim, b: Dim) -> bool:
+    return isinstance(a, int) and isinstance(b, int) and a != b
+
+
+def _shown(shape: Sequence[Dim]) -> str:
+    return f"of shape ({', '.join('?' if d is None else str(d) for d in shape)})"
+
+
+def grid_sample_shapes(
+    where: str, X: Sequence[Dim] | None, grid: Sequence[Dim] | None, padding_mode: object = "zeros"
+) -> None:
+    """Check the shapes of X and grid against each other, as far as they are known."""
+    if X is not None and len(X) < 3:
+        raise GridSampleError(where, "X", _shown(X), "(N, C, D1, …, Dr), at least one spatial axis")
+    if grid is not None and (len(grid) < 3 or _differ(grid[-1], len(grid) - 2)) and X is None:
+        raise GridSampleError(where, "grid", _shown(grid), "(N, D1_out, …, Dr_out, r), r positions for r axes")
+    if X is None or grid is None:
+        return
     r = len(X) - 2
-    if r < 1:
-        raise GridSampleError(where, "X", f"of shape {X}", "(N, C, D1, …, Dr), at least one spatial axis")
-    if len(grid) != r + 2 or grid[-1] != r:
+    if len(grid) != r + 2 or _differ(grid[-1], r):
         outputs = ", ".join(f"D{i + 1}_out" for i in range(r))
-        raise GridSampleError(
-            where, "grid", f"of shape {grid}", f"(N, {outputs}, {r}), as X of shape {X} has {r} spatial axes"
-        )
-    if grid[0] != X[0]:
-        raise GridSampleError(where, "grid", f"of shape {grid}", f"N = {X[0]} first, as in X of shape {X}")
+        axes = "1 spatial axis" if r == 1 else f"{r} spatial axes"
+        raise GridSampleError(where, "grid", _shown(grid), f"of shape (N, {outputs}, {r}), as X {_shown(X)} has {axes}")
+    if _differ(grid[0], X[0]):
+        raise GridSampleError(where, "grid", _shown(grid), f"of shape ({X[0]}, …), the N of X {_shown(X)}")
     Y = (*X[:2], *grid[1:-1])
-    if 0 in X[2:] and 0 not in Y and padding_mode != "zeros":
+    if 0 in X[2:] and padding_mode in ("border", "reflection") and all(isinstance(d, int) and d > 0 for d in Y):
         raise GridSampleError(
-            where, "X", f"of shape {X}", f"no spatial axis of length 0: padding_mode {padding_mode!r} needs a pixel"
+            where, "X", _shown(X), f"without a spatial axis of length 0: padding_mode {padding_mode!r} needs a pixel"
         )
-    return Y
 
 
-def affine_grid_shape(where: str, theta: Sequence[int], size: Sequence[int]) -> tuple[int, ...]:
-    """The shape of the grid for a theta of this shape and for this size."""
-    theta, size = tuple(theta), tuple(size)
-    found = f"of shape {theta}"
-    if len(theta) != 3 or theta[1:] not in ((2, 3), (3, 4)):
-        raise GridSampleError(where, "theta", found, "(N, 2, 3) or (N, 3, 4)")
-    r = theta[1]
-    expected = "(N, C, H, W)" if r == 2 else "(N, C, D, H, W)"
-    if len(size) != r + 2:
-        raise GridSampleError(where, "size", f"{size}", f"{expected}, as theta is {found}")
+def affine_grid_shapes(where: str, theta: Sequence[Dim] | None, size: Sequence[int] | None) -> None:
+    """Check theta's shape and size against each other, as far as they are known."""
+    r = None
+    if theta is not None:
+        r = len(theta) == 3 and next((r for r in (2, 3) if not (_differ(theta[1], r) or _differ(theta[2], r + 1))), 0)
+        if not r:
+            raise GridSampleError(where, "theta", _shown(theta), "of shape (N, 2, 3) or (N, 3, 4)")
+    if size is None:
+        return
+    expected = {None: "(N, C, H, W) or (N, C, D, H, W)", 2: "(N, C, H, W)", 3: "(N, C, D, H, W)"}[r]
+    beside = f", as theta is {_shown(theta)}" if theta is not None else ""
+    if len(size) not in ((4, 5) if r is None else (r + 2,)):
+        raise GridSampleError(where, "size", str(tuple(size)), expected + beside)
     if min(size) < 0:
-        raise GridSampleError(where, "size", f"{size}", f"{expected}, none of them negative, as theta is {found}")
-    if size[0] != theta[0]:
-        raise GridSampleError(where, "size", f"{size}", f"N = {theta[0]} first, as theta is {found}")
-    return (size[0], *size[2:], r)
+        raise GridSampleError(where, "size", str(tuple(size)), f"{expected}, nothing negative{beside}")
+    if theta is not None and _differ(theta[0], size[0]):
+        raise GridSampleError(where, "size", str(tuple(size)), f"N = {theta[0]} first{beside}")
 
 
 def fits_memory(where: str, argument: str, shape: Sequence[int], dtype: np.dtype[np.generic]) -> None:

@@ -72,10 +72,10 @@ FLOATS = ("float32", "float64", "float16", "bfloat16")
 
 @dataclass(frozen=True)
 class Attribute:
-    """One attribute of an operator: its default, and the values allowed (None: any)."""
+    """One attribute of an operator: its default, and the values allowed."""
 
     default: str | int
-    allowed: tuple[str | int, ...] | None = None
+    allowed: tuple[str | int, ...]
 
 
 @dataclass(frozen=True)

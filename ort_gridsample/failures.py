@@ -1,0 +1,38 @@
+"""How an op says that it failed: it may not raise, so it returns a number, and the exception waits here under it.
+
+The number travels as the op's ``status`` output to the guard that the patch puts behind every op (a ``Gather`` of one
+element): 0 passes, anything else is out of its bounds, and ONNX Runtime's own error text then quotes the number.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import OrderedDict
+
+#: Failures that nobody asked for (a plain onnxruntime session) make way for newer ones.
+KEPT = 256
+
+_numbers = itertools.count(1)
+_waiting: OrderedDict[int, BaseException] = OrderedDict()
+_QUOTED = re.compile(r"ort_gridsample rejected .* idx=(\d+) must be within", re.DOTALL)
+
+
+def guard_name(where: str) -> str:
+    """The name of the guard node behind the node ``where``: the first thing that ONNX Runtime's error text says."""
+    return f"ort_gridsample rejected the input of {where} (ort_gridsample.InferenceSession says why)"
+
+
+def record(failure: BaseException) -> int:
+    """Keep ``failure``, and return its number."""
+    number = next(_numbers)
+    _waiting[number] = failure.with_traceback(None)
+    while len(_waiting) > KEPT:
+        _waiting.popitem(last=False)
+    return number
+
+
+def behind(message: str) -> BaseException | None:
+    """The failure that onnxruntime's error ``message`` quotes, if it is one of ours."""
+    quoted = _QUOTED.search(message)
+    return _waiting.pop(int(quoted[1]), None) if quoted else None

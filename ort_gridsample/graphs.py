@@ -1,0 +1,109 @@
+"""Walking a model: every graph in it, however deep, and every model-local function, once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import onnx
+
+#: The empty name and this one are the same domain.
+_ONNX_DOMAIN = "ai.onnx"
+
+
+def domain_of(name: str) -> str:
+    """The domain ``name``, the ONNX domain always as the empty string."""
+    return "" if name == _ONNX_DOMAIN else name
+
+
+def function_key(node: onnx.NodeProto | onnx.FunctionProto) -> tuple[str, str, str]:
+    """What a function is called by: domain, name and overload, of the function or of a node that calls it."""
+    name = node.name if isinstance(node, onnx.FunctionProto) else node.op_type
+    return domain_of(node.domain), name, node.overload
+
+
+@dataclass
+class Scope:
+    """One list of nodes: the main graph, the body of an If, Loop or Scan, or a function.
+
+    Attributes:
+        path: where it is, in words ("" for the main graph).
+        container: the proto that holds the nodes.
+        opsets: domain -> version that its nodes are written in.
+        parent: the scope around it, whose names are visible here.
+        function: the model-local function that it is in.
+    """
+
+    path: str
+    container: onnx.GraphProto | onnx.FunctionProto
+    opsets: dict[str, int]
+    parent: Scope | None = None
+    function: onnx.FunctionProto | None = None
+    children: list[Scope] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[onnx.NodeProto]:
+        return iter(self.container.node)
+
+    def family(self) -> list[Scope]:
+        """The scope and all inside it, parents before their children."""
+        found = [self]
+        for scope in found:  # grows while it is walked: no recursion, whatever the depth
+            found += scope.children
+        return found
+
+
+def scopes(model: onnx.ModelProto) -> list[Scope]:
+    """Every scope of ``model``, parents before their children; the main graph is the first."""
+    roots = [Scope("", model.graph, _opsets(model.opset_import))]
+    roots += [Scope(f"function {f.domain}::{f.name}", f, _opsets(f.opset_import), function=f) for f in model.functions]
+    return [scope for root in roots for scope in _grow(root)]
+
+
+def _grow(root: Scope) -> list[Scope]:
+    found = [root]
+    for scope in found:
+        for index, node in enumerate(scope):
+            for attribute, graph in subgraphs(node):
+                here = f"{node.op_type} {node.name or f'#{index}'} {attribute.name}"
+                path = f"{scope.path}/{here}" if scope.path else here
+                scope.children.append(Scope(path, graph, scope.opsets, scope, scope.function))
+        found += scope.children
+    return found
+
+
+def subgraphs(node: onnx.NodeProto) -> Iterator[tuple[onnx.AttributeProto, onnx.GraphProto]]:
+    """The graphs that ``node`` holds as attributes (bodies of If, Loop and Scan)."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute, attribute.g
+        for graph in attribute.graphs:
+            yield attribute, graph
+
+
+def names(model: onnx.ModelProto) -> set[str]:
+    """Every value name in ``model``."""
+    taken: set[str] = set()
+    for scope in scopes(model):
+        for node in scope:
+            taken.update(node.input, node.output)
+        if isinstance(scope.container, onnx.FunctionProto):
+            taken.update(scope.container.input, scope.container.output)
+        else:
+            for values in (scope.container.input, scope.container.output, scope.container.initializer):
+                taken.update(value.name for value in values)
+            taken.update(sparse.values.name for sparse in scope.container.sparse_initializer)
+    return taken
+
+
+def unique(name: str, taken: set[str]) -> str:
+    """``name``, or ``name`` and a number where it is taken; taken from now on."""
+    candidate, number = name, 1
+    while candidate in taken:
+        number += 1
+        candidate = f"{name}_{number}"
+    taken.add(candidate)
+    return candidate
+
+
+def _opsets(imports: list[onnx.OperatorSetIdProto]) -> dict[str, int]:
+    return {domain_of(entry.domain): entry.version for entry in imports}

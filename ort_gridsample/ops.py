@@ -1,0 +1,139 @@
+"""The operators as Python-defined ops of ONNX Runtime, in the domain ``ort_gridsample``.
+
+An op does no arithmetic: it hands its arrays to the function of the same name, and what went wrong to ``failures``.
+Nothing may leave it as an exception (the process would abort), and all ops are registered here, once, together (a
+later registration in the same domain would crash sessions that exist).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from onnxruntime_extensions import PyCustomOpDef, get_library_path, onnx_op
+
+from . import failures, spec
+from .core._types import Array
+from .functions import affine_grid, grid_sample
+
+DOMAIN = "ort_gridsample"
+VERSION = 1
+
+#: Beyond this a failed op's placeholder has no elements instead of the right number.
+PLACEHOLDER_ELEMENTS = 1 << 16
+
+library_path: str = get_library_path()
+
+
+class Output:
+    """An op's output, in the form that onnxruntime-extensions copies at once instead of number by number.
+
+    It asks for ``.shape`` and ``.flatten().tolist()``, expects a list there, and takes an array of the right item size.
+    """
+
+    __slots__ = ("array", "shape")
+
+    def __init__(self, array: Array) -> None:
+        self.array = array
+        self.shape = array.shape
+
+    def flatten(self) -> Output:
+        return self
+
+    def tolist(self) -> Array | list[str]:
+        # Strings do need a list.
+        return list(self.array.ravel()) if self.array.dtype.kind == "O" else self.array
+
+
+_GOOD = Output(np.zeros(1, np.int64))
+Outputs = tuple[Output, Output]
+
+
+def where(operator: str, node: str) -> str:
+    """How errors and guards name a node."""
+    return f"{operator} node {node!r}"
+
+
+def _guarded(compute: Callable[[], Array], shape: Sequence[int], dtype: np.dtype[np.generic]) -> Outputs:
+    """``compute()`` and a good status, or a placeholder of about ``shape`` and the number of the failure."""
+    try:
+        return Output(compute()), _GOOD
+    except BaseException as failure:  # also KeyboardInterrupt and SystemExit: none may leave an op
+        if np.prod(shape, dtype=float) > PLACEHOLDER_ELEMENTS:
+            shape = (0, *shape[1:])
+        placeholder = np.full(shape, "" if dtype.kind == "O" else 0, dtype)
+        return Output(placeholder), Output(np.array([failures.record(failure)], np.int64))
+
+
+def _grid_sample_op(
+    X: Array, grid: Array, *, mode: str, padding_mode: str, align_corners: int, node: str, num_threads: int
+) -> Outputs:
+    def compute() -> Array:
+        return grid_sample(
+            X,
+            grid,
+            mode,
+            padding_mode,
+            bool(align_corners),
+            where=where("GridSample", node),
+            num_threads=num_threads or None,
+        )
+
+    n, c, *_ = *X.shape, 1, 1
+    return _guarded(compute, (n, c, *grid.shape[1:-1]), X.dtype)
+
+
+def _affine_grid_op(theta: Array, size: Array, *, align_corners: int, node: str, num_threads: int) -> Outputs:
+    def compute() -> Array:
+        return affine_grid(
+            theta, size, bool(align_corners), where=where("AffineGrid", node), num_threads=num_threads or None
+        )
+
+    lengths = [max(0, length) for length in size.ravel().tolist()]
+    return _guarded(compute, (*lengths[:1], *lengths[2:], max(1, len(lengths) - 2)), theta.dtype)
+
+
+_INTEGER, _STRING = PyCustomOpDef.dt_int64, PyCustomOpDef.dt_string
+
+#: The ops' attributes: the operators' own, then the node's name for errors, and a number of threads (0: the default).
+_EXTRA_ATTRIBUTES = {"node": _STRING, "num_threads": _INTEGER}
+_ATTRIBUTES = {
+    operator: {
+        name: _STRING if isinstance(attribute.default, str) else _INTEGER
+        for name, attribute in versions[max(versions)].attributes.items()
+    }
+    | _EXTRA_ATTRIBUTES
+    for operator, versions in spec.OPERATORS.items()
+}
+
+
+def _op_type(type_name: str) -> int:
+    """onnxruntime-extensions' number for a type of :data:`ort_gridsample.spec.TYPES`."""
+    return int(getattr(PyCustomOpDef, f"dt_{spec.TYPES[type_name].onnx}"))
+
+
+def _register(operator: str, function: Callable[..., Outputs], inputs: Sequence[str]) -> None:
+    onnx_op(
+        op_type=f"{DOMAIN}::{operator}",
+        inputs=[_op_type(name) for name in inputs],
+        outputs=[_op_type(inputs[0]), _INTEGER],
+        attrs=_ATTRIBUTES[operator],
+    )(function)
+
+
+def carriers(types: Sequence[str]) -> list[str]:
+    """The types in which tensors of ``types`` reach an op, each once."""
+    return list(dict.fromkeys(c for c in (spec.TYPES[name].carrier for name in types) if c is not None))
+
+
+def _register_all() -> None:
+    newest = {operator: versions[max(versions)].types for operator, versions in spec.OPERATORS.items()}
+    for X in carriers(newest["GridSample"]["X"]):
+        for grid in carriers(newest["GridSample"]["grid"]):
+            _register("GridSample", _grid_sample_op, [X, grid])
+    for theta in carriers(newest["AffineGrid"]["theta"]):
+        for size in carriers(newest["AffineGrid"]["size"]):
+            _register("AffineGrid", _affine_grid_op, [theta, size])
+
+
+_register_all()
