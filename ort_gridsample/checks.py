@@ -53,22 +53,22 @@ def grid_sample_shapes(
 ) -> None:
     """Check the shapes of X and grid against each other, as far as they are known."""
     if X is not None and len(X) < 3:
-        raise GridSampleError(where, "X", _shown(X), "(N, C, D1, …, Dr), at least one spatial axis")
+        raise GridSampleError(where, "X", _shown(X), "shape (N, C, D1, …, Dr) with at least one spatial axis")
     if grid is not None and (len(grid) < 3 or _differ(grid[-1], len(grid) - 2)) and X is None:
-        raise GridSampleError(where, "grid", _shown(grid), "(N, D1_out, …, Dr_out, r), r positions for r axes")
+        raise GridSampleError(where, "grid", _shown(grid), "shape (N, D1_out, …, Dr_out, r)")
     if X is None or grid is None:
         return
     r = len(X) - 2
     if len(grid) != r + 2 or _differ(grid[-1], r):
         outputs = ", ".join(f"D{i + 1}_out" for i in range(r))
         axes = "1 spatial axis" if r == 1 else f"{r} spatial axes"
-        raise GridSampleError(where, "grid", _shown(grid), f"of shape (N, {outputs}, {r}), as X {_shown(X)} has {axes}")
+        raise GridSampleError(where, "grid", _shown(grid), f"shape (N, {outputs}, {r}), as X {_shown(X)} has {axes}")
     if _differ(grid[0], X[0]):
-        raise GridSampleError(where, "grid", _shown(grid), f"of shape ({X[0]}, …), the N of X {_shown(X)}")
+        raise GridSampleError(where, "grid", _shown(grid), f"shape ({X[0]}, …), as X is {_shown(X)}")
     Y = (*X[:2], *grid[1:-1])
     if 0 in X[2:] and padding_mode in ("border", "reflection") and all(isinstance(d, int) and d > 0 for d in Y):
         raise GridSampleError(
-            where, "X", _shown(X), f"without a spatial axis of length 0: padding_mode {padding_mode!r} needs a pixel"
+            where, "X", _shown(X), f"no spatial axis of length 0, as padding_mode {padding_mode!r} needs a pixel"
         )
 
 
@@ -78,7 +78,7 @@ def affine_grid_shapes(where: str, theta: Sequence[Dim] | None, size: Sequence[i
     if theta is not None:
         r = len(theta) == 3 and next((r for r in (2, 3) if not (_differ(theta[1], r) or _differ(theta[2], r + 1))), 0)
         if not r:
-            raise GridSampleError(where, "theta", _shown(theta), "of shape (N, 2, 3) or (N, 3, 4)")
+            raise GridSampleError(where, "theta", _shown(theta), "shape (N, 2, 3) or (N, 3, 4)")
     if size is None:
         return
     expected = {None: "(N, C, H, W) or (N, C, D, H, W)", 2: "(N, C, H, W)", 3: "(N, C, D, H, W)"}[r]

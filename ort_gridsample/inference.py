@@ -59,8 +59,10 @@ class Inference:
                     call = (function_key(node), arguments, *(a.SerializeToString() for a in node.attribute))
                     if call not in seen:
                         seen.add(call)
-                        body = _call(callee.function, node, arguments)
-                        pending.append((callee, _model(body, model, callee.function.opset_import, bare_functions)))
+                        function = callee.container
+                        assert isinstance(function, onnx.FunctionProto)
+                        body = _call(function, node, arguments)
+                        pending.append((callee, _model(body, model, function.opset_import, bare_functions)))
 
     def alternatives(self, scope: Scope, name: str) -> list[Value]:
         """What is known of ``name`` as ``scope`` sees it: several values where a function is called with several."""
@@ -93,7 +95,7 @@ def _type_name(elem_type: int) -> str | None:
 
 
 def _known_in(container: onnx.GraphProto | onnx.FunctionProto) -> dict[str, Value]:
-    known = {}
+    known: dict[str, Value] = {}
     for values in (container.value_info, container.input, container.output):
         known.update((v.name, value_of(v.type)) for v in values if not isinstance(v, str))
     if isinstance(container, onnx.GraphProto):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import filecmp
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +15,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from .errors import GridSampleError
+from .graphs import scopes
 
 
 def read_model(model: onnx.ModelProto | str | PathLike[str], *, external_data: bool = False) -> onnx.ModelProto:
@@ -55,3 +58,48 @@ def written_whole(path: str | PathLike[str]) -> Iterator[Path]:
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
+
+
+def write_model(model: onnx.ModelProto, path: str | PathLike[str], external_data_of: str | PathLike[str]) -> list[Path]:
+    """Write ``model`` to ``path``, with its external data beside it, and return the files that were copied for that.
+
+    ``external_data_of`` is the path that the model was read from; in the same folder its data serves both.
+
+    Raises:
+        GridSampleError: a location of external data is not inside the model's folder, or another file is in its place.
+        OSError: a file cannot be read or written.
+    """
+    source, target = Path(external_data_of).resolve().parent, Path(path).resolve().parent
+    copied = []
+    locations = external_locations(model)
+    for location in locations:
+        if not (source / location).resolve().is_relative_to(source):
+            raise GridSampleError(
+                str(external_data_of), "external data", repr(location), "a file in the model's folder"
+            )
+    for location in locations if source != target else ():
+        data, beside = source / location, target / location
+        if beside.exists():
+            if not filecmp.cmp(data, beside, shallow=False):
+                raise GridSampleError(str(path), "external data", f"in the way of {beside}", "no other file there")
+            continue
+        beside.parent.mkdir(parents=True, exist_ok=True)
+        with written_whole(beside) as file:
+            shutil.copyfile(data, file)
+        copied.append(beside)
+    with written_whole(path) as file:
+        file.write_bytes(model.SerializeToString())
+    return copied
+
+
+def external_locations(model: onnx.ModelProto) -> list[str]:
+    """The files, relative to the model's folder, that its external data lies in; each once."""
+    tensors = []
+    for scope in scopes(model):
+        if isinstance(scope.container, onnx.GraphProto):
+            tensors += scope.container.initializer
+        for node in scope:
+            for attribute in node.attribute:
+                tensors += [attribute.t] if attribute.HasField("t") else attribute.tensors
+    entries = (e for t in tensors if t.data_location == onnx.TensorProto.EXTERNAL for e in t.external_data)
+    return list(dict.fromkeys(entry.value for entry in entries if entry.key == "location"))

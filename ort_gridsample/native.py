@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
 import numpy as np
 import onnx
@@ -51,7 +52,7 @@ def _refusal(
 
 
 def _one_node(
-    operator: str, opset: int, types: tuple[tuple[str, str], ...], ranks: list[int], attributes: dict[str, object]
+    operator: str, opset: int, types: tuple[tuple[str, str], ...], ranks: list[int], attributes: dict[str, Any]
 ) -> bytes:
     inputs, casts, names = [], [], []
     for (name, type_name), rank in zip(types, ranks, strict=True):

@@ -94,7 +94,7 @@ def _is_selected(record: NodeRecord, nodes: Selection) -> bool:
 
 def _is_torn(record: NodeRecord) -> bool:
     """Whether calls of the function bring different types, of which one needs a Cast."""
-    return any(len(types) > 1 and any(_cast_to([t]) for t in types) for types in record.types.values())
+    return any(len(types) > 1 and any(spec.TYPES[t].carrier != t for t in types) for types in record.types.values())
 
 
 def _rewrite(scope: Scope, replaced: dict[int, NodeRecord], taken: set[str]) -> None:
@@ -130,18 +130,17 @@ def _op(record: NodeRecord, taken: set[str]) -> tuple[list[onnx.NodeProto], onnx
     op = onnx.NodeProto(op_type=record.op_type, domain=DOMAIN, name=node.name, doc_string=node.doc_string)
     op.metadata_props.extend(node.metadata_props)
     before, after = [], []
-    for name, types in zip(node.input, record.types.values(), strict=True):
-        carrier = _cast_to(types)
-        op.input.append(unique(f"{name}_as_{carrier}", taken) if carrier else name)
-        if carrier:
-            before.append(helper.make_node("Cast", [name], op.input[-1:], to=_elem_type(carrier)))
-    output = node.output[0]
-    types = next(iter(record.types.values()))
-    carrier = _cast_to(types)
-    op.output.append(unique(f"{output}_as_{carrier}", taken) if carrier else output)
-    if carrier:
-        after.append(helper.make_node("Cast", op.output[:1], [output], to=_elem_type(types[0])))
-    op.output.append(unique(f"{output}_status", taken))
+    for name, value in zip(record.inputs, node.input, strict=True):
+        op.input.append(value)
+        if name in record.casts:
+            op.input[-1] = unique(f"{value}_as_{record.casts[name]}", taken)
+            before.append(helper.make_node("Cast", [value], op.input[-1:], to=_elem_type(record.casts[name])))
+    first, value = next(iter(record.inputs)), node.output[0]
+    op.output.append(value)
+    if first in record.casts:  # the output has the first input's type
+        op.output[0] = unique(f"{value}_as_{record.casts[first]}", taken)
+        after.append(helper.make_node("Cast", op.output[:], [value], to=_elem_type(record.types[first][0])))
+    op.output.append(unique(f"{value}_status", taken))
     _set_attributes(op, record)
     return before, op, after
 
@@ -165,12 +164,6 @@ def _give_default(record: NodeRecord, reference: onnx.AttributeProto) -> None:
     if function is not None and name in function.attribute:
         function.attribute.remove(name)
         function.attribute_proto.append(helper.make_attribute(name, record.default(reference.name)))
-
-
-def _cast_to(types: Sequence[str]) -> str | None:
-    """The type to which a tensor of ``types`` is cast for an op; None where it goes in as it is."""
-    carrier = spec.TYPES[types[0]].carrier if types else None
-    return carrier if carrier is not None and carrier != types[0] else None
 
 
 def _elem_type(type_name: str) -> int:

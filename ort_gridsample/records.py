@@ -24,6 +24,8 @@ T = TypeVar("T")
 #: Why a type cannot be run, where the reason is not that the specification has no such type.
 _REFUSED = "as ONNX Runtime has no complex tensors: sample the real and the imaginary part each for itself"
 
+_UNKNOWN = "types or ranks of its inputs are known only when it runs"
+
 
 @dataclass(frozen=True)
 class NodeRecord:
@@ -95,6 +97,22 @@ class NodeRecord:
         return None
 
     @property
+    def casts(self) -> dict[str, str]:
+        """Input name -> the type that a patch casts it to, for the inputs that no Python-defined op can take."""
+        carriers = {name: spec.TYPES[types[0]].carrier for name, types in self.types.items() if types}
+        return {name: to for name, to in carriers.items() if to is not None and to != self.types[name][0]}
+
+    @property
+    def action(self) -> str:
+        """What a patch does to the node."""
+        if self.patched:
+            return "nothing, it is patched"
+        if self.error is not None:
+            return "refuses it"
+        casts = [f"cast {name} {self.types[name][0]} → {to}" for name, to in self.casts.items()]
+        return ", ".join(["replaces it", *casts])
+
+    @property
     def native(self) -> bool:
         """Whether the installed onnxruntime runs this node by itself."""
         return not self.reason
@@ -107,15 +125,18 @@ class NodeRecord:
         if self.error is not None:
             return str(self.error)
         alternatives = list(product(*self.inputs.values()))
-        cases = [(tuple(v.type for v in case), _spatial_axes(case)) for case in alternatives]
-        if not cases or any(axes is None or None in types for types, axes in cases):
-            return "types or ranks of its inputs are known only when it runs"
+        if not alternatives:
+            return _UNKNOWN
         attributes = {name: self.default(name) if _passed_on(v) else v for name, v in self.attributes.items()}
-        refusals = (
-            native.refusal(self.op_type, self.opset, dict(zip(self.inputs, types, strict=True)), axes, attributes)
-            for types, axes in cases
-        )
-        return next(filter(None, refusals), "")
+        for case in alternatives:
+            types = {name: value.type for name, value in zip(self.inputs, case, strict=True) if value.type is not None}
+            axes = _spatial_axes(case)
+            if len(types) < len(case) or axes is None:
+                return _UNKNOWN
+            refusal = native.refusal(self.op_type, self.opset, types, axes, attributes)
+            if refusal:
+                return refusal
+        return ""
 
     def default(self, attribute: str) -> str | int:
         """The default of one of the node's attributes."""
