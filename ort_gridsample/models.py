@@ -75,7 +75,7 @@ def write_model(model: onnx.ModelProto, path: str | PathLike[str], external_data
     for location in locations:
         if not (source / location).resolve().is_relative_to(source):
             raise GridSampleError(
-                str(external_data_of), "external data", repr(location), "a file in the model's folder"
+                str(external_data_of), "external data", f"at {location!r}", "a file in the model's folder"
             )
     for location in locations if source != target else ():
         data, beside = source / location, target / location

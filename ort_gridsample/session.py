@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from os import PathLike
 from typing import Any
 
@@ -93,8 +92,9 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         patched = _patched(model, options.intra_op_num_threads)
         path = os.path.abspath(model) if isinstance(model, (str, PathLike)) else None
         self._pickled = (path or patched, _attributes(options), providers, provider_options, kwargs)
-        with _external_data_from(path and os.path.dirname(path), options):
-            super().__init__(patched, options, providers, provider_options, **kwargs)
+        if path and isinstance(patched, bytes):
+            _find_external_data_in(os.path.dirname(path), options)
+        super().__init__(patched, options, providers, provider_options, **kwargs)
 
     def run(self, output_names: Any, input_feed: Any, run_options: Any = None) -> Any:
         """As the parent's, and raises :class:`GridSampleError` where an op rejected its input."""
@@ -157,18 +157,10 @@ def _patched(model: onnx.ModelProto | bytes | str | PathLike[str], num_threads: 
     return proto.SerializeToString()
 
 
-@contextmanager
-def _external_data_from(folder: str | None, options: onnxruntime.SessionOptions) -> Iterator[None]:
-    """Let a model that comes as bytes find its external data in ``folder``."""
-    if folder is None:
-        yield
-        return
-    before = _entry(options, _EXTERNAL_FOLDER)
-    options.add_session_config_entry(_EXTERNAL_FOLDER, folder)
-    try:
-        yield
-    finally:
-        options.add_session_config_entry(_EXTERNAL_FOLDER, before or "")
+def _find_external_data_in(folder: str, options: onnxruntime.SessionOptions) -> None:
+    """Let a model that comes as bytes find its external data; the options keep the entry, as there is no way back."""
+    if _entry(options, _EXTERNAL_FOLDER) != folder:
+        options.add_session_config_entry(_EXTERNAL_FOLDER, folder)
 
 
 def _entry(options: onnxruntime.SessionOptions, key: str) -> str | None:

@@ -26,9 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--input", action="append", default=[], metavar="NAME=FILE.npy", help="an input's array (once for each input)"
     )
     parser.add_argument("--output", metavar="DIR", help="the folder in which each output is saved as NAME.npy")
-    parser.add_argument(
-        "--random", action="store_true", help="make the other inputs at random, by the model's own types"
-    )
+    parser.add_argument("--random", action="store_true", help="make the other inputs at random")
     parser.add_argument(
         "--shape",
         action="append",
@@ -45,7 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
     declared = {value.name: value for value in session.get_inputs()}
     for name in (*files, *shapes):
         if name not in declared:
-            raise GridSampleError(arguments.model, "input", repr(name), f"one of {', '.join(declared)}")
+            raise GridSampleError(arguments.model, "the input's name", repr(name), f"one of {', '.join(declared)}")
     generator = np.random.default_rng(arguments.seed)
     feeds = {}
     for name, value in declared.items():
@@ -55,9 +53,7 @@ def run(arguments: argparse.Namespace) -> None:
             shape = _shape(shapes[name]) if name in shapes else _open(value.shape)
             feeds[name] = random_array(generator, value.type, shape)
         else:
-            raise GridSampleError(
-                arguments.model, f"input {name!r}", "not given", f"--input {name}=FILE.npy or --random"
-            )
+            raise GridSampleError(arguments.model, f"input {name!r}", "missing", f"--input {name}=FILE.npy or --random")
     start = time.perf_counter()
     outputs = dict(zip((value.name for value in session.get_outputs()), session.run(None, feeds), strict=True))
     seconds = time.perf_counter() - start
@@ -117,6 +113,8 @@ def _shape(text: str) -> tuple[int, ...]:
 
 
 def _open(shape: list[object]) -> tuple[int, ...]:
-    return tuple(
-        length if isinstance(length, int) else 1 if axis == 0 else OPEN_DIMENSION for axis, length in enumerate(shape)
-    )
+    """The model's own dimensions; of those that it leaves open, the first is 1."""
+    lengths = [length if isinstance(length, int) else OPEN_DIMENSION for length in shape]
+    if shape and not isinstance(shape[0], int):
+        lengths[0] = 1
+    return tuple(lengths)
