@@ -1,0 +1,195 @@
+"""``ort-gridsample demo``: a spatial transformer on a photograph, in numbers and in a picture."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import helper
+
+from .. import spec
+from ..core._types import Array
+from ..functions import affine_grid
+from ..models import written_whole
+from ..session import InferenceSession
+from .table import table
+
+#: Height and width of the warped images, in pixels.
+OUTPUT = (300, 256)
+#: The warp: turned, and scaled up so that it also samples outside the photograph.
+ANGLE, SCALE = math.radians(25), 1.25
+#: Half the side of the detail that shows the modes apart, and its centre, in normalized coordinates.
+DETAIL, DETAIL_AT = 0.06, (0.2, -0.28)
+
+Key = tuple[str, str]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("image", nargs="?", help="a photograph (default: one that matplotlib ships)")
+    parser.add_argument(
+        "--output", default="ort-gridsample-demo.png", metavar="FILE.png", help="(default: %(default)s)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    photo = read_photo(arguments.image)  # (H, W, 3), uint8
+    image = np.ascontiguousarray(photo.transpose(2, 0, 1)[None]).astype(np.float32) / 255
+    height, width = photo.shape[:2]
+    warp = theta(height, width)
+    warped: dict[Key, Array] = {}
+    native: dict[Key, Array] = {}
+    for mode in spec.MODES:
+        for padding_mode in spec.PADDING_MODES:
+            model = spatial_transformer(mode, padding_mode)
+            feeds = {"image": image, "theta": warp, "size": np.array([1, 3, *OUTPUT])}
+            warped[mode, padding_mode] = InferenceSession(model).run(None, feeds)[0]
+            native[mode, padding_mode] = plain(model).run(None, feeds)[0]
+    print(f"AffineGrid → GridSample (opset 20) on a photograph of {width}×{height} pixels: ort_gridsample against")
+    print(f"onnxruntime {onnxruntime.__version__}'s own kernels, the largest difference of values in [0, 1]\n")
+    rows: list[Sequence[object]] = [("", *spec.PADDING_MODES)]
+    for mode in spec.MODES:
+        rows.append((mode, *(f"{difference(warped, native, (mode, p)).max():.1e}" for p in spec.PADDING_MODES)))
+    print(table(rows))
+
+    print("\nThe same on the photograph's own bytes (uint8):")
+    model = spatial_transformer("cubic", "reflection", onnx.TensorProto.UINT8)
+    feeds = {"image": (image * 255).round().astype(np.uint8), "theta": warp, "size": np.array([1, 3, *OUTPUT])}
+    try:
+        plain(model).run(None, feeds)
+        print("  onnxruntime    runs it too")
+    except Exception as error:
+        print(f"  onnxruntime    {str(error).splitlines()[0]}")
+    as_bytes = InferenceSession(model).run(None, feeds)[0]
+    off = np.abs(as_bytes / 255 - warped["cubic", "reflection"].clip(0, 1)).max() * 255
+    print(f"  ort_gridsample runs it; at most {off:.2f} of 255 from the result above (bytes are truncated)")
+
+    details = {
+        mode: InferenceSession(spatial_transformer(mode, "zeros")).run(
+            None, {"image": image, "theta": detail_theta(height, width), "size": np.array([1, 3, 300, 300])}
+        )[0]
+        for mode in spec.MODES
+    }
+    draw(arguments.output, photo, warp, warped, native, details)
+    print(f"\n{arguments.output}: what each mode and padding did")
+
+
+def read_photo(path: str | None) -> Array:
+    """The image at ``path``, or the portrait of Grace Hopper that comes with matplotlib: (H, W, 3), uint8."""
+    from PIL import Image
+
+    if path is None:
+        from matplotlib import cbook
+
+        path = str(cbook.get_sample_data("grace_hopper.jpg", asfileobj=False))
+    with Image.open(path) as opened:
+        return np.asarray(opened.convert("RGB"))
+
+
+def spatial_transformer(mode: str, padding_mode: str, image_type: int = onnx.TensorProto.FLOAT) -> onnx.ModelProto:
+    """A model that warps ``image`` (1, 3, H, W) by ``theta`` (1, 2, 3) into an output of ``size``."""
+    tensor = helper.make_tensor_value_info
+    nodes = [
+        helper.make_node("AffineGrid", ["theta", "size"], ["grid"], name="where to look"),
+        helper.make_node(
+            "GridSample", ["image", "grid"], ["warped"], name="look there", mode=mode, padding_mode=padding_mode
+        ),
+    ]
+    inputs = [
+        tensor("image", image_type, [1, 3, "H", "W"]),
+        tensor("theta", onnx.TensorProto.FLOAT, [1, 2, 3]),
+        tensor("size", onnx.TensorProto.INT64, [4]),
+    ]
+    graph = helper.make_graph(nodes, "spatial transformer", inputs, [tensor("warped", image_type, [1, 3, "h", "w"])])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+
+
+def plain(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    """``model`` in onnxruntime alone."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # what it refuses is part of the demonstration
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def theta(height: int, width: int) -> Array:
+    """From normalized output to normalized input coordinates: turned by ANGLE in pixels, scaled by SCALE."""
+    cos, sin = SCALE * math.cos(ANGLE), SCALE * math.sin(ANGLE)
+    return np.array([[[cos, -sin * height / width, 0], [sin * width / height, cos, 0]]], np.float32)
+
+
+def detail_theta(height: int, width: int) -> Array:
+    """A small square of the photograph, not turned."""
+    x, y = DETAIL_AT
+    return np.array([[[DETAIL * height / width, 0, x], [0, DETAIL, y]]], np.float32)
+
+
+def difference(a: Mapping[Key, Array], b: Mapping[Key, Array], key: Key) -> Array:
+    return np.abs(a[key] - b[key])
+
+
+def draw(
+    path: str,
+    photo: Array,
+    warp: Array,
+    warped: Mapping[Key, Array],
+    native: Mapping[Key, Array],
+    details: Mapping[str, Array],
+) -> None:
+    """The picture: the photograph with the grid on it, every mode and padding, a detail, the difference to native."""
+    from matplotlib.figure import Figure
+
+    def show(axes: Any, image: Array, title: str = "", **how: Any) -> None:
+        axes.imshow(image if image.ndim == 2 else image[0].transpose(1, 2, 0).clip(0, 1), **how)
+        axes.set(xticks=[], yticks=[])
+        axes.set_title(title, fontsize=10)
+
+    figure: Any = Figure(figsize=(17, 9.6), layout="constrained")
+    figure.suptitle("GridSample: every pixel of the output looks up a place in the input", fontsize=16)
+    source, results, differences = figure.subfigures(1, 3, width_ratios=[1.25, 2.35, 1.2])
+
+    top, bottom = source.subfigures(2, 1, height_ratios=[2.1, 1])
+    top.suptitle("The input, and the places that are looked up", fontsize=12)
+    axes = top.subplots()
+    axes.imshow(photo)
+    draw_grid(axes, warp, photo.shape[0], photo.shape[1])
+    bottom.suptitle("The modes, on the small white square enlarged", fontsize=12)
+    for axes, mode in zip(bottom.subplots(1, 3), spec.MODES, strict=True):
+        show(axes, details[mode], mode)
+
+    results.suptitle("The output: rows are modes, columns say what lies outside the input", fontsize=12)
+    differences.suptitle("Difference to onnxruntime's kernels", fontsize=12)
+    outputs, errors = results.subplots(3, 3), differences.subplots(3, 3)
+    for row, mode in enumerate(spec.MODES):
+        for column, padding_mode in enumerate(spec.PADDING_MODES):
+            key = (mode, padding_mode)
+            show(outputs[row, column], warped[key], padding_mode if row == 0 else "")
+            error = difference(warped, native, key)
+            title = f"at most {error.max():.0e}" if error.max() else "none"
+            show(errors[row, column], error[0].max(axis=0), title, cmap="magma", vmin=0, vmax=3e-5)
+        outputs[row, 0].set_ylabel(mode, fontsize=12)
+        errors[row, 0].set_ylabel(mode, fontsize=10)
+    colours = errors[0, 0].images[0]
+    differences.colorbar(colours, ax=errors, location="bottom", shrink=0.9, label="values are in [0, 1]")
+    with written_whole(path) as file:
+        figure.savefig(file, dpi=75, format="png")
+
+
+def draw_grid(axes: Any, warp: Array, height: int, width: int) -> None:
+    """Lines of the output's pixels, where they lie in the photograph, and the outline of the detail."""
+    lines = affine_grid(warp, (1, 1, 13, 11), align_corners=True)[0]
+    x, y = ((lines[..., i] + 1) * n / 2 - 0.5 for i, n in enumerate((width, height)))
+    for i in range(len(x)):
+        axes.plot(x[i], y[i], color="yellow", linewidth=2 if i in (0, len(x) - 1) else 0.7)
+    for i in range(len(x[0])):
+        axes.plot(x[:, i], y[:, i], color="yellow", linewidth=2 if i in (0, len(x[0]) - 1) else 0.7)
+    axes.annotate("output's top left", (x[0, 0], y[0, 0]), color="black", backgroundcolor="yellow", fontsize=9)
+    corners = affine_grid(detail_theta(height, width), (1, 1, 2, 2), align_corners=True)[0]
+    left, top = ((corners[0, 0, i] + 1) * n / 2 - 0.5 for i, n in enumerate((width, height)))
+    right, bottom = ((corners[1, 1, i] + 1) * n / 2 - 0.5 for i, n in enumerate((width, height)))
+    axes.plot([left, right, right, left, left], [top, top, bottom, bottom, top], color="white", linewidth=1.5)
+    axes.set(xticks=[], yticks=[], aspect="equal")
+    axes.set_facecolor("0.85")
