@@ -60,9 +60,9 @@ def axis_taps(
     """The (index, weight) pairs of one axis; index None is a tap that counts as 0."""
     x = denormalize(g, length, align_corners)
     if math.isinf(x):
-        if padding_mode == "zeros" or length == 0:
+        if padding_mode == "zeros":
             return [(None, 1.0)]
-        return [(0 if x < 0 else length - 1, 1.0)]
+        x = clip(x, length)
 
     def pad(x: float) -> float:
         if padding_mode == "border":
