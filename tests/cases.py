@@ -37,11 +37,11 @@ FAR = (-3e4, 12345.678, 1e10, -1e30, math.inf, -math.inf, math.nan)
 
 @dataclass(frozen=True)
 class Attributes:
-    """What a node says."""
+    """What a node says, or leaves to the specification's defaults."""
 
-    mode: str
-    padding_mode: str
-    align_corners: bool
+    mode: str = "linear"
+    padding_mode: str = "zeros"
+    align_corners: bool = False
 
     def __str__(self) -> str:
         return f"{self.mode}-{self.padding_mode}-{'aligned' if self.align_corners else 'unaligned'}"

@@ -21,8 +21,9 @@ def tensor_type(name: str) -> int:
 
 def node_attributes(attributes: Attributes, opset: int) -> dict[str, str | int]:
     """The attributes as a GridSample node of this opset writes them."""
+    mode = spec.mode_of(attributes.mode)
     return {
-        "mode": _OPSET_16_MODES.get(attributes.mode, attributes.mode) if opset < 20 else attributes.mode,
+        "mode": _OPSET_16_MODES.get(mode, mode) if opset < 20 else mode,
         "padding_mode": attributes.padding_mode,
         "align_corners": int(attributes.align_corners),
     }

@@ -45,10 +45,8 @@ def run(session: onnxruntime.InferenceSession, output_type: np.dtype, *inputs: n
 class Function:
     """The Python functions themselves."""
 
-    def grid_sample(
-        self, X: np.ndarray, grid: np.ndarray, mode: str = "linear", padding_mode: str = "zeros", align_corners: bool = False
-    ) -> np.ndarray:
-        return ogs.grid_sample(X, grid, mode, padding_mode, align_corners)
+    def grid_sample(self, X: np.ndarray, grid: np.ndarray, *attributes: str | bool, opset: int = 22) -> np.ndarray:
+        return ogs.grid_sample(X, grid, *attributes)
 
     def affine_grid(self, theta: np.ndarray, size: Sequence[int], align_corners: bool = False) -> np.ndarray:
         return ogs.affine_grid(theta, size, align_corners)
@@ -60,13 +58,9 @@ class Model:
     def __init__(self, open: Open) -> None:
         self.open = open
 
-    def grid_sample(
-        self, X: np.ndarray, grid: np.ndarray, mode: str = "linear", padding_mode: str = "zeros", align_corners: bool = False
-    ) -> np.ndarray:
-        attributes = Attributes(mode, padding_mode, align_corners)
-        # Opset 22 has no synonyms.
-        opset = 16 if mode in ("bilinear", "bicubic") else 22
-        model = grid_sample_model(type_name(X.dtype), type_name(grid.dtype), X.ndim - 2, [attributes], opset)
+    def grid_sample(self, X: np.ndarray, grid: np.ndarray, *attributes: str | bool, opset: int = 22) -> np.ndarray:
+        types = type_name(X.dtype), type_name(grid.dtype)
+        model = grid_sample_model(*types, X.ndim - 2, [Attributes(*attributes)], opset)
         return run(self.open(model), X.dtype, X, grid)[0]
 
     def affine_grid(self, theta: np.ndarray, size: Sequence[int], align_corners: bool = False) -> np.ndarray:
