@@ -73,9 +73,7 @@ class Case:
         return _expected(self)
 
 
-ATTRIBUTES = tuple(
-    Attributes(*values) for values in itertools.product(spec.MODES, spec.PADDING_MODES, (False, True))
-)
+ATTRIBUTES = tuple(Attributes(*values) for values in itertools.product(spec.MODES, spec.PADDING_MODES, (False, True)))
 
 
 def is_defined(X_type: str, mode: str) -> bool:

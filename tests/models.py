@@ -48,7 +48,9 @@ def affine_grid_model(theta_type: str, rank: int, align_corners: bool) -> onnx.M
     node = helper.make_node("AffineGrid", ["theta", "size"], ["grid"], align_corners=int(align_corners))
     inputs = {"theta": (theta_type, ["N", rank, rank + 1]), "size": ("int64", [rank + 2])}
     outputs = [f"D{i}" for i in range(rank)]
-    return make_model([node], inputs, {"grid": (theta_type, ["N", *outputs, rank])}, 22 if theta_type == "bfloat16" else 20)
+    return make_model(
+        [node], inputs, {"grid": (theta_type, ["N", *outputs, rank])}, 22 if theta_type == "bfloat16" else 20
+    )
 
 
 Values = dict[str, tuple[str, list]]

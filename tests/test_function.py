@@ -158,7 +158,9 @@ def test_no_pixel_to_read(X_type: str, lengths: tuple[int, int]) -> None:
 def test_axes_of_length_1_and_2(lengths: tuple[int, ...], attributes: Attributes) -> None:
     r = len(lengths)
     X = image("float32", (1, 2, *lengths))
-    grid = generator("degenerate", r).choice([-7.5, -2, -1, -0.5, 0, 0.25, 1, 1.5, 3, np.inf, -np.inf, np.nan], (1, *(3,) * r, r))
+    grid = generator("degenerate", r).choice(
+        [-7.5, -2, -1, -0.5, 0, 0.25, 1, 1.5, 3, np.inf, -np.inf, np.nan], (1, *(3,) * r, r)
+    )
     grid = grid.astype(np.float32)
     Y = grid_sample(X, grid, *astuple(attributes))
     expected = oracle.grid_sample(X, grid, *astuple(attributes))
@@ -178,7 +180,7 @@ def test_constant_integers_stay_exactly_constant(X_type: str, mode: str) -> None
     grid = generator("constant").uniform(-0.4, 0.4, (1, 40, 40, 2)).astype(np.float32)
     for value, padding_mode in itertools.product(values, spec.PADDING_MODES):
         Y = grid_sample(np.full((1, 1, 9, 8), value, X_type), grid, mode, padding_mode)
-        assert (Y == np.array(value, X_type)).all(), (value, padding_mode)
+        assert (np.array(value, X_type) == Y).all(), (value, padding_mode)
 
 
 @pytest.mark.parametrize("X_type", INTEGERS)
@@ -206,7 +208,11 @@ def test_bool_is_true_where_the_sum_is_not_zero(mode: str) -> None:
 def test_nan_and_infinity_in_X_show_only_where_they_are_read(case: Case) -> None:
     lengths = case.X.shape[2:]
     taps = oracle.grid_taps(case.grid, lengths, *astuple(case.attributes))
-    for pixel in [tuple(0 for _ in lengths), tuple(length - 1 for length in lengths), tuple(length // 2 for length in lengths)]:
+    for pixel in [
+        tuple(0 for _ in lengths),
+        tuple(length - 1 for length in lengths),
+        tuple(length // 2 for length in lengths),
+    ]:
         for value in (np.nan, np.inf):
             X = case.X.copy()
             X[(slice(None), slice(None), *pixel)] = value

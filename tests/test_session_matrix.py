@@ -6,10 +6,8 @@ from dataclasses import astuple
 from functools import cache
 
 import numpy as np
-import onnxruntime
 import pytest
-from cases import ATTRIBUTES, RANKS, SESSION_TYPES, Attributes, Case, image, is_defined, matrix, positions
-from cases import C, N, SHAPES
+from cases import ATTRIBUTES, RANKS, SESSION_TYPES, Attributes, Case, is_defined, matrix, positions
 from compare import assert_identical
 from models import grid_sample_model
 from paths import open_patched_file, open_session, run
