@@ -1,4 +1,4 @@
-"""The cases that every core, every path and every oracle is tried on: X type × grid type × mode × padding × … as data."""
+"""The cases that every core, path and oracle is tried on, as data: X type × grid type × rank × attributes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from functools import cache
 
 import ml_dtypes
 import numpy as np
+
 import oracle
 from oracle import Expected
-
 from ort_gridsample import spec
 
 RANKS = (1, 2, 3, 4)
@@ -60,7 +60,7 @@ class Case:
         return f"{self.X_type}-{self.grid_type}-{self.rank}d-{self.attributes}"
 
     @property
-    def X(self) -> np.ndarray:
+    def X(self) -> np.ndarray:  # noqa: N802
         return image(self.X_type, (N, C, *SHAPES[self.rank][0]))
 
     @property

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ml_dtypes
 import numpy as np
-from oracle import Expected
 
+from oracle import Expected
 from ort_gridsample import spec
 
 #: Roundings of one axis' weights and sums, in units of the compute type's epsilon times the largest value read.

@@ -6,9 +6,9 @@ import importlib.util
 from collections.abc import Iterator
 
 import pytest
-from paths import PATHS, Function, Model
 
 import ort_gridsample as ogs
+from paths import PATHS, Function, Model
 
 #: The NumPy core is always there; the compiled one where the package and the environment have it.
 CORES = ("numpy", "jit") if hasattr(ogs, "set_core") and importlib.util.find_spec("numba") else ("numpy",)

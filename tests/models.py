@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import count
 
 import onnx
-from cases import Attributes
 from onnx import TensorProto, helper
 
+from cases import Attributes
 from ort_gridsample import spec
 
 _OPSET_16_MODES = {mode: synonym for synonym, mode in spec.MODE_SYNONYMS.items()}

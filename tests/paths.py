@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
+
+import ort_gridsample as ogs
 from cases import Attributes, dtype_of
 from compare import type_name
 from models import affine_grid_model, grid_sample_model
-
-import ort_gridsample as ogs
 
 Open = Callable[[onnx.ModelProto], onnxruntime.InferenceSession]
 

@@ -9,10 +9,10 @@ import onnx
 import onnxruntime
 import pytest
 from onnx.backend.test.case import node as node_cases
-from paths import open_patched_file, open_session
 
 import ort_gridsample as ogs
 from ort_gridsample import spec
+from paths import open_patched_file, open_session
 
 EXPANDED = "_expanded"
 

@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
+
 from cases import ATTRIBUTES, Attributes, generator, image
 from compare import assert_identical
 from models import affine_grid_model, grid_sample_model
-from paths import Function, Model, run
-
 from ort_gridsample import affine_grid, grid_sample, spec
+from paths import Function, Model, run
 
 DATA = Path(__file__).parent / "data"
 ANSWERS = dict(np.load(DATA / "pytorch_answers.npz"))

@@ -8,10 +8,10 @@ import hypothesis.extra.numpy as arrays
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from cases import ATTRIBUTES, Attributes, dtype_of, image
-from compare import assert_identical
 from hypothesis import given, settings
 
+from cases import ATTRIBUTES, Attributes, dtype_of, image
+from compare import assert_identical
 from ort_gridsample import affine_grid, grid_sample, spec
 
 pytestmark = pytest.mark.usefixtures("core")

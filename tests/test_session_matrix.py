@@ -7,13 +7,13 @@ from functools import cache
 
 import numpy as np
 import pytest
+
+import ort_gridsample as ogs
 from cases import ATTRIBUTES, RANKS, SESSION_TYPES, Attributes, Case, is_defined, matrix, positions
 from compare import assert_identical
 from models import grid_sample_model
-from paths import open_patched_file, open_session, run
-
-import ort_gridsample as ogs
 from ort_gridsample import spec
+from paths import open_patched_file, open_session, run
 
 TYPES = [(X_type, grid_type, rank) for X_type in SESSION_TYPES for grid_type in spec.FLOATS for rank in RANKS]
 

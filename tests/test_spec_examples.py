@@ -6,15 +6,15 @@ from collections.abc import Mapping
 
 import numpy as np
 import onnx
-import oracle
 import pytest
+from onnx.reference import ReferenceEvaluator
+
+import oracle
 from cases import Attributes, generator, image
 from compare import assert_identical, assert_matches
 from models import make_model
-from onnx.reference import ReferenceEvaluator
-from paths import Function, Model, open_patched_file, open_session, run
-
 from ort_gridsample import spec
+from paths import Function, Model, open_patched_file, open_session, run
 
 # onnx-gridsample-16-first-draft.rst: its examples. Only the shared X and grids are named here; the text repeats them.
 
