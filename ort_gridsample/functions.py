@@ -59,8 +59,9 @@ def grid_sample(
     checks.grid_sample_shapes(where, X.shape, grid.shape, padding_mode)
     shape = (*X.shape[:2], *grid.shape[1:-1])
     checks.fits_memory(where, "Y", shape, X.dtype)
-    plan = plan_for(X.dtype.newbyteorder("="), mode, padding_mode, bool(align_corners))
-    Y = np.empty(shape, X.dtype.newbyteorder("="))
+    dtype = _native(X.dtype)
+    plan = plan_for(dtype, mode, padding_mode, bool(align_corners))
+    Y = np.empty(shape, dtype)
     if Y.size == 0:
         return Y
     if X.size == 0:
@@ -68,7 +69,7 @@ def grid_sample(
         return Y
     numpy_core.grid_sample(
         np.ascontiguousarray(X, Y.dtype),
-        grid.reshape(grid.shape[0], -1, grid.shape[-1]),
+        grid.astype(_native(grid.dtype), copy=False).reshape(grid.shape[0], -1, grid.shape[-1]),
         Y.reshape(*shape[:2], -1),
         plan,
         num_threads or get_num_threads(),
@@ -112,9 +113,14 @@ def affine_grid(
     lengths = size.tolist()
     checks.affine_grid_shapes(where, theta.shape, lengths)
     shape = (lengths[0], *lengths[2:], len(lengths) - 2)
-    dtype = theta.dtype.newbyteorder("=")
+    dtype = _native(theta.dtype)
     checks.fits_memory(where, "grid", shape, dtype)
     grid = np.empty(shape, dtype)
     compute = np.dtype(spec.TYPES[dtype.name].compute)
     affine.affine_grid(theta.astype(compute), shape[1:-1], bool(align_corners), grid, num_threads or get_num_threads())
     return grid
+
+
+def _native(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
+    # numpy's variable-width strings have no byte order to change.
+    return dtype if dtype.isnative else dtype.newbyteorder("=")

@@ -1,0 +1,54 @@
+"""Write PyTorch's answers to a few small calls into ``pytorch_answers.npz``: ``python make_pytorch_answers.py``.
+
+The tests compare with the file where PyTorch is not installed, and the file with PyTorch where it is.
+"""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+FILE = Path(__file__).with_name("pytorch_answers.npz")
+
+MODES = {"nearest": "nearest", "linear": "bilinear", "cubic": "bicubic"}
+LENGTHS = {2: (5, 4), 3: (3, 4, 5)}
+OUTPUTS = {2: (4, 6), 3: (2, 3, 4)}
+SIZES = {2: [(3, 5), (1, 1), (4, 1)], 3: [(2, 3, 4), (1, 1, 1), (1, 3, 2)]}
+
+
+def inputs() -> dict[str, np.ndarray]:
+    """X, grid and theta for 2 and 3 spatial axes, each in float32 (and of so few bits that float64 is the same)."""
+    rng = np.random.default_rng(20)
+    arrays = {}
+    for r, lengths in LENGTHS.items():
+        arrays[f"X{r}"] = rng.normal(size=(2, 2, *lengths)).astype(np.float32)
+        arrays[f"grid{r}"] = rng.uniform(-2.6, 2.6, (2, *OUTPUTS[r], r)).astype(np.float32)
+        arrays[f"theta{r}"] = rng.normal(size=(2, r, r + 1)).astype(np.float32)
+    return arrays
+
+
+def answers(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """PyTorch's answers by "operator rank mode padding alignment"."""
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    found = {}
+    for r, (mode, name), padding, aligned in itertools.product(
+        LENGTHS, MODES.items(), ("zeros", "border", "reflection"), (0, 1)
+    ):
+        if mode == "cubic" and r == 3:
+            continue  # PyTorch has no cubic for volumes
+        Y = F.grid_sample(tensors[f"X{r}"], tensors[f"grid{r}"], name, padding, bool(aligned))
+        found[f"grid_sample {r} {mode} {padding} {aligned}"] = Y.numpy()
+    for r, aligned in itertools.product(LENGTHS, (0, 1)):
+        for lengths in SIZES[r]:
+            grid = F.affine_grid(tensors[f"theta{r}"], (2, 1, *lengths), bool(aligned))
+            found[f"affine_grid {r} {'x'.join(map(str, lengths))} {aligned}"] = grid.numpy()
+    return found
+
+
+if __name__ == "__main__":
+    arrays = inputs()
+    np.savez_compressed(FILE, **arrays, **answers(arrays))

@@ -1,0 +1,86 @@
+"""Small models made of the operators' nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+
+import onnx
+from onnx import TensorProto, helper
+
+from cases import Attributes
+from ort_gridsample import spec
+
+_OPSET_16_MODES = {mode: synonym for synonym, mode in spec.MODE_SYNONYMS.items()}
+
+
+def tensor_type(name: str) -> int:
+    """The ONNX element type of a name in ``spec.TYPES``."""
+    return TensorProto.DataType.Value(spec.TYPES[name].onnx.upper())
+
+
+def node_attributes(attributes: Attributes, opset: int) -> dict[str, str | int]:
+    """The attributes as a GridSample node of this opset writes them."""
+    mode = spec.mode_of(attributes.mode)
+    return {
+        "mode": _OPSET_16_MODES.get(mode, mode) if opset < 20 else mode,
+        "padding_mode": attributes.padding_mode,
+        "align_corners": int(attributes.align_corners),
+    }
+
+
+def grid_sample_model(
+    X_type: str, grid_type: str, rank: int, attributes: Sequence[Attributes], opset: int = 22
+) -> onnx.ModelProto:
+    """A model of inputs X and grid with one GridSample node and output, Y0, Y1, …, for each of ``attributes``."""
+    nodes = [
+        helper.make_node("GridSample", ["X", "grid"], [f"Y{i}"], f"sample{i}", **node_attributes(each, opset))
+        for i, each in enumerate(attributes)
+    ]
+    X_shape = ["N", "C", *(f"D{i}" for i in range(rank))]
+    outputs = [f"D{i}_out" for i in range(rank)]
+    inputs = {"X": (X_type, X_shape), "grid": (grid_type, ["N", *outputs, rank])}
+    return make_model(nodes, inputs, {f"Y{i}": (X_type, ["N", "C", *outputs]) for i in range(len(attributes))}, opset)
+
+
+def affine_grid_model(theta_type: str, rank: int, align_corners: bool) -> onnx.ModelProto:
+    """A model of inputs theta and size with one AffineGrid node and output, grid."""
+    node = helper.make_node("AffineGrid", ["theta", "size"], ["grid"], align_corners=int(align_corners))
+    inputs = {"theta": (theta_type, ["N", rank, rank + 1]), "size": ("int64", [rank + 2])}
+    outputs = [f"D{i}" for i in range(rank)]
+    return make_model(
+        [node], inputs, {"grid": (theta_type, ["N", *outputs, rank])}, 22 if theta_type == "bfloat16" else 20
+    )
+
+
+Values = dict[str, tuple[str, list]]
+
+
+def make_model(nodes: list[onnx.NodeProto], inputs: Values, outputs: Values, opset: int) -> onnx.ModelProto:
+    """A checked model whose bfloat16 inputs and outputs are float32 outside: NumPy knows no bfloat16.
+
+    ``inputs`` and ``outputs`` are (type, shape) by name.
+    """
+    names, nodes = count(), list(nodes)
+
+    def outside(values: Values) -> list[onnx.ValueInfoProto]:
+        carried = {name: "float32" if type_ == "bfloat16" else type_ for name, (type_, _) in values.items()}
+        return [helper.make_tensor_value_info(name, tensor_type(carried[name]), values[name][1]) for name in values]
+
+    def rename(field: str, name: str) -> str:
+        inner = f"{name}_bfloat16_{next(names)}"
+        for node in nodes:
+            edges = getattr(node, field)
+            edges[:] = [inner if edge == name else edge for edge in edges]
+        return inner
+
+    for name in [name for name, (type_, _) in inputs.items() if type_ == "bfloat16"]:
+        inner = rename("input", name)
+        nodes.insert(0, helper.make_node("Cast", [name], [inner], to=TensorProto.BFLOAT16))
+    for name in [name for name, (type_, _) in outputs.items() if type_ == "bfloat16"]:
+        inner = rename("output", name)
+        nodes.append(helper.make_node("Cast", [inner], [name], to=TensorProto.FLOAT))
+    graph = helper.make_graph(nodes, "test", outside(inputs), outside(outputs))
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    onnx.checker.check_model(model, full_check=True)
+    return model

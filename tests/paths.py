@@ -1,0 +1,71 @@
+"""The ways in which a user reaches the operators: each answers the same calls."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+
+import ort_gridsample as ogs
+from cases import Attributes, dtype_of
+from compare import type_name
+from models import affine_grid_model, grid_sample_model
+
+Open = Callable[[onnx.ModelProto], onnxruntime.InferenceSession]
+
+
+def open_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    """The package's own session, patching in memory."""
+    return ogs.InferenceSession(model, providers=["CPUExecutionProvider"])
+
+
+def open_patched_file(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    """A model patched and saved earlier, in onnxruntime's own session."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "patched.onnx"
+        onnx.save(ogs.patch_model(model), path)
+        return onnxruntime.InferenceSession(path, ogs.register(), providers=["CPUExecutionProvider"])
+
+
+def run(session: onnxruntime.InferenceSession, output_type: np.dtype, *inputs: np.ndarray) -> list[np.ndarray]:
+    """All outputs for ``inputs`` in the model's order; bfloat16 travels as float32."""
+    bfloat16 = dtype_of("bfloat16")
+    feeds = {
+        description.name: value.astype(np.float32) if value.dtype == bfloat16 else value
+        for description, value in zip(session.get_inputs(), inputs, strict=True)
+    }
+    outputs = session.run(None, feeds)
+    return [Y.astype(bfloat16) for Y in outputs] if output_type == bfloat16 else outputs
+
+
+class Function:
+    """The Python functions themselves."""
+
+    def grid_sample(self, X: np.ndarray, grid: np.ndarray, *attributes: str | bool, opset: int = 22) -> np.ndarray:
+        return ogs.grid_sample(X, grid, *attributes)
+
+    def affine_grid(self, theta: np.ndarray, size: Sequence[int], align_corners: bool = False) -> np.ndarray:
+        return ogs.affine_grid(theta, size, align_corners)
+
+
+class Model:
+    """One-node models, in the session that ``open`` makes of them."""
+
+    def __init__(self, open: Open) -> None:
+        self.open = open
+
+    def grid_sample(self, X: np.ndarray, grid: np.ndarray, *attributes: str | bool, opset: int = 22) -> np.ndarray:
+        types = type_name(X.dtype), type_name(grid.dtype)
+        model = grid_sample_model(*types, X.ndim - 2, [Attributes(*attributes)], opset)
+        return run(self.open(model), X.dtype, X, grid)[0]
+
+    def affine_grid(self, theta: np.ndarray, size: Sequence[int], align_corners: bool = False) -> np.ndarray:
+        model = affine_grid_model(type_name(theta.dtype), theta.shape[1], align_corners)
+        return run(self.open(model), theta.dtype, theta, np.array(size, np.int64))[0]
+
+
+PATHS = {"function": Function(), "session": Model(open_session), "patched file": Model(open_patched_file)}

@@ -1,0 +1,58 @@
+"""Every case that ONNX Runtime can hold, through a session, against the function: bit for bit, as both are one core."""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+from functools import cache
+
+import numpy as np
+import pytest
+
+import ort_gridsample as ogs
+from cases import ATTRIBUTES, RANKS, SESSION_TYPES, Attributes, Case, is_defined, matrix, positions
+from compare import assert_identical
+from models import grid_sample_model
+from ort_gridsample import spec
+from paths import open_patched_file, open_session, run
+
+TYPES = [(X_type, grid_type, rank) for X_type in SESSION_TYPES for grid_type in spec.FLOATS for rank in RANKS]
+
+
+def attributes_of(X_type: str) -> list[Attributes]:
+    return [attributes for attributes in ATTRIBUTES if is_defined(X_type, attributes.mode)]
+
+
+def answers(open_model, X_type: str, grid_type: str, rank: int, opset: int = 22) -> dict[Attributes, np.ndarray]:
+    """What one model answers that holds a node for each mode, padding and alignment."""
+    X, grid = Case(X_type, grid_type, rank, ATTRIBUTES[0]).X, positions(grid_type, rank)
+    attributes = attributes_of(X_type)
+    session = open_model(grid_sample_model(X_type, grid_type, rank, attributes, opset))
+    return dict(zip(attributes, run(session, X.dtype, X, grid), strict=True))
+
+
+session_answers = cache(lambda *types: answers(open_session, *types))
+
+
+def function_answer(case: Case) -> np.ndarray:
+    return ogs.grid_sample(case.X, case.grid, *astuple(case.attributes))
+
+
+@pytest.mark.parametrize("case", matrix(SESSION_TYPES), ids=str)
+def test_session_answers_as_the_function(case: Case) -> None:
+    Y = session_answers(case.X_type, case.grid_type, case.rank)[case.attributes]
+    assert_identical(Y, function_answer(case))
+
+
+@pytest.mark.parametrize(("X_type", "grid_type", "rank"), TYPES)
+def test_patched_file_answers_as_the_session(X_type: str, grid_type: str, rank: int) -> None:
+    expected = session_answers(X_type, grid_type, rank)
+    for attributes, Y in answers(open_patched_file, X_type, grid_type, rank).items():
+        assert_identical(Y, expected[attributes])
+
+
+@pytest.mark.parametrize("opset", [16, 20])
+@pytest.mark.parametrize("X_type", [name for name in SESSION_TYPES if name != "bfloat16"])
+def test_older_opsets_answer_as_the_newest(X_type: str, opset: int) -> None:
+    expected = session_answers(X_type, "float32", 2)
+    for attributes, Y in answers(open_session, X_type, "float32", 2, opset).items():
+        assert_identical(Y, expected[attributes])
