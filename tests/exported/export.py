@@ -21,7 +21,7 @@ import onnxscript
 import torch
 import torch.nn.functional as F  # noqa: N812
 import transformers as tr
-from onnxscript import opset20 as op20
+from onnxscript import opset18 as op18
 from torch import Tensor, nn
 from torch._higher_order_ops.scan import scan
 
@@ -95,8 +95,8 @@ def pixel_grid(height: int, width: int) -> Tensor:
 
 def sample_at(x: Tensor, xy: Tensor, **options: Any) -> Tensor:
     """`x` at pixel coordinates `xy` (N, 2, H, W)."""
-    size = torch.tensor([x.shape[3] - 1, x.shape[2] - 1]).to(xy)
-    return F.grid_sample(x, xy.permute(0, 2, 3, 1) * 2 / size - 1, align_corners=True, **options)
+    unit = [2 * xy[:, i] / (x.shape[3 - i] - 1) - 1 for i in range(2)]
+    return F.grid_sample(x, torch.stack(unit, -1), align_corners=True, **options)
 
 
 # Image warps of kornia.
@@ -110,7 +110,7 @@ def kornia_warp_affine() -> Built:
     return Built(warp, {"X": image(2, 3, 12, 15), "M": theta})
 
 
-@case(16, dynamo=False, axes={"X": {2: "H", 3: "W"}, "noise": {2: "H", 3: "W"}})
+@case(18, dynamo=True, axes={"X": {2: "H", 3: "W"}, "noise": {2: "H", 3: "W"}})
 def kornia_elastic_transform2d() -> Built:
     """`kornia.geometry.transform.elastic_transform2d`: smoothed noise as displacement, any size."""
 
@@ -126,7 +126,7 @@ def kornia_elastic_transform2d() -> Built:
     return Built(Call(warp), inputs(12, 15), other=inputs(17, 11))
 
 
-@case(20, dynamo=True)
+@case(16, dynamo=False)
 def kornia_warp_perspective() -> Built:
     """`kornia.geometry.warp_perspective`, bicubic with reflection."""
     matrix = torch.tensor([[[0.8, -0.2, 3.0], [0.3, 1.1, -2.0], [0.01, -0.004, 1.0]]])
@@ -369,13 +369,14 @@ class ScannedRAFT(RAFT):
     def forward(self, first: Tensor, second: Tensor) -> Tensor:
         hidden, f2 = self.features(first), self.features(second)
         volumes = self.pyramid(hidden, f2)
+        start = [hidden, torch.zeros(hidden.shape[0], 2, *hidden.shape[2:])]
 
         def body(state: list[Tensor], damping: Tensor) -> tuple[list[Tensor], Tensor]:
             after, flow = self.step(state[0], state[1], volumes)
             flow = flow * damping
             return [after, flow], flow.clone()
 
-        _, flows = scan(body, [hidden, torch.zeros_like(hidden[:, :2])], torch.tensor([0.5, 0.75, 1.0]))
+        _, flows = scan(body, start, torch.tensor([0.5, 0.75, 1.0]))
         return flows
 
 
@@ -498,10 +499,10 @@ def triplane() -> Built:
     return Built(perturbed(TriPlane()), {"points": torch.rand(40, 3) * 2.4 - 1.2}, ("rgb", "density"))
 
 
-@onnxscript.script(onnxscript.values.Opset("example.warp", 1), default_opset=op20)
+@onnxscript.script(onnxscript.values.Opset("example.warp", 1), default_opset=op18)
 def inverse_warp(x, xy, size):  # type: ignore[no-untyped-def]  # ONNX Script, typed by ONNX
     """`x` at pixel coordinates `xy` (N, H, W, 2), with `size` (2,) = (W - 1, H - 1)."""
-    return op20.GridSample(x, xy * 2.0 / size - 1.0, mode="linear", padding_mode="border", align_corners=1)
+    return op18.GridSample(x, xy * 2.0 / size - 1.0, mode="bilinear", padding_mode="border", align_corners=1)
 
 
 @torch.library.custom_op("example::inverse_warp", mutates_args=())
@@ -534,7 +535,7 @@ class SfMLearner(nn.Module):
 
 
 @case(
-    20,
+    18,
     dynamo=True,
     optimize=False,
     custom_translation_table={torch.ops.example.inverse_warp.default: inverse_warp},
@@ -559,7 +560,7 @@ SWIN: dict[str, Any] = {"image_size": 64, "embed_dim": 4, "depths": [1] * 4, "nu
 DETR: dict[str, Any] = {
     "d_model": 32,
     "encoder_layers": 1,
-    "decoder_layers": 1,
+    "decoder_layers": 2,
     "encoder_ffn_dim": 16,
     "decoder_ffn_dim": 16,
     "encoder_attention_heads": 2,
@@ -595,7 +596,7 @@ def deformable_detr() -> Built:
     return transformer(tr.DeformableDetrForObjectDetection(config), ("logits", "pred_boxes"))
 
 
-@case(16, dynamo=False)
+@case(22, dynamo=True)
 def mask2former() -> Built:
     """Mask2Former (Cheng et al., 2022) on a Swin backbone."""
     config = tr.Mask2FormerConfig(
@@ -629,7 +630,7 @@ def grounding_dino() -> Built:
     return transformer(tr.GroundingDinoForObjectDetection(config), ("logits", "pred_boxes"), input_ids=words)
 
 
-@case(22, dynamo=True)
+@case(16, dynamo=False)
 def rt_detr_v2() -> Built:
     """RT-DETRv2 (Lv et al., 2024)."""
     config = tr.RTDetrV2Config(
