@@ -1,0 +1,722 @@
+"""Regenerate the exported models beside this file: `python tests/exported/export.py [NAME ...]`.
+
+Needs torch==2.13.0, kornia==0.9.0, transformers==5.23.0, scipy==1.17.1, onnx==1.23.2 and onnxscript==0.7.2;
+nothing is downloaded. Every model is a published architecture at toy size with seeded random weights. For each
+case this writes NAME.onnx and NAME.npz, the latter with inputs (`in.*`) and PyTorch's own outputs (`out.*`).
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import kornia
+import numpy as np
+import onnx
+import onnxscript
+import torch
+import torch.nn.functional as F  # noqa: N812
+import transformers as tr
+from onnxscript import opset18 as op18
+from torch import Tensor, nn
+from torch._higher_order_ops.scan import scan
+
+HERE = Path(__file__).parent
+CASES: dict[str, Case] = {}
+Axes = dict[str, dict[int, str]]
+
+
+@dataclass
+class Built:
+    """A module, the inputs to trace it with and, where axes are dynamic, other inputs to run it on."""
+
+    module: nn.Module | torch.jit.ScriptModule
+    inputs: dict[str, Tensor]
+    outputs: Sequence[str] = ("Y",)
+    other: dict[str, Tensor] | None = None
+
+
+@dataclass
+class Case:
+    build: Callable[[], Built]
+    opset: int
+    dynamo: bool
+    axes: Axes = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def case(opset: int, *, dynamo: bool, axes: Axes | None = None, **options: Any) -> Callable[..., Any]:
+    """Register a builder under its own name; `options` go to `torch.onnx.export`."""
+
+    def register(build: Callable[[], Built]) -> Callable[[], Built]:
+        CASES[build.__name__] = Case(build, opset, dynamo, axes or {}, options)
+        return build
+
+    return register
+
+
+class Call(nn.Module):
+    """A function as a module, for the functional APIs."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Tensor) -> Any:
+        return self.function(*args)
+
+
+def conv(c_in: int, c_out: int, *, stride: int = 1, rank: int = 2) -> nn.Sequential:
+    kind = nn.Conv2d if rank == 2 else nn.Conv3d
+    return nn.Sequential(kind(c_in, c_out, 3, stride, 1), nn.LeakyReLU(0.1))
+
+
+def image(*shape: int) -> Tensor:
+    return torch.rand(shape)
+
+
+def perturbed(module: nn.Module, std: float = 0.05) -> nn.Module:
+    """Noise on every weight: no zero-initialised layer may hide what its inputs are."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(std * torch.randn_like(parameter))
+    return module.eval()
+
+
+def pixel_grid(height: int, width: int) -> Tensor:
+    """(1, 2, H, W) pixel coordinates, x first."""
+    ys, xs = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+    return torch.stack((xs, ys)).float()[None]
+
+
+def sample_at(x: Tensor, xy: Tensor, **options: Any) -> Tensor:
+    """`x` at pixel coordinates `xy` (N, 2, H, W)."""
+    unit = [2 * xy[:, i] / (x.shape[3 - i] - 1) - 1 for i in range(2)]
+    return F.grid_sample(x, torch.stack(unit, -1), align_corners=True, **options)
+
+
+# Image warps of kornia.
+
+
+@case(20, dynamo=False)
+def kornia_warp_affine() -> Built:
+    """`kornia.geometry.warp_affine`, which calls affine_grid: AffineGrid on a computed matrix."""
+    theta = torch.tensor([[[0.9, -0.4, 2.0], [0.3, 1.1, -3.0]], [[1.2, 0.1, -4.0], [-0.2, 0.8, 5.0]]])
+    warp = Call(lambda x, m: kornia.geometry.warp_affine(x, m, (13, 17), padding_mode="border", align_corners=False))
+    return Built(warp, {"X": image(2, 3, 12, 15), "M": theta})
+
+
+@case(18, dynamo=True, axes={"X": {2: "H", 3: "W"}, "noise": {2: "H", 3: "W"}})
+def kornia_elastic_transform2d() -> Built:
+    """`kornia.geometry.transform.elastic_transform2d`: smoothed noise as displacement, any size."""
+
+    def inputs(height: int, width: int) -> dict[str, Tensor]:
+        return {"X": image(1, 2, height, width), "noise": torch.rand(1, 2, height, width) * 2 - 1}
+
+    def warp(x: Tensor, noise: Tensor) -> Tensor:
+        kernel, sigma, alpha = (7, 7), (2.0, 2.0), (0.5, 0.7)
+        return kornia.geometry.transform.elastic_transform2d(
+            x, noise, kernel, sigma, alpha, mode="bicubic", padding_mode="border"
+        )
+
+    return Built(Call(warp), inputs(12, 15), other=inputs(17, 11))
+
+
+@case(16, dynamo=False)
+def kornia_warp_perspective() -> Built:
+    """`kornia.geometry.warp_perspective`, bicubic with reflection."""
+    matrix = torch.tensor([[[0.8, -0.2, 3.0], [0.3, 1.1, -2.0], [0.01, -0.004, 1.0]]])
+    warp = Call(
+        lambda x, m: kornia.geometry.warp_perspective(x, m, (14, 18), mode="bicubic", padding_mode="reflection")
+    )
+    return Built(warp, {"X": image(1, 3, 16, 15), "M": matrix})
+
+
+@case(22, dynamo=True, axes={"X": {2: "H", 3: "W"}, "map_x": {1: "h", 2: "w"}, "map_y": {1: "h", 2: "w"}})
+def kornia_remap() -> Built:
+    """`kornia.geometry.remap`, nearest, of any size to any size."""
+
+    def inputs(size: tuple[int, int], out: tuple[int, int]) -> dict[str, Tensor]:
+        xs, ys = (torch.rand(2, *out) * (length + 3) - 2 for length in reversed(size))
+        return {"X": image(2, 2, *size), "map_x": xs, "map_y": ys}
+
+    remap = Call(lambda x, mx, my: kornia.geometry.remap(x, mx, my, mode="nearest", align_corners=True))
+    return Built(remap, inputs((9, 12), (7, 8)), other=inputs((14, 11), (5, 13)))
+
+
+@case(20, dynamo=True)
+def kornia_homography_warp3d() -> Built:
+    """`kornia.geometry.transform.homography_warp3d`: a volume under a projective map."""
+    matrix = torch.eye(4)[None] + 0.15 * torch.randn(1, 4, 4)
+    warp = Call(
+        lambda x, m: kornia.geometry.transform.homography_warp3d(x, m, (5, 6, 7), padding_mode="reflection")
+    )
+    return Built(warp, {"X": image(1, 2, 6, 7, 8), "M": matrix})
+
+
+# Spatial transformers (Jaderberg et al., 2015).
+
+
+class SpatialTransformer(nn.Module):
+    def __init__(self, rank: int = 2, mode: str = "bilinear", padding_mode: str = "zeros") -> None:
+        super().__init__()
+        self.rank, self.mode, self.padding_mode = rank, mode, padding_mode
+        self.features = nn.Sequential(conv(1, 4, stride=2, rank=rank), conv(4, 4, stride=2, rank=rank))
+        self.theta = nn.Linear(4, rank * (rank + 1))
+        self.classify = nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        axes = tuple(range(2, 2 + self.rank))
+        eye = torch.eye(self.rank, self.rank + 1)
+        theta = eye + 0.5 * self.theta(self.features(x).mean(axes)).reshape(-1, self.rank, self.rank + 1)
+        grid = F.affine_grid(theta, x.shape, align_corners=False)
+        y = F.grid_sample(x, grid, mode=self.mode, padding_mode=self.padding_mode, align_corners=False)
+        return y, self.classify(self.features(y).mean(axes))
+
+
+@case(20, dynamo=False, axes={"X": {0: "N", 2: "H", 3: "W"}})
+def stn() -> Built:
+    """AffineGrid into GridSample."""
+    module = perturbed(SpatialTransformer(), 0.3)
+    return Built(module, {"X": image(1, 1, 12, 12)}, ("Y", "logits"), other={"X": image(3, 1, 14, 11)})
+
+
+@case(20, dynamo=False)
+def stn_3d() -> Built:
+    """AffineGrid (N, 3, 4) into a 5-D GridSample."""
+    return Built(perturbed(SpatialTransformer(3, "nearest", "border"), 0.3), {"X": image(2, 1, 5, 6, 7)}, ("Y", "logits"))
+
+
+@case(22, dynamo=True)
+def stn_bicubic() -> Built:
+    """The dynamo exporter writes affine_grid out in basic operators."""
+    return Built(perturbed(SpatialTransformer(2, "bicubic"), 0.3), {"X": image(2, 1, 11, 13)}, ("Y", "logits"))
+
+
+class InverseCompositional(nn.Module):
+    """Inverse compositional spatial transformer (Lin and Lucey, 2017): one predictor, applied `steps` times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.predict = nn.Sequential(conv(1, 4, stride=2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 4))
+
+    def forward(self, x: Tensor, steps: int) -> Tensor:
+        theta = torch.tensor([[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]])
+        y = x
+        for _ in range(steps):
+            p = 0.3 * self.predict(y)
+            top = torch.stack((1 + p[:, 0], -p[:, 1], p[:, 2]), 1)
+            bottom = torch.stack((p[:, 1], 1 + p[:, 0], p[:, 3]), 1)
+            last = torch.tensor([[0.0, 0.0, 1.0]])
+            theta = torch.matmul(theta, torch.stack((top, bottom, last), 1))
+            grid = F.affine_grid(theta, [1, 1, 12, 14], align_corners=True)
+            y = F.grid_sample(x, grid, mode="bilinear", padding_mode="reflection", align_corners=True)
+        return y
+
+
+@case(20, dynamo=False)
+def ic_stn_loop() -> Built:
+    """A scripted loop: AffineGrid and GridSample inside a Loop body."""
+    module = torch.jit.script(perturbed(InverseCompositional(), 0.3))
+    return Built(module, {"X": image(1, 1, 12, 14), "steps": torch.tensor(3)})
+
+
+class Gated(nn.Module):
+    """Warps bilinearly or copies nearest pixels, as the image's mean decides."""
+
+    def forward(self, x: Tensor, grid: Tensor) -> Tensor:
+        def smooth(x: Tensor, grid: Tensor) -> Tensor:
+            return F.grid_sample(x, grid, align_corners=True)
+
+        def crisp(x: Tensor, grid: Tensor) -> Tensor:
+            return F.grid_sample(x, grid, mode="nearest", padding_mode="border", align_corners=False)
+
+        return torch.cond(x.mean() > 0, smooth, crisp, (x, grid))
+
+
+# At opset 20 and up torch 2.13 leaves "bilinear" in subgraphs, which onnxruntime refuses; 18 still means opset 16's op.
+@case(18, dynamo=True)
+def cond_if() -> Built:
+    """`torch.cond`: a GridSample in each branch of an If."""
+    return Built(Gated(), {"X": torch.randn(1, 2, 7, 8), "grid": torch.rand(1, 5, 6, 2) * 2.6 - 1.3})
+
+
+# Registration and flow.
+
+
+class VoxelMorph(nn.Module):
+    """VoxelMorph with a diffeomorphic field (Dalca et al., 2018): U-Net, scaling and squaring, warp."""
+
+    def __init__(self, steps: int = 3) -> None:
+        super().__init__()
+        self.steps = steps
+        self.down, self.inner = conv(2, 6, stride=2, rank=3), conv(6, 6, rank=3)
+        self.up, self.velocity = conv(8, 6, rank=3), nn.Conv3d(6, 3, 3, padding=1)
+
+    @staticmethod
+    def warp(x: Tensor, flow: Tensor, **options: Any) -> Tensor:
+        lengths = x.shape[2:]
+        axes = torch.meshgrid(*(torch.arange(length) for length in lengths), indexing="ij")
+        where = torch.stack(axes).float() + flow
+        unit = [2 * where[:, i] / (length - 1) - 1 for i, length in enumerate(lengths)]
+        return F.grid_sample(x, torch.stack(unit[::-1], -1), align_corners=True, **options)
+
+    def forward(self, moving: Tensor, fixed: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        pair = torch.cat((moving, fixed), 1)
+        low = self.inner(self.down(pair))
+        high = self.up(torch.cat((F.interpolate(low, size=list(pair.shape[2:])), pair), 1))
+        flow = self.velocity(high) / 2**self.steps
+        for _ in range(self.steps):
+            flow = flow + self.warp(flow, flow)
+        return self.warp(moving, flow), self.warp(labels, flow, mode="nearest", padding_mode="border"), flow
+
+
+def voxelmorph_inputs() -> Built:
+    inputs = {name: image(1, 1, 8, 6, 7) for name in ("moving", "fixed")}
+    inputs["labels"] = torch.randint(0, 4, (1, 1, 8, 6, 7)).float()
+    return Built(perturbed(VoxelMorph(), 0.2), inputs, ("moved", "moved_labels", "flow"))
+
+
+@case(20, dynamo=False)
+def voxelmorph() -> Built:
+    """Five GridSample nodes on volumes."""
+    return voxelmorph_inputs()
+
+
+@case(18, dynamo=True)
+def voxelmorph_opset18() -> Built:
+    """Volumes under opset 16's GridSample, whose text knows images only: the dynamo exporter writes that."""
+    return voxelmorph_inputs()
+
+
+class PWCWarp(nn.Module):
+    """One level of PWC-Net (Sun et al., 2018): warp by the upsampled flow, mask, correlate, refine."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features, self.refine = conv(3, 6, stride=2), nn.Conv2d(9 + 6 + 2, 2, 3, padding=1)
+
+    def forward(self, first: Tensor, second: Tensor, flow: Tensor) -> tuple[Tensor, Tensor]:
+        f1, f2 = self.features(first), self.features(second)
+        where = pixel_grid(f2.shape[2], f2.shape[3]) + flow
+        mask = (sample_at(torch.ones_like(f2), where) > 0.999).float()
+        warped = sample_at(f2, where) * mask
+        padded = F.pad(warped, (1, 1, 1, 1))
+        height, width = f1.shape[2], f1.shape[3]
+        shifts = [padded[:, :, i : i + height, j : j + width] for i in range(3) for j in range(3)]
+        cost = torch.stack([(f1 * shifted).mean(1) for shifted in shifts], 1)
+        return flow + self.refine(torch.cat((cost, f1, flow), 1)), warped
+
+
+@case(16, dynamo=False, axes={"first": {2: "H", 3: "W"}, "second": {2: "H", 3: "W"}, "flow": {2: "h", 3: "w"}})
+def pwcnet() -> Built:
+    """Backward warping with an out-of-frame mask, for any image size."""
+
+    def inputs(height: int, width: int) -> dict[str, Tensor]:
+        images = {name: image(1, 3, height, width) for name in ("first", "second")}
+        return {**images, "flow": 2 * torch.randn(1, 2, height // 2, width // 2)}
+
+    return Built(perturbed(PWCWarp()), inputs(16, 20), ("flow_out", "warped"), other=inputs(22, 14))
+
+
+class RAFT(nn.Module):
+    """RAFT (Teed and Deng, 2020): all-pairs correlation pyramid, lookup around the flow, recurrent update."""
+
+    def __init__(self, levels: int = 2, radius: int = 1) -> None:
+        super().__init__()
+        self.levels, self.radius = levels, radius
+        self.features = nn.Sequential(conv(3, 8, stride=2), conv(8, 8, stride=2))
+        self.update = conv(levels * (2 * radius + 1) ** 2 + 2 + 8, 8)
+        self.head = nn.Conv2d(8, 2, 3, padding=1)
+
+    def pyramid(self, f1: Tensor, f2: Tensor) -> list[Tensor]:
+        n, c, h, w = f1.shape
+        volume = torch.einsum("ncp,nchw->nphw", f1.flatten(2), f2).reshape(n * h * w, 1, h, w) / c**0.5
+        volumes = [volume]
+        for _ in range(self.levels - 1):
+            volumes.append(F.avg_pool2d(volumes[-1], 2))
+        return volumes
+
+    def lookup(self, volumes: list[Tensor], where: Tensor) -> Tensor:
+        n, _, h, w = where.shape
+        span = 2 * self.radius + 1
+        window = pixel_grid(span, span) - self.radius
+        centers = where.permute(0, 2, 3, 1).reshape(n * h * w, 2, 1, 1)
+        found = [sample_at(v, centers / 2**level + window) for level, v in enumerate(volumes)]
+        return torch.cat([f.reshape(n, h, w, span**2) for f in found], -1).permute(0, 3, 1, 2)
+
+    def step(self, hidden: Tensor, flow: Tensor, volumes: list[Tensor]) -> tuple[Tensor, Tensor]:
+        where = pixel_grid(flow.shape[2], flow.shape[3]) + flow
+        hidden = self.update(torch.cat((self.lookup(volumes, where), flow, hidden), 1)).tanh()
+        return hidden, flow + self.head(hidden)
+
+    def forward(self, first: Tensor, second: Tensor) -> Tensor:
+        hidden, f2 = self.features(first), self.features(second)
+        volumes = self.pyramid(hidden, f2)
+        flow = torch.zeros_like(hidden[:, :2])
+        for _ in range(2):
+            hidden, flow = self.step(hidden, flow, volumes)
+        return flow
+
+
+class ScannedRAFT(RAFT):
+    """The same, its updates a scan over a damping schedule: the lookup lies in a Scan body."""
+
+    def forward(self, first: Tensor, second: Tensor) -> Tensor:
+        hidden, f2 = self.features(first), self.features(second)
+        volumes = self.pyramid(hidden, f2)
+        start = [hidden, torch.zeros(hidden.shape[0], 2, *hidden.shape[2:])]
+
+        def body(state: list[Tensor], damping: Tensor) -> tuple[list[Tensor], Tensor]:
+            after, flow = self.step(state[0], state[1], volumes)
+            flow = flow * damping
+            return [after, flow], flow.clone()
+
+        _, flows = scan(body, start, torch.tensor([0.5, 0.75, 1.0]))
+        return flows
+
+
+def raft_inputs() -> dict[str, Tensor]:
+    return {"first": image(1, 3, 32, 24), "second": image(1, 3, 32, 24)}
+
+
+@case(22, dynamo=True)
+def raft() -> Built:
+    """Correlation lookup, two updates unrolled."""
+    return Built(perturbed(RAFT(), 0.1), raft_inputs(), ("flow",))
+
+
+@case(18, dynamo=True)
+def raft_scan() -> Built:
+    """Correlation lookup inside a Scan."""
+    return Built(perturbed(ScannedRAFT(), 0.1), raft_inputs(), ("flows",))
+
+
+class FirstOrderMotion(nn.Module):
+    """First order motion model (Siarohin et al., 2019): key points, sparse motions, dense motion, deformed features."""
+
+    def __init__(self, points: int = 3) -> None:
+        super().__init__()
+        self.points = points
+        self.encode, self.decode = conv(3, 6, stride=2), nn.Conv2d(6, 3, 3, padding=1)
+        self.dense = nn.Conv2d((points + 1) * 3, points + 2, 3, padding=1)
+
+    def forward(self, source: Tensor, kp_source: Tensor, kp_driving: Tensor) -> tuple[Tensor, Tensor]:
+        n, c, h, w = source.shape
+        k = self.points + 1
+        ys, xs = torch.meshgrid(torch.linspace(-1, 1, h), torch.linspace(-1, 1, w), indexing="ij")
+        identity = torch.stack((xs, ys), -1)[None, None]
+        moved = identity - kp_driving[:, :, None, None] + kp_source[:, :, None, None]
+        sparse = torch.cat((identity.expand(n, 1, h, w, 2), moved), 1)
+        copies = source[:, None].expand(n, k, c, h, w).reshape(n * k, c, h, w)
+        deformed = F.grid_sample(copies, sparse.reshape(n * k, h, w, 2), align_corners=False)
+        out = self.dense(deformed.reshape(n, k * c, h, w))
+        mask, occlusion = out[:, :k].softmax(1), out[:, k:].sigmoid()
+        motion = (sparse.permute(0, 1, 4, 2, 3) * mask[:, :, None]).sum(1)
+        features = self.encode(source)
+        half = [features.shape[2], features.shape[3]]
+        motion = F.interpolate(motion, size=half, mode="bilinear", align_corners=False).permute(0, 2, 3, 1)
+        occlusion = F.interpolate(occlusion, size=half, mode="bilinear", align_corners=False)
+        warped = F.grid_sample(features, motion, padding_mode="border", align_corners=False) * occlusion
+        return self.decode(F.interpolate(warped, scale_factor=2.0)).sigmoid(), motion
+
+
+@case(16, dynamo=False)
+def first_order_motion() -> Built:
+    """Face animation: images and feature maps by sparse and dense motion."""
+    points = {name: torch.rand(1, 3, 2) * 1.6 - 0.8 for name in ("kp_source", "kp_driving")}
+    module = perturbed(FirstOrderMotion(), 0.1)
+    return Built(module, {"source": image(1, 3, 16, 18), **points}, ("prediction", "motion"))
+
+
+# Fields sampled at coordinates.
+
+
+class LIIF(nn.Module):
+    """Local implicit image function (Chen et al., 2021): nearest features, local ensemble."""
+
+    def __init__(self, channels: int = 4) -> None:
+        super().__init__()
+        self.encode = conv(3, channels)
+        self.mlp = nn.Sequential(nn.Linear(channels + 2, 8), nn.ReLU(), nn.Linear(8, 3))
+
+    def forward(self, x: Tensor, where: Tensor) -> Tensor:
+        features = self.encode(x)
+        n, _, h, w = features.shape
+        ys, xs = ((torch.arange(length) + 0.5) * 2 / length - 1 for length in (h, w))
+        centers = torch.stack(torch.meshgrid(ys, xs, indexing="ij"))[None].expand(n, 2, h, w)
+        size = torch.tensor([h, w]).float()
+        answers, areas = [], []
+        for dy in (-1, 1):
+            for dx in (-1, 1):
+                at = (where + torch.tensor([dy, dx]) / size + 1e-6).clamp(-1 + 1e-6, 1 - 1e-6)
+                grid = at.flip(-1)[:, None]
+                near = F.grid_sample(features, grid, mode="nearest", align_corners=False)[:, :, 0].mT
+                center = F.grid_sample(centers, grid, mode="nearest", align_corners=False)[:, :, 0].mT
+                offset = (where - center) * size
+                answers.append(self.mlp(torch.cat((near, offset), -1)))
+                areas.append(offset.prod(-1, keepdim=True).abs() + 1e-9)
+        total = areas[0] + areas[1] + areas[2] + areas[3]
+        blended = sum(answer * area for answer, area in zip(answers, areas[::-1], strict=True)) / total
+        low = F.grid_sample(x, where.flip(-1)[:, None], padding_mode="border", align_corners=False)[:, :, 0].mT
+        return blended + low
+
+
+@case(20, dynamo=True, axes={"where": {1: "points"}})
+def liif() -> Built:
+    """Nine GridSample nodes on a list of points, any number of them."""
+
+    def inputs(points: int) -> dict[str, Tensor]:
+        return {"X": image(1, 3, 9, 10), "where": torch.rand(1, points, 2) * 2 - 1}
+
+    return Built(perturbed(LIIF(), 0.2), inputs(12), ("rgb",), other=inputs(31))
+
+
+class TriPlane(nn.Module):
+    """Tri-plane field (EG3D, Chan et al., 2022) with an occupancy volume beside it, as in NeRF accelerators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.planes, self.occupancy = (nn.Parameter(torch.randn(shape)) for shape in ((3, 4, 8, 8), (1, 1, 5, 5, 5)))
+        self.decode = nn.Sequential(nn.Linear(4, 8), nn.Softplus(), nn.Linear(8, 4))
+
+    def forward(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        pairs = torch.stack((points[:, [0, 1]], points[:, [0, 2]], points[:, [2, 1]]))
+        sampled = F.grid_sample(self.planes, pairs[:, None], padding_mode="zeros", align_corners=False)
+        at = points[None, None, None]
+        density = F.grid_sample(self.occupancy, at, padding_mode="border", align_corners=True)
+        out = self.decode(sampled[:, :, 0].mean(0).T)
+        return out[:, :3].sigmoid(), out[:, 3] * density.flatten().relu()
+
+
+@case(22, dynamo=True)
+def triplane() -> Built:
+    """Planes and a volume, both weights, at points; some lie outside."""
+    return Built(perturbed(TriPlane()), {"points": torch.rand(40, 3) * 2.4 - 1.2}, ("rgb", "density"))
+
+
+@onnxscript.script(onnxscript.values.Opset("example.warp", 1), default_opset=op18)
+def inverse_warp(x, xy, size):  # type: ignore[no-untyped-def]  # ONNX Script, typed by ONNX
+    """`x` at pixel coordinates `xy` (N, H, W, 2), with `size` (2,) = (W - 1, H - 1)."""
+    return op18.GridSample(x, xy * 2.0 / size - 1.0, mode="bilinear", padding_mode="border", align_corners=1)
+
+
+@torch.library.custom_op("example::inverse_warp", mutates_args=())
+def torch_inverse_warp(x: Tensor, xy: Tensor, size: Tensor) -> Tensor:
+    return F.grid_sample(x, xy * 2 / size - 1, padding_mode="border", align_corners=True)
+
+
+@torch_inverse_warp.register_fake
+def _(x: Tensor, xy: Tensor, size: Tensor) -> Tensor:
+    return x.new_empty(*x.shape[:2], *xy.shape[1:3])
+
+
+class SfMLearner(nn.Module):
+    """View synthesis from depth and pose (SfMLearner, Zhou et al., 2017)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.depth = nn.Sequential(conv(3, 6), nn.Conv2d(6, 1, 3, padding=1), nn.Softplus())
+
+    def forward(self, target: Tensor, source: Tensor, pose: Tensor) -> tuple[Tensor, Tensor]:
+        n, _, h, w = target.shape
+        focal, center = float(w), torch.tensor([(w - 1) / 2, (h - 1) / 2])
+        rays = (pixel_grid(h, w).permute(0, 2, 3, 1) - center) / focal
+        depth = self.depth(target)[:, 0, :, :, None] + 0.5
+        points = torch.cat((rays.expand(n, h, w, 2), torch.ones(n, h, w, 1)), -1) * depth
+        moved = points @ pose[:, None, :, :3].mT + pose[:, None, None, :, 3]
+        xy = moved[..., :2] / moved[..., 2:].clamp(min=0.1) * focal + center
+        size = torch.tensor([w - 1.0, h - 1.0])
+        return torch_inverse_warp(source, xy, size), torch_inverse_warp(depth[..., 0][:, None], xy, size)
+
+
+@case(
+    18,
+    dynamo=True,
+    optimize=False,
+    custom_translation_table={torch.ops.example.inverse_warp.default: inverse_warp},
+)
+def sfmlearner_function() -> Built:
+    """GridSample inside a model-local function that the model calls twice."""
+    pose = torch.eye(3, 4)[None] + 0.1 * torch.randn(1, 3, 4)
+    inputs = {"target": image(1, 3, 12, 14), "source": image(1, 3, 12, 14), "pose": pose}
+    return Built(perturbed(SfMLearner()), inputs, ("synthesised", "depth"))
+
+
+# Deformable attention: detectors and segmenters of transformers.
+
+RESNET: dict[str, Any] = {
+    "embedding_size": 8,
+    "hidden_sizes": [8, 8, 8, 16],
+    "depths": [1, 1, 1, 1],
+    "layer_type": "basic",
+    "out_features": ["stage2", "stage3", "stage4"],
+}
+SWIN: dict[str, Any] = {"image_size": 64, "embed_dim": 4, "depths": [1] * 4, "num_heads": [1] * 4, "window_size": 2}
+DETR: dict[str, Any] = {
+    "d_model": 32,
+    "encoder_layers": 1,
+    "decoder_layers": 2,
+    "encoder_ffn_dim": 16,
+    "decoder_ffn_dim": 16,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "num_queries": 5,
+    "num_feature_levels": 3,
+    "encoder_n_points": 2,
+    "decoder_n_points": 2,
+}
+
+
+class Pick(nn.Module):
+    """The named outputs of a transformers model, as a tuple, from named inputs."""
+
+    def __init__(self, model: nn.Module, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+        super().__init__()
+        self.model, self.inputs, self.outputs = model, inputs, outputs
+
+    def forward(self, *args: Tensor) -> tuple[Tensor, ...]:
+        answer = self.model(**dict(zip(self.inputs, args, strict=True)))
+        return tuple(getattr(answer, name) for name in self.outputs)
+
+
+def transformer(model: nn.Module, outputs: Sequence[str], **inputs: Tensor) -> Built:
+    inputs = {"pixel_values": torch.randn(1, 3, 64, 64), **inputs}
+    return Built(Pick(perturbed(model, 0.02), tuple(inputs), outputs).eval(), inputs, outputs)
+
+
+@case(20, dynamo=True)
+def deformable_detr() -> Built:
+    """Deformable DETR (Zhu et al., 2021)."""
+    config = tr.DeformableDetrConfig(backbone_config=tr.ResNetConfig(**RESNET), num_labels=3, **DETR)
+    return transformer(tr.DeformableDetrForObjectDetection(config), ("logits", "pred_boxes"))
+
+
+@case(22, dynamo=True)
+def mask2former() -> Built:
+    """Mask2Former (Cheng et al., 2022) on a Swin backbone."""
+    config = tr.Mask2FormerConfig(
+        backbone_config=tr.SwinConfig(**SWIN, out_features=["stage1", "stage2", "stage3", "stage4"]),
+        feature_size=32,
+        mask_feature_size=32,
+        hidden_dim=32,
+        encoder_feedforward_dim=16,
+        encoder_layers=1,
+        decoder_layers=2,
+        num_attention_heads=2,
+        dim_feedforward=16,
+        num_queries=5,
+        num_labels=3,
+    )
+    outputs = ("class_queries_logits", "masks_queries_logits")
+    return transformer(tr.Mask2FormerForUniversalSegmentation(config), outputs)
+
+
+@case(17, dynamo=False)
+def grounding_dino() -> Built:
+    """Grounding DINO (Liu et al., 2023): Swin and BERT."""
+    text = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = tr.GroundingDinoConfig(
+        backbone_config=tr.SwinConfig(**SWIN, out_features=["stage2", "stage3", "stage4"]),
+        text_config=tr.BertConfig(**text, intermediate_size=16, max_position_embeddings=32),
+        max_text_len=16,
+        **DETR,
+    )
+    words = torch.tensor([[5, 17, 23, 40, 9]])
+    return transformer(tr.GroundingDinoForObjectDetection(config), ("logits", "pred_boxes"), input_ids=words)
+
+
+@case(16, dynamo=False)
+def rt_detr_v2() -> Built:
+    """RT-DETRv2 (Lv et al., 2024)."""
+    config = tr.RTDetrV2Config(
+        backbone_config=tr.RTDetrResNetConfig(**RESNET),
+        encoder_hidden_dim=16,
+        encoder_in_channels=[8, 8, 16],
+        encoder_ffn_dim=16,
+        encoder_attention_heads=2,
+        d_model=16,
+        num_queries=5,
+        decoder_in_channels=[16, 16, 16],
+        decoder_ffn_dim=16,
+        decoder_layers=2,
+        decoder_attention_heads=2,
+        decoder_n_points=2,
+        num_labels=3,
+        num_denoising=0,
+    )
+    return transformer(tr.RTDetrV2ForObjectDetection(config), ("logits", "pred_boxes"))
+
+
+def anonymous(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Drop what the exporters note about the machine: stack traces, doc strings, profiling scopes."""
+
+    def strip(graph: onnx.GraphProto | onnx.FunctionProto) -> None:
+        del graph.metadata_props[:]
+        for item in (graph, *graph.node, *graph.value_info, *getattr(graph, "input", ())):
+            if hasattr(item, "doc_string"):
+                item.ClearField("doc_string")
+            if hasattr(item, "metadata_props"):
+                del item.metadata_props[:]
+        if isinstance(graph, onnx.GraphProto):
+            del graph.value_info[:]  # half of a small file, and onnxruntime infers it again
+            for value in (*graph.input, *graph.output, *graph.initializer):
+                value.ClearField("doc_string")
+                del value.metadata_props[:]
+        for node in graph.node:
+            for attribute in node.attribute:
+                attribute.ClearField("doc_string")
+                if attribute.type == onnx.AttributeProto.GRAPH:
+                    strip(attribute.g)
+
+    del model.metadata_props[:]
+    model.ClearField("doc_string")
+    for graph in (model.graph, *model.functions):
+        strip(graph)
+    return model
+
+
+def export(name: str) -> None:
+    torch.manual_seed(0)
+    this = CASES[name]
+    built = this.build()
+    if isinstance(built.module, nn.Module):
+        built.module.eval()
+    options = dict(this.options)
+    if this.dynamo and this.axes:
+        dims = {axis: torch.export.Dim(axis) for axes in this.axes.values() for axis in axes.values()}
+        shapes = tuple({i: dims[axis] for i, axis in this.axes.get(key, {}).items()} for key in built.inputs)
+        options["dynamic_shapes"] = (shapes,) if isinstance(built.module, Call) else shapes
+    elif this.axes:
+        options["dynamic_axes"] = this.axes
+    buffer = io.BytesIO()
+    torch.onnx.export(
+        built.module,
+        tuple(built.inputs.values()),
+        buffer,
+        input_names=list(built.inputs),
+        output_names=list(built.outputs),
+        opset_version=this.opset,
+        dynamo=this.dynamo,
+        verbose=False,
+        **options,
+    )
+    model = anonymous(onnx.load_from_string(buffer.getvalue()))
+    onnx.checker.check_model(model, full_check=True)
+    onnx.save(model, HERE / f"{name}.onnx")
+    inputs = built.other or built.inputs
+    with torch.no_grad():
+        answer = built.module(*inputs.values())
+    answers = (answer,) if isinstance(answer, Tensor) else answer
+    arrays = {f"in.{key}": value.numpy() for key, value in inputs.items()}
+    arrays |= {f"out.{key}": value.numpy() for key, value in zip(built.outputs, answers, strict=True)}
+    np.savez_compressed(HERE / f"{name}.npz", **arrays)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or CASES:
+        export(name)

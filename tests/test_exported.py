@@ -1,0 +1,92 @@
+"""Models that PyTorch exported from published architectures (see exported/export.py), patched against native."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+import ort_gridsample as ogs
+
+MODELS = sorted((Path(__file__).parent / "exported").glob("*.onnx"))
+OPS = ("GridSample", "AffineGrid")
+
+Arrays = dict[str, np.ndarray]
+
+
+def nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from nodes(attribute.g)
+
+
+def count(model: onnx.ModelProto) -> Counter[tuple[str, str]]:
+    """How many GridSample and AffineGrid nodes of each domain the model holds, at any depth and in functions."""
+    every = (node for graph in (model.graph, *model.functions) for node in nodes(graph))
+    return Counter((node.domain, node.op_type) for node in every if node.op_type in OPS)
+
+
+def stored(path: Path, prefix: str) -> Arrays:
+    with np.load(path.with_suffix(".npz")) as data:
+        return {name.removeprefix(prefix): data[name] for name in data.files if name.startswith(prefix)}
+
+
+def run(session: ort.InferenceSession, path: Path) -> Arrays:
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, stored(path, "in.")), strict=True))
+
+
+def assert_close(actual: Arrays, expected: Arrays, tolerance: float) -> None:
+    """Every output, to `tolerance` of its own largest magnitude."""
+    assert actual.keys() == expected.keys()
+    for name, value in expected.items():
+        assert actual[name].dtype == value.dtype
+        scale = max(float(np.abs(value).max()), np.finfo(np.float32).tiny)
+        np.testing.assert_allclose(actual[name], value, rtol=0, atol=tolerance * scale, err_msg=name)
+
+
+@pytest.fixture(scope="module", params=MODELS, ids=lambda path: path.stem)
+def path(request: pytest.FixtureRequest) -> Path:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def native(path: Path) -> Arrays:
+    """The answer of onnxruntime's own kernels to the file as it is."""
+    return run(ort.InferenceSession(path), path)
+
+
+def test_every_kind_of_model_is_here() -> None:
+    models = [onnx.load(path) for path in MODELS]
+    opsets = {entry.version for model in models for entry in model.opset_import if entry.domain == ""}
+    assert opsets >= {16, 18, 20, 22}
+    assert sum((count(model) for model in models), Counter()).keys() == {("", "GridSample"), ("", "AffineGrid")}
+    outer = {node.op_type for model in models for node in model.graph.node}
+    assert outer >= {"If", "Loop", "Scan"}
+    assert any(count(onnx.ModelProto(functions=model.functions)) for model in models)
+
+
+def test_native_agrees_with_pytorch(path: Path, native: Arrays) -> None:
+    # Two libraries sum convolutions and attention in different orders: 1e-4 covers the deepest model.
+    assert_close(native, stored(path, "out."), 1e-4)
+
+
+def test_session_agrees_with_native(path: Path, native: Arrays) -> None:
+    assert_close(run(ogs.InferenceSession(path), path), native, 1e-5)
+
+
+def test_patched_file_agrees_with_native(path: Path, native: Arrays, tmp_path: Path) -> None:
+    original = onnx.load(path)
+    patched = ogs.patch_model(path)
+    assert count(patched) == Counter({("ort_gridsample", op): n for (_, op), n in count(original).items()})
+    onnx.checker.check_model(patched, full_check=False)
+    onnx.save(patched, tmp_path / "patched.onnx")
+    session = ort.InferenceSession(tmp_path / "patched.onnx", ogs.register())
+    assert_close(run(session, path), native, 1e-5)
