@@ -140,6 +140,10 @@ def _op(record: NodeRecord, taken: set[str]) -> tuple[list[onnx.NodeProto], onnx
     if first in record.casts:  # the output has the first input's type
         op.output[0] = unique(f"{value}_as_{record.casts[first]}", taken)
         after.append(helper.make_node("Cast", op.output[:], [value], to=_elem_type(record.types[first][0])))
+    elif record.scope.function is not None:
+        # Inside a function onnxruntime infers types before it looks for ops of ours; CastLike tells it Y's.
+        op.output[0] = unique(f"{value}_untyped", taken)
+        after.append(helper.make_node("CastLike", [op.output[0], node.input[0]], [value]))
     op.output.append(unique(f"{value}_status", taken))
     _set_attributes(op, record)
     return before, op, after

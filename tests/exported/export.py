@@ -152,9 +152,7 @@ def kornia_remap() -> Built:
 def kornia_homography_warp3d() -> Built:
     """`kornia.geometry.transform.homography_warp3d`: a volume under a projective map."""
     matrix = torch.eye(4)[None] + 0.15 * torch.randn(1, 4, 4)
-    warp = Call(
-        lambda x, m: kornia.geometry.transform.homography_warp3d(x, m, (5, 6, 7), padding_mode="reflection")
-    )
+    warp = Call(lambda x, m: kornia.geometry.transform.homography_warp3d(x, m, (5, 6, 7), padding_mode="reflection"))
     return Built(warp, {"X": image(1, 2, 6, 7, 8), "M": matrix})
 
 
@@ -188,7 +186,9 @@ def stn() -> Built:
 @case(20, dynamo=False)
 def stn_3d() -> Built:
     """AffineGrid (N, 3, 4) into a 5-D GridSample."""
-    return Built(perturbed(SpatialTransformer(3, "nearest", "border"), 0.3), {"X": image(2, 1, 5, 6, 7)}, ("Y", "logits"))
+    return Built(
+        perturbed(SpatialTransformer(3, "nearest", "border"), 0.3), {"X": image(2, 1, 5, 6, 7)}, ("Y", "logits")
+    )
 
 
 @case(22, dynamo=True)

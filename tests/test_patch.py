@@ -1,0 +1,239 @@
+"""What a patch does to a model, and what it leaves alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, parser
+
+import ort_gridsample as ogs
+from ort_gridsample.graphs import scopes
+from ort_gridsample.ops import DOMAIN
+from paths import open_patched_file, open_session
+
+X = np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)
+GRID = np.random.default_rng(0).uniform(-1.3, 1.3, (2, 4, 5, 2)).astype(np.float32)
+
+HEADER = '<ir_version: 10, opset_import: ["": 20, "local": 1]>'
+SIGNATURE = "g (float[N,C,H,W] X, float[N,h,w,2] G, bool c) => (float[N,C,h,w] Y)"
+
+MODELS = {
+    "main graph": f'{HEADER} {SIGNATURE} {{ Y = GridSample <mode = "cubic"> (X, G) }}',
+    "two in a row": f"{HEADER} {SIGNATURE} {{ A = GridSample (X, G) Y = GridSample <align_corners = 1> (A, G) }}",
+    "If": f"""{HEADER} {SIGNATURE} {{
+        Y = If (c) <then_branch = t () => (float[N,C,h,w] T) {{ T = GridSample (X, G) }},
+                    else_branch = e () => (float[N,C,h,w] E) {{
+                        A = GridSample <mode = "nearest"> (X, G)
+                        E = If (c) <then_branch = tt () => (float[N,C,h,w] TT) {{ TT = Identity (A) }},
+                                    else_branch = ee () => (float[N,C,h,w] EE) {{ EE = GridSample (A, G) }}> }}>
+    }}""",
+    "Loop": f"""{HEADER} {SIGNATURE} {{
+        three = Constant <value_int = 3> ()
+        true = Constant <value = bool {{1}}> ()
+        Y = Loop (three, true, X) <body = b (int64 i, bool on, float[N,C,h,w] before) => (bool go, float[N,C,h,w] after)
+            {{ go = Identity (on) after = GridSample <padding_mode = "border"> (before, G) }}>
+    }}""",
+    "Scan": f"""{HEADER} {SIGNATURE} {{
+        rows = Constant <value = int64[3] {{1, 2, 3}}> ()
+        Y, _ = Scan <num_scan_inputs = 1, body = b (float[N,C,h,w] before, int64 i) => (float[N,C,h,w] after, int64 o)
+            {{ o = Identity (i) after = GridSample <padding_mode = "reflection"> (before, G) }}> (X, rows)
+    }}""",
+    "function": f"""{HEADER} {SIGNATURE} {{ Y = local.warp <ac = 1> (X, G) }}
+        <domain: "local", opset_import: ["": 20]> warp <ac> (A, B) => (C) {{
+            C = GridSample <align_corners: int = @ac> (A, B) }}""",
+    "function, attribute left out": f"""{HEADER} {SIGNATURE} {{ Y = local.warp (X, G) }}
+        <domain: "local", opset_import: ["": 20]> warp <ac> (A, B) => (C) {{
+            C = GridSample <align_corners: int = @ac> (A, B) }}""",
+    "function in a function in an If": f"""{HEADER} {SIGNATURE} {{
+        Y = If (c) <then_branch = t () => (float[N,C,h,w] T) {{ T = local.outer (X, G) }},
+                    else_branch = e () => (float[N,C,h,w] E) {{ E = local.inner (X, G) }}> }}
+        <domain: "local", opset_import: ["": 20, "local": 1]> outer (A, B) => (C) {{
+            D = local.inner (A, B) C = Relu (D) }}
+        <domain: "local", opset_import: ["": 20]> inner (A, B) => (C) {{ C = GridSample (A, B) }}""",
+    "function with something behind": f"""{HEADER} {SIGNATURE} {{ Y = local.warp (X, G) }}
+        <domain: "local", opset_import: ["": 20]> warp (A, B) => (C) {{ D = GridSample (A, B) C = Relu (D) }}""",
+    "half in a function, full outside": f"""{HEADER} {SIGNATURE} {{
+        H = Cast <to = 10> (X) I = local.warp (H, G) J = Cast <to = 1> (I) K = local.warp (X, G) Y = Add (J, K) }}
+        <domain: "local", opset_import: ["": 20]> warp (A, B) => (C) {{ C = GridSample <mode = "nearest"> (A, B) }}""",
+    "AffineGrid": f"""{HEADER} {SIGNATURE} {{
+        theta = Constant <value = float[1,2,3] {{0.9, 0.1, 0.0, -0.1, 0.9, 0.2}}> ()
+        two = Constant <value_ints = [2, 1, 1]> ()
+        thetas = Tile (theta, two)
+        size = Constant <value_ints = [2, 3, 4, 5]> ()
+        B = AffineGrid (thetas, size)
+        Y = GridSample (X, B) }}""",
+}
+
+
+def nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    return (node for scope in scopes(model) for node in scope)
+
+
+def is_standard(node: onnx.NodeProto) -> bool:
+    return node.domain == "" and node.op_type in ("GridSample", "AffineGrid")
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("open_model", [open_session, open_patched_file])
+@pytest.mark.parametrize("condition", [False, True])
+def test_patched_answers_as_native(name: str, open_model: object, condition: bool) -> None:
+    model = parser.parse_model(MODELS[name])
+    native = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    feeds = {"X": X, "G": GRID, "c": np.array(condition)}
+    np.testing.assert_allclose(open_model(model).run(None, feeds)[0], native.run(None, feeds)[0], rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_patch_reaches_every_node_and_nothing_else(name: str) -> None:
+    model = parser.parse_model(MODELS[name])
+    for i, node in enumerate(nodes(model)):
+        node.name, node.doc_string = f"node {i}", f"doc {i}"
+    model.graph.doc_string, model.doc_string, model.producer_name = "a graph", "a model", "a producer"
+    model.metadata_props.add(key="k", value="v")
+    model.graph.value_info.append(helper.make_tensor_value_info("A", TensorProto.FLOAT, ["N", "C", "h", "w"]))
+    before = model.SerializeToString(deterministic=True)
+
+    patched = ogs.patch_model(model)
+
+    assert model.SerializeToString(deterministic=True) == before
+    onnx.checker.check_model(patched)
+    assert not any(map(is_standard, nodes(patched)))
+    assert ogs.patch_model(patched) == patched
+    for field in ("doc_string", "producer_name", "metadata_props", "ir_version"):
+        assert getattr(patched, field) == getattr(model, field)
+    for field in ("input", "output", "value_info", "initializer", "name", "doc_string"):
+        assert getattr(patched.graph, field) == getattr(model.graph, field)
+    if name != "half in a function, full outside":  # where the function's body goes to each of its calls
+        kept = Counter((n.name, n.doc_string, n.op_type, *n.input) for n in nodes(patched))
+        assert not Counter((n.name, n.doc_string, n.op_type, *n.input) for n in nodes(model)) - kept
+        assert not {o for n in nodes(model) for o in n.output} - {o for n in nodes(patched) for o in n.output}
+
+
+def one_node(
+    X_type: int = TensorProto.FLOAT, grid_type: int = TensorProto.FLOAT, opset: int = 20, **attributes: object
+):
+    node = helper.make_node("GridSample", ["X", "G"], ["Y"], "warp", **attributes)
+    tensor = helper.make_tensor_value_info
+    inputs = [tensor("X", X_type, ["N", "C", "H", "W"]), tensor("G", grid_type, ["N", "h", "w", 2])]
+    graph = helper.make_graph([node], "g", inputs, [tensor("Y", X_type, ["N", "C", "h", "w"])])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+
+
+def test_names_made_by_the_patch_avoid_names_in_the_model() -> None:
+    model = parser.parse_model(
+        f"""{HEADER} {SIGNATURE} {{ Y_status = Relu (X) Y_unread = Relu (Y_status) ort_gridsample_zero = Relu (Y_unread)
+            Y = GridSample (ort_gridsample_zero, G) }}"""
+    )
+    open_session(model).run(None, {"X": X, "G": GRID, "c": np.array(True)})
+
+
+@pytest.mark.parametrize("half", ["FLOAT16", "BFLOAT16"])
+def test_halves_go_through_casts(half: str) -> None:
+    elem_type = TensorProto.DataType.Value(half)
+    patched = ogs.patch_model(one_node(elem_type, elem_type, opset=22))
+    assert [n.op_type for n in patched.graph.node][:4] == ["Cast", "Cast", "GridSample", "Cast"]
+    assert patched.graph.output[0].type.tensor_type.elem_type == elem_type
+
+
+def test_all_attributes_are_written_out() -> None:
+    (op,) = (n for n in nodes(ogs.patch_model(one_node())) if n.domain == DOMAIN)
+    assert {a.name: helper.get_attribute_value(a) for a in op.attribute} == {
+        "mode": b"linear",
+        "padding_mode": b"zeros",
+        "align_corners": 0,
+        "node": b"warp",
+        "num_threads": 0,
+    }
+
+
+def test_unsupported_asks_the_runtime() -> None:
+    model = parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 20]>
+        g (float[1,1,4,4] X, float[1,2,2,2] G, float[1,1,4,4,4] V, float[1,2,2,2,3] H, uint8[1,1,4,4] B) => (
+            float[1,1,2,2] A, float[1,1,2,2,2] C, uint8[1,1,2,2] D)
+        { [runs] A = GridSample (X, G)
+          [cubic_in_3d] C = GridSample <mode = "cubic"> (V, H)
+          [bytes] D = GridSample (B, G) }"""
+    )
+    native = {r.name for r in ogs.inspect_model(model) if r.native}
+    patched = ogs.patch_model(model, nodes="unsupported")
+    assert native == {"runs"}
+    assert {n.name for n in nodes(patched) if n.domain == DOMAIN} == {"cubic_in_3d", "bytes"}
+    assert {n.name for n in nodes(patched) if is_standard(n)} == {"runs"}
+
+
+def test_nodes_may_be_chosen_by_their_records() -> None:
+    model = parser.parse_model(MODELS["two in a row"])
+    patched = ogs.patch_model(model, nodes=lambda record: record.align_corners == 1)
+    assert Counter(n.domain for n in nodes(patched) if n.op_type == "GridSample") == {"": 1, DOMAIN: 1}
+    with pytest.raises(ogs.GridSampleError, match="nodes is 'some', expected 'all'"):
+        ogs.patch_model(model, nodes="some")
+
+
+MISTAKES = {
+    "mode": (one_node(mode="lanczos"), "mode is 'lanczos', expected 'linear', 'nearest' or 'cubic' (opset 20)"),
+    "mode of an older opset": (one_node(mode="bilinear"), "mode is 'bilinear', expected 'linear'"),
+    "mode of a newer opset": (one_node(mode="linear", opset=16), "mode is 'linear', expected 'bilinear'"),
+    "padding_mode": (one_node(padding_mode="wrap"), "padding_mode is 'wrap', expected 'zeros', 'border' or 'reflec"),
+    "align_corners": (one_node(align_corners=2), "align_corners is 2, expected 0 or 1"),
+    "attribute": (one_node(antialias=1), "attribute is 'antialias', expected 'mode', 'padding_mode' or 'align_"),
+    "opset": (one_node(opset=15), "opset is 15, expected at least 16"),
+    "complex": (one_node(TensorProto.COMPLEX64), "X is of type complex64, expected another type, as ONNX Runtime has"),
+    "grid type": (one_node(grid_type=TensorProto.INT32), "grid is of type int32, expected one of float32, float64"),
+    "string": (one_node(TensorProto.STRING), "mode is 'linear', expected 'nearest', the only mode"),
+}
+
+
+@pytest.mark.parametrize(("model", "sentence"), MISTAKES.values(), ids=MISTAKES)
+def test_static_mistakes_are_reported_at_once(model: onnx.ModelProto, sentence: str) -> None:
+    for make in (ogs.patch_model, ogs.InferenceSession):
+        with pytest.raises(ogs.GridSampleError) as caught:
+            make(model)
+        assert str(caught.value).startswith(f"GridSample node 'warp': {sentence}")
+    (record,) = ogs.inspect_model(model)
+    assert str(record.error) == str(caught.value)
+    assert record.action == "refuses it"
+
+
+def test_ranks_that_disagree_are_reported_at_once() -> None:
+    model = one_node()
+    model.graph.input[1].type.tensor_type.shape.dim[3].dim_value = 3
+    with pytest.raises(
+        ogs.GridSampleError, match=r"grid is of shape \(N, h, w, 3\), expected shape \(N, D1_out, D2_out, 2"
+    ):
+        ogs.patch_model(model)
+
+
+def test_missing_input_is_reported() -> None:
+    model = one_node()
+    del model.graph.node[0].input[1]
+    with pytest.raises(ogs.GridSampleError, match="grid is missing"):
+        ogs.patch_model(model)
+
+
+def test_inspect_says_where_a_node_is() -> None:
+    records = ogs.inspect_model(parser.parse_model(MODELS["function in a function in an If"]))
+    assert [(r.graph, r.types, r.ranks) for r in records] == [
+        ("function local::inner", {"X": ("float32",), "grid": ("float32",)}, {"X": (4,), "grid": (4,)})
+    ]
+    records = ogs.inspect_model(parser.parse_model(MODELS["If"]))
+    assert {r.graph for r in records} == {
+        "If #0 then_branch",
+        "If #0 else_branch",
+        "If #0 else_branch/If #1 else_branch",
+    }
+
+
+def test_types_reach_through_patched_nodes() -> None:
+    model = parser.parse_model(
+        f"{HEADER} g (float16[N,C,H,W] X, float[N,h,w,2] G) => (float16[N,C,h,w] Y)"
+        "{ [a] A = GridSample (X, G) [b] Y = GridSample (A, G) }"
+    )
+    half_patched = ogs.patch_model(model, nodes=lambda record: record.name == "a")
+    assert ogs.patch_model(half_patched).graph.node[-1].op_type == "Gather"
+    open_session(half_patched).run(None, {"X": X.astype(np.float16), "G": GRID})

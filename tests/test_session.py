@@ -1,0 +1,256 @@
+"""``InferenceSession`` and ``register``: as onnxruntime's own, in everything but what they run."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import threading
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime_extensions import get_library_path
+
+import ort_gridsample as ogs
+from cases import Attributes
+from models import grid_sample_model
+from ort_gridsample import failures
+
+X = np.random.default_rng(0).standard_normal((1, 3, 6, 7)).astype(np.float32)
+GRID = np.random.default_rng(1).uniform(-1.2, 1.2, (1, 4, 5, 2)).astype(np.float32)
+WRONG_GRID = np.zeros((2, 4, 5, 2), np.float32)
+FEEDS = {"X": X, "grid": GRID}
+WRONG = {"X": X, "grid": WRONG_GRID}
+SENTENCE = r"GridSample node 'sample0': grid is of shape \(2, 4, 5, 2\), expected shape \(1, …\)"
+
+
+@pytest.fixture
+def model() -> onnx.ModelProto:
+    return grid_sample_model("float32", "float32", 2, [Attributes("linear", "zeros", False)], opset=20)
+
+
+@pytest.fixture
+def session(model: onnx.ModelProto) -> ogs.InferenceSession:
+    return ogs.InferenceSession(model, providers=["CPUExecutionProvider"])
+
+
+@pytest.fixture
+def expected() -> np.ndarray:
+    return ogs.grid_sample(X, GRID)
+
+
+def test_path_bytes_and_proto_are_models(model: onnx.ModelProto, expected: np.ndarray, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    for each in (path, str(path), model.SerializeToString(), model):
+        np.testing.assert_array_equal(ogs.InferenceSession(each).run(None, FEEDS)[0], expected)
+
+
+def test_describes_itself_as_the_native_session(session: ogs.InferenceSession, model: onnx.ModelProto) -> None:
+    native = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+
+    def described(values: list) -> list:
+        return [(value.name, value.type, value.shape) for value in values]
+
+    assert described(session.get_inputs()) == described(native.get_inputs())
+    assert described(session.get_outputs()) == described(native.get_outputs())
+    assert session.get_providers() == native.get_providers()
+    for field in ("graph_name", "producer_name", "description", "custom_metadata_map", "version"):
+        assert getattr(session.get_modelmeta(), field) == getattr(native.get_modelmeta(), field)
+
+
+def by_ort_values(session: ogs.InferenceSession, feeds: dict[str, np.ndarray]) -> np.ndarray:
+    values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(value) for name, value in feeds.items()}
+    return session.run_with_ort_values(None, values)[0].numpy()
+
+
+def by_io_binding(session: ogs.InferenceSession, feeds: dict[str, np.ndarray]) -> np.ndarray:
+    binding = session.io_binding()
+    for name, value in feeds.items():
+        binding.bind_cpu_input(name, value)
+    binding.bind_output("Y0")
+    session.run_with_iobinding(binding)
+    return binding.copy_outputs_to_cpu()[0]
+
+
+@pytest.mark.parametrize("run", [by_ort_values, by_io_binding, lambda session, feeds: session.run(None, feeds)[0]])
+def test_every_way_to_run(session: ogs.InferenceSession, run: object, expected: np.ndarray) -> None:
+    np.testing.assert_array_equal(run(session, FEEDS), expected)
+    with pytest.raises(ogs.GridSampleError, match=SENTENCE):
+        run(session, WRONG)
+    np.testing.assert_array_equal(run(session, FEEDS), expected)
+
+
+def test_run_async(session: ogs.InferenceSession, expected: np.ndarray) -> None:
+    answers: list[tuple] = []
+    done = threading.Semaphore(0)
+
+    def callback(results: list, user_data: object, error: str) -> None:
+        answers.append((results, user_data, error))
+        done.release()
+
+    for feeds in (FEEDS, WRONG):
+        session.run_async(None, feeds, callback, "mine")
+        assert done.acquire(timeout=30)
+    np.testing.assert_array_equal(answers[0][0][0], expected)
+    assert answers[0][1:] == ("mine", "")
+    assert "GridSample node 'sample0': grid is of shape (2, 4, 5, 2)" in answers[1][2]
+
+
+def test_plain_session_names_the_node(model: onnx.ModelProto, expected: np.ndarray) -> None:
+    patched = ogs.patch_model(model).SerializeToString()
+    session = onnxruntime.InferenceSession(patched, ogs.register(), providers=["CPUExecutionProvider"])
+    np.testing.assert_array_equal(session.run(None, FEEDS)[0], expected)
+    with pytest.raises(Exception, match="ort_gridsample rejected the input of GridSample node 'sample0'") as caught:
+        session.run(None, WRONG)
+    assert type(caught.value).__module__.startswith("onnxruntime")
+    np.testing.assert_array_equal(session.run(None, FEEDS)[0], expected)
+
+
+def test_failures_that_nobody_asks_for_are_forgotten(model: onnx.ModelProto) -> None:
+    session = onnxruntime.InferenceSession(ogs.patch_model(model).SerializeToString(), ogs.register())
+    for _ in range(failures.KEPT + 20):
+        with pytest.raises(Exception, match="rejected"):
+            session.run(None, WRONG)
+    assert len(failures._waiting) <= failures.KEPT
+
+
+def test_first_failed_node_is_the_one_named(tmp_path: Path) -> None:
+    def node(i: int, source: str) -> onnx.NodeProto:
+        return helper.make_node("GridSample", [source, "G"], [f"Y{i}"], f"n{i}")
+
+    tensor = helper.make_tensor_value_info
+    weight = numpy_helper.from_array(np.zeros((3, 3, 1, 1), np.float32), "W")
+    nodes = [node(0, "X"), helper.make_node("Conv", ["Y0", "W"], ["Z"]), node(1, "Z")]
+    inputs = [tensor("X", TensorProto.FLOAT, None), tensor("G", TensorProto.FLOAT, None)]
+    graph = helper.make_graph(nodes, "g", inputs, [tensor("Y1", TensorProto.FLOAT, None)], [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    session = ogs.InferenceSession(model)
+    for grid in (np.zeros((1, 4, 3), np.float32), np.zeros((1, 4, 5, 3), np.float32), np.zeros((), np.float32)):
+        with pytest.raises(ogs.GridSampleError, match="'n0': grid is of shape"):
+            session.run(None, {"X": X, "G": grid})
+
+
+def test_an_exception_in_the_core_keeps_its_type(
+    session: ogs.InferenceSession, monkeypatch: pytest.MonkeyPatch, expected: np.ndarray
+) -> None:
+    def broken(*args: object, **kwargs: object) -> None:
+        raise MemoryError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ort_gridsample.ops.grid_sample", broken)
+        with pytest.raises(MemoryError, match="no room"):
+            session.run(None, FEEDS)
+    np.testing.assert_array_equal(session.run(None, FEEDS)[0], expected)
+
+
+def test_register_may_be_called_again(model: onnx.ModelProto, expected: np.ndarray) -> None:
+    options = onnxruntime.SessionOptions()
+    assert ogs.register(ogs.register(options)) is options
+    for _ in range(2):
+        session = ogs.InferenceSession(model, ogs.register(options))
+        np.testing.assert_array_equal(session.run(None, FEEDS)[0], expected)
+
+
+def test_register_after_onnxruntime_extensions(model: onnx.ModelProto, expected: np.ndarray) -> None:
+    options = onnxruntime.SessionOptions()
+    options.register_custom_ops_library(get_library_path())
+    session = ogs.InferenceSession(model, ogs.register(options))
+    np.testing.assert_array_equal(session.run(None, FEEDS)[0], expected)
+
+
+def test_profiling_and_optimized_model_are_the_sessions_own(model: onnx.ModelProto, tmp_path: Path) -> None:
+    options = onnxruntime.SessionOptions()
+    options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "profile")
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    session = ogs.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    session.run(None, FEEDS)
+    assert Path(session.end_profiling()).read_text().count("sample0_kernel_time") == 1
+    assert sorted(p.name.split("_")[0] for p in tmp_path.iterdir()) == ["optimized.onnx", "profile"]
+
+
+def external_model(folder: Path) -> Path:
+    tensor = helper.make_tensor_value_info
+    grid = numpy_helper.from_array(GRID, "grid")
+    weight = numpy_helper.from_array(np.ones((1000, 1000), np.float32), "weight")
+    nodes = [
+        helper.make_node("GridSample", ["X", "grid"], ["Y"], "sample0"),
+        helper.make_node("ReduceMax", ["weight"], ["m"], keepdims=0),
+        helper.make_node("Mul", ["Y", "m"], ["Z"]),
+    ]
+    inputs = [tensor("X", TensorProto.FLOAT, ["N", "C", "H", "W"])]
+    graph = helper.make_graph(nodes, "g", inputs, [tensor("Z", TensorProto.FLOAT, None)], [grid, weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    path = folder / "model.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    return path
+
+
+def test_external_data_stays_where_it_is(tmp_path: Path, expected: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = external_model(tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.setattr(onnx, "load_external_data_for_model", None)  # nobody reads the weights into Python
+    relative = os.path.relpath(path)
+    options = onnxruntime.SessionOptions()
+    for each, how in ((path, None), (relative, options), (path, options)):
+        np.testing.assert_array_equal(ogs.InferenceSession(each, how).run(None, {"X": X})[0], expected)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["elsewhere", "model.onnx", "weights.bin"]
+
+
+def test_patch_model_of_a_path_loads_external_data(tmp_path: Path, expected: np.ndarray) -> None:
+    patched = ogs.patch_model(external_model(tmp_path))
+    session = onnxruntime.InferenceSession(patched.SerializeToString(), ogs.register())
+    np.testing.assert_array_equal(session.run(None, {"X": X})[0], expected)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_threads_follow_the_options(model: onnx.ModelProto, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr("ort_gridsample.ops.grid_sample", lambda *a, num_threads, **k: seen.append(num_threads) or X)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    for each in (model, ogs.patch_model(model)):
+        ogs.InferenceSession(each, options).run(None, FEEDS)
+    ogs.InferenceSession(model).run(None, FEEDS)
+    assert seen == [threads, threads, None]
+
+
+def run_pickled(pickled: bytes) -> np.ndarray:
+    return pickle.loads(pickled).run(None, FEEDS)[0]
+
+
+def test_pickled_to_another_process(model: onnx.ModelProto, expected: np.ndarray, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    pickles = [pickle.dumps(ogs.InferenceSession(each, options, ["CPUExecutionProvider"])) for each in (path, model)]
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        for answer in pool.map(run_pickled, pickles):
+            np.testing.assert_array_equal(answer, expected)
+    assert pickle.loads(pickles[0]).get_session_options().intra_op_num_threads == 1
+
+
+def test_what_is_no_onnx_model_is_the_parents_affair(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.onnx"
+    bad.write_bytes(b"no model")
+    for model in (bad, b"no model", tmp_path / "missing.onnx"):
+        with pytest.raises(Exception, match=r".") as native:
+            onnxruntime.InferenceSession(model)
+        with pytest.raises(type(native.value)):
+            ogs.InferenceSession(model)
+
+
+def test_a_model_without_the_operators_is_left_alone(tmp_path: Path) -> None:
+    tensor = helper.make_tensor_value_info
+    values = [tensor(name, TensorProto.FLOAT, ["N"]) for name in "XY"]
+    graph = helper.make_graph([helper.make_node("Relu", ["X"], ["Y"])], "g", values[:1], values[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    assert ogs.patch_model(model) == model
+    np.testing.assert_array_equal(ogs.InferenceSession(model).run(None, {"X": X[0, 0, 0]})[0], X[0, 0, 0].clip(0))
