@@ -1,0 +1,127 @@
+"""Nothing that goes wrong in an op ends the process: each case runs in one of its own, which an abort would end."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+
+PREAMBLE = """
+import sys
+sys.path.insert(0, {tests!r})
+import numpy as np, onnxruntime, ort_gridsample as ogs
+from cases import Attributes
+from models import grid_sample_model
+from paths import open_patched_file, open_session
+
+def make(open_model, X_type="float32", mode="linear"):
+    return open_model(grid_sample_model(X_type, "float32", 2, [Attributes(mode, "zeros", False)]))
+
+def attempt(session, X, grid):
+    try:
+        return session.run(None, {{"X": X, "grid": grid}})[0].shape
+    except Exception as error:
+        return str(error)
+
+X, grid = np.ones((1, 2, 64, 64), np.float32), np.zeros((1, 64, 64, 2), np.float32)
+open_model = {open_model}
+"""
+
+
+def start(script: str, open_model: str) -> subprocess.Popen[str]:
+    code = PREAMBLE.format(tests=str(TESTS), open_model=open_model) + script
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def run(script: str, open_model: str) -> list[str]:
+    process = start(script, open_model)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, f"ended with {process.returncode}\n{err}"
+    return out.splitlines()
+
+
+both = pytest.mark.parametrize("open_model", ["open_session", "open_patched_file"])
+REJECTED = {
+    "open_session": "GridSample node 'sample0': grid is of shape (3, 64, 64, 2)",
+    "open_patched_file": "ort_gridsample rejected the input of GridSample node 'sample0'",
+}
+
+
+@both
+def test_wrong_grid(open_model: str) -> None:
+    wrong, right = run(
+        "session = make(open_model)\nprint(attempt(session, X, grid[[0] * 3]))\nprint(attempt(session, X, grid))",
+        open_model,
+    )
+    assert REJECTED[open_model] in wrong
+    assert right == "(1, 2, 64, 64)"
+
+
+@both
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+def test_half_precision(open_model: str, half: str) -> None:
+    script = (
+        f"print(attempt(make(open_model, {half!r}), X.astype({'float16' if half == 'float16' else 'float32'!r}), grid))"
+    )
+    assert run(script, open_model) == ["(1, 2, 64, 64)"]
+
+
+@both
+@pytest.mark.parametrize(
+    "exception", ["ValueError", "MemoryError", "KeyboardInterrupt", "SystemExit", "RecursionError"]
+)
+def test_exception_in_the_core(open_model: str, exception: str) -> None:
+    wrong, right = run(
+        f"""
+import ort_gridsample.ops as ops
+session = make(open_model)
+function = ops.grid_sample
+def broken(*args, **kwargs):
+    raise {exception}("broken on purpose")
+ops.grid_sample = broken
+try:
+    print(attempt(session, X, grid))
+except BaseException as error:
+    print(type(error).__name__, error)
+ops.grid_sample = function
+print(attempt(session, X, grid))
+""",
+        open_model,
+    )
+    assert ("broken on purpose" if open_model == "open_session" else "ort_gridsample rejected") in wrong
+    assert right == "(1, 2, 64, 64)"
+
+
+INTERRUPTED = """
+session = make(open_model, mode="cubic")
+print("ready", flush=True)
+try:
+    while True:
+        session.run(None, {"X": X, "grid": grid})
+except KeyboardInterrupt:
+    print("interrupted", attempt(session, X, grid))
+except SystemExit:
+    print("terminated", attempt(session, X, grid))
+"""
+
+
+@both
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("seed", range(3))
+def test_signals_arrive_after_the_run(open_model: str, signum: signal.Signals, seed: int) -> None:
+    handler = "import signal; signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))\n"
+    process = start(handler + INTERRUPTED, open_model)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(random.Random(seed).uniform(0, 0.1))
+    process.send_signal(signum)
+    out, err = process.communicate(timeout=60)
+    word = "interrupted" if signum == signal.SIGINT else "terminated"
+    assert (process.returncode, out) == (0, f"{word} (1, 2, 64, 64)\n"), err
