@@ -64,7 +64,7 @@ def grid_sample_shapes(
         axes = "1 spatial axis" if r == 1 else f"{r} spatial axes"
         raise GridSampleError(where, "grid", _shown(grid), f"shape (N, {outputs}, {r}), as X {_shown(X)} has {axes}")
     if _differ(grid[0], X[0]):
-        raise GridSampleError(where, "grid", _shown(grid), f"shape ({X[0]}, …), as X is {_shown(X)}")
+        raise GridSampleError(where, "grid", _shown(grid), f"N = {X[0]} first, as X is {_shown(X)}")
     Y = (*X[:2], *grid[1:-1])
     if 0 in X[2:] and padding_mode in ("border", "reflection") and all(isinstance(d, int) and d > 0 for d in Y):
         raise GridSampleError(
