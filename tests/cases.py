@@ -20,14 +20,37 @@ RANKS = (1, 2, 3, 4)
 #: Types that a session can hold: ONNX Runtime has no complex tensors.
 SESSION_TYPES = tuple(name for name, t in spec.TYPES.items() if t.carrier is not None)
 
-#: By rank: spatial axes of X (with a 4, on which ties are exact unaligned, or a 3 or 5, aligned), then of the output.
+
+@dataclass(frozen=True)
+class Shape:
+    """The shape of a case: N, C, the spatial axes of X and those of the output."""
+
+    n: int
+    c: int
+    lengths: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+    @property
+    def X(self) -> tuple[int, ...]:  # noqa: N802
+        return (self.n, self.c, *self.lengths)
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        return (self.n, *self.outputs, len(self.lengths))
+
+    @property
+    def Y(self) -> tuple[int, ...]:  # noqa: N802
+        return (self.n, self.c, *self.outputs)
+
+
+#: By rank. On an axis of 4 pixels the ties below are exact unaligned, on one of 3 or 5 aligned. One batch is enough
+#: where a position has 256 taps.
 SHAPES = {
-    1: ((5,), (24,)),
-    2: ((4, 5), (5, 6)),
-    3: ((3, 4, 2), (2, 3, 3)),
-    4: ((2, 3, 4, 3), (3, 2, 1, 2)),
+    1: Shape(2, 2, (5,), (24,)),
+    2: Shape(2, 2, (4, 5), (5, 6)),
+    3: Shape(2, 2, (3, 4, 2), (2, 3, 3)),
+    4: Shape(1, 2, (2, 3, 4, 3), (3, 2, 2, 2)),
 }
-N, C = 2, 2
 
 #: Normalized coordinates: exact ties and pixel centres of the axes above, the borders, outside, and far outside.
 TIES = (-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0)
@@ -61,7 +84,7 @@ class Case:
 
     @property
     def X(self) -> np.ndarray:  # noqa: N802
-        return image(self.X_type, (N, C, *SHAPES[self.rank][0]))
+        return image(self.X_type, SHAPES[self.rank].X)
 
     @property
     def grid(self) -> np.ndarray:
@@ -127,12 +150,12 @@ def image(X_type: str, shape: tuple[int, ...]) -> np.ndarray:
 def positions(grid_type: str, rank: int) -> np.ndarray:
     """A grid of this type: half of the positions inside on every axis, the others anywhere, finite or not."""
     rng = generator("grid", rank)
-    shape = (N, *SHAPES[rank][1])
-    finite = rng.uniform(-1, 1, (*shape, rank))
-    anywhere = rng.choice([*TIES, *OUTSIDE, *OUTSIDE, *FAR], finite.shape)
-    tie = rng.choice(TIES, finite.shape)
-    what = rng.integers(0, 6, finite.shape)
-    inside = rng.random(shape)[..., None] < 0.5
+    shape = SHAPES[rank].grid
+    finite = rng.uniform(-1, 1, shape)
+    anywhere = rng.choice([*TIES, *OUTSIDE, *OUTSIDE, *FAR], shape)
+    tie = rng.choice(TIES, shape)
+    what = rng.integers(0, 6, shape)
+    inside = rng.random(shape[:-1])[..., None] < 0.5
     grid = np.where(inside | (what < 2), np.where(what % 2, finite, tie), anywhere)
     with np.errstate(over="ignore"):
         grid = grid.astype(dtype_of(grid_type))
@@ -142,10 +165,10 @@ def positions(grid_type: str, rank: int) -> np.ndarray:
 
 @cache
 def _taps(grid_type: str, rank: int, mode: str, padding_mode: str, align_corners: bool) -> list:
-    return oracle.grid_taps(positions(grid_type, rank), SHAPES[rank][0], mode, padding_mode, align_corners)
+    return oracle.grid_taps(positions(grid_type, rank), SHAPES[rank].lengths, mode, padding_mode, align_corners)
 
 
 @cache
 def _expected(case: Case) -> Expected:
     taps = _taps(case.grid_type, case.rank, *astuple(case.attributes))
-    return oracle.sample_taps(case.X, taps, (N, C, *SHAPES[case.rank][1]), case.attributes.mode)
+    return oracle.sample_taps(case.X, taps, SHAPES[case.rank].Y, case.attributes.mode)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
 from functools import cache
 
 import numpy as np
 import pytest
 
-import ort_gridsample as ogs
 from cases import ATTRIBUTES, RANKS, SESSION_TYPES, Attributes, Case, is_defined, matrix, positions
 from compare import assert_identical
 from models import grid_sample_model
 from ort_gridsample import spec
-from paths import open_patched_file, open_session, run
-
-TYPES = [(X_type, grid_type, rank) for X_type in SESSION_TYPES for grid_type in spec.FLOATS for rank in RANKS]
+from paths import function_answer, open_patched_file, open_session, run
 
 
 def attributes_of(X_type: str) -> list[Attributes]:
@@ -30,29 +26,35 @@ def answers(open_model, X_type: str, grid_type: str, rank: int, opset: int = 22)
     return dict(zip(attributes, run(session, X.dtype, X, grid), strict=True))
 
 
-session_answers = cache(lambda *types: answers(open_session, *types))
-
-
-def function_answer(case: Case) -> np.ndarray:
-    return ogs.grid_sample(case.X, case.grid, *astuple(case.attributes))
+@cache
+def session_answers(core: str, X_type: str, grid_type: str, rank: int) -> dict[Attributes, np.ndarray]:
+    return answers(open_session, X_type, grid_type, rank)
 
 
 @pytest.mark.parametrize("case", matrix(SESSION_TYPES), ids=str)
-def test_session_answers_as_the_function(case: Case) -> None:
-    Y = session_answers(case.X_type, case.grid_type, case.rank)[case.attributes]
-    assert_identical(Y, function_answer(case))
+def test_session_answers_as_the_function(case: Case, core: str) -> None:
+    Y = session_answers(core, case.X_type, case.grid_type, case.rank)[case.attributes]
+    assert_identical(Y, function_answer(case, core))
 
 
-@pytest.mark.parametrize(("X_type", "grid_type", "rank"), TYPES)
-def test_patched_file_answers_as_the_session(X_type: str, grid_type: str, rank: int) -> None:
-    expected = session_answers(X_type, grid_type, rank)
+# Every pair of types, the ranks in turn.
+@pytest.mark.parametrize(
+    ("X_type", "grid_type", "rank"),
+    [
+        (X_type, grid_type, RANKS[(i + j) % len(RANKS)])
+        for i, X_type in enumerate(SESSION_TYPES)
+        for j, grid_type in enumerate(spec.FLOATS)
+    ],
+)
+def test_patched_file_answers_as_the_session(X_type: str, grid_type: str, rank: int, core: str) -> None:
+    expected = session_answers(core, X_type, grid_type, rank)
     for attributes, Y in answers(open_patched_file, X_type, grid_type, rank).items():
         assert_identical(Y, expected[attributes])
 
 
 @pytest.mark.parametrize("opset", [16, 20])
 @pytest.mark.parametrize("X_type", [name for name in SESSION_TYPES if name != "bfloat16"])
-def test_older_opsets_answer_as_the_newest(X_type: str, opset: int) -> None:
-    expected = session_answers(X_type, "float32", 2)
+def test_older_opsets_answer_as_the_newest(X_type: str, opset: int, core: str) -> None:
+    expected = session_answers(core, X_type, "float32", 2)
     for attributes, Y in answers(open_session, X_type, "float32", 2, opset).items():
         assert_identical(Y, expected[attributes])
