@@ -283,8 +283,8 @@ MISTAKES = {
     "X scalar": ((np.float32(1), TWO), "X", "()", "(N, C, D1"),
     "grid rank": ((ONE, TWO[0]), "grid", "(2, 3, 2)", "(N, D1_out, D2_out, 2)"),
     "grid last axis": ((ONE, TWO[..., :1]), "grid", "(1, 2, 3, 1)", "(N, D1_out, D2_out, 2)"),
-    "batch": ((ONE, np.repeat(TWO, 2, 0)), "grid", "(2, 2, 3, 2)", "(1, …)"),
-    "no broadcast of X": ((np.repeat(ONE, 3, 0), TWO), "grid", "(1, 2, 3, 2)", "(3, …)"),
+    "batch": ((ONE, np.repeat(TWO, 2, 0)), "grid", "(2, 2, 3, 2)", "N = 1"),
+    "no broadcast of X": ((np.repeat(ONE, 3, 0), TWO), "grid", "(1, 2, 3, 2)", "N = 3"),
 }
 THETA = np.zeros((2, 2, 3), np.float32)
 AFFINE_MISTAKES = {
