@@ -635,7 +635,7 @@ def grounding_dino() -> Built:
         **DETR,
     )
     words = torch.tensor([[5, 17, 23, 40, 9]])
-    # The phrases' masks hang on the text alone and need cummax, which no exporter knows: they become constants.
+    # The masks of phrases hang on the text alone; isin or cummax in them stops either exporter: they become constants.
     masks = generate_masks_with_special_tokens_and_transfer_map(words, torch.tensor([5, 40, 9]))
     modeling_grounding_dino.generate_masks_with_special_tokens_and_transfer_map = lambda *_, **__: masks
     return transformer(tr.GroundingDinoForObjectDetection(config), ("logits", "pred_boxes"), input_ids=words)
