@@ -19,6 +19,9 @@ from .ops import DOMAIN
 #: Tensors up to this size may be shapes, which the inference needs the values of; weights are larger.
 SMALL_BYTES = 1 << 12
 
+#: No shape is longer than this, nor anything that is computed on the way to one.
+LONGEST_ROW = 1 << 16
+
 
 @dataclass(frozen=True)
 class Value:
@@ -113,7 +116,12 @@ def _visible(known: Mapping[int, Mapping[str, Value]], scope: Scope | None, name
 
 def _annotated(skeleton: onnx.ModelProto) -> onnx.ModelProto:
     try:
-        return shape_inference.infer_shapes(skeleton, data_prop=True)
+        annotated = shape_inference.infer_shapes(skeleton)
+        # Following the numbers in 1-D tensors finds the ranks behind Reshape; it takes room for each of them.
+        rows = (v.shape for s in scopes(annotated) for v in _known_in(s.container).values() if v.rank == 1)
+        if all(not isinstance(length, int) or length <= LONGEST_ROW for (length,) in filter(None, rows)):
+            annotated = shape_inference.infer_shapes(annotated, data_prop=True)
+        return annotated
     except Exception:  # of a model that is not valid: what it says itself is still known
         return skeleton
 
@@ -140,7 +148,7 @@ def _bare_graph(graph: onnx.GraphProto) -> onnx.GraphProto:
     _add_bare_nodes(bare, graph.node)
     for tensor in graph.initializer:
         if _is_weight(tensor):
-            bare.value_info.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+            bare.value_info.append(_weight_info(tensor.name, tensor))
         else:
             bare.initializer.append(tensor)
     return bare
@@ -151,14 +159,19 @@ def _add_bare_nodes(bare: onnx.GraphProto | onnx.FunctionProto, nodes: Iterable[
     for node in nodes:
         weights = [a.t for a in node.attribute if node.op_type == "Constant" and _is_weight(a.t)]
         if weights:
-            info = helper.make_tensor_value_info(node.output[0], weights[0].data_type, weights[0].dims)
-            bare.value_info.append(info)
+            bare.value_info.append(_weight_info(node.output[0], weights[0]))
         else:
             bare.node.append(_bare_node(node))
 
 
 def _is_weight(tensor: onnx.TensorProto) -> bool:
     return tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.ByteSize() > SMALL_BYTES
+
+
+def _weight_info(name: str, tensor: onnx.TensorProto) -> onnx.ValueInfoProto:
+    # The length of a row of weights is left open, so that none counts as a row of numbers to follow.
+    shape = tensor.dims if len(tensor.dims) > 1 else [None] * len(tensor.dims)
+    return helper.make_tensor_value_info(name, tensor.data_type, shape)
 
 
 def _bare_node(node: onnx.NodeProto) -> onnx.NodeProto:
