@@ -136,9 +136,8 @@ class Expressions:
         return Tensor(self, type, name)
 
     def constant(self, value: Array | Sequence[int] | float, type: str = "int64") -> Tensor:
-        """A value that is known. Strings and bfloat16, which NumPy does not compute with, are the zeros of theirs."""
-        dtype = {"str": "object", "bfloat16": "float32"}.get(type, type)
-        return Tensor(self, type, "", np.asarray(value, dtype))
+        """A value that is known."""
+        return Tensor(self, type, "", np.asarray(value, "object" if type == "str" else type))
 
     def op(self, op_type: str, *inputs: Operand, type: str | None = None, **attributes: object) -> Tensor:
         """The output of this operation; Python numbers take the type of the tensor beside them."""
@@ -257,10 +256,5 @@ class Expressions:
 
     def _written(self, value: Array, type: str) -> str:
         """The name of the node that holds this constant."""
-        content = value.tolist() if type == "str" else value.tobytes()
-        key = ("Constant", type, value.shape, str(content) if type == "str" else content)
-        if type in ("str", "bfloat16"):
-            tensor = helper.make_tensor("value", data_type(type), value.shape, value.reshape(-1).tolist())
-        else:
-            tensor = numpy_helper.from_array(np.ascontiguousarray(value).reshape(value.shape), "value")
-        return self._once(key, "Constant", [], 1, {"value": tensor})[0]
+        tensor = numpy_helper.from_array(np.array(value, order="C"), "value")
+        return self._once(tensor.SerializeToString(), "Constant", [], 1, {"value": tensor})[0]

@@ -3,7 +3,7 @@
 A lowered GridSample: X becomes rows, one a pixel, of all its channels; each tap becomes a row number and a weight; Y is
 the weighted sum of the gathered rows. A row of zeros behind the last pixel stands for all that lies outside X, so that
 nothing is read there, not even an infinity to multiply by 0. The coordinates of all axes are computed together, as one
-tensor (axes, taps, N, P) over P output positions, innermost axis first as in the grid. Rank, mode and padding are data.
+tensor (axes, taps, N·P) over P output positions, innermost axis first as in the grid. Rank, mode and padding are data.
 
 The arithmetic is the core's, in the core's order: see :mod:`ort_gridsample.core`.
 """
@@ -82,21 +82,27 @@ def lower_grid_sample(
     padding = PADDING[padding_mode]
     e = Expressions(name, opset)
     image, coordinates = e.input(X.name, X.type), _input(e, grid)
+    if X.type == "bfloat16":
+        image = image.cast("float32")  # few runtimes can do more with it
     n, c, *lengths = e.dims(image, X_shape)
     _, *out, _ = e.dims(coordinates, grid_shape)
-    zero = e.constant([[""]] if X.type == "str" else [[0]], X.type)
+    zero = e.constant([[""]] if X.type == "str" else [[0]], image.type)
     if 0 in (n, c, *out):
-        return e.finish(e.expand(e.reshape(zero, [1] * len(X_shape)), [n, c, *out]), Y)
+        empty = e.expand(e.reshape(zero, [1] * len(X_shape)), [n, c, *out])
+        return e.finish(empty.cast(X.type), Y)
 
-    rows = e.reshape(e.transpose(image, [0, *range(2, len(X_shape)), 1]), [e.product([n, *lengths]), c])
+    pixels = e.product(lengths)
+    # Never more than three axes: not every runtime has kernels for more.
+    rows = e.transpose(e.reshape(image, [n, c, pixels]), (0, 2, 1))
+    rows = e.reshape(rows, [e.product([n, pixels]), c])
     if padding.zero_outside:
         rows = e.concat([rows, e.expand(zero, [1, c]) if c != 1 else zero])
-    g = e.transpose(e.reshape(coordinates, [1, n, e.product(out), len(out)]), [3, 0, 1, 2])
-    axes = _Axes(e, n, lengths, bool(align_corners), "float64" if grid.type == "float64" else "float32")
+    g = e.transpose(e.reshape(coordinates, [1, e.product([n, *out]), len(out)]), (2, 0, 1))
+    axes = _Axes(e, n, lengths, out, bool(align_corners), "float64" if grid.type == "float64" else "float32")
     taps = _taps(axes, g, MODES[mode], padding, spec.TYPES[X.type].compute)
     how = _copy if mode == "nearest" else _integer if X.type.lstrip("u").startswith("int") else _floating
-    total = e.reshape(how(e, rows, taps).cast(X.type), [n, *out, c])
-    return e.finish(e.transpose(total, [0, len(out) + 1, *range(1, len(out) + 1)]), Y)
+    total = e.reshape(how(e, rows, taps).cast(X.type), [n, e.product(out), c])
+    return e.finish(e.reshape(e.transpose(total, (0, 2, 1)), [n, c, *out]), Y)
 
 
 def lower_affine_grid(
@@ -160,6 +166,7 @@ class _Axes:
         e: where the nodes go.
         n: the batch.
         lengths: D1, …, Dr.
+        out: D1_out, …, Dr_out.
         align_corners: the operator's attribute.
         type: the type of the coordinates.
     """
@@ -167,12 +174,13 @@ class _Axes:
     e: Expressions
     n: Dim
     lengths: list[Dim]
+    out: list[Dim]
     align_corners: bool
     type: str
 
     def each(self, dims: Sequence[Dim]) -> Tensor:
-        """One number an axis, given outermost first, as a tensor (axes, 1, 1, 1)."""
-        return self.e.unsqueeze(self.e.shape(dims[::-1]), (1, 2, 3))
+        """One number an axis, given outermost first, as a tensor (axes, 1, 1)."""
+        return self.e.unsqueeze(self.e.shape(dims[::-1]), (1, 2))
 
     @property
     def length(self) -> Tensor:
@@ -254,7 +262,7 @@ PADDING: Mapping[str, Padding] = {
 
 
 def _linear(e: Expressions, t: Tensor) -> Tensor:
-    """1 - t and t, for ``t`` (axes, 1, N, P)."""
+    """1 - t and t, for ``t`` (axes, 1, N·P)."""
     return (t - _column([1, 0])).abs()
 
 
@@ -268,8 +276,8 @@ def _cubic(e: Expressions, t: Tensor) -> Tensor:
 
 
 def _column(values: Sequence[float]) -> Array:
-    """One number a tap, to go with tensors (axes, taps, N, P)."""
-    return np.reshape(values, (-1, 1, 1))
+    """One number a tap, to go with tensors (axes, taps, N·P)."""
+    return np.reshape(values, (-1, 1))
 
 
 @dataclass(frozen=True)
@@ -312,7 +320,7 @@ class _Taps:
 
 
 def _taps(axes: _Axes, g: Tensor, mode: Mode, padding: Padding, compute: str | None) -> _Taps:
-    """The taps of the normalized coordinates ``g`` (axes, 1, N, P), with weights of type ``compute``."""
+    """The taps of the normalized coordinates ``g`` (axes, 1, N·P), with weights of type ``compute``."""
     e, r, t = axes.e, len(axes.lengths), len(mode.offsets)
     x = (padding.bound if mode.pads_taps else padding.coordinate)(axes, _denormalize(axes, g.cast(axes.type)))
     base = e.op(mode.base, x)
@@ -330,12 +338,10 @@ def _taps(axes: _Axes, g: Tensor, mode: Mode, padding: Padding, compute: str | N
     *inner, outer = e.split(index, r, 1, axis=0)
     if axes.n != 1:
         start = e.op("Range", 0, e.gather(e.length(axes.n), 0), 1) * e.length(e.product(axes.lengths))
-        outer = outer + e.unsqueeze(start, [1])
-    for along in reversed(inner):
-        outer = e.unsqueeze(outer, [-3]) + along
+        outer = e.reshape(outer, [t, axes.n, e.product(axes.out)]) + e.unsqueeze(start, [1])
+    index = _combined(e, t, inner, outer, Tensor.__add__, [-1])
     if padding.zero_outside and (r > 1 or axes.n != 1):
-        outer = outer.at_most(axes.pixels)  # outside on any axis is outside
-    index = e.reshape(outer, [t**r, -1])
+        index = index.at_most(axes.pixels)  # outside on any axis is outside
     if index.constant is not None and index.constant.max() < 2**31:
         index = index.cast("int32")  # half the size in the model
     groups = max(t**i for i in range(r + 1) if t**i <= MAX_GATHERS)
@@ -345,9 +351,24 @@ def _taps(axes: _Axes, g: Tensor, mode: Mode, padding: Padding, compute: str | N
         return _Taps(indices, [], together)
 
     *inner, outer = e.split(mode.weights(e, (x - base).cast(compute)), r, 1, axis=0)
+    weight = _combined(e, t, inner, outer, Tensor.__mul__, [-1, 1])
+    return _Taps(indices, e.split(weight, groups, together, axis=0), together)
+
+
+def _combined(
+    e: Expressions,
+    taps: int,
+    inner: Sequence[Tensor],
+    outer: Tensor,
+    combine: Callable[[Tensor, Tensor], Tensor],
+    positions: list[int],
+) -> Tensor:
+    """Every combination of the axes' taps, (taps**axes, *positions), from each axis' own (1, taps, N·P)."""
+    count = taps
     for along in reversed(inner):
-        outer = e.unsqueeze(outer, [-3]) * along
-    return _Taps(indices, e.split(e.reshape(outer, [t**r, -1, 1]), groups, together, axis=0), together)
+        outer = combine(e.reshape(outer, [count, 1, -1]), along)
+        count *= taps
+    return e.reshape(outer, [count, *positions])
 
 
 def _copy(e: Expressions, rows: Tensor, taps: _Taps) -> Tensor:
@@ -379,8 +400,10 @@ def _integer(e: Expressions, rows: Tensor, taps: _Taps) -> Tensor:
         return result
     # 64 bits do not fit into float64: the largest integer, and the first tap itself, come from beside the cast.
     first = taps.index[0] if taps.together == 1 else e.gather(taps.index[0], [0])
-    result = e.where(total >= float(limits.max), e.constant(limits.max, rows.type), result)
-    return e.where(difference.equal(0), e.gather(rows, first), result)
+    # uint64 as the int64 of the same bits: ONNX Runtime has no Where for it.
+    largest, exact = e.constant(limits.max, rows.type).cast("int64"), e.gather(rows, first).cast("int64")
+    result = e.where(total >= float(limits.max), largest, result.cast("int64"))
+    return e.where(difference.equal(0), exact, result)
 
 
 def _weighted_sum(e: Expressions, values: Sequence[Tensor], taps: _Taps) -> Tensor:
