@@ -87,7 +87,7 @@ def lower_grid_sample(
     n, c, *lengths = e.dims(image, X_shape)
     _, *out, _ = e.dims(coordinates, grid_shape)
     zero = e.constant([[""]] if X.type == "str" else [[0]], image.type)
-    if 0 in (n, c, *out):
+    if 0 in (n, c, *out, *lengths):  # no output, or no pixel but zeros
         empty = e.expand(e.reshape(zero, [1] * len(X_shape)), [n, c, *out])
         return e.finish(empty.cast(X.type), Y)
 
@@ -373,6 +373,8 @@ def _combined(
 
 def _copy(e: Expressions, rows: Tensor, taps: _Taps) -> Tensor:
     """Nearest: the one tap's rows (1, N·P, C)."""
+    if rows.type == "str":  # of a row of strings, ONNX Runtime 1.31 gathers only the first
+        return e.transpose(e.gather(e.transpose(rows, (1, 0)), taps.index[0], axis=1), (1, 2, 0))
     return e.gather(rows, taps.index[0])
 
 
