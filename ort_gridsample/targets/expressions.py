@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
@@ -51,18 +52,17 @@ class Tensor:
     def __truediv__(self, other: Operand) -> Tensor:
         return self.owner.op("Div", self, other)
 
-    def __ge__(self, other: Operand) -> Tensor:
-        return self.owner.op("GreaterOrEqual", self, other)
-
-    def __le__(self, other: Operand) -> Tensor:
-        return self.owner.op("LessOrEqual", self, other)
-
-    def __and__(self, other: Tensor) -> Tensor:
-        return self.owner.op("And", self, other)
-
     def equal(self, other: Operand) -> Tensor:
         """Where the two are equal; not ``==``, which stays Python's own."""
         return self.owner.op("Equal", self, other)
+
+    def between(self, low: Operand, high: Operand) -> Tensor:
+        """Where it lies between the two, or is one of them."""
+        return self.owner.op("And", self.reaches(low), self.owner.op("LessOrEqual", self, high))
+
+    def reaches(self, low: Operand) -> Tensor:
+        """Where it is at least the other."""
+        return self.owner.op("GreaterOrEqual", self, low)
 
     def abs(self) -> Tensor:
         """The absolute value."""
@@ -90,7 +90,7 @@ _COMPUTE: Mapping[str, Callable[..., Array]] = {
     "And": np.logical_and,
     "Cast": lambda x, to: x.astype(helper.tensor_dtype_to_np_dtype(to)),
     "Concat": lambda *parts, axis: np.concatenate(parts, axis),
-    "Div": lambda x, y: np.floor_divide(x, y) if x.dtype.kind in "iu" else np.divide(x, y),
+    "Div": np.divide,
     "Equal": np.equal,
     "Expand": lambda x, shape: np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(shape))),
     "Floor": np.floor,
@@ -135,11 +135,11 @@ class Expressions:
         """A value from outside."""
         return Tensor(self, type, name)
 
-    def constant(self, value: Array | Sequence[int] | float, type: str = "int64") -> Tensor:
+    def constant(self, value: npt.ArrayLike, type: str = "int64") -> Tensor:
         """A value that is known."""
         return Tensor(self, type, "", np.asarray(value, "object" if type == "str" else type))
 
-    def op(self, op_type: str, *inputs: Operand, type: str | None = None, **attributes: object) -> Tensor:
+    def op(self, op_type: str, *inputs: Operand, type: str | None = None, **attributes: Any) -> Tensor:
         """The output of this operation; Python numbers take the type of the tensor beside them."""
         *_, beside = [operand for operand in inputs if isinstance(operand, Tensor)]
         tensors = [x if isinstance(x, Tensor) else self.constant(x, beside.type) for x in inputs]
@@ -160,7 +160,7 @@ class Expressions:
         names = self._node("Split", [x, self.constant([size] * parts)], parts, {"axis": axis})
         return [Tensor(self, x.type, name) for name in names]
 
-    def gather(self, x: Tensor, at: Operand, axis: int = 0) -> Tensor:
+    def gather(self, x: Tensor, at: Tensor | npt.ArrayLike, axis: int = 0) -> Tensor:
         """The slices of ``x`` at these indices along ``axis``."""
         return self.op("Gather", x, at if isinstance(at, Tensor) else self.constant(at), type=x.type, axis=axis)
 
@@ -237,12 +237,12 @@ class Expressions:
                 names[:] = [name if each == last else each for each in names]
         return nodes[::-1]
 
-    def _node(self, op_type: str, inputs: list[Tensor], outputs: int, attributes: dict[str, object]) -> list[str]:
+    def _node(self, op_type: str, inputs: list[Tensor], outputs: int, attributes: dict[str, Any]) -> list[str]:
         names = self._names(inputs)
         return self._once((op_type, *names, *attributes.items()), op_type, names, outputs, attributes)
 
     def _once(
-        self, key: object, op_type: str, inputs: list[str], outputs: int, attributes: dict[str, object]
+        self, key: object, op_type: str, inputs: list[str], outputs: int, attributes: dict[str, Any]
     ) -> list[str]:
         if key not in self._known:
             name = f"{self._prefix}/{op_type}_{len(self._nodes)}"

@@ -28,8 +28,36 @@ FIRST_OPSET = 13
 
 #: Every operator that a lowered node may consist of.
 OPERATORS = frozenset(
-    "Abs Add And Cast Clip Concat Constant Div Equal Expand Floor Gather GreaterOrEqual LessOrEqual Max Min Mod Mul "
-    "Range ReduceSum Reshape Round Shape Split Sub Transpose Unsqueeze Where".split()
+    (
+        "Abs",
+        "Add",
+        "And",
+        "Cast",
+        "Clip",
+        "Concat",
+        "Constant",
+        "Div",
+        "Equal",
+        "Expand",
+        "Floor",
+        "Gather",
+        "GreaterOrEqual",
+        "LessOrEqual",
+        "Max",
+        "Min",
+        "Mod",
+        "Mul",
+        "Range",
+        "ReduceSum",
+        "Reshape",
+        "Round",
+        "Shape",
+        "Split",
+        "Sub",
+        "Transpose",
+        "Unsqueeze",
+        "Where",
+    )
 )
 
 #: At most so many gathers: taps of the outer axes are gathered one by one, those of the remaining axes together.
@@ -193,8 +221,8 @@ class _Axes:
         return self.length - 1
 
     @property
-    def pixels(self) -> Tensor:
-        """The number of all pixels of the batch: the row of zeros behind them."""
+    def outside(self) -> Tensor:
+        """The row of zeros: it comes after those of all pixels of the batch."""
         return self.e.length(self.e.product([self.n, *self.lengths]))
 
 
@@ -234,7 +262,7 @@ def _reflect(axes: _Axes, x: Tensor) -> Tensor:
     distance = (distance - low if low else distance).abs()
     reflected = (span - (span - distance).abs()).abs()
     reflected = reflected + low if low else reflected
-    return _clip(axes, axes.e.where((x >= low) & (x <= high), x, reflected))
+    return _clip(axes, axes.e.where(x.between(low, high), x, reflected))
 
 
 @dataclass(frozen=True)
@@ -267,7 +295,7 @@ def _linear(e: Expressions, t: Tensor) -> Tensor:
 
 
 def _cubic(e: Expressions, t: Tensor) -> Tensor:
-    """Keys' kernel at the distances 1 + t, t, 1 - t and 2 - t: a polynomial for the outer taps, another for the inner."""
+    """Keys' kernel at the distances 1 + t, t, 1 - t and 2 - t: one polynomial for the outer taps, one for the inner."""
     a = spec.CUBIC_A
     far, near = (1, -5, 8, a, -4 * a), (a + 2, -a - 3, 0, 1, 1)
     c3, c2, c1, scale, c0 = (_column(column) for column in zip(far, near, near, far, strict=True))
@@ -334,14 +362,14 @@ def _taps(axes: _Axes, g: Tensor, mode: Mode, padding: Padding, compute: str | N
     if r > 1:
         index = index * axes.each([e.product(axes.lengths[i + 1 :]) for i in range(r)])
     if padding.zero_outside:
-        index = e.where((position >= 0) & (position <= axes.last), index, axes.pixels)
+        index = e.where(position.between(0, axes.last), index, axes.outside)
     *inner, outer = e.split(index, r, 1, axis=0)
     if axes.n != 1:
         start = e.op("Range", 0, e.gather(e.length(axes.n), 0), 1) * e.length(e.product(axes.lengths))
         outer = e.reshape(outer, [t, axes.n, e.product(axes.out)]) + e.unsqueeze(start, [1])
     index = _combined(e, t, inner, outer, Tensor.__add__, [-1])
     if padding.zero_outside and (r > 1 or axes.n != 1):
-        index = index.at_most(axes.pixels)  # outside on any axis is outside
+        index = index.at_most(axes.outside)  # outside on any axis is outside
     if index.constant is not None and index.constant.max() < 2**31:
         index = index.cast("int32")  # half the size in the model
     groups = max(t**i for i in range(r + 1) if t**i <= MAX_GATHERS)
@@ -404,7 +432,7 @@ def _integer(e: Expressions, rows: Tensor, taps: _Taps) -> Tensor:
     first = taps.index[0] if taps.together == 1 else e.gather(taps.index[0], [0])
     # uint64 as the int64 of the same bits: ONNX Runtime has no Where for it.
     largest, exact = e.constant(limits.max, rows.type).cast("int64"), e.gather(rows, first).cast("int64")
-    result = e.where(total >= float(limits.max), largest, result.cast("int64"))
+    result = e.where(total.reaches(float(limits.max)), largest, result.cast("int64"))
     return e.where(difference.equal(0), exact, result)
 
 
@@ -440,19 +468,15 @@ def _check_grid_sample(name: str, X: Value, grid: Value, mode: str, padding_mode
     known = grid.shape if grid.constant is None else grid.constant.shape
     if X.shape is None and known is None:
         raise GridSampleError(name, "X", "of unknown rank", "a known rank to be lowered to primitives")
-    rank = len(X.shape or known or ())
-    X_shape = X.shape or (None,) * rank
-    grid_shape = known or (None,) * rank
-    # Where nothing is known, what would fit stands in: what is found to be wrong is wrong whatever the rest.
-    n = next((s[0] for s in (X_shape, grid_shape) if isinstance(s[0], int)), None) if rank else None
-    X_known = [dim if isinstance(dim, int) else 1 for dim in X_shape]
-    grid_known = [dim if isinstance(dim, int) else 1 for dim in grid_shape]
-    if rank > 2 and isinstance(n, int):
-        X_known[0] = X_known[0] if isinstance(X_shape[0], int) else n
-        grid_known[0] = grid_known[0] if isinstance(grid_shape[0], int) else n
-    if rank > 2 and not isinstance(grid_shape[-1], int):
-        grid_known[-1] = rank - 2
-    checks.grid_sample_shape(name, X_known, grid_known, padding_mode)
+    X_shape = X.shape if X.shape is not None else (None,) * len(known or ())
+    grid_shape = known if known is not None else (None,) * len(X_shape)
+    n = next((dim for dim in (*X_shape[:1], *grid_shape[:1]) if isinstance(dim, int)), None)
+    # Where a length is not known, what would fit stands in: what is found to be wrong then, is.
+    fits = [1 if n is None else n, *[1] * max(len(X_shape), len(grid_shape))]
+    X_lengths = [dim if isinstance(dim, int) else fit for dim, fit in zip(X_shape, fits, strict=False)]
+    fits[len(grid_shape) - 1] = len(X_shape) - 2
+    grid_lengths = [dim if isinstance(dim, int) else fit for dim, fit in zip(grid_shape, fits, strict=False)]
+    checks.grid_sample_shape(name, X_lengths, grid_lengths, padding_mode)
     return (n, *X_shape[1:]), grid_shape
 
 
