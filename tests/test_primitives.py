@@ -210,6 +210,12 @@ def test_bfloat16_grid():
     np.testing.assert_array_equal(run(constant, X), ogs.grid_sample(X, rounded))
 
 
+def test_bfloat16_without_a_pixel():
+    X, grid = np.ones((1, 2, 0, 4), "float32"), np.zeros((1, 3, 3, 2), "float32")
+    model = lowered(X, grid, "linear", "zeros", False, 22, X_type="bfloat16")
+    check(run(in_float32(model, "X", "Y"), X, grid), np.zeros((1, 2, 3, 3), "float32"), "linear")
+
+
 @pytest.mark.parametrize("X_type", ["uint8", "int32", "int64", "uint64"])
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
 def test_constant_integers_stay_constant(X_type, mode):

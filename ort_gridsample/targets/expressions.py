@@ -146,7 +146,7 @@ class Expressions:
         if type is None:
             type = "bool" if op_type in _BOOLEAN else tensors[op_type == "Where"].type
         values = [x.constant for x in tensors if x.constant is not None]
-        if len(values) == len(tensors) and op_type in _COMPUTE:
+        if len(values) == len(tensors) and op_type in _COMPUTE and type != "bfloat16":  # NumPy itself has none
             with np.errstate(all="ignore"):
                 return self.constant(_COMPUTE[op_type](*values, **attributes), type)
         return Tensor(self, type, self._node(op_type, tensors, 1, attributes)[0])
