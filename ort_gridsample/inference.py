@@ -13,8 +13,8 @@ import onnx
 from onnx import helper, shape_inference
 
 from . import spec
+from .dialects import dialect_of
 from .graphs import Scope, function_key, scopes, subgraphs
-from .ops import DOMAIN
 
 #: Tensors up to this size may be shapes, which the inference needs the values of; weights are larger.
 SMALL_BYTES = 1 << 12
@@ -33,6 +33,21 @@ class Value:
     @property
     def rank(self) -> int | None:
         return None if self.shape is None else len(self.shape)
+
+
+#: Functions that stand for the operators, whatever opset a model is written in.
+_STAND_IN = "ort_gridsample.inference"
+_STAND_INS = [
+    helper.make_function(
+        _STAND_IN,
+        operator,
+        inputs := list(versions[max(versions)].types),
+        ["Y"],
+        [helper.make_node(operator, inputs, ["Y"])],
+        [helper.make_opsetid("", max(versions))],
+    )
+    for operator, versions in spec.OPERATORS.items()
+]
 
 
 class Inference:
@@ -132,7 +147,10 @@ def _model(
     opsets: Iterable[onnx.OperatorSetIdProto],
     functions: Iterable[onnx.FunctionProto],
 ) -> onnx.ModelProto:
-    return onnx.ModelProto(ir_version=model.ir_version, graph=graph, opset_import=opsets, functions=functions)
+    bare = onnx.ModelProto(ir_version=max(8, model.ir_version), graph=graph, opset_import=opsets, functions=functions)
+    bare.functions.extend(_STAND_INS)
+    bare.opset_import.append(helper.make_opsetid(_STAND_IN, 1))
+    return bare
 
 
 def _bare_function(function: onnx.FunctionProto) -> onnx.FunctionProto:
@@ -140,6 +158,7 @@ def _bare_function(function: onnx.FunctionProto) -> onnx.FunctionProto:
     bare.CopyFrom(function)
     del bare.node[:]
     _add_bare_nodes(bare, function.node)
+    bare.opset_import.append(helper.make_opsetid(_STAND_IN, 1))
     return bare
 
 
@@ -177,10 +196,11 @@ def _weight_info(name: str, tensor: onnx.TensorProto) -> onnx.ValueInfoProto:
 def _bare_node(node: onnx.NodeProto) -> onnx.NodeProto:
     bare = onnx.NodeProto(op_type=node.op_type, domain=node.domain, input=node.input, output=node.output)
     bare.name, bare.overload = node.name, node.overload
-    if node.domain == DOMAIN and node.op_type in spec.OPERATORS:
-        # Inference knows nothing of a patched node, but everything of the operator that it stands for.
-        bare.domain = ""
-        del bare.output[1:]
+    dialect = dialect_of(node, {})
+    if dialect is not None:
+        # Inference knows nothing of other spellings, nor of the standard's own in an opset before the first.
+        bare.op_type, bare.domain = dialect.operator, _STAND_IN
+        del bare.input[2:], bare.output[1:]
         return bare
     graphs = {attribute.name for attribute, _ in subgraphs(node)}
     for attribute in node.attribute:

@@ -488,12 +488,7 @@ def _check_grid_sample(name: str, X: Value, grid: Value, mode: str, padding_mode
     X_shape = X.shape if X.shape is not None else (None,) * len(known or ())
     grid_shape = known if known is not None else (None,) * len(X_shape)
     n = next((dim for dim in (*X_shape[:1], *grid_shape[:1]) if isinstance(dim, int)), None)
-    # Where a length is not known, what would fit stands in: what is found to be wrong then, is.
-    fits = [1 if n is None else n, *[1] * max(len(X_shape), len(grid_shape))]
-    X_lengths = [dim if isinstance(dim, int) else fit for dim, fit in zip(X_shape, fits, strict=False)]
-    fits[len(grid_shape) - 1] = len(X_shape) - 2
-    grid_lengths = [dim if isinstance(dim, int) else fit for dim, fit in zip(grid_shape, fits, strict=False)]
-    checks.grid_sample_shape(name, X_lengths, grid_lengths, padding_mode)
+    checks.grid_sample_shapes(name, X_shape, grid_shape, padding_mode)
     return (n, *X_shape[1:]), grid_shape
 
 
