@@ -1,6 +1,7 @@
 """ONNX GridSample and AffineGrid for ONNX Runtime: every type, rank and mode, defined in Python."""
 
 from .core.threads import get_num_threads, set_num_threads
+from .dialects import Dialect, Spelling, add_dialect
 from .errors import GridSampleError
 from .functions import affine_grid, grid_sample
 from .patch import patch_model
@@ -8,9 +9,12 @@ from .records import NodeRecord, inspect_model
 from .session import InferenceSession, register
 
 __all__ = [
+    "Dialect",
     "GridSampleError",
     "InferenceSession",
     "NodeRecord",
+    "Spelling",
+    "add_dialect",
     "affine_grid",
     "get_num_threads",
     "grid_sample",

@@ -97,7 +97,11 @@ class Dialect:
 
     def write(self, attributes: Mapping[str, Plain]) -> list[onnx.AttributeProto]:
         """The operator's ``attributes`` as this dialect writes them."""
-        written = [helper.make_attribute(s.name, s.values[attributes[name]]) for name, s in self.attributes.items()]
+        written = [
+            helper.make_attribute(spelling.name, spelling.values[attributes[name]])
+            for name, spelling in self.attributes.items()
+            if name in attributes
+        ]
         return written + [helper.make_attribute(name, allowed[0]) for name, allowed in self.marks.items()]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,6 +107,13 @@ class Names:
             candidate = f"{name}_{number}"
         self._taken.add(candidate)
         return candidate
+
+    def take_all(self, wanted: Collection[str]) -> bool:
+        """Take all of the names ``wanted``, unless one of them is taken; whether that was done."""
+        if not self._taken.isdisjoint(wanted):
+            return False
+        self._taken.update(wanted)
+        return True
 
 
 def _opsets(imports: list[onnx.OperatorSetIdProto]) -> dict[str, int]:

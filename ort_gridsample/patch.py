@@ -141,6 +141,10 @@ def _raise_opset(model: onnx.ModelProto, selected: Sequence[NodeRecord], to: Tar
     expected = f"at least {least}"
     if any(r.scope.function is not None for r, _ in old):
         raise GridSampleError(record.where, "its function's opset", str(record.scope.opsets.get("", 0)), expected)
+    for r in selected:
+        if not r.domain and r.dialect.name != "ai.onnx":  # the converter takes every node of ONNX's domain for ONNX's
+            r.node.domain = r.dialect.domain
+    _import_what_is_used(model, set())
     before = {domain_of(entry.domain): entry.version for entry in model.opset_import}.get("", 0)
     try:
         model.CopyFrom(version_converter.convert_version(model, least))

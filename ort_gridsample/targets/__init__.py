@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import onnx
+from onnx import helper, numpy_helper
 
 from ..graphs import Names
 from ..records import NodeRecord
@@ -45,3 +46,27 @@ class Target(Protocol):
 
     def replace(self, record: NodeRecord, names: Names) -> Replacement:
         """What stands in the node's place."""
+
+
+def renamed(record: NodeRecord, op_type: str, domain: str) -> onnx.NodeProto:
+    """What the node of ``record`` has besides inputs, outputs and attributes, on a node of another operator."""
+    node = onnx.NodeProto()
+    node.CopyFrom(record.node)
+    for field in ("input", "output", "attribute", "domain"):
+        node.ClearField(field)
+    node.op_type = op_type
+    if domain:
+        node.domain = domain
+    return node
+
+
+def arguments(record: NodeRecord, names: Names) -> tuple[list[onnx.NodeProto], list[str]]:
+    """The values that the node of ``record`` reads, and Constants for those that it holds itself."""
+    constants, values = [], []
+    for argument, value in record.values.items():
+        if not value:
+            value = names.new(f"{record.output}_{argument}")
+            tensor = numpy_helper.from_array(record.constants[argument])
+            constants.append(helper.make_node("Constant", [], [value], value=tensor))
+        values.append(value)
+    return constants, values

@@ -45,7 +45,13 @@ class Primitives:
 
     def replace(self, record: NodeRecord, names: Names) -> Replacement:
         if not self._functions:
-            nodes = self._lower(record, names.new(record.node.name or record.output), record.output)
+            prefix = record.node.name or record.output
+            while True:
+                nodes = self._lower(record, prefix, record.output)
+                made = {name for node in nodes for name in node.output} - {record.output}
+                if names.take_all(made):
+                    break
+                prefix += "_"
             if len(nodes) == 1 and nodes[0].op_type == "Constant":
                 self._grids[id(record.scope), record.output] = onnx.numpy_helper.to_array(nodes[0].attribute[0].t)
             return Replacement(nodes)

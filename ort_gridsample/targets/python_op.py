@@ -11,7 +11,7 @@ from ..graphs import Names
 from ..helpers import cast_name
 from ..records import NodeRecord, passed_on
 from ..spec import TYPES, elem_type
-from . import Replacement
+from . import Replacement, arguments, renamed
 
 #: The first opset with CastLike, and the first whose Cast knows bfloat16.
 _CAST_LIKE, _BFLOAT16 = 15, 13
@@ -32,11 +32,9 @@ class PythonOp:
         return _BFLOAT16 if any("bfloat16" in types for types in record.types.values()) else 1
 
     def replace(self, record: NodeRecord, names: Names) -> Replacement:
-        node = record.node
-        op = onnx.NodeProto(op_type=record.operator, domain=DOMAIN, name=node.name, doc_string=node.doc_string)
-        op.metadata_props.extend(node.metadata_props)
-        before, after = [], []
-        for argument, value in record.values.items():
+        op = renamed(record, record.operator, DOMAIN)
+        (before, values), after = arguments(record, names), []
+        for argument, value in zip(record.values, values, strict=True):
             if argument in record.casts:
                 source, value = value, names.new(f"{value}_as_{record.casts[argument]}")
                 before.append(self._cast(record, names, source, value, record.casts[argument]))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
+from .. import checks
 from ..dialects import STANDARD, Dialect, dialects, standard
+from ..errors import GridSampleError
 from ..graphs import Names
 from ..records import NodeRecord, passed_on
-from . import Replacement
+from . import Replacement, arguments, renamed
 
 
 class Spelled:
@@ -46,22 +47,14 @@ class Spelled:
     def replace(self, record: NodeRecord, names: Names) -> Replacement:
         dialect = self._dialect(record)
         assert dialect is not None  # ``takes`` said so
-        node = onnx.NodeProto(
-            op_type=dialect.op_type,
-            domain=dialect.domain,
-            name=record.node.name,
-            doc_string=record.node.doc_string,
-            metadata_props=record.node.metadata_props,
-            output=[record.output],
-        )
-        before = []
-        for argument, source in record.values.items():
-            value = source
-            if not value:  # an attribute held it
-                value = names.new(f"{record.output}_{argument}")
-                tensor = numpy_helper.from_array(record.constants[argument])
-                before.append(helper.make_node("Constant", [], [value], value=tensor))
-            node.input.append(value)
+        node = renamed(record, dialect.op_type, dialect.domain)
+        node.output.append(record.output)
+        constants, values = arguments(record, names)
+        node.input.extend(values)
+        for name, said in record.attributes.items():
+            if not passed_on(said) and said not in dialect.attributes[name].values:
+                expected = f"{checks.listed(dialect.attributes[name].values)} in {self.name}"
+                raise GridSampleError(record.where, name, repr(said), expected)
         kept = {name: value for name, value in record.attributes.items() if not passed_on(value)}
         node.attribute.extend(dialect.write(kept))
         for name, passed in record.attributes.items():
@@ -69,4 +62,4 @@ class Spelled:
                 spelling = dialect.attributes[name]
                 kind = helper.make_attribute("", next(iter(spelling.values.values()))).type
                 node.attribute.add(name=spelling.name, type=kind, ref_attr_name=str(passed)[1:])
-        return Replacement([*before, node])
+        return Replacement([*constants, node])
