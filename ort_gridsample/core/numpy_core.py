@@ -38,6 +38,10 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
     for_each(sample, blocks, min(num_threads, len(blocks), Y.size // ELEMENTS_PER_THREAD + 1))
 
 
+def prepare(dtype: np.dtype[np.generic], grid_dtype: np.dtype[np.generic], mode: str) -> None:
+    """Nothing to do ahead of time."""
+
+
 def _grid_taps(grid: Floats, lengths: tuple[int, ...], plan: Plan) -> Taps:
     """The taps of the positions ``grid`` (P, r), as indices into flat X."""
     mode, padding = MODES[plan.mode], PADDING[plan.padding_mode]
