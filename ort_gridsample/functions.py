@@ -12,7 +12,7 @@ from .core import affine
 from .core._types import Array
 from .core.choice import core
 from .core.plan import plan_for
-from .core.threads import get_num_threads
+from .core.threads import ELEMENTS_PER_THREAD, get_num_threads
 from .errors import GridSampleError
 
 
@@ -59,19 +59,20 @@ def grid_sample(
     checks.mode_and_padding(where, mode, padding_mode, name)
     shape = checks.grid_sample_shape(where, X.shape, grid.shape, padding_mode)
     checks.fits_memory(where, "Y", shape, X.dtype)
-    plan = plan_for(X.dtype.newbyteorder("="), mode, padding_mode, bool(align_corners))
-    Y = np.empty(shape, X.dtype.newbyteorder("="))
+    dtype = X.dtype.newbyteorder("=")
+    plan = plan_for(dtype, mode, padding_mode, bool(align_corners))
+    Y = np.empty(shape, dtype)
     if Y.size == 0:
         return Y
     if X.size == 0:
         Y[...] = plan.zero
         return Y
     core().grid_sample(
-        np.ascontiguousarray(X, Y.dtype),
+        np.ascontiguousarray(X, dtype),
         grid.reshape(grid.shape[0], -1, grid.shape[-1]),
         Y.reshape(*shape[:2], -1),
         plan,
-        num_threads or get_num_threads(),
+        num_threads or (get_num_threads() if Y.size > ELEMENTS_PER_THREAD else 1),
     )
     return Y
 

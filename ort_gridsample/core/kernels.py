@@ -191,8 +191,13 @@ def _table(
 
 
 @_jit
-def nearest(X: Any, grid: Any, Y: Any, batch: int, start: int, lengths: Any, padding: int, align_corners: bool) -> None:
-    """Write Y[batch] at ``grid`` (P, r), from position ``start`` on; X is (N, C, S), Y (N, C, ≥ start + P)."""
+def nearest(
+    X: Any, grid: Any, Y: Any, batch: int, start: int, lengths: Any, padding: int, align_corners: bool, taps: int
+) -> None:
+    """Write Y[batch] at ``grid`` (P, r), from position ``start`` on; X is (N, C, S), Y (N, C, ≥ start + P).
+
+    ``taps`` is 1: given as a variable, the table's code is the one that :func:`weighted` uses.
+    """
     channels, positions = X.shape[1], len(grid)
     block = min(BLOCK_POSITIONS, positions)
     x = np.empty(block, grid.dtype)
@@ -202,7 +207,7 @@ def nearest(X: Any, grid: Any, Y: Any, batch: int, start: int, lengths: Any, pad
     zero = X.dtype.type(0)
     for begin in range(0, positions, block):
         end = min(begin + block, positions)
-        now = _table(grid[begin:end], lengths, padding, align_corners, 1, x, along, no_weight[0], index, no_weight)
+        now = _table(grid[begin:end], lengths, padding, align_corners, taps, x, along, no_weight[0], index, no_weight)
         row = index[now, 0]
         for c in range(channels):
             image, out = X[batch, c], Y[batch, c, start + begin : start + end]
