@@ -181,9 +181,13 @@ def inspect_model(model: onnx.ModelProto | str | PathLike[str]) -> list[NodeReco
         GridSampleError: the file is not an ONNX model.
         OSError: the file cannot be read.
     """
-    proto = read_model(model)
-    found = scopes(proto)
-    return find(found, Inference(proto, found))
+    return records_of(read_model(model))
+
+
+def records_of(model: onnx.ModelProto) -> list[NodeRecord]:
+    """As :func:`inspect_model`, of a model that is in memory."""
+    found = scopes(model)
+    return find(found, Inference(model, found))
 
 
 def find(found: Sequence[Scope], inference: Inference) -> list[NodeRecord]:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import product
 from os import PathLike
 from typing import Any
 
+import numpy as np
 import onnx
 import onnxruntime
 from google.protobuf.message import DecodeError
 from onnx import helper
 
-from . import failures, interrupts
+from . import failures, interrupts, spec
+from .core.choice import core
 from .dialects import DOMAIN, VERSION
 from .errors import GridSampleError
 from .models import read_model
 from .ops import library_path
 from .patch import bind_threads, patch_in_place
+from .records import NodeRecord, records_of
 
 _REGISTERED = "ort_gridsample.registered"
 _EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
@@ -90,7 +94,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         options = register(sess_options)
-        patched = _patched(model, options.intra_op_num_threads)
+        patched, records = _patched(model, options.intra_op_num_threads)
+        _prepare(records)
         path = os.path.abspath(model) if isinstance(model, (str, PathLike)) else None
         self._pickled = (path or patched, _attributes(options), providers, provider_options, kwargs)
         if path and isinstance(patched, bytes):
@@ -141,8 +146,10 @@ def _explained(run: Callable[..., Any], *args: Any) -> Any:
         interrupts.deliver()
 
 
-def _patched(model: onnx.ModelProto | bytes | str | PathLike[str], num_threads: int) -> bytes | str | PathLike[str]:
-    """``model`` patched, as bytes; a path or bytes that need no patch, or are no ONNX model, as they are."""
+def _patched(
+    model: onnx.ModelProto | bytes | str | PathLike[str], num_threads: int
+) -> tuple[bytes | str | PathLike[str], list[NodeRecord]]:
+    """``model`` patched, as bytes, and its nodes; a path or bytes without such nodes, or no ONNX model, as they are."""
     if isinstance(model, onnx.ModelProto):
         proto = onnx.ModelProto()
         proto.CopyFrom(model)
@@ -150,12 +157,26 @@ def _patched(model: onnx.ModelProto | bytes | str | PathLike[str], num_threads: 
         try:
             proto = onnx.ModelProto.FromString(model) if isinstance(model, bytes) else read_model(model)
         except (DecodeError, OSError, GridSampleError):
-            return model  # onnxruntime knows its own format, and says what is wrong with any other
+            return model, []  # onnxruntime knows its own format, and says what is wrong with any other
     replaced = patch_in_place(proto)
+    records = replaced or records_of(proto)
     bound = bind_threads(proto, num_threads)
     if not (replaced or bound or isinstance(model, onnx.ModelProto)):
-        return model
-    return proto.SerializeToString()
+        return model, records
+    return proto.SerializeToString(), records
+
+
+def _prepare(records: Iterable[NodeRecord]) -> None:
+    """Let the core compile what the nodes need now, so that the first run does not wait for it."""
+    needed = {
+        (spec.TYPES[X].carrier, spec.TYPES[grid].carrier, record.mode)
+        for record in records
+        if record.operator == "GridSample" and record.mode in spec.MODES
+        for X, grid in product(record.types["X"], record.types["grid"])
+    }
+    for X, grid, mode in sorted(needed, key=str):
+        if X != "str":
+            core().prepare(np.dtype(X), np.dtype(grid), mode)
 
 
 def _find_external_data_in(folder: str, options: onnxruntime.SessionOptions) -> None:
