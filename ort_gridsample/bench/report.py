@@ -1,0 +1,236 @@
+"""Results as text of at most 100 columns, and as JSON."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import metadata
+from itertools import groupby
+from typing import Any
+
+from ..cli.table import table
+from .contestants import CONTESTANTS, COPY, NATIVE
+from .costs import Cost
+from .run import Result
+from .suite import name_of
+from .summary import Target, means
+from .timing import Timing
+
+_SESSIONS = (NATIVE, "session jit", "session numpy")
+_FUNCTIONS = ("function jit", "function numpy", "PyTorch", "OpenVINO")
+_DISTRIBUTIONS = ("ort-gridsample", "numpy", "numba", "onnx", "onnxruntime", "onnxruntime-extensions", "torch", "openvino")
+
+NONE = "–"
+SESSIONS_CAPTION = """\
+Through session.run: ms a call, ± half the distance of the quartiles, and how many times as fast as onnxruntime.
+copy: ms to copy the bytes that must move; then how many times that each of the sessions takes."""
+FUNCTIONS_CAPTION = """\
+Function against function: ms a call, and how many times that the first takes."""
+
+
+def environment(threads: int) -> dict[str, Any]:
+    """Where the numbers come from."""
+    return {
+        "python": platform.python_version(),
+        "machine": f"{_processor()}, {os.cpu_count()} processors",
+        "threads": threads,
+        "versions": {name: _version(name) for name in _DISTRIBUTIONS if _version(name)},
+    }
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as file:
+            return next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def environment_text(environment: Mapping[str, Any]) -> str:
+    versions = [f"{name} {version}" for name, version in environment["versions"].items()]
+    half = (len(versions) + 1) // 2
+    return "\n".join(
+        (
+            f"Python {environment['python']} on {environment['machine']}; {environment['threads']} threads for kernels",
+            ", ".join(versions[:half]) + ",",
+            ", ".join(versions[half:]),
+        )
+    )
+
+
+def results_text(results: Sequence[Result]) -> str:
+    """A block for every heading, the sessions' first; then why there are dashes."""
+    parts = []
+    for caption, names, row in ((SESSIONS_CAPTION, _SESSIONS, _session_row), (FUNCTIONS_CAPTION, _FUNCTIONS, _function_row)):
+        shown = [name for name in names if any(name in r.timings for r in results)]
+        if not shown:
+            continue
+        parts.append(caption)
+        for heading, members in groupby(results, key=lambda result: result.case.heading):
+            rows = [row(result, shown) for result in members if any(name in result.timings for name in shown)]
+            if rows:
+                heads: Sequence[str] = ["", *shown, *_last_heads(names)]
+                parts.append(f"{heading}\n{table([heads, *rows], indent='  ')}")
+    parts += _reasons(results)
+    return "\n\n".join(parts)
+
+
+def _last_heads(names: Sequence[str]) -> Sequence[str]:
+    return [COPY, "× copy"] if names is _SESSIONS else []
+
+
+def _session_row(result: Result, names: Sequence[str]) -> list[str]:
+    cells = [_cell(result.timings.get(name), result.ratio(name) if name != NATIVE else None) for name in names]
+    copy = result.timings.get(COPY)
+    if copy is None:
+        return [result.case.label, *cells, NONE, ""]
+    from_copy = [_digits(copy.median and result.timings[n].median / copy.median) if n in result.timings else NONE for n in names]
+    return [result.case.label, *cells, _digits(copy.median * 1e3), " ".join(from_copy)]
+
+
+def _function_row(result: Result, names: Sequence[str]) -> list[str]:
+    first = names[0]
+    return [result.case.label, *(_cell(result.timings.get(n), result.ratio(first, n) if n != first else None) for n in names)]
+
+
+def _cell(timing: Timing | None, ratio: Timing | None) -> str:
+    if timing is None:
+        return NONE
+    text = f"{_digits(timing.median * 1e3)} ±{timing.spread:.0%}"
+    return text if ratio is None else f"{text} {_digits(ratio.median)}×"
+
+
+def _digits(value: float) -> str:
+    """Three digits, or all of a larger number."""
+    return f"{value:.0f}" if value >= 100 else f"{value:#.3g}"
+
+
+def _reasons(results: Sequence[Result]) -> Iterable[str]:
+    """Why contestants have no time, each reason once."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for result in results:
+        for name, reason in result.reasons.items():
+            found.setdefault((name, reason), []).append(name_of(result.case))
+        for name, reason in result.wrong.items():
+            found.setdefault((name, f"WRONG: {reason}"), []).append(name_of(result.case))
+    if found:
+        yield "Why there is a –:\n" + "\n".join(
+            _cut(f"  {name}: {reason}") + f"\n    {_cut(cases[0])}" + (f" and {len(cases) - 1} more" if cases[1:] else "")
+            for (name, reason), cases in found.items()
+        )
+
+
+def _cut(text: str, width: int = 98) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def summary_text(results: Sequence[Result]) -> str:
+    """Geometric means by group, and the least ratios with their cases."""
+    names = [c.name for c in CONTESTANTS if c.name != NATIVE and any(r.ratio(c.name) for r in results)]
+    parts = []
+    if names:
+        columns = {name: {mean.group: mean for mean in means(results, name)} for name in names}
+        groups = [*dict.fromkeys(r.case.group for r in results), "all"]
+        rows: list[Sequence[object]] = [("", *names)]
+        for group in groups:
+            if any(group in column for column in columns.values()):
+                cells = (f"{_digits(c[group].mean)}×" if group in c else NONE for c in columns.values())
+                rows.append((group, *cells))
+        parts.append(f"Geometric mean of how many times as fast as onnxruntime\n{table(rows, indent='  ')}")
+    for contestant, baseline in (
+        ("session jit", NATIVE),
+        ("session numpy", NATIVE),
+        ("function jit", "PyTorch"),
+        ("function jit", "OpenVINO"),
+    ):
+        found = means(results, contestant, baseline)
+        if found:
+            rows = [("", "cases", "mean", "least", "at")]
+            rows += [(m.group, m.cases, _digits(m.mean), _digits(m.least), m.at.case.short) for m in found[:-1]]
+            m = found[-1]
+            rows.append((m.group, m.cases, _digits(m.mean), _digits(m.least), f"{m.at.case.group}, as above"))
+            parts.append(f"{contestant} against {baseline}\n{table(rows, indent='  ')}")
+    return "\n\n".join(parts)
+
+
+def targets_text(targets: Sequence[Target]) -> str:
+    rows: list[Sequence[object]] = [("", "found", "wanted", "")]
+    for target in targets:
+        wanted = f"at {'least' if target.at_least else 'most'} {target.limit:g} {target.unit}"
+        rows.append((target.what, f"{_digits(target.value)} {target.unit}", wanted, "" if target.reached else "MISSED"))
+    return f"Targets\n{table(rows, indent='  ')}"
+
+
+def costs_text(costs: Sequence[Cost]) -> str:
+    """A table for each cost."""
+    parts = []
+    for cost in costs:
+        heads = list(cost.rows[0])
+        rows = [[_shown(row.get(head)) for head in heads] for row in cost.rows]
+        parts.append(f"{cost.title}\n{table([heads, *rows], indent='  ')}")
+    return "\n\n".join(parts)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, float):
+        return "0" if abs(value) < 5e-4 else ("-" if value < 0 else "") + _digits(abs(value))
+    return NONE if value is None else str(value)
+
+
+def as_json(
+    environment: Mapping[str, Any], results: Sequence[Result], costs: Sequence[Cost], targets: Sequence[Target]
+) -> dict[str, Any]:
+    """Everything, numbers in seconds unless their name says otherwise."""
+    return {
+        "environment": dict(environment),
+        "cases": [_result_json(result) for result in results],
+        "means": {
+            f"{contestant.name} against {baseline}": [
+                {"group": m.group, "cases": m.cases, "mean": m.mean, "least": m.least, "at": name_of(m.at.case)}
+                for m in means(results, contestant.name, baseline)
+            ]
+            for contestant in CONTESTANTS
+            for baseline in (NATIVE, "PyTorch", "OpenVINO")
+            if contestant.name != baseline and means(results, contestant.name, baseline)
+        },
+        "costs": [{"name": cost.name, "title": cost.title, "rows": cost.rows} for cost in costs],
+        "targets": [
+            {
+                "what": target.what,
+                "value": target.value,
+                "limit": target.limit,
+                "at_least": target.at_least,
+                "unit": target.unit,
+                "reached": target.reached,
+            }
+            for target in targets
+        ],
+    }
+
+
+def _result_json(result: Result) -> dict[str, Any]:
+    return {
+        "name": name_of(result.case),
+        "group": result.case.group,
+        "moved_bytes": result.case.moved_bytes(),
+        "contestants": {
+            name: {
+                "median": timing.median,
+                "quartiles": timing.quartiles,
+                "rounds": timing.rounds,
+                "ratio": None if (ratio := result.ratio(name)) is None else ratio.median,
+                "ratio_quartiles": None if ratio is None else ratio.quartiles,
+            }
+            for name, timing in result.timings.items()
+        },
+        "reasons": result.reasons,
+        "wrong": result.wrong,
+    }
