@@ -1,5 +1,6 @@
 """ONNX GridSample and AffineGrid for ONNX Runtime: every type, rank and mode, defined in Python."""
 
+from .core.choice import get_core, set_core
 from .core.threads import get_num_threads, set_num_threads
 from .errors import GridSampleError
 from .functions import affine_grid, grid_sample
@@ -12,10 +13,12 @@ __all__ = [
     "InferenceSession",
     "NodeRecord",
     "affine_grid",
+    "get_core",
     "get_num_threads",
     "grid_sample",
     "inspect_model",
     "patch_model",
     "register",
+    "set_core",
     "set_num_threads",
 ]

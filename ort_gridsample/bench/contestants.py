@@ -12,6 +12,7 @@ import numpy as np
 import onnxruntime
 
 from ..core._types import Array
+from ..core.choice import set_core
 from ..core.threads import for_each
 from ..functions import affine_grid, grid_sample
 from ..session import InferenceSession
@@ -56,7 +57,7 @@ class Contestant:
     def begin(self) -> None:
         """What must be done before its turn."""
         if self.core is not None:
-            cores.use(self.core)
+            set_core(self.core)
 
     def turn(self, case: Case, feeds: Arrays, threads: int) -> tuple[Turn, Answers]:
         """What it does in its turn, and what comes of it."""

@@ -6,31 +6,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 
-import ort_gridsample as ogs
+from ..core.choice import get_core, set_core
 
-#: Core -> the module that it needs.
+#: Core -> the module that it needs, the fastest first.
 NEEDS = {"jit": "numba", "numpy": "numpy"}
-
-_CAN_CHOOSE = hasattr(ogs, "set_core")
 
 
 def installed() -> list[str]:
-    """The cores that can be had, the fastest first."""
-    return [core for core, module in NEEDS.items() if find_spec(module) and (_CAN_CHOOSE or core == "numpy")]
-
-
-def use(core: str) -> None:
-    """Let all that is called from here on use ``core``."""
-    if _CAN_CHOOSE:
-        ogs.set_core(core)
+    """The cores that can be had."""
+    return [core for core, module in NEEDS.items() if find_spec(module)]
 
 
 @contextmanager
 def kept() -> Iterator[None]:
     """Set the core again that was set before."""
-    before = ogs.get_core() if _CAN_CHOOSE else ""
+    before = get_core()
     try:
         yield
     finally:
-        if _CAN_CHOOSE:
-            ogs.set_core(before)
+        set_core(before)
