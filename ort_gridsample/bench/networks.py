@@ -58,7 +58,7 @@ class _Graph:
 
 
 def convolutions() -> onnx.ModelProto:
-    """conv → GridSample → conv at 1×64×128×128."""
+    """Conv → GridSample → conv at 1×64×128×128."""
     c, h, w = 64, 128, 128
     g = _Graph("convolutions", {"X": (1, c, h, w), "grid": (1, h, w, 2)})
     Y = g.conv(g.grid_sample(g.conv("X", c, c, 2), "grid"), c, c, 2)
@@ -70,12 +70,16 @@ def deformable_attention() -> onnx.ModelProto:
     heads, c, h, w, queries, points = 8, 32, 100, 100, 300, 4
     width = heads * c
     g = _Graph("deformable attention", {"memory": (1, h * w, width), "queries": (1, queries, width)})
+    # Every query looks around a place of its own.
+    centres = g.constant(g.generator.uniform(-1, 1, (1, queries, 1, 2)).astype(np.float32))
+    reach = g.constant(np.float32(0.05))
     query = "queries"
     for _ in range(6):
         value = g.node("Transpose", g.linear("memory", width, width), perm=[0, 2, 1])
         value = g.reshape(value, heads, c, h, w)
         places = g.reshape(g.linear(query, width, heads * points * 2), queries, heads, points, 2)
-        grid = g.node("Tanh", g.node("Transpose", places, perm=[1, 0, 2, 3]))
+        offsets = g.node("Mul", g.node("Tanh", g.node("Transpose", places, perm=[1, 0, 2, 3])), reach)
+        grid = g.node("Add", centres, offsets)
         samples = g.grid_sample(value, grid)  # (heads, c, queries, points)
         weights = g.reshape(g.linear(query, width, heads * points), queries, heads, points)
         weights = g.node("Softmax", g.node("Transpose", weights, perm=[1, 0, 2]), axis=-1)

@@ -9,6 +9,7 @@ from importlib import metadata
 from itertools import groupby
 from typing import Any
 
+from .. import spec
 from ..cli.table import table
 from .contestants import CONTESTANTS, COPY, NATIVE
 from .costs import Cost
@@ -16,10 +17,20 @@ from .run import Result
 from .suite import name_of
 from .summary import Target, means
 from .timing import Timing
+from .user_model import ModelResult, Node
 
 _SESSIONS = (NATIVE, "session jit", "session numpy")
 _FUNCTIONS = ("function jit", "function numpy", "PyTorch", "OpenVINO")
-_DISTRIBUTIONS = ("ort-gridsample", "numpy", "numba", "onnx", "onnxruntime", "onnxruntime-extensions", "torch", "openvino")
+_DISTRIBUTIONS = (
+    "ort-gridsample",
+    "numpy",
+    "numba",
+    "onnx",
+    "onnxruntime",
+    "onnxruntime-extensions",
+    "torch",
+    "openvino",
+)
 
 NONE = "–"
 SESSIONS_CAPTION = """\
@@ -69,7 +80,10 @@ def environment_text(environment: Mapping[str, Any]) -> str:
 def results_text(results: Sequence[Result]) -> str:
     """A block for every heading, the sessions' first; then why there are dashes."""
     parts = []
-    for caption, names, row in ((SESSIONS_CAPTION, _SESSIONS, _session_row), (FUNCTIONS_CAPTION, _FUNCTIONS, _function_row)):
+    for caption, names, row in (
+        (SESSIONS_CAPTION, _SESSIONS, _session_row),
+        (FUNCTIONS_CAPTION, _FUNCTIONS, _function_row),
+    ):
         shown = [name for name in names if any(name in r.timings for r in results)]
         if not shown:
             continue
@@ -92,13 +106,18 @@ def _session_row(result: Result, names: Sequence[str]) -> list[str]:
     copy = result.timings.get(COPY)
     if copy is None:
         return [result.case.label, *cells, NONE, ""]
-    from_copy = [_digits(copy.median and result.timings[n].median / copy.median) if n in result.timings else NONE for n in names]
+    from_copy = [
+        _digits(copy.median and result.timings[n].median / copy.median) if n in result.timings else NONE for n in names
+    ]
     return [result.case.label, *cells, _digits(copy.median * 1e3), " ".join(from_copy)]
 
 
 def _function_row(result: Result, names: Sequence[str]) -> list[str]:
     first = names[0]
-    return [result.case.label, *(_cell(result.timings.get(n), result.ratio(first, n) if n != first else None) for n in names)]
+    return [
+        result.case.label,
+        *(_cell(result.timings.get(n), result.ratio(first, n) if n != first else None) for n in names),
+    ]
 
 
 def _cell(timing: Timing | None, ratio: Timing | None) -> str:
@@ -123,7 +142,9 @@ def _reasons(results: Sequence[Result]) -> Iterable[str]:
             found.setdefault((name, f"WRONG: {reason}"), []).append(name_of(result.case))
     if found:
         yield "Why there is a –:\n" + "\n".join(
-            _cut(f"  {name}: {reason}") + f"\n    {_cut(cases[0])}" + (f" and {len(cases) - 1} more" if cases[1:] else "")
+            _cut(f"  {name}: {reason}")
+            + f"\n    {_cut(cases[0])}"
+            + (f" and {len(cases) - 1} more" if cases[1:] else "")
             for (name, reason), cases in found.items()
         )
 
@@ -233,4 +254,62 @@ def _result_json(result: Result) -> dict[str, Any]:
         },
         "reasons": result.reasons,
         "wrong": result.wrong,
+    }
+
+
+def model_text(found: ModelResult) -> str:
+    """A user's model: the nodes concerned one by one, the others together, and whole runs."""
+    result = found.result
+    names = list(result.timings)
+    rows: list[Sequence[object]] = [("ms", "operator", *names)]
+    native = found.nodes.get(NATIVE, {})
+    for node in _concerned(found):
+        op_type = next(nodes[node].op_type for nodes in found.nodes.values() if node in nodes)
+        cells = [_node_cell(found.nodes[name].get(node), native.get(node), name) for name in names]
+        rows.append((_cut(node, 32), op_type, *cells))
+    sums = {
+        name: sum(n.seconds for node, n in found.nodes[name].items() if node not in _concerned(found)) for name in names
+    }
+    rows.append(("all other nodes", "", *(_digits(sums[name] * 1e3) for name in names)))
+    rows.append(
+        ("a run", "", *(_cell(result.timings[n], result.ratio(n) if n != NATIVE else None) for n in names)),
+    )
+    parts = [
+        f"{result.case.label}: nodes from onnxruntime's profile; a run without it, ± half the distance of the quartiles;\n"
+        f"×: how many times as fast as {NATIVE}\n{table(rows, indent='  ')}"
+    ]
+    parts += [f"{name} does not run it: {_cut(reason, 98 - len(name) - 17)}" for name, reason in result.reasons.items()]
+    for name, difference in found.differences.items():
+        parts.append(f"{name}: the outputs differ from {NATIVE}'s by at most {difference:.1e} of their largest value")
+    return "\n".join(parts)
+
+
+def _concerned(found: ModelResult) -> list[str]:
+    """The names of the GridSample and AffineGrid nodes in the profiles, each once."""
+    return list(
+        dict.fromkeys(
+            name for nodes in found.nodes.values() for name, node in nodes.items() if node.op_type in spec.OPERATORS
+        )
+    )
+
+
+def _node_cell(node: Node | None, native: Node | None, contestant: str) -> str:
+    if node is None:
+        return NONE
+    text = _digits(node.seconds * 1e3)
+    if native is None or contestant == NATIVE or not node.seconds:
+        return text
+    return f"{text} {_digits(native.seconds / node.seconds)}×"
+
+
+def model_json(environment: Mapping[str, Any], found: ModelResult) -> dict[str, Any]:
+    """A user's model, numbers in seconds."""
+    return {
+        "environment": dict(environment),
+        "model": _result_json(found.result),
+        "differences": found.differences,
+        "nodes": {
+            contestant: {name: {"op_type": node.op_type, "seconds": node.seconds} for name, node in nodes.items()}
+            for contestant, nodes in found.nodes.items()
+        },
     }

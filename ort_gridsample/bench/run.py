@@ -62,9 +62,7 @@ def run_cases(
     return results
 
 
-def run_case(
-    case: Case, contestants: Sequence[Contestant], *, threads: int, rounds: int, seconds: float
-) -> Result:
+def run_case(case: Case, contestants: Sequence[Contestant], *, threads: int, rounds: int, seconds: float) -> Result:
     """Time ``contestants`` on ``case``: ``rounds`` rounds, or as many as fit ``seconds``.
 
     Raises:

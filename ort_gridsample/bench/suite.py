@@ -185,6 +185,7 @@ class NetworkCase:
     @property
     def short(self) -> str:
         return self.label
+
     tolerance = TOLERANCES["float32"]
 
     @property
@@ -209,7 +210,7 @@ def times(lengths: tuple[int, ...]) -> str:
 
 
 def rotation(n: int, r: int) -> Array:
-    """theta (n, r, r + 1), float32, of the identity-like grid."""
+    """Theta (n, r, r + 1), float32, of the identity-like grid."""
     theta = np.zeros((n, r, r + 1), np.float32)
     theta[:, range(r), range(r)] = SCALE
     cos, sin = SCALE * math.cos(ANGLE), SCALE * math.sin(ANGLE)
