@@ -27,7 +27,7 @@ Call = Callable[[], Answers]
 _QUIET = 4
 
 
-class Unsupported(Exception):
+class UnsupportedError(Exception):
     """A contestant cannot run a case; the message says why."""
 
 
@@ -124,9 +124,9 @@ def _pytorch(case: Case, feeds: Arrays, threads: int) -> Call:
 
 def _openvino(case: Case, feeds: Arrays, threads: int) -> Call:
     if case.operator != "GridSample":
-        raise Unsupported(f"OpenVINO has no {case.operator}")
+        raise UnsupportedError(f"OpenVINO has no {case.operator}")
     if feeds["X"].ndim != 4:
-        raise Unsupported("OpenVINO's GridSample is 2-D only")
+        raise UnsupportedError("OpenVINO's GridSample is 2-D only")
     import openvino
     from openvino import opset9
 

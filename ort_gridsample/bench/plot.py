@@ -24,7 +24,7 @@ _STYLES = {
 def draw(path: str, results: Sequence[Result]) -> None:
     """One line a case: how many times as fast as onnxruntime each contestant is, on a logarithmic axis."""
     from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     shown = [result for result in results if NATIVE in result.timings]
     figure: Any = Figure(figsize=(11, 2 + 0.19 * len(shown)), layout="constrained")
@@ -37,6 +37,8 @@ def draw(path: str, results: Sequence[Result]) -> None:
             axes.scatter(x, y, marker=marker, color=colour, label=contestant.name, s=28, alpha=0.85)
     axes.axvline(1, color="black", linewidth=1)
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
     axes.set_yticks(range(len(shown)), [name_of(result.case) for result in shown], fontsize=7)
     axes.set_ylim(len(shown) - 0.5, -0.5)

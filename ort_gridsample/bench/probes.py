@@ -1,4 +1,7 @@
-"""What must be measured in a process of its own: ``python -m ort_gridsample.bench.probes NAME ARGUMENT…`` prints JSON."""
+"""What must be measured in a process of its own.
+
+``python -m ort_gridsample.bench.probes NAME ARGUMENT…`` prints what it found, as JSON.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +38,7 @@ print(time.perf_counter() - start)
 """
 
 
-class ProbeFailed(Exception):
+class ProbeError(Exception):
     """A probe's process ended with an error."""
 
 
@@ -58,23 +62,29 @@ def _python(arguments: list[str], environment: Mapping[str, str] | None = None) 
         text=True,
     )
     if done.returncode:
-        raise ProbeFailed(f"{' '.join(arguments)}: {(done.stderr.strip().splitlines() or ['no word'])[-1]}")
+        raise ProbeError(f"{' '.join(arguments)}: {(done.stderr.strip().splitlines() or ['no word'])[-1]}")
     return done.stdout
 
 
 def making(core: str) -> dict[str, float]:
-    """Seconds to make a session for one node, native and on ``core``: the first, and the median of others after."""
+    """Seconds to make a session for one node, native and on ``core``: the first, and the median of others after.
+
+    And the seconds of the first run, in which nothing should be left to be made.
+    """
     case = GridSampleCase((1, 3, 64, 64), (64, 64), "linear")
-    model, options = case.model(), options_for(case, 2)
-    sessions: dict[str, Callable[[], object]] = {
+    model, options, feeds = case.model(), options_for(case, 2), case.feeds()
+    sessions: dict[str, Callable[[], onnxruntime.InferenceSession]] = {
         "native": lambda: onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"]),
         "patched": lambda: InferenceSession(model, options_for(case, 2), providers=["CPUExecutionProvider"]),
     }
     set_core(core)
     found = {}
     for name, make in sessions.items():
-        times = [_seconds(make) for _ in range(REPEATS + 1)]
-        found[f"{name} first"], found[f"{name} after"] = times[0], statistics.median(times[1:])
+        start = time.perf_counter()
+        session = make()
+        found[f"{name} first"] = time.perf_counter() - start
+        found[f"{name} run"] = _seconds(partial(session.run, None, feeds))
+        found[f"{name} after"] = statistics.median(_seconds(make) for _ in range(REPEATS))
     return found
 
 
@@ -85,7 +95,7 @@ def memory(core: str, which: str) -> dict[str, dict[str, float]]:
     :data:`MEMORY_ENVIRONMENT`), so that none hides in what a call before left.
     """
     adapters = {c.name.partition(" ")[0]: c for c in CONTESTANTS if c.core == core}
-    found = {}
+    found: dict[str, dict[str, float]] = {}
     for case, small in _memory_cases(which):
         found[name_of(case)] = {}
         for path, contestant in adapters.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from itertools import groupby
@@ -134,19 +135,18 @@ def _digits(value: float) -> str:
 
 def _reasons(results: Sequence[Result]) -> Iterable[str]:
     """Why contestants have no time, each reason once."""
-    found: dict[tuple[str, str], list[str]] = {}
+    found: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for result in results:
-        for name, reason in result.reasons.items():
-            found.setdefault((name, reason), []).append(name_of(result.case))
-        for name, reason in result.wrong.items():
-            found.setdefault((name, f"WRONG: {reason}"), []).append(name_of(result.case))
+        wrong = {name: f"WRONG: {reason}" for name, reason in result.wrong.items()}
+        for name, reason in (*result.reasons.items(), *wrong.items()):
+            key = re.sub(r"[\d.]+", "#", reason)  # the same but for its numbers
+            found.setdefault((name, key), []).append((reason, name_of(result.case)))
     if found:
-        yield "Why there is a –:\n" + "\n".join(
-            _cut(f"  {name}: {reason}")
-            + f"\n    {_cut(cases[0])}"
-            + (f" and {len(cases) - 1} more" if cases[1:] else "")
-            for (name, reason), cases in found.items()
-        )
+        lines = ["Why there is a –:"]
+        for (name, _), cases in found.items():
+            (reason, case), more = cases[0], len(cases) - 1
+            lines += [_cut(f"  {name}: {reason}"), f"    {case}" + (f" and {more} more" if more else "")]
+        yield "\n".join(lines)
 
 
 def _cut(text: str, width: int = 98) -> str:
@@ -275,7 +275,8 @@ def model_text(found: ModelResult) -> str:
         ("a run", "", *(_cell(result.timings[n], result.ratio(n) if n != NATIVE else None) for n in names)),
     )
     parts = [
-        f"{result.case.label}: nodes from onnxruntime's profile; a run without it, ± half the distance of the quartiles;\n"
+        f"{result.case.label}\n"
+        "ms: nodes from onnxruntime's profile; a run without it, ± half the distance of the quartiles\n"
         f"×: how many times as fast as {NATIVE}\n{table(rows, indent='  ')}"
     ]
     parts += [f"{name} does not run it: {_cut(reason, 98 - len(name) - 17)}" for name, reason in result.reasons.items()]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import onnx
@@ -239,7 +239,8 @@ def one_node(
     attributes: Mapping[str, str | int],
 ) -> bytes:
     """A model of one node, as bytes; inputs and output given as (type, shape)."""
-    node = helper.make_node(operator, list(inputs), ["Y"], operator, **attributes)
+    written: dict[str, Any] = dict(attributes)
+    node = helper.make_node(operator, list(inputs), ["Y"], operator, **written)
     values = [
         helper.make_tensor_value_info(name, TensorProto.DataType.Value(spec.TYPES[type_].onnx.upper()), shape)
         for name, (type_, shape) in {**inputs, "Y": output}.items()

@@ -76,7 +76,7 @@ class ModelResult:
     Attributes:
         result: the whole runs.
         nodes: contestant -> node's name -> what the profile says of it.
-        differences: contestant -> the largest difference of an output to the native one, as a part of its largest value.
+        differences: contestant -> the largest difference of an output to the native one, over its largest value.
     """
 
     result: Result
