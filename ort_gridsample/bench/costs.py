@@ -131,8 +131,8 @@ def memory(effort: Effort) -> Cost:
     """Peak memory, in fresh processes."""
     cost = Cost(
         "memory",
-        "Temporary memory beyond inputs and output, MB\n"
-        "(a session's has in it what onnxruntime and its extensions copy: the inputs, and the output)",
+        "Temporary memory beyond inputs and output, MiB\n"
+        "(of it, in a session, copies: of the inputs and the output, by onnxruntime-extensions)",
     )
     if not os.path.exists("/proc/self/clear_refs"):
         cost.rows.append({"": "cannot be measured here: this needs Linux"})
@@ -142,15 +142,16 @@ def memory(effort: Effort) -> Cost:
     for core in cores.installed():
         for which in ("suite",) if effort.quick else ("suite", "large"):
             found = probes.ask("memory", core, which, environment=probes.MEMORY_ENVIRONMENT)
-            for name, megabytes in found.items():
-                row = rows.setdefault(name, {"": name.removesuffix(" zeros rotated")})
-                for path, value in megabytes.items():
-                    contestant = f"{path} {core}"
-                    row[contestant] = value
-                    most[contestant] = max(most.get(contestant, 0.0), value)
+            for name, mebibytes in found.items():
+                copies = mebibytes.pop("copies")
+                row = rows.setdefault(name, {"": name.removesuffix(" zeros rotated"), "copies": copies})
+                for path, value in mebibytes.items():
+                    row[f"{path} {core}"] = value
+                    own = value - (copies if path == "session" else 0.0)
+                    what = f"{path} {core}: temporary memory" + (" but for the copies" if path == "session" else "")
+                    most[what] = max(most.get(what, 0.0), own)
     cost.rows += rows.values()
-    for contestant, value in most.items():
-        cost.targets.append(Target(f"{contestant}: temporary memory", value, 64, at_least=False, unit="MB"))
+    cost.targets += (Target(what, value, 64, at_least=False, unit="MiB") for what, value in most.items())
     return cost
 
 

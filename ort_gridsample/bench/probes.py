@@ -89,7 +89,9 @@ def making(core: str) -> dict[str, float]:
 
 
 def memory(core: str, which: str) -> dict[str, dict[str, float]]:
-    """MB beyond inputs and output at the peak of a call of the function, and of ``session.run``, case by case.
+    """MiB beyond inputs and output at the peak of a call of the function, and of ``session.run``, case by case.
+
+    ``copies`` is what onnxruntime-extensions copies for an op: the inputs and the output.
 
     The peak is the kernel's, so that it has everything in it; blocks of memory are given back at once (see
     :data:`MEMORY_ENVIRONMENT`), so that none hides in what a call before left.
@@ -107,6 +109,7 @@ def memory(core: str, which: str) -> dict[str, dict[str, float]]:
             before = _reset_peak()
             outputs = call()
             kept = sum(output.nbytes for output in outputs)
+            found[name_of(case)]["copies"] = (kept + sum(array.nbytes for array in feeds.values())) / 2**20
             found[name_of(case)][path] = (_status("VmHWM") - before - kept) / 2**20
             del outputs, call, feeds
     return found

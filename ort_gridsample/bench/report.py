@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from itertools import groupby
@@ -35,7 +36,7 @@ _DISTRIBUTIONS = (
 
 NONE = "–"
 SESSIONS_CAPTION = """\
-Through session.run: ms a call, ± half the distance of the quartiles, and how many times as fast as onnxruntime.
+Through session.run: ms a call ± half the distance of the quartiles, × as fast as onnxruntime.
 copy: ms to copy the bytes that must move; then how many times that each of the sessions takes."""
 FUNCTIONS_CAPTION = """\
 Function against function: ms a call, and how many times that the first takes."""
@@ -68,13 +69,9 @@ def _processor() -> str:
 
 def environment_text(environment: Mapping[str, Any]) -> str:
     versions = [f"{name} {version}" for name, version in environment["versions"].items()]
-    half = (len(versions) + 1) // 2
-    return "\n".join(
-        (
-            f"Python {environment['python']} on {environment['machine']}; {environment['threads']} threads for kernels",
-            ", ".join(versions[:half]) + ",",
-            ", ".join(versions[half:]),
-        )
+    threads = f"{environment['threads']} threads" if environment["threads"] else "as many threads as each side takes"
+    return textwrap.fill(
+        f"Python {environment['python']} on {environment['machine']}; {threads}; {', '.join(versions)}", 98
     )
 
 
