@@ -12,7 +12,7 @@ from .core import affine
 from .core._types import Array
 from .core.choice import core
 from .core.plan import plan_for
-from .core.threads import get_num_threads
+from .core.threads import ELEMENTS_PER_THREAD, get_num_threads
 from .errors import GridSampleError
 
 
@@ -69,11 +69,11 @@ def grid_sample(
         Y[...] = plan.zero
         return Y
     core().grid_sample(
-        np.ascontiguousarray(X, Y.dtype),
+        np.ascontiguousarray(X, dtype),
         grid.astype(_native(grid.dtype), copy=False).reshape(grid.shape[0], -1, grid.shape[-1]),
         Y.reshape(*shape[:2], -1),
         plan,
-        num_threads or get_num_threads(),
+        num_threads or (get_num_threads() if Y.size > ELEMENTS_PER_THREAD else 1),
     )
     return Y
 

@@ -260,7 +260,7 @@ def test_json(results: list[run.Result]) -> None:
 
 
 def test_text_fits_100_columns() -> None:
-    slow = Timing((123.0, 150.0, 98.0))
+    slow = Timing((1.23, 1.5, 0.98))
     names = [*(c.name for c in CONTESTANTS), "copy"]
     found = [run.Result(case, dict.fromkeys(names, slow)) for case in suite.operator_cases()]
     found += [run.Result(case, dict.fromkeys(names[:3], slow), {NATIVE: "no " * 60}) for case in suite.network_cases()]

@@ -13,7 +13,7 @@ import numpy as np
 from . import kernels, numpy_core
 from ._types import Array, Floats
 from .plan import Plan, plan_for
-from .threads import for_each
+from .threads import ELEMENTS_PER_THREAD, for_each
 
 logger = logging.getLogger("ort_gridsample")
 
@@ -23,9 +23,6 @@ PADDING = {"zeros": kernels.ZEROS, "border": kernels.BORDER, "reflection": kerne
 #: What one stretch holds: enough to be worth handing over, little enough to share fairly and to convert on the side.
 MIN_POSITIONS, MAX_POSITIONS = 512, 1 << 16
 MAX_ELEMENTS = 1 << 21
-#: Fewer output elements than this are not worth waking a thread for.
-ELEMENTS_PER_THREAD = 1 << 14
-
 #: A compilation that takes longer than this, in seconds, is explained.
 PATIENCE = 1.0
 
@@ -55,7 +52,7 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
         # Always of the same types, in C order: anything else would be another kernel to compile.
         g = _plain(np.ascontiguousarray(grid[batch, start:stop], coordinates))
         if taps == 1:
-            kernels.nearest(flat_X, g, Y, batch, start, lengths, padding, align_corners)
+            kernels.nearest(flat_X, g, Y, batch, start, lengths, padding, align_corners, taps)
         elif half:
             part = np.empty((1, c, stop - start), plan.compute)
             kernels.weighted(flat_X[batch : batch + 1], g, part, 0, 0, lengths, padding, align_corners, taps, unit)

@@ -25,9 +25,9 @@ OUTSIDE = np.uint32(0xFFFFFFFF)
 OUTSIDE_BIT = np.uint32(0x80000000)
 MAX_PIXELS = 1 << 30  # and so that a coordinate beyond X, too, is an int32
 
-#: A block's table: positions, and positions times taps. It stays in a CPU's first cache or close to it.
-BLOCK_POSITIONS = 512
-BLOCK_TAPS = 1 << 13
+#: A block's table: positions, and positions times taps. It stays in a CPU's second cache.
+BLOCK_POSITIONS = 1024
+BLOCK_TAPS = 1 << 14
 #: Rows are this much longer than a power of two, so that they do not all compete for the same lines of the cache.
 ROW_PADDING = 16
 
@@ -191,8 +191,13 @@ def _table(
 
 
 @_jit
-def nearest(X: Any, grid: Any, Y: Any, batch: int, start: int, lengths: Any, padding: int, align_corners: bool) -> None:
-    """Write Y[batch] at ``grid`` (P, r), from position ``start`` on; X is (N, C, S), Y (N, C, ≥ start + P)."""
+def nearest(
+    X: Any, grid: Any, Y: Any, batch: int, start: int, lengths: Any, padding: int, align_corners: bool, taps: int
+) -> None:
+    """Write Y[batch] at ``grid`` (P, r), from position ``start`` on; X is (N, C, S), Y (N, C, ≥ start + P).
+
+    ``taps`` is 1: given as a variable, the table's code is the one that :func:`weighted` uses.
+    """
     channels, positions = X.shape[1], len(grid)
     block = min(BLOCK_POSITIONS, positions)
     x = np.empty(block, grid.dtype)
@@ -202,7 +207,7 @@ def nearest(X: Any, grid: Any, Y: Any, batch: int, start: int, lengths: Any, pad
     zero = X.dtype.type(0)
     for begin in range(0, positions, block):
         end = min(begin + block, positions)
-        now = _table(grid[begin:end], lengths, padding, align_corners, 1, x, along, no_weight[0], index, no_weight)
+        now = _table(grid[begin:end], lengths, padding, align_corners, taps, x, along, no_weight[0], index, no_weight)
         row = index[now, 0]
         for c in range(channels):
             image, out = X[batch, c], Y[batch, c, start + begin : start + end]
@@ -236,84 +241,70 @@ def weighted(
 def _sum(X: Any, index: Any, weight: Any, Y: Any) -> None:
     """Read X (C, S) through the table into Y (C, P): four channels at a time, to load an entry once for all."""
     channels, rows, positions = X.shape[0], index.shape[0], Y.shape[1]
-    quads = rows // 4 * 4
+    fours = rows % 4 == 0  # only linear on one axis has fewer taps
     c = 0
-    while channels - c > 1:
+    while fours and channels - c > 1:
         # The last four may repeat a channel: that is cheaper than to take three alone.
         c1, c2, c3 = min(c + 1, channels - 1), min(c + 2, channels - 1), min(c + 3, channels - 1)
         x0, x1, x2, x3 = X[c], X[c1], X[c2], X[c3]
         y0, y1, y2, y3 = Y[c], Y[c1], Y[c2], Y[c3]
         for p in range(positions):
             first = index[0, p]
-            o0, o1, o2, o3 = (
-                _origin(x0, first, weight, Y),
-                _origin(x1, first, weight, Y),
-                _origin(x2, first, weight, Y),
-                _origin(x3, first, weight, Y),
-            )
+            o0, o1 = _origin(x0, first, weight, Y), _origin(x1, first, weight, Y)
+            o2, o3 = _origin(x2, first, weight, Y), _origin(x3, first, weight, Y)
             s0 = s1 = s2 = s3 = _no_sum(X, weight, Y)
-            for row in range(0, quads, 4):
+            row = 0
+            while True:
                 i, j, k, m = index[row, p], index[row + 1, p], index[row + 2, p], index[row + 3, p]
-                u, v, w, z = weight[row, p], weight[row + 1, p], weight[row + 2, p], weight[row + 3, p]
                 if (i | j | k | m) < OUTSIDE_BIT:
-                    s0 += (
-                        u * (_load(x0, i, weight, Y) - o0)
-                        + v * (_load(x0, j, weight, Y) - o0)
-                        + w * (_load(x0, k, weight, Y) - o0)
-                        + z * (_load(x0, m, weight, Y) - o0)
-                    )
-                    s1 += (
-                        u * (_load(x1, i, weight, Y) - o1)
-                        + v * (_load(x1, j, weight, Y) - o1)
-                        + w * (_load(x1, k, weight, Y) - o1)
-                        + z * (_load(x1, m, weight, Y) - o1)
-                    )
-                    s2 += (
-                        u * (_load(x2, i, weight, Y) - o2)
-                        + v * (_load(x2, j, weight, Y) - o2)
-                        + w * (_load(x2, k, weight, Y) - o2)
-                        + z * (_load(x2, m, weight, Y) - o2)
-                    )
-                    s3 += (
-                        u * (_load(x3, i, weight, Y) - o3)
-                        + v * (_load(x3, j, weight, Y) - o3)
-                        + w * (_load(x3, k, weight, Y) - o3)
-                        + z * (_load(x3, m, weight, Y) - o3)
-                    )
+                    u, v, w, z = weight[row, p], weight[row + 1, p], weight[row + 2, p], weight[row + 3, p]
+                    s0 += _four(x0, i, j, k, m, u, v, w, z, o0, weight, Y)
+                    s1 += _four(x1, i, j, k, m, u, v, w, z, o1, weight, Y)
+                    s2 += _four(x2, i, j, k, m, u, v, w, z, o2, weight, Y)
+                    s3 += _four(x3, i, j, k, m, u, v, w, z, o3, weight, Y)
                 else:
-                    s0 += _some(x0, index, weight, Y, row, row + 4, p, o0)
-                    s1 += _some(x1, index, weight, Y, row, row + 4, p, o1)
-                    s2 += _some(x2, index, weight, Y, row, row + 4, p, o2)
-                    s3 += _some(x3, index, weight, Y, row, row + 4, p, o3)
-            if quads < rows:
-                s0 += _some(x0, index, weight, Y, quads, rows, p, o0)
-                s1 += _some(x1, index, weight, Y, quads, rows, p, o1)
-                s2 += _some(x2, index, weight, Y, quads, rows, p, o2)
-                s3 += _some(x3, index, weight, Y, quads, rows, p, o3)
+                    for tap in range(row, row + 4):
+                        i, w = index[tap, p], weight[tap, p]
+                        if i < OUTSIDE_BIT:
+                            s0 += w * (_load(x0, i, weight, Y) - o0)
+                            s1 += w * (_load(x1, i, weight, Y) - o1)
+                            s2 += w * (_load(x2, i, weight, Y) - o2)
+                            s3 += w * (_load(x3, i, weight, Y) - o3)
+                        else:
+                            s0, s1, s2, s3 = s0 - w * o0, s1 - w * o1, s2 - w * o2, s3 - w * o3
+                row += 4
+                if row >= rows:
+                    break
             y0[p] = _finish(s0, o0, x0, first, Y)
             y1[p] = _finish(s1, o1, x1, first, Y)
             y2[p] = _finish(s2, o2, x2, first, Y)
             y3[p] = _finish(s3, o3, x3, first, Y)
         c += 4
-    if c < channels:
-        x0, y0 = X[c], Y[c]
+    for rest in range(c, channels):
+        x0, y0 = X[rest], Y[rest]
         for p in range(positions):
             first = index[0, p]
             o0 = _origin(x0, first, weight, Y)
-            y0[p] = _finish(_some(x0, index, weight, Y, 0, rows, p, o0), o0, x0, first, Y)
+            s0 = _no_sum(X, weight, Y)
+            for row in range(rows):
+                i, w = index[row, p], weight[row, p]
+                if i < OUTSIDE_BIT:
+                    s0 += w * (_load(x0, i, weight, Y) - o0)
+                else:
+                    s0 -= w * o0
+            y0[p] = _finish(s0, o0, x0, first, Y)
 
 
 @register_jitable
-def _some(x: Any, index: Any, weight: Any, Y: Any, begin: int, end: int, p: int, origin: Any) -> Any:
-    """The part of position ``p``'s sum that the taps from ``begin`` to ``end`` add, some of them perhaps outside."""
-    total = _no_sum(x, weight, Y)
-    for row in range(begin, end):
-        i = index[row, p]
-        if i < OUTSIDE_BIT:
-            total += weight[row, p] * (_load(x, i, weight, Y) - origin)
-        else:
-            total -= weight[row, p] * origin
-    return total
+def _four(
+    x: Any, i: Any, j: Any, k: Any, m: Any, u: Any, v: Any, w: Any, z: Any, origin: Any, weight: Any, Y: Any
+) -> Any:
+    return (
+        u * (_load(x, i, weight, Y) - origin)
+        + v * (_load(x, j, weight, Y) - origin)
+        + w * (_load(x, k, weight, Y) - origin)
+        + z * (_load(x, m, weight, Y) - origin)
+    )
 
 
 # What depends on the types of X and Y. An X of uint16 or int16 with a Y of float32 is the bits of float16 or bfloat16.

@@ -8,15 +8,12 @@ from ._types import Array, Floats
 from .coordinates import PADDING
 from .plan import Plan
 from .taps import MODES, Taps, axis_taps
-from .threads import for_each
+from .threads import ELEMENTS_PER_THREAD, for_each
 
 #: What one block holds at most: enough that numpy's own cost per call is small, little enough to stay in the cache.
 BLOCK_POSITIONS = 1 << 14
 BLOCK_TAPS = 1 << 17
 CHUNK_BYTES = 1 << 20
-
-#: Fewer output elements than this are not worth waking a thread for.
-ELEMENTS_PER_THREAD = 1 << 14
 
 
 def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) -> None:
