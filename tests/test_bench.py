@@ -137,13 +137,13 @@ def test_turns_rotate() -> None:
     found = timing.measure(turns, rounds=3, seconds=0, clock=clock, settle=lambda: clock.log.append("settled"))
     assert found == {"a": Timing((1.0,) * 3), "b": Timing((2.0,) * 3)}
     turn_a, turn_b = ["a begins", "settled", "a"], ["b begins", "settled", "b"]
-    assert clock.log[6:] == [*turn_a, *turn_b, *turn_b, *turn_a, *turn_a, *turn_b]
+    assert clock.log[4:] == [*turn_a, *turn_b, *turn_b, *turn_a, *turn_a, *turn_b]
 
 
 def test_short_calls_are_repeated_after_one_that_does_not_count() -> None:
     clock = FakeClock()
-    # warm up, estimate (5 calls a turn), then a round: one slow call that is not timed, and five that are
-    turn = clock.turn("a", 9.0, 0.002, 9.0, 0.001, 0.002, 0.004, 0.003, 9.0)
+    # an estimate (5 calls a turn), then a round: one slow call that is not timed, and five that are
+    turn = clock.turn("a", 0.002, 9.0, 0.001, 0.002, 0.004, 0.003, 9.0)
     (found,) = timing.measure({"a": turn}, rounds=1, seconds=0, clock=clock, settle=lambda: None).values()
     assert found.rounds == (pytest.approx(0.003),)
 
@@ -338,6 +338,22 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_json_on_stdout_is_only_that(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "--only", "6×7.*uint8", "--rounds", "1", "--json", "-"]) == 0
     assert len(json.loads(capsys.readouterr().out)["cases"]) == 1
+
+
+def test_what_there_was_before_an_interruption_is_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(case: suite.Case, *_: object, **__: object) -> run.Result:
+        if case is not TINY:
+            raise KeyboardInterrupt
+        return run.Result(TINY, {NATIVE: Timing((0.25,))})
+
+    monkeypatch.setattr(suite, "operator_cases", lambda: iter([TINY, UNSUPPORTED]))
+    monkeypatch.setattr(run, "run_case", interrupted)
+    assert main(["bench"]) == 2
+    shown = capsys.readouterr()
+    assert "250" in shown.out
+    assert shown.err == "ort-gridsample: interrupted\n"
 
 
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:

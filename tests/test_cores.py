@@ -23,7 +23,7 @@ from ort_gridsample.core import choice, numpy_core, threads
 from ort_gridsample.core.plan import plan_for
 
 pytest.importorskip("numba", reason="these tests hold the compiled core against the NumPy core: both are needed")
-from ort_gridsample.core import jit_core, kernels  # noqa: E402
+from ort_gridsample.core import jit_core, kernels
 
 ROOT = Path(ogs.__file__).parents[1]
 NUMERIC = [name for name in spec.TYPES if name != "str"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -56,6 +56,7 @@ def tiny_call(effort: Effort) -> Cost:
     for contestant in CONTESTANTS:
         if contestant.networks and contestant.installed:
             turns[contestant.name], _ = contestant.turn(case, feeds, effort.threads)
+    turns["native Identity"].call()
     timings = measure(turns, effort.rounds, effort.seconds)
     floor = timings["native Identity"]
     for name, timing in timings.items():
@@ -182,11 +183,9 @@ COSTS: Mapping[str, Callable[[Effort], Cost]] = {
 }
 
 
-def run_costs(names: list[str], effort: Effort, progress: Progress) -> list[Cost]:
-    """Measure the costs called ``names``."""
-    found = []
+def run_costs(names: list[str], effort: Effort, progress: Progress) -> Iterator[Cost]:
+    """Measure the costs called ``names``, one by one."""
     with cores.kept():
         for name in names:
             progress.step(f"costs: {name}")
-            found.append(COSTS[name](effort))
-    return found
+            yield COSTS[name](effort)

@@ -7,6 +7,7 @@ import platform
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from itertools import groupby
 from typing import Any
@@ -21,8 +22,6 @@ from .summary import Target, means
 from .timing import Timing
 from .user_model import ModelResult, Node
 
-_SESSIONS = (NATIVE, "session jit", "session numpy")
-_FUNCTIONS = ("function jit", "function numpy", "PyTorch", "OpenVINO")
 _DISTRIBUTIONS = (
     "ort-gridsample",
     "numpy",
@@ -35,11 +34,33 @@ _DISTRIBUTIONS = (
 )
 
 NONE = "–"
-SESSIONS_CAPTION = """\
-Through session.run: ms a call ± half the distance of the quartiles, × as fast as onnxruntime.
-copy: ms to copy the bytes that must move; then how many times that each of the sessions takes."""
-FUNCTIONS_CAPTION = """\
-Function against function: ms a call, and how many times that the first takes."""
+
+
+@dataclass(frozen=True)
+class _View:
+    """One way to look at the results: which contestants side by side, and whether a plain copy is beside them.
+
+    The first of ``names`` is what the others are compared with: they with it where there is a copy, else it with them.
+    """
+
+    caption: str
+    names: tuple[str, ...]
+    copy: bool
+
+
+_VIEWS = (
+    _View(
+        "Through session.run: ms a call ± half the distance of the quartiles, × as fast as onnxruntime.\n"
+        "copy: ms to copy the bytes that must move; then how many times that each of the sessions takes.",
+        (NATIVE, "session jit", "session numpy"),
+        copy=True,
+    ),
+    _View(
+        "Function against function: ms a call ± as above, and × as fast as it is the first.",
+        ("function jit", "function numpy", "PyTorch", "OpenVINO"),
+        copy=False,
+    ),
+)
 
 
 def environment(threads: int) -> dict[str, Any]:
@@ -78,44 +99,35 @@ def environment_text(environment: Mapping[str, Any]) -> str:
 def results_text(results: Sequence[Result]) -> str:
     """A block for every heading, the sessions' first; then why there are dashes."""
     parts = []
-    for caption, names, row in (
-        (SESSIONS_CAPTION, _SESSIONS, _session_row),
-        (FUNCTIONS_CAPTION, _FUNCTIONS, _function_row),
-    ):
-        shown = [name for name in names if any(name in r.timings for r in results)]
+    for view in _VIEWS:
+        shown = [name for name in view.names if any(name in r.timings for r in results)]
         if not shown:
             continue
-        parts.append(caption)
-        for heading, members in groupby(results, key=lambda result: result.case.heading):
-            rows = [row(result, shown) for result in members if any(name in result.timings for name in shown)]
-            if rows:
-                heads: Sequence[str] = ["", *shown, *_last_heads(names)]
-                parts.append(f"{heading}\n{table([heads, *rows], indent='  ')}")
+        parts.append(view.caption)
+        for heading, group in groupby(results, key=lambda result: result.case.heading):
+            members = [result for result in group if any(name in result.timings for name in shown)]
+            if members:
+                rows = [["", *shown], *([r.case.label, *_cells(r, shown, view)] for r in members)]
+                if view.copy and any(COPY in r.timings for r in members):
+                    rows = [[*row, *cells] for row, cells in zip(rows, _copy_column(members, shown), strict=True)]
+                parts.append(f"{heading}\n{table(rows, indent='  ')}")
     parts += _reasons(results)
     return "\n\n".join(parts)
 
 
-def _last_heads(names: Sequence[str]) -> Sequence[str]:
-    return [COPY, "× copy"] if names is _SESSIONS else []
+def _cells(result: Result, names: Sequence[str], view: _View) -> Iterable[str]:
+    for name in names:
+        ratio = None if name == names[0] else result.ratio(name) if view.copy else result.ratio(names[0], name)
+        yield _cell(result.timings.get(name), ratio)
 
 
-def _session_row(result: Result, names: Sequence[str]) -> list[str]:
-    cells = [_cell(result.timings.get(name), result.ratio(name) if name != NATIVE else None) for name in names]
-    copy = result.timings.get(COPY)
-    if copy is None:
-        return [result.case.label, *cells, NONE, ""]
-    from_copy = [
-        _digits(copy.median and result.timings[n].median / copy.median) if n in result.timings else NONE for n in names
-    ]
-    return [result.case.label, *cells, _digits(copy.median * 1e3), " ".join(from_copy)]
-
-
-def _function_row(result: Result, names: Sequence[str]) -> list[str]:
-    first = names[0]
-    return [
-        result.case.label,
-        *(_cell(result.timings.get(n), result.ratio(first, n) if n != first else None) for n in names),
-    ]
+def _copy_column(results: Sequence[Result], names: Sequence[str]) -> Iterable[Sequence[str]]:
+    """The plain copy, and how many times that each of ``names`` takes: the head, then a row for each of ``results``."""
+    yield [COPY, "× copy"]
+    for result in results:
+        copy = result.timings[COPY].median
+        times = (result.timings.get(name) for name in names)
+        yield [_digits(copy * 1e3), " ".join(NONE if t is None else _digits(t.median / copy) for t in times)]
 
 
 def _cell(timing: Timing | None, ratio: Timing | None) -> str:

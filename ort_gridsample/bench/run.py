@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -51,15 +51,13 @@ def run_cases(
     rounds: int,
     seconds: float,
     progress: Progress,
-) -> list[Result]:
-    """Time ``contestants`` on each of ``cases``; the core that was set before is set again after."""
+) -> Iterator[Result]:
+    """Time ``contestants`` on each of ``cases`` in turn; the core that was set before is set again after."""
     contestants = list(contestants)
-    results = []
     with cores.kept():
         for case in cases:
             progress.step(name_of(case))
-            results.append(run_case(case, contestants, threads=threads, rounds=rounds, seconds=seconds))
-    return results
+            yield run_case(case, contestants, threads=threads, rounds=rounds, seconds=seconds)
 
 
 def run_case(case: Case, contestants: Sequence[Contestant], *, threads: int, rounds: int, seconds: float) -> Result:

@@ -64,7 +64,7 @@ def measure(
     clock: Callable[[], float] = time.perf_counter,
     settle: Callable[[], None] | None = None,
 ) -> dict[str, Timing]:
-    """Time each of ``turns`` once a round, in an order that rotates: the median of a few calls.
+    """Time each of ``turns``, called before, once a round, in an order that rotates: the median of a few calls.
 
     Before its timed calls a contestant waits until the threads of the one before sleep, and makes a call that is not
     timed. Ends after ``rounds``, or after ``seconds`` when there were MIN_ROUNDS.
@@ -73,7 +73,6 @@ def measure(
     counts, warm = {}, {}
     for name, turn in turns.items():
         turn.begin()
-        turn.call()
         once = _timed(turn.call, clock)
         warm[name] = once < SLOW_SECONDS
         counts[name] = max(1, min(MAX_CALLS, round(TURN_SECONDS / max(once, 1e-9))))

@@ -73,10 +73,16 @@ def _bench_suite(arguments: argparse.Namespace, effort: costs.Effort) -> None:
     progress = Progress(len(kernels) + len(networks) + len(names))
     contestants = runner.taking_part()
     how: dict[str, Any] = {"rounds": effort.rounds, "seconds": effort.seconds, "progress": progress}
+    results: list[runner.Result] = []
+    found: list[costs.Cost] = []
+    interrupted = False
+    # extend() takes what a generator yielded until it was interrupted: that is shown too.
     try:
-        results = runner.run_cases(kernels, contestants, threads=effort.threads, **how)
-        results += runner.run_cases(networks, contestants, threads=arguments.threads or 0, **how)
-        found = costs.run_costs([name.removeprefix("costs: ") for name in names], effort, progress)
+        results.extend(runner.run_cases(kernels, contestants, threads=effort.threads, **how))
+        results.extend(runner.run_cases(networks, contestants, threads=arguments.threads or 0, **how))
+        found.extend(costs.run_costs([name.removeprefix("costs: ") for name in names], effort, progress))
+    except KeyboardInterrupt:
+        interrupted = True
     finally:
         progress.done()
     reached = targets(results) + [target for cost in found for target in cost.targets]
@@ -90,6 +96,8 @@ def _bench_suite(arguments: argparse.Namespace, effort: costs.Effort) -> None:
         print("\n\n".join(filter(None, parts)))
     if arguments.plot:
         plot.draw(arguments.plot, results)
+    if interrupted:
+        raise KeyboardInterrupt
     _complain_of_wrong_answers(results)
 
 
