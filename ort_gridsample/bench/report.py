@@ -56,7 +56,7 @@ _VIEWS = (
         copy=True,
     ),
     _View(
-        "Function against function: ms a call ± as above, and × as fast as it is the first.",
+        "Function against function: ms a call ± as above; ×: how many times as fast the first one is.",
         ("function jit", "function numpy", "PyTorch", "OpenVINO"),
         copy=False,
     ),
