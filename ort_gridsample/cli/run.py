@@ -12,25 +12,25 @@ import numpy as np
 from ..core._types import Array
 from ..models import written_whole
 from ..session import InferenceSession
-from . import feeds
+from . import inputs
 from .table import table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="an ONNX model")
-    feeds.add_arguments(parser)
-    parser.add_argument("--random", action="store_true", help="make the other inputs at random")
+    inputs.add_arguments(parser)
     parser.add_argument("--output", metavar="DIR", help="the folder in which each output is saved as NAME.npy")
+    parser.add_argument("--random", action="store_true", help="make the other inputs at random")
 
 
 def run(arguments: argparse.Namespace) -> None:
     session = InferenceSession(arguments.model)
-    inputs = feeds.read_or_make(arguments, arguments.model, session, arguments.random)
+    feeds = inputs.feeds(session, arguments, random=arguments.random)
     start = time.perf_counter()
-    outputs = dict(zip((value.name for value in session.get_outputs()), session.run(None, inputs), strict=True))
+    outputs = dict(zip((value.name for value in session.get_outputs()), session.run(None, feeds), strict=True))
     seconds = time.perf_counter() - start
     rows: list[tuple[object, ...]] = [("", "name", "type", "shape")]
-    rows += [("input", name, a.dtype, a.shape) for name, a in inputs.items()]
+    rows += [("input", name, a.dtype, a.shape) for name, a in feeds.items()]
     rows += [("output", name, a.dtype, a.shape) for name, a in outputs.items()]
     print(table(rows))
     print(f"time    {seconds * 1e3:.2f} ms (one run, without making the session)")

@@ -9,14 +9,14 @@ import numpy as np
 from ..core._types import Array
 from ..errors import GridSampleError
 from ..session import InferenceSession
-from . import feeds
+from . import inputs
 from .table import table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="A", help="an ONNX model")
     parser.add_argument("other", metavar="B", help="the model that should answer the same")
-    feeds.add_arguments(parser)
+    inputs.add_arguments(parser)
     parser.add_argument(
         "--tolerance",
         type=float,
@@ -28,11 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """0 where all outputs agree, 1 where one does not."""
     sessions = [InferenceSession(path) for path in (arguments.model, arguments.other)]
-    inputs = feeds.read_or_make(arguments, arguments.model, sessions[0], random=True)
+    feeds = inputs.feeds(sessions[0], arguments, random=True)
     names = [[value.name for value in session.get_outputs()] for session in sessions]
     if names[0] != names[1]:
         raise GridSampleError(arguments.other, "outputs", str(names[1]), f"those of {arguments.model}: {names[0]}")
-    answers = [session.run(None, inputs) for session in sessions]
+    answers = [session.run(None, feeds) for session in sessions]
     rows: list[tuple[object, ...]] = [("output", "type", "shape", "largest difference", "of largest value", "")]
     agreed = True
     for name, a, b in zip(names[0], *answers, strict=True):

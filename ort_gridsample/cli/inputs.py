@@ -1,22 +1,21 @@
-"""The inputs of a model: arrays from files, or random ones."""
+"""A model's inputs, from files or at random: what ``run``, ``verify`` and ``bench`` share."""
 
 from __future__ import annotations
 
 import argparse
 
 import numpy as np
-import onnxruntime
 
 from .. import spec
 from ..core._types import Array
 from ..errors import GridSampleError
+from ..session import InferenceSession
 
 #: What a dimension that the model leaves open becomes in a random input.
 OPEN_DIMENSION = 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """``--input``, ``--shape`` and ``--seed``."""
     parser.add_argument(
         "--input", action="append", default=[], metavar="NAME=FILE.npy", help="an input's array (once for each input)"
     )
@@ -30,15 +29,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the random inputs (default: 0)")
 
 
-def read_or_make(
-    arguments: argparse.Namespace, model: str, session: onnxruntime.InferenceSession, random: bool
-) -> dict[str, Array]:
-    """Every input of ``session``: from its file, or at random where that is allowed."""
+def feeds(session: InferenceSession, arguments: argparse.Namespace, *, random: bool) -> dict[str, Array]:
+    """The inputs of ``session``'s model: those of files, and where ``random`` the others at random.
+
+    Raises:
+        GridSampleError: a name, a file or a shape that does not fit, or a missing input.
+    """
     files, shapes = _pairs("--input", arguments.input), _pairs("--shape", arguments.shape)
     declared = {value.name: value for value in session.get_inputs()}
     for name in (*files, *shapes):
         if name not in declared:
-            raise GridSampleError(model, "the input's name", repr(name), f"one of {', '.join(declared)}")
+            raise GridSampleError(arguments.model, "the input's name", repr(name), f"one of {', '.join(declared)}")
     generator = np.random.default_rng(arguments.seed)
     feeds = {}
     for name, value in declared.items():
@@ -48,7 +49,7 @@ def read_or_make(
             shape = _shape(shapes[name]) if name in shapes else _open(value.shape)
             feeds[name] = random_array(generator, value.type, shape)
         else:
-            raise GridSampleError(model, f"input {name!r}", "missing", f"--input {name}=FILE.npy or --random")
+            raise GridSampleError(arguments.model, f"input {name!r}", "missing", f"--input {name}=FILE.npy or --random")
     return feeds
 
 
@@ -56,7 +57,7 @@ def random_array(generator: np.random.Generator, ort_type: str, shape: tuple[int
     """An array of onnxruntime's type ``ort_type``: floats in [-1, 1), small integers, short strings."""
     known = spec.TYPES_BY_ONNX.get(ort_type.removeprefix("tensor(").removesuffix(")"))
     if known is None or known.name == "bfloat16":
-        raise GridSampleError("random input", "type", ort_type, "a type that numpy has")
+        raise GridSampleError("command line", "input", f"of type {ort_type}", "a type that numpy has")
     if known.name == "str":
         return generator.choice(np.array(["a", "b", "c"], object), shape)
     dtype = np.dtype(known.name)

@@ -1,0 +1,1 @@
+"""The benchmark: cases as data, contestants as adapters, timing in rounds, and what is printed of it."""

@@ -1,0 +1,172 @@
+"""Who takes part: small adapters from a case to something to call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+from ..core._types import Array
+from ..core.choice import set_core
+from ..core.threads import for_each
+from ..functions import affine_grid, grid_sample
+from ..session import InferenceSession
+from . import cores
+from .suite import Arrays, Case
+from .timing import Turn
+
+Answers = list[Array]
+Call = Callable[[], Answers]
+
+#: Only errors: a refusal is an answer here.
+_QUIET = 4
+
+
+class UnsupportedError(Exception):
+    """A contestant cannot run a case; the message says why."""
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One way to run a case.
+
+    Attributes:
+        name: as tables show it.
+        prepare: from a case, its feeds and a number of threads to a call that returns the outputs. Whatever it, or the
+            first call, raises is the reason why the contestant cannot run the case.
+        core: the core of this package that it runs on; None for others' code.
+        needs: the module that must be installed, where it is not this package's.
+        networks: whether it runs whole models.
+    """
+
+    name: str
+    prepare: Callable[[Case, Arrays, int], Call]
+    core: str | None = None
+    needs: str = "onnxruntime"
+    networks: bool = False
+
+    @property
+    def installed(self) -> bool:
+        return self.core in cores.installed() if self.core else find_spec(self.needs) is not None
+
+    def begin(self) -> None:
+        """What must be done before its turn."""
+        if self.core is not None:
+            set_core(self.core)
+
+    def turn(self, case: Case, feeds: Arrays, threads: int) -> tuple[Turn, Answers]:
+        """What it does in its turn, and what comes of it."""
+        self.begin()
+        call = self.prepare(case, feeds, threads)
+        return Turn(call, self.begin), call()
+
+
+def options_for(case: Case, threads: int) -> onnxruntime.SessionOptions:
+    """So many threads (0: onnxruntime's default); where the case is a kernel, none of them spins."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = _QUIET
+    options.intra_op_num_threads = threads
+    if case.operator is not None:
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    return options
+
+
+def _native(case: Case, feeds: Arrays, threads: int) -> Call:
+    session = onnxruntime.InferenceSession(case.model(), options_for(case, threads), providers=["CPUExecutionProvider"])
+    return partial(session.run, None, feeds)
+
+
+def _session(case: Case, feeds: Arrays, threads: int) -> Call:
+    session = InferenceSession(case.model(), options_for(case, threads), providers=["CPUExecutionProvider"])
+    return partial(session.run, None, feeds)
+
+
+_FUNCTIONS: Mapping[str, Callable[..., Array]] = {"GridSample": grid_sample, "AffineGrid": affine_grid}
+
+
+def _function(case: Case, feeds: Arrays, threads: int) -> Call:
+    function = _FUNCTIONS[str(case.operator)]
+    arguments = list(feeds.values())
+    attributes: dict[str, Any] = {**case.attributes, "num_threads": threads}
+    return lambda: [function(*arguments, **attributes)]
+
+
+#: The names of PyTorch and OpenVINO, where they are not ONNX's.
+_OLD_MODES = {"linear": "bilinear", "cubic": "bicubic"}
+
+
+def _pytorch(case: Case, feeds: Arrays, threads: int) -> Call:
+    import torch
+    from torch.nn import functional
+
+    torch.set_num_threads(threads)
+    attributes: dict[str, Any] = {**case.attributes, "align_corners": False}
+    if case.operator == "GridSample":
+        attributes["mode"] = _OLD_MODES.get(attributes["mode"], attributes["mode"])
+        tensors: list[Any] = [torch.from_numpy(array) for array in feeds.values()]
+        function: Callable[..., Any] = functional.grid_sample
+    else:
+        tensors = [torch.from_numpy(feeds["theta"]), feeds["size"].tolist()]
+        function = functional.affine_grid
+
+    def call() -> Answers:
+        with torch.inference_mode():
+            return [function(*tensors, **attributes).numpy()]
+
+    return call
+
+
+def _openvino(case: Case, feeds: Arrays, threads: int) -> Call:
+    if case.operator != "GridSample":
+        raise UnsupportedError(f"OpenVINO has no {case.operator}")
+    if feeds["X"].ndim != 4:
+        raise UnsupportedError("OpenVINO's GridSample is 2-D only")
+    import openvino
+    from openvino import opset9
+
+    attributes: dict[str, Any] = {**case.attributes, "align_corners": False}
+    attributes["mode"] = _OLD_MODES.get(attributes["mode"], attributes["mode"])
+    inputs = [opset9.parameter(array.shape, array.dtype, name) for name, array in feeds.items()]
+    model = openvino.Model([opset9.grid_sample(*inputs, attributes)], inputs)
+    settings = {
+        "INFERENCE_NUM_THREADS": threads,
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_PRECISION_HINT": "f32",
+        "ENABLE_CPU_PINNING": False,
+    }
+    request = openvino.Core().compile_model(model, "CPU", settings).create_infer_request()
+    arrays = dict(enumerate(feeds.values()))
+    return lambda: [request.infer(arrays, share_inputs=True, share_outputs=True)[0]]
+
+
+NATIVE = "onnxruntime"
+CONTESTANTS = (
+    Contestant(NATIVE, _native, networks=True),
+    Contestant("session jit", _session, core="jit", networks=True),
+    Contestant("session numpy", _session, core="numpy", networks=True),
+    Contestant("function jit", _function, core="jit"),
+    Contestant("function numpy", _function, core="numpy"),
+    Contestant("PyTorch", _pytorch, needs="torch"),
+    Contestant("OpenVINO", _openvino, needs="openvino"),
+)
+
+COPY = "copy"
+
+
+def plain_copy(moved_bytes: int, threads: int) -> Turn:
+    """A copy that reads and writes so many bytes in all, on so many threads: the floor of what can be reached."""
+    source = np.ones(max(1, moved_bytes // 2), np.uint8)
+    target = np.empty_like(source)
+    step = 1 << 18
+    starts = range(0, len(source), step)
+
+    def copy(start: int) -> None:
+        target[start : start + step] = source[start : start + step]
+
+    return Turn(lambda: for_each(copy, starts, min(threads, len(starts))))

@@ -1,0 +1,27 @@
+"""The cores of this package that can be had here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+from ..core.choice import get_core, set_core
+
+#: Core -> the module that it needs, the fastest first.
+NEEDS = {"jit": "numba", "numpy": "numpy"}
+
+
+def installed() -> list[str]:
+    """The cores that can be had."""
+    return [core for core, module in NEEDS.items() if find_spec(module)]
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """Set the core again that was set before."""
+    before = get_core()
+    try:
+        yield
+    finally:
+        set_core(before)

@@ -1,0 +1,122 @@
+"""Small whole models with GridSample nodes in them, weights at random."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from ..core._types import Array
+
+OPSET = 20
+
+
+class _Graph:
+    """A graph that grows by one node a call, each named by its operator and its number."""
+
+    def __init__(self, name: str, inputs: dict[str, Sequence[int]]) -> None:
+        self.name = name
+        self.inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in inputs.items()]
+        self.nodes: list[onnx.NodeProto] = []
+        self.initializers: list[onnx.TensorProto] = []
+        self.generator = np.random.default_rng(0)
+
+    def node(self, operator: str, *inputs: str, **attributes: Any) -> str:
+        output = f"{operator}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(operator, inputs, [output], output, **attributes))
+        return output
+
+    def constant(self, array: Array | Sequence[int]) -> str:
+        name = f"constant_{len(self.initializers)}"
+        self.initializers.append(numpy_helper.from_array(np.asarray(array), name))
+        return name
+
+    def weight(self, *shape: int, fan_in: int) -> str:
+        return self.constant((self.generator.standard_normal(shape) / np.sqrt(fan_in)).astype(np.float32))
+
+    def conv(self, X: str, inputs: int, outputs: int, rank: int, stride: int = 1) -> str:
+        """A convolution of 3 pixels in each of ``rank`` axes."""
+        W = self.weight(outputs, inputs, *[3] * rank, fan_in=inputs * 3**rank)
+        return self.node("Conv", X, W, kernel_shape=[3] * rank, pads=[1] * 2 * rank, strides=[stride] * rank)
+
+    def reshape(self, X: str, *shape: int) -> str:
+        return self.node("Reshape", X, self.constant(np.array(shape, np.int64)))
+
+    def linear(self, X: str, inputs: int, outputs: int) -> str:
+        return self.node("MatMul", X, self.weight(inputs, outputs, fan_in=inputs))
+
+    def grid_sample(self, X: str, grid: str) -> str:
+        return self.node("GridSample", X, grid, mode="linear", padding_mode="zeros", align_corners=0)
+
+    def model(self, **outputs: Sequence[int]) -> onnx.ModelProto:
+        """The model, whose outputs are values so far, with their shapes."""
+        values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in outputs.items()]
+        graph = helper.make_graph(self.nodes, self.name, self.inputs, values, self.initializers)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+
+
+def convolutions() -> onnx.ModelProto:
+    """Conv → GridSample → conv at 1×64×128×128."""
+    c, h, w = 64, 128, 128
+    g = _Graph("convolutions", {"X": (1, c, h, w), "grid": (1, h, w, 2)})
+    Y = g.conv(g.grid_sample(g.conv("X", c, c, 2), "grid"), c, c, 2)
+    return g.model(**{Y: (1, c, h, w)})
+
+
+def deformable_attention() -> onnx.ModelProto:
+    """Six layers, each with a GridSample of 4 points a query between MatMuls: 8 heads of 32 channels at 100×100."""
+    heads, c, h, w, queries, points = 8, 32, 100, 100, 300, 4
+    width = heads * c
+    g = _Graph("deformable attention", {"memory": (1, h * w, width), "queries": (1, queries, width)})
+    # Every query looks around a place of its own.
+    centres = g.constant(g.generator.uniform(-1, 1, (1, queries, 1, 2)).astype(np.float32))
+    reach = g.constant(np.float32(0.05))
+    query = "queries"
+    for _ in range(6):
+        value = g.node("Transpose", g.linear("memory", width, width), perm=[0, 2, 1])
+        value = g.reshape(value, heads, c, h, w)
+        places = g.reshape(g.linear(query, width, heads * points * 2), queries, heads, points, 2)
+        offsets = g.node("Mul", g.node("Tanh", g.node("Transpose", places, perm=[1, 0, 2, 3])), reach)
+        grid = g.node("Add", centres, offsets)
+        samples = g.grid_sample(value, grid)  # (heads, c, queries, points)
+        weights = g.reshape(g.linear(query, width, heads * points), queries, heads, points)
+        weights = g.node("Softmax", g.node("Transpose", weights, perm=[1, 0, 2]), axis=-1)
+        weights = g.reshape(weights, heads, 1, queries, points)
+        attended = g.node("ReduceSum", g.node("Mul", samples, weights), g.constant(np.array([3])), keepdims=0)
+        attended = g.reshape(g.node("Transpose", attended, perm=[2, 0, 1]), 1, queries, width)
+        query = g.node("Add", query, g.linear(attended, width, width))
+    return g.model(**{query: (1, queries, width)})
+
+
+def registration() -> onnx.ModelProto:
+    """A U-Net that moves one 48×64×64 volume onto another: a velocity, squared three times, and the warp."""
+    volume = (48, 64, 64)
+    g = _Graph("registration", {"moving": (1, 1, *volume), "fixed": (1, 1, *volume)})
+    X = g.node("Concat", "moving", "fixed", axis=1)
+
+    def block(X: str, inputs: int, outputs: int, stride: int = 1) -> str:
+        return g.node("LeakyRelu", g.conv(X, inputs, outputs, 3, stride), alpha=0.2)
+
+    def up(X: str) -> str:
+        scales = g.constant(np.array([1, 1, 2, 2, 2], np.float32))
+        return g.node("Resize", X, "", scales, mode="nearest", coordinate_transformation_mode="asymmetric")
+
+    full = block(X, 2, 8)
+    half = block(full, 8, 16, 2)
+    quarter = block(half, 16, 32, 2)
+    half = block(g.node("Concat", up(quarter), half, axis=1), 32 + 16, 16)
+    full = block(g.node("Concat", up(half), full, axis=1), 16 + 8, 8)
+    flow = g.node("Mul", g.conv(full, 8, 3, 3), g.constant(np.float32(0.02)))
+    axes = [(2 * np.arange(n, dtype=np.float32) + 1) / n - 1 for n in volume]
+    identity = g.constant(np.stack(np.meshgrid(*axes, indexing="ij")[::-1], axis=-1)[None].astype(np.float32))
+
+    def moved(X: str) -> str:
+        return g.grid_sample(X, g.node("Add", identity, g.node("Transpose", flow, perm=[0, 2, 3, 4, 1])))
+
+    for _ in range(3):
+        flow = g.node("Add", flow, moved(flow))
+    warped = moved("moving")
+    return g.model(**{warped: (1, 1, *volume), flow: (1, 3, *volume)})

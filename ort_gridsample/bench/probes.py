@@ -1,0 +1,153 @@
+"""What must be measured in a process of its own.
+
+``python -m ort_gridsample.bench.probes NAME ARGUMENT…`` prints what it found, as JSON.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+
+from ..core.choice import set_core
+from ..session import InferenceSession
+from .contestants import CONTESTANTS, options_for
+from .suite import SHAPES, Case, GridSampleCase, modes_of, name_of
+
+#: Sessions made after the first.
+REPEATS = 5
+
+#: The large output, with a small X.
+LARGE = GridSampleCase((1, 3, 512, 512), (8192, 8192), "linear")
+
+_IMPORT = """
+import time, numpy, onnx, onnxruntime, onnxruntime_extensions
+start = time.perf_counter()
+import ort_gridsample
+print(time.perf_counter() - start)
+"""
+
+
+class ProbeError(Exception):
+    """A probe's process ended with an error."""
+
+
+def ask(probe: str, *arguments: str, environment: Mapping[str, str] | None = None) -> Any:
+    """What ``probe`` answers in a fresh process."""
+    return json.loads(_python(["-m", __name__, probe, *arguments], environment))
+
+
+def import_seconds() -> float:
+    """How long a fresh process imports this package, its hard dependencies being imported."""
+    return float(_python(["-c", _IMPORT]))
+
+
+def _python(arguments: list[str], environment: Mapping[str, str] | None = None) -> str:
+    package = str(Path(__file__).parents[2])
+    path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, "PYTHONPATH": path, **(environment or {})},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise ProbeError(f"{' '.join(arguments)}: {(done.stderr.strip().splitlines() or ['no word'])[-1]}")
+    return done.stdout
+
+
+def making(core: str) -> dict[str, float]:
+    """Seconds to make a session for one node, native and on ``core``: the first, and the median of others after.
+
+    And the seconds of the first run, in which nothing should be left to be made.
+    """
+    case = GridSampleCase((1, 3, 64, 64), (64, 64), "linear")
+    model, options, feeds = case.model(), options_for(case, 2), case.feeds()
+    sessions: dict[str, Callable[[], onnxruntime.InferenceSession]] = {
+        "native": lambda: onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"]),
+        "patched": lambda: InferenceSession(model, options_for(case, 2), providers=["CPUExecutionProvider"]),
+    }
+    set_core(core)
+    found = {}
+    for name, make in sessions.items():
+        start = time.perf_counter()
+        session = make()
+        found[f"{name} first"] = time.perf_counter() - start
+        found[f"{name} run"] = _seconds(partial(session.run, None, feeds))
+        found[f"{name} after"] = statistics.median(_seconds(make) for _ in range(REPEATS))
+    return found
+
+
+def memory(core: str, which: str) -> dict[str, dict[str, float]]:
+    """MiB beyond inputs and output at the peak of a call of the function, and of ``session.run``, case by case.
+
+    ``copies`` is what onnxruntime-extensions copies for an op: the inputs and the output.
+
+    The peak is the kernel's, so that it has everything in it; blocks of memory are given back at once (see
+    :data:`MEMORY_ENVIRONMENT`), so that none hides in what a call before left.
+    """
+    adapters = {c.name.partition(" ")[0]: c for c in CONTESTANTS if c.core == core}
+    found: dict[str, dict[str, float]] = {}
+    for case, small in _memory_cases(which):
+        found[name_of(case)] = {}
+        for path, contestant in adapters.items():
+            contestant.turn(small, small.feeds(), 2)  # threads, and what is compiled at the first call
+            contestant.begin()
+            feeds = case.feeds()
+            call = contestant.prepare(case, feeds, 2)
+            gc.collect()
+            before = _reset_peak()
+            outputs = call()
+            kept = sum(output.nbytes for output in outputs)
+            found[name_of(case)]["copies"] = (kept + sum(array.nbytes for array in feeds.values())) / 2**20
+            found[name_of(case)][path] = (_status("VmHWM") - before - kept) / 2**20
+            del outputs, call, feeds
+    return found
+
+
+#: glibc: every block of 128 KiB and more is mapped, and unmapped when it is free.
+MEMORY_ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": str(1 << 17)}
+
+
+def _memory_cases(which: str) -> Iterator[tuple[Case, Case]]:
+    """Each case, and a small one that needs the same code."""
+    cases = [LARGE] if which == "large" else []
+    if which == "suite":
+        cases = [GridSampleCase(X, output, mode) for X, output in SHAPES for mode in modes_of(len(output))]
+    for case in cases:
+        r = len(case.output)
+        yield case, GridSampleCase((1, 1, *[8] * r), (64,) * r, case.mode)
+
+
+def _reset_peak() -> float:
+    """Forget the peak of the resident memory; what is resident now, in bytes."""
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+    return _status("VmRSS")
+
+
+def _status(key: str) -> float:
+    with open("/proc/self/status") as file:
+        return next(float(line.split()[1]) * 1024 for line in file if line.startswith(key + ":"))
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+PROBES: Mapping[str, Callable[..., Any]] = {"making": making, "memory": memory}
+
+if __name__ == "__main__":
+    print(json.dumps(PROBES[sys.argv[1]](*sys.argv[2:])))

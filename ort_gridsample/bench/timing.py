@@ -1,0 +1,109 @@
+"""Timing several ways to do the same thing against each other: in turns, in one process."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+#: A turn's calls last about so long together; one that lasts longer than SLOW_SECONDS needs no untimed call before.
+TURN_SECONDS = 0.01
+SLOW_SECONDS = 0.05
+MAX_CALLS = 500
+MIN_ROUNDS = 3
+
+#: Other threads of this process are at rest when it uses less than this part of a processor.
+IDLE_PART = 0.3
+IDLE_POLL_SECONDS = 0.002
+IDLE_LIMIT_SECONDS = 0.25
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds a call (or ratios of them), one number a round."""
+
+    rounds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.rounds)
+
+    @property
+    def quartiles(self) -> tuple[float, float]:
+        """The range in which the middle half of the rounds lies."""
+        if len(self.rounds) < 2:
+            return self.rounds[0], self.rounds[0]
+        first, _, third = statistics.quantiles(self.rounds, n=4, method="inclusive")
+        return first, third
+
+    @property
+    def spread(self) -> float:
+        """Half the distance of the quartiles, as a part of the median."""
+        first, third = self.quartiles
+        return (third - first) / 2 / self.median
+
+    def times_faster_than(self, other: Timing) -> Timing:
+        """``other``'s seconds over these, round by round: its median is the ratio that is reported."""
+        return Timing(tuple(theirs / ours for ours, theirs in zip(self.rounds, other.rounds, strict=True)))
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a contestant does in its turn: ``begin()``, not timed, and ``call()`` a number of times."""
+
+    call: Callable[[], object]
+    begin: Callable[[], None] = lambda: None
+
+
+def measure(
+    turns: Mapping[str, Turn],
+    rounds: int,
+    seconds: float,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+    settle: Callable[[], None] | None = None,
+) -> dict[str, Timing]:
+    """Time each of ``turns``, called before, once a round, in an order that rotates: the median of a few calls.
+
+    Before its timed calls a contestant waits until the threads of the one before sleep, and makes a call that is not
+    timed. Ends after ``rounds``, or after ``seconds`` when there were MIN_ROUNDS.
+    """
+    settle = settle or until_idle
+    counts, warm = {}, {}
+    for name, turn in turns.items():
+        turn.begin()
+        once = _timed(turn.call, clock)
+        warm[name] = once < SLOW_SECONDS
+        counts[name] = max(1, min(MAX_CALLS, round(TURN_SECONDS / max(once, 1e-9))))
+    found: dict[str, list[float]] = {name: [] for name in turns}
+    names = list(turns)
+    start = clock()
+    for done in range(rounds):
+        if done >= MIN_ROUNDS and clock() - start > seconds:
+            break
+        first = done % len(names)
+        for name in names[first:] + names[:first]:
+            turn = turns[name]
+            turn.begin()
+            settle()
+            if warm[name]:
+                turn.call()
+            found[name].append(statistics.median(_timed(turn.call, clock) for _ in range(counts[name])))
+    return {name: Timing(tuple(times)) for name, times in found.items()}
+
+
+def until_idle() -> None:
+    """Wait until no other thread of this process is busy: libraries let their threads spin for a while after a call."""
+    end = time.perf_counter() + IDLE_LIMIT_SECONDS
+    while time.perf_counter() < end:
+        wall, used = time.perf_counter(), time.process_time()
+        time.sleep(IDLE_POLL_SECONDS)
+        if time.process_time() - used < IDLE_PART * (time.perf_counter() - wall):
+            return
+
+
+def _timed(call: Callable[[], object], clock: Callable[[], float]) -> float:
+    start = clock()
+    call()
+    return clock() - start
