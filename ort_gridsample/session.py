@@ -24,6 +24,7 @@ from .patch import bind_threads, patch_in_place
 from .records import NodeRecord, records_of
 
 _REGISTERED = "ort_gridsample.registered"
+_SPINNING = "session.intra_op.allow_spinning"
 _EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
 
 #: The SessionOptions attributes that a pickled session takes along.
@@ -73,7 +74,9 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     """An ``onnxruntime.InferenceSession`` that runs any GridSample and AffineGrid.
 
     It patches the model in memory and registers the ops; everything else is its parent's. ``run`` and its siblings
-    raise :class:`GridSampleError` where an op rejected its input. It can be pickled: the model goes along (of a path,
+    raise :class:`GridSampleError` where an op rejected its input. Unless ``sess_options`` say otherwise, onnxruntime's
+    threads do not spin (``session.intra_op.allow_spinning``), as they would do so on the processors that the ops need.
+    It can be pickled: the model goes along (of a path,
     only the path).
 
     Args:
@@ -96,6 +99,9 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         options = register(sess_options)
         patched, records = _patched(model, options.intra_op_num_threads)
         _prepare(records)
+        if records and _entry(options, _SPINNING) is None:
+            # onnxruntime's threads would go on spinning after their own nodes, on the processors that the ops need.
+            options.add_session_config_entry(_SPINNING, "0")
         path = os.path.abspath(model) if isinstance(model, (str, PathLike)) else None
         self._pickled = (path or patched, _attributes(options), providers, provider_options, kwargs)
         if path and isinstance(patched, bytes):
