@@ -16,8 +16,7 @@ from .graphs import Names, Scope, domain_of, function_key, scopes
 from .inference import Inference
 from .models import read_model
 from .records import NodeRecord, find
-from .targets import Replacement, Target
-from .targets.lowered import FUNCTIONS_DOMAIN, Primitives
+from .targets import FUNCTIONS_DOMAIN, Replacement, Target
 from .targets.python_op import PythonOp
 from .targets.spelled import Spelled
 
@@ -79,8 +78,7 @@ def patch_in_place(
         raise GridSampleError("patch_model", "target", repr(target), checks.listed(targets()))
     if not callable(nodes) and nodes not in ("all", "unsupported"):
         raise GridSampleError("patch_model", "nodes", repr(nodes), "'all', 'unsupported' or a function of a NodeRecord")
-    to: Target
-    to = PythonOp() if target == DOMAIN else Primitives(functions) if target == "primitives" else Spelled(target)
+    to = _target(target, functions)
     while True:
         found = scopes(model)
         selected = [r for r in find(found, Inference(model, found)) if to.takes(r) and _is_selected(r, nodes)]
@@ -98,6 +96,16 @@ def patch_in_place(
         _add_functions(model, replacements.values())
         _import_what_is_used(model, {record.domain for record in selected})
     return selected
+
+
+def _target(name: str, functions: bool) -> Target:
+    if name == DOMAIN:
+        return PythonOp()
+    if name == "primitives":
+        from .targets.lowered import Primitives  # here, as few need it and importing it takes a while
+
+        return Primitives(functions)
+    return Spelled(name)
 
 
 def bind_threads(model: onnx.ModelProto, num_threads: int) -> bool:

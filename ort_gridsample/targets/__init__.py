@@ -16,6 +16,9 @@ from onnx import helper, numpy_helper
 from ..graphs import Names
 from ..records import NodeRecord
 
+#: The domain of the functions that lowered nodes share.
+FUNCTIONS_DOMAIN = "ort_gridsample.primitives"
+
 
 @dataclass(frozen=True)
 class Replacement:

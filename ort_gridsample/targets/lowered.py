@@ -11,10 +11,7 @@ from ..core._types import Array
 from ..errors import GridSampleError
 from ..graphs import Names
 from ..records import NodeRecord
-from . import Replacement, primitives
-
-#: The domain of the functions that lowered nodes share.
-FUNCTIONS_DOMAIN = "ort_gridsample.primitives"
+from . import FUNCTIONS_DOMAIN, Replacement, primitives
 
 
 class Primitives:
