@@ -1,0 +1,56 @@
+"""How fast nodes lowered to basic operators run, against onnxruntime's own kernel: ``python examples/lowered_speed.py``.
+
+On every execution provider that the installed onnxruntime has, two threads a side, in turns; medians.
+"""
+
+import numpy as np
+import onnxruntime
+from onnx import TensorProto, helper
+
+import ort_gridsample as ogs
+from ort_gridsample.bench.timing import Turn, measure
+
+SHAPES = {"1×64×128×128": (1, 64, 128, 128), "1×3×512×512": (1, 3, 512, 512), "1×32×16×64×64": (1, 32, 16, 64, 64)}
+PROVIDERS = [p for p in onnxruntime.get_available_providers() if p in ("CPUExecutionProvider", "CUDAExecutionProvider")]
+
+
+def model(shape: tuple[int, ...], mode: str, padding_mode: str):
+    r = len(shape) - 2
+    node = helper.make_node("GridSample", ["X", "grid"], ["Y"], "sample", mode=mode, padding_mode=padding_mode)
+    tensor = helper.make_tensor_value_info
+    inputs = [
+        tensor("X", TensorProto.FLOAT, shape),
+        tensor("grid", TensorProto.FLOAT, (shape[0], *shape[2:], r)),
+    ]
+    graph = helper.make_graph([node], "one node", inputs, [tensor("Y", TensorProto.FLOAT, shape)])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+
+
+def turn(model, provider: str, feeds: dict[str, np.ndarray]) -> Turn:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 2
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=[provider])
+    return Turn(lambda: session.run(None, feeds))
+
+
+generator = np.random.default_rng(0)
+print(
+    f"onnxruntime {onnxruntime.__version__}\n\n| X → Y | mode, padding | provider | native ms | lowered ms | lowered / native |"
+)
+print("|---|---|---|---|---|---|")
+for name, shape in SHAPES.items():
+    turned = np.eye(len(shape) - 2, len(shape) - 1, dtype=np.float32)[None] * np.float32(0.9)
+    turned[0, 0, 1], turned[0, 1, 0] = 0.2, -0.2
+    feeds = {"X": generator.standard_normal(shape, np.float32), "grid": ogs.affine_grid(turned, shape)}
+    for mode, padding_mode in (("linear", "zeros"), ("linear", "border"), ("nearest", "zeros"), ("cubic", "zeros")):
+        if mode == "cubic" and len(shape) == 5:
+            continue  # onnxruntime has no kernel to compare with
+        native = model(shape, mode, padding_mode)
+        lowered = ogs.patch_model(native, target="primitives")
+        for provider in PROVIDERS:
+            turns = {"native": turn(native, provider, feeds), "lowered": turn(lowered, provider, feeds)}
+            times = measure(turns, rounds=15, seconds=4)
+            ratio = times["native"].times_faster_than(times["lowered"]).median
+            a, b = (times[side].median * 1e3 for side in ("native", "lowered"))
+            print(f"| {name} | {mode}, {padding_mode} | {provider[:-17]} | {a:.2f} | {b:.2f} | {ratio:.1f} |")
