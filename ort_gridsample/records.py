@@ -235,7 +235,9 @@ def _check(record: NodeRecord) -> None:
 def _check_values(here: str, record: NodeRecord, first: Value, second: Value) -> None:
     if record.op_type == "AffineGrid":
         checks.affine_grid_shapes(here, first.shape, None)
-        if second.shape is not None and (len(second.shape) != 1 or second.shape[0] not in (4, 5, None)):
+        if second.shape is not None and (
+            len(second.shape) != 1 or (isinstance(second.shape[0], int) and second.shape[0] not in (4, 5))
+        ):
             raise GridSampleError(here, "size", f"of shape {second.shape}", "4 or 5 numbers")
         return
     checks.grid_sample_shapes(here, first.shape, second.shape, record.padding_mode)
