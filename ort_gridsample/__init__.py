@@ -1,6 +1,8 @@
 """ONNX GridSample and AffineGrid for ONNX Runtime: every type, rank and mode, defined in Python."""
 
+from .core.choice import get_core, set_core
 from .core.threads import get_num_threads, set_num_threads
+from .dialects import Dialect, Spelling, add_dialect
 from .errors import GridSampleError
 from .functions import affine_grid, grid_sample
 from .patch import patch_model
@@ -8,14 +10,19 @@ from .records import NodeRecord, inspect_model
 from .session import InferenceSession, register
 
 __all__ = [
+    "Dialect",
     "GridSampleError",
     "InferenceSession",
     "NodeRecord",
+    "Spelling",
+    "add_dialect",
     "affine_grid",
+    "get_core",
     "get_num_threads",
     "grid_sample",
     "inspect_model",
     "patch_model",
     "register",
+    "set_core",
     "set_num_threads",
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
@@ -27,10 +28,9 @@ def mode_and_padding(where: str, mode: str, padding_mode: str, X_type: str) -> N
         raise GridSampleError(where, "mode", repr(mode), f"'nearest', the only mode that is defined for {X_type} X")
 
 
-def element_type(where: str, argument: str, dtype: np.dtype[np.generic], allowed: Iterable[str]) -> str:
+def element_type(where: str, argument: str, dtype: np.dtype[np.generic], allowed: Collection[str]) -> str:
     """The name of ``dtype`` in :data:`ort_gridsample.spec.TYPES`, checked to be among ``allowed``."""
     name = type_name(dtype)
-    allowed = tuple(allowed)
     if name not in allowed:
         raise GridSampleError(where, argument, f"of type {dtype}", f"one of {', '.join(allowed)}")
     return name
@@ -96,5 +96,5 @@ def fits_memory(where: str, argument: str, shape: Sequence[int], dtype: np.dtype
     count = 1
     for length in shape:
         count *= int(length)
-    if count * dtype.itemsize > np.iinfo(np.intp).max:
+    if count * dtype.itemsize > sys.maxsize:
         raise GridSampleError(where, argument, f"of shape {tuple(shape)}", "fewer bytes than an address can reach")

@@ -8,10 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from . import checks, spec
-from .core import affine, numpy_core
+from .core import affine
 from .core._types import Array
+from .core.choice import core
 from .core.plan import plan_for
-from .core.threads import get_num_threads
+from .core.threads import ELEMENTS_PER_THREAD, get_num_threads
 from .errors import GridSampleError
 
 
@@ -67,12 +68,12 @@ def grid_sample(
     if X.size == 0:
         Y[...] = plan.zero
         return Y
-    numpy_core.grid_sample(
-        np.ascontiguousarray(X, Y.dtype),
+    core().grid_sample(
+        np.ascontiguousarray(X, dtype),
         grid.astype(_native(grid.dtype), copy=False).reshape(grid.shape[0], -1, grid.shape[-1]),
         Y.reshape(*shape[:2], -1),
         plan,
-        num_threads or get_num_threads(),
+        num_threads or (get_num_threads() if Y.size > ELEMENTS_PER_THREAD else 1),
     )
     return Y
 

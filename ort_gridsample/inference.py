@@ -13,11 +13,14 @@ import onnx
 from onnx import helper, shape_inference
 
 from . import spec
+from .dialects import dialect_of
 from .graphs import Scope, function_key, scopes, subgraphs
-from .ops import DOMAIN
 
 #: Tensors up to this size may be shapes, which the inference needs the values of; weights are larger.
 SMALL_BYTES = 1 << 12
+
+#: No shape is longer than this, nor anything that is computed on the way to one.
+LONGEST_ROW = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,21 @@ class Value:
     @property
     def rank(self) -> int | None:
         return None if self.shape is None else len(self.shape)
+
+
+#: Functions that stand for the operators, whatever opset a model is written in.
+_STAND_IN = "ort_gridsample.inference"
+_STAND_INS = [
+    helper.make_function(
+        _STAND_IN,
+        operator,
+        inputs := list(versions[max(versions)].types),
+        ["Y"],
+        [helper.make_node(operator, inputs, ["Y"])],
+        [helper.make_opsetid("", max(versions))],
+    )
+    for operator, versions in spec.OPERATORS.items()
+]
 
 
 class Inference:
@@ -113,7 +131,12 @@ def _visible(known: Mapping[int, Mapping[str, Value]], scope: Scope | None, name
 
 def _annotated(skeleton: onnx.ModelProto) -> onnx.ModelProto:
     try:
-        return shape_inference.infer_shapes(skeleton, data_prop=True)
+        annotated = shape_inference.infer_shapes(skeleton)
+        # Following the numbers in 1-D tensors finds the ranks behind Reshape; it takes room for each of them.
+        rows = (v.shape for s in scopes(annotated) for v in _known_in(s.container).values() if v.rank == 1)
+        if all(not isinstance(length, int) or length <= LONGEST_ROW for (length,) in filter(None, rows)):
+            annotated = shape_inference.infer_shapes(annotated, data_prop=True)
+        return annotated
     except Exception:  # of a model that is not valid: what it says itself is still known
         return skeleton
 
@@ -124,7 +147,10 @@ def _model(
     opsets: Iterable[onnx.OperatorSetIdProto],
     functions: Iterable[onnx.FunctionProto],
 ) -> onnx.ModelProto:
-    return onnx.ModelProto(ir_version=model.ir_version, graph=graph, opset_import=opsets, functions=functions)
+    bare = onnx.ModelProto(ir_version=max(8, model.ir_version), graph=graph, opset_import=opsets, functions=functions)
+    bare.functions.extend(_STAND_INS)
+    bare.opset_import.append(helper.make_opsetid(_STAND_IN, 1))
+    return bare
 
 
 def _bare_function(function: onnx.FunctionProto) -> onnx.FunctionProto:
@@ -132,6 +158,7 @@ def _bare_function(function: onnx.FunctionProto) -> onnx.FunctionProto:
     bare.CopyFrom(function)
     del bare.node[:]
     _add_bare_nodes(bare, function.node)
+    bare.opset_import.append(helper.make_opsetid(_STAND_IN, 1))
     return bare
 
 
@@ -140,7 +167,7 @@ def _bare_graph(graph: onnx.GraphProto) -> onnx.GraphProto:
     _add_bare_nodes(bare, graph.node)
     for tensor in graph.initializer:
         if _is_weight(tensor):
-            bare.value_info.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+            bare.value_info.append(_weight_info(tensor.name, tensor))
         else:
             bare.initializer.append(tensor)
     return bare
@@ -151,8 +178,7 @@ def _add_bare_nodes(bare: onnx.GraphProto | onnx.FunctionProto, nodes: Iterable[
     for node in nodes:
         weights = [a.t for a in node.attribute if node.op_type == "Constant" and _is_weight(a.t)]
         if weights:
-            info = helper.make_tensor_value_info(node.output[0], weights[0].data_type, weights[0].dims)
-            bare.value_info.append(info)
+            bare.value_info.append(_weight_info(node.output[0], weights[0]))
         else:
             bare.node.append(_bare_node(node))
 
@@ -161,13 +187,20 @@ def _is_weight(tensor: onnx.TensorProto) -> bool:
     return tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.ByteSize() > SMALL_BYTES
 
 
+def _weight_info(name: str, tensor: onnx.TensorProto) -> onnx.ValueInfoProto:
+    # The length of a row of weights is left open, so that none counts as a row of numbers to follow.
+    shape = tensor.dims if len(tensor.dims) > 1 else [None] * len(tensor.dims)
+    return helper.make_tensor_value_info(name, tensor.data_type, shape)
+
+
 def _bare_node(node: onnx.NodeProto) -> onnx.NodeProto:
     bare = onnx.NodeProto(op_type=node.op_type, domain=node.domain, input=node.input, output=node.output)
     bare.name, bare.overload = node.name, node.overload
-    if node.domain == DOMAIN and node.op_type in spec.OPERATORS:
-        # Inference knows nothing of a patched node, but everything of the operator that it stands for.
-        bare.domain = ""
-        del bare.output[1:]
+    dialect = dialect_of(node, {})
+    if dialect is not None:
+        # Inference knows nothing of other spellings, nor of the standard's own in an opset before the first.
+        bare.op_type, bare.domain = dialect.operator, _STAND_IN
+        del bare.input[2:], bare.output[1:]
         return bare
     graphs = {attribute.name for attribute, _ in subgraphs(node)}
     for attribute in node.attribute:

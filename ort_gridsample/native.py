@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
 
 import numpy as np
 import onnx
@@ -17,29 +16,30 @@ from . import spec
 _SILENT = 4
 
 
-def refusal(operator: str, opset: int, types: Mapping[str, str], rank: int, attributes: Mapping[str, object]) -> str:
-    """Why onnxruntime does not run one node of ``operator``, in its own words; empty where it does.
+def refusal(node: onnx.NodeProto, opsets: Mapping[str, int], operator: str, types: Mapping[str, str], axes: int) -> str:
+    """Why onnxruntime does not run a model of this one node, in its own words; empty where it does.
 
     Args:
-        operator: a key of :data:`ort_gridsample.spec.OPERATORS`.
-        opset: the model's opset.
+        node: its type, domain and attributes; without inputs and outputs.
+        opsets: the versions of the domains that it is written in.
+        operator: the key of :data:`ort_gridsample.spec.OPERATORS` that it stands for.
         types: the element type of each input.
-        rank: the number of spatial axes.
-        attributes: the node's attributes.
+        axes: the number of spatial axes.
     """
-    return _refusal(operator, opset, tuple(types.items()), rank, tuple(sorted(attributes.items())))
+    imports = ((domain, opsets.get(domain, 1)) for domain in dict.fromkeys(("", node.domain)))
+    return _refusal(node.SerializeToString(), tuple(imports), operator, tuple(types.items()), axes)
 
 
 @cache
 def _refusal(
-    operator: str, opset: int, types: tuple[tuple[str, str], ...], rank: int, attributes: tuple[tuple[str, object], ...]
+    node: bytes, imports: tuple[tuple[str, int], ...], operator: str, types: tuple[tuple[str, str], ...], axes: int
 ) -> str:
     if operator == "GridSample":
-        arrays = [np.zeros((1, 1, *[2] * rank)), np.zeros((1, *[2] * rank, rank))]
+        arrays = [np.zeros((1, 1, *[2] * axes)), np.zeros((1, *[2] * axes, axes))]
     else:
-        arrays = [np.zeros((1, rank, rank + 1)), np.array([1, 1, *[2] * rank])]
+        arrays = [np.zeros((1, axes, axes + 1)), np.array([1, 1, *[2] * axes])]
     try:
-        model = _one_node(operator, opset, types, [a.ndim for a in arrays], dict(attributes))
+        model = _one_node(onnx.NodeProto.FromString(node), imports, types, [a.ndim for a in arrays])
         options = onnxruntime.SessionOptions()
         options.log_severity_level = _SILENT
         options.intra_op_num_threads = 1
@@ -52,34 +52,27 @@ def _refusal(
 
 
 def _one_node(
-    operator: str, opset: int, types: tuple[tuple[str, str], ...], ranks: list[int], attributes: dict[str, Any]
+    node: onnx.NodeProto, imports: tuple[tuple[str, int], ...], types: tuple[tuple[str, str], ...], ranks: list[int]
 ) -> bytes:
-    inputs, casts, names = [], [], []
+    inputs, casts = [], []
     for (name, type_name), rank in zip(types, ranks, strict=True):
         fed = _fed(type_name)
-        inputs.append(helper.make_tensor_value_info(name, _elem_type(fed), [None] * rank))
-        names.append(name)
+        inputs.append(helper.make_tensor_value_info(name, spec.elem_type(fed), [None] * rank))
+        node.input.append(name)
         if fed != type_name:
-            names[-1] = f"{name} as {type_name}"
-            casts.append(helper.make_node("Cast", [name], names[-1:], to=_elem_type(type_name)))
-    node = helper.make_node(operator, names, ["Y"], **attributes)
-    first = types[0][1]
-    output = "Y"
-    after = []
-    if first == "bfloat16":
-        output = "Y as float32"
-        after = [helper.make_node("Cast", ["Y"], [output], to=onnx.TensorProto.FLOAT)]
-    outputs = [helper.make_tensor_value_info(output, _elem_type("float32" if after else first), None)]
-    graph = helper.make_graph([*casts, node, *after], "one node", inputs, outputs)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
-    model.ir_version = min(model.ir_version, 10)
-    return model.SerializeToString()
+            node.input[-1] = f"{name} as {type_name}"
+            casts.append(helper.make_node("Cast", [name], node.input[-1:], to=spec.elem_type(type_name)))
+    nodes, answer = [*casts, node], _fed(types[0][1])
+    node.output.append("Y")
+    if answer != types[0][1]:
+        node.output[0] = f"Y as {types[0][1]}"
+        nodes.append(helper.make_node("Cast", node.output[:], ["Y"], to=spec.elem_type(answer)))
+    output = helper.make_tensor_value_info("Y", spec.elem_type(answer), None)
+    graph = helper.make_graph(nodes, "one node", inputs, [output])
+    opsets = [helper.make_opsetid(domain, version) for domain, version in imports]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
 
 
 def _fed(type_name: str) -> str:
     """The type that a tensor of ``type_name`` is fed as: numpy itself has no bfloat16."""
     return "float32" if type_name == "bfloat16" else type_name
-
-
-def _elem_type(type_name: str) -> int:
-    return int(onnx.TensorProto.DataType.Value(spec.TYPES[type_name].onnx.upper()))

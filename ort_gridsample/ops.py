@@ -14,10 +14,8 @@ from onnxruntime_extensions import PyCustomOpDef, get_library_path, onnx_op
 
 from . import failures, spec
 from .core._types import Array
+from .dialects import DOMAIN
 from .functions import affine_grid, grid_sample
-
-DOMAIN = "ort_gridsample"
-VERSION = 1
 
 #: Beyond this a failed op's placeholder has no elements instead of the right number.
 PLACEHOLDER_ELEMENTS = 1 << 16

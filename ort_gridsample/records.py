@@ -10,20 +10,21 @@ from os import PathLike
 from typing import TypeVar
 
 import onnx
-from onnx import helper
 
 from . import checks, native, spec
+from .core._types import Array
+from .core.plan import type_name
+from .dialects import DOMAIN, Dialect, Plain, constant_size, dialect_of
 from .errors import GridSampleError
-from .graphs import Scope, domain_of, scopes
+from .graphs import Constants, Scope, domain_of, scopes
+from .helpers import Helpers
 from .inference import Inference, Value
 from .models import read_model
-from .ops import DOMAIN, where
 
 T = TypeVar("T")
 
 #: Why a type cannot be run, where the reason is not that the specification has no such type.
 _REFUSED = "as ONNX Runtime has no complex tensors: sample the real and the imaginary part each for itself"
-
 _UNKNOWN = "types or ranks of its inputs are known only when it runs"
 
 
@@ -34,28 +35,46 @@ class NodeRecord:
     Attributes:
         graph: where the node is: "" for the main graph, else the way to its If, Loop or Scan body or its function.
         name: the node's name, or (in brackets) its output's where it has none.
-        op_type: ``GridSample`` or ``AffineGrid``.
+        operator: the operator that it stands for, ``GridSample`` or ``AffineGrid``.
+        op_type: the node's own.
         domain: the node's domain, "" for ONNX's own; ``ort_gridsample`` where it is patched already.
         opset: the version of that domain that the node is written in.
-        attributes: the operator's attributes, defaults filled in; what a function passes on is ``@name``.
+        dialect: how it is spelled.
+        attributes: the operator's attributes, modes by their names in :data:`ort_gridsample.spec.MODES`, defaults
+            filled in; what a function passes on is ``@name``. Empty where they cannot be read.
         inputs: input name -> what is known of its type and shape, with alternatives in a function called with several.
+        values: input name -> the name of its value in the model, "" where it has none.
+        constants: input name -> its value, where the model holds it.
+        output: the name of its output in the model.
     """
 
     graph: str
     name: str
+    operator: str
     op_type: str
     domain: str
     opset: int
-    attributes: Mapping[str, str | int]
+    dialect: Dialect = field(repr=False)
+    attributes: Mapping[str, Plain]
     inputs: Mapping[str, Sequence[Value]]
+    values: Mapping[str, str]
+    constants: Mapping[str, Array] = field(repr=False, compare=False)
+    output: str
     node: onnx.NodeProto = field(repr=False, compare=False)
     scope: Scope = field(repr=False, compare=False)
     index: int = field(repr=False, compare=False)
+    helpers: frozenset[int] = field(repr=False, compare=False)
+    unreadable: GridSampleError | None = field(repr=False, compare=False)
 
     @property
     def label(self) -> str:
         """How errors, and the patched model, name the node."""
         return f"{self.name} in {self.graph}" if self.graph else self.name
+
+    @property
+    def where(self) -> str:
+        """The place that an error names."""
+        return where(self.op_type, self.label)
 
     @property
     def patched(self) -> bool:
@@ -64,18 +83,23 @@ class NodeRecord:
 
     @property
     def mode(self) -> str | None:
-        """The node's ``mode``, as written; None for AffineGrid."""
+        """The node's mode, by its name in :data:`ort_gridsample.spec.MODES`; None for AffineGrid."""
         return self._text("mode")
 
     @property
     def padding_mode(self) -> str | None:
-        """The node's ``padding_mode``; None for AffineGrid."""
+        """The node's padding mode; None for AffineGrid."""
         return self._text("padding_mode")
 
     @property
-    def align_corners(self) -> int | str:
+    def align_corners(self) -> Plain | None:
         """The node's ``align_corners``."""
-        return self.attributes["align_corners"]
+        return self.attributes.get("align_corners")
+
+    @property
+    def spatial_axes(self) -> tuple[int, ...]:
+        """The numbers of spatial axes that it may sample or make a grid for; empty where unknown."""
+        return _distinct(map(_spatial_axes, product(*(values or [Value()] for values in self.inputs.values()))))
 
     @property
     def types(self) -> dict[str, tuple[str, ...]]:
@@ -104,7 +128,7 @@ class NodeRecord:
 
     @property
     def action(self) -> str:
-        """What a patch does to the node."""
+        """What a patch does to the node, if it selects it."""
         if self.patched:
             return "nothing, it is patched"
         if self.error is not None:
@@ -127,26 +151,21 @@ class NodeRecord:
         alternatives = list(product(*self.inputs.values()))
         if not alternatives:
             return _UNKNOWN
-        attributes = {name: self.default(name) if _passed_on(v) else v for name, v in self.attributes.items()}
+        attributes = {
+            name: next(iter(self.dialect.attributes[name].values)) if passed_on(value) else value
+            for name, value in self.attributes.items()
+        }
+        node = onnx.NodeProto(op_type=self.op_type, domain=self.domain, attribute=self.dialect.write(attributes))
+        opsets = {"": 20, **self.scope.opsets}
         for case in alternatives:
             types = {name: value.type for name, value in zip(self.inputs, case, strict=True) if value.type is not None}
             axes = _spatial_axes(case)
             if len(types) < len(case) or axes is None:
                 return _UNKNOWN
-            refusal = native.refusal(self.op_type, self.opset, types, axes, attributes)
+            refusal = native.refusal(node, opsets, self.operator, types, axes)
             if refusal:
                 return refusal
         return ""
-
-    def default(self, attribute: str) -> str | int:
-        """The default of one of the node's attributes."""
-        return self._version.attributes[attribute].default
-
-    @property
-    def _version(self) -> spec.Version:
-        versions = spec.OPERATORS[self.op_type]
-        newest = max(versions)
-        return versions[newest if self.patched else spec.version_of(self.op_type, self.opset) or newest]
 
     def _text(self, attribute: str) -> str | None:
         return str(self.attributes[attribute]) if attribute in self.attributes else None
@@ -169,79 +188,119 @@ def inspect_model(model: onnx.ModelProto | str | PathLike[str]) -> list[NodeReco
 
 def find(found: Sequence[Scope], inference: Inference) -> list[NodeRecord]:
     """A record of every node concerned in the scopes ``found``."""
-    return [
-        _record(node, index, scope, inference)
-        for scope in found
-        for index, node in enumerate(scope)
-        if node.op_type in spec.OPERATORS and domain_of(node.domain) in ("", DOMAIN)
-    ]
+    records, constants = [], Constants()
+    for scope in found:
+        helpers = Helpers(scope)
+        for index, node in enumerate(scope):
+            dialect = dialect_of(node, scope.opsets)
+            if dialect is not None:
+                records.append(_record(dialect, node, index, scope, inference, constants, helpers))
+    return records
 
 
-def _record(node: onnx.NodeProto, index: int, scope: Scope, inference: Inference) -> NodeRecord:
+def _record(
+    dialect: Dialect,
+    node: onnx.NodeProto,
+    index: int,
+    scope: Scope,
+    inference: Inference,
+    constants: Constants,
+    helpers: Helpers,
+) -> NodeRecord:
     domain = domain_of(node.domain)
-    opset = scope.opsets.get(domain, 0)
-    versions = spec.OPERATORS[node.op_type]
-    version = versions[(spec.version_of(node.op_type, opset) if domain != DOMAIN else None) or max(versions)]
-    attributes: dict[str, str | int] = {name: attribute.default for name, attribute in version.attributes.items()}
-    attributes.update((a.name, _plain(a)) for a in node.attribute if a.name in attributes)
-    names = dict(zip(version.types, node.input, strict=False))
+    opset = scope.opsets.get(domain, dialect.version if domain else 0)
+    name = node.name or f"({', '.join(node.output)})"
+    sources, output, belonging = helpers.around(node)
+    inputs, values, known = {}, {}, {}
+    for position, argument in enumerate(_newest(dialect.operator).types):
+        size = constant_size(node, dialect, argument)
+        value = sources[position] if position < len(sources) and size is None else ""
+        constant = constants.value(scope, value) if value else size
+        values[argument] = value
+        inputs[argument] = inference.alternatives(scope, value) if value else []
+        if constant is not None:
+            known[argument] = constant
+            if not inputs[argument]:
+                inputs[argument] = [Value(type_name(constant.dtype), constant.shape)]
+    attributes: dict[str, Plain] = {}
+    unreadable = None
+    try:
+        here = where(node.op_type, f"{name} in {scope.path}" if scope.path else name)
+        note = f" (opset {opset})" if domain == "" else ""
+        attributes = dialect.read(here, node, lambda i: constants.value(scope, node.input[i]), note)
+    except GridSampleError as error:
+        unreadable = error
     return NodeRecord(
         graph=scope.path,
-        name=node.name or f"({', '.join(node.output)})",
+        name=name,
+        operator=dialect.operator,
         op_type=node.op_type,
         domain=domain,
         opset=opset,
+        dialect=dialect,
         attributes=attributes,
-        inputs={i: inference.alternatives(scope, names[i]) if names.get(i) else [] for i in version.types},
+        inputs=inputs,
+        values=values,
+        constants=known,
+        output=output,
         node=node,
         scope=scope,
         index=index,
+        helpers=belonging,
+        unreadable=unreadable,
     )
+
+
+def _newest(operator: str) -> spec.Version:
+    versions = spec.OPERATORS[operator]
+    return versions[max(versions)]
+
+
+def where(op_type: str, label: str) -> str:
+    """How an error names a node."""
+    return f"{op_type} node {label!r}"
 
 
 def _check(record: NodeRecord) -> None:
     """Raise for the first thing that is wrong with the node of ``record``."""
-    here, node, versions = where(record.op_type, record.label), record.node, spec.OPERATORS[record.op_type]
+    here, node = record.where, record.node
     if record.patched:
         return
-    if spec.version_of(record.op_type, record.opset) is None:
-        raise GridSampleError(here, "opset", str(record.opset), f"at least {min(versions)}")
-    version = record._version
-    for i, name in enumerate(version.types):
-        if i >= len(node.input) or not node.input[i]:
+    first = min(spec.OPERATORS[record.operator])
+    if record.domain == "" and record.dialect.name == "ai.onnx" and record.opset < first:
+        raise GridSampleError(here, "opset", str(record.opset), f"at least {first}")
+    for name, value in record.values.items():
+        if not value and name not in record.constants:
             raise GridSampleError(here, name, "missing", "an input")
-    if len(node.input) > len(version.types):
-        raise GridSampleError(here, "inputs", str(len(node.input)), str(len(version.types)))
+    most = max([1, *(s.position or 1 for s in record.dialect.attributes.values())]) + 1
+    if len(node.input) > most:
+        raise GridSampleError(here, "inputs", str(len(node.input)), f"at most {most}")
     if len(node.output) != 1 or not node.output[0]:
         raise GridSampleError(here, "outputs", str(len(node.output)), "1")
-    for attribute in node.attribute:
-        if attribute.name not in version.attributes:
-            raise GridSampleError(here, "attribute", repr(attribute.name), checks.listed(version.attributes))
-        allowed = version.attributes[attribute.name].allowed
-        value = record.attributes[attribute.name]
-        if not _passed_on(value) and value not in allowed:
-            raise GridSampleError(here, attribute.name, repr(value), f"{checks.listed(allowed)} (opset {record.opset})")
-    newest = versions[max(versions)].types
+    if record.unreadable is not None:
+        raise record.unreadable
+    allowed = _newest(record.operator).types
     for name, types in record.types.items():
-        for type_name in types:
-            if type_name in newest[name] and spec.TYPES[type_name].carrier is None:
-                raise GridSampleError(here, name, f"of type {type_name}", f"another type, {_REFUSED}")
-            if type_name not in newest[name]:
-                raise GridSampleError(here, name, f"of type {type_name}", f"one of {', '.join(newest[name])}")
+        for each in types:
+            if each not in allowed[name]:
+                raise GridSampleError(here, name, f"of type {each}", f"one of {', '.join(allowed[name])}")
+            if spec.TYPES[each].carrier is None:
+                raise GridSampleError(here, name, f"of type {each}", f"another type, {_REFUSED}")
     for values in product(*(values or [Value()] for values in record.inputs.values())):
         _check_values(here, record, *values)
 
 
 def _check_values(here: str, record: NodeRecord, first: Value, second: Value) -> None:
-    if record.op_type == "AffineGrid":
-        checks.affine_grid_shapes(here, first.shape, None)
+    if record.operator == "AffineGrid":
+        size = record.constants.get("size")
+        checks.affine_grid_shapes(here, first.shape, size.tolist() if size is not None and size.ndim == 1 else None)
         if second.shape is not None and (
             len(second.shape) != 1 or (isinstance(second.shape[0], int) and second.shape[0] not in (4, 5))
         ):
             raise GridSampleError(here, "size", f"of shape {second.shape}", "4 or 5 numbers")
         return
     checks.grid_sample_shapes(here, first.shape, second.shape, record.padding_mode)
-    if first.type is not None and record.mode in spec.MODES + tuple(spec.MODE_SYNONYMS):
+    if first.type is not None and record.mode in spec.MODES:
         checks.mode_and_padding(here, str(record.mode), spec.PADDING_MODES[0], first.type)
 
 
@@ -255,14 +314,8 @@ def _spatial_axes(case: Sequence[Value]) -> int | None:
     return rows if isinstance(rows, int) else None
 
 
-def _plain(attribute: onnx.AttributeProto) -> str | int:
-    if attribute.ref_attr_name:
-        return f"@{attribute.ref_attr_name}"
-    value = helper.get_attribute_value(attribute)
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
-
-
-def _passed_on(value: str | int) -> bool:
+def passed_on(value: Plain) -> bool:
+    """Whether an attribute of a record is one that its function passes on."""
     return isinstance(value, str) and value.startswith("@")
 
 

@@ -13,9 +13,10 @@ from google.protobuf.message import DecodeError
 from onnx import helper
 
 from . import failures, interrupts
+from .dialects import DOMAIN, VERSION
 from .errors import GridSampleError
 from .models import read_model
-from .ops import DOMAIN, VERSION, library_path
+from .ops import library_path
 from .patch import bind_threads, patch_in_place
 
 _REGISTERED = "ort_gridsample.registered"

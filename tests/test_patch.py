@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections import Counter
 from collections.abc import Iterator
 
@@ -237,3 +238,14 @@ def test_types_reach_through_patched_nodes() -> None:
     half_patched = ogs.patch_model(model, nodes=lambda record: record.name == "a")
     assert ogs.patch_model(half_patched).graph.node[-1].op_type == "Gather"
     open_session(half_patched).run(None, {"X": X.astype(np.float16), "G": GRID})
+
+
+def test_a_long_row_of_weights_costs_no_memory() -> None:
+    model = parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 20]>
+        g (float[600000000] long, float[1,1,4,4] X, float[1,2,2,2] G, int64[1] i) => (float[1,1,2,2] Y, float[M] Z) {
+            Y = GridSample (X, G) row = Gather (long, i) Z = Add (long, row) }"""
+    )
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert [r.types["X"] for r in ogs.inspect_model(model)] == [("float32",)]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 COMMANDS = {
     "demo": "warp a photograph in every mode and padding, and show what happened in a picture",
     "inspect": "list the GridSample and AffineGrid nodes of a model",
-    "patch": "write a model whose GridSample and AffineGrid nodes are ort_gridsample's",
+    "patch": "write a model whose GridSample and AffineGrid nodes are ort_gridsample's, or another target's",
+    "verify": "run two models on the same inputs, and say how far they agree",
     "run": "run a model on arrays from files, or on random ones",
 }
 

@@ -15,23 +15,29 @@ from ._types import Floats
 
 
 def denormalize(g: Floats, length: int, align_corners: bool) -> Floats:
-    """Pixel coordinates of the normalized coordinates ``g``, in ``g``'s own type.
+    """Pixel coordinates of the normalized coordinates ``g``, in ``g``'s own type; see :func:`settle` for NaN and inf.
 
     With ``align_corners`` -1 and 1 are the centres of the first and last pixel, otherwise their outer edges. The order
-    of the operations is ONNX Runtime's: it decides on which side of a tie a coordinate falls. NaN counts as -1.
-    An infinite ``g`` stays infinite: it is outside, whatever the length.
+    of the operations is ONNX Runtime's: it decides on which side of a tie a coordinate falls.
     """
-    g = np.where(np.isnan(g), g.dtype.type(-1), g)
     x = g + g.dtype.type(1)
     if align_corners:
-        x /= 2
+        x *= 0.5
         x *= length - 1
-        np.copyto(x, g, where=np.isinf(g))  # infinity times a span of 0 is no coordinate
     else:
         x *= length
         x -= 1
-        x /= 2
+        x *= 0.5
     return x
+
+
+def settle(x: Floats, g: Floats, length: int, align_corners: bool) -> None:
+    """Mend, in ``x``, the pixel coordinates of what is not finite in ``g``.
+
+    NaN counts as -1. An infinite ``g`` stays infinite: it is outside, whatever the length.
+    """
+    x[np.isnan(g)] = denormalize(np.array([-1], g.dtype), length, align_corners)
+    np.copyto(x, g, where=np.isinf(g))  # infinity times a span of 0 is no coordinate
 
 
 def reflect(x: Floats, length: int, align_corners: bool) -> Floats:

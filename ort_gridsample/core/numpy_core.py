@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from ._types import Array, Floats
-from .coordinates import PADDING, denormalize
+from .coordinates import PADDING
 from .plan import Plan
-from .taps import MODES, Tap, axis_taps
-from .threads import for_each
+from .taps import MODES, Taps, axis_taps
+from .threads import ELEMENTS_PER_THREAD, for_each
 
-#: A block's output positions, and the bytes of its taps and of one chunk of channels: all stay in a CPU's own cache.
-BLOCK_POSITIONS = 8192
-TAPS_BYTES = 1 << 20
-CHUNK_BYTES = 1 << 18
-
-#: Fewer output elements than this are not worth waking a thread for.
-ELEMENTS_PER_THREAD = 1 << 14
+#: What one block holds at most: enough that numpy's own cost per call is small, little enough to stay in the cache.
+BLOCK_POSITIONS = 1 << 14
+BLOCK_TAPS = 1 << 17
+CHUNK_BYTES = 1 << 20
 
 
 def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) -> None:
@@ -26,8 +21,8 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
     n, c, positions = Y.shape
     lengths = X.shape[2:]
     flat_X = X.reshape(n, c, -1)
-    bytes_per_position = 16 * len(MODES[plan.mode].offsets) ** len(lengths)
-    step = min(BLOCK_POSITIONS, max(64, TAPS_BYTES // bytes_per_position))
+    share = -(-n * positions // (2 * num_threads))
+    step = max(64, min(BLOCK_POSITIONS, BLOCK_TAPS // len(MODES[plan.mode].offsets) ** len(lengths), share))
     blocks = [(batch, slice(i, min(i + step, positions))) for batch in range(n) for i in range(0, positions, step)]
 
     def sample(block: tuple[int, slice]) -> None:
@@ -40,41 +35,46 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
     for_each(sample, blocks, min(num_threads, len(blocks), Y.size // ELEMENTS_PER_THREAD + 1))
 
 
-def _grid_taps(grid: Floats, lengths: tuple[int, ...], plan: Plan) -> list[Tap]:
-    """The taps of the positions ``grid`` (P, r): every combination of the axes' taps, as indices into flat X."""
+def prepare(dtype: np.dtype[np.generic], grid_dtype: np.dtype[np.generic], mode: str) -> None:
+    """Nothing to do ahead of time."""
+
+
+def _grid_taps(grid: Floats, lengths: tuple[int, ...], plan: Plan) -> Taps:
+    """The taps of the positions ``grid`` (P, r), as indices into flat X."""
     mode, padding = MODES[plan.mode], PADDING[plan.padding_mode]
     coordinates = np.float64 if grid.dtype == np.float64 else np.float32
-    taps: list[Tap] = []
-    for axis, length in enumerate(lengths):
-        g = grid[:, len(lengths) - 1 - axis].astype(coordinates)  # the grid lists the innermost axis first
-        x = denormalize(g, length, plan.align_corners)
-        along = axis_taps(x, length, mode, padding, plan.align_corners, plan.weights)
-        taps = [_combine(outer, inner, length) for outer in taps for inner in along] if taps else along
+    taps: Taps | None = None
+    for g, length in zip(grid.T[::-1], lengths, strict=True):  # the grid lists the innermost axis first
+        along = axis_taps(g.astype(coordinates), length, mode, padding, plan.align_corners, plan.weights)
+        taps = taps.times(along, length) if taps else along
+    assert taps is not None  # a grid has at least one axis
     return taps
 
 
-def _combine(outer: Tap, inner: Tap, length: int) -> Tap:
-    return Tap(
-        outer.index * length + inner.index,
-        None if outer.weight is None or inner.weight is None else outer.weight * inner.weight,
-        inner.inside if outer.inside is None else outer.inside if inner.inside is None else outer.inside & inner.inside,
-    )
-
-
-def _sample_block(X: Array, taps: list[Tap], Y: Array, plan: Plan) -> None:
-    """``Y`` (C, P) from ``X`` (C, S), a chunk of channels at a time."""
-    channels, positions = Y.shape
-    size = max(1, CHUNK_BYTES // (positions * plan.compute.itemsize))
-    for start in range(0, channels, size):
+def _sample_block(X: Array, taps: Taps, Y: Array, plan: Plan) -> None:
+    """``Y`` (C, P) from ``X`` (C, S)."""
+    if plan.sum is None or taps.weight is None:
+        for x, y in zip(X, Y, strict=True):
+            x.take(taps.index[0], out=y, mode="clip")
+        _zero_outside(Y[:, None], taps, plan)
+        return
+    size = max(1, CHUNK_BYTES // (taps.index.size * plan.compute.itemsize))
+    buffer = np.empty((min(size, len(X)), *taps.index.shape), X.dtype)
+    for start in range(0, len(X), size):
         chunk = slice(start, start + size)
-        plan.sum(_values(X[chunk], taps, plan), Y[chunk], plan.compute)
+        values = buffer[: len(X) - start]
+        X[chunk].take(taps.index, axis=1, out=values, mode="clip")
+        _zero_outside(values, taps, plan)
+        plan.sum(values, taps.weight, Y[chunk])
 
 
-def _values(X: Array, taps: list[Tap], plan: Plan) -> Iterator[tuple[Array, Array | None]]:
-    """Each tap's values (C, P), in one buffer for all, with its weights."""
-    values = np.empty((len(X), len(taps[0].index)), X.dtype)
-    for tap in taps:
-        np.take(X, tap.index, axis=1, out=values, mode="clip")
-        if tap.inside is not None and not tap.inside.all():
-            values[:, ~tap.inside] = plan.zero
-        yield values, tap.weight
+def _zero_outside(values: Array, taps: Taps, plan: Plan) -> None:
+    """Clear the ``values`` (C, T, P) of taps outside; a weight of 0 would not do: they may be NaN."""
+    if taps.inside is None:
+        return
+    size = values.itemsize
+    if size in (1, 2, 4, 8) and plan.zero == 0:
+        bits = values.view(f"i{size}")
+        bits &= -taps.inside.astype(bits.dtype)
+    else:
+        np.copyto(values, values.dtype.type(plan.zero), where=~taps.inside)

@@ -22,7 +22,7 @@ class Plan:
         compute: the type that values are added up in.
         weights: the type of the weights: ``compute``, or its real part.
         zero: what a tap outside counts as (for strings the empty string).
-        sum: how the taps are added up.
+        sum: how the taps are added up; None where there is only one.
     """
 
     mode: str
@@ -31,7 +31,7 @@ class Plan:
     compute: np.dtype[np.generic]
     weights: np.dtype[np.generic]
     zero: object
-    sum: sums.Sum
+    sum: sums.Sum | None
 
 
 @lru_cache(maxsize=256)
@@ -39,8 +39,9 @@ def plan_for(dtype: np.dtype[np.generic], mode: str, padding_mode: str, align_co
     """The plan for an X of type ``dtype``; ``mode`` may be a synonym."""
     mode = spec.mode_of(mode)
     compute = np.dtype(spec.TYPES[type_name(dtype)].compute or "float32")  # strings have nothing but nearest
+    how: sums.Sum | None
     if mode == "nearest":
-        how = sums.copy
+        how = None
     elif dtype.kind == "b":
         how = sums.boolean
     elif dtype.kind in "iu":
@@ -58,6 +59,7 @@ def plan_for(dtype: np.dtype[np.generic], mode: str, padding_mode: str, align_co
     )
 
 
+@lru_cache(maxsize=64)  # numpy works a dtype's name out anew each time
 def type_name(dtype: np.dtype[np.generic]) -> str:
     """The name of ``dtype`` in :data:`ort_gridsample.spec.TYPES`; all numpy's string types are "str"."""
     return "str" if dtype.kind in "UOT" else dtype.name

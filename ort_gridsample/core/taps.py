@@ -4,27 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import isfinite
 
 import numpy as np
 
 from ..spec import CUBIC_A
 from ._types import Array, Floats, Indices, Mask
-from .coordinates import Padding
+from .coordinates import Padding, denormalize, settle
 
 
 @dataclass(frozen=True)
-class Tap:
-    """One tap of one axis, for a block of output positions.
+class Taps:
+    """The T taps of P output positions, on one axis or on several.
 
     Attributes:
-        index: the pixel read, always inside X, whatever the coordinate.
-        weight: its weight; None is a weight of 1.
-        inside: where the tap lies inside X, elsewhere it counts as 0; None is everywhere.
+        index: (T, P), the pixel read, always inside X, whatever the coordinate.
+        weight: (T, P), its weight; None is a weight of 1.
+        inside: (T, P), where the tap lies inside X, elsewhere it counts as 0; None is everywhere.
     """
 
     index: Indices
     weight: Array | None
     inside: Mask | None
+
+    def times(self, inner: Taps, length: int) -> Taps:
+        """Every combination of these taps with those of the next axis inward, which has ``length`` pixels."""
+        return Taps(
+            _pairs(np.add, self.index * length, inner.index),
+            None if self.weight is None or inner.weight is None else _pairs(np.multiply, self.weight, inner.weight),
+            self._inside_times(inner),
+        )
+
+    def _inside_times(self, inner: Taps) -> Mask | None:
+        if self.inside is None and inner.inside is None:
+            return None
+        everywhere = np.True_
+        return _pairs(
+            np.logical_and,
+            np.broadcast_to(everywhere, self.index.shape) if self.inside is None else self.inside,
+            np.broadcast_to(everywhere, inner.index.shape) if inner.inside is None else inner.inside,
+        )
+
+
+def _pairs(function: np.ufunc, outer: Array, inner: Array) -> Array:
+    return function(outer[:, None], inner).reshape(-1, inner.shape[1])
 
 
 @dataclass(frozen=True)
@@ -34,25 +57,28 @@ class Mode:
     Attributes:
         base: the pixel from which the taps are counted.
         offsets: the taps, in pixels from the base.
-        weights: from the distance to the base, in pixels, to one weight a tap.
+        weights: from the distance t to the base, in pixels, (P,), to the taps' weights (T, P); None where all are 1.
         pads_index: whether padding acts on each tap's index instead of on the coordinate.
     """
 
     base: Callable[[Floats], Floats]
     offsets: tuple[int, ...]
-    weights: Callable[[Floats], tuple[Array | None, ...]]
+    weights: Callable[[Floats], Array | None]
     pads_index: bool
 
 
-def _nearest(t: Floats) -> tuple[Array | None, ...]:
-    return (None,)
+def _nearest(t: Floats) -> None:
+    return None
 
 
-def _linear(t: Floats) -> tuple[Array | None, ...]:
-    return 1 - t, t
+def _linear(t: Floats) -> Array:
+    weight = np.empty((2, len(t)), t.dtype)
+    np.subtract(1, t, out=weight[0])
+    weight[1] = t
+    return weight
 
 
-def _cubic(t: Floats) -> tuple[Array | None, ...]:
+def _cubic(t: Floats) -> Array:
     """Keys, "Cubic convolution interpolation for digital image processing" (1981), at 1+t, t, 1-t and 2-t."""
     a = t.dtype.type(CUBIC_A)
 
@@ -62,7 +88,7 @@ def _cubic(t: Floats) -> tuple[Array | None, ...]:
     def far(d: Floats) -> Floats:
         return ((d - 5) * d + 8) * d * a - 4 * a
 
-    return far(1 + t), near(t), near(1 - t), far(2 - t)
+    return np.stack((far(1 + t), near(t), near(1 - t), far(2 - t)))
 
 
 MODES: Mapping[str, Mode] = {
@@ -73,26 +99,27 @@ MODES: Mapping[str, Mode] = {
 
 
 def axis_taps(
-    x: Floats, length: int, mode: Mode, padding: Padding, align_corners: bool, dtype: np.dtype[np.generic]
-) -> list[Tap]:
-    """The taps of the pixel coordinates ``x`` on an axis of ``length`` pixels, with weights of type ``dtype``."""
-    interior = float(x.min()) + mode.offsets[0] >= 0 and float(x.max()) + mode.offsets[-1] <= length - 1
-    if not interior:
-        x = padding.bound(x, length)
-        if not mode.pads_index:
-            x = padding.move(x, length, align_corners)
+    g: Floats, length: int, mode: Mode, padding: Padding, align_corners: bool, dtype: np.dtype[np.generic]
+) -> Taps:
+    """The taps of the normalized coordinates ``g`` on an axis of ``length`` pixels, with weights of type ``dtype``."""
+    x = denormalize(g, length, align_corners)
+    offsets = np.array(mode.offsets, np.intp)[:, None]
+    low, high = float(np.minimum.reduce(x)), float(np.maximum.reduce(x))
+    if low + mode.offsets[0] >= 0 and high + mode.offsets[-1] <= length - 1:  # every tap is inside
+        base = mode.base(x)
+        weight = mode.weights((x - base).astype(dtype, copy=False))
+        return Taps(base.astype(np.intp) + offsets, weight, None)
+    if not isfinite(low + high):
+        settle(x, g, length, align_corners)
+    x = padding.bound(x, length)
+    if not mode.pads_index:
+        x = padding.move(x, length, align_corners)
     base = mode.base(x)
-    weights = mode.weights((x - base).astype(dtype, copy=False))
-    taps = []
-    for offset, weight in zip(mode.offsets, weights, strict=True):
-        position = base + offset if offset else base
-        if not interior and mode.pads_index:
-            position = padding.move(position, length, align_corners)
-        index, inside = position.astype(np.intp), None
-        if not interior:
-            clipped = np.clip(index, 0, length - 1)
-            if padding.zero_outside:
-                inside = clipped == index
-            index = clipped
-        taps.append(Tap(index, weight, inside))
-    return taps
+    weight = mode.weights((x - base).astype(dtype, copy=False))
+    position = base + offsets.astype(x.dtype)
+    if mode.pads_index:
+        position = padding.move(position, length, align_corners)
+    index = position.astype(np.intp)
+    clipped = np.clip(index, 0, length - 1)
+    inside = clipped == index if padding.zero_outside else None
+    return Taps(clipped, weight, None if inside is None or inside.all() else inside)

@@ -12,6 +12,9 @@ T = TypeVar("T")
 
 ENVIRONMENT_VARIABLE = "ORT_GRIDSAMPLE_NUM_THREADS"
 
+#: Fewer output elements than this are not worth waking a thread for.
+ELEMENTS_PER_THREAD = 1 << 14
+
 _lock = threading.Lock()
 _pool: ThreadPoolExecutor | None = None
 _pool_size = 0

@@ -1,0 +1,91 @@
+"""Which core does the work: the compiled one where Numba is installed, unless something else is asked for."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import os
+from typing import Any
+
+ENVIRONMENT_VARIABLE = "ORT_GRIDSAMPLE_CORE"
+CORES = ("auto", "numpy", "jit")
+
+logger = logging.getLogger("ort_gridsample")
+
+_asked: str | None = None
+_core: Any = None
+
+
+def set_core(name: str | None) -> None:
+    """Choose the core that :func:`ort_gridsample.grid_sample`, and with it every session, runs on from now on.
+
+    ``"jit"`` is the compiled core, of the extra ``ort-gridsample[jit]``; ``"numpy"`` needs nothing but NumPy;
+    ``"auto"`` is ``"jit"`` where Numba is installed. None goes back to the environment variable
+    ``ORT_GRIDSAMPLE_CORE``, or to ``"auto"``. Numba itself is imported by the first call that needs it.
+
+    Raises:
+        ValueError: there is no such core.
+        ImportError: ``"jit"`` was asked for and Numba is not installed.
+    """
+    global _asked, _core
+    if name is not None:
+        _check(name, "the core")
+    if name == "jit" and not _numba_is_installed():
+        raise ImportError(_MISSING)
+    _asked, _core = name, None
+
+
+def get_core() -> str:
+    """The core that the next call runs on, ``"numpy"`` or ``"jit"``; how it is chosen: :func:`set_core`."""
+    if _core is not None:
+        return "numpy" if _core.__name__.endswith(".numpy_core") else "jit"
+    asked = _wanted()
+    if asked == "auto":
+        return "jit" if _numba_is_installed() else "numpy"
+    return asked
+
+
+def core() -> Any:
+    """The module of the chosen core, imported; its contract is in :mod:`ort_gridsample.core`.
+
+    Raises:
+        ImportError: ``"jit"`` was asked for and Numba is not installed or cannot be imported.
+    """
+    global _core
+    if _core is None:
+        _core = _import(_wanted())
+    return _core
+
+
+_MISSING = "the core 'jit' needs Numba: pip install 'ort-gridsample[jit]'"
+
+
+def _import(asked: str) -> Any:
+    if asked == "jit" and not _numba_is_installed():
+        raise ImportError(_MISSING)
+    if asked == "jit" or (asked == "auto" and _numba_is_installed()):
+        try:
+            return importlib.import_module(".jit_core", __package__)
+        except Exception as error:  # Numba may refuse a newer NumPy with more than an ImportError
+            if asked == "jit":
+                raise ImportError(f"the core 'jit' needs Numba, which cannot be imported: {error}") from error
+            logger.warning("Numba is installed but cannot be imported, the core 'numpy' is used: %s", error)
+    return importlib.import_module(".numpy_core", __package__)
+
+
+def _wanted() -> str:
+    if _asked is not None:
+        return _asked
+    name = os.environ.get(ENVIRONMENT_VARIABLE) or "auto"
+    _check(name, f"the environment variable {ENVIRONMENT_VARIABLE}")
+    return name
+
+
+def _check(name: str, what: str) -> None:
+    if name not in CORES:
+        raise ValueError(f"{what} is {name!r}, expected one of {', '.join(map(repr, CORES))}")
+
+
+def _numba_is_installed() -> bool:
+    return importlib.util.find_spec("numba") is not None

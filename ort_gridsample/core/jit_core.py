@@ -1,0 +1,101 @@
+"""The compiled core: stretches of output positions, each one call of a kernel, on the package's own threads.
+
+Importing this module imports Numba.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import numpy as np
+
+from . import kernels, numpy_core
+from ._types import Array, Floats
+from .plan import Plan, plan_for
+from .threads import ELEMENTS_PER_THREAD, for_each
+
+logger = logging.getLogger("ort_gridsample")
+
+TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
+PADDING = {"zeros": kernels.ZEROS, "border": kernels.BORDER, "reflection": kernels.REFLECTION}
+
+#: What one stretch holds: enough to be worth handing over, little enough to share fairly and to convert on the side.
+MIN_POSITIONS, MAX_POSITIONS = 512, 1 << 16
+MAX_ELEMENTS = 1 << 21
+#: A compilation that takes longer than this, in seconds, is explained.
+PATIENCE = 1.0
+
+
+def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) -> None:
+    """Sample ``X`` (N, C, D1, …, Dr) at ``grid`` (N, P, r) into ``Y`` (N, C, P); see :mod:`ort_gridsample.core`."""
+    n, c, positions = Y.shape
+    lengths = np.array(X.shape[2:])
+    taps, padding, align_corners = TAPS[plan.mode], PADDING[plan.padding_mode], plan.align_corners
+    flat_X = X.reshape(n, c, -1)
+    if X.dtype.kind in "OUT" or flat_X.shape[2] > kernels.MAX_PIXELS:
+        # Numba knows no strings, and a table's index has 31 bits.
+        return numpy_core.grid_sample(X, grid, Y, plan, num_threads)
+    coordinates = np.float64 if grid.dtype == np.float64 else np.float32
+    unit = np.empty(0, plan.weights)
+    half = None
+    if taps == 1 and X.itemsize <= 8:  # nearest only copies: one kernel for each size of element
+        bits = f"u{X.itemsize}"
+        flat_X, Y = flat_X.view(bits), Y.view(bits)
+    elif X.itemsize == 2 and X.dtype.kind not in "iu":
+        half = "u2" if X.dtype == np.float16 else "i2"
+        flat_X = flat_X.view(half)
+    flat_X = _plain(flat_X)
+
+    def sample(stretch: tuple[int, int, int]) -> None:
+        batch, start, stop = stretch
+        # Always of the same types, in C order: anything else would be another kernel to compile.
+        g = _plain(np.ascontiguousarray(grid[batch, start:stop], coordinates))
+        if taps == 1:
+            kernels.nearest(flat_X, g, Y, batch, start, lengths, padding, align_corners, taps)
+        elif half:
+            part = np.empty((1, c, stop - start), plan.compute)
+            kernels.weighted(flat_X[batch : batch + 1], g, part, 0, 0, lengths, padding, align_corners, taps, unit)
+            with np.errstate(over="ignore"):  # beyond the half's largest: infinity
+                Y[batch, :, start:stop] = part[0]
+        else:
+            kernels.weighted(flat_X, g, Y, batch, start, lengths, padding, align_corners, taps, unit)
+
+    threads = min(num_threads, Y.size // ELEMENTS_PER_THREAD + 1)
+    share = -(-n * positions // (4 * threads)) if threads > 1 else positions
+    step = max(MIN_POSITIONS, min(share, MAX_POSITIONS, MAX_ELEMENTS // c))
+    stretches = [(batch, i, min(i + step, positions)) for batch in range(n) for i in range(0, positions, step)]
+    for_each(sample, stretches, min(threads, len(stretches)))
+
+
+def prepare(dtype: np.dtype[np.generic], grid_dtype: np.dtype[np.generic], mode: str) -> None:
+    """Compile what sampling an X of ``dtype`` at a grid of ``grid_dtype`` needs, or load it from Numba's cache."""
+    said = threading.Timer(
+        PATIENCE,
+        logger.warning,
+        ("compiling %s for X of %s, a few seconds, once: Numba keeps it on disk (NUMBA_CACHE_DIR)", mode, dtype),
+    )
+    said.daemon = True
+    said.start()
+    try:
+        X, grid = np.zeros((1, 1, 1), dtype), np.zeros((1, 1, 1), grid_dtype)
+        grid_sample(X, grid, np.empty_like(X), plan_for(dtype, mode, "zeros", False), 1)
+    finally:
+        said.cancel()
+
+
+class _Memory:
+    """What lends out the memory of an array as writable: a kernel's types say nothing about what may be written."""
+
+    def __init__(self, array: Array) -> None:
+        self.array = array
+        address, _ = array.__array_interface__["data"]
+        self.__array_interface__ = {**array.__array_interface__, "data": (address, False)}
+
+
+def _plain(array: Array) -> Array:
+    """The array as Numba's one plain type for it: aligned and writable, though the kernels only read it."""
+    flags = array.flags
+    if not flags.aligned:
+        return array.copy()
+    return array if flags.writeable else np.asarray(_Memory(array))

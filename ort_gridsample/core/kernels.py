@@ -1,0 +1,392 @@
+"""The compiled core's kernels: all ranks, modes and paddings, one compilation per type of X and of the coordinates.
+
+A kernel takes a stretch of positions in blocks. Per block it first writes a table, one row per tap and one column per
+position: which pixel of flat X the tap reads, and with which weight. Then every channel is read through that table.
+They state in loops what :mod:`.coordinates`, :mod:`.taps` and :mod:`.sums` state on arrays; the order of every
+operation on a coordinate is the same, and no flag here lets the compiler change it.
+
+This is one module because Numba's cache on disk notices changes only in the file that a kernel lies in.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit, types
+from numba.extending import overload, register_jitable
+
+from ..spec import CUBIC_A
+
+ZEROS, BORDER, REFLECTION = range(3)
+
+#: The index of a tap that counts as 0; every other index is a pixel of X.
+OUTSIDE = np.uint32(0xFFFFFFFF)
+OUTSIDE_BIT = np.uint32(0x80000000)
+MAX_PIXELS = 1 << 30  # and so that a coordinate beyond X, too, is an int32
+
+#: A block's table: positions, and positions times taps. It stays in a CPU's second cache.
+BLOCK_POSITIONS = 1024
+BLOCK_TAPS = 1 << 14
+#: Rows are this much longer than a power of two, so that they do not all compete for the same lines of the cache.
+ROW_PADDING = 16
+
+
+def _jit(function: Any) -> Any:
+    """Compile at the first call, and keep it on disk: beside this file, or in the user's cache if that is read-only."""
+    try:
+        return njit(nogil=True, cache=True, error_model="numpy")(function)
+    except RuntimeError:  # no folder to write to at all
+        return njit(nogil=True, error_model="numpy")(function)
+
+
+@register_jitable
+def _clip(x: Any, low: Any, high: Any) -> Any:
+    return min(max(x, low), high)
+
+
+@register_jitable
+def _denormalize(g: Any, length: int, align_corners: bool) -> Any:
+    one, half = type(g)(1), type(g)(0.5)
+    if align_corners:
+        return (g + one) * half * type(g)(length - 1)
+    return ((g + one) * type(g)(length) - one) * half
+
+
+@register_jitable
+def _reflect(x: Any, length: int, align_corners: bool) -> Any:
+    """Reflected until it lies inside, and then clipped, as rounding may have left it on the outer edge."""
+    kind = type(x)
+    low = kind(0) if align_corners else kind(-0.5)
+    span = kind(length - 1) if align_corners else kind(length)
+    if span == 0:
+        return kind(0)
+    if not (x >= low and x <= low + span):
+        x = low + abs(span - abs(span - abs(kind(np.fmod(x, kind(2) * span)) - low)))
+    return _clip(x, kind(0), kind(length - 1))
+
+
+@register_jitable
+def _settle(g: Any, x: Any, length: int, padding: int, align_corners: bool, pads_index: bool) -> Any:
+    """The coordinate made finite and, where padding acts on coordinates, moved inside."""
+    kind = type(x)
+    last = kind(length - 1)
+    if np.isnan(g):
+        x = _denormalize(kind(-1), length, align_corners)
+    elif np.isinf(g):
+        x = g  # infinity times a span of 0 is no coordinate
+    if padding == REFLECTION:
+        if np.isinf(x):
+            x = _clip(x, kind(0), last)
+        return x if pads_index else _reflect(x, length, align_corners)
+    if padding == BORDER and not pads_index:
+        return _clip(x, kind(0), last)
+    return _clip(x, kind(-4), kind(length + 3))  # beyond every tap
+
+
+@register_jitable
+def _near(d: Any) -> Any:
+    a, kind = type(d)(CUBIC_A), type(d)
+    return ((a + kind(2)) * d - (a + kind(3))) * d * d + kind(1)
+
+
+@register_jitable
+def _far(d: Any) -> Any:
+    a, kind = type(d)(CUBIC_A), type(d)
+    return ((d - kind(5)) * d + kind(8)) * d * a - kind(4) * a
+
+
+@_jit
+def _axis_taps(
+    g: Any, length: int, padding: int, align_corners: bool, x: Any, index: Any, weight: Any, taps: int
+) -> None:
+    """The taps, 1, 2 or 4 for nearest, linear or cubic, of the coordinates ``g`` (P,) on an axis of ``length`` pixels.
+
+    Fills the first P columns of ``index`` and ``weight`` (taps, ≥ P); ``x`` (≥ P,) is scratch.
+    """
+    positions = len(g)
+    kind, real = x.dtype.type, weight.dtype.type
+    cubic = taps == 4
+    first = -1 if cubic else 0
+    low, high = kind(-first), kind(length - 1 - (taps - 1 + first))
+    wild = 0
+    for p in range(positions):
+        x[p] = _denormalize(g[p], length, align_corners)
+        wild |= not (x[p] >= low and x[p] <= high)
+    if wild:
+        for p in range(positions):
+            if not (x[p] >= low and x[p] <= high):
+                x[p] = _settle(g[p], x[p], length, padding, align_corners, cubic)
+    if taps == 1:
+        for p in range(positions):
+            x[p] = np.rint(x[p])  # half to even
+    elif taps == 2:
+        for p in range(positions):
+            base = np.floor(x[p])
+            t = real(x[p] - base)
+            weight[0, p] = real(1) - t
+            weight[1, p] = t
+            x[p] = base
+    else:
+        for p in range(positions):
+            base = np.floor(x[p])
+            t = real(x[p] - base)
+            weight[0, p] = _far(real(1) + t)
+            weight[1, p] = _near(t)
+            weight[2, p] = _near(real(1) - t)
+            weight[3, p] = _far(real(2) - t)
+            x[p] = base
+    reflects_index = cubic and padding == REFLECTION and wild != 0
+    end = np.int32(length - 1)
+    outside = OUTSIDE if padding == ZEROS else np.uint32(0)
+    for tap in range(taps):
+        offset = kind(tap + first)
+        row = index[tap]
+        if reflects_index:
+            for p in range(positions):
+                row[p] = np.uint32(_reflect(x[p] + offset, length, align_corners))
+        else:
+            for p in range(positions):
+                i = np.int32(x[p] + offset)
+                inside = min(max(i, np.int32(0)), end)
+                row[p] = np.uint32(inside) if inside == i else np.uint32(inside) | outside
+
+
+@_jit
+def _table(
+    grid: Any, lengths: Any, padding: int, align_corners: bool, taps: int,
+    x: Any, along: Any, along_weight: Any, index: Any, weight: Any,
+) -> int:  # fmt: skip
+    """Fill the table of the positions ``grid`` (P, r); answers in which half of ``index`` and ``weight`` it is.
+
+    These are (2, taps ** r, ≥ P): axis by axis, the table so far is combined with the axis' taps, from one half into
+    the other.
+    """
+    positions, r = grid.shape
+    now = 0
+    rows = 1
+    for axis in range(r):
+        g = grid[:, r - 1 - axis]  # the grid lists the innermost axis first
+        length = lengths[axis]
+        if axis == 0:
+            _axis_taps(g, length, padding, align_corners, x, index[0], weight[0], taps)
+            rows = taps
+            continue
+        _axis_taps(g, length, padding, align_corners, x, along, along_weight, taps)
+        stride = np.uint32(length)
+        for row in range(rows):
+            outer, outer_weight = index[now, row], weight[now, row]
+            for tap in range(taps):
+                inner, inner_weight = along[tap], along_weight[tap]
+                to, to_weight = index[1 - now, row * taps + tap], weight[1 - now, row * taps + tap]
+                for p in range(positions):
+                    a, b = outer[p], inner[p]
+                    to[p] = OUTSIDE if (a | b) >= OUTSIDE_BIT else a * stride + b
+                if taps > 1:
+                    for p in range(positions):
+                        to_weight[p] = outer_weight[p] * inner_weight[p]
+        rows *= taps
+        now = 1 - now
+    return now
+
+
+@_jit
+def nearest(
+    X: Any, grid: Any, Y: Any, batch: int, start: int, lengths: Any, padding: int, align_corners: bool, taps: int
+) -> None:
+    """Write Y[batch] at ``grid`` (P, r), from position ``start`` on; X is (N, C, S), Y (N, C, ≥ start + P).
+
+    ``taps`` is 1: given as a variable, the table's code is the one that :func:`weighted` uses.
+    """
+    channels, positions = X.shape[1], len(grid)
+    block = min(BLOCK_POSITIONS, positions)
+    x = np.empty(block, grid.dtype)
+    along = np.empty((1, block), np.uint32)
+    index = np.empty((2, 1, block), np.uint32)
+    no_weight = np.empty((2, 1, 1), grid.dtype)
+    zero = X.dtype.type(0)
+    for begin in range(0, positions, block):
+        end = min(begin + block, positions)
+        now = _table(grid[begin:end], lengths, padding, align_corners, taps, x, along, no_weight[0], index, no_weight)
+        row = index[now, 0]
+        for c in range(channels):
+            image, out = X[batch, c], Y[batch, c, start + begin : start + end]
+            for p in range(end - begin):
+                i = row[p]
+                out[p] = image[i] if i < OUTSIDE_BIT else zero
+
+
+@_jit
+def weighted(
+    X: Any, grid: Any, Y: Any, batch: int, start: int, lengths: Any, padding: int, align_corners: bool,
+    taps: int, unit: Any,
+) -> None:  # fmt: skip
+    """As :func:`nearest`, for 2 (linear) or 4 (cubic) taps an axis, with weights of the type of ``unit``."""
+    positions = len(grid)
+    rows = taps ** len(lengths)
+    block = max(1, min(BLOCK_POSITIONS, BLOCK_TAPS // rows, positions))
+    width = block + ROW_PADDING
+    x = np.empty(block, grid.dtype)
+    along = np.empty((taps, width), np.uint32)
+    along_weight = np.empty((taps, width), unit.dtype)
+    index = np.empty((2, rows, width), np.uint32)
+    weight = np.empty((2, rows, width), unit.dtype)
+    for begin in range(0, positions, block):
+        end = min(begin + block, positions)
+        now = _table(grid[begin:end], lengths, padding, align_corners, taps, x, along, along_weight, index, weight)
+        _sum(X[batch], index[now], weight[now], Y[batch, :, start + begin : start + end])
+
+
+@njit(nogil=True, fastmath={"contract"}, error_model="numpy")
+def _sum(X: Any, index: Any, weight: Any, Y: Any) -> None:
+    """Read X (C, S) through the table into Y (C, P): four channels at a time, to load an entry once for all."""
+    channels, rows, positions = X.shape[0], index.shape[0], Y.shape[1]
+    fours = rows % 4 == 0  # only linear on one axis has fewer taps
+    c = 0
+    while fours and channels - c > 1:
+        # The last four may repeat a channel: that is cheaper than to take three alone.
+        c1, c2, c3 = min(c + 1, channels - 1), min(c + 2, channels - 1), min(c + 3, channels - 1)
+        x0, x1, x2, x3 = X[c], X[c1], X[c2], X[c3]
+        y0, y1, y2, y3 = Y[c], Y[c1], Y[c2], Y[c3]
+        for p in range(positions):
+            first = index[0, p]
+            o0, o1 = _origin(x0, first, weight, Y), _origin(x1, first, weight, Y)
+            o2, o3 = _origin(x2, first, weight, Y), _origin(x3, first, weight, Y)
+            s0 = s1 = s2 = s3 = _no_sum(X, weight, Y)
+            row = 0
+            while True:
+                i, j, k, m = index[row, p], index[row + 1, p], index[row + 2, p], index[row + 3, p]
+                if (i | j | k | m) < OUTSIDE_BIT:
+                    u, v, w, z = weight[row, p], weight[row + 1, p], weight[row + 2, p], weight[row + 3, p]
+                    s0 += _four(x0, i, j, k, m, u, v, w, z, o0, weight, Y)
+                    s1 += _four(x1, i, j, k, m, u, v, w, z, o1, weight, Y)
+                    s2 += _four(x2, i, j, k, m, u, v, w, z, o2, weight, Y)
+                    s3 += _four(x3, i, j, k, m, u, v, w, z, o3, weight, Y)
+                else:
+                    for tap in range(row, row + 4):
+                        i, w = index[tap, p], weight[tap, p]
+                        if i < OUTSIDE_BIT:
+                            s0 += w * (_load(x0, i, weight, Y) - o0)
+                            s1 += w * (_load(x1, i, weight, Y) - o1)
+                            s2 += w * (_load(x2, i, weight, Y) - o2)
+                            s3 += w * (_load(x3, i, weight, Y) - o3)
+                        else:
+                            s0, s1, s2, s3 = s0 - w * o0, s1 - w * o1, s2 - w * o2, s3 - w * o3
+                row += 4
+                if row >= rows:
+                    break
+            y0[p] = _finish(s0, o0, x0, first, Y)
+            y1[p] = _finish(s1, o1, x1, first, Y)
+            y2[p] = _finish(s2, o2, x2, first, Y)
+            y3[p] = _finish(s3, o3, x3, first, Y)
+        c += 4
+    for rest in range(c, channels):
+        x0, y0 = X[rest], Y[rest]
+        for p in range(positions):
+            first = index[0, p]
+            o0 = _origin(x0, first, weight, Y)
+            s0 = _no_sum(X, weight, Y)
+            for row in range(rows):
+                i, w = index[row, p], weight[row, p]
+                if i < OUTSIDE_BIT:
+                    s0 += w * (_load(x0, i, weight, Y) - o0)
+                else:
+                    s0 -= w * o0
+            y0[p] = _finish(s0, o0, x0, first, Y)
+
+
+@register_jitable
+def _four(
+    x: Any, i: Any, j: Any, k: Any, m: Any, u: Any, v: Any, w: Any, z: Any, origin: Any, weight: Any, Y: Any
+) -> Any:
+    return (
+        u * (_load(x, i, weight, Y) - origin)
+        + v * (_load(x, j, weight, Y) - origin)
+        + w * (_load(x, k, weight, Y) - origin)
+        + z * (_load(x, m, weight, Y) - origin)
+    )
+
+
+# What depends on the types of X and Y. An X of uint16 or int16 with a Y of float32 is the bits of float16 or bfloat16.
+
+
+def _load(x: Any, i: Any, weight: Any, Y: Any) -> Any: ...
+def _origin(x: Any, i: Any, weight: Any, Y: Any) -> Any: ...
+def _no_sum(x: Any, weight: Any, Y: Any) -> Any: ...
+def _finish(total: Any, origin: Any, x: Any, i: Any, Y: Any) -> Any: ...
+
+
+def _is_half(x: Any, Y: Any) -> bool:
+    return isinstance(x.dtype, types.Integer) and isinstance(Y.dtype, types.Float)
+
+
+@overload(_load, strict=False)
+def _load_for(x: Any, i: Any, weight: Any, Y: Any) -> Any:
+    """Pixel ``i`` in the type that is computed in."""
+    if _is_half(x, Y) and not x.dtype.signed:
+
+        def load(x: Any, i: Any, weight: Any, Y: Any) -> Any:
+            bits = np.uint32(x[i])
+            magnitude = bits & np.uint32(0x7FFF)
+            if magnitude >= np.uint32(0x7C00):  # infinity or NaN
+                value = np.uint32((magnitude << np.uint32(13)) | np.uint32(0x7F800000)).view(np.float32)
+            else:  # float32 has the same fields at other places, and another bias of the exponent
+                value = np.uint32(magnitude << np.uint32(13)).view(np.float32) * np.float32(2.0**112)
+            return -value if bits & np.uint32(0x8000) else value
+
+    elif _is_half(x, Y):
+
+        def load(x: Any, i: Any, weight: Any, Y: Any) -> Any:
+            return np.uint32(np.uint32(np.uint16(x[i])) << np.uint32(16)).view(np.float32)
+
+    elif isinstance(x.dtype, types.Complex):
+
+        def load(x: Any, i: Any, weight: Any, Y: Any) -> Any:
+            return x[i]
+
+    else:
+
+        def load(x: Any, i: Any, weight: Any, Y: Any) -> Any:
+            return weight.dtype.type(x[i])
+
+    return load
+
+
+@overload(_no_sum, strict=False)
+def _no_sum_for(x: Any, weight: Any, Y: Any) -> Any:
+    """0 in the type that is computed in."""
+    if isinstance(x.dtype, types.Complex):
+        return lambda x, weight, Y: x.dtype.type(0)
+    return lambda x, weight, Y: weight.dtype.type(0)
+
+
+@overload(_origin, strict=False)
+def _origin_for(x: Any, i: Any, weight: Any, Y: Any) -> Any:
+    """What integers are summed relative to, the first tap: where all taps are equal the sum is exact. Else 0."""
+    if isinstance(Y.dtype, types.Integer):
+        return lambda x, i, weight, Y: _load(x, i, weight, Y) if i < OUTSIDE_BIT else weight.dtype.type(0)
+    return lambda x, i, weight, Y: weight.dtype.type(0)
+
+
+@overload(_finish, strict=False)
+def _finish_for(total: Any, origin: Any, x: Any, i: Any, Y: Any) -> Any:
+    """The sum as an element of Y: integers truncated toward zero and saturated."""
+    if isinstance(Y.dtype, types.Integer):
+        kind = Y.dtype
+        low, high = kind.minval, kind.maxval
+        low_sum, high_sum = float(low), float(high)
+
+        def finish(total: Any, origin: Any, x: Any, i: Any, Y: Any) -> Any:
+            if total == 0 and i < OUTSIDE_BIT:
+                return x[i]  # beyond 2**53 the origin itself was rounded
+            value = total + origin
+            if value >= high_sum:
+                return kind(high)
+            if value <= low_sum:
+                return kind(low)
+            return kind(value)
+
+        return finish
+    if isinstance(Y.dtype, types.Boolean):
+        return lambda total, origin, x, i, Y: total != 0
+    return lambda total, origin, x, i, Y: total

@@ -1,0 +1,291 @@
+"""How the operators are spelled: by the specifications, and by everyone who needed them before or beside those.
+
+One table. Reading a node and writing one are the same rows, read from left to right or back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from . import checks, spec
+from .core._types import Array
+from .errors import GridSampleError
+from .graphs import domain_of
+
+Plain = str | int
+#: The value of a node's input by its position, where it is constant.
+ConstantInput = Callable[[int], "Array | None"]
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """How a dialect spells one attribute of the operator.
+
+    Attributes:
+        name: the attribute's name on the node.
+        values: the operator's value (a mode by its name in :data:`ort_gridsample.spec.MODES`) -> how it is written.
+        default: the operator's value where the node says nothing; None: it must say.
+        position: the input that may hold it instead, as a constant.
+    """
+
+    name: str
+    values: Mapping[Plain, Plain]
+    default: Plain | None = None
+    position: int | None = None
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """One way to write one operator as a node.
+
+    Attributes:
+        name: what it is called as a target of a patch.
+        operator: a key of :data:`ort_gridsample.spec.OPERATORS`.
+        op_type: the node's.
+        domains: the node's, the one that is written first; empty: any is read, and ``written_domain`` is written.
+        attributes: the operator's attribute -> how it is spelled.
+        marks: attributes that a node must have, with one of these values, to be of this dialect.
+        ignored: attributes that say nothing about what is computed.
+        axes: the numbers of spatial axes that it can have; None: any.
+        version: of its domain, as a model imports it.
+        written_domain: see ``domains``.
+        input_attributes: operator's input -> the attribute (ints) that may hold it instead.
+        reads_only: whether it is no target of a patch.
+    """
+
+    name: str
+    operator: str
+    op_type: str
+    domains: tuple[str, ...]
+    attributes: Mapping[str, Spelling]
+    marks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+    axes: tuple[int, ...] | None = None
+    version: int = 1
+    written_domain: str = ""
+    input_attributes: Mapping[str, str] = field(default_factory=dict)
+    reads_only: bool = False
+
+    @property
+    def domain(self) -> str:
+        """The domain of a node that is written."""
+        return self.domains[0] if self.domains else self.written_domain
+
+    def spells(self, node: onnx.NodeProto) -> bool:
+        """Whether ``node`` is one of this dialect."""
+        if node.op_type != self.op_type or (self.domains and domain_of(node.domain) not in self.domains):
+            return False
+        said = {a.name: a.s.decode(errors="replace") for a in node.attribute if a.name in self.marks}
+        return all(said.get(name) in allowed for name, allowed in self.marks.items())
+
+    def read(self, where: str, node: onnx.NodeProto, constant: ConstantInput, note: str = "") -> dict[str, Plain]:
+        """The operator's attributes of ``node``; what a function passes on is ``@name``.
+
+        Raises:
+            GridSampleError: an attribute is unknown, missing, not constant or not one of its values.
+        """
+        known = [s.name for s in self.attributes.values()]
+        for attribute in node.attribute:
+            if attribute.name not in {*known, *self.marks, *self.ignored, *self.input_attributes.values()}:
+                raise GridSampleError(where, "attribute", repr(attribute.name), checks.listed(known))
+        return {name: _read(where, node, spelling, constant, note) for name, spelling in self.attributes.items()}
+
+    def write(self, attributes: Mapping[str, Plain]) -> list[onnx.AttributeProto]:
+        """The operator's ``attributes`` as this dialect writes them."""
+        written = [
+            helper.make_attribute(spelling.name, spelling.values[attributes[name]])
+            for name, spelling in self.attributes.items()
+            if name in attributes
+        ]
+        return written + [helper.make_attribute(name, allowed[0]) for name, allowed in self.marks.items()]
+
+
+def _read(where: str, node: onnx.NodeProto, spelling: Spelling, constant: ConstantInput, note: str) -> Plain:
+    back = {written: plain for plain, written in spelling.values.items()}
+    found: object = None
+    for attribute in node.attribute:
+        if attribute.name == spelling.name:
+            if attribute.ref_attr_name:
+                return f"@{attribute.ref_attr_name}"
+            found = helper.get_attribute_value(attribute)
+            found = found.decode(errors="replace") if isinstance(found, bytes) else found
+    at = spelling.position
+    if found is None and at is not None and len(node.input) > at and node.input[at]:
+        value = constant(at)
+        if value is None or value.size != 1:
+            raise GridSampleError(where, spelling.name, f"the input {node.input[at]!r}", "a constant")
+        found = int(value.reshape(()))
+    if found is None:
+        if spelling.default is None:
+            raise GridSampleError(where, spelling.name, "missing", checks.listed(back))
+        return spelling.default
+    if not isinstance(found, (str, int)) or found not in back:
+        raise GridSampleError(where, spelling.name, repr(found), checks.listed(back) + note)
+    return back[found]
+
+
+_BOOLEAN: Mapping[Plain, Plain] = {0: 0, 1: 1}
+
+
+def _standard(operator: str, first: int) -> Dialect:
+    """What the specification's version ``first`` of ``operator`` says, as a dialect."""
+    attributes = {
+        name: Spelling(
+            name,
+            {spec.mode_of(value) if isinstance(value, str) else value: value for value in attribute.allowed},
+            spec.mode_of(attribute.default) if isinstance(attribute.default, str) else attribute.default,
+        )
+        for name, attribute in spec.OPERATORS[operator][first].attributes.items()
+    }
+    return Dialect("ai.onnx", operator, operator, ("",), attributes, version=first)
+
+
+STANDARD = {
+    operator: {first: _standard(operator, first) for first in versions} for operator, versions in spec.OPERATORS.items()
+}
+
+
+def standard(operator: str, opset: int) -> Dialect:
+    """The standard spelling of ``operator`` in ``opset``; of its first version where there is none yet."""
+    return STANDARD[operator][spec.version_of(operator, opset) or min(STANDARD[operator])]
+
+
+def _codes(position: int | None = None) -> dict[str, Spelling]:
+    """PyTorch's integers, as attributes or (from ``position`` on) as constant inputs."""
+    at = {name: None if position is None else position + i for i, name in enumerate(("mode", "padding", "align"))}
+    return {
+        "mode": Spelling("interpolation_mode", {"linear": 0, "nearest": 1, "cubic": 2}, position=at["mode"]),
+        "padding_mode": Spelling("padding_mode", {"zeros": 0, "border": 1, "reflection": 2}, position=at["padding"]),
+        "align_corners": Spelling("align_corners", _BOOLEAN, position=at["align"]),
+    }
+
+
+_OPSET_16 = STANDARD["GridSample"][16]
+_PLUGIN = ("plugin_version", "plugin_namespace", "name", "info")
+_SAMPLERS = ("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
+_ATEN = ("aten", "org.pytorch.aten")
+_GENERATOR = {"align_corners": Spelling("align_corners", _BOOLEAN, position=2)}
+_SIZE = {"size": "size"}
+
+_DIALECTS: list[Dialect] = [
+    Dialect(
+        "com.microsoft",
+        "GridSample",
+        "GridSample",
+        ("com.microsoft",),
+        _OPSET_16.attributes,
+        axes=(2,),
+    ),
+    Dialect("mmcv", "GridSample", "grid_sampler", ("mmcv",), _codes(), axes=(2,)),
+    Dialect("mmdeploy", "GridSample", "grid_sampler", ("mmdeploy",), _codes(), axes=(2,)),
+    Dialect("GridSampler", "GridSample", "GridSampler", (), _codes(), ignored=_PLUGIN, written_domain="trt.plugins"),
+    Dialect(
+        "GridSample3D",
+        "GridSample",
+        "GridSample3D",
+        (),
+        _codes(),
+        ignored=_PLUGIN,
+        axes=(3,),
+        written_domain="trt.plugins",
+    ),
+    *(Dialect(f"aten::{op_type}", "GridSample", op_type, _ATEN, _codes(2), reads_only=True) for op_type in _SAMPLERS),
+    Dialect(
+        "ATen",
+        "GridSample",
+        "ATen",
+        _ATEN,
+        _codes(2),
+        {"operator": _SAMPLERS},
+        ignored=("overload_name",),
+        reads_only=True,
+    ),
+    Dialect(
+        "aten::affine_grid_generator",
+        "AffineGrid",
+        "affine_grid_generator",
+        _ATEN,
+        _GENERATOR,
+        input_attributes=_SIZE,
+        reads_only=True,
+    ),
+    Dialect(
+        "ATen affine_grid_generator",
+        "AffineGrid",
+        "ATen",
+        _ATEN,
+        _GENERATOR,
+        {"operator": ("affine_grid_generator",)},
+        ignored=("overload_name",),
+        input_attributes=_SIZE,
+        reads_only=True,
+    ),
+]
+
+
+#: The domain of this package's own ops, and its version.
+DOMAIN, VERSION = "ort_gridsample", 1
+
+#: This package's own nodes: the operators' newest attributes, and two that say nothing about what is computed.
+OURS = {
+    operator: replace(
+        versions[max(versions)], name=DOMAIN, domains=(DOMAIN,), ignored=("node", "num_threads"), version=VERSION
+    )
+    for operator, versions in STANDARD.items()
+}
+
+
+def dialect_of(node: onnx.NodeProto, opsets: Mapping[str, int]) -> Dialect | None:
+    """The dialect that ``node`` is written in; None where it is none of the operators in any."""
+    if node.op_type in spec.OPERATORS:
+        domain = domain_of(node.domain)
+        if domain == "":
+            return standard(node.op_type, opsets.get("", 0))
+        if domain == DOMAIN:
+            return OURS[node.op_type]
+    return next((dialect for dialect in _DIALECTS if dialect.spells(node)), None)
+
+
+def add_dialect(dialect: Dialect) -> None:
+    """Let models be read, and with its name as a target written, in one more ``dialect``.
+
+    >>> add_dialect(Dialect("mine", "GridSample", "Warp", ("my.domain",), attributes={
+    ...     "mode": Spelling("order", {"nearest": 0, "linear": 1, "cubic": 3}),
+    ...     "padding_mode": Spelling("outside", {"zeros": "constant", "border": "edge"}, default="zeros"),
+    ...     "align_corners": Spelling("corners", {0: 0, 1: 1}, default=0),
+    ... }))
+
+    A dialect of the same name and operator is replaced.
+
+    Raises:
+        GridSampleError: the dialect has no spelling for an attribute of its operator, or has the name of a target.
+    """
+    where = f"dialect {dialect.name!r}"
+    if dialect.operator not in spec.OPERATORS:
+        raise GridSampleError(where, "operator", repr(dialect.operator), checks.listed(spec.OPERATORS))
+    expected = set(standard(dialect.operator, max(spec.OPERATORS[dialect.operator])).attributes)
+    if set(dialect.attributes) != expected:
+        raise GridSampleError(where, "attributes", str(sorted(dialect.attributes)), str(sorted(expected)))
+    if dialect.name in ("ai.onnx", DOMAIN, "primitives"):
+        raise GridSampleError(where, "name", repr(dialect.name), "one that is not a target already")
+    same = (dialect.name, dialect.operator)
+    _DIALECTS[:] = [dialect, *(d for d in _DIALECTS if (d.name, d.operator) != same)]
+
+
+def dialects() -> tuple[Dialect, ...]:
+    """All dialects but the standard's own, the one added last first."""
+    return tuple(_DIALECTS)
+
+
+def constant_size(node: onnx.NodeProto, dialect: Dialect, name: str) -> Array | None:
+    """The operator's input ``name`` where ``node`` holds it as an attribute."""
+    attribute = dialect.input_attributes.get(name)
+    for each in node.attribute:
+        if each.name == attribute:
+            return np.array(each.ints, np.int64)
+    return None

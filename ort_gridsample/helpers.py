@@ -1,0 +1,57 @@
+"""The nodes that stand around a node of this package: how they are named, and finding them again.
+
+A Python-defined op takes no float16 or bfloat16, may not raise, and has no type that is known inside a function: Casts,
+a guard and a CastLike make up for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx
+
+from . import failures
+from .dialects import DOMAIN
+from .graphs import Scope
+
+_CAST = "ort_gridsample casts for "
+
+
+def cast_name(where: str) -> str:
+    """The name of a Cast or CastLike around the node ``where``."""
+    return _CAST + where
+
+
+class Helpers:
+    """The helper nodes in one scope."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._nodes = list(scope)
+        self._makers: dict[str, int] = {}
+        self._readers: dict[str, list[int]] = {}
+        for index, node in enumerate(self._nodes):
+            if node.name.startswith((_CAST, failures.GUARD)):
+                self._makers.update(dict.fromkeys(node.output, index))
+                for name in dict.fromkeys(node.input):
+                    self._readers.setdefault(name, []).append(index)
+
+    def around(self, node: onnx.NodeProto) -> tuple[Sequence[str], str, frozenset[int]]:
+        """The values that ``node`` reads and the one that it makes, helpers aside, and the helpers' positions."""
+        output = node.output[0] if node.output else ""
+        if node.domain != DOMAIN:
+            return node.input, output, frozenset()
+        belonging, inputs = set(), []
+        for name in node.input:
+            maker = self._makers.get(name)
+            if maker is not None and self._nodes[maker].op_type == "Cast":
+                belonging.add(maker)
+                name = self._nodes[maker].input[0]
+            inputs.append(name)
+        for i, name in enumerate(node.output):
+            for reader in self._readers.get(name, ()):
+                if self._nodes[reader].op_type == "Gather":
+                    belonging.add(reader)
+                elif i == 0 and self._nodes[reader].input[0] == name:
+                    belonging.add(reader)
+                    output = self._nodes[reader].output[0]
+        return inputs, output, frozenset(belonging)

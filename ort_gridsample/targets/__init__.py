@@ -1,0 +1,72 @@
+"""What a patch can turn a node into: one module a kind of target.
+
+A target says which nodes it has something for, and what stands in a node's place; where nodes are, and putting them
+there, is :mod:`ort_gridsample.patch`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import onnx
+from onnx import helper, numpy_helper
+
+from ..graphs import Names
+from ..records import NodeRecord
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """What stands in the place of a node.
+
+    Attributes:
+        nodes: in its place.
+        guards: at the end of its graph, the first node's last.
+        functions: model-local functions that ``nodes`` call.
+    """
+
+    nodes: Sequence[onnx.NodeProto]
+    guards: Sequence[onnx.NodeProto] = ()
+    functions: Sequence[onnx.FunctionProto] = ()
+
+
+class Target(Protocol):
+    """One kind of thing to turn nodes into."""
+
+    def takes(self, record: NodeRecord) -> bool:
+        """Whether the target has something else for a node than what it is."""
+
+    def is_torn(self, record: NodeRecord) -> bool:
+        """Whether one body of the node's function cannot serve all its calls."""
+
+    def least_opset(self, record: NodeRecord) -> int:
+        """The oldest opset of the ONNX domain in which the replacement can be written."""
+
+    def replace(self, record: NodeRecord, names: Names) -> Replacement:
+        """What stands in the node's place."""
+
+
+def renamed(record: NodeRecord, op_type: str, domain: str) -> onnx.NodeProto:
+    """What the node of ``record`` has besides inputs, outputs and attributes, on a node of another operator."""
+    node = onnx.NodeProto()
+    node.CopyFrom(record.node)
+    for field in ("input", "output", "attribute", "domain"):
+        node.ClearField(field)
+    node.op_type = op_type
+    if domain:
+        node.domain = domain
+    return node
+
+
+def arguments(record: NodeRecord, names: Names) -> tuple[list[onnx.NodeProto], list[str]]:
+    """The values that the node of ``record`` reads, and Constants for those that it holds itself."""
+    constants, values = [], []
+    for argument, value in record.values.items():
+        if not value:
+            value = names.new(f"{record.output}_{argument}")
+            tensor = numpy_helper.from_array(record.constants[argument])
+            constants.append(helper.make_node("Constant", [], [value], value=tensor))
+        values.append(value)
+    return constants, values

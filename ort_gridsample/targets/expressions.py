@@ -1,0 +1,260 @@
+"""Write ONNX nodes as expressions: ``(g + 1) * scale`` becomes an Add and a Mul, and what is constant is computed here.
+
+An :class:`Expressions` holds the nodes of one lowering, a :class:`Tensor` is a value in it. An operation whose inputs
+are all constant is done in NumPy at once; one that was written before is not written twice; what nobody reads in the
+end is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import helper, numpy_helper
+
+from .. import spec
+from ..core._types import Array
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """A value: an input, the output of a node, or a constant that becomes a node when another node reads it.
+
+    Attributes:
+        owner: the expressions it belongs to.
+        type: its element type, a name in :data:`ort_gridsample.spec.TYPES`.
+        name: its name among the nodes; empty for a constant.
+        constant: its value, where it is known.
+    """
+
+    owner: Expressions
+    type: str
+    name: str
+    constant: Array | None = None
+
+    def __add__(self, other: Operand) -> Tensor:
+        return self.owner.op("Add", self, other)
+
+    def __sub__(self, other: Operand) -> Tensor:
+        return self.owner.op("Sub", self, other)
+
+    def __rsub__(self, other: Operand) -> Tensor:
+        return self.owner.op("Sub", other, self)
+
+    def __mul__(self, other: Operand) -> Tensor:
+        return self.owner.op("Mul", self, other)
+
+    def __truediv__(self, other: Operand) -> Tensor:
+        return self.owner.op("Div", self, other)
+
+    def equal(self, other: Operand) -> Tensor:
+        """Where the two are equal; not ``==``, which stays Python's own."""
+        return self.owner.op("Equal", self, other)
+
+    def between(self, low: Operand, high: Operand) -> Tensor:
+        """Where it lies between the two, or is one of them."""
+        return self.owner.op("And", self.reaches(low), self.owner.op("LessOrEqual", self, high))
+
+    def reaches(self, low: Operand) -> Tensor:
+        """Where it is at least the other."""
+        return self.owner.op("GreaterOrEqual", self, low)
+
+    def abs(self) -> Tensor:
+        """The absolute value."""
+        return self.owner.op("Abs", self)
+
+    def at_least(self, low: Operand) -> Tensor:
+        """The larger one of the two."""
+        return self.owner.op("Max", self, low)
+
+    def at_most(self, high: Operand) -> Tensor:
+        """The smaller one of the two."""
+        return self.owner.op("Min", self, high)
+
+    def cast(self, to: str) -> Tensor:
+        """The same values as type ``to``."""
+        return self if to == self.type else self.owner.op("Cast", self, type=to, to=data_type(to))
+
+
+Operand: TypeAlias = "Tensor | float | Array"
+Dim: TypeAlias = "int | Tensor"  #: a known length, or a one-element int64 tensor
+
+_COMPUTE: Mapping[str, Callable[..., Array]] = {
+    "Abs": np.abs,
+    "Add": np.add,
+    "And": np.logical_and,
+    "Cast": lambda x, to: x.astype(helper.tensor_dtype_to_np_dtype(to)),
+    "Concat": lambda *parts, axis: np.concatenate(parts, axis),
+    "Div": np.divide,
+    "Equal": np.equal,
+    "Expand": lambda x, shape: np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(shape))),
+    "Floor": np.floor,
+    "Gather": lambda x, at, axis: np.take(x, at, axis),
+    "GreaterOrEqual": np.greater_equal,
+    "LessOrEqual": np.less_equal,
+    "Max": np.maximum,
+    "Min": np.minimum,
+    "Mod": lambda x, y, fmod: np.fmod(x, y),
+    "Mul": np.multiply,
+    "Range": np.arange,
+    "Reshape": lambda x, shape, **_: x.reshape(shape),
+    "Round": np.rint,
+    "Sub": np.subtract,
+    "Transpose": lambda x, perm: x.transpose(perm),
+    "Unsqueeze": lambda x, axes: np.expand_dims(x, tuple(axes)),
+    "Where": np.where,
+}
+_BOOLEAN = ("And", "Equal", "GreaterOrEqual", "LessOrEqual")
+
+
+def data_type(type: str) -> int:
+    """ONNX's number for the element type of this name."""
+    return int(onnx.TensorProto.DataType.Value(spec.TYPES[type].onnx.upper()))
+
+
+class Expressions:
+    """The nodes of one lowering: every name among them begins with ``prefix`` and a slash.
+
+    Args:
+        prefix: the name of the node that is lowered.
+        opset: the version of the ONNX domain that the nodes are for, 13 or newer.
+    """
+
+    def __init__(self, prefix: str, opset: int) -> None:
+        self._prefix = prefix
+        self._opset = opset
+        self._nodes: list[onnx.NodeProto] = []
+        self._known: dict[object, list[str]] = {}
+
+    def input(self, name: str, type: str) -> Tensor:
+        """A value from outside."""
+        return Tensor(self, type, name)
+
+    def constant(self, value: npt.ArrayLike, type: str = "int64") -> Tensor:
+        """A value that is known."""
+        return Tensor(self, type, "", np.asarray(value, "object" if type == "str" else type))
+
+    def op(self, op_type: str, *inputs: Operand, type: str | None = None, **attributes: Any) -> Tensor:
+        """The output of this operation; Python numbers take the type of the tensor beside them."""
+        *_, beside = [operand for operand in inputs if isinstance(operand, Tensor)]
+        tensors = [x if isinstance(x, Tensor) else self.constant(x, beside.type) for x in inputs]
+        if type is None:
+            type = "bool" if op_type in _BOOLEAN else tensors[op_type == "Where"].type
+        values = [x.constant for x in tensors if x.constant is not None]
+        if len(values) == len(tensors) and op_type in _COMPUTE and type != "bfloat16":  # NumPy itself has none
+            with np.errstate(all="ignore"):
+                return self.constant(_COMPUTE[op_type](*values, **attributes), type)
+        return Tensor(self, type, self._node(op_type, tensors, 1, attributes)[0])
+
+    def split(self, x: Tensor, parts: int, size: int, axis: int) -> list[Tensor]:
+        """``x`` in so many parts, each ``size`` long on ``axis``."""
+        if parts == 1:
+            return [x]
+        if x.constant is not None:
+            return [self.constant(part, x.type) for part in np.split(x.constant, parts, axis)]
+        names = self._node("Split", [x, self.constant([size] * parts)], parts, {"axis": axis})
+        return [Tensor(self, x.type, name) for name in names]
+
+    def gather(self, x: Tensor, at: Tensor | npt.ArrayLike, axis: int = 0) -> Tensor:
+        """The slices of ``x`` at these indices along ``axis``."""
+        return self.op("Gather", x, at if isinstance(at, Tensor) else self.constant(at), type=x.type, axis=axis)
+
+    def where(self, condition: Tensor, x: Operand, y: Operand) -> Tensor:
+        """``x`` where the condition holds, elsewhere ``y``."""
+        return self.op("Where", condition, x, y)
+
+    def concat(self, parts: Sequence[Tensor], axis: int = 0) -> Tensor:
+        """The parts one after the other."""
+        return parts[0] if len(parts) == 1 else self.op("Concat", *parts, axis=axis)
+
+    def transpose(self, x: Tensor, perm: Sequence[int]) -> Tensor:
+        """``x`` with its axes in this order."""
+        return self.op("Transpose", x, perm=tuple(perm))
+
+    def unsqueeze(self, x: Tensor, axes: Sequence[int]) -> Tensor:
+        """``x`` with axes of length 1 at these places."""
+        return self.op("Unsqueeze", x, self.constant(axes), type=x.type)
+
+    def expand(self, x: Tensor, dims: Sequence[Dim]) -> Tensor:
+        """``x`` repeated to this shape."""
+        return self.op("Expand", x, self.shape(dims), type=x.type)
+
+    def reshape(self, x: Tensor, dims: Sequence[Dim]) -> Tensor:
+        """``x`` in this shape; one of several dims may be -1."""
+        known = [dim for dim in dims if isinstance(dim, int)]
+        if len(known) == len(dims) - 1 and prod(known) > 0:
+            dims = [dim if isinstance(dim, int) else -1 for dim in dims]  # needs no arithmetic
+        shape = self.shape(dims)
+        literal = shape.constant is not None and 0 not in shape.constant
+        # Without allowzero a 0 stands for "as in the input"; opset 13 has no way to say a 0 that is a 0.
+        allowzero = {} if literal or self._opset < 14 else {"allowzero": 1}
+        return self.op("Reshape", x, shape, type=x.type, **allowzero)
+
+    def shape(self, dims: Sequence[Dim]) -> Tensor:
+        """A shape as a tensor."""
+        return self.concat([self.length(dim) for dim in dims])
+
+    def length(self, dim: Dim) -> Tensor:
+        """One length as a tensor of one element."""
+        return self.constant([dim]) if isinstance(dim, int) else dim
+
+    def product(self, dims: Sequence[Dim]) -> Dim:
+        """The product of some lengths."""
+        known = prod(dim for dim in dims if isinstance(dim, int))
+        unknown = [dim for dim in dims if not isinstance(dim, int)]
+        if not unknown or known == 0:
+            return known
+        total = unknown[0]
+        for dim in unknown[1:]:
+            total = total * dim
+        return total if known == 1 else total * known
+
+    def dims(self, x: Tensor, shape: Sequence[int | str | None]) -> list[Dim]:
+        """The lengths of the axes of ``x``, taken from ``shape`` where that knows them."""
+        found: list[Dim] = []
+        for axis, dim in enumerate(shape):
+            if isinstance(dim, int):
+                found.append(dim)
+            else:
+                found.append(self.gather(self.op("Shape", x, type="int64"), [axis]))
+        return found
+
+    def finish(self, result: Tensor, name: str) -> list[onnx.NodeProto]:
+        """The nodes that ``result`` needs, in order; its name becomes ``name``."""
+        (last,) = self._names([result])
+        needed, nodes = {last}, []
+        for node in reversed(self._nodes):
+            if needed.intersection(node.output):
+                needed.update(node.input)
+                nodes.append(node)
+        for node in nodes:
+            for names in (node.input, node.output):
+                names[:] = [name if each == last else each for each in names]
+        return nodes[::-1]
+
+    def _node(self, op_type: str, inputs: list[Tensor], outputs: int, attributes: dict[str, Any]) -> list[str]:
+        names = self._names(inputs)
+        return self._once((op_type, *names, *attributes.items()), op_type, names, outputs, attributes)
+
+    def _once(
+        self, key: object, op_type: str, inputs: list[str], outputs: int, attributes: dict[str, Any]
+    ) -> list[str]:
+        if key not in self._known:
+            name = f"{self._prefix}/{op_type}_{len(self._nodes)}"
+            found = [name] if outputs == 1 else [f"{name}_{i}" for i in range(outputs)]
+            self._nodes.append(helper.make_node(op_type, inputs, found, name, **attributes))
+            self._known[key] = found
+        return self._known[key]
+
+    def _names(self, tensors: list[Tensor]) -> list[str]:
+        return [x.name if x.constant is None else self._written(x.constant, x.type) for x in tensors]
+
+    def _written(self, value: Array, type: str) -> str:
+        """The name of the node that holds this constant."""
+        tensor = numpy_helper.from_array(np.array(value, order="C"), "value")
+        return self._once(tensor.SerializeToString(), "Constant", [], 1, {"value": tensor})[0]

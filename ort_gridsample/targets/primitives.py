@@ -1,0 +1,515 @@
+"""Lower GridSample and AffineGrid to basic standard operators, which every ONNX runtime has.
+
+A lowered GridSample: X becomes rows, one a pixel, of all its channels; each tap becomes a row number and a weight; Y is
+the weighted sum of the gathered rows. A row of zeros behind the last pixel stands for all that lies outside X, so that
+nothing is read there, not even an infinity to multiply by 0. The coordinates of all axes are computed together, as one
+tensor (axes, taps, N·P) over P output positions, innermost axis first as in the grid. Rank, mode and padding are data.
+
+The arithmetic is the core's, in the core's order: see :mod:`ort_gridsample.core`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from .. import checks, spec
+from ..core._types import Array
+from ..errors import GridSampleError
+from .expressions import Dim, Expressions, Tensor
+
+#: The oldest opset that the nodes are for: from it on, axes and sizes are inputs and not attributes.
+FIRST_OPSET = 13
+
+#: Every operator that a lowered node may consist of.
+OPERATORS = frozenset(
+    (
+        "Abs",
+        "Add",
+        "And",
+        "Cast",
+        "Clip",
+        "Concat",
+        "Constant",
+        "Div",
+        "Equal",
+        "Expand",
+        "Floor",
+        "Gather",
+        "GreaterOrEqual",
+        "LessOrEqual",
+        "Max",
+        "Min",
+        "Mod",
+        "Mul",
+        "Range",
+        "ReduceSum",
+        "Reshape",
+        "Round",
+        "Shape",
+        "Split",
+        "Sub",
+        "Transpose",
+        "Unsqueeze",
+        "Where",
+    )
+)
+
+#: At most so many gathers: taps of the outer axes are gathered one by one, those of the remaining axes together.
+#: One by one takes the least memory and time, together the fewest nodes.
+MAX_GATHERS = 16
+
+#: Up to so many channels, what was gathered is turned around before it is weighed: operators on tensors whose last axis
+#: is short are slow, in ONNX Runtime by a factor of 2 for 3 channels.
+FEW_CHANNELS = 8
+
+Shape = tuple[int | str | None, ...]
+
+
+@dataclass(frozen=True)
+class Value:
+    """What is known of a value in a model.
+
+    Attributes:
+        name: its name.
+        type: its element type, a name in :data:`ort_gridsample.spec.TYPES`.
+        shape: of each axis the length, or anything but an int where it is not known; None where not even the rank is.
+        constant: the value itself, where it is constant.
+    """
+
+    name: str
+    type: str
+    shape: Shape | None
+    constant: Array | None = None
+
+
+def lower_grid_sample(
+    name: str, X: Value, grid: Value, Y: str, *, mode: str, padding_mode: str, align_corners: bool, opset: int
+) -> list[onnx.NodeProto]:
+    """Nodes that compute GridSample with none but :data:`OPERATORS`.
+
+    Args:
+        name: the node's name; the names of all nodes and of the values between them begin with it and a slash.
+        X: (N, C, D1, …, Dr), r ≥ 1. What is known of its shape is folded; ``X.constant`` is not looked at.
+        grid: (N, D1_out, …, Dr_out, r). A constant one becomes constant indices and weights.
+        Y: the name of the output.
+        mode: the attribute, or its synonym.
+        padding_mode: the attribute.
+        align_corners: the attribute.
+        opset: the version of the ONNX domain that the nodes are for, 13 or newer.
+
+    Raises:
+        GridSampleError: the operator is not defined for these, the rank is not known, or the opset is too old.
+
+    Source: ONNX GridSample-22.
+    """
+    mode = spec.mode_of(mode)
+    _check_opset(name, opset)
+    X_shape, grid_shape = _check_grid_sample(name, X, grid, mode, padding_mode)
+    padding = PADDING[padding_mode]
+    e = Expressions(name, opset)
+    image, coordinates = e.input(X.name, X.type), _input(e, grid)
+    if X.type == "bfloat16":
+        image = image.cast("float32")  # few runtimes can do more with it
+    n, c, *lengths = e.dims(image, X_shape)
+    _, *out, _ = e.dims(coordinates, grid_shape)
+    zero = e.constant([[""]] if X.type == "str" else [[0]], image.type)
+    if 0 in (n, c, *out, *lengths):  # no output, or no pixel but zeros
+        empty = e.expand(e.reshape(zero, [1] * len(X_shape)), [n, c, *out])
+        return e.finish(empty.cast(X.type), Y)
+
+    pixels = e.product(lengths)
+    # Never more than three axes: not every runtime has kernels for more.
+    rows = e.transpose(e.reshape(image, [n, c, pixels]), (0, 2, 1))
+    rows = e.reshape(rows, [e.product([n, pixels]), c])
+    if padding.zero_outside:
+        rows = e.concat([rows, e.expand(zero, [1, c]) if c != 1 else zero])
+    g = e.transpose(e.reshape(coordinates, [1, e.product([n, *out]), len(out)]), (2, 0, 1))
+    axes = _Axes(e, n, lengths, out, bool(align_corners), "float64" if grid.type == "float64" else "float32")
+    few = isinstance(c, int) and c <= FEW_CHANNELS
+    taps = _taps(axes, g, MODES[mode], padding, spec.TYPES[X.type].compute, few)
+    how = _copy if mode == "nearest" else _integer if X.type.lstrip("u").startswith("int") else _floating
+    total = how(e, rows, taps).cast(X.type)
+    if few:
+        total = e.transpose(e.reshape(total, [c, n, e.product(out)]), (1, 0, 2)) if n != 1 else total
+    else:
+        total = e.transpose(e.reshape(total, [n, e.product(out), c]), (0, 2, 1))
+    return e.finish(e.reshape(total, [n, c, *out]), Y)
+
+
+def lower_affine_grid(
+    name: str, theta: Value, size: Value, grid: str, *, align_corners: bool, opset: int
+) -> list[onnx.NodeProto]:
+    """Nodes that compute AffineGrid with none but :data:`OPERATORS`.
+
+    Args:
+        name: the node's name; the names of all nodes and of the values between them begin with it and a slash.
+        theta: (N, r, r + 1).
+        size: (r + 2,), int64. A constant one becomes constant positions of the output's pixels.
+        grid: the name of the output.
+        align_corners: the attribute.
+        opset: the version of the ONNX domain that the nodes are for, 13 or newer.
+
+    Raises:
+        GridSampleError: the operator is not defined for these, the rank is not known, or the opset is too old.
+
+    Source: ONNX AffineGrid-20. On an axis of one pixel with ``align_corners`` the position is 0, as in PyTorch.
+    """
+    _check_opset(name, opset)
+    r = _check_affine_grid(name, theta, size)
+    e = Expressions(name, opset)
+    # (N, r, 1, …, 1) each: what multiplies the innermost axis first, the shift last.
+    columns = e.split(e.unsqueeze(_input(e, theta), range(2, r + 1)), r + 1, 1, axis=r + 1)
+    *factors, total = columns
+    sizes = e.input(size.name, size.type) if size.constant is None else e.constant(size.constant)
+    for axis in range(r):
+        length = e.gather(sizes, 2 + axis)
+        last = length - 1
+        # From 1 - length to length - 1 in steps of 2: exact until the one division.
+        steps = e.op("Range", 1 - length, length, 2).cast(total.type)
+        position = steps / (last.at_least(1) if align_corners else length).cast(total.type)
+        total = total + e.unsqueeze(position, range(1, r - axis)) * factors[r - 1 - axis]
+    return e.finish(e.transpose(total.cast(theta.type), [0, *range(2, r + 2), 1]), grid)
+
+
+def as_function(
+    nodes: Sequence[onnx.NodeProto], inputs: Sequence[str], output: str, *, domain: str, name: str, opset: int
+) -> onnx.FunctionProto:
+    """The nodes of one lowering as a model-local function.
+
+    Lowerings with the same arguments are the same function, ``name`` included: choose one for all of them.
+
+    Args:
+        nodes: what :func:`lower_grid_sample` or :func:`lower_affine_grid` returned.
+        inputs: the names that X and grid, or theta and size, had there.
+        output: the name that Y, or grid, had there.
+        domain: the function's domain.
+        name: the function's name.
+        opset: the version of the ONNX domain that the nodes are for.
+    """
+    return helper.make_function(domain, name, list(inputs), [output], list(nodes), [helper.make_opsetid("", opset)])
+
+
+@dataclass(frozen=True)
+class _Axes:
+    """The spatial axes of X, all in one: a tensor of theirs has them first, innermost first.
+
+    Attributes:
+        e: where the nodes go.
+        n: the batch.
+        lengths: D1, …, Dr.
+        out: D1_out, …, Dr_out.
+        align_corners: the operator's attribute.
+        type: the type of the coordinates.
+    """
+
+    e: Expressions
+    n: Dim
+    lengths: list[Dim]
+    out: list[Dim]
+    align_corners: bool
+    type: str
+
+    def each(self, dims: Sequence[Dim]) -> Tensor:
+        """One number an axis, given outermost first, as a tensor (axes, 1, 1)."""
+        return self.e.unsqueeze(self.e.shape(dims[::-1]), (1, 2))
+
+    @property
+    def length(self) -> Tensor:
+        """The lengths as coordinates."""
+        return self.each(self.lengths).cast(self.type)
+
+    @property
+    def last(self) -> Tensor:
+        """The coordinates of the last pixels."""
+        return self.length - 1
+
+    @property
+    def outside(self) -> Tensor:
+        """The row of zeros: it comes after those of all pixels of the batch."""
+        return self.e.length(self.e.product([self.n, *self.lengths]))
+
+
+def _denormalize(axes: _Axes, g: Tensor) -> Tensor:
+    g = axes.e.where(g.equal(g), g, -1)  # NaN counts as -1
+    # To halve is exact, so it may be done to the lengths instead: that leaves the core's result as it is.
+    if not axes.align_corners:
+        return (g + 1) * (axes.length * 0.5) - 0.5
+    x = (g + 1) * (axes.last * 0.5)
+    if all(isinstance(length, int) and length > 1 for length in axes.lengths):
+        return x
+    return axes.e.where(g.abs().equal(inf), g, x)  # infinity times a span of 0 is no coordinate
+
+
+def _same(axes: _Axes, x: Tensor) -> Tensor:
+    return x
+
+
+def _clip(axes: _Axes, x: Tensor) -> Tensor:
+    return x.at_least(0).at_most(axes.last)
+
+
+def _beyond_every_tap(axes: _Axes, x: Tensor) -> Tensor:
+    return x.at_least(-4).at_most(axes.last + 4)
+
+
+def _infinity_at_edge(axes: _Axes, x: Tensor) -> Tensor:
+    return axes.e.where(x.abs().equal(inf), _clip(axes, x), x)
+
+
+def _reflect(axes: _Axes, x: Tensor) -> Tensor:
+    low = 0.0 if axes.align_corners else -0.5
+    high = axes.last if axes.align_corners else axes.last + 0.5
+    span = axes.last if axes.align_corners else axes.length
+    # A span of 0 needs some period; the clip at the end makes it pixel 0.
+    distance = axes.e.op("Mod", x, (span * 2).at_least(1), fmod=1)
+    distance = (distance - low if low else distance).abs()
+    reflected = (span - (span - distance).abs()).abs()
+    reflected = reflected + low if low else reflected
+    return _clip(axes, axes.e.where(x.between(low, high), x, reflected))
+
+
+@dataclass(frozen=True)
+class Padding:
+    """A padding mode.
+
+    Attributes:
+        coordinate: what becomes of a coordinate where the mode pads those (nearest, linear): finite afterwards.
+        bound: makes a coordinate finite, without changing what the mode answers for it, where taps are padded (cubic).
+        tap: what becomes of a tap's position there.
+        zero_outside: whether a tap that is still outside counts as 0.
+    """
+
+    coordinate: Callable[[_Axes, Tensor], Tensor]
+    bound: Callable[[_Axes, Tensor], Tensor]
+    tap: Callable[[_Axes, Tensor], Tensor]
+    zero_outside: bool = False
+
+
+PADDING: Mapping[str, Padding] = {
+    "zeros": Padding(_beyond_every_tap, _beyond_every_tap, _same, zero_outside=True),
+    "border": Padding(_clip, _beyond_every_tap, _clip),
+    "reflection": Padding(lambda axes, x: _reflect(axes, _infinity_at_edge(axes, x)), _infinity_at_edge, _reflect),
+}
+
+
+def _linear(e: Expressions, t: Tensor) -> Tensor:
+    """1 - t and t, for ``t`` (axes, 1, N·P)."""
+    return (t - _column([1, 0])).abs()
+
+
+def _cubic(e: Expressions, t: Tensor) -> Tensor:
+    """Keys' kernel at the distances 1 + t, t, 1 - t and 2 - t: one polynomial for the outer taps, one for the inner."""
+    a = spec.CUBIC_A
+    far, near = (1, -5, 8, a, -4 * a), (a + 2, -a - 3, 0, 1, 1)
+    c3, c2, c1, scale, c0 = (_column(column) for column in zip(far, near, near, far, strict=True))
+    d = (t - _column([-1, 0, 1, 2])).abs()
+    return ((d * c3 + c2) * d + c1) * d * scale + c0
+
+
+def _column(values: Sequence[float]) -> Array:
+    """One number a tap, to go with tensors (axes, taps, N·P)."""
+    return np.reshape(values, (-1, 1))
+
+
+@dataclass(frozen=True)
+class Mode:
+    """An interpolation mode, for one axis.
+
+    Attributes:
+        base: the operator that gives the pixel from which the taps are counted.
+        offsets: the taps, in pixels from the base.
+        weights: from the distance to the base to the taps' weights; None where there is nothing to weigh.
+        pads_taps: whether padding acts on each tap instead of on the coordinate.
+    """
+
+    base: str
+    offsets: tuple[int, ...]
+    weights: Callable[[Expressions, Tensor], Tensor] | None
+    pads_taps: bool
+
+
+MODES: Mapping[str, Mode] = {
+    "nearest": Mode("Round", (0,), None, pads_taps=False),  # half to even
+    "linear": Mode("Floor", (0, 1), _linear, pads_taps=False),
+    "cubic": Mode("Floor", (-1, 0, 1, 2), _cubic, pads_taps=True),
+}
+
+
+@dataclass(frozen=True)
+class _Taps:
+    """The taps of all axes combined, in groups of ``together`` for one gather each.
+
+    Attributes:
+        index: of each group the rows to read, (together, N·P).
+        weight: of each group the weights, (together, N·P, 1), or (together, 1, N·P) for few channels.
+        together: the number of taps in a group.
+        few: whether X has few channels.
+    """
+
+    index: list[Tensor]
+    weight: list[Tensor]
+    together: int
+    few: bool
+
+    def values(self, e: Expressions, rows: Tensor, index: Tensor) -> Tensor:
+        """The rows at these indices: (together, N·P, C), or (together, C, N·P) for few channels."""
+        if rows.type == "str":  # of a row of strings, ONNX Runtime 1.31 gathers only the first
+            found = e.transpose(e.gather(e.transpose(rows, (1, 0)), index, axis=1), (1, 2, 0))
+        else:
+            found = e.gather(rows, index)
+        return e.transpose(found, (0, 2, 1)) if self.few else found
+
+
+def _taps(axes: _Axes, g: Tensor, mode: Mode, padding: Padding, compute: str | None, few: bool) -> _Taps:
+    """The taps of the normalized coordinates ``g`` (axes, 1, N·P), with weights of type ``compute``."""
+    e, r, t = axes.e, len(axes.lengths), len(mode.offsets)
+    x = (padding.bound if mode.pads_taps else padding.coordinate)(axes, _denormalize(axes, g.cast(axes.type)))
+    base = e.op(mode.base, x)
+    position = base + _column(mode.offsets) if t > 1 else base
+    if mode.pads_taps:
+        position = padding.tap(axes, position)
+    elif t > 1 and not padding.zero_outside:
+        position = position.at_most(axes.last)  # the coordinate is inside, the pixel after it need not be
+
+    index = position.cast("int64")
+    if r > 1:
+        index = index * axes.each([e.product(axes.lengths[i + 1 :]) for i in range(r)])
+    if padding.zero_outside:
+        index = e.where(position.between(0, axes.last), index, axes.outside)
+    *inner, outer = e.split(index, r, 1, axis=0)
+    if axes.n != 1:
+        start = e.op("Range", 0, e.gather(e.length(axes.n), 0), 1) * e.length(e.product(axes.lengths))
+        outer = e.reshape(outer, [t, axes.n, e.product(axes.out)]) + e.unsqueeze(start, [1])
+    index = _combined(e, t, inner, outer, Tensor.__add__, [-1])
+    if padding.zero_outside and (r > 1 or axes.n != 1):
+        index = index.at_most(axes.outside)  # outside on any axis is outside
+    if index.constant is not None and index.constant.max() < 2**31:
+        index = index.cast("int32")  # half the size in the model
+    groups = max(t**i for i in range(r + 1) if t**i <= MAX_GATHERS)
+    together = t**r // groups
+    indices = e.split(index, groups, together, axis=0)
+    if mode.weights is None or compute is None:
+        return _Taps(indices, [], together, few)
+
+    *inner, outer = e.split(mode.weights(e, (x - base).cast(compute)), r, 1, axis=0)
+    weight = _combined(e, t, inner, outer, Tensor.__mul__, [1, -1] if few else [-1, 1])
+    return _Taps(indices, e.split(weight, groups, together, axis=0), together, few)
+
+
+def _combined(
+    e: Expressions,
+    taps: int,
+    inner: Sequence[Tensor],
+    outer: Tensor,
+    combine: Callable[[Tensor, Tensor], Tensor],
+    positions: list[int],
+) -> Tensor:
+    """Every combination of the axes' taps, (taps**axes, *positions), from each axis' own (1, taps, N·P)."""
+    count = taps
+    for along in reversed(inner):
+        outer = combine(e.reshape(outer, [count, 1, -1]), along)
+        count *= taps
+    return e.reshape(outer, [count, *positions])
+
+
+def _copy(e: Expressions, rows: Tensor, taps: _Taps) -> Tensor:
+    """Nearest: the one tap's values."""
+    return taps.values(e, rows, taps.index[0])
+
+
+def _floating(e: Expressions, rows: Tensor, taps: _Taps) -> Tensor:
+    """The weighted sum of the rows; bool counts as 0 and 1."""
+    rows = rows.cast(taps.weight[0].type)
+    return _weighted_sum(e, [taps.values(e, rows, index) for index in taps.index], taps)
+
+
+def _integer(e: Expressions, rows: Tensor, taps: _Taps) -> Tensor:
+    """The first tap plus the weighted differences from it, truncated toward zero and saturated.
+
+    Weights add up to 1, so where all taps are equal this is exact.
+    """
+    compute, limits = taps.weight[0].type, np.iinfo(rows.type)
+    converted = rows.cast(compute)
+    values = [taps.values(e, converted, index) for index in taps.index]
+    origin = values[0] if taps.together == 1 else e.gather(values[0], [0])
+    difference = _weighted_sum(e, [value - origin for value in values], taps)
+    total = difference + origin
+    # The largest number of type ``compute`` that the cast can take.
+    high = float(limits.max) if int(float(limits.max)) <= limits.max else float(np.nextafter(float(limits.max), 0))
+    result = e.op("Clip", total, float(limits.min), high).cast(rows.type)
+    if high == limits.max:
+        return result
+    # 64 bits do not fit into float64: the largest integer, and the first tap itself, come from beside the cast.
+    first = taps.index[0] if taps.together == 1 else e.gather(taps.index[0], [0])
+    # uint64 as the int64 of the same bits: ONNX Runtime has no Where for it.
+    largest, exact = e.constant(limits.max, rows.type).cast("int64"), taps.values(e, rows, first).cast("int64")
+    result = e.where(total.reaches(float(limits.max)), largest, result.cast("int64"))
+    return e.where(difference.equal(0), exact, result)
+
+
+def _weighted_sum(e: Expressions, values: Sequence[Tensor], taps: _Taps) -> Tensor:
+    terms = [value * weight for value, weight in zip(values, taps.weight, strict=True)]
+    if taps.together > 1:
+        terms = [e.op("ReduceSum", term, e.constant([0]), keepdims=1) for term in terms]
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total
+
+
+def _input(e: Expressions, value: Value) -> Tensor:
+    """A floating-point value in the type that its coordinates are computed in."""
+    compute = spec.TYPES[value.type].compute or value.type
+    if value.constant is not None:
+        return e.constant(value.constant.astype(compute), compute)
+    return e.input(value.name, value.type).cast(compute)
+
+
+def _check_opset(name: str, opset: int) -> None:
+    if opset < FIRST_OPSET:
+        raise GridSampleError(name, "opset", str(opset), f"{FIRST_OPSET} or newer to be lowered to primitives")
+
+
+def _check_grid_sample(name: str, X: Value, grid: Value, mode: str, padding_mode: str) -> tuple[Shape, Shape]:
+    """The shapes, as far as they are known from each other, checked as far as they are known."""
+    allowed = [t.name for t in spec.TYPES.values() if not t.name.startswith("complex")]
+    _check_type(name, "X", X, allowed)
+    _check_type(name, "grid", grid, spec.FLOATS)
+    checks.mode_and_padding(name, mode, padding_mode, X.type)
+    known = grid.shape if grid.constant is None else grid.constant.shape
+    if X.shape is None and known is None:
+        raise GridSampleError(name, "X", "of unknown rank", "a known rank to be lowered to primitives")
+    X_shape = X.shape if X.shape is not None else (None,) * len(known or ())
+    grid_shape = known if known is not None else (None,) * len(X_shape)
+    n = next((dim for dim in (*X_shape[:1], *grid_shape[:1]) if isinstance(dim, int)), None)
+    checks.grid_sample_shapes(name, X_shape, grid_shape, padding_mode)
+    return (n, *X_shape[1:]), grid_shape
+
+
+def _check_affine_grid(name: str, theta: Value, size: Value) -> int:
+    """The number of spatial axes, from whichever shape knows it."""
+    _check_type(name, "theta", theta, spec.FLOATS)
+    _check_type(name, "size", size, ("int64",))
+    theta_shape = theta.shape if theta.constant is None else theta.constant.shape
+    size_shape = size.shape if size.constant is None else size.constant.shape
+    known = []
+    if theta_shape is not None and len(theta_shape) == 3:
+        known += [theta_shape[1], theta_shape[2] - 1 if isinstance(theta_shape[2], int) else None]
+    if size_shape is not None and len(size_shape) == 1:
+        known.append(size_shape[0] - 2 if isinstance(size_shape[0], int) else None)
+    ranks = {r for r in known if isinstance(r, int)}
+    if len(ranks) != 1 or not ranks <= {2, 3}:
+        found = f"of shape {theta_shape} for a size of shape {size_shape}"
+        raise GridSampleError(name, "theta", found, "(N, 2, 3) for a size (4,), or (N, 3, 4) for a size (5,)")
+    return ranks.pop()
+
+
+def _check_type(name: str, argument: str, value: Value, allowed: Sequence[str]) -> None:
+    if value.type not in allowed:
+        raise GridSampleError(name, argument, f"of type {value.type}", f"one of {', '.join(allowed)}")

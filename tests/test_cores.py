@@ -1,0 +1,329 @@
+"""What is particular to the cores: they agree, are chosen as documented, and keep within memory and bounds."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import ort_gridsample as ogs
+from ort_gridsample import spec
+from ort_gridsample.core import choice, numpy_core, threads
+from ort_gridsample.core.plan import plan_for
+
+pytest.importorskip("numba", reason="these tests hold the compiled core against the NumPy core: both are needed")
+from ort_gridsample.core import jit_core, kernels
+
+ROOT = Path(ogs.__file__).parents[1]
+NUMERIC = [name for name in spec.TYPES if name != "str"]
+SHAPES = {1: (7,), 2: (5, 6), 3: (3, 1, 4), 4: (2, 3, 1, 2)}
+STRANGE = np.array([1e10, -1e10, 1e30, -1e30, np.nan, np.inf, -np.inf, 1, -1, 0])
+
+
+@pytest.fixture(autouse=True)
+def _default_core():
+    yield
+    ogs.set_core(None)
+
+
+def dtype_of(name: str) -> np.dtype:
+    return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
+
+
+def image(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    dtype = dtype_of(name)
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+    if dtype.kind == "b":
+        return rng.random(shape) < 0.5
+    values = rng.normal(size=shape)
+    if dtype.kind == "c":
+        values = values + 1j * rng.normal(size=shape)
+    values = values.astype(dtype)
+    values.flat[0] = np.nan
+    values.flat[-1] = np.inf
+    return values
+
+
+def positions(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    grid = rng.uniform(-2.5, 2.5, shape)
+    return np.where(rng.random(shape) < 0.1, rng.choice(STRANGE, shape), grid)
+
+
+def tolerance(dtype: np.dtype) -> float:
+    """Of floats: the order of a sum changes its last bits, and half a type's precision may make that one step."""
+    if dtype.itemsize == 2:
+        return 2 * float(ml_dtypes.finfo(dtype).eps)
+    return 1e-12 if np.finfo(dtype).dtype == np.float64 else 1e-5
+
+
+def assert_same(a: np.ndarray, b: np.ndarray) -> None:
+    if a.dtype.kind in "iu":  # truncation may make the last bit of a sum a whole
+        distance = np.abs(a.astype(object) - b.astype(object))
+        assert (distance <= max(1, np.iinfo(a.dtype).max >> 48)).all()
+    else:
+        close = tolerance(a.dtype)
+        wide = np.complex128 if a.dtype.kind == "c" else np.float64
+        np.testing.assert_allclose(a.astype(wide), b.astype(wide), rtol=close, atol=close)
+
+
+@pytest.mark.parametrize("mode", spec.MODES)
+@pytest.mark.parametrize("name", NUMERIC)
+def test_jit_equals_numpy(name, mode):
+    rng = np.random.default_rng(7)
+    # The grid's type chooses the kernel of the coordinates: both are seen, at half the compilations.
+    grid_types = {"float32": FLOATS, "float64": ["float64"], "int8": ["float16"]}.get(name, ["float32"])
+    for rank, lengths in SHAPES.items():
+        for padding_mode in spec.PADDING_MODES:
+            for align_corners in (False, True):
+                for grid_type in grid_types:
+                    X = image(name, (2, 5, *lengths), rng)
+                    with np.errstate(over="ignore"):
+                        grid = positions((2, *(3,) * rank, rank), rng).astype(dtype_of(grid_type))
+                    answers = []
+                    for core in ("numpy", "jit"):
+                        ogs.set_core(core)
+                        answers.append(ogs.grid_sample(X, grid, mode, padding_mode, align_corners))
+                    a, b = answers
+                    assert a.dtype == b.dtype == X.dtype
+                    if mode == "nearest":
+                        np.testing.assert_array_equal(a.view(np.uint8), b.view(np.uint8))
+                    elif name == "bool":
+                        sums = ogs.grid_sample(X.astype(np.float64), grid, mode, padding_mode, align_corners)
+                        clear = np.abs(sums) > 1e-5  # a sum of 0 may be a rounding error beside it
+                        np.testing.assert_array_equal(a[clear], b[clear])
+                    else:
+                        assert_same(a, b)
+
+
+FLOATS = list(spec.FLOATS)
+
+
+@pytest.mark.parametrize("core", ["numpy", "jit"])
+def test_layouts_are_one_kernel(core):
+    """Read-only, strided and misaligned arrays give what plain ones give, and compile nothing new."""
+    rng = np.random.default_rng(3)
+    X, grid = rng.random((2, 3, 6, 6), np.float32), rng.uniform(-1.2, 1.2, (2, 4, 5, 2)).astype(np.float32)
+    ogs.set_core(core)
+    expected = ogs.grid_sample(X, grid)
+    compiled = len(kernels.weighted.signatures)
+    locked_X, locked_grid = X.copy(), grid.copy()
+    locked_X.flags.writeable = locked_grid.flags.writeable = False
+    raw = np.zeros(X.nbytes + 1, np.uint8)
+    crooked = raw[1:].view(np.float32).reshape(X.shape)
+    crooked[...] = X
+    for x, g in (
+        (locked_X, locked_grid),
+        (crooked, grid),
+        (np.asfortranarray(X), np.asfortranarray(grid)),
+        (X.astype(">f4"), grid.astype(">f4")),
+    ):
+        np.testing.assert_array_equal(ogs.grid_sample(x, g), expected)
+    assert len(kernels.weighted.signatures) == compiled
+
+
+@pytest.mark.parametrize("core", ["numpy", "jit"])
+@pytest.mark.parametrize("mode", spec.MODES)
+def test_threads_and_blocks_change_nothing(core, mode):
+    rng = np.random.default_rng(5)
+    X = rng.random((2, 3, 40, 50), np.float32)
+    grid = rng.uniform(-1.1, 1.1, (2, 150, 170, 2)).astype(np.float32)
+    ogs.set_core(core)
+    one = ogs.grid_sample(X, grid, mode, "reflection", num_threads=1)
+    np.testing.assert_array_equal(ogs.grid_sample(X, grid, mode, "reflection", num_threads=3), one)
+    part = ogs.grid_sample(X, grid[:, 17:19], mode, "reflection", num_threads=1)
+    np.testing.assert_allclose(part, one[:, :, 17:19], rtol=1e-6)
+
+
+def test_float16_of_every_pattern_is_read_exactly():
+    X = np.arange(1 << 16, dtype=np.uint16).view(np.float16).reshape(1, 1, -1)
+    grid = ((2 * np.arange(1 << 16) + 1) / (1 << 16) - 1).reshape(1, -1, 1)
+    ogs.set_core("jit")
+    Y = ogs.grid_sample(X, grid, "linear", "border")
+    # A pixel's own weight is 1, its neighbour's 0: only infinity or NaN next to it leaves a trace.
+    finite = np.isfinite(X[0, 0])
+    kept = finite & np.roll(finite, -1)
+    np.testing.assert_array_equal(Y[0, 0][kept], X[0, 0][kept])
+    assert np.isnan(Y[0, 0][np.isnan(X[0, 0])]).all()
+
+
+def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run ``code`` in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        cwd=Path(sys.prefix),  # Python looks for modules in the working folder first
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_import_brings_neither_numba_nor_onnx_references():
+    code = """
+    import sys, json, ort_gridsample
+    ort_gridsample.get_core()
+    ort_gridsample.set_core("auto")
+    unwanted = ("numba", "onnx.reference", "onnx.backend")
+    print(json.dumps([name for name in sys.modules if name.startswith(unwanted)]))
+    """
+    assert json.loads(run(code).stdout) == []
+
+
+def test_choice():
+    assert ogs.get_core() == ("jit" if find_spec("numba") else "numpy")
+    ogs.set_core("numpy")
+    assert ogs.get_core() == "numpy"
+    assert choice.core() is numpy_core
+    ogs.set_core("jit")
+    assert choice.core() is jit_core
+    assert ogs.get_core() == "jit"
+    with pytest.raises(ValueError, match=r"'cuda'.*'auto', 'numpy', 'jit'"):
+        ogs.set_core("cuda")
+
+
+def test_choice_by_environment(monkeypatch):
+    monkeypatch.setenv(choice.ENVIRONMENT_VARIABLE, "numpy")
+    ogs.set_core(None)
+    assert ogs.get_core() == "numpy"
+    monkeypatch.setenv(choice.ENVIRONMENT_VARIABLE, "fast")
+    with pytest.raises(ValueError, match="ORT_GRIDSAMPLE_CORE is 'fast'"):
+        ogs.get_core()
+
+
+def test_without_numba(monkeypatch):
+    monkeypatch.setattr(choice.importlib.util, "find_spec", lambda name: None)
+    assert ogs.get_core() == "numpy"
+    assert choice.core() is numpy_core
+    with pytest.raises(ImportError, match=r"ort-gridsample\[jit\]"):
+        ogs.set_core("jit")
+
+
+def test_broken_numba_falls_back(tmp_path):
+    (tmp_path / "numba.py").write_text("raise SystemError('made for another NumPy')\n")
+    code = """
+    import numpy as np, ort_gridsample as ogs
+    for _ in range(2):
+        print(ogs.grid_sample(np.ones((1, 1, 2, 2)), np.zeros((1, 1, 1, 2))).item(), ogs.get_core())
+    """
+    done = run(code, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
+    assert done.stdout.split() == ["1.0", "numpy"] * 2
+    assert done.stderr.count("made for another NumPy") == 1
+    asked = run(code, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}", ORT_GRIDSAMPLE_CORE="jit")
+    assert "ImportError: the core 'jit' needs Numba" in asked.stderr
+
+
+@pytest.mark.parametrize("core", ["numpy", "jit"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])
+def test_memory_is_bounded(core, dtype):
+    """At most 64 MB beyond X, grid and Y, by the process' own peak."""
+    code = f"""
+    import resource, numpy as np, ort_gridsample as ogs
+    def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    X = np.ones((1, 3, 1500, 1500), "{dtype}")
+    grid = np.zeros((1, 3000, 2000, 2), np.float16)
+    ogs.grid_sample(X, grid[:, :1], "cubic", num_threads=2)
+    before = peak()
+    Y = ogs.grid_sample(X, grid, "cubic", num_threads=2)
+    print(peak() - before - Y.nbytes)
+    """
+    done = run(code, ORT_GRIDSAMPLE_CORE=core)
+    assert int(done.stdout) < 64 << 20, done.stderr
+
+
+def test_kernels_stay_inside(tmp_path):
+    """With every index checked, and coordinates from everywhere."""
+    code = """
+    import numpy as np, ort_gridsample as ogs
+    rng = np.random.default_rng(0)
+    for lengths in ((5, 7), (1, 1)):
+        X = rng.random((1, 5, *lengths), np.float32)
+        grid = rng.uniform(-3, 3, (1, 2000, 1, 2)).astype(np.float32)
+        grid.flat[::7] = rng.choice([1e10, -1e38, np.nan, np.inf, -np.inf], grid.flat[::7].shape)
+        for mode in ("nearest", "linear", "cubic"):
+            for padding_mode in ("zeros", "border", "reflection"):
+                for align_corners in (False, True):
+                    Y = ogs.grid_sample(X, grid, mode, padding_mode, align_corners)
+                    assert np.isfinite(Y).all()
+    print("inside")
+    """
+    done = run(code, ORT_GRIDSAMPLE_CORE="jit", NUMBA_BOUNDSCHECK="1", NUMBA_CACHE_DIR=str(tmp_path))
+    assert done.stdout == "inside\n", done.stderr
+
+
+LOADED = """
+import json, pathlib, numpy as np
+from ort_gridsample.core import choice, kernels
+choice.core().prepare(np.dtype("float32"), np.dtype("float32"), "nearest")
+stats = kernels.nearest.stats
+print(json.dumps([sum(stats.cache_hits.values()), sum(stats.cache_misses.values()), stats.cache_path]))
+"""
+
+
+def test_the_cache_works_where_the_package_is_read_only(tmp_path):
+    shutil.copytree(
+        ROOT / "ort_gridsample", tmp_path / "site" / "ort_gridsample", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    # A file where the folder would be: nobody, not even root, can write to it.
+    (tmp_path / "site" / "ort_gridsample" / "core" / "__pycache__").write_text("")
+    environment = {
+        "PYTHONPATH": str(tmp_path / "site"),
+        "XDG_CACHE_HOME": str(tmp_path / "home"),
+        "HOME": str(tmp_path / "home"),
+    }
+    environment |= {"ORT_GRIDSAMPLE_CORE": "jit", "NUMBA_CACHE_DIR": ""}
+    first, second = (json.loads(run(LOADED, **environment).stdout) for _ in range(2))
+    assert first[:2] == [0, 1]
+    assert second[:2] == [1, 0]
+    assert str(tmp_path / "home") in second[2]
+
+
+def test_a_long_compilation_is_explained(monkeypatch, caplog):
+    monkeypatch.setattr(jit_core, "PATIENCE", 0.0)
+    said = threading.Event()
+    caplog.handler.addFilter(lambda record: said.set() or True)
+    monkeypatch.setattr(jit_core, "grid_sample", lambda *arguments: said.wait(10) and time.sleep(0.05))
+    jit_core.prepare(np.dtype("uint8"), np.dtype("float32"), "linear")
+    assert "compiling linear for X of uint8" in caplog.text
+
+
+def test_plan_names_every_sum():
+    for name in NUMERIC:
+        assert plan_for(dtype_of(name), "nearest", "zeros", False).sum is None
+        assert plan_for(dtype_of(name), "cubic", "zeros", False).sum is not None
+
+
+class TestForEach:
+    def test_every_item_once(self):
+        done: list[int] = []
+        threads.for_each(done.append, range(100), 4)
+        assert sorted(done) == list(range(100))
+
+    @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+    def test_the_first_exception_stops_the_work(self, error):
+        done = []
+
+        def work(item: int) -> None:
+            if item == 3:
+                raise error(item)
+            done.append(item)
+
+        with pytest.raises(error):
+            threads.for_each(work, range(10**9), 2)
+
+    def test_nested_calls_do_not_wait_for_each_other(self):
+        done: list[int] = []
+        threads.for_each(lambda _: threads.for_each(done.append, range(5), 2), range(4), 2)
+        assert len(done) == 20

@@ -1,0 +1,341 @@
+"""Every dialect in, every target out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import astuple
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper, parser
+
+import ort_gridsample as ogs
+from cases import Attributes
+from models import grid_sample_model
+from ort_gridsample.cli import main
+from ort_gridsample.graphs import scopes
+from ort_gridsample.patch import targets
+from ort_gridsample.targets.primitives import OPERATORS
+from test_exported import MODELS as EXPORTED
+from test_exported import REFUSED, stored
+from test_patch import GRID, X
+from test_patch import MODELS as GRAPHS
+
+X3 = np.random.default_rng(2).standard_normal((2, 3, 4, 5, 6)).astype(np.float32)
+GRID3 = np.random.default_rng(3).uniform(-1.3, 1.3, (2, 3, 4, 5, 3)).astype(np.float32)
+
+CODES = {"interpolation_mode": 0, "padding_mode": 1, "align_corners": 1}
+ARGUMENTS = Attributes("linear", "border", True)
+
+
+def one_node(
+    node: onnx.NodeProto, opsets: Mapping[str, int], *constants: onnx.TensorProto, axes: int = 2
+) -> onnx.ModelProto:
+    tensor = helper.make_tensor_value_info
+    dims = [f"d{i}" for i in range(axes)]
+    inputs = [
+        tensor("X", TensorProto.FLOAT, ["N", "C", *dims]),
+        tensor("grid", TensorProto.FLOAT, ["N", *dims[::-1], axes]),
+    ]
+    outputs = [tensor("Y", TensorProto.FLOAT, ["N", "C", *dims[::-1]])]
+    graph = helper.make_graph([node], "g", inputs, outputs, constants)
+    imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+    return helper.make_model(graph, opset_imports=imports, ir_version=8)
+
+
+def sampler(op_type: str, domain: str, opset: int = 11, axes: int = 2, **attributes: object) -> onnx.ModelProto:
+    node = helper.make_node(op_type, ["X", "grid"], ["Y"], "warp", domain=domain, **attributes)
+    return one_node(node, {"": opset} | ({domain: 1} if domain else {}), axes=axes)
+
+
+def with_constants(op_type: str, domain: str, **attributes: object) -> onnx.ModelProto:
+    names = ["mode", "padding", "align"]
+    node = helper.make_node(op_type, ["X", "grid", *names], ["Y"], "warp", domain=domain, **attributes)
+    scalars = [np.array(0), np.array(1), np.array(True)]
+    constants = [numpy_helper.from_array(value, name) for value, name in zip(scalars, names, strict=True)]
+    return one_node(node, {"": 13, domain: 1}, *constants)
+
+
+#: As their exporters write them: mmcv at opset 11, its successor at 13, plugins with what TensorRT reads.
+DIALECTS = {
+    "com.microsoft": sampler(
+        "GridSample", "com.microsoft", 12, mode="bilinear", padding_mode="border", align_corners=1
+    ),
+    "mmcv": sampler("grid_sampler", "mmcv", **CODES),
+    "mmdeploy": sampler("grid_sampler", "mmdeploy", 13, **CODES),
+    "GridSampler": sampler("GridSampler", "", plugin_version="1", plugin_namespace="", **CODES),
+    "GridSampler of a domain": sampler("GridSampler", "custom.plugins", **CODES),
+    "GridSample3D": sampler("GridSample3D", "", 16, axes=3, **CODES),
+    "aten::grid_sampler": with_constants("grid_sampler", "aten"),
+    "aten::grid_sampler_2d": sampler("grid_sampler_2d", "aten", **CODES),
+    "aten::grid_sampler_3d": sampler("grid_sampler_3d", "aten", axes=3, **CODES),
+    "org.pytorch.aten::grid_sampler": with_constants("grid_sampler", "org.pytorch.aten"),
+    "ATen": with_constants("ATen", "org.pytorch.aten", operator="grid_sampler", overload_name=""),
+    "ATen with attributes": sampler("ATen", "aten", operator="grid_sampler_2d", **CODES),
+}
+
+
+def feeds_of(model: onnx.ModelProto) -> dict[str, np.ndarray]:
+    three = len(model.graph.input[0].type.tensor_type.shape.dim) == 5
+    return {"X": X3 if three else X, "grid": GRID3 if three else GRID}
+
+
+def plain(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+@pytest.mark.parametrize("target", ["ort_gridsample", "ai.onnx", "primitives"])
+def test_a_dialect_gives_the_standard_answer(name: str, target: str) -> None:
+    model = DIALECTS[name]
+    feeds = feeds_of(model)
+    expected = ogs.grid_sample(feeds["X"], feeds["grid"], *astuple(ARGUMENTS))
+    if target == "ort_gridsample":
+        np.testing.assert_array_equal(ogs.InferenceSession(model).run(None, feeds)[0], expected)
+    patched = ogs.patch_model(model, target=target)
+    onnx.checker.check_model(patched)
+    session = (
+        plain(patched)
+        if target != "ort_gridsample"
+        else onnxruntime.InferenceSession(patched.SerializeToString(), ogs.register())
+    )
+    np.testing.assert_allclose(session.run(None, feeds)[0], expected, rtol=1e-5, atol=1e-5)
+    (record,) = ogs.inspect_model(model)
+    assert (record.mode, record.padding_mode, record.align_corners) == ("linear", "border", 1)
+
+
+@pytest.mark.parametrize("size", ["input", "attribute"])
+@pytest.mark.parametrize("form", ["node", "ATen"])
+def test_affine_grid_generator(size: str, form: str) -> None:
+    theta = np.array([[[0.9, 0.1, 0.0], [-0.1, 0.9, 0.2]]] * 2, np.float32)
+    attributes: dict = {"size": [2, 3, 4, 5]} if size == "attribute" else {}
+    inputs = ["theta", "", "align"] if size == "attribute" else ["theta", "size", "align"]
+    if form == "ATen":
+        attributes |= {"operator": "affine_grid_generator", "overload_name": ""}
+    op_type = "ATen" if form == "ATen" else "affine_grid_generator"
+    node = helper.make_node(op_type, inputs, ["grid"], "make grid", domain="org.pytorch.aten", **attributes)
+    constants = [numpy_helper.from_array(np.array(True), "align")]
+    if size == "input":
+        constants.append(numpy_helper.from_array(np.array([2, 3, 4, 5]), "size"))
+    tensor = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [tensor("theta", TensorProto.FLOAT, [2, 2, 3])],
+        [tensor("grid", TensorProto.FLOAT, [2, 4, 5, 2])],
+        constants,
+    )
+    imports = [helper.make_opsetid("", 14), helper.make_opsetid("org.pytorch.aten", 1)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=8)
+    expected = ogs.affine_grid(theta, (2, 3, 4, 5), True)
+    np.testing.assert_array_equal(ogs.InferenceSession(model).run(None, {"theta": theta})[0], expected)
+    for target in ("ai.onnx", "primitives"):
+        answer = plain(ogs.patch_model(model, target=target)).run(None, {"theta": theta})[0]
+        np.testing.assert_allclose(answer, expected, atol=1e-6)
+
+
+UNREADABLE = {
+    "code": (
+        sampler("grid_sampler", "mmcv", **CODES | {"interpolation_mode": 3}),
+        "interpolation_mode is 3",
+    ),
+    "missing": (sampler("grid_sampler", "mmcv", interpolation_mode=0, padding_mode=0), "align_corners is missing"),
+    "unknown": (
+        sampler("grid_sampler", "mmcv", **CODES, order=2),
+        "attribute is 'order', expected",
+    ),
+    "type": (
+        sampler("grid_sampler", "mmcv", **CODES | {"padding_mode": "zeros"}),
+        "padding_mode is 'zeros'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("model", "sentence"), UNREADABLE.values(), ids=UNREADABLE)
+def test_what_cannot_be_read_is_reported(model: onnx.ModelProto, sentence: str) -> None:
+    with pytest.raises(ogs.GridSampleError, match=f"grid_sampler node 'warp': {sentence}"):
+        ogs.patch_model(model)
+
+
+def test_a_code_that_is_computed_is_reported() -> None:
+    model = with_constants("grid_sampler", "aten")
+    del model.graph.initializer[0]
+    model.graph.input.append(helper.make_tensor_value_info("mode", TensorProto.INT64, []))
+    with pytest.raises(ogs.GridSampleError, match="interpolation_mode is the input 'mode', expected a constant"):
+        ogs.patch_model(model)
+
+
+def normalized(model: onnx.ModelProto) -> onnx.ModelProto:
+    """``model`` with the attributes of its GridSamples and AffineGrids written out, in order."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for scope in scopes(copy):
+        for node in scope:
+            if node.op_type in ogs.spec.OPERATORS and node.domain == "":
+                there = {a.name: a for a in node.attribute}
+                version = ogs.spec.version_of(node.op_type, scope.opsets[""])
+                attributes = [
+                    there.get(name) or helper.make_attribute(name, attribute.default)
+                    for name, attribute in ogs.spec.OPERATORS[node.op_type][version].attributes.items()
+                ]
+                node.ClearField("domain")
+                copies = onnx.NodeProto(attribute=attributes)
+                del node.attribute[:]
+                node.attribute.extend(copies.attribute)
+    imports = sorted((entry.domain, entry.version) for entry in copy.opset_import)
+    del copy.opset_import[:]
+    copy.opset_import.extend(helper.make_opsetid(*entry) for entry in imports)
+    return copy
+
+
+ROUND = [target for target in targets() if target not in ("ai.onnx", "primitives")]
+STANDARD = {
+    **{name: parser.parse_model(text) for name, text in GRAPHS.items() if "function" not in name},
+    **{path.stem: onnx.load(path) for path in EXPORTED},
+    "half": grid_sample_model("float16", "float64", 2, [ARGUMENTS, Attributes("cubic", "zeros", False)]),
+}
+
+
+@pytest.mark.parametrize("name", STANDARD)
+@pytest.mark.parametrize("target", ROUND)
+def test_there_and_back_is_the_identity(name: str, target: str) -> None:
+    model = STANDARD[name]
+    there = ogs.patch_model(model, target=target)
+    back = ogs.patch_model(there, target="ai.onnx")
+    assert normalized(back) == normalized(model)
+
+
+def test_through_every_spelling_and_back() -> None:
+    model = STANDARD["two in a row"]
+    there = model
+    for target in ROUND:
+        there = ogs.patch_model(there, target=target)
+    assert normalized(ogs.patch_model(there, target="ai.onnx")) == normalized(model)
+
+
+@pytest.mark.parametrize("name", [*GRAPHS, *(path.stem for path in EXPORTED if path.stem not in REFUSED)])
+@pytest.mark.parametrize("functions", [False, True])
+def test_lowered_models_answer_as_native(name: str, functions: bool) -> None:
+    if name in GRAPHS:
+        model = parser.parse_model(GRAPHS[name])
+        feeds = {"X": X, "G": GRID, "c": np.array(True)}
+    else:
+        path = next(path for path in EXPORTED if path.stem == name)
+        model = onnx.load(path)
+        feeds = stored(path, "in.")
+    lowered = ogs.patch_model(model, target="primitives", functions=functions)
+    onnx.checker.check_model(lowered)
+    before = {(n.domain, n.op_type) for scope in scopes(model) for n in scope}
+    new = {(n.domain, n.op_type) for scope in scopes(lowered) for n in scope} - before
+    assert {op_type for domain, op_type in new if domain == ""} <= OPERATORS
+    assert {domain for domain, _ in new} <= ({"", "ort_gridsample.primitives"} if functions else {""})
+    assert not ogs.inspect_model(lowered)
+    for ours, native in zip(plain(lowered).run(None, feeds), plain(model).run(None, feeds), strict=True):
+        finite = native[np.isfinite(native)]
+        atol = 2e-5 * float(np.abs(finite).max()) if finite.size else 0
+        np.testing.assert_allclose(ours, native, rtol=1e-5, atol=atol)
+
+
+def test_nodes_lowered_alike_share_a_function() -> None:
+    model = grid_sample_model("float32", "float32", 2, [ARGUMENTS, ARGUMENTS, Attributes("nearest", "zeros", False)])
+    inlined = ogs.patch_model(model, target="primitives")
+    shared = ogs.patch_model(model, target="primitives", functions=True)
+    assert len(shared.functions) == 2
+    assert [n.name for n in shared.graph.node] == ["sample0", "sample1", "sample2"]
+    assert all(n.name.startswith(("sample0/", "sample1/", "sample2/")) for n in inlined.graph.node)
+    assert shared.ByteSize() < inlined.ByteSize()
+
+
+def test_a_grid_from_constants_is_folded() -> None:
+    model = parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 20]> g (float[1,3,4,4] X) => (float[1,3,2,2] Y) {
+            theta = Constant <value = float[1,2,3] {0.9, 0.1, 0.0, -0.1, 0.9, 0.2}> ()
+            size = Constant <value_ints = [1, 3, 2, 2]> ()
+            grid = AffineGrid (theta, size)
+            Y = GridSample (X, grid) }"""
+    )
+    lowered = ogs.patch_model(model, target="primitives")
+    used = {n.op_type for n in lowered.graph.node}
+    assert "Floor" not in used
+    feeds = {"X": X[:1, :, :, :4]}
+    np.testing.assert_allclose(plain(lowered).run(None, feeds)[0], plain(model).run(None, feeds)[0], atol=1e-4)
+
+
+def test_opset_is_raised_only_where_it_must_be() -> None:
+    assert ogs.patch_model(DIALECTS["mmcv"], target="ai.onnx").opset_import[0].version == 16
+    assert ogs.patch_model(DIALECTS["mmcv"]).opset_import[0].version == 11
+    with pytest.raises(ogs.GridSampleError, match=r"target is 'tensorrt', expected 'ort_gridsample', 'ai.onnx'"):
+        ogs.patch_model(DIALECTS["mmcv"], target="tensorrt")
+
+
+def test_what_a_dialect_cannot_say_stays() -> None:
+    three = grid_sample_model("float32", "float32", 3, [ARGUMENTS])
+    assert ogs.patch_model(three, target="mmcv") == three
+    spelled = ogs.patch_model(three, target="GridSample3D")
+    assert [(n.op_type, helper.get_node_attr_value(n, "padding_mode")) for n in spelled.graph.node] == [
+        ("GridSample3D", 1)
+    ]
+    two = grid_sample_model("float32", "float32", 2, [ARGUMENTS])
+    assert ogs.patch_model(two, target="GridSample3D") == two
+
+
+def test_com_microsoft_runs_natively() -> None:
+    model = grid_sample_model("float32", "float32", 2, [ARGUMENTS])
+    spelled = ogs.patch_model(model, target="com.microsoft")
+    (record,) = ogs.inspect_model(spelled)
+    assert record.native, record.reason
+    feeds = {"X": X, "grid": GRID}
+    np.testing.assert_allclose(plain(spelled).run(None, feeds)[0], plain(model).run(None, feeds)[0], atol=1e-5)
+
+
+@pytest.fixture
+def mine() -> ogs.Dialect:
+    dialect = ogs.Dialect(
+        "mine",
+        "GridSample",
+        "Warp",
+        ("my.domain",),
+        {
+            "mode": ogs.Spelling("order", {"nearest": 0, "linear": 1, "cubic": 3}),
+            "padding_mode": ogs.Spelling("outside", {"zeros": "constant", "border": "edge"}, default="zeros"),
+            "align_corners": ogs.Spelling("corners", {0: 0, 1: 1}, default=0),
+        },
+    )
+    ogs.add_dialect(dialect)
+    yield dialect
+    ogs.dialects._DIALECTS.remove(dialect)
+
+
+def test_a_user_adds_a_dialect(mine: ogs.Dialect) -> None:
+    model = sampler("Warp", "my.domain", order=1, outside="edge", corners=1)
+    feeds = feeds_of(model)
+    np.testing.assert_array_equal(
+        ogs.InferenceSession(model).run(None, feeds)[0], ogs.grid_sample(feeds["X"], feeds["grid"], *astuple(ARGUMENTS))
+    )
+    back = ogs.patch_model(ogs.patch_model(model, target="mmcv"), target="mine")
+    assert sorted(back.graph.node[0].attribute, key=str) == sorted(model.graph.node[0].attribute, key=str)
+    reflected = grid_sample_model("float32", "float32", 2, [Attributes("linear", "reflection", False)])
+    with pytest.raises(ogs.GridSampleError, match="padding_mode is 'reflection', expected 'zeros' or 'border' in mine"):
+        ogs.patch_model(reflected, target="mine")
+
+
+def test_a_dialect_that_lacks_an_attribute_is_refused() -> None:
+    with pytest.raises(ogs.GridSampleError, match="dialect 'half': attributes is"):
+        ogs.add_dialect(ogs.Dialect("half", "GridSample", "Warp", ("my.domain",), {}))
+
+
+def test_patch_and_verify_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [str(tmp_path / name) for name in ("standard.onnx", "lowered.onnx", "other.onnx")]
+    model = grid_sample_model("float32", "float32", 2, [ARGUMENTS])
+    other = grid_sample_model("float32", "float32", 2, [Attributes("nearest", "zeros", False)])
+    onnx.save(model, paths[0])
+    onnx.save(other, paths[2])
+    assert main(["patch", paths[0], paths[1], "--target", "primitives"]) == 0
+    shapes = ["--shape", "X=2,3,4,5", "--shape", "grid=2,4,5,2"]
+    assert main(["verify", paths[0], paths[1], *shapes]) == 0
+    assert "Y0" in capsys.readouterr().out
+    assert main(["verify", paths[0], paths[2], *shapes]) == 1
+    assert "differs" in capsys.readouterr().out
