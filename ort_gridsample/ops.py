@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from onnxruntime_extensions import PyCustomOpDef, get_library_path, onnx_op
 
-from . import failures, spec
+from . import exits, failures, memory, spec
 from .core._types import Array
 from .dialects import DOMAIN
 from .functions import affine_grid, grid_sample
@@ -57,8 +57,11 @@ def where(operator: str, node: str) -> str:
 
 def _guarded(compute: Callable[[], Array], shape: Callable[[], Sequence[int]], dtype: np.dtype[np.generic]) -> Outputs:
     """``compute()`` and a good status, or a placeholder of about ``shape()`` and the number of the failure."""
+    exits.hold()
     try:
-        return Output(compute()), _GOOD
+        array = compute()
+        memory.probe(array.nbytes)  # onnxruntime takes as much again for its copy; its failure would end the process
+        return Output(array), _GOOD
     except BaseException as failure:  # also KeyboardInterrupt and SystemExit: none may leave an op
         try:
             return Output(_placeholder(shape(), dtype)), Output(np.array([failures.record(failure)], np.int64))

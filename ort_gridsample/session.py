@@ -12,7 +12,7 @@ import onnxruntime
 from google.protobuf.message import DecodeError
 from onnx import helper
 
-from . import failures, interrupts
+from . import exits, failures, interrupts
 from .dialects import DOMAIN, VERSION
 from .errors import GridSampleError
 from .models import read_model
@@ -21,6 +21,9 @@ from .patch import bind_threads, patch_in_place
 
 _REGISTERED = "ort_gridsample.registered"
 _EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
+
+#: Frames of Python's stack between a run and the place where an op can record its failures, and some more.
+STACK = 30
 
 #: The SessionOptions attributes that a pickled session takes along.
 _OPTION_ATTRIBUTES = (
@@ -119,16 +122,26 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         """As the parent's; ``callback`` gets the whole sentence where an op rejected its input."""
 
         def explained(results: Any, user_data: Any, error: str) -> None:
-            failure = failures.behind(error)
-            callback(results, user_data, error if failure is None else str(failure))
+            try:
+                failure = failures.behind(error)
+                callback(results, user_data, error if failure is None else str(failure))
+            finally:
+                exits.ended()
 
-        super().run_async(output_names, input_feed, explained, user_data, run_options)
+        exits.started()
+        try:
+            super().run_async(output_names, input_feed, explained, user_data, run_options)
+        except BaseException:
+            exits.ended()
+            raise
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickled, self._pickled
 
 
 def _explained(run: Callable[..., Any], *args: Any) -> Any:
+    exits.hold()
+    _need_stack(STACK)
     interrupts.protect()
     try:
         return run(*args)
@@ -139,6 +152,12 @@ def _explained(run: Callable[..., Any], *args: Any) -> Any:
         raise failure from error
     finally:
         interrupts.deliver()
+
+
+def _need_stack(frames: int) -> None:
+    """Raise RecursionError here, where it can be raised, if an op would find fewer ``frames`` left to call."""
+    if frames:
+        _need_stack(frames - 1)
 
 
 def _patched(model: onnx.ModelProto | bytes | str | PathLike[str], num_threads: int) -> bytes | str | PathLike[str]:
