@@ -63,10 +63,13 @@ def _guarded(compute: Callable[[], Array], shape: Callable[[], Sequence[int]], d
         memory.probe(array.nbytes)  # onnxruntime takes as much again for its copy; its failure would end the process
         return Output(array), _GOOD
     except BaseException as failure:  # also KeyboardInterrupt and SystemExit: none may leave an op
+        placeholder, status = _NOTHING.get(dtype, _NOTHING[np.dtype(object)]), _LOST
         try:
-            return Output(_placeholder(shape(), dtype)), Output(np.array([failures.record(failure)], np.int64))
-        except BaseException:  # no memory, no stack
-            return _NOTHING.get(dtype, _NOTHING[np.dtype(object)]), _LOST
+            status = Output(np.array([failures.record(failure)], np.int64))
+            placeholder = Output(_placeholder(shape(), dtype))
+        except BaseException:  # no memory or no stack, of which contextlib.suppress takes some
+            pass
+        return placeholder, status
 
 
 def _placeholder(shape: Sequence[int], dtype: np.dtype[np.generic]) -> Array:
@@ -99,8 +102,8 @@ def _affine_grid_op(theta: Array, size: Array, *, align_corners: int, node: str,
         )
 
     def shape() -> list[int]:
-        n, _, *lengths = [max(0, length) for length in size.ravel().tolist()]
-        return [n, *lengths, len(lengths)]
+        lengths = [max(0, length) for length in size.ravel().tolist()]
+        return [*lengths[:1], *lengths[2:], max(1, len(lengths) - 2)]
 
     return _guarded(compute, shape, theta.dtype)
 

@@ -12,7 +12,7 @@ import onnxruntime
 from google.protobuf.message import DecodeError
 from onnx import helper
 
-from . import exits, failures, interrupts
+from . import exits, failures, interrupts, memory
 from .dialects import DOMAIN, VERSION
 from .errors import GridSampleError
 from .models import read_model
@@ -102,6 +102,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
 
     def run(self, output_names: Any, input_feed: Any, run_options: Any = None) -> Any:
         """As the parent's, and raises :class:`GridSampleError` where an op rejected its input."""
+        # An op gets copies of its inputs, made where their failure would end the process.
+        memory.probe(sum(getattr(value, "nbytes", 0) for value in input_feed.values()))
         return _explained(super().run, output_names, input_feed, run_options)
 
     def run_with_ort_values(self, output_names: Any, input_dict_ort_values: Any, run_options: Any = None) -> Any:
