@@ -1,6 +1,6 @@
-"""How fast nodes lowered to basic operators run, against onnxruntime's own kernel: ``python examples/lowered_speed.py``.
+"""How fast nodes lowered to basic operators run: ``python examples/lowered_speed.py``.
 
-On every execution provider that the installed onnxruntime has, two threads a side, in turns; medians.
+Against onnxruntime's own kernel, on every execution provider that is installed: two threads a side, in turns, medians.
 """
 
 import numpy as np
@@ -35,9 +35,8 @@ def turn(model, provider: str, feeds: dict[str, np.ndarray]) -> Turn:
 
 
 generator = np.random.default_rng(0)
-print(
-    f"onnxruntime {onnxruntime.__version__}\n\n| X → Y | mode, padding | provider | native ms | lowered ms | lowered / native |"
-)
+print(f"onnxruntime {onnxruntime.__version__}\n")
+print("| X → Y | mode, padding | provider | native ms | lowered ms | lowered / native |")
 print("|---|---|---|---|---|---|")
 for name, shape in SHAPES.items():
     turned = np.eye(len(shape) - 2, len(shape) - 1, dtype=np.float32)[None] * np.float32(0.9)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
+import math
 from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
-from . import spec
+from . import memory, spec
 from .core.plan import type_name
 from .errors import GridSampleError
 
@@ -92,9 +92,14 @@ def affine_grid_shapes(where: str, theta: Sequence[Dim] | None, size: Sequence[i
 
 
 def fits_memory(where: str, argument: str, shape: Sequence[int], dtype: np.dtype[np.generic]) -> None:
-    """Check that an array of this shape can be addressed at all."""
-    count = 1
-    for length in shape:
-        count *= int(length)
-    if count * dtype.itemsize > sys.maxsize:
-        raise GridSampleError(where, argument, f"of shape {tuple(shape)}", "fewer bytes than an address can reach")
+    """Check that there is room for an array of this shape, before any of it is taken."""
+    # numpy multiplies the other axes of an empty array too.
+    nbytes = math.prod(max(1, int(length)) for length in shape) * dtype.itemsize
+    if nbytes < memory.WORTH_ASKING:
+        return
+    found = f"of shape {tuple(map(int, shape))} and {nbytes} bytes"
+    if nbytes > np.iinfo(np.intp).max:
+        raise GridSampleError(where, argument, found, "fewer bytes than an address can reach")
+    room = memory.available()
+    if room is not None and nbytes > room and 0 not in shape:
+        raise GridSampleError(where, argument, found, f"at most {room} bytes, the memory that is left")

@@ -13,6 +13,9 @@ from collections import OrderedDict
 #: Failures that nobody asked for (a plain onnxruntime session) make way for newer ones.
 KEPT = 256
 
+#: The number of a failure that could not be kept.
+LOST = (1 << 63) - 1
+
 _numbers = itertools.count(1)
 _waiting: OrderedDict[int, BaseException] = OrderedDict()
 _QUOTED = re.compile(r"ort_gridsample rejected .* idx=(\d+) must be within", re.DOTALL)

@@ -60,6 +60,9 @@ def grid_sample(
     checks.grid_sample_shapes(where, X.shape, grid.shape, padding_mode)
     shape = (*X.shape[:2], *grid.shape[1:-1])
     checks.fits_memory(where, "Y", shape, X.dtype)
+    for argument, array in (("X", X), ("grid", grid)):
+        if not array.flags.c_contiguous:  # a copy is made
+            checks.fits_memory(where, argument, array.shape, array.dtype)
     dtype = _native(X.dtype)
     plan = plan_for(dtype, mode, padding_mode, bool(align_corners))
     Y = np.empty(shape, dtype)

@@ -13,6 +13,7 @@ import time
 from _signal import getsignal  # type: ignore[import-not-found]  # signal.getsignal without its conversion to an enum: this runs before every run
 from _thread import start_new_thread
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 
 from onnxruntime_extensions import onnx_op
@@ -56,8 +57,9 @@ class _Waiting:
     def __call__(self, signum: int, frame: FrameType | None) -> None:
         if _inside_op(frame):
             _waiting.add(signum)
-            # Not threading.Thread: the code interrupted may hold its locks.
-            start_new_thread(_try_again, (signum,))
+            with suppress(RuntimeError, MemoryError):  # no room for a thread: it waits for the next signal or run
+                # Not threading.Thread: the code interrupted may hold its locks.
+                start_new_thread(_try_again, (signum,))
         else:
             self.handler(signum, frame)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from onnxruntime_extensions import PyCustomOpDef, get_library_path, onnx_op
 
-from . import failures, spec
+from . import exits, failures, memory, spec
 from .core._types import Array
 from .dialects import DOMAIN
 from .functions import affine_grid, grid_sample
@@ -44,6 +44,9 @@ class Output:
 
 
 _GOOD = Output(np.zeros(1, np.int64))
+#: What a failure leaves that cannot even be recorded.
+_LOST = Output(np.array([failures.LOST], np.int64))
+_NOTHING = {np.dtype(kind): Output(np.empty(0, kind)) for kind in "?bBhHiIlLqQfdO"}
 Outputs = tuple[Output, Output]
 
 
@@ -52,15 +55,27 @@ def where(operator: str, node: str) -> str:
     return f"{operator} node {node!r}"
 
 
-def _guarded(compute: Callable[[], Array], shape: Sequence[int], dtype: np.dtype[np.generic]) -> Outputs:
-    """``compute()`` and a good status, or a placeholder of about ``shape`` and the number of the failure."""
+def _guarded(compute: Callable[[], Array], shape: Callable[[], Sequence[int]], dtype: np.dtype[np.generic]) -> Outputs:
+    """``compute()`` and a good status, or a placeholder of about ``shape()`` and the number of the failure."""
+    exits.hold()
     try:
-        return Output(compute()), _GOOD
+        array = compute()
+        memory.probe(array.nbytes)  # onnxruntime takes as much again for its copy; its failure would end the process
+        return Output(array), _GOOD
     except BaseException as failure:  # also KeyboardInterrupt and SystemExit: none may leave an op
-        if np.prod(shape, dtype=float) > PLACEHOLDER_ELEMENTS:
-            shape = (0, *shape[1:])
-        placeholder = np.full(shape, "" if dtype.kind == "O" else 0, dtype)
-        return Output(placeholder), Output(np.array([failures.record(failure)], np.int64))
+        placeholder, status = _NOTHING.get(dtype, _NOTHING[np.dtype(object)]), _LOST
+        try:
+            status = Output(np.array([failures.record(failure)], np.int64))
+            placeholder = Output(_placeholder(shape(), dtype))
+        except BaseException:  # no memory or no stack, of which contextlib.suppress takes some
+            pass
+        return placeholder, status
+
+
+def _placeholder(shape: Sequence[int], dtype: np.dtype[np.generic]) -> Array:
+    if np.prod(shape, dtype=float) > PLACEHOLDER_ELEMENTS:
+        shape = (0,) * len(shape)
+    return np.full(shape, "" if dtype.kind == "O" else 0, dtype)
 
 
 def _grid_sample_op(
@@ -77,8 +92,7 @@ def _grid_sample_op(
             num_threads=num_threads or None,
         )
 
-    n, c, *_ = *X.shape, 1, 1
-    return _guarded(compute, (n, c, *grid.shape[1:-1]), X.dtype)
+    return _guarded(compute, lambda: (*(*X.shape, 1, 1)[:2], *grid.shape[1:-1]), X.dtype)
 
 
 def _affine_grid_op(theta: Array, size: Array, *, align_corners: int, node: str, num_threads: int) -> Outputs:
@@ -87,8 +101,11 @@ def _affine_grid_op(theta: Array, size: Array, *, align_corners: int, node: str,
             theta, size, bool(align_corners), where=where("AffineGrid", node), num_threads=num_threads or None
         )
 
-    lengths = [max(0, length) for length in size.ravel().tolist()]
-    return _guarded(compute, (*lengths[:1], *lengths[2:], max(1, len(lengths) - 2)), theta.dtype)
+    def shape() -> list[int]:
+        lengths = [max(0, length) for length in size.ravel().tolist()]
+        return [*lengths[:1], *lengths[2:], max(1, len(lengths) - 2)]
+
+    return _guarded(compute, shape, theta.dtype)
 
 
 _INTEGER, _STRING = PyCustomOpDef.dt_int64, PyCustomOpDef.dt_string

@@ -14,7 +14,7 @@ import onnxruntime
 from google.protobuf.message import DecodeError
 from onnx import helper
 
-from . import failures, interrupts, spec
+from . import exits, failures, interrupts, memory, spec
 from .core.choice import core
 from .dialects import DOMAIN, VERSION
 from .errors import GridSampleError
@@ -26,6 +26,9 @@ from .records import NodeRecord, records_of
 _REGISTERED = "ort_gridsample.registered"
 _SPINNING = "session.intra_op.allow_spinning"
 _EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
+
+#: Frames of Python's stack between a run and the place where an op can record its failures, and some more.
+STACK = 30
 
 #: The SessionOptions attributes that a pickled session takes along.
 _OPTION_ATTRIBUTES = (
@@ -110,6 +113,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
 
     def run(self, output_names: Any, input_feed: Any, run_options: Any = None) -> Any:
         """As the parent's, and raises :class:`GridSampleError` where an op rejected its input."""
+        # An op gets copies of its inputs, made where their failure would end the process.
+        memory.probe(sum(getattr(value, "nbytes", 0) for value in input_feed.values()))
         return _explained(super().run, output_names, input_feed, run_options)
 
     def run_with_ort_values(self, output_names: Any, input_dict_ort_values: Any, run_options: Any = None) -> Any:
@@ -130,16 +135,26 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         """As the parent's; ``callback`` gets the whole sentence where an op rejected its input."""
 
         def explained(results: Any, user_data: Any, error: str) -> None:
-            failure = failures.behind(error)
-            callback(results, user_data, error if failure is None else str(failure))
+            try:
+                failure = failures.behind(error)
+                callback(results, user_data, error if failure is None else str(failure))
+            finally:
+                exits.ended()
 
-        super().run_async(output_names, input_feed, explained, user_data, run_options)
+        exits.started()
+        try:
+            super().run_async(output_names, input_feed, explained, user_data, run_options)
+        except BaseException:
+            exits.ended()
+            raise
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickled, self._pickled
 
 
 def _explained(run: Callable[..., Any], *args: Any) -> Any:
+    exits.hold()
+    _need_stack(STACK)
     interrupts.protect()
     try:
         return run(*args)
@@ -150,6 +165,12 @@ def _explained(run: Callable[..., Any], *args: Any) -> Any:
         raise failure from error
     finally:
         interrupts.deliver()
+
+
+def _need_stack(frames: int) -> None:
+    """Raise RecursionError here, where it can be raised, if an op would find fewer ``frames`` left to call."""
+    if frames:
+        _need_stack(frames - 1)
 
 
 def _patched(

@@ -81,7 +81,8 @@ def axis_taps(
             taps = [(min(i, length - 1), w) for i, w in taps]  # x = length - 1: the second weighs nothing
     else:
         base = math.floor(x)
-        taps = [(round(pad(i)), keys(x - i)) for i in (base - 1, base, base + 1, base + 2)]
+        t = x - base  # far out, base + 1 may be base
+        taps = [(round(pad(base + k)), keys(t - k)) for k in (-1, 0, 1, 2)]
     return [(i if 0 <= i < length else None, w) for i, w in taps]
 
 

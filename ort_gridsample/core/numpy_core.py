@@ -55,7 +55,7 @@ def _sample_block(X: Array, taps: Taps, Y: Array, plan: Plan) -> None:
     """``Y`` (C, P) from ``X`` (C, S)."""
     if plan.sum is None or taps.weight is None:
         for x, y in zip(X, Y, strict=True):
-            x.take(taps.index[0], out=y, mode="clip")
+            x.take(taps.index[0], out=y, mode=OUTSIDE)
         _zero_outside(Y[:, None], taps, plan)
         return
     size = max(1, CHUNK_BYTES // (taps.index.size * plan.compute.itemsize))
@@ -63,7 +63,7 @@ def _sample_block(X: Array, taps: Taps, Y: Array, plan: Plan) -> None:
     for start in range(0, len(X), size):
         chunk = slice(start, start + size)
         values = buffer[: len(X) - start]
-        X[chunk].take(taps.index, axis=1, out=values, mode="clip")
+        X[chunk].take(taps.index, axis=1, out=values, mode=OUTSIDE)
         _zero_outside(values, taps, plan)
         plan.sum(values, taps.weight, Y[chunk])
 

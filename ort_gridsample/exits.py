@@ -1,0 +1,83 @@
+"""Keep threads that are in a run from coming back when the interpreter has ended: that would abort the process.
+
+A daemon thread that asks for Python's lock then is killed by Python, and ONNX Runtime's own frames do not let it be
+killed. So at exit the ops, and this package's sessions, hold such threads where they cannot ask: for ever.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import time
+from types import FrameType
+
+import onnxruntime
+import onnxruntime_extensions  # noqa: F401  # before the hook below: its own, which ends every op, must run after it
+
+#: How long, in seconds, the end of the interpreter waits for runs to reach an op or their own end.
+PATIENCE = 5.0
+
+_RUNTIME_GLOBALS = onnxruntime.InferenceSession.run.__globals__
+_ender: int | None = None  # the thread that ends the interpreter, from the moment it does
+_held: set[int] = set()
+_pending = 0  # runs that were started asynchronously
+_forever = threading.Lock()
+_forever.acquire()
+
+
+def hold() -> None:
+    """Do not return, if the interpreter is ending and this is not the thread that ends it, or works for that."""
+    if _ender is None or threading.get_ident() == _ender:
+        return
+    frames = sys._current_frames()
+    if not _is_in_runtime(frames.get(_ender)):
+        _held.add(threading.get_ident())
+        _forever.acquire()
+
+
+def started() -> None:
+    """An asynchronous run has begun: it has no thread of Python's."""
+    global _pending
+    _pending += 1
+
+
+def ended() -> None:
+    """An asynchronous run has ended."""
+    global _pending
+    _pending -= 1
+
+
+def _at_exit() -> None:
+    global _ender
+    _ender = threading.get_ident()
+    deadline = time.monotonic() + PATIENCE
+    while _in_runs() > len(_held) and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
+def _in_runs() -> int:
+    """How many threads are in a run, or about to come back from one."""
+    return _pending + sum(
+        thread != _ender and (thread in _held or _is_in_runtime(frame))
+        for thread, frame in sys._current_frames().items()
+    )
+
+
+def _is_in_runtime(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_globals is _RUNTIME_GLOBALS:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _after_fork() -> None:
+    global _pending
+    _pending = 0  # the child has none of its parent's threads
+
+
+atexit.register(_at_exit)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,49 @@
+"""Room in memory, asked for before it is taken: a few numbers in a feed can claim more than any machine has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+#: Arrays of fewer bytes than this are not worth asking the system for.
+WORTH_ASKING = 1 << 28
+
+#: What an allocator may need beside an array.
+SLACK = 1 << 20
+
+#: Pairs of files that say a control group's limit and what it uses, of version 2 and 1.
+_GROUPS = (
+    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
+    (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
+)
+
+
+def available() -> int | None:
+    """The bytes that the system still has for this process, by its own account; None where it gives none."""
+    return min(_accounts(), default=None)
+
+
+def probe(nbytes: int) -> None:
+    """Take ``nbytes`` and give them back.
+
+    Raises:
+        MemoryError: there is no such room.
+    """
+    if nbytes > SLACK:
+        np.empty(nbytes + SLACK, np.uint8)
+
+
+def _accounts() -> Iterator[int]:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        kilobytes = {name: int(value.split()[0]) for name, value in (line.split(":") for line in lines)}
+        yield (kilobytes["MemAvailable"] + kilobytes["SwapFree"]) << 10
+    except (OSError, ValueError, KeyError, IndexError):
+        pass  # not Linux
+    for limit, usage in _GROUPS:
+        try:
+            yield max(0, int(limit.read_text()) - int(usage.read_text()))
+        except (OSError, ValueError):
+            continue  # no such group, or "max"

@@ -1,0 +1,67 @@
+"""``python -m tests.fuzz``: a long run, or one case again."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import shlex
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+from . import batches
+from .batches import BATCH, Batch
+from .inputs import Case
+from .worker import Worker
+
+
+def _batches(arguments: argparse.Namespace, indices: range) -> Iterator[Batch]:
+    # Spawned: a forked Hypothesis would share its parent's state.
+    with multiprocessing.get_context("spawn").Pool(arguments.workers, batches.start, (arguments.core,)) as pool:
+        yield from pool.imap_unordered(batches.batch, [(arguments.seed, index) for index in indices])
+
+
+def _progress(done: int, total: int, wrong: int, started: float) -> None:
+    filled = 30 * done // max(total, 1)
+    bar = "█" * filled + "·" * (30 - filled)
+    sys.stderr.write(f"\r{bar} {done}/{total} cases, {wrong} wrong, {time.monotonic() - started:.0f} s ")
+    sys.stderr.flush()
+
+
+def main() -> int:
+    """Run the command line; the exit status is 1 where a case went wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("--cases", type=int, default=20000, help="how many (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the run: the same seed, the same cases")
+    parser.add_argument("--batch", type=int, default=0, help=f"where to start, or go on; a batch has {BATCH} cases")
+    parser.add_argument("--core", choices=("numpy", "jit"), help="the core to run on")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes (default: %(default)s)")
+    parser.add_argument("--case", metavar="JSON", help="run this one case, as a failure prints it, and nothing else")
+    arguments = parser.parse_args()
+    again = "python -m tests.fuzz" + (f" --core {arguments.core}" if arguments.core else "")
+    if arguments.case:
+        worker = Worker(arguments.core)
+        result = worker.run(Case.from_json(arguments.case))
+        worker.close()
+        print(f"{result.kind}: {result.text}\n{result.wrong or 'as it must be'}")
+        return int(bool(result.wrong))
+
+    indices = range(arguments.batch, arguments.batch + -(-arguments.cases // BATCH))
+    total, counts, failures, started = BATCH * len(indices), Counter[str](), 0, time.monotonic()
+    for batch in _batches(arguments, indices):
+        counts += batch.counts
+        for case, wrong in batch.failures:
+            failures += 1
+            print(f"\nbatch {batch.index}: {wrong}\n  {again} --case {shlex.quote(case.to_json())}", flush=True)
+        _progress(counts.total(), total, failures, started)
+    sys.stderr.write("\n")
+    kinds = ", ".join(f"{count} {kind}" for kind, count in counts.most_common())
+    print(f"{counts.total()} cases: {kinds}; {failures} wrong")
+    print(f"{again} --seed {arguments.seed} --batch {arguments.batch} --cases {arguments.cases}")
+    return int(failures > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

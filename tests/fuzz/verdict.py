@@ -1,0 +1,261 @@
+"""What must come of a case, and what does."""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from dataclasses import dataclass, replace
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper
+
+import oracle
+import ort_gridsample as ogs
+from compare import assert_matches, finfo
+from ort_gridsample import GridSampleError
+
+from .inputs import FLOATS, MODES, PADDING, X_TYPES, Case, Tensor, array
+
+#: Arrays of more bytes than this are claimed, never filled.
+FILLED = 1 << 28
+
+ANSWER, REFUSAL, EITHER = "answer", "refusal", "either"
+
+_ELEM_TYPES = {name: TensorProto.DataType.Value(name.upper()) for name in X_TYPES if hasattr(TensorProto, name.upper())}
+ELEM_TYPES = {**_ELEM_TYPES, "float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE, "str": TensorProto.STRING}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a case: ``answer`` or ``refusal``, what was said, and what is wrong with that (nothing if empty)."""
+
+    kind: str
+    text: str
+    wrong: str = ""
+
+
+def must(case: Case) -> str:
+    """Whether the specification gives ``case`` an answer, by its text alone."""
+    if case.route != "function":
+        if case.slip or case.opset < (16 if case.operator == "GridSample" else 20):
+            return REFUSAL
+        if case.align_corners not in (0, 1) or case.first.type.startswith("complex"):
+            return REFUSAL
+    valid = _grid_sample_is_valid(case) if case.operator == "GridSample" else _affine_grid_is_valid(case)
+    if not valid:
+        return REFUSAL
+    if _bytes(case) > FILLED:
+        return EITHER  # a machine may be large enough
+    if case.route != "function":
+        newer = "bfloat16" in (case.first.type, case.second.type) and case.opset < 22 and case.operator == "GridSample"
+        if newer or case.declared == "another":
+            return EITHER
+    return ANSWER
+
+
+def _grid_sample_is_valid(case: Case) -> bool:
+    X, grid = case.first.shape, case.second.shape
+    modes = MODES if case.route == "function" else MODES[:3] if case.opset >= 20 else ("bilinear", "nearest", "bicubic")
+    if case.mode not in modes or case.padding_mode not in PADDING or case.second.type not in FLOATS:
+        return False
+    if case.first.type == "str" and case.mode != "nearest":
+        return False
+    if len(X) < 3 or len(grid) != len(X) or grid[-1] != len(X) - 2 or grid[0] != X[0]:
+        return False
+    return case.padding_mode == "zeros" or 0 not in X[2:] or 0 in (*X[:2], *grid[1:-1])
+
+
+def _affine_grid_is_valid(case: Case) -> bool:
+    theta, size = case.first.shape, case.size
+    if case.first.type not in FLOATS or (case.second.type != "int64" and case.route != "function"):
+        return False
+    if case.second.type == "float32" or len(theta) != 3 or theta[1:] not in ((2, 3), (3, 4)):
+        return False
+    return len(size) == theta[1] + 2 and size[0] == theta[0] and all(d >= 0 for d in size)
+
+
+def _bytes(case: Case) -> int:
+    """A bound for the bytes of the largest array that ``case`` is about."""
+    Y = (*case.first.shape[:2], *case.second.shape[1:-1]) if case.operator == "GridSample" else (*case.size, 3)
+    # An array without elements claims bytes too: numpy multiplies its other axes.
+    return 16 * max(math.prod(max(d, 1) for d in shape) for shape in (case.first.shape, case.second.shape, Y))
+
+
+def outcome(case: Case) -> Outcome:
+    """Run ``case``, and say what came of it."""
+    rng = np.random.default_rng(case.seed)
+    try:
+        first = array(case.first, rng, coordinates=case.operator == "AffineGrid")
+        coordinates = case.operator == "GridSample"
+        second = array(case.second, rng, coordinates=True) if coordinates else _sizes(case)
+    except (ValueError, MemoryError, OverflowError) as error:  # numpy's own limits: there is no such array
+        return Outcome(REFUSAL, f"no such feed: {error}")
+    expected = must(case)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", module="ort_gridsample")
+            Y = _run(case, first, second)
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        if expected == ANSWER:
+            return Outcome(REFUSAL, text, "refused what the specification allows")
+        return Outcome(REFUSAL, text, "" if _says_where_and_what(case, error) else "does not say where or what")
+    if expected == REFUSAL:
+        return Outcome(ANSWER, f"{Y.dtype} {Y.shape}", "answered what the specification does not allow")
+    try:
+        _check(case, first, second, Y)
+    except AssertionError as error:
+        return Outcome(ANSWER, f"{Y.dtype} {Y.shape}", f"wrong answer: {error}")
+    return Outcome(ANSWER, f"{Y.dtype} {Y.shape}")
+
+
+def _sizes(case: Case) -> np.ndarray:
+    return np.array(case.size, np.int64).astype(case.second.type)
+
+
+def _run(case: Case, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    if case.route == "function":
+        if case.operator == "AffineGrid":
+            return ogs.affine_grid(first, second, bool(case.align_corners))
+        return ogs.grid_sample(first, second, case.mode, case.padding_mode, bool(case.align_corners))  # type: ignore[arg-type]
+    model = _model(case)
+    if case.route == "session":
+        session = ogs.InferenceSession(model, _options(), ["CPUExecutionProvider"])
+    else:
+        patched = ogs.patch_model(model).SerializeToString()
+        session = onnxruntime.InferenceSession(patched, ogs.register(_options()), ["CPUExecutionProvider"])
+    feeds = {"first": _fed(first)} | ({} if case.slip == "no second input" else {"second": _fed(second)})
+    (Y,) = session.run(None, feeds)
+    return Y.astype(ml_dtypes.bfloat16) if case.first.type == "bfloat16" else Y
+
+
+def _options() -> onnxruntime.SessionOptions:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    return options
+
+
+def _fed(value: np.ndarray) -> np.ndarray:
+    return value.astype(np.float32) if value.dtype == ml_dtypes.bfloat16 else value
+
+
+def _model(case: Case) -> onnx.ModelProto:
+    inputs, nodes, names = [], [], []
+    for name, tensor in (("first", case.first), ("second", case.second)):
+        fed = "float32" if tensor.type == "bfloat16" else tensor.type
+        inputs.append(helper.make_tensor_value_info(name, ELEM_TYPES[fed], _declared(case.declared, name, tensor)))
+        names.append(name)
+        if fed != tensor.type:
+            names[-1] = f"{name} as {tensor.type}"
+            nodes.append(helper.make_node("Cast", [name], names[-1:], to=TensorProto.BFLOAT16))
+    half = case.first.type == "bfloat16"
+    node = helper.make_node(case.operator, names, ["half" if half else "Y"], case.name)
+    attributes = {"align_corners": case.align_corners, "mode": case.mode, "padding_mode": case.padding_mode}
+    node.attribute.extend(helper.make_attribute(key, value) for key, value in attributes.items() if value is not None)
+    _slip(node, case.slip)
+    nodes.append(node)
+    if half:
+        nodes.append(helper.make_node("Cast", ["half"], ["Y"], to=TensorProto.FLOAT))
+    Y = helper.make_tensor_value_info("Y", ELEM_TYPES["float32" if half else case.first.type], None)
+    graph = helper.make_graph(nodes, "fuzz", inputs[:1] if case.slip == "no second input" else inputs, [Y])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", case.opset)], ir_version=10)
+
+
+def _declared(how: str, name: str, tensor: Tensor) -> list[int | str] | None:
+    return {
+        "exact": list(tensor.shape),
+        "names": [f"{name}_{i}" for i in range(len(tensor.shape))],
+        "unknown": None,
+        "another": [d + 1 for d in tensor.shape],
+    }[how]
+
+
+def _slip(node: onnx.NodeProto, slip: str) -> None:
+    if slip == "third input":
+        node.input.append("first")
+    elif slip == "no second input":
+        del node.input[1:]
+    elif slip == "second output":
+        node.output.append("Z")
+    elif slip == "attribute":
+        node.attribute.append(helper.make_attribute("antialias", 1))
+    elif slip == "kind of attribute":
+        del node.attribute[:]
+        node.attribute.append(helper.make_attribute("align_corners", [1.0]))
+
+
+#: What an exception may name as the argument.
+ARGUMENTS = {"GridSample": ("X", "grid", "Y", "mode", "padding_mode"), "AffineGrid": ("theta", "size", "grid")}
+IN_MODELS = ("align_corners", "attribute", "inputs", "outputs", "opset")
+
+
+def _says_where_and_what(case: Case, error: Exception) -> bool:
+    if isinstance(error, GridSampleError):
+        if case.route == "function":
+            return error.where in ("grid_sample", "affine_grid") and error.argument in ARGUMENTS[case.operator]
+        return (
+            error.where == f"{case.operator} node {_label(case)!r}"
+            and error.argument in ARGUMENTS[case.operator] + IN_MODELS
+            and "\n" not in str(error)
+        )
+    if isinstance(error, MemoryError):
+        return _bytes(case) > FILLED
+    if case.route == "function":
+        return False
+    if case.route == "patched" and f"rejected the input of {case.operator} node {_label(case)!r}" in str(error):
+        return True
+    # onnxruntime itself compares a feed with its declaration.
+    elsewhere = case.declared == "another" or _bytes(case) > FILLED
+    return elsewhere and bool(re.search("invalid dimensions|[Ii]nvalid rank|first|second|allocate", str(error)))
+
+
+def _label(case: Case) -> str:
+    outputs = ["half" if case.first.type == "bfloat16" else "Y"] + ["Z"] * (case.slip == "second output")
+    return case.name or f"({', '.join(outputs)})"
+
+
+def _check(case: Case, first: np.ndarray, second: np.ndarray, Y: np.ndarray) -> None:
+    if case.operator == "AffineGrid":
+        return _check_affine(case, first, Y)
+    shape = (*first.shape[:2], *second.shape[1:-1])
+    assert Y.shape == shape, f"shape {Y.shape} instead of {shape}"
+    if case.first.type == "str":
+        assert Y.dtype.kind in "OUT", f"type {Y.dtype}"
+    else:
+        assert Y.dtype == first.dtype, f"type {Y.dtype}"
+    if Y.size == 0 or _bytes(case) > FILLED:
+        return None
+    mode = str(case.mode).removeprefix("bi")
+    with np.errstate(all="ignore"):
+        expected = oracle.grid_sample(first, second, mode, str(case.padding_mode), bool(case.align_corners))
+    if mode != "nearest" and Y.dtype.kind not in "biuO":
+        # An infinity times a weight of 0 is no number, or nothing at all where the tap is left out.
+        read = np.isfinite(expected.values)
+        Y = np.where(read, Y, Y.dtype.type(0))
+        expected = replace(expected, values=np.where(read, expected.values, 0), scale=np.where(read, expected.scale, 0))
+    # With any padding the distance to a pixel is rounded as the coordinate is, like a reflection.
+    assert_matches(Y, expected, second.dtype, mode, "reflection")
+    return None
+
+
+def _check_affine(case: Case, theta: np.ndarray, grid: np.ndarray) -> None:
+    n, _, *lengths = case.size
+    shape = (n, *lengths, len(lengths))
+    assert grid.shape == shape, f"shape {grid.shape} instead of {shape}"
+    assert grid.dtype == theta.dtype, f"type {grid.dtype}"
+    if grid.size == 0 or _bytes(case) > FILLED or not np.isfinite(theta.astype(np.float64)).all():
+        return
+    expected = oracle.affine_grid(theta, case.size, bool(case.align_corners))
+    compute = np.float64 if theta.dtype == np.float64 else np.float32
+    scale = abs(theta.astype(np.float64)).sum(-1).reshape(n, *(1,) * len(lengths), -1)
+    error = 4 * float(np.finfo(compute).eps) * scale
+    if finfo(theta.dtype).bits < 32:
+        error = error + float(finfo(theta.dtype).eps) / 2 * abs(expected)
+        expected = np.where(abs(expected) > float(finfo(theta.dtype).max), grid.astype(np.float64), expected)
+    off = ~(abs(grid.astype(np.float64) - expected) <= error) & ~(abs(expected) > float(np.finfo(compute).max))
+    assert not off.any() or np.isinf(grid.astype(np.float64)[off]).all(), f"{grid[off]} instead of {expected[off]}"

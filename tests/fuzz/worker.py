@@ -1,0 +1,95 @@
+"""A process that runs cases, one after another, until one ends it."""
+
+from __future__ import annotations
+
+import faulthandler
+import getpass
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from .inputs import Case
+from .verdict import Outcome, outcome
+
+#: A case that takes longer than this, in seconds, hangs.
+PATIENCE = 120.0
+
+#: Memory that a worker may address: what a case claims beyond it is refused, not tried.
+ADDRESS_SPACE = 12 << 30
+
+#: Let a core raise where it would read outside X. Numba does not tell kernels with the check from others in its cache.
+CHECKED = {
+    "ORT_GRIDSAMPLE_CHECK_BOUNDS": "1",
+    "NUMBA_BOUNDSCHECK": "1",
+    "NUMBA_CACHE_DIR": str(Path(tempfile.gettempdir()) / f"ort_gridsample_checked_{getpass.getuser()}"),
+}
+
+_ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+class Worker:
+    """Runs cases in a process of its own, and starts another where a case ended it."""
+
+    def __init__(self, core: str | None = None) -> None:
+        self._environment = {**os.environ, **CHECKED}
+        if core:
+            self._environment["ORT_GRIDSAMPLE_CORE"] = core
+        self._process: subprocess.Popen[str] | None = None
+
+    def run(self, case: Case) -> Outcome:
+        """The outcome of ``case``; an abort is one too."""
+        if self._process is None:
+            path = os.pathsep.join(p for p in (str(_ROOT), self._environment.get("PYTHONPATH")) if p)
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.fuzz.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                cwd=_ROOT,
+                env={**self._environment, "PYTHONPATH": path},
+            )
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(case.to_json() + "\n")
+            process.stdin.flush()
+            ready, _, _ = select.select([process.stdout], [], [], PATIENCE)
+            line = process.stdout.readline() if ready else ""
+        except BrokenPipeError:
+            ready, line = [process], ""
+        if line:
+            return Outcome(**json.loads(line))
+        if not ready:
+            process.kill()
+        self._process = None
+        status = process.wait()
+        return Outcome("abort", "", f"ended the process with status {status}" if ready else "hangs")
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.communicate()
+            self._process = None
+
+
+def main() -> None:
+    """Read cases, write outcomes."""
+    import resource
+
+    faulthandler.enable()
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
+    answers, sys.stdout = sys.stdout, sys.stderr
+    for line in sys.stdin:
+        result = outcome(Case.from_json(line))
+        answers.write(json.dumps(asdict(result)) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""A few hundred random cases; ``python -m tests.fuzz`` runs as many as one likes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from conftest import CORES
+from fuzz.batches import run_batch
+from fuzz.worker import Worker
+
+
+@pytest.fixture(scope="module", params=CORES)
+def worker(request: pytest.FixtureRequest) -> Iterator[Worker]:
+    worker = Worker(request.param if len(CORES) > 1 else None)
+    yield worker
+    worker.close()
+
+
+@pytest.mark.parametrize("index", range(2))
+def test_every_case_is_answered_or_refused_in_words(worker: Worker, index: int) -> None:
+    batch = run_batch(4, index, worker, size=150, shrink=True)
+    assert not batch.failures, "\n".join(
+        f"{wrong}\npython -m tests.fuzz --case '{case.to_json()}'" for case, wrong in batch.failures[-1:]
+    )
+    assert min(batch.counts["answer"], batch.counts["refusal"]) > 25, "one half of the cases is not tried"
