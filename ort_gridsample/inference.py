@@ -100,12 +100,19 @@ def value_of(proto: onnx.TypeProto) -> Value:
     tensor = proto.tensor_type
     shape = None
     if tensor.HasField("shape"):
-        shape = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim)
+        shape = tuple(map(_dim, tensor.shape.dim))
     return Value(_type_name(tensor.elem_type), shape)
 
 
+def _dim(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
+    if dim.HasField("dim_value"):
+        return int(dim.dim_value)
+    # What is not UTF-8 comes as bytes.
+    return dim.dim_param if dim.dim_param and isinstance(dim.dim_param, str) else None
+
+
 def _type_name(elem_type: int) -> str | None:
-    if elem_type == onnx.TensorProto.UNDEFINED:
+    if elem_type == onnx.TensorProto.UNDEFINED or elem_type not in onnx.TensorProto.DataType.values():
         return None
     onnx_name = onnx.TensorProto.DataType.Name(elem_type).lower()
     known = spec.TYPES_BY_ONNX.get(onnx_name)

@@ -6,16 +6,23 @@ import filecmp
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from os import PathLike
 from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, EncodeError
 
 from .errors import GridSampleError
 from .graphs import scopes
+
+Model = onnx.ModelProto | str | PathLike[str]
+M = TypeVar("M", bound=Model)
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def read_model(model: onnx.ModelProto | str | PathLike[str], *, external_data: bool = False) -> onnx.ModelProto:
@@ -40,6 +47,38 @@ def read_model(model: onnx.ModelProto | str | PathLike[str], *, external_data: b
     if external_data:
         onnx.load_external_data_for_model(proto, os.path.dirname(os.path.abspath(path)))
     return proto
+
+
+def sound(function: Callable[Concatenate[M, P], T]) -> Callable[Concatenate[M, P], T]:
+    """Let ``function`` of a model say so where it fails because the model is not valid.
+
+    Nothing is checked before: most damage does not concern the nodes that this package looks at.
+    """
+
+    @wraps(function)
+    def checked(model: M, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(model, *args, **kwargs)
+        except (GridSampleError, OSError, MemoryError):
+            raise
+        except Exception as error:
+            fault = _fault(model, error)
+            if fault is None:
+                raise
+            raise GridSampleError("model", "the model", f"not valid ({fault})", "an ONNX model") from error
+
+    return checked
+
+
+def _fault(model: Model, error: Exception) -> str | None:
+    """What is wrong with ``model``, if that may be why it met ``error``."""
+    if isinstance(error, (UnicodeDecodeError, RecursionError, DecodeError, EncodeError)):
+        return str(error)
+    try:
+        onnx.checker.check_model(model)
+    except Exception as complaint:
+        return " ".join(str(complaint).split())
+    return None
 
 
 @contextmanager

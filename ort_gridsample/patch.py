@@ -14,7 +14,7 @@ from .dialects import DOMAIN
 from .errors import GridSampleError
 from .graphs import Names, Scope, domain_of, function_key, scopes
 from .inference import Inference
-from .models import read_model
+from .models import read_model, sound
 from .records import NodeRecord, find
 from .targets import FUNCTIONS_DOMAIN, Replacement, Target
 from .targets.python_op import PythonOp
@@ -70,6 +70,7 @@ def targets() -> list[str]:
     return [DOMAIN, "ai.onnx", "primitives", *spelled]
 
 
+@sound
 def patch_in_place(
     model: onnx.ModelProto, nodes: Selection = "all", target: str = DOMAIN, functions: bool = False
 ) -> list[NodeRecord]:

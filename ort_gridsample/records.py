@@ -19,7 +19,7 @@ from .errors import GridSampleError
 from .graphs import Constants, Scope, domain_of, scopes
 from .helpers import Helpers
 from .inference import Inference, Value
-from .models import read_model
+from .models import read_model, sound
 
 T = TypeVar("T")
 
@@ -171,6 +171,7 @@ class NodeRecord:
         return str(self.attributes[attribute]) if attribute in self.attributes else None
 
 
+@sound
 def inspect_model(model: onnx.ModelProto | str | PathLike[str]) -> list[NodeRecord]:
     """One record for every GridSample and AffineGrid node of ``model``, in every graph and function of it.
 

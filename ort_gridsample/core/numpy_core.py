@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from typing import Literal
+
 import numpy as np
 
 from ._types import Array, Floats
@@ -14,6 +17,9 @@ from .threads import ELEMENTS_PER_THREAD, for_each
 BLOCK_POSITIONS = 1 << 14
 BLOCK_TAPS = 1 << 17
 CHUNK_BYTES = 1 << 20
+
+#: What numpy does with an index outside X. There is none; a test sets the variable, so that one would raise.
+OUTSIDE: Literal["raise", "clip"] = "raise" if os.environ.get("ORT_GRIDSAMPLE_CHECK_BOUNDS") else "clip"
 
 
 def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) -> None:
