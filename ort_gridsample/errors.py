@@ -1,4 +1,4 @@
-"""The one exception of this package."""
+"""The one exception of this package, and how it names a node."""
 
 from __future__ import annotations
 
@@ -22,3 +22,8 @@ class GridSampleError(ValueError):
 
     def __str__(self) -> str:
         return f"{self.where}: {self.argument} is {self.found}, expected {self.expected}"
+
+
+def where(op_type: str, node: str) -> str:
+    """How errors, and guards, name a node."""
+    return f"{op_type} node {node!r}"

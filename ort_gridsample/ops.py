@@ -15,6 +15,7 @@ from onnxruntime_extensions import PyCustomOpDef, get_library_path, onnx_op
 from . import exits, failures, memory, spec
 from .core._types import Array
 from .dialects import DOMAIN
+from .errors import where
 from .functions import affine_grid, grid_sample
 
 #: Beyond this a failed op's placeholder has no elements instead of the right number.
@@ -48,11 +49,6 @@ _GOOD = Output(np.zeros(1, np.int64))
 _LOST = Output(np.array([failures.LOST], np.int64))
 _NOTHING = {np.dtype(kind): Output(np.empty(0, kind)) for kind in "?bBhHiIlLqQfdO"}
 Outputs = tuple[Output, Output]
-
-
-def where(operator: str, node: str) -> str:
-    """How errors and guards name a node."""
-    return f"{operator} node {node!r}"
 
 
 def _guarded(compute: Callable[[], Array], shape: Callable[[], Sequence[int]], dtype: np.dtype[np.generic]) -> Outputs:

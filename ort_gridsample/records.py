@@ -15,7 +15,7 @@ from . import checks, native, spec
 from .core._types import Array
 from .core.plan import type_name
 from .dialects import DOMAIN, Dialect, Plain, constant_size, dialect_of
-from .errors import GridSampleError
+from .errors import GridSampleError, where
 from .graphs import Constants, Scope, domain_of, scopes
 from .helpers import Helpers
 from .inference import Inference, Value
@@ -259,11 +259,6 @@ def _record(
 def _newest(operator: str) -> spec.Version:
     versions = spec.OPERATORS[operator]
     return versions[max(versions)]
-
-
-def where(op_type: str, label: str) -> str:
-    """How an error names a node."""
-    return f"{op_type} node {label!r}"
 
 
 def _check(record: NodeRecord) -> None:

@@ -79,8 +79,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     It patches the model in memory and registers the ops; everything else is its parent's. ``run`` and its siblings
     raise :class:`GridSampleError` where an op rejected its input. Unless ``sess_options`` say otherwise, onnxruntime's
     threads do not spin (``session.intra_op.allow_spinning``), as they would do so on the processors that the ops need.
-    It can be pickled: the model goes along (of a path,
-    only the path).
+    It can be pickled: the model goes along (of a path, only the path).
 
     Args:
         model: a path, the bytes of a model, or a ModelProto. External data is found relative to the path.
