@@ -1,0 +1,217 @@
+"""Damaged and hostile models: a sentence or a right answer, and a file that is whole or not there."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, parser
+
+import ort_gridsample as ogs
+from ort_gridsample.cli import main
+from ort_gridsample.patch import patch_in_place
+from test_never_aborts import run
+from test_patch import GRID, HEADER, SIGNATURE, X
+
+#: Bits flipped or bytes cut off, in a process that may address 8 GiB; what comes is a sentence of one of these kinds.
+DAMAGED = """
+import json, random, resource, tempfile, warnings
+from collections import Counter
+from pathlib import Path
+import onnx
+from onnx import parser
+import test_patch
+resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+onnxruntime.set_default_logger_severity(4)
+rng, models = random.Random({seed}), [parser.parse_model(m).SerializeToString() for m in test_patch.MODELS.values()]
+path = Path(tempfile.mkdtemp()) / "damaged.onnx"
+ends = Counter()
+def attempt(function, *arguments):
+    try:
+        function(*arguments)
+        ends["right"] += 1
+    except Exception as error:
+        # What is no text, onnxruntime's own session cannot describe, with or without this package.
+        theirs = type(error).__module__.startswith("onnxruntime")
+        known = theirs or isinstance(error, (ogs.GridSampleError, UnicodeDecodeError))
+        ends["sentence" if known and str(error) else f"{{type(error).__name__}}: {{error}}"] += 1
+for _ in range({count}):
+    data = bytearray(rng.choice(models))
+    if rng.random() < 0.3:
+        del data[rng.randrange(len(data)):]
+    for _ in range(rng.randrange(4) if data else 0):
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    path.write_bytes(data)
+    for function in (ogs.inspect_model, ogs.patch_model, ogs.InferenceSession):
+        attempt(function, path)
+print(json.dumps(ends))
+"""
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_damaged_files_are_answered_in_words(seed: int) -> None:
+    *_, ends = run(DAMAGED.format(seed=seed, count=150), "open_session")
+    ends = json.loads(ends)
+    assert set(ends) == {"right", "sentence"}, ends
+
+
+def value(name: str, elem_type: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, elem_type, None)
+
+
+def model(*nodes: onnx.NodeProto) -> onnx.ModelProto:
+    graph = helper.make_graph(nodes, "g", [value("X"), value("G"), value("c", TensorProto.BOOL)], [value("Y")])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+
+
+def sample(X: str, Y: str, name: str, grid: str = "G") -> onnx.NodeProto:
+    return helper.make_node("GridSample", [X, grid], [Y], name)
+
+
+INVALID = {
+    "cycle": (model(sample("Z", "Y", "a"), helper.make_node("Relu", ["Y"], ["Z"])), "acyclic"),
+    "missing value": (model(sample("nowhere", "Y", "a")), "'nowhere' is not a graph input"),
+    "missing grid": (model(sample("X", "Y", "a", "")), "GridSample node 'a': grid is missing"),
+    "one name for two values": (model(sample("X", "Y", "a"), sample("X", "Y", "b")), "Duplicate definition of name"),
+    "one name for two nodes": (model(sample("X", "Z", "a"), sample("Z", "Y", "a")), "two nodes with same node name"),
+    "no type": (model(helper.make_node("If", ["c"], ["Y"])), "Required attribute"),
+}
+
+
+@pytest.mark.parametrize("name", INVALID)
+def test_invalid_models_are_refused_in_words(name: str) -> None:
+    broken, sentence = INVALID[name]
+    with pytest.raises(Exception, match=sentence):
+        ogs.InferenceSession(broken)
+
+
+FEEDS = {"X": X, "G": GRID, "c": np.array(True)}
+GUARD = "ort_gridsample rejected the input of GridSample node 'a' (ort_gridsample.InferenceSession says why)"
+
+
+def test_names_like_those_of_the_patch_are_left_to_the_model() -> None:
+    session = ogs.InferenceSession(
+        model(
+            helper.make_node("Identity", ["X"], ["Y_status"], GUARD),
+            helper.make_node("Identity", ["Y_status"], ["Y_unread"], "idx=3 must be within"),
+            sample("Y_unread", "Y", "a"),
+        )
+    )
+    np.testing.assert_array_equal(session.run(None, FEEDS)[0], ogs.grid_sample(X, GRID))
+    with pytest.raises(ogs.GridSampleError, match="'a': grid is of shape"):
+        session.run(None, {**FEEDS, "G": GRID[:1]})
+
+
+def calls_for(count: int) -> int:
+    """How many Python calls it takes to patch a model of ``count`` nodes in a row."""
+    chain = [sample(f"Y{i}" if i else "X", f"Y{i + 1}" if i + 1 < count else "Y", f"n{i}") for i in range(count)]
+    many, calls = model(*chain), 0
+
+    def counted(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(counted)
+    try:
+        patch_in_place(many)
+    finally:
+        sys.setprofile(None)
+    assert len([n for n in many.graph.node if n.domain == "ort_gridsample"]) == count
+    return calls
+
+
+def test_the_work_of_a_patch_grows_with_the_nodes_only() -> None:
+    assert calls_for(800) < 2.5 * calls_for(400)
+
+
+def test_ten_thousand_nodes() -> None:
+    many = model(*(sample("X", f"Y{i}" if i else "Y", f"n{i}") for i in range(10_000)))
+    patched = ogs.patch_model(many)
+    assert sum(n.domain == "ort_gridsample" for n in patched.graph.node) == 10_000
+    assert len(ogs.inspect_model(many)) == 10_000
+
+
+def nested(levels: int) -> onnx.ModelProto:
+    """A GridSample in so many Ifs, as text, which has no limit."""
+    inner = "T0 = GridSample (X, G)"
+    for i in range(levels):
+        inner = (
+            f"T{i + 1} = If (c) <then_branch = t{i} () => (float[N,C,h,w] T{i}) {{ {inner} }},"
+            f" else_branch = e{i} () => (float[N,C,h,w] E{i}) {{ E{i} = Identity (X) }}>"
+        )
+    return parser.parse_model(f"{HEADER} {SIGNATURE} {{ {inner} Y = Identity (T{levels}) }}")
+
+
+def test_deeply_nested_ifs_are_answered() -> None:
+    session = ogs.InferenceSession(nested(25))
+    np.testing.assert_array_equal(session.run(None, FEEDS)[0], ogs.grid_sample(X, GRID))
+
+
+def deep_file(folder: Path, levels: int) -> Path:
+    """A model of nested Ifs put together byte by byte, as protobuf itself does not make one so deep."""
+
+    def field(number: int, payload: bytes) -> bytes:
+        length, size = b"", len(payload)
+        while size > 127:
+            length, size = length + bytes([size & 127 | 128]), size >> 7
+        return bytes([number << 3 | 2]) + length + bytes([size]) + payload
+
+    node = sample("X", "T", "deep").SerializeToString()
+    for _ in range(levels):
+        graph = field(1, node) + field(2, b"b") + field(12, value("T").SerializeToString())
+        branch = field(1, b"then_branch") + field(6, graph) + b"\xa0\x01\x05"
+        node = field(1, b"c") + field(2, b"T") + field(4, b"If") + field(5, branch)
+    shell = model()
+    shell.graph.ClearField("node")
+    path = folder / "deep.onnx"
+    path.write_bytes(shell.SerializeToString() + field(7, field(1, node)))
+    return path
+
+
+@pytest.mark.parametrize("levels", [200, 5000])
+def test_ifs_nested_beyond_protobufs_limit_are_refused(tmp_path: Path, levels: int) -> None:
+    path = deep_file(tmp_path, levels)
+    for function in (ogs.inspect_model, ogs.patch_model):
+        with pytest.raises(ogs.GridSampleError, match="the file is not readable as protobuf"):
+            function(path)
+    with pytest.raises(Exception, match=r"(?i)protobuf"):
+        ogs.InferenceSession(path)
+    assert main(["patch", str(path), str(tmp_path / "out.onnx")]) != 0
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("location", ["../secret.bin", "/etc/hostname", "a/../../secret.bin", "link.bin"])
+def test_external_data_outside_the_folder_is_not_read(tmp_path: Path, location: str) -> None:
+    (tmp_path / "secret.bin").write_bytes(b"\1" * 4096)
+    folder, target = tmp_path / "models", tmp_path / "patched"
+    folder.mkdir()
+    target.mkdir()
+    (folder / "a").mkdir()
+    (folder / "link.bin").symlink_to(tmp_path / "secret.bin")
+    broken = model(sample("X", "Y", "a", "W"))
+    weight = TensorProto(name="W", data_type=TensorProto.FLOAT, dims=[2, 4, 5, 2], data_location=TensorProto.EXTERNAL)
+    weight.external_data.add(key="location", value=location)
+    broken.graph.initializer.append(weight)
+    path = folder / "model.onnx"
+    path.write_bytes(broken.SerializeToString())
+    assert [record.name for record in ogs.inspect_model(path)] == ["a"]
+    functions: list[Callable] = [ogs.patch_model, ogs.InferenceSession]
+    for function in functions:
+        with pytest.raises(Exception, match=r"\w+ \w+"):
+            function(path)
+    assert main(["patch", str(path), str(target / "out.onnx")]) != 0
+    assert not list(target.iterdir())
+
+
+def test_onnxruntime_still_runs_what_it_ran() -> None:
+    """The models above are wrong by themselves, not by the way they are fed here."""
+    good = model(sample("X", "Y", "a"))
+    native = onnxruntime.InferenceSession(good.SerializeToString(), providers=["CPUExecutionProvider"])
+    feeds = {name: FEEDS[name] for name in ("X", "G", "c")}
+    np.testing.assert_allclose(native.run(None, feeds)[0], ogs.grid_sample(X, GRID), atol=1e-4)

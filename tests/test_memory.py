@@ -1,0 +1,131 @@
+"""What a feed claims is checked before it is taken, what cannot be taken is an exception, and nothing is kept."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import ort_gridsample as ogs
+from ort_gridsample import memory
+from test_never_aborts import both, run
+
+#: Lets the process address so many bytes more than it does.
+LIMIT = """
+import resource
+def limit(more):
+    pages = int(open("/proc/self/statm").read().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + more, resource.RLIM_INFINITY))
+def kind(session, feeds):
+    try:
+        return session.run(None, feeds)[0].shape
+    except MemoryError as error:
+        return "MemoryError"
+    except Exception as error:
+        return str(error)
+def fed(X, grid):
+    return {"X": X, "grid": grid}
+session = make(open_model)
+session.run(None, fed(X, grid))
+"""
+#: Feeds of 64 MiB into the core, and out of it; and the free bytes at which one step after the other fails.
+LARGE = {
+    "answer": ("fed(np.ones((1, 64, 8, 8), np.float32), np.zeros((1, 512, 512, 2), np.float32))", (30, 75, 110, 130)),
+    "grid": ("fed(X, np.zeros((1, 4096, 2048, 2), np.float32))", (75, 110, 140, 160, 190)),
+}
+
+
+@both
+@pytest.mark.parametrize(("feeds", "megabytes"), [(f, m) for f, ms in LARGE.values() for m in ms])
+def test_no_memory_is_an_exception_and_the_session_goes_on(open_model: str, feeds: str, megabytes: int) -> None:
+    first, again = run(
+        f"{LIMIT}\nlarge = {feeds}\nlimit({megabytes} << 20)\nprint(kind(session, large))\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))\n"
+        "print(kind(session, fed(X, grid)))",
+        open_model,
+    )
+    assert any(word in first for word in ("MemoryError", "ort_gridsample rejected"))
+    assert again == "(1, 2, 64, 64)"
+
+
+def test_no_memory_for_an_ops_copy_of_a_feed_is_an_exception() -> None:
+    first, again = run(
+        f"{LIMIT}\nlarge = fed(np.ones((1, 4, 2048, 2048), np.float32), grid)\nlimit(30 << 20)\n"
+        "print(kind(session, large))\nprint(kind(session, fed(X, grid)))",
+        "open_session",
+    )
+    assert (first, again) == ("MemoryError", "(1, 2, 64, 64)")
+
+
+HUGE_SIZES = [
+    *([1, 1, 1 << 40, 1], [1, 1, 1 << 31, 1 << 31], [1, 1, 1 << 62, 1 << 62], [1, 1, (1 << 63) - 1, 2], [1, 1, -1, 4]),
+    *([], [1], [1] * 100, [1 << 40, 1, 2, 2], [1, 1 << 62, 1 << 20, 1 << 20]),
+]
+
+
+@both
+def test_sizes_that_no_machine_has_are_refused(open_model: str) -> None:
+    *answers, right = run(
+        f"""
+from models import affine_grid_model
+model = affine_grid_model("float32", 2, False)
+model.graph.input[1].type.tensor_type.ClearField("shape")
+session = open_model(model)
+theta = np.ones((1, 2, 3), np.float32)
+for size in {HUGE_SIZES + [[1, 1, 2, 3]]}:
+    try:
+        print(session.run(None, {{"theta": theta, "size": np.array(size, np.int64)}})[0].shape)
+    except Exception as error:
+        print(str(error).replace(chr(10), " "))
+""",
+        open_model,
+    )
+    plain = "rejected the input of AffineGrid node '(grid)'"
+    word = "AffineGrid node '(grid)': " if open_model == "open_session" else plain
+    assert len(answers) == len(HUGE_SIZES)
+    assert all(word in answer for answer in answers), answers
+    assert right == "(1, 2, 3, 2)"
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1 << 40), (1, 1 << 40, 3), (1, 1, 1 << 33)])
+def test_claims_of_a_function_are_checked(shape: tuple[int, ...]) -> None:
+    X = np.broadcast_to(np.float64(1), shape)
+    with pytest.raises(
+        ogs.GridSampleError, match=r"(X|Y) is of shape \(.*\) and \d+ bytes, expected at most \d+ bytes"
+    ):
+        ogs.grid_sample(X, np.zeros((1, 4096, 1)))
+    with pytest.raises(ogs.GridSampleError, match=r"Y is of shape"):
+        ogs.grid_sample(np.ones((1, 1, 4)), np.broadcast_to(np.float32(0), (1, 1 << 41, 1)))
+
+
+def test_what_is_available_is_what_the_system_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = memory.available()
+    assert room is None or 1 << 24 < room < 1 << 48
+    monkeypatch.setattr(memory, "available", lambda: 1 << 30)
+    assert ogs.affine_grid(np.eye(2, 3)[None], (1, 1, 2, 2)).shape == (1, 2, 2, 2)
+    with pytest.raises(ogs.GridSampleError, match="at most 1073741824 bytes, the memory that is left"):
+        ogs.grid_sample(np.ones((1, 1, 2)), np.broadcast_to(0.0, (1, 1 << 28, 1)))
+    assert ogs.grid_sample(np.ones((1, 1, 2)), np.broadcast_to(0.0, (1, 1 << 10, 1))).shape == (1, 1, 1 << 10)
+
+
+@both
+def test_ten_thousand_runs_keep_nothing(open_model: str) -> None:
+    (grown,) = run(
+        """
+session = make(open_model)
+small, wrong = {"X": X, "grid": grid[:, :8, :8]}, {"X": X[:, :, :8], "grid": grid[[0] * 2]}
+def resident():
+    import gc
+    gc.collect()
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+def some(count):
+    for i in range(count):
+        attempt(session, **(wrong if i % 10 == 0 else small))
+some(2000)
+before = resident()
+some(10000)
+print(resident() - before)
+""",
+        open_model,
+    )
+    # One byte a run would be an array of nothing; the allocator's own ups and downs are larger.
+    assert int(grown) < 4 << 20
