@@ -1,7 +1,8 @@
 """The compiled core's kernels: all ranks, modes and paddings, one compilation per type of X and of the coordinates.
 
 A kernel takes a stretch of positions in blocks. Per block it first writes a table, one row per tap and one column per
-position: which pixel of flat X the tap reads, and with which weight. Then every channel is read through that table.
+position: which pixel of flat X the tap reads, and with which weight. Then every channel is read through that table,
+from X as it lies or, where each pixel is read often, from a copy with the channels side by side (:func:`lay_rows`).
 They state in loops what :mod:`.coordinates`, :mod:`.taps` and :mod:`.sums` state on arrays; the order of every
 operation on a coordinate is the same, and no flag here lets the compiler change it.
 
@@ -13,12 +14,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import njit, types
-from numba.core import cgutils
+from numba.core import cgutils as untyped_cgutils
 from numba.extending import intrinsic, overload, register_jitable
 
 from ..spec import CUBIC_A
+
+cgutils: Any = untyped_cgutils
 
 ZEROS, BORDER, REFLECTION = range(3)
 
@@ -241,7 +244,9 @@ def nearest(
     zero = X.dtype.type(0)
     for begin in range(0, positions, block):
         end = min(begin + block, positions)
-        now = _table(grid[begin:end], lengths, padding, align_corners, taps, g, x, along, no_weight[0], index, no_weight)
+        now = _table(
+            grid[begin:end], lengths, padding, align_corners, taps, g, x, along, no_weight[0], index, no_weight
+        )
         row = index[now, 0]
         for c in range(channels):
             image, out = X[batch, c], Y[batch, c, start + begin : start + end]
@@ -273,24 +278,24 @@ def weighted(
     for begin in range(0, positions, block):
         end = min(begin + block, positions)
         now = _table(grid[begin:end], lengths, padding, align_corners, taps, g, x, along, along_weight, index, weight)
-        out = Y[batch, :, start + begin : start + end]
         if len(rows_of_X) == 0:
-            _sum(X[batch], index[now], weight[now], out)
+            _sum(X[batch], index[now], weight[now], Y[batch], start + begin, end - begin)
         for k in range(len(rows_of_X)):
-            _sum_rows(rows_of_X[k], index[now], weight[now], tile, out[channel + k * rows_of_X.shape[2] :])
+            out = Y[batch, channel + k * rows_of_X.shape[2] :]
+            _sum_rows(rows_of_X[k], index[now], weight[now], tile, out, start + begin, end - begin)
 
 
 @njit(nogil=True, fastmath={"contract"}, error_model="numpy")
-def _sum(X: Any, index: Any, weight: Any, Y: Any) -> None:
-    """Read X (C, S) through the table into Y (C, P): four channels at a time, to load an entry once for all."""
-    channels, rows, positions = X.shape[0], index.shape[0], Y.shape[1]
+def _sum(X: Any, index: Any, weight: Any, Y: Any, start: int, positions: int) -> None:
+    """Read X (C, S) through the table into Y[:, start:]: four channels at a time, to load an entry once for all."""
+    channels, rows = X.shape[0], index.shape[0]
     fours = rows % 4 == 0  # only linear on one axis has fewer taps
     c = 0
     while fours and channels - c > 1:
         # The last four may repeat a channel: that is cheaper than to take three alone.
         c1, c2, c3 = min(c + 1, channels - 1), min(c + 2, channels - 1), min(c + 3, channels - 1)
         x0, x1, x2, x3 = X[c], X[c1], X[c2], X[c3]
-        y0, y1, y2, y3 = Y[c], Y[c1], Y[c2], Y[c3]
+        y0, y1, y2, y3 = Y[c, start:], Y[c1, start:], Y[c2, start:], Y[c3, start:]
         for p in range(positions):
             first = index[0, p]
             o0, o1 = _origin(x0, first, weight, Y), _origin(x1, first, weight, Y)
@@ -324,7 +329,7 @@ def _sum(X: Any, index: Any, weight: Any, Y: Any) -> None:
             y3[p] = _finish(s3, o3, x3, first, Y)
         c += 4
     for rest in range(c, channels):
-        x0, y0 = X[rest], Y[rest]
+        x0, y0 = X[rest], Y[rest, start:]
         for p in range(positions):
             first = index[0, p]
             o0 = _origin(x0, first, weight, Y)
@@ -371,17 +376,17 @@ def lay_rows(X: Any, batch: int, channel: int, start: int, rows: Any) -> None:
                 rows[i, c], rows[i, c + 1], rows[i, c + 2], rows[i, c + 3] = v0, v1, v2, v3
 
 
-def _sum_rows(X: Any, index: Any, weight: Any, tile: Any, Y: Any) -> None: ...
+def _sum_rows(X: Any, index: Any, weight: Any, tile: Any, Y: Any, start: int, positions: int) -> None: ...
 
 
 @overload(_sum_rows, strict=False)
-def _sum_rows_for(X: Any, index: Any, weight: Any, tile: Any, Y: Any) -> Any:
-    """Read the rows X (S + 1, W) through the table into Y (≤ W, P); only floats are laid out in rows."""
+def _sum_rows_for(X: Any, index: Any, weight: Any, tile: Any, Y: Any, start: int, positions: int) -> Any:
+    """Read the rows X (S + 1, W) through the table into Y[:W, start:]; only floats are laid out in rows."""
     if not isinstance(Y.dtype, types.Float):
-        return lambda X, index, weight, tile, Y: None
+        return lambda X, index, weight, tile, Y, start, positions: None
 
-    def sum_rows(X: Any, index: Any, weight: Any, tile: Any, Y: Any) -> None:
-        width, positions = X.shape[1], Y.shape[1]
+    def sum_rows(X: Any, index: Any, weight: Any, tile: Any, Y: Any, start: int, positions: int) -> None:
+        width = X.shape[1]
         for begin in range(0, positions, TILE):
             size = min(TILE, positions - begin)
             for p in range(size):
@@ -390,9 +395,9 @@ def _sum_rows_for(X: Any, index: Any, weight: Any, tile: Any, Y: Any) -> Any:
                 else:
                     _sum_wide(X, index, weight, begin + p, tile, p)
             for c in range(min(width, len(Y))):
-                y, t = Y[c], tile[c]
+                y, t = Y[c, start + begin :], tile[c]
                 for p in range(size):
-                    y[begin + p] = t[p]
+                    y[p] = t[p]
 
     return sum_rows
 
@@ -407,7 +412,7 @@ def _sum_of(width: int) -> Any:
     @intrinsic
     def add_up(context: Any, X: Any, index: Any, weight: Any, p: Any, tile: Any, q: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            arrays = [
+            arrays: list[Any] = [
                 context.make_array(kind)(context, builder, value) if isinstance(kind, types.Array) else None
                 for kind, value in zip(signature.args, arguments, strict=True)
             ]
@@ -420,10 +425,10 @@ def _sum_of(width: int) -> Any:
             rows = cgutils.unpack_tuple(builder, x.shape)[0]
             outside = builder.sub(rows, word(1))
             total = cgutils.alloca_once_value(builder, ir.Constant(vector, [0.0] * width))
-            flag = ir.IntType(32)
+            flag, byte = ir.IntType(32), ir.IntType(8).as_pointer()
             prefetch = cgutils.get_or_insert_function(
                 builder.module,
-                ir.FunctionType(ir.VoidType(), [ir.IntType(8).as_pointer(), flag, flag, flag]),
+                ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag]),
                 "llvm.prefetch.p0",
             )
 
@@ -432,18 +437,20 @@ def _sum_of(width: int) -> Any:
                 i = builder.select(builder.icmp_unsigned("<", i, outside), i, outside)
                 return builder.gep(x.data, [builder.mul(i, word(width))])
 
-            with cgutils.for_range(builder, taps) as loop:
-                entry = builder.add(builder.mul(loop.index, columns), p)
-                soon = builder.bitcast(row_of(builder.add(entry, word(AHEAD))), ir.IntType(8).as_pointer())
-                builder.call(prefetch, [soon, flag(0), flag(3), flag(1)])  # for reading, into every cache, data
-                pixel = row_of(entry)
-                values = builder.load(builder.bitcast(pixel, vector.as_pointer()))
-                values.align = signature.args[0].dtype.bitwidth // 8
-                one = builder.load(builder.gep(by.data, [entry]))
-                many = builder.insert_element(ir.Constant(vector, ir.Undefined), one, ir.IntType(32)(0))
-                many = builder.shuffle_vector(many, many, ir.Constant(ir.VectorType(ir.IntType(32), width), [0] * width))
-                product = builder.fmul(values, many, ("contract",))
-                builder.store(builder.fadd(builder.load(total), product, ("contract",)), total)
+            with cgutils.for_range(builder, builder.lshr(taps, word(1))) as loop:
+                for tap in range(2):
+                    row = builder.add(builder.shl(loop.index, word(1)), word(tap))
+                    entry = builder.add(builder.mul(row, columns), p)
+                    if tap == 0 or width == WIDE:  # else both taps tend to lie in one line of the cache
+                        soon = builder.bitcast(row_of(builder.add(entry, word(AHEAD))), byte)
+                        builder.call(prefetch, [soon, flag(0), flag(3), flag(1)])  # for reading, into every cache, data
+                    values = builder.load(builder.bitcast(row_of(entry), vector.as_pointer()))
+                    values.align = signature.args[0].dtype.bitwidth // 8
+                    one = builder.load(builder.gep(by.data, [entry]))
+                    many = builder.insert_element(ir.Constant(vector, ir.Undefined), one, flag(0))
+                    many = builder.shuffle_vector(many, many, ir.Constant(ir.VectorType(flag, width), [0] * width))
+                    product = builder.fmul(values, many, ("contract",))
+                    builder.store(builder.fadd(builder.load(total), product, ("contract",)), total)
             sums = builder.load(total)
             stride = cgutils.unpack_tuple(builder, to.shape)[1]
             for c in range(width):
