@@ -111,6 +111,37 @@ def test_jit_equals_numpy(name, mode):
 FLOATS = list(spec.FLOATS)
 
 
+@pytest.mark.parametrize("name", FLOATS)
+def test_rows_of_channels(name, monkeypatch):
+    """A small X read often is laid out in rows: whatever the number of channels, and in as many rounds as fit."""
+    laid = []
+    lay_rows = kernels.lay_rows
+    monkeypatch.setattr(kernels, "lay_rows", lambda *arguments: laid.append(arguments) or lay_rows(*arguments))
+    rng = np.random.default_rng(11)
+    grid = positions((3, 20, 30, 2), rng).astype(np.float32)
+    for channels in (2, 5, 16, 37):
+        X = image(name, (3, channels, 5, 6), rng)
+        for size in (1 << 20, 1 << 14, 5000):
+            monkeypatch.setattr(jit_core, "ROWS_BYTES", size)
+            for mode in ("linear", "cubic"):
+                for padding_mode in spec.PADDING_MODES:
+                    answers = []
+                    for core in ("numpy", "jit"):
+                        ogs.set_core(core)
+                        answers.append(ogs.grid_sample(X, grid, mode, padding_mode, num_threads=2))
+                    assert laid
+                    laid.clear()
+                    assert_same(*answers)
+
+
+def test_rough_grids_are_known():
+    smooth = np.linspace(-1, 1, 1000, dtype=np.float32)[None, :, None] * np.ones(2, np.float32)
+    assert not jit_core._is_rough(smooth, np.array([100, 100]))
+    rough = np.random.default_rng(0).uniform(-1, 1, (1, 1000, 2)).astype(np.float32)
+    assert jit_core._is_rough(rough, np.array([100, 100]))
+    assert not jit_core._is_rough(np.full((1, 1000, 2), np.inf, np.float32), np.array([100, 100]))
+
+
 @pytest.mark.parametrize("core", ["numpy", "jit"])
 def test_layouts_are_one_kernel(core):
     """Read-only, strided and misaligned arrays give what plain ones give, and compile nothing new."""
