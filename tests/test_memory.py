@@ -35,16 +35,25 @@ LARGE = {
 
 
 @both
-@pytest.mark.parametrize(("feeds", "megabytes"), [(f, m) for f, ms in LARGE.values() for m in ms])
-def test_no_memory_is_an_exception_and_the_session_goes_on(open_model: str, feeds: str, megabytes: int) -> None:
-    first, again = run(
-        f"{LIMIT}\nlarge = {feeds}\nlimit({megabytes} << 20)\nprint(kind(session, large))\n"
-        "resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))\n"
-        "print(kind(session, fed(X, grid)))",
+@pytest.mark.parametrize("feeds", LARGE)
+def test_no_memory_is_an_exception_and_the_session_goes_on(open_model: str, feeds: str) -> None:
+    large, megabytes = LARGE[feeds]
+    answers = run(
+        f"""{LIMIT}
+for megabytes in {megabytes}:
+    session, large = make(open_model), {large}
+    kind(session, fed(X, grid))
+    limit(megabytes << 20)
+    print(kind(session, large))
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    print(kind(session, fed(X, grid)))
+""",
         open_model,
     )
-    assert any(word in first for word in ("MemoryError", "ort_gridsample rejected"))
-    assert again == "(1, 2, 64, 64)"
+    first, again = answers[::2], answers[1::2]
+    assert all(any(w in each for w in ("MemoryError", "rejected", "(1, ")) for each in first), first
+    assert any("(1, " not in each for each in first)
+    assert again == ["(1, 2, 64, 64)"] * len(megabytes)
 
 
 def test_no_memory_for_an_ops_copy_of_a_feed_is_an_exception() -> None:
@@ -71,7 +80,7 @@ model = affine_grid_model("float32", 2, False)
 model.graph.input[1].type.tensor_type.ClearField("shape")
 session = open_model(model)
 theta = np.ones((1, 2, 3), np.float32)
-for size in {HUGE_SIZES + [[1, 1, 2, 3]]}:
+for size in {[*HUGE_SIZES, [1, 1, 2, 3]]}:
     try:
         print(session.run(None, {{"theta": theta, "size": np.array(size, np.int64)}})[0].shape)
     except Exception as error:
@@ -89,9 +98,7 @@ for size in {HUGE_SIZES + [[1, 1, 2, 3]]}:
 @pytest.mark.parametrize("shape", [(1, 1, 1 << 40), (1, 1 << 40, 3), (1, 1, 1 << 33)])
 def test_claims_of_a_function_are_checked(shape: tuple[int, ...]) -> None:
     X = np.broadcast_to(np.float64(1), shape)
-    with pytest.raises(
-        ogs.GridSampleError, match=r"(X|Y) is of shape \(.*\) and \d+ bytes, expected at most \d+ bytes"
-    ):
+    with pytest.raises(ogs.GridSampleError, match=r"(X|Y) is of shape \(.*\) and \d+ bytes, expected at most"):
         ogs.grid_sample(X, np.zeros((1, 4096, 1)))
     with pytest.raises(ogs.GridSampleError, match=r"Y is of shape"):
         ogs.grid_sample(np.ones((1, 1, 4)), np.broadcast_to(np.float32(0), (1, 1 << 41, 1)))

@@ -15,7 +15,7 @@ TESTS = Path(__file__).parent
 
 PREAMBLE = """
 import sys
-sys.path.insert(0, {tests!r})
+sys.path[:0] = {tests!r}, {root!r}
 import numpy as np, onnxruntime, ort_gridsample as ogs
 from cases import Attributes
 from models import grid_sample_model
@@ -35,13 +35,16 @@ open_model = {open_model}
 """
 
 
-def start(script: str, open_model: str) -> subprocess.Popen[str]:
-    code = PREAMBLE.format(tests=str(TESTS), open_model=open_model) + script
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def start(script: str, open_model: str, as_file: Path | None = None) -> subprocess.Popen[str]:
+    code = PREAMBLE.format(tests=str(TESTS), root=str(TESTS.parent), open_model=open_model) + script
+    if as_file is not None:  # which a process that it starts can import
+        as_file.write_text(code)
+    command = [sys.executable, *(["-c", code] if as_file is None else [str(as_file)])]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def run(script: str, open_model: str) -> list[str]:
-    process = start(script, open_model)
+def run(script: str, open_model: str, as_file: Path | None = None) -> list[str]:
+    process = start(script, open_model, as_file)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, f"ended with {process.returncode}\n{err}"
     return out.splitlines()
