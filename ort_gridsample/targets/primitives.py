@@ -489,6 +489,8 @@ def _check_grid_sample(name: str, X: Value, grid: Value, mode: str, padding_mode
     grid_shape = known if known is not None else (None,) * len(X_shape)
     n = next((dim for dim in (*X_shape[:1], *grid_shape[:1]) if isinstance(dim, int)), None)
     checks.grid_sample_shapes(name, X_shape, grid_shape, padding_mode)
+    if 0 in X_shape[2:] and padding_mode != "zeros" and 0 not in (*X_shape[:2], *grid_shape[1:-1]):
+        raise GridSampleError(name, "X", f"of shape {X_shape}", f"a pixel, which {padding_mode!r} padding needs")
     return (n, *X_shape[1:]), grid_shape
 
 
