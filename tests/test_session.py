@@ -233,7 +233,9 @@ def test_pickled_to_another_process(model: onnx.ModelProto, expected: np.ndarray
     pickles = [pickle.dumps(ogs.InferenceSession(each, options, ["CPUExecutionProvider"])) for each in (path, model)]
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         for answer in pool.map(run_pickled, pickles):
-            np.testing.assert_array_equal(answer, expected)
+            np.testing.assert_allclose(
+                answer, expected, atol=1e-6
+            )  # another number of threads may sum in another order
     assert pickle.loads(pickles[0]).get_session_options().intra_op_num_threads == 1
 
 
