@@ -14,7 +14,8 @@ import time
 from types import FrameType
 
 import onnxruntime
-import onnxruntime_extensions  # noqa: F401  # before the hook below: its own, which ends every op, must run after it
+
+from . import extensions  # noqa: F401  # before the hook below: its own, which ends every op, must run after it
 
 #: How long, in seconds, the end of the interpreter waits for runs to reach an op or their own end.
 PATIENCE = 5.0

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 
-from onnxruntime_extensions import onnx_op
+from .extensions import onnx_op
 
 #: How long a signal waits before it is tried again, in seconds.
 PATIENCE = 0.002

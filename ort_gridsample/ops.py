@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from onnxruntime_extensions import PyCustomOpDef, get_library_path, onnx_op
 
 from . import exits, failures, memory, spec
 from .core._types import Array
 from .dialects import DOMAIN
 from .errors import where
+from .extensions import PyCustomOpDef, get_library_path, onnx_op
 from .functions import affine_grid, grid_sample
 
 #: Beyond this a failed op's placeholder has no elements instead of the right number.

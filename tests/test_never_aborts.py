@@ -7,50 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).parent
+from processes import WITHOUT_TORCH, both, run, start
 
-PREAMBLE = """
-import sys
-sys.path[:0] = {tests!r}, {root!r}
-import numpy as np, onnxruntime, ort_gridsample as ogs
-from cases import Attributes
-from models import grid_sample_model
-from paths import open_patched_file, open_session
-
-def make(open_model, X_type="float32", mode="linear"):
-    return open_model(grid_sample_model(X_type, "float32", 2, [Attributes(mode, "zeros", False)]))
-
-def attempt(session, X, grid):
-    try:
-        return session.run(None, {{"X": X, "grid": grid}})[0].shape
-    except Exception as error:
-        return str(error)
-
-X, grid = np.ones((1, 2, 64, 64), np.float32), np.zeros((1, 64, 64, 2), np.float32)
-open_model = {open_model}
-"""
-
-
-def start(script: str, open_model: str, as_file: Path | None = None) -> subprocess.Popen[str]:
-    code = PREAMBLE.format(tests=str(TESTS), root=str(TESTS.parent), open_model=open_model) + script
-    if as_file is not None:  # which a process that it starts can import
-        as_file.write_text(code)
-    command = [sys.executable, *(["-c", code] if as_file is None else [str(as_file)])]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def run(script: str, open_model: str, as_file: Path | None = None) -> list[str]:
-    process = start(script, open_model, as_file)
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, f"ended with {process.returncode}\n{err}"
-    return out.splitlines()
-
-
-both = pytest.mark.parametrize("open_model", ["open_session", "open_patched_file"])
 REJECTED = {
     "open_session": "GridSample node 'sample0': grid is of shape (3, 64, 64, 2)",
     "open_patched_file": "ort_gridsample rejected the input of GridSample node 'sample0'",
@@ -128,3 +89,10 @@ def test_signals_arrive_after_the_run(open_model: str, signum: signal.Signals, s
     out, err = process.communicate(timeout=60)
     word = "interrupted" if signum == signal.SIGINT else "terminated"
     assert (process.returncode, out) == (0, f"{word} (1, 2, 64, 64)\n"), err
+
+
+def test_importing_leaves_the_environment_alone() -> None:
+    """onnxruntime-extensions sets a variable that makes protobuf slow in every process started later."""
+    script = "import os; before = dict(os.environ); import ort_gridsample; print(before == dict(os.environ))"
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH + script], capture_output=True, text=True)
+    assert done.stdout == "True\n", done.stderr
