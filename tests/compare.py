@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import ml_dtypes
 import numpy as np
 
@@ -12,6 +15,15 @@ IN_FLOAT64 = ("float64", "complex128", "int32", "int64", "uint32", "uint64")
 
 #: Roundings of one axis' weights and sums, in units of the compute type's epsilon times the largest value read.
 ROUNDINGS = {"nearest": 0, "linear": 8, "cubic": 32}
+
+
+@contextmanager
+def about(case: object) -> Iterator[None]:
+    """Name the case in whatever an assertion says within."""
+    try:
+        yield
+    except AssertionError as error:
+        raise AssertionError(f"{case}: {error}") from error
 
 
 def finfo(dtype: np.dtype) -> np.finfo:

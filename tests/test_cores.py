@@ -21,6 +21,7 @@ import ort_gridsample as ogs
 from ort_gridsample import spec
 from ort_gridsample.core import choice, numpy_core, threads
 from ort_gridsample.core.plan import plan_for
+from processes import WITHOUT_TORCH
 
 pytest.importorskip("numba", reason="these tests hold the compiled core against the NumPy core: both are needed")
 from ort_gridsample.core import jit_core, kernels
@@ -191,10 +192,11 @@ def test_float16_of_every_pattern_is_read_exactly():
 
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run ``code`` in a process of its own."""
+    """Run ``code`` in a process of its own, with the default core unless ``environment`` says another."""
+    inherited = {name: value for name, value in os.environ.items() if name != choice.ENVIRONMENT_VARIABLE}
     return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        [sys.executable, "-c", WITHOUT_TORCH + textwrap.dedent(code)],
+        env={**inherited, "PYTHONPATH": str(ROOT), **environment},
         cwd=Path(sys.prefix),  # Python looks for modules in the working folder first
         capture_output=True,
         text=True,
@@ -213,7 +215,8 @@ def test_import_brings_neither_numba_nor_onnx_references():
     assert json.loads(run(code).stdout) == []
 
 
-def test_choice():
+def test_choice(monkeypatch):
+    monkeypatch.delenv(choice.ENVIRONMENT_VARIABLE, raising=False)
     assert ogs.get_core() == ("jit" if find_spec("numba") else "numpy")
     ogs.set_core("numpy")
     assert ogs.get_core() == "numpy"
@@ -235,6 +238,7 @@ def test_choice_by_environment(monkeypatch):
 
 
 def test_without_numba(monkeypatch):
+    monkeypatch.delenv(choice.ENVIRONMENT_VARIABLE, raising=False)
     monkeypatch.setattr(choice.importlib.util, "find_spec", lambda name: None)
     assert ogs.get_core() == "numpy"
     assert choice.core() is numpy_core
@@ -279,9 +283,9 @@ def test_kernels_stay_inside(tmp_path):
     code = """
     import numpy as np, ort_gridsample as ogs
     rng = np.random.default_rng(0)
-    for lengths in ((5, 7), (1, 1)):
+    for lengths in ((5, 7), (1, 1), (9,), (2, 3, 4)):
         X = rng.random((1, 5, *lengths), np.float32)
-        grid = rng.uniform(-3, 3, (1, 2000, 1, 2)).astype(np.float32)
+        grid = rng.uniform(-3, 3, (1, 2000, *[1] * (len(lengths) - 1), len(lengths))).astype(np.float32)
         grid.flat[::7] = rng.choice([1e10, -1e38, np.nan, np.inf, -np.inf], grid.flat[::7].shape)
         for mode in ("nearest", "linear", "cubic"):
             for padding_mode in ("zeros", "border", "reflection"):

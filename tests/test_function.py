@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 import oracle
-from cases import ATTRIBUTES, Attributes, Case, dtype_of, generator, image, matrix
-from compare import assert_identical, assert_matches, finfo
+from cases import ATTRIBUTES, Attributes, Case, by_types_and_rank, dtype_of, generator, image, matrix
+from compare import about, assert_identical, assert_matches, finfo
 from ort_gridsample import GridSampleError, affine_grid, grid_sample, spec
 from paths import function_answer
 
 pytestmark = pytest.mark.usefixtures("core")
 
+MATRIX = by_types_and_rank(matrix())
 FLOAT_CASES = matrix(["float32"], ["float32"])
 INTEGERS = [name for name in spec.TYPES if "int" in name]
 SMOOTH = ("linear", "cubic")
@@ -28,13 +29,15 @@ def sample(case: Case, X: np.ndarray | None = None, grid: np.ndarray | None = No
     return grid_sample(case.X if X is None else X, case.grid if grid is None else grid, *astuple(case.attributes))
 
 
-@pytest.mark.parametrize("case", matrix(), ids=str)
-def test_matches_the_oracle(case: Case, core: str) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        Y = function_answer(case, core)
-    assert Y.dtype == case.X.dtype
-    assert_matches(Y, case.expected, case.grid.dtype, case.attributes.mode, case.attributes.padding_mode)
+@pytest.mark.parametrize("group", MATRIX)
+def test_matches_the_oracle(group: str, core: str) -> None:
+    for case in MATRIX[group]:
+        with about(case):
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                Y = function_answer(case, core)
+            assert Y.dtype == case.X.dtype
+            assert_matches(Y, case.expected, case.grid.dtype, case.attributes.mode, case.attributes.padding_mode)
 
 
 @pytest.mark.parametrize("r", [5, 6])

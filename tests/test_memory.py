@@ -7,7 +7,7 @@ import pytest
 
 import ort_gridsample as ogs
 from ort_gridsample import memory
-from test_never_aborts import both, run
+from processes import both, run
 
 #: Lets the process address so many bytes more than it does.
 LIMIT = """

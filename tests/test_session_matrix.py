@@ -7,11 +7,13 @@ from functools import cache
 import numpy as np
 import pytest
 
-from cases import ATTRIBUTES, RANKS, SESSION_TYPES, Attributes, Case, is_defined, matrix, positions
-from compare import assert_identical
+from cases import ATTRIBUTES, RANKS, SESSION_TYPES, Attributes, Case, by_types_and_rank, is_defined, matrix, positions
+from compare import about, assert_identical
 from models import grid_sample_model
 from ort_gridsample import spec
 from paths import function_answer, open_patched_file, open_session, run
+
+MATRIX = by_types_and_rank(matrix(SESSION_TYPES))
 
 
 def attributes_of(X_type: str) -> list[Attributes]:
@@ -31,10 +33,12 @@ def session_answers(core: str, X_type: str, grid_type: str, rank: int) -> dict[A
     return answers(open_session, X_type, grid_type, rank)
 
 
-@pytest.mark.parametrize("case", matrix(SESSION_TYPES), ids=str)
-def test_session_answers_as_the_function(case: Case, core: str) -> None:
-    Y = session_answers(core, case.X_type, case.grid_type, case.rank)[case.attributes]
-    assert_identical(Y, function_answer(case, core))
+@pytest.mark.parametrize("group", MATRIX)
+def test_session_answers_as_the_function(group: str, core: str) -> None:
+    for case in MATRIX[group]:
+        Y = session_answers(core, case.X_type, case.grid_type, case.rank)[case.attributes]
+        with about(case):
+            assert_identical(Y, function_answer(case, core))
 
 
 # Every pair of types, the ranks in turn.

@@ -13,6 +13,8 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
+from processes import WITHOUT_TORCH
+
 from .inputs import Case
 from .verdict import Outcome, outcome
 
@@ -22,9 +24,10 @@ PATIENCE = 120.0
 #: Memory that a worker may address: what a case claims beyond it is refused, not tried.
 ADDRESS_SPACE = 12 << 30
 
-#: Let a core raise where it would read outside X. Numba does not tell kernels with the check from others in its cache.
-CHECKED = {
-    "ORT_GRIDSAMPLE_CHECK_BOUNDS": "1",
+#: Let a core raise where it would read outside X.
+CHECKED = {"ORT_GRIDSAMPLE_CHECK_BOUNDS": "1"}
+#: And kernels, each compiled anew for that; Numba does not tell them from others in its cache.
+CHECKED_KERNELS = {
     "NUMBA_BOUNDSCHECK": "1",
     "NUMBA_CACHE_DIR": str(Path(tempfile.gettempdir()) / f"ort_gridsample_checked_{getpass.getuser()}"),
 }
@@ -35,8 +38,8 @@ _ROOT = Path(__file__).resolve().parent.parent.parent
 class Worker:
     """Runs cases in a process of its own, and starts another where a case ended it."""
 
-    def __init__(self, core: str | None = None) -> None:
-        self._environment = {**os.environ, **CHECKED}
+    def __init__(self, core: str | None = None, check_kernels: bool = True) -> None:
+        self._environment = {**os.environ, **CHECKED, **(CHECKED_KERNELS if check_kernels else {})}
         if core:
             self._environment["ORT_GRIDSAMPLE_CORE"] = core
         self._process: subprocess.Popen[str] | None = None
@@ -46,7 +49,7 @@ class Worker:
         if self._process is None:
             path = os.pathsep.join(p for p in (str(_ROOT), self._environment.get("PYTHONPATH")) if p)
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.fuzz.worker"],
+                [sys.executable, "-c", WITHOUT_TORCH + "from tests.fuzz.worker import main; main()"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
