@@ -2,8 +2,8 @@
 
     python examples/throughput.py
 
-The model is a linear GridSample, 1×64×128×128; the session has 2 threads. Rounds with 1 and with 16 feeding threads take
-turns, and the median of their ratios is printed.
+The model is a linear GridSample of 1×64×128×128; the session has 2 threads. Rounds with 1 and with 16 feeding threads
+take turns, and the median of their ratios is printed.
 """
 
 from __future__ import annotations
