@@ -13,6 +13,7 @@ import numpy as np
 
 from . import exits, failures, memory, spec
 from .core._types import Array
+from .core.threads import turns
 from .dialects import DOMAIN
 from .errors import where
 from .extensions import PyCustomOpDef, get_library_path, onnx_op
@@ -55,7 +56,8 @@ def _guarded(compute: Callable[[], Array], shape: Callable[[], Sequence[int]], d
     """``compute()`` and a good status, or a placeholder of about ``shape()`` and the number of the failure."""
     exits.hold()
     try:
-        array = compute()
+        with turns:
+            array = compute()
         memory.probe(array.nbytes)  # onnxruntime takes as much again for its copy; its failure would end the process
         return Output(array), _GOOD
     except BaseException as failure:  # also KeyboardInterrupt and SystemExit: none may leave an op

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -14,6 +15,27 @@ ENVIRONMENT_VARIABLE = "ORT_GRIDSAMPLE_NUM_THREADS"
 
 #: Fewer output elements than this are not worth waking a thread for.
 ELEMENTS_PER_THREAD = 1 << 14
+
+
+class Turns:
+    """A context that only so many threads are in at once: more would take the caches, and Python's lock, in turns."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self.renew()
+
+    def renew(self) -> None:
+        """Forget who is in."""
+        self._free: SimpleQueue[None] = SimpleQueue()
+        for _ in range(self._count):
+            self._free.put(None)
+
+    def __enter__(self) -> None:
+        self._free.get()
+
+    def __exit__(self, *_: object) -> None:
+        self._free.put(None)
+
 
 _lock = threading.Lock()
 _pool: ThreadPoolExecutor | None = None
@@ -26,6 +48,10 @@ def available_cpus() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+#: What every op computes in, whichever session and thread it runs in.
+turns = Turns(available_cpus())
 
 
 def get_num_threads() -> int:
@@ -110,6 +136,7 @@ def _after_fork() -> None:
     # Threads do not survive a fork; a lock may have been held by one of them.
     global _pool, _pool_size, _lock
     _pool, _pool_size, _lock = None, 0, threading.Lock()
+    turns.renew()
 
 
 if hasattr(os, "register_at_fork"):
