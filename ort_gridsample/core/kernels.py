@@ -289,6 +289,7 @@ def weighted(
 def _sum(X: Any, index: Any, weight: Any, Y: Any, start: int, positions: int) -> None:
     """Read X (C, S) through the table into Y[:, start:]: four channels at a time, to load an entry once for all."""
     channels, rows = X.shape[0], index.shape[0]
+    real, out = weight.dtype.type(0), Y.dtype.type(0)
     fours = rows % 4 == 0  # only linear on one axis has fewer taps
     c = 0
     while fours and channels - c > 1:
@@ -298,60 +299,63 @@ def _sum(X: Any, index: Any, weight: Any, Y: Any, start: int, positions: int) ->
         y0, y1, y2, y3 = Y[c, start:], Y[c1, start:], Y[c2, start:], Y[c3, start:]
         for p in range(positions):
             first = index[0, p]
-            o0, o1 = _origin(x0, first, weight, Y), _origin(x1, first, weight, Y)
-            o2, o3 = _origin(x2, first, weight, Y), _origin(x3, first, weight, Y)
-            s0 = s1 = s2 = s3 = _no_sum(X, weight, Y)
+            at = first if first < OUTSIDE_BIT else np.uint32(0)
+            v0, v1, v2, v3 = x0[at], x1[at], x2[at], x3[at]
+            o0, o1 = _origin(v0, first, real, out), _origin(v1, first, real, out)
+            o2, o3 = _origin(v2, first, real, out), _origin(v3, first, real, out)
+            s0 = s1 = s2 = s3 = _no_sum(v0, real, out)
             row = 0
             while True:
                 i, j, k, m = index[row, p], index[row + 1, p], index[row + 2, p], index[row + 3, p]
                 if (i | j | k | m) < OUTSIDE_BIT:
                     u, v, w, z = weight[row, p], weight[row + 1, p], weight[row + 2, p], weight[row + 3, p]
-                    s0 += _four(x0, i, j, k, m, u, v, w, z, o0, weight, Y)
-                    s1 += _four(x1, i, j, k, m, u, v, w, z, o1, weight, Y)
-                    s2 += _four(x2, i, j, k, m, u, v, w, z, o2, weight, Y)
-                    s3 += _four(x3, i, j, k, m, u, v, w, z, o3, weight, Y)
+                    s0 += _four(x0, i, j, k, m, u, v, w, z, o0, real, out)
+                    s1 += _four(x1, i, j, k, m, u, v, w, z, o1, real, out)
+                    s2 += _four(x2, i, j, k, m, u, v, w, z, o2, real, out)
+                    s3 += _four(x3, i, j, k, m, u, v, w, z, o3, real, out)
                 else:
                     for tap in range(row, row + 4):
                         i, w = index[tap, p], weight[tap, p]
                         if i < OUTSIDE_BIT:
-                            s0 += w * (_load(x0, i, weight, Y) - o0)
-                            s1 += w * (_load(x1, i, weight, Y) - o1)
-                            s2 += w * (_load(x2, i, weight, Y) - o2)
-                            s3 += w * (_load(x3, i, weight, Y) - o3)
+                            s0 += w * (_value(x0[i], real, out) - o0)
+                            s1 += w * (_value(x1[i], real, out) - o1)
+                            s2 += w * (_value(x2[i], real, out) - o2)
+                            s3 += w * (_value(x3[i], real, out) - o3)
                         else:
                             s0, s1, s2, s3 = s0 - w * o0, s1 - w * o1, s2 - w * o2, s3 - w * o3
                 row += 4
                 if row >= rows:
                     break
-            y0[p] = _finish(s0, o0, x0, first, Y)
-            y1[p] = _finish(s1, o1, x1, first, Y)
-            y2[p] = _finish(s2, o2, x2, first, Y)
-            y3[p] = _finish(s3, o3, x3, first, Y)
+            y0[p] = _finish(s0, o0, v0, first, out)
+            y1[p] = _finish(s1, o1, v1, first, out)
+            y2[p] = _finish(s2, o2, v2, first, out)
+            y3[p] = _finish(s3, o3, v3, first, out)
         c += 4
     for rest in range(c, channels):
         x0, y0 = X[rest], Y[rest, start:]
         for p in range(positions):
             first = index[0, p]
-            o0 = _origin(x0, first, weight, Y)
-            s0 = _no_sum(X, weight, Y)
+            v0 = x0[first if first < OUTSIDE_BIT else np.uint32(0)]
+            o0 = _origin(v0, first, real, out)
+            s0 = _no_sum(v0, real, out)
             for row in range(rows):
                 i, w = index[row, p], weight[row, p]
                 if i < OUTSIDE_BIT:
-                    s0 += w * (_load(x0, i, weight, Y) - o0)
+                    s0 += w * (_value(x0[i], real, out) - o0)
                 else:
                     s0 -= w * o0
-            y0[p] = _finish(s0, o0, x0, first, Y)
+            y0[p] = _finish(s0, o0, v0, first, out)
 
 
 @register_jitable
 def _four(
-    x: Any, i: Any, j: Any, k: Any, m: Any, u: Any, v: Any, w: Any, z: Any, origin: Any, weight: Any, Y: Any
+    x: Any, i: Any, j: Any, k: Any, m: Any, u: Any, v: Any, w: Any, z: Any, origin: Any, real: Any, out: Any
 ) -> Any:
     return (
-        u * (_load(x, i, weight, Y) - origin)
-        + v * (_load(x, j, weight, Y) - origin)
-        + w * (_load(x, k, weight, Y) - origin)
-        + z * (_load(x, m, weight, Y) - origin)
+        u * (_value(x[i], real, out) - origin)
+        + v * (_value(x[j], real, out) - origin)
+        + w * (_value(x[k], real, out) - origin)
+        + z * (_value(x[m], real, out) - origin)
     )
 
 
@@ -362,6 +366,7 @@ def lay_rows(X: Any, batch: int, channel: int, start: int, rows: Any) -> None:
     The last row, beyond X's last pixel, is the pixel outside, 0. What is beyond X's last channel repeats it.
     """
     width, last, pixels = rows.shape[1], X.shape[1] - 1, X.shape[2]
+    real = rows.dtype.type(0)
     if start + PART > pixels:
         rows[pixels] = 0
     for begin in range(start, min(start + PART, pixels), 2 * TILE):
@@ -371,8 +376,8 @@ def lay_rows(X: Any, batch: int, channel: int, start: int, rows: Any) -> None:
             x0, x1 = X[batch, min(at, last)], X[batch, min(at + 1, last)]
             x2, x3 = X[batch, min(at + 2, last)], X[batch, min(at + 3, last)]
             for i in range(begin, end):
-                v0, v1 = _load(x0, i, rows, rows), _load(x1, i, rows, rows)
-                v2, v3 = _load(x2, i, rows, rows), _load(x3, i, rows, rows)
+                v0, v1 = _value(x0[i], real, real), _value(x1[i], real, real)
+                v2, v3 = _value(x2[i], real, real), _value(x3[i], real, real)
                 rows[i, c], rows[i, c + 1], rows[i, c + 2], rows[i, c + 3] = v0, v1, v2, v3
 
 
@@ -466,26 +471,25 @@ def _sum_of(width: int) -> Any:
 _sum_narrow, _sum_wide = _sum_of(NARROW), _sum_of(WIDE)
 
 
-# What depends on the types of X and Y. An X of uint16 or int16 with a Y of float32 is the bits of float16 or bfloat16.
+# What depends on the types of X and Y, given a pixel of X and a 0 of the weights' type, ``real``, and of Y's, ``out``.
+# Never given arrays: where these pass a branch, Numba counts who holds them, which costs more than all the rest.
+# A pixel of uint16 or int16 for a Y of float32 is the bits of float16 or bfloat16.
 
 
-def _load(x: Any, i: Any, weight: Any, Y: Any) -> Any: ...
-def _origin(x: Any, i: Any, weight: Any, Y: Any) -> Any: ...
-def _no_sum(x: Any, weight: Any, Y: Any) -> Any: ...
-def _finish(total: Any, origin: Any, x: Any, i: Any, Y: Any) -> Any: ...
+def _value(pixel: Any, real: Any, out: Any) -> Any: ...
+def _origin(pixel: Any, i: Any, real: Any, out: Any) -> Any: ...
+def _no_sum(pixel: Any, real: Any, out: Any) -> Any: ...
+def _finish(total: Any, origin: Any, pixel: Any, i: Any, out: Any) -> Any: ...
 
 
-def _is_half(x: Any, Y: Any) -> bool:
-    return isinstance(x.dtype, types.Integer) and isinstance(Y.dtype, types.Float)
+@overload(_value, strict=False)
+def _value_for(pixel: Any, real: Any, out: Any) -> Any:
+    """The pixel in the type that is computed in."""
+    is_half: bool = isinstance(pixel, types.Integer) and isinstance(out, types.Float) and pixel.bitwidth == 16
+    if is_half and not pixel.signed:
 
-
-@overload(_load, strict=False)
-def _load_for(x: Any, i: Any, weight: Any, Y: Any) -> Any:
-    """Pixel ``i`` in the type that is computed in."""
-    if _is_half(x, Y) and not x.dtype.signed:
-
-        def load(x: Any, i: Any, weight: Any, Y: Any) -> Any:
-            bits = np.uint32(x[i])
+        def value(pixel: Any, real: Any, out: Any) -> Any:
+            bits = np.uint32(pixel)
             magnitude = bits & np.uint32(0x7FFF)
             if magnitude >= np.uint32(0x7C00):  # infinity or NaN
                 value = np.uint32((magnitude << np.uint32(13)) | np.uint32(0x7F800000)).view(np.float32)
@@ -493,51 +497,52 @@ def _load_for(x: Any, i: Any, weight: Any, Y: Any) -> Any:
                 value = np.uint32(magnitude << np.uint32(13)).view(np.float32) * np.float32(2.0**112)
             return -value if bits & np.uint32(0x8000) else value
 
-    elif _is_half(x, Y):
+    elif is_half:
 
-        def load(x: Any, i: Any, weight: Any, Y: Any) -> Any:
-            return np.uint32(np.uint32(np.uint16(x[i])) << np.uint32(16)).view(np.float32)
+        def value(pixel: Any, real: Any, out: Any) -> Any:
+            return np.uint32(np.uint32(np.uint16(pixel)) << np.uint32(16)).view(np.float32)
 
-    elif isinstance(x.dtype, types.Complex):
+    elif isinstance(pixel, types.Complex):
 
-        def load(x: Any, i: Any, weight: Any, Y: Any) -> Any:
-            return x[i]
+        def value(pixel: Any, real: Any, out: Any) -> Any:
+            return pixel
 
     else:
+        kind = real
 
-        def load(x: Any, i: Any, weight: Any, Y: Any) -> Any:
-            return weight.dtype.type(x[i])
+        def value(pixel: Any, real: Any, out: Any) -> Any:
+            return kind(pixel)
 
-    return load
+    return value
 
 
 @overload(_no_sum, strict=False)
-def _no_sum_for(x: Any, weight: Any, Y: Any) -> Any:
+def _no_sum_for(pixel: Any, real: Any, out: Any) -> Any:
     """0 in the type that is computed in."""
-    if isinstance(x.dtype, types.Complex):
-        return lambda x, weight, Y: x.dtype.type(0)
-    return lambda x, weight, Y: weight.dtype.type(0)
+    if isinstance(pixel, types.Complex):
+        return lambda pixel, real, out: out
+    return lambda pixel, real, out: real
 
 
 @overload(_origin, strict=False)
-def _origin_for(x: Any, i: Any, weight: Any, Y: Any) -> Any:
+def _origin_for(pixel: Any, i: Any, real: Any, out: Any) -> Any:
     """What integers are summed relative to, the first tap: where all taps are equal the sum is exact. Else 0."""
-    if isinstance(Y.dtype, types.Integer):
-        return lambda x, i, weight, Y: _load(x, i, weight, Y) if i < OUTSIDE_BIT else weight.dtype.type(0)
-    return lambda x, i, weight, Y: weight.dtype.type(0)
+    if isinstance(out, types.Integer):
+        return lambda pixel, i, real, out: _value(pixel, real, out) if i < OUTSIDE_BIT else real
+    return lambda pixel, i, real, out: real
 
 
 @overload(_finish, strict=False)
-def _finish_for(total: Any, origin: Any, x: Any, i: Any, Y: Any) -> Any:
+def _finish_for(total: Any, origin: Any, pixel: Any, i: Any, out: Any) -> Any:
     """The sum as an element of Y: integers truncated toward zero and saturated."""
-    if isinstance(Y.dtype, types.Integer):
-        kind = Y.dtype
+    if isinstance(out, types.Integer):
+        kind = out
         low, high = kind.minval, kind.maxval
         low_sum, high_sum = float(low), float(high)
 
-        def finish(total: Any, origin: Any, x: Any, i: Any, Y: Any) -> Any:
+        def finish(total: Any, origin: Any, pixel: Any, i: Any, out: Any) -> Any:
             if total == 0 and i < OUTSIDE_BIT:
-                return x[i]  # beyond 2**53 the origin itself was rounded
+                return pixel  # beyond 2**53 the origin itself was rounded
             value = total + origin
             if value >= high_sum:
                 return kind(high)
@@ -546,6 +551,6 @@ def _finish_for(total: Any, origin: Any, x: Any, i: Any, Y: Any) -> Any:
             return kind(value)
 
         return finish
-    if isinstance(Y.dtype, types.Boolean):
-        return lambda total, origin, x, i, Y: total != 0
-    return lambda total, origin, x, i, Y: total
+    if isinstance(out, types.Boolean):
+        return lambda total, origin, pixel, i, out: total != 0
+    return lambda total, origin, pixel, i, out: total
