@@ -485,8 +485,8 @@ def _finish(total: Any, origin: Any, pixel: Any, i: Any, out: Any) -> Any: ...
 @overload(_value, strict=False)
 def _value_for(pixel: Any, real: Any, out: Any) -> Any:
     """The pixel in the type that is computed in."""
-    is_half: bool = isinstance(pixel, types.Integer) and isinstance(out, types.Float) and pixel.bitwidth == 16
-    if is_half and not pixel.signed:
+    is_half = pixel in (types.uint16, types.int16) and isinstance(out, types.Float)
+    if is_half and pixel == types.uint16:
 
         def value(pixel: Any, real: Any, out: Any) -> Any:
             bits = np.uint32(pixel)
