@@ -59,6 +59,14 @@ class Case:
     name: str
     seed: int
 
+    @property
+    def attributes(self) -> tuple[object, object]:
+        """The mode and the padding mode; in a model, what is left out is the default."""
+        if self.route == "function":
+            return self.mode, self.padding_mode
+        default = "linear" if self.opset >= 20 else "bilinear"
+        return default if self.mode is None else self.mode, "zeros" if self.padding_mode is None else self.padding_mode
+
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
@@ -187,12 +195,13 @@ def array(tensor: Tensor, rng: np.random.Generator, coordinates: bool = False) -
     if tensor.layout == "broadcast":
         return np.broadcast_to(_values(dtype, tuple(min(d, 1) for d in shape), rng, coordinates, wild), shape)
     if tensor.layout == "strided":
-        return _values(dtype, tuple(2 * d for d in shape), rng, coordinates, wild)[(slice(None, None, 2),) * len(shape)]
+        values = _values(dtype, tuple(2 * d for d in shape), rng, coordinates, wild)
+        return np.asarray(values[(slice(None, None, 2),) * len(shape)])
     values = _values(dtype, shape, rng, coordinates, wild)
     if tensor.layout == "fortran":
         return np.asfortranarray(values)
     if tensor.layout == "reversed":
-        return values[(slice(None, None, -1),) * len(shape)]
+        return np.asarray(values[(slice(None, None, -1),) * len(shape)])
     if tensor.layout == "unaligned" and dtype.kind != "O":
         data = bytearray(1) + values.tobytes()
         return np.ndarray(shape, dtype, data, offset=1)

@@ -23,6 +23,9 @@ from .inputs import FLOATS, MODES, PADDING, X_TYPES, Case, Tensor, array
 #: Arrays of more bytes than this are claimed, never filled.
 FILLED = 1 << 28
 
+#: Of answers with more elements than this, some are checked.
+CHECKED = 1 << 12
+
 ANSWER, REFUSAL, EITHER = "answer", "refusal", "either"
 
 _ELEM_TYPES = {name: TensorProto.DataType.Value(name.upper()) for name in X_TYPES if hasattr(TensorProto, name.upper())}
@@ -60,13 +63,14 @@ def must(case: Case) -> str:
 def _grid_sample_is_valid(case: Case) -> bool:
     X, grid = case.first.shape, case.second.shape
     modes = MODES if case.route == "function" else MODES[:3] if case.opset >= 20 else ("bilinear", "nearest", "bicubic")
-    if case.mode not in modes or case.padding_mode not in PADDING or case.second.type not in FLOATS:
+    mode, padding_mode = case.attributes
+    if mode not in modes or padding_mode not in PADDING or case.second.type not in FLOATS:
         return False
-    if case.first.type == "str" and case.mode != "nearest":
+    if case.first.type == "str" and mode != "nearest":
         return False
     if len(X) < 3 or len(grid) != len(X) or grid[-1] != len(X) - 2 or grid[0] != X[0]:
         return False
-    return case.padding_mode == "zeros" or 0 not in X[2:] or 0 in (*X[:2], *grid[1:-1])
+    return padding_mode == "zeros" or 0 not in X[2:] or 0 in (*X[:2], *grid[1:-1])
 
 
 def _affine_grid_is_valid(case: Case) -> bool:
@@ -127,7 +131,11 @@ def _run(case: Case, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         session = ogs.InferenceSession(model, _options(), ["CPUExecutionProvider"])
     else:
         patched = ogs.patch_model(model).SerializeToString()
-        session = onnxruntime.InferenceSession(patched, ogs.register(_options()), ["CPUExecutionProvider"])
+        # Where there is no room for the op's copy of a feed, a plain session ends the process, as any Python op's does:
+        # only this package's asks before.
+        plain = _bytes(case) <= FILLED
+        open_one = onnxruntime.InferenceSession if plain else ogs.InferenceSession
+        session = open_one(patched, ogs.register(_options()), ["CPUExecutionProvider"])
     feeds = {"first": _fed(first)} | ({} if case.slip == "no second input" else {"second": _fed(second)})
     (Y,) = session.run(None, feeds)
     return Y.astype(ml_dtypes.bfloat16) if case.first.type == "bfloat16" else Y
@@ -230,9 +238,13 @@ def _check(case: Case, first: np.ndarray, second: np.ndarray, Y: np.ndarray) -> 
         assert Y.dtype == first.dtype, f"type {Y.dtype}"
     if Y.size == 0 or _bytes(case) > FILLED:
         return None
-    mode = str(case.mode).removeprefix("bi")
+    if Y.size > CHECKED:  # images, channels and positions are independent, and the oracle is slow
+        few = (slice(4),) * Y.ndim
+        first, second, Y = first[few[:2]], second[few[:-1]], Y[few]
+    mode, padding_mode = map(str, case.attributes)
+    mode = mode.removeprefix("bi")
     with np.errstate(all="ignore"):
-        expected = oracle.grid_sample(first, second, mode, str(case.padding_mode), bool(case.align_corners))
+        expected = oracle.grid_sample(first, second, mode, padding_mode, bool(case.align_corners))
     if mode != "nearest" and Y.dtype.kind not in "biuO":
         # An infinity times a weight of 0 is no number, or nothing at all where the tap is left out.
         read = np.isfinite(expected.values)

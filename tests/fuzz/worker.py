@@ -22,7 +22,7 @@ from .verdict import Outcome, outcome
 PATIENCE = 120.0
 
 #: Memory that a worker may address: what a case claims beyond it is refused, not tried.
-ADDRESS_SPACE = 12 << 30
+ADDRESS_SPACE = 6 << 30
 
 #: Let a core raise where it would read outside X.
 CHECKED = {"ORT_GRIDSAMPLE_CHECK_BOUNDS": "1"}
