@@ -112,8 +112,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
 
     def run(self, output_names: Any, input_feed: Any, run_options: Any = None) -> Any:
         """As the parent's, and raises :class:`GridSampleError` where an op rejected its input."""
-        # An op gets copies of its inputs, made where their failure would end the process.
-        memory.probe(sum(getattr(value, "nbytes", 0) for value in input_feed.values()))
+        memory.probe(sum(map(_copied, input_feed.values())))
         return _explained(super().run, output_names, input_feed, run_options)
 
     def run_with_ort_values(self, output_names: Any, input_dict_ort_values: Any, run_options: Any = None) -> Any:
@@ -149,6 +148,16 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickled, self._pickled
+
+
+def _copied(value: Any) -> int:
+    """The bytes of the copies that are made of a feed: an op's, and before that onnxruntime's of what has gaps.
+
+    They are made where their failure would end the process.
+    """
+    if not isinstance(value, np.ndarray):
+        return 0
+    return value.nbytes if value.flags.c_contiguous else 2 * value.nbytes
 
 
 def _explained(run: Callable[..., Any], *args: Any) -> Any:

@@ -154,6 +154,8 @@ def _affine_grid(draw: st.DrawFn) -> dict[str, object]:
         theta[draw(st.integers(0, 2))] = draw(st.sampled_from((0, 1, 5, 1 << 33)))
     types = draw(_mostly(st.just(FLOATS), st.just(X_TYPES), 16))
     size_type = draw(_mostly(st.just("int64"), st.sampled_from(("int32", "float32", "uint8")), 16))
+    if size_type != "float32":
+        size = np.array(size, np.int64).astype(size_type).tolist()
     return {
         "operator": "AffineGrid",
         "first": draw(_tensors(types, tuple(theta))),

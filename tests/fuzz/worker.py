@@ -21,8 +21,8 @@ from .verdict import Outcome, outcome
 #: A case that takes longer than this, in seconds, hangs.
 PATIENCE = 120.0
 
-#: Memory that a worker may address: what a case claims beyond it is refused, not tried.
-ADDRESS_SPACE = 6 << 30
+#: Memory that a worker may address: what a case claims beyond it is refused; what it claims below takes its time.
+ADDRESS_SPACE = 5 << 29
 
 #: Let a core raise where it would read outside X.
 CHECKED = {"ORT_GRIDSAMPLE_CHECK_BOUNDS": "1"}
