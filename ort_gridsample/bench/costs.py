@@ -70,27 +70,33 @@ def tiny_call(effort: Effort) -> Cost:
 
 
 def dispatch(effort: Effort) -> Cost:
-    """What a session adds to the function."""
-    cost = Cost("dispatch", "A run with 4 million output elements (1×4×1024×1024, linear) against the function, ms")
-    case = GridSampleCase((1, 4, 1024, 1024), (1024, 1024), "linear")
-    feeds = case.feeds()
-    turns = {"copy": plain_copy(2 * case.moved_bytes(), effort.threads)}
-    for contestant in CONTESTANTS:
-        if contestant.core in cores.installed():
-            turns[contestant.name], _ = contestant.turn(case, feeds, effort.threads)
-    timings = measure(turns, effort.rounds, effort.seconds)
-    for core in cores.installed():
-        session, function = timings[f"session {core}"], timings[f"function {core}"]
-        above = statistics.median(s - f for s, f in zip(session.rounds, function.rounds, strict=True))
-        cost.rows.append(
-            {
-                "": core,
-                "function": function.median * 1e3,
-                "session": session.median * 1e3,
-                "above": above * 1e3,
-                "a copy of inputs and output": timings["copy"].median * 1e3,
-            }
-        )
+    """What a session adds to the function, with small inputs and with large ones."""
+    cost = Cost("dispatch", "A run with 4 million output elements against the function, linear, ms")
+    for case, limit in (
+        (GridSampleCase((1, 64, 64, 64), (256, 256), "linear"), 5.0),
+        (GridSampleCase((1, 4, 1024, 1024), (1024, 1024), "linear"), None),
+    ):
+        feeds = case.feeds()
+        turns = {"copy": plain_copy(2 * case.moved_bytes(), effort.threads)}
+        for contestant in CONTESTANTS:
+            if contestant.core in cores.installed():
+                turns[contestant.name], _ = contestant.turn(case, feeds, effort.threads)
+        timings = measure(turns, effort.rounds, effort.seconds)
+        for core in cores.installed():
+            session, function = timings[f"session {core}"], timings[f"function {core}"]
+            above = statistics.median(s - f for s, f in zip(session.rounds, function.rounds, strict=True)) * 1e3
+            cost.rows.append(
+                {
+                    "": f"{case.heading} {core}",
+                    "function": function.median * 1e3,
+                    "session": session.median * 1e3,
+                    "above": above,
+                    "a copy of inputs and output": timings["copy"].median * 1e3,
+                }
+            )
+            if limit is not None:
+                what = f"session {core}: 4 million elements above the function"
+                cost.targets.append(Target(what, above, limit, at_least=False, unit="ms"))
     return cost
 
 
