@@ -340,6 +340,15 @@ def test_plan_names_every_sum():
         assert plan_for(dtype_of(name), "cubic", "zeros", False).sum is not None
 
 
+def test_what_the_kernels_do_not_state_is_the_numpy_cores(monkeypatch):
+    X, grid = np.random.default_rng(0).random((1, 2, 5, 6)), np.zeros((1, 3, 3, 2))
+    ogs.set_core("jit")
+    monkeypatch.delitem(jit_core.TAPS, "cubic")
+    Y = ogs.grid_sample(X, grid, "cubic")
+    ogs.set_core("numpy")
+    np.testing.assert_array_equal(Y, ogs.grid_sample(X, grid, "cubic"))
+
+
 class TestForEach:
     def test_every_item_once(self):
         done: list[int] = []

@@ -19,6 +19,7 @@ from .threads import ELEMENTS_PER_THREAD, for_each
 
 logger = logging.getLogger("ort_gridsample")
 
+#: The modes and paddings that the kernels state; any other is the NumPy core's.
 TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
 PADDING = {"zeros": kernels.ZEROS, "border": kernels.BORDER, "reflection": kernels.REFLECTION}
 
@@ -38,12 +39,13 @@ PATIENCE = 1.0
 def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) -> None:
     """Sample ``X`` (N, C, D1, …, Dr) at ``grid`` (N, P, r) into ``Y`` (N, C, P); see :mod:`ort_gridsample.core`."""
     n, c, positions = Y.shape
-    lengths, taps = np.array(X.shape[2:]), TAPS[plan.mode]
-    how = lengths, PADDING[plan.padding_mode], plan.align_corners, taps
     flat_X = X.reshape(n, c, -1)
-    if X.dtype.kind in "OUT" or flat_X.shape[2] > kernels.MAX_PIXELS:
+    is_stated = plan.mode in TAPS and plan.padding_mode in PADDING
+    if not is_stated or X.dtype.kind in "OUT" or flat_X.shape[2] > kernels.MAX_PIXELS:
         # Numba knows no strings, and a table's index has 31 bits.
         return numpy_core.grid_sample(X, grid, Y, plan, num_threads)
+    lengths, taps = np.array(X.shape[2:]), TAPS[plan.mode]
+    how = lengths, PADDING[plan.padding_mode], plan.align_corners, taps
     coordinates = np.float64 if grid.dtype == np.float64 else np.float32
     half = None
     if taps == 1 and X.itemsize <= 8:  # nearest only copies: one kernel for each size of element
