@@ -29,18 +29,30 @@ _forever.acquire()
 
 
 def hold() -> None:
-    """Do not return, if the interpreter is ending and this is not the thread that ends it, or works for that."""
-    if _ender is None or threading.get_ident() == _ender:
-        return
-    frames = sys._current_frames()
-    if not _is_in_runtime(frames.get(_ender)):
+    """Do not return, if the interpreter is ending, unless the thread that ends it waits for this run."""
+    if _ender is not None and not _is_in_runtime(sys._current_frames().get(_ender)):
         _held.add(threading.get_ident())
         _forever.acquire()
 
 
+def begin() -> None:
+    """Before a run: as :func:`hold`, and the thread that ends the interpreter has no ops to run any more.
+
+    Raises:
+        RuntimeError: this is an exit handler that was registered before this package was imported.
+    """
+    if threading.get_ident() == _ender:
+        raise RuntimeError(
+            "a run in an exit handler that was registered before ort_gridsample was imported: its ops have ended; "
+            "expected a handler registered after, which runs before they end"
+        )
+    hold()
+
+
 def started() -> None:
-    """An asynchronous run has begun: it has no thread of Python's."""
+    """An asynchronous run is about to begin: it has no thread of Python's."""
     global _pending
+    begin()
     _pending += 1
 
 

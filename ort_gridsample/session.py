@@ -161,7 +161,7 @@ def _copied(value: Any) -> int:
 
 
 def _explained(run: Callable[..., Any], *args: Any) -> Any:
-    exits.hold()
+    exits.begin()
     _need_stack(STACK)
     interrupts.protect()
     try:

@@ -37,16 +37,18 @@ open_model = {open_model}
 )
 
 
-def start(script: str, open_model: str, as_file: Path | None = None) -> subprocess.Popen[str]:
-    code = PREAMBLE.format(tests=str(TESTS), root=str(TESTS.parent), open_model=open_model) + script
+def start(script: str, open_model: str, as_file: Path | None = None, first: str = "") -> subprocess.Popen[str]:
+    """Run ``script`` after the preamble, and ``first`` before it."""
+    code = first + PREAMBLE.format(tests=str(TESTS), root=str(TESTS.parent), open_model=open_model) + script
     if as_file is not None:  # which a process that it starts can import
         as_file.write_text(code)
     command = [sys.executable, *(["-c", code] if as_file is None else [str(as_file)])]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def run(script: str, open_model: str, as_file: Path | None = None) -> list[str]:
-    process = start(script, open_model, as_file)
+def run(script: str, open_model: str, as_file: Path | None = None, first: str = "") -> list[str]:
+    """The lines that :func:`start`'s process prints; it must end well."""
+    process = start(script, open_model, as_file, first)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, f"ended with {process.returncode}\n{err}"
     return out.splitlines()

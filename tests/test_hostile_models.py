@@ -36,11 +36,13 @@ def attempt(function, *arguments):
     try:
         function(*arguments)
         ends["right"] += 1
+    except ogs.GridSampleError:
+        ends["sentence"] += 1
     except Exception as error:
         # What is no text, onnxruntime's own session cannot describe, with or without this package.
-        theirs = type(error).__module__.startswith("onnxruntime")
-        known = theirs or isinstance(error, (ogs.GridSampleError, UnicodeDecodeError))
-        ends["sentence" if known and str(error) else f"{{type(error).__name__}}: {{error}}"] += 1
+        theirs = type(error).__module__.startswith("onnxruntime") or isinstance(error, UnicodeDecodeError)
+        known = theirs and function is ogs.InferenceSession and str(error)
+        ends["sentence" if known else f"{{function.__name__}}: {{type(error).__name__}}: {{error}}"] += 1
 for _ in range({count}):
     data = bytearray(rng.choice(models))
     if rng.random() < 0.3:
