@@ -30,38 +30,36 @@ def test_wrong_grid(open_model: str) -> None:
 
 
 @both
-@pytest.mark.parametrize("half", ["float16", "bfloat16"])
-def test_half_precision(open_model: str, half: str) -> None:
-    script = (
-        f"print(attempt(make(open_model, {half!r}), X.astype({'float16' if half == 'float16' else 'float32'!r}), grid))"
-    )
-    assert run(script, open_model) == ["(1, 2, 64, 64)"]
+def test_half_precision(open_model: str) -> None:
+    script = """
+print(attempt(make(open_model, "float16"), X.astype("float16"), grid))
+print(attempt(make(open_model, "bfloat16"), X, grid))
+"""
+    assert run(script, open_model) == ["(1, 2, 64, 64)"] * 2
+
+
+EXCEPTIONS = """
+import ort_gridsample.ops as ops
+session, function = make(open_model), ops.grid_sample
+for exception in ValueError, MemoryError, KeyboardInterrupt, SystemExit, RecursionError:
+    def broken(*args, **kwargs):
+        raise exception("broken on purpose")
+    ops.grid_sample = broken
+    try:
+        print(attempt(session, X, grid))
+    except BaseException as error:
+        print(type(error).__name__, error)
+    ops.grid_sample = function
+    print(attempt(session, X, grid))
+"""
 
 
 @both
-@pytest.mark.parametrize(
-    "exception", ["ValueError", "MemoryError", "KeyboardInterrupt", "SystemExit", "RecursionError"]
-)
-def test_exception_in_the_core(open_model: str, exception: str) -> None:
-    wrong, right = run(
-        f"""
-import ort_gridsample.ops as ops
-session = make(open_model)
-function = ops.grid_sample
-def broken(*args, **kwargs):
-    raise {exception}("broken on purpose")
-ops.grid_sample = broken
-try:
-    print(attempt(session, X, grid))
-except BaseException as error:
-    print(type(error).__name__, error)
-ops.grid_sample = function
-print(attempt(session, X, grid))
-""",
-        open_model,
-    )
-    assert ("broken on purpose" if open_model == "open_session" else "ort_gridsample rejected") in wrong
-    assert right == "(1, 2, 64, 64)"
+def test_exception_in_the_core(open_model: str) -> None:
+    lines = run(EXCEPTIONS, open_model)
+    sentence = "broken on purpose" if open_model == "open_session" else "ort_gridsample rejected"
+    assert [sentence in line for line in lines[::2]] == [True] * 5, lines
+    assert lines[1::2] == ["(1, 2, 64, 64)"] * 5
 
 
 INTERRUPTED = """
@@ -79,13 +77,12 @@ except SystemExit:
 
 @both
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("seed", range(3))
-def test_signals_arrive_after_the_run(open_model: str, signum: signal.Signals, seed: int) -> None:
+def test_signals_arrive_after_the_run(open_model: str, signum: signal.Signals) -> None:
     handler = "import signal; signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))\n"
     process = start(handler + INTERRUPTED, open_model)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
-    time.sleep(random.Random(seed).uniform(0, 0.1))
+    time.sleep(random.uniform(0, 0.1))
     process.send_signal(signum)
     out, err = process.communicate(timeout=60)
     word = "interrupted" if signum == signal.SIGINT else "terminated"
