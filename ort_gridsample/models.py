@@ -29,7 +29,7 @@ def read_model(model: onnx.ModelProto | str | PathLike[str], *, external_data: b
     """``model`` itself, or the model at that path, with or without its external data.
 
     Raises:
-        GridSampleError: the file is not an ONNX model.
+        GridSampleError: the file is not an ONNX model, or its external data lies outside its folder.
         OSError: the file cannot be read.
     """
     if isinstance(model, onnx.ModelProto):
@@ -45,7 +45,7 @@ def read_model(model: onnx.ModelProto | str | PathLike[str], *, external_data: b
     if not proto.HasField("graph"):
         raise GridSampleError(path, "the file", "without a graph", "an ONNX model")
     if external_data:
-        onnx.load_external_data_for_model(proto, os.path.dirname(os.path.abspath(path)))
+        onnx.load_external_data_for_model(proto, follow_links(proto, path))
     return proto
 
 
@@ -108,19 +108,16 @@ def write_model(model: onnx.ModelProto, path: str | PathLike[str], external_data
         GridSampleError: a location of external data is not inside the model's folder, or another file is in its place.
         OSError: a file cannot be read or written.
     """
-    source, target = Path(external_data_of).resolve().parent, Path(path).resolve().parent
+    target = Path(path).resolve().parent
     copied = []
-    locations = external_locations(model)
-    for location in locations:
-        if not (source / location).resolve().is_relative_to(source):
-            raise GridSampleError(
-                str(external_data_of), "external data", f"at {location!r}", "a file in the model's folder"
-            )
-    for location in locations if source != target else ():
-        data, beside = source / location, target / location
+    for location, data in external_files(model, external_data_of).items():
+        beside = target / location
         if beside.exists():
-            if not filecmp.cmp(data, beside, shallow=False):
-                raise GridSampleError(str(path), "external data", f"in the way of {beside}", "no other file there")
+            is_inside = beside.resolve().is_relative_to(target)  # onnxruntime reads no other
+            if not (is_inside and (beside.samefile(data) or filecmp.cmp(data, beside, shallow=False))):
+                raise GridSampleError(
+                    str(path), "external data", f"in the way of {beside}", "no other file, or link to one, there"
+                )
             continue
         beside.parent.mkdir(parents=True, exist_ok=True)
         with written_whole(beside) as file:
@@ -131,8 +128,41 @@ def write_model(model: onnx.ModelProto, path: str | PathLike[str], external_data
     return copied
 
 
-def external_locations(model: onnx.ModelProto) -> list[str]:
-    """The files, relative to the model's folder, that its external data lies in; each once."""
+def external_files(model: onnx.ModelProto, path: str | PathLike[str]) -> dict[str, Path]:
+    """The files of the external data of the model at ``path``, without links, by their locations in the model.
+
+    Where ``path`` is a link, the folder that it leads to is the model's as well: a hub's cache is made of such links.
+
+    Raises:
+        GridSampleError: a location is not inside the model's folder.
+    """
+    files = {entry.value: (Path(path).parent / entry.value).resolve() for entry in _locations(model)}
+    for location, file in files.items():
+        if not any(file.is_relative_to(folder) for folder in _folders(path)):
+            raise GridSampleError(str(path), "external data", f"at {location!r}", "a file in the model's folder")
+    return files
+
+
+def follow_links(model: onnx.ModelProto, path: str | PathLike[str]) -> str:
+    """Let the external data of the model at ``path`` have locations without links in one folder, and return that.
+
+    Raises:
+        GridSampleError: a location is not inside the model's folder.
+    """
+    files = external_files(model, path)
+    own, *others = _folders(path)
+    folder = next((f for f in (own, *others) if all(file.is_relative_to(f) for file in files.values())), own)
+    for entry in _locations(model):
+        entry.value = os.path.relpath(files[entry.value], folder)
+    return str(folder)
+
+
+def _folders(path: str | PathLike[str]) -> tuple[Path, Path]:
+    return Path(path).parent.resolve(), Path(path).resolve().parent
+
+
+def _locations(model: onnx.ModelProto) -> Iterator[onnx.StringStringEntryProto]:
+    """Where tensors of ``model`` say in which files, relative to its folder, their data lies."""
     tensors = []
     for scope in scopes(model):
         if isinstance(scope.container, onnx.GraphProto):
@@ -140,5 +170,6 @@ def external_locations(model: onnx.ModelProto) -> list[str]:
         for node in scope:
             for attribute in node.attribute:
                 tensors += [attribute.t] if attribute.HasField("t") else attribute.tensors
-    entries = (e for t in tensors if t.data_location == onnx.TensorProto.EXTERNAL for e in t.external_data)
-    return list(dict.fromkeys(entry.value for entry in entries if entry.key == "location"))
+    for tensor in tensors:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            yield from (entry for entry in tensor.external_data if entry.key == "location")

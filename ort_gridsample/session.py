@@ -18,7 +18,7 @@ from . import exits, failures, interrupts, memory, spec
 from .core.choice import core
 from .dialects import DOMAIN, VERSION
 from .errors import GridSampleError
-from .models import read_model
+from .models import follow_links, read_model
 from .ops import library_path
 from .patch import bind_threads, patch_in_place
 from .records import NodeRecord, records_of
@@ -99,15 +99,15 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         options = register(sess_options)
-        patched, records = _patched(model, options.intra_op_num_threads)
+        patched, records, folder = _patched(model, options.intra_op_num_threads)
         _prepare(records)
         if records and _entry(options, _SPINNING) is None:
             # onnxruntime's threads would go on spinning after their own nodes, on the processors that the ops need.
             options.add_session_config_entry(_SPINNING, "0")
         path = os.path.abspath(model) if isinstance(model, (str, PathLike)) else None
         self._pickled = (path or patched, _attributes(options), providers, provider_options, kwargs)
-        if path and isinstance(patched, bytes):
-            _find_external_data_in(os.path.dirname(path), options)
+        if folder:
+            _find_external_data_in(folder, options)
         super().__init__(patched, options, providers, provider_options, **kwargs)
 
     def run(self, output_names: Any, input_feed: Any, run_options: Any = None) -> Any:
@@ -183,8 +183,11 @@ def _need_stack(frames: int) -> None:
 
 def _patched(
     model: onnx.ModelProto | bytes | str | PathLike[str], num_threads: int
-) -> tuple[bytes | str | PathLike[str], list[NodeRecord]]:
-    """``model`` patched, as bytes, and its nodes; a path or bytes without such nodes, or no ONNX model, as they are."""
+) -> tuple[bytes | str | PathLike[str], list[NodeRecord], str | None]:
+    """``model`` patched, as bytes, its nodes, and the folder of a path's external data.
+
+    A path or bytes without such nodes, or no ONNX model, stay as they are.
+    """
     if isinstance(model, onnx.ModelProto):
         proto = onnx.ModelProto()
         proto.CopyFrom(model)
@@ -192,13 +195,14 @@ def _patched(
         try:
             proto = onnx.ModelProto.FromString(model) if isinstance(model, bytes) else read_model(model)
         except (DecodeError, OSError, GridSampleError):
-            return model, []  # onnxruntime knows its own format, and says what is wrong with any other
+            return model, [], None  # onnxruntime knows its own format, and says what is wrong with any other
     replaced = patch_in_place(proto)
     records = replaced or records_of(proto)
     bound = bind_threads(proto, num_threads)
     if not (replaced or bound or isinstance(model, onnx.ModelProto)):
-        return model, records
-    return proto.SerializeToString(), records
+        return model, records, None
+    folder = follow_links(proto, model) if isinstance(model, (str, PathLike)) else None
+    return proto.SerializeToString(), records, folder
 
 
 def _prepare(records: Iterable[NodeRecord]) -> None:

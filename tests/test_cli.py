@@ -10,13 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 import ort_gridsample as ogs
 from cases import Attributes
 from models import grid_sample_model
 from ort_gridsample.cli import COMMANDS, main
-from test_session import FEEDS, GRID, WRONG_GRID, X, external_model
+from test_session import FEEDS, GRID, WRONG_GRID, X, cached_model, external_model
 
 
 @pytest.fixture
@@ -84,6 +85,18 @@ def test_external_data_stays_external(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["patch", str(path), str(target / "patched.onnx")]) == 2
     assert "external data is in the way of" in capsys.readouterr().err
     assert (target / "weights.bin").read_bytes() == b"another"
+
+
+def test_external_data_behind_links_is_copied(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, target = cached_model(tmp_path), tmp_path / "out"
+    target.mkdir()
+    out = target / "patched.onnx"
+    assert main(["patch", str(path), str(out)]) == 0
+    session = onnxruntime.InferenceSession(out, ogs.register())
+    np.testing.assert_array_equal(session.run(None, {"X": X})[0], ogs.grid_sample(X, GRID))
+    assert main(["patch", str(path), str(path.parent / "patched.onnx")]) == 2  # onnxruntime would not follow its links
+    assert "external data is in the way of" in capsys.readouterr().err
+    assert not (path.parent / "patched.onnx").exists()
 
 
 MISTAKES = {

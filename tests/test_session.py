@@ -203,6 +203,25 @@ def test_external_data_stays_where_it_is(tmp_path: Path, expected: np.ndarray, m
     assert sorted(p.name for p in tmp_path.iterdir()) == ["elsewhere", "model.onnx", "weights.bin"]
 
 
+def cached_model(folder: Path) -> Path:
+    """:func:`external_model` as a hub's cache holds it: links in one folder to files in another, of other names."""
+    blobs, snapshot = folder / "blobs", folder / "snapshots" / "1"
+    blobs.mkdir()
+    snapshot.mkdir(parents=True)
+    for i, file in enumerate([external_model(blobs), blobs / "weights.bin"]):
+        file.rename(blobs / str(i))
+        (snapshot / file.name).symlink_to(f"../../blobs/{i}")
+    return snapshot / "model.onnx"
+
+
+def test_external_data_behind_links(tmp_path: Path, expected: np.ndarray) -> None:
+    path = cached_model(tmp_path)
+    np.testing.assert_array_equal(ogs.InferenceSession(path).run(None, {"X": X})[0], expected)
+    loaded = ogs.patch_model(path)
+    session = onnxruntime.InferenceSession(loaded.SerializeToString(), ogs.register())
+    np.testing.assert_array_equal(session.run(None, {"X": X})[0], expected)
+
+
 def test_patch_model_of_a_path_loads_external_data(tmp_path: Path, expected: np.ndarray) -> None:
     patched = ogs.patch_model(external_model(tmp_path))
     session = onnxruntime.InferenceSession(patched.SerializeToString(), ogs.register())
