@@ -11,6 +11,8 @@ def before(release: str) -> bool:
     return Version(onnxruntime.__version__) < Version(release)
 
 
+#: An error in a model may come without a word.
+NO_WORDS = before("1.24")
 #: The native AffineGrid computes float64 in float32.
 SINGLE_AFFINE_GRID = before("1.25")
 #: A transposed MatMul in float64 is fused into an op that has no kernel for it.

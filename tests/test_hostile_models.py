@@ -27,7 +27,7 @@ from collections import Counter
 from pathlib import Path
 import onnx
 from onnx import parser
-import test_patch
+import faults, test_patch
 resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
 onnxruntime.set_default_logger_severity(4)
 rng, models = random.Random({seed}), [parser.parse_model(m).SerializeToString() for m in test_patch.MODELS.values()]
@@ -42,7 +42,7 @@ def attempt(function, *arguments):
     except Exception as error:
         # What is no text, onnxruntime's own session cannot describe, with or without this package.
         theirs = type(error).__module__.startswith("onnxruntime") or isinstance(error, UnicodeDecodeError)
-        known = theirs and function is ogs.InferenceSession and str(error)
+        known = theirs and function is ogs.InferenceSession and (str(error) or faults.NO_WORDS)
         ends["sentence" if known else f"{{function.__name__}}: {{type(error).__name__}}: {{error}}"] += 1
 for _ in range({count}):
     data = bytearray(rng.choice(models))
