@@ -251,14 +251,17 @@ def test_a_full_stack_is_a_recursion_error() -> None:
 
 #: Signals one after the other, in runs and while sessions are made; Ctrl-C's own handler, and one that was set late.
 STORM = """
-import os, random, signal, threading
+import _thread, os, random, signal, time
 rng, caught = random.Random(0), 0
 model = grid_sample_model("float32", "float32", 2, [Attributes("cubic", "zeros", False)])
 session = ogs.InferenceSession(model)
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+def shoot(delay):
+    time.sleep(delay)
+    os.kill(os.getpid(), {signum})
 for _ in range({tries}):
     try:
-        threading.Timer(rng.uniform(0, 0.02), os.kill, (os.getpid(), {signum})).start()
+        _thread.start_new_thread(shoot, (rng.uniform(0, 0.02),))  # no Thread, whose start may not be interrupted
         while True:
             if rng.random() < 0.2:
                 session = ogs.InferenceSession(model)

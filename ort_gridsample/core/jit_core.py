@@ -5,9 +5,9 @@ Importing this module imports Numba.
 
 from __future__ import annotations
 
+import _thread
 import logging
 import math
-import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -137,20 +137,20 @@ def _empty_aligned(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array
 
 def prepare(dtype: np.dtype[np.generic], grid_dtype: np.dtype[np.generic], mode: str) -> None:
     """Compile what sampling an X of ``dtype`` at a grid of ``grid_dtype`` needs, or load it from Numba's cache."""
-    said = threading.Timer(
-        PATIENCE,
-        logger.warning,
-        ("compiling %s for X of %s, a few seconds, once: Numba keeps it on disk (NUMBA_CACHE_DIR)", mode, dtype),
-    )
-    said.daemon = True
-    said.start()
-    try:
+    busy = _thread.allocate_lock()
+
+    def explain() -> None:
+        if not busy.acquire(timeout=PATIENCE):
+            logger.warning(
+                "compiling %s for X of %s, a few seconds, once: Numba keeps it on disk (NUMBA_CACHE_DIR)", mode, dtype
+            )
+
+    with busy:
+        _thread.start_new_thread(explain, ())  # a Ctrl-C while a threading.Thread starts is a RuntimeError
         # So many positions that an X which can be laid out in rows is.
         X, grid = np.zeros((1, MIN_CHANNELS, 1), dtype), np.zeros((1, NARROW_READS, 1), grid_dtype)
         Y = np.empty((1, MIN_CHANNELS, NARROW_READS), dtype)
         grid_sample(X, grid, Y, plan_for(dtype, mode, "zeros", False), 1)
-    finally:
-        said.cancel()
 
 
 class _Memory:
