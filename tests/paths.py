@@ -20,6 +20,18 @@ from models import affine_grid_model, grid_sample_model
 Open = Callable[[onnx.ModelProto], onnxruntime.InferenceSession]
 
 
+def quiet_options() -> onnxruntime.SessionOptions:
+    """For sessions beside many others: their threads do not spin on the processors that all of them need."""
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return options
+
+
+def open_native(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    """A session of onnxruntime's own, which knows nothing of this package."""
+    return onnxruntime.InferenceSession(model.SerializeToString(), quiet_options(), providers=["CPUExecutionProvider"])
+
+
 def open_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     """The package's own session, patching in memory."""
     return ogs.InferenceSession(model, providers=["CPUExecutionProvider"])
@@ -30,7 +42,7 @@ def open_patched_file(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "patched.onnx"
         onnx.save(ogs.patch_model(model), path)
-        return onnxruntime.InferenceSession(path, ogs.register(), providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(path, ogs.register(quiet_options()), providers=["CPUExecutionProvider"])
 
 
 def run(session: onnxruntime.InferenceSession, output_type: np.dtype, *inputs: np.ndarray) -> list[np.ndarray]:

@@ -12,7 +12,7 @@ from onnx.backend.test.case import node as node_cases
 
 import ort_gridsample as ogs
 from ort_gridsample import spec
-from paths import open_patched_file, open_session
+from paths import open_native, open_patched_file, open_session
 
 EXPANDED = "_expanded"
 
@@ -70,7 +70,7 @@ def test_expanded(name: str) -> None:
     op = CASES[name.partition(EXPANDED)[0]]
     assert not any(op_type in spec.OPERATORS for _, op_type in operators(case.model))
     for inputs, outputs in case.data_sets:
-        native = run(onnxruntime.InferenceSession(case.model.SerializeToString()), inputs)
+        native = run(open_native(case.model), inputs)
         assert_close(run(open_session(case.model), inputs), native, case)
         assert_close(native, outputs, case)
         assert_close(run(open_session(op.model), inputs), native, case)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, parser
 
@@ -17,6 +16,7 @@ import faults
 import ort_gridsample as ogs
 from ort_gridsample.cli import main
 from ort_gridsample.patch import patch_in_place
+from paths import open_native
 from test_never_aborts import run
 from test_patch import GRID, HEADER, SIGNATURE, X
 
@@ -215,6 +215,6 @@ def test_external_data_outside_the_folder_is_not_read(tmp_path: Path, location: 
 def test_onnxruntime_still_runs_what_it_ran() -> None:
     """The models above are wrong by themselves, not by the way they are fed here."""
     good = model(sample("X", "Y", "a"))
-    native = onnxruntime.InferenceSession(good.SerializeToString(), providers=["CPUExecutionProvider"])
+    native = open_native(good)
     feeds = {name: FEEDS[name] for name in ("X", "G", "c")}
     np.testing.assert_allclose(native.run(None, feeds)[0], ogs.grid_sample(X, GRID), atol=1e-4)

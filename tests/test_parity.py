@@ -13,7 +13,6 @@ from dataclasses import asdict, astuple
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
 
 import faults
@@ -21,7 +20,7 @@ from cases import ATTRIBUTES, Attributes, generator, image
 from compare import assert_identical
 from models import affine_grid_model, grid_sample_model
 from ort_gridsample import affine_grid, grid_sample, spec
-from paths import Function, Model, run
+from paths import Function, Model, open_native, run
 
 DATA = Path(__file__).parent / "data"
 ANSWERS = dict(np.load(DATA / "pytorch_answers.npz"))
@@ -72,7 +71,7 @@ NATIVE = [("float32", 16), ("float32", 20), ("float32", 22), ("float64", 20), ("
 def test_native(dtype: str, opset: int, r: int, attributes: Attributes, path: Function | Model) -> None:
     X, grid = arrays(dtype, r)
     model = grid_sample_model(dtype, dtype, r, [attributes], opset)
-    native = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    native = open_native(model)
     on_ties = ties(dtype, r)
     if attributes == Attributes("nearest", "reflection", False):
         # Its kernel rounds before it reflects, the specification's nearest after: they differ on a tie outside.
@@ -88,7 +87,7 @@ def test_native(dtype: str, opset: int, r: int, attributes: Attributes, path: Fu
 def test_native_affine_grid(r: int, align_corners: bool, dtype: str, path: Function | Model) -> None:
     theta, size = generator("theta", r).normal(size=(2, r, r + 1)).astype(dtype), (2, 3, *(4, 5, 6)[:r])
     model = affine_grid_model(dtype, r, align_corners)
-    native = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    native = open_native(model)
     [expected] = run(native, theta.dtype, theta, np.array(size))
     found = path.affine_grid(theta, size, align_corners)
     assert found.dtype == dtype

@@ -8,14 +8,13 @@ from collections.abc import Iterator
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, parser
 
 import ort_gridsample as ogs
 from ort_gridsample.graphs import scopes
 from ort_gridsample.ops import DOMAIN
-from paths import open_patched_file, open_session
+from paths import open_native, open_patched_file, open_session
 
 X = np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)
 GRID = np.random.default_rng(0).uniform(-1.3, 1.3, (2, 4, 5, 2)).astype(np.float32)
@@ -84,7 +83,7 @@ def is_standard(node: onnx.NodeProto) -> bool:
 @pytest.mark.parametrize("condition", [False, True])
 def test_patched_answers_as_native(name: str, open_model: object, condition: bool) -> None:
     model = parser.parse_model(MODELS[name])
-    native = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    native = open_native(model)
     feeds = {"X": X, "G": GRID, "c": np.array(condition)}
     np.testing.assert_allclose(open_model(model).run(None, feeds)[0], native.run(None, feeds)[0], rtol=1e-5, atol=1e-4)
 

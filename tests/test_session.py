@@ -19,6 +19,7 @@ import ort_gridsample as ogs
 from cases import Attributes
 from models import grid_sample_model
 from ort_gridsample import failures
+from paths import open_native
 
 X = np.random.default_rng(0).standard_normal((1, 3, 6, 7)).astype(np.float32)
 GRID = np.random.default_rng(1).uniform(-1.2, 1.2, (1, 4, 5, 2)).astype(np.float32)
@@ -51,7 +52,7 @@ def test_path_bytes_and_proto_are_models(model: onnx.ModelProto, expected: np.nd
 
 
 def test_describes_itself_as_the_native_session(session: ogs.InferenceSession, model: onnx.ModelProto) -> None:
-    native = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    native = open_native(model)
 
     def described(values: list) -> list:
         return [(value.name, value.type, value.shape) for value in values]

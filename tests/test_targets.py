@@ -19,6 +19,7 @@ from ort_gridsample.cli import main
 from ort_gridsample.graphs import scopes
 from ort_gridsample.patch import targets
 from ort_gridsample.targets.primitives import OPERATORS
+from paths import open_native
 from test_exported import MODELS as EXPORTED
 from test_exported import REFUSED, stored
 from test_patch import GRID, X
@@ -83,10 +84,6 @@ def feeds_of(model: onnx.ModelProto) -> dict[str, np.ndarray]:
     return {"X": X3 if three else X, "grid": GRID3 if three else GRID}
 
 
-def plain(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-
-
 @pytest.mark.parametrize("name", DIALECTS)
 @pytest.mark.parametrize("target", ["ort_gridsample", "ai.onnx", "primitives"])
 def test_a_dialect_gives_the_standard_answer(name: str, target: str) -> None:
@@ -98,7 +95,7 @@ def test_a_dialect_gives_the_standard_answer(name: str, target: str) -> None:
     patched = ogs.patch_model(model, target=target)
     onnx.checker.check_model(patched)
     session = (
-        plain(patched)
+        open_native(patched)
         if target != "ort_gridsample"
         else onnxruntime.InferenceSession(patched.SerializeToString(), ogs.register())
     )
@@ -133,7 +130,7 @@ def test_affine_grid_generator(size: str, form: str) -> None:
     expected = ogs.affine_grid(theta, (2, 3, 4, 5), True)
     np.testing.assert_array_equal(ogs.InferenceSession(model).run(None, {"theta": theta})[0], expected)
     for target in ("ai.onnx", "primitives"):
-        answer = plain(ogs.patch_model(model, target=target)).run(None, {"theta": theta})[0]
+        answer = open_native(ogs.patch_model(model, target=target)).run(None, {"theta": theta})[0]
         np.testing.assert_allclose(answer, expected, atol=1e-6)
 
 
@@ -233,7 +230,7 @@ def test_lowered_models_answer_as_native(name: str, functions: bool) -> None:
     assert {op_type for domain, op_type in new if domain == ""} <= OPERATORS
     assert {domain for domain, _ in new} <= ({"", "ort_gridsample.primitives"} if functions else {""})
     assert not ogs.inspect_model(lowered)
-    for ours, native in zip(plain(lowered).run(None, feeds), plain(model).run(None, feeds), strict=True):
+    for ours, native in zip(open_native(lowered).run(None, feeds), open_native(model).run(None, feeds), strict=True):
         finite = native[np.isfinite(native)]
         atol = 2e-5 * float(np.abs(finite).max()) if finite.size else 0
         np.testing.assert_allclose(ours, native, rtol=1e-5, atol=atol)
@@ -261,7 +258,8 @@ def test_a_grid_from_constants_is_folded() -> None:
     used = {n.op_type for n in lowered.graph.node}
     assert "Floor" not in used
     feeds = {"X": X[:1, :, :, :4]}
-    np.testing.assert_allclose(plain(lowered).run(None, feeds)[0], plain(model).run(None, feeds)[0], atol=1e-4)
+    [answer], [native] = open_native(lowered).run(None, feeds), open_native(model).run(None, feeds)
+    np.testing.assert_allclose(answer, native, atol=1e-4)
 
 
 def test_opset_is_raised_only_where_it_must_be() -> None:
@@ -288,7 +286,8 @@ def test_com_microsoft_runs_natively() -> None:
     (record,) = ogs.inspect_model(spelled)
     assert record.native, record.reason
     feeds = {"X": X, "grid": GRID}
-    np.testing.assert_allclose(plain(spelled).run(None, feeds)[0], plain(model).run(None, feeds)[0], atol=1e-5)
+    [answer], [native] = open_native(spelled).run(None, feeds), open_native(model).run(None, feeds)
+    np.testing.assert_allclose(answer, native, atol=1e-5)
 
 
 @pytest.fixture
