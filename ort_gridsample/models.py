@@ -136,9 +136,14 @@ def external_files(model: onnx.ModelProto, path: str | PathLike[str]) -> dict[st
     Raises:
         GridSampleError: a location is not inside the model's folder.
     """
-    files = {entry.value: (Path(path).parent / entry.value).resolve() for entry in _locations(model)}
-    for location, file in files.items():
-        if not any(file.is_relative_to(folder) for folder in _folders(path)):
+    folders, files = _folders(path), {}
+    for location in dict.fromkeys(entry.value for entry in _locations(model)):
+        try:
+            files[location] = (Path(path).parent / location).resolve()
+            is_inside = any(files[location].is_relative_to(folder) for folder in folders)
+        except (OSError, RuntimeError, ValueError):  # links in a circle, or no name for a file
+            is_inside = False
+        if not is_inside:
             raise GridSampleError(str(path), "external data", f"at {location!r}", "a file in the model's folder")
     return files
 
@@ -149,15 +154,15 @@ def follow_links(model: onnx.ModelProto, path: str | PathLike[str]) -> str:
     Raises:
         GridSampleError: a location is not inside the model's folder.
     """
-    files = external_files(model, path)
-    own, *others = _folders(path)
-    folder = next((f for f in (own, *others) if all(file.is_relative_to(f) for file in files.values())), own)
+    files, folders = external_files(model, path), _folders(path)
+    folder = next((f for f in folders if all(file.is_relative_to(f) for file in files.values())), folders[0])
     for entry in _locations(model):
         entry.value = os.path.relpath(files[entry.value], folder)
     return str(folder)
 
 
 def _folders(path: str | PathLike[str]) -> tuple[Path, Path]:
+    """The folder that ``path`` is in, and the one of the file that it leads to."""
     return Path(path).parent.resolve(), Path(path).resolve().parent
 
 

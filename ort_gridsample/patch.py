@@ -36,8 +36,7 @@ def patch_model(
     patched model changes nothing.
 
     Args:
-        model: a ModelProto, which is not changed, or a path; the external data of a path is loaded, as by
-            ``onnx.load``.
+        model: a ModelProto, which is not changed, or a path; the external data of a path is loaded.
         nodes: ``"all"``; ``"unsupported"``, those that the installed onnxruntime does not run by itself (or that
             cannot be known before it runs); or a function from a :class:`NodeRecord` to a bool.
         target:
@@ -51,8 +50,8 @@ def patch_model(
         functions: with ``"primitives"``, whether nodes that are lowered alike share a model-local function.
 
     Raises:
-        GridSampleError: a node concerned is not what its opset or dialect allows, the target cannot say it, or the
-            file is not an ONNX model.
+        GridSampleError: a node concerned is not what its opset or dialect allows, the target cannot say it, the
+            file is not an ONNX model, or its external data lies outside its folder.
         OSError: the file cannot be read.
     """
     if isinstance(model, onnx.ModelProto):

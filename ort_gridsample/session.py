@@ -86,7 +86,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         sess_options, providers, provider_options, kwargs: the parent's.
 
     Raises:
-        GridSampleError: a node concerned is not what its opset allows.
+        GridSampleError: a node concerned is not what its opset allows, or external data lies outside a path's folder.
         Exception: whatever the parent raises.
     """
 

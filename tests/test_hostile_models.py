@@ -189,7 +189,7 @@ def test_ifs_nested_beyond_protobufs_limit_are_refused(tmp_path: Path, levels: i
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("location", ["../secret.bin", "/etc/hostname", "a/../../secret.bin", "link.bin"])
+@pytest.mark.parametrize("location", ["../secret.bin", "/etc/hostname", "a/../../secret.bin", "link.bin", "no\0name"])
 def test_external_data_outside_the_folder_is_not_read(tmp_path: Path, location: str) -> None:
     (tmp_path / "secret.bin").write_bytes(b"\1" * 4096)
     folder, target = tmp_path / "models", tmp_path / "patched"
