@@ -8,7 +8,8 @@ from itertools import product
 
 import onnxruntime
 
-from ort_gridsample import native, spec
+from ort_gridsample import spec
+from ort_gridsample.runtime import native
 
 
 def what_runs(operator: str, opset: int, type_name: str) -> tuple[str, str]:

@@ -2,12 +2,12 @@
 
 from .core.choice import get_core, set_core
 from .core.threads import get_num_threads, set_num_threads
-from .dialects import Dialect, Spelling, add_dialect
 from .errors import GridSampleError
 from .functions import affine_grid, grid_sample
-from .patch import patch_model
-from .records import NodeRecord, inspect_model
-from .session import InferenceSession, register
+from .model.dialects import Dialect, Spelling, add_dialect
+from .model.patch import patch_model
+from .model.records import NodeRecord, inspect_model
+from .runtime.session import InferenceSession, register
 
 __all__ = [
     "Dialect",

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
-from . import memory, spec
+from . import spec
+from .core import memory
 from .core.plan import type_name
 from .errors import GridSampleError
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from . import checks, spec
 from .core import affine
-from .core._types import Array
+from .core.arrays import Array
 from .core.choice import core
 from .core.plan import plan_for
 from .core.threads import ELEMENTS_PER_THREAD, get_num_threads

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from onnx import TensorProto
-
 MODES = ("nearest", "linear", "cubic")
 PADDING_MODES = ("zeros", "border", "reflection")
 
@@ -19,11 +17,6 @@ MODE_SYNONYMS = {"bilinear": "linear", "bicubic": "cubic"}
 
 #: Keys' cubic convolution kernel, with the constant that PyTorch, OpenVINO and ONNX Runtime use.
 CUBIC_A = -0.75
-
-
-def elem_type(type_name: str) -> int:
-    """ONNX's number for a type of :data:`TYPES`."""
-    return int(TensorProto.DataType.Value(TYPES[type_name].onnx.upper()))
 
 
 def mode_of(name: str) -> str:

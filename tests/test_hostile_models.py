@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, parser
 import faults
 import ort_gridsample as ogs
 from ort_gridsample.cli import main
-from ort_gridsample.patch import patch_in_place
+from ort_gridsample.model.patch import patch_in_place
 from paths import open_native
 from test_never_aborts import run
 from test_patch import GRID, HEADER, SIGNATURE, X

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ort_gridsample as ogs
-from ort_gridsample import memory
+from ort_gridsample.core import memory
 from processes import both, run
 
 #: Lets the process address so many bytes more than it does.

@@ -39,7 +39,7 @@ print(attempt(make(open_model, "bfloat16"), X, grid))
 
 
 EXCEPTIONS = """
-import ort_gridsample.ops as ops
+import ort_gridsample.runtime.python_ops.ops as ops
 session, function = make(open_model), ops.grid_sample
 for exception in ValueError, MemoryError, KeyboardInterrupt, SystemExit, RecursionError:
     def broken(*args, **kwargs):

@@ -12,8 +12,8 @@ import pytest
 from onnx import TensorProto, helper, parser
 
 import ort_gridsample as ogs
-from ort_gridsample.graphs import scopes
-from ort_gridsample.ops import DOMAIN
+from ort_gridsample.model.graphs import scopes
+from ort_gridsample.runtime.python_ops.ops import DOMAIN
 from paths import open_native, open_patched_file, open_session
 
 X = np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)

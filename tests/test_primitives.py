@@ -15,8 +15,8 @@ from onnx.reference import ReferenceEvaluator
 import faults
 import ort_gridsample as ogs
 from ort_gridsample import GridSampleError, spec
-from ort_gridsample.targets.expressions import data_type
-from ort_gridsample.targets.primitives import (
+from ort_gridsample.model.element_types import elem_type
+from ort_gridsample.model.targets.primitives import (
     FEW_CHANNELS,
     OPERATORS,
     Value,
@@ -69,7 +69,7 @@ def unknown(shape):
 
 def model_of(nodes, opset, inputs, output, functions=()):
     """A checked model of lowered nodes; inputs and output as (name, type, shape)."""
-    infos = [helper.make_tensor_value_info(name, data_type(type), shape) for name, type, shape in (*inputs, output)]
+    infos = [helper.make_tensor_value_info(name, elem_type(type), shape) for name, type, shape in (*inputs, output)]
     opsets = [helper.make_opsetid("", opset), *[helper.make_opsetid(f.domain, 1) for f in functions]]
     graph = helper.make_graph(nodes, "lowered", infos[:-1], infos[-1:])
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8, functions=list(functions))
@@ -203,10 +203,10 @@ def in_float32(model, *names):
                     ends[:] = [f"{end}_bfloat16" if end == info.name else end for end in ends]
     for info in model.graph.input:
         if info.name in names:
-            nodes.insert(0, helper.make_node("Cast", [info.name], [f"{info.name}_bfloat16"], to=data_type("bfloat16")))
+            nodes.insert(0, helper.make_node("Cast", [info.name], [f"{info.name}_bfloat16"], to=elem_type("bfloat16")))
     for info in model.graph.output:
         if info.name in names:
-            nodes.append(helper.make_node("Cast", [f"{info.name}_bfloat16"], [info.name], to=data_type("float32")))
+            nodes.append(helper.make_node("Cast", [f"{info.name}_bfloat16"], [info.name], to=elem_type("float32")))
     model.graph.node.extend(nodes)
     return model
 

@@ -18,7 +18,7 @@ from onnxruntime_extensions import get_library_path
 import ort_gridsample as ogs
 from cases import Attributes
 from models import grid_sample_model
-from ort_gridsample import failures
+from ort_gridsample.runtime.python_ops import failures
 from paths import open_native
 
 X = np.random.default_rng(0).standard_normal((1, 3, 6, 7)).astype(np.float32)
@@ -143,7 +143,7 @@ def test_an_exception_in_the_core_keeps_its_type(
         raise MemoryError("no room")
 
     with monkeypatch.context() as patch:
-        patch.setattr("ort_gridsample.ops.grid_sample", broken)
+        patch.setattr("ort_gridsample.runtime.python_ops.ops.grid_sample", broken)
         with pytest.raises(MemoryError, match="no room"):
             session.run(None, FEEDS)
     np.testing.assert_array_equal(session.run(None, FEEDS)[0], expected)
@@ -232,7 +232,9 @@ def test_patch_model_of_a_path_loads_external_data(tmp_path: Path, expected: np.
 @pytest.mark.parametrize("threads", [1, 3])
 def test_threads_follow_the_options(model: onnx.ModelProto, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    monkeypatch.setattr("ort_gridsample.ops.grid_sample", lambda *a, num_threads, **k: seen.append(num_threads) or X)
+    monkeypatch.setattr(
+        "ort_gridsample.runtime.python_ops.ops.grid_sample", lambda *a, num_threads, **k: seen.append(num_threads) or X
+    )
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     for each in (model, ogs.patch_model(model)):

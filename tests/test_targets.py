@@ -16,9 +16,9 @@ import ort_gridsample as ogs
 from cases import Attributes
 from models import grid_sample_model
 from ort_gridsample.cli import main
-from ort_gridsample.graphs import scopes
-from ort_gridsample.patch import targets
-from ort_gridsample.targets.primitives import OPERATORS
+from ort_gridsample.model.graphs import scopes
+from ort_gridsample.model.patch import targets
+from ort_gridsample.model.targets.primitives import OPERATORS
 from paths import open_native
 from test_exported import MODELS as EXPORTED
 from test_exported import REFUSED, stored
@@ -305,7 +305,7 @@ def mine() -> ogs.Dialect:
     )
     ogs.add_dialect(dialect)
     yield dialect
-    ogs.dialects._DIALECTS.remove(dialect)
+    ogs.model.dialects._DIALECTS.remove(dialect)
 
 
 def test_a_user_adds_a_dialect(mine: ogs.Dialect) -> None:

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from ..core._types import Array
+from ..core.arrays import Array
 from ..core.choice import set_core
 from ..core.threads import for_each
 from ..functions import affine_grid, grid_sample
-from ..session import InferenceSession
+from ..runtime.session import InferenceSession
 from . import cores
 from .suite import Arrays, Case
 from .timing import Turn

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..models import written_whole
+from ..model.files import written_whole
 from .contestants import CONTESTANTS, NATIVE
 from .run import Result
 from .suite import name_of

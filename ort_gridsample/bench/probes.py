@@ -20,7 +20,7 @@ from typing import Any
 import onnxruntime
 
 from ..core.choice import set_core
-from ..session import InferenceSession
+from ..runtime.session import InferenceSession
 from .contestants import CONTESTANTS, options_for
 from .suite import SHAPES, Case, GridSampleCase, modes_of, name_of
 

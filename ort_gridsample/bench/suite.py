@@ -13,7 +13,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from .. import spec
-from ..core._types import Array
+from ..core.arrays import Array
 from ..core.taps import MODES
 from ..functions import affine_grid
 from . import networks

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from ..session import InferenceSession
+from ..runtime.session import InferenceSession
 from . import cores
 from .compare import distance
 from .contestants import NATIVE, Answers, Contestant, options_for

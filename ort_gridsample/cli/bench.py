@@ -16,8 +16,8 @@ from ..bench import run as runner
 from ..bench.progress import Progress
 from ..bench.summary import targets
 from ..errors import GridSampleError
-from ..models import written_whole
-from ..session import InferenceSession
+from ..model.files import written_whole
+from ..runtime.session import InferenceSession
 from . import inputs
 
 THREADS = 2

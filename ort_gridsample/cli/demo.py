@@ -13,10 +13,10 @@ import onnxruntime
 from onnx import helper
 
 from .. import spec
-from ..core._types import Array
+from ..core.arrays import Array
 from ..functions import affine_grid
-from ..models import written_whole
-from ..session import InferenceSession
+from ..model.files import written_whole
+from ..runtime.session import InferenceSession
 from .table import table
 
 #: Height and width of the warped images, in pixels.

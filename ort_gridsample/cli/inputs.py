@@ -7,9 +7,9 @@ import argparse
 import numpy as np
 
 from .. import spec
-from ..core._types import Array
+from ..core.arrays import Array
 from ..errors import GridSampleError
-from ..session import InferenceSession
+from ..runtime.session import InferenceSession
 
 #: What a dimension that the model leaves open becomes in a random input.
 OPEN_DIMENSION = 8

@@ -7,8 +7,8 @@ import json
 from collections.abc import Sequence
 from itertools import groupby
 
-from ..inference import Value
-from ..records import NodeRecord, inspect_model
+from ..model.inference import Value
+from ..model.records import NodeRecord, inspect_model
 from .table import table
 
 

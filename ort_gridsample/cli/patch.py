@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from ..models import read_model, write_model
-from ..patch import patch_in_place, targets
+from ..model.files import read_model, write_model
+from ..model.patch import patch_in_place, targets
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

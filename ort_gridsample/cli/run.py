@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ..core._types import Array
-from ..models import written_whole
-from ..session import InferenceSession
+from ..core.arrays import Array
+from ..model.files import written_whole
+from ..runtime.session import InferenceSession
 from . import inputs
 from .table import table
 

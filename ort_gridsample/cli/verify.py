@@ -6,9 +6,9 @@ import argparse
 
 import numpy as np
 
-from ..core._types import Array
+from ..core.arrays import Array
 from ..errors import GridSampleError
-from ..session import InferenceSession
+from ..runtime.session import InferenceSession
 from . import inputs
 from .table import table
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ._types import Array, Floats
+from .arrays import Array, Floats
 from .threads import for_each
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ._types import Floats
+from .arrays import Floats
 
 
 def denormalize(g: Floats, length: int, align_corners: bool) -> Floats:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from . import kernels, numpy_core, sums
-from ._types import Array, Floats
+from .arrays import Array, Floats
 from .plan import Plan, plan_for
 from .threads import ELEMENTS_PER_THREAD, for_each
 

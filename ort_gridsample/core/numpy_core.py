@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from ._types import Array, Floats
+from .arrays import Array, Floats
 from .coordinates import PADDING
 from .plan import Plan
 from .taps import MODES, Taps, axis_taps

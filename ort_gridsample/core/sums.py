@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ._types import Array
+from .arrays import Array
 
 Sum = Callable[[Array, Array, Array], None]
 

@@ -9,7 +9,7 @@ from math import isfinite
 import numpy as np
 
 from ..spec import CUBIC_A
-from ._types import Array, Floats, Indices, Mask
+from .arrays import Array, Floats, Indices, Mask
 from .coordinates import Padding, denormalize, settle
 
 

@@ -11,15 +11,16 @@ from typing import TypeVar
 
 import onnx
 
-from . import checks, native, spec
-from .core._types import Array
-from .core.plan import type_name
+from .. import checks, spec
+from ..core.arrays import Array
+from ..core.plan import type_name
+from ..errors import GridSampleError, where
+from ..runtime import native
 from .dialects import DOMAIN, Dialect, Plain, constant_size, dialect_of
-from .errors import GridSampleError, where
+from .files import read_model, sound
 from .graphs import Constants, Scope, domain_of, scopes
 from .helpers import Helpers
 from .inference import Inference, Value
-from .models import read_model, sound
 
 T = TypeVar("T")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import onnx
 from onnx import helper
 
-from .. import failures
+from ...spec import TYPES
 from ..dialects import DOMAIN, OURS
+from ..element_types import elem_type
 from ..graphs import Names
-from ..helpers import cast_name
+from ..helpers import cast_name, guard_name
 from ..records import NodeRecord, passed_on
-from ..spec import TYPES, elem_type
 from . import Replacement, arguments, renamed
 
 #: The first opset with CastLike, and the first whose Cast knows bfloat16.
@@ -18,7 +18,7 @@ _CAST_LIKE, _BFLOAT16 = 15, 13
 
 
 class PythonOp:
-    """See :class:`ort_gridsample.targets.Target`."""
+    """See :class:`ort_gridsample.model.targets.Target`."""
 
     def takes(self, record: NodeRecord) -> bool:
         return not record.patched
@@ -53,7 +53,7 @@ class PythonOp:
         op.attribute.extend(self._attributes(record))
         # Of one element and indexed by itself: anything but 0 is out of bounds.
         unread = names.new(f"{record.output}_unread")
-        guard = helper.make_node("Gather", [op.output[1]] * 2, [unread], names.new(failures.guard_name(record.where)))
+        guard = helper.make_node("Gather", [op.output[1]] * 2, [unread], names.new(guard_name(record.where)))
         return Replacement([*before, op, *after], [guard])
 
     @staticmethod

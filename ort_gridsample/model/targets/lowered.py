@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import onnx
 from onnx import helper
 
-from ..core._types import Array
-from ..errors import GridSampleError
+from ...core.arrays import Array
+from ...errors import GridSampleError
 from ..graphs import Names
 from ..records import NodeRecord
 from . import FUNCTIONS_DOMAIN, Replacement, primitives
 
 
 class Primitives:
-    """See :class:`ort_gridsample.targets.Target`.
+    """See :class:`ort_gridsample.model.targets.Target`.
 
     Args:
         functions: whether nodes that are lowered alike share a model-local function.

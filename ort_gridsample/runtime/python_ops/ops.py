@@ -11,13 +11,15 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from . import exits, failures, memory, spec
-from .core._types import Array
-from .core.threads import turns
-from .dialects import DOMAIN
-from .errors import where
+from ... import spec
+from ...core import memory
+from ...core.arrays import Array
+from ...core.threads import turns
+from ...errors import where
+from ...functions import affine_grid, grid_sample
+from ...model.dialects import DOMAIN
+from . import exits, failures
 from .extensions import PyCustomOpDef, get_library_path, onnx_op
-from .functions import affine_grid, grid_sample
 
 #: Beyond this a failed op's placeholder has no elements instead of the right number.
 PLACEHOLDER_ELEMENTS = 1 << 16

@@ -18,9 +18,9 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from .. import checks, spec
-from ..core._types import Array
-from ..errors import GridSampleError
+from ... import checks, spec
+from ...core.arrays import Array
+from ...errors import GridSampleError
 from .expressions import Dim, Expressions, Tensor
 
 #: The oldest opset that the nodes are for: from it on, axes and sizes are inputs and not attributes.

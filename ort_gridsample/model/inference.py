@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import onnx
 from onnx import helper, shape_inference
 
-from . import spec
+from .. import spec
 from .dialects import dialect_of
 from .graphs import Scope, function_key, scopes, subgraphs
 
@@ -36,7 +36,7 @@ class Value:
 
 
 #: Functions that stand for the operators, whatever opset a model is written in.
-_STAND_IN = "ort_gridsample.inference"
+_STAND_IN = "ort_gridsample.model.inference"
 _STAND_INS = [
     helper.make_function(
         _STAND_IN,

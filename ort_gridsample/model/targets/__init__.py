@@ -1,7 +1,7 @@
 """What a patch can turn a node into: one module a kind of target.
 
 A target says which nodes it has something for, and what stands in a node's place; where nodes are, and putting them
-there, is :mod:`ort_gridsample.patch`'s.
+there, is :mod:`ort_gridsample.model.patch`'s.
 """
 
 from __future__ import annotations

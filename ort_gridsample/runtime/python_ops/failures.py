@@ -21,15 +21,6 @@ _waiting: OrderedDict[int, BaseException] = OrderedDict()
 _QUOTED = re.compile(r"ort_gridsample rejected .* idx=(\d+) must be within", re.DOTALL)
 
 
-#: What the name of every guard begins with.
-GUARD = "ort_gridsample rejected the input of "
-
-
-def guard_name(where: str) -> str:
-    """The name of the guard node behind the node ``where``: the first thing that ONNX Runtime's error text says."""
-    return f"{GUARD}{where} (ort_gridsample.InferenceSession says why)"
-
-
 def record(failure: BaseException) -> int:
     """Keep ``failure``, and return its number."""
     number = next(_numbers)

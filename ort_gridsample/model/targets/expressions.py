@@ -17,8 +17,8 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from .. import spec
-from ..core._types import Array
+from ...core.arrays import Array
+from ..element_types import elem_type
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +78,7 @@ class Tensor:
 
     def cast(self, to: str) -> Tensor:
         """The same values as type ``to``."""
-        return self if to == self.type else self.owner.op("Cast", self, type=to, to=data_type(to))
+        return self if to == self.type else self.owner.op("Cast", self, type=to, to=elem_type(to))
 
 
 Operand: TypeAlias = "Tensor | float | Array"
@@ -110,11 +110,6 @@ _COMPUTE: Mapping[str, Callable[..., Array]] = {
     "Where": np.where,
 }
 _BOOLEAN = ("And", "Equal", "GreaterOrEqual", "LessOrEqual")
-
-
-def data_type(type: str) -> int:
-    """ONNX's number for the element type of this name."""
-    return int(onnx.TensorProto.DataType.Value(spec.TYPES[type].onnx.upper()))
 
 
 class Expressions:

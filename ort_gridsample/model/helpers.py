@@ -10,11 +10,19 @@ from collections.abc import Sequence
 
 import onnx
 
-from . import failures
 from .dialects import DOMAIN
 from .graphs import Scope
 
 _CAST = "ort_gridsample casts for "
+
+
+#: What the name of every guard begins with.
+_GUARD = "ort_gridsample rejected the input of "
+
+
+def guard_name(where: str) -> str:
+    """The name of the guard node behind the node ``where``: the first thing that ONNX Runtime's error text says."""
+    return f"{_GUARD}{where} (ort_gridsample.InferenceSession says why)"
 
 
 def cast_name(where: str) -> str:
@@ -30,7 +38,7 @@ class Helpers:
         self._makers: dict[str, int] = {}
         self._readers: dict[str, list[int]] = {}
         for index, node in enumerate(self._nodes):
-            if node.name.startswith((_CAST, failures.GUARD)):
+            if node.name.startswith((_CAST, _GUARD)):
                 self._makers.update(dict.fromkeys(node.output, index))
                 for name in dict.fromkeys(node.input):
                     self._readers.setdefault(name, []).append(index)

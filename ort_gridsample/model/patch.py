@@ -9,12 +9,13 @@ from typing import Literal
 import onnx
 from onnx import helper, inliner, version_converter
 
-from . import checks, dialects
+from .. import checks
+from ..errors import GridSampleError
+from . import dialects
 from .dialects import DOMAIN
-from .errors import GridSampleError
+from .files import read_model, sound
 from .graphs import Names, Scope, domain_of, function_key, scopes
 from .inference import Inference
-from .models import read_model, sound
 from .records import NodeRecord, find
 from .targets import FUNCTIONS_DOMAIN, Replacement, Target
 from .targets.python_op import PythonOp

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from onnx import helper
 
-from .. import checks
+from ... import checks
+from ...errors import GridSampleError
 from ..dialects import STANDARD, Dialect, dialects, standard
-from ..errors import GridSampleError
 from ..graphs import Names
 from ..records import NodeRecord, passed_on
 from . import Replacement, arguments, renamed
 
 
 class Spelled:
-    """See :class:`ort_gridsample.targets.Target`."""
+    """See :class:`ort_gridsample.model.targets.Target`."""
 
     def __init__(self, name: str) -> None:
         self.name = name

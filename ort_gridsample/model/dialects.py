@@ -12,9 +12,9 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from . import checks, spec
-from .core._types import Array
-from .errors import GridSampleError
+from .. import checks, spec
+from ..core.arrays import Array
+from ..errors import GridSampleError
 from .graphs import domain_of
 
 Plain = str | int

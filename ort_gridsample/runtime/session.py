@@ -14,14 +14,16 @@ import onnxruntime
 from google.protobuf.message import DecodeError
 from onnx import helper
 
-from . import exits, failures, interrupts, memory, spec
-from .core.choice import core
-from .dialects import DOMAIN, VERSION
-from .errors import GridSampleError
-from .models import follow_links, read_model
-from .ops import library_path
-from .patch import bind_threads, patch_in_place
-from .records import NodeRecord, records_of
+from .. import spec
+from ..core import memory
+from ..core.choice import core
+from ..errors import GridSampleError
+from ..model.dialects import DOMAIN, VERSION
+from ..model.files import follow_links, read_model
+from ..model.patch import bind_threads, patch_in_place
+from ..model.records import NodeRecord, records_of
+from .python_ops import exits, failures, interrupts
+from .python_ops.ops import library_path
 
 _REGISTERED = "ort_gridsample.registered"
 _SPINNING = "session.intra_op.allow_spinning"

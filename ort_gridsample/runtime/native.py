@@ -10,7 +10,7 @@ import onnx
 import onnxruntime
 from onnx import helper
 
-from . import spec
+from ..model.element_types import elem_type
 
 #: A silent logger: a refusal is an answer here.
 _SILENT = 4
@@ -57,17 +57,17 @@ def _one_node(
     inputs, casts = [], []
     for (name, type_name), rank in zip(types, ranks, strict=True):
         fed = _fed(type_name)
-        inputs.append(helper.make_tensor_value_info(name, spec.elem_type(fed), [None] * rank))
+        inputs.append(helper.make_tensor_value_info(name, elem_type(fed), [None] * rank))
         node.input.append(name)
         if fed != type_name:
             node.input[-1] = f"{name} as {type_name}"
-            casts.append(helper.make_node("Cast", [name], node.input[-1:], to=spec.elem_type(type_name)))
+            casts.append(helper.make_node("Cast", [name], node.input[-1:], to=elem_type(type_name)))
     nodes, answer = [*casts, node], _fed(types[0][1])
     node.output.append("Y")
     if answer != types[0][1]:
         node.output[0] = f"Y as {types[0][1]}"
-        nodes.append(helper.make_node("Cast", node.output[:], ["Y"], to=spec.elem_type(answer)))
-    output = helper.make_tensor_value_info("Y", spec.elem_type(answer), None)
+        nodes.append(helper.make_node("Cast", node.output[:], ["Y"], to=elem_type(answer)))
+    output = helper.make_tensor_value_info("Y", elem_type(answer), None)
     graph = helper.make_graph(nodes, "one node", inputs, [output])
     opsets = [helper.make_opsetid(domain, version) for domain, version in imports]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()

@@ -16,7 +16,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 import onnx
 from google.protobuf.message import DecodeError, EncodeError
 
-from .errors import GridSampleError
+from ..errors import GridSampleError
 from .graphs import scopes
 
 Model = onnx.ModelProto | str | PathLike[str]

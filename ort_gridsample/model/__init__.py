@@ -1,0 +1,1 @@
+"""Models: reading, finding, spelling and rewriting graphs. Nothing here runs one."""

@@ -1,0 +1,1 @@
+"""What ONNX Runtime calls, what it is asked, and the session."""

@@ -1,0 +1,1 @@
+"""The operators as Python-defined ops, through onnxruntime-extensions: run anywhere, on any core."""
