@@ -1,0 +1,23 @@
+"""What a model's reader asks of the installed onnxruntime; :mod:`ort_gridsample.runtime.native` answers.
+
+Nothing in this package's models runs one, so that the questions are handed down from where they can be asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+import onnx
+
+
+class Native(Protocol):
+    """What can be asked of onnxruntime."""
+
+    def refusal(
+        self, node: onnx.NodeProto, opsets: Mapping[str, int], operator: str, types: Mapping[str, str], axes: int
+    ) -> str:
+        """Why onnxruntime does not run a model of this one node, in its own words; empty where it does."""
+
+    def types_of(self, model: onnx.ModelProto, names: Collection[str]) -> Mapping[str, str]:
+        """The element types of values of the main graph of ``model``, by numpy's names, where onnxruntime knows them."""
