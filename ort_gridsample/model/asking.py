@@ -20,4 +20,4 @@ class Native(Protocol):
         """Why onnxruntime does not run a model of this one node, in its own words; empty where it does."""
 
     def types_of(self, model: onnx.ModelProto, names: Collection[str]) -> Mapping[str, str]:
-        """The element types of values of the main graph of ``model``, by numpy's names, where onnxruntime knows them."""
+        """The element types of these values of the main graph, by numpy's names, where onnxruntime knows them."""
