@@ -42,8 +42,7 @@ def raise_opset(model: onnx.ModelProto, version: int) -> None:
         Exception: onnx's version converter cannot do it.
     """
     if not any(domain_of(entry.domain) == "" for entry in model.opset_import):
-        model.opset_import.append(helper.make_opsetid("", version))
-        return
+        model.opset_import.append(helper.make_opsetid("", _versions(model).get("", version)))
     if model.functions:
         inline(model, {function_key(function)[:2] for function in model.functions})
     foreign = [n for s in scopes(model) for n in s if domain_of(n.domain) == "" and not onnx.defs.has(n.op_type)]
