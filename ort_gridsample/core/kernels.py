@@ -43,11 +43,11 @@ def _clip(x: Any, low: Any, high: Any) -> Any:
 
 
 @register_jitable
-def _denormalize(g: Any, length: int, align_corners: bool) -> Any:
-    one, half = type(g)(1), type(g)(0.5)
+def _unnormalize(g: Any, length: int, align_corners: bool) -> Any:
+    kind = type(g)
     if align_corners:
-        return (g + one) * half * type(g)(length - 1)
-    return ((g + one) * type(g)(length) - one) * half
+        return (g + kind(1)) * (kind(length - 1) * kind(0.5))
+    return (g + kind(1)) * (kind(length) * kind(0.5)) - kind(0.5)
 
 
 @register_jitable
@@ -64,12 +64,12 @@ def _reflect(x: Any, length: int, align_corners: bool) -> Any:
 
 
 @register_jitable
-def _settle(g: Any, x: Any, length: int, padding: int, align_corners: bool, pads_index: bool) -> Any:
+def _pad_coordinate(g: Any, x: Any, length: int, padding: int, align_corners: bool, pads_index: bool) -> Any:
     """The coordinate made finite and, where padding acts on coordinates, moved inside."""
     kind = type(x)
     last = kind(length - 1)
     if np.isnan(g):
-        x = _denormalize(kind(-1), length, align_corners)
+        x = _unnormalize(kind(-1), length, align_corners)
     elif np.isinf(g):
         x = g  # infinity times a span of 0 is no coordinate
     if padding == REFLECTION:
@@ -108,12 +108,12 @@ def _axis_taps(
     low, high = kind(-first), kind(length - 1 - (taps - 1 + first))
     wild = 0
     for p in range(positions):
-        x[p] = _denormalize(g[p], length, align_corners)
+        x[p] = _unnormalize(g[p], length, align_corners)
         wild |= not (x[p] >= low and x[p] <= high)
     if wild:
         for p in range(positions):
             if not (x[p] >= low and x[p] <= high):
-                x[p] = _settle(g[p], x[p], length, padding, align_corners, cubic)
+                x[p] = _pad_coordinate(g[p], x[p], length, padding, align_corners, cubic)
     if taps == 1:
         for p in range(positions):
             x[p] = np.rint(x[p])  # half to even
