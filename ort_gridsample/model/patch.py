@@ -47,7 +47,7 @@ def patch_in_place(
     if not callable(nodes) and nodes not in ("all", "unsupported"):
         raise GridSampleError("patch_model", "nodes", repr(nodes), "'all', 'unsupported' or a function of a NodeRecord")
     with explaining_invalid(model):
-        return _patch(model, nodes, _target(target, functions), None if nodes == "all" else native)
+        return _patch(model, nodes, _target(target, functions, model.functions), None if nodes == "all" else native)
 
 
 def _patch(model: onnx.ModelProto, nodes: Selection, to: Target, native: Native | None) -> list[NodeRecord]:
@@ -71,13 +71,13 @@ def _patch(model: onnx.ModelProto, nodes: Selection, to: Target, native: Native 
     return [match.record for match in selected]
 
 
-def _target(name: str, functions: bool) -> Target:
+def _target(name: str, functions: bool, there: Iterable[onnx.FunctionProto]) -> Target:
     if name == DOMAIN:
         return PythonOp()
     if name == "primitives":
         from .targets.lowered import Primitives  # here, as few need it and importing it takes a while
 
-        return Primitives(functions)
+        return Primitives(functions, there)
     return Spelled(name)
 
 
