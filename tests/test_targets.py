@@ -405,13 +405,42 @@ def test_a_function_passes_on_the_standards_attributes(target: str, opset: int) 
     np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize("target", ["ort_gridsample", "com.microsoft", "ai.onnx"])
+def test_an_attribute_that_is_passed_on_elsewhere_too_keeps_that_ones_default(target: str) -> None:
+    """What a call leaves out is 0 to the one operator and -1 to the other."""
+    model = parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 20, "local": 1]> {SIGNATURE} {{
+            A = local.warp (X, G) B = local.warp <k = 1> (X, G) Y = Add (A, B) }}
+        <domain: "local", opset_import: ["": 20]> warp <k> (A, B) => (D) {{
+            C = GridSample <align_corners: int = @k> (A, B)
+            one = Constant <value = bool {{1}}> ()
+            D = If (one) <then_branch = t () => (E) {{ E = Softmax <axis: int = @k> (C) }},
+                          else_branch = e () => (F) {{ F = Identity (C) }}> }}"""
+    )
+    feeds = {"X": X, "G": GRID, "c": np.array(True)}
+    [expected] = open_native(model).run(None, feeds)
+    patched = ogs.patch_model(model, target=target)
+    session = open_session(patched) if target == "ort_gridsample" else open_native(patched)
+    np.testing.assert_allclose(session.run(None, feeds)[0], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_two_nodes_that_are_passed_the_same_attribute_stay_in_their_function() -> None:
+    model = parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 20, "local": 1]> {SIGNATURE} {{ Y = local.warp (X, G) }}
+        <domain: "local", opset_import: ["": 20]> warp <k> (A, B) => (D) {{
+            C = GridSample <align_corners: int = @k> (A, B) D = GridSample <align_corners: int = @k> (C, B) }}"""
+    )
+    assert [f.name for f in ogs.patch_model(model).functions] == ["warp"]
+
+
 def test_a_user_adds_a_dialect(mine: ogs.Dialect) -> None:
     model = sampler("Warp", "my.domain", order=1, outside="edge", corners=1)
     feeds = feeds_of(model)
     np.testing.assert_array_equal(
         ogs.InferenceSession(model).run(None, feeds)[0], ogs.grid_sample(feeds["X"], feeds["grid"], *astuple(ARGUMENTS))
     )
-    back = ogs.patch_model(ogs.patch_model(model, target="mmcv"), target="mine")
+    back = ogs.patch_model(ogs.patch_model(model, target="mmcv"), target=mine)
+    assert ogs.patch_model(ogs.patch_model(model, target="mmcv"), target="mine") == back
     assert sorted(back.graph.node[0].attribute, key=str) == sorted(model.graph.node[0].attribute, key=str)
     reflected = grid_sample_model("float32", "float32", 2, [Attributes("linear", "reflection", False)])
     with pytest.raises(ogs.GridSampleError, match="padding_mode is 'reflection', expected 'zeros' or 'border' in mine"):
