@@ -18,7 +18,7 @@ from ..errors import GridSampleError, where
 from ..runtime import native
 from .dialects import DOMAIN, Dialect, Plain, constant_size, dialect_of
 from .files import read_model, sound
-from .graphs import Constants, Scope, domain_of, scopes
+from .graphs import Scope, domain_of, scopes
 from .helpers import Helpers
 from .inference import Inference, Value
 
@@ -194,13 +194,13 @@ def records_of(model: onnx.ModelProto) -> list[NodeRecord]:
 
 def find(found: Sequence[Scope], inference: Inference) -> list[NodeRecord]:
     """A record of every node concerned in the scopes ``found``."""
-    records, constants = [], Constants()
+    records = []
     for scope in found:
         helpers = Helpers(scope)
         for index, node in enumerate(scope):
             dialect = dialect_of(node, scope.opsets)
             if dialect is not None:
-                records.append(_record(dialect, node, index, scope, inference, constants, helpers))
+                records.append(_record(dialect, node, index, scope, inference, helpers))
     return records
 
 
@@ -210,7 +210,6 @@ def _record(
     index: int,
     scope: Scope,
     inference: Inference,
-    constants: Constants,
     helpers: Helpers,
 ) -> NodeRecord:
     domain = domain_of(node.domain)
@@ -221,7 +220,7 @@ def _record(
     for position, argument in enumerate(_newest(dialect.operator).types):
         size = constant_size(node, dialect, argument)
         value = sources[position] if position < len(sources) and size is None else ""
-        constant = constants.value(scope, value) if value else size
+        constant = scope.constant(value) if value else size
         values[argument] = value
         inputs[argument] = inference.alternatives(scope, value) if value else []
         if constant is not None:
@@ -233,7 +232,7 @@ def _record(
     try:
         here = where(node.op_type, f"{name} in {scope.path}" if scope.path else name)
         note = f" (opset {opset})" if domain == "" else ""
-        attributes = dialect.read(here, node, lambda i: constants.value(scope, node.input[i]), note)
+        attributes = dialect.read(here, node, lambda i: scope.constant(node.input[i]), note)
     except GridSampleError as error:
         unreadable = error
     return NodeRecord(
