@@ -95,9 +95,11 @@ class Scope:
 
 def scopes(model: onnx.ModelProto) -> list[Scope]:
     """Every scope of ``model``, parents before their children; the main graph is the first."""
-    roots = [Scope("", model.graph, _opsets(model.opset_import), model.ir_version)]
+    main = Scope("", model.graph, _opsets(model.opset_import, UNSTATED_OPSET), model.ir_version)
+    roots = [main]
     for f in model.functions:
-        roots.append(Scope(f"function {f.domain}::{f.name}", f, _opsets(f.opset_import), model.ir_version, function=f))
+        opsets = _opsets(f.opset_import, main.opsets.get("", UNSTATED_OPSET))
+        roots.append(Scope(f"function {f.domain}::{f.name}", f, opsets, model.ir_version, function=f))
     return [scope for root in roots for scope in _grow(root)]
 
 
@@ -156,8 +158,9 @@ class Names:
         return True
 
 
-def _opsets(imports: Collection[onnx.OperatorSetIdProto]) -> dict[str, int]:
-    opsets = {"": UNSTATED_OPSET} if imports else {}
+def _opsets(imports: Collection[onnx.OperatorSetIdProto], unstated: int) -> dict[str, int]:
+    """Domain -> version, with the version ``unstated`` of the ONNX domain where only others are imported."""
+    opsets = {"": unstated} if imports else {}
     return opsets | {domain_of(entry.domain): entry.version for entry in imports}
 
 
