@@ -20,9 +20,9 @@ from ..core.choice import core
 from ..errors import GridSampleError
 from ..model.dialects import DOMAIN, VERSION
 from ..model.files import follow_links, read_model
-from ..model.matches import records_of
-from ..model.patch import bind_threads, patch_in_place
+from ..model.patch import bind_threads, patch_and_report
 from ..model.records import NodeRecord
+from . import native
 from .python_ops import exits, failures, interrupts
 from .python_ops.ops import library_path
 
@@ -199,8 +199,8 @@ def _patched(
             proto = onnx.ModelProto.FromString(model) if isinstance(model, bytes) else read_model(model)
         except (DecodeError, OSError, GridSampleError):
             return model, [], None  # onnxruntime knows its own format, and says what is wrong with any other
-    replaced = patch_in_place(proto)
-    records = replaced or records_of(proto)
+    replaced, others = patch_and_report(proto, native=native)
+    records = [*replaced, *others]
     bound = bind_threads(proto, num_threads)
     if not (replaced or bound or isinstance(model, onnx.ModelProto)):
         return model, records, None
