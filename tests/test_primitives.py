@@ -16,13 +16,13 @@ import faults
 import oracle
 import ort_gridsample as ogs
 from conftest import CORES
+from models import PRIMITIVES
 from ort_gridsample import GridSampleError, spec
 from ort_gridsample.core.coordinates import PADDING, Padding
 from ort_gridsample.core.taps import MODES, Mode
 from ort_gridsample.model.element_types import elem_type
 from ort_gridsample.model.targets.primitives import (
     FEW_CHANNELS,
-    OPERATORS,
     Value,
     as_function,
     lower_affine_grid,
@@ -97,7 +97,7 @@ def lowered(
         align_corners=align_corners,
         opset=opset,
     )
-    assert {node.op_type for node in nodes} <= OPERATORS
+    assert {node.op_type for node in nodes} <= PRIMITIVES
     assert not any(node.domain for node in nodes)
     between = [name for node in nodes for name in (node.name, *node.output)]
     assert all(name.startswith("a/b/") for name in between if name != "Y")
@@ -327,7 +327,7 @@ def affine_model(theta, size, align_corners, opset, known, constant, type=None):
         align_corners=align_corners,
         opset=opset,
     )
-    assert {node.op_type for node in nodes} <= OPERATORS
+    assert {node.op_type for node in nodes} <= PRIMITIVES
     inputs = [("theta", type, theta_shape), ("size", "int64", size.shape)][: 1 if constant else 2]
     return model_of(nodes, opset, inputs, ("grid", type, (None,) * len(size)))
 

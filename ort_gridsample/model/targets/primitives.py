@@ -5,7 +5,7 @@ the weighted sum of the gathered rows. A row of zeros behind the last pixel stan
 nothing is read there, not even an infinity to multiply by 0. The coordinates of all axes are computed together, as one
 tensor (axes, taps, N·P) over P output positions, innermost axis first as in the grid. Rank, mode and padding are data.
 
-Modes and paddings are the core's own tables: see :mod:`ort_gridsample.core.coordinates`, :mod:`ort_gridsample.core.taps`.
+Modes and paddings are the core's own tables, in :mod:`ort_gridsample.core.taps` and ``.coordinates``.
 """
 
 from __future__ import annotations
@@ -26,40 +26,6 @@ from .expressions import Dim, Expressions, Tensor
 
 #: The oldest opset that the nodes are for: from it on, axes and sizes are inputs and not attributes.
 FIRST_OPSET = 13
-
-#: Every operator that a lowered node may consist of.
-OPERATORS = frozenset(
-    (
-        "Abs",
-        "Add",
-        "And",
-        "Cast",
-        "Clip",
-        "Concat",
-        "Constant",
-        "Div",
-        "Equal",
-        "Expand",
-        "Floor",
-        "Gather",
-        "GreaterOrEqual",
-        "LessOrEqual",
-        "Max",
-        "Min",
-        "Mod",
-        "Mul",
-        "Range",
-        "ReduceSum",
-        "Reshape",
-        "Round",
-        "Shape",
-        "Split",
-        "Sub",
-        "Transpose",
-        "Unsqueeze",
-        "Where",
-    )
-)
 
 #: At most so many gathers: taps of the outer axes are gathered one by one, those of the remaining axes together.
 #: One by one takes the least memory and time, together the fewest nodes.
@@ -92,7 +58,7 @@ class Value:
 def lower_grid_sample(
     name: str, X: Value, grid: Value, Y: str, *, mode: str, padding_mode: str, align_corners: bool, opset: int
 ) -> list[onnx.NodeProto]:
-    """Nodes that compute GridSample with none but :data:`OPERATORS`.
+    """Nodes that compute GridSample with basic standard operators only.
 
     Args:
         name: the node's name; the names of all nodes and of the values between them begin with it and a slash.
@@ -146,7 +112,7 @@ def lower_grid_sample(
 def lower_affine_grid(
     name: str, theta: Value, size: Value, grid: str, *, align_corners: bool, opset: int
 ) -> list[onnx.NodeProto]:
-    """Nodes that compute AffineGrid with none but :data:`OPERATORS`.
+    """Nodes that compute AffineGrid with basic standard operators only.
 
     Args:
         name: the node's name; the names of all nodes and of the values between them begin with it and a slash.
