@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from itertools import groupby
 
 from ..model.inference import Value
 from ..model.records import NodeRecord, inspect_model
+from .failures import about
+from .output import print_json
 from .table import table
 
 
@@ -18,9 +19,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    records = inspect_model(arguments.model)
+    with about(arguments.model):
+        records = inspect_model(arguments.model)
     if arguments.json:
-        print(json.dumps([as_json(record) for record in records], indent=2))
+        print_json([as_json(record) for record in records])
     elif not records:
         print(f"{arguments.model} holds no GridSample and no AffineGrid")
     else:
