@@ -81,7 +81,8 @@ OUTCOMES = {
 
 @pytest.fixture
 def toy(tmp_path: Path) -> Project:
-    for path, text in {"toy/__init__.py": PACKAGE, "tests/test_toy.py": TESTS, ".gitignore": "*.tmp\n"}.items():
+    files = {"toy/__init__.py": PACKAGE, "tests/test_toy.py": TESTS, "tests/test_other.py": "def test_other(): pass"}
+    for path, text in files.items():
         (tmp_path / "project" / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "project" / path).write_text(text)
     return Project(tmp_path / "project", "toy")
@@ -94,7 +95,7 @@ def _files(folder: Path) -> dict[Path, tuple[bytes, int]]:
 def test_what_the_tests_see_is_caught_and_the_rest_survives(
     toy: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(suite, "PATIENCE", 10)
+    monkeypatch.setattr(suite, "PATIENCE", 5)
     before = _files(toy.root)
     words = ["--seed", "7", "--count", "99", "--jobs", "2", "--cache", str(tmp_path / "cache")]
     assert main([*words, "--json", str(tmp_path / "mutants.json")], toy) == 1

@@ -13,6 +13,7 @@ import json
 import os
 import random
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -46,16 +47,10 @@ def chosen(project: Project, seed: int, count: int, only: str = "") -> list[Chan
 
 
 def _suite(project: Project, places: Places, cache: Path) -> Suite:
-    folder = cache / project.key()
-    if not folder.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache) as making:
-            began = time.monotonic()
-            for path in watch(places, project, Path(making)):
-                print(f"watched {path}, {time.monotonic() - began:.0f} s", flush=True)
-            Path(making).rename(folder)
-            Path(making).mkdir()  # for its end
-    return Suite(project, folder)
+    began = time.monotonic()
+    for path in watch(places, project, cache):
+        print(f"watched {path}, {time.monotonic() - began:.0f} s", flush=True)
+    return Suite(project, cache)
 
 
 def _check(places: Places, suite: Suite, jobs: int) -> None:
@@ -129,4 +124,5 @@ def _entry(trial: Trial) -> dict[str, object]:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # as an exception, which ends what was started
     sys.exit(main())

@@ -104,7 +104,7 @@ def changes(path: str, source: bytes) -> list[Change]:
     found: dict[tuple[int, int, str], Change] = {}
     for place in _places(tree, _Place(tree)):
         for kind, node in _alternatives(place):
-            anchor = place.anchor or place.node
+            anchor: Any = place.anchor or place.node
             start = starts[anchor.lineno - 1] + anchor.col_offset
             end = starts[anchor.end_lineno - 1] + anchor.end_col_offset
             text = f"({ast.unparse(place.swapped(node))})" if isinstance(anchor, ast.expr) else ast.unparse(node)
@@ -157,7 +157,7 @@ class _Place:
     def lines(self) -> tuple[range, ...]:
         if self.body is not None:
             return (self.body,)
-        own = self.anchor or self.node
+        own: Any = self.anchor or self.node
         inner = getattr(self.statement, "body", None)
         header = getattr(self.statement, "test", self.statement) if isinstance(inner, list) else self.statement
         return tuple(range(node.lineno, node.end_lineno + 1) for node in (own, header))

@@ -122,7 +122,7 @@ class Place:
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=self._limit_memory,
+            preexec_fn=self._prepare,
         )
         try:
             return process.wait(limit)
@@ -131,7 +131,8 @@ class Place:
         finally:
             _end(process)
 
-    def _limit_memory(self) -> None:
+    def _prepare(self) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored in what runs in the background, and inherited
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
         resource.setrlimit(resource.RLIMIT_AS, (self._memory, hard))
 

@@ -87,7 +87,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, None]:
     _log(test=item.nodeid)
     # A thread outside Python ends the process, whatever holds it.
-    faulthandler.dump_traceback_later(TESTS.get(item.nodeid, LIMIT), exit=True, file=sys.__stderr__)
+    faulthandler.dump_traceback_later(TESTS.get(item.nodeid, LIMIT), exit=True, file=2)
     if FILE is not None:
         _forget()
         _watch(item.nodeid)

@@ -14,6 +14,8 @@ from functools import cached_property
 from pathlib import Path
 
 PLUGIN = Path(__file__).with_name("plugin.py")
+#: Tests of this command, which say nothing of the package.
+OWN_TESTS = "tests/test_mutants.py"
 
 
 @dataclass(frozen=True)
@@ -30,20 +32,19 @@ class Project:
 
     @cached_property
     def test_files(self) -> tuple[str, ...]:
-        """The files that pytest collects, relative to the root."""
-        return self._files("tests", "test_*.py")
+        """The files of tests, relative to the root."""
+        return tuple(path for path in self._files("tests", "test_*.py") if path != OWN_TESTS)
+
+    def key(self, test_file: str) -> str:
+        """A word for all that decides which lines the tests of ``test_file`` run."""
+        helpers = set(self._files("tests", "*.py")).difference(self.test_files)
+        digest = hashlib.sha256(f"{sys.version}\0{sys.prefix}\0{PLUGIN.read_text()}".encode())
+        for path in (test_file, *self.modules, *sorted(helpers - {OWN_TESTS})):
+            digest.update(path.encode() + b"\0" + (self.root / path).read_bytes() + b"\0")
+        return digest.hexdigest()[:16]
 
     def _files(self, folder: str, pattern: str) -> tuple[str, ...]:
         return tuple(sorted(p.relative_to(self.root).as_posix() for p in (self.root / folder).rglob(pattern)))
-
-    def key(self) -> str:
-        """What of the package and its tests decides which tests cover a line, in a word."""
-        digest = hashlib.sha256(f"{sys.version} {sys.prefix} {self.root}".encode())
-        files = (*self.modules, *self._files("tests", "*.py"), "pyproject.toml")
-        for path in (p for p in files if (self.root / p).exists()):
-            digest.update(path.encode() + b"\0" + (self.root / path).read_bytes() + b"\0")
-        digest.update(b"".join(p.read_bytes() for p in sorted(PLUGIN.parent.glob("*.py"))))
-        return digest.hexdigest()[:16]
 
     @cached_property
     def compiled(self) -> frozenset[str]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import shutil
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ LIMIT = 3600
 #: Seconds that a test may take beyond ten times what it took: Numba may have to compile first, beside others.
 PATIENCE = 120.0
 
+PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+
 
 class Suite:
     """A project's tests, as :func:`watch` saw them.
@@ -47,18 +49,24 @@ class Suite:
         failing: every test that does not pass as things are: no change is tried on it.
     """
 
-    def __init__(self, project: Project, folder: Path) -> None:
+    def __init__(self, project: Project, cache: Path) -> None:
         self._project = project
-        known = json.loads((folder / "tests.json").read_text())
-        self.seconds: Mapping[str, float] = known["seconds"]
-        self.failing: list[str] = known["failing"]
-        self._skipped: list[str] = known["skipped"]
-        lines = CoverageData(str(folder / "lines"))
-        lines.read()
-        self._contexts = lru_cache(maxsize=None)(lines.contexts_by_lineno)
+        folders = [cache / project.key(path) for path in project.test_files]
+        self._lines = [CoverageData(str(folder / "lines")) for folder in folders]
+        for lines in self._lines:
+            lines.read()
+        self._outcomes: dict[str, str] = {}
+        self.seconds: dict[str, float] = {}
+        for folder in folders:
+            for test, (outcome, seconds) in json.loads((folder / "tests.json").read_text()).items():
+                self._outcomes[test] = outcome
+                if outcome == PASSED:
+                    self.seconds[test] = seconds
+        self.failing = [test for test, outcome in self._outcomes.items() if outcome == FAILED]
         self._by_file: dict[str, list[str]] = defaultdict(list)
         for test in self.seconds:
             self._by_file[_file(test)].append(test)
+        self._contexts = lru_cache(maxsize=None)(self._contexts_of)
 
     def covering(self, change: Change) -> list[str]:
         """The tests that run what ``change`` changes, those first that may tell much in little time."""
@@ -72,17 +80,6 @@ class Suite:
             found = found.union(*itertools.chain.from_iterable(drivers))
         return self.in_order(test for context in found for test in self._tests(context))
 
-    def plan(self, tests: Iterable[str]) -> dict[str, float | None]:
-        """What the plugin is told: to run ``tests``, in order, each within a time that it takes only if it hangs."""
-        chosen: dict[str, float | None] = {test: PATIENCE + 10 * self.seconds[test] for test in tests}
-        others = itertools.chain(self.seconds, self.failing, self._skipped)
-        return chosen | {test: None for test in others if test not in chosen}
-
-    def _tests(self, context: str) -> Iterable[str]:
-        if context in self._by_file:
-            return self._by_file[context]
-        return (context,) if context in self.seconds else ()
-
     def in_order(self, tests: Iterable[str]) -> list[str]:
         """Test functions take turns, each with its quickest parameters first, so that all have had as much time."""
         spent: dict[str, float] = defaultdict(float)
@@ -93,58 +90,36 @@ class Suite:
             turns[test] = spent[function]
         return sorted(turns, key=lambda test: (turns[test], test))
 
+    def plan(self, tests: Iterable[str]) -> dict[str, float | None]:
+        """What the plugin is told: to run ``tests``, in order, each within a time that it takes only if it hangs."""
+        chosen: dict[str, float | None] = {test: PATIENCE + 10 * self.seconds[test] for test in tests}
+        return chosen | {test: None for test in self._outcomes if test not in chosen}
+
+    def _contexts_of(self, path: str) -> Mapping[int, set[str]]:
+        found: dict[int, set[str]] = defaultdict(set)
+        for lines in self._lines:
+            for line, contexts in lines.contexts_by_lineno(path).items():
+                found[line].update(contexts)
+        return found
+
+    def _tests(self, context: str) -> Iterable[str]:
+        if context in self._by_file:
+            return self._by_file[context]
+        return (context,) if context in self.seconds else ()
+
 
 def _file(context: str) -> str:
     return context.partition("::")[0]
 
 
-def watch(places: Places, project: Project, folder: Path) -> Iterator[str]:
-    """Run all tests, and keep in ``folder`` which lines each runs; yields each test file as it is done."""
-    tests: dict[str, _Outcome] = {}
-    lines = CoverageData(str(folder / "lines"))
-    for path, outcomes, tree, parts in places.each(_watch_file, project.test_files):
-        tests |= outcomes
-        for part in parts:
-            with contextlib.suppress(CoverageException):  # of a process that was ended as it wrote
-                data = CoverageData(str(part))
-                data.read()
-                lines.update(data, map_path=lambda name, tree=tree: Path(name).relative_to(tree).as_posix())
-        yield path
-    known: dict[str, Any] = {
-        "seconds": {test: outcome.seconds for test, outcome in tests.items() if outcome.is_passed},
-        "failing": [test for test, outcome in tests.items() if outcome.is_failed],
-        "skipped": [test for test, outcome in tests.items() if not (outcome.is_passed or outcome.is_failed)],
-    }
-    (folder / "tests.json").write_text(json.dumps(known))
+def watch(places: Places, project: Project, cache: Path) -> Iterator[str]:
+    """Run the tests of which ``cache`` does not know yet which lines each runs; yields their files as they are done."""
+    cache.mkdir(parents=True, exist_ok=True)
+    unknown = [path for path in project.test_files if not (cache / project.key(path)).exists()]
+    return places.each(partial(_watch, cache=cache), unknown)
 
 
-@dataclass
-class _Outcome:
-    """What the plugin noted of a test: its parts' seconds and outcomes, none where it ended its process."""
-
-    seconds: float = 0
-    parts: list[str] = field(default_factory=list)
-
-    @property
-    def is_failed(self) -> bool:
-        return "failed" in self.parts or not self.parts
-
-    @property
-    def is_passed(self) -> bool:
-        return set(self.parts) == {"passed"}
-
-
-def _outcomes(ended: Ended) -> dict[str, _Outcome]:
-    found: dict[str, _Outcome] = defaultdict(_Outcome)
-    for entry in ended.log:
-        outcome = found[entry["test"]]
-        if "outcome" in entry:
-            outcome.seconds += entry["seconds"]
-            outcome.parts.append(entry["outcome"])
-    return found
-
-
-def _watch_file(place: Place, path: str) -> tuple[str, dict[str, _Outcome], Path, list[Path]]:
+def _watch(place: Place, path: str, cache: Path) -> str:
     folder = Path(tempfile.mkdtemp(dir=place.folder))
     configuration = folder / "coveragerc"
     configuration.write_text(CONFIGURATION.format(folder=folder, tree=place.tree, package=place.project.package))
@@ -153,7 +128,38 @@ def _watch_file(place: Place, path: str) -> tuple[str, dict[str, _Outcome], Path
     if ended.code not in (0, 1, 5):  # all passed, some failed, there were none
         raise RuntimeError(f"{path} cannot be watched:\n{ended.output}")
     outcomes = _outcomes(ended)
-    failed: dict[str, float | None] = {test: LIMIT for test, outcome in outcomes.items() if outcome.is_failed}
+    failed: dict[str, float | None] = {test: LIMIT for test, (outcome, _) in outcomes.items() if outcome == FAILED}
     if failed:  # perhaps only because it was watched
         outcomes |= _outcomes(place.test([path], LIMIT, failed, stop=False))
-    return path, outcomes, place.tree, sorted(folder.glob("lines*"))
+
+    made = folder / "made"
+    made.mkdir()
+    lines = CoverageData(str(made / "lines"))
+    for part in folder.glob("lines*"):
+        with contextlib.suppress(CoverageException):  # of a process that was ended as it wrote
+            data = CoverageData(str(part))
+            data.read()
+            lines.update(data, map_path=partial(_relative, place.tree))
+    lines.close()
+    (made / "tests.json").write_text(json.dumps(outcomes))
+    kept = cache / place.project.key(path)
+    shutil.copytree(made, kept.with_suffix(".part"), dirs_exist_ok=True)  # perhaps from another disk
+    kept.with_suffix(".part").rename(kept)
+    return path
+
+
+def _relative(tree: Path, name: str) -> str:
+    return Path(name).relative_to(tree).as_posix()
+
+
+def _outcomes(ended: Ended) -> dict[str, tuple[str, float]]:
+    """Each test that began, with its outcome and seconds; one that never ended has failed."""
+    parts: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for entry in ended.log:
+        parts[entry["test"]] += [entry] if "outcome" in entry else []
+    found = {}
+    for test, entries in parts.items():
+        outcomes = {entry["outcome"] for entry in entries} or {FAILED}
+        outcome = next(outcome for outcome in (FAILED, SKIPPED, PASSED) if outcome in outcomes)
+        found[test] = outcome, sum(entry["seconds"] for entry in entries)
+    return found
