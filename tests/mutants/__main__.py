@@ -17,7 +17,6 @@ import signal
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby, islice
 from pathlib import Path
@@ -101,20 +100,27 @@ def main(words: Sequence[str] | None = None, project: Project | None = None) -> 
         return 0
 
     done: list[Trial] = []
-    for trial in trials(project, selected, arguments.jobs, arguments.cache):
-        done.append(trial)
-        by = f", by {trial.by}" if trial.by else ""
-        print(f"{len(done)}/{len(selected)} {trial.outcome}: {trial.change}{by} ({trial.seconds:.0f} s)", flush=True)
-        if arguments.json:
-            entries = [_entry(trial) for trial in done]
-            arguments.json.write_text(json.dumps({"seed": arguments.seed, "changes": entries}, indent=1) + "\n")
+    try:
+        for trial in trials(project, selected, arguments.jobs, arguments.cache):
+            done.append(trial)
+            _print(trial, f"{len(done)}/{len(selected)} ")
+            if arguments.json:
+                entries = [_entry(trial) for trial in done]
+                arguments.json.write_text(json.dumps({"seed": arguments.seed, "changes": entries}, indent=1) + "\n")
+    except KeyboardInterrupt:
+        print("interrupted")
 
-    outcomes = Counter(trial.outcome for trial in done)
     survivors = [trial for trial in done if trial.outcome != "caught"]
-    print(f"\n{outcomes['caught']} of {len(done)} caught ({outcomes['caught'] / max(len(done), 1):.1%})")
+    caught = len(done) - len(survivors)
+    print(f"\n{caught} of {len(done)} caught ({caught / max(len(done), 1):.1%})")
     for trial in sorted(survivors, key=lambda trial: (trial.change.path, trial.change.line)):
-        print(f"{trial.outcome}: {trial.change}")
-    return int(bool(survivors))
+        _print(trial)
+    return 130 if len(done) < len(selected) else int(bool(survivors))
+
+
+def _print(trial: Trial, first: str = "") -> None:
+    by = f", by {trial.by}" if trial.by else ""
+    print(f"{first}{trial.outcome}: {trial.change}{by} ({trial.seconds:.0f} s)", flush=True)
 
 
 def _entry(trial: Trial) -> dict[str, object]:

@@ -125,7 +125,7 @@ class Place:
             preexec_fn=self._prepare,
         )
         try:
-            return process.wait(limit)
+            return None if self._is_closed else process.wait(limit)  # closed while it was started
         except subprocess.TimeoutExpired:
             return None
         finally:

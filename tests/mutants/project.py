@@ -14,8 +14,8 @@ from functools import cached_property
 from pathlib import Path
 
 PLUGIN = Path(__file__).with_name("plugin.py")
-#: Tests of this command, which say nothing of the package.
-OWN_TESTS = "tests/test_mutants.py"
+#: This command and its tests, which say nothing of the package.
+OWN = ("tests/mutants/", "tests/test_mutants.py")
 
 
 @dataclass(frozen=True)
@@ -33,15 +33,20 @@ class Project:
     @cached_property
     def test_files(self) -> tuple[str, ...]:
         """The files of tests, relative to the root."""
-        return tuple(path for path in self._files("tests", "test_*.py") if path != OWN_TESTS)
+        return tuple(path for path in self._files("tests", "test_*.py") if not path.startswith(OWN))
 
-    def key(self, test_file: str) -> str:
-        """A word for all that decides which lines the tests of ``test_file`` run."""
-        helpers = set(self._files("tests", "*.py")).difference(self.test_files)
-        digest = hashlib.sha256(f"{sys.version}\0{sys.prefix}\0{PLUGIN.read_text()}".encode())
-        for path in (test_file, *self.modules, *sorted(helpers - {OWN_TESTS})):
-            digest.update(path.encode() + b"\0" + (self.root / path).read_bytes() + b"\0")
-        return digest.hexdigest()[:16]
+    @cached_property
+    def keys(self) -> Mapping[str, str]:
+        """For each file of tests a word for all that decides which lines its tests run."""
+        others = set(self._files("tests", "*.py")).difference(self.test_files)
+        helpers = sorted(path for path in others if not path.startswith(OWN))
+        common = hashlib.sha256(f"{sys.version}\0{sys.prefix}\0{PLUGIN.read_text()}".encode())
+        for path in (*self.modules, *helpers):
+            common.update(path.encode() + b"\0" + (self.root / path).read_bytes() + b"\0")
+        return {
+            path: hashlib.sha256(common.digest() + path.encode() + (self.root / path).read_bytes()).hexdigest()[:16]
+            for path in self.test_files
+        }
 
     def _files(self, folder: str, pattern: str) -> tuple[str, ...]:
         return tuple(sorted(p.relative_to(self.root).as_posix() for p in (self.root / folder).rglob(pattern)))

@@ -51,7 +51,7 @@ class Suite:
 
     def __init__(self, project: Project, cache: Path) -> None:
         self._project = project
-        folders = [cache / project.key(path) for path in project.test_files]
+        folders = [cache / key for key in project.keys.values()]
         self._lines = [CoverageData(str(folder / "lines")) for folder in folders]
         for lines in self._lines:
             lines.read()
@@ -115,7 +115,7 @@ def _file(context: str) -> str:
 def watch(places: Places, project: Project, cache: Path) -> Iterator[str]:
     """Run the tests of which ``cache`` does not know yet which lines each runs; yields their files as they are done."""
     cache.mkdir(parents=True, exist_ok=True)
-    unknown = [path for path in project.test_files if not (cache / project.key(path)).exists()]
+    unknown = [path for path, key in project.keys.items() if not (cache / key).exists()]
     return places.each(partial(_watch, cache=cache), unknown)
 
 
@@ -142,7 +142,7 @@ def _watch(place: Place, path: str, cache: Path) -> str:
             lines.update(data, map_path=partial(_relative, place.tree))
     lines.close()
     (made / "tests.json").write_text(json.dumps(outcomes))
-    kept = cache / place.project.key(path)
+    kept = cache / place.project.keys[path]
     shutil.copytree(made, kept.with_suffix(".part"), dirs_exist_ok=True)  # perhaps from another disk
     kept.with_suffix(".part").rename(kept)
     return path
