@@ -15,7 +15,7 @@ from mutants.changes import changes
 from mutants.project import Project
 
 PACKAGE = '''"""A toy."""
-import sys
+import os
 LIMIT = 3
 def held(x):
     return x > 0
@@ -32,7 +32,7 @@ def never_run(x):
     return x + 1
 def ends_the_process(x):
     if x < 0:
-        sys.exit(x)
+        os._exit(0)
 '''
 TESTS = """
 import subprocess, sys, pytest, toy
@@ -75,7 +75,9 @@ OUTCOMES = {
     "endless|n -= 1 → pass": "caught",
     "never_run|": "not covered",
     "ends_the_process|x < 0 → not x < 0": "caught",
+    "ends_the_process|x < 0 → True": "caught",
     "ends_the_process|x < 0 → False": "survived",
+    "ends_the_process|os._exit(0) → pass": "not covered",
 }
 
 

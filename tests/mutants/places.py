@@ -37,6 +37,11 @@ class Ended:
     log: list[dict[str, Any]]
     output: str
 
+    @property
+    def all_passed(self) -> bool:
+        """Whether all tests passed, or a change of their parameters left none, and the last came to its end."""
+        return self.code in (0, 5) and all("outcome" in entry for entry in self.log[-1:])
+
 
 class Place:
     """A copy of ``project`` in ``folder``; its tests see nothing of the original, and may take ``memory`` bytes."""
