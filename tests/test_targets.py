@@ -15,11 +15,10 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 import ort_gridsample as ogs
 from cases import Attributes
-from models import grid_sample_model
+from models import PRIMITIVES, grid_sample_model
 from ort_gridsample.cli import main
 from ort_gridsample.model.graphs import scopes
 from ort_gridsample.model.patch import targets
-from ort_gridsample.model.targets.primitives import OPERATORS
 from paths import open_native, open_session
 from test_exported import MODELS as EXPORTED
 from test_exported import REFUSED, stored
@@ -248,7 +247,7 @@ def test_lowered_models_answer_as_native(name: str, functions: bool) -> None:
     onnx.checker.check_model(lowered)
     before = {(n.domain, n.op_type) for scope in scopes(model) for n in scope}
     new = {(n.domain, n.op_type) for scope in scopes(lowered) for n in scope} - before
-    assert {op_type for domain, op_type in new if domain == ""} <= OPERATORS
+    assert {op_type for domain, op_type in new if domain == ""} <= PRIMITIVES
     assert {domain for domain, _ in new} <= ({"", "ort_gridsample.primitives"} if functions else {""})
     assert not ogs.inspect_model(lowered)
     for ours, native in zip(open_native(lowered).run(None, feeds), open_native(model).run(None, feeds), strict=True):

@@ -40,20 +40,34 @@ def patch_in_place(
 ) -> list[NodeRecord]:
     """Do as :func:`ort_gridsample.patch_model` to ``model`` itself, and return the records of what it replaced.
 
-    ``native`` is asked whether onnxruntime runs a node where ``nodes`` depend on it.
+    ``native`` is asked whether onnxruntime runs a node where ``nodes`` depend on it, and for types that onnx does not
+    know.
     """
+    return patch_and_report(model, nodes, target, functions, native)[0]
+
+
+def patch_and_report(
+    model: onnx.ModelProto,
+    nodes: Selection = "all",
+    target: str = DOMAIN,
+    functions: bool = False,
+    native: Native | None = None,
+) -> tuple[list[NodeRecord], list[NodeRecord]]:
+    """Do as :func:`patch_in_place`, and return the records of what it replaced and of the nodes that stay."""
     if target not in targets():
         raise GridSampleError("patch_model", "target", repr(target), checks.listed(targets()))
     if not callable(nodes) and nodes not in ("all", "unsupported"):
         raise GridSampleError("patch_model", "nodes", repr(nodes), "'all', 'unsupported' or a function of a NodeRecord")
     with explaining_invalid(model):
-        return _patch(model, nodes, _target(target, functions, model.functions), None if nodes == "all" else native)
+        return _patch(model, nodes, _target(target, functions, model.functions), native)
 
 
-def _patch(model: onnx.ModelProto, nodes: Selection, to: Target, native: Native | None) -> list[NodeRecord]:
+def _patch(
+    model: onnx.ModelProto, nodes: Selection, to: Target, native: Native | None
+) -> tuple[list[NodeRecord], list[NodeRecord]]:
     while True:
         found = scopes(model)
-        matches = find(model, found, Inference(model, found), native)
+        matches = find(model, found, Inference(model, found, native), None if nodes == "all" else native)
         selected = [match for match in matches if to.takes(match) and _is_selected(match.record, nodes)]
         for match in selected:
             if match.record.error is not None:
@@ -67,8 +81,10 @@ def _patch(model: onnx.ModelProto, nodes: Selection, to: Target, native: Native 
             if id(scope) in by_scope:
                 _rewrite(scope, by_scope[id(scope)], replacements)
         _add_functions(model, replacements.values())
-        import_used(model, _imports(), dropped={match.record.domain for match in selected})
-    return [match.record for match in selected]
+        versions = _imports() | {domain: version for domain, version in found[0].opsets.items() if domain == ""}
+        import_used(model, versions, dropped={match.record.domain for match in selected})
+    replaced = {id(match) for match in selected}
+    return [m.record for m in selected], [m.record for m in matches if id(m) not in replaced]
 
 
 def _target(name: str, functions: bool, there: Iterable[onnx.FunctionProto]) -> Target:

@@ -111,7 +111,7 @@ class Primitives:
         name = record.values[argument]
         constant = record.constants.get(argument)
         if constant is None:
-            constant = self._grids.get((id(match.scope), name))
+            constant = self._grids.get((id(match.scope.home(name)), name))
         shape = _common([value.shape for value in record.inputs[argument]])
         return primitives.Value(inputs.get(name, name), types[0], shape, constant)
 
