@@ -120,6 +120,19 @@ def test_helpers_are_found_again_after_the_opset_is_raised() -> None:
     assert [n.op_type for n in back.graph.node] == ["Cast", "GridSample", "Cast"]
 
 
+def test_a_patched_model_whose_metadata_someone_dropped_stays_valid() -> None:
+    """The Casts are then the model's own; a guard is known by what it reads."""
+    half = old(f"H = Cast <to = 10> (X) Z = mmcv.grid_sampler <{CODES}> (H, G) Y = Cast <to = 1> (Z)", opset=16)
+    patched = ogs.patch_model(half)
+    for node in patched.graph.node:
+        del node.metadata_props[:]
+    back = ogs.patch_model(patched, target="ai.onnx")
+    onnx.checker.check_model(back, full_check=True)
+    assert [n.op_type for n in back.graph.node] == ["Cast", "Cast", "GridSample", "Cast", "Cast"]
+    [expected] = open_native(ogs.patch_model(half, target="ai.onnx")).run(None, FEEDS)
+    np.testing.assert_allclose(open_native(back).run(None, FEEDS)[0], expected, rtol=1e-2, atol=1e-1)
+
+
 def test_helpers_are_found_again_after_inlining() -> None:
     model = parser.parse_model(
         f"""<ir_version: 10, opset_import: ["": 20, "local": 1]> {SIGNATURE} {{ Y = local.warp <ac = 1> (X, G) }}
@@ -146,10 +159,10 @@ def test_a_function_is_inlined_into_a_model_of_another_opset() -> None:
             H = Cast <to = 10> (X) I = local.warp (H, G) J = Cast <to = 1> (I) K = local.warp (X, G) L = Add (J, K)
             Y = local.other (L) }}
         <domain: "local", opset_import: ["": 21]> warp (A, B) => (C) {{ C = GridSample <mode = "nearest"> (A, B) }}
-        <domain: "local", opset_import: ["": 19]> other (A) => (C) {{ C = Relu (A) }}"""
+        <domain: "local", opset_import: ["": 19, "local": 2]> other (A) => (C) {{ C = Relu (A) }}"""
     )
     patched = ogs.patch_model(model)
-    assert [(f.name, f.opset_import[0].version) for f in patched.functions] == [("other", 19)]
+    assert [[(e.domain, e.version) for e in f.opset_import] for f in patched.functions] == [[("", 19), ("local", 2)]]
     expected = ogs.grid_sample(X, GRID, "nearest")
     np.testing.assert_allclose(open_patched_file(model).run(None, FEEDS)[0], 2 * expected.clip(0), rtol=1e-3, atol=1e-3)
 
