@@ -173,6 +173,25 @@ def test_inlining_imports_what_only_the_function_imported() -> None:
         np.testing.assert_array_equal(open_native(inlined).run(None, FEEDS)[0], expected)
 
 
+@pytest.mark.parametrize("inlined", [{"warp"}, {"outer"}, {"warp", "outer"}])
+def test_inlining_keeps_the_defaults_of_functions(inlined: set[str]) -> None:
+    model = parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 20, "local": 1]> {SIGNATURE} {{
+            A = local.warp (X, G) B = local.warp <ac = 0> (X, G) C = local.outer (X, G) D = local.outer <x = 0> (X, G)
+            Y = Sum (A, B, C, D) }}
+        <domain: "local", opset_import: ["": 20, "local": 1]> outer <x> (A, B) => (C) {{
+            D = local.warp <ac: int = @x> (A, B) C = Neg (D) }}
+        <domain: "local", opset_import: ["": 20]> warp <ac: int = 1, p: string = "border"> (A, B) => (C) {{
+            C = GridSample <align_corners: int = @ac, padding_mode: string = @p> (A, B) }}"""
+    )
+    outer = onnx.ModelProto()
+    outer.CopyFrom(model)
+    inline(outer, {("local", name) for name in inlined})
+    assert {f.name for f in outer.functions} == ({"warp"} if inlined == {"outer"} else set())
+    [expected] = open_native(model).run(None, FEEDS)
+    np.testing.assert_allclose(open_native(outer).run(None, FEEDS)[0], expected, atol=1e-5)
+
+
 def test_raising_to_the_opset_that_is_there_changes_nothing_but_functions() -> None:
     model = old("Y = Relu (X)", opset=16)
     before = model.SerializeToString(deterministic=True)

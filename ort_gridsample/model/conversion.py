@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import onnx
 from onnx import helper, inliner, version_converter
@@ -13,7 +13,11 @@ from .graphs import domain_of, function_key, scopes, subgraphs
 _FOREIGN = "ort_gridsample.foreign"
 
 
-def inline(model: onnx.ModelProto, names: Collection[tuple[str, str]]) -> None:
+#: The domain and the name of a function.
+Name = tuple[str, str]
+
+
+def inline(model: onnx.ModelProto, names: Collection[Name]) -> None:
     """Inline the functions of these domains and names.
 
     Raises:
@@ -28,11 +32,67 @@ def inline(model: onnx.ModelProto, names: Collection[tuple[str, str]]) -> None:
             if domain_of(entry.domain) == "":
                 # The inliner wants the same opset everywhere; that is also how onnxruntime reads a function.
                 entry.version = versions.get("", entry.version)
-    model.CopyFrom(inliner.inline_selected_functions(model, sorted(names)))
+    left = _with_callers(model, names)
+    while left:
+        inner = _calls_with_defaults(model, left)
+        now = left - inner or left
+        model.CopyFrom(inliner.inline_selected_functions(model, sorted(now)))
+        left -= now
     for function in model.functions:
         del function.opset_import[:]
         function.opset_import.extend(said[function_key(function)].opset_import)
     import_used(model, versions)
+
+
+def _with_callers(model: onnx.ModelProto, names: Collection[Name]) -> set[Name]:
+    """``names``, and the functions that pass on to one of them what they may not have been given, against its default.
+
+    There is no way to write that in the caller's body.
+    """
+    found = set(names)
+    calls = [(scope.function, node) for scope in scopes(model) for node in scope if scope.function is not None]
+    while True:
+        defaults = _defaults(model, found)
+        callers = {
+            _name(caller)
+            for caller, node in calls
+            for default in defaults.get(function_key(node), ())
+            for attribute in node.attribute
+            if attribute.name == default.name and attribute.ref_attr_name in caller.attribute
+        }
+        if callers <= found:
+            return found
+        found |= callers
+
+
+def _calls_with_defaults(model: onnx.ModelProto, names: Collection[Name]) -> set[Name]:
+    """Let calls of the functions ``names`` say what they leave to the functions' defaults, which the inliner forgets.
+
+    Returns:
+        The functions for which that is too early: another one of ``names`` calls them, and may pass on an attribute
+        that it is not given itself.
+    """
+    inner, defaults = set(), _defaults(model, names)
+    for scope in scopes(model) if defaults else ():
+        for node in scope:
+            if function_key(node) in defaults:
+                said = {attribute.name for attribute in node.attribute}
+                node.attribute.extend(a for a in defaults[function_key(node)] if a.name not in said)
+                if scope.function is not None and _name(scope.function) in names:
+                    inner.add(_name(node))
+    return inner
+
+
+def _defaults(
+    model: onnx.ModelProto, names: Collection[Name]
+) -> dict[tuple[str, str, str], Sequence[onnx.AttributeProto]]:
+    """Those of the functions ``names`` that have attributes with defaults -> these."""
+    return {function_key(f): f.attribute_proto for f in model.functions if _name(f) in names and f.attribute_proto}
+
+
+def _name(node: onnx.NodeProto | onnx.FunctionProto) -> Name:
+    """What the inliner knows a function by: its overloads are one to it."""
+    return function_key(node)[:2]
 
 
 def raise_opset(model: onnx.ModelProto, version: int) -> None:
@@ -44,7 +104,7 @@ def raise_opset(model: onnx.ModelProto, version: int) -> None:
     if not any(domain_of(entry.domain) == "" for entry in model.opset_import):
         model.opset_import.append(helper.make_opsetid("", _versions(model).get("", version)))
     if model.functions:
-        inline(model, {function_key(function)[:2] for function in model.functions})
+        inline(model, {_name(function) for function in model.functions})
     foreign = [n for s in scopes(model) for n in s if domain_of(n.domain) == "" and not onnx.defs.has(n.op_type)]
     for node in foreign:
         node.domain = _FOREIGN

@@ -59,7 +59,7 @@ def patch_and_report(
     if not callable(nodes) and nodes not in ("all", "unsupported"):
         raise GridSampleError("patch_model", "nodes", repr(nodes), "'all', 'unsupported' or a function of a NodeRecord")
     with explaining_invalid(model):
-        return _patch(model, nodes, _target(target, functions), native)
+        return _patch(model, nodes, _target(target, functions, model.functions), native)
 
 
 def _patch(
@@ -87,13 +87,13 @@ def _patch(
     return [m.record for m in selected], [m.record for m in matches if id(m) not in replaced]
 
 
-def _target(name: str, functions: bool) -> Target:
+def _target(name: str, functions: bool, there: Iterable[onnx.FunctionProto]) -> Target:
     if name == DOMAIN:
         return PythonOp()
     if name == "primitives":
         from .targets.lowered import Primitives  # here, as few need it and importing it takes a while
 
-        return Primitives(functions)
+        return Primitives(functions, there)
     return Spelled(name)
 
 
