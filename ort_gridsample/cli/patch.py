@@ -8,6 +8,7 @@ from pathlib import Path
 from ..errors import GridSampleError
 from ..model.files import read_model, write_model
 from ..model.patch import patch_in_place, targets
+from ..runtime import native
 from .failures import about
 
 
@@ -42,7 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise GridSampleError("patch", "OUT", f"{target!r}, which is IN", "another file")
     with about(source):
         model = read_model(source)
-        replaced = patch_in_place(model, arguments.nodes, arguments.target, arguments.functions)
+        replaced = patch_in_place(model, arguments.nodes, arguments.target, arguments.functions, native)
         ours = arguments.target == targets()[0]
         lines = [f"{r.op_type} {r.label}: {r.action if ours else f'now {arguments.target}'}" for r in replaced]
         files = write_model(model, target, external_data_of=source)
