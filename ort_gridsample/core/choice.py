@@ -22,7 +22,7 @@ _core: Any = None
 def set_core(name: CoreName | None) -> None:
     """Choose the core that :func:`ort_gridsample.grid_sample`, and with it every session, runs on from now on.
 
-    ``"jit"`` is the compiled core, of the extra ``ort-gridsample[jit]``; ``"numpy"`` needs nothing but NumPy;
+    ``"jit"`` is the compiled core, which needs Numba; ``"numpy"`` needs nothing but NumPy;
     ``"auto"`` is ``"jit"`` where Numba is installed. None goes back to the environment variable
     ``ORT_GRIDSAMPLE_CORE``, or to ``"auto"``. Numba itself is imported by the first call that needs it.
 
@@ -58,7 +58,7 @@ def core() -> Any:
     return _core
 
 
-_MISSING = "the core 'jit' needs Numba: pip install 'ort-gridsample[jit]'"
+_MISSING = "the core 'jit' needs Numba: pip install numba"
 
 
 def _import(asked: str) -> Any:
