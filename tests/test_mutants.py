@@ -198,9 +198,10 @@ def test_what_is_frozen_in_kernels(tmp_path: Path) -> None:
     files = {
         "__init__": "from .driver import run",
         "spec": "A = 1",
-        "kernels": "import numba\nfrom .spec import A\nfrom . import low",
-        "low": "from numba.extending import intrinsic",
-        "driver": "from .kernels import kernel",
+        "compilation": "import numba as nb\ndef kernel(function):\n    return nb.njit(function)",
+        "kernels": "from .compilation import kernel\nfrom .spec import A\nfrom . import low\n@kernel\ndef f(): pass",
+        "low": "from numba.extending import intrinsic as i\ndef make():\n    @i(1)\n    def f(): pass",
+        "driver": "from numba.core import event\nfrom toy import kernels, other\n@property\ndef run(): pass",
         "other": "def f():\n    import numba",
     }
     (tmp_path / "toy").mkdir()
@@ -208,6 +209,5 @@ def test_what_is_frozen_in_kernels(tmp_path: Path) -> None:
         (tmp_path / "toy" / f"{name}.py").write_text(text)
     project = Project(tmp_path, "toy")
     assert project.compiled == {"toy/kernels.py", "toy/low.py"}
-    assert project.drivers("toy/low.py") == {"toy/driver.py"}
-    assert project.frozen_in_kernels >= {"toy/kernels.py", "toy/low.py", "toy/spec.py"}
-    assert not {"toy/driver.py", "toy/other.py"} & project.frozen_in_kernels
+    assert project.drivers("toy/low.py") == project.drivers("toy/kernels.py") == {"toy/driver.py"}
+    assert project.frozen_in_kernels == {f"toy/{name}.py" for name in ("kernels", "low", "compilation", "spec")}

@@ -77,7 +77,7 @@ class Suite:
             found = {_file(context) for context in found}
         if change.path in self._project.compiled:  # what calls a compiled function may run any line of it
             drivers = (self._contexts(driver).values() for driver in self._project.drivers(change.path))
-            found = found.union(*itertools.chain.from_iterable(drivers))
+            found |= {context for line in itertools.chain.from_iterable(drivers) for context in line if "::" in context}
         return self.in_order(test for context in found for test in self._tests(context))
 
     def in_order(self, tests: Iterable[str]) -> list[str]:
