@@ -8,6 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+#: What a mode and a padding mode may be called, for type checkers; at run time the tables below say it.
+ModeName: TypeAlias = Literal["nearest", "linear", "cubic", "bilinear", "bicubic"]
+PaddingModeName: TypeAlias = Literal["zeros", "border", "reflection"]
 
 MODES = ("nearest", "linear", "cubic")
 PADDING_MODES = ("zeros", "border", "reflection")
@@ -116,3 +121,9 @@ OPERATORS: Mapping[str, Mapping[int, Version]] = {
 def version_of(operator: str, opset: int) -> int | None:
     """The version of ``operator`` that ``opset`` holds, by its first opset; None before the first."""
     return max((first for first in OPERATORS[operator] if first <= opset), default=None)
+
+
+def newest(operator: str) -> Version:
+    """The newest version of ``operator``."""
+    versions = OPERATORS[operator]
+    return versions[max(versions)]

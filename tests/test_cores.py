@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+import weakref
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -19,12 +24,14 @@ import pytest
 
 import ort_gridsample as ogs
 from ort_gridsample import spec
-from ort_gridsample.core import choice, numpy_core, threads
+from ort_gridsample.core import affine, choice, numpy_core, threads
 from ort_gridsample.core.plan import plan_for
 from processes import WITHOUT_TORCH
 
-pytest.importorskip("numba", reason="these tests hold the compiled core against the NumPy core: both are needed")
-from ort_gridsample.core import jit_core, kernels
+pytest.importorskip("numba", reason="the compiled core is held against the NumPy core: both are needed")
+import numba
+
+from ort_gridsample.core import compilation, jit_core, kernels, vectors
 
 ROOT = Path(ogs.__file__).parents[1]
 NUMERIC = [name for name in spec.TYPES if name != "str"]
@@ -116,8 +123,10 @@ FLOATS = list(spec.FLOATS)
 def test_rows_of_channels(name, monkeypatch):
     """A small X read often is laid out in rows: whatever the number of channels, and in as many rounds as fit."""
     laid = []
-    lay_rows = kernels.lay_rows
-    monkeypatch.setattr(kernels, "lay_rows", lambda *arguments: laid.append(arguments) or lay_rows(*arguments))
+    channels_last = kernels.channels_last
+    monkeypatch.setattr(
+        kernels, "channels_last", lambda *arguments: laid.append(arguments) or channels_last(*arguments)
+    )
     rng = np.random.default_rng(11)
     grid = positions((3, 20, 30, 2), rng).astype(np.float32)
     for channels in (2, 5, 16, 37):
@@ -164,6 +173,8 @@ def test_layouts_are_one_kernel(core):
     ):
         np.testing.assert_array_equal(ogs.grid_sample(x, g), expected)
     assert len(kernels.weighted.signatures) == compiled
+    assert X.flags.writeable
+    assert grid.flags.writeable
 
 
 @pytest.mark.parametrize("core", ["numpy", "jit"])
@@ -325,13 +336,80 @@ def test_the_cache_works_where_the_package_is_read_only(tmp_path):
     assert str(tmp_path / "home") in second[2]
 
 
-def test_a_long_compilation_is_explained(monkeypatch, caplog):
-    monkeypatch.setattr(jit_core, "PATIENCE", 0.0)
-    said = threading.Event()
-    caplog.handler.addFilter(lambda record: said.set() or True)
-    monkeypatch.setattr(jit_core, "grid_sample", lambda *arguments: said.wait(10) and time.sleep(0.05))
+def test_a_compilation_is_explained_once_and_nothing_else_is(monkeypatch, caplog):
+    monkeypatch.setattr("_thread.start_new_thread", lambda *arguments: pytest.fail("a thread that has nothing to do"))
+    first, second = (numba.njit(f) for f in (lambda x: x + 1, lambda x: x + 2))
+    monkeypatch.setattr(jit_core, "grid_sample", lambda *arguments: first(1) + second(1))
     jit_core.prepare(np.dtype("uint8"), np.dtype("float32"), "linear")
-    assert "compiling linear for X of uint8" in caplog.text
+    assert [record.getMessage().split(",")[0] for record in caplog.records] == ["compiling linear for X of uint8"]
+    caplog.clear()
+    jit_core.prepare(np.dtype("uint8"), np.dtype("float32"), "linear")
+    numba.njit(lambda x: x + 3)(1)
+    assert not caplog.records
+
+
+def test_a_compilation_in_another_thread_is_not_explained(monkeypatch, caplog):
+    other = threading.Thread(target=lambda: numba.njit(lambda x: x + 4)(1))
+    monkeypatch.setattr(jit_core, "grid_sample", lambda *arguments: [other.start(), other.join()])
+    jit_core.prepare(np.dtype("uint8"), np.dtype("float32"), "linear")
+    assert not caplog.records
+
+
+def rows_and_taps(width: int, kind: str) -> tuple[np.ndarray, ...]:
+    """Rows of X, and the table of one position more than the vectors look ahead."""
+    rng, taps = np.random.default_rng(width), 6
+    X, weight = rng.normal(size=(9, width)).astype(kind), rng.normal(size=(taps, vectors.AHEAD + 2)).astype(kind)
+    index = rng.integers(0, 9, weight.shape).astype(np.uint32)
+    index[2] = kernels.OUTSIDE
+    return X, index, weight
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+@pytest.mark.parametrize("width", [vectors.NARROW, vectors.WIDE])
+def test_vectors_and_loops_agree(width, kind):
+    X, index, weight = rows_and_taps(width, kind)
+    rows = np.minimum(index, 8)
+    expected = np.einsum("tpw,tp->wp", X[rows], weight)[:, :2]
+    add_up = vectors.add_up(width)
+    answers = []
+    for function in (numba.njit(lambda *a: add_up(*a)), numba.njit(vectors.add_up_in_loops), vectors.add_up_in_loops):
+        tile = np.full((width, 3), np.nan, kind)
+        for p in range(2):
+            function(X, index, weight, p, tile, p)
+        assert np.isnan(tile[:, 2]).all()
+        answers.append(tile[:, :2])
+    for answer in answers:
+        np.testing.assert_allclose(answer, expected, rtol=0, atol=100 * np.finfo(kind).eps)
+
+
+def test_loops_add_up_where_numba_s_insides_are_others(monkeypatch, caplog):
+    names = (
+        "unpack_tuple",
+        "alloca_once_value",
+        "get_or_insert_function",
+    )  # what comes before the loop that is missing
+    monkeypatch.setattr(vectors, "cgutils", SimpleNamespace(**{name: getattr(vectors.cgutils, name) for name in names}))
+    add_up, (X, index, weight) = vectors.add_up(4), rows_and_taps(4, "float32")
+    tile, expected = np.empty((4, 1), np.float32), np.empty((4, 1), np.float32)
+    numba.njit(lambda *a: add_up(*a))(X, index, weight, 1, tile, 0)
+    vectors.add_up_in_loops(X, index, weight, 1, expected, 0)
+    np.testing.assert_allclose(tile, expected, rtol=1e-5)
+    assert "for_range" in caplog.text
+
+
+@pytest.mark.parametrize("changed", [path.name for path in compilation.SOURCES])
+def test_the_cache_notices_a_change_in_every_file_that_kernels_are_made_of(changed, tmp_path):
+    package = tmp_path / "ort_gridsample"
+    shutil.copytree(ROOT / "ort_gridsample", package, ignore=shutil.ignore_patterns("__pycache__"))
+    environment = {
+        "PYTHONPATH": str(tmp_path),
+        "ORT_GRIDSAMPLE_CORE": "jit",
+        "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
+    }
+    first, second = (json.loads(run(LOADED, **environment).stdout)[:2] for _ in range(2))
+    (source,) = (path for path in package.rglob(changed) if path.parent.name in ("core", "ort_gridsample"))
+    source.write_text(source.read_text() + "# changed\n")
+    assert [first, second, json.loads(run(LOADED, **environment).stdout)[:2]] == [[0, 1], [1, 0], [0, 1]]
 
 
 def test_plan_names_every_sum():
@@ -347,6 +425,66 @@ def test_what_the_kernels_do_not_state_is_the_numpy_cores(monkeypatch):
     Y = ogs.grid_sample(X, grid, "cubic")
     ogs.set_core("numpy")
     np.testing.assert_array_equal(Y, ogs.grid_sample(X, grid, "cubic"))
+
+
+class TestNumThreads:
+    @pytest.fixture(autouse=True)
+    def _default(self, monkeypatch):
+        monkeypatch.delenv(threads.ENVIRONMENT_VARIABLE, raising=False)
+        monkeypatch.setattr(threads, "_num_threads", None)
+
+    def test_it_is_what_was_set_or_the_environment_s_or_the_machine_s(self, monkeypatch):
+        assert ogs.get_num_threads() == threads.available_cpus()
+        monkeypatch.setenv(threads.ENVIRONMENT_VARIABLE, "7")
+        assert ogs.get_num_threads() == 7
+        ogs.set_num_threads(np.int64(3))
+        assert ogs.get_num_threads() == 3
+        assert type(ogs.get_num_threads()) is int
+        ogs.set_num_threads(None)
+        assert ogs.get_num_threads() == 7
+        monkeypatch.setenv(threads.ENVIRONMENT_VARIABLE, "")
+        assert ogs.get_num_threads() == threads.available_cpus()
+
+    @pytest.mark.parametrize("said", ["0", "-2", "1.5", "many"])
+    def test_an_environment_that_says_no_number_is_an_error(self, said, monkeypatch):
+        monkeypatch.setenv(threads.ENVIRONMENT_VARIABLE, said)
+        with pytest.raises(ValueError, match=rf"ORT_GRIDSAMPLE_NUM_THREADS is '{said}', expected a whole number"):
+            ogs.get_num_threads()
+
+    @pytest.mark.parametrize(
+        ("wrong", "kind"), [(1.5, TypeError), ("2", TypeError), (0, ValueError), (np.int8(-1), ValueError)]
+    )
+    def test_what_is_no_number_of_threads_is_refused(self, wrong, kind):
+        ogs.set_num_threads(5)
+        expected = rf"num_threads is {re.escape(repr(wrong))}, expected a whole number, at least 1"
+        with pytest.raises(kind, match=expected):
+            ogs.set_num_threads(wrong)
+        assert ogs.get_num_threads() == 5
+        X, grid, theta = np.zeros((1, 1, 2, 2)), np.zeros((1, 1, 1, 2)), np.zeros((1, 2, 3))
+        for function, arguments in ((ogs.grid_sample, (X, grid)), (ogs.affine_grid, (theta, (1, 1, 2, 2)))):
+            with pytest.raises(ogs.GridSampleError, match=expected):
+                function(*arguments, num_threads=wrong)
+
+    @pytest.mark.parametrize("core", ["numpy", "jit"])
+    def test_so_many_are_used_and_no_more(self, core, monkeypatch):
+        """What was set, unless a call says another number; a small call takes one."""
+        ogs.set_core(core)
+        seen = []
+        original = threads.for_each
+        for user in (numpy_core, jit_core, affine):
+            monkeypatch.setattr(user, "for_each", lambda f, items, n: (seen.append(n), original(f, items, n)))
+        X, grid = np.zeros((4, 4, 8, 8), np.float32), np.zeros((4, 100, 100, 2), np.float32)
+        ogs.set_num_threads(3)
+        for call, most in (
+            (lambda: ogs.grid_sample(X, grid), 3),
+            (lambda: ogs.grid_sample(X, grid, num_threads=np.int64(2)), 2),
+            (lambda: ogs.grid_sample(X, grid[:, :2, :2]), 1),
+            (lambda: ogs.affine_grid(np.zeros((4, 2, 3)), (4, 1, 200, 200)), 3),
+            (lambda: ogs.affine_grid(np.zeros((4, 2, 3)), (4, 1, 200, 200), num_threads=1), 1),
+        ):
+            seen.clear()
+            call()
+            assert max(seen) == most
 
 
 class TestForEach:
@@ -366,6 +504,77 @@ class TestForEach:
 
         with pytest.raises(error):
             threads.for_each(work, range(10**9), 2)
+
+    @pytest.mark.parametrize("startable", [0, 1])
+    def test_a_thread_that_cannot_be_started_leaves_the_work_to_the_others(self, startable, monkeypatch):
+        """The call returns when all is done, also what the helper does that did start."""
+        monkeypatch.setattr(threads, "_pool", None)
+        start, started = threading.Thread.start, []
+
+        def start_some(thread: threading.Thread) -> None:
+            if len(started) == startable:
+                raise RuntimeError("can't start new thread")
+            started.append(thread)
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", start_some)
+        main, helping, done = threading.get_ident(), threading.Event(), []
+
+        def work(item: int) -> None:
+            if threading.get_ident() != main:
+                helping.set()
+                time.sleep(0.1)  # while the others finish
+            elif startable:
+                assert helping.wait(60)
+            done.append(item)
+
+        threads.for_each(work, range(5), 4)
+        assert sorted(done) == list(range(5))
+
+    def test_what_could_not_be_started_keeps_nothing(self, monkeypatch):
+        """Where no thread can be started, however often that is tried."""
+        monkeypatch.setattr(threads, "_pool", None)
+
+        def refuse(thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        kept = []
+        for _ in range(3):
+            held = np.zeros(3)
+            kept.append(weakref.ref(held))
+            threads.for_each(lambda i, held=held: held.__setitem__(i, 1), range(3), 4)
+            assert held.tolist() == [1, 1, 1]
+            del held
+        gc.collect()
+        assert all(ref() is None for ref in kept)
+
+    def test_an_error_of_a_helper_is_raised_and_keeps_nothing(self):
+        class WrongError(Exception):
+            pass
+
+        main, failed, held = threading.get_ident(), threading.Event(), np.zeros(3)
+
+        def work(item: int, held: np.ndarray = held) -> None:
+            if threading.get_ident() != main:
+                failed.set()
+                raise WrongError
+            assert failed.wait(60)
+
+        gc.collect()
+        gc.disable()
+        try:
+            with contextlib.suppress(WrongError):
+                threads.for_each(work, range(100), 2)
+                pytest.fail("nothing was raised")
+            kept = weakref.ref(held)
+            del held, work
+            deadline = time.monotonic() + 60
+            while kept() is not None and time.monotonic() < deadline:  # the helper may still be on its way out
+                time.sleep(0.001)
+            assert kept() is None
+        finally:
+            gc.enable()
 
     def test_nested_calls_do_not_wait_for_each_other(self):
         done: list[int] = []

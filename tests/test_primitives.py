@@ -13,12 +13,16 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 import faults
+import oracle
 import ort_gridsample as ogs
+from conftest import CORES
+from models import PRIMITIVES
 from ort_gridsample import GridSampleError, spec
+from ort_gridsample.core.coordinates import PADDING, Padding
+from ort_gridsample.core.taps import MODES, Mode
 from ort_gridsample.model.element_types import elem_type
 from ort_gridsample.model.targets.primitives import (
     FEW_CHANNELS,
-    OPERATORS,
     Value,
     as_function,
     lower_affine_grid,
@@ -93,7 +97,7 @@ def lowered(
         align_corners=align_corners,
         opset=opset,
     )
-    assert {node.op_type for node in nodes} <= OPERATORS
+    assert {node.op_type for node in nodes} <= PRIMITIVES
     assert not any(node.domain for node in nodes)
     between = [name for node in nodes for name in (node.name, *node.output)]
     assert all(name.startswith("a/b/") for name in between if name != "Y")
@@ -144,6 +148,34 @@ def test_agrees_with_the_core(r, mode, padding_mode, align_corners):
         expected = ogs.grid_sample(X, grid, mode, padding_mode, align_corners)
         model = lowered(X, grid, mode, padding_mode, align_corners, next(opsets), known)
         check(run(model, X, grid), expected, mode)
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("padding_mode", spec.PADDING_MODES)
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_five_axes(mode, padding_mode, align_corners, known):
+    """Linear has 32 taps there, more than are gathered one by one."""
+    rng = np.random.default_rng(5)
+    X = rng.standard_normal((2, 3, 3, 2, 4, 2, 3)).astype("float32")
+    grid = rng.uniform(-1.6, 1.6, (2, 2, 1, 3, 2, 2, 5)).astype("float32")
+    expected = ogs.grid_sample(X, grid, mode, padding_mode, align_corners)
+    check(run(lowered(X, grid, mode, padding_mode, align_corners, known=known), X, grid), expected, mode)
+
+
+@pytest.mark.parametrize("mode", spec.MODES)
+@pytest.mark.parametrize("padding_mode", spec.PADDING_MODES)
+def test_coordinates_are_computed_in_the_grid_s_type_and_weighed_in_x_s(padding_mode, mode):
+    """To the last bit, with float64 X and a float32 grid: of coordinates in float64 the weights would be others."""
+    X, grid = arrays(2, 2, "float64", "float32")
+    X *= 1e6
+    for align_corners, constant in itertools.product((False, True), (False, True)):
+        model = lowered(X, grid, mode, padding_mode, align_corners, constant=constant)
+        Y = run(model, X) if constant else run(model, X, grid)
+        np.testing.assert_array_equal(Y, ogs.grid_sample(X, grid, mode, padding_mode, align_corners))
+        if mode != "nearest":
+            finer = ogs.grid_sample(X, grid.astype("float64"), mode, padding_mode, align_corners)
+            assert not np.array_equal(Y, finer)
 
 
 @pytest.mark.parametrize("r", [1, 2, 3, 4])
@@ -323,7 +355,7 @@ def affine_model(theta, size, align_corners, opset, known, constant, type=None):
         align_corners=align_corners,
         opset=opset,
     )
-    assert {node.op_type for node in nodes} <= OPERATORS
+    assert {node.op_type for node in nodes} <= PRIMITIVES
     inputs = [("theta", type, theta_shape), ("size", "int64", size.shape)][: 1 if constant else 2]
     return model_of(nodes, opset, inputs, ("grid", type, (None,) * len(size)))
 
@@ -369,6 +401,40 @@ def test_constant_affine_grid_is_a_constant():
     np.testing.assert_array_equal(onnx.numpy_helper.to_array(node.attribute[0].t), ogs.affine_grid(theta, size, True))
 
 
+def test_a_coordinate_is_answered_though_twice_it_would_be_infinite():
+    """5 · 1e38 is no float32, half of it is: reflected it lies somewhere, for everyone at the same place."""
+    X, g = np.arange(5, dtype="float32").reshape(1, 1, 5), np.array([1e38, -1.2e38, 1.1e38], "float32")
+    reflected = [oracle.reflect(float((each + 1) * np.float32(2.5) - np.float32(0.5)), 5, False) for each in g]
+    expected = [[[round(oracle.clip(x, 5)) for x in reflected]]]
+    grid = g.reshape(1, 3, 1)
+    assert run(lowered(X, grid, "nearest", "reflection", False), X, grid).tolist() == expected
+    for core in CORES:
+        ogs.set_core(core)
+        assert ogs.grid_sample(X, grid, "nearest", "reflection").tolist() == expected
+    ogs.set_core("numpy")
+
+
+@pytest.mark.parametrize("r", [1, 2])
+def test_a_mode_and_a_padding_are_stated_once(r, monkeypatch):
+    """A new row of the tables is all that the NumPy core and the lowering need."""
+
+    def wrap(xp, x, axis):
+        return xp.fmod(xp.fmod(x, axis.length) + axis.length, axis.length)
+
+    def upward(xp, t):
+        return xp.concatenate((1 - t, t * 0.5, t * 0.5), axis=-2)
+
+    monkeypatch.setitem(MODES, "upward", Mode(lambda xp, x: xp.floor(x), (0, 1, 2), upward, pads_taps=False))
+    monkeypatch.setitem(PADDING, "wrap", Padding(wrap, wrap, wrap))
+    monkeypatch.setattr(spec, "MODES", (*spec.MODES, "upward"))
+    monkeypatch.setattr(spec, "PADDING_MODES", (*spec.PADDING_MODES, "wrap"))
+    X, grid = arrays(r, 2, special=False)
+    for mode, padding_mode in (("upward", "border"), ("cubic", "wrap"), ("upward", "reflection")):
+        Y = ogs.grid_sample(X, grid, mode, padding_mode)
+        np.testing.assert_array_equal(run(lowered(X, grid, mode, padding_mode, False), X, grid), Y)
+        assert not np.array_equal(Y, ogs.grid_sample(X, grid, "linear", "border"))
+
+
 def test_lowerings_with_the_same_arguments_share_a_function():
     X, grid = arrays(2)
     functions = []
@@ -405,6 +471,25 @@ def test_lowering_is_small():
     assert sum(node.op_type != "Constant" for node in nodes) < 125
     constants = [node.attribute[0].t.SerializeToString() for node in nodes if node.op_type == "Constant"]
     assert len(constants) == len(set(constants))
+
+
+#: Nodes, constants apart, of 2-D lowerings whose lengths are known, and of those whose lengths are not.
+NODES = {
+    "zeros": {"nearest": (28, 63), "linear": (51, 83), "cubic": (106, 126)},
+    "border": {"nearest": (22, 52), "linear": (46, 73), "cubic": (102, 118)},
+    "reflection": {"nearest": (39, 71), "linear": (63, 92), "cubic": (117, 134)},
+}
+
+
+@pytest.mark.parametrize("padding_mode", NODES)
+@pytest.mark.parametrize("mode", spec.MODES)
+def test_lowering_stays_small(mode, padding_mode):
+    X, grid = arrays(2)
+    counts = tuple(
+        sum(node.op_type != "Constant" for node in lowered(X, grid, mode, padding_mode, False, known=known).graph.node)
+        for known in (True, False)
+    )
+    assert all(count <= most for count, most in zip(counts, NODES[padding_mode][mode], strict=True)), counts
 
 
 @pytest.mark.parametrize(

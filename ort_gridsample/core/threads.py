@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from operator import index
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import SupportsIndex, TypeVar
 
 T = TypeVar("T")
 
@@ -59,26 +60,41 @@ def get_num_threads() -> int:
 
     It is what :func:`set_num_threads` set, else the environment variable ``ORT_GRIDSAMPLE_NUM_THREADS``, else the
     number of processors that the process may run on.
+
+    Raises:
+        ValueError: the environment variable is no whole number, or less than 1.
     """
     if _num_threads is not None:
         return _num_threads
-    try:
-        from_environment = int(os.environ.get(ENVIRONMENT_VARIABLE, ""))
-    except ValueError:
-        from_environment = 0
-    return from_environment if from_environment > 0 else available_cpus()
+    said = os.environ.get(ENVIRONMENT_VARIABLE)
+    if not said:
+        return available_cpus()
+    if not said.isdecimal() or int(said) < 1:
+        raise ValueError(f"the environment variable {ENVIRONMENT_VARIABLE} is {said!r}, expected {A_NUMBER}")
+    return int(said)
 
 
-def set_num_threads(num_threads: int | None) -> None:
+def set_num_threads(num_threads: SupportsIndex | None) -> None:
     """Set what :func:`get_num_threads` answers; None goes back to the environment variable or the machine.
 
     Raises:
-        ValueError: ``num_threads`` is less than 1.
+        TypeError: ``num_threads`` is no whole number.
+        ValueError: it is less than 1.
     """
     global _num_threads
-    if num_threads is not None and num_threads < 1:
-        raise ValueError(f"num_threads is {num_threads}, expected at least 1 (or None)")
-    _num_threads = num_threads
+    if num_threads is not None and not is_number(num_threads):
+        kind = ValueError if isinstance(num_threads, SupportsIndex) else TypeError
+        raise kind(f"num_threads is {num_threads!r}, expected {A_NUMBER} (or None)")
+    _num_threads = None if num_threads is None else index(num_threads)
+
+
+#: What a number of threads must be.
+A_NUMBER = "a whole number, at least 1"
+
+
+def is_number(num_threads: object) -> bool:
+    """Whether there can be so many threads."""
+    return isinstance(num_threads, SupportsIndex) and index(num_threads) >= 1
 
 
 def for_each(function: Callable[[T], None], items: Iterable[T], num_threads: int) -> None:
@@ -91,35 +107,51 @@ def for_each(function: Callable[[T], None], items: Iterable[T], num_threads: int
         for item in remaining:
             function(item)
         return
-    lock = threading.Lock()
+    changed = threading.Condition(threading.Lock())
+    helping, errors = 0, list[BaseException]()
 
     def work() -> None:
         nonlocal remaining
         try:
             while True:
-                with lock:
+                with changed:
                     item = next(remaining, None)
                 if item is None:
                     return
                 function(item)
         except BaseException:
-            with lock:
+            with changed:
                 remaining = iter(())
             raise
 
-    helpers = _submit(work, num_threads - 1)
+    def help_out() -> None:  # whenever a thread comes to it: once nothing remains, that does nothing
+        nonlocal helping
+        with changed:
+            helping += 1
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            with changed:
+                helping -= 1
+                changed.notify()
+
+    _submit(help_out, num_threads - 1)
     try:
-        work()
+        try:
+            work()
+        finally:
+            with changed:
+                changed.wait_for(lambda: not helping)
+        if errors:
+            raise errors[0]
     finally:
-        for helper in helpers:
-            if not helper.cancel():
-                helper.exception()  # waits
-    for helper in helpers:
-        if not helper.cancelled():
-            helper.result()
+        errors.clear()  # an error knows its frames, and these know the list
 
 
-def _submit(work: Callable[[], None], count: int) -> list[Future[None]]:
+def _submit(work: Callable[[], None], count: int) -> None:
+    """Let up to ``count`` threads of the pool call ``work``, as soon as they can."""
     global _pool, _pool_size
     with _lock:
         if _pool is None or _pool_size < count:
@@ -127,9 +159,13 @@ def _submit(work: Callable[[], None], count: int) -> list[Future[None]]:
                 _pool.shutdown(wait=False)
             _pool, _pool_size = ThreadPoolExecutor(count, thread_name_prefix="ort_gridsample"), count
         try:
-            return [_pool.submit(work) for _ in range(count)]
-        except RuntimeError:  # the interpreter is shutting down: the caller does the work alone
-            return []
+            for _ in range(count):
+                _pool.submit(work)
+        except RuntimeError:
+            # No thread can be started, or the interpreter is shutting down: those that run, and the caller, do the
+            # work. What the pool holds beyond them would wait there for good.
+            _pool.shutdown(wait=False)
+            _pool = None
 
 
 def _after_fork() -> None:

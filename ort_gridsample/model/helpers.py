@@ -1,4 +1,4 @@
-"""The nodes that stand around a node of this package: how they are named, and finding them again.
+"""The nodes that stand around a node of this package: how they are named and marked, and finding them again.
 
 A Python-defined op takes no float16 or bfloat16, may not raise, and has no type that is known inside a function: Casts,
 a guard and a CastLike make up for that.
@@ -7,41 +7,59 @@ a guard and a CastLike make up for that.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import onnx
 
 from .dialects import DOMAIN
 from .graphs import Scope
 
-_CAST = "ort_gridsample casts for "
-
-
-#: What the name of every guard begins with.
-_GUARD = "ort_gridsample rejected the input of "
+#: The key in a helper node's ``metadata_props``; its value is the node that it helps.
+_HELPS = "ort_gridsample.helps"
 
 
 def guard_name(where: str) -> str:
     """The name of the guard node behind the node ``where``: the first thing that ONNX Runtime's error text says."""
-    return f"{_GUARD}{where} (ort_gridsample.InferenceSession says why)"
+    return f"ort_gridsample rejected the input of {where} (ort_gridsample.InferenceSession says why)"
 
 
 def cast_name(where: str) -> str:
     """The name of a Cast or CastLike around the node ``where``."""
-    return _CAST + where
+    return f"ort_gridsample casts for {where}"
+
+
+def mark(node: onnx.NodeProto, where: str) -> onnx.NodeProto:
+    """``node``, known from now on as a helper of the node ``where``."""
+    node.metadata_props.add(key=_HELPS, value=where)
+    return node
+
+
+def is_helper(node: onnx.NodeProto) -> bool:
+    """Whether a patch put ``node`` around another."""
+    return any(entry.key == _HELPS for entry in node.metadata_props)
 
 
 class Helpers:
     """The helper nodes in one scope."""
 
     def __init__(self, scope: Scope) -> None:
-        self._nodes = list(scope)
-        self._makers: dict[str, int] = {}
-        self._readers: dict[str, list[int]] = {}
+        self._scope = scope
+
+    @cached_property
+    def _nodes(self) -> list[onnx.NodeProto]:
+        return list(self._scope)
+
+    @cached_property
+    def _makers(self) -> dict[str, int]:
+        return {name: index for index, node in enumerate(self._nodes) if is_helper(node) for name in node.output}
+
+    @cached_property
+    def _readers(self) -> dict[str, list[int]]:
+        readers: dict[str, list[int]] = {}
         for index, node in enumerate(self._nodes):
-            if node.name.startswith((_CAST, _GUARD)):
-                self._makers.update(dict.fromkeys(node.output, index))
-                for name in dict.fromkeys(node.input):
-                    self._readers.setdefault(name, []).append(index)
+            for name in dict.fromkeys(node.input):
+                readers.setdefault(name, []).append(index)
+        return readers
 
     def around(self, node: onnx.NodeProto) -> tuple[Sequence[str], str, frozenset[int]]:
         """The values that ``node`` reads and the one that it makes, helpers aside, and the helpers' positions."""
@@ -55,11 +73,12 @@ class Helpers:
                 belonging.add(maker)
                 name = self._nodes[maker].input[0]
             inputs.append(name)
-        for i, name in enumerate(node.output):
-            for reader in self._readers.get(name, ()):
-                if self._nodes[reader].op_type == "Gather":
-                    belonging.add(reader)
-                elif i == 0 and self._nodes[reader].input[0] == name:
-                    belonging.add(reader)
-                    output = self._nodes[reader].output[0]
+        for name in node.output[1:]:  # the status, which only guards read
+            belonging.update(self._readers.get(name, ()))
+        for reader in self._readers.get(output, ()):
+            after = self._nodes[reader]
+            if is_helper(after) and after.input[0] == output:
+                belonging.add(reader)
+                output = after.output[0]
+                break
         return inputs, output, frozenset(belonging)

@@ -23,8 +23,9 @@ from ..errors import GridSampleError
 from ..model.dialects import DOMAIN
 from ..model.files import follow_links, read_model
 from ..model.graphs import domain_of, scopes
-from ..model.patch import bind_threads, patch_in_place
-from ..model.records import NodeRecord, records_of
+from ..model.patch import bind_threads, patch_and_report
+from ..model.records import NodeRecord
+from . import native
 from .options import State, copied, entry, from_state, has_providers, set_entry, state
 from .python_ops import exits, failures
 from .registration import register, register_anew
@@ -221,8 +222,8 @@ def _patched(model: Model, num_threads: int) -> _Patched:
         except (DecodeError, GridSampleError):
             # onnxruntime knows its own format, and says what is wrong with any other
             return _Patched(model, [], None)
-    replaced = patch_in_place(proto)
-    records = replaced or records_of(proto)
+    replaced, others = patch_and_report(proto, native=native)
+    records = [*replaced, *others]
     bound = bind_threads(proto, num_threads)
     defined = {domain_of(function.domain) for function in proto.functions}
     domains = frozenset(domain_of(node.domain) for scope in scopes(proto) for node in scope) - defined

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
+from types import MappingProxyType
 
 import onnx
 from onnx import helper
@@ -10,7 +12,7 @@ from onnx import helper
 from ...core.arrays import Array
 from ...errors import GridSampleError
 from ..graphs import Names
-from ..records import NodeRecord
+from ..matches import Match
 from . import FUNCTIONS_DOMAIN, Replacement, primitives
 
 
@@ -19,61 +21,74 @@ class Primitives:
 
     Args:
         functions: whether nodes that are lowered alike share a model-local function.
+        there: the functions that the model has already.
     """
 
-    def __init__(self, functions: bool = False) -> None:
+    def __init__(self, functions: bool = False, there: Iterable[onnx.FunctionProto] = ()) -> None:
         self._functions = functions
-        self._shared: dict[bytes, onnx.FunctionProto] = {}
+        self._shared = {_body_of(function): function for function in there if function.domain == FUNCTIONS_DOMAIN}
         self._grids: dict[tuple[int, str], Array] = {}  # of AffineGrids that came out constant
 
-    def takes(self, record: NodeRecord) -> bool:
+    def takes(self, match: Match) -> bool:
         return True
 
-    def is_torn(self, record: NodeRecord) -> bool:
+    def needs_inlining(self, match: Match) -> bool:
         """What is lowered depends on types, ranks and attributes: they must be the same in all calls."""
-        return (
-            any(len(types) > 1 for types in record.types.values())
-            or any(len(ranks) > 1 for ranks in record.ranks.values())
-            or any(isinstance(value, str) and value.startswith("@") for value in record.attributes.values())
-        )
+        record = match.record
+        return record.passes_on or any(len(found) > 1 for found in (*record.types.values(), *record.ranks.values()))
 
-    def least_opset(self, record: NodeRecord) -> int:
+    def least_opset(self, match: Match) -> int:
         return primitives.FIRST_OPSET
 
-    def replace(self, record: NodeRecord, names: Names) -> Replacement:
-        if not self._functions:
-            prefix = record.node.name or record.output
-            while True:
-                nodes = self._lower(record, prefix, record.output)
-                made = {name for node in nodes for name in node.output} - {record.output}
-                if names.take_all(made):
-                    break
-                prefix += "_"
-            if len(nodes) == 1 and nodes[0].op_type == "Constant":
-                self._grids[id(record.scope), record.output] = onnx.numpy_helper.to_array(nodes[0].attribute[0].t)
-            return Replacement(nodes)
-        nodes = self._lower(record, record.operator, "output")
-        inputs = dict.fromkeys(value for value in record.values.values() if value)
+    def replace(self, match: Match, names: Names) -> Replacement:
+        return self._call(match) if self._functions else self._in_place(match, names)
+
+    def _in_place(self, match: Match, names: Names) -> Replacement:
+        """The nodes that the node becomes."""
+        record = match.record
+        prefix = match.node.name or record.output
+        while True:
+            nodes = self._lower(match, prefix, record.output)
+            made = {name for node in nodes for name in node.output} - {record.output}
+            if names.take_all(made):
+                break
+            prefix += "_"
+        if len(nodes) == 1 and nodes[0].op_type == "Constant":
+            self._grids[id(match.scope), record.output] = onnx.numpy_helper.to_array(nodes[0].attribute[0].t)
+        return Replacement(nodes)
+
+    def _call(self, match: Match) -> Replacement:
+        """A call of a function that holds these nodes."""
+        record = match.record
+        values = dict.fromkeys(value for value in record.values.values() if value)
+        inputs = {value: f"input{i}" for i, value in enumerate(values)}
+        nodes = self._lower(match, record.operator, "output", inputs)
         read = {name for node in nodes for name in node.input}
-        arguments = [name for name in inputs if name in read]
-        renamed = {name: f"input{i}" for i, name in enumerate(arguments)}
-        for node in nodes:
-            node.input[:] = [renamed.get(name, name) for name in node.input]
-        opset = record.scope.opsets[""]
+        arguments = [value for value, name in inputs.items() if name in read]
         body = primitives.as_function(
-            nodes, list(renamed.values()), "output", domain=FUNCTIONS_DOMAIN, name="", opset=opset
+            nodes,
+            [inputs[value] for value in arguments],
+            "output",
+            domain=FUNCTIONS_DOMAIN,
+            name="",
+            opset=match.scope.opsets[""],
         )
-        function = self._shared.setdefault(body.SerializeToString(deterministic=True), body)
+        function = self._shared.setdefault(_body_of(body), body)
         if not function.name:
-            function.name = f"{record.operator}_{len(self._shared)}"
+            taken = {each.name for each in self._shared.values()}
+            free = (name for number in count(1) if (name := f"{record.operator}_{number}") not in taken)
+            function.name = next(free)
         call = helper.make_node(
-            function.name, arguments, [record.output], record.node.name, record.node.doc_string, FUNCTIONS_DOMAIN
+            function.name, arguments, [record.output], match.node.name, match.node.doc_string, FUNCTIONS_DOMAIN
         )
         return Replacement([call], functions=[function])
 
-    def _lower(self, record: NodeRecord, name: str, output: str) -> list[onnx.NodeProto]:
-        first, second = (self._value(record, argument) for argument in record.values)
-        opset = record.scope.opsets.get("", 0)
+    def _lower(
+        self, match: Match, name: str, output: str, inputs: Mapping[str, str] = MappingProxyType({})
+    ) -> list[onnx.NodeProto]:
+        """The nodes, which call the node's ``inputs`` as that says."""
+        record, opset = match.record, match.scope.opsets.get("", 0)
+        first, second = (self._value(match, argument, inputs) for argument in record.values)
         align_corners = bool(record.align_corners)
         if record.operator == "AffineGrid":
             return primitives.lower_affine_grid(name, first, second, output, align_corners=align_corners, opset=opset)
@@ -88,15 +103,25 @@ class Primitives:
             opset=opset,
         )
 
-    def _value(self, record: NodeRecord, argument: str) -> primitives.Value:
+    def _value(self, match: Match, argument: str, inputs: Mapping[str, str]) -> primitives.Value:
+        record = match.record
         types = record.types[argument]
         if not types:
             raise GridSampleError(record.where, argument, "of unknown type", "a type that is known before it runs")
         name = record.values[argument]
         constant = record.constants.get(argument)
         if constant is None:
-            constant = self._grids.get((id(record.scope), name))
-        return primitives.Value(name, types[0], _common([v.shape for v in record.inputs[argument]]), constant)
+            constant = self._grids.get((id(match.scope.home(name)), name))
+        shape = _common([value.shape for value in record.inputs[argument]])
+        return primitives.Value(inputs.get(name, name), types[0], shape, constant)
+
+
+def _body_of(function: onnx.FunctionProto) -> bytes:
+    """What two functions have in common that differ in their names only."""
+    copy = onnx.FunctionProto()
+    copy.CopyFrom(function)
+    copy.name = ""
+    return copy.SerializeToString(deterministic=True)
 
 
 def _common(shapes: Sequence[tuple[int | str | None, ...] | None]) -> tuple[int | str | None, ...] | None:
