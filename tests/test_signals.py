@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import sys
+import weakref
 
 import pytest
+from onnxruntime import SessionOptions
 
+import ort_gridsample as ogs
+from cases import Attributes
+from models import grid_sample_model
 from processes import both, python, run
 
 HERE = pytest.mark.skipif(sys.platform == "win32", reason="no signal can be sent there")
@@ -224,3 +229,13 @@ for options in None, onnxruntime.SessionOptions(), ogs.register():
 print(seen)
 """
     assert python(script) == ["['run']"]
+
+
+def test_nothing_of_pythons_runs_when_options_go() -> None:
+    """A session ends slowly: what Python runs next would get the signal, and a callback would lose its exception."""
+    model = grid_sample_model("float32", "float32", 2, [Attributes()])
+    options = ogs.register()
+    for each in (options, ogs.InferenceSession(model)._sess_options_initial, ogs.register(SessionOptions())):
+        references = weakref.getweakrefs(each)
+        assert references
+        assert all(reference.__callback__ is None for reference in references)

@@ -202,7 +202,8 @@ class _Patched:
     Attributes:
         model: its bytes, or what was given where nothing had to be changed.
         records: the nodes concerned.
-        domains: the domains of its nodes; None where onnx cannot read it.
+        domains: those of its nodes that it does not define itself, where nodes are concerned; None where onnx cannot
+            read it.
         folder: where its external data is, if onnxruntime cannot know.
     """
 
@@ -225,12 +226,16 @@ def _patched(model: Model, num_threads: int) -> _Patched:
     replaced, others = patch_and_report(proto, native=native)
     records = [*replaced, *others]
     bound = bind_threads(proto, num_threads)
-    defined = {domain_of(function.domain) for function in proto.functions}
-    domains = frozenset(domain_of(node.domain) for scope in scopes(proto) for node in scope) - defined
+    domains = _domains(proto) if records else frozenset()
     if not (replaced or bound or isinstance(model, onnx.ModelProto)):
         return _Patched(model, records, domains)
     folder = follow_links(proto, model) if isinstance(model, (str, PathLike)) else None
     return _Patched(proto.SerializeToString(), records, domains, folder)
+
+
+def _domains(model: onnx.ModelProto) -> frozenset[str]:
+    used = frozenset(domain_of(node.domain) for scope in scopes(model) for node in scope)
+    return used - {domain_of(function.domain) for function in model.functions}
 
 
 def _options(given: onnxruntime.SessionOptions | None, patched: _Patched) -> onnxruntime.SessionOptions | None:
