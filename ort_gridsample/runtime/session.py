@@ -224,6 +224,8 @@ def _patched(model: Model, num_threads: int) -> _Patched:
             return _Patched(model, [], None)
     replaced, others = patch_and_report(proto, native=native)
     records = [*replaced, *others]
+    if not records:
+        return _Patched(proto.SerializeToString() if isinstance(model, onnx.ModelProto) else model, [], frozenset())
     bound = bind_threads(proto, num_threads)
     defined = {domain_of(function.domain) for function in proto.functions}
     domains = frozenset(domain_of(node.domain) for scope in scopes(proto) for node in scope) - defined
