@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import multiprocessing
 import os
 import pickle
 import threading
+import typing
 from pathlib import Path
 
 import numpy as np
@@ -81,6 +83,15 @@ def test_describes_itself_as_the_native_session(session: ogs.InferenceSession, m
     assert session.get_providers() == native.get_providers()
     for field in ("graph_name", "producer_name", "description", "custom_metadata_map", "version"):
         assert getattr(session.get_modelmeta(), field) == getattr(native.get_modelmeta(), field)
+
+
+@pytest.mark.parametrize("name", [name for name in vars(ogs.InferenceSession) if name.startswith("run")])
+def test_runs_are_called_and_typed_as_the_parents(name: str) -> None:
+    own = inspect.signature(getattr(ogs.InferenceSession, name))
+    assert list(own.parameters) == list(inspect.signature(getattr(onnxruntime.InferenceSession, name)).parameters)
+    hints = typing.get_type_hints(getattr(ogs.InferenceSession, name))
+    assert {*own.parameters, "return"} - set(hints) == {"self"}
+    assert hints["return"] is not typing.Any
 
 
 def by_ort_values(session: ogs.InferenceSession, feeds: dict[str, np.ndarray]) -> np.ndarray:
