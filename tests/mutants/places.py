@@ -40,7 +40,7 @@ class Ended:
     @property
     def all_passed(self) -> bool:
         """Whether all tests passed, or a change of their parameters left none, and the last came to its end."""
-        return self.code in (0, 5) and all("outcome" in entry for entry in self.log[-1:])
+        return self.code in (0, 5) and all("done" in entry for entry in self.log[-1:])
 
 
 class Place:

@@ -1,10 +1,10 @@
 """pytest's plugin in the processes that try a change: which tests run, in which order, for how long, and what ran.
 
 It stands alone, as it is copied to where the changed package cannot shadow it. Its environment says what to do:
-``MUTANTS_LOG`` is the file to which a line of JSON is appended as each test begins and ends. ``MUTANTS_TESTS`` is a
-file of JSON: from the tests to run, in order, to the seconds that each may take; and from those not to run to null.
-Without it, all run. ``MUTANTS_FILE`` is the test file, where coverage watches; it is told ``MUTANTS_CONTEXT``, what
-runs the lines.
+``MUTANTS_LOG`` is the file to which a line of JSON is appended as each test begins, as its parts end, and as it is
+done. ``MUTANTS_TESTS`` is a file of JSON: from the tests to run, in order, to the seconds that each may take; and from
+those not to run to null. Without it, all run. ``MUTANTS_FILE`` is the test file, where coverage watches; it is told
+``MUTANTS_CONTEXT``, what runs the lines.
 """
 
 from __future__ import annotations
@@ -95,6 +95,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, None]:
     if FILE is not None:
         _watch(FILE)
     faulthandler.cancel_dump_traceback_later()
+    _log(test=item.nodeid, done=True)
 
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)
