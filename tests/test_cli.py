@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import re
@@ -316,6 +317,16 @@ def test_any_encoding_will_do(path: str, words: list[str], encoding: str) -> Non
     assert {"bench": "of the quartiles", "inspect": "????", "demo": "512x600"}[words[0]] in out.replace("×", "x")
     if words[0] == "inspect":
         assert "cast X float16 -> float32" in out
+
+
+def test_streams_come_back_as_they_were(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    stream = io.TextIOWrapper(written, "ascii", errors="xmlcharrefreplace")
+    monkeypatch.setattr(sys, "stdout", stream)
+    assert main(["bench", path, "--rounds", "1"]) == 0
+    assert stream.errors == "xmlcharrefreplace"
+    assert b"+-" in written.getvalue()
+    assert b"&#" not in written.getvalue()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pipes end otherwise on Windows")
