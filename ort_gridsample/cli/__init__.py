@@ -50,6 +50,7 @@ def _run(argv: list[str]) -> int:
         prog="ort-gridsample",
         description="Run any ONNX model that samples on a grid, in ONNX Runtime.",
         parents=[common],
+        formatter_class=argparse.RawDescriptionHelpFormatter,  # which leaves --version on one line
     )
     parser.add_argument("--version", action="version", version=output.versions_text())
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

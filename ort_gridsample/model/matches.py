@@ -11,7 +11,7 @@ from .. import spec
 from ..core.plan import type_name
 from ..errors import GridSampleError, where
 from .asking import Native
-from .dialects import Dialect, Said, constant_size, dialect_of
+from .dialects import AttributeValue, Dialect, constant_size, dialect_of
 from .graphs import Scope, domain_of, function_key, scopes
 from .helpers import Helpers
 from .inference import Inference, Value
@@ -86,7 +86,7 @@ def _match(
             known[argument] = constant
             if not inputs[argument]:
                 inputs[argument] = [Value(type_name(constant.dtype), constant.shape)]
-    attributes: dict[str, Said] = {}
+    attributes: dict[str, AttributeValue] = {}
     unreadable = None
     try:
         here = where(node.op_type, f"{name} in {scope.path}" if scope.path else name)

@@ -21,7 +21,7 @@ from .graphs import Scope, domain_of, function_key, subgraphs
 SMALL_BYTES = 1 << 12
 
 #: So many nodes of functions are followed, and graphs in graphs to this depth: protobuf reads none that is much deeper.
-MOST_NODES, DEEPEST = 1 << 18, 30
+MOST_NODES, DEEPEST = 1 << 16, 30
 
 #: The domain of the functions that stand for nodes which inference does not know, or not in the main graph's opset.
 STAND_IN = "ort_gridsample.model.skeleton"
@@ -106,6 +106,16 @@ class Skeleton:
             opset_import=[helper.make_opsetid(*entry) for entry in imports.items()],
             functions=[*_STAND_INS, *self._older],
         )
+
+    def state(self, types: Mapping[str, onnx.TypeProto]) -> None:
+        """Let the skeleton say what the types of these of its values are."""
+        graphs = [self.model.graph]
+        for graph in graphs:  # grows while it is walked
+            for value in graph.output:
+                if value.name in types:
+                    value.type.CopyFrom(types[value.name])
+            graphs += [body for node in graph.node for _, body in subgraphs(node)]
+        self.model.graph.value_info.extend(onnx.ValueInfoProto(name=name, type=types[name]) for name in types)
 
     def _instance(self, scope: Scope, **what: object) -> Instance:
         instance = Instance(scope, self._count, **what)  # type: ignore[arg-type]
