@@ -114,10 +114,8 @@ def print_ties(warped: Mapping[Key, Array], native: Mapping[Key, Array], grid: A
         return
     pixels = ((grid[0, differs].astype(np.float64) + 1) * lengths[::-1] - 1) / 2
     from_tie = np.abs(pixels - np.floor(pixels) - 0.5).min(axis=-1).max()
-    print(
-        f"\nnearest takes another pixel at {differs.mean():.2%} of the positions: each lies at most {from_tie:.0e} pixels"
-    )
-    print("from the middle between two, where the last bits of float32 coordinates decide which one is nearer")
+    print(f"\nnearest takes another pixel at {differs.mean():.2%} of the positions. They lie at most {from_tie:.0e}")
+    print("pixels from the middle between two, where the last bits of float32 coordinates decide which is nearer")
 
 
 def read_photo(path: str | None) -> Array:

@@ -14,7 +14,7 @@ import onnx
 from onnx import defs, helper
 
 from .. import spec
-from .dialects import dialect_of
+from .dialects import dialect_of, operator_types
 from .graphs import Scope, domain_of, function_key, subgraphs
 
 #: Tensors up to this size may be shapes, which the inference needs the values of; weights are larger.
@@ -263,7 +263,7 @@ class Skeleton:
 
 def _leading(found: Sequence[Scope], functions: Mapping[tuple[str, str, str], Scope]) -> set[int]:
     """The ids of the scopes that hold a node concerned, or a graph or a call of a function that does."""
-    leading: set[int] = set()
+    leading, op_types = set[int](), operator_types()
     pending: list[Scope] = []
     holders: dict[int, list[Scope]] = {}
     for scope in found:
@@ -273,7 +273,7 @@ def _leading(found: Sequence[Scope], functions: Mapping[tuple[str, str, str], Sc
             callee = functions.get(function_key(node))
             if callee is not None:
                 holders.setdefault(id(callee), []).append(scope)
-            elif dialect_of(node, {}) is not None:
+            elif node.op_type in op_types and dialect_of(node, {}) is not None:
                 pending.append(scope)
     while pending:
         scope = pending.pop()

@@ -225,6 +225,8 @@ def _patched(model: Model, num_threads: int) -> _Patched:
             return _Patched(model, [], None)
     replaced, others = patch_and_report(proto, native=native)
     records = [*replaced, *others]
+    if not records:
+        return _Patched(proto.SerializeToString() if isinstance(model, onnx.ModelProto) else model, [], frozenset())
     bound = bind_threads(proto, num_threads)
     domains = _domains(proto) if records else frozenset()
     if not (replaced or bound or isinstance(model, onnx.ModelProto)):

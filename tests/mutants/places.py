@@ -109,7 +109,13 @@ class Place:
         if tests is not None:
             environment["MUTANTS_TESTS"] = str(scratch / "tests.json")
             (scratch / "tests.json").write_text(json.dumps(tests))
-        words = ["-q", "--tb=short", "-p", "mutants_plugin", "-p", "no:cacheprovider", *(["-x"] if stop else [])]
+        words = ["-q", "--tb=short", "-p", "mutants_plugin", *(["-x"] if stop else [])]
+        words += [
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:hypothesispytest",
+        ]  # the latter imports all of Hypothesis at the end
         words += ["--basetemp", str(scratch / "pytest")]
         with output.open("wb") as file:
             code = self._run([sys.executable, "-m", "pytest", *words, *files], environment, file, limit)

@@ -26,21 +26,6 @@ PACKAGE = os.environ["MUTANTS_PACKAGE"]
 #: The seconds that a test may take that has no limit of its own.
 LIMIT = 1200
 
-try:
-    from hypothesis import HealthCheck, Phase, settings
-except ImportError:
-    pass
-else:  # the same examples for every change, and one that fails is enough
-    settings.register_profile(
-        "mutants",
-        derandomize=True,
-        database=None,
-        deadline=None,
-        phases=(Phase.explicit, Phase.generate),
-        suppress_health_check=list(HealthCheck),
-    )
-    settings.load_profile("mutants")
-
 
 def _log(**entry: Any) -> None:
     with LOG.open("a") as file:
@@ -70,6 +55,18 @@ def _forget() -> None:
 
 if FILE is not None:
     _watch(FILE)
+
+
+def pytest_pycollect_makemodule(module_path: Path) -> None:
+    """Let Hypothesis try the same examples for every change, and be content with the first that fails."""
+    if "hypothesis" in module_path.read_text(encoding="utf-8"):  # to import it takes longer than most tests
+        from hypothesis import HealthCheck, Phase, settings
+
+        phases, all_checks = (Phase.explicit, Phase.generate), list(HealthCheck)
+        settings.register_profile(
+            "mutants", derandomize=True, database=None, deadline=None, phases=phases, suppress_health_check=all_checks
+        )
+        settings.load_profile("mutants")
 
 
 @pytest.hookimpl(trylast=True)
