@@ -12,11 +12,11 @@ from numba.extending import register_jitable
 def to_float16(value: Any) -> Any:
     """The bits of float16 for a float32."""
     bits = np.float32(value).view(np.uint32)
-    magnitude = bits & np.uint32(0x7FFFFFFF)
+    magnitude = np.uint32(bits & np.uint32(0x7FFFFFFF))
     # Between float16's normal numbers: the exponent's bias is another, and 13 bits of the fraction go.
     normal = (magnitude + np.uint32(0xC8000FFF) + ((magnitude >> np.uint32(13)) & np.uint32(1))) >> np.uint32(13)
     # Below them the sum with 0.5 has its last bit where float16 has its own.
-    small = (magnitude.view(np.float32) + np.float32(0.5)).view(np.uint32) - np.uint32(0x3F000000)
+    small = np.float32(magnitude.view(np.float32) + np.float32(0.5)).view(np.uint32) - np.uint32(0x3F000000)
     large = np.uint32(0x7E00) if magnitude > np.uint32(0x7F800000) else np.uint32(0x7C00)
     rounded = small if magnitude < np.uint32(0x38800000) else normal
     rounded = rounded if magnitude < np.uint32(0x47800000) else large
@@ -35,16 +35,15 @@ def to_bfloat16(value: Any) -> Any:
 @register_jitable
 def from_float16(half: Any) -> Any:
     """The float32 of float16's bits."""
-    bits = np.uint32(half)
-    sign = (bits & np.uint32(0x8000)) << np.uint32(16)
-    shifted = (bits & np.uint32(0x7FFF)) << np.uint32(13)
+    sign = np.uint32((np.uint32(half) & np.uint32(0x8000)) << np.uint32(16))
+    shifted = np.uint32((np.uint32(half) & np.uint32(0x7FFF)) << np.uint32(13))
     # float32 has the same fields at other places, and another bias of the exponent.
-    finite = (shifted.view(np.float32) * np.float32(2.0**112)).view(np.uint32)
-    magnitude = shifted | np.uint32(0x7F800000) if shifted >= np.uint32(0x0F800000) else finite
-    return (magnitude | sign).view(np.float32)
+    finite = np.float32(shifted.view(np.float32) * np.float32(2.0**112)).view(np.uint32)
+    magnitude = np.uint32(shifted | np.uint32(0x7F800000)) if shifted >= np.uint32(0x0F800000) else finite
+    return np.uint32(magnitude | sign).view(np.float32)
 
 
 @register_jitable
 def from_bfloat16(half: Any) -> Any:
     """The float32 of bfloat16's bits."""
-    return (np.uint32(half) << np.uint32(16)).view(np.float32)
+    return np.uint32(np.uint32(half) << np.uint32(16)).view(np.float32)

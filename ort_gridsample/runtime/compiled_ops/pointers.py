@@ -116,12 +116,18 @@ free = types.ExternalFunction("free", types.void(types.int64))
 set_memory = types.ExternalFunction("memset", types.int64(types.int64, types.int32, types.int64))
 
 
-def function(name: str) -> Callable[[int, Any], int]:
+def function(name: str) -> Any:
     """The function ``name`` of ONNX Runtime's table, for compiled code: of the table's address and its arguments."""
     offset = FUNCTIONS[name].offset
 
-    @register_jitable
-    def call_it(api: int, arguments: Any) -> int:
-        return call(load(api + offset), arguments)  # type: ignore[no-any-return]
+    @intrinsic
+    def call_it(typing: Any, table: Any, arguments: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            words = cgutils.unpack_tuple(builder, values[1])
+            kind = ir.FunctionType(_WORD, [_WORD] * len(words)).as_pointer()
+            entry = builder.inttoptr(builder.add(values[0], _WORD(offset)), kind.as_pointer())
+            return builder.call(builder.load(entry), words)
+
+        return types.int64(types.int64, arguments), generate
 
     return call_it

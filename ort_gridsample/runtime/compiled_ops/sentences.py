@@ -52,67 +52,62 @@ def status(api: int, sentence: int, first: int, first_count: int, second: int, s
     at = text
     for i in range(length):
         code = load_byte(sentence + i)
-        if code == FIRST:
-            at = _write_row(at, first, first_count)
-        elif code == SECOND:
-            at = _write_row(at, second, second_count)
-        elif code == FIRST_LENGTH:
-            at = _write(at, load(first))
-        elif code == AXES:
-            at = _write(at, first_count - 2)
+        if code >= 32:
+            store_byte(at, code)
+            at += 1
         elif code == PLURAL:
-            at = _byte(_byte(at, 105 if first_count == 3 else 101), 115)  # axis, or axes
-        elif code == OUTPUTS:
-            for axis in range(first_count - 2):
-                if axis > 0:
-                    at = _comma(at)
-                at = _byte(at, 68)  # D
-                at = _write(at, axis + 1)
-                for each in (95, 111, 117, 116):  # _out
-                    at = _byte(at, each)
-        elif code == BYTES:
-            at = _write(at, nbytes)
+            store_byte(at, 105 if first_count == 3 else 101)  # axis, or axes
+            store_byte(at + 1, 115)
+            at += 2
         else:
-            at = _byte(at, code)
+            at = _write(at, code, first, first_count, second, second_count, nbytes)
     store_byte(at, END)
     answer = create_status(api, (INVALID_ARGUMENT, text))
     free(text)
-    return answer
+    return answer  # type: ignore[no-any-return]
 
 
 @register_jitable
-def _byte(at: int, value: int) -> int:
-    store_byte(at, value)
-    return at + 1
-
-
-@register_jitable
-def _comma(at: int) -> int:
-    return _byte(_byte(at, 44), 32)
-
-
-@register_jitable
-def _write(at: int, number: int) -> int:
-    """Write a number in digits; answers where they end."""
-    rest = np.uint64(number)
-    if number < 0:
-        at = _byte(at, 45)
-        rest = np.uint64(0) - rest
-    digits, scaled = 1, rest // np.uint64(10)
-    while scaled > np.uint64(0):
-        digits, scaled = digits + 1, scaled // np.uint64(10)
-    for i in range(digits):
-        store_byte(at + digits - 1 - i, 48 + np.int64(rest % np.uint64(10)))
-        rest = rest // np.uint64(10)
-    return at + digits
-
-
-@register_jitable
-def _write_row(at: int, row: int, length: int) -> int:
-    """Write a row of int64 as a shape is shown."""
-    at = _byte(at, 40)
-    for i in range(length):
+def _write(at: int, code: int, first: int, first_count: int, second: int, second_count: int, nbytes: int) -> int:
+    """Write the numbers that a ``code`` stands for, a row of them in parentheses; answers where they end."""
+    is_row = code == FIRST or code == SECOND
+    row, count = (second, second_count) if code == SECOND else (first, first_count if code == FIRST else 1)
+    if code == OUTPUTS:
+        count = first_count - 2
+    if is_row:
+        store_byte(at, 40)
+        at += 1
+    for i in range(count):
         if i > 0:
-            at = _comma(at)
-        at = _write(at, load(row + 8 * i))
-    return _byte(at, 41)
+            store_byte(at, 44)
+            store_byte(at + 1, 32)
+            at += 2
+        if code == OUTPUTS:
+            store_byte(at, 68)  # D
+            at += 1
+            number = i + 1
+        elif code == AXES:
+            number = first_count - 2
+        elif code == BYTES:
+            number = nbytes
+        else:
+            number = load(row + 8 * i)
+        if number < 0:
+            store_byte(at, 45)
+            at += 1
+        rest = np.uint64(number) if number >= 0 else np.uint64(0) - np.uint64(number)
+        digits, scaled = 1, rest // np.uint64(10)
+        while scaled > np.uint64(0):
+            digits, scaled = digits + 1, scaled // np.uint64(10)
+        for digit in range(digits):
+            store_byte(at + digits - 1 - digit, 48 + np.int64(rest % np.uint64(10)))
+            rest = rest // np.uint64(10)
+        at += digits
+        if code == OUTPUTS:
+            for each in (95, 111, 117, 116):  # _out
+                store_byte(at, each)
+                at += 1
+    if is_row:
+        store_byte(at, 41)
+        at += 1
+    return at
