@@ -5,8 +5,8 @@ from .core.threads import get_num_threads, set_num_threads
 from .errors import GridSampleError
 from .functions import affine_grid, grid_sample
 from .model.dialects import Dialect, Spelling, add_dialect
-from .model.patch import patch_model
-from .model.records import NodeRecord, inspect_model
+from .model.records import NodeRecord
+from .patching import inspect_model, patch_model
 from .runtime.session import InferenceSession, register
 
 __all__ = [

@@ -116,3 +116,9 @@ OPERATORS: Mapping[str, Mapping[int, Version]] = {
 def version_of(operator: str, opset: int) -> int | None:
     """The version of ``operator`` that ``opset`` holds, by its first opset; None before the first."""
     return max((first for first in OPERATORS[operator] if first <= opset), default=None)
+
+
+def newest(operator: str) -> Version:
+    """The newest version of ``operator``."""
+    versions = OPERATORS[operator]
+    return versions[max(versions)]

@@ -9,9 +9,9 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -23,8 +23,10 @@ from ort_gridsample.core import choice, numpy_core, threads
 from ort_gridsample.core.plan import plan_for
 from processes import WITHOUT_TORCH
 
-pytest.importorskip("numba", reason="these tests hold the compiled core against the NumPy core: both are needed")
-from ort_gridsample.core import jit_core, kernels
+pytest.importorskip("numba", reason="the compiled core is held against the NumPy core: both are needed")
+import numba
+
+from ort_gridsample.core import compilation, jit_core, kernels, vectors
 
 ROOT = Path(ogs.__file__).parents[1]
 NUMERIC = [name for name in spec.TYPES if name != "str"]
@@ -116,8 +118,10 @@ FLOATS = list(spec.FLOATS)
 def test_rows_of_channels(name, monkeypatch):
     """A small X read often is laid out in rows: whatever the number of channels, and in as many rounds as fit."""
     laid = []
-    lay_rows = kernels.lay_rows
-    monkeypatch.setattr(kernels, "lay_rows", lambda *arguments: laid.append(arguments) or lay_rows(*arguments))
+    channels_last = kernels.channels_last
+    monkeypatch.setattr(
+        kernels, "channels_last", lambda *arguments: laid.append(arguments) or channels_last(*arguments)
+    )
     rng = np.random.default_rng(11)
     grid = positions((3, 20, 30, 2), rng).astype(np.float32)
     for channels in (2, 5, 16, 37):
@@ -164,6 +168,8 @@ def test_layouts_are_one_kernel(core):
     ):
         np.testing.assert_array_equal(ogs.grid_sample(x, g), expected)
     assert len(kernels.weighted.signatures) == compiled
+    assert X.flags.writeable
+    assert grid.flags.writeable
 
 
 @pytest.mark.parametrize("core", ["numpy", "jit"])
@@ -325,13 +331,80 @@ def test_the_cache_works_where_the_package_is_read_only(tmp_path):
     assert str(tmp_path / "home") in second[2]
 
 
-def test_a_long_compilation_is_explained(monkeypatch, caplog):
-    monkeypatch.setattr(jit_core, "PATIENCE", 0.0)
-    said = threading.Event()
-    caplog.handler.addFilter(lambda record: said.set() or True)
-    monkeypatch.setattr(jit_core, "grid_sample", lambda *arguments: said.wait(10) and time.sleep(0.05))
+def test_a_compilation_is_explained_once_and_nothing_else_is(monkeypatch, caplog):
+    monkeypatch.setattr("_thread.start_new_thread", lambda *arguments: pytest.fail("a thread that has nothing to do"))
+    first, second = (numba.njit(f) for f in (lambda x: x + 1, lambda x: x + 2))
+    monkeypatch.setattr(jit_core, "grid_sample", lambda *arguments: first(1) + second(1))
     jit_core.prepare(np.dtype("uint8"), np.dtype("float32"), "linear")
-    assert "compiling linear for X of uint8" in caplog.text
+    assert [record.getMessage().split(",")[0] for record in caplog.records] == ["compiling linear for X of uint8"]
+    caplog.clear()
+    jit_core.prepare(np.dtype("uint8"), np.dtype("float32"), "linear")
+    numba.njit(lambda x: x + 3)(1)
+    assert not caplog.records
+
+
+def test_a_compilation_in_another_thread_is_not_explained(monkeypatch, caplog):
+    other = threading.Thread(target=lambda: numba.njit(lambda x: x + 4)(1))
+    monkeypatch.setattr(jit_core, "grid_sample", lambda *arguments: [other.start(), other.join()])
+    jit_core.prepare(np.dtype("uint8"), np.dtype("float32"), "linear")
+    assert not caplog.records
+
+
+def rows_and_taps(width: int, kind: str) -> tuple[np.ndarray, ...]:
+    """Rows of X, and the table of one position more than the vectors look ahead."""
+    rng, taps = np.random.default_rng(width), 6
+    X, weight = rng.normal(size=(9, width)).astype(kind), rng.normal(size=(taps, vectors.AHEAD + 2)).astype(kind)
+    index = rng.integers(0, 9, weight.shape).astype(np.uint32)
+    index[2] = kernels.OUTSIDE
+    return X, index, weight
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+@pytest.mark.parametrize("width", [vectors.NARROW, vectors.WIDE])
+def test_vectors_and_loops_agree(width, kind):
+    X, index, weight = rows_and_taps(width, kind)
+    rows = np.minimum(index, 8)
+    expected = np.einsum("tpw,tp->wp", X[rows], weight)[:, :2]
+    add_up = vectors.add_up(width)
+    answers = []
+    for function in (numba.njit(lambda *a: add_up(*a)), numba.njit(vectors.add_up_in_loops), vectors.add_up_in_loops):
+        tile = np.full((width, 3), np.nan, kind)
+        for p in range(2):
+            function(X, index, weight, p, tile, p)
+        assert np.isnan(tile[:, 2]).all()
+        answers.append(tile[:, :2])
+    for answer in answers:
+        np.testing.assert_allclose(answer, expected, rtol=0, atol=100 * np.finfo(kind).eps)
+
+
+def test_loops_add_up_where_numba_s_insides_are_others(monkeypatch, caplog):
+    names = (
+        "unpack_tuple",
+        "alloca_once_value",
+        "get_or_insert_function",
+    )  # what comes before the loop that is missing
+    monkeypatch.setattr(vectors, "cgutils", SimpleNamespace(**{name: getattr(vectors.cgutils, name) for name in names}))
+    add_up, (X, index, weight) = vectors.add_up(4), rows_and_taps(4, "float32")
+    tile, expected = np.empty((4, 1), np.float32), np.empty((4, 1), np.float32)
+    numba.njit(lambda *a: add_up(*a))(X, index, weight, 1, tile, 0)
+    vectors.add_up_in_loops(X, index, weight, 1, expected, 0)
+    np.testing.assert_allclose(tile, expected, rtol=1e-5)
+    assert "for_range" in caplog.text
+
+
+@pytest.mark.parametrize("changed", [path.name for path in compilation.SOURCES])
+def test_the_cache_notices_a_change_in_every_file_that_kernels_are_made_of(changed, tmp_path):
+    package = tmp_path / "ort_gridsample"
+    shutil.copytree(ROOT / "ort_gridsample", package, ignore=shutil.ignore_patterns("__pycache__"))
+    environment = {
+        "PYTHONPATH": str(tmp_path),
+        "ORT_GRIDSAMPLE_CORE": "jit",
+        "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
+    }
+    first, second = (json.loads(run(LOADED, **environment).stdout)[:2] for _ in range(2))
+    (source,) = (path for path in package.rglob(changed) if path.parent.name in ("core", "ort_gridsample"))
+    source.write_text(source.read_text() + "# changed\n")
+    assert [first, second, json.loads(run(LOADED, **environment).stdout)[:2]] == [[0, 1], [1, 0], [0, 1]]
 
 
 def test_plan_names_every_sum():

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 #: Command -> what it does, in a line; its module is imported when it is asked for.
 COMMANDS = {
-    "bench": "time the standard suite, or a model, against onnxruntime's own kernels and others",
+    "bench": "time a model in onnxruntime alone and with this package, as a whole and node by node",
     "demo": "warp a photograph in every mode and padding, and show what happened in a picture",
     "inspect": "list the GridSample and AffineGrid nodes of a model",
     "patch": "write a model whose GridSample and AffineGrid nodes are ort_gridsample's, or another target's",

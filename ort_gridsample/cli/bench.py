@@ -1,169 +1,195 @@
-"""``ort-gridsample bench [MODEL]``."""
+"""``ort-gridsample bench MODEL``: a model of one's own, in onnxruntime alone and with this package."""
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
-import re
-import sys
-from collections.abc import Iterable, Sequence
+import statistics
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..bench import costs, plot, report, suite, user_model
-from ..bench import run as runner
-from ..bench.progress import Progress
-from ..bench.summary import targets
-from ..errors import GridSampleError
-from ..model.files import written_whole
+import numpy as np
+import onnxruntime
+
+from .. import spec
+from ..core.arrays import Array
+from ..core.choice import get_core
 from ..runtime.session import InferenceSession
 from . import inputs
+from .arguments import positive, seconds
+from .table import table
+from .timing import Timing, Turn, measure
+from .verify import difference
 
-THREADS = 2
-#: Rounds at most, and seconds a case: the standard, and with ``--quick``.
-ROUNDS, SECONDS = 21, 3.0
-QUICK_ROUNDS, QUICK_SECONDS = 3, 0.3
+#: Side -> how it makes a session; the first is what the other is compared with.
+NATIVE, OURS = "onnxruntime", "ort_gridsample"
+SIDES: Mapping[str, Callable[..., onnxruntime.InferenceSession]] = {
+    NATIVE: onnxruntime.InferenceSession,
+    OURS: InferenceSession,
+}
+#: Runs under the profiler, after WARM_UP that do not count.
+PROFILED_RUNS, WARM_UP = 7, 2
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node in a profile: its operator, and the median over runs of its seconds in a run."""
+
+    op_type: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Side:
+    """What came of a side: its answers, the seconds of a run, and those of its nodes by name."""
+
+    answers: Sequence[Array]
+    timing: Timing
+    nodes: Mapping[str, Node]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", nargs="?", metavar="MODEL", help="an ONNX model (default: the standard suite)")
+    parser.add_argument("model", metavar="MODEL", help="an ONNX model")
     inputs.add_arguments(parser)
-    parser.add_argument(
-        "--threads",
-        type=_at_least_one,
-        metavar="N",
-        help=f"threads for each contestant (default: {THREADS}; whole models and MODEL: each side's own default)",
-    )
-    parser.add_argument("--only", metavar="REGEX", help="of the suite, only the cases whose names match (see --list)")
-    parser.add_argument("--list", action="store_true", help="print the names of the suite's cases, and stop")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds, and no costs at large sizes")
-    parser.add_argument("--rounds", type=_at_least_one, metavar="N", help=f"at most (default: {ROUNDS})")
-    parser.add_argument("--seconds", type=float, metavar="S", help=f"for each case, about (default: {SECONDS:g})")
-    parser.add_argument("--json", metavar="FILE", help="write everything as JSON; - prints it instead of the tables")
-    parser.add_argument("--plot", metavar="FILE.png", help="draw the ratios")
+    parser.add_argument("--threads", type=positive, metavar="N", help="of each side (default: what each side takes)")
+    parser.add_argument("--rounds", type=positive, default=21, metavar="N", help="at most (default: %(default)s)")
+    parser.add_argument("--seconds", type=seconds, default=3.0, metavar="S", help="about (default: %(default)g)")
+    parser.add_argument("--json", action="store_true", help="print JSON, times in seconds")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    _check(arguments)
-    effort = costs.Effort(
-        threads=arguments.threads or THREADS,
-        rounds=arguments.rounds or (QUICK_ROUNDS if arguments.quick else ROUNDS),
-        seconds=arguments.seconds if arguments.seconds is not None else QUICK_SECONDS if arguments.quick else SECONDS,
-        quick=arguments.quick,
-    )
-    if arguments.model:
-        _bench_model(arguments, effort)
-    else:
-        _bench_suite(arguments, effort)
-
-
-def _bench_suite(arguments: argparse.Namespace, effort: costs.Effort) -> None:
-    kernels: list[suite.Case] = list(suite.operator_cases())
-    networks: list[suite.Case] = list(suite.network_cases())
-    names = [f"costs: {name}" for name in costs.COSTS]
-    wanted = _pattern(arguments.only)
-    kernels, networks = ([c for c in cases if wanted.search(suite.name_of(c))] for cases in (kernels, networks))
-    names = [name for name in names if wanted.search(name)]
-    if not (kernels or networks or names):
-        raise GridSampleError("bench", "--only", f"{arguments.only!r}, which matches no case", "one of --list")
-    if arguments.list:
-        print("\n".join([*map(suite.name_of, (*kernels, *networks)), *names]))
-        return
-    progress = Progress(len(kernels) + len(networks) + len(names))
-    contestants = runner.taking_part()
-    how: dict[str, Any] = {"rounds": effort.rounds, "seconds": effort.seconds, "progress": progress}
-    results: list[runner.Result] = []
-    found: list[costs.Cost] = []
-    interrupted = False
-    # extend() takes what a generator yielded until it was interrupted: that is shown too.
-    try:
-        results.extend(runner.run_cases(kernels, contestants, threads=effort.threads, **how))
-        results.extend(runner.run_cases(networks, contestants, threads=arguments.threads or 0, **how))
-        found.extend(costs.run_costs([name.removeprefix("costs: ") for name in names], effort, progress))
-    except KeyboardInterrupt:
-        interrupted = True
-    finally:
-        progress.done()
-    reached = targets(results) + [target for cost in found for target in cost.targets]
-    environment = report.environment(effort.threads)
-    if arguments.json:
-        _write_json(arguments.json, report.as_json(environment, results, found, reached))
-    if arguments.json != "-":
-        parts = [report.environment_text(environment)]
-        parts += [report.results_text(results), report.summary_text(results)] if results else []
-        parts += [report.costs_text(found), report.targets_text(reached)]
-        print("\n\n".join(filter(None, parts)))
-    if arguments.plot:
-        plot.draw(arguments.plot, results)
-    if interrupted:
-        raise KeyboardInterrupt
-    _complain_of_wrong_answers(results)
-
-
-def _bench_model(arguments: argparse.Namespace, effort: costs.Effort) -> None:
     feeds = inputs.feeds(InferenceSession(arguments.model), arguments, random=True)
-    progress = Progress(len([c for c in runner.taking_part() if c.networks]) + 1)
-    try:
-        found = user_model.run_model(
-            arguments.model,
-            feeds,
-            threads=arguments.threads or 0,
-            rounds=effort.rounds,
-            seconds=effort.seconds,
-            progress=progress,
-        )
-    finally:
-        progress.done()
-    environment = report.environment(arguments.threads or 0)
+    sides, refusals = _measured(arguments, feeds)
+    heading = {
+        "model": arguments.model,
+        "onnxruntime": onnxruntime.__version__,
+        "core": get_core(),
+        "threads": arguments.threads,
+    }
     if arguments.json:
-        _write_json(arguments.json, report.model_json(environment, found))
-    if arguments.json != "-":
-        print(f"{report.environment_text(environment)}\n\n{report.model_text(found)}")
-    if arguments.plot:
-        plot.draw(arguments.plot, [found.result])
-
-
-def _check(arguments: argparse.Namespace) -> None:
-    """What would fail after minutes is said at once."""
-    for option, file in (("--json", arguments.json), ("--plot", arguments.plot)):
-        if file and file != "-" and not Path(file).resolve().parent.is_dir():
-            raise GridSampleError("bench", option, repr(file), "a file in a folder that exists")
-    if arguments.plot and not importlib.util.find_spec("matplotlib"):
-        raise ModuleNotFoundError("matplotlib", name="matplotlib")
-    if arguments.model:
-        if arguments.only or arguments.list:
-            raise GridSampleError("bench", "--only" if arguments.only else "--list", "given", "no MODEL beside it")
-    elif arguments.input or arguments.shape:
-        raise GridSampleError("bench", "--input" if arguments.input else "--shape", "given", "a MODEL beside it")
-
-
-def _pattern(regex: str | None) -> re.Pattern[str]:
-    try:
-        return re.compile(regex or "")
-    except re.error as error:
-        raise GridSampleError("bench", "--only", f"{regex!r} ({error})", "a regular expression") from None
-
-
-def _write_json(file: str, content: dict[str, Any]) -> None:
-    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-    if file == "-":
-        sys.stdout.write(text)
+        print(json.dumps({**heading, **as_json(sides, refusals)}, indent=2))
         return
-    with written_whole(file) as beside:
-        beside.write_text(text, encoding="utf-8")
+    threads = f"{arguments.threads} threads" if arguments.threads else "as many threads as each side takes"
+    print(f"{arguments.model}: onnxruntime {onnxruntime.__version__}, core {get_core()}, {threads}")
+    print("ms: nodes from onnxruntime's profile; a run without it, ± half the distance of the quartiles")
+    print(f"×: how many times as fast as {NATIVE}")
+    print(as_text(sides))
+    for name, reason in refusals.items():
+        print(f"{name} does not run it: {reason}")
+    for name, part in _differences(sides).items():
+        print(f"{name}: the outputs differ from {NATIVE}'s by at most {part:.1e} of their largest value")
 
 
-def _complain_of_wrong_answers(results: Sequence[runner.Result]) -> None:
-    wrong: Iterable[tuple[str, str, str]] = (
-        (suite.name_of(result.case), name, what) for result in results for name, what in result.wrong.items()
-    )
-    for case, name, what in wrong:
-        raise GridSampleError(case, f"the answer of {name}", f"wrong ({what})", "the others' answer")
+def _measured(arguments: argparse.Namespace, feeds: dict[str, Array]) -> tuple[dict[str, Side], dict[str, str]]:
+    """What came of each side, and why onnxruntime alone has none where it refuses the model."""
+    turns, answers, nodes, refusals = {}, {}, {}, {}
+    for name, make in SIDES.items():
+        try:
+            session = make(arguments.model, _options(arguments.threads), providers=["CPUExecutionProvider"])
+            answers[name] = session.run(None, feeds)
+        except Exception as error:
+            if name == OURS:
+                raise
+            refusals[name] = " ".join(str(error).split())
+            continue
+        turns[name] = Turn(partial(session.run, None, feeds))
+        nodes[name] = _profile(make, arguments, feeds)
+    timings = measure(turns, arguments.rounds, arguments.seconds)
+    return {name: Side(answers[name], timing, nodes[name]) for name, timing in timings.items()}, refusals
 
 
-def _at_least_one(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is less than 1")
-    return number
+def _options(threads: int | None) -> onnxruntime.SessionOptions:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # a refusal is an answer here
+    options.intra_op_num_threads = threads or 0
+    return options
+
+
+def _profile(
+    make: Callable[..., onnxruntime.InferenceSession], arguments: argparse.Namespace, feeds: dict[str, Array]
+) -> dict[str, Node]:
+    options = _options(arguments.threads)
+    options.enable_profiling = True
+    with tempfile.TemporaryDirectory() as folder:
+        options.profile_file_prefix = str(Path(folder, "profile"))
+        session = make(arguments.model, options, providers=["CPUExecutionProvider"])
+        for _ in range(WARM_UP + PROFILED_RUNS):
+            session.run(None, feeds)
+        return read_profile(json.loads(Path(session.end_profiling()).read_text(encoding="utf-8")))
+
+
+def read_profile(events: list[dict[str, Any]]) -> dict[str, Node]:
+    """The nodes in an onnxruntime profile, by name; a node that runs several times in a run counts with their sum."""
+    runs = sorted(event["ts"] for event in events if event.get("name") == "model_run")[WARM_UP:]
+    seconds: dict[str, dict[float, float]] = defaultdict(lambda: dict.fromkeys(runs, 0.0))
+    op_types: dict[str, str] = {}
+    for event in events:
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+            run = max((start for start in runs if start <= event["ts"]), default=None)
+            if run is not None:
+                name = event["name"].removesuffix("_kernel_time")
+                seconds[name][run] += event["dur"] / 1e6
+                op_types[name] = event["args"].get("op_name", "?")
+    return {name: Node(op_types[name], statistics.median(by_run.values())) for name, by_run in seconds.items()}
+
+
+def as_text(sides: Mapping[str, Side]) -> str:
+    """A table: the nodes concerned one by one, the others together, and whole runs."""
+    concerned = {n: node for side in sides.values() for n, node in side.nodes.items() if node.op_type in spec.OPERATORS}
+    native = sides.get(NATIVE)
+    rows: list[Sequence[object]] = [("ms", "operator", *sides)]
+    for name, node in concerned.items():
+        base = native.nodes.get(name) if native else None
+        cells = (_cell(side.nodes.get(name), base if side is not native else None) for side in sides.values())
+        rows.append((name, node.op_type, *cells))
+    others = (sum(n.seconds for name, n in side.nodes.items() if name not in concerned) for side in sides.values())
+    rows.append(("all other nodes", "", *(_ms(seconds) for seconds in others)))
+    whole = []
+    for side in sides.values():
+        ratio = side.timing.times_faster_than(native.timing).median if native and side is not native else None
+        times = "" if ratio is None else f" {ratio:.3g}×"
+        whole.append(f"{_ms(side.timing.median)} ±{side.timing.spread:.0%}{times}")
+    return table([*rows, ("a run", "", *whole)], indent="  ")
+
+
+def _cell(node: Node | None, native: Node | None) -> str:
+    if node is None:
+        return "–"
+    return _ms(node.seconds) + (f" {native.seconds / node.seconds:.3g}×" if native and node.seconds else "")
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g}" if seconds < 0.1 else f"{seconds * 1e3:.0f}"
+
+
+def as_json(sides: Mapping[str, Side], refusals: Mapping[str, str]) -> dict[str, Any]:
+    """The sides by name as JSON has them, times in seconds."""
+    native = sides.get(NATIVE)
+    found: dict[str, Any] = {name: {"refusal": reason} for name, reason in refusals.items()}
+    for name, side in sides.items():
+        found[name] = {
+            "median": side.timing.median,
+            "quartiles": side.timing.quartiles,
+            "rounds": side.timing.rounds,
+            "ratio": side.timing.times_faster_than(native.timing).median if native else None,
+            "nodes": {n: {"op_type": node.op_type, "seconds": node.seconds} for n, node in side.nodes.items()},
+            "difference": _differences(sides).get(name),
+        }
+    return {"sides": found}
+
+
+def _differences(sides: Mapping[str, Side]) -> dict[str, float]:
+    """Side -> the largest difference of an output to the native one, over its largest value."""
+    if NATIVE not in sides:
+        return {}
+    found = {}
+    for name, side in sides.items():
+        if name != NATIVE:
+            pairs = (difference(a, b) for a, b in zip(sides[NATIVE].answers, side.answers, strict=True))
+            found[name] = max((most / max(size, np.finfo(float).tiny) for most, size in pairs), default=0.0)
+    return found

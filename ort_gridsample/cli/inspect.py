@@ -7,8 +7,9 @@ import json
 from collections.abc import Sequence
 from itertools import groupby
 
-from ..model.inference import Value
-from ..model.records import NodeRecord, inspect_model
+from ..model.dialects import PassedOn
+from ..model.records import NodeRecord, columns
+from ..patching import inspect_model
 from .table import table
 
 
@@ -35,7 +36,7 @@ def as_json(record: NodeRecord) -> dict[str, object]:
         "op_type": record.op_type,
         "domain": record.domain,
         "opset": record.opset,
-        **record.attributes,
+        **{name: str(v) if isinstance(v, PassedOn) else v for name, v in record.attributes.items()},
         "inputs": {
             name: [{"type": v.type, "rank": v.rank, "shape": v.shape} for v in values]
             for name, values in record.inputs.items()
@@ -51,29 +52,13 @@ def as_text(records: Sequence[NodeRecord]) -> str:
     reasons: dict[str, int] = {}
     parts = []
     for graph, members in groupby(records, key=lambda record: record.graph):
-        rows: list[Sequence[object]] = [("node", "operator", "mode", "padding", "align", "inputs", "native", "a patch")]
+        rows = []
         for record in members:
-            note = ""
+            said = columns(record)
             if record.reason:
-                note = f" [{reasons.setdefault(record.reason, len(reasons) + 1)}]"
-            domain = f"{record.domain}::" if record.domain else ""
-            rows.append(
-                (
-                    record.name,
-                    f"{domain}{record.op_type}-{record.opset}",
-                    record.mode or "",
-                    record.padding_mode or "",
-                    record.align_corners,
-                    ", ".join(map(_inputs, record.inputs.values())),
-                    ("yes" if record.native else "no") + note,
-                    record.action,
-                )
-            )
-        parts.append(f"{graph or 'main graph'}\n{table(rows, indent='  ')}")
+                said["native"] += f" [{reasons.setdefault(record.reason, len(reasons) + 1)}]"
+            rows.append(said)
+        lines = [tuple(rows[0]), *(tuple(row.values()) for row in rows)]
+        parts.append(f"{graph or 'main graph'}\n{table(lines, indent='  ')}")
     parts += [f"[{number}] {reason}" for reason, number in reasons.items()]
     return "\n".join(parts)
-
-
-def _inputs(values: Sequence[Value]) -> str:
-    """The alternatives of an input: its type and number of axes."""
-    return " | ".join(f"{v.type or '?'} {'?' if v.rank is None else v.rank}-D" for v in values) or "?"

@@ -6,6 +6,7 @@ import argparse
 
 from ..model.files import read_model, write_model
 from ..model.patch import patch_in_place, targets
+from ..runtime import native
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     model = read_model(arguments.model)
-    replaced = patch_in_place(model, arguments.nodes, arguments.target, arguments.functions)
+    replaced = patch_in_place(model, arguments.nodes, arguments.target, arguments.functions, native)
     ours = arguments.target == targets()[0]
     labels = [f"{r.op_type} {r.label}: {r.action if ours else f'now {arguments.target}'}" for r in replaced]
     files = write_model(model, arguments.patched, external_data_of=arguments.model)

@@ -5,14 +5,16 @@ Importing this module imports Numba.
 
 from __future__ import annotations
 
-import _thread
 import logging
 import math
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+from numba.core import event
 
-from . import kernels, numpy_core, sums
+from . import kernels, numpy_core, sums, vectors
 from .arrays import Array, Floats
 from .plan import Plan, plan_for
 from .threads import ELEMENTS_PER_THREAD, for_each
@@ -32,8 +34,6 @@ MAX_ELEMENTS = 1 << 21
 NARROW_READS, WIDE_READS, ROUGH_READS, HALF_READS = 8, 2, 0.4, 3
 MIN_CHANNELS, ROWS_BYTES = 2, 40 << 20
 ROUGH_STEPS, ROUGH_PIXELS = 256, 4
-#: A compilation that takes longer than this, in seconds, is explained.
-PATIENCE = 1.0
 
 
 def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) -> None:
@@ -54,15 +54,15 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
     elif X.itemsize == 2 and X.dtype.kind not in "iu":
         half = "u2" if X.dtype == np.float16 else "i2"
         flat_X = flat_X.view(half)
-    flat_X = _plain(flat_X)
+    flat_X = _read_only(flat_X)
 
-    def lay(part: tuple[int, int, int, Array]) -> None:
-        kernels.lay_rows(flat_X, *part)
+    def reorder(part: tuple[int, int, int, Array]) -> None:
+        kernels.channels_last(flat_X, *part)
 
     def sample(stretch: tuple[int, int, slice, Array]) -> None:
         batch, start, channels, rows = stretch
         # Always of the same types, in C order: anything else would be another kernel to compile.
-        g = _plain(np.ascontiguousarray(grid[batch, start : start + step], coordinates))
+        g = _read_only(np.ascontiguousarray(grid[batch, start : start + step], coordinates))
         if taps == 1:
             kernels.nearest(flat_X, g, Y, batch, start, *how)
         elif half:
@@ -84,7 +84,7 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
             for k in range(chunks)
             for start in range(0, end, kernels.PART)
         ]
-        for_each(lay, parts, min(threads, len(parts)))
+        for_each(reorder, parts, min(threads, len(parts)))
         stretches = [
             (batch, start, channels, rows[batch - batches.start])
             for batch in batches
@@ -96,7 +96,7 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
 def _rounds(X: Array, grid: Floats, lengths: Array, plan: Plan) -> Iterator[tuple[range, slice, Array]]:
     """The batches, the channels, and memory (N', K, S + 1, W) to lay X (N, C, S) out in rows; K is 0 where it stays."""
     n, c, pixels = X.shape
-    narrow = c <= 2 * kernels.NARROW
+    narrow = c <= 2 * vectors.NARROW
     enough = WIDE_READS if not narrow else HALF_READS if X.dtype.kind in "iu" else NARROW_READS
     reads = grid.shape[1] * TAPS[plan.mode] ** len(lengths) / pixels
     if (
@@ -105,7 +105,7 @@ def _rounds(X: Array, grid: Floats, lengths: Array, plan: Plan) -> Iterator[tupl
         and c >= MIN_CHANNELS
         and (reads >= enough or (reads >= ROUGH_READS and _is_rough(grid, lengths)))
     ):
-        width = kernels.NARROW if narrow else kernels.WIDE
+        width = vectors.NARROW if narrow else vectors.WIDE
         chunks, fitting = -(-c // width), ROWS_BYTES // ((pixels + 1) * width * plan.weights.itemsize)
         if fitting:
             batches, chunks = max(1, min(n, fitting // chunks)), min(chunks, fitting)
@@ -137,34 +137,30 @@ def _empty_aligned(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array
 
 def prepare(dtype: np.dtype[np.generic], grid_dtype: np.dtype[np.generic], mode: str) -> None:
     """Compile what sampling an X of ``dtype`` at a grid of ``grid_dtype`` needs, or load it from Numba's cache."""
-    busy = _thread.allocate_lock()
-
-    def explain() -> None:
-        if not busy.acquire(timeout=PATIENCE):
-            logger.warning(
-                "compiling %s for X of %s, a few seconds, once: Numba keeps it on disk (NUMBA_CACHE_DIR)", mode, dtype
-            )
-
-    with busy:
-        _thread.start_new_thread(explain, ())  # a Ctrl-C while a threading.Thread starts is a RuntimeError
-        # So many positions that an X which can be laid out in rows is.
-        X, grid = np.zeros((1, MIN_CHANNELS, 1), dtype), np.zeros((1, NARROW_READS, 1), grid_dtype)
-        Y = np.empty((1, MIN_CHANNELS, NARROW_READS), dtype)
+    # So many positions that an X which can be laid out in rows is.
+    X, grid = np.zeros((1, MIN_CHANNELS, 1), dtype), np.zeros((1, NARROW_READS, 1), grid_dtype)
+    Y = np.empty((1, MIN_CHANNELS, NARROW_READS), dtype)
+    with event.install_listener("numba:compile", _Explanation(f"{mode} for X of {dtype}")):
         grid_sample(X, grid, Y, plan_for(dtype, mode, "zeros", False), 1)
 
 
-class _Memory:
-    """What lends out the memory of an array as writable: a kernel's types say nothing about what may be written."""
+class _Explanation(event.Listener):
+    """Says what is being compiled, once, when this thread begins to; of what is on disk Numba compiles nothing."""
 
-    def __init__(self, array: Array) -> None:
-        self.array = array
-        address, _ = array.__array_interface__["data"]
-        self.__array_interface__ = {**array.__array_interface__, "data": (address, False)}
+    def __init__(self, what: str) -> None:
+        self._what, self._thread, self._said = what, threading.get_ident(), False
+
+    def on_start(self, event: Any) -> None:
+        if not self._said and threading.get_ident() == self._thread:
+            self._said = True
+            logger.warning("compiling %s, a few seconds, once: Numba keeps it on disk (NUMBA_CACHE_DIR)", self._what)
+
+    def on_end(self, event: Any) -> None:
+        pass
 
 
-def _plain(array: Array) -> Array:
-    """The array as Numba's one plain type for it: aligned and writable, though the kernels only read it."""
-    flags = array.flags
-    if not flags.aligned:
-        return array.copy()
-    return array if flags.writeable else np.asarray(_Memory(array))
+def _read_only(array: Array) -> Array:
+    """An aligned array that cannot be written to: Numba compiles a kernel for each of the other kinds too."""
+    array = array.view() if array.flags.aligned else array.copy()
+    array.flags.writeable = False
+    return array

@@ -2,11 +2,9 @@
 
 A kernel takes a stretch of positions in blocks. Per block it first writes a table, one row per tap and one column per
 position: which pixel of flat X the tap reads, and with which weight. Then every channel is read through that table,
-from X as it lies or, where each pixel is read often, from a copy with the channels side by side (:func:`lay_rows`).
+from X as it lies or, where each pixel is read often, from a copy with its :func:`channels_last`, side by side.
 They state in loops what :mod:`.coordinates`, :mod:`.taps` and :mod:`.sums` state on arrays; the order of every
 operation on a coordinate is the same, and no flag here lets the compiler change it.
-
-This is one module because Numba's cache on disk notices changes only in the file that a kernel lies in.
 """
 
 from __future__ import annotations
@@ -14,14 +12,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import njit, types
-from numba.core import cgutils as untyped_cgutils
-from numba.extending import intrinsic, overload, register_jitable
+from numba.extending import overload, register_jitable
 
 from ..spec import CUBIC_A
-
-cgutils: Any = untyped_cgutils
+from .compilation import kernel
+from .vectors import NARROW, WIDE, add_up
 
 ZEROS, BORDER, REFLECTION = range(3)
 
@@ -35,22 +31,10 @@ BLOCK_POSITIONS = 1024
 BLOCK_TAPS = 1 << 14
 #: Rows are this much longer than a power of two, so that they do not all compete for the same lines of the cache.
 ROW_PADDING = 16
-#: Channels that lie side by side in a row of X laid out by :func:`lay_rows`: a CPU's vector, or a line of its cache.
-NARROW, WIDE = 4, 16
 #: Positions whose rows' sums are gathered before they are written out.
 TILE = 64
-#: So many positions ahead the rows are called into the cache: up to twice as fast on random grids.
-AHEAD = 8
 #: Pixels that one call lays out in rows.
 PART = 1 << 14
-
-
-def _jit(function: Any) -> Any:
-    """Compile at the first call, and keep it on disk: beside this file, or in the user's cache if that is read-only."""
-    try:
-        return njit(nogil=True, cache=True, error_model="numpy")(function)
-    except RuntimeError:  # no folder to write to at all
-        return njit(nogil=True, error_model="numpy")(function)
 
 
 @register_jitable
@@ -59,11 +43,11 @@ def _clip(x: Any, low: Any, high: Any) -> Any:
 
 
 @register_jitable
-def _denormalize(g: Any, length: int, align_corners: bool) -> Any:
-    one, half = type(g)(1), type(g)(0.5)
+def _unnormalize(g: Any, length: int, align_corners: bool) -> Any:
+    kind = type(g)
     if align_corners:
-        return (g + one) * half * type(g)(length - 1)
-    return ((g + one) * type(g)(length) - one) * half
+        return (g + kind(1)) * (kind(length - 1) * kind(0.5))
+    return (g + kind(1)) * (kind(length) * kind(0.5)) - kind(0.5)
 
 
 @register_jitable
@@ -80,12 +64,12 @@ def _reflect(x: Any, length: int, align_corners: bool) -> Any:
 
 
 @register_jitable
-def _settle(g: Any, x: Any, length: int, padding: int, align_corners: bool, pads_index: bool) -> Any:
+def _pad_coordinate(g: Any, x: Any, length: int, padding: int, align_corners: bool, pads_index: bool) -> Any:
     """The coordinate made finite and, where padding acts on coordinates, moved inside."""
     kind = type(x)
     last = kind(length - 1)
     if np.isnan(g):
-        x = _denormalize(kind(-1), length, align_corners)
+        x = _unnormalize(kind(-1), length, align_corners)
     elif np.isinf(g):
         x = g  # infinity times a span of 0 is no coordinate
     if padding == REFLECTION:
@@ -109,7 +93,7 @@ def _far(d: Any) -> Any:
     return ((d - kind(5)) * d + kind(8)) * d * a - kind(4) * a
 
 
-@_jit
+@kernel
 def _axis_taps(
     g: Any, length: int, padding: int, align_corners: bool, x: Any, index: Any, weight: Any, taps: int
 ) -> None:
@@ -124,12 +108,12 @@ def _axis_taps(
     low, high = kind(-first), kind(length - 1 - (taps - 1 + first))
     wild = 0
     for p in range(positions):
-        x[p] = _denormalize(g[p], length, align_corners)
+        x[p] = _unnormalize(g[p], length, align_corners)
         wild |= not (x[p] >= low and x[p] <= high)
     if wild:
         for p in range(positions):
             if not (x[p] >= low and x[p] <= high):
-                x[p] = _settle(g[p], x[p], length, padding, align_corners, cubic)
+                x[p] = _pad_coordinate(g[p], x[p], length, padding, align_corners, cubic)
     if taps == 1:
         for p in range(positions):
             x[p] = np.rint(x[p])  # half to even
@@ -187,7 +171,7 @@ def _split(grid: Any, g: Any) -> None:
                 g[axis, p] = grid[p, axis]
 
 
-@_jit
+@kernel
 def _table(
     grid: Any, lengths: Any, padding: int, align_corners: bool, taps: int,
     g: Any, x: Any, along: Any, along_weight: Any, index: Any, weight: Any,
@@ -226,7 +210,7 @@ def _table(
     return now
 
 
-@_jit
+@kernel
 def nearest(
     X: Any, grid: Any, Y: Any, batch: int, start: int, lengths: Any, padding: int, align_corners: bool, taps: int
 ) -> None:
@@ -255,14 +239,14 @@ def nearest(
                 out[p] = image[i] if i < OUTSIDE_BIT else zero
 
 
-@_jit
+@kernel
 def weighted(
     X: Any, grid: Any, Y: Any, batch: int, start: int, lengths: Any, padding: int, align_corners: bool,
     taps: int, rows_of_X: Any, channel: int,
 ) -> None:  # fmt: skip
     """As :func:`nearest`, for 2 (linear) or 4 (cubic) taps an axis, with weights of the type of ``rows_of_X``.
 
-    ``rows_of_X`` (K, S + 1, W) holds X[batch] from ``channel`` on as :func:`lay_rows` lays it out, or is of K = 0.
+    ``rows_of_X`` (K, S + 1, W) holds X[batch] from ``channel`` on as :func:`channels_last` lays it out, or is of K = 0.
     """
     positions = len(grid)
     rows = taps ** len(lengths)
@@ -359,8 +343,8 @@ def _four(
     )
 
 
-@_jit
-def lay_rows(X: Any, batch: int, channel: int, start: int, rows: Any) -> None:
+@kernel
+def channels_last(X: Any, batch: int, channel: int, start: int, rows: Any) -> None:
     """Write PART pixels of X[batch] from ``start``, and W channels from ``channel`` on, into ``rows`` (S + 1, W).
 
     The last row, beyond X's last pixel, is the pixel outside, 0. What is beyond X's last channel repeats it.
@@ -407,68 +391,7 @@ def _sum_rows_for(X: Any, index: Any, weight: Any, tile: Any, Y: Any, start: int
     return sum_rows
 
 
-def _sum_of(width: int) -> Any:
-    """What adds up the taps of position p, rows of ``width`` channels, into column q of ``tile`` (width, ≥ q).
-
-    Written in the compiler's own language, because it does not find these vectors in loops over channels: 3 to 8 times
-    as fast. Every index is a row of X: OUTSIDE becomes the last.
-    """
-
-    @intrinsic
-    def add_up(context: Any, X: Any, index: Any, weight: Any, p: Any, tile: Any, q: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            arrays: list[Any] = [
-                context.make_array(kind)(context, builder, value) if isinstance(kind, types.Array) else None
-                for kind, value in zip(signature.args, arguments, strict=True)
-            ]
-            x, at, by, _, to, _ = arrays
-            _, _, _, p, _, q = arguments
-            real, word = x.data.type.pointee, ir.IntType(64)
-            vector = ir.VectorType(real, width)
-            columns = cgutils.unpack_tuple(builder, at.shape)[1]
-            taps = cgutils.unpack_tuple(builder, at.shape)[0]
-            rows = cgutils.unpack_tuple(builder, x.shape)[0]
-            outside = builder.sub(rows, word(1))
-            total = cgutils.alloca_once_value(builder, ir.Constant(vector, [0.0] * width))
-            flag, byte = ir.IntType(32), ir.IntType(8).as_pointer()
-            prefetch = cgutils.get_or_insert_function(
-                builder.module,
-                ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag]),
-                "llvm.prefetch.p0",
-            )
-
-            def row_of(entry: Any) -> Any:
-                i = builder.zext(builder.load(builder.gep(at.data, [entry])), word)
-                i = builder.select(builder.icmp_unsigned("<", i, outside), i, outside)
-                return builder.gep(x.data, [builder.mul(i, word(width))])
-
-            with cgutils.for_range(builder, builder.lshr(taps, word(1))) as loop:
-                for tap in range(2):
-                    row = builder.add(builder.shl(loop.index, word(1)), word(tap))
-                    entry = builder.add(builder.mul(row, columns), p)
-                    if tap == 0 or width == WIDE:  # else both taps tend to lie in one line of the cache
-                        soon = builder.bitcast(row_of(builder.add(entry, word(AHEAD))), byte)
-                        builder.call(prefetch, [soon, flag(0), flag(3), flag(1)])  # for reading, into every cache, data
-                    values = builder.load(builder.bitcast(row_of(entry), vector.as_pointer()))
-                    values.align = signature.args[0].dtype.bitwidth // 8
-                    one = builder.load(builder.gep(by.data, [entry]))
-                    many = builder.insert_element(ir.Constant(vector, ir.Undefined), one, flag(0))
-                    many = builder.shuffle_vector(many, many, ir.Constant(ir.VectorType(flag, width), [0] * width))
-                    product = builder.fmul(values, many, ("contract",))
-                    builder.store(builder.fadd(builder.load(total), product, ("contract",)), total)
-            sums = builder.load(total)
-            stride = cgutils.unpack_tuple(builder, to.shape)[1]
-            for c in range(width):
-                place = builder.add(builder.mul(word(c), stride), q)
-                builder.store(builder.extract_element(sums, ir.IntType(32)(c)), builder.gep(to.data, [place]))
-            return context.get_dummy_value()
-
-        return types.void(X, index, weight, p, tile, q), generate
-
-    return add_up
-
-
-_sum_narrow, _sum_wide = _sum_of(NARROW), _sum_of(WIDE)
+_sum_narrow, _sum_wide = add_up(NARROW), add_up(WIDE)
 
 
 # What depends on the types of X and Y, given a pixel of X and a 0 of the weights' type, ``real``, and of Y's, ``out``.

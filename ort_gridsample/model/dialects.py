@@ -5,8 +5,9 @@ One table. Reading a node and writing one are the same rows, read from left to r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 import onnx
@@ -15,9 +16,22 @@ from onnx import helper
 from .. import checks, spec
 from ..core.arrays import Array
 from ..errors import GridSampleError
-from .graphs import domain_of
+from .graphs import domain_of, function_key
 
 Plain = str | int
+
+
+@dataclass(frozen=True)
+class PassedOn:
+    """The value of an attribute that a function passes on to a node: its own attribute of this ``name``."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"@{self.name}"
+
+
+Said = Plain | PassedOn
 #: The value of a node's input by its position, where it is constant.
 ConstantInput = Callable[[int], "Array | None"]
 
@@ -34,7 +48,7 @@ class Spelling:
     """
 
     name: str
-    values: Mapping[Plain, Plain]
+    values: Mapping[Plain, Plain] = field(hash=False)
     default: Plain | None = None
     position: int | None = None
 
@@ -62,13 +76,13 @@ class Dialect:
     operator: str
     op_type: str
     domains: tuple[str, ...]
-    attributes: Mapping[str, Spelling]
-    marks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    attributes: Mapping[str, Spelling] = field(hash=False)
+    marks: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
     ignored: tuple[str, ...] = ()
     axes: tuple[int, ...] | None = None
     version: int = 1
     written_domain: str = ""
-    input_attributes: Mapping[str, str] = field(default_factory=dict)
+    input_attributes: Mapping[str, str] = field(default_factory=dict, hash=False)
     reads_only: bool = False
 
     @property
@@ -83,8 +97,8 @@ class Dialect:
         said = {a.name: a.s.decode(errors="replace") for a in node.attribute if a.name in self.marks}
         return all(said.get(name) in allowed for name, allowed in self.marks.items())
 
-    def read(self, where: str, node: onnx.NodeProto, constant: ConstantInput, note: str = "") -> dict[str, Plain]:
-        """The operator's attributes of ``node``; what a function passes on is ``@name``.
+    def read(self, where: str, node: onnx.NodeProto, constant: ConstantInput, note: str = "") -> dict[str, Said]:
+        """The operator's attributes of ``node``.
 
         Raises:
             GridSampleError: an attribute is unknown, missing, not constant or not one of its values.
@@ -105,13 +119,13 @@ class Dialect:
         return written + [helper.make_attribute(name, allowed[0]) for name, allowed in self.marks.items()]
 
 
-def _read(where: str, node: onnx.NodeProto, spelling: Spelling, constant: ConstantInput, note: str) -> Plain:
+def _read(where: str, node: onnx.NodeProto, spelling: Spelling, constant: ConstantInput, note: str) -> Said:
     back = {written: plain for plain, written in spelling.values.items()}
     found: object = None
     for attribute in node.attribute:
         if attribute.name == spelling.name:
             if attribute.ref_attr_name:
-                return f"@{attribute.ref_attr_name}"
+                return PassedOn(attribute.ref_attr_name)
             found = helper.get_attribute_value(attribute)
             found = found.decode(errors="replace") if isinstance(found, bytes) else found
     at = spelling.position
@@ -229,7 +243,8 @@ _DIALECTS: list[Dialect] = [
 
 
 #: The domain of this package's own ops, and its version.
-DOMAIN, VERSION = "ort_gridsample", 1
+DOMAIN: Final = "ort_gridsample"
+VERSION = 1
 
 #: This package's own nodes: the operators' newest attributes, and two that say nothing about what is computed.
 OURS = {
@@ -240,8 +255,18 @@ OURS = {
 }
 
 
-def dialect_of(node: onnx.NodeProto, opsets: Mapping[str, int]) -> Dialect | None:
-    """The dialect that ``node`` is written in; None where it is none of the operators in any."""
+def dialect_of(
+    node: onnx.NodeProto, opsets: Mapping[str, int], functions: Collection[tuple[str, str, str]] = ()
+) -> Dialect | None:
+    """The dialect that ``node`` is written in; None where it is none of the operators in any.
+
+    Args:
+        node: the node.
+        opsets: the versions of the domains that it is written in.
+        functions: the keys (:func:`function_key`) of its model's functions: a call of one is nothing else.
+    """
+    if function_key(node) in functions:
+        return None
     if node.op_type in spec.OPERATORS:
         domain = domain_of(node.domain)
         if domain == "":

@@ -6,12 +6,10 @@ import filecmp
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import wraps
 from os import PathLike
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
 
 import onnx
 from google.protobuf.message import DecodeError, EncodeError
@@ -19,14 +17,12 @@ from google.protobuf.message import DecodeError, EncodeError
 from ..errors import GridSampleError
 from .graphs import scopes
 
-Model = onnx.ModelProto | str | PathLike[str]
-M = TypeVar("M", bound=Model)
-P = ParamSpec("P")
-T = TypeVar("T")
+#: A model in memory, serialized, or at a path.
+Model = onnx.ModelProto | bytes | str | PathLike[str]
 
 
-def read_model(model: onnx.ModelProto | str | PathLike[str], *, external_data: bool = False) -> onnx.ModelProto:
-    """``model`` itself, or the model at that path, with or without its external data.
+def read_model(model: Model, *, external_data: bool = False) -> onnx.ModelProto:
+    """``model`` itself, or what these bytes or that path hold, of a path with or without its external data.
 
     Raises:
         GridSampleError: the file is not an ONNX model, or its external data lies outside its folder.
@@ -34,43 +30,44 @@ def read_model(model: onnx.ModelProto | str | PathLike[str], *, external_data: b
     """
     if isinstance(model, onnx.ModelProto):
         return model
+    if isinstance(model, bytes):
+        return _parsed(model, "model", "the model")
     if not isinstance(model, (str, PathLike)):
-        raise GridSampleError("model", "model", f"of type {type(model).__name__}", "a ModelProto or a path")
-    path = os.fspath(model)
-    try:
-        with open(path, "rb") as file:
-            proto = onnx.ModelProto.FromString(file.read())
-    except DecodeError as error:
-        raise GridSampleError(path, "the file", f"not readable as protobuf ({error})", "an ONNX model") from None
-    if not proto.HasField("graph"):
-        raise GridSampleError(path, "the file", "without a graph", "an ONNX model")
+        raise GridSampleError("model", "model", f"of type {type(model).__name__}", "a ModelProto, bytes or a path")
+    proto = _parsed(Path(model).read_bytes(), os.fspath(model), "the file")
     if external_data:
-        onnx.load_external_data_for_model(proto, follow_links(proto, path))
+        onnx.load_external_data_for_model(proto, follow_links(proto, model))
     return proto
 
 
-def sound(function: Callable[Concatenate[M, P], T]) -> Callable[Concatenate[M, P], T]:
-    """Let ``function`` of a model say so where it fails because the model is not valid.
+def _parsed(data: bytes, where: str, argument: str) -> onnx.ModelProto:
+    try:
+        proto = onnx.ModelProto.FromString(data)
+    except DecodeError as error:
+        raise GridSampleError(where, argument, f"not readable as protobuf ({error})", "an ONNX model") from None
+    if not proto.HasField("graph"):
+        raise GridSampleError(where, argument, "without a graph", "an ONNX model")
+    return proto
+
+
+@contextmanager
+def explaining_invalid(model: onnx.ModelProto) -> Iterator[None]:
+    """Let what fails inside say so where that is because ``model`` is not valid.
 
     Nothing is checked before: most damage does not concern the nodes that this package looks at.
     """
-
-    @wraps(function)
-    def checked(model: M, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return function(model, *args, **kwargs)
-        except (GridSampleError, OSError, MemoryError):
+    try:
+        yield
+    except (GridSampleError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        fault = _fault(model, error)
+        if fault is None:
             raise
-        except Exception as error:
-            fault = _fault(model, error)
-            if fault is None:
-                raise
-            raise GridSampleError("model", "the model", f"not valid ({fault})", "an ONNX model") from error
-
-    return checked
+        raise GridSampleError("model", "the model", f"not valid ({fault})", "an ONNX model") from error
 
 
-def _fault(model: Model, error: Exception) -> str | None:
+def _fault(model: onnx.ModelProto, error: Exception) -> str | None:
     """What is wrong with ``model``, if that may be why it met ``error``."""
     if isinstance(error, (UnicodeDecodeError, RecursionError, DecodeError, EncodeError)):
         return str(error)

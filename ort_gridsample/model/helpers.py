@@ -1,4 +1,4 @@
-"""The nodes that stand around a node of this package: how they are named, and finding them again.
+"""The nodes that stand around a node of this package: how they are named and marked, and finding them again.
 
 A Python-defined op takes no float16 or bfloat16, may not raise, and has no type that is known inside a function: Casts,
 a guard and a CastLike make up for that.
@@ -13,21 +13,29 @@ import onnx
 from .dialects import DOMAIN
 from .graphs import Scope
 
-_CAST = "ort_gridsample casts for "
-
-
-#: What the name of every guard begins with.
-_GUARD = "ort_gridsample rejected the input of "
+#: The key in a helper node's ``metadata_props``; its value is the node that it helps.
+_HELPS = "ort_gridsample.helps"
 
 
 def guard_name(where: str) -> str:
     """The name of the guard node behind the node ``where``: the first thing that ONNX Runtime's error text says."""
-    return f"{_GUARD}{where} (ort_gridsample.InferenceSession says why)"
+    return f"ort_gridsample rejected the input of {where} (ort_gridsample.InferenceSession says why)"
 
 
 def cast_name(where: str) -> str:
     """The name of a Cast or CastLike around the node ``where``."""
-    return _CAST + where
+    return f"ort_gridsample casts for {where}"
+
+
+def mark(node: onnx.NodeProto, where: str) -> onnx.NodeProto:
+    """``node``, known from now on as a helper of the node ``where``."""
+    node.metadata_props.add(key=_HELPS, value=where)
+    return node
+
+
+def is_helper(node: onnx.NodeProto) -> bool:
+    """Whether a patch put ``node`` around another."""
+    return any(entry.key == _HELPS for entry in node.metadata_props)
 
 
 class Helpers:
@@ -38,7 +46,7 @@ class Helpers:
         self._makers: dict[str, int] = {}
         self._readers: dict[str, list[int]] = {}
         for index, node in enumerate(self._nodes):
-            if node.name.startswith((_CAST, _GUARD)):
+            if is_helper(node):
                 self._makers.update(dict.fromkeys(node.output, index))
                 for name in dict.fromkeys(node.input):
                     self._readers.setdefault(name, []).append(index)

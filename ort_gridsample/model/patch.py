@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from os import PathLike
 from typing import Literal
 
 import onnx
@@ -12,11 +11,13 @@ from onnx import helper, inliner, version_converter
 from .. import checks
 from ..errors import GridSampleError
 from . import dialects
+from .asking import Native
 from .dialects import DOMAIN
-from .files import read_model, sound
+from .files import explaining_invalid
 from .graphs import Names, Scope, domain_of, function_key, scopes
 from .inference import Inference
-from .records import NodeRecord, find
+from .matches import Match, find
+from .records import NodeRecord
 from .targets import FUNCTIONS_DOMAIN, Replacement, Target
 from .targets.python_op import PythonOp
 from .targets.spelled import Spelled
@@ -24,79 +25,50 @@ from .targets.spelled import Spelled
 Selection = Literal["all", "unsupported"] | Callable[[NodeRecord], bool]
 
 
-def patch_model(
-    model: onnx.ModelProto | str | PathLike[str],
-    *,
-    nodes: Selection = "all",
-    target: str = DOMAIN,
-    functions: bool = False,
-) -> onnx.ModelProto:
-    """A copy of ``model`` in which GridSample and AffineGrid nodes, in whatever dialect, are what ``target`` says.
-
-    Names of inputs, outputs, initializers and nodes, value_info, metadata and doc strings stay as they are; patching a
-    patched model changes nothing.
-
-    Args:
-        model: a ModelProto, which is not changed, or a path; the external data of a path is loaded.
-        nodes: ``"all"``; ``"unsupported"``, those that the installed onnxruntime does not run by itself (or that
-            cannot be known before it runs); or a function from a :class:`NodeRecord` to a bool.
-        target:
-            ``"ort_gridsample"``: this package's ops. The result runs on any ``onnxruntime.InferenceSession`` whose
-            options went through :func:`ort_gridsample.register`. float16 and bfloat16 tensors go through Casts to
-            float32 and back, as no Python-defined op can take them.
-            ``"ai.onnx"``: the standard operators, the model's opset raised where it has none yet.
-            ``"primitives"``: basic standard operators only; runs anywhere, without this package.
-            ``"com.microsoft"``, ``"mmcv"``, ``"mmdeploy"``, ``"GridSampler"``, ``"GridSample3D"``, or the name of a
-            dialect that was added: that dialect. Nodes that it has no spelling for stay as they are.
-        functions: with ``"primitives"``, whether nodes that are lowered alike share a model-local function.
-
-    Raises:
-        GridSampleError: a node concerned is not what its opset or dialect allows, the target cannot say it, the
-            file is not an ONNX model, or its external data lies outside its folder.
-        OSError: the file cannot be read.
-    """
-    if isinstance(model, onnx.ModelProto):
-        copy = onnx.ModelProto()
-        copy.CopyFrom(model)
-    else:
-        copy = read_model(model, external_data=True)
-    patch_in_place(copy, nodes, target, functions)
-    return copy
-
-
 def targets() -> list[str]:
-    """The names that :func:`patch_model` takes as ``target``."""
+    """The names that :func:`ort_gridsample.patch_model` takes as ``target``."""
     spelled = dict.fromkeys(dialect.name for dialect in reversed(dialects.dialects()) if not dialect.reads_only)
     return [DOMAIN, "ai.onnx", "primitives", *spelled]
 
 
-@sound
 def patch_in_place(
-    model: onnx.ModelProto, nodes: Selection = "all", target: str = DOMAIN, functions: bool = False
+    model: onnx.ModelProto,
+    nodes: Selection = "all",
+    target: str = DOMAIN,
+    functions: bool = False,
+    native: Native | None = None,
 ) -> list[NodeRecord]:
-    """Do as :func:`patch_model` to ``model`` itself, and return the records of the nodes that it replaced."""
+    """Do as :func:`ort_gridsample.patch_model` to ``model`` itself, and return the records of what it replaced.
+
+    ``native`` is asked whether onnxruntime runs a node where ``nodes`` depend on it.
+    """
     if target not in targets():
         raise GridSampleError("patch_model", "target", repr(target), checks.listed(targets()))
     if not callable(nodes) and nodes not in ("all", "unsupported"):
         raise GridSampleError("patch_model", "nodes", repr(nodes), "'all', 'unsupported' or a function of a NodeRecord")
-    to = _target(target, functions)
+    with explaining_invalid(model):
+        return _patch(model, nodes, _target(target, functions), None if nodes == "all" else native)
+
+
+def _patch(model: onnx.ModelProto, nodes: Selection, to: Target, native: Native | None) -> list[NodeRecord]:
     while True:
         found = scopes(model)
-        selected = [r for r in find(found, Inference(model, found)) if to.takes(r) and _is_selected(r, nodes)]
-        for record in selected:
-            if record.error is not None:
-                raise record.error
-        if not (_inline_torn(model, selected, to) or _raise_opset(model, selected, to)):
+        matches = find(model, found, Inference(model, found), native)
+        selected = [match for match in matches if to.takes(match) and _is_selected(match.record, nodes)]
+        for match in selected:
+            if match.record.error is not None:
+                raise match.record.error
+        if not (_inline(model, selected, to) or _raise_opset(model, selected, to)):
             break
     if selected:
         names, by_scope = Names(model), _by_scope(selected)
-        replacements = {id(record): to.replace(record, names) for record in selected}
+        replacements = {id(match): to.replace(match, names) for match in selected}
         for scope in reversed(found):  # inner graphs first: a list of nodes that was rewritten holds copies
             if id(scope) in by_scope:
                 _rewrite(scope, by_scope[id(scope)], replacements)
         _add_functions(model, replacements.values())
-        _import_what_is_used(model, {record.domain for record in selected})
-    return selected
+        _import_what_is_used(model, {match.record.domain for match in selected})
+    return [match.record for match in selected]
 
 
 def _target(name: str, functions: bool) -> Target:
@@ -126,33 +98,38 @@ def _is_selected(record: NodeRecord, nodes: Selection) -> bool:
     return nodes == "all" or not record.native
 
 
-def _by_scope(records: Sequence[NodeRecord]) -> dict[int, list[NodeRecord]]:
-    grouped: dict[int, list[NodeRecord]] = {}
-    for record in records:
-        grouped.setdefault(id(record.scope), []).append(record)
+def _by_scope(matches: Sequence[Match]) -> dict[int, list[Match]]:
+    grouped: dict[int, list[Match]] = {}
+    for match in matches:
+        grouped.setdefault(id(match.scope), []).append(match)
     return grouped
 
 
-def _inline_torn(model: onnx.ModelProto, selected: Sequence[NodeRecord], to: Target) -> bool:
+def _inline(model: onnx.ModelProto, selected: Sequence[Match], to: Target) -> bool:
     """Inline the functions of which one body cannot serve all calls; whether there was one."""
-    torn = {function_key(r.scope.function)[:2] for r in selected if r.scope.function is not None and to.is_torn(r)}
-    if torn:
-        model.CopyFrom(inliner.inline_selected_functions(model, sorted(torn)))
-    return bool(torn)
+    functions = {
+        function_key(match.scope.function)[:2]
+        for match in selected
+        if match.scope.function is not None and to.needs_inlining(match)
+    }
+    if functions:
+        model.CopyFrom(inliner.inline_selected_functions(model, sorted(functions)))
+    return bool(functions)
 
 
-def _raise_opset(model: onnx.ModelProto, selected: Sequence[NodeRecord], to: Target) -> bool:
+def _raise_opset(model: onnx.ModelProto, selected: Sequence[Match], to: Target) -> bool:
     """Raise the model's opset where the replacements need it; whether that was so."""
-    old = [(r, to.least_opset(r)) for r in selected if r.scope.opsets.get("", 0) < to.least_opset(r)]
+    old = [(m, to.least_opset(m)) for m in selected if m.scope.opsets.get("", 0) < to.least_opset(m)]
     if not old:
         return False
-    record, least = max(old, key=lambda pair: pair[1])
-    expected = f"at least {least}"
-    if any(r.scope.function is not None for r, _ in old):
-        raise GridSampleError(record.where, "its function's opset", str(record.scope.opsets.get("", 0)), expected)
-    for r in selected:
-        if not r.domain and r.dialect.name != "ai.onnx":  # the converter takes every node of ONNX's domain for ONNX's
-            r.node.domain = r.dialect.domain
+    match, least = max(old, key=lambda pair: pair[1])
+    here, expected = match.record.where, f"at least {least}"
+    if any(m.scope.function is not None for m, _ in old):
+        raise GridSampleError(here, "its function's opset", str(match.scope.opsets.get("", 0)), expected)
+    for m in selected:
+        # The converter takes every node of ONNX's domain for ONNX's.
+        if not m.record.domain and m.record.dialect.name != "ai.onnx":
+            m.node.domain = m.record.dialect.domain
     _import_what_is_used(model, set())
     before = {domain_of(entry.domain): entry.version for entry in model.opset_import}.get("", 0)
     try:
@@ -160,15 +137,15 @@ def _raise_opset(model: onnx.ModelProto, selected: Sequence[NodeRecord], to: Tar
     except Exception as error:
         why = " ".join(str(error).split())
         raise GridSampleError(
-            record.where, "opset", str(before), f"{expected}, and onnx's version converter says: {why}"
+            here, "opset", str(before), f"{expected}, and onnx's version converter says: {why}"
         ) from None
     return True
 
 
-def _rewrite(scope: Scope, records: Sequence[NodeRecord], replacements: dict[int, Replacement]) -> None:
-    """Put the replacements where the nodes of ``records`` and their helpers are."""
-    replaced = {record.index: replacements[id(record)] for record in records}
-    dropped = {index for record in records for index in record.helpers}
+def _rewrite(scope: Scope, matches: Sequence[Match], replacements: dict[int, Replacement]) -> None:
+    """Put the replacements where the nodes of ``matches`` and their helpers are."""
+    replaced = {match.index: replacements[id(match)] for match in matches}
+    dropped = {index for match in matches for index in match.helpers}
     nodes = onnx.GraphProto()  # copies, as the list that holds the originals is emptied
     for index, node in enumerate(scope):
         if index in replaced:

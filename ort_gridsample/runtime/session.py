@@ -20,8 +20,9 @@ from ..core.choice import core
 from ..errors import GridSampleError
 from ..model.dialects import DOMAIN, VERSION
 from ..model.files import follow_links, read_model
+from ..model.matches import records_of
 from ..model.patch import bind_threads, patch_in_place
-from ..model.records import NodeRecord, records_of
+from ..model.records import NodeRecord
 from .python_ops import exits, failures, interrupts
 from .python_ops.ops import library_path
 

@@ -1,14 +1,14 @@
-"""Regenerate the exported models beside this file: `python tests/exported/export.py [NAME ...]`.
+"""Regenerate the exported models beside this file: `python tests/exported/export.py [--into FOLDER] [NAME ...]`.
 
-Needs torch==2.13.0, kornia==0.9.0, transformers==5.23.0, scipy==1.17.1, onnx==1.23.2 and onnxscript==0.7.2;
-nothing is downloaded. Every model is a published architecture at toy size with seeded random weights. For each
-case this writes NAME.onnx and NAME.npz, the latter with inputs (`in.*`) and PyTorch's own outputs (`out.*`).
+Needs onnx and what requirements.txt names; nothing is downloaded. Every model is a published architecture at toy size
+with seeded random weights. For each case this writes NAME.onnx and NAME.npz, the latter with inputs (`in.*`) and
+PyTorch's own outputs (`out.*`).
 """
 
 from __future__ import annotations
 
+import argparse
 import io
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -692,7 +692,8 @@ def anonymous(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def export(name: str) -> None:
+def export(name: str, folder: Path) -> None:
+    """Write the model of that name, its inputs and its outputs into ``folder``."""
     torch.manual_seed(0)
     this = CASES[name]
     built = this.build()
@@ -720,16 +721,22 @@ def export(name: str) -> None:
     model = onnx.load_from_string(buffer.getvalue())
     model = anonymous(onnxscript.optimizer.optimize(model) if this.fold else model)
     onnx.checker.check_model(model, full_check=True)
-    onnx.save(model, HERE / f"{name}.onnx")
+    onnx.save(model, folder / f"{name}.onnx")
     inputs = built.other or built.inputs
     with torch.no_grad():
         answer = built.module(*inputs.values())
     answers = (answer,) if isinstance(answer, Tensor) else answer
     arrays = {f"in.{key}": value.numpy() for key, value in inputs.items()}
     arrays |= {f"out.{key}": value.numpy() for key, value in zip(built.outputs, answers, strict=True)}
-    np.savez_compressed(HERE / f"{name}.npz", **arrays)
+    np.savez_compressed(folder / f"{name}.npz", **arrays)
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or CASES:
-        export(name)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(CASES)}")
+    parser.add_argument("--into", type=Path, default=HERE, metavar="FOLDER", help="(default: beside this file)")
+    arguments = parser.parse_args()
+    if unknown := [name for name in arguments.names if name not in CASES]:
+        parser.error(f"no such model: {', '.join(unknown)}")
+    for name in arguments.names or CASES:
+        export(name, arguments.into)

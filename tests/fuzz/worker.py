@@ -24,9 +24,8 @@ PATIENCE = 120.0
 #: Memory that a worker may address: what a case claims beyond it is refused; what it claims below takes its time.
 ADDRESS_SPACE = 5 << 29
 
-#: Let a core raise where it would read outside X.
-CHECKED = {"ORT_GRIDSAMPLE_CHECK_BOUNDS": "1"}
-#: And kernels, each compiled anew for that; Numba does not tell them from others in its cache.
+#: Let kernels raise where they would read outside X, each compiled anew for that; Numba does not tell them from others
+#: in its cache.
 CHECKED_KERNELS = {
     "NUMBA_BOUNDSCHECK": "1",
     "NUMBA_CACHE_DIR": str(Path(tempfile.gettempdir()) / f"ort_gridsample_checked_{getpass.getuser()}"),
@@ -39,7 +38,7 @@ class Worker:
     """Runs cases in a process of its own, and starts another where a case ended it."""
 
     def __init__(self, core: str | None = None, check_kernels: bool = True) -> None:
-        self._environment = {**os.environ, **CHECKED, **(CHECKED_KERNELS if check_kernels else {})}
+        self._environment = {**os.environ, **(CHECKED_KERNELS if check_kernels else {})}
         if core:
             self._environment["ORT_GRIDSAMPLE_CORE"] = core
         self._process: subprocess.Popen[str] | None = None
@@ -85,6 +84,9 @@ def main() -> None:
     """Read cases, write outcomes."""
     import resource
 
+    from ort_gridsample.core import numpy_core
+
+    numpy_core.OUTSIDE = "raise"  # where it would read outside X
     faulthandler.enable()
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
     answers, sys.stdout = sys.stdout, sys.stderr

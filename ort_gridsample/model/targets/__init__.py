@@ -14,6 +14,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ..graphs import Names
+from ..matches import Match
 from ..records import NodeRecord
 
 #: The domain of the functions that lowered nodes share.
@@ -38,23 +39,23 @@ class Replacement:
 class Target(Protocol):
     """One kind of thing to turn nodes into."""
 
-    def takes(self, record: NodeRecord) -> bool:
+    def takes(self, match: Match) -> bool:
         """Whether the target has something else for a node than what it is."""
 
-    def is_torn(self, record: NodeRecord) -> bool:
+    def needs_inlining(self, match: Match) -> bool:
         """Whether one body of the node's function cannot serve all its calls."""
 
-    def least_opset(self, record: NodeRecord) -> int:
+    def least_opset(self, match: Match) -> int:
         """The oldest opset of the ONNX domain in which the replacement can be written."""
 
-    def replace(self, record: NodeRecord, names: Names) -> Replacement:
+    def replace(self, match: Match, names: Names) -> Replacement:
         """What stands in the node's place."""
 
 
-def renamed(record: NodeRecord, op_type: str, domain: str) -> onnx.NodeProto:
-    """What the node of ``record`` has besides inputs, outputs and attributes, on a node of another operator."""
+def renamed(original: onnx.NodeProto, op_type: str, domain: str) -> onnx.NodeProto:
+    """What the node ``original`` has besides inputs, outputs and attributes, on a node of another operator."""
     node = onnx.NodeProto()
-    node.CopyFrom(record.node)
+    node.CopyFrom(original)
     for field in ("input", "output", "attribute", "domain"):
         node.ClearField(field)
     node.op_type = op_type

@@ -10,7 +10,7 @@ from onnx import helper
 from ...core.arrays import Array
 from ...errors import GridSampleError
 from ..graphs import Names
-from ..records import NodeRecord
+from ..matches import Match
 from . import FUNCTIONS_DOMAIN, Replacement, primitives
 
 
@@ -26,40 +26,38 @@ class Primitives:
         self._shared: dict[bytes, onnx.FunctionProto] = {}
         self._grids: dict[tuple[int, str], Array] = {}  # of AffineGrids that came out constant
 
-    def takes(self, record: NodeRecord) -> bool:
+    def takes(self, match: Match) -> bool:
         return True
 
-    def is_torn(self, record: NodeRecord) -> bool:
+    def needs_inlining(self, match: Match) -> bool:
         """What is lowered depends on types, ranks and attributes: they must be the same in all calls."""
-        return (
-            any(len(types) > 1 for types in record.types.values())
-            or any(len(ranks) > 1 for ranks in record.ranks.values())
-            or any(isinstance(value, str) and value.startswith("@") for value in record.attributes.values())
-        )
+        record = match.record
+        return record.passes_on or any(len(found) > 1 for found in (*record.types.values(), *record.ranks.values()))
 
-    def least_opset(self, record: NodeRecord) -> int:
+    def least_opset(self, match: Match) -> int:
         return primitives.FIRST_OPSET
 
-    def replace(self, record: NodeRecord, names: Names) -> Replacement:
+    def replace(self, match: Match, names: Names) -> Replacement:
+        record = match.record
         if not self._functions:
-            prefix = record.node.name or record.output
+            prefix = match.node.name or record.output
             while True:
-                nodes = self._lower(record, prefix, record.output)
+                nodes = self._lower(match, prefix, record.output)
                 made = {name for node in nodes for name in node.output} - {record.output}
                 if names.take_all(made):
                     break
                 prefix += "_"
             if len(nodes) == 1 and nodes[0].op_type == "Constant":
-                self._grids[id(record.scope), record.output] = onnx.numpy_helper.to_array(nodes[0].attribute[0].t)
+                self._grids[id(match.scope), record.output] = onnx.numpy_helper.to_array(nodes[0].attribute[0].t)
             return Replacement(nodes)
-        nodes = self._lower(record, record.operator, "output")
+        nodes = self._lower(match, record.operator, "output")
         inputs = dict.fromkeys(value for value in record.values.values() if value)
         read = {name for node in nodes for name in node.input}
         arguments = [name for name in inputs if name in read]
         renamed = {name: f"input{i}" for i, name in enumerate(arguments)}
         for node in nodes:
             node.input[:] = [renamed.get(name, name) for name in node.input]
-        opset = record.scope.opsets[""]
+        opset = match.scope.opsets[""]
         body = primitives.as_function(
             nodes, list(renamed.values()), "output", domain=FUNCTIONS_DOMAIN, name="", opset=opset
         )
@@ -67,13 +65,14 @@ class Primitives:
         if not function.name:
             function.name = f"{record.operator}_{len(self._shared)}"
         call = helper.make_node(
-            function.name, arguments, [record.output], record.node.name, record.node.doc_string, FUNCTIONS_DOMAIN
+            function.name, arguments, [record.output], match.node.name, match.node.doc_string, FUNCTIONS_DOMAIN
         )
         return Replacement([call], functions=[function])
 
-    def _lower(self, record: NodeRecord, name: str, output: str) -> list[onnx.NodeProto]:
-        first, second = (self._value(record, argument) for argument in record.values)
-        opset = record.scope.opsets.get("", 0)
+    def _lower(self, match: Match, name: str, output: str) -> list[onnx.NodeProto]:
+        record = match.record
+        first, second = (self._value(match, argument) for argument in record.values)
+        opset = match.scope.opsets.get("", 0)
         align_corners = bool(record.align_corners)
         if record.operator == "AffineGrid":
             return primitives.lower_affine_grid(name, first, second, output, align_corners=align_corners, opset=opset)
@@ -88,14 +87,15 @@ class Primitives:
             opset=opset,
         )
 
-    def _value(self, record: NodeRecord, argument: str) -> primitives.Value:
+    def _value(self, match: Match, argument: str) -> primitives.Value:
+        record = match.record
         types = record.types[argument]
         if not types:
             raise GridSampleError(record.where, argument, "of unknown type", "a type that is known before it runs")
         name = record.values[argument]
         constant = record.constants.get(argument)
         if constant is None:
-            constant = self._grids.get((id(record.scope), name))
+            constant = self._grids.get((id(match.scope), name))
         return primitives.Value(name, types[0], _common([v.shape for v in record.inputs[argument]]), constant)
 
 

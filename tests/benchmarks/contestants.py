@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from ..core.arrays import Array
-from ..core.choice import set_core
-from ..core.threads import for_each
-from ..functions import affine_grid, grid_sample
-from ..runtime.session import InferenceSession
+from ort_gridsample.cli.timing import Turn
+from ort_gridsample.core.arrays import Array
+from ort_gridsample.core.choice import set_core
+from ort_gridsample.core.threads import for_each
+from ort_gridsample.functions import affine_grid, grid_sample
+from ort_gridsample.runtime.session import InferenceSession
+
 from . import cores
 from .suite import Arrays, Case
-from .timing import Turn
 
 Answers = list[Array]
 Call = Callable[[], Answers]

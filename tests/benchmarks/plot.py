@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..model.files import written_whole
+from ort_gridsample.model.files import written_whole
+
 from .contestants import CONTESTANTS, NATIVE
 from .run import Result
 from .suite import name_of

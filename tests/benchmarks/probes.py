@@ -1,6 +1,6 @@
 """What must be measured in a process of its own.
 
-``python -m ort_gridsample.bench.probes NAME ARGUMENT…`` prints what it found, as JSON.
+``python -m benchmarks.probes NAME ARGUMENT…``, with this folder's parent on the path, prints what it found, as JSON.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from typing import Any
 
 import onnxruntime
 
-from ..core.choice import set_core
-from ..runtime.session import InferenceSession
+from ort_gridsample.core.choice import set_core
+from ort_gridsample.runtime.session import InferenceSession
+
 from .contestants import CONTESTANTS, options_for
 from .suite import SHAPES, Case, GridSampleCase, modes_of, name_of
 
@@ -44,7 +45,7 @@ class ProbeError(Exception):
 
 def ask(probe: str, *arguments: str, environment: Mapping[str, str] | None = None) -> Any:
     """What ``probe`` answers in a fresh process."""
-    return json.loads(_python(["-m", __name__, probe, *arguments], environment))
+    return json.loads(_python(["-m", "benchmarks.probes", probe, *arguments], environment))
 
 
 def import_seconds() -> float:
@@ -53,8 +54,8 @@ def import_seconds() -> float:
 
 
 def _python(arguments: list[str], environment: Mapping[str, str] | None = None) -> str:
-    package = str(Path(__file__).parents[2])
-    path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
+    tests, repository = Path(__file__).resolve().parents[1:3]
+    path = os.pathsep.join(filter(None, (str(tests), str(repository), os.environ.get("PYTHONPATH"))))
     done = subprocess.run(
         [sys.executable, *arguments],
         env={**os.environ, "PYTHONPATH": path, **(environment or {})},

@@ -1,6 +1,6 @@
 """How many runs a second one session answers when 1 and when 16 threads feed it, every answer checked.
 
-    python examples/throughput.py
+    python -m tests.benchmarks.throughput
 
 The model is a linear GridSample of 1×64×128×128; the session has 2 threads. Rounds with 1 and with 16 feeding threads
 take turns, and the median of their ratios is printed.
@@ -8,6 +8,7 @@ take turns, and the median of their ratios is printed.
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import threading
 import time
@@ -17,6 +18,9 @@ import onnxruntime
 from onnx import TensorProto, helper
 
 import ort_gridsample as ogs
+from ort_gridsample.core.arrays import Array
+
+from .suite import Arrays
 
 FEEDERS, ROUNDS, RUNS = 16, 15, 96
 
@@ -29,7 +33,7 @@ def model() -> bytes:
     return proto.SerializeToString()
 
 
-def runs_a_second(session: ogs.InferenceSession, feeds: list[dict], expected: list[np.ndarray], feeders: int) -> float:
+def runs_a_second(session: ogs.InferenceSession, feeds: list[Arrays], expected: list[Array], feeders: int) -> float:
     """Share RUNS runs among ``feeders`` threads; every answer is held against the expected one."""
     wrong: list[int] = []
 
@@ -52,6 +56,9 @@ def runs_a_second(session: ogs.InferenceSession, feeds: list[dict], expected: li
 
 def main() -> None:
     """Print both throughputs and their ratio, on every core that there is."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.throughput", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer rounds")
+    rounds = 1 if parser.parse_args().quick else ROUNDS
     rng = np.random.default_rng(0)
     X = rng.normal(size=(1, 64, 128, 128)).astype(np.float32)
     feeds = [{"X": X, "grid": rng.uniform(-1, 1, (1, 128, 128, 2)).astype(np.float32)} for _ in range(4)]
@@ -60,9 +67,9 @@ def main() -> None:
     for core in dict.fromkeys(("numpy", ogs.get_core())):
         ogs.set_core(core)
         session = ogs.InferenceSession(model(), options)
-        expected = [ogs.grid_sample(**feed) for feed in feeds]
+        expected = [ogs.grid_sample(feed["X"], feed["grid"]) for feed in feeds]
         one, many = [], []
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             one.append(runs_a_second(session, feeds, expected, 1))
             many.append(runs_a_second(session, feeds, expected, FEEDERS))
         ratio = statistics.median(b / a for a, b in zip(one, many, strict=True))

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ort_gridsample.cli.timing import Timing, Turn, measure
+
 from . import cores
 from .compare import disagreement
 from .contestants import CONTESTANTS, COPY, NATIVE, Answers, Contestant, plain_copy
 from .progress import Progress
 from .suite import Case, name_of
-from .timing import Timing, Turn, measure
 
 
 @dataclass

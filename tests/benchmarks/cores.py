@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 
-from ..core.choice import get_core, set_core
+from ort_gridsample.core.choice import get_core, set_core
 
 #: Core -> the module that it needs, the fastest first.
 NEEDS = {"jit": "numba", "numpy": "numpy"}

@@ -12,15 +12,14 @@ from importlib import metadata
 from itertools import groupby
 from typing import Any
 
-from .. import spec
-from ..cli.table import table
+from ort_gridsample.cli.table import table
+from ort_gridsample.cli.timing import Timing
+
 from .contestants import CONTESTANTS, COPY, NATIVE
 from .costs import Cost
 from .run import Result
 from .suite import name_of
 from .summary import Target, means
-from .timing import Timing
-from .user_model import ModelResult, Node
 
 _DISTRIBUTIONS = (
     "ort-gridsample",
@@ -263,63 +262,4 @@ def _result_json(result: Result) -> dict[str, Any]:
         },
         "reasons": result.reasons,
         "wrong": result.wrong,
-    }
-
-
-def model_text(found: ModelResult) -> str:
-    """A user's model: the nodes concerned one by one, the others together, and whole runs."""
-    result = found.result
-    names = list(result.timings)
-    rows: list[Sequence[object]] = [("ms", "operator", *names)]
-    native = found.nodes.get(NATIVE, {})
-    for node in _concerned(found):
-        op_type = next(nodes[node].op_type for nodes in found.nodes.values() if node in nodes)
-        cells = [_node_cell(found.nodes[name].get(node), native.get(node), name) for name in names]
-        rows.append((_cut(node, 32), op_type, *cells))
-    sums = {
-        name: sum(n.seconds for node, n in found.nodes[name].items() if node not in _concerned(found)) for name in names
-    }
-    rows.append(("all other nodes", "", *(_digits(sums[name] * 1e3) for name in names)))
-    rows.append(
-        ("a run", "", *(_cell(result.timings[n], result.ratio(n) if n != NATIVE else None) for n in names)),
-    )
-    parts = [
-        f"{result.case.label}\n"
-        "ms: nodes from onnxruntime's profile; a run without it, ± half the distance of the quartiles\n"
-        f"×: how many times as fast as {NATIVE}\n{table(rows, indent='  ')}"
-    ]
-    parts += [f"{name} does not run it: {_cut(reason, 98 - len(name) - 17)}" for name, reason in result.reasons.items()]
-    for name, difference in found.differences.items():
-        parts.append(f"{name}: the outputs differ from {NATIVE}'s by at most {difference:.1e} of their largest value")
-    return "\n".join(parts)
-
-
-def _concerned(found: ModelResult) -> list[str]:
-    """The names of the GridSample and AffineGrid nodes in the profiles, each once."""
-    return list(
-        dict.fromkeys(
-            name for nodes in found.nodes.values() for name, node in nodes.items() if node.op_type in spec.OPERATORS
-        )
-    )
-
-
-def _node_cell(node: Node | None, native: Node | None, contestant: str) -> str:
-    if node is None:
-        return NONE
-    text = _digits(node.seconds * 1e3)
-    if native is None or contestant == NATIVE or not node.seconds:
-        return text
-    return f"{text} {_digits(native.seconds / node.seconds)}×"
-
-
-def model_json(environment: Mapping[str, Any], found: ModelResult) -> dict[str, Any]:
-    """A user's model, numbers in seconds."""
-    return {
-        "environment": dict(environment),
-        "model": _result_json(found.result),
-        "differences": found.differences,
-        "nodes": {
-            contestant: {name: {"op_type": node.op_type, "seconds": node.seconds} for name, node in nodes.items()}
-            for contestant, nodes in found.nodes.items()
-        },
     }

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..core.arrays import Array
+from ort_gridsample.core.arrays import Array
+
 from .suite import Case
 
 #: Nearest: the part of the elements that may be a neighbour's, where a coordinate lies on a tie.

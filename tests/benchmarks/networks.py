@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from ..core.arrays import Array
+from ort_gridsample.core.arrays import Array
 
 OPSET = 20
 

@@ -60,40 +60,36 @@ def measure(
     turns: Mapping[str, Turn],
     rounds: int,
     seconds: float,
-    *,
-    clock: Callable[[], float] = time.perf_counter,
-    settle: Callable[[], None] | None = None,
 ) -> dict[str, Timing]:
     """Time each of ``turns``, called before, once a round, in an order that rotates: the median of a few calls.
 
     Before its timed calls a contestant waits until the threads of the one before sleep, and makes a call that is not
     timed. Ends after ``rounds``, or after ``seconds`` when there were MIN_ROUNDS.
     """
-    settle = settle or until_idle
     counts, warm = {}, {}
     for name, turn in turns.items():
         turn.begin()
-        once = _timed(turn.call, clock)
+        once = _timed(turn.call)
         warm[name] = once < SLOW_SECONDS
         counts[name] = max(1, min(MAX_CALLS, round(TURN_SECONDS / max(once, 1e-9))))
     found: dict[str, list[float]] = {name: [] for name in turns}
     names = list(turns)
-    start = clock()
+    start = time.perf_counter()
     for done in range(rounds):
-        if done >= MIN_ROUNDS and clock() - start > seconds:
+        if done >= MIN_ROUNDS and time.perf_counter() - start > seconds:
             break
         first = done % len(names)
         for name in names[first:] + names[:first]:
             turn = turns[name]
             turn.begin()
-            settle()
+            _wait_until_idle()
             if warm[name]:
                 turn.call()
-            found[name].append(statistics.median(_timed(turn.call, clock) for _ in range(counts[name])))
+            found[name].append(statistics.median(_timed(turn.call) for _ in range(counts[name])))
     return {name: Timing(tuple(times)) for name, times in found.items()}
 
 
-def until_idle() -> None:
+def _wait_until_idle() -> None:
     """Wait until no other thread of this process is busy: libraries let their threads spin for a while after a call."""
     end = time.perf_counter() + IDLE_LIMIT_SECONDS
     while time.perf_counter() < end:
@@ -103,7 +99,7 @@ def until_idle() -> None:
             return
 
 
-def _timed(call: Callable[[], object], clock: Callable[[], float]) -> float:
-    start = clock()
+def _timed(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
     call()
-    return clock() - start
+    return time.perf_counter() - start

@@ -12,10 +12,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from .. import spec
-from ..core.arrays import Array
-from ..core.taps import MODES
-from ..functions import affine_grid
+from ort_gridsample import spec
+from ort_gridsample.core.arrays import Array
+from ort_gridsample.core.taps import MODES
+from ort_gridsample.functions import affine_grid
+
 from . import networks
 
 OPSET = 20
@@ -57,7 +58,7 @@ class Case(Protocol):
     @property
     def tolerance(self) -> float: ...
     def feeds(self) -> Arrays: ...
-    def model(self) -> bytes | str: ...
+    def model(self) -> bytes: ...
     def moved_bytes(self) -> int | None: ...
 
 

@@ -11,12 +11,13 @@ from functools import partial
 
 import onnxruntime
 
+from ort_gridsample.cli.timing import Turn, measure
+
 from . import cores, probes
 from .contestants import CONTESTANTS, Contestant, options_for, plain_copy
 from .progress import Progress
 from .suite import GridSampleCase, one_node
 from .summary import Target
-from .timing import Turn, measure
 
 Row = dict[str, object]
 

@@ -1,1 +1,0 @@
-"""The benchmark: cases as data, contestants as adapters, timing in rounds, and what is printed of it."""

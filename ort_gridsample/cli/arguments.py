@@ -1,0 +1,29 @@
+"""Types of arguments, for argparse: each takes a text and refuses what makes no sense."""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+
+def positive(text: str) -> int:
+    """A whole number of 1 or more."""
+    number = _number(int, text, "a whole number")
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return int(number)
+
+
+def seconds(text: str) -> float:
+    """A finite number of 0 or more."""
+    number = _number(float, text, "a number")
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a finite number of 0 or more")
+    return number
+
+
+def _number(kind: type[int] | type[float], text: str, what: str) -> float:
+    try:
+        return kind(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}") from None

@@ -1,0 +1,105 @@
+"""What is wrong with a node concerned, and why onnxruntime does not run it, as far as that is known without running."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx
+
+from .. import checks, spec
+from ..errors import GridSampleError
+from .asking import Native
+from .dialects import PassedOn
+from .inference import Value
+from .records import NodeRecord, spatial_axes
+
+#: Why a type cannot be run, where the reason is not that the specification has no such type.
+_REFUSED = "as ONNX Runtime has no complex tensors: sample the real and the imaginary part each for itself"
+_UNKNOWN = "types or ranks of its inputs are known only when it runs"
+
+#: The opset of the ONNX domain that onnxruntime is asked about where the model imports none.
+_ANY_OPSET = 20
+
+
+def fault_of(
+    record: NodeRecord, node: onnx.NodeProto, unreadable: GridSampleError | None = None
+) -> GridSampleError | None:
+    """The first thing that is wrong with ``node``; ``unreadable`` is what there was to say against its attributes."""
+    try:
+        _check(record, node, unreadable)
+    except GridSampleError as error:
+        return error
+    return None
+
+
+def reason_of(record: NodeRecord, opsets: Mapping[str, int], native: Native) -> str:
+    """Why onnxruntime does not run the node by itself, or why that is not known; empty where it does.
+
+    Args:
+        record: the node's.
+        opsets: the versions of the domains that the node is written in.
+        native: whom to ask.
+    """
+    if record.patched:
+        return "it is a node of this package"
+    if record.error is not None:
+        return str(record.error)
+    attributes = {
+        name: next(iter(record.dialect.attributes[name].values)) if isinstance(value, PassedOn) else value
+        for name, value in record.attributes.items()
+    }
+    node = onnx.NodeProto(op_type=record.op_type, domain=record.domain, attribute=record.dialect.write(attributes))
+    for case in record.cases:
+        types = {name: value.type for name, value in zip(record.inputs, case, strict=True) if value.type is not None}
+        axes = spatial_axes(record.operator, case)
+        if len(types) < len(case) or axes is None:
+            return _UNKNOWN
+        refusal = native.refusal(node, {"": _ANY_OPSET, **opsets}, record.operator, types, axes)
+        if refusal:
+            return refusal
+    return ""
+
+
+def _check(record: NodeRecord, node: onnx.NodeProto, unreadable: GridSampleError | None) -> None:
+    here = record.where
+    if record.patched:
+        return
+    first = min(spec.OPERATORS[record.operator])
+    if record.domain == "" and record.dialect.name == "ai.onnx" and record.opset < first:
+        raise GridSampleError(here, "opset", str(record.opset), f"at least {first}")
+    for name, value in record.values.items():
+        if not value and name not in record.constants:
+            raise GridSampleError(here, name, "missing", "an input")
+    most = max([1, *(s.position or 1 for s in record.dialect.attributes.values())]) + 1
+    if len(node.input) > most:
+        raise GridSampleError(here, "inputs", str(len(node.input)), f"at most {most}")
+    if len(node.output) != 1:
+        raise GridSampleError(here, "outputs", str(len(node.output)), "1")
+    if not node.output[0]:
+        raise GridSampleError(here, "the output", "without a name", "one that has a name")
+    if unreadable is not None:
+        raise unreadable
+    allowed = spec.newest(record.operator).types
+    for name, types in record.types.items():
+        for each in types:
+            if each not in allowed[name]:
+                raise GridSampleError(here, name, f"of type {each}", f"one of {', '.join(allowed[name])}")
+            if spec.TYPES[each].carrier is None:
+                raise GridSampleError(here, name, f"of type {each}", f"another type, {_REFUSED}")
+    for first_input, second_input in record.cases:
+        _check_values(record, first_input, second_input)
+
+
+def _check_values(record: NodeRecord, first: Value, second: Value) -> None:
+    here, mode = record.where, record.mode
+    if record.operator == "AffineGrid":
+        size = record.constants.get("size")
+        checks.affine_grid_shapes(here, first.shape, size.tolist() if size is not None and size.ndim == 1 else None)
+        if second.shape is not None and (
+            len(second.shape) != 1 or (isinstance(second.shape[0], int) and second.shape[0] not in (4, 5))
+        ):
+            raise GridSampleError(here, "size", f"of shape {second.shape}", "4 or 5 numbers")
+        return
+    checks.grid_sample_shapes(here, first.shape, second.shape, record.padding_mode)
+    if first.type is not None and mode in spec.MODES:
+        checks.mode_and_padding(here, str(mode), spec.PADDING_MODES[0], first.type)

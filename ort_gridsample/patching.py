@@ -1,0 +1,75 @@
+"""Models in, records or patched models out: what users call, which asks the installed onnxruntime where it must."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import onnx
+
+from .model.dialects import DOMAIN, Dialect
+from .model.files import Model, explaining_invalid, read_model
+from .model.matches import records_of
+from .model.patch import Selection, patch_in_place
+from .model.records import NodeRecord
+from .runtime import native
+
+#: The targets that are always there; a dialect that was added is a target as well.
+TargetName = Literal[
+    "ort_gridsample", "ai.onnx", "primitives", "com.microsoft", "mmcv", "mmdeploy", "GridSampler", "GridSample3D"
+]
+
+
+def inspect_model(model: Model) -> list[NodeRecord]:
+    """One record for every GridSample and AffineGrid node of ``model``, in every graph and function of it.
+
+    Args:
+        model: a ModelProto, the bytes of a model, or a path (its external data is not read).
+
+    Raises:
+        GridSampleError: the file or the bytes are not an ONNX model.
+        OSError: the file cannot be read.
+    """
+    proto = read_model(model)
+    with explaining_invalid(proto):
+        return records_of(proto, native)
+
+
+def patch_model(
+    model: Model,
+    *,
+    nodes: Selection = "all",
+    target: TargetName | Dialect = DOMAIN,
+    functions: bool = False,
+) -> onnx.ModelProto:
+    """A copy of ``model`` in which GridSample and AffineGrid nodes, in whatever dialect, are what ``target`` says.
+
+    Names of inputs, outputs, initializers and nodes, value_info, metadata and doc strings stay as they are; patching a
+    patched model changes nothing.
+
+    Args:
+        model: a ModelProto, which is not changed, the bytes of a model, or a path; the external data of a path is
+            loaded.
+        nodes: ``"all"``; ``"unsupported"``, those that the installed onnxruntime does not run by itself (or that
+            cannot be known before it runs); or a function from a :class:`NodeRecord` to a bool.
+        target:
+            ``"ort_gridsample"``: this package's ops. The result runs on any ``onnxruntime.InferenceSession`` whose
+            options went through :func:`ort_gridsample.register`. float16 and bfloat16 tensors go through Casts to
+            float32 and back, as no Python-defined op can take them.
+            ``"ai.onnx"``: the standard operators, the model's opset raised where it has none yet.
+            ``"primitives"``: basic standard operators only; runs anywhere, without this package.
+            ``"com.microsoft"``, ``"mmcv"``, ``"mmdeploy"``, ``"GridSampler"``, ``"GridSample3D"``, or a dialect that
+            was added, or its name: that dialect. Nodes that it has no spelling for stay as they are.
+        functions: with ``"primitives"``, whether nodes that are lowered alike share a model-local function.
+
+    Raises:
+        GridSampleError: a node concerned is not what its opset or dialect allows, the target cannot say it, the
+            file or the bytes are not an ONNX model, or its external data lies outside its folder.
+        OSError: the file cannot be read.
+    """
+    copy = read_model(model, external_data=True)
+    if copy is model:
+        copy = onnx.ModelProto()
+        copy.CopyFrom(model)
+    name = target.name if isinstance(target, Dialect) else target
+    patch_in_place(copy, nodes, name, functions, native)
+    return copy
