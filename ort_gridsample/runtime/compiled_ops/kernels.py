@@ -66,7 +66,8 @@ def grid_sample_kernel(
     X_size, grid_size = _size(X_type), _size(grid_type)
     numbers = [
         _compiled("lane"),
-        _compiled("table", coordinate, real),
+        _compiled("axis", coordinate, real),
+        _compiled("combine", real),
         _compiled("copy", np.dtype(f"u{X_size}")) if mode == "nearest" else _compiled("sum", X_type, real),
         _compiled("widen", grid_type) if grid_type in sampling.HALVES else 0,
         jit_core.TAPS[mode],
@@ -96,8 +97,10 @@ def _compiled(what: str, *of: Any) -> int:
         return address_of(sampling.compute, 2)
     if what == "lane":
         return address_of(sampling.lane, 2)
-    if what == "table":
-        return address_of(sampling.table_for(*of), 4)
+    if what == "axis":
+        return address_of(sampling.axis_for(*of), 5)
+    if what == "combine":
+        return address_of(sampling.combine_for(*of), 6)
     if what == "copy":
         return address_of(sampling.copy_for(*of), 6)
     if what == "widen":

@@ -32,10 +32,11 @@ release_info = function("ReleaseTensorTypeAndShapeInfo")
 parallel_for = function("KernelContext_ParallelFor")
 
 # The kernel's state; ``COORDINATES`` is 0 where a grid need not be converted. The sentences' addresses come last.
-(API, LANE, TABLE, READ, COORDINATES, TAPS, PADDING, ALIGNED, X_SIZE, GRID_SIZE, G_SIZE, W_SIZE) = range(0, 96, 8)
-SENTENCES = 96
+(API, LANE, AXIS_TAPS, COMBINE, READ, COORDINATES) = range(0, 48, 8)
+(TAPS, PADDING, ALIGNED, X_SIZE, GRID_SIZE, G_SIZE, W_SIZE) = range(48, 104, 8)
+SENTENCES = 104
 
-#: What a run may have to say, in the order of :data:`SENTENCES`.
+#: What a run may have to say, in the order of :data:`SENTENCES`: first that there is no memory.
 ROOM = checks.Sentence("memory", "not to be had", "{nbytes} bytes of scratch")
 PIXELS_LIMIT = checks.Sentence("X", "of shape {X}", f"at most {kernels.MAX_PIXELS} pixels a channel")
 TAPS_LIMIT = checks.Sentence("X", "of shape {X}", "fewer spatial axes: a position has too many taps")
@@ -50,7 +51,7 @@ SAID = (
     PIXELS_LIMIT,
     TAPS_LIMIT,
 )
-(NO_ROOM, NO_AXES, WRONG_AXES, WRONG_BATCHES, IS_TOO_LARGE, NO_PIXEL, TOO_MANY_PIXELS, TOO_MANY_TAPS) = range(8)
+(_, NO_AXES, WRONG_AXES, WRONG_BATCHES, IS_TOO_LARGE, NO_PIXEL, TOO_MANY_PIXELS, TOO_MANY_TAPS) = range(8)
 GOOD = -1
 
 # The run's call: what is sampled where, how it is cut, and what lies where in a lane's scratch memory.
@@ -112,7 +113,7 @@ def _sample(api: int, context: int, state: int, own: int) -> int:
     axes, grid_axes = load(own + 32), load(own + 40)
     run = allocate(SHAPES + 8 * (axes + 2 * grid_axes))
     if run == 0:
-        return _say(api, state, NO_ROOM, 0, 0, 0, 0, SHAPES)
+        return sentences.status(api, load(state + SENTENCES), 0, 0, 0, 0, SHAPES)
     shape, grid_shape = run + SHAPES, run + SHAPES + 8 * axes
     status = get_lengths(api, (load(own + 8), shape, axes))
     if status == 0:
@@ -120,16 +121,12 @@ def _sample(api: int, context: int, state: int, own: int) -> int:
     if status == 0:
         wrong = _measure(state, run, shape, axes, grid_shape, grid_axes)
         if wrong != GOOD:
-            status = _say(api, state, wrong, shape, axes, grid_shape, grid_axes, 0)
+            said = load(state + SENTENCES + 8 * wrong)
+            status = sentences.status(api, said, shape, axes, grid_shape, grid_axes, 0)
         else:
             status = _fill(api, context, state, own, run)
     free(run)
     return status
-
-
-@register_jitable
-def _say(api: int, state: int, what: int, first: int, first_count: int, second: int, second_count: int, n: int) -> int:
-    return sentences.status(api, load(state + SENTENCES + 8 * what), first, first_count, second, second_count, n)
 
 
 @register_jitable
@@ -201,7 +198,7 @@ def _fill(api: int, context: int, state: int, own: int, run: int) -> int:
     size = lanes * load(run + STRIDE) + LINE
     scratch = allocate(size)
     if scratch == 0:
-        return _say(api, state, NO_ROOM, 0, 0, 0, 0, size)
+        return sentences.status(api, load(state + SENTENCES), 0, 0, 0, 0, size)
     store(run + SCRATCH, (scratch + LINE - 1) & -LINE)
     if lanes == 1:
         call(load(state + LANE), (run, 0))
@@ -209,13 +206,6 @@ def _fill(api: int, context: int, state: int, own: int, run: int) -> int:
         status = parallel_for(api, (context, load(state + LANE), lanes, 0, run))
     free(scratch)
     return status
-
-
-@register_jitable
-def _part(at: int, run: int, what: int, size: int) -> int:
-    """Let ``what`` of a lane's scratch memory begin ``at``, and answer where the next may."""
-    store(run + what, at)
-    return (at + size + LINE - 1) & -LINE
 
 
 @register_jitable
@@ -237,15 +227,20 @@ def _cut(state: int, run: int) -> int:
     store(run + BLOCK, block)
     store(run + WIDTH, width)
     g_size, w_size = load(state + G_SIZE), load(state + W_SIZE)
-    weights = taps > 1
-    at = _part(0, run, COORDINATE, r * block * g_size)
-    at = _part(at, run, AXIS, block * g_size)
-    at = _part(at, run, ALONG, taps * width * 4)
-    at = _part(at, run, ALONG_WEIGHT, weights * taps * width * w_size)
-    at = _part(at, run, INDEX, 2 * rows * width * 4)
-    at = _part(at, run, WEIGHT, weights * 2 * rows * width * w_size)
-    at = _part(at, run, CONVERTED, (load(state + COORDINATES) != 0) * r * block * g_size)
-    at = _part(at, run, TILE, weights * GROUP * width * w_size)
+    weights = 1 if taps > 1 else 0
+    at, what = 0, run + COORDINATE
+    for size in (
+        block * g_size,
+        block * g_size,
+        taps * width * 4,
+        weights * taps * width * w_size,
+        2 * rows * width * 4,
+        weights * 2 * rows * width * w_size,
+        (1 if load(state + COORDINATES) != 0 else 0) * r * block * g_size,
+        weights * GROUP * width * w_size,
+    ):  # COORDINATE, AXIS, ALONG, ALONG_WEIGHT, INDEX, WEIGHT, CONVERTED and TILE
+        store(what, at)
+        at, what = (at + size + LINE - 1) & -LINE, what + 8
     store(run + STRIDE, at)
     return min(n * parts, LANES, max(1, SCRATCH_BYTES // at))
 
@@ -255,8 +250,7 @@ def lane(run: int, index: int) -> int:
     state = load(run + KERNEL)
     scratch = load(run + SCRATCH) + index * load(run + STRIDE)
     positions, step, parts, items = load(run + POSITIONS), load(run + STEP), load(run + PARTS), load(run + ITEMS)
-    block = load(run + BLOCK)
-    position_size = load(run + R) * load(state + GRID_SIZE)
+    block, r, taps = load(run + BLOCK), load(run + R), load(state + TAPS)
     while True:
         item = fetch_add(run + NEXT, 1)
         if item >= items:
@@ -266,36 +260,71 @@ def lane(run: int, index: int) -> int:
         stop = min(start + step, positions)
         for begin in range(start, stop, block):
             size = min(block, stop - begin)
-            grid = load(run + GRID) + (batch * positions + begin) * position_size
+            grid = load(run + GRID) + (batch * positions + begin) * r * load(state + GRID_SIZE)
             if load(state + COORDINATES) != 0:
-                call(load(state + COORDINATES), (grid, scratch + load(run + CONVERTED), size * load(run + R)))
+                call(load(state + COORDINATES), (grid, scratch + load(run + CONVERTED), size * r))
                 grid = scratch + load(run + CONVERTED)
-            half = call(load(state + TABLE), (run, scratch, grid, size))
+            half, rows = 0, 1
+            for axis in range(r):
+                call(load(state + AXIS_TAPS), (run, scratch, grid, size, axis))
+                if axis > 0:
+                    call(load(state + COMBINE), (run, scratch, half, rows, axis, size))
+                    half = 1 - half
+                rows *= taps
             call(load(state + READ), (run, scratch, half, batch, begin, size))
 
 
-def table_for(coordinate: Any, real: Any) -> Callable[..., int]:
-    """What makes the table of a block, for coordinates and weights of these numpy types."""
+def axis_for(coordinate: Any, real: Any) -> Callable[..., int]:
+    """What works out one axis' taps of a block, for coordinates and weights of these numpy types.
 
-    def table(run: int, scratch: int, grid: int, positions: int) -> int:
-        state = load(run + KERNEL)
-        r, block, rows, width = load(run + R), load(run + BLOCK), load(run + ROWS), load(run + WIDTH)
+    Of the outermost axis they are the table's beginning.
+    """
+
+    def axis_taps(run: int, scratch: int, grid: int, positions: int, axis: int) -> int:
+        state, width = load(run + KERNEL), load(run + WIDTH)
         taps = load(state + TAPS)
-        return kernels._table(  # type: ignore[no-any-return]
-            array(grid, (positions, r), coordinate),
-            array(load(run + LENGTHS), (r,), np.int64),
+        g = array(scratch + load(run + COORDINATE), (positions,), coordinate)
+        kernels.split(array(grid, (positions, load(run + R)), coordinate), axis, g)
+        index = load(run + INDEX) if axis == 0 else load(run + ALONG)
+        weight = load(run + WEIGHT) if axis == 0 else load(run + ALONG_WEIGHT)
+        kernels.axis_taps(
+            g,
+            load(load(run + LENGTHS) + 8 * axis),
             load(state + PADDING),
             load(state + ALIGNED) != 0,
+            array(scratch + load(run + AXIS), (positions,), coordinate),
+            array(scratch + index, (taps, width), np.uint32),
+            array(scratch + weight, (taps, width), real),
             taps,
-            array(scratch + load(run + COORDINATE), (r, block), coordinate),
-            array(scratch + load(run + AXIS), (block,), coordinate),
+        )
+        return 0
+
+    return axis_taps
+
+
+def combine_for(real: Any) -> Callable[..., int]:
+    """What combines the table so far, of ``rows`` in its one ``half``, with an axis' taps, into its other half."""
+    real_size = real.itemsize
+
+    def combine(run: int, scratch: int, half: int, rows: int, axis: int, positions: int) -> int:
+        width, all_rows = load(run + WIDTH), load(run + ROWS)
+        taps = load(load(run + KERNEL) + TAPS)
+        index, weight = scratch + load(run + INDEX), scratch + load(run + WEIGHT)
+        now, then = half * all_rows * width, (1 - half) * all_rows * width
+        kernels.combine(
+            array(index + now * 4, (rows, width), np.uint32),
+            array(weight + now * real_size, (rows, width), real),
             array(scratch + load(run + ALONG), (taps, width), np.uint32),
             array(scratch + load(run + ALONG_WEIGHT), (taps, width), real),
-            array(scratch + load(run + INDEX), (2, rows, width), np.uint32),
-            array(scratch + load(run + WEIGHT), (2, rows, width), real),
+            load(load(run + LENGTHS) + 8 * axis),
+            taps,
+            positions,
+            array(index + then * 4, (rows * taps, width), np.uint32),
+            array(weight + then * real_size, (rows * taps, width), real),
         )
+        return 0
 
-    return table
+    return combine
 
 
 def copy_for(bits: Any) -> Callable[..., int]:
@@ -325,7 +354,7 @@ def sum_for(dtype: Any, real: Any) -> Callable[..., int]:
         channels, pixels, all_positions = load(run + C), load(run + PIXELS), load(run + POSITIONS)
         rows, width = load(run + ROWS), load(run + WIDTH)
         table = half * rows * width
-        kernels._sum(
+        kernels.sum_taps(
             array(load(run + X) + batch * channels * pixels * size, (channels, pixels), dtype),
             array(scratch + load(run + INDEX) + table * 4, (rows, width), np.uint32),
             array(scratch + load(run + WEIGHT) + table * real_size, (rows, width), real),
@@ -351,7 +380,7 @@ def sum_halves_for(bits: Any, rounded: Any) -> Callable[..., int]:
             count = min(GROUP, channels - first)
             channel = batch * channels + first
             sums = array(scratch + load(run + TILE), (count, width), np.float32)
-            kernels._sum(
+            kernels.sum_taps(
                 array(load(run + X) + channel * pixels * 2, (count, pixels), bits), index, weight, sums, 0, positions
             )
             out = array(load(run + Y) + channel * all_positions * 2, (count, all_positions), np.uint16)
