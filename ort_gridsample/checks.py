@@ -57,14 +57,13 @@ class Sentence:
 
 X_HAS_NO_AXES = Sentence("X", "of shape {X}", "shape (N, C, D1, …, Dr) with at least one spatial axis")
 GRID_ALONE = Sentence("grid", "of shape {grid}", "shape (N, D1_out, …, Dr_out, r)")
-GRID_AXES = Sentence(
-    "grid", "of shape {grid}", "shape (N, {outputs}, {r}), as X of shape {X} has {r} spatial ax{is}"
-)
+GRID_AXES = Sentence("grid", "of shape {grid}", "shape (N, {outputs}, {r}), as X of shape {X} has {r} spatial ax{is}")
 GRID_BATCHES = Sentence("grid", "of shape {grid}", "N = {N} first, as X is of shape {X}")
 X_HAS_NO_PIXEL = Sentence(
     "X", "of shape {X}", "no spatial axis of length 0, as padding_mode {padding_mode!r} needs a pixel"
 )
 THETA = Sentence("theta", "of shape {theta}", "shape (N, 2, 3) or (N, 3, 4)")
+SIZE_IS_NO_ROW = Sentence("size", "of type {type} and shape {size}", "a row of integers")
 _SIZES = "(N, C, H, W) or (N, C, D, H, W)"
 SIZE_ALONE = Sentence("size", "{size}", _SIZES)
 SIZE_ALONE_NEGATIVE = Sentence("size", "{size}", f"{_SIZES}, nothing negative")

@@ -13,7 +13,6 @@ from .core.arrays import Array
 from .core.choice import core
 from .core.plan import plan_for
 from .core.threads import ELEMENTS_PER_THREAD, get_num_threads
-from .errors import GridSampleError
 
 
 def grid_sample(
@@ -113,7 +112,7 @@ def affine_grid(
     theta, size = np.asarray(theta), np.asarray(size)
     checks.element_type(where, "theta", theta.dtype, spec.FLOATS)
     if size.dtype.kind not in "iu" or size.ndim != 1:
-        raise GridSampleError(where, "size", f"of type {size.dtype} and shape {size.shape}", "a row of integers")
+        raise checks.SIZE_IS_NO_ROW.error(where, type=size.dtype, size=checks.shown(size.shape))
     lengths = size.tolist()
     checks.affine_grid_shapes(where, theta.shape, lengths)
     shape = (lengths[0], *lengths[2:], len(lengths) - 2)

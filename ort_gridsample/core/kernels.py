@@ -167,8 +167,9 @@ def split(grid: Any, axis: int, g: Any) -> None:
 
 @register_jitable
 def combine(
-    index: Any, weight: Any, along: Any, along_weight: Any, length: int, taps: int, positions: int, to: Any, to_weight: Any
-) -> None:
+    index: Any, weight: Any, along: Any, along_weight: Any, length: int, taps: int, positions: int,
+    to: Any, to_weight: Any,
+) -> None:  # fmt: skip
     """Every combination of the taps so far, in ``index`` (R, ≥ P), with the ``taps`` of an inner axis in ``along``.
 
     Fills ``to`` (R · taps, ≥ P) and, of more than one tap, ``to_weight``.

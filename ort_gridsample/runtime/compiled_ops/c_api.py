@@ -105,7 +105,7 @@ class OrtCustomOp(ctypes.Structure):
     )
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """A function of the table answered with a status; its text."""
 
 
@@ -124,13 +124,13 @@ class Api:
         """Call the function ``name``, of ctypes' ``arguments``, which answers with a status.
 
         Raises:
-            Refused: the status is none of success.
+            RefusedError: the status is none of success.
         """
         status = self._function(name, address, arguments)(*arguments)
         if status is not None:
             text = self._function("GetErrorMessage", ctypes.c_char_p, (address(status),))(status)
             self.release("ReleaseStatus", status)
-            raise Refused(text.decode(errors="replace"))
+            raise RefusedError(text.decode(errors="replace"))
 
     def release(self, name: str, at: int) -> None:
         """Call the function ``name`` that gives back what lies ``at``."""

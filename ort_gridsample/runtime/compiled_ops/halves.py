@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba.extending import register_jitable
@@ -47,3 +48,17 @@ def from_float16(half: Any) -> Any:
 def from_bfloat16(half: Any) -> Any:
     """The float32 of bfloat16's bits."""
     return np.uint32(np.uint32(half) << np.uint32(16)).view(np.float32)
+
+
+class Half(NamedTuple):
+    """A half's type: what the core's kernels take its bits for, and how they are widened and rounded."""
+
+    bits: np.dtype[Any]
+    widened: Callable[[Any], Any]
+    rounded: Callable[[Any], Any]
+
+
+HALVES = {
+    "float16": Half(np.dtype(np.uint16), from_float16, to_float16),
+    "bfloat16": Half(np.dtype(np.int16), from_bfloat16, to_bfloat16),
+}

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from ... import checks, spec
 from ...errors import where
-from .c_api import Api, Refused
+from .c_api import Api, RefusedError
 
 
 @dataclass(frozen=True)
@@ -54,63 +53,65 @@ def grid_sample(api: Api, info: int, types: Sequence[str]) -> Kernel:
     return grid_sample_kernel(here, mode, padding_mode, bool(aligned), *types)
 
 
-def grid_sample_kernel(
-    here: str, mode: str, padding_mode: str, aligned: bool, X_type: str, grid_type: str
-) -> Kernel:
+def grid_sample_kernel(here: str, mode: str, padding_mode: str, aligned: bool, X_type: str, grid_type: str) -> Kernel:
     """The kernel that samples so; compiled now, if no other was made of the same functions before."""
     from ...core import jit_core
-    from . import sampling, sentences
+    from . import halves, sampling, sentences
 
-    coordinate = np.dtype("float64" if grid_type == "float64" else "float32")
-    real = coordinate if mode == "nearest" else np.dtype(spec.TYPES[X_type].compute)
-    X_size, grid_size = _size(X_type), _size(grid_type)
+    coordinate = "float64" if grid_type == "float64" else "float32"
+    real = coordinate if mode == "nearest" else str(spec.TYPES[X_type].compute)
     numbers = [
         _compiled("lane"),
         _compiled("axis", coordinate, real),
         _compiled("combine", real),
-        _compiled("copy", np.dtype(f"u{X_size}")) if mode == "nearest" else _compiled("sum", X_type, real),
-        _compiled("widen", grid_type) if grid_type in sampling.HALVES else 0,
+        _compiled("copy", f"uint{8 * _size(X_type)}") if mode == "nearest" else _compiled("sum", X_type),
+        _compiled("widen", grid_type) if grid_type in halves.HALVES else 0,
         jit_core.TAPS[mode],
         jit_core.PADDING[padding_mode],
         int(aligned),
-        X_size,
-        grid_size,
-        coordinate.itemsize,
-        real.itemsize,
+        *map(_size, (X_type, grid_type, coordinate, real)),
     ]
     said = [sentences.as_bytes(sentence, here, padding_mode=padding_mode) for sentence in sampling.SAID]
-    return Kernel(_compiled("compute"), numbers, said)
+    return Kernel(_compiled("sample"), numbers, said)
 
 
 def affine_grid(api: Api, info: int, types: Sequence[str]) -> Kernel:
     """The kernel of an AffineGrid node, for theta of the first of ``types``."""
-    raise NotImplementedError
+    aligned = _said(api.integer, info, "align_corners", 0)
+    return affine_grid_kernel(where("AffineGrid", _label(api, info)), bool(aligned), types[0])
+
+
+def affine_grid_kernel(here: str, aligned: bool, theta_type: str) -> Kernel:
+    """The kernel that makes grids so; compiled now, if no other was made of the same functions before."""
+    from . import affine, sentences
+
+    numbers = [_compiled("fill", theta_type), int(aligned), _size(theta_type)]
+    said = [
+        sentences.as_bytes(sentence, here, axes=axes, type="int64")
+        for axes in checks.SIZE.values()
+        for sentence in affine.SAID
+    ]
+    return Kernel(_compiled("make grid"), numbers, said)
 
 
 @cache
-def _compiled(what: str, *of: Any) -> int:
-    """The address of one of :mod:`.sampling`'s functions."""
-    from . import sampling
+def _compiled(what: str, *types: str) -> int:
+    """The address of one of the functions of :mod:`.sampling` and :mod:`.affine`, for these types."""
+    from . import affine, sampling
     from .compile import address_of
 
-    if what == "compute":
-        return address_of(sampling.compute, 2)
-    if what == "lane":
-        return address_of(sampling.lane, 2)
-    if what == "axis":
-        return address_of(sampling.axis_for(*of), 5)
-    if what == "combine":
-        return address_of(sampling.combine_for(*of), 6)
-    if what == "copy":
-        return address_of(sampling.copy_for(*of), 6)
-    if what == "widen":
-        _, widened, _ = sampling.HALVES[of[0]]
-        return address_of(sampling.widen_for(widened), 3)
-    X_type, real = of
-    if X_type in sampling.HALVES:
-        bits, _, rounded = sampling.HALVES[X_type]
-        return address_of(sampling.sum_halves_for(bits, rounded), 6)
-    return address_of(sampling.sum_for(np.dtype(X_type), real), 6)
+    function, arguments = {
+        "sample": (sampling.compute, 2),
+        "lane": (sampling.lane, 2),
+        "axis": (sampling.axis_for, 5),
+        "combine": (sampling.combine_for, 6),
+        "copy": (sampling.copy_for, 6),
+        "sum": (sampling.sum_for, 6),
+        "widen": (sampling.widen_for, 3),
+        "make grid": (affine.compute, 2),
+        "fill": (affine.fill_for, 2),
+    }[what]
+    return address_of(function(*types) if types else function, arguments)
 
 
 def _size(type_name: str) -> int:
@@ -126,5 +127,5 @@ def _label(api: Api, info: int) -> str:
 def _said(ask: Any, info: int, attribute: str, default: Any) -> Any:
     try:
         return ask(info, attribute)
-    except Refused:  # it says nothing
+    except RefusedError:  # it says nothing
         return default

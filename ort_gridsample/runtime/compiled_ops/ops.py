@@ -20,6 +20,7 @@ import onnxruntime
 from onnx import helper
 
 from ... import spec
+from ...errors import GridSampleError
 from ..python_ops.extensions import get_library_path
 from . import c_api
 from .c_api import ELEMENT_TYPES, Api, OrtCustomOp
@@ -172,7 +173,8 @@ def _creates(make: Callable[[Api, int, list[str]], Kernel]) -> Callable[[int, in
             out[0] = at
             return None
         except BaseException as error:
-            return api.status(str(error) or type(error).__name__)
+            named = str(error) if isinstance(error, GridSampleError) else f"{type(error).__name__}: {error}"
+            return api.status(named)
 
     return create
 

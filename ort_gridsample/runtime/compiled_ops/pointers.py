@@ -5,7 +5,6 @@ In compiled code an address is an int64. Nothing here raises or allocates anythi
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numba

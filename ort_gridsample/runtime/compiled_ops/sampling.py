@@ -11,24 +11,20 @@ and the run's ``call``. The names in capitals are the places in them, in bytes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numba.extending import register_jitable
 
-from ... import checks
+from ... import checks, spec
 from ...core import kernels
 from . import sentences
-from .halves import from_bfloat16, from_float16, to_bfloat16, to_float16
+from .halves import HALVES, Half
+from .inputs import AXES, DATA, INFO, SIZE, close_inputs, open_inputs
 from .pointers import allocate, array, call, fetch_add, free, function, load, memory_of_call, set_memory, store
 
-get_input = function("KernelContext_GetInput")
 get_output = function("KernelContext_GetOutput")
 get_data = function("GetTensorMutableData")
-get_info = function("GetTensorTypeAndShape")
-get_axes = function("GetDimensionsCount")
 get_lengths = function("GetDimensions")
-release_info = function("ReleaseTensorTypeAndShapeInfo")
 parallel_for = function("KernelContext_ParallelFor")
 
 # The kernel's state; ``COORDINATES`` is 0 where a grid need not be converted. The sentences' addresses come last.
@@ -55,7 +51,9 @@ SAID = (
 GOOD = -1
 
 # The run's call: what is sampled where, how it is cut, and what lies where in a lane's scratch memory.
-(KERNEL, X, GRID, Y, N, C, R, PIXELS, POSITIONS, ROWS, LENGTHS, BLOCK, WIDTH, STEP, PARTS, ITEMS, NEXT) = range(0, 136, 8)
+(KERNEL, X, GRID, Y, N, C, R, PIXELS, POSITIONS, ROWS, LENGTHS, BLOCK, WIDTH, STEP, PARTS, ITEMS, NEXT) = range(
+    0, 136, 8
+)
 (SCRATCH, STRIDE, COORDINATE, AXIS, ALONG, ALONG_WEIGHT, INDEX, WEIGHT, CONVERTED, TILE) = range(136, 216, 8)
 SHAPES = 216  # those of X, grid and Y, one after the other
 
@@ -76,57 +74,28 @@ LINE = 64
 def compute(state: int, context: int) -> int:
     """KernelComputeV2: sample, and answer with a status, 0 for good."""
     api = load(state + API)
-    own = memory_of_call()
-    store(own + 8, 0)
-    store(own + 24, 0)
-    status = _open(api, context, 0, own)
+    inputs = memory_of_call()
+    status = open_inputs(api, context, inputs)
     if status == 0:
-        status = _open(api, context, 1, own + 16)
-    if status == 0:
-        status = _sample(api, context, state, own)
-    if load(own + 8) != 0:
-        release_info(api, (load(own + 8),))
-    if load(own + 24) != 0:
-        release_info(api, (load(own + 24),))
-    return status  # type: ignore[no-any-return]
-
-
-@register_jitable
-def _open(api: int, context: int, index: int, at: int) -> int:
-    """Put an input's data ``at``, and after it its type and shape, which must be released."""
-    status = get_input(api, (context, index, at))
-    value = load(at)
-    if status == 0:
-        status = get_info(api, (value, at + 8))
-    if status == 0:
-        status = get_data(api, (value, at))
-    return status
-
-
-@register_jitable
-def _sample(api: int, context: int, state: int, own: int) -> int:
-    status = get_axes(api, (load(own + 8), own + 32))
-    if status == 0:
-        status = get_axes(api, (load(own + 24), own + 40))
-    if status != 0:
-        return status
-    axes, grid_axes = load(own + 32), load(own + 40)
-    run = allocate(SHAPES + 8 * (axes + 2 * grid_axes))
-    if run == 0:
-        return sentences.status(api, load(state + SENTENCES), 0, 0, 0, 0, SHAPES)
-    shape, grid_shape = run + SHAPES, run + SHAPES + 8 * axes
-    status = get_lengths(api, (load(own + 8), shape, axes))
-    if status == 0:
-        status = get_lengths(api, (load(own + 24), grid_shape, grid_axes))
-    if status == 0:
-        wrong = _measure(state, run, shape, axes, grid_shape, grid_axes)
-        if wrong != GOOD:
-            said = load(state + SENTENCES + 8 * wrong)
-            status = sentences.status(api, said, shape, axes, grid_shape, grid_axes, 0)
+        axes, grid_axes = load(inputs + AXES), load(inputs + SIZE + AXES)
+        run = allocate(SHAPES + 8 * (axes + 2 * grid_axes))
+        if run == 0:
+            status = sentences.status(api, load(state + SENTENCES), 0, 0, 0, 0, SHAPES)
         else:
-            status = _fill(api, context, state, own, run)
-    free(run)
-    return status
+            shape, grid_shape = run + SHAPES, run + SHAPES + 8 * axes
+            status = get_lengths(api, (load(inputs + INFO), shape, axes))
+            if status == 0:
+                status = get_lengths(api, (load(inputs + SIZE + INFO), grid_shape, grid_axes))
+            if status == 0:
+                wrong = _measure(state, run, shape, axes, grid_shape, grid_axes)
+                if wrong == GOOD:
+                    status = _fill(api, context, state, inputs, run)
+                else:
+                    said = load(state + SENTENCES + 8 * wrong)
+                    status = sentences.status(api, said, shape, axes, grid_shape, grid_axes, 0)
+            free(run)
+    close_inputs(api, inputs)
+    return status  # type: ignore[no-any-return]
 
 
 @register_jitable
@@ -152,7 +121,7 @@ def _measure(state: int, run: int, shape: int, axes: int, grid_shape: int, grid_
         positions *= length
         room *= float(max(length, 1))
         length = load(shape + 8 * (axis + 2))
-        pixels = min(pixels * length, kernels.MAX_PIXELS + 1) if length <= kernels.MAX_PIXELS else kernels.MAX_PIXELS + 1
+        pixels = min(pixels * min(length, kernels.MAX_PIXELS + 1), kernels.MAX_PIXELS + 1)
         rows = min(rows * taps, MAX_TAPS + 1)
     for axis in range(r):
         if load(shape + 8 * (axis + 2)) == 0:
@@ -178,22 +147,21 @@ def _measure(state: int, run: int, shape: int, axes: int, grid_shape: int, grid_
 
 
 @register_jitable
-def _fill(api: int, context: int, state: int, own: int, run: int) -> int:
+def _fill(api: int, context: int, state: int, inputs: int, run: int) -> int:
     """Have Y made, and fill it."""
     n, c, r, positions = load(run + N), load(run + C), load(run + R), load(run + POSITIONS)
     y_shape = load(run + LENGTHS) - 16 + 16 * (r + 2)
-    status = get_output(api, (context, 0, y_shape, r + 2, own + 48))
+    status = get_output(api, (context, 0, y_shape, r + 2, run + Y))
     if status == 0:
-        status = get_data(api, (load(own + 48), own + 48))
+        status = get_data(api, (load(run + Y), run + Y))
     nbytes = n * c * positions * load(state + X_SIZE)
     if status != 0 or nbytes == 0:
-        return status
-    store(run + X, load(own))
-    store(run + GRID, load(own + 16))
-    store(run + Y, load(own + 48))
+        return status  # type: ignore[no-any-return]
+    store(run + X, load(inputs + DATA))
+    store(run + GRID, load(inputs + SIZE + DATA))
     if load(run + PIXELS) == 0:
         set_memory(load(run + Y), np.int32(0), nbytes)
-        return status
+        return status  # type: ignore[no-any-return]
     lanes = _cut(state, run)
     size = lanes * load(run + STRIDE) + LINE
     scratch = allocate(size)
@@ -205,7 +173,7 @@ def _fill(api: int, context: int, state: int, own: int, run: int) -> int:
     else:
         status = parallel_for(api, (context, load(state + LANE), lanes, 0, run))
     free(scratch)
-    return status
+    return status  # type: ignore[no-any-return]
 
 
 @register_jitable
@@ -274,11 +242,9 @@ def lane(run: int, index: int) -> int:
             call(load(state + READ), (run, scratch, half, batch, begin, size))
 
 
-def axis_for(coordinate: Any, real: Any) -> Callable[..., int]:
-    """What works out one axis' taps of a block, for coordinates and weights of these numpy types.
-
-    Of the outermost axis they are the table's beginning.
-    """
+def axis_for(coordinate_type: str, weight_type: str) -> Callable[..., int]:
+    """What works out one axis' taps of a block; of the outermost axis they are the table's beginning."""
+    coordinate, real = np.dtype(coordinate_type), np.dtype(weight_type)
 
     def axis_taps(run: int, scratch: int, grid: int, positions: int, axis: int) -> int:
         state, width = load(run + KERNEL), load(run + WIDTH)
@@ -302,8 +268,9 @@ def axis_for(coordinate: Any, real: Any) -> Callable[..., int]:
     return axis_taps
 
 
-def combine_for(real: Any) -> Callable[..., int]:
+def combine_for(weight_type: str) -> Callable[..., int]:
     """What combines the table so far, of ``rows`` in its one ``half``, with an axis' taps, into its other half."""
+    real = np.dtype(weight_type)
     real_size = real.itemsize
 
     def combine(run: int, scratch: int, half: int, rows: int, axis: int, positions: int) -> int:
@@ -327,12 +294,18 @@ def combine_for(real: Any) -> Callable[..., int]:
     return combine
 
 
-def copy_for(bits: Any) -> Callable[..., int]:
-    """What reads X, of elements of the size of ``bits``, through a table of one tap."""
+def copy_for(bits_type: str) -> Callable[..., int]:
+    """What reads X, of elements of the size of ``bits_type``, through a table of one tap."""
+    bits = np.dtype(bits_type)
     zero, size = bits.type(0), bits.itemsize
 
     def read(run: int, scratch: int, half: int, batch: int, begin: int, positions: int) -> int:
-        channels, pixels, all_positions, width = load(run + C), load(run + PIXELS), load(run + POSITIONS), load(run + WIDTH)
+        channels, pixels, all_positions, width = (
+            load(run + C),
+            load(run + PIXELS),
+            load(run + POSITIONS),
+            load(run + WIDTH),
+        )
         index = array(scratch + load(run + INDEX) + half * width * 4, (positions,), np.uint32)
         for c in range(channels):
             channel = batch * channels + c
@@ -346,8 +319,11 @@ def copy_for(bits: Any) -> Callable[..., int]:
     return read
 
 
-def sum_for(dtype: Any, real: Any) -> Callable[..., int]:
-    """What reads X of ``dtype`` through a table with weights of ``real``."""
+def sum_for(X_type: str) -> Callable[..., int]:
+    """What reads X of this type through a table with weights."""
+    if X_type in HALVES:
+        return _sum_halves_for(HALVES[X_type])
+    dtype, real = np.dtype(X_type), np.dtype(spec.TYPES[X_type].compute)
     size, real_size = dtype.itemsize, real.itemsize
 
     def read(run: int, scratch: int, half: int, batch: int, begin: int, positions: int) -> int:
@@ -367,8 +343,9 @@ def sum_for(dtype: Any, real: Any) -> Callable[..., int]:
     return read
 
 
-def sum_halves_for(bits: Any, rounded: Any) -> Callable[..., int]:
-    """What reads halves, by their ``bits``, through a table with weights of float32, and rounds the sums."""
+def _sum_halves_for(kind: Half) -> Callable[..., int]:
+    """What reads halves through a table with weights of float32, and rounds the sums."""
+    bits, rounded = kind.bits, kind.rounded
 
     def read(run: int, scratch: int, half: int, batch: int, begin: int, positions: int) -> int:
         channels, pixels, all_positions = load(run + C), load(run + PIXELS), load(run + POSITIONS)
@@ -393,8 +370,9 @@ def sum_halves_for(bits: Any, rounded: Any) -> Callable[..., int]:
     return read
 
 
-def widen_for(widened: Any) -> Callable[..., int]:
+def widen_for(grid_type: str) -> Callable[..., int]:
     """What turns a grid's halves into float32."""
+    widened = HALVES[grid_type].widened
 
     def widen(halves: int, floats: int, count: int) -> int:
         source, to = array(halves, (count,), np.uint16), array(floats, (count,), np.float32)
@@ -403,10 +381,3 @@ def widen_for(widened: Any) -> Callable[..., int]:
         return 0
 
     return widen
-
-
-#: A half's type by its name: what a kernel takes its bits for, and how they are widened and rounded.
-HALVES = {
-    "float16": (np.dtype(np.uint16), from_float16, to_float16),
-    "bfloat16": (np.dtype(np.int16), from_bfloat16, to_bfloat16),
-}

@@ -70,7 +70,7 @@ def status(api: int, sentence: int, first: int, first_count: int, second: int, s
 @register_jitable
 def _write(at: int, code: int, first: int, first_count: int, second: int, second_count: int, nbytes: int) -> int:
     """Write the numbers that a ``code`` stands for, a row of them in parentheses; answers where they end."""
-    is_row = code == FIRST or code == SECOND
+    is_row = code in (FIRST, SECOND)
     row, count = (second, second_count) if code == SECOND else (first, first_count if code == FIRST else 1)
     if code == OUTPUTS:
         count = first_count - 2
