@@ -7,7 +7,10 @@ from .functions import affine_grid, grid_sample
 from .model.dialects import Dialect, Spelling, add_dialect
 from .model.records import NodeRecord
 from .patching import inspect_model, patch_model
-from .runtime.session import InferenceSession, register
+from .runtime.registration import register
+from .runtime.session import InferenceSession
+
+__version__ = "0.1.0"
 
 __all__ = [
     "Dialect",
@@ -15,6 +18,7 @@ __all__ = [
     "InferenceSession",
     "NodeRecord",
     "Spelling",
+    "__version__",
     "add_dialect",
     "affine_grid",
     "get_core",
@@ -26,3 +30,7 @@ __all__ = [
     "set_core",
     "set_num_threads",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -11,6 +11,13 @@ from onnx import TensorProto, helper
 from cases import Attributes
 from ort_gridsample import spec
 
+#: Every operator that nodes lowered to primitives may be.
+PRIMITIVES = {
+    *("Abs", "Add", "And", "Cast", "Concat", "Constant", "Div", "Equal", "Expand", "Floor", "Gather"),
+    *("GreaterOrEqual", "LessOrEqual", "Max", "Min", "Mod", "Mul", "Range", "ReduceSum", "Reshape", "Round"),
+    *("Shape", "Split", "Sub", "Transpose", "Unsqueeze", "Where"),
+}
+
 _OPSET_16_MODES = {mode: synonym for synonym, mode in spec.MODE_SYNONYMS.items()}
 
 

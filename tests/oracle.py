@@ -16,7 +16,7 @@ import numpy as np
 Tap = tuple["tuple[int, ...] | None", float]
 
 
-def denormalize(g: np.generic, length: int, align_corners: bool) -> float:
+def unnormalize(g: np.generic, length: int, align_corners: bool) -> float:
     """The pixel coordinate of ``g``, computed in g's own type (float32 for the halves); NaN counts as -1."""
     own = np.float64 if g.dtype == np.float64 else np.float32
     g = own(g)
@@ -58,7 +58,7 @@ def axis_taps(
     g: np.generic, length: int, mode: str, padding_mode: str, align_corners: bool
 ) -> list[tuple[int | None, float]]:
     """The (index, weight) pairs of one axis; index None is a tap that counts as 0."""
-    x = denormalize(g, length, align_corners)
+    x = unnormalize(g, length, align_corners)
     if math.isinf(x):
         if padding_mode == "zeros":
             return [(None, 1.0)]

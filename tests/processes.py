@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,10 +16,14 @@ TESTS = Path(__file__).parent
 #: onnxruntime-extensions would import it, for seconds.
 WITHOUT_TORCH = "import sys\nsys.modules['torch'] = None\n"
 
-PREAMBLE = (
-    WITHOUT_TORCH
-    + """
-sys.path[:0] = {tests!r}, {root!r}
+#: What every process begins with: this tree, and Ctrl-C as Python has it, though the parent ignores it (under nohup).
+BEGINNING = f"""
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.path[:0] = {[str(TESTS), str(TESTS.parent)]!r}
+"""
+
+PREAMBLE = """
 import numpy as np, onnxruntime, ort_gridsample as ogs
 from cases import Attributes
 from models import grid_sample_model
@@ -34,22 +41,43 @@ def attempt(session, X, grid):
 X, grid = np.ones((1, 2, 64, 64), np.float32), np.zeros((1, 64, 64, 2), np.float32)
 open_model = {open_model}
 """
-)
 
 
-def start(script: str, open_model: str, as_file: Path | None = None, first: str = "") -> subprocess.Popen[str]:
-    """Run ``script`` after the preamble, and ``first`` before it."""
-    code = first + PREAMBLE.format(tests=str(TESTS), root=str(TESTS.parent), open_model=open_model) + script
+@contextmanager
+def started(
+    script: str, env: Mapping[str, str] | None = None, as_file: Path | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """A process of Python that runs ``script`` and has ended at the end, whatever happens."""
+    code = BEGINNING + script
     if as_file is not None:  # which a process that it starts can import
         as_file.write_text(code)
     command = [sys.executable, *(["-c", code] if as_file is None else [str(as_file)])]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    environment = dict(os.environ if env is None else env)
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
+def start(script: str, open_model: str, first: str = "") -> Iterator[subprocess.Popen[str]]:
+    """:func:`started` with ``script`` after the preamble, and ``first`` before it."""
+    with started(first + PREAMBLE.format(open_model=open_model) + script) as process:
+        yield process
 
 
 def run(script: str, open_model: str, as_file: Path | None = None, first: str = "") -> list[str]:
-    """The lines that :func:`start`'s process prints; it must end well."""
-    process = start(script, open_model, as_file, first)
-    out, err = process.communicate(timeout=120)
+    """The lines that ``script`` prints after the preamble; it must end well."""
+    return python(first + PREAMBLE.format(open_model=open_model) + script, as_file=as_file)
+
+
+def python(script: str, env: Mapping[str, str] | None = None, as_file: Path | None = None) -> list[str]:
+    """The lines that ``script`` prints; it must end well."""
+    with started(script, env, as_file) as process:
+        out, err = process.communicate(timeout=120)
     assert process.returncode == 0, f"ended with {process.returncode}\n{err}"
     return out.splitlines()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import os
 import shutil
@@ -9,6 +11,8 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
+import weakref
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -439,6 +443,77 @@ class TestForEach:
 
         with pytest.raises(error):
             threads.for_each(work, range(10**9), 2)
+
+    @pytest.mark.parametrize("startable", [0, 1])
+    def test_a_thread_that_cannot_be_started_leaves_the_work_to_the_others(self, startable, monkeypatch):
+        """The call returns when all is done, also what the helper does that did start."""
+        monkeypatch.setattr(threads, "_pool", None)
+        start, started = threading.Thread.start, []
+
+        def start_some(thread: threading.Thread) -> None:
+            if len(started) == startable:
+                raise RuntimeError("can't start new thread")
+            started.append(thread)
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", start_some)
+        main, helping, done = threading.get_ident(), threading.Event(), []
+
+        def work(item: int) -> None:
+            if threading.get_ident() != main:
+                helping.set()
+                time.sleep(0.1)  # while the others finish
+            elif startable:
+                assert helping.wait(60)
+            done.append(item)
+
+        threads.for_each(work, range(5), 4)
+        assert sorted(done) == list(range(5))
+
+    def test_what_could_not_be_started_keeps_nothing(self, monkeypatch):
+        """Where no thread can be started, however often that is tried."""
+        monkeypatch.setattr(threads, "_pool", None)
+
+        def refuse(thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        kept = []
+        for _ in range(3):
+            held = np.zeros(3)
+            kept.append(weakref.ref(held))
+            threads.for_each(lambda i, held=held: held.__setitem__(i, 1), range(3), 4)
+            assert held.tolist() == [1, 1, 1]
+            del held
+        gc.collect()
+        assert all(ref() is None for ref in kept)
+
+    def test_an_error_of_a_helper_is_raised_and_keeps_nothing(self):
+        class WrongError(Exception):
+            pass
+
+        main, failed, held = threading.get_ident(), threading.Event(), np.zeros(3)
+
+        def work(item: int, held: np.ndarray = held) -> None:
+            if threading.get_ident() != main:
+                failed.set()
+                raise WrongError
+            assert failed.wait(60)
+
+        gc.collect()
+        gc.disable()
+        try:
+            with contextlib.suppress(WrongError):
+                threads.for_each(work, range(100), 2)
+                pytest.fail("nothing was raised")
+            kept = weakref.ref(held)
+            del held, work
+            deadline = time.monotonic() + 60
+            while kept() is not None and time.monotonic() < deadline:  # the helper may still be on its way out
+                time.sleep(0.001)
+            assert kept() is None
+        finally:
+            gc.enable()
 
     def test_nested_calls_do_not_wait_for_each_other(self):
         done: list[int] = []

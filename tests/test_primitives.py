@@ -13,12 +13,16 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 import faults
+import oracle
 import ort_gridsample as ogs
+from conftest import CORES
+from models import PRIMITIVES
 from ort_gridsample import GridSampleError, spec
+from ort_gridsample.core.coordinates import PADDING, Padding
+from ort_gridsample.core.taps import MODES, Mode
 from ort_gridsample.model.element_types import elem_type
 from ort_gridsample.model.targets.primitives import (
     FEW_CHANNELS,
-    OPERATORS,
     Value,
     as_function,
     lower_affine_grid,
@@ -93,7 +97,7 @@ def lowered(
         align_corners=align_corners,
         opset=opset,
     )
-    assert {node.op_type for node in nodes} <= OPERATORS
+    assert {node.op_type for node in nodes} <= PRIMITIVES
     assert not any(node.domain for node in nodes)
     between = [name for node in nodes for name in (node.name, *node.output)]
     assert all(name.startswith("a/b/") for name in between if name != "Y")
@@ -323,7 +327,7 @@ def affine_model(theta, size, align_corners, opset, known, constant, type=None):
         align_corners=align_corners,
         opset=opset,
     )
-    assert {node.op_type for node in nodes} <= OPERATORS
+    assert {node.op_type for node in nodes} <= PRIMITIVES
     inputs = [("theta", type, theta_shape), ("size", "int64", size.shape)][: 1 if constant else 2]
     return model_of(nodes, opset, inputs, ("grid", type, (None,) * len(size)))
 
@@ -367,6 +371,40 @@ def test_constant_affine_grid_is_a_constant():
     )
     (node,) = nodes
     np.testing.assert_array_equal(onnx.numpy_helper.to_array(node.attribute[0].t), ogs.affine_grid(theta, size, True))
+
+
+def test_a_coordinate_is_answered_though_twice_it_would_be_infinite():
+    """5 · 1e38 is no float32, half of it is: reflected it lies somewhere, for everyone at the same place."""
+    X, g = np.arange(5, dtype="float32").reshape(1, 1, 5), np.array([1e38, -1.2e38, 1.1e38], "float32")
+    reflected = [oracle.reflect(float((each + 1) * np.float32(2.5) - np.float32(0.5)), 5, False) for each in g]
+    expected = [[[round(oracle.clip(x, 5)) for x in reflected]]]
+    grid = g.reshape(1, 3, 1)
+    assert run(lowered(X, grid, "nearest", "reflection", False), X, grid).tolist() == expected
+    for core in CORES:
+        ogs.set_core(core)
+        assert ogs.grid_sample(X, grid, "nearest", "reflection").tolist() == expected
+    ogs.set_core("numpy")
+
+
+@pytest.mark.parametrize("r", [1, 2])
+def test_a_mode_and_a_padding_are_stated_once(r, monkeypatch):
+    """A new row of the tables is all that the NumPy core and the lowering need."""
+
+    def wrap(xp, x, axis):
+        return xp.fmod(xp.fmod(x, axis.length) + axis.length, axis.length)
+
+    def upward(xp, t):
+        return xp.concatenate((1 - t, t * 0.5, t * 0.5), axis=-2)
+
+    monkeypatch.setitem(MODES, "upward", Mode(lambda xp, x: xp.floor(x), (0, 1, 2), upward, pads_taps=False))
+    monkeypatch.setitem(PADDING, "wrap", Padding(wrap, wrap, wrap))
+    monkeypatch.setattr(spec, "MODES", (*spec.MODES, "upward"))
+    monkeypatch.setattr(spec, "PADDING_MODES", (*spec.PADDING_MODES, "wrap"))
+    X, grid = arrays(r, 2, special=False)
+    for mode, padding_mode in (("upward", "border"), ("cubic", "wrap"), ("upward", "reflection")):
+        Y = ogs.grid_sample(X, grid, mode, padding_mode)
+        np.testing.assert_array_equal(run(lowered(X, grid, mode, padding_mode, False), X, grid), Y)
+        assert not np.array_equal(Y, ogs.grid_sample(X, grid, "linear", "border"))
 
 
 def test_lowerings_with_the_same_arguments_share_a_function():

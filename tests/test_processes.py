@@ -192,17 +192,16 @@ ENDS = {
 @both
 @pytest.mark.parametrize("how", ENDS)
 def test_the_interpreter_ends_while_runs_are_in_flight(open_model: str, how: str) -> None:
-    process = start(ENDING + how, open_model)
-    out, err = process.communicate(timeout=120)
+    with start(ENDING + how, open_model) as process:
+        out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (ENDS[how], "(1, 2, 64, 64)\n"), err
 
 
 def test_the_interpreter_ends_while_an_asynchronous_run_is_in_flight() -> None:
     """In this package's session, as a plain one says nobody that it began such a run."""
-    process = start(
-        ENDING + "session.run_async(None, {'X': image, 'grid': places}, lambda *_: None, None)", "open_session"
-    )
-    out, err = process.communicate(timeout=120)
+    asynchronous = "session.run_async(None, {'X': image, 'grid': places}, lambda *_: None, None)"
+    with start(ENDING + asynchronous, "open_session") as process:
+        out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (0, "(1, 2, 64, 64)\n"), err
 
 
@@ -288,11 +287,11 @@ while True:
 @both
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_that_nobody_handles_ends_the_process_as_pythons_own(open_model: str, signum: signal.Signals) -> None:
-    process = start(ENDLESS, open_model)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    time.sleep(random.Random(int(signum)).uniform(0, 0.1))
-    process.send_signal(signum)
-    _, err = process.communicate(timeout=60)
+    with start(ENDLESS, open_model) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(random.Random(int(signum)).uniform(0, 0.1))
+        process.send_signal(signum)
+        _, err = process.communicate(timeout=60)
     assert process.returncode == -signum, err
     assert signum == signal.SIGTERM or "KeyboardInterrupt" in err

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import astuple
 from pathlib import Path
 
@@ -14,15 +15,14 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 import ort_gridsample as ogs
 from cases import Attributes
-from models import grid_sample_model
+from models import PRIMITIVES, grid_sample_model
 from ort_gridsample.cli import main
 from ort_gridsample.model.graphs import scopes
 from ort_gridsample.model.patch import targets
-from ort_gridsample.model.targets.primitives import OPERATORS
-from paths import open_native
+from paths import open_native, open_session
 from test_exported import MODELS as EXPORTED
 from test_exported import REFUSED, stored
-from test_patch import GRID, X
+from test_patch import GRID, SIGNATURE, X
 from test_patch import MODELS as GRAPHS
 
 X3 = np.random.default_rng(2).standard_normal((2, 3, 4, 5, 6)).astype(np.float32)
@@ -196,11 +196,29 @@ STANDARD = {
 }
 
 
+def samples_in(axes: int) -> Callable[[ogs.NodeRecord], bool]:
+    return lambda record: record.operator == "GridSample" and record.spatial_axes == (axes,)
+
+
+#: Which nodes each target has a spelling for; the others stay.
+SAYS: dict[str, Callable[[ogs.NodeRecord], bool]] = {
+    "ort_gridsample": lambda record: True,
+    "com.microsoft": samples_in(2),
+    "mmcv": samples_in(2),
+    "mmdeploy": samples_in(2),
+    "GridSampler": lambda record: record.operator == "GridSample",
+    "GridSample3D": samples_in(3),
+}
+
+
 @pytest.mark.parametrize("name", STANDARD)
 @pytest.mark.parametrize("target", ROUND)
 def test_there_and_back_is_the_identity(name: str, target: str) -> None:
     model = STANDARD[name]
     there = ogs.patch_model(model, target=target)
+    rewritten = Counter(record.dialect.name for record in ogs.inspect_model(there))
+    expected = Counter(target if SAYS[target](record) else "ai.onnx" for record in ogs.inspect_model(model))
+    assert rewritten == expected
     back = ogs.patch_model(there, target="ai.onnx")
     assert normalized(back) == normalized(model)
 
@@ -210,6 +228,8 @@ def test_through_every_spelling_and_back() -> None:
     there = model
     for target in ROUND:
         there = ogs.patch_model(there, target=target)
+        said = target if target != "GridSample3D" else ROUND[ROUND.index(target) - 1]
+        assert {record.dialect.name for record in ogs.inspect_model(there)} == {said}
     assert normalized(ogs.patch_model(there, target="ai.onnx")) == normalized(model)
 
 
@@ -227,7 +247,7 @@ def test_lowered_models_answer_as_native(name: str, functions: bool) -> None:
     onnx.checker.check_model(lowered)
     before = {(n.domain, n.op_type) for scope in scopes(model) for n in scope}
     new = {(n.domain, n.op_type) for scope in scopes(lowered) for n in scope} - before
-    assert {op_type for domain, op_type in new if domain == ""} <= OPERATORS
+    assert {op_type for domain, op_type in new if domain == ""} <= PRIMITIVES
     assert {domain for domain, _ in new} <= ({"", "ort_gridsample.primitives"} if functions else {""})
     assert not ogs.inspect_model(lowered)
     for ours, native in zip(open_native(lowered).run(None, feeds), open_native(model).run(None, feeds), strict=True):
@@ -244,6 +264,32 @@ def test_nodes_lowered_alike_share_a_function() -> None:
     assert [n.name for n in shared.graph.node] == ["sample0", "sample1", "sample2"]
     assert all(n.name.startswith(("sample0/", "sample1/", "sample2/")) for n in inlined.graph.node)
     assert shared.ByteSize() < inlined.ByteSize()
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_shared_functions_of_a_model_that_has_some_already(again: bool) -> None:
+    """Of an earlier patch, or of someone else, whose function has the name that the next one would get."""
+    samples = [ARGUMENTS, Attributes("nearest", "zeros", False), ARGUMENTS]
+    model = grid_sample_model("float32", "float32", 2, samples)
+    if again:
+        there = model
+        for name in ("sample1", "sample0", "sample2"):
+            there = ogs.patch_model(
+                there, target="primitives", functions=True, nodes=lambda record, name=name: record.name == name
+            )
+        assert len(there.functions) == 2
+    else:
+        copy = onnx.ModelProto()
+        copy.CopyFrom(model)
+        domain, opsets = "ort_gridsample.primitives", [helper.make_opsetid("", 22)]
+        negate = helper.make_node("Neg", ["A"], ["B"])
+        copy.functions.append(helper.make_function(domain, "GridSample_1", ["A"], ["B"], [negate], opsets))
+        there = ogs.patch_model(copy, target="primitives", functions=True)
+        assert len(there.functions) == 3
+    onnx.checker.check_model(there)
+    answers = open_native(there).run(None, {"X": X, "grid": GRID})
+    for answer, attributes in zip(answers, samples, strict=True):
+        np.testing.assert_allclose(answer, ogs.grid_sample(X, GRID, *astuple(attributes)), rtol=1e-5, atol=1e-5)
 
 
 def test_a_grid_from_constants_is_folded() -> None:
@@ -308,13 +354,92 @@ def mine() -> ogs.Dialect:
     ogs.model.dialects._DIALECTS.remove(dialect)
 
 
+CALLS = {
+    "given": ("m = 1, p = 2, ac = 1", ("nearest", "reflection", True)),
+    "left out": ("m = 2, p = 0", ("cubic", "zeros", False)),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("target", targets())
+@pytest.mark.parametrize("dialect", ["mmcv", "mmdeploy"])
+def test_a_function_passes_on_a_dialects_integers(call: str, target: str, dialect: str) -> None:
+    said, attributes = CALLS[call]
+    default = ", ac: int = 0" if "ac" not in said else ", ac"
+    model = parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 20, "local": 1]> {SIGNATURE} {{
+            Y = local.warp <{said}> (X, G) }}
+        <domain: "local", opset_import: ["": 20, "{dialect}": 1]> warp <m, p{default}> (A, B) => (C) {{
+            C = {dialect}.grid_sampler <interpolation_mode: int = @m, padding_mode: int = @p,
+                align_corners: int = @ac> (A, B) }}"""
+    )
+    patched = ogs.patch_model(model, target=target)
+    standard = patched if target in ("ort_gridsample", "primitives") else ogs.patch_model(patched, target="ai.onnx")
+    onnx.checker.check_model(standard)
+    session = open_session(standard) if target == "ort_gridsample" else open_native(standard)
+    [answer] = session.run(None, {"X": X, "G": GRID, "c": np.array(True)})
+    np.testing.assert_allclose(answer, ogs.grid_sample(X, GRID, *attributes), rtol=1e-5, atol=1e-4)
+    # Where the words are the same, the function stays.
+    assert len(patched.functions) == (target in ("mmcv", "mmdeploy", "GridSampler", "GridSample3D"))
+
+
+@pytest.mark.parametrize("target", targets())
+@pytest.mark.parametrize("opset", [16, 20])
+def test_a_function_passes_on_the_standards_attributes(target: str, opset: int) -> None:
+    mode = "bicubic" if opset == 16 else "cubic"
+    model = parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": {opset}, "local": 1]> {SIGNATURE} {{
+            A = local.warp <m = "{mode}", p = "border"> (X, G) B = local.warp <m = "nearest", ac = 1> (X, G)
+            Y = Add (A, B) }}
+        <domain: "local", opset_import: ["": {opset}]> warp <m, p, ac> (A, B) => (C) {{
+            C = GridSample <mode: string = @m, padding_mode: string = @p, align_corners: int = @ac> (A, B) }}"""
+    )
+    patched = ogs.patch_model(model, target=target)
+    said = "ai.onnx" if target == "GridSample3D" else target  # which cannot say a node of two axes
+    assert {record.dialect.name for record in ogs.inspect_model(patched)} <= {said}
+    standard = patched if target in ("ort_gridsample", "primitives") else ogs.patch_model(patched, target="ai.onnx")
+    session = open_session(standard) if target == "ort_gridsample" else open_native(standard)
+    [answer] = session.run(None, {"X": X, "G": GRID, "c": np.array(True)})
+    expected = ogs.grid_sample(X, GRID, "cubic", "border") + ogs.grid_sample(X, GRID, "nearest", "zeros", True)
+    np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("target", ["ort_gridsample", "com.microsoft", "ai.onnx"])
+def test_an_attribute_that_is_passed_on_elsewhere_too_keeps_that_ones_default(target: str) -> None:
+    """What a call leaves out is 0 to the one operator and -1 to the other."""
+    model = parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 20, "local": 1]> {SIGNATURE} {{
+            A = local.warp (X, G) B = local.warp <k = 1> (X, G) Y = Add (A, B) }}
+        <domain: "local", opset_import: ["": 20]> warp <k> (A, B) => (D) {{
+            C = GridSample <align_corners: int = @k> (A, B)
+            one = Constant <value = bool {{1}}> ()
+            D = If (one) <then_branch = t () => (E) {{ E = Softmax <axis: int = @k> (C) }},
+                          else_branch = e () => (F) {{ F = Identity (C) }}> }}"""
+    )
+    feeds = {"X": X, "G": GRID, "c": np.array(True)}
+    [expected] = open_native(model).run(None, feeds)
+    patched = ogs.patch_model(model, target=target)
+    session = open_session(patched) if target == "ort_gridsample" else open_native(patched)
+    np.testing.assert_allclose(session.run(None, feeds)[0], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_two_nodes_that_are_passed_the_same_attribute_stay_in_their_function() -> None:
+    model = parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 20, "local": 1]> {SIGNATURE} {{ Y = local.warp (X, G) }}
+        <domain: "local", opset_import: ["": 20]> warp <k> (A, B) => (D) {{
+            C = GridSample <align_corners: int = @k> (A, B) D = GridSample <align_corners: int = @k> (C, B) }}"""
+    )
+    assert [f.name for f in ogs.patch_model(model).functions] == ["warp"]
+
+
 def test_a_user_adds_a_dialect(mine: ogs.Dialect) -> None:
     model = sampler("Warp", "my.domain", order=1, outside="edge", corners=1)
     feeds = feeds_of(model)
     np.testing.assert_array_equal(
         ogs.InferenceSession(model).run(None, feeds)[0], ogs.grid_sample(feeds["X"], feeds["grid"], *astuple(ARGUMENTS))
     )
-    back = ogs.patch_model(ogs.patch_model(model, target="mmcv"), target="mine")
+    back = ogs.patch_model(ogs.patch_model(model, target="mmcv"), target=mine)
+    assert ogs.patch_model(ogs.patch_model(model, target="mmcv"), target="mine") == back
     assert sorted(back.graph.node[0].attribute, key=str) == sorted(model.graph.node[0].attribute, key=str)
     reflected = grid_sample_model("float32", "float32", 2, [Attributes("linear", "reflection", False)])
     with pytest.raises(ogs.GridSampleError, match="padding_mode is 'reflection', expected 'zeros' or 'border' in mine"):

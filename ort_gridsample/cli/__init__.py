@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
+import traceback
 from collections.abc import Sequence
+
+from ..core.choice import get_core
+from . import failures, output
 
 #: Command -> what it does, in a line; its module is imported when it is asked for.
 COMMANDS = {
@@ -17,30 +22,59 @@ COMMANDS = {
     "run": "run a model on arrays from files, or on random ones",
 }
 
+#: Exit statuses: the user must mend something; this program is wrong; Ctrl-C; nobody reads what is printed any longer.
+MISTAKE, INTERNAL, INTERRUPTED, UNREAD = 2, 70, 130, 141
+
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; 0 where it did what was asked, 2 and one line on stderr where the user must mend something."""
-    argv = sys.argv[1:] if argv is None else list(argv)
-    parser = argparse.ArgumentParser(
-        prog="ort-gridsample", description="Run any ONNX model that samples on a grid, in ONNX Runtime."
+    """Run one command; 0 where it did what was asked, 1 where ``verify`` found a difference, or one of those above."""
+    output.allow_any_encoding()
+    try:
+        try:
+            return _run(sys.argv[1:] if argv is None else list(argv))
+        finally:
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        return _complain("interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
+        return UNREAD
+
+
+def _run(argv: list[str]) -> int:
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument(
+        "--traceback", action="store_true", default=argparse.SUPPRESS, help="show where an error comes from"
     )
+    parser = argparse.ArgumentParser(
+        prog="ort-gridsample",
+        description="Run any ONNX model that samples on a grid, in ONNX Runtime.",
+        parents=[common],
+    )
+    parser.add_argument("--version", action="version", version=output.versions_text())
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, line in COMMANDS.items():
-        command = commands.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
+        command = commands.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".", parents=[common])
         if name in argv:  # the others' modules need not be imported
             importlib.import_module(f"{__name__}.{name}").add_arguments(command)
     arguments = parser.parse_args(argv)
     try:
-        module = importlib.import_module(f"{__name__}.{arguments.command}")
-        return int(module.run(arguments) or 0)
-    except KeyboardInterrupt:
-        return _complain("interrupted")
-    except ModuleNotFoundError as error:
-        return _complain(f"{arguments.command} needs {error.name}: pip install 'ort-gridsample[demo]'")
+        get_core()  # what the environment says wrongly is said at once
+    except ValueError as error:
+        return _complain(str(error), MISTAKE)
+    try:
+        return int(importlib.import_module(f"{__name__}.{arguments.command}").run(arguments) or 0)
+    except BrokenPipeError:
+        raise
     except Exception as error:
-        return _complain(" ".join(str(error).split()) or type(error).__name__)
+        if "traceback" in arguments:
+            traceback.print_exc()
+        remedy = failures.remedy(error)
+        if remedy is not None:
+            return _complain(f"{failures.sentence(error)}{remedy}", MISTAKE)
+        return _complain(f"a mistake of its own: {failures.sentence(error)}; {failures.REPORT}", INTERNAL)
 
 
-def _complain(line: str) -> int:
+def _complain(line: str, status: int) -> int:
     print(f"ort-gridsample: {line}", file=sys.stderr)
-    return 2
+    return status

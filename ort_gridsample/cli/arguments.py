@@ -14,8 +14,16 @@ def positive(text: str) -> int:
     return int(number)
 
 
-def seconds(text: str) -> float:
-    """A finite number of 0 or more."""
+def at_least_0(text: str) -> int:
+    """A whole number of 0 or more."""
+    number = _number(int, text, "a whole number")
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is less than 0")
+    return int(number)
+
+
+def magnitude(text: str) -> float:
+    """A finite number of 0 or more: seconds, a tolerance."""
     number = _number(float, text, "a number")
     if not 0 <= number < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is not a finite number of 0 or more")

@@ -21,7 +21,9 @@ from ..core.arrays import Array
 from ..core.choice import get_core
 from ..runtime.session import InferenceSession
 from . import inputs
-from .arguments import positive, seconds
+from .arguments import magnitude, positive
+from .failures import about
+from .output import print_json, versions
 from .table import table
 from .timing import Timing, Turn, measure
 from .verify import difference
@@ -58,21 +60,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     inputs.add_arguments(parser)
     parser.add_argument("--threads", type=positive, metavar="N", help="of each side (default: what each side takes)")
     parser.add_argument("--rounds", type=positive, default=21, metavar="N", help="at most (default: %(default)s)")
-    parser.add_argument("--seconds", type=seconds, default=3.0, metavar="S", help="about (default: %(default)g)")
+    parser.add_argument("--seconds", type=magnitude, default=3.0, metavar="S", help="about (default: %(default)g)")
     parser.add_argument("--json", action="store_true", help="print JSON, times in seconds")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    feeds = inputs.feeds(InferenceSession(arguments.model), arguments, random=True)
-    sides, refusals = _measured(arguments, feeds)
-    heading = {
-        "model": arguments.model,
-        "onnxruntime": onnxruntime.__version__,
-        "core": get_core(),
-        "threads": arguments.threads,
-    }
+    with about(arguments.model):
+        feeds = inputs.feeds(InferenceSession(arguments.model), arguments, random=True)
+        sides, refusals = _measured(arguments, feeds)
     if arguments.json:
-        print(json.dumps({**heading, **as_json(sides, refusals)}, indent=2))
+        content = {"model": arguments.model, "threads": arguments.threads, "core": get_core(), "versions": versions()}
+        print_json({**content, "sides": as_json(sides, refusals)})
         return
     threads = f"{arguments.threads} threads" if arguments.threads else "as many threads as each side takes"
     print(f"{arguments.model}: onnxruntime {onnxruntime.__version__}, core {get_core()}, {threads}")
@@ -180,7 +178,7 @@ def as_json(sides: Mapping[str, Side], refusals: Mapping[str, str]) -> dict[str,
             "nodes": {n: {"op_type": node.op_type, "seconds": node.seconds} for n, node in side.nodes.items()},
             "difference": _differences(sides).get(name),
         }
-    return {"sides": found}
+    return found
 
 
 def _differences(sides: Mapping[str, Side]) -> dict[str, float]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
+import onnxruntime
 
 from .. import spec
 from ..core.arrays import Array
 from ..errors import GridSampleError
-from ..runtime.session import InferenceSession
+from .arguments import at_least_0
 
 #: What a dimension that the model leaves open becomes in a random input.
 OPEN_DIMENSION = 8
@@ -26,69 +30,112 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=1,3,64,64",
         help=f"the shape of a random input (default: the model's; dimensions left open are {OPEN_DIMENSION})",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the random inputs (default: 0)")
+    parser.add_argument("--seed", type=at_least_0, default=0, help="of the random inputs (default: 0)")
 
 
-def feeds(session: InferenceSession, arguments: argparse.Namespace, *, random: bool) -> dict[str, Array]:
+def feeds(session: onnxruntime.InferenceSession, arguments: argparse.Namespace, *, random: bool) -> dict[str, Array]:
     """The inputs of ``session``'s model: those of files, and where ``random`` the others at random.
 
     Raises:
-        GridSampleError: a name, a file or a shape that does not fit, or a missing input.
+        GridSampleError: a name, a file, an array or a shape that does not fit, or a missing input.
     """
     files, shapes = _pairs("--input", arguments.input), _pairs("--shape", arguments.shape)
     declared = {value.name: value for value in session.get_inputs()}
     for name in (*files, *shapes):
         if name not in declared:
-            raise GridSampleError(arguments.model, "the input's name", repr(name), f"one of {', '.join(declared)}")
+            known = f"one of {', '.join(declared)}" if declared else "none: the model has no inputs"
+            raise GridSampleError(arguments.model, "the input's name", repr(name), known)
+    for name in files.keys() & shapes.keys():
+        raise GridSampleError("command line", "--shape", repr(name), f"none, as --input gives {name!r} from a file")
     generator = np.random.default_rng(arguments.seed)
     feeds = {}
     for name, value in declared.items():
         if name in files:
-            feeds[name] = _read(files[name])
+            feeds[name] = _fitting(_read(files[name]), value, files[name], arguments.model)
         elif random:
             shape = _shape(shapes[name]) if name in shapes else _open(value.shape)
-            feeds[name] = random_array(generator, value.type, shape)
+            feeds[name] = random_array(generator, name, value.type, shape)
         else:
             raise GridSampleError(arguments.model, f"input {name!r}", "missing", f"--input {name}=FILE.npy or --random")
     return feeds
 
 
-def random_array(generator: np.random.Generator, ort_type: str, shape: tuple[int, ...]) -> Array:
+def random_array(generator: np.random.Generator, name: str, ort_type: str, shape: tuple[int, ...]) -> Array:
     """An array of onnxruntime's type ``ort_type``: floats in [-1, 1), small integers, short strings."""
-    known = spec.TYPES_BY_ONNX.get(ort_type.removeprefix("tensor(").removesuffix(")"))
-    if known is None or known.name == "bfloat16":
-        raise GridSampleError("command line", "input", f"of type {ort_type}", "a type that numpy has")
-    if known.name == "str":
+    dtype = _dtype(ort_type)
+    if dtype is None:
+        raise GridSampleError("command line", f"input {name!r}", f"of type {ort_type}", "a tensor of a type of numpy's")
+    if dtype.kind == "O":
         return generator.choice(np.array(["a", "b", "c"], object), shape)
-    dtype = np.dtype(known.name)
     if dtype.kind in "iub":
         return generator.integers(0, 2 if dtype.kind == "b" else 100, shape).astype(dtype)
     return generator.uniform(-1, 1, shape).astype(dtype)
 
 
+def _dtype(ort_type: str) -> np.dtype[Any] | None:
+    """The type of an array that onnxruntime takes as ``tensor(…)``; None where numpy has none."""
+    known = spec.TYPES_BY_ONNX.get(ort_type.removeprefix("tensor(").removesuffix(")"))
+    if known is None or known.name == "bfloat16":
+        return None
+    return np.dtype(object if known.name == "str" else known.name)
+
+
 def _pairs(option: str, texts: list[str]) -> dict[str, str]:
-    pairs = dict(text.partition("=")[::2] for text in texts)
-    for name, value in pairs.items():
+    pairs: dict[str, str] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
         if not value:
-            raise GridSampleError("command line", option, repr(name), "NAME=VALUE")
+            raise GridSampleError("command line", option, repr(text), "NAME=VALUE")
+        if name in pairs:
+            raise GridSampleError("command line", option, f"given twice for {name!r}", "once")
+        pairs[name] = value
     return pairs
 
 
 def _read(file: str) -> Array:
+    expected = "an array saved by numpy.save"
     try:
-        array: Array = np.load(file, allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise GridSampleError(
-            "command line", "--input", f"{file!r} ({error})", "an array saved by numpy.save"
-        ) from None
+        array = np.load(file, allow_pickle=False)
+    except (ValueError, EOFError, BadZipFile) as error:
+        raise GridSampleError("command line", "--input", f"{file!r} ({error})", expected) from None
+    if not isinstance(array, np.ndarray):
+        raise GridSampleError("command line", "--input", f"{file!r}, an archive of arrays (.npz)", expected)
     return array.astype(object) if array.dtype.kind == "U" else array
 
 
+def _fitting(array: Array, value: onnxruntime.NodeArg, file: str, model: str) -> Array:
+    """``array``, where the model takes it."""
+    dtype, lengths = _dtype(value.type), tuple(value.shape)
+    remedy = ""
+    if dtype is not None and array.dtype != dtype:
+        remedy = f"; convert it with numpy.save(file, numpy.load(file).astype({str(dtype)!r}))"
+        if "O" in (dtype.kind, array.dtype.kind):
+            remedy = "; only text is saved as text"
+    elif lengths and not _is_of(array.shape, lengths):
+        remedy = "; reshape or transpose it, or give another file"
+    if not remedy:
+        return array
+    shape = f" of shape ({', '.join('?' if n is None else str(n) for n in lengths)})" if lengths else ""
+    expected = f"{value.type.removeprefix('tensor(').removesuffix(')') if dtype is None else _name(dtype)}{shape}"
+    found = f"{_name(array.dtype)} of shape {array.shape}"
+    raise GridSampleError(model, f"input {value.name!r}, from {file},", found, f"{expected}{remedy}")
+
+
+def _name(dtype: np.dtype[Any]) -> str:
+    return "string" if dtype.kind == "O" else str(dtype)
+
+
+def _is_of(shape: tuple[int, ...], lengths: Sequence[object]) -> bool:
+    """Whether ``shape`` has the lengths that the model fixes."""
+    pairs = zip(shape, lengths, strict=False)
+    return len(shape) == len(lengths) and all(a == b for a, b in pairs if isinstance(b, int))
+
+
 def _shape(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(length) for length in text.split(","))
-    except ValueError:
-        raise GridSampleError("command line", "--shape", repr(text), "numbers with commas between them") from None
+    lengths = text.split(",")
+    if not all(length.strip().isdecimal() for length in lengths):
+        raise GridSampleError("command line", "--shape", repr(text), "numbers with commas between them")
+    return tuple(map(int, lengths))
 
 
 def _open(shape: list[object]) -> tuple[int, ...]:

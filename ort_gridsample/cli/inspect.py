@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from itertools import groupby
 
 from ..model.dialects import PassedOn
 from ..model.records import NodeRecord, columns
 from ..patching import inspect_model
+from .failures import about
+from .output import print_json
 from .table import table
 
 
@@ -19,9 +20,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    records = inspect_model(arguments.model)
+    with about(arguments.model):
+        records = inspect_model(arguments.model)
     if arguments.json:
-        print(json.dumps([as_json(record) for record in records], indent=2))
+        print_json([as_json(record) for record in records])
     elif not records:
         print(f"{arguments.model} holds no GridSample and no AffineGrid")
     else:

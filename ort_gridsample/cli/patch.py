@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
+from ..errors import GridSampleError
 from ..model.files import read_model, write_model
 from ..model.patch import patch_in_place, targets
 from ..runtime import native
+from .failures import about
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,13 +36,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    model = read_model(arguments.model)
-    replaced = patch_in_place(model, arguments.nodes, arguments.target, arguments.functions, native)
-    ours = arguments.target == targets()[0]
-    labels = [f"{r.op_type} {r.label}: {r.action if ours else f'now {arguments.target}'}" for r in replaced]
-    files = write_model(model, arguments.patched, external_data_of=arguments.model)
-    for label in labels:
-        print(label)
-    print(f"{arguments.patched}: {len(labels)} {'node' if len(labels) == 1 else 'nodes'} replaced")
+    source, target = arguments.model, arguments.patched
+    if arguments.functions and arguments.target != "primitives":
+        raise GridSampleError("patch", "--functions", f"given with --target {arguments.target}", "--target primitives")
+    if Path(target).exists() and Path(target).samefile(source):
+        raise GridSampleError("patch", "OUT", f"{target!r}, which is IN", "another file")
+    with about(source):
+        model = read_model(source)
+        replaced = patch_in_place(model, arguments.nodes, arguments.target, arguments.functions, native)
+        ours = arguments.target == targets()[0]
+        lines = [f"{r.op_type} {r.label}: {r.action if ours else f'now {arguments.target}'}" for r in replaced]
+        files = write_model(model, target, external_data_of=source)
+    for line in lines:
+        print(line)
+    if lines:
+        print(f"{target}: {len(lines)} {'node' if len(lines) == 1 else 'nodes'} replaced")
+    else:
+        print(f"{target}: nothing to replace, the model is as it was")
     for file in files:
         print(f"{file}: external data, copied")

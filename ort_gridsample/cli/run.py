@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 
 from ..core.arrays import Array
+from ..errors import GridSampleError
 from ..model.files import written_whole
 from ..runtime.session import InferenceSession
-from . import inputs
+from . import inputs, output
+from .failures import about
 from .table import table
 
 
@@ -21,28 +24,64 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     inputs.add_arguments(parser)
     parser.add_argument("--output", metavar="DIR", help="the folder in which each output is saved as NAME.npy")
     parser.add_argument("--random", action="store_true", help="make the other inputs at random")
+    parser.add_argument("--json", action="store_true", help="print JSON: the inputs, the outputs, and the seconds")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    session = InferenceSession(arguments.model)
-    feeds = inputs.feeds(session, arguments, random=arguments.random)
-    start = time.perf_counter()
-    outputs = dict(zip((value.name for value in session.get_outputs()), session.run(None, feeds), strict=True))
-    seconds = time.perf_counter() - start
+    with about(arguments.model):
+        session = InferenceSession(arguments.model)
+        feeds = inputs.feeds(session, arguments, random=arguments.random)
+        start = time.perf_counter()
+        outputs = dict(zip((value.name for value in session.get_outputs()), session.run(None, feeds), strict=True))
+        seconds = time.perf_counter() - start
+    files = save(outputs, Path(arguments.output)) if arguments.output else {}
+    if arguments.json:
+        output.print_json(
+            {
+                "model": arguments.model,
+                "inputs": [_described(name, value) for name, value in feeds.items()],
+                "outputs": [
+                    {**_described(name, value), **({"file": str(files[name])} if name in files else {})}
+                    for name, value in outputs.items()
+                ],
+                "seconds": seconds,
+            }
+        )
+        return
     rows: list[tuple[object, ...]] = [("", "name", "type", "shape")]
-    rows += [("input", name, a.dtype, a.shape) for name, a in feeds.items()]
-    rows += [("output", name, a.dtype, a.shape) for name, a in outputs.items()]
+    rows += [("input", *_described(name, value).values()) for name, value in feeds.items()]
+    rows += [("output", *_described(name, value).values()) for name, value in outputs.items()]
     print(table(rows))
     print(f"time    {seconds * 1e3:.2f} ms (one run, without making the session)")
-    if arguments.output:
-        save(outputs, Path(arguments.output))
+    for name, file in files.items():
+        print(f"saved   {name}: {file}")
 
 
-def save(outputs: Mapping[str, Array], folder: Path) -> None:
-    """Save each output as ``folder``/NAME.npy; what a file name cannot hold becomes ``_``."""
-    folder.mkdir(parents=True, exist_ok=True)
+def _described(name: str, value: Array) -> dict[str, object]:
+    """What is said of an input or output; a value that is no tensor has no shape."""
+    if not isinstance(value, np.ndarray):
+        return {"name": name, "type": type(value).__name__, "shape": None}
+    return {"name": name, "type": output.type_of(value), "shape": value.shape}
+
+
+def save(outputs: Mapping[str, Array], folder: Path) -> dict[str, Path]:
+    """Save each output as ``folder``/NAME.npy, each in a file of its own, which is returned by its name.
+
+    What a file name cannot hold becomes ``_``; where two names would be one, as some file systems compare them, the
+    later one gets a number.
+    """
     for name, array in outputs.items():
-        path = folder / ("".join(c if c.isalnum() or c in "-_." else "_" for c in name) + ".npy")
-        with written_whole(path) as file:
+        if not isinstance(array, np.ndarray):
+            raise GridSampleError("run", f"output {name!r}", f"a {type(array).__name__}", "a tensor, to be saved")
+    folder.mkdir(parents=True, exist_ok=True)
+    files: dict[str, Path] = {}
+    taken: set[str] = set()
+    for name, array in outputs.items():
+        stem = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
+        names = (stem if n == 1 else f"{stem}-{n}" for n in count(1))
+        unlike = next(candidate for candidate in names if candidate.casefold() not in taken)
+        taken.add(unlike.casefold())
+        files[name] = folder / f"{unlike}.npy"
+        with written_whole(files[name]) as file:
             np.save(file, array.astype(str) if array.dtype == object else array)
-        print(f"saved   {path}")
+    return files

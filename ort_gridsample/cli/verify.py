@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import onnxruntime
 
 from ..core.arrays import Array
 from ..errors import GridSampleError
-from ..runtime.session import InferenceSession
-from . import inputs
+from ..model.far import LIMIT
+from . import inputs, sides
+from .arguments import magnitude
+from .failures import about
+from .far import Far, far_coordinates
+from .output import print_json, type_of
 from .table import table
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far the answers to one output agree: their largest difference, and A's largest value."""
+
+    name: str
+    type: str
+    shape: Sequence[int]
+    difference: float
+    of: float
+    agrees: bool
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,29 +38,68 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     inputs.add_arguments(parser)
     parser.add_argument(
         "--tolerance",
-        type=float,
+        type=magnitude,
         default=1e-5,
         help="how far floats may differ, in parts of the output's largest magnitude (default: %(default)s)",
     )
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """0 where all outputs agree, 1 where one does not."""
-    sessions = [InferenceSession(path) for path in (arguments.model, arguments.other)]
-    feeds = inputs.feeds(sessions[0], arguments, random=True)
-    names = [[value.name for value in session.get_outputs()] for session in sessions]
-    if names[0] != names[1]:
-        raise GridSampleError(arguments.other, "outputs", str(names[1]), f"those of {arguments.model}: {names[0]}")
-    answers = [session.run(None, feeds) for session in sessions]
-    rows: list[tuple[object, ...]] = [("output", "type", "shape", "largest difference", "of largest value", "")]
-    agreed = True
-    for name, a, b in zip(names[0], *answers, strict=True):
-        most, magnitude = difference(a, b)
-        within = most <= arguments.tolerance * magnitude if a.dtype.kind in "fc" else most == 0
-        agreed &= within
-        rows.append((name, a.dtype, a.shape, f"{most:.2g}", f"{magnitude:.2g}", "agrees" if within else "differs"))
-    print(table(rows))
-    return 0 if agreed else 1
+    paths = arguments.model, arguments.other
+    feeds: dict[str, Array] = {}
+    ran = []
+    for path in paths:
+        with about(path):
+            ran.append(sides.run(path, _feeder(path, feeds, arguments)))
+    if (names := list(ran[0].answers)) != list(ran[1].answers):
+        raise GridSampleError(paths[1], "outputs", str(list(ran[1].answers)), f"those of {paths[0]}: {names}")
+    found = agreements(ran[0].answers, ran[1].answers, arguments.tolerance)
+    agree = all(each.agrees for each in found)
+    far = None if agree else far_coordinates(paths, [side.way for side in ran], feeds)
+    without = agreements(far.answers[0], far.answers[1], arguments.tolerance) if far and far.answers else []
+    if arguments.json:
+        content = {
+            side: {"model": path, "way": each.way, "refusal": each.refusal}
+            for side, path, each in zip("AB", paths, ran, strict=True)
+        }
+        outputs = [vars(each) for each in found]
+        print_json({**content, "outputs": outputs, "agree": agree, "far": far and _far_json(far, without)})
+    else:
+        rows = [(side, path, each.way) for side, path, each in zip("AB", paths, ran, strict=True)]
+        print(table([("", "model", "run by"), *rows]))
+        print(as_text(found))
+        if far:
+            print(_far_text(far, without))
+    return 0 if agree else 1
+
+
+def _feeder(path: str, feeds: dict[str, Array], arguments: argparse.Namespace) -> sides.Feeds:
+    """What gives a session of the model at ``path`` its inputs, which the first one decides and ``feeds`` keeps."""
+
+    def feed(session: onnxruntime.InferenceSession) -> Mapping[str, Array]:
+        if path == arguments.model and not feeds:
+            feeds.update(inputs.feeds(session, arguments, random=True))
+        wanted = [value.name for value in session.get_inputs()]
+        if missing := [name for name in wanted if name not in feeds]:
+            raise GridSampleError(path, "inputs", str(wanted), f"those of {arguments.model}, without {missing}")
+        return {name: feeds[name] for name in wanted}
+
+    return feed
+
+
+def agreements(a: Mapping[str, Array], b: Mapping[str, Array], tolerance: float) -> list[Agreement]:
+    """How far two models' answers of the same names agree."""
+    found = []
+    for name, x in a.items():
+        y = b[name]
+        if not (isinstance(x, np.ndarray) and isinstance(y, np.ndarray)):
+            raise GridSampleError("verify", f"output {name!r}", f"a {type(x).__name__}", "a tensor, to be compared")
+        most, largest = difference(x, y)
+        agrees = most <= tolerance * largest if x.dtype.kind in "fc" else most == 0
+        found.append(Agreement(name, type_of(x), x.shape, most, largest, agrees))
+    return found
 
 
 def difference(a: Array, b: Array) -> tuple[float, float]:
@@ -50,9 +108,46 @@ def difference(a: Array, b: Array) -> tuple[float, float]:
         return float("inf"), 0.0
     if a.dtype.kind not in "fciu":
         return float("inf") if not np.array_equal(a, b) else 0.0, 0.0
+    same = a == b  # as they are: not every integer is a float64
     a, b = (x.astype(np.complex128 if x.dtype.kind == "c" else np.float64) for x in (a, b))
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    same |= np.isnan(a) & np.isnan(b)
     with np.errstate(invalid="ignore"):
-        apart = np.where(same, 0, np.abs(a - b))
+        apart = np.where(same, 0, np.maximum(np.abs(a - b), np.finfo(float).tiny))
     finite = np.abs(a[np.isfinite(a)])
     return float(np.nan_to_num(apart, nan=np.inf).max(initial=0)), float(finite.max(initial=0))
+
+
+def as_text(found: Sequence[Agreement]) -> str:
+    rows: list[tuple[object, ...]] = [("output", "type", "shape", "largest difference", "of largest value", "")]
+    for each in found:
+        verdict = "agrees" if each.agrees else "differs"
+        rows.append((each.name, each.type, tuple(each.shape), f"{each.difference:.2g}", f"{each.of:.2g}", verdict))
+    return table(rows)
+
+
+def _far_text(far: Far, without: Sequence[Agreement]) -> str:
+    """What far coordinates have to do with it, in words."""
+    if far.unknown:
+        return f"whether coordinates further out than ±{LIMIT:g} account for it is not known: {far.unknown}"
+    lines = [
+        f"grid {name!r}: {far_out} of {size} coordinates are further out than ±{LIMIT:g}, or no numbers"
+        for name, (size, far_out) in far.counts.items()
+    ]
+    lines += [f"grid {name}: its coordinates are not counted" for name in far.uncounted]
+    if far.uncounted or any(far_out for _, far_out in far.counts.values()):
+        agree = all(each.agrees for each in without)
+        verdict = "all agree: these coordinates account for it" if agree else "this is left:"
+        lines.append(f"with such coordinates at 0 in both models, {verdict}")
+        lines += [] if agree else [as_text(without)]
+    return "\n".join(lines)
+
+
+def _far_json(far: Far, without: Sequence[Agreement]) -> dict[str, object]:
+    return {
+        "limit": LIMIT,
+        "grids": {name: {"coordinates": size, "far": far_out} for name, (size, far_out) in far.counts.items()},
+        "uncounted": far.uncounted,
+        "outputs": [vars(each) for each in without],
+        "agree": None if far.unknown else all(each.agrees for each in without),
+        "unknown": far.unknown,
+    }

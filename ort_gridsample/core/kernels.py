@@ -3,8 +3,8 @@
 A kernel takes a stretch of positions in blocks. Per block it first writes a table, one row per tap and one column per
 position: which pixel of flat X the tap reads, and with which weight. Then every channel is read through that table,
 from X as it lies or, where each pixel is read often, from a copy with its :func:`channels_last`, side by side.
-They state in loops what :mod:`.coordinates`, :mod:`.taps` and :mod:`.sums` state on arrays; the order of every
-operation on a coordinate is the same, and no flag here lets the compiler change it.
+They state in loops what :mod:`.coordinates`, :mod:`.taps`, :mod:`.table` and :mod:`.sums` state on arrays; the order of
+every operation on a coordinate is the same, and no flag here lets the compiler change it.
 """
 
 from __future__ import annotations

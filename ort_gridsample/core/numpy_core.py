@@ -7,9 +7,9 @@ from typing import Literal
 import numpy as np
 
 from .arrays import Array, Floats
-from .coordinates import PADDING
 from .plan import Plan
-from .taps import MODES, Taps, axis_taps
+from .table import Table, table
+from .taps import MODES
 from .threads import ELEMENTS_PER_THREAD, for_each
 
 #: What one block holds at most: enough that numpy's own cost per call is small, little enough to stay in the cache.
@@ -34,7 +34,7 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
         batch, at = block
         # An overflow or an infinity in a coordinate has its answer: see ``coordinates``.
         with np.errstate(all="ignore"):
-            taps = _grid_taps(grid[batch, at], lengths, plan)
+            taps = table(grid[batch, at], lengths, plan)
             _sample_block(flat_X[batch], taps, Y[batch, :, at], plan)
 
     for_each(sample, blocks, min(num_threads, len(blocks), Y.size // ELEMENTS_PER_THREAD + 1))
@@ -44,19 +44,7 @@ def prepare(dtype: np.dtype[np.generic], grid_dtype: np.dtype[np.generic], mode:
     """Nothing to do ahead of time."""
 
 
-def _grid_taps(grid: Floats, lengths: tuple[int, ...], plan: Plan) -> Taps:
-    """The taps of the positions ``grid`` (P, r), as indices into flat X."""
-    mode, padding = MODES[plan.mode], PADDING[plan.padding_mode]
-    coordinates = np.float64 if grid.dtype == np.float64 else np.float32
-    taps: Taps | None = None
-    for g, length in zip(grid.T[::-1], lengths, strict=True):  # the grid lists the innermost axis first
-        along = axis_taps(g.astype(coordinates), length, mode, padding, plan.align_corners, plan.weights)
-        taps = taps.times(along, length) if taps else along
-    assert taps is not None  # a grid has at least one axis
-    return taps
-
-
-def _sample_block(X: Array, taps: Taps, Y: Array, plan: Plan) -> None:
+def _sample_block(X: Array, taps: Table, Y: Array, plan: Plan) -> None:
     """``Y`` (C, P) from ``X`` (C, S)."""
     if plan.sum is None or taps.weight is None:
         for x, y in zip(X, Y, strict=True):
@@ -73,7 +61,7 @@ def _sample_block(X: Array, taps: Taps, Y: Array, plan: Plan) -> None:
         plan.sum(values, taps.weight, Y[chunk])
 
 
-def _zero_outside(values: Array, taps: Taps, plan: Plan) -> None:
+def _zero_outside(values: Array, taps: Table, plan: Plan) -> None:
     """Clear the ``values`` (C, T, P) of taps outside; a weight of 0 would not do: they may be NaN."""
     if taps.inside is None:
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import TypeVar
 
@@ -91,35 +91,51 @@ def for_each(function: Callable[[T], None], items: Iterable[T], num_threads: int
         for item in remaining:
             function(item)
         return
-    lock = threading.Lock()
+    changed = threading.Condition(threading.Lock())
+    helping, errors = 0, list[BaseException]()
 
     def work() -> None:
         nonlocal remaining
         try:
             while True:
-                with lock:
+                with changed:
                     item = next(remaining, None)
                 if item is None:
                     return
                 function(item)
         except BaseException:
-            with lock:
+            with changed:
                 remaining = iter(())
             raise
 
-    helpers = _submit(work, num_threads - 1)
+    def help_out() -> None:  # whenever a thread comes to it: once nothing remains, that does nothing
+        nonlocal helping
+        with changed:
+            helping += 1
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            with changed:
+                helping -= 1
+                changed.notify()
+
+    _submit(help_out, num_threads - 1)
     try:
-        work()
+        try:
+            work()
+        finally:
+            with changed:
+                changed.wait_for(lambda: not helping)
+        if errors:
+            raise errors[0]
     finally:
-        for helper in helpers:
-            if not helper.cancel():
-                helper.exception()  # waits
-    for helper in helpers:
-        if not helper.cancelled():
-            helper.result()
+        errors.clear()  # an error knows its frames, and these know the list
 
 
-def _submit(work: Callable[[], None], count: int) -> list[Future[None]]:
+def _submit(work: Callable[[], None], count: int) -> None:
+    """Let up to ``count`` threads of the pool call ``work``, as soon as they can."""
     global _pool, _pool_size
     with _lock:
         if _pool is None or _pool_size < count:
@@ -127,9 +143,13 @@ def _submit(work: Callable[[], None], count: int) -> list[Future[None]]:
                 _pool.shutdown(wait=False)
             _pool, _pool_size = ThreadPoolExecutor(count, thread_name_prefix="ort_gridsample"), count
         try:
-            return [_pool.submit(work) for _ in range(count)]
-        except RuntimeError:  # the interpreter is shutting down: the caller does the work alone
-            return []
+            for _ in range(count):
+                _pool.submit(work)
+        except RuntimeError:
+            # No thread can be started, or the interpreter is shutting down: those that run, and the caller, do the
+            # work. What the pool holds beyond them would wait there for good.
+            _pool.shutdown(wait=False)
+            _pool = None
 
 
 def _after_fork() -> None:

@@ -5,7 +5,7 @@ Nothing in this package's models runs one, so that the questions are handed down
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 import onnx
@@ -19,5 +19,5 @@ class Native(Protocol):
     ) -> str:
         """Why onnxruntime does not run a model of this one node, in its own words; empty where it does."""
 
-    def types_of(self, model: onnx.ModelProto, names: Collection[str]) -> Mapping[str, str]:
-        """The element types of these values of the main graph, by numpy's names, where onnxruntime knows them."""
+    def types_of(self, model: onnx.ModelProto) -> Mapping[str, onnx.TypeProto]:
+        """The types of the outputs of ``model``, those that onnxruntime finds; none where it refuses the model."""

@@ -80,49 +80,75 @@ def _fault(model: onnx.ModelProto, error: Exception) -> str | None:
 
 @contextmanager
 def written_whole(path: str | PathLike[str]) -> Iterator[Path]:
-    """A new file beside ``path`` to write to: it takes ``path``'s place at the end, or goes away on an error."""
-    target = Path(path)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=target.suffix, dir=target.parent)
-    os.close(handle)
-    beside = Path(name)
+    """A new file beside ``path`` to write to: it takes ``path``'s place at the end, or goes away on an error.
+
+    Raises:
+        OSError: the file cannot be written; it names ``path``.
+    """
+    target, beside = Path(path), None
     try:
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=target.suffix, dir=target.parent)
+        os.close(handle)
+        beside = Path(name)
         yield beside
         mask = os.umask(0)
         os.umask(mask)
         beside.chmod(0o666 & ~mask)  # mkstemp makes a file private
         beside.replace(target)
-    except BaseException:
-        beside.unlink(missing_ok=True)
+    except BaseException as error:
+        if beside is not None:
+            beside.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno and (not beside or error.filename in (None, str(beside))):
+            raise OSError(error.errno, error.strerror, str(target)) from error
         raise
 
 
 def write_model(model: onnx.ModelProto, path: str | PathLike[str], external_data_of: str | PathLike[str]) -> list[Path]:
     """Write ``model`` to ``path``, with its external data beside it, and return the files that were copied for that.
 
-    ``external_data_of`` is the path that the model was read from; in the same folder its data serves both.
+    ``external_data_of`` is the path that the model was read from; in the same folder its data serves both. Locations
+    that lead out of that folder and back are written without the detour.
 
     Raises:
         GridSampleError: a location of external data is not inside the model's folder, or another file is in its place.
         OSError: a file cannot be read or written.
     """
-    target = Path(path).resolve().parent
-    copied = []
-    for location, data in external_files(model, external_data_of).items():
-        beside = target / location
-        if beside.exists():
-            is_inside = beside.resolve().is_relative_to(target)  # onnxruntime reads no other
-            if not (is_inside and (beside.samefile(data) or filecmp.cmp(data, beside, shallow=False))):
-                raise GridSampleError(
-                    str(path), "external data", f"in the way of {beside}", "no other file, or link to one, there"
-                )
-            continue
-        beside.parent.mkdir(parents=True, exist_ok=True)
-        with written_whole(beside) as file:
-            shutil.copyfile(data, file)
-        copied.append(beside)
-    with written_whole(path) as file:
-        file.write_bytes(model.SerializeToString())
-    return copied
+    out, source = Path(path).resolve(), Path(external_data_of).parent.resolve()
+    files = external_files(model, external_data_of)
+    copies: dict[Path, Path] = {}
+    for entry in _locations(model):
+        data = files[entry.value]
+        entry.value = Path(os.path.relpath(source / entry.value, source)).as_posix()
+        beside = out.parent / entry.value
+        if beside.resolve() != out and data != out:
+            if _is_there(data, beside, out.parent):
+                continue
+            is_free = not beside.exists() and beside.resolve().is_relative_to(out.parent)
+            if is_free and copies.setdefault(beside, data) == data:
+                continue
+        raise GridSampleError(
+            str(path), "external data", f"in the way of {beside}", "no other file, or link to one, there"
+        )
+    written: list[Path] = []
+    try:
+        for beside, data in copies.items():
+            beside.parent.mkdir(parents=True, exist_ok=True)
+            with written_whole(beside) as file:
+                shutil.copyfile(data, file)
+            written.append(beside)
+        with written_whole(path) as file:
+            file.write_bytes(model.SerializeToString())
+    except BaseException:
+        for beside in written:
+            beside.unlink(missing_ok=True)
+        raise
+    return written
+
+
+def _is_there(data: Path, beside: Path, folder: Path) -> bool:
+    """Whether the file at ``beside`` can serve as ``data`` for a model in ``folder``: onnxruntime reads no other."""
+    is_inside = beside.exists() and beside.resolve().is_relative_to(folder)
+    return is_inside and (beside.samefile(data) or filecmp.cmp(data, beside, shallow=False))
 
 
 def external_files(model: onnx.ModelProto, path: str | PathLike[str]) -> dict[str, Path]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,15 @@ from onnx import helper, numpy_helper
 
 #: The empty name and this one are the same domain.
 _ONNX_DOMAIN = "ai.onnx"
+
+#: The opset of the ONNX domain for models that import other domains only, where onnxruntime takes its newest.
+UNSTATED_OPSET = 20
+
+#: From this IR version on, an initializer that is also an input is a default that may be overridden.
+_OVERRIDABLE = 4
+
+#: What gives a name its value: a node, an initializer, or (None) what calls or feeds the graph.
+Definition = onnx.NodeProto | onnx.TensorProto | None
 
 
 def domain_of(name: str) -> str:
@@ -34,44 +45,74 @@ class Scope:
         path: where it is, in words ("" for the main graph).
         container: the proto that holds the nodes.
         opsets: domain -> version that its nodes are written in.
+        ir_version: the model's.
         parent: the scope around it, whose names are visible here.
         function: the model-local function that it is in.
+        bodies: the position of a node -> the scopes of the graphs that it holds, in the order of its attributes.
     """
 
     path: str
     container: onnx.GraphProto | onnx.FunctionProto
     opsets: dict[str, int]
+    ir_version: int
     parent: Scope | None = None
     function: onnx.FunctionProto | None = None
-    children: list[Scope] = field(default_factory=list)
+    bodies: dict[int, list[Scope]] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[onnx.NodeProto]:
         return iter(self.container.node)
 
-    def family(self) -> list[Scope]:
-        """The scope and all inside it, parents before their children."""
-        found = [self]
-        for scope in found:  # grows while it is walked: no recursion, whatever the depth
-            found += scope.children
+    @cached_property
+    def definitions(self) -> Mapping[str, Definition]:
+        """The names that are given a value here, and what gives it to them."""
+        found: dict[str, Definition] = {}
+        if isinstance(self.container, onnx.FunctionProto):
+            found.update(dict.fromkeys(self.container.input))
+        else:
+            inputs: dict[str, Definition] = dict.fromkeys(value.name for value in self.container.input)
+            initializers = {tensor.name: tensor for tensor in self.container.initializer}
+            found.update(dict.fromkeys(sparse.values.name for sparse in self.container.sparse_initializer))
+            found |= initializers | inputs if self.ir_version >= _OVERRIDABLE else inputs | initializers
+        found.update((name, node) for node in self for name in node.output if name)
         return found
+
+    def home(self, name: str) -> Scope | None:
+        """The scope that gives ``name``, as it is seen here, its value: this one or the nearest around it."""
+        at: Scope | None = self
+        while at is not None and name not in at.definitions:
+            at = at.parent
+        return at
+
+    def constant(self, name: str) -> npt.NDArray[Any] | None:
+        """The value of ``name``, as it is seen here, where the model itself holds it."""
+        home = self.home(name)
+        definition = home.definitions[name] if home is not None else None
+        tensor = _constant_tensor(definition) if isinstance(definition, onnx.NodeProto) else definition
+        if tensor is None or tensor.data_location == onnx.TensorProto.EXTERNAL:
+            return None
+        return numpy_helper.to_array(tensor)
 
 
 def scopes(model: onnx.ModelProto) -> list[Scope]:
     """Every scope of ``model``, parents before their children; the main graph is the first."""
-    roots = [Scope("", model.graph, _opsets(model.opset_import))]
-    roots += [Scope(f"function {f.domain}::{f.name}", f, _opsets(f.opset_import), function=f) for f in model.functions]
+    main = Scope("", model.graph, _opsets(model.opset_import, UNSTATED_OPSET), model.ir_version)
+    roots = [main]
+    for f in model.functions:
+        opsets = _opsets(f.opset_import, main.opsets.get("", UNSTATED_OPSET))
+        roots.append(Scope(f"function {f.domain}::{f.name}", f, opsets, model.ir_version, function=f))
     return [scope for root in roots for scope in _grow(root)]
 
 
 def _grow(root: Scope) -> list[Scope]:
     found = [root]
-    for scope in found:
+    for scope in found:  # grows while it is walked: no recursion, whatever the depth
         for index, node in enumerate(scope):
             for attribute, graph in subgraphs(node):
                 here = f"{node.op_type} {node.name or f'#{index}'} {attribute.name}"
                 path = f"{scope.path}/{here}" if scope.path else here
-                scope.children.append(Scope(path, graph, scope.opsets, scope, scope.function))
-        found += scope.children
+                body = Scope(path, graph, scope.opsets, scope.ir_version, scope, scope.function)
+                scope.bodies.setdefault(index, []).append(body)
+        found += chain.from_iterable(scope.bodies.values())
     return found
 
 
@@ -92,6 +133,7 @@ class Names:
         for scope in scopes(model):
             for node in scope:
                 self._taken.update((node.name, *node.input, *node.output))
+            self._taken.update(value.name for value in scope.container.value_info)
             if isinstance(scope.container, onnx.FunctionProto):
                 self._taken.update((*scope.container.input, *scope.container.output))
             else:
@@ -116,45 +158,22 @@ class Names:
         return True
 
 
-def _opsets(imports: list[onnx.OperatorSetIdProto]) -> dict[str, int]:
-    return {domain_of(entry.domain): entry.version for entry in imports}
+def _opsets(imports: Collection[onnx.OperatorSetIdProto], unstated: int) -> dict[str, int]:
+    """Domain -> version, with the version ``unstated`` of the ONNX domain where only others are imported."""
+    opsets = {"": unstated} if imports else {}
+    return opsets | {domain_of(entry.domain): entry.version for entry in imports}
 
 
-class Constants:
-    """The constant values of a model's scopes: initializers that are in the file, and Constant nodes."""
-
-    def __init__(self) -> None:
-        self._tensors: dict[int, dict[str, onnx.TensorProto]] = {}
-
-    def value(self, scope: Scope, name: str) -> npt.NDArray[Any] | None:
-        """The value of ``name`` as ``scope`` sees it, where it is constant."""
-        at: Scope | None = scope
-        while at is not None:
-            if id(at) not in self._tensors:
-                self._tensors[id(at)] = _constant_tensors(at)
-            if name in self._tensors[id(at)]:
-                return numpy_helper.to_array(self._tensors[id(at)][name])
-            at = at.parent
+def _constant_tensor(node: onnx.NodeProto) -> onnx.TensorProto | None:
+    """What a Constant node says; None where it is another node, or what its function's caller says."""
+    if node.op_type != "Constant" or domain_of(node.domain) or len(node.attribute) != 1:
         return None
-
-
-def _constant_tensors(scope: Scope) -> dict[str, onnx.TensorProto]:
-    tensors: dict[str, onnx.TensorProto] = {}
-    if isinstance(scope.container, onnx.GraphProto):
-        fed = {value.name for value in scope.container.input}
-        tensors.update((t.name, t) for t in scope.container.initializer if t.name not in fed)
-    for node in scope:
-        if node.op_type == "Constant" and node.domain == "" and len(node.attribute) == 1:
-            tensor = _as_tensor(node.attribute[0])
-            if tensor is not None:
-                tensors[node.output[0]] = tensor
-    return {name: t for name, t in tensors.items() if t.data_location != onnx.TensorProto.EXTERNAL}
-
-
-def _as_tensor(attribute: onnx.AttributeProto) -> onnx.TensorProto | None:
+    (attribute,) = node.attribute
+    if attribute.ref_attr_name:
+        return None
     if attribute.name == "value":
         return attribute.t
     dtypes = {"value_int": np.int64, "value_ints": np.int64, "value_float": np.float32, "value_floats": np.float32}
-    if attribute.name not in dtypes or attribute.ref_attr_name:
+    if attribute.name not in dtypes:
         return None
     return numpy_helper.from_array(np.array(helper.get_attribute_value(attribute), dtypes[attribute.name]))

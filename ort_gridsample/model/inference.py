@@ -1,26 +1,30 @@
-"""Element types and shapes of a model's values, as far as onnx's shape inference finds them.
+"""Element types and shapes of the values that the nodes concerned read, as far as they can be known without a run.
 
-It runs on a skeleton of the model, the same nodes without the weights, so that a model of any size fits; and on the
-body of each model-local function once for every signature that it is called with.
+onnx's shape inference is run on the :mod:`skeleton <ort_gridsample.model.skeleton>` of the model; where it does not
+know an operator, onnxruntime is asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import onnx
 from onnx import helper, shape_inference
 
 from .. import spec
-from .dialects import dialect_of
-from .graphs import Scope, function_key, scopes, subgraphs
-
-#: Tensors up to this size may be shapes, which the inference needs the values of; weights are larger.
-SMALL_BYTES = 1 << 12
+from .asking import Native
+from .graphs import Scope, scopes, subgraphs
+from .skeleton import STAND_IN, Skeleton
 
 #: No shape is longer than this, nor anything that is computed on the way to one.
 LONGEST_ROW = 1 << 16
+
+#: The input of a question that shapes come from which nobody knows.
+_ANY_SHAPE = "any shape"
+
+Types = dict[str, onnx.TypeProto]
 
 
 @dataclass(frozen=True)
@@ -35,62 +39,40 @@ class Value:
         return None if self.shape is None else len(self.shape)
 
 
-#: Functions that stand for the operators, whatever opset a model is written in.
-_STAND_IN = "ort_gridsample.model.inference"
-_STAND_INS = [
-    helper.make_function(
-        _STAND_IN,
-        operator,
-        inputs := list(versions[max(versions)].types),
-        ["Y"],
-        [helper.make_node(operator, inputs, ["Y"])],
-        [helper.make_opsetid("", max(versions))],
-    )
-    for operator, versions in spec.OPERATORS.items()
-]
-
-
 class Inference:
-    """What is known of the values of ``model``, whose scopes are ``found``."""
+    """What is known of the values of ``model``, whose scopes are ``found``; nothing is done before it is asked for.
 
-    def __init__(self, model: onnx.ModelProto, found: Sequence[Scope]) -> None:
-        self._known: dict[int, dict[str, dict[Value, None]]] = {id(scope.container): {} for scope in found}
-        functions = {function_key(scope.container): scope for scope in found if scope.container is scope.function}
-        bare_functions = [_bare_function(f) for f in model.functions]
+    ``native`` is asked for the types behind operators that onnx does not know.
+    """
 
-        main = _model(_bare_graph(model.graph), model, model.opset_import, bare_functions)
-        pending = [(found[0], main)]
-        seen = set()
-        while pending:
-            root, skeleton = pending.pop()
-            typed_root = scopes(_annotated(skeleton))[0]
-            known: dict[int, dict[str, Value]] = {}
-            for scope, typed in zip(root.family(), typed_root.family(), strict=True):
-                known[id(scope)] = _known_in(typed.container)
-                for name, value in known[id(scope)].items():
-                    self._known[id(scope.container)].setdefault(name, {})[value] = None
-                for node in scope:
-                    callee = functions.get(function_key(node))
-                    if callee is None:
-                        continue
-                    arguments = tuple(_visible(known, scope, name) for name in node.input)
-                    call = (function_key(node), arguments, *(a.SerializeToString() for a in node.attribute))
-                    if call not in seen:
-                        seen.add(call)
-                        function = callee.container
-                        assert isinstance(function, onnx.FunctionProto)
-                        body = _call(function, node, arguments)
-                        pending.append((callee, _model(body, model, function.opset_import, bare_functions)))
+    def __init__(self, model: onnx.ModelProto, found: Sequence[Scope], native: Native | None = None) -> None:
+        self._model, self._found, self._native = model, found, native
 
     def alternatives(self, scope: Scope, name: str) -> list[Value]:
         """What is known of ``name`` as ``scope`` sees it: several values where a function is called with several."""
-        at: Scope | None = scope
-        while at is not None:
-            known = self._known[id(at.container)].get(name)
-            if known:
-                return list(known)
-            at = at.parent
-        return []
+        instances = self._skeleton.instances.get(id(scope), [])
+        names = dict.fromkeys(instance.name(name) for instance in instances)
+        values = dict.fromkeys(value_of(self._types[name]) for name in names if name in self._types)
+        return [value for value in values if value != Value()]
+
+    @cached_property
+    def _skeleton(self) -> Skeleton:
+        return Skeleton(self._model, self._found)
+
+    @cached_property
+    def _types(self) -> Types:
+        skeleton = self._skeleton
+        types = _inferred(skeleton.model)
+        while self._native is not None and not all(_is_known(name, types) for name in skeleton.sampled):
+            told = types.copy()
+            _ask(self._native, skeleton.model, list(_unknown(skeleton.model.graph, types)), told)
+            new = [name for name in told if not _is_known(name, types)]
+            if not new:
+                break
+            # onnx goes on from there: types pass through its own operators, and into the bodies of If, Loop and Scan.
+            skeleton.model.graph.value_info.extend(onnx.ValueInfoProto(name=name, type=told[name]) for name in new)
+            types = told | _inferred(skeleton.model)
+        return types
 
 
 def value_of(proto: onnx.TypeProto) -> Value:
@@ -119,138 +101,80 @@ def _type_name(elem_type: int) -> str | None:
     return known.name if known else onnx_name
 
 
-def _known_in(container: onnx.GraphProto | onnx.FunctionProto) -> dict[str, Value]:
-    known: dict[str, Value] = {}
-    for values in (container.value_info, container.input, container.output):
-        known.update((v.name, value_of(v.type)) for v in values if not isinstance(v, str))
-    if isinstance(container, onnx.GraphProto):
-        known.update((t.name, Value(_type_name(t.data_type), tuple(t.dims))) for t in container.initializer)
-    return {name: value for name, value in known.items() if value != Value()}
-
-
-def _visible(known: Mapping[int, Mapping[str, Value]], scope: Scope | None, name: str) -> Value:
-    while scope is not None and id(scope) in known:
-        if name in known[id(scope)]:
-            return known[id(scope)][name]
-        scope = scope.parent
-    return Value()
-
-
-def _annotated(skeleton: onnx.ModelProto) -> onnx.ModelProto:
+def _inferred(model: onnx.ModelProto) -> Types:
+    """What onnx infers of a skeleton's values, whose names are all different."""
     try:
-        annotated = shape_inference.infer_shapes(skeleton)
+        annotated = shape_inference.infer_shapes(model)
         # Following the numbers in 1-D tensors finds the ranks behind Reshape; it takes room for each of them.
-        rows = (v.shape for s in scopes(annotated) for v in _known_in(s.container).values() if v.rank == 1)
+        rows = (v.shape for v in map(value_of, _types_in(annotated).values()) if v.rank == 1)
         if all(not isinstance(length, int) or length <= LONGEST_ROW for (length,) in filter(None, rows)):
             annotated = shape_inference.infer_shapes(annotated, data_prop=True)
-        return annotated
     except Exception:  # of a model that is not valid: what it says itself is still known
-        return skeleton
+        annotated = model
+    return _types_in(annotated)
 
 
-def _model(
-    graph: onnx.GraphProto,
-    model: onnx.ModelProto,
-    opsets: Iterable[onnx.OperatorSetIdProto],
-    functions: Iterable[onnx.FunctionProto],
-) -> onnx.ModelProto:
-    bare = onnx.ModelProto(ir_version=max(8, model.ir_version), graph=graph, opset_import=opsets, functions=functions)
-    bare.functions.extend(_STAND_INS)
-    bare.opset_import.append(helper.make_opsetid(_STAND_IN, 1))
-    return bare
+def _types_in(model: onnx.ModelProto) -> Types:
+    types: Types = {}
+    for scope in scopes(model):
+        if isinstance(scope.container, onnx.GraphProto):
+            for values in (scope.container.value_info, scope.container.input, scope.container.output):
+                types.update((v.name, v.type) for v in values if v.type.WhichOneof("value"))
+            for tensor in scope.container.initializer:
+                types[tensor.name] = helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+    return types
 
 
-def _bare_function(function: onnx.FunctionProto) -> onnx.FunctionProto:
-    bare = onnx.FunctionProto()
-    bare.CopyFrom(function)
-    del bare.node[:]
-    _add_bare_nodes(bare, function.node)
-    bare.opset_import.append(helper.make_opsetid(_STAND_IN, 1))
-    return bare
+def _is_known(name: str, types: Mapping[str, onnx.TypeProto]) -> bool:
+    return name in types and bool(types[name].tensor_type.elem_type)
 
 
-def _bare_graph(graph: onnx.GraphProto) -> onnx.GraphProto:
-    bare = onnx.GraphProto(name=graph.name, input=graph.input, output=graph.output, value_info=graph.value_info)
-    _add_bare_nodes(bare, graph.node)
-    for tensor in graph.initializer:
-        if _is_weight(tensor):
-            bare.value_info.append(_weight_info(tensor.name, tensor))
-        else:
-            bare.initializer.append(tensor)
-    return bare
+def _unknown(graph: onnx.GraphProto, types: Types) -> Iterator[onnx.NodeProto]:
+    """The nodes of which onnx does not know what they make, in graphs of any depth."""
+    for node in graph.node:
+        bodies = [body for _, body in subgraphs(node)]
+        for body in bodies:
+            yield from _unknown(body, types)
+        if not bodies and not all(_is_known(name, types) for name in node.output if name):
+            yield node
 
 
-def _add_bare_nodes(bare: onnx.GraphProto | onnx.FunctionProto, nodes: Iterable[onnx.NodeProto]) -> None:
-    """The ``nodes``, with the types of the weights in the place of the weights."""
+def _ask(native: Native, skeleton: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], types: Types) -> None:
+    """Let ``types`` have what onnxruntime knows of what ``nodes`` make."""
+    model = _question(skeleton, nodes, types)
+    if not model.graph.node:
+        return
+    told = native.types_of(model)
+    if told:
+        types.update((name, type) for name, type in told.items() if not _is_known(name, types))
+    elif len(nodes) > 1:  # it refuses a model for one node: the others in two parts
+        _ask(native, skeleton, nodes[: len(nodes) // 2], types)
+        _ask(native, skeleton, nodes[len(nodes) // 2 :], types)
+
+
+def _question(skeleton: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], types: Types) -> onnx.ModelProto:
+    """A model of those of ``nodes`` whose inputs are known, or made by one of them before; it answers what they make.
+
+    ``types`` are those of the values that it can be fed.
+    """
+    graph = onnx.GraphProto(name="question")
+    constants = {tensor.name: tensor for tensor in skeleton.graph.initializer}
+    made: dict[str, None] = {}
+    fed: dict[str, onnx.TypeProto] = {}
     for node in nodes:
-        weights = [a.t for a in node.attribute if node.op_type == "Constant" and _is_weight(a.t)]
-        if weights:
-            bare.value_info.append(_weight_info(node.output[0], weights[0]))
-        else:
-            bare.node.append(_bare_node(node))
-
-
-def _is_weight(tensor: onnx.TensorProto) -> bool:
-    return tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.ByteSize() > SMALL_BYTES
-
-
-def _weight_info(name: str, tensor: onnx.TensorProto) -> onnx.ValueInfoProto:
-    # The length of a row of weights is left open, so that none counts as a row of numbers to follow.
-    shape = tensor.dims if len(tensor.dims) > 1 else [None] * len(tensor.dims)
-    return helper.make_tensor_value_info(name, tensor.data_type, shape)
-
-
-def _bare_node(node: onnx.NodeProto) -> onnx.NodeProto:
-    bare = onnx.NodeProto(op_type=node.op_type, domain=node.domain, input=node.input, output=node.output)
-    bare.name, bare.overload = node.name, node.overload
-    dialect = dialect_of(node, {})
-    if dialect is not None:
-        # Inference knows nothing of other spellings, nor of the standard's own in an opset before the first.
-        bare.op_type, bare.domain = dialect.operator, _STAND_IN
-        del bare.input[2:], bare.output[1:]
-        return bare
-    graphs = {attribute.name for attribute, _ in subgraphs(node)}
-    for attribute in node.attribute:
-        if attribute.name in graphs:
-            copy = bare.attribute.add(name=attribute.name, type=attribute.type)
-            if attribute.HasField("g"):
-                copy.g.CopyFrom(_bare_graph(attribute.g))
-            copy.graphs.extend(_bare_graph(graph) for graph in attribute.graphs)
-        else:
-            bare.attribute.append(attribute)
-    return bare
-
-
-def _call(function: onnx.FunctionProto, node: onnx.NodeProto, arguments: Sequence[Value]) -> onnx.GraphProto:
-    """The body of ``function`` as the graph that the call ``node`` makes of it."""
-    given = {a.name: a for a in (*function.attribute_proto, *node.attribute)}
-    graph = onnx.GraphProto(name=function.name)
-    _add_bare_nodes(graph, function.node)
-    for inner in graph.node:
-        _bind(inner, given)
-    for name, value in zip(function.input, arguments, strict=False):
-        if value.type is not None:
-            elem_type = onnx.TensorProto.DataType.Value(_onnx_name(value.type))
-            graph.input.append(helper.make_tensor_value_info(name, elem_type, value.shape))
-    graph.output.extend(onnx.ValueInfoProto(name=name) for name in function.output)
-    return graph
-
-
-def _onnx_name(type_name: str) -> str:
-    return (spec.TYPES[type_name].onnx if type_name in spec.TYPES else type_name).upper()
-
-
-def _bind(node: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto]) -> None:
-    """Replace ``node``'s references to the function's attributes by what is ``given`` for them."""
-    attributes = list(node.attribute)
-    del node.attribute[:]
-    for attribute in attributes:
-        if not attribute.ref_attr_name:
-            node.attribute.append(attribute)
-        elif attribute.ref_attr_name in given:
-            bound = node.attribute.add()
-            bound.CopyFrom(given[attribute.ref_attr_name])
-            bound.name = attribute.name
-    for _, graph in subgraphs(node):
-        for inner in graph.node:
-            _bind(inner, given)
+        inputs = [name for name in node.input if name]
+        if node.domain == STAND_IN:
+            if node.op_type not in spec.OPERATORS:
+                continue
+            # onnxruntime may know less of the operator than this package: what it makes has its first input's type.
+            inputs = inputs[:1]
+            node = helper.make_node("Reshape", [*inputs, _ANY_SHAPE], node.output)
+            fed[_ANY_SHAPE] = helper.make_tensor_type_proto(onnx.TensorProto.INT64, [None])
+        if all(name in made or _is_known(name, types) for name in inputs):
+            fed.update((name, types[name]) for name in inputs if name not in made)
+            made.update(dict.fromkeys(filter(None, node.output)))
+            graph.node.append(node)
+    graph.input.extend(onnx.ValueInfoProto(name=n, type=type) for n, type in fed.items() if n not in constants)
+    graph.initializer.extend(constants[name] for name in fed if name in constants)
+    graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
+    return onnx.ModelProto(ir_version=skeleton.ir_version, graph=graph, opset_import=skeleton.opset_import)

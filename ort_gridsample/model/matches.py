@@ -12,7 +12,7 @@ from ..core.plan import type_name
 from ..errors import GridSampleError, where
 from .asking import Native
 from .dialects import Dialect, Said, constant_size, dialect_of
-from .graphs import Constants, Scope, domain_of, function_key, scopes
+from .graphs import Scope, domain_of, function_key, scopes
 from .helpers import Helpers
 from .inference import Inference, Value
 from .node_checks import fault_of, reason_of
@@ -41,24 +41,24 @@ class Match:
 def records_of(model: onnx.ModelProto, native: Native | None = None) -> list[NodeRecord]:
     """One record for every GridSample and AffineGrid node of ``model``, in every graph and function of it.
 
-    ``native`` is asked whether onnxruntime runs them; None: nobody is.
+    ``native`` is asked whether onnxruntime runs them, and for types that onnx does not know; None: nobody is.
     """
     found = scopes(model)
-    return [match.record for match in find(model, found, Inference(model, found), native)]
+    return [match.record for match in find(model, found, Inference(model, found, native), native)]
 
 
 def find(
     model: onnx.ModelProto, found: Sequence[Scope], inference: Inference, native: Native | None = None
 ) -> list[Match]:
-    """Every node concerned in ``found``, the scopes of ``model``; ``native`` as in :func:`records_of`."""
-    matches, constants = [], Constants()
+    """Every node concerned in ``found``, the scopes of ``model``; ``native`` is asked whether onnxruntime runs them."""
+    matches = []
     functions = {function_key(function) for function in model.functions}
     for scope in found:
         helpers = Helpers(scope)
         for index, node in enumerate(scope):
             dialect = dialect_of(node, scope.opsets, functions)
             if dialect is not None:
-                matches.append(_match(dialect, node, index, scope, inference, constants, helpers, native))
+                matches.append(_match(dialect, node, index, scope, inference, helpers, native))
     return matches
 
 
@@ -68,7 +68,6 @@ def _match(
     index: int,
     scope: Scope,
     inference: Inference,
-    constants: Constants,
     helpers: Helpers,
     native: Native | None,
 ) -> Match:
@@ -80,7 +79,7 @@ def _match(
     for position, argument in enumerate(spec.newest(dialect.operator).types):
         size = constant_size(node, dialect, argument)
         value = sources[position] if position < len(sources) and size is None else ""
-        constant = constants.value(scope, value) if value else size
+        constant = scope.constant(value) if value else size
         values[argument] = value
         inputs[argument] = inference.alternatives(scope, value) if value else []
         if constant is not None:
@@ -92,7 +91,7 @@ def _match(
     try:
         here = where(node.op_type, f"{name} in {scope.path}" if scope.path else name)
         note = f" (opset {opset})" if domain == "" else ""
-        attributes = dialect.read(here, node, lambda i: constants.value(scope, node.input[i]), note)
+        attributes = dialect.read(here, node, lambda i: scope.constant(node.input[i]), note)
     except GridSampleError as error:
         unreadable = error
     record = NodeRecord(

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 import onnx
-from onnx import helper, inliner, version_converter
 
 from .. import checks
 from ..errors import GridSampleError
 from . import dialects
 from .asking import Native
+from .conversion import import_used, inline, raise_opset
 from .dialects import DOMAIN
 from .files import explaining_invalid
 from .graphs import Names, Scope, domain_of, function_key, scopes
@@ -40,20 +40,34 @@ def patch_in_place(
 ) -> list[NodeRecord]:
     """Do as :func:`ort_gridsample.patch_model` to ``model`` itself, and return the records of what it replaced.
 
-    ``native`` is asked whether onnxruntime runs a node where ``nodes`` depend on it.
+    ``native`` is asked whether onnxruntime runs a node where ``nodes`` depend on it, and for types that onnx does not
+    know.
     """
+    return patch_and_report(model, nodes, target, functions, native)[0]
+
+
+def patch_and_report(
+    model: onnx.ModelProto,
+    nodes: Selection = "all",
+    target: str = DOMAIN,
+    functions: bool = False,
+    native: Native | None = None,
+) -> tuple[list[NodeRecord], list[NodeRecord]]:
+    """Do as :func:`patch_in_place`, and return the records of what it replaced and of the nodes that stay."""
     if target not in targets():
         raise GridSampleError("patch_model", "target", repr(target), checks.listed(targets()))
     if not callable(nodes) and nodes not in ("all", "unsupported"):
         raise GridSampleError("patch_model", "nodes", repr(nodes), "'all', 'unsupported' or a function of a NodeRecord")
     with explaining_invalid(model):
-        return _patch(model, nodes, _target(target, functions), None if nodes == "all" else native)
+        return _patch(model, nodes, _target(target, functions, model.functions), native)
 
 
-def _patch(model: onnx.ModelProto, nodes: Selection, to: Target, native: Native | None) -> list[NodeRecord]:
+def _patch(
+    model: onnx.ModelProto, nodes: Selection, to: Target, native: Native | None
+) -> tuple[list[NodeRecord], list[NodeRecord]]:
     while True:
         found = scopes(model)
-        matches = find(model, found, Inference(model, found), native)
+        matches = find(model, found, Inference(model, found, native), None if nodes == "all" else native)
         selected = [match for match in matches if to.takes(match) and _is_selected(match.record, nodes)]
         for match in selected:
             if match.record.error is not None:
@@ -67,17 +81,19 @@ def _patch(model: onnx.ModelProto, nodes: Selection, to: Target, native: Native 
             if id(scope) in by_scope:
                 _rewrite(scope, by_scope[id(scope)], replacements)
         _add_functions(model, replacements.values())
-        _import_what_is_used(model, {match.record.domain for match in selected})
-    return [match.record for match in selected]
+        versions = _imports() | {domain: version for domain, version in found[0].opsets.items() if domain == ""}
+        import_used(model, versions, dropped={match.record.domain for match in selected})
+    replaced = {id(match) for match in selected}
+    return [m.record for m in selected], [m.record for m in matches if id(m) not in replaced]
 
 
-def _target(name: str, functions: bool) -> Target:
+def _target(name: str, functions: bool, there: Iterable[onnx.FunctionProto]) -> Target:
     if name == DOMAIN:
         return PythonOp()
     if name == "primitives":
         from .targets.lowered import Primitives  # here, as few need it and importing it takes a while
 
-        return Primitives(functions)
+        return Primitives(functions, there)
     return Spelled(name)
 
 
@@ -113,7 +129,7 @@ def _inline(model: onnx.ModelProto, selected: Sequence[Match], to: Target) -> bo
         if match.scope.function is not None and to.needs_inlining(match)
     }
     if functions:
-        model.CopyFrom(inliner.inline_selected_functions(model, sorted(functions)))
+        inline(model, functions)
     return bool(functions)
 
 
@@ -123,22 +139,13 @@ def _raise_opset(model: onnx.ModelProto, selected: Sequence[Match], to: Target) 
     if not old:
         return False
     match, least = max(old, key=lambda pair: pair[1])
-    here, expected = match.record.where, f"at least {least}"
-    if any(m.scope.function is not None for m, _ in old):
-        raise GridSampleError(here, "its function's opset", str(match.scope.opsets.get("", 0)), expected)
-    for m in selected:
-        # The converter takes every node of ONNX's domain for ONNX's.
-        if not m.record.domain and m.record.dialect.name != "ai.onnx":
-            m.node.domain = m.record.dialect.domain
-    _import_what_is_used(model, set())
     before = {domain_of(entry.domain): entry.version for entry in model.opset_import}.get("", 0)
     try:
-        model.CopyFrom(version_converter.convert_version(model, least))
+        raise_opset(model, least)
     except Exception as error:
         why = " ".join(str(error).split())
-        raise GridSampleError(
-            here, "opset", str(before), f"{expected}, and onnx's version converter says: {why}"
-        ) from None
+        expected = f"at least {least}, and onnx's version converter says: {why}"
+        raise GridSampleError(match.record.where, "opset", str(before), expected) from None
     return True
 
 
@@ -169,22 +176,7 @@ def _add_functions(model: onnx.ModelProto, replacements: Iterable[Replacement]) 
                 model.functions.append(function)
 
 
-def _import_what_is_used(model: onnx.ModelProto, left: set[str]) -> None:
-    """Import the domains of the nodes, and no more those of ``left`` that none is in any longer."""
+def _imports() -> dict[str, int]:
+    """Domain -> version, of the domains that a replacement may be in."""
     versions = {d.domain: d.version for d in dialects.dialects() if d.domain}
-    versions |= {DOMAIN: dialects.VERSION, FUNCTIONS_DOMAIN: 1}
-    used: dict[int, set[str]] = {}
-    everywhere: set[str] = set()
-    for scope in scopes(model):
-        domains = {domain_of(node.domain) for node in scope}
-        everywhere |= domains
-        if scope.function is not None:
-            used.setdefault(id(scope.function), set()).update(domains)
-    for proto in (model, *model.functions):
-        here = everywhere if proto is model else used.get(id(proto), set())
-        kept = [e for e in proto.opset_import if e.domain not in left or not e.domain or e.domain in here]
-        imported = {entry.domain for entry in kept}
-        kept += [helper.make_opsetid(d, v) for d, v in versions.items() if d in here and d not in imported]
-        copies = onnx.ModelProto(opset_import=kept)
-        del proto.opset_import[:]
-        proto.opset_import.extend(copies.opset_import)
+    return versions | {DOMAIN: dialects.VERSION, FUNCTIONS_DOMAIN: 1}

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import helper
+from onnx import TensorProto, helper
+from onnxruntime.capi import _pybind_state
 
 from ..model.element_types import elem_type
 
 #: A silent logger: a refusal is an answer here.
 _SILENT = 4
+
+#: How onnxruntime writes the type of a tensor.
+_TENSOR = re.compile(r"tensor\((\w+)\)")
 
 
 def refusal(node: onnx.NodeProto, opsets: Mapping[str, int], operator: str, types: Mapping[str, str], axes: int) -> str:
@@ -40,15 +45,41 @@ def _refusal(
         arrays = [np.zeros((1, axes, axes + 1)), np.array([1, 1, *[2] * axes])]
     try:
         model = _one_node(onnx.NodeProto.FromString(node), imports, types, [a.ndim for a in arrays])
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = _SILENT
-        options.intra_op_num_threads = 1
-        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(model, _options(), providers=["CPUExecutionProvider"])
         feeds = {name: a.astype(_fed(type_name)) for (name, type_name), a in zip(types, arrays, strict=True)}
         session.run(None, feeds)
     except Exception as error:
         return " ".join(str(error).split())
     return ""
+
+
+def types_of(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
+    """The types of the outputs of ``model``, those that onnxruntime finds; none where it refuses the model.
+
+    The model is loaded and not made ready to run: that needs no kernels, only what onnxruntime knows of operators.
+    """
+    try:
+        outputs = _pybind_state.InferenceSession(_options(), model.SerializeToString(), False, False).outputs_meta
+    except Exception:
+        return {}
+    return {output.name: found for output in outputs if (found := _type_proto(output.type, output.shape)) is not None}
+
+
+def _type_proto(type_name: str, shape: list[int | str | None]) -> onnx.TypeProto | None:
+    tensor = _TENSOR.fullmatch(type_name)
+    known = dict(TensorProto.DataType.items()).get(tensor[1].upper()) if tensor is not None else None
+    if known is None:
+        return None
+    # No dimensions stand for a number as for what has an unknown number of them; names are made up.
+    dims = [length if isinstance(length, int) else None for length in shape] or None
+    return helper.make_tensor_type_proto(known, dims)
+
+
+def _options() -> onnxruntime.SessionOptions:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = _SILENT
+    options.intra_op_num_threads = 1
+    return options
 
 
 def _one_node(

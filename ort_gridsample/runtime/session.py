@@ -1,79 +1,45 @@
-"""Running patched models: registration, and a session that patches by itself and says what went wrong."""
+"""The session that patches by itself: a model comes in, answers or a :class:`GridSampleError` go out."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from itertools import product
 from os import PathLike
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 import onnxruntime
 from google.protobuf.message import DecodeError
-from onnx import helper
 
 from .. import spec
 from ..core import memory
 from ..core.choice import core
 from ..errors import GridSampleError
-from ..model.dialects import DOMAIN, VERSION
+from ..model.dialects import DOMAIN
 from ..model.files import follow_links, read_model
-from ..model.matches import records_of
-from ..model.patch import bind_threads, patch_in_place
+from ..model.graphs import domain_of, scopes
+from ..model.patch import bind_threads, patch_and_report
 from ..model.records import NodeRecord
-from .python_ops import exits, failures, interrupts
-from .python_ops.ops import library_path
+from . import native
+from .options import State, copied, entry, from_state, has_providers, set_entry, state
+from .python_ops import exits, failures
+from .registration import register, register_anew
 
-_REGISTERED = "ort_gridsample.registered"
-_SPINNING = "session.intra_op.allow_spinning"
+Model = onnx.ModelProto | bytes | str | PathLike[str]
+
+_ALLOW_SPINNING = "session.intra_op.allow_spinning"
 _EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
+
+#: Domains of operators that onnxruntime itself, or the library that runs this package's ops, knows; with those in them.
+_KNOWN_DOMAINS = ("ai.onnx", "com.microsoft", "com.ms", DOMAIN)
 
 #: Frames of Python's stack between a run and the place where an op can record its failures, and some more.
 STACK = 30
-
-#: The SessionOptions attributes that a pickled session takes along.
-_OPTION_ATTRIBUTES = (
-    "enable_cpu_mem_arena",
-    "enable_mem_pattern",
-    "enable_mem_reuse",
-    "enable_profiling",
-    "execution_mode",
-    "execution_order",
-    "graph_optimization_level",
-    "inter_op_num_threads",
-    "intra_op_num_threads",
-    "log_severity_level",
-    "log_verbosity_level",
-    "logid",
-    "optimized_model_filepath",
-    "profile_file_prefix",
-    "use_deterministic_compute",
-)
-
-
-def register(session_options: onnxruntime.SessionOptions | None = None) -> onnxruntime.SessionOptions:
-    """Let sessions made with ``session_options`` run patched models.
-
-    >>> onnxruntime.InferenceSession("patched.onnx", register())    # doctest: +SKIP
-
-    Any number of calls on the same options do the same as one. Called on the main thread, it also makes Python's
-    signal handlers (Ctrl-C) wait while a Python-defined op runs.
-
-    Args:
-        session_options: new ones where None.
-
-    Returns:
-        The same options.
-    """
-    options = onnxruntime.SessionOptions() if session_options is None else session_options
-    interrupts.protect()
-    if _entry(options, _REGISTERED) is None:
-        if not _library_is_known_to(options):
-            options.register_custom_ops_library(library_path)
-        options.add_session_config_entry(_REGISTERED, "1")
-    return options
 
 
 class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
@@ -82,78 +48,126 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     It patches the model in memory and registers the ops; everything else is its parent's. ``run`` and its siblings
     raise :class:`GridSampleError` where an op rejected its input. Unless ``sess_options`` say otherwise, onnxruntime's
     threads do not spin (``session.intra_op.allow_spinning``), as they would do so on the processors that the ops need.
-    It can be pickled: the model goes along (of a path, only the path).
+
+    ``sess_options`` stay as they are: the session's own are a copy. Two things cannot be copied: execution providers
+    that were added to the options themselves, and libraries of custom ops. Where there are such providers, or the model
+    uses operators of a domain that neither onnxruntime nor this package knows, the session takes ``sess_options``
+    themselves and adds to them.
+
+    It can be pickled. The model goes along (of a path, only the path), and of the options their attributes and the
+    configuration entries that onnxruntime knows; dimensions, initializers and libraries that were added to them do not.
 
     Args:
-        model: a path, the bytes of a model, or a ModelProto. External data is found relative to the path.
+        path_or_bytes: a path, the bytes of a model, or a ModelProto. External data is found relative to the path.
         sess_options, providers, provider_options, kwargs: the parent's.
+        model: another name for ``path_or_bytes``.
 
     Raises:
         GridSampleError: a node concerned is not what its opset allows, or external data lies outside a path's folder.
+        OSError: the file cannot be read.
+        ImportError: a node concerned needs onnxruntime-extensions, and there is none.
+        TypeError: no model is given, or two.
         Exception: whatever the parent raises.
     """
 
     def __init__(
         self,
-        model: onnx.ModelProto | bytes | str | PathLike[str],
+        path_or_bytes: Model | None = None,
         sess_options: onnxruntime.SessionOptions | None = None,
-        providers: Any = None,
-        provider_options: Any = None,
+        providers: Sequence[str | tuple[str, dict[Any, Any]]] | None = None,
+        provider_options: Sequence[dict[Any, Any]] | None = None,
+        *,
+        model: Model | None = None,
         **kwargs: Any,
     ) -> None:
-        options = register(sess_options)
-        patched, records, folder = _patched(model, options.intra_op_num_threads)
-        _prepare(records)
-        if records and _entry(options, _SPINNING) is None:
-            # onnxruntime's threads would go on spinning after their own nodes, on the processors that the ops need.
-            options.add_session_config_entry(_SPINNING, "0")
-        path = os.path.abspath(model) if isinstance(model, (str, PathLike)) else None
-        self._pickled = (path or patched, _attributes(options), providers, provider_options, kwargs)
-        if folder:
-            _find_external_data_in(folder, options)
-        super().__init__(patched, options, providers, provider_options, **kwargs)
+        if (path_or_bytes is None) == (model is None):
+            found = "neither" if model is None else "both"
+            raise TypeError(f"InferenceSession got {found} of path_or_bytes and model, expected one of them")
+        given: Any = path_or_bytes if model is None else model
+        patched = _patched(given, 0 if sess_options is None else sess_options.intra_op_num_threads)
+        _prepare(patched.records)
+        options = _options(sess_options, patched)
+        path = os.path.abspath(given) if isinstance(given, (str, PathLike)) else None
+        self._arguments = (path or patched.model, providers, provider_options, kwargs)
+        super().__init__(patched.model, options, providers, provider_options, **kwargs)
 
-    def run(self, output_names: Any, input_feed: Any, run_options: Any = None) -> Any:
-        """As the parent's, and raises :class:`GridSampleError` where an op rejected its input."""
-        memory.probe(sum(map(_copied, input_feed.values())))
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: onnxruntime.RunOptions | None = None,
+    ) -> list[npt.NDArray[Any] | Any]:
+        """As the parent's, and raises :class:`GridSampleError` where an op rejected its input.
+
+        Returns:
+            An array for each output; of a sequence a list, of a map a dict.
+        """
+        memory.probe(sum(map(_copied_bytes, input_feed.values())))
         return _explained(super().run, output_names, input_feed, run_options)
 
-    def run_with_ort_values(self, output_names: Any, input_dict_ort_values: Any, run_options: Any = None) -> Any:
+    def run_with_ort_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, onnxruntime.OrtValue],
+        run_options: onnxruntime.RunOptions | None = None,
+    ) -> Sequence[onnxruntime.OrtValue]:
         """As the parent's, and raises :class:`GridSampleError` where an op rejected its input."""
         return _explained(super().run_with_ort_values, output_names, input_dict_ort_values, run_options)
 
-    def run_with_ortvaluevector(self, *args: Any) -> None:
+    def run_with_ortvaluevector(
+        self,
+        run_options: onnxruntime.RunOptions | None,
+        feed_names: Sequence[str],
+        feeds: Any,
+        fetch_names: Sequence[str],
+        fetches: Any,
+        fetch_devices: Sequence[Any],
+    ) -> None:
         """As the parent's, and raises :class:`GridSampleError` where an op rejected its input."""
-        _explained(super().run_with_ortvaluevector, *args)
+        parents = super().run_with_ortvaluevector
+        _explained(parents, run_options, feed_names, feeds, fetch_names, fetches, fetch_devices)
 
-    def run_with_iobinding(self, iobinding: Any, run_options: Any = None) -> None:
+    def run_with_iobinding(
+        self, iobinding: onnxruntime.IOBinding, run_options: onnxruntime.RunOptions | None = None
+    ) -> None:
         """As the parent's, and raises :class:`GridSampleError` where an op rejected its input."""
         _explained(super().run_with_iobinding, iobinding, run_options)
 
     def run_async(
-        self, output_names: Any, input_feed: Any, callback: Callable[..., Any], user_data: Any, run_options: Any = None
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        callback: Callable[[list[npt.NDArray[Any] | Any], Any, str], object],
+        user_data: Any,
+        run_options: onnxruntime.RunOptions | None = None,
     ) -> None:
         """As the parent's; ``callback`` gets the whole sentence where an op rejected its input."""
 
         def explained(results: Any, user_data: Any, error: str) -> None:
             try:
-                failure = failures.behind(error)
-                callback(results, user_data, error if failure is None else str(failure))
+                exception = failures.exception_for(error)
+                callback(results, user_data, error if exception is None else str(exception))
             finally:
-                exits.ended()
+                exits.asynchronous_run_ended()
 
-        exits.started()
+        exits.asynchronous_run_begins()
         try:
             super().run_async(output_names, input_feed, explained, user_data, run_options)
         except BaseException:
-            exits.ended()
+            exits.asynchronous_run_ended()
             raise
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, self._pickled
+        return _unpickled, (*self._arguments, state(self.get_session_options()))
 
 
-def _copied(value: Any) -> int:
+def _unpickled(
+    model: bytes | str, providers: Any, provider_options: Any, kwargs: dict[str, Any], options: State
+) -> InferenceSession:
+    return InferenceSession(model, from_state(options), providers, provider_options, **kwargs)
+
+
+def _copied_bytes(value: Any) -> int:
     """The bytes of the copies that are made of a feed: an op's, and before that onnxruntime's of what has gaps.
 
     They are made where their failure would end the process.
@@ -164,18 +178,15 @@ def _copied(value: Any) -> int:
 
 
 def _explained(run: Callable[..., Any], *args: Any) -> Any:
-    exits.begin()
+    exits.run_begins()
     _need_stack(STACK)
-    interrupts.protect()
     try:
         return run(*args)
     except Exception as error:
-        failure = failures.behind(str(error))
-        if failure is None:
+        exception = failures.exception_for(str(error))
+        if exception is None:
             raise
-        raise failure from error
-    finally:
-        interrupts.deliver()
+        raise exception from error
 
 
 def _need_stack(frames: int) -> None:
@@ -184,28 +195,68 @@ def _need_stack(frames: int) -> None:
         _need_stack(frames - 1)
 
 
-def _patched(
-    model: onnx.ModelProto | bytes | str | PathLike[str], num_threads: int
-) -> tuple[bytes | str | PathLike[str], list[NodeRecord], str | None]:
-    """``model`` patched, as bytes, its nodes, and the folder of a path's external data.
+@dataclass(frozen=True)
+class _Patched:
+    """A model as onnxruntime gets it.
 
-    A path or bytes without such nodes, or no ONNX model, stay as they are.
+    Attributes:
+        model: its bytes, or what was given where nothing had to be changed.
+        records: the nodes concerned.
+        domains: the domains of its nodes; None where onnx cannot read it.
+        folder: where its external data is, if onnxruntime cannot know.
     """
+
+    model: bytes | str | PathLike[str]
+    records: list[NodeRecord]
+    domains: frozenset[str] | None
+    folder: str | None = None
+
+
+def _patched(model: Model, num_threads: int) -> _Patched:
     if isinstance(model, onnx.ModelProto):
         proto = onnx.ModelProto()
         proto.CopyFrom(model)
     else:
         try:
             proto = onnx.ModelProto.FromString(model) if isinstance(model, bytes) else read_model(model)
-        except (DecodeError, OSError, GridSampleError):
-            return model, [], None  # onnxruntime knows its own format, and says what is wrong with any other
-    replaced = patch_in_place(proto)
-    records = replaced or records_of(proto)
+        except (DecodeError, GridSampleError):
+            # onnxruntime knows its own format, and says what is wrong with any other
+            return _Patched(model, [], None)
+    replaced, others = patch_and_report(proto, native=native)
+    records = [*replaced, *others]
     bound = bind_threads(proto, num_threads)
+    defined = {domain_of(function.domain) for function in proto.functions}
+    domains = frozenset(domain_of(node.domain) for scope in scopes(proto) for node in scope) - defined
     if not (replaced or bound or isinstance(model, onnx.ModelProto)):
-        return model, records, None
+        return _Patched(model, records, domains)
     folder = follow_links(proto, model) if isinstance(model, (str, PathLike)) else None
-    return proto.SerializeToString(), records, folder
+    return _Patched(proto.SerializeToString(), records, domains, folder)
+
+
+def _options(given: onnxruntime.SessionOptions | None, patched: _Patched) -> onnxruntime.SessionOptions | None:
+    """The options of a session that runs ``patched``: ``given`` as they are, or a copy that has what it needs."""
+    if patched.domains is None:
+        with suppress(ImportError):  # the ops may be in it, or not
+            return register(given)
+        return given
+    if DOMAIN not in patched.domains:
+        return given
+    if given is None:
+        options = register()
+    elif has_providers(given) or not all(map(_is_known, patched.domains)):
+        options = register(given)  # their libraries or providers may be needed, and cannot be copied
+    else:
+        options = register_anew(copied(given))
+    if patched.records and entry(options, _ALLOW_SPINNING) is None:
+        # onnxruntime's threads would go on spinning after their own nodes, on the processors that the ops need.
+        set_entry(options, _ALLOW_SPINNING, "0")
+    if patched.folder is not None:
+        set_entry(options, _EXTERNAL_FOLDER, patched.folder)
+    return options
+
+
+def _is_known(domain: str) -> bool:
+    return not domain or any(domain == known or domain.startswith(f"{known}.") for known in _KNOWN_DOMAINS)
 
 
 def _prepare(records: Iterable[NodeRecord]) -> None:
@@ -219,56 +270,3 @@ def _prepare(records: Iterable[NodeRecord]) -> None:
     for X, grid, mode in sorted(needed, key=str):
         if X != "str":
             core().prepare(np.dtype(X), np.dtype(grid), mode)
-
-
-def _find_external_data_in(folder: str, options: onnxruntime.SessionOptions) -> None:
-    """Let a model that comes as bytes find its external data; the options keep the entry, as there is no way back."""
-    if _entry(options, _EXTERNAL_FOLDER) != folder:
-        options.add_session_config_entry(_EXTERNAL_FOLDER, folder)
-
-
-def _entry(options: onnxruntime.SessionOptions, key: str) -> str | None:
-    try:
-        return str(options.get_session_config_entry(key))
-    except Exception:  # onnxruntime's way to say that there is none
-        return None
-
-
-def _library_is_known_to(options: onnxruntime.SessionOptions) -> bool:
-    """Whether someone registered onnxruntime-extensions with ``options`` already: a second time would break them."""
-    Y, status = (helper.make_empty_tensor_value_info(name) for name in ("grid", "status"))
-    inputs = [
-        helper.make_tensor_value_info("theta", onnx.TensorProto.FLOAT, None),
-        helper.make_tensor_value_info("size", onnx.TensorProto.INT64, None),
-    ]
-    node = helper.make_node(
-        "AffineGrid", ["theta", "size"], ["grid", "status"], domain=DOMAIN, align_corners=0, node="", num_threads=0
-    )
-    graph = helper.make_graph([node], "probe", inputs, [Y, status])
-    imports = [helper.make_opsetid("", 20), helper.make_opsetid(DOMAIN, VERSION)]
-    probe = helper.make_model(graph, opset_imports=imports, ir_version=10).SerializeToString()
-    quiet = {"log_severity_level": 4, "enable_profiling": False, "optimized_model_filepath": ""}
-    before = {name: getattr(options, name) for name in quiet}
-    try:
-        for name, value in quiet.items():
-            setattr(options, name, value)
-        onnxruntime.InferenceSession(probe, options, providers=["CPUExecutionProvider"])
-    except Exception:
-        return False
-    finally:
-        for name, value in before.items():
-            setattr(options, name, value)
-    return True
-
-
-def _attributes(options: onnxruntime.SessionOptions) -> dict[str, Any]:
-    return {name: getattr(options, name) for name in _OPTION_ATTRIBUTES if hasattr(options, name)}
-
-
-def _unpickled(
-    model: bytes | str, attributes: dict[str, Any], providers: Any, provider_options: Any, kwargs: dict[str, Any]
-) -> InferenceSession:
-    options = onnxruntime.SessionOptions()
-    for name, value in attributes.items():
-        setattr(options, name, value)
-    return InferenceSession(model, options, providers, provider_options, **kwargs)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ort_gridsample.cli.arguments import positive, seconds
+from ort_gridsample.cli.arguments import magnitude, positive
 from ort_gridsample.model.files import written_whole
 
 from . import costs, plot, report, suite
@@ -39,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--list", action="store_true", help="print the names of the cases, and stop")
     parser.add_argument("--quick", action="store_true", help="fewer rounds, and no costs at large sizes")
     parser.add_argument("--rounds", type=positive, metavar="N", help=f"at most (default: {ROUNDS})")
-    parser.add_argument("--seconds", type=seconds, metavar="S", help=f"for each case, about (default: {SECONDS:g})")
+    parser.add_argument("--seconds", type=magnitude, metavar="S", help=f"for each case, about (default: {SECONDS:g})")
     parser.add_argument(
         "--json", type=_file, metavar="FILE", help="write everything as JSON; - prints it instead of the tables"
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -52,32 +52,22 @@ class Tensor:
     def __truediv__(self, other: Operand) -> Tensor:
         return self.owner.op("Div", self, other)
 
-    def equal(self, other: Operand) -> Tensor:
-        """Where the two are equal; not ``==``, which stays Python's own."""
-        return self.owner.op("Equal", self, other)
+    def __ge__(self, other: Tensor | float) -> Tensor:
+        return self.owner.op("GreaterOrEqual", self, other)
 
-    def between(self, low: Operand, high: Operand) -> Tensor:
-        """Where it lies between the two, or is one of them."""
-        return self.owner.op("And", self.reaches(low), self.owner.op("LessOrEqual", self, high))
+    def __le__(self, other: Tensor | float) -> Tensor:
+        return self.owner.op("LessOrEqual", self, other)
 
-    def reaches(self, low: Operand) -> Tensor:
-        """Where it is at least the other."""
-        return self.owner.op("GreaterOrEqual", self, low)
+    def __and__(self, other: Operand) -> Tensor:
+        return self.owner.op("And", self, other)
 
-    def abs(self) -> Tensor:
-        """The absolute value."""
-        return self.owner.op("Abs", self)
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """Its type as NumPy's."""
+        return np.dtype(self.type)
 
-    def at_least(self, low: Operand) -> Tensor:
-        """The larger one of the two."""
-        return self.owner.op("Max", self, low)
-
-    def at_most(self, high: Operand) -> Tensor:
-        """The smaller one of the two."""
-        return self.owner.op("Min", self, high)
-
-    def cast(self, to: str) -> Tensor:
-        """The same values as type ``to``."""
+    def astype(self, to: str, copy: bool = False) -> Tensor:
+        """The same values as type ``to``; nothing is ever written to, so that ``copy`` has no meaning."""
         return self if to == self.type else self.owner.op("Cast", self, type=to, to=elem_type(to))
 
 
@@ -159,11 +149,49 @@ class Expressions:
         """The slices of ``x`` at these indices along ``axis``."""
         return self.op("Gather", x, at if isinstance(at, Tensor) else self.constant(at), type=x.type, axis=axis)
 
+    # What these are called is NumPy's choice, as they stand in its place: see ``core.coordinates``.
+
     def where(self, condition: Tensor, x: Operand, y: Operand) -> Tensor:
         """``x`` where the condition holds, elsewhere ``y``."""
         return self.op("Where", condition, x, y)
 
-    def concat(self, parts: Sequence[Tensor], axis: int = 0) -> Tensor:
+    def equal(self, x: Tensor, y: Operand) -> Tensor:
+        """Where the two are equal."""
+        return self.op("Equal", x, y)
+
+    def isinf(self, x: Tensor) -> Tensor:
+        """Where ``x`` is infinite."""
+        return self.equal(self.abs(x), inf)
+
+    def abs(self, x: Tensor) -> Tensor:
+        """The absolute value."""
+        return self.op("Abs", x)
+
+    def floor(self, x: Tensor) -> Tensor:
+        """The next whole number below."""
+        return self.op("Floor", x)
+
+    def rint(self, x: Tensor) -> Tensor:
+        """The nearest whole number, of two the even one."""
+        return self.op("Round", x)
+
+    def fmod(self, x: Tensor, y: Operand) -> Tensor:
+        """The remainder, of the sign of ``x``."""
+        return self.op("Mod", x, y, fmod=1)
+
+    def maximum(self, x: Tensor, y: Operand) -> Tensor:
+        """The larger one of the two."""
+        return self.op("Max", x, y)
+
+    def minimum(self, x: Tensor, y: Operand) -> Tensor:
+        """The smaller one of the two."""
+        return self.op("Min", x, y)
+
+    def clip(self, x: Tensor, low: Operand, high: Operand) -> Tensor:
+        """The nearest value between the two."""
+        return self.minimum(self.maximum(x, low), high)
+
+    def concatenate(self, parts: Sequence[Tensor], axis: int = 0) -> Tensor:
         """The parts one after the other."""
         return parts[0] if len(parts) == 1 else self.op("Concat", *parts, axis=axis)
 
@@ -192,7 +220,7 @@ class Expressions:
 
     def shape(self, dims: Sequence[Dim]) -> Tensor:
         """A shape as a tensor."""
-        return self.concat([self.length(dim) for dim in dims])
+        return self.concatenate([self.length(dim) for dim in dims])
 
     def length(self, dim: Dim) -> Tensor:
         """One length as a tensor of one element."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
+from types import MappingProxyType
 
 import onnx
 from onnx import helper
@@ -19,11 +21,12 @@ class Primitives:
 
     Args:
         functions: whether nodes that are lowered alike share a model-local function.
+        there: the functions that the model has already.
     """
 
-    def __init__(self, functions: bool = False) -> None:
+    def __init__(self, functions: bool = False, there: Iterable[onnx.FunctionProto] = ()) -> None:
         self._functions = functions
-        self._shared: dict[bytes, onnx.FunctionProto] = {}
+        self._shared = {_body_of(function): function for function in there if function.domain == FUNCTIONS_DOMAIN}
         self._grids: dict[tuple[int, str], Array] = {}  # of AffineGrids that came out constant
 
     def takes(self, match: Match) -> bool:
@@ -38,41 +41,54 @@ class Primitives:
         return primitives.FIRST_OPSET
 
     def replace(self, match: Match, names: Names) -> Replacement:
+        return self._call(match) if self._functions else self._in_place(match, names)
+
+    def _in_place(self, match: Match, names: Names) -> Replacement:
+        """The nodes that the node becomes."""
         record = match.record
-        if not self._functions:
-            prefix = match.node.name or record.output
-            while True:
-                nodes = self._lower(match, prefix, record.output)
-                made = {name for node in nodes for name in node.output} - {record.output}
-                if names.take_all(made):
-                    break
-                prefix += "_"
-            if len(nodes) == 1 and nodes[0].op_type == "Constant":
-                self._grids[id(match.scope), record.output] = onnx.numpy_helper.to_array(nodes[0].attribute[0].t)
-            return Replacement(nodes)
-        nodes = self._lower(match, record.operator, "output")
-        inputs = dict.fromkeys(value for value in record.values.values() if value)
+        prefix = match.node.name or record.output
+        while True:
+            nodes = self._lower(match, prefix, record.output)
+            made = {name for node in nodes for name in node.output} - {record.output}
+            if names.take_all(made):
+                break
+            prefix += "_"
+        if len(nodes) == 1 and nodes[0].op_type == "Constant":
+            self._grids[id(match.scope), record.output] = onnx.numpy_helper.to_array(nodes[0].attribute[0].t)
+        return Replacement(nodes)
+
+    def _call(self, match: Match) -> Replacement:
+        """A call of a function that holds these nodes."""
+        record = match.record
+        values = dict.fromkeys(value for value in record.values.values() if value)
+        inputs = {value: f"input{i}" for i, value in enumerate(values)}
+        nodes = self._lower(match, record.operator, "output", inputs)
         read = {name for node in nodes for name in node.input}
-        arguments = [name for name in inputs if name in read]
-        renamed = {name: f"input{i}" for i, name in enumerate(arguments)}
-        for node in nodes:
-            node.input[:] = [renamed.get(name, name) for name in node.input]
-        opset = match.scope.opsets[""]
+        arguments = [value for value, name in inputs.items() if name in read]
         body = primitives.as_function(
-            nodes, list(renamed.values()), "output", domain=FUNCTIONS_DOMAIN, name="", opset=opset
+            nodes,
+            [inputs[value] for value in arguments],
+            "output",
+            domain=FUNCTIONS_DOMAIN,
+            name="",
+            opset=match.scope.opsets[""],
         )
-        function = self._shared.setdefault(body.SerializeToString(deterministic=True), body)
+        function = self._shared.setdefault(_body_of(body), body)
         if not function.name:
-            function.name = f"{record.operator}_{len(self._shared)}"
+            taken = {each.name for each in self._shared.values()}
+            free = (name for number in count(1) if (name := f"{record.operator}_{number}") not in taken)
+            function.name = next(free)
         call = helper.make_node(
             function.name, arguments, [record.output], match.node.name, match.node.doc_string, FUNCTIONS_DOMAIN
         )
         return Replacement([call], functions=[function])
 
-    def _lower(self, match: Match, name: str, output: str) -> list[onnx.NodeProto]:
-        record = match.record
-        first, second = (self._value(match, argument) for argument in record.values)
-        opset = match.scope.opsets.get("", 0)
+    def _lower(
+        self, match: Match, name: str, output: str, inputs: Mapping[str, str] = MappingProxyType({})
+    ) -> list[onnx.NodeProto]:
+        """The nodes, which call the node's ``inputs`` as that says."""
+        record, opset = match.record, match.scope.opsets.get("", 0)
+        first, second = (self._value(match, argument, inputs) for argument in record.values)
         align_corners = bool(record.align_corners)
         if record.operator == "AffineGrid":
             return primitives.lower_affine_grid(name, first, second, output, align_corners=align_corners, opset=opset)
@@ -87,7 +103,7 @@ class Primitives:
             opset=opset,
         )
 
-    def _value(self, match: Match, argument: str) -> primitives.Value:
+    def _value(self, match: Match, argument: str, inputs: Mapping[str, str]) -> primitives.Value:
         record = match.record
         types = record.types[argument]
         if not types:
@@ -95,8 +111,17 @@ class Primitives:
         name = record.values[argument]
         constant = record.constants.get(argument)
         if constant is None:
-            constant = self._grids.get((id(match.scope), name))
-        return primitives.Value(name, types[0], _common([v.shape for v in record.inputs[argument]]), constant)
+            constant = self._grids.get((id(match.scope.home(name)), name))
+        shape = _common([value.shape for value in record.inputs[argument]])
+        return primitives.Value(inputs.get(name, name), types[0], shape, constant)
+
+
+def _body_of(function: onnx.FunctionProto) -> bytes:
+    """What two functions have in common that differ in their names only."""
+    copy = onnx.FunctionProto()
+    copy.CopyFrom(function)
+    copy.name = ""
+    return copy.SerializeToString(deterministic=True)
 
 
 def _common(shapes: Sequence[tuple[int | str | None, ...] | None]) -> tuple[int | str | None, ...] | None:

@@ -5,14 +5,13 @@ the weighted sum of the gathered rows. A row of zeros behind the last pixel stan
 nothing is read there, not even an infinity to multiply by 0. The coordinates of all axes are computed together, as one
 tensor (axes, taps, N·P) over P output positions, innermost axis first as in the grid. Rank, mode and padding are data.
 
-The arithmetic is the core's, in the core's order: see :mod:`ort_gridsample.core`.
+Modes and paddings are the core's own tables, in :mod:`ort_gridsample.core.taps` and ``.coordinates``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import inf
 
 import numpy as np
 import onnx
@@ -20,45 +19,13 @@ from onnx import helper
 
 from ... import checks, spec
 from ...core.arrays import Array
+from ...core.coordinates import PADDING, Axis, Padding, unnormalize_all
+from ...core.taps import MODES, Mode, axis_taps
 from ...errors import GridSampleError
 from .expressions import Dim, Expressions, Tensor
 
 #: The oldest opset that the nodes are for: from it on, axes and sizes are inputs and not attributes.
 FIRST_OPSET = 13
-
-#: Every operator that a lowered node may consist of.
-OPERATORS = frozenset(
-    (
-        "Abs",
-        "Add",
-        "And",
-        "Cast",
-        "Clip",
-        "Concat",
-        "Constant",
-        "Div",
-        "Equal",
-        "Expand",
-        "Floor",
-        "Gather",
-        "GreaterOrEqual",
-        "LessOrEqual",
-        "Max",
-        "Min",
-        "Mod",
-        "Mul",
-        "Range",
-        "ReduceSum",
-        "Reshape",
-        "Round",
-        "Shape",
-        "Split",
-        "Sub",
-        "Transpose",
-        "Unsqueeze",
-        "Where",
-    )
-)
 
 #: At most so many gathers: taps of the outer axes are gathered one by one, those of the remaining axes together.
 #: One by one takes the least memory and time, together the fewest nodes.
@@ -91,7 +58,7 @@ class Value:
 def lower_grid_sample(
     name: str, X: Value, grid: Value, Y: str, *, mode: str, padding_mode: str, align_corners: bool, opset: int
 ) -> list[onnx.NodeProto]:
-    """Nodes that compute GridSample with none but :data:`OPERATORS`.
+    """Nodes that compute GridSample with basic standard operators only.
 
     Args:
         name: the node's name; the names of all nodes and of the values between them begin with it and a slash.
@@ -115,26 +82,26 @@ def lower_grid_sample(
     e = Expressions(name, opset)
     image, coordinates = e.input(X.name, X.type), _input(e, grid)
     if X.type == "bfloat16":
-        image = image.cast("float32")  # few runtimes can do more with it
+        image = image.astype("float32")  # few runtimes can do more with it
     n, c, *lengths = e.dims(image, X_shape)
     _, *out, _ = e.dims(coordinates, grid_shape)
     zero = e.constant([[""]] if X.type == "str" else [[0]], image.type)
     if 0 in (n, c, *out, *lengths):  # no output, or no pixel but zeros
         empty = e.expand(e.reshape(zero, [1] * len(X_shape)), [n, c, *out])
-        return e.finish(empty.cast(X.type), Y)
+        return e.finish(empty.astype(X.type), Y)
 
     pixels = e.product(lengths)
     # Never more than three axes: not every runtime has kernels for more.
     rows = e.transpose(e.reshape(image, [n, c, pixels]), (0, 2, 1))
     rows = e.reshape(rows, [e.product([n, pixels]), c])
     if padding.zero_outside:
-        rows = e.concat([rows, e.expand(zero, [1, c]) if c != 1 else zero])
+        rows = e.concatenate([rows, e.expand(zero, [1, c]) if c != 1 else zero])
     g = e.transpose(e.reshape(coordinates, [1, e.product([n, *out]), len(out)]), (2, 0, 1))
     axes = _Axes(e, n, lengths, out, bool(align_corners), "float64" if grid.type == "float64" else "float32")
     few = isinstance(c, int) and c <= FEW_CHANNELS
     taps = _taps(axes, g, MODES[mode], padding, spec.TYPES[X.type].compute, few)
     how = _copy if mode == "nearest" else _integer if X.type.lstrip("u").startswith("int") else _floating
-    total = how(e, rows, taps).cast(X.type)
+    total = how(e, rows, taps).astype(X.type)
     if few:
         total = e.transpose(e.reshape(total, [c, n, e.product(out)]), (1, 0, 2)) if n != 1 else total
     else:
@@ -145,7 +112,7 @@ def lower_grid_sample(
 def lower_affine_grid(
     name: str, theta: Value, size: Value, grid: str, *, align_corners: bool, opset: int
 ) -> list[onnx.NodeProto]:
-    """Nodes that compute AffineGrid with none but :data:`OPERATORS`.
+    """Nodes that compute AffineGrid with basic standard operators only.
 
     Args:
         name: the node's name; the names of all nodes and of the values between them begin with it and a slash.
@@ -171,10 +138,10 @@ def lower_affine_grid(
         length = e.gather(sizes, 2 + axis)
         last = length - 1
         # From 1 - length to length - 1 in steps of 2: exact until the one division.
-        steps = e.op("Range", 1 - length, length, 2).cast(total.type)
-        position = steps / (last.at_least(1) if align_corners else length).cast(total.type)
+        steps = e.op("Range", 1 - length, length, 2).astype(total.type)
+        position = steps / (e.maximum(last, 1) if align_corners else length).astype(total.type)
         total = total + e.unsqueeze(position, range(1, r - axis)) * factors[r - 1 - axis]
-    return e.finish(e.transpose(total.cast(theta.type), [0, *range(2, r + 2), 1]), grid)
+    return e.finish(e.transpose(total.astype(theta.type), [0, *range(2, r + 2), 1]), grid)
 
 
 def as_function(
@@ -220,125 +187,21 @@ class _Axes:
         return self.e.unsqueeze(self.e.shape(dims[::-1]), (1, 2))
 
     @property
-    def length(self) -> Tensor:
-        """The lengths as coordinates."""
-        return self.each(self.lengths).cast(self.type)
-
-    @property
-    def last(self) -> Tensor:
-        """The coordinates of the last pixels."""
-        return self.length - 1
+    def axis(self) -> Axis:
+        """All axes as one, of tensors (axes, 1, 1)."""
+        length = self.each(self.lengths).astype(self.type)
+        return Axis(
+            length=length,
+            last=length - 1,
+            span=self.e.maximum(length - 1, 1) if self.align_corners else length,
+            align_corners=self.align_corners,
+            may_be_single=not all(isinstance(length, int) and length > 1 for length in self.lengths),
+        )
 
     @property
     def outside(self) -> Tensor:
         """The row of zeros: it comes after those of all pixels of the batch."""
         return self.e.length(self.e.product([self.n, *self.lengths]))
-
-
-def _denormalize(axes: _Axes, g: Tensor) -> Tensor:
-    g = axes.e.where(g.equal(g), g, -1)  # NaN counts as -1
-    # To halve is exact, so it may be done to the lengths instead: that leaves the core's result as it is.
-    if not axes.align_corners:
-        return (g + 1) * (axes.length * 0.5) - 0.5
-    x = (g + 1) * (axes.last * 0.5)
-    if all(isinstance(length, int) and length > 1 for length in axes.lengths):
-        return x
-    return axes.e.where(g.abs().equal(inf), g, x)  # infinity times a span of 0 is no coordinate
-
-
-def _same(axes: _Axes, x: Tensor) -> Tensor:
-    return x
-
-
-def _clip(axes: _Axes, x: Tensor) -> Tensor:
-    return x.at_least(0).at_most(axes.last)
-
-
-def _beyond_every_tap(axes: _Axes, x: Tensor) -> Tensor:
-    return x.at_least(-4).at_most(axes.last + 4)
-
-
-def _infinity_at_edge(axes: _Axes, x: Tensor) -> Tensor:
-    return axes.e.where(x.abs().equal(inf), _clip(axes, x), x)
-
-
-def _reflect(axes: _Axes, x: Tensor) -> Tensor:
-    low = 0.0 if axes.align_corners else -0.5
-    high = axes.last if axes.align_corners else axes.last + 0.5
-    span = axes.last if axes.align_corners else axes.length
-    # A span of 0 needs some period; the clip at the end makes it pixel 0.
-    distance = axes.e.op("Mod", x, (span * 2).at_least(1), fmod=1)
-    distance = (distance - low if low else distance).abs()
-    reflected = (span - (span - distance).abs()).abs()
-    reflected = reflected + low if low else reflected
-    return _clip(axes, axes.e.where(x.between(low, high), x, reflected))
-
-
-@dataclass(frozen=True)
-class Padding:
-    """A padding mode.
-
-    Attributes:
-        coordinate: what becomes of a coordinate where the mode pads those (nearest, linear): finite afterwards.
-        bound: makes a coordinate finite, without changing what the mode answers for it, where taps are padded (cubic).
-        tap: what becomes of a tap's position there.
-        zero_outside: whether a tap that is still outside counts as 0.
-    """
-
-    coordinate: Callable[[_Axes, Tensor], Tensor]
-    bound: Callable[[_Axes, Tensor], Tensor]
-    tap: Callable[[_Axes, Tensor], Tensor]
-    zero_outside: bool = False
-
-
-PADDING: Mapping[str, Padding] = {
-    "zeros": Padding(_beyond_every_tap, _beyond_every_tap, _same, zero_outside=True),
-    "border": Padding(_clip, _beyond_every_tap, _clip),
-    "reflection": Padding(lambda axes, x: _reflect(axes, _infinity_at_edge(axes, x)), _infinity_at_edge, _reflect),
-}
-
-
-def _linear(e: Expressions, t: Tensor) -> Tensor:
-    """1 - t and t, for ``t`` (axes, 1, N·P)."""
-    return (t - _column([1, 0])).abs()
-
-
-def _cubic(e: Expressions, t: Tensor) -> Tensor:
-    """Keys' kernel at the distances 1 + t, t, 1 - t and 2 - t: one polynomial for the outer taps, one for the inner."""
-    a = spec.CUBIC_A
-    far, near = (1, -5, 8, a, -4 * a), (a + 2, -a - 3, 0, 1, 1)
-    c3, c2, c1, scale, c0 = (_column(column) for column in zip(far, near, near, far, strict=True))
-    d = (t - _column([-1, 0, 1, 2])).abs()
-    return ((d * c3 + c2) * d + c1) * d * scale + c0
-
-
-def _column(values: Sequence[float]) -> Array:
-    """One number a tap, to go with tensors (axes, taps, N·P)."""
-    return np.reshape(values, (-1, 1))
-
-
-@dataclass(frozen=True)
-class Mode:
-    """An interpolation mode, for one axis.
-
-    Attributes:
-        base: the operator that gives the pixel from which the taps are counted.
-        offsets: the taps, in pixels from the base.
-        weights: from the distance to the base to the taps' weights; None where there is nothing to weigh.
-        pads_taps: whether padding acts on each tap instead of on the coordinate.
-    """
-
-    base: str
-    offsets: tuple[int, ...]
-    weights: Callable[[Expressions, Tensor], Tensor] | None
-    pads_taps: bool
-
-
-MODES: Mapping[str, Mode] = {
-    "nearest": Mode("Round", (0,), None, pads_taps=False),  # half to even
-    "linear": Mode("Floor", (0, 1), _linear, pads_taps=False),
-    "cubic": Mode("Floor", (-1, 0, 1, 2), _cubic, pads_taps=True),
-}
 
 
 @dataclass(frozen=True)
@@ -368,36 +231,33 @@ class _Taps:
 
 def _taps(axes: _Axes, g: Tensor, mode: Mode, padding: Padding, compute: str | None, few: bool) -> _Taps:
     """The taps of the normalized coordinates ``g`` (axes, 1, N·P), with weights of type ``compute``."""
-    e, r, t = axes.e, len(axes.lengths), len(mode.offsets)
-    x = (padding.bound if mode.pads_taps else padding.coordinate)(axes, _denormalize(axes, g.cast(axes.type)))
-    base = e.op(mode.base, x)
-    position = base + _column(mode.offsets) if t > 1 else base
-    if mode.pads_taps:
-        position = padding.tap(axes, position)
-    elif t > 1 and not padding.zero_outside:
-        position = position.at_most(axes.last)  # the coordinate is inside, the pixel after it need not be
+    e, r, t, axis = axes.e, len(axes.lengths), len(mode.offsets), axes.axis
+    x = unnormalize_all(e, g.astype(axes.type), axis)
+    position, weights = axis_taps(e, x, axis, mode, padding, compute)
+    if t > 1 and not mode.pads_taps and not padding.zero_outside:
+        position = e.minimum(position, axis.last)  # the coordinate is inside, the pixel after it need not be
 
-    index = position.cast("int64")
+    index = position.astype("int64")
     if r > 1:
         index = index * axes.each([e.product(axes.lengths[i + 1 :]) for i in range(r)])
     if padding.zero_outside:
-        index = e.where(position.between(0, axes.last), index, axes.outside)
+        index = e.where((position >= 0) & (position <= axis.last), index, axes.outside)
     *inner, outer = e.split(index, r, 1, axis=0)
     if axes.n != 1:
         start = e.op("Range", 0, e.gather(e.length(axes.n), 0), 1) * e.length(e.product(axes.lengths))
         outer = e.reshape(outer, [t, axes.n, e.product(axes.out)]) + e.unsqueeze(start, [1])
     index = _combined(e, t, inner, outer, Tensor.__add__, [-1])
     if padding.zero_outside and (r > 1 or axes.n != 1):
-        index = index.at_most(axes.outside)  # outside on any axis is outside
+        index = e.minimum(index, axes.outside)  # outside on any axis is outside
     if index.constant is not None and index.constant.max() < 2**31:
-        index = index.cast("int32")  # half the size in the model
+        index = index.astype("int32")  # half the size in the model
     groups = max(t**i for i in range(r + 1) if t**i <= MAX_GATHERS)
     together = t**r // groups
     indices = e.split(index, groups, together, axis=0)
-    if mode.weights is None or compute is None:
+    if weights is None:
         return _Taps(indices, [], together, few)
 
-    *inner, outer = e.split(mode.weights(e, (x - base).cast(compute)), r, 1, axis=0)
+    *inner, outer = e.split(weights, r, 1, axis=0)
     weight = _combined(e, t, inner, outer, Tensor.__mul__, [1, -1] if few else [-1, 1])
     return _Taps(indices, e.split(weight, groups, together, axis=0), together, few)
 
@@ -425,7 +285,7 @@ def _copy(e: Expressions, rows: Tensor, taps: _Taps) -> Tensor:
 
 def _floating(e: Expressions, rows: Tensor, taps: _Taps) -> Tensor:
     """The weighted sum of the rows; bool counts as 0 and 1."""
-    rows = rows.cast(taps.weight[0].type)
+    rows = rows.astype(taps.weight[0].type)
     return _weighted_sum(e, [taps.values(e, rows, index) for index in taps.index], taps)
 
 
@@ -435,22 +295,22 @@ def _integer(e: Expressions, rows: Tensor, taps: _Taps) -> Tensor:
     Weights add up to 1, so where all taps are equal this is exact.
     """
     compute, limits = taps.weight[0].type, np.iinfo(rows.type)
-    converted = rows.cast(compute)
+    converted = rows.astype(compute)
     values = [taps.values(e, converted, index) for index in taps.index]
     origin = values[0] if taps.together == 1 else e.gather(values[0], [0])
     difference = _weighted_sum(e, [value - origin for value in values], taps)
     total = difference + origin
     # The largest number of type ``compute`` that the cast can take.
     high = float(limits.max) if int(float(limits.max)) <= limits.max else float(np.nextafter(float(limits.max), 0))
-    result = e.op("Clip", total, float(limits.min), high).cast(rows.type)
+    result = e.op("Clip", total, float(limits.min), high).astype(rows.type)
     if high == limits.max:
         return result
     # 64 bits do not fit into float64: the largest integer, and the first tap itself, come from beside the cast.
     first = taps.index[0] if taps.together == 1 else e.gather(taps.index[0], [0])
     # uint64 as the int64 of the same bits: ONNX Runtime has no Where for it.
-    largest, exact = e.constant(limits.max, rows.type).cast("int64"), taps.values(e, rows, first).cast("int64")
-    result = e.where(total.reaches(float(limits.max)), largest, result.cast("int64"))
-    return e.where(difference.equal(0), exact, result)
+    largest, exact = e.constant(limits.max, rows.type).astype("int64"), taps.values(e, rows, first).astype("int64")
+    result = e.where(total >= float(limits.max), largest, result.astype("int64"))
+    return e.where(e.equal(difference, 0), exact, result)
 
 
 def _weighted_sum(e: Expressions, values: Sequence[Tensor], taps: _Taps) -> Tensor:
@@ -468,7 +328,7 @@ def _input(e: Expressions, value: Value) -> Tensor:
     compute = spec.TYPES[value.type].compute or value.type
     if value.constant is not None:
         return e.constant(value.constant.astype(compute), compute)
-    return e.input(value.name, value.type).cast(compute)
+    return e.input(value.name, value.type).astype(compute)
 
 
 def _check_opset(name: str, opset: int) -> None:

@@ -8,7 +8,7 @@ from onnx import helper
 from ...spec import TYPES, mode_of
 from ..dialects import DOMAIN, OURS, PassedOn, Spelling
 from ..element_types import elem_type
-from ..graphs import Names
+from ..graphs import Names, subgraphs
 from ..helpers import cast_name, guard_name, mark
 from ..matches import Match
 from ..records import NodeRecord
@@ -25,11 +25,12 @@ class PythonOp:
         return not match.record.patched
 
     def needs_inlining(self, match: Match) -> bool:
-        """Calls bring types of which one needs a Cast, or words that the op does not know; or CastLike is missing."""
+        """Calls bring types of which one needs a Cast, or attributes that are not the op's; or CastLike is missing."""
         record, opset = match.record, match.scope.opsets.get("", 0)
         different = any(len(ts) > 1 and any(TYPES[t].carrier != t for t in ts) for ts in record.types.values())
         foreign = any(
-            isinstance(value, PassedOn) and not _op_knows(record.dialect.attributes[name])
+            isinstance(value, PassedOn)
+            and not (_op_knows(record.dialect.attributes[name]) and _goes_to_one_kind(value, match.scope.function))
             for name, value in record.attributes.items()
         )
         return different or foreign or opset < _CAST_LIKE
@@ -95,6 +96,17 @@ def _op_knows(spelling: Spelling) -> bool:
         (mode_of(written) if isinstance(written, str) else written) == value
         for value, written in spelling.values.items()
     )
+
+
+def _goes_to_one_kind(passed: PassedOn, function: onnx.FunctionProto | None) -> bool:
+    """Whether all that a function passes an attribute on to has the same default for it, where it has none itself."""
+    if function is None or passed.name not in function.attribute:
+        return True
+    kinds, nodes = set(), list(function.node)
+    for node in nodes:  # grows while it is walked
+        kinds.update((node.op_type, node.domain, a.name) for a in node.attribute if a.ref_attr_name == passed.name)
+        nodes += [inner for _, graph in subgraphs(node) for inner in graph.node]
+    return len(kinds) == 1
 
 
 def _give_default(function: onnx.FunctionProto | None, spelling: Spelling, name: str) -> None:

@@ -11,16 +11,17 @@ import os
 import sys
 import threading
 import time
+from contextlib import suppress
 from types import FrameType
 
 import onnxruntime
 
-from . import extensions  # noqa: F401  # before the hook below: its own, which ends every op, must run after it
+from .. import extensions
 
 #: How long, in seconds, the end of the interpreter waits for runs to reach an op or their own end.
 PATIENCE = 5.0
 
-_RUNTIME_GLOBALS = onnxruntime.InferenceSession.run.__globals__
+_RUNTIME_GLOBALS = vars(sys.modules[onnxruntime.InferenceSession.__module__])
 _ender: int | None = None  # the thread that ends the interpreter, from the moment it does
 _held: set[int] = set()
 _pending = 0  # runs that were started asynchronously
@@ -35,7 +36,7 @@ def hold() -> None:
         _forever.acquire()
 
 
-def begin() -> None:
+def run_begins() -> None:
     """Before a run: as :func:`hold`, and the thread that ends the interpreter has no ops to run any more.
 
     Raises:
@@ -49,14 +50,14 @@ def begin() -> None:
     hold()
 
 
-def started() -> None:
+def asynchronous_run_begins() -> None:
     """An asynchronous run is about to begin: it has no thread of Python's."""
     global _pending
-    begin()
+    run_begins()
     _pending += 1
 
 
-def ended() -> None:
+def asynchronous_run_ended() -> None:
     """An asynchronous run has ended."""
     global _pending
     _pending -= 1
@@ -91,6 +92,8 @@ def _after_fork() -> None:
     _pending = 0  # the child has none of its parent's threads
 
 
+with suppress(ImportError):
+    extensions.load()  # first: its own exit handler, which ends every op, runs after the one that is registered later
 atexit.register(_at_exit)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)

@@ -30,7 +30,7 @@ def record(failure: BaseException) -> int:
     return number
 
 
-def behind(message: str) -> BaseException | None:
+def exception_for(message: str) -> BaseException | None:
     """The failure that onnxruntime's error ``message`` quotes, if it is one of ours."""
     quoted = _QUOTED.search(message)
     return _waiting.pop(int(quoted[1]), None) if quoted else None

@@ -1,79 +1,122 @@
 """Keep signal handlers from raising inside a Python-defined op, where an exception ends the process.
 
-Python runs signal handlers on the main thread, between two bytecodes of whatever it executes there: while a session
-runs, that is an op. So every Python-level handler (Ctrl-C's raises KeyboardInterrupt) is wrapped: inside an op it
-waits, everywhere else it is the handler that it was.
+Python calls signal handlers on the main thread, between two bytecodes of whatever it executes there: while a session
+runs, that is an op. So while a run is under way on the main thread, every handler of Python's (Ctrl-C's raises
+KeyboardInterrupt) makes way for one that waits; at the end it is put back, and called if its signal came. Runs on other
+threads need nothing of the kind.
 """
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
-import time
-from _signal import getsignal  # type: ignore[import-not-found]  # signal.getsignal without its conversion to an enum: this runs before every run
-from _thread import start_new_thread
+from _signal import getsignal  # type: ignore[import-not-found]  # signal.getsignal without its conversion to an enum: this runs for every run
 from collections.abc import Callable
-from contextlib import suppress
+from functools import cache, wraps
 from types import FrameType
+from typing import Any
 
-from .extensions import onnx_op
+import onnxruntime
 
-#: How long a signal waits before it is tried again, in seconds.
-PATIENCE = 0.002
-
+_RUNS = ("run", "run_with_ort_values", "run_with_ortvaluevector", "run_with_iobinding")
 _SIGNALS = tuple(signal.valid_signals())
-_OP_GLOBALS = onnx_op.__globals__  # of the module whose function onnxruntime-extensions calls first
-_MAIN = threading.main_thread()
 
 Handler = Callable[[int, FrameType | None], object]
-_waiting: set[int] = set()
 
 
-def protect() -> None:
-    """Wrap the Python-level signal handlers that are set now. Does nothing on any thread but the main one."""
-    if threading.get_ident() != _MAIN.ident:
-        return
-    for signum in _SIGNALS:
-        handler = getsignal(signum)
-        if callable(handler) and not isinstance(handler, _Waiting):
-            signal.signal(signum, _Waiting(handler))
+@cache
+def defer_in_runs_of(concerned: Callable[[onnxruntime.InferenceSession], bool]) -> None:
+    """Let the runs of every session that is ``concerned`` be :func:`undisturbed`.
+
+    They are wrapped in onnxruntime's own class, as a plain session runs patched models too.
+    """
+    for name in _RUNS:
+        setattr(onnxruntime.InferenceSession, name, _wrapped(getattr(onnxruntime.InferenceSession, name), concerned))
 
 
-def deliver() -> None:
-    """Call the handlers of the signals that waited, now that no op is running."""
-    while _waiting:
-        signum = _waiting.pop()
-        handler = getsignal(signum)
-        if callable(handler):
-            handler(signum, None)
+def _wrapped(run: Callable[..., Any], concerned: Callable[[Any], bool]) -> Callable[..., Any]:
+    @wraps(run)
+    def wrapper(session: Any, *args: Any, **kwargs: Any) -> Any:
+        if concerned(session):
+            return undisturbed(run, session, *args, **kwargs)
+        return run(session, *args, **kwargs)
+
+    return wrapper
 
 
 class _Waiting:
-    """A signal handler that waits while an op is running."""
+    """A signal handler that waits for the end of the run."""
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, signum: int, handler: Handler) -> None:
+        self.signum = signum
         self.handler = handler
+        self.came = False
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
-        if _inside_op(frame):
-            _waiting.add(signum)
-            with suppress(RuntimeError, MemoryError):  # no room for a thread: it waits for the next signal or run
-                # Not threading.Thread: the code interrupted may hold its locks.
-                start_new_thread(_try_again, (signum,))
-        else:
+        if _under_way:
+            self.came = True
+        else:  # another handler raised before this one could be put back
+            self.put_back()
             self.handler(signum, frame)
 
+    def put_back(self) -> None:
+        """Let the signal have its own handler again, if nobody gave it another."""
+        if getsignal(self.signum) is self:
+            signal.signal(self.signum, self.handler)
 
-def _inside_op(frame: FrameType | None) -> bool:
-    while frame is not None:
-        if frame.f_globals is _OP_GLOBALS:
-            return True
-        frame = frame.f_back
-    return False
+    def deliver(self) -> None:
+        """Call the handler, if its signal came."""
+        if self.came:
+            self.handler(self.signum, sys._getframe())
 
 
-def _try_again(signum: int) -> None:
-    time.sleep(PATIENCE)
-    if signum in _waiting:  # else delivered meanwhile
-        _waiting.discard(signum)
-        signal.raise_signal(signum)
+_under_way = False
+_waiting: list[_Waiting] = []
+
+
+def undisturbed(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """``run(*args, **kwargs)``; on the main thread, handlers of signals that come meanwhile are called at its end."""
+    global _under_way
+    if threading.get_ident() != threading.main_thread().ident or _under_way:
+        return run(*args, **kwargs)
+    try:
+        _under_way = True
+        for signum in _SIGNALS:
+            handler = getsignal(signum)
+            if callable(handler):
+                _waiting.append(_Waiting(signum, handler))
+                signal.signal(signum, _waiting[-1])
+        return run(*args, **kwargs)
+    finally:
+        try:
+            _end()
+        finally:
+            _under_way = False
+
+
+def _end() -> None:
+    """Put all handlers back, then call those whose signals came: each of them, whatever another one raises."""
+    global _under_way
+    try:
+        for waiting in reversed(_waiting):
+            waiting.put_back()
+        _under_way = False
+        while _waiting:
+            _waiting.pop(0).deliver()
+    finally:
+        if _waiting:
+            _end()
+
+
+def _after_fork() -> None:
+    global _under_way
+    _under_way = False  # the run is the parent's, as are the signals that came
+    for waiting in reversed(_waiting):
+        waiting.put_back()
+    _waiting.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

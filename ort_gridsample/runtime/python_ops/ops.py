@@ -2,7 +2,8 @@
 
 An op does no arithmetic: it hands its arrays to the function of the same name, and what went wrong to ``failures``.
 Nothing may leave it as an exception (the process would abort), and all ops are registered here, once, together (a
-later registration in the same domain would crash sessions that exist).
+later registration in the same domain would crash sessions that exist). Importing this module is an ImportError where
+there is no onnxruntime-extensions.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ from ...core.threads import turns
 from ...errors import where
 from ...functions import affine_grid, grid_sample
 from ...model.dialects import DOMAIN
+from .. import extensions
 from . import exits, failures
-from .extensions import PyCustomOpDef, get_library_path, onnx_op
 
 #: Beyond this a failed op's placeholder has no elements instead of the right number.
 PLACEHOLDER_ELEMENTS = 1 << 16
 
-library_path: str = get_library_path()
+_ocos = extensions.load()
+PyCustomOpDef, onnx_op = _ocos.PyCustomOpDef, _ocos.Opdef.declare
+library_path: str = _ocos.get_library_path()
 
 
 class Output:

@@ -1,0 +1,60 @@
+"""What went wrong, in a line: whose mistake it is, which file it is about, and what helps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from os import PathLike, fspath
+
+from ..errors import GridSampleError
+
+#: Module -> the package that has it.
+_PACKAGES = {
+    "PIL": "pillow",
+    "matplotlib": "matplotlib",
+    "numba": "numba",
+    "onnxruntime_extensions": "onnxruntime-extensions",
+}
+
+REPORT = "please report it, with what --version and, for this command, --traceback print"
+
+
+class AboutFileError(Exception):
+    """An error, said of the file that it is about."""
+
+
+@contextmanager
+def about(path: str | PathLike[str]) -> Iterator[None]:
+    """Let errors that the user can mend name the user's file ``path``."""
+    try:
+        yield
+    except (OSError, AboutFileError):  # these name theirs
+        raise
+    except Exception as error:
+        if remedy(error) is None or fspath(path) in str(error):
+            raise
+        raise AboutFileError(f"{fspath(path)}: {sentence(error)}") from error
+
+
+def sentence(error: BaseException) -> str:
+    """The error in a line; its type where it says nothing, or nothing that a user would understand."""
+    text = " ".join(str(error).split())
+    if remedy(error) is None or not text:
+        return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return text
+
+
+def remedy(error: BaseException) -> str | None:
+    """What the user may do about ``error``, to be put after its sentence; None where it is not the user's mistake."""
+    if isinstance(error, ModuleNotFoundError):
+        package = _PACKAGES.get((error.name or "").partition(".")[0])
+        return package and f": pip install {package}"
+    if isinstance(error, MemoryError):
+        return " (there is not enough memory)"
+    if isinstance(error, (GridSampleError, AboutFileError, OSError, ImportError)) or _is_onnxruntimes(error):
+        return ""
+    return None
+
+
+def _is_onnxruntimes(error: BaseException) -> bool:
+    return type(error).__module__.startswith("onnxruntime.")

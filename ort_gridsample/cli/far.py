@@ -1,0 +1,92 @@
+"""How far coordinates outside any sensible range account for what two models answer differently."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from ..core.arrays import Array
+from ..model.far import LIMIT, put_far_coordinates_to_0
+from ..model.files import read_model
+from ..model.records import inspect_model
+from . import sides
+from .failures import sentence
+
+
+@dataclass(frozen=True)
+class Far:
+    """What is known of far coordinates.
+
+    Attributes:
+        counts: grid in the first model's main graph -> its coordinates, and how many of them are further out than
+            :data:`ort_gridsample.model.far.LIMIT`, or no numbers.
+        uncounted: grids in bodies and functions, where nobody counts.
+        answers: what both models answer where such coordinates are 0; empty where that is not known.
+        unknown: why not.
+    """
+
+    counts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    uncounted: Sequence[str] = ()
+    answers: Sequence[Mapping[str, Array]] = ()
+    unknown: str = ""
+
+
+def far_coordinates(paths: Sequence[str], ways: Sequence[str], feeds: Mapping[str, Array]) -> Far:
+    """Look for far coordinates in the models at ``paths``, each run in its way on ``feeds``, and run without them."""
+    try:
+        return _far_coordinates(paths, ways, feeds)
+    except Exception as error:  # a changed model may not run where the model does
+        return Far(unknown=sentence(error))
+
+
+def _far_coordinates(paths: Sequence[str], ways: Sequence[str], feeds: Mapping[str, Array]) -> Far:
+
+    def fed(session: onnxruntime.InferenceSession) -> Mapping[str, Array]:
+        return {value.name: near[value.name] for value in session.get_inputs()}
+
+    models = [read_model(path, external_data=True) for path in paths]
+    grids = _grids(models)
+    near = {name: np.where(_is_far(a), 0, a).astype(a.dtype) if name in grids else a for name, a in feeds.items()}
+    counts = {name: _count(feeds[name]) for name in feeds if name in grids}
+    uncounted: list[str] = []
+    answers = []
+    for path, way, model in zip(paths, ways, models, strict=True):
+        places = put_far_coordinates_to_0(model, grids)
+        outside = [place for place in places if not place.graph]
+        if not places and grids.keys().isdisjoint(value.name for value in model.graph.input):
+            return Far(unknown=f"{path} has no grid that is known")
+        own = [value.name for value in model.graph.output]
+        model.graph.output.extend(onnx.ValueInfoProto(name=place.wide) for place in outside)
+        found = dict(sides.answers(way, model.SerializeToString(), fed))
+        answers.append({name: found[name] for name in own})
+        if model is models[0]:
+            counts |= {place.name: _count(found[place.wide]) for place in outside}
+            uncounted += (f"{place.name} in {place.graph}" for place in places if place.graph)
+    return Far(counts, uncounted, answers)
+
+
+def _grids(models: Sequence[onnx.ModelProto]) -> dict[str, str]:
+    """The grids of the models' GridSample nodes by name, with their types.
+
+    A value has the same name in both models where one was made of the other, lowered nodes' grids among them.
+    """
+    grids: dict[str, str] = {}
+    for model in models:
+        for record in inspect_model(model):
+            if record.operator == "GridSample" and record.values.get("grid"):
+                types = record.types["grid"]
+                grids.setdefault(record.values["grid"], types[0] if types else "float32")
+    return grids
+
+
+def _is_far(grid: Array) -> Array:
+    with np.errstate(invalid="ignore"):
+        return ~(np.abs(grid) < LIMIT)
+
+
+def _count(grid: Array) -> tuple[int, int]:
+    return grid.size, int(np.count_nonzero(_is_far(grid)))

@@ -1,0 +1,69 @@
+"""What the commands print: in any encoding, as JSON, and of which versions."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import math
+import platform
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+
+from ..core.arrays import Array
+
+_DISTRIBUTIONS = ("ort-gridsample", "onnxruntime", "onnxruntime-extensions", "onnx", "numpy", "numba")
+
+#: What stands for a character that the terminal's encoding has not; ``?`` for any other.
+_PLAIN = {"×": "x", "±": "+-", "→": "->", "–": "-", "…": "...", "µ": "u"}
+_ERRORS = "ort_gridsample.plain"
+
+
+def allow_any_encoding() -> None:
+    """Let stdout and stderr take every character: where their encoding has not got it, one that looks alike."""
+    codecs.register_error(_ERRORS, _plain)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors=_ERRORS)
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_PLAIN.get(c, "?") for c in error.object[error.start : error.end]), error.end
+
+
+def print_json(content: Any) -> None:
+    """Print ``content`` as JSON of ASCII characters; numbers that JSON has not, as null."""
+    print(json.dumps(_finite(content), indent=2, allow_nan=False))
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, float):
+        return content if math.isfinite(content) else None
+    if isinstance(content, Mapping):
+        return {key: _finite(value) for key, value in content.items()}
+    return [_finite(value) for value in content] if isinstance(content, (list, tuple)) else content
+
+
+def versions() -> dict[str, str]:
+    """The versions of this package, of Python, and of what the work is done with."""
+    found = {}
+    for name in _DISTRIBUTIONS:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return {**found, "Python": platform.python_version()}
+
+
+def versions_text() -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions().items())
+
+
+def type_of(array: Array) -> str:
+    """The element type of an array, strings by that name."""
+    return "string" if array.dtype == np.dtype(object) else str(array.dtype)

@@ -1,0 +1,70 @@
+"""A model as a stranger would run it: in onnxruntime alone where that runs it, else with this package's ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import onnxruntime
+
+from ..core.arrays import Array
+from ..runtime.session import InferenceSession, register
+
+Model = str | bytes
+Feeds = Callable[[onnxruntime.InferenceSession], Mapping[str, Array]]
+
+#: How a model is run -> what makes the session, in the order in which they are tried.
+WAYS: Mapping[str, Callable[[Model], onnxruntime.InferenceSession]] = {
+    "onnxruntime": lambda model: _session(model, quiet()),
+    "onnxruntime with ort_gridsample's ops": lambda model: _session(model, register(quiet())),
+    "ort_gridsample's session": lambda model: InferenceSession(model, quiet(), providers=["CPUExecutionProvider"]),
+}
+
+
+@dataclass(frozen=True)
+class Side:
+    """One model, run.
+
+    Attributes:
+        way: the key of :data:`WAYS` that runs it.
+        refusal: why onnxruntime alone does not; empty where it does.
+        answers: output name -> array.
+    """
+
+    way: str
+    refusal: str
+    answers: Mapping[str, Array]
+
+
+def quiet() -> onnxruntime.SessionOptions:
+    """Options of a session that logs nothing: a refusal is an answer here."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    return options
+
+
+def run(model: Model, feeds: Feeds) -> Side:
+    """``model`` on ``feeds``, in the first of :data:`WAYS` that runs it.
+
+    Raises:
+        Exception: none does; the last one's.
+    """
+    *others, last = WAYS
+    refusal = ""
+    for way in others:
+        try:
+            return Side(way, refusal, answers(way, model, feeds))
+        except Exception as error:
+            refusal = refusal or " ".join(str(error).split())
+    return Side(last, refusal, answers(last, model, feeds))
+
+
+def answers(way: str, model: Model, feeds: Feeds) -> Mapping[str, Array]:
+    """The outputs of ``model`` on ``feeds``, by name, run in that way."""
+    session = WAYS[way](model)
+    outputs = session.run(None, dict(feeds(session)))
+    return dict(zip((value.name for value in session.get_outputs()), outputs, strict=True))
+
+
+def _session(model: Model, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])

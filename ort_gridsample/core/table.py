@@ -1,0 +1,80 @@
+"""The NumPy core's table: for P output positions the T pixels of flat X that each reads, and their weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from .arrays import Array, Floats, Indices, Mask
+from .coordinates import PADDING, Axis, unnormalize, unnormalize_all
+from .plan import Plan
+from .taps import MODES, axis_taps
+
+
+@dataclass(frozen=True)
+class Table:
+    """The taps of P output positions, on one axis or on several.
+
+    Attributes:
+        index: (T, P), the pixel read, always inside X, whatever the coordinate.
+        weight: (T, P), its weight; None is a weight of 1.
+        inside: (T, P), where the tap lies inside X, elsewhere it counts as 0; None is everywhere.
+    """
+
+    index: Indices
+    weight: Array | None
+    inside: Mask | None
+
+    def times(self, inner: Table, length: int) -> Table:
+        """Every combination of these taps with those of the next axis inward, which has ``length`` pixels."""
+        return Table(
+            _pairs(np.add, self.index * length, inner.index),
+            None if inner.weight is None else _pairs(np.multiply, self.weight, inner.weight),
+            self._inside_times(inner),
+        )
+
+    def _inside_times(self, inner: Table) -> Mask | None:
+        if self.inside is None and inner.inside is None:
+            return None
+        everywhere = np.True_
+        return _pairs(
+            np.logical_and,
+            np.broadcast_to(everywhere, self.index.shape) if self.inside is None else self.inside,
+            np.broadcast_to(everywhere, inner.index.shape) if inner.inside is None else inner.inside,
+        )
+
+
+def _pairs(function: np.ufunc, outer: Any, inner: Array) -> Array:
+    return function(outer[:, None], inner).reshape(-1, inner.shape[1])
+
+
+def table(grid: Floats, lengths: tuple[int, ...], plan: Plan) -> Table:
+    """The table of the positions ``grid`` (P, r) in an X with axes of these ``lengths``."""
+    coordinates = np.float64 if grid.dtype == np.float64 else np.float32
+    found: Table | None = None
+    for g, length in zip(grid.T[::-1], lengths, strict=True):  # the grid lists the innermost axis first
+        along = _axis_table(g.astype(coordinates)[None], length, plan)
+        found = found.times(along, length) if found else along
+    assert found is not None  # a grid has at least one axis
+    return found
+
+
+def _axis_table(g: Floats, length: int, plan: Plan) -> Table:
+    """The table of ``g`` (1, P) on an axis of ``length`` pixels."""
+    mode, padding, axis = MODES[plan.mode], PADDING[plan.padding_mode], Axis.of(length, plan.align_corners)
+    x = unnormalize(g, axis)
+    low, high = float(np.minimum.reduce(x, None)), float(np.maximum.reduce(x, None))
+    if low + mode.offsets[0] >= 0 and high + mode.offsets[-1] <= length - 1:  # every tap is inside
+        base = mode.base(np, x)
+        weight = mode.weights(np, (x - base).astype(plan.weights, copy=False)) if mode.weights else None
+        return Table(base.astype(np.intp) + np.array(mode.offsets, np.intp)[:, None], weight, None)
+    if not isfinite(low + high):
+        x = unnormalize_all(np, g, axis)
+    position, weight = axis_taps(np, x, axis, mode, padding, plan.weights)
+    index = position.astype(np.intp)
+    clipped = np.clip(index, 0, length - 1)
+    inside = clipped == index if padding.zero_outside else None
+    return Table(clipped, weight, None if inside is None or inside.all() else inside)

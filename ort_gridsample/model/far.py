@@ -1,0 +1,104 @@
+"""Coordinates outside any sensible range: a model none of whose GridSample nodes sees one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from .element_types import elem_type
+from .graphs import Names, Scope, scopes
+
+#: Normalized coordinates lie in [-1, 1]. onnxruntime's own kernels are wrong where the pixel that is meant has no
+#: 32-bit number; an axis would need 400,000 pixels for that to happen this near.
+LIMIT = 10_000.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a grid is.
+
+    Attributes:
+        graph: in words; "" for the main graph.
+        name: the value's.
+        before: the name of the value as it was.
+        wide: that of the same in float64, where it is of that type, or else in float32.
+    """
+
+    graph: str
+    name: str
+    before: str
+    wide: str
+
+
+def put_far_coordinates_to_0(model: onnx.ModelProto, grids: Mapping[str, str]) -> list[Place]:
+    """Let coordinates further out than LIMIT, and those that are no numbers, be 0 in the values ``grids`` of ``model``.
+
+    What computes such a value computes one of another name now, of which the value is made. The main graph's inputs
+    stay as they are: whoever feeds them can change them.
+
+    Args:
+        model: the model, which is changed.
+        grids: name -> element type, by numpy's name, of the values, wherever in the model they are.
+    """
+    names, places = Names(model), []
+    for scope in scopes(model):
+        made = _rename(scope, grids, names)
+        nodes = onnx.GraphProto()  # copies, as the list that holds the originals is emptied
+        for place in made:
+            if not any(place.before in node.output for node in scope):
+                nodes.node.extend(_without_far(place, grids[place.name], names))
+        for node in scope:
+            nodes.node.append(node)
+            for place in made:
+                if place.before in node.output:
+                    nodes.node.extend(_without_far(place, grids[place.name], names))
+        if made:
+            del scope.container.node[:]
+            scope.container.node.extend(nodes.node)
+        places += made
+    return places
+
+
+def _rename(scope: Scope, grids: Mapping[str, str], names: Names) -> list[Place]:
+    """Give the values ``grids`` that begin in ``scope`` other names there: inputs, initializers, nodes' outputs."""
+    places = []
+
+    def renamed(name: str) -> str:
+        if name not in grids:
+            return name
+        places.append(Place(scope.path, name, names.new(f"{name}_before"), names.new(f"{name}_wide")))
+        return places[-1].before
+
+    container = scope.container
+    if isinstance(container, onnx.FunctionProto):
+        container.input[:] = map(renamed, container.input)
+    else:
+        if scope.parent is not None:
+            for value in container.input:
+                value.name = renamed(value.name)
+        fed = {value.name for value in container.input}
+        for tensor in container.initializer:
+            if tensor.name not in fed:
+                tensor.name = renamed(tensor.name)
+    for node in scope:
+        node.output[:] = map(renamed, node.output)
+    return places
+
+
+def _without_far(place: Place, type_name: str, names: Names) -> list[onnx.NodeProto]:
+    """Nodes that make the value of what it was, in types that every runtime computes in."""
+    work = np.dtype("float64" if type_name == "float64" else "float32")
+    size, limit, near, zero, put = (names.new(f"{place.name}_{what}") for what in ("size", "limit", "near", "0", "put"))
+    return [
+        helper.make_node("Cast", [place.before], [place.wide], to=elem_type(work.name)),
+        helper.make_node("Abs", [place.wide], [size]),
+        helper.make_node("Constant", [], [limit], value=numpy_helper.from_array(np.array(LIMIT, work))),
+        helper.make_node("Less", [size, limit], [near]),  # false for what is no number
+        helper.make_node("Constant", [], [zero], value=numpy_helper.from_array(np.array(0, work))),
+        helper.make_node("Where", [near, place.wide, zero], [put]),
+        helper.make_node("Cast", [put], [place.name], to=elem_type(type_name)),
+    ]

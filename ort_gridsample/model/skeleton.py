@@ -1,0 +1,329 @@
+"""The part of a model that leads to the nodes concerned, as one small graph that types can be inferred in.
+
+In it, calls of model-local functions are replaced by what they call, weights by inputs of their types, and the nodes
+concerned, however they are spelled, by calls of functions that stand for their operators. Every value has a name of its
+own, whichever names hide one another in the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import onnx
+from onnx import defs, helper
+
+from .. import spec
+from .dialects import dialect_of
+from .graphs import Scope, domain_of, function_key, subgraphs
+
+#: Tensors up to this size may be shapes, which the inference needs the values of; weights are larger.
+SMALL_BYTES = 1 << 12
+
+#: So many nodes of functions are followed, and graphs in graphs to this depth: protobuf reads none that is much deeper.
+MOST_NODES, DEEPEST = 1 << 18, 30
+
+#: The domain of the functions that stand for nodes which inference does not know, or not in the main graph's opset.
+STAND_IN = "ort_gridsample.model.skeleton"
+
+_STAND_INS = [
+    helper.make_function(
+        STAND_IN,
+        operator,
+        inputs := list(versions[max(versions)].types),
+        ["Y"],
+        [helper.make_node(operator, inputs, ["Y"])],
+        [helper.make_opsetid("", max(versions))],
+    )
+    for operator, versions in spec.OPERATORS.items()
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Instance:
+    """A scope as one chain of calls comes to it.
+
+    Attributes:
+        scope: the scope.
+        number: no other instance has it.
+        around: the instance of the scope around it.
+        given: the function's attributes in this call.
+        aliases: the function's inputs and outputs -> what its caller's values are called in the skeleton.
+        calls: how many calls led to it.
+        depth: how many graphs it is in.
+    """
+
+    scope: Scope
+    number: int
+    around: Instance | None = None
+    given: Mapping[str, onnx.AttributeProto] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    calls: int = 0
+    depth: int = 0
+
+    def name(self, name: str) -> str:
+        """What the value that is called ``name`` here is called in the skeleton; empty where there is none."""
+        home = self.scope.home(name)
+        if home is None:
+            return name and f"undefined {name}"
+        at = self
+        while at.scope is not home:
+            assert at.around is not None  # as ``home`` is around
+            at = at.around
+        return at.aliases.get(name, f"{at.number} {name}")
+
+
+class Skeleton:
+    """The skeleton of ``model``, whose scopes are ``found``.
+
+    Attributes:
+        model: the skeleton itself.
+        instances: the id of a scope -> its instances.
+        sampled: the values that the nodes concerned read.
+    """
+
+    def __init__(self, model: onnx.ModelProto, found: Sequence[Scope]) -> None:
+        self.instances: dict[int, list[Instance]] = {}
+        self.sampled: dict[str, None] = {}
+        self._functions = {function_key(s.container): s for s in found if s.container is s.function}
+        self._leading = _leading(found, self._functions)
+        self._opsets = found[0].opsets
+        self._wanted: set[str] = set()
+        self._inputs: list[onnx.ValueInfoProto] = []
+        self._older: list[onnx.FunctionProto] = []
+        self._left, self._count = MOST_NODES, 0
+
+        graph = onnx.GraphProto(name="skeleton")
+        graph.node.extend(self._nodes(self._instance(found[0])))
+        for instance in (i for instances in self.instances.values() for i in instances):
+            self._declare(instance, graph)
+        graph.input.extend(self._inputs)
+        imports = {domain: version for scope in reversed(found) for domain, version in scope.opsets.items()}
+        imports |= {STAND_IN: 1, **self._opsets}
+        self.model = onnx.ModelProto(
+            ir_version=max(8, model.ir_version),
+            graph=graph,
+            opset_import=[helper.make_opsetid(*entry) for entry in imports.items()],
+            functions=[*_STAND_INS, *self._older],
+        )
+
+    def _instance(self, scope: Scope, **what: object) -> Instance:
+        instance = Instance(scope, self._count, **what)  # type: ignore[arg-type]
+        self._count += 1
+        self.instances.setdefault(id(scope), []).append(instance)
+        return instance
+
+    def _nodes(self, instance: Instance) -> list[onnx.NodeProto]:
+        """The nodes of ``instance``, and of what it calls, that lead to a node concerned."""
+        last_first = []
+        running = [(instance, _last_first(instance.scope))]
+        while running:  # no recursion, however long the chain of calls
+            here, nodes = running[-1]
+            for index, node in nodes:
+                outputs = [here.name(name) for name in node.output]
+                callee = self._functions.get(function_key(node))
+                bodies = here.scope.bodies.get(index, [])
+                dialect = dialect_of(node, {}) if callee is None else None
+                if dialect is not None:
+                    last_first.append(self._stand_in(dialect.operator, [*map(here.name, node.input)], outputs))
+                    continue
+                leads = any(id(scope) in self._leading for scope in (bodies if callee is None else [callee]))
+                if not leads and self._wanted.isdisjoint(outputs):
+                    continue
+                if callee is not None and self._may_follow(here, callee):
+                    called, passed = self._call(here, node, callee, outputs)
+                    last_first += passed
+                    running.append((called, _last_first(callee)))
+                    break
+                last_first += self._bare(here, node, bodies, outputs)
+            else:
+                running.pop()
+        return last_first[::-1]
+
+    def _stand_in(self, operator: str, inputs: Sequence[str], outputs: Sequence[str]) -> onnx.NodeProto:
+        """The call that stands for a node concerned."""
+        node = helper.make_node(operator, inputs[:2], outputs[:1], domain=STAND_IN)
+        self._wanted.update(node.input)
+        self.sampled.update(dict.fromkeys(filter(None, node.input)))
+        return node
+
+    def _may_follow(self, here: Instance, callee: Scope) -> bool:
+        """Whether a call is followed: not where functions call one another in a circle, nor without end."""
+        self._left -= len(callee.container.node)
+        return self._left >= 0 and here.calls < len(self._functions)
+
+    def _call(
+        self, here: Instance, node: onnx.NodeProto, callee: Scope, outputs: Sequence[str]
+    ) -> tuple[Instance, list[onnx.NodeProto]]:
+        """What ``node`` calls, and nodes for the outputs of the function that have another name in it already."""
+        function = callee.container
+        assert isinstance(function, onnx.FunctionProto)
+        aliases = dict.fromkeys(function.input, "")
+        aliases |= {name: here.name(given) for name, given in zip(function.input, node.input, strict=False)}
+        passed = []
+        for name, output in zip(function.output, outputs, strict=False):
+            if name in aliases and output:
+                passed.append(helper.make_node("Identity", [aliases[name]], [output]))
+                self._wanted.add(aliases[name])
+            elif output:
+                aliases[name] = output
+        given = {a.name: a for a in (*function.attribute_proto, *_bound(node, here.given))}
+        return self._instance(callee, given=given, aliases=aliases, calls=here.calls + 1, depth=here.depth), passed
+
+    def _bare(
+        self, here: Instance, node: onnx.NodeProto, bodies: Sequence[Scope], outputs: Sequence[str]
+    ) -> Iterator[onnx.NodeProto]:
+        """``node`` without weights, or what stands in its place."""
+        if bodies and here.depth == DEEPEST:
+            return
+        bare = onnx.NodeProto(op_type=node.op_type, domain=domain_of(node.domain), overload=node.overload)
+        bare.input.extend(here.name(name) for name in node.input)
+        bare.output.extend(outputs)
+        self._wanted.update(bare.input)
+        for attribute in _bound(node, here.given):
+            large = attribute.ByteSize() > SMALL_BYTES or attribute.t.data_location == onnx.TensorProto.EXTERNAL
+            if large and (bare.op_type, bare.domain) == ("Constant", ""):
+                self._inputs.append(onnx.ValueInfoProto(name=outputs[0], type=_constant_type(attribute)))
+                return
+            bare.attribute.append(_without_data(attribute) if large else attribute)
+        graphs = [self._body(here, body) for body in bodies]
+        for attribute, _ in subgraphs(node):
+            held = onnx.AttributeProto(name=attribute.name, type=attribute.type)
+            if attribute.HasField("g"):
+                held.g.CopyFrom(graphs.pop(0))
+            held.graphs.extend(graphs.pop(0) for _ in attribute.graphs)
+            bare.attribute.append(held)
+        yield self._in_opset(here.scope.opsets.get("", 0), bare)
+
+    def _body(self, here: Instance, scope: Scope) -> onnx.GraphProto:
+        body = self._instance(scope, around=here, given=here.given, calls=here.calls, depth=here.depth + 1)
+        graph = onnx.GraphProto(name="body")
+        assert isinstance(scope.container, onnx.GraphProto)
+        graph.output.extend(_renamed(value, body.name(value.name)) for value in scope.container.output)
+        self._wanted.update(value.name for value in graph.output)
+        graph.node.extend(self._nodes(body))
+        for value in scope.container.input:
+            if scope.definitions[value.name] is None:
+                graph.input.append(_renamed(value, body.name(value.name)))
+        return graph
+
+    def _in_opset(self, opset: int, node: onnx.NodeProto) -> onnx.NodeProto:
+        """``node``, or a call of a function of it alone where it means another thing in the main graph's opset."""
+        here = self._opsets.get("", 0)
+        if node.domain or opset == here or _since(node.op_type, opset) == _since(node.op_type, here):
+            return node
+        if any(True for _ in subgraphs(node)):
+            return node  # If, Loop and Scan: they differ in the types that they allow
+        inputs, outputs = ([name for name in dict.fromkeys(names) if name] for names in (node.input, node.output))
+        function = helper.make_function(
+            STAND_IN, f"node {len(self._older)}", inputs, outputs, [node], [helper.make_opsetid("", opset)]
+        )
+        self._older.append(function)
+        return helper.make_node(function.name, inputs, outputs, domain=STAND_IN)
+
+    def _declare(self, instance: Instance, graph: onnx.GraphProto) -> None:
+        """Put what the model says of the values of ``instance`` into ``graph``, and its initializers."""
+        scope, container = instance.scope, instance.scope.container
+        for value in container.value_info:
+            if value.name in scope.definitions and instance.name(value.name) in self._wanted:
+                graph.value_info.append(_renamed(value, instance.name(value.name)))
+        if isinstance(container, onnx.FunctionProto):
+            return
+        if scope.parent is None:
+            for value in container.output:
+                graph.value_info.append(_renamed(value, instance.name(value.name)))
+            for value in container.input:
+                if scope.definitions[value.name] is None and instance.name(value.name) in self._wanted:
+                    graph.input.append(_renamed(value, instance.name(value.name)))
+        for tensor in container.initializer:
+            name = instance.name(tensor.name)
+            if scope.definitions[tensor.name] is None or name not in self._wanted:
+                continue
+            if tensor.ByteSize() > SMALL_BYTES or tensor.data_location == onnx.TensorProto.EXTERNAL:
+                graph.input.append(onnx.ValueInfoProto(name=name, type=_weight_type(tensor.data_type, tensor.dims)))
+            else:
+                graph.initializer.append(tensor)
+                graph.initializer[-1].name = name
+        for sparse in container.sparse_initializer:
+            name = instance.name(sparse.values.name)
+            if name in self._wanted:
+                type = _weight_type(sparse.values.data_type, sparse.dims)
+                graph.input.append(onnx.ValueInfoProto(name=name, type=type))
+
+
+def _leading(found: Sequence[Scope], functions: Mapping[tuple[str, str, str], Scope]) -> set[int]:
+    """The ids of the scopes that hold a node concerned, or a graph or a call of a function that does."""
+    leading: set[int] = set()
+    pending: list[Scope] = []
+    holders: dict[int, list[Scope]] = {}
+    for scope in found:
+        if scope.parent is not None:
+            holders.setdefault(id(scope), []).append(scope.parent)
+        for node in scope:
+            callee = functions.get(function_key(node))
+            if callee is not None:
+                holders.setdefault(id(callee), []).append(scope)
+            elif dialect_of(node, {}) is not None:
+                pending.append(scope)
+    while pending:
+        scope = pending.pop()
+        if id(scope) not in leading:
+            leading.add(id(scope))
+            pending += holders.get(id(scope), [])
+    return leading
+
+
+def _last_first(scope: Scope) -> Iterator[tuple[int, onnx.NodeProto]]:
+    return reversed(list(enumerate(scope)))
+
+
+def _bound(node: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto]) -> Iterator[onnx.AttributeProto]:
+    """The attributes of ``node`` but graphs, what its function passes on being what is ``given`` to that."""
+    for attribute in node.attribute:
+        if not attribute.ref_attr_name:
+            if not (attribute.HasField("g") or attribute.graphs):
+                yield attribute
+        elif attribute.ref_attr_name in given:
+            bound = onnx.AttributeProto()
+            bound.CopyFrom(given[attribute.ref_attr_name])
+            bound.name = attribute.name
+            yield bound
+
+
+def _without_data(attribute: onnx.AttributeProto) -> onnx.AttributeProto:
+    """A large attribute with the type of its tensor, where it has one, in the place of its value."""
+    bare = onnx.AttributeProto(name=attribute.name, type=attribute.type)
+    if attribute.HasField("t"):
+        bare.t.data_type, bare.t.data_location = attribute.t.data_type, onnx.TensorProto.EXTERNAL
+        bare.t.dims.extend(attribute.t.dims)
+    return bare
+
+
+def _constant_type(attribute: onnx.AttributeProto) -> onnx.TypeProto:
+    """The type of a Constant that has this one, large attribute."""
+    if attribute.HasField("t"):
+        return _weight_type(attribute.t.data_type, attribute.t.dims)
+    if attribute.HasField("sparse_tensor"):
+        return _weight_type(attribute.sparse_tensor.values.data_type, attribute.sparse_tensor.dims)
+    kinds = {"value_floats": onnx.TensorProto.FLOAT, "value_ints": onnx.TensorProto.INT64}
+    return _weight_type(kinds.get(attribute.name, onnx.TensorProto.STRING), [0])
+
+
+def _weight_type(elem_type: int, dims: Sequence[int]) -> onnx.TypeProto:
+    # The length of a row of weights is left open, so that none counts as a row of numbers to follow.
+    return helper.make_tensor_type_proto(elem_type, dims if len(dims) > 1 else [None] * len(dims))
+
+
+def _renamed(value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
+    renamed = onnx.ValueInfoProto()
+    renamed.CopyFrom(value)
+    renamed.name = name
+    return renamed
+
+
+def _since(op_type: str, opset: int) -> int:
+    """The opset that brought the version of an ONNX operator which ``opset`` has; 0 where it has none."""
+    try:
+        return int(defs.get_schema(op_type, opset, "").since_version)
+    except defs.SchemaError:
+        return 0

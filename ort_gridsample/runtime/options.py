@@ -1,0 +1,112 @@
+"""``onnxruntime.SessionOptions``: reading them, copying them, and taking them to another process.
+
+onnxruntime gives every session a copy of its options, and shows it. What was added to them as code, libraries of custom
+ops and execution providers, is not part of that copy.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import onnxruntime
+from onnx import helper
+from onnxruntime.capi import _pybind_state
+
+#: The configuration entries of a session that onnxruntime 1.20 to 1.31 know; it does not list those of given options.
+_CONFIG_KEYS = """
+ep.context_embed_mode ep.context_enable ep.context_file_path ep.context_model_external_initializers_file_name
+ep.context_node_name_prefix ep.enable_weightless ep.nnapi.partitioning_stop_ops ep.share_ep_contexts
+ep.stop_share_ep_contexts
+mlas.disable_kleidiai mlas.enable_gemm_fastmath_arm64_bfloat16 mlas.use_lut_gemm
+optimization.constant_folding_max_output_size_in_bytes optimization.disable_specified_optimizers
+optimization.enable_cast_chain_elimination optimization.enable_gelu_approximation
+optimization.enable_memory_probe_recompute_config optimization.memory_optimizer_config
+optimization.minimal_build_optimizations
+session.allow_released_opsets_only session.collect_node_memory_stats_to_file session.debug_layout_transformation
+session.disable_aot_function_inlining session.disable_cpu_ep_fallback session.disable_double_qdq_remover
+session.disable_model_compile session.disable_prepacking session.disable_qdq_constant_folding
+session.disable_quant_qdq session.dynamic_block_base session.enable_dq_matmulnbits_fusion
+session.enable_quant_qdq_cleanup session.fail_on_suboptimal_compiled_model session.force_spinning_stop
+session.function_expansion_byte_limit session.function_expansion_node_limit session.graph_optimizations_loop_level
+session.inter_op.allow_spinning session.inter_op.spin_backoff_max session.inter_op.spin_duration_us
+session.intra_op.allow_spinning session.intra_op.spin_backoff_max session.intra_op.spin_duration_us
+session.intra_op_thread_affinities session.layer_assignment_settings session.load_model_format
+session.max_shape_override session.model_external_initializers_file_folder_path session.name_based_layer_assignment
+session.node_partition_config_file session.optimized_model_external_initializers_file_name
+session.optimized_model_external_initializers_min_size_in_bytes session.prepack.enable_parallel
+session.qdq_matmulnbits_accuracy_level session.qdq_matmulnbits_block_size session.qdqisint8allowed
+session.record_ep_graph_assignment_info session.resource_cuda_partitioning_settings
+session.save_external_prepacked_constant_initializers session.save_model_format session.set_denormal_as_zero
+session.strict_shape_type_inference session.use_device_allocator_for_initializers session.use_env_allocators
+session.use_ort_model_bytes_directly session.use_ort_model_bytes_for_initializers session.x64quantprecision
+"""
+
+_ATTRIBUTES = [name for name, member in vars(onnxruntime.SessionOptions).items() if isinstance(member, property)]
+_EMPTY = helper.make_model(
+    helper.make_graph([], "empty", [], []), opset_imports=[helper.make_opsetid("", 13)], ir_version=8
+).SerializeToString()
+_lock = threading.Lock()
+
+State = tuple[dict[str, Any], dict[str, str]]
+
+
+def entry(options: onnxruntime.SessionOptions, key: str) -> str | None:
+    """The configuration entry ``key``; None where there is none."""
+    try:
+        return str(options.get_session_config_entry(key))
+    except Exception:  # onnxruntime's way to say that there is none
+        return None
+
+
+def set_entry(options: onnxruntime.SessionOptions, key: str, value: str) -> None:
+    """Let the configuration entry ``key`` be ``value``."""
+    if entry(options, key) != value:  # onnxruntime warns of what is set again
+        options.add_session_config_entry(key, value)
+
+
+def loaded(options: onnxruntime.SessionOptions, model: bytes) -> Any:
+    """Onnxruntime's bare session of ``model``, read but not made ready to run.
+
+    Raises:
+        Exception: onnxruntime's, such as for an operator that nobody registered with ``options``.
+    """
+    with _lock:  # or another thread would take for the caller's what is set here
+        profiling = options.enable_profiling  # which would write a file
+        try:
+            if profiling:
+                options.enable_profiling = False
+            return _pybind_state.InferenceSession(options, model, False, False)
+        finally:
+            if profiling:
+                options.enable_profiling = True
+
+
+def copied(options: onnxruntime.SessionOptions) -> onnxruntime.SessionOptions:
+    """A copy of ``options``, without libraries of custom ops and execution providers that were added to them."""
+    copy = loaded(options, _EMPTY).session_options
+    copy.enable_profiling = options.enable_profiling
+    return copy
+
+
+def has_providers(options: onnxruntime.SessionOptions) -> bool:
+    """Whether execution providers were added to ``options`` themselves, which older onnxruntimes know nothing of."""
+    return hasattr(options, "has_providers") and bool(options.has_providers())
+
+
+def state(options: onnxruntime.SessionOptions) -> State:
+    """What of ``options`` can be read, and pickled: their attributes and the entries of ``_CONFIG_KEYS``."""
+    entries = {key: value for key in _CONFIG_KEYS.split() if (value := entry(options, key)) is not None}
+    return {name: getattr(options, name) for name in _ATTRIBUTES}, entries
+
+
+def from_state(state: State) -> onnxruntime.SessionOptions:
+    """New options of what :func:`state` read."""
+    attributes, entries = state
+    options = onnxruntime.SessionOptions()
+    for name, value in attributes.items():
+        if getattr(options, name, None) != value:
+            setattr(options, name, value)
+    for key, value in entries.items():
+        options.add_session_config_entry(key, value)
+    return options

@@ -1,0 +1,85 @@
+"""Options that know this package's ops: the caller's come in, and the same go out."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import cache
+from typing import Any
+from weakref import WeakSet
+
+import onnx
+import onnxruntime
+from onnx import helper
+
+from ..model.dialects import DOMAIN, VERSION
+from .options import loaded
+from .python_ops import interrupts
+
+with suppress(ImportError):  # who needs the ops is told
+    from .python_ops import ops  # noqa: F401  # before anyone's options: they know the ops that are there by then
+
+_registered: WeakSet[onnxruntime.SessionOptions] = WeakSet()
+
+
+def register(session_options: onnxruntime.SessionOptions | None = None) -> onnxruntime.SessionOptions:
+    """Let sessions made with ``session_options`` run patched models.
+
+    >>> onnxruntime.InferenceSession("patched.onnx", register())    # doctest: +SKIP
+
+    Any number of calls on the same options do the same as one. While such a session runs on the main thread, Python's
+    signal handlers (Ctrl-C's) wait for the end of the run.
+
+    Args:
+        session_options: new ones where None.
+
+    Returns:
+        The same options.
+
+    Raises:
+        ImportError: there is no onnxruntime-extensions, which the ops need.
+    """
+    if session_options is None:
+        return register_anew(onnxruntime.SessionOptions())
+    if session_options in _registered:
+        return session_options
+    return register_anew(session_options, known=_library_is_known_to(session_options))
+
+
+def register_anew(options: onnxruntime.SessionOptions, known: bool = False) -> onnxruntime.SessionOptions:
+    """As :func:`register`, of options that nobody registered onnxruntime-extensions with, unless it is ``known``."""
+    from .python_ops.ops import library_path
+
+    if not known:
+        options.register_custom_ops_library(library_path)
+    _registered.add(options)
+    interrupts.defer_in_runs_of(_runs_ops)
+    return options
+
+
+def _runs_ops(session: Any) -> bool:
+    return session._sess_options_initial in _registered
+
+
+def _library_is_known_to(options: onnxruntime.SessionOptions) -> bool:
+    """Whether someone registered onnxruntime-extensions with ``options`` already: a second time would break them."""
+    try:
+        loaded(options, _probe())
+    except Exception:
+        return False
+    return True
+
+
+@cache
+def _probe() -> bytes:
+    """A model that onnxruntime can read where it knows the ops."""
+    inputs = [
+        helper.make_tensor_value_info("theta", onnx.TensorProto.FLOAT, None),
+        helper.make_tensor_value_info("size", onnx.TensorProto.INT64, None),
+    ]
+    outputs = [helper.make_empty_tensor_value_info(name) for name in ("grid", "status")]
+    node = helper.make_node(
+        "AffineGrid", ["theta", "size"], ["grid", "status"], domain=DOMAIN, align_corners=0, node="", num_threads=0
+    )
+    graph = helper.make_graph([node], "probe", inputs, outputs)
+    imports = [helper.make_opsetid("", 20), helper.make_opsetid(DOMAIN, VERSION)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=10).SerializeToString()

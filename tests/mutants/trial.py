@@ -1,0 +1,51 @@
+"""One change, and what the tests say to it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from .changes import Change
+from .places import Ended, Place
+from .suite import Suite
+
+#: Seconds in which any process of tests has begun.
+START = 300
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What came of a change.
+
+    Attributes:
+        outcome: ``"caught"``, ``"survived"``, or ``"not covered"`` where no test runs what was changed.
+        by: the test that caught it, ``"an import"`` where none began.
+        seconds: how long that took.
+    """
+
+    change: Change
+    outcome: str
+    by: str = ""
+    seconds: float = 0
+
+
+def attempt(place: Place, suite: Suite, change: Change) -> Trial:
+    """Run the tests that cover ``change`` until one fails, ends the process or hangs."""
+    tests = suite.covering(change)
+    if not tests:
+        return Trial(change, "not covered")
+    began = time.monotonic()
+    source = (place.tree / change.path).read_bytes()
+    with place.changed(change.path, change.apply(source)):
+        ended = run(place, suite, tests, new_kernels=change.path in place.project.frozen_in_kernels)
+    seconds = time.monotonic() - began
+    if ended.all_passed:
+        return Trial(change, "survived", "", seconds)
+    return Trial(change, "caught", ended.log[-1]["test"] if ended.log else "an import", seconds)
+
+
+def run(place: Place, suite: Suite, tests: list[str], new_kernels: bool = False) -> Ended:
+    """Run ``tests``, in order, until one fails."""
+    files = dict.fromkeys(test.partition("::")[0] for test in tests)
+    limit = START + 3 * sum(suite.seconds[test] for test in tests)
+    return place.test(files, limit, suite.plan(tests), new_kernels=new_kernels)

@@ -1,0 +1,208 @@
+"""What a patch asks of onnx's inliner and version converter, and that nothing is lost there."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper, parser
+
+import ort_gridsample as ogs
+from ort_gridsample.model.conversion import inline, raise_opset
+from ort_gridsample.model.graphs import scopes
+from paths import open_native, open_patched_file
+from test_patch import GRID, SIGNATURE, X
+
+FEEDS = {"X": X, "G": GRID, "c": np.array(True)}
+CODES = "interpolation_mode = 0, padding_mode = 1, align_corners = 1"
+BORDER = ogs.grid_sample(X, GRID, "linear", "border", True)
+
+
+def old(nodes: str, functions: str = "", opset: int = 12) -> onnx.ModelProto:
+    return parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": {opset}, "mmcv": 1, "local": 1]> {SIGNATURE} {{ {nodes} }} {functions}'
+    )
+
+
+def test_raising_the_opset_keeps_all_that_the_converter_loses() -> None:
+    model = old(
+        f"""A = Relu (X) Z = mmcv.grid_sampler <{CODES}> (A, G)
+        Y = If (c) <then_branch = t () => (float[N,C,h,w] T) {{ T = Neg (Z) }},
+                    else_branch = e () => (float[N,C,h,w] E) {{ E = Abs (Z) }}>"""
+    )
+    for scope in scopes(model):
+        for node in scope:
+            node.name = node.doc_string = f"{node.op_type} {node.output[0]}"
+            node.metadata_props.add(key="made by", value=node.output[0])
+        scope.container.metadata_props.add(key="graph", value="a graph")
+    model.metadata_props.add(key="model", value="a model")
+    model.graph.input[0].metadata_props.add(key="input", value="an image")
+    model.graph.value_info.append(helper.make_tensor_value_info("Z", TensorProto.FLOAT, ["N", "C", "h", "w"]))
+    values, indices = numpy_helper.from_array(np.ones(1, np.float32), "sparse"), numpy_helper.from_array(np.array([1]))
+    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [3]))
+    annotation = model.graph.quantization_annotation.add(tensor_name="A")
+    annotation.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="sparse")
+
+    raised = ogs.patch_model(model, target="ai.onnx")
+
+    assert [(e.domain, e.version) for e in raised.opset_import] == [("", 16), ("local", 1)]
+    assert raised.metadata_props == model.metadata_props
+    for field in ("input", "output", "value_info", "sparse_initializer", "quantization_annotation", "metadata_props"):
+        assert getattr(raised.graph, field) == getattr(model.graph, field)
+    for before, after in zip(scopes(model), scopes(raised), strict=True):
+        assert after.container.metadata_props == before.container.metadata_props
+        assert [n.metadata_props for n in after] == [n.metadata_props for n in before]
+        assert [n.name for n in after] == [n.name for n in before]
+    np.testing.assert_allclose(
+        open_native(raised).run(None, FEEDS)[0], -ogs.grid_sample(X.clip(0), GRID, "linear", "border", True), atol=1e-5
+    )
+
+
+def test_nodes_that_newer_opsets_write_otherwise_are_converted_in_branches_too() -> None:
+    model = old(
+        f"""Z = mmcv.grid_sampler <{CODES}> (X, G)
+        Y = If (c) <then_branch = t () => (float[N,C,h,w] T) {{ U = Unsqueeze <axes = [0]> (Z) T = Squeeze <axes = [0]>
+                        (U) }}, else_branch = e () => (float[N,C,h,w] E) {{ E = Abs (Z) }}>"""
+    )
+    raised = ogs.patch_model(model, target="ai.onnx")
+    onnx.checker.check_model(raised, full_check=True)
+    np.testing.assert_allclose(open_native(raised).run(None, FEEDS)[0], BORDER, atol=1e-5)
+
+
+def test_raising_the_opset_takes_functions_along() -> None:
+    model = old(
+        f"Z = mmcv.grid_sampler <{CODES}> (X, G) Y = local.twice (Z)",
+        '<domain: "local", opset_import: ["": 12]> twice (A) => (B) { B = Add (A, A) }',
+    )
+    raised = ogs.patch_model(model, target="ai.onnx")
+    onnx.checker.check_model(raised, full_check=True)
+    np.testing.assert_allclose(open_native(raised).run(None, FEEDS)[0], 2 * BORDER, atol=1e-5)
+
+
+def test_a_node_in_an_old_function_is_raised() -> None:
+    model = old(
+        "Y = local.warp (X, G)",
+        f"""<domain: "local", opset_import: ["": 12, "mmcv": 1]> warp (A, B) => (D) {{
+            C = mmcv.grid_sampler <{CODES}> (A, B) D = Relu (C) }}""",
+    )
+    for target in ("ai.onnx", "primitives"):
+        raised = ogs.patch_model(model, target=target)
+        onnx.checker.check_model(raised, full_check=True)
+        np.testing.assert_allclose(open_native(raised).run(None, FEEDS)[0], BORDER.clip(0), atol=1e-5)
+
+
+def test_nodes_of_others_in_the_onnx_domain_are_left_alone() -> None:
+    model = old(f"A = GridSampler <{CODES}> (X, G) B = Plugin <size = 2> (A) Y = mmcv.grid_sampler <{CODES}> (B, G)")
+    raised = ogs.patch_model(model, target="ai.onnx", nodes=lambda record: record.domain == "mmcv")
+    assert [(n.domain, n.op_type) for n in raised.graph.node] == [
+        ("", "GridSampler"),
+        ("", "Plugin"),
+        ("", "GridSample"),
+    ]
+    assert [e.domain for e in raised.opset_import] == ["", "local"]
+
+
+def test_what_the_converter_cannot_raise_is_said_in_its_words() -> None:
+    model = old(f"A = GridSample (X, G) Y = mmcv.grid_sampler <{CODES}> (A, G)", opset=6)
+    with pytest.raises(
+        ogs.GridSampleError,
+        match=r"grid_sampler node '\(Y\)': opset is 6, expected at least 16, and onnx's version converter says: ",
+    ):
+        ogs.patch_model(model, target="ai.onnx", nodes=lambda record: record.domain == "mmcv")
+
+
+def test_helpers_are_found_again_after_the_opset_is_raised() -> None:
+    half = old(f"H = Cast <to = 10> (X) Z = mmcv.grid_sampler <{CODES}> (H, G) Y = Cast <to = 1> (Z)")
+    patched = ogs.patch_model(half)
+    assert [n.op_type for n in patched.graph.node] == ["Cast", "Cast", "GridSample", "Cast", "Cast", "Gather"]
+    back = ogs.patch_model(patched, target="ai.onnx")
+    assert back.opset_import[0].version == 16
+    assert [n.op_type for n in back.graph.node] == ["Cast", "GridSample", "Cast"]
+
+
+def test_helpers_are_found_again_after_inlining() -> None:
+    model = parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 20, "local": 1]> {SIGNATURE} {{ Y = local.warp <ac = 1> (X, G) }}
+        <domain: "local", opset_import: ["": 20]> warp <ac> (A, B) => (C) {{
+            C = GridSample <align_corners: int = @ac, padding_mode = "border"> (A, B) }}"""
+    )
+    patched = ogs.patch_model(model)
+    assert [n.op_type for n in patched.functions[0].node] == ["GridSample", "CastLike", "Gather"]
+    for target in ("mmcv", "primitives", "ai.onnx"):
+        there = ogs.patch_model(patched, target=target)
+        left = {n.op_type for scope in scopes(there) for n in scope}
+        assert not left & {"CastLike"}, target
+        onnx.checker.check_model(there)
+        assert "Y_status" not in {name for scope in scopes(there) for n in scope for name in n.input}
+    np.testing.assert_allclose(
+        open_native(ogs.patch_model(patched, target="primitives")).run(None, FEEDS)[0], BORDER, atol=1e-5
+    )
+
+
+def test_a_function_is_inlined_into_a_model_of_another_opset() -> None:
+    """Valid, as the operators that it uses are the same in both; onnx's inliner alone refuses."""
+    model = parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 20, "local": 1]> {SIGNATURE} {{
+            H = Cast <to = 10> (X) I = local.warp (H, G) J = Cast <to = 1> (I) K = local.warp (X, G) L = Add (J, K)
+            Y = local.other (L) }}
+        <domain: "local", opset_import: ["": 21]> warp (A, B) => (C) {{ C = GridSample <mode = "nearest"> (A, B) }}
+        <domain: "local", opset_import: ["": 22]> other (A) => (C) {{ C = Relu (A) }}"""
+    )
+    patched = ogs.patch_model(model)
+    assert [(f.name, f.opset_import[0].version) for f in patched.functions] == [("other", 22)]
+    expected = ogs.grid_sample(X, GRID, "nearest")
+    np.testing.assert_allclose(open_patched_file(model).run(None, FEEDS)[0], 2 * expected.clip(0), rtol=1e-3)
+
+
+def test_inlining_imports_what_only_the_function_imported() -> None:
+    model = parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 20, "local": 1]> {SIGNATURE} {{ Y = local.outer (X) }}
+        <domain: "local", opset_import: ["local": 1]> outer (A) => (C) {{ C = local.inner (A) }}
+        <domain: "local", opset_import: ["": 20, "com.microsoft": 1]> inner (A) => (C) {{
+            B = com.microsoft.Gelu (A) C = Relu (B) }}"""
+    )
+    one, both = onnx.ModelProto(), onnx.ModelProto()
+    one.CopyFrom(model)
+    both.CopyFrom(model)
+    inline(one, {("local", "inner")})
+    inline(both, {("local", "inner"), ("local", "outer")})
+    assert {e.domain: e.version for e in one.functions[0].opset_import} == {"local": 1, "com.microsoft": 1, "": 20}
+    assert {e.domain: e.version for e in both.opset_import} == {"": 20, "local": 1, "com.microsoft": 1}
+    [expected] = open_native(model).run(None, FEEDS)
+    for inlined in (one, both):
+        np.testing.assert_array_equal(open_native(inlined).run(None, FEEDS)[0], expected)
+
+
+@pytest.mark.parametrize("inlined", [{"warp"}, {"outer"}, {"warp", "outer"}])
+def test_inlining_keeps_the_defaults_of_functions(inlined: set[str]) -> None:
+    model = parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 20, "local": 1]> {SIGNATURE} {{
+            A = local.warp (X, G) B = local.warp <ac = 0> (X, G) C = local.outer (X, G) D = local.outer <x = 0> (X, G)
+            Y = Sum (A, B, C, D) }}
+        <domain: "local", opset_import: ["": 20, "local": 1]> outer <x> (A, B) => (C) {{
+            D = local.warp <ac: int = @x> (A, B) C = Neg (D) }}
+        <domain: "local", opset_import: ["": 20]> warp <ac: int = 1, p: string = "border"> (A, B) => (C) {{
+            C = GridSample <align_corners: int = @ac, padding_mode: string = @p> (A, B) }}"""
+    )
+    outer = onnx.ModelProto()
+    outer.CopyFrom(model)
+    inline(outer, {("local", name) for name in inlined})
+    assert {f.name for f in outer.functions} == ({"warp"} if inlined == {"outer"} else set())
+    [expected] = open_native(model).run(None, FEEDS)
+    np.testing.assert_allclose(open_native(outer).run(None, FEEDS)[0], expected, atol=1e-5)
+
+
+def test_raising_to_the_opset_that_is_there_changes_nothing_but_functions() -> None:
+    model = old("Y = Relu (X)", opset=16)
+    before = model.SerializeToString(deterministic=True)
+    raise_opset(model, 16)
+    assert model.SerializeToString(deterministic=True) == before
+
+
+@pytest.mark.parametrize("target", ["ai.onnx", "primitives"])
+def test_a_model_that_does_not_import_the_onnx_domain_gets_it(target: str) -> None:
+    model = old(f"Y = mmcv.grid_sampler <{CODES}> (X, G)")
+    del model.opset_import[0]
+    patched = ogs.patch_model(model, target=target)
+    onnx.checker.check_model(patched, full_check=True)
+    np.testing.assert_allclose(open_native(patched).run(None, FEEDS)[0], BORDER, atol=1e-5)

@@ -1,0 +1,337 @@
+"""Names and constants of a model: what a name means where it is read, and new names that mean nothing yet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper, parser
+
+import ort_gridsample as ogs
+from ort_gridsample.model.graphs import scopes
+from paths import open_native, open_patched_file, open_session
+from test_patch import GRID, SIGNATURE, X
+
+THETA = np.array([[[0.9, 0.1, 0.0], [-0.1, 0.9, 0.2]]], np.float32)
+SIZES = np.array([[1, 1, 3, 5]] * 2)
+
+AFFINE = '<ir_version: 10, opset_import: ["": 20]> g (float[1,2,3] theta, int64[2,4] sizes, bool c)'
+OUTER = "size = Constant <value_ints = [1, 1, 2, 2]> () outer = Identity (size)"
+
+#: Each has an outer constant ``size`` of 2×2, and an AffineGrid in a body whose ``size``, of 3×5, it is fed.
+FED = {
+    "Scan": f"""{AFFINE} => (float[K,N,H,W,R] Y) {{ {OUTER}
+        one = Constant <value_int = 1> ()
+        last, Y = Scan <num_scan_inputs = 1, body = b (int64 i, int64[4] size) => (int64 o, float[N,H,W,R] out) {{
+            o = Identity (i) out = AffineGrid (theta, size) }}> (one, sizes) }}""",
+    "Loop": f"""{AFFINE} => (float[K,N,H,W,R] Y) {{ {OUTER}
+        two = Constant <value_int = 2> ()
+        zero = Constant <value_int = 0> ()
+        first = Gather (sizes, zero)
+        last, Y = Loop (two, c, first) <body = b (int64 i, bool on, int64[4] size) => (
+                bool go, int64[4] after, float[N,H,W,R] out) {{
+            go = Identity (on) after = Identity (size) out = AffineGrid (theta, size) }}> }}""",
+}
+
+
+@pytest.mark.parametrize("name", FED)
+@pytest.mark.parametrize("target", ["primitives", "ort_gridsample"])
+def test_a_name_means_what_the_nearest_scope_says(name: str, target: str) -> None:
+    model = parser.parse_model(FED[name])
+    feeds = {"theta": THETA, "sizes": SIZES, "c": np.array(True)}
+    session = open_native(ogs.patch_model(model, target=target)) if target == "primitives" else open_session(model)
+    [expected] = open_native(model).run(None, feeds)
+    [answer] = session.run(None, feeds)
+    assert answer.shape == (2, 1, 3, 5, 2)
+    np.testing.assert_allclose(answer, expected, atol=1e-6)
+
+
+#: onnxruntime allows no such thing, or gets it wrong; other runtimes go by the words of the specification.
+DEFINED = {
+    "node": ("", "size = Gather (sizes, zero)", None),
+    "Constant": ("", "size = Constant <value_ints = [1, 1, 3, 5]> ()", [1, 1, 3, 5]),
+    "initializer": ("<int64[4] size = {1, 1, 3, 5}>", "", [1, 1, 3, 5]),
+}
+
+
+@pytest.mark.parametrize("name", DEFINED)
+def test_a_constant_is_the_nearest_scopes(name: str) -> None:
+    initializer, node, expected = DEFINED[name]
+    model = parser.parse_model(
+        f"""{AFFINE} => (float[N,H,W,R] Y) {{ {OUTER}
+            zero = Constant <value_int = 0> ()
+            Y = If (c) <then_branch = t () => (float[N,H,W,R] T) {initializer} {{
+                            {node} T = AffineGrid (theta, size) }},
+                        else_branch = e () => (float[N,H,W,R] E) {{ E = AffineGrid (theta, size) }}> }}"""
+    )
+    inner, outer = ogs.inspect_model(model)
+    assert outer.constants["size"].tolist() == [1, 1, 2, 2]
+    assert ("size" in inner.constants) == (expected is not None)
+    if expected is not None:
+        assert inner.constants["size"].tolist() == expected
+
+
+def test_types_are_those_of_the_nearest_scope() -> None:
+    """The X that a Loop carries is called as the main graph's, whose type is another."""
+    model = parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 20]>
+        g (float16[N,C,H,W] X, float[N,C,H,W] Z, float[N,h,w,2] G) => (float[N,C,h,w] Y) {
+            one = Constant <value_int = 1> ()
+            true = Constant <value = bool {1}> ()
+            unread = Identity (X)
+            Y = Loop (one, true, Z) <body = b (int64 i, bool on, float[N,C,H,W] X) => (bool go, float[N,C,h,w] Q)
+                { go = Identity (on) Q = GridSample (X, G) }> }"""
+    )
+    (record,) = ogs.inspect_model(model)
+    assert record.types["X"] == ("float32",)
+    feeds = {"X": X.astype(np.float16), "Z": X, "G": GRID}
+    np.testing.assert_allclose(
+        open_session(model).run(None, feeds)[0], open_native(model).run(None, feeds)[0], rtol=1e-5, atol=1e-4
+    )
+
+
+def test_what_hides_a_type_is_not_read_past() -> None:
+    """The inner X comes from a node that nobody knows: that the outer one is float16 says nothing of it."""
+    model = parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 20, "unknown": 1]>
+        g (float16[N,C,H,W] X, float[N,h,w,2] G, bool c) => (Y) {
+            unread = Identity (X)
+            Y = If (c) <then_branch = t () => (T) { X = unknown.Op (G) T = GridSample (X, G) },
+                        else_branch = e () => (E) { E = Identity (G) }> }"""
+    )
+    (record,) = ogs.inspect_model(model)
+    assert record.types["X"] == ()
+    assert record.types["grid"] == ("float32",)
+
+
+def test_what_gives_a_name_its_value() -> None:
+    body = helper.make_graph([], "body", [], [])
+    body.initializer.append(numpy_helper.from_array(np.array(2), "initializer"))
+    values, indices = numpy_helper.from_array(np.ones(1, np.float32), "sparse"), numpy_helper.from_array(np.array([1]))
+    body.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [3]))
+    body.output.add(name="output")
+    node = helper.make_node("Identity", ["outer"], ["output", ""])
+    body.node.append(node)
+    names = ("outer", "initializer", "sparse", "output", "")
+    graph = helper.make_graph(
+        [*(helper.make_node("Constant", [], [name], value_int=1) for name in names if name)], "g", [], []
+    )
+    graph.node.append(helper.make_node("If", ["c"], ["Y"], then_branch=body, else_branch=body))
+    main, inner, _ = scopes(helper.make_model(graph))
+    assert [inner.home(name) for name in names] == [main, inner, inner, inner, None]
+    assert [inner.constant(name) for name in names] == [1, 2, None, None, None]
+    assert [main.constant(name) for name in names[:-1]] == [1, 1, 1, 1]
+
+
+def test_a_grid_of_constants_is_folded_in_branches_too() -> None:
+    model = parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 20]> g (float[1,3,4,4] X, bool c) => (float[1,3,2,2] Y) {
+            theta = Constant <value = float[1,2,3] {0.9, 0.1, 0.0, -0.1, 0.9, 0.2}> ()
+            size = Constant <value_ints = [1, 3, 2, 2]> ()
+            grid = AffineGrid (theta, size)
+            Y = If (c) <then_branch = t () => (float[1,3,2,2] T) { T = GridSample (X, grid) },
+                        else_branch = e () => (float[1,3,2,2] E) { E = GridSample <mode = "cubic"> (X, grid) }> }"""
+    )
+    lowered = ogs.patch_model(model, target="primitives")
+    assert "Floor" not in {node.op_type for scope in scopes(lowered) for node in scope}
+    for c in (True, False):
+        feeds = {"X": X[:1, :, :, :4], "c": np.array(c)}
+        [answer], [native] = open_native(lowered).run(None, feeds), open_native(model).run(None, feeds)
+        np.testing.assert_allclose(answer, native, atol=1e-4)
+
+
+def affine(*nodes: onnx.NodeProto, ir_version: int = 10, opset: int = 20) -> onnx.ModelProto:
+    """A model of an AffineGrid of ``theta`` and what ``nodes`` make of ``size``."""
+    tensor = helper.make_tensor_value_info
+    inputs = [tensor("theta", TensorProto.FLOAT, [1, 2, 3])]
+    output = tensor("Y", TensorProto.FLOAT, [None] * 4)
+    graph = helper.make_graph([*nodes, helper.make_node("AffineGrid", ["theta", "size"], ["Y"])], "g", inputs, [output])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir_version)
+
+
+def is_folded(model: onnx.ModelProto) -> bool:
+    """Whether the size is read when the model is lowered: no node has to split it then."""
+    (record,) = ogs.inspect_model(model)
+    return "size" in record.constants
+
+
+SIZE = numpy_helper.from_array(np.array([1, 1, 3, 5]), "size")
+
+
+def test_a_constant_in_the_domain_ai_onnx_is_one() -> None:
+    model = affine(helper.make_node("Constant", [], ["size"], domain="ai.onnx", value=SIZE))
+    assert is_folded(model)
+    [expected] = open_native(model).run(None, {"theta": THETA})
+    for session in (open_session(model), open_native(ogs.patch_model(model, target="primitives"))):
+        np.testing.assert_allclose(session.run(None, {"theta": THETA})[0], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(("ir_version", "constant"), [(3, True), (4, False)])
+def test_an_initializer_that_is_an_input_is_constant_before_ir_4(ir_version: int, constant: bool) -> None:
+    model = affine(ir_version=ir_version)
+    model.graph.initializer.append(SIZE)
+    model.graph.input.append(helper.make_tensor_value_info("size", TensorProto.INT64, [4]))
+    assert is_folded(model) is constant
+    lowered = ogs.patch_model(model, target="primitives")
+    feeds = [{"theta": THETA}] + ([] if constant else [{"theta": THETA, "size": np.array([1, 1, 2, 2])}])
+    for feed in feeds:
+        [expected] = open_native(model).run(None, feed)
+        for session in (open_session(model), open_native(lowered)):
+            np.testing.assert_allclose(session.run(None, feed)[0], expected, atol=1e-6)
+
+
+def test_a_shape_that_may_be_overridden_is_not_followed() -> None:
+    """From IR 4 on the initializer ``shape`` is a default: X need not have the shape that it says."""
+    model = parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 20]>
+        g (float[2,60] F, int64[4] shape = {2, 3, 4, 5}, float[2,4,5,2] G) => (float[a,b,c,d] Y) {
+            X = Reshape (F, shape) Y = GridSample (X, G) }"""
+    )
+    assert [value.name for value in model.graph.input] == ["F", "shape", "G"]
+    (record,) = ogs.inspect_model(model)
+    (known,) = record.inputs["X"]
+    assert known.rank == 4
+    assert not any(isinstance(length, int) for length in known.shape)
+    for target in ("primitives", "ort_gridsample"):
+        patched = ogs.patch_model(model, target=target)
+        session = open_native(patched) if target == "primitives" else open_session(model)
+        for shape in ((2, 3, 4, 5), (2, 1, 12, 5)):
+            feeds = {"F": X.reshape(2, 60), "shape": np.array(shape), "G": GRID}
+            expected = ogs.grid_sample(X.reshape(shape), GRID)
+            np.testing.assert_allclose(session.run(None, feeds)[0], expected, rtol=1e-5, atol=1e-4)
+
+
+IN_FUNCTION = """<ir_version: 10, opset_import: ["": 20, "local": 1]>
+    g (float[1,2,3] theta) => (float[N,H,W,R] Y) {{ Y = local.make <{attribute}> (theta) }}
+    <domain: "local", opset_import: ["": 20]> make <s> (A) => (C) {{
+        size = Constant <{constant}> () C = AffineGrid (A, size) }}"""
+FUNCTIONS = {
+    "value": ("s: tensor = int64[4] {1, 1, 3, 5}", "value: tensor = @s"),
+    "value_ints": ("s = [1, 1, 3, 5]", "value_ints: ints = @s"),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("target", ["ort_gridsample", "primitives"])
+@pytest.mark.parametrize("functions", [False, True])
+def test_a_constant_that_a_function_passes_on(name: str, target: str, functions: bool) -> None:
+    attribute, constant = FUNCTIONS[name]
+    model = parser.parse_model(IN_FUNCTION.format(attribute=attribute, constant=constant))
+    (record,) = ogs.inspect_model(model)
+    assert "size" not in record.constants
+    assert record.spatial_axes == (2,)
+    assert record.ranks == {"theta": (3,), "size": (1,)}
+    patched = ogs.patch_model(model, target=target, functions=functions)
+    session = open_native(patched) if target == "primitives" else open_patched_file(model)
+    expected = ogs.affine_grid(THETA, (1, 1, 3, 5))
+    np.testing.assert_allclose(session.run(None, {"theta": THETA})[0], expected, atol=1e-6)
+
+
+def test_a_constant_of_external_data_is_none(tmp_path: Path) -> None:
+    tensor = TensorProto(name="size", data_type=TensorProto.INT64, dims=[4], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="size.bin")
+    model = affine(helper.make_node("Constant", [], ["size"], value=tensor))
+    (record,) = ogs.inspect_model(model)
+    assert record.constants == {}
+    assert record.types["size"] == ("int64",)
+    (tmp_path / "size.bin").write_bytes(np.array([1, 1, 3, 5]).tobytes())
+    onnx.save(model, tmp_path / "model.onnx")
+    (record,) = ogs.inspect_model(tmp_path / "model.onnx")
+    assert record.constants == {}
+    lowered = ogs.patch_model(tmp_path / "model.onnx", target="primitives")  # with its external data
+    expected = ogs.affine_grid(THETA, (1, 1, 3, 5))
+    np.testing.assert_allclose(open_native(lowered).run(None, {"theta": THETA})[0], expected, atol=1e-6)
+
+
+STALE = f'<ir_version: 10, opset_import: ["": 20]> {SIGNATURE} {{ Y = GridSample (X, G) }}'
+
+
+@pytest.mark.parametrize("name", ["Y_status", "Y_unread"])
+def test_a_name_that_only_a_value_info_has_is_taken(name: str) -> None:
+    model = parser.parse_model(STALE)
+    model.graph.value_info.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, [7, 7]))
+    patched = ogs.patch_model(model)
+    assert name not in {output for node in patched.graph.node for output in node.output}
+    session = open_patched_file(model)
+    np.testing.assert_array_equal(
+        session.run(None, {"X": X, "G": GRID, "c": np.array(True)})[0], ogs.grid_sample(X, GRID)
+    )
+
+
+def test_a_name_that_only_a_functions_value_info_has_is_taken() -> None:
+    model = parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 20, "local": 1]> {SIGNATURE} {{ Y = local.warp (X, G) }}
+        <domain: "local", opset_import: ["": 20]> warp (A, B) => (C) {{ C = GridSample (A, B) }}"""
+    )
+    model.functions[0].value_info.append(helper.make_tensor_value_info("C_status", TensorProto.FLOAT, [7, 7]))
+    session = open_patched_file(model)
+    np.testing.assert_array_equal(
+        session.run(None, {"X": X, "G": GRID, "c": np.array(True)})[0], ogs.grid_sample(X, GRID)
+    )
+    made = {output for node in ogs.patch_model(model).functions[0].node for output in node.output}
+    assert "C_status" not in made
+
+
+def test_an_input_that_nothing_reads_keeps_its_name() -> None:
+    model = parser.parse_model(STALE)
+    model.graph.input.append(helper.make_tensor_value_info("Y_status", TensorProto.FLOAT, [1]))
+    session = open_patched_file(model)
+    feeds = {"X": X, "G": GRID, "c": np.array(True), "Y_status": np.ones(1, np.float32)}
+    np.testing.assert_array_equal(session.run(None, feeds)[0], ogs.grid_sample(X, GRID))
+
+
+NO_ONNX = {
+    "main graph": f"""<ir_version: 10, opset_import: ["com.microsoft": 1]> {SIGNATURE} {{
+        Y = com.microsoft.GridSample <padding_mode = "border"> (X, G) }}""",
+    "function": f"""<ir_version: 10, opset_import: ["local": 1]> {SIGNATURE} {{ Y = local.warp (X, G) }}
+        <domain: "local", opset_import: ["com.microsoft": 1]> warp (A, B) => (C) {{
+            C = com.microsoft.GridSample <padding_mode = "border"> (A, B) }}""",
+    "function in a model that does": f"""<ir_version: 10, opset_import: ["": 17, "local": 1]> {SIGNATURE} {{
+        Z = local.warp (X, G) Y = Identity (Z) }}
+        <domain: "local", opset_import: ["com.microsoft": 1]> warp (A, B) => (C) {{
+            C = com.microsoft.GridSample <padding_mode = "border"> (A, B) }}""",
+}
+
+
+@pytest.mark.parametrize("name", NO_ONNX)
+@pytest.mark.parametrize("target", ["ort_gridsample", "ai.onnx", "primitives", "mmcv"])
+def test_a_model_that_does_not_import_the_onnx_domain(name: str, target: str) -> None:
+    model = parser.parse_model(NO_ONNX[name])
+    (record,) = ogs.inspect_model(model)
+    assert record.error is None
+    assert record.native, record.reason
+    patched = ogs.patch_model(model, target=target)
+    onnx.checker.check_model(patched)
+    feeds = {"X": X, "G": GRID, "c": np.array(True)}
+    expected = ogs.grid_sample(X, GRID, padding_mode="border")
+    sessions = {"ort_gridsample": open_patched_file, "mmcv": open_session}
+    session = sessions[target](patched) if target in sessions else open_native(patched)
+    np.testing.assert_allclose(session.run(None, feeds)[0], expected, rtol=1e-5, atol=1e-4)
+
+
+def test_onnx_nodes_without_an_import_are_what_onnxruntime_takes_them_for() -> None:
+    """The checker of onnx refuses such a model; onnxruntime reads it in its newest opset."""
+    model = parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["com.microsoft": 1]> {SIGNATURE} {{
+            A = Relu (X) B = com.microsoft.GridSample (A, G) Y = GridSample (B, G) }}"""
+    )
+    feeds = {"X": X, "G": GRID, "c": np.array(True)}
+    [expected] = open_native(model).run(None, feeds)
+    np.testing.assert_allclose(open_session(model).run(None, feeds)[0], expected, rtol=1e-5, atol=1e-4)
+
+
+def test_a_size_of_unknown_rank() -> None:
+    model = affine(helper.make_node("Reshape", ["numbers", "shape"], ["size"]))
+    model.graph.input.extend(helper.make_tensor_value_info(n, TensorProto.INT64, [None]) for n in ("numbers", "shape"))
+    model.graph.input[1].type.tensor_type.ClearField("shape")
+    model.graph.input[2].type.tensor_type.ClearField("shape")
+    (record,) = ogs.inspect_model(model)
+    assert record.ranks["size"] == ()
+    assert record.spatial_axes == (2,)
+    assert record.native, record.reason
+    feeds = {"theta": THETA, "numbers": np.array([1, 1, 3, 5]), "shape": np.array([4])}
+    expected = ogs.affine_grid(THETA, (1, 1, 3, 5))
+    for session in (open_session(model), open_native(ogs.patch_model(model, target="primitives"))):
+        np.testing.assert_allclose(session.run(None, feeds)[0], expected, atol=1e-6)

@@ -1,0 +1,249 @@
+"""What is known of a node, and how it is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, parser
+
+import ort_gridsample as ogs
+from cases import Attributes
+from models import affine_grid_model, grid_sample_model
+from ort_gridsample.cli import main
+from ort_gridsample.model.dialects import PassedOn
+from ort_gridsample.model.matches import records_of
+from ort_gridsample.model.records import NOT_ASKED, columns
+from ort_gridsample.runtime import native
+from paths import open_native, open_session
+from test_patch import GRID, HEADER, SIGNATURE, X, one_node
+
+WARP = grid_sample_model("float32", "float32", 2, [Attributes("linear", "border", True)])
+PASSES_ON = parser.parse_model(
+    f"""{HEADER} {SIGNATURE} {{ Y = local.warp <m = "nearest", ac = 1> (X, G) }}
+    <domain: "local", opset_import: ["": 20]> warp <m, ac> (A, B) => (C) {{
+        C = GridSample <mode: string = @m, align_corners: int = @ac> (A, B) }}"""
+)
+
+
+def test_records_are_hashable() -> None:
+    [one], [same], [other] = map(ogs.inspect_model, (WARP, WARP, PASSES_ON))
+    assert one == same
+    assert {one: "found"}[same] == "found"
+    assert len({one, same, other}) == 2
+    assert len({one.dialect, same.dialect, other.dialect}) == len({one.dialect, other.dialect})
+
+
+def test_repr_says_what_inspect_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for model in (WARP, PASSES_ON, affine_grid_model("float32", 3, False), one_node(mode="lanczos")):
+        (record,) = ogs.inspect_model(model)
+        assert all(text in repr(record) for text in columns(record).values())
+        assert record.reason in repr(record)
+        assert record.graph in repr(record)
+        path = tmp_path / "model.onnx"
+        path.write_bytes(model.SerializeToString())
+        assert main(["inspect", str(path)]) == 0
+        shown = capsys.readouterr().out
+        for text in (*columns(record).values(), record.reason, record.graph):
+            assert text in shown
+    assert repr(ogs.inspect_model(WARP)[0]) == (
+        "<NodeRecord node: sample0, operator: GridSample-22, mode: linear, padding: border, align: 1, "
+        "inputs: float32 4-D, float32 4-D, native: yes, a patch: replaces it>"
+    )
+
+
+def test_what_a_function_passes_on_is_a_type_and_reads_as_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (record,) = ogs.inspect_model(PASSES_ON)
+    assert record.attributes == {"mode": PassedOn("m"), "padding_mode": "zeros", "align_corners": PassedOn("ac")}
+    assert (str(record.mode), record.padding_mode, str(record.align_corners)) == ("@m", "zeros", "@ac")
+    path = tmp_path / "model.onnx"
+    onnx.save(PASSES_ON, path)
+    assert main(["inspect", str(path), "--json"]) == 0
+    (said,) = json.loads(capsys.readouterr().out)
+    assert (said["mode"], said["align_corners"]) == ("@m", "@ac")
+
+
+def test_a_mode_that_begins_with_an_at_sign_is_a_wrong_mode() -> None:
+    with pytest.raises(ogs.GridSampleError, match="mode is '@linear', expected 'linear', 'nearest' or 'cubic'"):
+        ogs.patch_model(one_node(mode="@linear"))
+
+
+def test_nobody_is_asked_unless_told() -> None:
+    (record,) = records_of(WARP)
+    assert (record.native, record.reason) == (False, NOT_ASKED)
+    (record,) = records_of(WARP, native)
+    assert (record.native, record.reason) == (True, "")
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The operators that onnxruntime was asked about."""
+    operators: list[str] = []
+    refusal = native.refusal
+    monkeypatch.setattr(native, "refusal", lambda *a: operators.append(a[2]) or refusal(*a))
+    return operators
+
+
+@pytest.mark.parametrize(("nodes", "times"), [("all", 0), ("unsupported", 1), (lambda record: not record.native, 1)])
+def test_onnxruntime_is_asked_where_the_answer_counts(nodes: object, times: int, asked: list[str]) -> None:
+    ogs.patch_model(WARP, nodes=nodes)
+    open_session(WARP)
+    assert len(asked) == times
+
+
+def test_reading_a_record_starts_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [record for model in (WARP, PASSES_ON) for record in ogs.inspect_model(model)]
+    monkeypatch.setattr(onnxruntime, "InferenceSession", None)
+    for record in records:
+        for name in dir(record):
+            getattr(record, name)
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+@pytest.mark.parametrize("theta_type", ["float32", "float64", "float16", "bfloat16"])
+def test_affine_grid_records(rank: int, theta_type: str) -> None:
+    model = affine_grid_model(theta_type, rank, True)
+    (record,) = ogs.inspect_model(model)
+    assert (record.operator, record.mode, record.padding_mode, record.align_corners) == ("AffineGrid", None, None, 1)
+    assert record.spatial_axes == (rank,)
+    assert record.types == {"theta": (theta_type,), "size": ("int64",)}
+    # Native or not is what onnxruntime itself answers when it is given the model.
+    theta, size = np.zeros((1, rank, rank + 1)), np.array([1, 1, *[2] * rank])
+    try:
+        theta_fed = theta.astype("float32" if theta_type == "bfloat16" else theta_type)
+        open_native(model).run(None, {"theta": theta_fed, "size": size})
+        runs = True
+    except Exception:
+        runs = False
+    assert record.native == runs, record.reason
+    assert ogs.patch_model(model, nodes="unsupported") == (model if runs else ogs.patch_model(model))
+
+
+def test_affine_grid_that_onnxruntime_does_not_run() -> None:
+    """As :func:`test_affine_grid_records`, for a reason that holds whatever onnxruntime is installed."""
+    (record,) = ogs.inspect_model(affine_grid_model("bfloat16", 2, False))
+    assert not record.native
+    assert "AffineGrid" in record.reason
+    assert record.action == "replaces it, cast theta bfloat16 → float32"
+
+
+@pytest.mark.parametrize(
+    ("theta", "size", "axes"),
+    [
+        ("float[N,2,3]", "int64[4]", (2,)),
+        ("float[N,r,4]", "int64[n]", (3,)),
+        ("float[N,r,s]", "int64[5]", (3,)),
+        ("float[N,3,4]", "int64", (3,)),
+        ("float[N,r,s]", "int64[n]", ()),
+    ],
+)
+def test_spatial_axes_of_an_affine_grid_from_any_shape(theta: str, size: str, axes: tuple[int, ...]) -> None:
+    model = parser.parse_model(f"{HEADER} g ({theta} T, {size} S) => (float[N,h,w,r] Y) {{ Y = AffineGrid (T, S) }}")
+    if size == "int64":  # the parser reads this as a number; without a shape it may be anything
+        model.graph.input[1].type.tensor_type.ClearField("shape")
+    (record,) = ogs.inspect_model(model)
+    assert record.spatial_axes == axes
+
+
+@pytest.mark.parametrize("opset", [20, 22])
+@pytest.mark.parametrize("X_type", ["float32", "bfloat16", "uint8"])
+def test_what_onnxruntime_runs_is_what_it_says_when_tried(X_type: str, opset: int) -> None:
+    elem_type = TensorProto.DataType.Value(X_type.upper().replace("FLOAT32", "FLOAT"))
+    inputs = [helper.make_tensor_value_info("X", elem_type, [1, 1, 2, 2])]
+    inputs.append(helper.make_tensor_value_info("G", TensorProto.FLOAT, [1, 2, 2, 2]))
+    outputs = [helper.make_tensor_value_info("Y", elem_type, None)]
+    graph = helper.make_graph([helper.make_node("GridSample", ["X", "G"], ["Y"], "warp")], "g", inputs, outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    (record,) = ogs.inspect_model(model)
+    try:
+        open_native(model)
+        runs = True
+    except Exception:
+        runs = False
+    assert record.native == runs, record.reason
+    assert bool(record.reason) != runs
+
+
+def test_the_action_names_the_types() -> None:
+    half = one_node(TensorProto.FLOAT16, TensorProto.BFLOAT16, opset=22)
+    (record,) = ogs.inspect_model(half)
+    assert record.casts == {"X": "float32", "grid": "float32"}
+    assert record.action == "replaces it, cast X float16 → float32, cast grid bfloat16 → float32"
+    assert [r.action for r in ogs.inspect_model(ogs.patch_model(half))] == ["nothing, it is patched"]
+
+
+def test_an_output_without_a_name_is_said() -> None:
+    model = one_node()
+    model.graph.node[0].output[0] = ""
+    with pytest.raises(
+        ogs.GridSampleError, match="GridSample node 'warp': the output is without a name, expected one that has a name"
+    ):
+        ogs.patch_model(model)
+
+
+#: Functions that are called as a dialect calls its operators.
+NAMESAKES = {
+    "GridSampler of a domain": ("custom.plugins", "GridSampler"),
+    "GridSample3D of a domain": ("custom.plugins", "GridSample3D"),
+    "mmcv": ("mmcv", "grid_sampler"),
+    "aten": ("aten", "grid_sampler_2d"),
+}
+
+
+@pytest.mark.parametrize("name", NAMESAKES)
+def test_a_function_named_like_a_dialects_operator_is_a_function(name: str) -> None:
+    domain, op_type = NAMESAKES[name]
+    model = parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 20, "{domain}": 1]> {SIGNATURE} {{ Y = {domain}.{op_type} (X, G) }}
+        <domain: "{domain}", opset_import: ["": 20]> {op_type} (A, B) => (C) {{
+            D = GridSample <mode = "nearest"> (A, B) C = Neg (D) }}"""
+    )
+    (record,) = ogs.inspect_model(model)
+    assert (record.graph, record.op_type, record.types["X"]) == (
+        f"function {domain}::{op_type}",
+        "GridSample",
+        ("float32",),
+    )
+    feeds = {"X": X, "G": GRID, "c": np.array(True)}
+    expected = -ogs.grid_sample(X, GRID, "nearest")
+    np.testing.assert_array_equal(open_session(model).run(None, feeds)[0], expected)
+    for target in ("primitives", "com.microsoft"):
+        patched = ogs.patch_model(model, target=target)
+        onnx.checker.check_model(patched)
+        np.testing.assert_array_equal(open_native(patched).run(None, feeds)[0], expected)
+
+
+def test_a_function_named_like_affine_grids_operator_is_a_function() -> None:
+    model = parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 20, "aten": 1]> g (float[N,2,3] T, int64[4] S) => (float[N,h,w,2] Y) {
+            Y = aten.affine_grid_generator (T, S) }
+        <domain: "aten", opset_import: ["": 20]> affine_grid_generator (A, B) => (C) {
+            D = AffineGrid (A, B) C = Neg (D) }"""
+    )
+    theta, size = np.array([[[0.9, 0.1, 0], [0, 0.9, 0.2]]], np.float32), np.array([1, 1, 3, 4])
+    (answer,) = open_session(model).run(None, {"T": theta, "S": size})
+    np.testing.assert_allclose(answer, -ogs.affine_grid(theta, size), atol=1e-6)
+
+
+@pytest.mark.parametrize("function", [ogs.inspect_model, ogs.patch_model])
+def test_a_model_comes_as_proto_bytes_or_path(function: object, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(WARP, path)
+    expected = function(WARP)
+    for model in (path, str(path), WARP.SerializeToString()):
+        assert function(model) == expected
+        assert function(model=model) == expected
+    with pytest.raises(FileNotFoundError):
+        function(tmp_path / "missing.onnx")
+    with pytest.raises(ogs.GridSampleError, match="model: the model is not readable as protobuf"):
+        function(b"no model")
+    with pytest.raises(ogs.GridSampleError, match="model: the model is without a graph, expected an ONNX model"):
+        function(b"")
+    with pytest.raises(ogs.GridSampleError, match="model is of type int, expected a ModelProto, bytes or a path"):
+        function(7)
