@@ -12,13 +12,14 @@ from ..errors import GridSampleError
 from . import dialects
 from .asking import Native
 from .conversion import import_used, inline, raise_opset
-from .dialects import DOMAIN
+from .dialects import COMPILED, DOMAIN
 from .files import explaining_invalid
 from .graphs import Names, Scope, domain_of, function_key, scopes
 from .inference import Inference
 from .matches import Match, find
 from .records import NodeRecord
 from .targets import FUNCTIONS_DOMAIN, Replacement, Target
+from .targets.compiled_op import CompiledOp
 from .targets.python_op import PythonOp
 from .targets.spelled import Spelled
 
@@ -90,6 +91,8 @@ def _patch(
 def _target(name: str, functions: bool, there: Iterable[onnx.FunctionProto]) -> Target:
     if name == DOMAIN:
         return PythonOp()
+    if name == COMPILED:
+        return CompiledOp()
     if name == "primitives":
         from .targets.lowered import Primitives  # here, as few need it and importing it takes a while
 

@@ -7,6 +7,7 @@ wherever it is registered itself, in its own domain. All are handed to it once, 
 from __future__ import annotations
 
 import ctypes
+import importlib
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -21,15 +22,14 @@ from onnx import helper
 
 from ... import spec
 from ...errors import GridSampleError
-from ..python_ops.extensions import get_library_path
+from ...model.dialects import COMPILED, EXTENSIONS_DOMAIN, dialects
+from ..extensions import load
 from . import c_api
 from .c_api import ELEMENT_TYPES, Api, OrtCustomOp
 from .kernels import Kernel, affine_grid, grid_sample
 from .shapes import affine_grid_shape, grid_sample_shape
 
-#: Where the ops live, with everyone else's: so their names are long.
-DOMAIN = "ai.onnx.contrib"
-NAMES = {operator: f"ort_gridsample_{operator}" for operator in spec.OPERATORS}
+_NAMES = {dialect.operator: dialect.op_type for dialect in dialects() if dialect.name == COMPILED}
 _PROBE = "ort_gridsample_probe"
 
 #: The attribute of the extensions' module, beside whose list of ops it lies, that says ours are in that list.
@@ -41,53 +41,68 @@ _lock = threading.Lock()
 _api: Api | None = None
 
 
-def why_not() -> str:
-    """Why there are no compiled ops in this process; empty where there are: then registering brings them.
-
-    The first call adds them.
-    """
+def add() -> str:
+    """Have every later registration of onnxruntime-extensions bring the ops; why that cannot be, empty where it can."""
     with _lock:
-        return _why_not()
+        return _add()
+
+
+def why_not() -> str:
+    """Why sessions of this process cannot have compiled ops; empty where they can. Imports Numba."""
+    with _lock:
+        return _add() or _numba() or _probe()
 
 
 @cache
-def _why_not() -> str:
+def _add() -> str:
     reason = c_api.why_not(onnxruntime.__version__)
     if reason:
         return reason
     if find_spec("numba") is None:
         return "Numba is not installed: pip install 'ort-gridsample[jit]'"
     try:
-        add = ctypes.CDLL(get_library_path()).AddExternalCustomOp
+        add_op = ctypes.CDLL(load().get_library_path()).AddExternalCustomOp
+    except ImportError as error:
+        return str(error)
     except (OSError, AttributeError):
         return "the installed onnxruntime-extensions takes no ops of others"
-    add.restype, add.argtypes = ctypes.c_bool, [ctypes.c_void_p]
+    add_op.restype, add_op.argtypes = ctypes.c_bool, [ctypes.c_void_p]
     extensions = sys.modules["onnxruntime_extensions._extensions_pydll"]
     if not hasattr(extensions, _MARK):
         ops = _all_ops()
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(ops))  # sessions that outlive Python point at them
         setattr(extensions, _MARK, ops)
         for op in ops:
-            add(ctypes.addressof(op))
-    return _probe()
+            add_op(ctypes.addressof(op))
+    return ""
 
 
+@cache
+def _numba() -> str:
+    try:
+        importlib.import_module(".sampling", __package__)
+    except Exception as error:  # Numba may refuse a newer NumPy with more than an ImportError
+        return f"Numba cannot be imported: {error}"
+    return ""
+
+
+@cache
 def _probe() -> str:
     """Make a session of an op that is told where the table of functions lies; why that failed, empty if it did not."""
     ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in ("X", "Y")]
-    node = helper.make_node(_PROBE, ["X"], ["Y"], domain=DOMAIN)
-    imports = [helper.make_opsetid("", 16), helper.make_opsetid(DOMAIN, 1)]
+    node = helper.make_node(_PROBE, ["X"], ["Y"], domain=EXTENSIONS_DOMAIN)
+    imports = [helper.make_opsetid("", 16), helper.make_opsetid(EXTENSIONS_DOMAIN, 1)]
     graph = helper.make_graph([node], "probe", ends[:1], ends[1:])
     model = helper.make_model(graph, opset_imports=imports, ir_version=8)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     try:
-        options.register_custom_ops_library(get_library_path())
+        options.register_custom_ops_library(load().get_library_path())
         onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except Exception as error:
-        return f"onnxruntime does not take them: {' '.join(str(error).split())}"
-    return "" if _api is not None else "onnxruntime does not call them"
+        return f"onnxruntime does not take compiled ops: {' '.join(str(error).split())}"
+    return "" if _api is not None else "onnxruntime does not call compiled ops"
 
 
 class _Op(ctypes.Structure):
@@ -110,7 +125,7 @@ def _all_ops() -> list[_Op]:
         create, infer = c_api.CreateKernel(_creates(make)), c_api.InferShape(_infers(shape))
         for types in product(*versions[max(versions)].types.values()):
             if all(name in ELEMENT_TYPES for name in types):
-                ops.append(_op(NAMES[operator], types, create, infer))
+                ops.append(_op(_NAMES[operator], types, create, infer))
     return ops
 
 

@@ -17,6 +17,7 @@ from numba.extending import register_jitable
 
 from ... import checks, spec
 from ...core import kernels
+from ...core.taps import MAX_TAPS
 from . import sentences
 from .halves import HALVES, Half
 from .inputs import AXES, DATA, INFO, SIZE, close_inputs, open_inputs
@@ -57,8 +58,6 @@ GOOD = -1
 (SCRATCH, STRIDE, COORDINATE, AXIS, ALONG, ALONG_WEIGHT, INDEX, WEIGHT, CONVERTED, TILE) = range(136, 216, 8)
 SHAPES = 216  # those of X, grid and Y, one after the other
 
-#: So many taps of all axes together a position may have: its table must fit into the scratch memory.
-MAX_TAPS = 1 << 16
 #: What one stretch reads at least, in taps and channels, and how many of them a large run is cut into.
 WORTH_A_STRETCH, STRETCHES = 1 << 16, 64
 #: A thread takes a lane, and in it stretch after stretch; each lane has scratch memory, which is the bound of it all.
