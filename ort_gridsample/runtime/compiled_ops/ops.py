@@ -47,6 +47,13 @@ def add() -> str:
         return _add()
 
 
+def know_api() -> None:
+    """Learn where ONNX Runtime's table of functions is, which the inference of shapes needs."""
+    with _lock:
+        if not _add():
+            _probe()
+
+
 def why_not() -> str:
     """Why sessions of this process cannot have compiled ops; empty where they can. Imports Numba."""
     with _lock:
