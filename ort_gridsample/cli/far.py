@@ -12,7 +12,7 @@ import onnxruntime
 from ..core.arrays import Array
 from ..model.far import LIMIT, put_far_coordinates_to_0
 from ..model.files import read_model
-from ..model.records import inspect_model
+from ..patching import inspect_model
 from . import sides
 from .failures import sentence
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import onnxruntime
 
 from ..core.arrays import Array
-from ..runtime.session import InferenceSession, register
+from ..runtime.registration import register
+from ..runtime.session import InferenceSession
 
 Model = str | bytes
 Feeds = Callable[[onnxruntime.InferenceSession], Mapping[str, Array]]

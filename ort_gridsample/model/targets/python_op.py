@@ -102,7 +102,8 @@ def _goes_to_one_kind(passed: PassedOn, function: onnx.FunctionProto | None) -> 
     """Whether all that a function passes an attribute on to has the same default for it, where it has none itself."""
     if function is None or passed.name not in function.attribute:
         return True
-    kinds, nodes = set(), list(function.node)
+    kinds: set[tuple[str, str, str]] = set()
+    nodes = list(function.node)
     for node in nodes:  # grows while it is walked
         kinds.update((node.op_type, node.domain, a.name) for a in node.attribute if a.ref_attr_name == passed.name)
         nodes += [inner for _, graph in subgraphs(node) for inner in graph.node]
