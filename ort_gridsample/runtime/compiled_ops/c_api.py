@@ -31,7 +31,9 @@ FUNCTIONS = {
     "GetErrorMessage": Function(16, 0),
     "GetTensorMutableData": Function(408, 0),
     "CreateTensorTypeAndShapeInfo": Function(456, 0),
+    "SetTensorElementType": Function(464, 0),
     "SetDimensions": Function(472, 0),
+    "GetTensorElementType": Function(480, 0),
     "GetDimensionsCount": Function(488, 0),
     "GetDimensions": Function(496, 0),
     "GetSymbolicDimensions": Function(504, 0),
@@ -164,28 +166,30 @@ class Api:
         self.ask(name, *arguments, address(ctypes.addressof(buffer)), at_size)
         return buffer.value.decode(errors="replace")
 
-    def input_shape(self, context: int, index: int) -> list[int | str | None]:
-        """What is known of the shape of an input while shapes are inferred; empty also where nothing is."""
-        info = address()
+    def input_type(self, context: int, index: int) -> tuple[int, list[int | str | None]]:
+        """An input's element type and shape while shapes are inferred; no axes also where nothing is known of them."""
+        info, element_type = address(), ctypes.c_int()
         self.ask("ShapeInferContext_GetInputTypeShape", address(context), count(index), _at(info))
+        self.ask("GetTensorElementType", info, _at(element_type))
         axes = count()
         self.ask("GetDimensionsCount", info, _at(axes))
         lengths, names = (ctypes.c_int64 * axes.value)(), (ctypes.c_char_p * axes.value)()
         self.ask("GetDimensions", info, _at(lengths), axes)
         self.ask("GetSymbolicDimensions", info, _at(names), axes)
-        return [
+        return element_type.value, [
             length if length >= 0 else name.decode(errors="replace") if name else None
             for length, name in zip(lengths, names, strict=True)
         ]
 
-    def set_output_shape(self, context: int, shape: list[int | str]) -> None:
-        """Say that the output has this ``shape``, while shapes are inferred."""
+    def set_output_type(self, context: int, element_type: int, shape: list[int | str]) -> None:
+        """Say that the output has this type and ``shape``, while shapes are inferred."""
         info, axes = address(), count(len(shape))
         self.ask("CreateTensorTypeAndShapeInfo", _at(info))
         assert info.value is not None
         try:
             lengths = (ctypes.c_int64 * len(shape))(*(d if isinstance(d, int) else -1 for d in shape))
             names = (ctypes.c_char_p * len(shape))(*(b"" if isinstance(d, int) else d.encode() for d in shape))
+            self.ask("SetTensorElementType", info, ctypes.c_int(element_type))
             self.ask("SetDimensions", info, _at(lengths), axes)
             self.ask("SetSymbolicDimensions", info, _at(names), axes)
             self.ask("ShapeInferContext_SetOutputTypeShape", address(context), count(0), info)

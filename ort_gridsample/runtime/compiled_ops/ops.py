@@ -207,9 +207,11 @@ def _infers(shape: Callable[[list[Any], list[Any]], list[Any] | None]) -> Callab
     def infer(op: int, context: int) -> int | None:
         try:
             if _api is not None:
-                inferred = shape(_api.input_shape(context, 0), _api.input_shape(context, 1))
+                # Not the types of ``op``: that is the first of all overloads.
+                (element_type, first), (_, second) = (_api.input_type(context, index) for index in range(2))
+                inferred = shape(first, second)
                 if inferred is not None:
-                    _api.set_output_shape(context, inferred)
+                    _api.set_output_type(context, element_type, inferred)
         except BaseException:  # a wrong shape is said in the run, in words
             pass
         return None
