@@ -7,27 +7,45 @@ spatial axes and the modes that run. ort_gridsample runs all of them but complex
 from itertools import product
 
 import onnxruntime
+from onnx import TensorProto, helper
 
+import ort_gridsample as ogs
 from ort_gridsample import spec
-from ort_gridsample.runtime import native
+
+AXES = (1, 2, 3, 4)
+
+
+def tensor(name: str, type_name: str, shape: list[int | None] | None):
+    return helper.make_tensor_value_info(name, TensorProto.DataType.Value(spec.TYPES[type_name].onnx.upper()), shape)
+
+
+def runs(operator: str, opset: int, types: dict[str, str], axes: int, mode: str) -> bool:
+    """Whether onnxruntime runs a model of this one node."""
+    any_image = [None] * (axes + 2)
+    shapes = {"X": any_image, "grid": any_image, "theta": [None, axes, axes + 1], "size": [axes + 2]}
+    inputs = [tensor(name, type_name, shapes[name]) for name, type_name in types.items()]
+    output = tensor("Y", next(iter(types.values())), None)
+    node = helper.make_node(operator, list(types), ["Y"], **({"mode": mode} if mode else {}))
+    graph = helper.make_graph([node], "one node", inputs, [output])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    (record,) = ogs.inspect_model(model)
+    return record.native
 
 
 def what_runs(operator: str, opset: int, type_name: str) -> tuple[str, str]:
     """The other input's types, and the modes for each number of spatial axes, as text."""
     version = spec.OPERATORS[operator][opset]
     first, second = version.types
-    modes = version.attributes["mode"].allowed if "mode" in version.attributes else ("yes",)
-    runs = [
-        (other, axes, mode)
-        for other, axes, mode in product(version.types[second], (1, 2, 3, 4), modes)
+    modes = version.attributes["mode"].allowed if "mode" in version.attributes else ("",)
+    found = [
+        (other, axes, mode or "yes")
+        for other, axes, mode in product(version.types[second], AXES, modes)
         if (operator == "GridSample" or axes in (2, 3))
-        and not native.refusal(
-            operator, opset, {first: type_name, second: other}, axes, {"mode": mode} if mode != "yes" else {}
-        )
+        and runs(operator, opset, {first: type_name, second: other}, axes, mode)
     ]
-    others = dict.fromkeys(other for other, _, _ in runs)
-    all_axes = dict.fromkeys(axes for _, axes, _ in runs)
-    by_axes = (f"{n}-D: {', '.join(dict.fromkeys(mode for _, axes, mode in runs if axes == n))}" for n in all_axes)
+    others = dict.fromkeys(other for other, _, _ in found)
+    all_axes = dict.fromkeys(axes for _, axes, _ in found)
+    by_axes = (f"{n}-D: {', '.join(dict.fromkeys(mode for _, axes, mode in found if axes == n))}" for n in all_axes)
     return ", ".join(others) or "none", "; ".join(by_axes) or "nothing"
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from . import spec
-from .core import memory
+from .core import memory, threads
 from .core.plan import type_name
 from .errors import GridSampleError
 
@@ -36,6 +36,12 @@ def element_type(where: str, argument: str, dtype: np.dtype[np.generic], allowed
     if name not in allowed:
         raise GridSampleError(where, argument, f"of type {dtype}", f"one of {', '.join(allowed)}")
     return name
+
+
+def num_threads(where: str, found: object) -> None:
+    """Check that there can be so many threads, or None."""
+    if found is not None and not threads.is_number(found):
+        raise GridSampleError(where, "num_threads", repr(found), f"{threads.A_NUMBER}, or None")
 
 
 #: A dimension; in a model it may be a name or unknown, and then agrees with everything.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
+from typing import SupportsIndex, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -13,17 +15,42 @@ from .core.arrays import Array
 from .core.choice import core
 from .core.plan import plan_for
 from .core.threads import ELEMENTS_PER_THREAD, get_num_threads
+from .spec import ModeName, PaddingModeName
+
+S = TypeVar("S", bound=np.generic)
 
 
+@overload
+def grid_sample(
+    X: npt.NDArray[S],
+    grid: npt.ArrayLike,
+    mode: ModeName = ...,
+    padding_mode: PaddingModeName = ...,
+    align_corners: bool = ...,
+    *,
+    where: str = ...,
+    num_threads: SupportsIndex | None = ...,
+) -> npt.NDArray[S]: ...
+@overload
 def grid_sample(
     X: npt.ArrayLike,
     grid: npt.ArrayLike,
-    mode: str = "linear",
-    padding_mode: str = "zeros",
+    mode: ModeName = ...,
+    padding_mode: PaddingModeName = ...,
+    align_corners: bool = ...,
+    *,
+    where: str = ...,
+    num_threads: SupportsIndex | None = ...,
+) -> Array: ...
+def grid_sample(
+    X: npt.ArrayLike,
+    grid: npt.ArrayLike,
+    mode: ModeName = "linear",
+    padding_mode: PaddingModeName = "zeros",
     align_corners: bool = False,
     *,
     where: str = "grid_sample",
-    num_threads: int | None = None,
+    num_threads: SupportsIndex | None = None,
 ) -> Array:
     """Sample ``X`` at the positions ``grid``.
 
@@ -56,6 +83,7 @@ def grid_sample(
     name = checks.element_type(where, "X", X.dtype, spec.TYPES)
     checks.element_type(where, "grid", grid.dtype, spec.FLOATS)
     checks.mode_and_padding(where, mode, padding_mode, name)
+    checks.num_threads(where, num_threads)
     checks.grid_sample_shapes(where, X.shape, grid.shape, padding_mode)
     shape = (*X.shape[:2], *grid.shape[1:-1])
     checks.fits_memory(where, "Y", shape, X.dtype)
@@ -75,18 +103,36 @@ def grid_sample(
         grid.astype(_native(grid.dtype), copy=False).reshape(grid.shape[0], -1, grid.shape[-1]),
         Y.reshape(*shape[:2], -1),
         plan,
-        num_threads or (get_num_threads() if Y.size > ELEMENTS_PER_THREAD else 1),
+        _count(num_threads, worthwhile=Y.size > ELEMENTS_PER_THREAD),
     )
     return Y
 
 
+@overload
+def affine_grid(
+    theta: npt.NDArray[S],
+    size: Sequence[SupportsIndex] | npt.NDArray[np.integer],
+    align_corners: bool = ...,
+    *,
+    where: str = ...,
+    num_threads: SupportsIndex | None = ...,
+) -> npt.NDArray[S]: ...
+@overload
 def affine_grid(
     theta: npt.ArrayLike,
-    size: Sequence[int] | npt.NDArray[np.int64],
+    size: Sequence[SupportsIndex] | npt.NDArray[np.integer],
+    align_corners: bool = ...,
+    *,
+    where: str = ...,
+    num_threads: SupportsIndex | None = ...,
+) -> Array: ...
+def affine_grid(
+    theta: npt.ArrayLike,
+    size: Sequence[SupportsIndex] | npt.NDArray[np.integer],
     align_corners: bool = False,
     *,
     where: str = "affine_grid",
-    num_threads: int | None = None,
+    num_threads: SupportsIndex | None = None,
 ) -> Array:
     """The grid that samples an image transformed by ``theta``.
 
@@ -111,6 +157,7 @@ def affine_grid(
     """
     theta, size = np.asarray(theta), np.asarray(size)
     checks.element_type(where, "theta", theta.dtype, spec.FLOATS)
+    checks.num_threads(where, num_threads)
     if size.dtype.kind not in "iu" or size.ndim != 1:
         raise checks.SIZE_IS_NO_ROW.error(where, type=size.dtype, size=checks.shown(size.shape))
     lengths = size.tolist()
@@ -120,8 +167,14 @@ def affine_grid(
     checks.fits_memory(where, "grid", shape, dtype)
     grid = np.empty(shape, dtype)
     compute = np.dtype(spec.TYPES[dtype.name].compute)
-    affine.affine_grid(theta.astype(compute), shape[1:-1], bool(align_corners), grid, num_threads or get_num_threads())
+    affine.affine_grid(theta.astype(compute), shape[1:-1], bool(align_corners), grid, _count(num_threads))
     return grid
+
+
+def _count(num_threads: SupportsIndex | None, worthwhile: bool = True) -> int:
+    if num_threads is not None:
+        return index(num_threads)
+    return get_num_threads() if worthwhile else 1
 
 
 def _native(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:

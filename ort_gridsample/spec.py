@@ -8,6 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+#: What a mode and a padding mode may be called, for type checkers; at run time the tables below say it.
+ModeName: TypeAlias = Literal["nearest", "linear", "cubic", "bilinear", "bicubic"]
+PaddingModeName: TypeAlias = Literal["zeros", "border", "reflection"]
 
 MODES = ("nearest", "linear", "cubic")
 PADDING_MODES = ("zeros", "border", "reflection")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
+import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -16,7 +19,7 @@ import pytest
 import ort_gridsample as ogs
 from cases import Attributes
 from models import grid_sample_model
-from ort_gridsample.cli import COMMANDS, main
+from ort_gridsample.cli import COMMANDS, demo, main, verify
 from test_session import FEEDS, GRID, WRONG_GRID, X, cached_model, external_model
 
 
@@ -99,16 +102,354 @@ def test_external_data_behind_links_is_copied(tmp_path: Path, capsys: pytest.Cap
     assert not (path.parent / "patched.onnx").exists()
 
 
+def test_external_data_of_a_detour_stays_in_the_folder(tmp_path: Path) -> None:
+    """A location may leave the model's folder and come back, by its name: that of the copy's folder is another."""
+    source, target = tmp_path / "m", tmp_path / "deep" / "out"
+    source.mkdir(), target.mkdir(parents=True)
+    path = external_model(source)
+    model = onnx.load(path, load_external_data=False)
+    for tensor in model.graph.initializer:
+        (location,) = (entry for entry in tensor.external_data if entry.key == "location")
+        location.value = "../m/weights.bin"
+    path.write_bytes(model.SerializeToString())
+    assert main(["patch", str(path), str(target / "patched.onnx")]) == 0
+    assert sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*.*")) == [
+        "deep/out/patched.onnx",
+        "deep/out/weights.bin",
+        "m/model.onnx",
+        "m/weights.bin",
+    ]
+    np.testing.assert_array_equal(
+        ogs.InferenceSession(target / "patched.onnx").run(None, {"X": X})[0], ogs.grid_sample(X, GRID)
+    )
+
+
+def test_external_data_is_not_written_through_a_link(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, target, elsewhere = (tmp_path / name for name in ("in", "out", "elsewhere"))
+    for folder in (source, target, elsewhere):
+        folder.mkdir()
+    path = external_model(source)
+    (target / "weights.bin").symlink_to(elsewhere / "weights.bin")
+    assert main(["patch", str(path), str(target / "patched.onnx")]) == 2
+    assert "external data is in the way of" in capsys.readouterr().err
+    assert not list(elsewhere.iterdir())
+
+
+@pytest.mark.parametrize("out", ["in/weights.bin", "out/weights.bin"])
+def test_external_data_is_not_overwritten_by_the_model(
+    tmp_path: Path, out: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in").mkdir(), (tmp_path / "out").mkdir()
+    path = external_model(tmp_path / "in")
+    before = (tmp_path / "in" / "weights.bin").read_bytes()
+    assert main(["patch", str(path), str(tmp_path / out)]) == 2
+    assert "external data is in the way of" in capsys.readouterr().err
+    assert (tmp_path / "in" / "weights.bin").read_bytes() == before
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_a_patch_that_fails_leaves_no_copy_of_external_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "in").mkdir()
+    path, out = external_model(tmp_path / "in"), tmp_path / "out" / "patched.onnx"
+    out.mkdir(parents=True)  # a folder where the model would be
+    assert main(["patch", str(path), str(out)]) == 2
+    assert capsys.readouterr().err == f"ort-gridsample: [Errno 21] Is a directory: '{out}'\n"
+    assert list(out.parent.iterdir()) == [out]
+
+
+@pytest.fixture
+def two_names(tmp_path: Path) -> str:
+    """A model whose outputs' names are one as file names."""
+    nodes = [onnx.helper.make_node(op, ["X"], [name]) for op, name in (("Neg", "a/b"), ("Abs", "a:b"), ("Exp", "A_b"))]
+    tensor = onnx.helper.make_tensor_value_info
+    outputs = [tensor(node.output[0], onnx.TensorProto.FLOAT, [2]) for node in nodes]
+    graph = onnx.helper.make_graph(nodes, "g", [tensor("X", onnx.TensorProto.FLOAT, [2])], outputs)
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10)
+    onnx.save(model, tmp_path / "names.onnx")
+    np.save(tmp_path / "two.npy", np.array([-2, -3], np.float32))
+    return str(tmp_path / "names.onnx")
+
+
+def test_each_output_is_saved_in_a_file_of_its_own(
+    two_names: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["run", two_names, "--input", f"X={tmp_path / 'two.npy'}", "--output", str(tmp_path / "out")]
+    assert main(words) == 0
+    files = dict(re.findall(r"^saved   (.*?): (.*)$", capsys.readouterr().out.replace("a:b:", "a.b:"), re.MULTILINE))
+    assert {Path(file).name for file in files.values()} == {"a_b.npy", "a_b-2.npy", "A_b-3.npy"}
+    np.testing.assert_array_equal(np.load(files["a/b"]), [2, 3])
+    np.testing.assert_array_equal(np.load(tmp_path / "out" / "a_b-2.npy"), [2, 3])
+    np.testing.assert_allclose(np.load(files["A_b"]), np.exp([-2, -3]), rtol=1e-6)
+
+
+# verify
+
+FAR = np.where(np.arange(GRID.size).reshape(GRID.shape) == 0, np.float32(3e9), GRID)
+
+
+def far_model(kind: str) -> onnx.ModelProto:
+    """GridSample with border padding, its grid an input, computed, in a branch or in a function."""
+    sample = 'Y = GridSample <mode = "linear", padding_mode = "border"> (X, grid)'
+    computed = f"grid = Identity (given) {sample}"
+    branches = ", ".join(f"{name}_branch = {name} () => (Y) {{ {computed} }}" for name in ("then", "else"))
+    body = {
+        "input": sample.replace("grid)", "given)"),
+        "computed": computed,
+        "branch": f"yes = Constant <value = bool {{1}}> () Y = If (yes) <{branches}>",
+        "function": "Y = f.warp (X, given)",
+    }[kind]
+    function = f'<domain: "f", opset_import: ["": 20]> warp (X, grid) => (Y) {{ {sample} }}'
+    return onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 20, "f": 1]>
+        g (float[N, C, H, W] X, float[N, h, w, 2] given) => (float[N, C, h, w] Y) {{ {body} }}
+        {function if kind == "function" else ""}"""
+    )
+
+
+@pytest.mark.parametrize("target", ["ort_gridsample", "primitives"])
+@pytest.mark.parametrize("kind", ["input", "computed", "branch", "function"])
+def test_verify_says_how_far_coordinates_account_for_a_difference(
+    kind: str, target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, b = str(tmp_path / "a.onnx"), str(tmp_path / "b.onnx")
+    onnx.save(far_model(kind), a)
+    for name, array in {"X": X, "far": FAR, "near": GRID}.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    assert main(["patch", a, b, "--target", target]) == 0
+    inputs = ["--input", f"X={tmp_path / 'X.npy'}", "--input"]
+    assert main(["verify", a, b, *inputs, f"given={tmp_path / 'near.npy'}"]) == 0
+    assert "coordinates" not in capsys.readouterr().out
+    assert main(["verify", a, b, *inputs, f"given={tmp_path / 'far.npy'}"]) == 1
+    out = capsys.readouterr().out
+    assert re.search(r"Y +float32 +\S+ \S+ \S+ \S+ .* differs", out)
+    if kind in ("input", "computed"):
+        assert re.search(rf"grid '\w+': 1 of {GRID.size} coordinates are further out than ±10000", out)
+    else:
+        assert "coordinates are not counted" in out
+    assert "all agree: these coordinates account for it" in out
+
+
+def test_verify_runs_each_side_as_a_stranger_would(
+    path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    patched, refused = str(tmp_path / "patched.onnx"), str(tmp_path / "refused.onnx")
+    onnx.save(ogs.patch_model(path), patched)
+    assert main(["verify", path, patched]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^A .*model\.onnx +onnxruntime$", out, re.MULTILINE)
+    assert re.search(r"^B .*patched\.onnx +onnxruntime with ort_gridsample's ops$", out, re.MULTILINE)
+    onnx.save(grid_sample_model("uint8", "float32", 2, [Attributes("linear", "zeros", False)]), refused)
+    assert main(["verify", refused, refused, "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["A"]["way"] == "ort_gridsample's session"
+    assert "NOT_IMPLEMENTED" in content["A"]["refusal"]
+
+
+def test_verify_says_so_where_coordinates_are_not_to_blame(
+    path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = str(tmp_path / "other.onnx")
+    onnx.save(grid_sample_model("float32", "float32", 2, [Attributes("cubic", "zeros", True)], opset=20), other)
+    for name, grid in {"outside": GRID * 3, "far": FAR * 3}.items():
+        np.save(tmp_path / f"{name}.npy", grid)
+        words = ["verify", path, other, "--input", f"X={tmp_path / 'X.npy'}"]
+        assert main([*words, "--input", f"grid={tmp_path / name}.npy"]) == 1
+        out = capsys.readouterr().out
+        assert "account for it" not in out
+        assert ("this is left:" in out) == (name == "far")
+    assert main([*words, "--input", f"grid={tmp_path / 'far.npy'}", "--json"]) == 1
+    content = json.loads(capsys.readouterr().out)
+    assert content["agree"] is False
+    assert content["far"]["agree"] is False
+    assert content["far"]["grids"]["grid"] == {"coordinates": GRID.size, "far": 1}
+
+
+def test_integers_that_float64_has_not_are_told_apart() -> None:
+    a, b = np.array([2**60]), np.array([2**60 + 1])
+    assert verify.difference(a, b)[0] > 0
+    assert verify.difference(a, a)[0] == 0
+
+
+# What is said, and where
+
+JSON = {
+    "inspect": (["inspect", "model.onnx"], list),
+    "verify": (["verify", "model.onnx", "model.onnx"], dict),
+    "run": (["run", "model.onnx", "--random", "--output", "out"], dict),
+    "bench": (["bench", "model.onnx", "--rounds", "1"], dict),
+}
+
+
+@pytest.mark.parametrize(("words", "kind"), JSON.values(), ids=JSON)
+def test_json_is_all_that_is_printed(
+    path: str, words: list[str], kind: type, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(path).parent)
+    assert main([*words, "--json"]) == 0
+    content = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert isinstance(content, kind)
+    if words[0] == "run":
+        assert content["outputs"] == [
+            {"name": "Y0", "type": "float32", "shape": [1, 8, 8, 8], "file": str(Path("out", "Y0.npy"))}
+        ]
+
+
+def process(words: list[str], folder: str | Path, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    path = os.pathsep.join(filter(None, [str(Path(ogs.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, "-m", "ort_gridsample", *words]
+    environment = {**os.environ, "PYTHONPATH": path, **environment}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, timeout=300)
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
+@pytest.mark.parametrize("words", [["bench", "model.onnx", "--rounds", "1"], ["inspect", "half.onnx"], ["demo"]])
+def test_any_encoding_will_do(path: str, words: list[str], encoding: str) -> None:
+    if words == ["demo"]:
+        pytest.importorskip("matplotlib", reason="the demo needs matplotlib")
+        pytest.importorskip("PIL", reason="the demo needs pillow")
+    folder = Path(path).parent
+    half = grid_sample_model("float16", "float16", 2, [Attributes("linear", "zeros", False)])
+    half.graph.node[0].name = "Маша"
+    onnx.save(half, folder / "half.onnx")
+    done = process(words, folder, PYTHONIOENCODING=encoding)
+    assert done.returncode == 0, done.stderr
+    out = done.stdout.decode(encoding)
+    assert {"bench": "of the quartiles", "inspect": "????", "demo": "512x600"}[words[0]] in out.replace("×", "x")
+    if words[0] == "inspect":
+        assert "cast X float16 -> float32" in out
+
+
+def test_streams_come_back_as_they_were(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    stream = io.TextIOWrapper(written, "ascii", errors="xmlcharrefreplace")
+    monkeypatch.setattr(sys, "stdout", stream)
+    assert main(["bench", path, "--rounds", "1"]) == 0
+    assert stream.errors == "xmlcharrefreplace"
+    assert b"+-" in written.getvalue()
+    assert b"&#" not in written.getvalue()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes end otherwise on Windows")
+@pytest.mark.parametrize("words", [["inspect", "model.onnx"], ["inspect", "model.onnx", "--json"], ["--help"]])
+def test_a_broken_pipe_is_silent(path: str, words: list[str]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "ort_gridsample", *words]
+    done = subprocess.run(command, cwd=Path(path).parent, stdout=write, stderr=subprocess.PIPE, timeout=300)
+    os.close(write)
+    assert done.stderr == b""
+    assert done.returncode == (0 if words == ["--help"] else 141)  # argparse itself ignores it
+
+
+def test_control_c_exits_with_130(
+    path: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ort_gridsample.cli.inspect.run", interrupted)
+    assert main(["inspect", path]) == 130
+    assert capsys.readouterr().err == "ort-gridsample: interrupted\n"
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"ort-gridsample {ogs.__version__}, onnxruntime {onnxruntime.__version__},")
+    assert f"numpy {np.__version__}" in line
+
+
+def test_a_mistake_of_our_own_says_how_to_report_it(
+    path: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(arguments: object) -> None:
+        raise KeyError("lost")
+
+    monkeypatch.setattr("ort_gridsample.cli.inspect.run", broken)
+    assert main(["inspect", path]) == 70
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "KeyError: 'lost'; please report it" in line
+    assert "--version" in line
+    assert "--traceback" in line
+    for words in (["--traceback", "inspect", path], ["inspect", path, "--traceback"]):
+        assert main(words) == 70
+        error = capsys.readouterr().err
+        assert error.startswith("Traceback (most recent call last)")
+        assert "in broken" in error
+
+
+@pytest.mark.parametrize(
+    ("module", "remedy"),
+    [("PIL", "pip install pillow"), ("matplotlib.pyplot", "pip install matplotlib"), ("numba", "pip install numba")],
+)
+def test_a_missing_package_is_named_as_it_is_installed(
+    path: str, module: str, remedy: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(arguments: object) -> None:
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+    monkeypatch.setattr("ort_gridsample.cli.inspect.run", missing)
+    assert main(["inspect", path]) == 2
+    assert capsys.readouterr().err == f"ort-gridsample: No module named {module!r}: {remedy}\n"
+
+
+def test_the_environment_is_read_first(
+    path: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = ogs.get_core()
+    monkeypatch.setenv("ORT_GRIDSAMPLE_CORE", "bogus")
+    ogs.set_core(None)
+    try:
+        assert main(["inspect", path]) == 2
+        assert "ORT_GRIDSAMPLE_CORE is 'bogus', expected one of" in capsys.readouterr().err
+    finally:
+        ogs.set_core(before)
+
+
+def test_nothing_to_patch_is_said(path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "out.onnx")
+    assert main(["patch", path, out, "--nodes", "unsupported"]) == 0
+    assert capsys.readouterr().out == f"{out}: nothing to replace, the model is as it was\n"
+    assert onnx.load(out) == onnx.load(path)
+
+
+BOTH = ["--input", "X=X.npy", "--input", "grid=grid.npy"]
 MISTAKES = {
-    "no such model": (["inspect", "missing.onnx"], "No such file or directory"),
-    "no model": (["inspect", "X.npy"], "expected an ONNX model"),
-    "no such folder": (["patch", "model.onnx", "missing/out.onnx"], "No such file or directory"),
+    "no such model": (["inspect", "missing.onnx"], "No such file or directory: 'missing.onnx'"),
+    "no model": (["inspect", "X.npy"], "X.npy"),
+    "no model to run": (["run", "X.npy", "--random"], "X.npy"),
+    "no model to verify": (["verify", "model.onnx", "X.npy"], "X.npy"),
+    "no such folder": (["patch", "model.onnx", "missing/out.onnx"], "No such file or directory: 'missing/out.onnx'"),
+    "in is out": (["patch", "model.onnx", "model.onnx"], "OUT is 'model.onnx', which is IN, expected another file"),
+    "in is out, behind a link": (["patch", "model.onnx", "link.onnx"], "which is IN"),
+    "functions of what": (["patch", "model.onnx", "out.onnx", "--functions"], "expected --target primitives"),
     "no such input": (["run", "model.onnx", "--input", "Z=X.npy"], "'Z', expected one of X, grid"),
     "no inputs": (["run", "model.onnx"], "--input X=FILE.npy or --random"),
+    "an input twice": (["run", "model.onnx", *BOTH, "--input", "X=X.npy"], "given twice for 'X', expected once"),
+    "a shape of a file": (["run", "model.onnx", *BOTH, "--shape", "X=1,3,4,4"], "--input gives 'X' from a file"),
     "no file": (["run", "model.onnx", "--random", "--input", "X"], "expected NAME=VALUE"),
     "no array": (["run", "model.onnx", "--random", "--input", "X=model.onnx"], "expected an array saved by numpy.save"),
+    "arrays": (["run", "model.onnx", "--random", "--input", "X=X.npz"], "expected an array saved by numpy.save"),
     "no shape": (["run", "model.onnx", "--random", "--shape", "X=a"], "expected numbers with commas"),
+    "no length": (["run", "model.onnx", "--random", "--shape", "X=1,-3"], "expected numbers with commas"),
     "wrong grid": (["run", "model.onnx", "--input", "X=X.npy", "--input", "grid=wrong.npy"], "'sample0': grid is of"),
+    "other type": (
+        ["run", "model.onnx", "--random", "--input", "X=double.npy"],
+        f"input 'X', from double.npy, is float64 of shape {X.shape}, expected float32 of shape (N, C, D0, D1); "
+        "convert it with numpy.save(file, numpy.load(file).astype('float32'))",
+    ),
+    "other rank": (
+        ["verify", "model.onnx", "model.onnx", "--input", "X=flat.npy"],
+        f"input 'X', from flat.npy, is float32 of shape ({X.size},), expected float32 of shape (N, C, D0, D1); reshape",
+    ),
+    "other length": (
+        ["run", "model.onnx", "--input", "X=X.npy", "--input", "grid=three.npy"],
+        "is float32 of shape (1, 4, 5, 3), expected float32 of shape (N, D0_out, D1_out, 2); reshape or transpose it",
+    ),
+    "other inputs": (["verify", "model.onnx", "names.onnx"], "names.onnx"),
+    "a picture of no kind": (["demo", "--output", "demo.xyz"], "'demo.xyz', expected a name that ends in"),
+    "the photograph itself": (["demo", "photo.png", "--output", "photo.png"], "which is the photograph"),
 }
 
 
@@ -116,7 +457,15 @@ MISTAKES = {
 def test_a_mistake_is_one_line_and_exit_code_2(
     path: str, words: list[str], sentence: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if words[0] == "demo":
+        pytest.importorskip("matplotlib", reason="the demo needs matplotlib")
     monkeypatch.chdir(Path(path).parent)
+    np.save("double.npy", X.astype(np.float64)), np.save("flat.npy", X.ravel()), np.savez("X.npz", X=X)
+    np.save("three.npy", np.zeros((1, 4, 5, 3), np.float32))
+    Path("link.onnx").symlink_to("model.onnx")
+    Path("photo.png").touch()
+    text = '<ir_version: 10, opset_import: ["": 20]> g (float[2] Z) => (float[2] Y) { Y = Abs (Z) }'
+    onnx.save(onnx.parser.parse_model(text), "names.onnx")
     before = sorted(Path.cwd().iterdir())
     assert main(words) == 2
     error = capsys.readouterr().err.splitlines()
@@ -126,9 +475,30 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert sorted(Path.cwd().iterdir()) == before
 
 
-def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+REFUSED = {
+    "negative seconds": ["bench", "model.onnx", "--seconds", "-1"],
+    "no rounds": ["bench", "model.onnx", "--rounds", "0"],
+    "a negative tolerance": ["verify", "model.onnx", "model.onnx", "--tolerance", "-1"],
+    "no tolerance": ["verify", "model.onnx", "model.onnx", "--tolerance", "nan"],
+    "a negative seed": ["run", "model.onnx", "--random", "--seed", "-1"],
+    "no number": ["run", "model.onnx", "--random", "--seed", "x"],
+}
+
+
+@pytest.mark.parametrize("words", REFUSED.values(), ids=REFUSED)
+def test_options_that_make_no_sense_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    assert f"argument {words[-2]}: " in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     image = pytest.importorskip("PIL.Image", reason="the demo needs the extra demo")
     pytest.importorskip("matplotlib", reason="the demo needs the extra demo")
+    from matplotlib.figure import Figure
+
+    figures, save = [], Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: (figures.append(self), save(self, *a, **k)))
     picture = tmp_path / "demo.png"
     assert main(["demo", "--output", str(picture)]) == 0
     out = capsys.readouterr().out
@@ -139,6 +509,34 @@ def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with image.open(picture) as drawn:
         assert drawn.size == (1275, 720)
         assert len(np.unique(np.asarray(drawn.convert("L")))) > 100
+    # The colour bar's range has every difference in it, and so what the titles say.
+    (bar,) = (axes for axes in figures[0].axes if axes.get_label() == "<colorbar>")
+    shown = [each for axes in figures[0].axes for each in axes.images if each.get_cmap().name == "magma"]
+    assert len(shown) == 9
+    most = max(float(each.get_array().max()) for each in shown)
+    assert bar.get_xlim()[1] == pytest.approx(most, rel=1e-6)
+    assert all(each.norm.vmax == pytest.approx(most, rel=1e-6) for each in shown)
+
+
+def test_the_demo_says_why_nearest_differs_on_a_large_picture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = pytest.importorskip("PIL.Image", reason="the demo needs the extra demo")
+    pytest.importorskip("matplotlib", reason="the demo needs the extra demo")
+    noise = np.random.default_rng(0).integers(0, 256, (2400, 3600, 3), np.uint8)
+    image.fromarray(noise).save(tmp_path / "large.png")
+    assert main(["demo", str(tmp_path / "large.png"), "--output", str(tmp_path / "demo.png")]) == 0
+    out = capsys.readouterr().out
+    (part, most) = re.search(r"another pixel at (.*)% of the positions. They lie at most (\S+)\n", out).groups()
+    assert 0 < float(part) < 0.2
+    assert 0 < float(most) < 2e-3
+
+
+def test_the_demos_picture_is_not_the_clones() -> None:
+    ignored = (Path(__file__).parents[1] / ".gitignore").read_text().splitlines()
+    parser = argparse.ArgumentParser()
+    demo.add_arguments(parser)
+    assert f"/{parser.get_default('output')}" in ignored
 
 
 def test_the_only_file_left_is_whole(tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,7 @@ def test_nodes_that_newer_opsets_write_otherwise_are_converted_in_branches_too()
     )
     raised = ogs.patch_model(model, target="ai.onnx")
     onnx.checker.check_model(raised, full_check=True)
-    np.testing.assert_allclose(open_native(raised).run(None, FEEDS)[0], BORDER, atol=1e-5)
+    np.testing.assert_allclose(open_native(raised).run(None, FEEDS)[0], BORDER, rtol=1e-5, atol=1e-4)
 
 
 def test_raising_the_opset_takes_functions_along() -> None:
@@ -76,7 +76,7 @@ def test_raising_the_opset_takes_functions_along() -> None:
     )
     raised = ogs.patch_model(model, target="ai.onnx")
     onnx.checker.check_model(raised, full_check=True)
-    np.testing.assert_allclose(open_native(raised).run(None, FEEDS)[0], 2 * BORDER, atol=1e-5)
+    np.testing.assert_allclose(open_native(raised).run(None, FEEDS)[0], 2 * BORDER, rtol=1e-5, atol=1e-4)
 
 
 def test_a_node_in_an_old_function_is_raised() -> None:
@@ -88,7 +88,7 @@ def test_a_node_in_an_old_function_is_raised() -> None:
     for target in ("ai.onnx", "primitives"):
         raised = ogs.patch_model(model, target=target)
         onnx.checker.check_model(raised, full_check=True)
-        np.testing.assert_allclose(open_native(raised).run(None, FEEDS)[0], BORDER.clip(0), atol=1e-5)
+        np.testing.assert_allclose(open_native(raised).run(None, FEEDS)[0], BORDER.clip(0), rtol=1e-5, atol=1e-4)
 
 
 def test_nodes_of_others_in_the_onnx_domain_are_left_alone() -> None:
@@ -120,6 +120,19 @@ def test_helpers_are_found_again_after_the_opset_is_raised() -> None:
     assert [n.op_type for n in back.graph.node] == ["Cast", "GridSample", "Cast"]
 
 
+def test_a_patched_model_whose_metadata_someone_dropped_stays_valid() -> None:
+    """The Casts are then the model's own; a guard is known by what it reads."""
+    half = old(f"H = Cast <to = 10> (X) Z = mmcv.grid_sampler <{CODES}> (H, G) Y = Cast <to = 1> (Z)", opset=16)
+    patched = ogs.patch_model(half)
+    for node in patched.graph.node:
+        del node.metadata_props[:]
+    back = ogs.patch_model(patched, target="ai.onnx")
+    onnx.checker.check_model(back, full_check=True)
+    assert [n.op_type for n in back.graph.node] == ["Cast", "Cast", "GridSample", "Cast", "Cast"]
+    [expected] = open_native(ogs.patch_model(half, target="ai.onnx")).run(None, FEEDS)
+    np.testing.assert_allclose(open_native(back).run(None, FEEDS)[0], expected, rtol=1e-2, atol=1e-1)
+
+
 def test_helpers_are_found_again_after_inlining() -> None:
     model = parser.parse_model(
         f"""<ir_version: 10, opset_import: ["": 20, "local": 1]> {SIGNATURE} {{ Y = local.warp <ac = 1> (X, G) }}
@@ -146,12 +159,12 @@ def test_a_function_is_inlined_into_a_model_of_another_opset() -> None:
             H = Cast <to = 10> (X) I = local.warp (H, G) J = Cast <to = 1> (I) K = local.warp (X, G) L = Add (J, K)
             Y = local.other (L) }}
         <domain: "local", opset_import: ["": 21]> warp (A, B) => (C) {{ C = GridSample <mode = "nearest"> (A, B) }}
-        <domain: "local", opset_import: ["": 22]> other (A) => (C) {{ C = Relu (A) }}"""
+        <domain: "local", opset_import: ["": 19, "local": 2]> other (A) => (C) {{ C = Relu (A) }}"""
     )
     patched = ogs.patch_model(model)
-    assert [(f.name, f.opset_import[0].version) for f in patched.functions] == [("other", 22)]
+    assert [[(e.domain, e.version) for e in f.opset_import] for f in patched.functions] == [[("", 19), ("local", 2)]]
     expected = ogs.grid_sample(X, GRID, "nearest")
-    np.testing.assert_allclose(open_patched_file(model).run(None, FEEDS)[0], 2 * expected.clip(0), rtol=1e-3)
+    np.testing.assert_allclose(open_patched_file(model).run(None, FEEDS)[0], 2 * expected.clip(0), rtol=1e-3, atol=1e-3)
 
 
 def test_inlining_imports_what_only_the_function_imported() -> None:
@@ -189,7 +202,7 @@ def test_inlining_keeps_the_defaults_of_functions(inlined: set[str]) -> None:
     inline(outer, {("local", name) for name in inlined})
     assert {f.name for f in outer.functions} == ({"warp"} if inlined == {"outer"} else set())
     [expected] = open_native(model).run(None, FEEDS)
-    np.testing.assert_allclose(open_native(outer).run(None, FEEDS)[0], expected, atol=1e-5)
+    np.testing.assert_allclose(open_native(outer).run(None, FEEDS)[0], expected, rtol=1e-5, atol=1e-4)
 
 
 def test_raising_to_the_opset_that_is_there_changes_nothing_but_functions() -> None:
@@ -205,4 +218,4 @@ def test_a_model_that_does_not_import_the_onnx_domain_gets_it(target: str) -> No
     del model.opset_import[0]
     patched = ogs.patch_model(model, target=target)
     onnx.checker.check_model(patched, full_check=True)
-    np.testing.assert_allclose(open_native(patched).run(None, FEEDS)[0], BORDER, atol=1e-5)
+    np.testing.assert_allclose(open_native(patched).run(None, FEEDS)[0], BORDER, rtol=1e-5, atol=1e-4)

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -23,7 +24,7 @@ import pytest
 
 import ort_gridsample as ogs
 from ort_gridsample import spec
-from ort_gridsample.core import choice, numpy_core, threads
+from ort_gridsample.core import affine, choice, numpy_core, threads
 from ort_gridsample.core.plan import plan_for
 from processes import WITHOUT_TORCH
 
@@ -424,6 +425,66 @@ def test_what_the_kernels_do_not_state_is_the_numpy_cores(monkeypatch):
     Y = ogs.grid_sample(X, grid, "cubic")
     ogs.set_core("numpy")
     np.testing.assert_array_equal(Y, ogs.grid_sample(X, grid, "cubic"))
+
+
+class TestNumThreads:
+    @pytest.fixture(autouse=True)
+    def _default(self, monkeypatch):
+        monkeypatch.delenv(threads.ENVIRONMENT_VARIABLE, raising=False)
+        monkeypatch.setattr(threads, "_num_threads", None)
+
+    def test_it_is_what_was_set_or_the_environment_s_or_the_machine_s(self, monkeypatch):
+        assert ogs.get_num_threads() == threads.available_cpus()
+        monkeypatch.setenv(threads.ENVIRONMENT_VARIABLE, "7")
+        assert ogs.get_num_threads() == 7
+        ogs.set_num_threads(np.int64(3))
+        assert ogs.get_num_threads() == 3
+        assert type(ogs.get_num_threads()) is int
+        ogs.set_num_threads(None)
+        assert ogs.get_num_threads() == 7
+        monkeypatch.setenv(threads.ENVIRONMENT_VARIABLE, "")
+        assert ogs.get_num_threads() == threads.available_cpus()
+
+    @pytest.mark.parametrize("said", ["0", "-2", "1.5", "many"])
+    def test_an_environment_that_says_no_number_is_an_error(self, said, monkeypatch):
+        monkeypatch.setenv(threads.ENVIRONMENT_VARIABLE, said)
+        with pytest.raises(ValueError, match=rf"ORT_GRIDSAMPLE_NUM_THREADS is '{said}', expected a whole number"):
+            ogs.get_num_threads()
+
+    @pytest.mark.parametrize(
+        ("wrong", "kind"), [(1.5, TypeError), ("2", TypeError), (0, ValueError), (np.int8(-1), ValueError)]
+    )
+    def test_what_is_no_number_of_threads_is_refused(self, wrong, kind):
+        ogs.set_num_threads(5)
+        expected = rf"num_threads is {re.escape(repr(wrong))}, expected a whole number, at least 1"
+        with pytest.raises(kind, match=expected):
+            ogs.set_num_threads(wrong)
+        assert ogs.get_num_threads() == 5
+        X, grid, theta = np.zeros((1, 1, 2, 2)), np.zeros((1, 1, 1, 2)), np.zeros((1, 2, 3))
+        for function, arguments in ((ogs.grid_sample, (X, grid)), (ogs.affine_grid, (theta, (1, 1, 2, 2)))):
+            with pytest.raises(ogs.GridSampleError, match=expected):
+                function(*arguments, num_threads=wrong)
+
+    @pytest.mark.parametrize("core", ["numpy", "jit"])
+    def test_so_many_are_used_and_no_more(self, core, monkeypatch):
+        """What was set, unless a call says another number; a small call takes one."""
+        ogs.set_core(core)
+        seen = []
+        original = threads.for_each
+        for user in (numpy_core, jit_core, affine):
+            monkeypatch.setattr(user, "for_each", lambda f, items, n: (seen.append(n), original(f, items, n)))
+        X, grid = np.zeros((4, 4, 8, 8), np.float32), np.zeros((4, 100, 100, 2), np.float32)
+        ogs.set_num_threads(3)
+        for call, most in (
+            (lambda: ogs.grid_sample(X, grid), 3),
+            (lambda: ogs.grid_sample(X, grid, num_threads=np.int64(2)), 2),
+            (lambda: ogs.grid_sample(X, grid[:, :2, :2]), 1),
+            (lambda: ogs.affine_grid(np.zeros((4, 2, 3)), (4, 1, 200, 200)), 3),
+            (lambda: ogs.affine_grid(np.zeros((4, 2, 3)), (4, 1, 200, 200), num_threads=1), 1),
+        ):
+            seen.clear()
+            call()
+            assert max(seen) == most
 
 
 class TestForEach:

@@ -289,6 +289,17 @@ MISTAKES = {
     "batch": ((ONE, np.repeat(TWO, 2, 0)), "grid", "(2, 2, 3, 2)", "N = 1"),
     "no broadcast of X": ((np.repeat(ONE, 3, 0), TWO), "grid", "(1, 2, 3, 2)", "N = 3"),
 }
+LINE, POINTS = np.zeros((1, 1, 4), np.float32), np.zeros((1, 3, 1), np.float32)
+MISTAKES |= {
+    "grid rank, one axis": (
+        (LINE, POINTS[0]),
+        "grid",
+        "(3, 1)",
+        "(N, D1_out, 1), as X of shape (1, 1, 4) has 1 spatial axis",
+    ),
+    "grid rank, two axes": ((ONE, TWO[0]), "grid", "(2, 3, 2)", "as X of shape (1, 1, 4, 5) has 2 spatial axes"),
+    "grid last axis, one axis": ((LINE, np.zeros((1, 3, 2))), "grid", "(1, 3, 2)", "has 1 spatial axis"),
+}
 THETA = np.zeros((2, 2, 3), np.float32)
 AFFINE_MISTAKES = {
     "theta type": ((THETA.astype(int), (2, 1, 3, 4)), "theta", "int64", "float32"),

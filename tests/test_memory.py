@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -118,6 +120,58 @@ def test_what_is_available_is_what_the_system_says(monkeypatch: pytest.MonkeyPat
     with pytest.raises(ogs.GridSampleError, match="at most 1073741824 bytes, the memory that is left"):
         ogs.grid_sample(np.ones((1, 1, 2)), np.broadcast_to(0.0, (1, 1 << 28, 1)))
     assert ogs.grid_sample(np.ones((1, 1, 2)), np.broadcast_to(0.0, (1, 1 << 10, 1))).shape == (1, 1, 1 << 10)
+
+
+def test_an_empty_answer_is_refused_where_its_other_axes_are_too_long_for_numpy() -> None:
+    """NumPy multiplies all axes of an empty array but the empty ones."""
+    X, endless = np.zeros((1, 0, 4), complex), np.broadcast_to(np.float16(0), (1, 1 << 60, 1))
+    with pytest.raises(ogs.GridSampleError, match=r"Y is of shape .* bytes, expected fewer bytes than an address"):
+        ogs.grid_sample(X, endless)
+    theta = np.zeros((0, 2, 3))
+    with pytest.raises(ogs.GridSampleError, match=r"grid is of shape .* bytes, expected fewer bytes than an address"):
+        ogs.affine_grid(theta, (0, 1, 1 << 40, 1 << 40))
+    # What only claims more than there is, is as good as any other empty answer.
+    assert ogs.affine_grid(theta, (0, 1, 1 << 25, 1 << 25)).shape == (0, 1 << 25, 1 << 25, 2)
+
+
+GROUPS = {
+    "limit": (("1000\n", "400\n"), 600),
+    "more is used than allowed": (("1000\n", "4000\n"), 0),
+    "no limit": (("max\n", "400\n"), None),
+    "no such file": ((None, "400\n"), None),
+}
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_control_group_s_room_counts(group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts, room = GROUPS[group]
+    files = tmp_path / "limit", tmp_path / "usage"
+    for file, text in zip(files, texts, strict=True):
+        if text is not None:
+            file.write_text(text)
+    monkeypatch.setattr(memory, "_GROUPS", ())
+    of_the_system = memory.available()
+    monkeypatch.setattr(memory, "_GROUPS", (files,))
+    assert memory.available() == room if room is not None else (memory.available() is None) == (of_the_system is None)
+    roomier = tmp_path / "roomier", tmp_path / "empty"
+    roomier[0].write_text("5000000")
+    roomier[1].write_text("0")
+    monkeypatch.setattr(memory, "_GROUPS", (roomier, files))
+    assert memory.available() == (5000000 if room is None else room)
+
+
+def test_meminfo_counts_what_can_be_freed_and_swapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_GROUPS", ())
+    for text, room in (
+        ("MemTotal: 9 kB\nMemAvailable: 5 kB\nSwapFree: 2 kB\n", 7 << 10),
+        ("MemTotal: 9 kB\n", None),
+        ("no number\n", None),
+    ):
+        (tmp_path / "meminfo").write_text(text)
+        monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")
+        assert memory.available() == room
+    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "there is none")
+    assert memory.available() is None
 
 
 @both

@@ -209,6 +209,14 @@ def test_ranks_that_disagree_are_reported_at_once() -> None:
         ogs.patch_model(model)
 
 
+def test_a_row_is_said_to_have_one_spatial_axis() -> None:
+    model = one_node()
+    del model.graph.input[0].type.tensor_type.shape.dim[3:]
+    sentence = r"grid is of shape \(N, h, w, 2\), expected shape \(N, D1_out, 1\), as X of shape .* has 1 spatial axis$"
+    with pytest.raises(ogs.GridSampleError, match=sentence):
+        ogs.patch_model(model)
+
+
 def test_missing_input_is_reported() -> None:
     model = one_node()
     del model.graph.node[0].input[1]

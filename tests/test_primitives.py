@@ -150,6 +150,34 @@ def test_agrees_with_the_core(r, mode, padding_mode, align_corners):
         check(run(model, X, grid), expected, mode)
 
 
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("padding_mode", spec.PADDING_MODES)
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_five_axes(mode, padding_mode, align_corners, known):
+    """Linear has 32 taps there, more than are gathered one by one."""
+    rng = np.random.default_rng(5)
+    X = rng.standard_normal((2, 3, 3, 2, 4, 2, 3)).astype("float32")
+    grid = rng.uniform(-1.6, 1.6, (2, 2, 1, 3, 2, 2, 5)).astype("float32")
+    expected = ogs.grid_sample(X, grid, mode, padding_mode, align_corners)
+    check(run(lowered(X, grid, mode, padding_mode, align_corners, known=known), X, grid), expected, mode)
+
+
+@pytest.mark.parametrize("mode", spec.MODES)
+@pytest.mark.parametrize("padding_mode", spec.PADDING_MODES)
+def test_coordinates_are_computed_in_the_grid_s_type_and_weighed_in_x_s(padding_mode, mode):
+    """To the last bit, with float64 X and a float32 grid: of coordinates in float64 the weights would be others."""
+    X, grid = arrays(2, 2, "float64", "float32")
+    X *= 1e6
+    for align_corners, constant in itertools.product((False, True), (False, True)):
+        model = lowered(X, grid, mode, padding_mode, align_corners, constant=constant)
+        Y = run(model, X) if constant else run(model, X, grid)
+        np.testing.assert_array_equal(Y, ogs.grid_sample(X, grid, mode, padding_mode, align_corners))
+        if mode != "nearest":
+            finer = ogs.grid_sample(X, grid.astype("float64"), mode, padding_mode, align_corners)
+            assert not np.array_equal(Y, finer)
+
+
 @pytest.mark.parametrize("r", [1, 2, 3, 4])
 @pytest.mark.parametrize("padding_mode", spec.PADDING_MODES)
 @pytest.mark.parametrize("mode", spec.MODES)
@@ -443,6 +471,25 @@ def test_lowering_is_small():
     assert sum(node.op_type != "Constant" for node in nodes) < 125
     constants = [node.attribute[0].t.SerializeToString() for node in nodes if node.op_type == "Constant"]
     assert len(constants) == len(set(constants))
+
+
+#: Nodes, constants apart, of 2-D lowerings whose lengths are known, and of those whose lengths are not.
+NODES = {
+    "zeros": {"nearest": (28, 63), "linear": (51, 83), "cubic": (106, 126)},
+    "border": {"nearest": (22, 52), "linear": (46, 73), "cubic": (102, 118)},
+    "reflection": {"nearest": (39, 71), "linear": (63, 92), "cubic": (117, 134)},
+}
+
+
+@pytest.mark.parametrize("padding_mode", NODES)
+@pytest.mark.parametrize("mode", spec.MODES)
+def test_lowering_stays_small(mode, padding_mode):
+    X, grid = arrays(2)
+    counts = tuple(
+        sum(node.op_type != "Constant" for node in lowered(X, grid, mode, padding_mode, False, known=known).graph.node)
+        for known in (True, False)
+    )
+    assert all(count <= most for count, most in zip(counts, NODES[padding_mode][mode], strict=True)), counts
 
 
 @pytest.mark.parametrize(

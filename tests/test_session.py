@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import multiprocessing
 import os
 import pickle
 import threading
+import typing
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector
 from onnxruntime_extensions import get_library_path
 
 import ort_gridsample as ogs
@@ -48,7 +51,25 @@ def test_path_bytes_and_proto_are_models(model: onnx.ModelProto, expected: np.nd
     path = tmp_path / "model.onnx"
     onnx.save(model, path)
     for each in (path, str(path), model.SerializeToString(), model):
-        np.testing.assert_array_equal(ogs.InferenceSession(each).run(None, FEEDS)[0], expected)
+        for session in (
+            ogs.InferenceSession(each),
+            ogs.InferenceSession(path_or_bytes=each),
+            ogs.InferenceSession(model=each),
+        ):
+            np.testing.assert_array_equal(session.run(None, FEEDS)[0], expected)
+
+
+@pytest.mark.parametrize("models", [{}, {"path_or_bytes": b"", "model": b""}])
+def test_one_model_is_expected(models: dict[str, bytes]) -> None:
+    with pytest.raises(TypeError, match=r"got (neither|both) of path_or_bytes and model, expected one"):
+        ogs.InferenceSession(**models)
+
+
+def test_a_missing_file_is_python_s_own_error(tmp_path: Path) -> None:
+    for path in (tmp_path / "missing.onnx", str(tmp_path / "missing.onnx")):
+        for call in (ogs.InferenceSession, ogs.inspect_model, ogs.patch_model):
+            with pytest.raises(FileNotFoundError, match=r"missing\.onnx"):
+                call(path)
 
 
 def test_describes_itself_as_the_native_session(session: ogs.InferenceSession, model: onnx.ModelProto) -> None:
@@ -62,6 +83,15 @@ def test_describes_itself_as_the_native_session(session: ogs.InferenceSession, m
     assert session.get_providers() == native.get_providers()
     for field in ("graph_name", "producer_name", "description", "custom_metadata_map", "version"):
         assert getattr(session.get_modelmeta(), field) == getattr(native.get_modelmeta(), field)
+
+
+@pytest.mark.parametrize("name", [name for name in vars(ogs.InferenceSession) if name.startswith("run")])
+def test_runs_are_called_and_typed_as_the_parents(name: str) -> None:
+    own = inspect.signature(getattr(ogs.InferenceSession, name))
+    assert list(own.parameters) == list(inspect.signature(getattr(onnxruntime.InferenceSession, name)).parameters)
+    hints = typing.get_type_hints(getattr(ogs.InferenceSession, name))
+    assert {*own.parameters, "return"} - set(hints) == {"self"}
+    assert hints["return"] is not typing.Any
 
 
 def by_ort_values(session: ogs.InferenceSession, feeds: dict[str, np.ndarray]) -> np.ndarray:
@@ -78,7 +108,27 @@ def by_io_binding(session: ogs.InferenceSession, feeds: dict[str, np.ndarray]) -
     return binding.copy_outputs_to_cpu()[0]
 
 
-@pytest.mark.parametrize("run", [by_ort_values, by_io_binding, lambda session, feeds: session.run(None, feeds)[0]])
+def by_ort_value_vector(session: ogs.InferenceSession, feeds: dict[str, np.ndarray]) -> np.ndarray:
+    inputs, outputs = OrtValueVector(), OrtValueVector()
+    for value in feeds.values():
+        inputs.push_back(onnxruntime.OrtValue.ortvalue_from_numpy(value)._ortvalue)
+    devices = [onnxruntime.OrtDevice.make("cpu", 0)._get_c_device()]
+    session.run_with_ortvaluevector(
+        run_options=onnxruntime.RunOptions(),
+        feed_names=list(feeds),
+        feeds=inputs,
+        fetch_names=["Y0"],
+        fetches=outputs,
+        fetch_devices=devices,
+    )
+    return outputs[0].numpy()
+
+
+def by_run(session: ogs.InferenceSession, feeds: dict[str, np.ndarray]) -> np.ndarray:
+    return session.run(None, feeds)[0]
+
+
+@pytest.mark.parametrize("run", [by_run, by_ort_values, by_ort_value_vector, by_io_binding])
 def test_every_way_to_run(session: ogs.InferenceSession, run: object, expected: np.ndarray) -> None:
     np.testing.assert_array_equal(run(session, FEEDS), expected)
     with pytest.raises(ogs.GridSampleError, match=SENTENCE):
@@ -162,6 +212,95 @@ def test_register_after_onnxruntime_extensions(model: onnx.ModelProto, expected:
     options.register_custom_ops_library(get_library_path())
     session = ogs.InferenceSession(model, ogs.register(options))
     np.testing.assert_array_equal(session.run(None, FEEDS)[0], expected)
+
+
+def entry(options: onnxruntime.SessionOptions, key: str) -> str | None:
+    try:
+        return options.get_session_config_entry(key)
+    except RuntimeError:
+        return None
+
+
+SPINNING = "session.intra_op.allow_spinning"
+ENTRIES = (SPINNING, "session.model_external_initializers_file_folder_path", "session.set_denormal_as_zero", "mine")
+
+
+def said(options: onnxruntime.SessionOptions) -> dict[str, object]:
+    """All that can be read of ``options``."""
+    names = [name for name in dir(options) if not (name.startswith("_") or callable(getattr(options, name)))]
+    assert {"enable_profiling", "intra_op_num_threads", "execution_mode"} <= set(names)
+    return {name: getattr(options, name) for name in names} | {key: entry(options, key) for key in ENTRIES}
+
+
+def test_options_come_back_as_they_were(model: onnx.ModelProto, tmp_path: Path, expected: np.ndarray) -> None:
+    options = onnxruntime.SessionOptions()
+    options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "profile")
+    options.intra_op_num_threads, options.log_severity_level = 2, 3
+    options.add_session_config_entry("session.set_denormal_as_zero", "1")
+    options.add_session_config_entry("mine", "kept")
+    before = said(options)
+    for each in (model, external_model(tmp_path)):
+        session = ogs.InferenceSession(each, options, ["CPUExecutionProvider"])
+        assert said(options) == before
+        own = said(session.get_session_options())
+        assert {name for name in before if own[name] != before[name]} <= set(ENTRIES[:2])
+        assert (own["mine"], own[SPINNING]) == ("kept", "0")
+        session.run(None, {each.name: FEEDS[each.name] for each in session.get_inputs()})
+        Path(session.end_profiling()).unlink()
+    assert not list(tmp_path.glob("profile*")), "making a session's own options wrote a profile"
+    np.testing.assert_array_equal(ogs.InferenceSession(model, ogs.register(options)).run(None, FEEDS)[0], expected)
+
+
+def test_a_model_that_needs_nothing_gets_the_options_given() -> None:
+    options = onnxruntime.SessionOptions()
+    session = ogs.InferenceSession(relu_model(), options)
+    assert entry(options, SPINNING) is entry(session.get_session_options(), SPINNING) is None
+    assert session._sess_options_initial is options
+
+
+@pytest.mark.parametrize("spinning", ["0", "1"])
+def test_a_users_own_spinning_stays(model: onnx.ModelProto, spinning: str) -> None:
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry(SPINNING, spinning)
+    assert entry(ogs.InferenceSession(model, options).get_session_options(), SPINNING) == spinning
+
+
+def test_what_was_added_to_the_options_is_copied(model: onnx.ModelProto) -> None:
+    """Dimensions and initializers, of which options show nothing."""
+    options = onnxruntime.SessionOptions()
+    options.add_free_dimension_override_by_name("N", 1)
+    assert ogs.InferenceSession(model, options).get_inputs()[0].shape[0] == 1
+    grid = onnxruntime.OrtValue.ortvalue_from_numpy(GRID)
+    options.add_initializer("grid", grid)
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros_like(GRID), "grid"))
+    del model.graph.input[1]
+    answer = ogs.InferenceSession(model, options).run(None, {"X": X})[0]
+    np.testing.assert_array_equal(answer, ogs.grid_sample(X, GRID))
+
+
+def test_options_of_a_session_serve_for_another(model: onnx.ModelProto, expected: np.ndarray) -> None:
+    options = ogs.InferenceSession(model).get_session_options()
+    np.testing.assert_array_equal(ogs.InferenceSession(model, options).run(None, FEEDS)[0], expected)
+    plain = onnxruntime.InferenceSession(ogs.patch_model(model).SerializeToString(), ogs.register(options))
+    np.testing.assert_array_equal(plain.run(None, FEEDS)[0], expected)
+
+
+def test_options_with_what_cannot_be_copied_are_taken_themselves(model: onnx.ModelProto, expected: np.ndarray) -> None:
+    """Libraries of others, which a model with other domains may need, and execution providers."""
+    options = onnxruntime.SessionOptions()
+    others = onnx.ModelProto()
+    others.CopyFrom(model)
+    others.opset_import.append(helper.make_opsetid("someone", 1))
+    others.graph.node.append(helper.make_node("Theirs", ["X"], ["Z"], domain="someone"))
+    with pytest.raises(Exception, match="Theirs"):
+        ogs.InferenceSession(others, options)
+    assert entry(options, SPINNING) == "0", "the options themselves, where their library would be"
+    if hasattr(options, "add_provider"):  # else an older onnxruntime
+        options = onnxruntime.SessionOptions()
+        options.add_provider("CPUExecutionProvider", {})
+        session = ogs.InferenceSession(model, options)
+        assert session._sess_options_initial is options
+        np.testing.assert_array_equal(session.run(None, FEEDS)[0], expected)
 
 
 def test_profiling_and_optimized_model_are_the_sessions_own(model: onnx.ModelProto, tmp_path: Path) -> None:
@@ -252,29 +391,39 @@ def test_pickled_to_another_process(model: onnx.ModelProto, expected: np.ndarray
     onnx.save(model, path)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
+    options.add_session_config_entry("session.set_denormal_as_zero", "1")
+    options.add_session_config_entry(SPINNING, "1")
     pickles = [pickle.dumps(ogs.InferenceSession(each, options, ["CPUExecutionProvider"])) for each in (path, model)]
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         for answer in pool.map(run_pickled, pickles):
             np.testing.assert_allclose(
                 answer, expected, atol=1e-6
             )  # another number of threads may sum in another order
-    assert pickle.loads(pickles[0]).get_session_options().intra_op_num_threads == 1
+    for each in pickles:
+        restored = pickle.loads(pickle.dumps(pickle.loads(each))).get_session_options()
+        assert restored.intra_op_num_threads == 1
+        assert entry(restored, "session.set_denormal_as_zero") == entry(restored, SPINNING) == "1"
 
 
 def test_what_is_no_onnx_model_is_the_parents_affair(tmp_path: Path) -> None:
     bad = tmp_path / "bad.onnx"
     bad.write_bytes(b"no model")
-    for model in (bad, b"no model", tmp_path / "missing.onnx"):
+    for model in (bad, b"no model", 5):
         with pytest.raises(Exception, match=r".") as native:
             onnxruntime.InferenceSession(model)
         with pytest.raises(type(native.value)):
             ogs.InferenceSession(model)
 
 
-def test_a_model_without_the_operators_is_left_alone(tmp_path: Path) -> None:
+def relu_model() -> onnx.ModelProto:
+    """A model without the operators."""
     tensor = helper.make_tensor_value_info
     values = [tensor(name, TensorProto.FLOAT, ["N"]) for name in "XY"]
     graph = helper.make_graph([helper.make_node("Relu", ["X"], ["Y"])], "g", values[:1], values[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+
+
+def test_a_model_without_the_operators_is_left_alone() -> None:
+    model = relu_model()
     assert ogs.patch_model(model) == model
     np.testing.assert_array_equal(ogs.InferenceSession(model).run(None, {"X": X[0, 0, 0]})[0], X[0, 0, 0].clip(0))

@@ -28,14 +28,14 @@ MISTAKE, INTERNAL, INTERRUPTED, UNREAD = 2, 70, 130, 141
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; 0 where it did what was asked, 1 where ``verify`` found a difference, or one of those above."""
-    output.allow_any_encoding()
     try:
-        try:
-            return _run(sys.argv[1:] if argv is None else list(argv))
-        finally:
-            sys.stdout.flush()
-    except KeyboardInterrupt:
-        return _complain("interrupted", INTERRUPTED)
+        with output.any_encoding():
+            try:
+                return _run(sys.argv[1:] if argv is None else list(argv))
+            except KeyboardInterrupt:
+                return _complain("interrupted", INTERRUPTED)
+            finally:
+                sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
         return UNREAD
@@ -50,6 +50,7 @@ def _run(argv: list[str]) -> int:
         prog="ort-gridsample",
         description="Run any ONNX model that samples on a grid, in ONNX Runtime.",
         parents=[common],
+        formatter_class=argparse.RawDescriptionHelpFormatter,  # which leaves --version on one line
     )
     parser.add_argument("--version", action="version", version=output.versions_text())
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

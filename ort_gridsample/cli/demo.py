@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from onnx import helper
 
 from .. import spec
 from ..core.arrays import Array
+from ..errors import GridSampleError
 from ..functions import affine_grid
 from ..model.files import written_whole
 from ..runtime.session import InferenceSession
@@ -26,6 +28,9 @@ ANGLE, SCALE = math.radians(25), 1.25
 #: Half the side of the detail that shows the modes apart, and its centre, in normalized coordinates.
 DETAIL, DETAIL_AT = 0.06, (0.2, -0.28)
 
+#: Differences below are black in the picture: a tenth of the last bit of 1.
+LEAST = 1e-8
+
 Key = tuple[str, str]
 
 
@@ -37,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    suffix = picture_format(arguments.output, arguments.image)
     photo = read_photo(arguments.image)  # (H, W, 3), uint8
     image = np.ascontiguousarray(photo.transpose(2, 0, 1)[None]).astype(np.float32) / 255
     height, width = photo.shape[:2]
@@ -55,6 +61,7 @@ def run(arguments: argparse.Namespace) -> None:
     for mode in spec.MODES:
         rows.append((mode, *(f"{difference(warped, native, (mode, p)).max():.1e}" for p in spec.PADDING_MODES)))
     print(table(rows))
+    print_ties(warped, native, affine_grid(warp, (1, 3, *OUTPUT), align_corners=False), photo.shape[:2])
 
     print("\nThe same on the photograph's own bytes (uint8):")
     model = spatial_transformer("cubic", "reflection", onnx.TensorProto.UINT8)
@@ -74,8 +81,41 @@ def run(arguments: argparse.Namespace) -> None:
         )[0]
         for mode in spec.MODES
     }
-    draw(arguments.output, photo, warp, warped, native, details)
+    draw(arguments.output, suffix, photo, warp, warped, native, details)
     print(f"\n{arguments.output}: what each mode and padding did")
+
+
+def picture_format(path: str, image: str | None) -> str:
+    """The format that the name of the picture at ``path`` says, which is not the photograph at ``image``.
+
+    Raises:
+        GridSampleError: it says none, or one that matplotlib does not write, or the photograph is there.
+        OSError: it has no folder.
+    """
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    known = FigureCanvasBase.get_supported_filetypes()
+    suffix = Path(path).suffix.removeprefix(".").lower()
+    if suffix not in known:
+        raise GridSampleError(
+            "demo", "--output", repr(path), f"a name that ends in one of .{', .'.join(sorted(known))}"
+        )
+    if image is not None and Path(path).exists() and Path(path).samefile(image):
+        raise GridSampleError("demo", "--output", f"{path!r}, which is the photograph", "another file")
+    Path(path).resolve().parent.stat()
+    return suffix
+
+
+def print_ties(warped: Mapping[Key, Array], native: Mapping[Key, Array], grid: Array, lengths: tuple[int, ...]) -> None:
+    """Say how near to a tie the pixels lie at which nearest differs; nothing where it does not."""
+    apart = [np.any(difference(warped, native, key), axis=(0, 1)) for key in warped if key[0] == "nearest"]
+    differs = np.any(apart, axis=0)
+    if not differs.any():
+        return
+    pixels = ((grid[0, differs].astype(np.float64) + 1) * lengths[::-1] - 1) / 2
+    from_tie = np.abs(pixels - np.floor(pixels) - 0.5).min(axis=-1).max()
+    print(f"\nnearest takes another pixel at {differs.mean():.2%} of the positions. They lie at most {from_tie:.0e}")
+    print("pixels from the middle between two, where the last bits of float32 coordinates decide which is nearer")
 
 
 def read_photo(path: str | None) -> Array:
@@ -133,6 +173,7 @@ def difference(a: Mapping[Key, Array], b: Mapping[Key, Array], key: Key) -> Arra
 
 def draw(
     path: str,
+    suffix: str,
     photo: Array,
     warp: Array,
     warped: Mapping[Key, Array],
@@ -140,6 +181,7 @@ def draw(
     details: Mapping[str, Array],
 ) -> None:
     """The picture: the photograph with the grid on it, every mode and padding, a detail, the difference to native."""
+    from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure
 
     def show(axes: Any, image: Array, title: str = "", **how: Any) -> None:
@@ -163,19 +205,20 @@ def draw(
     results.suptitle("The output: rows are modes, columns say what lies outside the input", fontsize=12)
     differences.suptitle("Difference to onnxruntime's kernels", fontsize=12)
     outputs, errors = results.subplots(3, 3), differences.subplots(3, 3)
+    most = max(difference(warped, native, key).max() for key in warped)
+    colours = LogNorm(LEAST, max(most, 10 * LEAST), clip=True)  # differences of rounding beside a whole pixel's
     for row, mode in enumerate(spec.MODES):
         for column, padding_mode in enumerate(spec.PADDING_MODES):
             key = (mode, padding_mode)
             show(outputs[row, column], warped[key], padding_mode if row == 0 else "")
             error = difference(warped, native, key)
-            title = f"at most {error.max():.0e}" if error.max() else "none"
-            show(errors[row, column], error[0].max(axis=0), title, cmap="magma", vmin=0, vmax=3e-5)
+            title = f"at most {error.max():.1e}" if error.max() else "none"
+            show(errors[row, column], error[0].max(axis=0), title, cmap="magma", norm=colours)
         outputs[row, 0].set_ylabel(mode, fontsize=12)
         errors[row, 0].set_ylabel(mode, fontsize=10)
-    colours = errors[0, 0].images[0]
-    differences.colorbar(colours, ax=errors, location="bottom", shrink=0.9, label="values are in [0, 1]")
+    differences.colorbar(errors[0, 0].images[0], ax=errors, location="bottom", shrink=0.9, label="values are in [0, 1]")
     with written_whole(path) as file:
-        figure.savefig(file, dpi=75, format="png")
+        figure.savefig(file, dpi=75, format=suffix)
 
 
 def draw_grid(axes: Any, warp: Array, height: int, width: int) -> None:

@@ -7,8 +7,10 @@ import json
 import math
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib import metadata
+from io import TextIOWrapper
 from typing import Any
 
 import numpy as np
@@ -22,12 +24,20 @@ _PLAIN = {"×": "x", "±": "+-", "→": "->", "–": "-", "…": "...", "µ": "u
 _ERRORS = "ort_gridsample.plain"
 
 
-def allow_any_encoding() -> None:
+@contextmanager
+def any_encoding() -> Iterator[None]:
     """Let stdout and stderr take every character: where their encoding has not got it, one that looks alike."""
     codecs.register_error(_ERRORS, _plain)
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors=_ERRORS)
+    streams = [stream for stream in (sys.stdout, sys.stderr) if isinstance(stream, TextIOWrapper)]
+    before = [stream.errors for stream in streams]
+    for stream in streams:
+        stream.reconfigure(errors=_ERRORS)
+    try:
+        yield
+    finally:
+        for stream, errors in zip(streams, before, strict=True):
+            with suppress(BrokenPipeError):  # it writes out what is left
+                stream.reconfigure(errors=errors)
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:

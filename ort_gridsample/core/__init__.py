@@ -11,5 +11,8 @@ A core is a module with two functions::
 - ``plan``: a :class:`~ort_gridsample.core.plan.Plan`; ``num_threads``: at most so many threads.
 
 :func:`prepare` does ahead of time what the first call for an X and a grid of these types would otherwise wait for.
-:mod:`.choice` says which core is used. What a caller may hand in is settled before, in :mod:`ort_gridsample.functions`.
+:mod:`.choice` says which core is used. What a caller may hand in is checked before, in :mod:`ort_gridsample.functions`.
+
+Paddings (:mod:`.coordinates`) and modes (:mod:`.taps`) are tables, of which :mod:`.numpy_core` makes a :mod:`.table` of
+what each position reads and adds that up (:mod:`.sums`). :mod:`.jit_core` does the same with compiled :mod:`.kernels`.
 """

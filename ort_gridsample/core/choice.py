@@ -6,10 +6,12 @@ import importlib
 import importlib.util
 import logging
 import os
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 ENVIRONMENT_VARIABLE = "ORT_GRIDSAMPLE_CORE"
 CORES = ("auto", "numpy", "jit")
+
+CoreName: TypeAlias = Literal["auto", "numpy", "jit"]
 
 logger = logging.getLogger("ort_gridsample")
 
@@ -17,10 +19,10 @@ _asked: str | None = None
 _core: Any = None
 
 
-def set_core(name: str | None) -> None:
+def set_core(name: CoreName | None) -> None:
     """Choose the core that :func:`ort_gridsample.grid_sample`, and with it every session, runs on from now on.
 
-    ``"jit"`` is the compiled core, of the extra ``ort-gridsample[jit]``; ``"numpy"`` needs nothing but NumPy;
+    ``"jit"`` is the compiled core, which needs Numba; ``"numpy"`` needs nothing but NumPy;
     ``"auto"`` is ``"jit"`` where Numba is installed. None goes back to the environment variable
     ``ORT_GRIDSAMPLE_CORE``, or to ``"auto"``. Numba itself is imported by the first call that needs it.
 
@@ -36,14 +38,12 @@ def set_core(name: str | None) -> None:
     _asked, _core = name, None
 
 
-def get_core() -> str:
+def get_core() -> Literal["numpy", "jit"]:
     """The core that the next call runs on, ``"numpy"`` or ``"jit"``; how it is chosen: :func:`set_core`."""
     if _core is not None:
         return "numpy" if _core.__name__.endswith(".numpy_core") else "jit"
     asked = _wanted()
-    if asked == "auto":
-        return "jit" if _numba_is_installed() else "numpy"
-    return asked
+    return "jit" if asked == "jit" or (asked == "auto" and _numba_is_installed()) else "numpy"
 
 
 def core() -> Any:
@@ -58,7 +58,7 @@ def core() -> Any:
     return _core
 
 
-_MISSING = "the core 'jit' needs Numba: pip install 'ort-gridsample[jit]'"
+_MISSING = "the core 'jit' needs Numba: pip install numba"
 
 
 def _import(asked: str) -> Any:

@@ -13,6 +13,7 @@ WORTH_ASKING = 1 << 28
 #: What an allocator may need beside an array.
 SLACK = 1 << 20
 
+_MEMINFO = Path("/proc/meminfo")
 #: Pairs of files that say a control group's limit and what it uses, of version 2 and 1.
 _GROUPS = (
     (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
@@ -37,7 +38,7 @@ def probe(nbytes: int) -> None:
 
 def _accounts() -> Iterator[int]:
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = _MEMINFO.read_text().splitlines()
         kilobytes = {name: int(value.split()[0]) for name, value in (line.split(":") for line in lines)}
         yield (kilobytes["MemAvailable"] + kilobytes["SwapFree"]) << 10
     except (OSError, ValueError, KeyError, IndexError):

@@ -6,8 +6,9 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from operator import index
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import SupportsIndex, TypeVar
 
 T = TypeVar("T")
 
@@ -59,26 +60,41 @@ def get_num_threads() -> int:
 
     It is what :func:`set_num_threads` set, else the environment variable ``ORT_GRIDSAMPLE_NUM_THREADS``, else the
     number of processors that the process may run on.
+
+    Raises:
+        ValueError: the environment variable is no whole number, or less than 1.
     """
     if _num_threads is not None:
         return _num_threads
-    try:
-        from_environment = int(os.environ.get(ENVIRONMENT_VARIABLE, ""))
-    except ValueError:
-        from_environment = 0
-    return from_environment if from_environment > 0 else available_cpus()
+    said = os.environ.get(ENVIRONMENT_VARIABLE)
+    if not said:
+        return available_cpus()
+    if not said.isdecimal() or int(said) < 1:
+        raise ValueError(f"the environment variable {ENVIRONMENT_VARIABLE} is {said!r}, expected {A_NUMBER}")
+    return int(said)
 
 
-def set_num_threads(num_threads: int | None) -> None:
+def set_num_threads(num_threads: SupportsIndex | None) -> None:
     """Set what :func:`get_num_threads` answers; None goes back to the environment variable or the machine.
 
     Raises:
-        ValueError: ``num_threads`` is less than 1.
+        TypeError: ``num_threads`` is no whole number.
+        ValueError: it is less than 1.
     """
     global _num_threads
-    if num_threads is not None and num_threads < 1:
-        raise ValueError(f"num_threads is {num_threads}, expected at least 1 (or None)")
-    _num_threads = num_threads
+    if num_threads is not None and not is_number(num_threads):
+        kind = ValueError if isinstance(num_threads, SupportsIndex) else TypeError
+        raise kind(f"num_threads is {num_threads!r}, expected {A_NUMBER} (or None)")
+    _num_threads = None if num_threads is None else index(num_threads)
+
+
+#: What a number of threads must be.
+A_NUMBER = "a whole number, at least 1"
+
+
+def is_number(num_threads: object) -> bool:
+    """Whether there can be so many threads."""
+    return isinstance(num_threads, SupportsIndex) and index(num_threads) >= 1
 
 
 def for_each(function: Callable[[T], None], items: Iterable[T], num_threads: int) -> None:

@@ -29,9 +29,8 @@ def inline(model: onnx.ModelProto, names: Collection[Name]) -> None:
     }
     for function in model.functions:
         for entry in function.opset_import:
-            if domain_of(entry.domain) == "":
-                # The inliner wants the same opset everywhere; that is also how onnxruntime reads a function.
-                entry.version = versions.get("", entry.version)
+            # The inliner wants the same versions everywhere; that is also how onnxruntime reads a function.
+            entry.version = versions[domain_of(entry.domain)]
     left = _with_callers(model, names)
     while left:
         inner = _calls_with_defaults(model, left)

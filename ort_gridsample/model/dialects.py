@@ -31,7 +31,7 @@ class PassedOn:
         return f"@{self.name}"
 
 
-Said = Plain | PassedOn
+AttributeValue = Plain | PassedOn
 #: The value of a node's input by its position, where it is constant.
 ConstantInput = Callable[[int], "Array | None"]
 
@@ -97,7 +97,9 @@ class Dialect:
         said = {a.name: a.s.decode(errors="replace") for a in node.attribute if a.name in self.marks}
         return all(said.get(name) in allowed for name, allowed in self.marks.items())
 
-    def read(self, where: str, node: onnx.NodeProto, constant: ConstantInput, note: str = "") -> dict[str, Said]:
+    def read(
+        self, where: str, node: onnx.NodeProto, constant: ConstantInput, note: str = ""
+    ) -> dict[str, AttributeValue]:
         """The operator's attributes of ``node``.
 
         Raises:
@@ -119,7 +121,7 @@ class Dialect:
         return written + [helper.make_attribute(name, allowed[0]) for name, allowed in self.marks.items()]
 
 
-def _read(where: str, node: onnx.NodeProto, spelling: Spelling, constant: ConstantInput, note: str) -> Said:
+def _read(where: str, node: onnx.NodeProto, spelling: Spelling, constant: ConstantInput, note: str) -> AttributeValue:
     back = {written: plain for plain, written in spelling.values.items()}
     found: object = None
     for attribute in node.attribute:
@@ -290,6 +292,11 @@ def dialect_of(
         if domain == DOMAIN:
             return OURS[node.op_type]
     return next((dialect for dialect in _DIALECTS if dialect.spells(node)), None)
+
+
+def operator_types() -> frozenset[str]:
+    """The types of all nodes that :func:`dialect_of` knows: to tell quickly that a node is none of them."""
+    return frozenset((*spec.OPERATORS, *(dialect.op_type for dialect in _DIALECTS)))
 
 
 def add_dialect(dialect: Dialect) -> None:

@@ -107,7 +107,7 @@ def write_model(model: onnx.ModelProto, path: str | PathLike[str], external_data
     """Write ``model`` to ``path``, with its external data beside it, and return the files that were copied for that.
 
     ``external_data_of`` is the path that the model was read from; in the same folder its data serves both. Locations
-    that lead out of that folder and back are written without the detour.
+    that lead out of that folder and back lose the detour, in ``model`` too.
 
     Raises:
         GridSampleError: a location of external data is not inside the model's folder, or another file is in its place.

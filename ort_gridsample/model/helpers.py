@@ -7,6 +7,7 @@ a guard and a CastLike make up for that.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import onnx
 
@@ -42,14 +43,23 @@ class Helpers:
     """The helper nodes in one scope."""
 
     def __init__(self, scope: Scope) -> None:
-        self._nodes = list(scope)
-        self._makers: dict[str, int] = {}
-        self._readers: dict[str, list[int]] = {}
+        self._scope = scope
+
+    @cached_property
+    def _nodes(self) -> list[onnx.NodeProto]:
+        return list(self._scope)
+
+    @cached_property
+    def _makers(self) -> dict[str, int]:
+        return {name: index for index, node in enumerate(self._nodes) if is_helper(node) for name in node.output}
+
+    @cached_property
+    def _readers(self) -> dict[str, list[int]]:
+        readers: dict[str, list[int]] = {}
         for index, node in enumerate(self._nodes):
-            if is_helper(node):
-                self._makers.update(dict.fromkeys(node.output, index))
-                for name in dict.fromkeys(node.input):
-                    self._readers.setdefault(name, []).append(index)
+            for name in dict.fromkeys(node.input):
+                readers.setdefault(name, []).append(index)
+        return readers
 
     def around(self, node: onnx.NodeProto) -> tuple[Sequence[str], str, frozenset[int]]:
         """The values that ``node`` reads and the one that it makes, helpers aside, and the helpers' positions."""
@@ -63,11 +73,12 @@ class Helpers:
                 belonging.add(maker)
                 name = self._nodes[maker].input[0]
             inputs.append(name)
-        for i, name in enumerate(node.output):
-            for reader in self._readers.get(name, ()):
-                if self._nodes[reader].op_type == "Gather":
-                    belonging.add(reader)
-                elif i == 0 and self._nodes[reader].input[0] == name:
-                    belonging.add(reader)
-                    output = self._nodes[reader].output[0]
+        for name in node.output[1:]:  # the status, which only guards read
+            belonging.update(self._readers.get(name, ()))
+        for reader in self._readers.get(output, ()):
+            after = self._nodes[reader]
+            if is_helper(after) and after.input[0] == output:
+                belonging.add(reader)
+                output = after.output[0]
+                break
         return inputs, output, frozenset(belonging)

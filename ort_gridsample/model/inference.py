@@ -69,8 +69,8 @@ class Inference:
             new = [name for name in told if not _is_known(name, types)]
             if not new:
                 break
-            # onnx goes on from there: types pass through its own operators, and into the bodies of If, Loop and Scan.
-            skeleton.model.graph.value_info.extend(onnx.ValueInfoProto(name=name, type=told[name]) for name in new)
+            # onnx goes on from there: types pass through its own operators, and in and out of If, Loop and Scan.
+            skeleton.state({name: told[name] for name in new})
             types = told | _inferred(skeleton.model)
         return types
 

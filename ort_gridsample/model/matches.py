@@ -11,7 +11,7 @@ from .. import spec
 from ..core.plan import type_name
 from ..errors import GridSampleError, where
 from .asking import Native
-from .dialects import Dialect, Said, constant_size, dialect_of
+from .dialects import AttributeValue, Dialect, constant_size, dialect_of, operator_types
 from .graphs import Scope, domain_of, function_key, scopes
 from .helpers import Helpers
 from .inference import Inference, Value
@@ -52,10 +52,11 @@ def find(
 ) -> list[Match]:
     """Every node concerned in ``found``, the scopes of ``model``; ``native`` is asked whether onnxruntime runs them."""
     matches = []
-    functions = {function_key(function) for function in model.functions}
+    functions, op_types = {function_key(function) for function in model.functions}, operator_types()
     for scope in found:
+        candidates = [(index, node) for index, node in enumerate(scope) if node.op_type in op_types]
         helpers = Helpers(scope)
-        for index, node in enumerate(scope):
+        for index, node in candidates:
             dialect = dialect_of(node, scope.opsets, functions)
             if dialect is not None:
                 matches.append(_match(dialect, node, index, scope, inference, helpers, native))
@@ -86,7 +87,7 @@ def _match(
             known[argument] = constant
             if not inputs[argument]:
                 inputs[argument] = [Value(type_name(constant.dtype), constant.shape)]
-    attributes: dict[str, Said] = {}
+    attributes: dict[str, AttributeValue] = {}
     unreadable = None
     try:
         here = where(node.op_type, f"{name} in {scope.path}" if scope.path else name)

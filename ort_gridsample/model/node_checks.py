@@ -17,9 +17,6 @@ from .records import NodeRecord, spatial_axes
 _REFUSED = "as ONNX Runtime has no complex tensors: sample the real and the imaginary part each for itself"
 _UNKNOWN = "types or ranks of its inputs are known only when it runs"
 
-#: The opset of the ONNX domain that onnxruntime is asked about where the model imports none.
-_ANY_OPSET = 20
-
 
 def fault_of(
     record: NodeRecord, node: onnx.NodeProto, unreadable: GridSampleError | None = None
@@ -54,7 +51,7 @@ def reason_of(record: NodeRecord, opsets: Mapping[str, int], native: Native) -> 
         axes = spatial_axes(record.operator, case)
         if len(types) < len(case) or axes is None:
             return _UNKNOWN
-        refusal = native.refusal(node, {"": _ANY_OPSET, **opsets}, record.operator, types, axes)
+        refusal = native.refusal(node, opsets, record.operator, types, axes)
         if refusal:
             return refusal
     return ""

@@ -10,7 +10,7 @@ from typing import TypeVar
 from .. import spec
 from ..core.arrays import Array
 from ..errors import GridSampleError, where
-from .dialects import COMPILED, DOMAIN, Dialect, PassedOn, Said
+from .dialects import COMPILED, DOMAIN, AttributeValue, Dialect, PassedOn
 from .inference import Value
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ class NodeRecord:
     domain: str
     opset: int
     dialect: Dialect
-    attributes: Mapping[str, Said] = field(hash=False)
+    attributes: Mapping[str, AttributeValue] = field(hash=False)
     inputs: Mapping[str, Sequence[Value]] = field(hash=False)
     values: Mapping[str, str] = field(hash=False)
     constants: Mapping[str, Array] = field(compare=False)
@@ -77,17 +77,17 @@ class NodeRecord:
         return self.dialect.name in (DOMAIN, COMPILED)
 
     @property
-    def mode(self) -> Said | None:
+    def mode(self) -> AttributeValue | None:
         """The node's mode, by its name in :data:`ort_gridsample.spec.MODES`; None for AffineGrid."""
         return self.attributes.get("mode")
 
     @property
-    def padding_mode(self) -> Said | None:
+    def padding_mode(self) -> AttributeValue | None:
         """The node's padding mode; None for AffineGrid."""
         return self.attributes.get("padding_mode")
 
     @property
-    def align_corners(self) -> Said | None:
+    def align_corners(self) -> AttributeValue | None:
         """The node's ``align_corners``."""
         return self.attributes.get("align_corners")
 
@@ -169,7 +169,7 @@ def _length(shape: Sequence[int | str | None] | None, axis: int, less: int) -> i
     return length - less if isinstance(length, int) else None
 
 
-def _text(value: Said | None) -> str:
+def _text(value: AttributeValue | None) -> str:
     return "" if value is None else str(value)
 
 

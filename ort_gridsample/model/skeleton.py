@@ -14,14 +14,14 @@ import onnx
 from onnx import defs, helper
 
 from .. import spec
-from .dialects import dialect_of
+from .dialects import dialect_of, operator_types
 from .graphs import Scope, domain_of, function_key, subgraphs
 
 #: Tensors up to this size may be shapes, which the inference needs the values of; weights are larger.
 SMALL_BYTES = 1 << 12
 
 #: So many nodes of functions are followed, and graphs in graphs to this depth: protobuf reads none that is much deeper.
-MOST_NODES, DEEPEST = 1 << 18, 30
+MOST_NODES, DEEPEST = 1 << 16, 30
 
 #: The domain of the functions that stand for nodes which inference does not know, or not in the main graph's opset.
 STAND_IN = "ort_gridsample.model.skeleton"
@@ -106,6 +106,16 @@ class Skeleton:
             opset_import=[helper.make_opsetid(*entry) for entry in imports.items()],
             functions=[*_STAND_INS, *self._older],
         )
+
+    def state(self, types: Mapping[str, onnx.TypeProto]) -> None:
+        """Let the skeleton say what the types of these of its values are."""
+        graphs = [self.model.graph]
+        for graph in graphs:  # grows while it is walked
+            for value in graph.output:
+                if value.name in types:
+                    value.type.CopyFrom(types[value.name])
+            graphs += [body for node in graph.node for _, body in subgraphs(node)]
+        self.model.graph.value_info.extend(onnx.ValueInfoProto(name=name, type=types[name]) for name in types)
 
     def _instance(self, scope: Scope, **what: object) -> Instance:
         instance = Instance(scope, self._count, **what)  # type: ignore[arg-type]
@@ -253,7 +263,7 @@ class Skeleton:
 
 def _leading(found: Sequence[Scope], functions: Mapping[tuple[str, str, str], Scope]) -> set[int]:
     """The ids of the scopes that hold a node concerned, or a graph or a call of a function that does."""
-    leading: set[int] = set()
+    leading, op_types = set[int](), operator_types()
     pending: list[Scope] = []
     holders: dict[int, list[Scope]] = {}
     for scope in found:
@@ -263,7 +273,7 @@ def _leading(found: Sequence[Scope], functions: Mapping[tuple[str, str, str], Sc
             callee = functions.get(function_key(node))
             if callee is not None:
                 holders.setdefault(id(callee), []).append(scope)
-            elif dialect_of(node, {}) is not None:
+            elif node.op_type in op_types and dialect_of(node, {}) is not None:
                 pending.append(scope)
     while pending:
         scope = pending.pop()

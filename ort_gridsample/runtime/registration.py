@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import cache
 from typing import Any
-from weakref import WeakSet
+from weakref import ref
 
 import onnx
 import onnxruntime
@@ -21,7 +21,9 @@ with suppress(ImportError):  # who needs the ops is told
     from .python_ops import ops  # noqa: F401
 compiled_ops.add()
 
-_registered: WeakSet[onnxruntime.SessionOptions] = WeakSet()
+#: The options that went through here, by their identity. Not a WeakSet: it learns of an end in a callback, and there
+#: Python loses the exception of a signal's handler.
+_registered: dict[int, ref[onnxruntime.SessionOptions]] = {}
 
 
 def register(session_options: onnxruntime.SessionOptions | None = None) -> onnxruntime.SessionOptions:
@@ -43,7 +45,7 @@ def register(session_options: onnxruntime.SessionOptions | None = None) -> onnxr
     """
     if session_options is None:
         return register_anew(onnxruntime.SessionOptions())
-    if session_options in _registered:
+    if _is_registered(session_options):
         return session_options
     return register_anew(session_options, known=_library_is_known_to(session_options))
 
@@ -55,13 +57,20 @@ def register_anew(options: onnxruntime.SessionOptions, known: bool = False) -> o
     compiled_ops.know_api()
     if not known:
         options.register_custom_ops_library(library_path)
-    _registered.add(options)
+    for key in [key for key, each in list(_registered.items()) if each() is None]:
+        _registered.pop(key, None)
+    _registered[id(options)] = ref(options)
     interrupts.defer_in_runs_of(_runs_ops)
     return options
 
 
+def _is_registered(options: onnxruntime.SessionOptions | None) -> bool:
+    found = _registered.get(id(options))
+    return found is not None and found() is options
+
+
 def _runs_ops(session: Any) -> bool:
-    return session._sess_options_initial in _registered
+    return _is_registered(session._sess_options_initial)
 
 
 def _library_is_known_to(options: onnxruntime.SessionOptions) -> bool:

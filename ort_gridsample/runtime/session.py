@@ -259,6 +259,8 @@ def _patched(model: Model, nodes: Selection | None, num_threads: int) -> _Patche
     ops = Ops(nodes)
     replaced, others = patch_and_report(proto, target=ops, native=native)
     placements = ops.placements([*replaced, *others])
+    if not placements:
+        return _Patched(proto.SerializeToString() if isinstance(model, onnx.ModelProto) else model, [], frozenset())
     bound = bind_threads(proto, num_threads)
     defined = {domain_of(function.domain) for function in proto.functions}
     domains = frozenset(domain_of(node.domain) for scope in scopes(proto) for node in scope) - defined

@@ -13,7 +13,7 @@ import onnxruntime
 
 from ort_gridsample.cli.timing import Turn
 from ort_gridsample.core.arrays import Array
-from ort_gridsample.core.choice import set_core
+from ort_gridsample.core.choice import CoreName, set_core
 from ort_gridsample.core.threads import for_each
 from ort_gridsample.functions import affine_grid, grid_sample
 from ort_gridsample.runtime.session import InferenceSession
@@ -47,7 +47,7 @@ class Contestant:
 
     name: str
     prepare: Callable[[Case, Arrays, int], Call]
-    core: str | None = None
+    core: CoreName | None = None
     needs: str = "onnxruntime"
     networks: bool = False
 

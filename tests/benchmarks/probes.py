@@ -19,7 +19,7 @@ from typing import Any
 
 import onnxruntime
 
-from ort_gridsample.core.choice import set_core
+from ort_gridsample.core.choice import CoreName, set_core
 from ort_gridsample.runtime.session import InferenceSession
 
 from .contestants import CONTESTANTS, options_for
@@ -67,7 +67,7 @@ def _python(arguments: list[str], environment: Mapping[str, str] | None = None) 
     return done.stdout
 
 
-def making(core: str) -> dict[str, float]:
+def making(core: CoreName) -> dict[str, float]:
     """Seconds to make a session for one node, native and on ``core``: the first, and the median of others after.
 
     And the seconds of the first run, in which nothing should be left to be made.

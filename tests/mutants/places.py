@@ -40,7 +40,7 @@ class Ended:
     @property
     def all_passed(self) -> bool:
         """Whether all tests passed, or a change of their parameters left none, and the last came to its end."""
-        return self.code in (0, 5) and all("outcome" in entry for entry in self.log[-1:])
+        return self.code in (0, 5) and all("done" in entry for entry in self.log[-1:])
 
 
 class Place:
@@ -109,7 +109,13 @@ class Place:
         if tests is not None:
             environment["MUTANTS_TESTS"] = str(scratch / "tests.json")
             (scratch / "tests.json").write_text(json.dumps(tests))
-        words = ["-q", "--tb=short", "-p", "mutants_plugin", "-p", "no:cacheprovider", *(["-x"] if stop else [])]
+        words = ["-q", "--tb=short", "-p", "mutants_plugin", *(["-x"] if stop else [])]
+        words += [
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:hypothesispytest",
+        ]  # the latter imports all of Hypothesis at the end
         words += ["--basetemp", str(scratch / "pytest")]
         with output.open("wb") as file:
             code = self._run([sys.executable, "-m", "pytest", *words, *files], environment, file, limit)

@@ -1,10 +1,10 @@
 """pytest's plugin in the processes that try a change: which tests run, in which order, for how long, and what ran.
 
 It stands alone, as it is copied to where the changed package cannot shadow it. Its environment says what to do:
-``MUTANTS_LOG`` is the file to which a line of JSON is appended as each test begins and ends. ``MUTANTS_TESTS`` is a
-file of JSON: from the tests to run, in order, to the seconds that each may take; and from those not to run to null.
-Without it, all run. ``MUTANTS_FILE`` is the test file, where coverage watches; it is told ``MUTANTS_CONTEXT``, what
-runs the lines.
+``MUTANTS_LOG`` is the file to which a line of JSON is appended as each test begins, as its parts end, and as it is
+done. ``MUTANTS_TESTS`` is a file of JSON: from the tests to run, in order, to the seconds that each may take; and from
+those not to run to null. Without it, all run. ``MUTANTS_FILE`` is the test file, where coverage watches; it is told
+``MUTANTS_CONTEXT``, what runs the lines.
 """
 
 from __future__ import annotations
@@ -25,21 +25,6 @@ FILE = os.environ.get("MUTANTS_FILE")
 PACKAGE = os.environ["MUTANTS_PACKAGE"]
 #: The seconds that a test may take that has no limit of its own.
 LIMIT = 1200
-
-try:
-    from hypothesis import HealthCheck, Phase, settings
-except ImportError:
-    pass
-else:  # the same examples for every change, and one that fails is enough
-    settings.register_profile(
-        "mutants",
-        derandomize=True,
-        database=None,
-        deadline=None,
-        phases=(Phase.explicit, Phase.generate),
-        suppress_health_check=list(HealthCheck),
-    )
-    settings.load_profile("mutants")
 
 
 def _log(**entry: Any) -> None:
@@ -72,6 +57,18 @@ if FILE is not None:
     _watch(FILE)
 
 
+def pytest_pycollect_makemodule(module_path: Path) -> None:
+    """Let Hypothesis try the same examples for every change, and be content with the first that fails."""
+    if "hypothesis" in module_path.read_text(encoding="utf-8"):  # to import it takes longer than most tests
+        from hypothesis import HealthCheck, Phase, settings
+
+        phases, all_checks = (Phase.explicit, Phase.generate), list(HealthCheck)
+        settings.register_profile(
+            "mutants", derandomize=True, database=None, deadline=None, phases=phases, suppress_health_check=all_checks
+        )
+        settings.load_profile("mutants")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Choose and sort; parameters that only the changed package has are tried where others of the function are."""
@@ -95,6 +92,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, None]:
     if FILE is not None:
         _watch(FILE)
     faulthandler.cancel_dump_traceback_later()
+    _log(test=item.nodeid, done=True)
 
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)

@@ -53,40 +53,54 @@ class Project:
 
     @cached_property
     def compiled(self) -> frozenset[str]:
-        """The modules that import Numba: what it compiles no tool for Python sees run."""
-        return frozenset(module for module, names in self._imported.items() if "numba" in names)
+        """The modules with functions that Numba compiles: no tool for Python sees their lines run."""
+
+        def compiles(source: str | None) -> bool:
+            return source == "numba" or "numba" in self._imported.get(source or "", {}).values()
+
+        return frozenset(
+            module
+            for module, imported in self._imported.items()
+            for function in ast.walk(self._trees[module])
+            if isinstance(function, ast.FunctionDef)
+            and any(compiles(imported.get(_first_name(decorator))) for decorator in function.decorator_list)
+        )
 
     @cached_property
     def frozen_in_kernels(self) -> frozenset[str]:
-        """The compiled modules, and what they import: Numba keeps what it has read there."""
+        """The compiled modules, and what they import: compiled code keeps what it has read there."""
         found, new = frozenset[str](), self.compiled
         while new:
             found |= new
-            new = frozenset(m for module in new for m in self._imported[module] if m in self._imported) - found
+            new = frozenset(m for module in new for m in self._imported[module].values() if m in self.modules) - found
         return found
 
     def drivers(self, module: str) -> frozenset[str]:
         """The modules that import the compiled ``module``, and are not compiled themselves."""
-        found = frozenset(m for m, names in self._imported.items() if module in names)
+        found = frozenset(m for m, imported in self._imported.items() if module in imported.values())
         return frozenset[str]().union(*(self.drivers(m) if m in self.compiled else {m} for m in found))
 
     @cached_property
-    def _imported(self) -> Mapping[str, frozenset[str]]:
-        """What each module imports when it is imported: other modules by their files, other packages by name."""
-        return {module: frozenset(self._imports_of(module)) for module in self.modules}
+    def _trees(self) -> Mapping[str, ast.Module]:
+        return {module: ast.parse((self.root / module).read_bytes()) for module in self.modules}
 
-    def _imports_of(self, module: str) -> Iterator[str]:
-        for statement in ast.parse((self.root / module).read_bytes()).body:
-            if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                continue
-            for node in ast.walk(statement):
-                if isinstance(node, ast.Import):
-                    yield from (alias.name.partition(".")[0] for alias in node.names)
-                elif isinstance(node, ast.ImportFrom):
-                    above = Path(module).parts[: -node.level] if node.level else ()
-                    base = Path(*above, *(node.module or "").split("."))
-                    yield base.parts[0]
-                    yield from (self._file_of(base / alias.name) or self._file_of(base) or "" for alias in node.names)
+    @cached_property
+    def _imported(self) -> Mapping[str, Mapping[str, str]]:
+        """From the names that each module imports, to where from: a module by its file, another package by its name."""
+        return {module: dict(self._imports_of(module, tree)) for module, tree in self._trees.items()}
+
+    def _imports_of(self, module: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
+        for node in tree.body:
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    first = alias.name.partition(".")[0]
+                    yield alias.asname or first, first
+            elif isinstance(node, ast.ImportFrom):
+                above = Path(module).parts[: -node.level] if node.level else ()
+                base = Path(*above, *(node.module or "").split("."))
+                for alias in node.names:
+                    source = self._file_of(base / alias.name) or self._file_of(base) or base.parts[0]
+                    yield alias.asname or alias.name, source
 
     def _file_of(self, module: Path) -> str | None:
         files = (module.with_suffix(".py").as_posix(), (module / "__init__.py").as_posix())
@@ -102,3 +116,10 @@ class Project:
             return {name for pattern in ignored for name in fnmatch.filter(names, pattern)}
 
         shutil.copytree(self.root, to, ignore=ignore)
+
+
+def _first_name(node: ast.expr) -> str:
+    """What an expression such as a decorator begins with."""
+    while not isinstance(node, ast.Name):
+        node = node.func if isinstance(node, ast.Call) else node.value  # type: ignore[attr-defined]
+    return node.id

@@ -77,7 +77,7 @@ class Suite:
             found = {_file(context) for context in found}
         if change.path in self._project.compiled:  # what calls a compiled function may run any line of it
             drivers = (self._contexts(driver).values() for driver in self._project.drivers(change.path))
-            found = found.union(*itertools.chain.from_iterable(drivers))
+            found |= {context for line in itertools.chain.from_iterable(drivers) for context in line if "::" in context}
         return self.in_order(test for context in found for test in self._tests(context))
 
     def in_order(self, tests: Iterable[str]) -> list[str]:
@@ -153,13 +153,14 @@ def _relative(tree: Path, name: str) -> str:
 
 
 def _outcomes(ended: Ended) -> dict[str, tuple[str, float]]:
-    """Each test that began, with its outcome and seconds; one that never ended has failed."""
-    parts: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    """Each test that began, with its outcome and seconds; one that never was done has failed."""
+    entries: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for entry in ended.log:
-        parts[entry["test"]] += [entry] if "outcome" in entry else []
-    found = {}
-    for test, entries in parts.items():
-        outcomes = {entry["outcome"] for entry in entries} or {FAILED}
-        outcome = next(outcome for outcome in (FAILED, SKIPPED, PASSED) if outcome in outcomes)
-        found[test] = outcome, sum(entry["seconds"] for entry in entries)
-    return found
+        entries[entry["test"]].append(entry)
+    return {test: _outcome(parts) for test, parts in entries.items()}
+
+
+def _outcome(parts: list[dict[str, Any]]) -> tuple[str, float]:
+    found = {part.get("outcome") for part in parts} if "done" in parts[-1] else {FAILED}
+    outcome = next(outcome for outcome in (FAILED, SKIPPED, PASSED) if outcome in found)
+    return outcome, sum(part.get("seconds", 0) for part in parts)

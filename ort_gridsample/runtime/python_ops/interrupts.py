@@ -21,7 +21,7 @@ from typing import Any
 import onnxruntime
 
 _RUNS = ("run", "run_with_ort_values", "run_with_ortvaluevector", "run_with_iobinding")
-_SIGNALS = tuple(signal.valid_signals())
+_SIGNALS = tuple(map(int, signal.valid_signals()))
 
 Handler = Callable[[int, FrameType | None], object]
 

@@ -19,6 +19,7 @@ from ...core.threads import turns
 from ...errors import where
 from ...functions import affine_grid, grid_sample
 from ...model.dialects import DOMAIN
+from ...spec import ModeName, PaddingModeName
 from .. import extensions
 from . import exits, failures
 
@@ -82,7 +83,14 @@ def _placeholder(shape: Sequence[int], dtype: np.dtype[np.generic]) -> Array:
 
 
 def _grid_sample_op(
-    X: Array, grid: Array, *, mode: str, padding_mode: str, align_corners: int, node: str, num_threads: int
+    X: Array,
+    grid: Array,
+    *,
+    mode: ModeName,
+    padding_mode: PaddingModeName,
+    align_corners: int,
+    node: str,
+    num_threads: int,
 ) -> Outputs:
     def compute() -> Array:
         return grid_sample(

@@ -1,0 +1,451 @@
+"""What is known of types and shapes without a run: from onnx, from onnxruntime where onnx is silent, at what cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper, parser, shape_inference
+
+import ort_gridsample as ogs
+from ort_gridsample.model import skeleton
+from ort_gridsample.model.graphs import scopes
+from ort_gridsample.model.inference import Inference, Value
+from ort_gridsample.model.matches import records_of
+from ort_gridsample.model.skeleton import SMALL_BYTES, Skeleton
+from ort_gridsample.runtime import native
+from paths import open_native, open_patched_file, open_session
+from test_patch import GRID, X
+
+GELU = '<ir_version: 10, opset_import: ["": 22, "com.microsoft": 1, "local": 1, "unknown": 1]>'
+SIGNATURE = "g (HALF[N,C,H,W] X, float[N,h,w,2] G, bool c) => (HALF[N,C,h,w] Y)"
+
+#: onnx's inference knows nothing of Gelu, so that each GridSample here has an X that it knows nothing of.
+BEHIND = {
+    "main graph": f"{GELU} {SIGNATURE} {{ A = com.microsoft.Gelu (X) Y = GridSample (A, G) }}",
+    "two in a row": f"""{GELU} {SIGNATURE} {{
+        A = com.microsoft.Gelu (X) B = GridSample (A, G)
+        C = com.microsoft.Gelu (B) Y = GridSample (C, G) }}""",
+    "nodes of ONNX between": f"""{GELU} {SIGNATURE} {{
+        A = com.microsoft.Gelu (X) B = Add (A, A) C = com.microsoft.Gelu (B) D = Sub (C, A) Y = GridSample (D, G) }}""",
+    "function": f"""{GELU} {SIGNATURE} {{ Y = local.warp (X, G) }}
+        <domain: "local", opset_import: ["": 22, "com.microsoft": 1]> warp (A, B) => (D) {{
+            C = com.microsoft.Gelu (A) D = GridSample (C, B) }}""",
+    "If": f"""{GELU} {SIGNATURE} {{
+        Y = If (c) <then_branch = t () => (HALF[N,C,h,w] T) {{ A = com.microsoft.Gelu (X) T = GridSample (A, G) }},
+                    else_branch = e () => (HALF[N,C,h,w] E) {{ E = GridSample (X, G) }}> }}""",
+    "behind an If": f"""{GELU} {SIGNATURE} {{
+        A = If (c) <then_branch = t () => (T) {{ T = com.microsoft.Gelu (X) }},
+                    else_branch = e () => (E) {{ E = com.microsoft.Gelu (X) }}>
+        Y = GridSample (A, G) }}""",
+    "Loop": f"""{GELU} {SIGNATURE} {{
+        two = Constant <value_int = 2> ()
+        first = com.microsoft.Gelu (X)
+        Y = Loop (two, c, first) <body = b (int64 i, bool on, before) => (bool go, after)
+            {{ go = Identity (on) A = com.microsoft.Gelu (before) after = GridSample (A, G) }}> }}""",
+    "a function in an If in a function": f"""{GELU} {SIGNATURE} {{ Y = local.outer (X, G, c) }}
+        <domain: "local", opset_import: ["": 22, "local": 1]> outer (A, B, c) => (C) {{
+            C = If (c) <then_branch = t () => (T) {{ T = local.inner (A, B) }},
+                        else_branch = e () => (E) {{ E = GridSample (A, B) }}> }}
+        <domain: "local", opset_import: ["": 22, "com.microsoft": 1]> inner (A, B) => (D) {{
+            C = com.microsoft.Gelu (A) D = GridSample (C, B) }}""",
+}
+
+
+@pytest.mark.parametrize("name", BEHIND)
+def test_half_behind_what_onnx_does_not_know_runs(name: str) -> None:
+    model = parser.parse_model(BEHIND[name].replace("HALF", "float16"))
+    feeds = {"X": X.astype(np.float16), "G": GRID, "c": np.array(True)}
+    [expected] = open_native(model).run(None, feeds)
+    for open_model in (open_session, open_patched_file):
+        np.testing.assert_allclose(open_model(model).run(None, feeds)[0], expected, rtol=1e-2, atol=0.1)
+
+
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", BEHIND)
+def test_half_behind_what_onnx_does_not_know_is_known(name: str, half: str) -> None:
+    model = parser.parse_model(BEHIND[name].replace("HALF", half))
+    for record in ogs.inspect_model(model):
+        assert record.types["X"] == (half,)
+        assert record.casts == {"X": "float32"}
+    for record in records_of(model):  # nobody is asked
+        assert record.types["X"] in ((), (half,))
+    assert any(not record.types["X"] for record in records_of(model))
+
+
+def test_ranks_behind_what_onnx_does_not_know() -> None:
+    model = parser.parse_model(BEHIND["nodes of ONNX between"].replace("HALF", "float"))
+    (record,) = ogs.inspect_model(model)
+    assert record.ranks == {"X": (4,), "grid": (4,)}
+    feeds = {"X": X, "G": GRID, "c": np.array(True)}
+    [expected] = open_native(model).run(None, feeds)
+    [answer] = open_native(ogs.patch_model(model, target="primitives")).run(None, feeds)
+    np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-3)
+
+
+def test_what_nobody_knows_does_not_hide_the_rest() -> None:
+    model = parser.parse_model(
+        f"""{GELU} {SIGNATURE.replace("HALF", "float16")} {{
+            A = com.microsoft.Gelu (X) P = unknown.Op (G) B = com.microsoft.Gelu (A) Q = unknown.Other (P)
+            C = com.microsoft.Gelu (B) Y = GridSample (C, Q) }}"""
+    )
+    (record,) = ogs.inspect_model(model)
+    assert record.types == {"X": ("float16",), "grid": ()}
+    assert [node.op_type for node in ogs.patch_model(model).graph.node].count("Cast") == 2
+
+
+class Told:
+    """Answers what ``native`` does, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.questions: list[onnx.ModelProto] = []
+
+    refusal = staticmethod(native.refusal)
+
+    def types_of(self, model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
+        self.questions.append(model)
+        return native.types_of(model)
+
+
+def test_only_what_is_unknown_is_asked_for() -> None:
+    told = Told()
+    known = parser.parse_model(BEHIND["main graph"].replace("HALF", "float16"))
+    known.graph.value_info.append(helper.make_tensor_value_info("A", TensorProto.FLOAT16, None))
+    aside = parser.parse_model(
+        f"""{GELU} {SIGNATURE.replace("HALF", "float16")} {{
+            A = com.microsoft.Gelu (X) Y = GridSample (X, G) Z = com.microsoft.Gelu (Y) }}"""
+    )
+    for model in (known, aside):
+        assert [record.types["X"] for record in records_of(model, told)] == [("float16",)]
+    assert not told.questions
+    records_of(parser.parse_model(BEHIND["nodes of ONNX between"].replace("HALF", "float16")), told)
+    (question,) = told.questions
+    assert [node.op_type for node in question.graph.node] == ["Gelu", "Add", "Gelu", "Sub"]
+    assert len(question.graph.input) == 1
+
+
+def test_the_types_that_onnxruntime_finds(capfd: pytest.CaptureFixture[str]) -> None:
+    model = parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 22, "com.microsoft": 1]>
+        g (bfloat16[2,C] X, string[3] S) => (A, B, C, D) {
+            A = com.microsoft.Gelu (X) B = Identity (S) C = SequenceConstruct (S) D = ReduceSum <keepdims = 0> (X) }"""
+    )
+    found = native.types_of(model)
+    assert found == {
+        "A": helper.make_tensor_type_proto(TensorProto.BFLOAT16, [2, None]),
+        "B": helper.make_tensor_type_proto(TensorProto.STRING, [3]),
+        "D": helper.make_tensor_type_proto(TensorProto.BFLOAT16, None),  # onnxruntime says no more of a number
+    }
+    model.graph.node[0].domain = "unknown"
+    assert native.types_of(model) == {}
+    assert native.types_of(onnx.ModelProto()) == {}
+    assert capfd.readouterr() == ("", "")
+
+
+IN_FUNCTION = """<ir_version: 10, opset_import: ["": 20, "local": 1]> g ({inputs}) => ({X}[N,C,h,w] Y) {{ {call} }}
+    <domain: "local", opset_import: ["": {opset}, "mmcv": 1]> warp {attributes} (A, B) => (C) {{ {body} }}"""
+
+
+def in_function(
+    body: str,
+    inputs: str = "float[N,C,H,W] X, float[N,h,w,2] G",
+    call: str = "Y = local.warp (X, G)",
+    attributes: str = "",
+    opset: int = 20,
+    X: str = "float",
+) -> onnx.ModelProto:
+    return parser.parse_model(IN_FUNCTION.format_map(locals()))
+
+
+def answers(model: onnx.ModelProto, **feeds: np.ndarray) -> Iterator[np.ndarray]:
+    for open_model in (open_session, open_patched_file):
+        yield open_model(model).run(None, feeds)[0]
+    yield open_native(ogs.patch_model(model, target="primitives")).run(None, feeds)[0]
+
+
+def test_a_function_of_float64_with_a_grid_of_float32() -> None:
+    model = in_function("C = GridSample (A, B)", "double[N,C,H,W] X, float[N,h,w,2] G", X="double")
+    (record,) = ogs.inspect_model(model)
+    assert record.types == {"X": ("float64",), "grid": ("float32",)}
+    expected = ogs.grid_sample(X.astype(np.float64), GRID)
+    for answer in answers(model, X=X.astype(np.float64), G=GRID):
+        assert answer.dtype == np.float64
+        np.testing.assert_allclose(answer, expected, rtol=1e-6)
+
+
+def test_a_function_of_an_opset_before_castlike() -> None:
+    body = "C = mmcv.grid_sampler <interpolation_mode = 0, padding_mode = 1, align_corners = 1> (A, B)"
+    model = in_function(body, opset=14)
+    (record,) = ogs.inspect_model(model)
+    assert record.types == {"X": ("float32",), "grid": ("float32",)}
+    for answer in answers(model, X=X, G=GRID):
+        np.testing.assert_allclose(answer, ogs.grid_sample(X, GRID, "linear", "border", True), rtol=1e-5, atol=1e-5)
+
+
+def test_a_function_of_another_opset_is_read_in_that() -> None:
+    """Squeeze and Unsqueeze have their axes in an attribute there, and in an input in the main graph's opset."""
+    body = """U = Unsqueeze <axes = [0]> (A) S = Squeeze <axes = [0]> (U)
+        C = mmcv.grid_sampler <interpolation_mode = 0, padding_mode = 1, align_corners = 1> (S, B)"""
+    (record,) = ogs.inspect_model(in_function(body, "float[1,1,H,W] X, float[1,h,w,2] G", opset=11))
+    assert record.inputs["X"] == [Value("float32", (1, 1, "H", "W"))]
+
+
+@pytest.mark.parametrize(("to", "type_name"), [(10, "float16"), (11, "float64"), (2, "uint8")])
+def test_a_function_that_passes_on_what_cast_makes(to: int, type_name: str) -> None:
+    model = in_function(
+        "D = Cast <to: int = @to> (A) E = GridSample (D, B) C = Cast <to = 1> (E)",
+        call=f"Y = local.warp <to = {to}> (X, G)",
+        attributes="<to>",
+    )
+    (record,) = ogs.inspect_model(model)
+    assert record.types["X"] == (type_name,)
+    expected = ogs.grid_sample(X.astype(type_name), GRID).astype(np.float32)
+    for answer in answers(model, X=X, G=GRID):
+        np.testing.assert_allclose(answer, expected, rtol=1e-3, atol=1e-5)
+
+
+def test_an_initializer_is_a_functions_argument() -> None:
+    model = in_function("C = GridSample (A, B)", "float[N,h,w,2] G", "Y = local.warp (W, G)", X="float16")
+    model.graph.initializer.append(numpy_helper.from_array(X.astype(np.float16), "W"))
+    (record,) = ogs.inspect_model(model)
+    assert record.inputs["X"] == [Value("float16", X.shape)]
+    expected = ogs.grid_sample(X.astype(np.float16), GRID)
+    for answer in answers(model, G=GRID):
+        np.testing.assert_allclose(answer, expected, rtol=1e-2, atol=1e-2)
+
+
+def test_each_call_of_a_function_counts() -> None:
+    """Also where it is called without an input, or an output of it is an input."""
+    model = parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 20, "local": 1]>
+        g (float[N,C,H,W] X, float16[N,C,H,W,D] Z, float[N,h,w,2] G, float[N,d,h,w,3] K, uint8[N,C,H,W] U) => (P, Q, R)
+        {   P, same = local.warp (X, G) Q = local.warp (Z, K) V, R = local.both (U, G) }
+        <domain: "local", opset_import: ["": 20]> warp (A, B) => (C, A) { C = GridSample (A, B) }
+        <domain: "local", opset_import: ["": 20, "local": 1]> both (A, B) => (C, D) {
+            C, E = local.warp (A, B) D = GridSample <mode = "nearest"> (E, B) }"""
+    )
+    warp, both = ogs.inspect_model(model)
+    assert set(warp.inputs["X"]) == {
+        Value("float32", ("N", "C", "H", "W")),
+        Value("float16", ("N", "C", "H", "W", "D")),
+        Value("uint8", ("N", "C", "H", "W")),
+    }
+    assert both.inputs["X"] == [Value("uint8", ("N", "C", "H", "W"))]
+
+
+def large(name: str, *shape: int) -> onnx.TensorProto:
+    return numpy_helper.from_array(np.zeros(shape, np.float16), name)
+
+
+def with_weights() -> onnx.ModelProto:
+    """Weights wherever a model can hold them, each of some 10 KB, and all of them on the way to a GridSample."""
+    model = parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 20, "local": 1, "unknown": 1]>
+        g (float[N,C,H,W] X, float[N,h,w,2] G, bool c) => (Y) {
+            D = unknown.Op (X)
+            E = local.add (A, B)
+            F = Add (D, E)
+            I = If (c) <then_branch = t () => (T) { T = Add (F, W) }, else_branch = e () => (E) { E = Identity (S) }>
+            Y = GridSample (I, G) }
+        <domain: "local", opset_import: ["": 20]> add <value> (P, Q) => (R) {
+            K = Constant <value: tensor = @value> () T = Add (P, K) R = Add (T, Q) }"""
+    )
+    graph = model.graph
+    graph.initializer.append(large("A", 1, 1, 64, 64))
+    graph.node.insert(0, helper.make_node("Constant", [], ["B"], value=large("", 1, 1, 64, 64)))
+    graph.node[1].attribute.extend(helper.make_node("", [], [], table=large("", 64, 64), rows=[0.5] * 4000).attribute)
+    graph.node[2].attribute.extend(helper.make_node("", [], [], value=large("", 1, 1, 64, 64)).attribute)
+    indices = numpy_helper.from_array(np.arange(4096))
+    graph.sparse_initializer.append(helper.make_sparse_tensor(large("S", 4096), indices, [1, 1, 64, 64]))
+    graph.node[4].attribute[0].g.initializer.append(large("W", 1, 1, 64, 64))
+    floats = helper.make_node("Constant", [], ["unused"], value_floats=[0.5] * 4000)
+    model.functions[0].node.extend([floats, helper.make_node("Identity", ["unused"], ["unread"])])
+    return model
+
+
+class Given:
+    """What is given to onnx's shape inference."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.models: list[onnx.ModelProto] = []
+        self._infer_shapes = shape_inference.infer_shapes
+        monkeypatch.setattr(shape_inference, "infer_shapes", self)
+
+    def __call__(self, model: onnx.ModelProto, **options: object) -> onnx.ModelProto:
+        copy = onnx.ModelProto()
+        copy.CopyFrom(model)
+        self.models.append(copy)
+        return self._infer_shapes(model, **options)
+
+    @property
+    def size(self) -> int:
+        return sum(model.ByteSize() for model in self.models)
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> Given:
+    return Given(monkeypatch)
+
+
+def test_no_weight_is_given_to_the_inference(given: Given) -> None:
+    model = with_weights()
+    assert model.ByteSize() > 80_000
+    told = Told()
+    (record,) = records_of(model, told)
+    assert record.inputs["grid"] == [Value("float32", ("N", "h", "w", 2))]
+    assert given.models
+    assert told.questions
+    assert max(m.ByteSize() for m in (*given.models, *told.questions)) < SMALL_BYTES
+
+
+def test_weights_are_known_by_their_types() -> None:
+    model = with_weights()
+    model.graph.node.extend(
+        helper.make_node("GridSample", [name, "G"], [f"sampled {name}"], mode="nearest")
+        for name in ("A", "B", "S", "E")
+    )
+    *_, A, B, S, E = ogs.inspect_model(model)
+    for record in (A, B, S, E):
+        assert record.inputs["X"] == [Value("float16", (1, 1, 64, 64))]
+
+
+@pytest.mark.parametrize("count", [1023, 1025, 4096])
+def test_a_large_constant_of_a_function_is_a_weight(count: int, given: Given) -> None:
+    """Floats of 4 bytes: the second is above 4 KiB with its header, the first is not."""
+    model = in_function("K = Constant <value = float[1] {0}> () C = GridSample (K, B)", call="Y = local.warp (X, G)")
+    tensor = numpy_helper.from_array(np.ones((1, 1, 1, count), np.float32))
+    model.functions[0].node[0].attribute[0].t.CopyFrom(tensor)
+    (record,) = ogs.inspect_model(model)
+    assert record.inputs["X"] == [Value("float32", (1, 1, 1, count))]
+    assert max(m.ByteSize() for m in given.models) < SMALL_BYTES + 2000
+    np.testing.assert_allclose(
+        open_session(model).run(None, {"X": X[:1], "G": GRID[:1]})[0],
+        ogs.grid_sample(np.ones((1, 1, 1, count), np.float32), GRID[:1]),
+        rtol=1e-6,
+    )
+
+
+def many_functions(count: int, *, chain: bool, sampled: bool) -> onnx.ModelProto:
+    """A model that calls so many functions, one after another or each in the one before."""
+    names = [f"f{i}" for i in range(count)]
+    functions = []
+    for name, called in zip(names, [*names[1:], None], strict=True):
+        nodes = [helper.make_node("Relu", ["A"], ["B"]), helper.make_node("Neg", ["B"], ["D"])]
+        inner = called if chain else None
+        if inner is not None:
+            nodes.append(helper.make_node(inner, ["D", "G"], ["C"], domain="local"))
+        else:
+            nodes.append(helper.make_node("GridSample" if sampled else "Max", ["D", "G"], ["C"]))
+        imports = [helper.make_opsetid("", 20), helper.make_opsetid("local", 1)]
+        functions.append(helper.make_function("local", name, ["A", "G"], ["C"], nodes, imports))
+    called = names[:1] if chain else names
+    values = ["X", *(f"Y{i}" for i in range(len(called)))]
+    nodes = [helper.make_node(name, [values[i], "G"], [values[i + 1]], domain="local") for i, name in enumerate(called)]
+    tensor = helper.make_tensor_value_info
+    shapes = (["N", "C", "H", "W"], ["N", "h", "w", 2]) if sampled else (["N", "C", "H", "W"], ["N", "C", "H", "W"])
+    inputs = [tensor(name, TensorProto.FLOAT, shape) for name, shape in zip("XG", shapes, strict=True)]
+    graph = helper.make_graph(nodes, "g", inputs, [tensor(values[-1], TensorProto.FLOAT, [None] * 4)])
+    imports = [helper.make_opsetid("", 20), helper.make_opsetid("local", 1)]
+    return helper.make_model(graph, functions=functions, opset_imports=imports, ir_version=10)
+
+
+@pytest.mark.parametrize("chain", [False, True])
+def test_a_model_without_a_node_concerned_is_not_inferred(chain: bool, given: Given) -> None:
+    model = many_functions(200, chain=chain, sampled=False)
+    assert ogs.inspect_model(model) == []
+    assert ogs.patch_model(model) == model
+    ogs.InferenceSession(model)
+    assert not given.models
+
+
+@pytest.mark.parametrize("chain", [False, True])
+def test_inference_is_linear_in_the_functions(chain: bool, given: Given) -> None:
+    sizes, calls = [], []
+    for count in (50, 100, 200):
+        given.models.clear()
+        records = ogs.inspect_model(many_functions(count, chain=chain, sampled=True))
+        assert [record.types["X"] for record in records] == [("float32",)] * (1 if chain else count)
+        sizes.append(given.size)
+        calls.append(len(given.models))
+    assert calls == calls[:1] * 3
+    assert sizes[2] < 2.2 * sizes[1] < 2.2 * 2.2 * sizes[0]
+
+
+def test_a_session_infers_once(given: Given) -> None:
+    model = parser.parse_model(f"{GELU} {SIGNATURE.replace('HALF', 'float')} {{ A = Relu (X) Y = GridSample (A, G) }}")
+    ogs.inspect_model(model)
+    once = len(given.models)
+    for each in (model, ogs.patch_model(model)):
+        given.models.clear()
+        ogs.InferenceSession(each)
+        assert len(given.models) == once
+
+
+def test_only_what_leads_to_a_node_concerned_is_inferred() -> None:
+    model = many_functions(50, chain=False, sampled=False)
+    model.graph.node.insert(0, helper.make_node("Relu", ["X"], ["R"]))
+    model.graph.node.insert(1, helper.make_node("GridSample", ["R", "G"], ["sampled"], mode="nearest"))
+    model.graph.node.append(helper.make_node("Neg", ["sampled"], ["negated"]))
+    assert [node.op_type for node in Skeleton(model, scopes(model)).model.graph.node] == ["Relu", "GridSample"]
+    # An X that a function makes: that one is followed, and no other.
+    model.graph.node[1].input[0] = "Y0"
+    model.graph.node.append(model.graph.node.pop(1))
+    assert [node.op_type for node in Skeleton(model, scopes(model)).model.graph.node] == [
+        "Relu",
+        "Neg",
+        "Max",
+        "GridSample",
+    ]
+
+
+def test_functions_that_double_are_not_followed_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of forty calls the next one twice: all of it would be a million million nodes."""
+    text = '<ir_version: 10, opset_import: ["": 20, "local": 1]> g (float[N,C,H,W] X, float[N,h,w,2] G) => (Y, Z) {'
+    text += " Y = local.f0 (X, G) Z = GridSample (X, G) }"
+    for i in range(40):
+        inner = f"D = local.f{i + 1} (A, B) C = local.f{i + 1} (D, B)" if i < 39 else "C = GridSample (A, B)"
+        text += f'<domain: "local", opset_import: ["": 20, "local": 1]> f{i} (A, B) => (C) {{ {inner} }}'
+    model = parser.parse_model(text)
+    assert skeleton.MOST_NODES <= 1 << 16
+    monkeypatch.setattr(skeleton, "MOST_NODES", 1000)
+    assert len(Skeleton(model, scopes(model)).model.graph.node) < 1000
+    main, inner = ogs.inspect_model(model)
+    assert main.types["X"] == ("float32",)
+    assert inner.types["grid"] in ((), ("float32",))
+
+
+@pytest.mark.parametrize("levels", [10, 60])
+def test_calls_in_branches_of_calls(levels: int) -> None:
+    """Graphs in graphs, deeper than protobuf reads them once the calls are followed, and deeper than one cares for."""
+    text = """<ir_version: 10, opset_import: ["": 20, "local": 1]>
+        g (float[N,C,H,W] X, float[N,h,w,2] G, bool c) => (Y, Z) { Y = local.f0 (X, G, c) Z = GridSample (X, G) }"""
+    for i in range(levels):
+        inner = f"T = local.f{i + 1} (A, B, c)" if i < levels - 1 else "T = GridSample (A, B)"
+        text += f"""<domain: "local", opset_import: ["": 20, "local": 1]> f{i} (A, B, c) => (C) {{
+            C = If (c) <then_branch = t () => (T) {{ {inner} }}, else_branch = e () => (E) {{ E = Relu (A) }}> }}"""
+    main, inner = ogs.inspect_model(parser.parse_model(text))
+    assert main.types["X"] == ("float32",)
+    assert inner.types["X"] == (("float32",) if levels < skeleton.DEEPEST else ())
+
+
+def test_functions_that_call_themselves_end() -> None:
+    model = parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 20, "local": 1]> g (float[N,C,H,W] X, float[N,h,w,2] G) => (Y) {
+            Y = local.f (X, G) }
+        <domain: "local", opset_import: ["": 20, "local": 1]> f (A, B) => (C) {
+            D = local.h (A, B) C = GridSample (D, B) }
+        <domain: "local", opset_import: ["": 20, "local": 1]> h (A, B) => (C) { C = local.f (A, B) }"""
+    )
+    (record,) = ogs.inspect_model(model)
+    assert record.types["grid"] == ("float32",)
+    with pytest.raises(Exception, match="recursi"):
+        open_native(model)
+
+
+def test_alternatives_of_a_function_that_nobody_calls() -> None:
+    model = in_function("C = GridSample (A, B)", call="Y = GridSample (X, G)")
+    found = scopes(model)
+    assert Inference(model, found).alternatives(found[1], "A") == []
+    assert [record.types["X"] for record in ogs.inspect_model(model)] == [("float32",), ()]

@@ -1,0 +1,124 @@
+"""Every command and every snippet of the README, and every example, as they stand: new ones are run as well.
+
+Run in a folder that looks like a clone, with a model in it. What the README calls by a placeholder is given, and what
+takes minutes is asked for less.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from cases import Attributes
+from models import grid_sample_model
+
+REPOSITORY = Path(__file__).parents[1]
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+EXAMPLES = sorted(path.name for path in (REPOSITORY / "examples").glob("*.py"))
+
+#: Placeholder -> what a user would write there.
+PLACEHOLDERS = {"MODEL": "model.onnx", "IN": "model.onnx", "OUT": "out.onnx", "A": "model.onnx", "B": "model.onnx"}
+#: Beginning of a command -> what is added to it: what it cannot do without, or what makes it short. The longer ones of
+#: two that begin alike come later.
+ADDED = {
+    "ort-gridsample run": "--random",
+    "ort-gridsample bench": "--rounds 1",
+    "python -m tests.fuzz": "--cases 200 --workers 1",
+    "python -m tests.benchmarks": "--quick --only tiny",
+    "python -m tests.benchmarks.lowered_speed": "--quick",
+    "python -m tests.benchmarks.spinning": "--quick",
+    "python -m tests.benchmarks.throughput": "--quick",
+    "python examples/one_line.py": "model.onnx X=X.npy grid=grid.npy",
+}
+#: Commands that another test runs as they stand, and which: .ci/run makes environments, and installs.
+ELSEWHERE = ("python3 -m venv", "pip install")
+
+
+def blocks(language: str) -> list[str]:
+    """The README's code blocks of that language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def scripts() -> list[str]:
+    """The README's commands: its sh blocks, lines after a prompt, and what its sentences and tables call."""
+    found = blocks("sh")
+    found += [line.removeprefix("$ ") for block in blocks("text") for line in block.splitlines() if line[:2] == "$ "]
+    prose = re.sub(r"^```.*?^```$", "", README, flags=re.MULTILINE | re.DOTALL)
+    code = (" ".join(text.split()) for text in re.findall(r"`([^`]+)`", prose))
+    found += [text for text in code if re.match(r"(python3?|pip|ort-gridsample) [^…]+$", text)]
+    return list(dict.fromkeys(map(str.strip, found)))
+
+
+def as_run(command: str) -> str:
+    """The command as the test runs it: placeholders filled in, and what is ADDED to the longest of its beginnings."""
+    command = command.partition("  #")[0]
+    beginnings = [beginning for beginning in ADDED if f"{command} ".startswith(f"{beginning} ")]
+    words = [PLACEHOLDERS.get(word, word) for word in command.split()]
+    return " ".join([*words, *(ADDED[beginning] for beginning in beginnings[-1:])])
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that has the repository's, a model, and its inputs."""
+    folder = tmp_path_factory.mktemp("clone")
+    for name in ("tests", "examples"):
+        (folder / name).symlink_to(REPOSITORY / name)
+    model = grid_sample_model("float32", "float32", 2, [Attributes("linear", "zeros", False)], opset=20)
+    onnx.save(model, folder / "model.onnx")
+    np.save(folder / "X.npy", np.zeros((1, 2, 4, 4), np.float32))
+    np.save(folder / "grid.npy", np.zeros((1, 3, 3, 2), np.float32))
+    return folder
+
+
+def run(command: str, folder: Path) -> None:
+    scripts = str(Path(sys.executable).parent)
+    environment = {
+        **os.environ,
+        "PATH": os.pathsep.join([scripts, os.environ["PATH"]]),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")])),
+    }
+    done = subprocess.run(command, shell=True, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+
+
+def test_nothing_is_overlooked() -> None:
+    found = scripts()
+    assert "ort-gridsample inspect MODEL" in found  # in a table
+    assert "python examples/native_support.py" in found  # in a sentence
+    assert "python -m tests.benchmarks" in found  # after a prompt
+    assert any("verify model.onnx anywhere.onnx" in script for script in found)
+    assert len(blocks("python")) >= 4
+    for beginning in ADDED:  # and nothing is listed above that is nowhere
+        assert any(f"{script} ".startswith(f"{beginning} ") for script in found) or beginning.split()[1][9:] in EXAMPLES
+
+
+@pytest.mark.parametrize("script", [script for script in scripts() if not script.startswith(ELSEWHERE)])
+def test_command(script: str, clone: Path) -> None:
+    if script == "ort-gridsample demo":
+        pytest.importorskip("matplotlib", reason="the demo needs matplotlib")
+        pytest.importorskip("PIL", reason="the demo needs pillow")
+    run(" && ".join(map(as_run, script.splitlines())), clone)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_example(name: str, clone: Path) -> None:
+    run(as_run(f"python examples/{name}"), clone)
+
+
+def test_snippets(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(clone)
+    theta = np.array([[[1, 0, 0], [0, 1, 0]]], np.float32)
+    names: dict[str, Any] = {"onnx": onnx, "onnxruntime": onnxruntime, "theta": theta, "X": np.load("X.npy")}
+    for snippet in blocks("python"):
+        exec(compile(snippet, "README.md", "exec"), names)
+    assert names["Y"].shape == (1, 2, 480, 640)
+    assert names["session"].run(None, {"X": names["X"], "grid": np.load("grid.npy")})[0].shape == (1, 2, 3, 3)

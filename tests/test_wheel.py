@@ -1,0 +1,44 @@
+"""What is installed: no benchmark suite, and no module that only tests use."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from ort_gridsample import cli
+
+ROOT = Path(cli.__file__).parents[2]
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in (ROOT / "ort_gridsample").rglob("*.py")
+}
+#: What Python and the entry point import, and what the package imports by a name that it computes.
+ENTRIES = {"ort_gridsample", "ort_gridsample.__main__", *(f"ort_gridsample.cli.{name}" for name in cli.COMMANDS)}
+
+
+def imported(name: str) -> Iterator[str]:
+    """The package's modules that module ``name`` imports, wherever in it."""
+    package = name if MODULES[name].name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            parts = package.split(".")
+            base = ".".join([*parts[: len(parts) - node.level + 1], *([node.module] if node.module else [])])
+            yield from (found for found in (base, *(f"{base}.{each.name}" for each in node.names)) if found in MODULES)
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "import_module":
+            first = node.args[0]
+            if isinstance(first, ast.Constant) and f"{package}{first.value}" in MODULES:
+                yield f"{package}{first.value}"
+
+
+def test_every_module_is_used_by_the_package_itself() -> None:
+    found: set[str] = set()
+    ahead = set(ENTRIES)
+    while ahead:
+        found |= ahead
+        ahead = {other for name in ahead for other in imported(name)} - found
+    assert set(MODULES) - found == set()
+
+
+def test_no_benchmark_suite_is_installed() -> None:
+    assert not any("bench" in name for name in MODULES if name != "ort_gridsample.cli.bench")
