@@ -7,6 +7,8 @@ from .functions import affine_grid, grid_sample
 from .model.dialects import Dialect, Spelling, add_dialect
 from .model.records import NodeRecord
 from .patching import inspect_model, patch_model
+from .runtime.choice import get_ops, set_ops
+from .runtime.placement import Placement
 from .runtime.registration import register
 from .runtime.session import InferenceSession
 
@@ -17,18 +19,21 @@ __all__ = [
     "GridSampleError",
     "InferenceSession",
     "NodeRecord",
+    "Placement",
     "Spelling",
     "__version__",
     "add_dialect",
     "affine_grid",
     "get_core",
     "get_num_threads",
+    "get_ops",
     "grid_sample",
     "inspect_model",
     "patch_model",
     "register",
     "set_core",
     "set_num_threads",
+    "set_ops",
 ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -47,12 +48,46 @@ def num_threads(where: str, found: object) -> None:
 Dim = int | str | None
 
 
+@dataclass(frozen=True)
+class Sentence:
+    """What an error says of one argument; what it quotes stands in braces, as :meth:`str.format` fills it in."""
+
+    argument: str
+    found: str
+    expected: str
+
+    def error(self, where: str, **quoted: object) -> GridSampleError:
+        """The error that names ``where`` and quotes so."""
+        return GridSampleError(where, self.argument, self.found.format(**quoted), self.expected.format(**quoted))
+
+
+X_HAS_NO_AXES = Sentence("X", "of shape {X}", "shape (N, C, D1, …, Dr) with at least one spatial axis")
+GRID_ALONE = Sentence("grid", "of shape {grid}", "shape (N, D1_out, …, Dr_out, r)")
+GRID_AXES = Sentence("grid", "of shape {grid}", "shape (N, {outputs}, {r}), as X of shape {X} has {r} spatial ax{is}")
+GRID_BATCHES = Sentence("grid", "of shape {grid}", "N = {N} first, as X is of shape {X}")
+X_HAS_NO_PIXEL = Sentence(
+    "X", "of shape {X}", "no spatial axis of length 0, as padding_mode {padding_mode!r} needs a pixel"
+)
+THETA = Sentence("theta", "of shape {theta}", "shape (N, 2, 3) or (N, 3, 4)")
+SIZE_IS_NO_ROW = Sentence("size", "of type {type} and shape {size}", "a row of integers")
+_SIZES = "(N, C, H, W) or (N, C, D, H, W)"
+SIZE_ALONE = Sentence("size", "{size}", _SIZES)
+SIZE_ALONE_NEGATIVE = Sentence("size", "{size}", f"{_SIZES}, nothing negative")
+SIZE_AXES = Sentence("size", "{size}", "{axes}, as theta is of shape {theta}")
+SIZE_NEGATIVE = Sentence("size", "{size}", "{axes}, nothing negative, as theta is of shape {theta}")
+SIZE_BATCHES = Sentence("size", "{size}", "N = {N} first, as theta is of shape {theta}")
+
+#: The axes of ``size`` by the number of spatial axes.
+SIZE = {2: "(N, C, H, W)", 3: "(N, C, D, H, W)"}
+
+
 def _differ(a: Dim, b: Dim) -> bool:
     return isinstance(a, int) and isinstance(b, int) and a != b
 
 
-def _shown(shape: Sequence[Dim]) -> str:
-    return f"of shape ({', '.join('?' if d is None else str(d) for d in shape)})"
+def shown(shape: Sequence[Dim]) -> str:
+    """How errors show a shape."""
+    return f"({', '.join('?' if d is None else str(d) for d in shape)})"
 
 
 def grid_sample_shapes(
@@ -60,42 +95,45 @@ def grid_sample_shapes(
 ) -> None:
     """Check the shapes of X and grid against each other, as far as they are known."""
     if X is not None and len(X) < 3:
-        raise GridSampleError(where, "X", _shown(X), "shape (N, C, D1, …, Dr) with at least one spatial axis")
+        raise X_HAS_NO_AXES.error(where, X=shown(X))
     if grid is not None and (len(grid) < 3 or _differ(grid[-1], len(grid) - 2)) and X is None:
-        raise GridSampleError(where, "grid", _shown(grid), "shape (N, D1_out, …, Dr_out, r)")
+        raise GRID_ALONE.error(where, grid=shown(grid))
     if X is None or grid is None:
         return
     r = len(X) - 2
+    quoted = {"X": shown(X), "grid": shown(grid)}
     if len(grid) != r + 2 or _differ(grid[-1], r):
         outputs = ", ".join(f"D{i + 1}_out" for i in range(r))
-        axes = "1 spatial axis" if r == 1 else f"{r} spatial axes"
-        raise GridSampleError(where, "grid", _shown(grid), f"shape (N, {outputs}, {r}), as X {_shown(X)} has {axes}")
+        raise GRID_AXES.error(where, **quoted, outputs=outputs, r=r, **{"is": "is" if r == 1 else "es"})
     if _differ(grid[0], X[0]):
-        raise GridSampleError(where, "grid", _shown(grid), f"N = {X[0]} first, as X is {_shown(X)}")
+        raise GRID_BATCHES.error(where, **quoted, N=X[0])
     Y = (*X[:2], *grid[1:-1])
     if 0 in X[2:] and padding_mode in ("border", "reflection") and all(isinstance(d, int) and d > 0 for d in Y):
-        raise GridSampleError(
-            where, "X", _shown(X), f"no spatial axis of length 0, as padding_mode {padding_mode!r} needs a pixel"
-        )
+        raise X_HAS_NO_PIXEL.error(where, **quoted, padding_mode=padding_mode)
 
 
 def affine_grid_shapes(where: str, theta: Sequence[Dim] | None, size: Sequence[int] | None) -> None:
     """Check theta's shape and size against each other, as far as they are known."""
-    r = None
+    r = 0
     if theta is not None:
         r = len(theta) == 3 and next((r for r in (2, 3) if not (_differ(theta[1], r) or _differ(theta[2], r + 1))), 0)
         if not r:
-            raise GridSampleError(where, "theta", _shown(theta), "shape (N, 2, 3) or (N, 3, 4)")
+            raise THETA.error(where, theta=shown(theta))
     if size is None:
         return
-    expected = {None: "(N, C, H, W) or (N, C, D, H, W)", 2: "(N, C, H, W)", 3: "(N, C, D, H, W)"}[r]
-    beside = f", as theta is {_shown(theta)}" if theta is not None else ""
-    if len(size) not in ((4, 5) if r is None else (r + 2,)):
-        raise GridSampleError(where, "size", str(tuple(size)), expected + beside)
+    if theta is None:
+        if len(size) not in (4, 5):
+            raise SIZE_ALONE.error(where, size=shown(size))
+        if min(size) < 0:
+            raise SIZE_ALONE_NEGATIVE.error(where, size=shown(size))
+        return
+    quoted = {"size": shown(size), "theta": shown(theta), "N": theta[0]}
+    if len(size) != r + 2:
+        raise SIZE_AXES.error(where, **quoted, axes=SIZE[r])
     if min(size) < 0:
-        raise GridSampleError(where, "size", str(tuple(size)), f"{expected}, nothing negative{beside}")
-    if theta is not None and _differ(theta[0], size[0]):
-        raise GridSampleError(where, "size", str(tuple(size)), f"N = {theta[0]} first{beside}")
+        raise SIZE_NEGATIVE.error(where, **quoted, axes=SIZE[r])
+    if _differ(theta[0], size[0]):
+        raise SIZE_BATCHES.error(where, **quoted)
 
 
 def fits_memory(where: str, argument: str, shape: Sequence[int], dtype: np.dtype[np.generic]) -> None:

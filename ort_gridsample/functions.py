@@ -15,7 +15,6 @@ from .core.arrays import Array
 from .core.choice import core
 from .core.plan import plan_for
 from .core.threads import ELEMENTS_PER_THREAD, get_num_threads
-from .errors import GridSampleError
 from .spec import ModeName, PaddingModeName
 
 S = TypeVar("S", bound=np.generic)
@@ -160,7 +159,7 @@ def affine_grid(
     checks.element_type(where, "theta", theta.dtype, spec.FLOATS)
     checks.num_threads(where, num_threads)
     if size.dtype.kind not in "iu" or size.ndim != 1:
-        raise GridSampleError(where, "size", f"of type {size.dtype} and shape {size.shape}", "a row of integers")
+        raise checks.SIZE_IS_NO_ROW.error(where, type=size.dtype, size=checks.shown(size.shape))
     lengths = size.tolist()
     checks.affine_grid_shapes(where, theta.shape, lengths)
     shape = (lengths[0], *lengths[2:], len(lengths) - 2)

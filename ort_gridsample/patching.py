@@ -15,7 +15,15 @@ from .runtime import native
 
 #: The targets that are always there; a dialect that was added is a target as well.
 TargetName = Literal[
-    "ort_gridsample", "ai.onnx", "primitives", "com.microsoft", "mmcv", "mmdeploy", "GridSampler", "GridSample3D"
+    "ort_gridsample",
+    "compiled",
+    "ai.onnx",
+    "primitives",
+    "com.microsoft",
+    "mmcv",
+    "mmdeploy",
+    "GridSampler",
+    "GridSample3D",
 ]
 
 
@@ -55,6 +63,8 @@ def patch_model(
             ``"ort_gridsample"``: this package's ops. The result runs on any ``onnxruntime.InferenceSession`` whose
             options went through :func:`ort_gridsample.register`. float16 and bfloat16 tensors go through Casts to
             float32 and back, as no Python-defined op can take them.
+            ``"compiled"``: this package's ops of machine code, which need Numba where they run, and take every type but
+            strings. The result runs on such an ``InferenceSession`` too. Strings stay as they are.
             ``"ai.onnx"``: the standard operators, the model's opset raised where it has none yet.
             ``"primitives"``: basic standard operators only; runs anywhere, without this package.
             ``"com.microsoft"``, ``"mmcv"``, ``"mmdeploy"``, ``"GridSampler"``, ``"GridSample3D"``, or a dialect that

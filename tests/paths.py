@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import astuple
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import onnx
@@ -16,6 +18,7 @@ import ort_gridsample as ogs
 from cases import Attributes, Case, dtype_of
 from compare import type_name
 from models import affine_grid_model, grid_sample_model
+from ort_gridsample.runtime import choice
 
 Open = Callable[[onnx.ModelProto], onnxruntime.InferenceSession]
 
@@ -32,17 +35,41 @@ def open_native(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(model.SerializeToString(), quiet_options(), providers=["CPUExecutionProvider"])
 
 
+@contextmanager
+def running_on(ops: Literal["auto", "compiled", "python"]) -> Iterator[None]:
+    """Let the sessions that are made within run on these ops."""
+    ogs.set_ops(ops)
+    try:
+        yield
+    finally:
+        ogs.set_ops(None)
+
+
 def open_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    """The package's own session, patching in memory."""
-    return ogs.InferenceSession(model, providers=["CPUExecutionProvider"])
+    """The package's own session, patching in memory, all on Python ops."""
+    with running_on("python"):
+        return ogs.InferenceSession(model, providers=["CPUExecutionProvider"], nodes="all")
 
 
-def open_patched_file(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+def open_compiled(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    """The package's own session, patching in memory, on compiled ops where there are any."""
+    with running_on("compiled"):
+        return ogs.InferenceSession(model, quiet_options(), providers=["CPUExecutionProvider"], nodes="all")
+
+
+def open_patched_file(
+    model: onnx.ModelProto, target: Literal["ort_gridsample", "compiled"] = "ort_gridsample"
+) -> onnxruntime.InferenceSession:
     """A model patched and saved earlier, in onnxruntime's own session."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "patched.onnx"
-        onnx.save(ogs.patch_model(model), path)
+        onnx.save(ogs.patch_model(model, target=target), path)
         return onnxruntime.InferenceSession(path, ogs.register(quiet_options()), providers=["CPUExecutionProvider"])
+
+
+def open_compiled_file(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    """A model turned to compiled ops and saved earlier, in onnxruntime's own session."""
+    return open_patched_file(model, "compiled")
 
 
 def run(session: onnxruntime.InferenceSession, output_type: np.dtype, *inputs: np.ndarray) -> list[np.ndarray]:
@@ -89,3 +116,5 @@ class Model:
 
 
 PATHS = {"function": Function(), "session": Model(open_session), "patched file": Model(open_patched_file)}
+if not choice.ops.why_not():
+    PATHS |= {"compiled": Model(open_compiled), "compiled file": Model(open_compiled_file)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,9 @@ FunctionCache: Any = untyped_caching.FunctionCache
 SOURCES = tuple(Path(__file__).parent / name for name in ("kernels.py", "vectors.py", "../spec.py"))
 
 
-def fingerprint() -> str:
-    """What differs where one of :data:`SOURCES` does."""
-    return hashlib.sha256(b"\0".join(path.read_bytes() for path in SOURCES)).hexdigest()
+def fingerprint(sources: Sequence[Path] = SOURCES) -> str:
+    """What differs where one of the ``sources`` does."""
+    return hashlib.sha256(b"\0".join(path.read_bytes() for path in sources)).hexdigest()
 
 
 class KernelCache(FunctionCache):
@@ -29,9 +30,21 @@ class KernelCache(FunctionCache):
         OSError: a source is not there to be looked at.
     """
 
-    def __init__(self, function: Any) -> None:
+    def __init__(self, function: Any, sources: Sequence[Path] = SOURCES) -> None:
         super().__init__(function)
-        self._fingerprint = fingerprint()
+        self._fingerprint = fingerprint(sources)
+
+    def load_overload(self, *arguments: Any) -> Any:
+        """What lies on disk; None also where that cannot be read."""
+        try:
+            return super().load_overload(*arguments)
+        except Exception:  # whatever unpickling half a file raises
+            return None
+
+    def save_overload(self, *arguments: Any) -> None:
+        """Put it on disk, unless that is full or has become read-only."""
+        with suppress(OSError):
+            super().save_overload(*arguments)
 
     def _index_key(self, *arguments: Any) -> Any:
         return (*super()._index_key(*arguments), self._fingerprint)

@@ -94,7 +94,7 @@ def _far(d: Any) -> Any:
 
 
 @kernel
-def _axis_taps(
+def axis_taps(
     g: Any, length: int, padding: int, align_corners: bool, x: Any, index: Any, weight: Any, taps: int
 ) -> None:
     """The taps, 1, 2 or 4 for nearest, linear or cubic, of the coordinates ``g`` (P,) on an axis of ``length`` pixels.
@@ -150,25 +150,42 @@ def _axis_taps(
 
 
 @register_jitable
-def _split(grid: Any, g: Any) -> None:
-    """Write the coordinates ``grid`` (P, r) axis by axis into ``g`` (r, ≥ P): with a known stride in vectors."""
+def split(grid: Any, axis: int, g: Any) -> None:
+    """Write the coordinates ``grid`` (P, r) of one spatial axis into ``g`` (P,): with a known stride in vectors."""
     positions, r = grid.shape
-    flat = grid.reshape(-1)
+    flat, last = grid.reshape(-1), r - 1 - axis  # the grid lists the innermost axis first
     if r == 2:
-        g0, g1 = g[0], g[1]
         for p in range(positions):
-            g0[p] = flat[2 * p]
-            g1[p] = flat[2 * p + 1]
+            g[p] = flat[2 * p + last]
     elif r == 3:
-        g0, g1, g2 = g[0], g[1], g[2]
         for p in range(positions):
-            g0[p] = flat[3 * p]
-            g1[p] = flat[3 * p + 1]
-            g2[p] = flat[3 * p + 2]
+            g[p] = flat[3 * p + last]
     else:
-        for axis in range(r):
+        for p in range(positions):
+            g[p] = flat[r * p + last]
+
+
+@register_jitable
+def combine(
+    index: Any, weight: Any, along: Any, along_weight: Any, length: int, taps: int, positions: int,
+    to: Any, to_weight: Any,
+) -> None:  # fmt: skip
+    """Every combination of the taps so far, in ``index`` (R, ≥ P), with the ``taps`` of an inner axis in ``along``.
+
+    Fills ``to`` (R · taps, ≥ P) and, of more than one tap, ``to_weight``.
+    """
+    stride = np.uint32(length)
+    for row in range(len(index)):
+        outer, outer_weight = index[row], weight[row]
+        for tap in range(taps):
+            inner, inner_weight = along[tap], along_weight[tap]
+            out, out_weight = to[row * taps + tap], to_weight[row * taps + tap]
             for p in range(positions):
-                g[axis, p] = grid[p, axis]
+                a, b = outer[p], inner[p]
+                out[p] = OUTSIDE if (a | b) >= OUTSIDE_BIT else a * stride + b
+            if taps > 1:
+                for p in range(positions):
+                    out_weight[p] = outer_weight[p] * inner_weight[p]
 
 
 @kernel
@@ -184,27 +201,18 @@ def _table(
     positions, r = grid.shape
     now = 0
     rows = 1
-    _split(grid, g)
     for axis in range(r):
-        on_axis = g[r - 1 - axis, :positions]  # the grid lists the innermost axis first
+        split(grid, axis, g[:positions])
         length = lengths[axis]
         if axis == 0:
-            _axis_taps(on_axis, length, padding, align_corners, x, index[0], weight[0], taps)
+            axis_taps(g[:positions], length, padding, align_corners, x, index[0], weight[0], taps)
             rows = taps
             continue
-        _axis_taps(on_axis, length, padding, align_corners, x, along, along_weight, taps)
-        stride = np.uint32(length)
-        for row in range(rows):
-            outer, outer_weight = index[now, row], weight[now, row]
-            for tap in range(taps):
-                inner, inner_weight = along[tap], along_weight[tap]
-                to, to_weight = index[1 - now, row * taps + tap], weight[1 - now, row * taps + tap]
-                for p in range(positions):
-                    a, b = outer[p], inner[p]
-                    to[p] = OUTSIDE if (a | b) >= OUTSIDE_BIT else a * stride + b
-                if taps > 1:
-                    for p in range(positions):
-                        to_weight[p] = outer_weight[p] * inner_weight[p]
+        axis_taps(g[:positions], length, padding, align_corners, x, along, along_weight, taps)
+        combine(
+            index[now, :rows], weight[now, :rows], along, along_weight, length, taps, positions,
+            index[1 - now], weight[1 - now],
+        )  # fmt: skip
         rows *= taps
         now = 1 - now
     return now
@@ -220,7 +228,7 @@ def nearest(
     """
     channels, positions = X.shape[1], len(grid)
     block = min(BLOCK_POSITIONS, positions)
-    g = np.empty((len(lengths), block), grid.dtype)
+    g = np.empty(block, grid.dtype)
     x = np.empty(block, grid.dtype)
     along = np.empty((1, block), np.uint32)
     index = np.empty((2, 1, block), np.uint32)
@@ -252,7 +260,7 @@ def weighted(
     rows = taps ** len(lengths)
     block = max(1, min(BLOCK_POSITIONS, BLOCK_TAPS // rows, positions))
     width = block + ROW_PADDING
-    g = np.empty((len(lengths), block), grid.dtype)
+    g = np.empty(block, grid.dtype)
     x = np.empty(block, grid.dtype)
     along = np.empty((taps, width), np.uint32)
     along_weight = np.empty((taps, width), rows_of_X.dtype)
@@ -263,14 +271,14 @@ def weighted(
         end = min(begin + block, positions)
         now = _table(grid[begin:end], lengths, padding, align_corners, taps, g, x, along, along_weight, index, weight)
         if len(rows_of_X) == 0:
-            _sum(X[batch], index[now], weight[now], Y[batch], start + begin, end - begin)
+            sum_taps(X[batch], index[now], weight[now], Y[batch], start + begin, end - begin)
         for k in range(len(rows_of_X)):
             out = Y[batch, channel + k * rows_of_X.shape[2] :]
-            _sum_rows(rows_of_X[k], index[now], weight[now], tile, out, start + begin, end - begin)
+            sum_rows(rows_of_X[k], index[now], weight[now], tile, out, start + begin, end - begin)
 
 
 @njit(nogil=True, fastmath={"contract"}, error_model="numpy")
-def _sum(X: Any, index: Any, weight: Any, Y: Any, start: int, positions: int) -> None:
+def sum_taps(X: Any, index: Any, weight: Any, Y: Any, start: int, positions: int) -> None:
     """Read X (C, S) through the table into Y[:, start:]: four channels at a time, to load an entry once for all."""
     channels, rows = X.shape[0], index.shape[0]
     real, out = weight.dtype.type(0), Y.dtype.type(0)
@@ -365,16 +373,16 @@ def channels_last(X: Any, batch: int, channel: int, start: int, rows: Any) -> No
                 rows[i, c], rows[i, c + 1], rows[i, c + 2], rows[i, c + 3] = v0, v1, v2, v3
 
 
-def _sum_rows(X: Any, index: Any, weight: Any, tile: Any, Y: Any, start: int, positions: int) -> None: ...
+def sum_rows(X: Any, index: Any, weight: Any, tile: Any, Y: Any, start: int, positions: int) -> None: ...
 
 
-@overload(_sum_rows, strict=False)
+@overload(sum_rows, strict=False)
 def _sum_rows_for(X: Any, index: Any, weight: Any, tile: Any, Y: Any, start: int, positions: int) -> Any:
     """Read the rows X (S + 1, W) through the table into Y[:W, start:]; only floats are laid out in rows."""
     if not isinstance(Y.dtype, types.Float):
         return lambda X, index, weight, tile, Y, start, positions: None
 
-    def sum_rows(X: Any, index: Any, weight: Any, tile: Any, Y: Any, start: int, positions: int) -> None:
+    def loop(X: Any, index: Any, weight: Any, tile: Any, Y: Any, start: int, positions: int) -> None:
         width = X.shape[1]
         for begin in range(0, positions, TILE):
             size = min(TILE, positions - begin)
@@ -388,7 +396,7 @@ def _sum_rows_for(X: Any, index: Any, weight: Any, tile: Any, Y: Any, start: int
                 for p in range(size):
                     y[p] = t[p]
 
-    return sum_rows
+    return loop
 
 
 _sum_narrow, _sum_wide = add_up(NARROW), add_up(WIDE)

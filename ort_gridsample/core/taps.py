@@ -15,6 +15,9 @@ from ..spec import CUBIC_A
 from .arrays import Array
 from .coordinates import Axis, Namespace, Padding, Values
 
+#: So many taps of all axes together a position may have in a compiled op: its table must fit into scratch memory.
+MAX_TAPS = 1 << 16
+
 
 @dataclass(frozen=True)
 class Mode:

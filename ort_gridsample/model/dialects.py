@@ -188,7 +188,23 @@ _ATEN = ("aten", "org.pytorch.aten")
 _GENERATOR = {"align_corners": Spelling("align_corners", _BOOLEAN, position=2)}
 _SIZE = {"size": "size"}
 
+#: The target of compiled ops. They live in the domain of onnxruntime-extensions, with everyone's: so their names are
+#: long.
+COMPILED: Final = "compiled"
+EXTENSIONS_DOMAIN = "ai.onnx.contrib"
+
 _DIALECTS: list[Dialect] = [
+    *(
+        replace(
+            versions[max(versions)],
+            name=COMPILED,
+            op_type=f"ort_gridsample_{operator}",
+            domains=(EXTENSIONS_DOMAIN,),
+            ignored=("node",),
+            version=1,
+        )
+        for operator, versions in STANDARD.items()
+    ),
     Dialect(
         "com.microsoft",
         "GridSample",
@@ -303,7 +319,7 @@ def add_dialect(dialect: Dialect) -> None:
     expected = set(standard(dialect.operator, max(spec.OPERATORS[dialect.operator])).attributes)
     if set(dialect.attributes) != expected:
         raise GridSampleError(where, "attributes", str(sorted(dialect.attributes)), str(sorted(expected)))
-    if dialect.name in ("ai.onnx", DOMAIN, "primitives"):
+    if dialect.name in ("ai.onnx", DOMAIN, "primitives", COMPILED):
         raise GridSampleError(where, "name", repr(dialect.name), "one that is not a target already")
     same = (dialect.name, dialect.operator)
     _DIALECTS[:] = [dialect, *(d for d in _DIALECTS if (d.name, d.operator) != same)]

@@ -12,13 +12,14 @@ from ..errors import GridSampleError
 from . import dialects
 from .asking import Native
 from .conversion import import_used, inline, raise_opset
-from .dialects import DOMAIN
+from .dialects import COMPILED, DOMAIN
 from .files import explaining_invalid
 from .graphs import Names, Scope, domain_of, function_key, scopes
 from .inference import Inference
 from .matches import Match, find
 from .records import NodeRecord
 from .targets import FUNCTIONS_DOMAIN, Replacement, Target
+from .targets.compiled_op import CompiledOp
 from .targets.python_op import PythonOp
 from .targets.spelled import Spelled
 
@@ -49,17 +50,23 @@ def patch_in_place(
 def patch_and_report(
     model: onnx.ModelProto,
     nodes: Selection = "all",
-    target: str = DOMAIN,
+    target: str | Target = DOMAIN,
     functions: bool = False,
     native: Native | None = None,
 ) -> tuple[list[NodeRecord], list[NodeRecord]]:
     """Do as :func:`patch_in_place`, and return the records of what it replaced and of the nodes that stay."""
-    if target not in targets():
+    if isinstance(target, str) and target not in targets():
         raise GridSampleError("patch_model", "target", repr(target), checks.listed(targets()))
-    if not callable(nodes) and nodes not in ("all", "unsupported"):
-        raise GridSampleError("patch_model", "nodes", repr(nodes), "'all', 'unsupported' or a function of a NodeRecord")
+    check_selection("patch_model", nodes)
+    to = _target(target, functions, model.functions) if isinstance(target, str) else target
     with explaining_invalid(model):
-        return _patch(model, nodes, _target(target, functions, model.functions), native)
+        return _patch(model, nodes, to, native)
+
+
+def check_selection(where: str, nodes: object) -> None:
+    """Check what says which nodes to patch."""
+    if not callable(nodes) and nodes not in ("all", "unsupported"):
+        raise GridSampleError(where, "nodes", repr(nodes), "'all', 'unsupported' or a function of a NodeRecord")
 
 
 def _patch(
@@ -90,6 +97,8 @@ def _patch(
 def _target(name: str, functions: bool, there: Iterable[onnx.FunctionProto]) -> Target:
     if name == DOMAIN:
         return PythonOp()
+    if name == COMPILED:
+        return CompiledOp()
     if name == "primitives":
         from .targets.lowered import Primitives  # here, as few need it and importing it takes a while
 

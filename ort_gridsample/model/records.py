@@ -10,7 +10,7 @@ from typing import TypeVar
 from .. import spec
 from ..core.arrays import Array
 from ..errors import GridSampleError, where
-from .dialects import DOMAIN, AttributeValue, Dialect, PassedOn
+from .dialects import COMPILED, DOMAIN, AttributeValue, Dialect, PassedOn
 from .inference import Value
 
 T = TypeVar("T")
@@ -74,7 +74,7 @@ class NodeRecord:
     @property
     def patched(self) -> bool:
         """Whether the node is one of this package's already."""
-        return self.domain == DOMAIN
+        return self.dialect.name in (DOMAIN, COMPILED)
 
     @property
     def mode(self) -> AttributeValue | None:

@@ -12,11 +12,14 @@ import onnxruntime
 from onnx import helper
 
 from ..model.dialects import DOMAIN, VERSION
+from .compiled_ops import ops as compiled_ops
 from .options import loaded
 from .python_ops import interrupts
 
+# Before anyone's options: they know the ops that are there by then.
 with suppress(ImportError):  # who needs the ops is told
-    from .python_ops import ops  # noqa: F401  # before anyone's options: they know the ops that are there by then
+    from .python_ops import ops  # noqa: F401
+compiled_ops.add()
 
 #: The options that went through here, by their identity. Not a WeakSet: it learns of an end in a callback, and there
 #: Python loses the exception of a signal's handler.
@@ -51,6 +54,7 @@ def register_anew(options: onnxruntime.SessionOptions, known: bool = False) -> o
     """As :func:`register`, of options that nobody registered onnxruntime-extensions with, unless it is ``known``."""
     from .python_ops.ops import library_path
 
+    compiled_ops.know_api()
     if not known:
         options.register_custom_ops_library(library_path)
     for key in [key for key, each in list(_registered.items()) if each() is None]:

@@ -23,10 +23,12 @@ from ..errors import GridSampleError
 from ..model.dialects import DOMAIN
 from ..model.files import follow_links, read_model
 from ..model.graphs import domain_of, scopes
-from ..model.patch import bind_threads, patch_and_report
+from ..model.patch import Selection, bind_threads, check_selection, patch_and_report
 from ..model.records import NodeRecord
 from . import native
+from .compiled_ops.errors import error_in
 from .options import State, copied, entry, from_state, has_providers, set_entry, state
+from .placement import Ops, Placement
 from .python_ops import exits, failures
 from .registration import register, register_anew
 
@@ -46,8 +48,9 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     """An ``onnxruntime.InferenceSession`` that runs any GridSample and AffineGrid.
 
     It patches the model in memory and registers the ops; everything else is its parent's. ``run`` and its siblings
-    raise :class:`GridSampleError` where an op rejected its input. Unless ``sess_options`` say otherwise, onnxruntime's
-    threads do not spin (``session.intra_op.allow_spinning``), as they would do so on the processors that the ops need.
+    raise :class:`GridSampleError` where an op rejected its input. Where a node runs on a Python op, onnxruntime's
+    threads do not spin (``session.intra_op.allow_spinning``) unless ``sess_options`` say otherwise, as they would do so
+    on the processors that the op needs.
 
     ``sess_options`` stay as they are: the session's own are a copy. Two things cannot be copied: execution providers
     that were added to the options themselves, and libraries of custom ops. Where there are such providers, or the model
@@ -61,6 +64,9 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         path_or_bytes: a path, the bytes of a model, or a ModelProto. External data is found relative to the path.
         sess_options, providers, provider_options, kwargs: the parent's.
         model: another name for ``path_or_bytes``.
+        nodes: which nodes may not stay onnxruntime's own: ``"all"``, ``"unsupported"`` or a function, as
+            :func:`patch_model` takes them. None: those that have a compiled op, or that onnxruntime does not run.
+            :attr:`replaced` says what became of them.
 
     Raises:
         GridSampleError: a node concerned is not what its opset allows, or external data lies outside a path's folder.
@@ -78,18 +84,30 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         provider_options: Sequence[dict[Any, Any]] | None = None,
         *,
         model: Model | None = None,
+        nodes: Selection | None = None,
         **kwargs: Any,
     ) -> None:
         if (path_or_bytes is None) == (model is None):
             found = "neither" if model is None else "both"
             raise TypeError(f"InferenceSession got {found} of path_or_bytes and model, expected one of them")
         given: Any = path_or_bytes if model is None else model
-        patched = _patched(given, 0 if sess_options is None else sess_options.intra_op_num_threads)
-        _prepare(patched.records)
+        if nodes is not None:
+            check_selection("InferenceSession", nodes)
+        patched = _patched(given, nodes, 0 if sess_options is None else sess_options.intra_op_num_threads)
+        _prepare(patched.python)
         options = _options(sess_options, patched)
         path = os.path.abspath(given) if isinstance(given, (str, PathLike)) else None
-        self._arguments = (path or patched.model, providers, provider_options, kwargs)
+        # A model that goes along is patched already, and what it left to onnxruntime is left there.
+        kept = nodes if path or not callable(nodes) else "unsupported"
+        self._arguments = (path or patched.model, providers, provider_options, kept, kwargs)
+        self._placements = patched.placements
+        self._copies_feeds = bool(patched.python)
         super().__init__(patched.model, options, providers, provider_options, **kwargs)
+
+    @property
+    def replaced(self) -> list[Placement]:
+        """What each GridSample and AffineGrid node runs on: a compiled op, a Python op or onnxruntime's own kernel."""
+        return list(self._placements)
 
     def run(
         self,
@@ -102,7 +120,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         Returns:
             An array for each output; of a sequence a list, of a map a dict.
         """
-        memory.probe(sum(map(_copied_bytes, input_feed.values())))
+        if self._copies_feeds:
+            memory.probe(sum(map(_copied_bytes, input_feed.values())))
         return _explained(super().run, output_names, input_feed, run_options)
 
     def run_with_ort_values(
@@ -145,7 +164,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
 
         def explained(results: Any, user_data: Any, error: str) -> None:
             try:
-                exception = failures.exception_for(error)
+                exception = _exception_for(error)
                 callback(results, user_data, error if exception is None else str(exception))
             finally:
                 exits.asynchronous_run_ended()
@@ -162,9 +181,14 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
 
 
 def _unpickled(
-    model: bytes | str, providers: Any, provider_options: Any, kwargs: dict[str, Any], options: State
+    model: bytes | str,
+    providers: Any,
+    provider_options: Any,
+    nodes: Selection | None,
+    kwargs: dict[str, Any],
+    options: State,
 ) -> InferenceSession:
-    return InferenceSession(model, from_state(options), providers, provider_options, **kwargs)
+    return InferenceSession(model, from_state(options), providers, provider_options, nodes=nodes, **kwargs)
 
 
 def _copied_bytes(value: Any) -> int:
@@ -183,10 +207,15 @@ def _explained(run: Callable[..., Any], *args: Any) -> Any:
     try:
         return run(*args)
     except Exception as error:
-        exception = failures.exception_for(str(error))
+        exception = _exception_for(str(error))
         if exception is None:
             raise
         raise exception from error
+
+
+def _exception_for(message: str) -> BaseException | None:
+    """What an op of this package has to say, if it is behind onnxruntime's ``message``."""
+    return failures.exception_for(message) or error_in(message)
 
 
 def _need_stack(frames: int) -> None:
@@ -201,19 +230,24 @@ class _Patched:
 
     Attributes:
         model: its bytes, or what was given where nothing had to be changed.
-        records: the nodes concerned.
+        placements: the nodes concerned, and what they run on.
         domains: those of its nodes that it does not define itself, where nodes are concerned; None where onnx cannot
             read it.
         folder: where its external data is, if onnxruntime cannot know.
     """
 
     model: bytes | str | PathLike[str]
-    records: list[NodeRecord]
+    placements: list[Placement]
     domains: frozenset[str] | None
     folder: str | None = None
 
+    @property
+    def python(self) -> list[NodeRecord]:
+        """The nodes that run on Python ops."""
+        return [placement.record for placement in self.placements if placement.runs_on == "Python op"]
 
-def _patched(model: Model, num_threads: int) -> _Patched:
+
+def _patched(model: Model, nodes: Selection | None, num_threads: int) -> _Patched:
     if isinstance(model, onnx.ModelProto):
         proto = onnx.ModelProto()
         proto.CopyFrom(model)
@@ -223,16 +257,17 @@ def _patched(model: Model, num_threads: int) -> _Patched:
         except (DecodeError, GridSampleError):
             # onnxruntime knows its own format, and says what is wrong with any other
             return _Patched(model, [], None)
-    replaced, others = patch_and_report(proto, native=native)
-    records = [*replaced, *others]
-    if not records:
+    ops = Ops(nodes)
+    replaced, others = patch_and_report(proto, target=ops, native=native)
+    placements = ops.placements([*replaced, *others])
+    if not placements:
         return _Patched(proto.SerializeToString() if isinstance(model, onnx.ModelProto) else model, [], frozenset())
     bound = bind_threads(proto, num_threads)
-    domains = _domains(proto) if records else frozenset()
+    domains = _domains(proto)
     if not (replaced or bound or isinstance(model, onnx.ModelProto)):
-        return _Patched(model, records, domains)
+        return _Patched(model, placements, domains)
     folder = follow_links(proto, model) if isinstance(model, (str, PathLike)) else None
-    return _Patched(proto.SerializeToString(), records, domains, folder)
+    return _Patched(proto.SerializeToString(), placements, domains, folder)
 
 
 def _domains(model: onnx.ModelProto) -> frozenset[str]:
@@ -246,7 +281,7 @@ def _options(given: onnxruntime.SessionOptions | None, patched: _Patched) -> onn
         with suppress(ImportError):  # the ops may be in it, or not
             return register(given)
         return given
-    if DOMAIN not in patched.domains:
+    if all(placement.runs_on == "onnxruntime" for placement in patched.placements):
         return given
     if given is None:
         options = register()
@@ -254,7 +289,7 @@ def _options(given: onnxruntime.SessionOptions | None, patched: _Patched) -> onn
         options = register(given)  # their libraries or providers may be needed, and cannot be copied
     else:
         options = register_anew(copied(given))
-    if patched.records and entry(options, _ALLOW_SPINNING) is None:
+    if patched.python and entry(options, _ALLOW_SPINNING) is None:
         # onnxruntime's threads would go on spinning after their own nodes, on the processors that the ops need.
         set_entry(options, _ALLOW_SPINNING, "0")
     if patched.folder is not None:

@@ -22,7 +22,7 @@ class PythonOp:
     """See :class:`ort_gridsample.model.targets.Target`."""
 
     def takes(self, match: Match) -> bool:
-        return not match.record.patched
+        return match.record.dialect.name != DOMAIN
 
     def needs_inlining(self, match: Match) -> bool:
         """Calls bring types of which one needs a Cast, or attributes that are not the op's; or CastLike is missing."""

@@ -1,0 +1,207 @@
+"""AffineGrid as it runs: what ONNX Runtime calls, and what fills the grid, compiled for each type of theta.
+
+The order of the operations on a position is that of :mod:`ort_gridsample.core.affine`. State and call are as in
+:mod:`.sampling`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba.extending import register_jitable
+
+from ... import checks, spec
+from . import sentences
+from .halves import HALVES
+from .inputs import AXES, DATA, INFO, SIZE, close_inputs, open_inputs
+from .pointers import allocate, array, call, fetch_add, free, function, load, memory_of_call, store
+from .sampling import LANES, LINE, ROOM
+
+get_output = function("KernelContext_GetOutput")
+get_data = function("GetTensorMutableData")
+get_lengths = function("GetDimensions")
+parallel_for = function("KernelContext_ParallelFor")
+
+# The kernel's state.
+(API, LANE, ALIGNED, THETA_SIZE) = range(0, 32, 8)
+SENTENCES = 32
+
+TOO_LARGE = checks.Sentence("grid", "for size {size}", "fewer bytes than an address can reach")
+#: What a run may have to say, each for 2 and for 3 spatial axes.
+SAID = (
+    ROOM,
+    checks.THETA,
+    checks.SIZE_IS_NO_ROW,
+    checks.SIZE_AXES,
+    checks.SIZE_NEGATIVE,
+    checks.SIZE_BATCHES,
+    TOO_LARGE,
+)
+SAID_OF_ALL = len(SAID)
+(_, WRONG_THETA, NO_ROW, WRONG_AXES, NEGATIVE, WRONG_BATCHES, IS_TOO_LARGE) = range(7)
+
+# The run's call.
+(KERNEL, THETA, GRID, N, R, LENGTHS, ROWS, COLUMNS, STEP, CHUNKS, PARTS, ITEMS, NEXT, SCRATCH) = range(0, 112, 8)
+SHAPES = 112  # those of theta, of size, and of the grid, one after the other
+
+#: The columns and the positions that are filled in one go.
+CHUNK, WORTH_A_GO = 2048, 1 << 14
+
+
+def compute(state: int, context: int) -> int:
+    """KernelComputeV2: make the grid, and answer with a status, 0 for good."""
+    api = load(state + API)
+    inputs = memory_of_call()
+    status = open_inputs(api, context, inputs)
+    if status == 0:
+        axes, size_axes = load(inputs + AXES), load(inputs + SIZE + AXES)
+        run = allocate(SHAPES + 8 * (axes + size_axes + 5))
+        if run == 0:
+            status = sentences.status(api, load(state + SENTENCES), 0, 0, 0, 0, SHAPES)
+        else:
+            status = get_lengths(api, (load(inputs + INFO), run + SHAPES, axes))
+            if status == 0:
+                status = get_lengths(api, (load(inputs + SIZE + INFO), run + SHAPES + 8 * axes, size_axes))
+            if status == 0:
+                status = _make(api, context, state, inputs, run)
+            free(run)
+    close_inputs(api, inputs)
+    return status  # type: ignore[no-any-return]
+
+
+@register_jitable
+def _make(api: int, context: int, state: int, inputs: int, run: int) -> int:
+    """Check theta and size, have the grid made, and fill it."""
+    axes, size_axes = load(inputs + AXES), load(inputs + SIZE + AXES)
+    theta_shape, size_shape = run + SHAPES, run + SHAPES + 8 * axes
+    size, count = load(inputs + SIZE + DATA), 0 if size_axes != 1 else load(size_shape)
+    r = 0 if axes != 3 else load(theta_shape + 8)
+    wrong, nbytes = -1, float(load(state + THETA_SIZE))
+    if axes != 3 or (r != 2 and r != 3) or load(theta_shape + 16) != r + 1:
+        wrong, r = WRONG_THETA, 2
+    elif size_axes != 1:
+        wrong, size, count = NO_ROW, size_shape, size_axes
+    elif count != r + 2:
+        wrong = WRONG_AXES
+    else:
+        for axis in range(count):
+            length = load(size + 8 * axis)
+            nbytes *= float(max(length, 1))
+            if length < 0:
+                wrong = NEGATIVE
+        if wrong < 0 and load(size) != load(theta_shape):
+            wrong = WRONG_BATCHES
+        if wrong < 0 and nbytes * r >= 2.0**63:
+            wrong = IS_TOO_LARGE
+    if wrong >= 0:
+        said = load(state + SENTENCES + 8 * (wrong + (r - 2) * SAID_OF_ALL))
+        return sentences.status(api, said, theta_shape, axes, size, count, 0)
+    shape = size_shape + 8
+    store(shape, load(size))
+    for axis in range(r):
+        store(shape + 8 * (axis + 1), load(size + 8 * (axis + 2)))
+    store(shape + 8 * (r + 1), r)
+    status = get_output(api, (context, 0, shape, r + 2, run + GRID))
+    if status == 0:
+        status = get_data(api, (load(run + GRID), run + GRID))
+    if status != 0:
+        return status  # type: ignore[no-any-return]
+    columns, rows = load(shape + 8 * r), 1
+    for axis in range(r - 1):
+        rows *= load(shape + 8 * (axis + 1))
+    if load(size) * rows * columns == 0:
+        return 0
+    chunk = min(columns, CHUNK)
+    chunks = (columns + chunk - 1) // chunk
+    step = min(rows, (WORTH_A_GO + chunk - 1) // chunk)
+    parts = (rows + step - 1) // step
+    items = load(size) * parts * chunks
+    store(run + KERNEL, state)
+    store(run + THETA, load(inputs + DATA))
+    store(run + N, load(size))
+    store(run + R, r)
+    store(run + LENGTHS, shape + 8)
+    store(run + ROWS, rows)
+    store(run + COLUMNS, columns)
+    store(run + STEP, step)
+    store(run + CHUNKS, chunks)
+    store(run + PARTS, parts)
+    store(run + ITEMS, items)
+    store(run + NEXT, 0)
+    lanes = min(items, LANES)
+    room = lanes * CHUNK * 8 + LINE
+    scratch = allocate(room)
+    if scratch == 0:
+        return sentences.status(api, load(state + SENTENCES), 0, 0, 0, 0, room)
+    store(run + SCRATCH, (scratch + LINE - 1) & -LINE)
+    if lanes == 1:
+        call(load(state + LANE), (run, 0))
+    else:
+        status = parallel_for(api, (context, load(state + LANE), lanes, 0, run))
+    free(scratch)
+    return status  # type: ignore[no-any-return]
+
+
+@register_jitable
+def _position(i: int, length: int, aligned: int) -> float:
+    """Where pixel ``i`` of an axis lies, as :func:`ort_gridsample.core.affine.positions` says."""
+    if aligned != 0:
+        return 2.0 * i / float(length - 1) - 1.0 if length > 1 else 0.0
+    return (2.0 * i + 1.0) / float(length) - 1.0
+
+
+@register_jitable
+def unchanged(value: Any) -> Any:
+    """What neither has to be widened nor rounded."""
+    return value
+
+
+def fill_for(theta_type: str) -> Callable[..., int]:
+    """What ``KernelContext_ParallelFor`` calls: fill rows of the grid as long as there are any."""
+    half = HALVES.get(theta_type)
+    stored = np.dtype(np.uint16 if half else theta_type)
+    real = np.dtype(spec.TYPES[theta_type].compute)
+    widened, rounded = (half.widened, half.rounded) if half else (unchanged, unchanged)
+    size, kind = stored.itemsize, real.type
+
+    def lane(run: int, index: int) -> int:
+        aligned, r, lengths = load(load(run + KERNEL) + ALIGNED), load(run + R), load(run + LENGTHS)
+        rows, columns, step = load(run + ROWS), load(run + COLUMNS), load(run + STEP)
+        chunks, parts, items = load(run + CHUNKS), load(run + PARTS), load(run + ITEMS)
+        x = array(load(run + SCRATCH) + index * CHUNK * 8, (CHUNK,), real)
+        theta = array(load(run + THETA), (load(run + N), r, r + 1), stored)
+        while True:
+            item = fetch_add(run + NEXT, 1)
+            if item >= items:
+                return 0
+            chunk = item % chunks
+            part = (item // chunks) % parts
+            batch = item // chunks // parts
+            begin = chunk * CHUNK
+            count = min(CHUNK, columns - begin)
+            for i in range(count):
+                x[i] = kind(_position(begin + i, columns, aligned))
+            for row in range(part * step, min((part + 1) * step, rows)):
+                first = ((batch * rows + row) * columns + begin) * r
+                out = array(load(run + GRID) + first * size, (count * r,), stored)
+                for coordinate in range(r):
+                    # From the outermost axis inward, as the last factors of theta's row are the outermost axes'.
+                    base, rest, inner = kind(0), row, rows
+                    for axis in range(r - 1):
+                        length = load(lengths + 8 * axis)
+                        inner //= length
+                        position = kind(_position(rest // inner, length, aligned))
+                        rest %= inner
+                        part_of = position * widened(theta[batch, coordinate, r - 1 - axis])
+                        base = part_of + widened(theta[batch, coordinate, r]) if axis == 0 else base + part_of
+                    factor = widened(theta[batch, coordinate, 0])
+                    if r == 2:
+                        for i in range(count):
+                            out[2 * i + coordinate] = rounded(base + x[i] * factor)
+                    else:
+                        for i in range(count):
+                            out[3 * i + coordinate] = rounded(base + x[i] * factor)
+
+    return lane

@@ -1,0 +1,64 @@
+"""float16 and bfloat16 as their bits, for compiled code: rounded to the nearest, ties to even."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba.extending import register_jitable
+
+
+@register_jitable
+def to_float16(value: Any) -> Any:
+    """The bits of float16 for a float32."""
+    bits = np.float32(value).view(np.uint32)
+    magnitude = np.uint32(bits & np.uint32(0x7FFFFFFF))
+    # Between float16's normal numbers: the exponent's bias is another, and 13 bits of the fraction go.
+    normal = (magnitude + np.uint32(0xC8000FFF) + ((magnitude >> np.uint32(13)) & np.uint32(1))) >> np.uint32(13)
+    # Below them the sum with 0.5 has its last bit where float16 has its own.
+    small = np.float32(magnitude.view(np.float32) + np.float32(0.5)).view(np.uint32) - np.uint32(0x3F000000)
+    large = np.uint32(0x7E00) if magnitude > np.uint32(0x7F800000) else np.uint32(0x7C00)
+    rounded = small if magnitude < np.uint32(0x38800000) else normal
+    rounded = rounded if magnitude < np.uint32(0x47800000) else large
+    return np.uint16(rounded | ((bits >> np.uint32(16)) & np.uint32(0x8000)))
+
+
+@register_jitable
+def to_bfloat16(value: Any) -> Any:
+    """The bits of bfloat16 for a float32."""
+    bits = np.float32(value).view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    is_nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
+    return np.uint16((bits >> np.uint32(16)) | np.uint32(0x40) if is_nan else rounded)
+
+
+@register_jitable
+def from_float16(half: Any) -> Any:
+    """The float32 of float16's bits."""
+    sign = np.uint32((np.uint32(half) & np.uint32(0x8000)) << np.uint32(16))
+    shifted = np.uint32((np.uint32(half) & np.uint32(0x7FFF)) << np.uint32(13))
+    # float32 has the same fields at other places, and another bias of the exponent.
+    finite = np.float32(shifted.view(np.float32) * np.float32(2.0**112)).view(np.uint32)
+    magnitude = np.uint32(shifted | np.uint32(0x7F800000)) if shifted >= np.uint32(0x0F800000) else finite
+    return np.uint32(magnitude | sign).view(np.float32)
+
+
+@register_jitable
+def from_bfloat16(half: Any) -> Any:
+    """The float32 of bfloat16's bits."""
+    return np.uint32(np.uint32(half) << np.uint32(16)).view(np.float32)
+
+
+class Half(NamedTuple):
+    """A half's type: what the core's kernels take its bits for, and how they are widened and rounded."""
+
+    bits: np.dtype[Any]
+    widened: Callable[[Any], Any]
+    rounded: Callable[[Any], Any]
+
+
+HALVES = {
+    "float16": Half(np.dtype(np.uint16), from_float16, to_float16),
+    "bfloat16": Half(np.dtype(np.int16), from_bfloat16, to_bfloat16),
+}

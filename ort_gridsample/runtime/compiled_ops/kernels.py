@@ -1,0 +1,131 @@
+"""The kernels of the compiled ops: what a node says, and the compiled functions that it takes, as one state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ... import checks, spec
+from ...errors import where
+from .c_api import Api, RefusedError
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What a node's kernel is made of.
+
+    Attributes:
+        compute: the address of its KernelComputeV2.
+        numbers: its state, but for the first, which is the address of ONNX Runtime's table of functions.
+        sentences: what it may have to say, as bytes that end with 0; their addresses are the last of the state.
+    """
+
+    compute: int
+    numbers: Sequence[int]
+    sentences: Sequence[bytes]
+
+    def memory(self, at: int, table: int) -> bytes:
+        """The state as it lies in memory, ``at``."""
+        end = at + 8 * (1 + len(self.numbers) + len(self.sentences))
+        addresses = []
+        for sentence in self.sentences:
+            addresses.append(end)
+            end += len(sentence)
+        return np.array([table, *self.numbers, *addresses], np.int64).tobytes() + b"".join(self.sentences)
+
+
+def grid_sample(api: Api, info: int, types: Sequence[str]) -> Kernel:
+    """The kernel of a GridSample node, for X and grid of ``types``.
+
+    Raises:
+        GridSampleError: an attribute is not one of its values.
+        Exception: whatever Numba raises.
+    """
+    here = where("GridSample", _label(api, info))
+    mode = spec.mode_of(_said(api.text, info, "mode", spec.MODES[1]))
+    padding_mode = _said(api.text, info, "padding_mode", spec.PADDING_MODES[0])
+    checks.mode_and_padding(here, mode, padding_mode, types[0])
+    aligned = _said(api.integer, info, "align_corners", 0)
+    return grid_sample_kernel(here, mode, padding_mode, bool(aligned), *types)
+
+
+def grid_sample_kernel(here: str, mode: str, padding_mode: str, aligned: bool, X_type: str, grid_type: str) -> Kernel:
+    """The kernel that samples so; compiled now, if no other was made of the same functions before."""
+    from ...core import jit_core
+    from . import halves, sampling, sentences
+
+    coordinate = "float64" if grid_type == "float64" else "float32"
+    real = coordinate if mode == "nearest" else str(spec.TYPES[X_type].compute)
+    numbers = [
+        _compiled("lane"),
+        _compiled("axis", coordinate, real),
+        _compiled("combine", real),
+        _compiled("copy", f"uint{8 * _size(X_type)}") if mode == "nearest" else _compiled("sum", X_type),
+        _compiled("widen", grid_type) if grid_type in halves.HALVES else 0,
+        jit_core.TAPS[mode],
+        jit_core.PADDING[padding_mode],
+        int(aligned),
+        *map(_size, (X_type, grid_type, coordinate, real)),
+    ]
+    said = [sentences.as_bytes(sentence, here, padding_mode=padding_mode) for sentence in sampling.SAID]
+    return Kernel(_compiled("sample"), numbers, said)
+
+
+def affine_grid(api: Api, info: int, types: Sequence[str]) -> Kernel:
+    """The kernel of an AffineGrid node, for theta of the first of ``types``."""
+    aligned = _said(api.integer, info, "align_corners", 0)
+    return affine_grid_kernel(where("AffineGrid", _label(api, info)), bool(aligned), types[0])
+
+
+def affine_grid_kernel(here: str, aligned: bool, theta_type: str) -> Kernel:
+    """The kernel that makes grids so; compiled now, if no other was made of the same functions before."""
+    from . import affine, sentences
+
+    numbers = [_compiled("fill", theta_type), int(aligned), _size(theta_type)]
+    said = [
+        sentences.as_bytes(sentence, here, axes=axes, type="int64")
+        for axes in checks.SIZE.values()
+        for sentence in affine.SAID
+    ]
+    return Kernel(_compiled("make grid"), numbers, said)
+
+
+@cache
+def _compiled(what: str, *types: str) -> int:
+    """The address of one of the functions of :mod:`.sampling` and :mod:`.affine`, for these types."""
+    from . import affine, sampling
+    from .compile import address_of
+
+    function, arguments = {
+        "sample": (sampling.compute, 2),
+        "lane": (sampling.lane, 2),
+        "axis": (sampling.axis_for, 5),
+        "combine": (sampling.combine_for, 6),
+        "copy": (sampling.copy_for, 6),
+        "sum": (sampling.sum_for, 6),
+        "widen": (sampling.widen_for, 3),
+        "make grid": (affine.compute, 2),
+        "fill": (affine.fill_for, 2),
+    }[what]
+    return address_of(function(*types) if types else function, arguments)
+
+
+def _size(type_name: str) -> int:
+    """The bytes of one element."""
+    return 2 if type_name == "bfloat16" else np.dtype(type_name).itemsize
+
+
+def _label(api: Api, info: int) -> str:
+    """How errors name the node."""
+    return _said(api.text, info, "node", "") or api.node_name(info)
+
+
+def _said(ask: Any, info: int, attribute: str, default: Any) -> Any:
+    try:
+        return ask(info, attribute)
+    except RefusedError:  # it says nothing
+        return default

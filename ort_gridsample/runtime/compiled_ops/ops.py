@@ -1,0 +1,219 @@
+"""The compiled ops made known to ONNX Runtime, and their kernels made when a session asks for them.
+
+onnxruntime-extensions' shared library takes ops of others, for as long as the process lives, and registers them
+wherever it is registered itself, in its own domain. All are handed to it once, together, before any of that.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib.util import find_spec
+from itertools import product
+from typing import Any
+
+import onnx
+import onnxruntime
+from onnx import helper
+
+from ... import spec
+from ...errors import GridSampleError
+from ...model.dialects import COMPILED, EXTENSIONS_DOMAIN, dialects
+from ..extensions import load
+from . import c_api
+from .c_api import ELEMENT_TYPES, Api, OrtCustomOp
+from .kernels import Kernel, affine_grid, grid_sample
+from .shapes import affine_grid_shape, grid_sample_shape
+
+_NAMES = {dialect.operator: dialect.op_type for dialect in dialects() if dialect.name == COMPILED}
+_PROBE = "ort_gridsample_probe"
+
+#: The attribute of the extensions' module, beside whose list of ops it lies, that says ours are in that list.
+_MARK = "_ort_gridsample_compiled_ops"
+
+_TYPE_NAMES = {number: name for name, number in ELEMENT_TYPES.items()}
+
+_lock = threading.Lock()
+_api: Api | None = None
+
+
+def add() -> str:
+    """Have every later registration of onnxruntime-extensions bring the ops; why that cannot be, empty where it can."""
+    with _lock:
+        return _add()
+
+
+def know_api() -> None:
+    """Learn where ONNX Runtime's table of functions is, which the inference of shapes needs."""
+    with _lock:
+        if not _add():
+            _probe()
+
+
+def why_not() -> str:
+    """Why sessions of this process cannot have compiled ops; empty where they can. Imports Numba."""
+    with _lock:
+        return _add() or _numba() or _probe()
+
+
+@cache
+def _add() -> str:
+    reason = c_api.why_not(onnxruntime.__version__)
+    if reason:
+        return reason
+    if find_spec("numba") is None:
+        return "Numba is not installed: pip install 'ort-gridsample[jit]'"
+    try:
+        add_op = ctypes.CDLL(load().get_library_path()).AddExternalCustomOp
+    except ImportError as error:
+        return str(error)
+    except (OSError, AttributeError):
+        return "the installed onnxruntime-extensions takes no ops of others"
+    add_op.restype, add_op.argtypes = ctypes.c_bool, [ctypes.c_void_p]
+    extensions = sys.modules["onnxruntime_extensions._extensions_pydll"]
+    if not hasattr(extensions, _MARK):
+        ops = _all_ops()
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(ops))  # sessions that outlive Python point at them
+        setattr(extensions, _MARK, ops)
+        for op in ops:
+            add_op(ctypes.addressof(op))
+    return ""
+
+
+@cache
+def _numba() -> str:
+    try:
+        importlib.import_module(".sampling", __package__)
+    except Exception as error:  # Numba may refuse a newer NumPy with more than an ImportError
+        return f"Numba cannot be imported: {error}"
+    return ""
+
+
+@cache
+def _probe() -> str:
+    """Make a session of an op that is told where the table of functions lies; why that failed, empty if it did not."""
+    ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in ("X", "Y")]
+    node = helper.make_node(_PROBE, ["X"], ["Y"], domain=EXTENSIONS_DOMAIN)
+    imports = [helper.make_opsetid("", 16), helper.make_opsetid(EXTENSIONS_DOMAIN, 1)]
+    graph = helper.make_graph([node], "probe", ends[:1], ends[1:])
+    model = helper.make_model(graph, opset_imports=imports, ir_version=8)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    try:
+        options.register_custom_ops_library(load().get_library_path())
+        onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        return f"onnxruntime does not take compiled ops: {' '.join(str(error).split())}"
+    return "" if _api is not None else "onnxruntime does not call compiled ops"
+
+
+class _Op(ctypes.Structure):
+    """The struct, and behind it what the functions in it read of their op, which they know by its address."""
+
+    _fields_ = (("op", OrtCustomOp), ("name", ctypes.c_void_p), ("types", ctypes.c_int * 2))
+
+
+def _at(op: int) -> _Op:
+    return ctypes.cast(op, ctypes.POINTER(_Op)).contents
+
+
+def _all_ops() -> list[_Op]:
+    ops = [_op(_PROBE, ["float32"], c_api.CreateKernel(_create_probe))]
+    for operator, make, shape in (
+        ("GridSample", grid_sample, grid_sample_shape),
+        ("AffineGrid", affine_grid, affine_grid_shape),
+    ):
+        versions = spec.OPERATORS[operator]
+        create, infer = c_api.CreateKernel(_creates(make)), c_api.InferShape(_infers(shape))
+        for types in product(*versions[max(versions)].types.values()):
+            if all(name in ELEMENT_TYPES for name in types):
+                ops.append(_op(_NAMES[operator], types, create, infer))
+    return ops
+
+
+_libc = ctypes.CDLL(None)
+_libc.malloc.restype, _libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+_free = ctypes.cast(_libc.free, ctypes.c_void_p)
+
+_get_name = c_api.Text(lambda op: _at(op).name)
+_no_provider = c_api.Text(lambda op: None)
+_get_type = c_api.NumberAt(lambda op, index: _at(op).types[index])
+_get_output_type = c_api.NumberAt(lambda op, index: _at(op).types[0])
+_zero = c_api.NumberAt(lambda op, index: 0)
+_sizes = {size: c_api.Size(lambda op, size=size: size) for size in (1, 2)}
+
+
+def _op(name: str, types: Sequence[str], create: Any, infer: Any = None) -> _Op:
+    text = ctypes.create_string_buffer(name.encode())
+    made = _Op(name=ctypes.addressof(text))
+    made.text = text
+    made.types[: len(types)] = [ELEMENT_TYPES[each] for each in types]
+    made.op = OrtCustomOp(
+        version=c_api.VERSION,
+        GetName=_get_name,
+        GetExecutionProviderType=_no_provider,
+        GetInputType=_get_type,
+        GetInputTypeCount=_sizes[len(types)],
+        GetOutputType=_get_output_type,
+        GetOutputTypeCount=_sizes[1],
+        KernelDestroy=_free,  # a kernel's state is one piece of memory
+        GetInputCharacteristic=_zero,
+        GetOutputCharacteristic=_zero,
+        GetInputMemoryType=_zero,
+        CreateKernelV2=create,
+        **({} if infer is None else {"InferOutputShapeFn": infer}),
+    )
+    return made
+
+
+def _create_probe(op: int, table: int, info: int, out: Any) -> int | None:
+    global _api
+    _api = Api(table)
+    out[0] = _libc.malloc(1)
+    return None
+
+
+def _creates(make: Callable[[Api, int, list[str]], Kernel]) -> Callable[[int, int, int, Any], int | None]:
+    """CreateKernelV2 of ops whose kernels ``make`` makes. Nothing may leave it as an exception: nobody would see it."""
+
+    def create(op: int, table: int, info: int, out: Any) -> int | None:
+        api = Api(table)
+        try:
+            this = _at(op)
+            kernel = make(api, info, [_TYPE_NAMES[number] for number in this.types])
+            size = len(kernel.memory(0, table))
+            at = _libc.malloc(size)
+            if at is None:
+                raise MemoryError(f"no room for a kernel of {size} bytes")
+            ctypes.memmove(at, kernel.memory(at, table), size)
+            this.op.KernelComputeV2 = kernel.compute
+            out[0] = at
+            return None
+        except BaseException as error:
+            named = str(error) if isinstance(error, GridSampleError) else f"{type(error).__name__}: {error}"
+            return api.status(named)
+
+    return create
+
+
+def _infers(shape: Callable[[list[Any], list[Any]], list[Any] | None]) -> Callable[[int, int], int | None]:
+    """InferOutputShapeFn of ops whose output's shape ``shape`` says. What it cannot say is left open."""
+
+    def infer(op: int, context: int) -> int | None:
+        try:
+            if _api is not None:
+                # Not the types of ``op``: that is the first of all overloads.
+                (element_type, first), (_, second) = (_api.input_type(context, index) for index in range(2))
+                inferred = shape(first, second)
+                if inferred is not None:
+                    _api.set_output_type(context, element_type, inferred)
+        except BaseException:  # a wrong shape is said in the run, in words
+            pass
+        return None
+
+    return infer

@@ -1,0 +1,132 @@
+"""Addresses in compiled code: memory read and written through them, and the functions that lie there called.
+
+In compiled code an address is an int64. Nothing here raises or allocates anything of Python's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils as untyped_cgutils
+from numba.extending import intrinsic, register_jitable
+
+from .c_api import FUNCTIONS
+
+cgutils: Any = untyped_cgutils
+
+_WORD = ir.IntType(64)
+
+
+@intrinsic
+def call(typing: Any, at: Any, arguments: Any) -> Any:
+    """What the C function ``at`` answers to ``arguments``, a tuple of int64."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        words = cgutils.unpack_tuple(builder, values[1])
+        kind = ir.FunctionType(_WORD, [_WORD] * len(words)).as_pointer()
+        return builder.call(builder.inttoptr(values[0], kind), words)
+
+    return types.int64(types.int64, arguments), generate
+
+
+@intrinsic
+def load(typing: Any, at: Any) -> Any:
+    """The int64 that lies ``at``."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.load(builder.inttoptr(values[0], _WORD.as_pointer()))
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def load_byte(typing: Any, at: Any) -> Any:
+    """The byte that lies ``at``, as an int64."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.zext(builder.load(builder.inttoptr(values[0], ir.IntType(8).as_pointer())), _WORD)
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def store(typing: Any, at: Any, value: Any) -> Any:
+    """Put the int64 ``value`` where ``at`` says."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        builder.store(values[1], builder.inttoptr(values[0], _WORD.as_pointer()))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
+def store_byte(typing: Any, at: Any, value: Any) -> Any:
+    """Put the lowest byte of ``value`` where ``at`` says."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        byte = ir.IntType(8)
+        builder.store(builder.trunc(values[1], byte), builder.inttoptr(values[0], byte.as_pointer()))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
+def fetch_add(typing: Any, at: Any, value: Any) -> Any:
+    """Add ``value`` to the int64 that lies ``at``, whoever else does at the same time; answers what it was."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.atomic_rmw("add", builder.inttoptr(values[0], _WORD.as_pointer()), values[1], "seq_cst")
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic
+def memory_of_call(typing: Any) -> Any:
+    """The address of eight int64 that are the calling function's own until it returns."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.ptrtoint(cgutils.alloca_once(builder, _WORD, size=8), _WORD)
+
+    return types.int64(), generate
+
+
+@intrinsic
+def _pointer(typing: Any, at: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.inttoptr(values[0], ir.IntType(8).as_pointer())
+
+    return types.voidptr(types.int64), generate
+
+
+@register_jitable
+def array(at: int, shape: Any, dtype: Any) -> Any:
+    """The memory ``at`` as an array in C order."""
+    return numba.carray(_pointer(at), shape, dtype)
+
+
+#: malloc, free and memset of C.
+allocate = types.ExternalFunction("malloc", types.int64(types.int64))
+free = types.ExternalFunction("free", types.void(types.int64))
+set_memory = types.ExternalFunction("memset", types.int64(types.int64, types.int32, types.int64))
+
+
+def function(name: str) -> Any:
+    """The function ``name`` of ONNX Runtime's table, for compiled code: of the table's address and its arguments."""
+    offset = FUNCTIONS[name].offset
+
+    @intrinsic
+    def call_it(typing: Any, table: Any, arguments: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            words = cgutils.unpack_tuple(builder, values[1])
+            kind = ir.FunctionType(_WORD, [_WORD] * len(words)).as_pointer()
+            entry = builder.inttoptr(builder.add(values[0], _WORD(offset)), kind.as_pointer())
+            return builder.call(builder.load(entry), words)
+
+        return types.int64(types.int64, arguments), generate
+
+    return call_it

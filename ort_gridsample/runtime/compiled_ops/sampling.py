@@ -1,0 +1,382 @@
+"""GridSample as it runs: what ONNX Runtime calls, what its threads do, and what is compiled for each type.
+
+A run takes the positions in stretches, and a stretch in blocks. Of a block, ``table`` makes a table of taps from the
+grid and ``read`` reads X through it into Y, as :mod:`ort_gridsample.core.kernels` states both. They are compiled each
+for itself and call one another by address, so that one more type of X is one small function more.
+
+What they hand on lies in two rows of int64: the kernel's ``state``, which is made with the session and never changes,
+and the run's ``call``. The names in capitals are the places in them, in bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numba.extending import register_jitable
+
+from ... import checks, spec
+from ...core import kernels
+from ...core.taps import MAX_TAPS
+from . import sentences
+from .halves import HALVES, Half
+from .inputs import AXES, DATA, INFO, SIZE, close_inputs, open_inputs
+from .pointers import allocate, array, call, fetch_add, free, function, load, memory_of_call, set_memory, store
+
+get_output = function("KernelContext_GetOutput")
+get_data = function("GetTensorMutableData")
+get_lengths = function("GetDimensions")
+parallel_for = function("KernelContext_ParallelFor")
+
+# The kernel's state; ``COORDINATES`` is 0 where a grid need not be converted. The sentences' addresses come last.
+(API, LANE, AXIS_TAPS, COMBINE, READ, COORDINATES) = range(0, 48, 8)
+(TAPS, PADDING, ALIGNED, X_SIZE, GRID_SIZE, G_SIZE, W_SIZE) = range(48, 104, 8)
+SENTENCES = 104
+
+#: What a run may have to say, in the order of :data:`SENTENCES`: first that there is no memory.
+ROOM = checks.Sentence("memory", "not to be had", "{nbytes} bytes of scratch")
+PIXELS_LIMIT = checks.Sentence("X", "of shape {X}", f"at most {kernels.MAX_PIXELS} pixels a channel")
+TAPS_LIMIT = checks.Sentence("X", "of shape {X}", "fewer spatial axes: a position has too many taps")
+TOO_LARGE = checks.Sentence("Y", "for X of shape {X} and grid of shape {grid}", "fewer bytes than an address can reach")
+SAID = (
+    ROOM,
+    checks.X_HAS_NO_AXES,
+    checks.GRID_AXES,
+    checks.GRID_BATCHES,
+    TOO_LARGE,
+    checks.X_HAS_NO_PIXEL,
+    PIXELS_LIMIT,
+    TAPS_LIMIT,
+)
+(_, NO_AXES, WRONG_AXES, WRONG_BATCHES, IS_TOO_LARGE, NO_PIXEL, TOO_MANY_PIXELS, TOO_MANY_TAPS) = range(8)
+GOOD = -1
+
+# The run's call: what is sampled where, how it is cut, and what lies where in a lane's scratch memory.
+(KERNEL, X, GRID, Y, N, C, R, PIXELS, POSITIONS, ROWS, LENGTHS, BLOCK, WIDTH, STEP, PARTS, ITEMS, NEXT) = range(
+    0, 136, 8
+)
+(SCRATCH, STRIDE, COORDINATE, AXIS, ALONG, ALONG_WEIGHT, INDEX, WEIGHT, CONVERTED, TILE) = range(136, 216, 8)
+SHAPES = 216  # those of X, grid and Y, one after the other
+
+#: What one stretch reads at least, in taps and channels, and how many of them a large run is cut into.
+WORTH_A_STRETCH, STRETCHES = 1 << 16, 64
+#: A thread takes a lane, and in it stretch after stretch; each lane has scratch memory, which is the bound of it all.
+LANES, SCRATCH_BYTES = 64, 32 << 20
+#: Beside its table, what a position costs, in channels.
+OVERHEAD = 8
+#: Channels whose sums wait in float32 until they are rounded to halves.
+GROUP = 16
+#: A line of the cache, at which each part of the scratch memory begins.
+LINE = 64
+
+
+def compute(state: int, context: int) -> int:
+    """KernelComputeV2: sample, and answer with a status, 0 for good."""
+    api = load(state + API)
+    inputs = memory_of_call()
+    status = open_inputs(api, context, inputs)
+    if status == 0:
+        axes, grid_axes = load(inputs + AXES), load(inputs + SIZE + AXES)
+        run = allocate(SHAPES + 8 * (axes + 2 * grid_axes))
+        if run == 0:
+            status = sentences.status(api, load(state + SENTENCES), 0, 0, 0, 0, SHAPES)
+        else:
+            shape, grid_shape = run + SHAPES, run + SHAPES + 8 * axes
+            status = get_lengths(api, (load(inputs + INFO), shape, axes))
+            if status == 0:
+                status = get_lengths(api, (load(inputs + SIZE + INFO), grid_shape, grid_axes))
+            if status == 0:
+                wrong = _measure(state, run, shape, axes, grid_shape, grid_axes)
+                if wrong == GOOD:
+                    status = _fill(api, context, state, inputs, run)
+                else:
+                    said = load(state + SENTENCES + 8 * wrong)
+                    status = sentences.status(api, said, shape, axes, grid_shape, grid_axes, 0)
+            free(run)
+    close_inputs(api, inputs)
+    return status  # type: ignore[no-any-return]
+
+
+@register_jitable
+def _measure(state: int, run: int, shape: int, axes: int, grid_shape: int, grid_axes: int) -> int:
+    """Check the shapes, and write down what follows from them; answers with the number of a sentence, or GOOD."""
+    r = axes - 2
+    if r < 1:
+        return NO_AXES
+    if grid_axes != axes or load(grid_shape + 8 * (r + 1)) != r:
+        return WRONG_AXES
+    n, c = load(shape), load(shape + 8)
+    if load(grid_shape) != n:
+        return WRONG_BATCHES
+    y_shape = grid_shape + 8 * axes
+    store(y_shape, n)
+    store(y_shape + 8, c)
+    pixels, positions, rows, taps = 1, 1, 1, load(state + TAPS)
+    # Of lengths of 0 beside large ones the product must not overflow either.
+    room = float(max(n, 1)) * float(max(c, 1)) * float(load(state + X_SIZE))
+    for axis in range(r):
+        length = load(grid_shape + 8 * (axis + 1))
+        store(y_shape + 8 * (axis + 2), length)
+        positions *= length
+        room *= float(max(length, 1))
+        length = load(shape + 8 * (axis + 2))
+        pixels = min(pixels * min(length, kernels.MAX_PIXELS + 1), kernels.MAX_PIXELS + 1)
+        rows = min(rows * taps, MAX_TAPS + 1)
+    for axis in range(r):
+        if load(shape + 8 * (axis + 2)) == 0:
+            pixels = 0
+    if room >= 2.0**63:
+        return IS_TOO_LARGE
+    if n * c * positions > 0:
+        if pixels == 0 and load(state + PADDING) != kernels.ZEROS:
+            return NO_PIXEL
+        if pixels > kernels.MAX_PIXELS:
+            return TOO_MANY_PIXELS
+        if rows > MAX_TAPS:
+            return TOO_MANY_TAPS
+    store(run + KERNEL, state)
+    store(run + N, n)
+    store(run + C, c)
+    store(run + R, r)
+    store(run + PIXELS, pixels)
+    store(run + POSITIONS, positions)
+    store(run + ROWS, rows)
+    store(run + LENGTHS, shape + 16)
+    return GOOD
+
+
+@register_jitable
+def _fill(api: int, context: int, state: int, inputs: int, run: int) -> int:
+    """Have Y made, and fill it."""
+    n, c, r, positions = load(run + N), load(run + C), load(run + R), load(run + POSITIONS)
+    y_shape = load(run + LENGTHS) - 16 + 16 * (r + 2)
+    status = get_output(api, (context, 0, y_shape, r + 2, run + Y))
+    if status == 0:
+        status = get_data(api, (load(run + Y), run + Y))
+    nbytes = n * c * positions * load(state + X_SIZE)
+    if status != 0 or nbytes == 0:
+        return status  # type: ignore[no-any-return]
+    store(run + X, load(inputs + DATA))
+    store(run + GRID, load(inputs + SIZE + DATA))
+    if load(run + PIXELS) == 0:
+        set_memory(load(run + Y), np.int32(0), nbytes)
+        return status  # type: ignore[no-any-return]
+    lanes = _cut(state, run)
+    size = lanes * load(run + STRIDE) + LINE
+    scratch = allocate(size)
+    if scratch == 0:
+        return sentences.status(api, load(state + SENTENCES), 0, 0, 0, 0, size)
+    store(run + SCRATCH, (scratch + LINE - 1) & -LINE)
+    if lanes == 1:
+        call(load(state + LANE), (run, 0))
+    else:
+        status = parallel_for(api, (context, load(state + LANE), lanes, 0, run))
+    free(scratch)
+    return status  # type: ignore[no-any-return]
+
+
+@register_jitable
+def _cut(state: int, run: int) -> int:
+    """Cut the run into stretches, and a lane's scratch memory into parts; answers with the number of lanes."""
+    n, c, r, positions, rows = (
+        load(run + N), load(run + C), load(run + R), load(run + POSITIONS), load(run + ROWS)
+    )  # fmt: skip
+    taps = load(state + TAPS)
+    step = max(WORTH_A_STRETCH // ((c + OVERHEAD) * rows), n * positions // STRETCHES)
+    step = min((step + LINE) & -LINE, positions)
+    parts = (positions + step - 1) // step
+    store(run + STEP, step)
+    store(run + PARTS, parts)
+    store(run + ITEMS, n * parts)
+    store(run + NEXT, 0)
+    block = max(1, min(kernels.BLOCK_POSITIONS, kernels.BLOCK_TAPS // rows, step))
+    width = block + kernels.ROW_PADDING
+    store(run + BLOCK, block)
+    store(run + WIDTH, width)
+    g_size, w_size = load(state + G_SIZE), load(state + W_SIZE)
+    weights = 1 if taps > 1 else 0
+    at, what = 0, run + COORDINATE
+    for size in (
+        block * g_size,
+        block * g_size,
+        taps * width * 4,
+        weights * taps * width * w_size,
+        2 * rows * width * 4,
+        weights * 2 * rows * width * w_size,
+        (1 if load(state + COORDINATES) != 0 else 0) * r * block * g_size,
+        weights * GROUP * width * w_size,
+    ):  # COORDINATE, AXIS, ALONG, ALONG_WEIGHT, INDEX, WEIGHT, CONVERTED and TILE
+        store(what, at)
+        at, what = (at + size + LINE - 1) & -LINE, what + 8
+    store(run + STRIDE, at)
+    return min(n * parts, LANES, max(1, SCRATCH_BYTES // at))
+
+
+def lane(run: int, index: int) -> int:
+    """What ``KernelContext_ParallelFor`` calls: take stretches as long as there are any."""
+    state = load(run + KERNEL)
+    scratch = load(run + SCRATCH) + index * load(run + STRIDE)
+    positions, step, parts, items = load(run + POSITIONS), load(run + STEP), load(run + PARTS), load(run + ITEMS)
+    block, r, taps = load(run + BLOCK), load(run + R), load(state + TAPS)
+    while True:
+        item = fetch_add(run + NEXT, 1)
+        if item >= items:
+            return 0
+        batch = item // parts
+        start = (item - batch * parts) * step
+        stop = min(start + step, positions)
+        for begin in range(start, stop, block):
+            size = min(block, stop - begin)
+            grid = load(run + GRID) + (batch * positions + begin) * r * load(state + GRID_SIZE)
+            if load(state + COORDINATES) != 0:
+                call(load(state + COORDINATES), (grid, scratch + load(run + CONVERTED), size * r))
+                grid = scratch + load(run + CONVERTED)
+            half, rows = 0, 1
+            for axis in range(r):
+                call(load(state + AXIS_TAPS), (run, scratch, grid, size, axis))
+                if axis > 0:
+                    call(load(state + COMBINE), (run, scratch, half, rows, axis, size))
+                    half = 1 - half
+                rows *= taps
+            call(load(state + READ), (run, scratch, half, batch, begin, size))
+
+
+def axis_for(coordinate_type: str, weight_type: str) -> Callable[..., int]:
+    """What works out one axis' taps of a block; of the outermost axis they are the table's beginning."""
+    coordinate, real = np.dtype(coordinate_type), np.dtype(weight_type)
+
+    def axis_taps(run: int, scratch: int, grid: int, positions: int, axis: int) -> int:
+        state, width = load(run + KERNEL), load(run + WIDTH)
+        taps = load(state + TAPS)
+        g = array(scratch + load(run + COORDINATE), (positions,), coordinate)
+        kernels.split(array(grid, (positions, load(run + R)), coordinate), axis, g)
+        index = load(run + INDEX) if axis == 0 else load(run + ALONG)
+        weight = load(run + WEIGHT) if axis == 0 else load(run + ALONG_WEIGHT)
+        kernels.axis_taps(
+            g,
+            load(load(run + LENGTHS) + 8 * axis),
+            load(state + PADDING),
+            load(state + ALIGNED) != 0,
+            array(scratch + load(run + AXIS), (positions,), coordinate),
+            array(scratch + index, (taps, width), np.uint32),
+            array(scratch + weight, (taps, width), real),
+            taps,
+        )
+        return 0
+
+    return axis_taps
+
+
+def combine_for(weight_type: str) -> Callable[..., int]:
+    """What combines the table so far, of ``rows`` in its one ``half``, with an axis' taps, into its other half."""
+    real = np.dtype(weight_type)
+    real_size = real.itemsize
+
+    def combine(run: int, scratch: int, half: int, rows: int, axis: int, positions: int) -> int:
+        width, all_rows = load(run + WIDTH), load(run + ROWS)
+        taps = load(load(run + KERNEL) + TAPS)
+        index, weight = scratch + load(run + INDEX), scratch + load(run + WEIGHT)
+        now, then = half * all_rows * width, (1 - half) * all_rows * width
+        kernels.combine(
+            array(index + now * 4, (rows, width), np.uint32),
+            array(weight + now * real_size, (rows, width), real),
+            array(scratch + load(run + ALONG), (taps, width), np.uint32),
+            array(scratch + load(run + ALONG_WEIGHT), (taps, width), real),
+            load(load(run + LENGTHS) + 8 * axis),
+            taps,
+            positions,
+            array(index + then * 4, (rows * taps, width), np.uint32),
+            array(weight + then * real_size, (rows * taps, width), real),
+        )
+        return 0
+
+    return combine
+
+
+def copy_for(bits_type: str) -> Callable[..., int]:
+    """What reads X, of elements of the size of ``bits_type``, through a table of one tap."""
+    bits = np.dtype(bits_type)
+    zero, size = bits.type(0), bits.itemsize
+
+    def read(run: int, scratch: int, half: int, batch: int, begin: int, positions: int) -> int:
+        channels, pixels, all_positions, width = (
+            load(run + C),
+            load(run + PIXELS),
+            load(run + POSITIONS),
+            load(run + WIDTH),
+        )
+        index = array(scratch + load(run + INDEX) + half * width * 4, (positions,), np.uint32)
+        for c in range(channels):
+            channel = batch * channels + c
+            image = array(load(run + X) + channel * pixels * size, (pixels,), bits)
+            out = array(load(run + Y) + (channel * all_positions + begin) * size, (positions,), bits)
+            for p in range(positions):
+                i = index[p]
+                out[p] = image[i] if i < kernels.OUTSIDE_BIT else zero
+        return 0
+
+    return read
+
+
+def sum_for(X_type: str) -> Callable[..., int]:
+    """What reads X of this type through a table with weights."""
+    if X_type in HALVES:
+        return _sum_halves_for(HALVES[X_type])
+    dtype, real = np.dtype(X_type), np.dtype(spec.TYPES[X_type].compute)
+    size, real_size = dtype.itemsize, real.itemsize
+
+    def read(run: int, scratch: int, half: int, batch: int, begin: int, positions: int) -> int:
+        channels, pixels, all_positions = load(run + C), load(run + PIXELS), load(run + POSITIONS)
+        rows, width = load(run + ROWS), load(run + WIDTH)
+        table = half * rows * width
+        kernels.sum_taps(
+            array(load(run + X) + batch * channels * pixels * size, (channels, pixels), dtype),
+            array(scratch + load(run + INDEX) + table * 4, (rows, width), np.uint32),
+            array(scratch + load(run + WEIGHT) + table * real_size, (rows, width), real),
+            array(load(run + Y) + batch * channels * all_positions * size, (channels, all_positions), dtype),
+            begin,
+            positions,
+        )
+        return 0
+
+    return read
+
+
+def _sum_halves_for(kind: Half) -> Callable[..., int]:
+    """What reads halves through a table with weights of float32, and rounds the sums."""
+    bits, rounded = kind.bits, kind.rounded
+
+    def read(run: int, scratch: int, half: int, batch: int, begin: int, positions: int) -> int:
+        channels, pixels, all_positions = load(run + C), load(run + PIXELS), load(run + POSITIONS)
+        rows, width = load(run + ROWS), load(run + WIDTH)
+        table = half * rows * width
+        index = array(scratch + load(run + INDEX) + table * 4, (rows, width), np.uint32)
+        weight = array(scratch + load(run + WEIGHT) + table * 4, (rows, width), np.float32)
+        for first in range(0, channels, GROUP):
+            count = min(GROUP, channels - first)
+            channel = batch * channels + first
+            sums = array(scratch + load(run + TILE), (count, width), np.float32)
+            kernels.sum_taps(
+                array(load(run + X) + channel * pixels * 2, (count, pixels), bits), index, weight, sums, 0, positions
+            )
+            out = array(load(run + Y) + channel * all_positions * 2, (count, all_positions), np.uint16)
+            for c in range(count):
+                y, total = out[c, begin:], sums[c]
+                for p in range(positions):
+                    y[p] = rounded(total[p])
+        return 0
+
+    return read
+
+
+def widen_for(grid_type: str) -> Callable[..., int]:
+    """What turns a grid's halves into float32."""
+    widened = HALVES[grid_type].widened
+
+    def widen(halves: int, floats: int, count: int) -> int:
+        source, to = array(halves, (count,), np.uint16), array(floats, (count,), np.float32)
+        for i in range(count):
+            to[i] = widened(source[i])
+        return 0
+
+    return widen

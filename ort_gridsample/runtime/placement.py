@@ -1,0 +1,126 @@
+"""What each node of a session runs on: a compiled op, a Python op, or onnxruntime's own kernel; and why."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from .. import spec
+from ..model.graphs import Names
+from ..model.matches import Match
+from ..model.node_checks import reason_of
+from ..model.patch import Selection
+from ..model.records import NodeRecord
+from ..model.targets import Replacement, Target
+from ..model.targets.compiled_op import CompiledOp, unsupported
+from ..model.targets.python_op import PythonOp
+from . import choice, native
+from .compiled_ops import kernels
+
+logger = logging.getLogger("ort_gridsample")
+
+RunsOn = Literal["compiled op", "Python op", "onnxruntime"]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What a node of a session runs on.
+
+    Attributes:
+        record: what is known of the node.
+        runs_on: ``"compiled op"``, ``"Python op"`` or ``"onnxruntime"``, whose own kernel it is then.
+        reason: why it is no compiled op; empty where it is one.
+    """
+
+    record: NodeRecord
+    runs_on: RunsOn
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.record.where}: {self.runs_on}{self.reason and f' ({self.reason})'}"
+
+
+def placed(record: NodeRecord, nodes: Selection | None, ask: Callable[[], NodeRecord]) -> Placement:
+    """What the node of ``record`` runs on.
+
+    Args:
+        record: what is known of it, whoever was asked or not.
+        nodes: which nodes may not stay onnxruntime's own; None: those that have a compiled op, or that it does not run.
+        ask: the record with what onnxruntime answered.
+    """
+    if callable(nodes) and not record.patched and not nodes(ask()):
+        return Placement(record, "onnxruntime", "the function given as nodes leaves it")
+    if nodes == "unsupported" and not record.patched and ask().native:
+        return Placement(record, "onnxruntime", "onnxruntime runs it, and nodes is 'unsupported'")
+    reason = no_compiled_op(record)
+    if not reason:
+        return Placement(record, "compiled op")
+    if nodes is None and not record.patched and ask().native:
+        return Placement(record, "onnxruntime", reason)
+    return Placement(record, "Python op", reason)
+
+
+def no_compiled_op(record: NodeRecord) -> str:
+    """Why the node cannot have a compiled op; empty where it can. What it takes is compiled, or loaded, now."""
+    reason = choice.why_not() or unsupported(record)
+    if reason or record.error is not None:
+        return reason
+    try:
+        prepare(record)
+    except Exception as error:
+        logger.warning("compiling %s failed, it runs on the Python op: %r", record.where, error)
+        return f"compiling it failed: {error}"
+    return ""
+
+
+def prepare(record: NodeRecord) -> None:
+    """Compile what the node of ``record`` needs, as far as its types and its mode are known."""
+    first, second = (record.types[name] or (None,) for name in record.inputs)
+    for one in first:
+        for other in second:
+            if one is None or other is None or record.passes_on:
+                continue
+            if record.operator == "AffineGrid":
+                kernels.affine_grid_kernel("", False, one)
+            elif record.mode in spec.MODES:
+                kernels.grid_sample_kernel("", str(record.mode), spec.PADDING_MODES[0], False, one, other)
+
+
+class Ops:
+    """A target: for each node the op that :func:`placed` says. See :class:`ort_gridsample.model.targets.Target`."""
+
+    def __init__(self, nodes: Selection | None) -> None:
+        self._nodes = nodes
+        self._targets: dict[RunsOn, Target] = {"compiled op": CompiledOp(), "Python op": PythonOp()}
+        self._placements: dict[int, Placement] = {}
+
+    def placements(self, records: Sequence[NodeRecord]) -> list[Placement]:
+        """Those of ``records``, which this target was asked about."""
+        return [self._placements[id(record)] for record in records]
+
+    def _target(self, match: Match) -> Target | None:
+        record = match.record
+        if id(record) not in self._placements:  # kept in there, a record is no other's by its id
+            self._placements[id(record)] = placed(
+                record, self._nodes, lambda: replace(record, reason=reason_of(record, match.scope.opsets, native))
+            )
+        return self._targets.get(self._placements[id(record)].runs_on)
+
+    def takes(self, match: Match) -> bool:
+        target = self._target(match)
+        return target is not None and target.takes(match)
+
+    def needs_inlining(self, match: Match) -> bool:
+        target = self._target(match)
+        return target is not None and target.needs_inlining(match)
+
+    def least_opset(self, match: Match) -> int:
+        target = self._target(match)
+        return 1 if target is None else target.least_opset(match)
+
+    def replace(self, match: Match, names: Names) -> Replacement:
+        target = self._target(match)
+        assert target is not None  # ``takes`` said so
+        return target.replace(match, names)
