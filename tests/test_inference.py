@@ -430,6 +430,19 @@ def test_calls_in_branches_of_calls(levels: int) -> None:
     assert inner.types["X"] == (("float32",) if levels < skeleton.DEEPEST else ())
 
 
+def test_a_node_may_hold_a_list_of_graphs() -> None:
+    """No operator of ONNX does, but the format has it."""
+    model = in_function("C = GridSample (A, B)", call="Y = GridSample (X, G)")
+    bodies = [parser.parse_graph(f"b{i} () => (float[N] Q{i}) {{ Q{i} = GridSample (X, G) }}") for i in range(3)]
+    held = helper.make_node("Several", [], ["Z"], domain="unknown", bodies=bodies[:2], last=bodies[2])
+    model.graph.node.append(held)
+    found = scopes(model)
+    assert [scope.path for scope in found[1:4]] == ["Several #1 bodies", "Several #1 bodies", "Several #1 last"]
+    (node,) = (node for node in Skeleton(model, found).model.graph.node if node.op_type == "Several")
+    assert [(a.name, len(a.graphs), len(a.g.node)) for a in node.attribute] == [("bodies", 2, 0), ("last", 0, 1)]
+    assert [record.ranks["X"] for record in ogs.inspect_model(model)][:4] == [(4,)] * 4
+
+
 def test_functions_that_call_themselves_end() -> None:
     model = parser.parse_model(
         """<ir_version: 10, opset_import: ["": 20, "local": 1]> g (float[N,C,H,W] X, float[N,h,w,2] G) => (Y) {

@@ -167,7 +167,7 @@ def _question(skeleton: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], types:
             if node.op_type not in spec.OPERATORS:
                 continue
             # onnxruntime may know less of the operator than this package: what it makes has its first input's type.
-            inputs = inputs[:1]
+            inputs = [*node.input[:1]]
             node = helper.make_node("Reshape", [*inputs, _ANY_SHAPE], node.output)
             fed[_ANY_SHAPE] = helper.make_tensor_type_proto(onnx.TensorProto.INT64, [None])
         if all(name in made or _is_known(name, types) for name in inputs):

@@ -196,13 +196,13 @@ class Skeleton:
                 self._inputs.append(onnx.ValueInfoProto(name=outputs[0], type=_constant_type(attribute)))
                 return
             bare.attribute.append(_without_data(attribute) if large else attribute)
-        graphs = [self._body(here, body) for body in bodies]
-        for attribute, _ in subgraphs(node):
-            held = onnx.AttributeProto(name=attribute.name, type=attribute.type)
-            if attribute.HasField("g"):
-                held.g.CopyFrom(graphs.pop(0))
-            held.graphs.extend(graphs.pop(0) for _ in attribute.graphs)
-            bare.attribute.append(held)
+        graphs = (self._body(here, body) for body in bodies)
+        for attribute in node.attribute:
+            if attribute.HasField("g") or attribute.graphs:
+                held = bare.attribute.add(name=attribute.name, type=attribute.type)
+                if attribute.HasField("g"):
+                    held.g.CopyFrom(next(graphs))
+                held.graphs.extend(next(graphs) for _ in attribute.graphs)
         yield self._in_opset(here.scope.opsets.get("", 0), bare)
 
     def _body(self, here: Instance, scope: Scope) -> onnx.GraphProto:
