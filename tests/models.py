@@ -13,7 +13,7 @@ from ort_gridsample import spec
 
 #: Every operator that nodes lowered to primitives may be.
 PRIMITIVES = {
-    *("Abs", "Add", "And", "Cast", "Concat", "Constant", "Div", "Equal", "Expand", "Floor", "Gather"),
+    *("Abs", "Add", "And", "Cast", "Clip", "Concat", "Constant", "Div", "Equal", "Expand", "Floor", "Gather"),
     *("GreaterOrEqual", "LessOrEqual", "Max", "Min", "Mod", "Mul", "Range", "ReduceSum", "Reshape", "Round"),
     *("Shape", "Split", "Sub", "Transpose", "Unsqueeze", "Where"),
 }
