@@ -141,6 +141,7 @@ class Place:
             return None
         finally:
             _end(process)
+            self._process = None  # its number may be another's from now on
 
     def _prepare(self) -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored in what runs in the background, and inherited
@@ -150,8 +151,8 @@ class Place:
     def close(self) -> None:
         """End what runs here, and let nothing else begin."""
         self._is_closed = True
-        if self._process is not None:
-            _end(self._process)
+        if (process := self._process) is not None:
+            _end(process)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -126,7 +126,7 @@ def _watch(place: Place, path: str, cache: Path) -> str:
     watched = {"COVERAGE_PROCESS_START": str(configuration), "COVERAGE_CORE": "ctrace", "MUTANTS_FILE": path}
     ended = place.test([path], LIMIT, more=watched, stop=False)
     if ended.code not in (0, 1, 5):  # all passed, some failed, there were none
-        raise RuntimeError(f"{path} cannot be watched:\n{ended.output}")
+        raise RuntimeError(f"{path} cannot be watched, its process ended with {ended.code}:\n{ended.output}")
     outcomes = _outcomes(ended)
     failed: dict[str, float | None] = {test: LIMIT for test, (outcome, _) in outcomes.items() if outcome == FAILED}
     if failed:  # perhaps only because it was watched
