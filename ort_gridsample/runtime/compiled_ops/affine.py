@@ -68,7 +68,7 @@ def compute(state: int, context: int) -> int:
                 status = _make(api, context, state, inputs, run)
             free(run)
     close_inputs(api, inputs)
-    return status  # type: ignore[no-any-return]
+    return status
 
 
 @register_jitable
@@ -107,7 +107,7 @@ def _make(api: int, context: int, state: int, inputs: int, run: int) -> int:
     if status == 0:
         status = get_data(api, (load(run + GRID), run + GRID))
     if status != 0:
-        return status  # type: ignore[no-any-return]
+        return status
     columns, rows = load(shape + 8 * r), 1
     for axis in range(r - 1):
         rows *= load(shape + 8 * (axis + 1))
@@ -141,7 +141,7 @@ def _make(api: int, context: int, state: int, inputs: int, run: int) -> int:
     else:
         status = parallel_for(api, (context, load(state + LANE), lanes, 0, run))
     free(scratch)
-    return status  # type: ignore[no-any-return]
+    return status
 
 
 @register_jitable

@@ -33,7 +33,7 @@ def open_inputs(api: int, context: int, at: int) -> int:
             status = get_data(api, (value, place))
         if status == 0:
             status = get_axes(api, (load(place + INFO), place + AXES))
-    return status  # type: ignore[no-any-return]
+    return status
 
 
 @register_jitable

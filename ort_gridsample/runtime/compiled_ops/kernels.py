@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -100,7 +100,7 @@ def _compiled(what: str, *types: str) -> int:
     from . import affine, sampling
     from .compile import address_of
 
-    function, arguments = {
+    made: dict[str, tuple[Callable[..., Any], int]] = {
         "sample": (sampling.compute, 2),
         "lane": (sampling.lane, 2),
         "axis": (sampling.axis_for, 5),
@@ -110,7 +110,8 @@ def _compiled(what: str, *types: str) -> int:
         "widen": (sampling.widen_for, 3),
         "make grid": (affine.compute, 2),
         "fill": (affine.fill_for, 2),
-    }[what]
+    }
+    function, arguments = made[what]
     return address_of(function(*types) if types else function, arguments)
 
 

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
+import numba as untyped_numba
 from llvmlite import ir
-from numba import types
+from numba import extending, types
 from numba.core import cgutils as untyped_cgutils
-from numba.extending import intrinsic, register_jitable
+from numba.extending import register_jitable
 
 from .c_api import FUNCTIONS
 
 cgutils: Any = untyped_cgutils
+numba: Any = untyped_numba
+intrinsic: Any = extending.intrinsic  # its types take the typing context for an argument of the caller's
 
 _WORD = ir.IntType(64)
 
@@ -110,9 +112,9 @@ def array(at: int, shape: Any, dtype: Any) -> Any:
 
 
 #: malloc, free and memset of C.
-allocate = types.ExternalFunction("malloc", types.int64(types.int64))
-free = types.ExternalFunction("free", types.void(types.int64))
-set_memory = types.ExternalFunction("memset", types.int64(types.int64, types.int32, types.int64))
+allocate: Any = types.ExternalFunction("malloc", types.int64(types.int64))
+free: Any = types.ExternalFunction("free", types.void(types.int64))
+set_memory: Any = types.ExternalFunction("memset", types.int64(types.int64, types.int32, types.int64))
 
 
 def function(name: str) -> Any:

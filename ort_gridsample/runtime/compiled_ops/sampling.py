@@ -94,7 +94,7 @@ def compute(state: int, context: int) -> int:
                     status = sentences.status(api, said, shape, axes, grid_shape, grid_axes, 0)
             free(run)
     close_inputs(api, inputs)
-    return status  # type: ignore[no-any-return]
+    return status
 
 
 @register_jitable
@@ -155,12 +155,12 @@ def _fill(api: int, context: int, state: int, inputs: int, run: int) -> int:
         status = get_data(api, (load(run + Y), run + Y))
     nbytes = n * c * positions * load(state + X_SIZE)
     if status != 0 or nbytes == 0:
-        return status  # type: ignore[no-any-return]
+        return status
     store(run + X, load(inputs + DATA))
     store(run + GRID, load(inputs + SIZE + DATA))
     if load(run + PIXELS) == 0:
         set_memory(load(run + Y), np.int32(0), nbytes)
-        return status  # type: ignore[no-any-return]
+        return status
     lanes = _cut(state, run)
     size = lanes * load(run + STRIDE) + LINE
     scratch = allocate(size)
@@ -172,7 +172,7 @@ def _fill(api: int, context: int, state: int, inputs: int, run: int) -> int:
     else:
         status = parallel_for(api, (context, load(state + LANE), lanes, 0, run))
     free(scratch)
-    return status  # type: ignore[no-any-return]
+    return status
 
 
 @register_jitable

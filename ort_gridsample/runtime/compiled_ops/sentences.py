@@ -64,7 +64,7 @@ def status(api: int, sentence: int, first: int, first_count: int, second: int, s
     store_byte(at, END)
     answer = create_status(api, (INVALID_ARGUMENT, text))
     free(text)
-    return answer  # type: ignore[no-any-return]
+    return answer
 
 
 @register_jitable
