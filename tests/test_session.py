@@ -8,6 +8,7 @@ import os
 import pickle
 import threading
 import typing
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ import ort_gridsample as ogs
 from cases import Attributes
 from models import grid_sample_model
 from ort_gridsample.runtime.python_ops import failures
-from paths import open_native
+from paths import OPS, open_native, running_on
 
 X = np.random.default_rng(0).standard_normal((1, 3, 6, 7)).astype(np.float32)
 GRID = np.random.default_rng(1).uniform(-1.2, 1.2, (1, 4, 5, 2)).astype(np.float32)
@@ -37,9 +38,16 @@ def model() -> onnx.ModelProto:
     return grid_sample_model("float32", "float32", 2, [Attributes("linear", "zeros", False)], opset=20)
 
 
+@pytest.fixture(params=OPS)
+def session(model: onnx.ModelProto, request: pytest.FixtureRequest) -> ogs.InferenceSession:
+    with running_on(request.param):
+        return ogs.InferenceSession(model, providers=["CPUExecutionProvider"], nodes="all")
+
+
 @pytest.fixture
-def session(model: onnx.ModelProto) -> ogs.InferenceSession:
-    return ogs.InferenceSession(model, providers=["CPUExecutionProvider"])
+def python_ops() -> Iterator[None]:
+    with running_on("python"):
+        yield
 
 
 @pytest.fixture
@@ -186,9 +194,12 @@ def test_first_failed_node_is_the_one_named(tmp_path: Path) -> None:
             session.run(None, {"X": X, "G": grid})
 
 
+@pytest.mark.usefixtures("python_ops")
 def test_an_exception_in_the_core_keeps_its_type(
-    session: ogs.InferenceSession, monkeypatch: pytest.MonkeyPatch, expected: np.ndarray
+    model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch, expected: np.ndarray
 ) -> None:
+    session = ogs.InferenceSession(model, nodes="all")
+
     def broken(*args: object, **kwargs: object) -> None:
         raise MemoryError("no room")
 
@@ -232,6 +243,7 @@ def said(options: onnxruntime.SessionOptions) -> dict[str, object]:
     return {name: getattr(options, name) for name in names} | {key: entry(options, key) for key in ENTRIES}
 
 
+@pytest.mark.usefixtures("python_ops")
 def test_options_come_back_as_they_were(model: onnx.ModelProto, tmp_path: Path, expected: np.ndarray) -> None:
     options = onnxruntime.SessionOptions()
     options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "profile")
@@ -240,7 +252,7 @@ def test_options_come_back_as_they_were(model: onnx.ModelProto, tmp_path: Path, 
     options.add_session_config_entry("mine", "kept")
     before = said(options)
     for each in (model, external_model(tmp_path)):
-        session = ogs.InferenceSession(each, options, ["CPUExecutionProvider"])
+        session = ogs.InferenceSession(each, options, ["CPUExecutionProvider"], nodes="all")
         assert said(options) == before
         own = said(session.get_session_options())
         assert {name for name in before if own[name] != before[name]} <= set(ENTRIES[:2])
@@ -285,6 +297,7 @@ def test_options_of_a_session_serve_for_another(model: onnx.ModelProto, expected
     np.testing.assert_array_equal(plain.run(None, FEEDS)[0], expected)
 
 
+@pytest.mark.usefixtures("python_ops")
 def test_options_with_what_cannot_be_copied_are_taken_themselves(model: onnx.ModelProto, expected: np.ndarray) -> None:
     """Libraries of others, which a model with other domains may need, and execution providers."""
     options = onnxruntime.SessionOptions()
@@ -293,12 +306,12 @@ def test_options_with_what_cannot_be_copied_are_taken_themselves(model: onnx.Mod
     others.opset_import.append(helper.make_opsetid("someone", 1))
     others.graph.node.append(helper.make_node("Theirs", ["X"], ["Z"], domain="someone"))
     with pytest.raises(Exception, match="Theirs"):
-        ogs.InferenceSession(others, options)
+        ogs.InferenceSession(others, options, nodes="all")
     assert entry(options, SPINNING) == "0", "the options themselves, where their library would be"
     if hasattr(options, "add_provider"):  # else an older onnxruntime
         options = onnxruntime.SessionOptions()
         options.add_provider("CPUExecutionProvider", {})
-        session = ogs.InferenceSession(model, options)
+        session = ogs.InferenceSession(model, options, nodes="all")
         assert session._sess_options_initial is options
         np.testing.assert_array_equal(session.run(None, FEEDS)[0], expected)
 
@@ -368,6 +381,7 @@ def test_patch_model_of_a_path_loads_external_data(tmp_path: Path, expected: np.
     np.testing.assert_array_equal(session.run(None, {"X": X})[0], expected)
 
 
+@pytest.mark.usefixtures("python_ops")
 @pytest.mark.parametrize("threads", [1, 3])
 def test_threads_follow_the_options(model: onnx.ModelProto, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
@@ -377,8 +391,8 @@ def test_threads_follow_the_options(model: onnx.ModelProto, threads: int, monkey
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     for each in (model, ogs.patch_model(model)):
-        ogs.InferenceSession(each, options).run(None, FEEDS)
-    ogs.InferenceSession(model).run(None, FEEDS)
+        ogs.InferenceSession(each, options, nodes="all").run(None, FEEDS)
+    ogs.InferenceSession(model, nodes="all").run(None, FEEDS)
     assert seen == [threads, threads, None]
 
 
