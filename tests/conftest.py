@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 import ort_gridsample as ogs
-from paths import PATHS, Function, Model
+from ort_gridsample.runtime.compiled_ops.ops import why_not
+from paths import PATHS, Function, Model, running_on
 
 #: The NumPy core is always there, the compiled one where Numba is; ORT_GRIDSAMPLE_CORE narrows it down to one.
 CORES = ("numpy", "jit") if importlib.util.find_spec("numba") else ("numpy",)
@@ -23,6 +24,24 @@ def core(request: pytest.FixtureRequest) -> Iterator[str]:
     ogs.set_core(request.param)
     yield request.param
     ogs.set_core(before)
+
+
+#: What the package's sessions can run on here.
+OPS = ("python",) if why_not() else ("python", "compiled")
+
+
+@pytest.fixture(params=OPS)
+def ops(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Make the test's sessions on every kind of op; its name."""
+    with running_on(request.param):
+        yield request.param
+
+
+@pytest.fixture
+def python_ops() -> Iterator[None]:
+    """Make the test's sessions on Python ops."""
+    with running_on("python"):
+        yield
 
 
 @pytest.fixture(params=PATHS)

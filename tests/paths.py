@@ -115,9 +115,6 @@ class Model:
         return run(self.open(model), theta.dtype, theta, np.array(size, np.int64))[0]
 
 
-#: The ops that a session's nodes can run on here.
-OPS: tuple[Literal["python", "compiled"], ...] = ("python",)
 PATHS = {"function": Function(), "session": Model(open_session), "patched file": Model(open_patched_file)}
 if not choice.ops.why_not():
-    OPS = ("python", "compiled")
     PATHS |= {"compiled": Model(open_compiled), "compiled file": Model(open_compiled_file)}

@@ -203,6 +203,7 @@ def samples_in(axes: int) -> Callable[[ogs.NodeRecord], bool]:
 #: Which nodes each target has a spelling for; the others stay.
 SAYS: dict[str, Callable[[ogs.NodeRecord], bool]] = {
     "ort_gridsample": lambda record: True,
+    "compiled": lambda record: True,
     "com.microsoft": samples_in(2),
     "mmcv": samples_in(2),
     "mmdeploy": samples_in(2),

@@ -70,7 +70,8 @@ def _is_registered(options: onnxruntime.SessionOptions | None) -> bool:
 
 
 def _runs_ops(session: Any) -> bool:
-    return _is_registered(session._sess_options_initial)
+    """Whether the session may run Python ops; this package's own knows."""
+    return getattr(session, "_runs_python_ops", True) and _is_registered(session._sess_options_initial)
 
 
 def _library_is_known_to(options: onnxruntime.SessionOptions) -> bool:

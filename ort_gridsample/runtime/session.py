@@ -101,7 +101,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         kept = nodes if path or not callable(nodes) else "unsupported"
         self._arguments = (path or patched.model, providers, provider_options, kept, kwargs)
         self._placements = patched.placements
-        self._copies_feeds = bool(patched.python)
+        self._runs_python_ops = bool(patched.python)
         super().__init__(patched.model, options, providers, provider_options, **kwargs)
 
     @property
@@ -120,9 +120,9 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         Returns:
             An array for each output; of a sequence a list, of a map a dict.
         """
-        if self._copies_feeds:
+        if self._runs_python_ops:
             memory.probe(sum(map(_copied_bytes, input_feed.values())))
-        return _explained(super().run, output_names, input_feed, run_options)
+        return self._explained(super().run, output_names, input_feed, run_options)
 
     def run_with_ort_values(
         self,
@@ -131,7 +131,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         run_options: onnxruntime.RunOptions | None = None,
     ) -> Sequence[onnxruntime.OrtValue]:
         """As the parent's, and raises :class:`GridSampleError` where an op rejected its input."""
-        return _explained(super().run_with_ort_values, output_names, input_dict_ort_values, run_options)
+        return self._explained(super().run_with_ort_values, output_names, input_dict_ort_values, run_options)
 
     def run_with_ortvaluevector(
         self,
@@ -144,13 +144,13 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     ) -> None:
         """As the parent's, and raises :class:`GridSampleError` where an op rejected its input."""
         parents = super().run_with_ortvaluevector
-        _explained(parents, run_options, feed_names, feeds, fetch_names, fetches, fetch_devices)
+        self._explained(parents, run_options, feed_names, feeds, fetch_names, fetches, fetch_devices)
 
     def run_with_iobinding(
         self, iobinding: onnxruntime.IOBinding, run_options: onnxruntime.RunOptions | None = None
     ) -> None:
         """As the parent's, and raises :class:`GridSampleError` where an op rejected its input."""
-        _explained(super().run_with_iobinding, iobinding, run_options)
+        self._explained(super().run_with_iobinding, iobinding, run_options)
 
     def run_async(
         self,
@@ -176,6 +176,20 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             exits.asynchronous_run_ended()
             raise
 
+    def _explained(self, run: Callable[..., Any], *args: Any) -> Any:
+        if self._runs_python_ops:
+            exits.run_begins()
+            _need_stack(STACK)
+        elif exits.is_ending():
+            exits.hold()
+        try:
+            return run(*args)
+        except Exception as error:
+            exception = _exception_for(str(error))
+            if exception is None:
+                raise
+            raise exception from error
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickled, (*self._arguments, state(self.get_session_options()))
 
@@ -199,18 +213,6 @@ def _copied_bytes(value: Any) -> int:
     if not isinstance(value, np.ndarray):
         return 0
     return value.nbytes if value.flags.c_contiguous else 2 * value.nbytes
-
-
-def _explained(run: Callable[..., Any], *args: Any) -> Any:
-    exits.run_begins()
-    _need_stack(STACK)
-    try:
-        return run(*args)
-    except Exception as error:
-        exception = _exception_for(str(error))
-        if exception is None:
-            raise
-        raise exception from error
 
 
 def _exception_for(message: str) -> BaseException | None:

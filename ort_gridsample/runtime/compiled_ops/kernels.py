@@ -60,12 +60,14 @@ def grid_sample_kernel(here: str, mode: str, padding_mode: str, aligned: bool, X
 
     coordinate = "float64" if grid_type == "float64" else "float32"
     real = coordinate if mode == "nearest" else str(spec.TYPES[X_type].compute)
+    in_rows = mode != "nearest" and X_type in spec.FLOATS
     numbers = [
         _compiled("lane"),
         _compiled("axis", coordinate, real),
         _compiled("combine", real),
         _compiled("copy", f"uint{8 * _size(X_type)}") if mode == "nearest" else _compiled("sum", X_type),
         _compiled("widen", grid_type) if grid_type in halves.HALVES else 0,
+        *((_compiled("reorder", X_type), _compiled("sum rows", X_type)) if in_rows else (0, 0)),
         jit_core.TAPS[mode],
         jit_core.PADDING[padding_mode],
         int(aligned),
@@ -108,6 +110,8 @@ def _compiled(what: str, *types: str) -> int:
         "copy": (sampling.copy_for, 6),
         "sum": (sampling.sum_for, 6),
         "widen": (sampling.widen_for, 3),
+        "reorder": (sampling.reorder_for, 2),
+        "sum rows": (sampling.sum_rows_for, 6),
         "make grid": (affine.compute, 2),
         "fill": (affine.fill_for, 2),
     }

@@ -16,8 +16,9 @@ import numpy as np
 from numba.extending import register_jitable
 
 from ... import checks, spec
-from ...core import kernels
+from ...core import jit_core, kernels
 from ...core.taps import MAX_TAPS
+from ...core.vectors import NARROW, WIDE
 from . import sentences
 from .halves import HALVES, Half
 from .inputs import AXES, DATA, INFO, SIZE, close_inputs, open_inputs
@@ -29,9 +30,9 @@ get_lengths = function("GetDimensions")
 parallel_for = function("KernelContext_ParallelFor")
 
 # The kernel's state; ``COORDINATES`` is 0 where a grid need not be converted. The sentences' addresses come last.
-(API, LANE, AXIS_TAPS, COMBINE, READ, COORDINATES) = range(0, 48, 8)
-(TAPS, PADDING, ALIGNED, X_SIZE, GRID_SIZE, G_SIZE, W_SIZE) = range(48, 104, 8)
-SENTENCES = 104
+(API, LANE, AXIS_TAPS, COMBINE, READ, COORDINATES, REORDER, READ_ROWS) = range(0, 64, 8)
+(TAPS, PADDING, ALIGNED, X_SIZE, GRID_SIZE, G_SIZE, W_SIZE) = range(64, 120, 8)
+SENTENCES = 120
 
 #: What a run may have to say, in the order of :data:`SENTENCES`: first that there is no memory.
 ROOM = checks.Sentence("memory", "not to be had", "{nbytes} bytes of scratch")
@@ -55,8 +56,10 @@ GOOD = -1
 (KERNEL, X, GRID, Y, N, C, R, PIXELS, POSITIONS, ROWS, LENGTHS, BLOCK, WIDTH, STEP, PARTS, ITEMS, NEXT) = range(
     0, 136, 8
 )
-(SCRATCH, STRIDE, COORDINATE, AXIS, ALONG, ALONG_WEIGHT, INDEX, WEIGHT, CONVERTED, TILE) = range(136, 216, 8)
-SHAPES = 216  # those of X, grid and Y, one after the other
+(SCRATCH, STRIDE, COORDINATE, AXIS, ALONG, ALONG_WEIGHT, INDEX, WEIGHT, CONVERTED, SUMS, TILE) = range(136, 224, 8)
+# X with its channels last, if it is laid out so: in rows of so many channels, so many batches and chunks at a time.
+(ROWS_OF_X, ROW, FIRST_BATCH, BATCHES, FIRST_CHANNEL, CHUNKS, MOST_LANES) = range(224, 280, 8)
+SHAPES = 280  # those of X, grid and Y, one after the other
 
 #: What one stretch reads at least, in taps and channels, and how many of them a large run is cut into.
 WORTH_A_STRETCH, STRETCHES = 1 << 16, 64
@@ -66,6 +69,13 @@ LANES, SCRATCH_BYTES = 64, 32 << 20
 OVERHEAD = 8
 #: Channels whose sums wait in float32 until they are rounded to halves.
 GROUP = 16
+#: X is laid out with its channels last where each pixel is read so often, as :mod:`ort_gridsample.core.jit_core` does,
+#: in at most so much memory.
+NARROW_READS, WIDE_READS, ROUGH_READS, HALF_READS = (
+    jit_core.NARROW_READS, jit_core.WIDE_READS, jit_core.ROUGH_READS, jit_core.HALF_READS
+)  # fmt: skip
+ROUGH_STEPS, ROUGH_PIXELS, ROWS_BYTES = jit_core.ROUGH_STEPS, jit_core.ROUGH_PIXELS, 30 << 20
+ROW_TILE = kernels.TILE + kernels.ROW_PADDING
 #: A line of the cache, at which each part of the scratch memory begins.
 LINE = 64
 
@@ -167,12 +177,50 @@ def _fill(api: int, context: int, state: int, inputs: int, run: int) -> int:
     if scratch == 0:
         return sentences.status(api, load(state + SENTENCES), 0, 0, 0, 0, size)
     store(run + SCRATCH, (scratch + LINE - 1) & -LINE)
-    if lanes == 1:
-        call(load(state + LANE), (run, 0))
-    else:
-        status = parallel_for(api, (context, load(state + LANE), lanes, 0, run))
+    size = _rows_bytes(state, run)
+    rows = allocate(size + LINE) if size > 0 else 0
+    store(run + ROWS_OF_X, 0 if rows == 0 else (rows + LINE - 1) & -LINE)  # without that memory X stays as it is
+    if rows == 0:
+        store(run + BATCHES, n)
+        store(run + CHUNKS, 1)
+        store(run + ROW, c)
+    for first_batch in range(0, n, load(run + BATCHES)):
+        for first_channel in range(0, c, load(run + CHUNKS) * load(run + ROW)):
+            store(run + FIRST_BATCH, first_batch)
+            store(run + FIRST_CHANNEL, first_channel)
+            batches = min(load(run + BATCHES), n - first_batch)
+            if rows != 0 and status == 0:
+                status = _go(api, context, run, load(state + REORDER), batches * _chunks(run) * _parts_of_rows(run))
+            if status == 0:
+                status = _go(api, context, run, load(state + LANE), batches * load(run + PARTS))
+    free(rows)
     free(scratch)
     return status
+
+
+@register_jitable
+def _go(api: int, context: int, run: int, lane: int, items: int) -> int:
+    """Have ``items`` done by the session's threads, each of which takes a lane; alone where that is enough."""
+    store(run + ITEMS, items)
+    store(run + NEXT, 0)
+    lanes = min(items, load(run + MOST_LANES))
+    if lanes > 1:
+        return parallel_for(api, (context, lane, lanes, 0, run))
+    call(lane, (run, 0))
+    return 0
+
+
+@register_jitable
+def _chunks(run: int) -> int:
+    """The chunks of channels, each a row wide, that are laid out at a time."""
+    row = load(run + ROW)
+    return min(load(run + CHUNKS), (load(run + C) - load(run + FIRST_CHANNEL) + row - 1) // row)
+
+
+@register_jitable
+def _parts_of_rows(run: int) -> int:
+    """The parts in which one chunk of one batch is laid out."""
+    return load(run + PIXELS) // kernels.PART + 1
 
 
 @register_jitable
@@ -187,8 +235,6 @@ def _cut(state: int, run: int) -> int:
     parts = (positions + step - 1) // step
     store(run + STEP, step)
     store(run + PARTS, parts)
-    store(run + ITEMS, n * parts)
-    store(run + NEXT, 0)
     block = max(1, min(kernels.BLOCK_POSITIONS, kernels.BLOCK_TAPS // rows, step))
     width = block + kernels.ROW_PADDING
     store(run + BLOCK, block)
@@ -205,11 +251,78 @@ def _cut(state: int, run: int) -> int:
         weights * 2 * rows * width * w_size,
         (1 if load(state + COORDINATES) != 0 else 0) * r * block * g_size,
         weights * GROUP * width * w_size,
-    ):  # COORDINATE, AXIS, ALONG, ALONG_WEIGHT, INDEX, WEIGHT, CONVERTED and TILE
+        weights * WIDE * ROW_TILE * w_size,
+    ):  # COORDINATE, AXIS, ALONG, ALONG_WEIGHT, INDEX, WEIGHT, CONVERTED, SUMS and TILE
         store(what, at)
         at, what = (at + size + LINE - 1) & -LINE, what + 8
     store(run + STRIDE, at)
-    return min(n * parts, LANES, max(1, SCRATCH_BYTES // at))
+    lanes = min(LANES, max(1, SCRATCH_BYTES // at))
+    store(run + MOST_LANES, lanes)
+    return min(n * parts, lanes)
+
+
+@register_jitable
+def _rows_bytes(state: int, run: int) -> int:
+    """The memory that X takes with its channels last, in the batches and chunks of a go; 0 where it stays as it is."""
+    n, c, pixels = load(run + N), load(run + C), load(run + PIXELS)
+    if load(state + REORDER) == 0 or c < 2:
+        return 0
+    narrow = c <= 2 * NARROW
+    row = NARROW if narrow else WIDE
+    size = (pixels + 1) * row * load(state + W_SIZE)
+    fitting = ROWS_BYTES // size
+    reads = float(load(run + POSITIONS) * load(run + ROWS)) / float(pixels)
+    enough = WIDE_READS if not narrow else HALF_READS if load(state + X_SIZE) == 2 else NARROW_READS
+    if fitting == 0 or not (reads >= enough or (reads >= ROUGH_READS and _is_rough(state, run))):
+        return 0
+    chunks = min((c + row - 1) // row, fitting)
+    batches = max(1, min(n, fitting // chunks))
+    store(run + ROW, row)
+    store(run + CHUNKS, chunks)
+    store(run + BATCHES, batches)
+    return batches * chunks * size
+
+
+@register_jitable
+def _is_rough(state: int, run: int) -> bool:
+    """Whether neighbouring positions, by the first few of them, lie pixels apart: each then waits for the memory."""
+    count = min(ROUGH_STEPS, load(run + BLOCK))
+    if load(run + POSITIONS) < ROUGH_STEPS:
+        return False
+    scratch = load(run + SCRATCH)
+    half = _table(state, run, scratch, load(run + GRID), count)
+    first = half * load(run + ROWS) * load(run + WIDTH)
+    index = array(scratch + load(run + INDEX) + first * 4, (count,), np.uint32)
+    rough = 0
+    for p in range(count - 1):
+        here, there = np.int64(index[p]), np.int64(index[p + 1])
+        if (index[p] | index[p + 1]) < kernels.OUTSIDE_BIT:
+            axis, apart = load(run + R), 0
+            while axis > 0:
+                axis -= 1
+                length = load(load(run + LENGTHS) + 8 * axis)
+                apart = max(apart, abs(here % length - there % length))
+                here //= length
+                there //= length
+            rough += 1 if apart > ROUGH_PIXELS else 0
+    return 4 * rough > count
+
+
+@register_jitable
+def _table(state: int, run: int, scratch: int, grid: int, positions: int) -> int:
+    """Make the table of a block whose coordinates lie at ``grid``; answers in which half of its memory it is."""
+    r, taps = load(run + R), load(state + TAPS)
+    if load(state + COORDINATES) != 0:
+        call(load(state + COORDINATES), (grid, scratch + load(run + CONVERTED), positions * r))
+        grid = scratch + load(run + CONVERTED)
+    half, rows = 0, 1
+    for axis in range(r):
+        call(load(state + AXIS_TAPS), (run, scratch, grid, positions, axis))
+        if axis > 0:
+            call(load(state + COMBINE), (run, scratch, half, rows, axis, positions))
+            half = 1 - half
+        rows *= taps
+    return half
 
 
 def lane(run: int, index: int) -> int:
@@ -217,28 +330,20 @@ def lane(run: int, index: int) -> int:
     state = load(run + KERNEL)
     scratch = load(run + SCRATCH) + index * load(run + STRIDE)
     positions, step, parts, items = load(run + POSITIONS), load(run + STEP), load(run + PARTS), load(run + ITEMS)
-    block, r, taps = load(run + BLOCK), load(run + R), load(state + TAPS)
+    block, position_size = load(run + BLOCK), load(run + R) * load(state + GRID_SIZE)
+    read = load(state + (READ if load(run + ROWS_OF_X) == 0 else READ_ROWS))
     while True:
         item = fetch_add(run + NEXT, 1)
         if item >= items:
             return 0
-        batch = item // parts
-        start = (item - batch * parts) * step
+        batch = load(run + FIRST_BATCH) + item // parts
+        start = item % parts * step
         stop = min(start + step, positions)
         for begin in range(start, stop, block):
             size = min(block, stop - begin)
-            grid = load(run + GRID) + (batch * positions + begin) * r * load(state + GRID_SIZE)
-            if load(state + COORDINATES) != 0:
-                call(load(state + COORDINATES), (grid, scratch + load(run + CONVERTED), size * r))
-                grid = scratch + load(run + CONVERTED)
-            half, rows = 0, 1
-            for axis in range(r):
-                call(load(state + AXIS_TAPS), (run, scratch, grid, size, axis))
-                if axis > 0:
-                    call(load(state + COMBINE), (run, scratch, half, rows, axis, size))
-                    half = 1 - half
-                rows *= taps
-            call(load(state + READ), (run, scratch, half, batch, begin, size))
+            grid = load(run + GRID) + (batch * positions + begin) * position_size
+            half = _table(state, run, scratch, grid, size)
+            call(read, (run, scratch, half, batch, begin, size))
 
 
 def axis_for(coordinate_type: str, weight_type: str) -> Callable[..., int]:
@@ -355,7 +460,7 @@ def _sum_halves_for(kind: Half) -> Callable[..., int]:
         for first in range(0, channels, GROUP):
             count = min(GROUP, channels - first)
             channel = batch * channels + first
-            sums = array(scratch + load(run + TILE), (count, width), np.float32)
+            sums = array(scratch + load(run + SUMS), (count, width), np.float32)
             kernels.sum_taps(
                 array(load(run + X) + channel * pixels * 2, (count, pixels), bits), index, weight, sums, 0, positions
             )
@@ -364,6 +469,67 @@ def _sum_halves_for(kind: Half) -> Callable[..., int]:
                 y, total = out[c, begin:], sums[c]
                 for p in range(positions):
                     y[p] = rounded(total[p])
+        return 0
+
+    return read
+
+
+def reorder_for(X_type: str) -> Callable[..., int]:
+    """What ``KernelContext_ParallelFor`` calls first: lay out X of this type with its channels last."""
+    half, real = HALVES.get(X_type), np.dtype(spec.TYPES[X_type].compute)
+    dtype, real_size = half.bits if half else np.dtype(X_type), real.itemsize
+
+    def reorder(run: int, index: int) -> int:
+        parts, chunks, row = _parts_of_rows(run), _chunks(run), load(run + ROW)
+        pixels, items = load(run + PIXELS), load(run + ITEMS)
+        X_of_run = array(load(run + X), (load(run + N), load(run + C), pixels), dtype)
+        while True:
+            item = fetch_add(run + NEXT, 1)
+            if item >= items:
+                return 0
+            part, chunk, batch = item % parts, item // parts % chunks, item // parts // chunks
+            place = (batch * load(run + CHUNKS) + chunk) * (pixels + 1) * row
+            kernels.channels_last(
+                X_of_run,
+                load(run + FIRST_BATCH) + batch,
+                load(run + FIRST_CHANNEL) + chunk * row,
+                part * kernels.PART,
+                array(load(run + ROWS_OF_X) + place * real_size, (pixels + 1, row), real),
+            )
+
+    return reorder
+
+
+def sum_rows_for(X_type: str) -> Callable[..., int]:
+    """What reads X of this type, laid out with its channels last, through a table."""
+    half, real = HALVES.get(X_type), np.dtype(spec.TYPES[X_type].compute)
+    real_size, size = real.itemsize, 2 if half else real.itemsize
+    rounded = half.rounded if half else None
+    stored = np.dtype(np.uint16) if half else real
+
+    def read(run: int, scratch: int, half: int, batch: int, begin: int, positions: int) -> int:
+        channels, pixels, all_positions, row = load(run + C), load(run + PIXELS), load(run + POSITIONS), load(run + ROW)
+        rows, width = load(run + ROWS), load(run + WIDTH)
+        table = half * rows * width
+        index = array(scratch + load(run + INDEX) + table * 4, (rows, width), np.uint32)
+        weight = array(scratch + load(run + WEIGHT) + table * real_size, (rows, width), real)
+        tile = array(scratch + load(run + TILE), (row, ROW_TILE), real)
+        for chunk in range(_chunks(run)):
+            channel = load(run + FIRST_CHANNEL) + chunk * row
+            count = min(row, channels - channel)
+            place = ((batch - load(run + FIRST_BATCH)) * load(run + CHUNKS) + chunk) * (pixels + 1) * row
+            rows_of_X = array(load(run + ROWS_OF_X) + place * real_size, (pixels + 1, row), real)
+            out = load(run + Y) + (batch * channels + channel) * all_positions * size
+            if rounded is None:
+                sums = array(out, (count, all_positions), real)
+                kernels.sum_rows(rows_of_X, index, weight, tile, sums, begin, positions)
+            else:
+                sums = array(scratch + load(run + SUMS), (count, width), real)
+                kernels.sum_rows(rows_of_X, index, weight, tile, sums, 0, positions)
+                halves = array(out, (count, all_positions), stored)
+                for c in range(count):
+                    for p in range(positions):
+                        halves[c, begin + p] = rounded(sums[c, p])
         return 0
 
     return read

@@ -36,6 +36,11 @@ def hold() -> None:
         _forever.acquire()
 
 
+def is_ending() -> bool:
+    """Whether another thread is ending the interpreter."""
+    return _ender is not None and _ender != threading.get_ident()
+
+
 def run_begins() -> None:
     """Before a run: as :func:`hold`, and the thread that ends the interpreter has no ops to run any more.
 
