@@ -19,6 +19,7 @@ import onnxruntime
 from .. import spec
 from ..core.arrays import Array
 from ..core.choice import get_core
+from ..model.dialects import COMPILED, dialects
 from ..runtime.session import InferenceSession
 from . import inputs
 from .arguments import magnitude, positive
@@ -34,6 +35,8 @@ SIDES: Mapping[str, Callable[..., onnxruntime.InferenceSession]] = {
     NATIVE: onnxruntime.InferenceSession,
     OURS: InferenceSession,
 }
+#: The compiled ops' names, and the operators that they are.
+_OPERATORS = {dialect.op_type: dialect.operator for dialect in dialects() if dialect.name == COMPILED}
 #: Runs under the profiler, after WARM_UP that do not count.
 PROFILED_RUNS, WARM_UP = 7, 2
 
@@ -132,7 +135,8 @@ def read_profile(events: list[dict[str, Any]]) -> dict[str, Node]:
             if run is not None:
                 name = event["name"].removesuffix("_kernel_time")
                 seconds[name][run] += event["dur"] / 1e6
-                op_types[name] = event["args"].get("op_name", "?")
+                op_type = event["args"].get("op_name", "?")
+                op_types[name] = _OPERATORS.get(op_type, op_type)
     return {name: Node(op_types[name], statistics.median(by_run.values())) for name, by_run in seconds.items()}
 
 

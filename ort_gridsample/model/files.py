@@ -43,7 +43,7 @@ def read_model(model: Model, *, external_data: bool = False) -> onnx.ModelProto:
 def _parsed(data: bytes, where: str, argument: str) -> onnx.ModelProto:
     try:
         proto = onnx.ModelProto.FromString(data)
-    except DecodeError as error:
+    except (DecodeError, UnicodeDecodeError) as error:  # the latter by protobuf in pure Python
         raise GridSampleError(where, argument, f"not readable as protobuf ({error})", "an ONNX model") from None
     if not proto.HasField("graph"):
         raise GridSampleError(where, argument, "without a graph", "an ONNX model")

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime
-from google.protobuf.message import DecodeError
 
 from .. import spec
 from ..core import memory
@@ -255,8 +254,8 @@ def _patched(model: Model, nodes: Selection | None, num_threads: int) -> _Patche
         proto.CopyFrom(model)
     else:
         try:
-            proto = onnx.ModelProto.FromString(model) if isinstance(model, bytes) else read_model(model)
-        except (DecodeError, GridSampleError):
+            proto = read_model(model)
+        except GridSampleError:
             # onnxruntime knows its own format, and says what is wrong with any other
             return _Patched(model, [], None)
     ops = Ops(nodes)
