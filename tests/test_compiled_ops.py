@@ -487,11 +487,18 @@ from ort_gridsample.runtime.compiled_ops import ops as other
 print(other is not ops, other.why_not() == "")
 second = again.InferenceSession(grid_sample_model("float32", "float32", 2, [Attributes()]))
 print([placement.runs_on for placement in second.replaced], attempt(first, X, grid), attempt(second, X, grid))
+again.set_ops("python")
+third = again.InferenceSession(grid_sample_model("float32", "float32", 2, [Attributes()]), nodes="all")
+print([placement.runs_on for placement in third.replaced], attempt(third, X, grid))
 """
 
 
 def test_reloading_adds_nothing_twice() -> None:
-    assert run_process(RELOADED, "open_compiled") == ["True True", "['compiled op'] (1, 2, 64, 64) (1, 2, 64, 64)"]
+    assert run_process(RELOADED, "open_compiled") == [
+        "True True",
+        "['compiled op'] (1, 2, 64, 64) (1, 2, 64, 64)",
+        "['Python op'] (1, 2, 64, 64)",
+    ]
 
 
 FORKED = """

@@ -44,7 +44,7 @@ _lock = threading.Lock()
 def _shared() -> SimpleNamespace:
     """What the process knows of the ops, whatever becomes of this module: they themselves, and ONNX Runtime's table."""
     extensions = sys.modules["onnxruntime_extensions._extensions_pydll"]
-    return vars(extensions).setdefault(_MARK, SimpleNamespace(ops=None, api=None))  # type: ignore[no-any-return]
+    return vars(extensions).setdefault(_MARK, SimpleNamespace(ops=None, api=None))
 
 
 def add() -> str:
