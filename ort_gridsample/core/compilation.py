@@ -39,6 +39,8 @@ class KernelCache(FunctionCache):
         try:
             return super().load_overload(*arguments)
         except Exception:  # whatever unpickling half a file raises
+            with suppress(OSError):
+                self.flush()  # else nothing could be put there again
             return None
 
     def save_overload(self, *arguments: Any) -> None:

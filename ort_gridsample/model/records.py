@@ -69,7 +69,7 @@ class NodeRecord:
     @property
     def where(self) -> str:
         """The place that an error names."""
-        return where(self.op_type, self.label)
+        return where(self.operator if self.patched else self.op_type, self.label)
 
     @property
     def patched(self) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.util import find_spec
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import onnx
@@ -32,13 +33,18 @@ from .shapes import affine_grid_shape, grid_sample_shape
 _NAMES = {dialect.operator: dialect.op_type for dialect in dialects() if dialect.name == COMPILED}
 _PROBE = "ort_gridsample_probe"
 
-#: The attribute of the extensions' module, beside whose list of ops it lies, that says ours are in that list.
+#: The attribute of the extensions' module, beside whose list of ops it lies, that holds what is known of ours.
 _MARK = "_ort_gridsample_compiled_ops"
 
 _TYPE_NAMES = {number: name for name, number in ELEMENT_TYPES.items()}
 
 _lock = threading.Lock()
-_api: Api | None = None
+
+
+def _shared() -> SimpleNamespace:
+    """What the process knows of the ops, whatever becomes of this module: they themselves, and ONNX Runtime's table."""
+    extensions = sys.modules["onnxruntime_extensions._extensions_pydll"]
+    return vars(extensions).setdefault(_MARK, SimpleNamespace(ops=None, api=None))
 
 
 def add() -> str:
@@ -74,12 +80,11 @@ def _add() -> str:
     except (OSError, AttributeError):
         return "the installed onnxruntime-extensions takes no ops of others"
     add_op.restype, add_op.argtypes = ctypes.c_bool, [ctypes.c_void_p]
-    extensions = sys.modules["onnxruntime_extensions._extensions_pydll"]
-    if not hasattr(extensions, _MARK):
-        ops = _all_ops()
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(ops))  # sessions that outlive Python point at them
-        setattr(extensions, _MARK, ops)
-        for op in ops:
+    shared = _shared()
+    if shared.ops is None:
+        shared.ops = _all_ops()
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(shared.ops))  # sessions that outlive Python point at them
+        for op in shared.ops:
             add_op(ctypes.addressof(op))
     return ""
 
@@ -109,7 +114,7 @@ def _probe() -> str:
         onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except Exception as error:
         return f"onnxruntime does not take compiled ops: {' '.join(str(error).split())}"
-    return "" if _api is not None else "onnxruntime does not call compiled ops"
+    return "" if _shared().api is not None else "onnxruntime does not call compiled ops"
 
 
 class _Op(ctypes.Structure):
@@ -172,8 +177,7 @@ def _op(name: str, types: Sequence[str], create: Any, infer: Any = None) -> _Op:
 
 
 def _create_probe(op: int, table: int, info: int, out: Any) -> int | None:
-    global _api
-    _api = Api(table)
+    _shared().api = Api(table)
     out[0] = _libc.malloc(1)
     return None
 
@@ -206,12 +210,13 @@ def _infers(shape: Callable[[list[Any], list[Any]], list[Any] | None]) -> Callab
 
     def infer(op: int, context: int) -> int | None:
         try:
-            if _api is not None:
+            api = _shared().api
+            if api is not None:
                 # Not the types of ``op``: that is the first of all overloads.
-                (element_type, first), (_, second) = (_api.input_type(context, index) for index in range(2))
+                (element_type, first), (_, second) = (api.input_type(context, index) for index in range(2))
                 inferred = shape(first, second)
                 if inferred is not None:
-                    _api.set_output_type(context, element_type, inferred)
+                    api.set_output_type(context, element_type, inferred)
         except BaseException:  # a wrong shape is said in the run, in words
             pass
         return None

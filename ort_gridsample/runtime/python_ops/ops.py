@@ -171,4 +171,6 @@ def _register_all() -> None:
             _register("AffineGrid", _affine_grid_op, [theta, size])
 
 
-_register_all()
+if "_ort_gridsample_ops" not in vars(_ocos):  # else another copy of this module was imported before: its ops are there
+    vars(_ocos)["_ort_gridsample_ops"] = True
+    _register_all()
