@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import ANY
 
 import numpy as np
 import onnx
@@ -48,12 +49,14 @@ def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_inspect(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", path]) == 0
     assert re.search(
-        r"main graph\n.*\n +sample0 +GridSample-20 +cubic +border +1 +float32 4-D, float32 4-D +yes +replaces it",
+        r"main graph\n.*\n +sample0 +GridSample-20 +cubic +border +1 +float32 4-D, float32 4-D +yes +replaces it +"
+        r"(compiled op\n|onnxruntime \[1\]\n.*\[1\] \w+)",
         capsys.readouterr().out,
     )
     assert main(["inspect", "--json", path]) == 0
     (record,) = json.loads(capsys.readouterr().out)
     assert (record["name"], record["mode"], record["align_corners"], record["native"]) == ("sample0", "cubic", 1, True)
+    assert record["session"] in ({"runs_on": "compiled op", "reason": ""}, {"runs_on": "onnxruntime", "reason": ANY})
     assert record["inputs"]["X"] == [{"type": "float32", "rank": 4, "shape": ["N", "C", "D0", "D1"]}]
 
 

@@ -9,6 +9,7 @@ from itertools import groupby
 from ..model.dialects import PassedOn
 from ..model.records import NodeRecord, columns
 from ..patching import inspect_model
+from ..runtime.placement import foreseen
 from .failures import about
 from .output import print_json
 from .table import table
@@ -32,6 +33,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def as_json(record: NodeRecord) -> dict[str, object]:
     """A record as JSON has it."""
+    placement = foreseen(record)
     return {
         "graph": record.graph,
         "name": record.name,
@@ -46,6 +48,7 @@ def as_json(record: NodeRecord) -> dict[str, object]:
         "native": record.native,
         "reason": record.reason,
         "action": record.action,
+        "session": {"runs_on": placement.runs_on, "reason": placement.reason},
     }
 
 
@@ -56,9 +59,11 @@ def as_text(records: Sequence[NodeRecord]) -> str:
     for graph, members in groupby(records, key=lambda record: record.graph):
         rows = []
         for record in members:
-            said = columns(record)
-            if record.reason:
-                said["native"] += f" [{reasons.setdefault(record.reason, len(reasons) + 1)}]"
+            placement = foreseen(record)
+            said = {**columns(record), "a session": placement.runs_on}
+            for column, reason in (("native", record.reason), ("a session", placement.reason)):
+                if reason:
+                    said[column] += f" [{reasons.setdefault(reason, len(reasons) + 1)}]"
             rows.append(said)
         lines = [tuple(rows[0]), *(tuple(row.values()) for row in rows)]
         parts.append(f"{graph or 'main graph'}\n{table(lines, indent='  ')}")

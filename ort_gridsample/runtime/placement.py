@@ -42,19 +42,27 @@ class Placement:
         return f"{self.record.where}: {self.runs_on}{self.reason and f' ({self.reason})'}"
 
 
-def placed(record: NodeRecord, nodes: Selection | None, ask: Callable[[], NodeRecord]) -> Placement:
+def foreseen(record: NodeRecord) -> Placement:
+    """What the node of ``record``, with what onnxruntime answered, runs on in a session by default."""
+    return placed(record, None, lambda: record, compiling=False)
+
+
+def placed(
+    record: NodeRecord, nodes: Selection | None, ask: Callable[[], NodeRecord], compiling: bool = True
+) -> Placement:
     """What the node of ``record`` runs on.
 
     Args:
         record: what is known of it, whoever was asked or not.
         nodes: which nodes may not stay onnxruntime's own; None: those that have a compiled op, or that it does not run.
         ask: the record with what onnxruntime answered.
+        compiling: whether to compile what it takes, or to load it, to see whether that can be done.
     """
     if callable(nodes) and not record.patched and not nodes(ask()):
         return Placement(record, "onnxruntime", "the function given as nodes leaves it")
     if nodes == "unsupported" and not record.patched and ask().native:
         return Placement(record, "onnxruntime", "onnxruntime runs it, and nodes is 'unsupported'")
-    reason = no_compiled_op(record)
+    reason = no_compiled_op(record, compiling)
     if not reason:
         return Placement(record, "compiled op")
     if nodes is None and not record.patched and ask().native:
@@ -62,10 +70,10 @@ def placed(record: NodeRecord, nodes: Selection | None, ask: Callable[[], NodeRe
     return Placement(record, "Python op", reason)
 
 
-def no_compiled_op(record: NodeRecord) -> str:
-    """Why the node cannot have a compiled op; empty where it can. What it takes is compiled, or loaded, now."""
+def no_compiled_op(record: NodeRecord, compiling: bool) -> str:
+    """Why the node cannot have a compiled op; empty where it can."""
     reason = choice.why_not() or unsupported(record)
-    if reason or record.error is not None:
+    if reason or record.error is not None or not compiling:
         return reason
     try:
         prepare(record)
