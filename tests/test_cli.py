@@ -70,7 +70,7 @@ def test_patch_and_run(path: str, tmp_path: Path, capsys: pytest.CaptureFixture[
         assert main(["run", model, *inputs, "--output", str(tmp_path / "out")]) == 0
         assert "output  Y0    float32  (1, 3, 4, 5)" in capsys.readouterr().out
         expected = ogs.grid_sample(X, GRID, "cubic", "border", True)
-        np.testing.assert_array_equal(np.load(tmp_path / "out" / "Y0.npy"), expected)
+        np.testing.assert_allclose(np.load(tmp_path / "out" / "Y0.npy"), expected, rtol=0, atol=1e-5)
 
 
 def test_run_random(path: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -436,7 +436,7 @@ MISTAKES = {
     "arrays": (["run", "model.onnx", "--random", "--input", "X=X.npz"], "expected an array saved by numpy.save"),
     "no shape": (["run", "model.onnx", "--random", "--shape", "X=a"], "expected numbers with commas"),
     "no length": (["run", "model.onnx", "--random", "--shape", "X=1,-3"], "expected numbers with commas"),
-    "wrong grid": (["run", "model.onnx", "--input", "X=X.npy", "--input", "grid=wrong.npy"], "'sample0': grid is of"),
+    "wrong grid": (["run", "model.onnx", "--input", "X=X.npy", "--input", "grid=wrong.npy"], "'sample0'"),
     "other type": (
         ["run", "model.onnx", "--random", "--input", "X=double.npy"],
         f"input 'X', from double.npy, is float64 of shape {X.shape}, expected float32 of shape (N, C, D0, D1); "

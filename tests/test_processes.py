@@ -18,7 +18,7 @@ options.execution_mode = onnxruntime.ExecutionMode.{mode}
 options.inter_op_num_threads = 2
 def open_with(model):
     if open_model is open_session:
-        return ogs.InferenceSession(model, options)
+        return ogs.InferenceSession(model, options, nodes="all")
     return onnxruntime.InferenceSession(ogs.patch_model(model).SerializeToString(), ogs.register(options))
 open_one = lambda: open_with(grid_sample_model("float32", "float32", 2, [Attributes("linear"), Attributes("cubic")]))
 rng = np.random.default_rng(0)
@@ -122,7 +122,7 @@ def own(i):
 if __name__ == "__main__":
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 2
-    session = ogs.InferenceSession(grid_sample_model("float32", "float32", 2, [Attributes()]), options)
+    session = ogs.InferenceSession(grid_sample_model("float32", "float32", 2, [Attributes()]), options, nodes="all")
     answer(session, 1)
     for method in ("fork", "spawn", "forkserver"):
         with multiprocessing.get_context(method).Pool(2) as pool:
@@ -253,7 +253,7 @@ STORM = """
 import _thread, os, random, signal, time
 rng, caught = random.Random(0), 0
 model = grid_sample_model("float32", "float32", 2, [Attributes("cubic", "zeros", False)])
-session = ogs.InferenceSession(model)
+session = ogs.InferenceSession(model, nodes="all")
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 def shoot(delay):
     time.sleep(delay)
@@ -263,7 +263,7 @@ for _ in range({tries}):
         _thread.start_new_thread(shoot, (rng.uniform(0, 0.02),))  # no Thread, whose start may not be interrupted
         while True:
             if rng.random() < 0.2:
-                session = ogs.InferenceSession(model)
+                session = ogs.InferenceSession(model, nodes="all")
             session.run(None, {{"X": X, "grid": grid}})
     except (KeyboardInterrupt, SystemExit):
         caught += 1

@@ -33,6 +33,7 @@ ADDED = {
     "ort-gridsample run": "--random",
     "ort-gridsample bench": "--rounds 1",
     "python -m tests.fuzz": "--cases 200 --workers 1",
+    "python -m tests.mutants": "--list",
     "python -m tests.benchmarks": "--quick --only tiny",
     "python -m tests.benchmarks.lowered_speed": "--quick",
     "python -m tests.benchmarks.spinning": "--quick",

@@ -235,7 +235,11 @@ def test_nothing_of_pythons_runs_when_options_go() -> None:
     """A session ends slowly: what Python runs next would get the signal, and a callback would lose its exception."""
     model = grid_sample_model("float32", "float32", 2, [Attributes()])
     options = ogs.register()
-    for each in (options, ogs.InferenceSession(model)._sess_options_initial, ogs.register(SessionOptions())):
+    for each in (
+        options,
+        ogs.InferenceSession(model, nodes="all")._sess_options_initial,
+        ogs.register(SessionOptions()),
+    ):
         references = weakref.getweakrefs(each)
         assert references
         assert all(reference.__callback__ is None for reference in references)

@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> None:
         for padding_mode in spec.PADDING_MODES:
             model = spatial_transformer(mode, padding_mode)
             feeds = {"image": image, "theta": warp, "size": np.array([1, 3, *OUTPUT])}
-            warped[mode, padding_mode] = InferenceSession(model).run(None, feeds)[0]
+            warped[mode, padding_mode] = InferenceSession(model, nodes="all").run(None, feeds)[0]
             native[mode, padding_mode] = plain(model).run(None, feeds)[0]
     print(f"AffineGrid → GridSample (opset 20) on a photograph of {width}×{height} pixels: ort_gridsample against")
     print(f"onnxruntime {onnxruntime.__version__}'s own kernels, the largest difference of values in [0, 1]\n")
@@ -71,12 +71,12 @@ def run(arguments: argparse.Namespace) -> None:
         print("  onnxruntime    runs it too")
     except Exception as error:
         print(f"  onnxruntime    {str(error).splitlines()[0]}")
-    as_bytes = InferenceSession(model).run(None, feeds)[0]
+    as_bytes = InferenceSession(model, nodes="all").run(None, feeds)[0]
     off = np.abs(as_bytes / 255 - warped["cubic", "reflection"].clip(0, 1)).max() * 255
     print(f"  ort_gridsample runs it; at most {off:.2f} of 255 from the result above (bytes are truncated)")
 
     details = {
-        mode: InferenceSession(spatial_transformer(mode, "zeros")).run(
+        mode: InferenceSession(spatial_transformer(mode, "zeros"), nodes="all").run(
             None, {"image": image, "theta": detail_theta(height, width), "size": np.array([1, 3, 300, 300])}
         )[0]
         for mode in spec.MODES

@@ -20,7 +20,7 @@ from ..core import memory
 from ..core.choice import core
 from ..errors import GridSampleError
 from ..model.dialects import DOMAIN
-from ..model.files import follow_links, read_model
+from ..model.files import external_files, follow_links, read_model
 from ..model.graphs import domain_of, scopes
 from ..model.patch import Selection, bind_threads, check_selection, patch_and_report
 from ..model.records import NodeRecord
@@ -266,6 +266,8 @@ def _patched(model: Model, nodes: Selection | None, num_threads: int) -> _Patche
     bound = bind_threads(proto, num_threads)
     domains = _domains(proto)
     if not (replaced or bound or isinstance(model, onnx.ModelProto)):
+        if isinstance(model, (str, PathLike)):
+            external_files(proto, model)  # older onnxruntimes read data outside the folder
         return _Patched(model, placements, domains)
     folder = follow_links(proto, model) if isinstance(model, (str, PathLike)) else None
     return _Patched(proto.SerializeToString(), placements, domains, folder)
