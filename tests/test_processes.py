@@ -251,6 +251,7 @@ def test_a_full_stack_is_a_recursion_error() -> None:
 #: Signals one after the other, in runs and while sessions are made; Ctrl-C's own handler, and one that was set late.
 STORM = """
 import _thread, os, random, signal, time
+ogs.set_ops("python")  # which would end the process
 rng, caught = random.Random(0), 0
 model = grid_sample_model("float32", "float32", 2, [Attributes("cubic", "zeros", False)])
 session = ogs.InferenceSession(model, nodes="all")

@@ -12,9 +12,9 @@ import onnxruntime
 from onnx import helper
 
 from ..model.dialects import DOMAIN, VERSION
+from . import interrupts
 from .compiled_ops import ops as compiled_ops
 from .options import loaded
-from .python_ops import interrupts
 
 # Before anyone's options: they know the ops that are there by then.
 with suppress(ImportError):  # who needs the ops is told

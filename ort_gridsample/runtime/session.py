@@ -24,7 +24,7 @@ from ..model.files import external_files, follow_links, read_model
 from ..model.graphs import domain_of, scopes
 from ..model.patch import Selection, bind_threads, check_selection, patch_and_report
 from ..model.records import NodeRecord
-from . import native
+from . import interrupts, native
 from .compiled_ops.errors import error_in
 from .options import State, copied, entry, from_state, has_providers, set_entry, state
 from .placement import Ops, Placement
@@ -101,7 +101,9 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         self._arguments = (path or patched.model, providers, provider_options, kept, kwargs)
         self._placements = patched.placements
         self._runs_python_ops = bool(patched.python)
-        super().__init__(patched.model, options, providers, provider_options, **kwargs)
+        # A compiled op's kernel is made by Python that onnxruntime calls: no exception can leave that.
+        make = super().__init__
+        interrupts.undisturbed(make, patched.model, options, providers, provider_options, **kwargs)
 
     @property
     def replaced(self) -> list[Placement]:

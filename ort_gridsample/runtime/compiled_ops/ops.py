@@ -25,6 +25,7 @@ from ... import spec
 from ...errors import GridSampleError
 from ...model.dialects import COMPILED, EXTENSIONS_DOMAIN, dialects
 from ..extensions import load
+from ..interrupts import undisturbed
 from . import c_api
 from .c_api import ELEMENT_TYPES, Api, OrtCustomOp
 from .kernels import Kernel, affine_grid, grid_sample
@@ -111,7 +112,9 @@ def _probe() -> str:
     options.intra_op_num_threads = 1
     try:
         options.register_custom_ops_library(load().get_library_path())
-        onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        undisturbed(
+            onnxruntime.InferenceSession, model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
     except Exception as error:
         return f"onnxruntime does not take compiled ops: {' '.join(str(error).split())}"
     return "" if _shared().api is not None else "onnxruntime does not call compiled ops"

@@ -1,9 +1,9 @@
-"""Keep signal handlers from raising inside a Python-defined op, where an exception ends the process.
+"""Keep signal handlers from raising where ONNX Runtime calls Python: in a Python op that would end the process.
 
 Python calls signal handlers on the main thread, between two bytecodes of whatever it executes there: while a session
-runs, that is an op. So while a run is under way on the main thread, every handler of Python's (Ctrl-C's raises
-KeyboardInterrupt) makes way for one that waits; at the end it is put back, and called if its signal came. Runs on other
-threads need nothing of the kind.
+runs, that is an op; while it is made, what makes a compiled op's kernel. So while either is under way on the main
+thread, every handler of Python's (Ctrl-C's raises KeyboardInterrupt) makes way for one that waits; at the end it is put
+back, and called if its signal came. Runs on other threads need nothing of the kind.
 """
 
 from __future__ import annotations
