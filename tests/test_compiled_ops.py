@@ -310,9 +310,9 @@ def test_what_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORT_GRIDSAMPLE_OPS", "python")
     assert ogs.get_ops() == "python"
     monkeypatch.setenv("ORT_GRIDSAMPLE_OPS", "bogus")
-    with pytest.raises(ValueError, match="ORT_GRIDSAMPLE_OPS are 'bogus', expected one of 'auto'"):
+    with pytest.raises(ValueError, match="ORT_GRIDSAMPLE_OPS is 'bogus', expected one of 'auto'"):
         ogs.get_ops()
-    with pytest.raises(ValueError, match="the ops are 'jit'"):
+    with pytest.raises(ValueError, match="the choice of ops is 'jit'"):
         ogs.set_ops("jit")  # type: ignore[arg-type]
     with pytest.raises(ogs.GridSampleError, match="nodes is 'some', expected"):
         on(nodes="some")

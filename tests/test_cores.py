@@ -369,32 +369,49 @@ def rows_and_taps(width: int, kind: str) -> tuple[np.ndarray, ...]:
 def test_vectors_and_loops_agree(width, kind):
     X, index, weight = rows_and_taps(width, kind)
     rows = np.minimum(index, 8)
-    expected = np.einsum("tpw,tp->wp", X[rows], weight)[:, :2]
+    expected = np.einsum("tpw,tp->pw", X[rows], weight)[:2]
     add_up = vectors.add_up(width)
     answers = []
     for function in (numba.njit(lambda *a: add_up(*a)), numba.njit(vectors.add_up_in_loops), vectors.add_up_in_loops):
-        tile = np.full((width, 3), np.nan, kind)
+        sums = np.full((3, width), np.nan, kind)
         for p in range(2):
-            function(X, index, weight, p, tile, p)
-        assert np.isnan(tile[:, 2]).all()
-        answers.append(tile[:, :2])
+            function(X, index, weight, p, sums, p)
+        assert np.isnan(sums[2]).all()
+        answers.append(sums[:2])
     for answer in answers:
         np.testing.assert_allclose(answer, expected, rtol=0, atol=100 * np.finfo(kind).eps)
 
 
-def test_loops_add_up_where_numba_s_insides_are_others(monkeypatch, caplog):
-    names = (
-        "unpack_tuple",
-        "alloca_once_value",
-        "get_or_insert_function",
-    )  # what comes before the loop that is missing
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+@pytest.mark.parametrize("width", [vectors.NARROW, vectors.WIDE])
+def test_vectors_and_loops_transpose(width, kind):
+    source = np.random.default_rng(width).normal(size=(width + 2, width)).astype(kind)
+    expected = np.full((width + 1, width + 3), np.nan, kind)
+    expected[1:, 2:-1] = source[1:-1].T
+    transpose = vectors.transpose(width)
+    for function in (
+        numba.njit(lambda *a: transpose(*a)), numba.njit(vectors.transpose_in_loops), vectors.transpose_in_loops
+    ):  # fmt: skip
+        to = np.full_like(expected, np.nan)
+        function(source, 1, 0, to, 1, 2)
+        np.testing.assert_array_equal(to, expected)
+
+
+def test_loops_work_where_numba_s_insides_are_others(monkeypatch, caplog):
+    # What comes before the loop that is missing.
+    names = ("unpack_tuple", "alloca_once_value", "get_or_insert_function")
     monkeypatch.setattr(vectors, "cgutils", SimpleNamespace(**{name: getattr(vectors.cgutils, name) for name in names}))
     add_up, (X, index, weight) = vectors.add_up(4), rows_and_taps(4, "float32")
-    tile, expected = np.empty((4, 1), np.float32), np.empty((4, 1), np.float32)
-    numba.njit(lambda *a: add_up(*a))(X, index, weight, 1, tile, 0)
+    sums, expected = np.empty((1, 4), np.float32), np.empty((1, 4), np.float32)
+    numba.njit(lambda *a: add_up(*a))(X, index, weight, 1, sums, 0)
     vectors.add_up_in_loops(X, index, weight, 1, expected, 0)
-    np.testing.assert_allclose(tile, expected, rtol=1e-5)
+    np.testing.assert_allclose(sums, expected, rtol=1e-5)
     assert "for_range" in caplog.text
+    monkeypatch.setattr(vectors, "cgutils", SimpleNamespace())
+    transpose, to = vectors.transpose(4), np.empty((4, 4), np.float32)
+    numba.njit(lambda *a: transpose(*a))(X, 2, 0, to, 0, 0)
+    np.testing.assert_array_equal(to, X[2:6].T)
+    assert "unpack_tuple" in caplog.text
 
 
 @pytest.mark.parametrize("changed", [path.name for path in compilation.SOURCES])

@@ -251,7 +251,7 @@ def test_a_full_stack_is_a_recursion_error() -> None:
 #: Signals one after the other, in runs and while sessions are made; Ctrl-C's own handler, and one that was set late.
 STORM = """
 import _thread, os, random, signal, time
-ogs.set_ops("python")  # which would end the process
+ogs.set_ops({ops!r})
 rng, caught = random.Random(0), 0
 model = grid_sample_model("float32", "float32", 2, [Attributes("cubic", "zeros", False)])
 session = ogs.InferenceSession(model, nodes="all")
@@ -272,9 +272,12 @@ print(caught, attempt(session, X, grid))
 """
 
 
+@pytest.mark.parametrize("ops", ["python", "auto"])
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_a_hundred_signals_are_handled_as_python_does(signum: signal.Signals) -> None:
-    assert run(STORM.format(signum=int(signum), tries=100), "open_session") == ["100 (1, 2, 64, 64)"]
+def test_a_hundred_signals_are_handled_as_python_does(signum: signal.Signals, ops: str) -> None:
+    """Whether Python is what runs, or what makes the kernels of the ops that run without it."""
+    script = STORM.format(signum=int(signum), tries=100, ops=ops)
+    assert run(script, "open_session") == ["100 (1, 2, 64, 64)"]
 
 
 ENDLESS = """

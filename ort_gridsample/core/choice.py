@@ -5,17 +5,18 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import logging
-import os
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
+
+from .wishes import Wish
 
 ENVIRONMENT_VARIABLE = "ORT_GRIDSAMPLE_CORE"
-CORES = ("auto", "numpy", "jit")
 
 CoreName: TypeAlias = Literal["auto", "numpy", "jit"]
+CORES: tuple[str, ...] = get_args(CoreName)
 
 logger = logging.getLogger("ort_gridsample")
 
-_asked: str | None = None
+_wish = Wish("the core", CORES, ENVIRONMENT_VARIABLE)
 _core: Any = None
 
 
@@ -30,19 +31,19 @@ def set_core(name: CoreName | None) -> None:
         ValueError: there is no such core.
         ImportError: ``"jit"`` was asked for and Numba is not installed.
     """
-    global _asked, _core
+    global _core
     if name is not None:
-        _check(name, "the core")
+        _wish.check(name)
     if name == "jit" and not _numba_is_installed():
         raise ImportError(_MISSING)
-    _asked, _core = name, None
+    _wish.asked, _core = name, None
 
 
 def get_core() -> Literal["numpy", "jit"]:
     """The core that the next call runs on, ``"numpy"`` or ``"jit"``; how it is chosen: :func:`set_core`."""
     if _core is not None:
         return "numpy" if _core.__name__.endswith(".numpy_core") else "jit"
-    asked = _wanted()
+    asked = _wish.name()
     return "jit" if asked == "jit" or (asked == "auto" and _numba_is_installed()) else "numpy"
 
 
@@ -54,7 +55,7 @@ def core() -> Any:
     """
     global _core
     if _core is None:
-        _core = _import(_wanted())
+        _core = _import(_wish.name())
     return _core
 
 
@@ -72,19 +73,6 @@ def _import(asked: str) -> Any:
                 raise ImportError(f"the core 'jit' needs Numba, which cannot be imported: {error}") from error
             logger.warning("Numba is installed but cannot be imported, the core 'numpy' is used: %s", error)
     return importlib.import_module(".numpy_core", __package__)
-
-
-def _wanted() -> str:
-    if _asked is not None:
-        return _asked
-    name = os.environ.get(ENVIRONMENT_VARIABLE) or "auto"
-    _check(name, f"the environment variable {ENVIRONMENT_VARIABLE}")
-    return name
-
-
-def _check(name: str, what: str) -> None:
-    if name not in CORES:
-        raise ValueError(f"{what} is {name!r}, expected one of {', '.join(map(repr, CORES))}")
 
 
 def _numba_is_installed() -> bool:

@@ -34,6 +34,8 @@ MAX_ELEMENTS = 1 << 21
 NARROW_READS, WIDE_READS, ROUGH_READS, HALF_READS = 8, 2, 0.4, 3
 MIN_CHANNELS, ROWS_BYTES = 2, 40 << 20
 ROUGH_STEPS, ROUGH_PIXELS = 256, 4
+#: What a rough grid finds in the CPU's second cache, if no more is laid out at a time.
+CACHE_BYTES = 1 << 20
 
 
 def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) -> None:
@@ -99,15 +101,12 @@ def _rounds(X: Array, grid: Floats, lengths: Array, plan: Plan) -> Iterator[tupl
     narrow = c <= 2 * vectors.NARROW
     enough = WIDE_READS if not narrow else HALF_READS if X.dtype.kind in "iu" else NARROW_READS
     reads = grid.shape[1] * TAPS[plan.mode] ** len(lengths) / pixels
-    if (
-        plan.sum is sums.floating
-        and plan.compute.kind == "f"
-        and c >= MIN_CHANNELS
-        and (reads >= enough or (reads >= ROUGH_READS and _is_rough(grid, lengths)))
-    ):
+    rough = reads >= ROUGH_READS and _is_rough(grid, lengths)
+    if plan.sum is sums.floating and plan.compute.kind == "f" and c >= MIN_CHANNELS and (reads >= enough or rough):
         width = vectors.NARROW if narrow else vectors.WIDE
-        chunks, fitting = -(-c // width), ROWS_BYTES // ((pixels + 1) * width * plan.weights.itemsize)
-        if fitting:
+        chunks, size = -(-c // width), (pixels + 1) * width * plan.weights.itemsize
+        if size <= ROWS_BYTES:
+            fitting = max(1, (CACHE_BYTES if rough else ROWS_BYTES) // size)
             batches, chunks = max(1, min(n, fitting // chunks)), min(chunks, fitting)
             rows = _empty_aligned((batches, chunks, pixels + 1, width), plan.weights)
             for batch in range(0, n, batches):

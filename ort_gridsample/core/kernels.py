@@ -17,7 +17,7 @@ from numba.extending import overload, register_jitable
 
 from ..spec import CUBIC_A
 from .compilation import kernel
-from .vectors import NARROW, WIDE, add_up
+from .vectors import NARROW, WIDE, add_up, transpose
 
 ZEROS, BORDER, REFLECTION = range(3)
 
@@ -34,7 +34,7 @@ ROW_PADDING = 16
 #: Positions whose rows' sums are gathered before they are written out.
 TILE = 64
 #: Pixels that one call lays out in rows.
-PART = 1 << 14
+PART = 1 << 12
 
 
 @register_jitable
@@ -266,7 +266,7 @@ def weighted(
     along_weight = np.empty((taps, width), rows_of_X.dtype)
     index = np.empty((2, rows, width), np.uint32)
     weight = np.empty((2, rows, width), rows_of_X.dtype)
-    tile = np.empty((rows_of_X.shape[2], TILE + ROW_PADDING), rows_of_X.dtype)
+    tile = np.empty((TILE, rows_of_X.shape[2]), rows_of_X.dtype)
     for begin in range(0, positions, block):
         end = min(begin + block, positions)
         now = _table(grid[begin:end], lengths, padding, align_corners, taps, g, x, along, along_weight, index, weight)
@@ -357,20 +357,47 @@ def channels_last(X: Any, batch: int, channel: int, start: int, rows: Any) -> No
 
     The last row, beyond X's last pixel, is the pixel outside, 0. What is beyond X's last channel repeats it.
     """
-    width, last, pixels = rows.shape[1], X.shape[1] - 1, X.shape[2]
-    real = rows.dtype.type(0)
+    width, channels, pixels = rows.shape[1], X.shape[1], X.shape[2]
     if start + PART > pixels:
         rows[pixels] = 0
-    for begin in range(start, min(start + PART, pixels), 2 * TILE):
-        end = min(begin + 2 * TILE, pixels)
+    end = min(start + PART, pixels)
+    for begin in range(start, end, 2 * TILE):
+        _turn(X[batch], channel, begin, min(begin + 2 * TILE, end), rows, width, channels)
+
+
+def _turn(X: Any, channel: int, begin: int, end: int, rows: Any, width: int, channels: int) -> None: ...
+
+
+@overload(_turn, strict=False)
+def _turn_for(X: Any, channel: int, begin: int, end: int, rows: Any, width: int, channels: int) -> Any:
+    """Lay out the pixels ``begin`` to ``end`` of X (C, S): in vectors, as far as they are whole and no halves."""
+
+    def in_fours(X: Any, channel: int, begin: int, end: int, rows: Any, width: int, channels: int) -> None:
+        last, real = channels - 1, rows.dtype.type(0)
         for c in range(0, width, 4):
             at = channel + c
-            x0, x1 = X[batch, min(at, last)], X[batch, min(at + 1, last)]
-            x2, x3 = X[batch, min(at + 2, last)], X[batch, min(at + 3, last)]
+            x0, x1 = X[min(at, last)], X[min(at + 1, last)]
+            x2, x3 = X[min(at + 2, last)], X[min(at + 3, last)]
             for i in range(begin, end):
                 v0, v1 = _value(x0[i], real, real), _value(x1[i], real, real)
                 v2, v3 = _value(x2[i], real, real), _value(x3[i], real, real)
                 rows[i, c], rows[i, c + 1], rows[i, c + 2], rows[i, c + 3] = v0, v1, v2, v3
+
+    fours = register_jitable(in_fours)
+
+    def in_vectors(X: Any, channel: int, begin: int, end: int, rows: Any, width: int, channels: int) -> None:
+        i = begin
+        if channel + width <= channels:
+            while i + width <= end:
+                if width == NARROW:
+                    _transpose_narrow(X, channel, i, rows, i, 0)
+                else:
+                    _transpose_wide(X, channel, i, rows, i, 0)
+                i += width
+        if i < end:
+            fours(X, channel, i, end, rows, width, channels)
+
+    return in_vectors if X.dtype == rows.dtype else in_fours
 
 
 def sum_rows(X: Any, index: Any, weight: Any, tile: Any, Y: Any, start: int, positions: int) -> None: ...
@@ -378,28 +405,39 @@ def sum_rows(X: Any, index: Any, weight: Any, tile: Any, Y: Any, start: int, pos
 
 @overload(sum_rows, strict=False)
 def _sum_rows_for(X: Any, index: Any, weight: Any, tile: Any, Y: Any, start: int, positions: int) -> Any:
-    """Read the rows X (S + 1, W) through the table into Y[:W, start:]; only floats are laid out in rows."""
+    """Read the rows X (S + 1, W) through the table into Y[:W, start:]; only floats are laid out in rows.
+
+    ``tile`` (TILE, W) is scratch.
+    """
     if not isinstance(Y.dtype, types.Float):
         return lambda X, index, weight, tile, Y, start, positions: None
 
     def loop(X: Any, index: Any, weight: Any, tile: Any, Y: Any, start: int, positions: int) -> None:
         width = X.shape[1]
+        channels = min(width, len(Y))
         for begin in range(0, positions, TILE):
             size = min(TILE, positions - begin)
-            for p in range(size):
-                if width == NARROW:
-                    _sum_narrow(X, index, weight, begin + p, tile, p)
-                else:
-                    _sum_wide(X, index, weight, begin + p, tile, p)
-            for c in range(min(width, len(Y))):
-                y, t = Y[c, start + begin :], tile[c]
+            whole = size - size % width if channels == width else 0
+            if width == NARROW:
                 for p in range(size):
-                    y[p] = t[p]
+                    _sum_narrow(X, index, weight, begin + p, tile, p)
+                for p in range(0, whole, width):
+                    _transpose_narrow(tile, p, 0, Y, 0, start + begin + p)
+            else:
+                for p in range(size):
+                    _sum_wide(X, index, weight, begin + p, tile, p)
+                for p in range(0, whole, width):
+                    _transpose_wide(tile, p, 0, Y, 0, start + begin + p)
+            for c in range(channels):
+                y = Y[c, start + begin :]
+                for p in range(whole, size):
+                    y[p] = tile[p, c]
 
     return loop
 
 
 _sum_narrow, _sum_wide = add_up(NARROW), add_up(WIDE)
+_transpose_narrow, _transpose_wide = transpose(NARROW), transpose(WIDE)
 
 
 # What depends on the types of X and Y, given a pixel of X and a 0 of the weights' type, ``real``, and of Y's, ``out``.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import Literal, get_args
 
+from ..core.wishes import Wish
 from .compiled_ops import ops
 
 ENVIRONMENT_VARIABLE = "ORT_GRIDSAMPLE_OPS"
@@ -12,7 +12,7 @@ ENVIRONMENT_VARIABLE = "ORT_GRIDSAMPLE_OPS"
 OpsName = Literal["auto", "compiled", "python"]
 OPS: tuple[str, ...] = get_args(OpsName)
 
-_asked: str | None = None
+_wish = Wish("the choice of ops", OPS, ENVIRONMENT_VARIABLE)
 
 
 def set_ops(name: OpsName | None) -> None:
@@ -26,12 +26,11 @@ def set_ops(name: OpsName | None) -> None:
         ValueError: there are no such ops.
         ImportError: ``"compiled"`` was asked for and cannot be had; it says why.
     """
-    global _asked
     if name is not None:
-        _check(name, "the ops")
+        _wish.check(name)
     if name == "compiled":
         _need()
-    _asked = name
+    _wish.asked = name
 
 
 def get_ops() -> Literal["compiled", "python"]:
@@ -49,7 +48,7 @@ def why_not() -> str:
     Raises:
         ImportError: as :func:`get_ops`.
     """
-    wanted = _wanted()
+    wanted = _wish.name()
     if wanted == "python":
         return "Python ops were asked for"
     if wanted == "compiled":
@@ -57,20 +56,7 @@ def why_not() -> str:
     return ops.why_not()
 
 
-def _wanted() -> str:
-    if _asked is not None:
-        return _asked
-    name = os.environ.get(ENVIRONMENT_VARIABLE) or "auto"
-    _check(name, f"the environment variable {ENVIRONMENT_VARIABLE}")
-    return name
-
-
 def _need() -> None:
     reason = ops.why_not()
     if reason:
         raise ImportError(f"compiled ops cannot be had: {reason}")
-
-
-def _check(name: str, what: str) -> None:
-    if name not in OPS:
-        raise ValueError(f"{what} are {name!r}, expected one of {', '.join(map(repr, OPS))}")

@@ -20,30 +20,46 @@ from typing import Any
 
 import onnxruntime
 
-_RUNS = ("run", "run_with_ort_values", "run_with_ortvaluevector", "run_with_iobinding")
+RUNS = ("run", "run_with_ort_values", "run_with_ortvaluevector", "run_with_iobinding")
 _SIGNALS = tuple(map(int, signal.valid_signals()))
 
 Handler = Callable[[int, FrameType | None], object]
 
 
 @cache
-def defer_in_runs_of(concerned: Callable[[onnxruntime.InferenceSession], bool]) -> None:
-    """Let the runs of every session that is ``concerned`` be :func:`undisturbed`.
+def defer_in_sessions(
+    made_with: Callable[[onnxruntime.SessionOptions | None], bool],
+    runs_python: Callable[[Any], bool],
+) -> None:
+    """Let sessions be made, with such options, and run, if they run Python ops, :func:`undisturbed`.
 
     They are wrapped in onnxruntime's own class, as a plain session runs patched models too.
     """
-    for name in _RUNS:
+
+    def makes(session: Any, path_or_bytes: Any = None, sess_options: Any = None, *_: Any, **__: Any) -> bool:
+        return made_with(sess_options)
+
+    def runs(session: Any, *_: Any, **__: Any) -> bool:
+        return runs_python(session)
+
+    for name in ("__init__", *RUNS):
+        concerned = makes if name == "__init__" else runs
         setattr(onnxruntime.InferenceSession, name, _wrapped(getattr(onnxruntime.InferenceSession, name), concerned))
 
 
-def _wrapped(run: Callable[..., Any], concerned: Callable[[Any], bool]) -> Callable[..., Any]:
+def _wrapped(run: Callable[..., Any], concerned: Callable[..., bool]) -> Callable[..., Any]:
     @wraps(run)
     def wrapper(session: Any, *args: Any, **kwargs: Any) -> Any:
-        if concerned(session):
+        if concerned(session, *args, **kwargs):
             return undisturbed(run, session, *args, **kwargs)
         return run(session, *args, **kwargs)
 
     return wrapper
+
+
+def bare(run: Callable[..., Any]) -> Callable[..., Any]:
+    """The function ``run`` of onnxruntime's class as it was before it was wrapped, for what runs no Python."""
+    return getattr(run, "__wrapped__", run)
 
 
 class _Waiting:

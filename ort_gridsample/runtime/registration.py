@@ -56,11 +56,11 @@ def register_anew(options: onnxruntime.SessionOptions, known: bool = False) -> o
 
     compiled_ops.know_api()
     if not known:
-        options.register_custom_ops_library(library_path)
+        interrupts.undisturbed(options.register_custom_ops_library, library_path)  # asks every compiled op for its name
     for key in [key for key, each in list(_registered.items()) if each() is None]:
         _registered.pop(key, None)
     _registered[id(options)] = ref(options)
-    interrupts.defer_in_runs_of(_runs_ops)
+    interrupts.defer_in_sessions(_is_registered, _runs_ops)
     return options
 
 

@@ -31,6 +31,10 @@ from .placement import Ops, Placement
 from .python_ops import exits, failures
 from .registration import register, register_anew
 
+_Parent = onnxruntime.InferenceSession
+#: Its runs as they are where nothing makes signals wait.
+_RUNS = {name: interrupts.bare(getattr(_Parent, name)) for name in interrupts.RUNS}
+
 Model = onnx.ModelProto | bytes | str | PathLike[str]
 
 _ALLOW_SPINNING = "session.intra_op.allow_spinning"
@@ -101,9 +105,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         self._arguments = (path or patched.model, providers, provider_options, kept, kwargs)
         self._placements = patched.placements
         self._runs_python_ops = bool(patched.python)
-        # A compiled op's kernel is made by Python that onnxruntime calls: no exception can leave that.
-        make = super().__init__
-        interrupts.undisturbed(make, patched.model, options, providers, provider_options, **kwargs)
+        super().__init__(patched.model, options, providers, provider_options, **kwargs)
+        self._names = [output.name for output in self.get_outputs()]  # or every run would ask for them anew
 
     @property
     def replaced(self) -> list[Placement]:
@@ -123,7 +126,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         """
         if self._runs_python_ops:
             memory.probe(sum(map(_copied_bytes, input_feed.values())))
-        return self._explained(super().run, output_names, input_feed, run_options)
+        # The parent would ask for the outputs' names anew in every run.
+        return self._explained("run", output_names or self._names, input_feed, run_options)
 
     def run_with_ort_values(
         self,
@@ -132,7 +136,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         run_options: onnxruntime.RunOptions | None = None,
     ) -> Sequence[onnxruntime.OrtValue]:
         """As the parent's, and raises :class:`GridSampleError` where an op rejected its input."""
-        return self._explained(super().run_with_ort_values, output_names, input_dict_ort_values, run_options)
+        return self._explained("run_with_ort_values", output_names, input_dict_ort_values, run_options)
 
     def run_with_ortvaluevector(
         self,
@@ -144,14 +148,14 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         fetch_devices: Sequence[Any],
     ) -> None:
         """As the parent's, and raises :class:`GridSampleError` where an op rejected its input."""
-        parents = super().run_with_ortvaluevector
-        self._explained(parents, run_options, feed_names, feeds, fetch_names, fetches, fetch_devices)
+        args = run_options, feed_names, feeds, fetch_names, fetches, fetch_devices
+        self._explained("run_with_ortvaluevector", *args)
 
     def run_with_iobinding(
         self, iobinding: onnxruntime.IOBinding, run_options: onnxruntime.RunOptions | None = None
     ) -> None:
         """As the parent's, and raises :class:`GridSampleError` where an op rejected its input."""
-        self._explained(super().run_with_iobinding, iobinding, run_options)
+        self._explained("run_with_iobinding", iobinding, run_options)
 
     def run_async(
         self,
@@ -177,14 +181,17 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             exits.asynchronous_run_ended()
             raise
 
-    def _explained(self, run: Callable[..., Any], *args: Any) -> Any:
+    def _explained(self, name: str, *args: Any) -> Any:
         if self._runs_python_ops:
             exits.run_begins()
             _need_stack(STACK)
-        elif exits.is_ending():
-            exits.hold()
+            run = getattr(_Parent, name)
+        else:
+            if exits.is_ending():
+                exits.hold()
+            run = _RUNS[name]
         try:
-            return run(*args)
+            return run(self, *args)
         except Exception as error:
             exception = _exception_for(str(error))
             if exception is None:

@@ -111,7 +111,7 @@ def _probe() -> str:
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     try:
-        options.register_custom_ops_library(load().get_library_path())
+        undisturbed(options.register_custom_ops_library, load().get_library_path())
         undisturbed(
             onnxruntime.InferenceSession, model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )

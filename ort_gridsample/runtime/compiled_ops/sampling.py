@@ -74,8 +74,9 @@ GROUP = 16
 NARROW_READS, WIDE_READS, ROUGH_READS, HALF_READS = (
     jit_core.NARROW_READS, jit_core.WIDE_READS, jit_core.ROUGH_READS, jit_core.HALF_READS
 )  # fmt: skip
-ROUGH_STEPS, ROUGH_PIXELS, ROWS_BYTES = jit_core.ROUGH_STEPS, jit_core.ROUGH_PIXELS, 30 << 20
-ROW_TILE = kernels.TILE + kernels.ROW_PADDING
+ROUGH_STEPS, ROUGH_PIXELS, CACHE_BYTES, ROWS_BYTES = (
+    jit_core.ROUGH_STEPS, jit_core.ROUGH_PIXELS, jit_core.CACHE_BYTES, 30 << 20
+)  # fmt: skip
 #: A line of the cache, at which each part of the scratch memory begins.
 LINE = 64
 
@@ -251,7 +252,7 @@ def _cut(state: int, run: int) -> int:
         weights * 2 * rows * width * w_size,
         (1 if load(state + COORDINATES) != 0 else 0) * r * block * g_size,
         weights * GROUP * width * w_size,
-        weights * WIDE * ROW_TILE * w_size,
+        weights * WIDE * kernels.TILE * w_size,
     ):  # COORDINATE, AXIS, ALONG, ALONG_WEIGHT, INDEX, WEIGHT, CONVERTED, SUMS and TILE
         store(what, at)
         at, what = (at + size + LINE - 1) & -LINE, what + 8
@@ -270,11 +271,12 @@ def _rows_bytes(state: int, run: int) -> int:
     narrow = c <= 2 * NARROW
     row = NARROW if narrow else WIDE
     size = (pixels + 1) * row * load(state + W_SIZE)
-    fitting = ROWS_BYTES // size
     reads = float(load(run + POSITIONS) * load(run + ROWS)) / float(pixels)
     enough = WIDE_READS if not narrow else HALF_READS if load(state + X_SIZE) == 2 else NARROW_READS
-    if fitting == 0 or not (reads >= enough or (reads >= ROUGH_READS and _is_rough(state, run))):
+    rough = reads >= ROUGH_READS and _is_rough(state, run)
+    if size > ROWS_BYTES or not (reads >= enough or rough):
         return 0
+    fitting = max(1, CACHE_BYTES // size)
     chunks = min((c + row - 1) // row, fitting)
     batches = max(1, min(n, fitting // chunks))
     store(run + ROW, row)
@@ -513,7 +515,7 @@ def sum_rows_for(X_type: str) -> Callable[..., int]:
         table = half * rows * width
         index = array(scratch + load(run + INDEX) + table * 4, (rows, width), np.uint32)
         weight = array(scratch + load(run + WEIGHT) + table * real_size, (rows, width), real)
-        tile = array(scratch + load(run + TILE), (row, ROW_TILE), real)
+        tile = array(scratch + load(run + TILE), (kernels.TILE, row), real)
         for chunk in range(_chunks(run)):
             channel = load(run + FIRST_CHANNEL) + chunk * row
             count = min(row, channels - channel)
