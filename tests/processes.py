@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from ort_gridsample.runtime import choice
+
 TESTS = Path(__file__).parent
 
 #: onnxruntime-extensions would import it, for seconds.
@@ -82,4 +84,8 @@ def python(script: str, env: Mapping[str, str] | None = None, as_file: Path | No
     return out.splitlines()
 
 
-both = pytest.mark.parametrize("open_model", ["open_session", "open_patched_file"])
+#: The ways with Python in the run, and all.
+PYTHON = ["open_session", "open_patched_file"]
+COMPILED = [] if choice.ops.why_not() else ["open_compiled", "open_compiled_file"]
+both = pytest.mark.parametrize("open_model", PYTHON)
+every_way = pytest.mark.parametrize("open_model", [*PYTHON, *COMPILED])

@@ -8,15 +8,17 @@ import time
 
 import pytest
 
-from processes import both, run, start
+from processes import both, every_way, run, start
 
 REJECTED = {
     "open_session": "GridSample node 'sample0': grid is of shape (3, 64, 64, 2)",
     "open_patched_file": "ort_gridsample rejected the input of GridSample node 'sample0'",
+    "open_compiled": "GridSample node 'sample0': grid is of shape (3, 64, 64, 2)",
+    "open_compiled_file": "GridSample node 'sample0': grid is of shape (3, 64, 64, 2)",
 }
 
 
-@both
+@every_way
 def test_wrong_grid(open_model: str) -> None:
     wrong, right = run(
         "session = make(open_model)\nprint(attempt(session, X, grid[[0] * 3]))\nprint(attempt(session, X, grid))",
@@ -26,7 +28,7 @@ def test_wrong_grid(open_model: str) -> None:
     assert right == "(1, 2, 64, 64)"
 
 
-@both
+@every_way
 def test_half_precision(open_model: str) -> None:
     script = """
 print(attempt(make(open_model, "float16"), X.astype("float16"), grid))
@@ -72,7 +74,7 @@ except SystemExit:
 """
 
 
-@both
+@every_way
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_signals_arrive_after_the_run(open_model: str, signum: signal.Signals) -> None:
     handler = "import signal; signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))\n"

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from processes import both, run, start
+from processes import COMPILED, PYTHON, every_way, run, start
 
 THREADS = """
 import threading
@@ -16,10 +16,13 @@ options = onnxruntime.SessionOptions()
 options.intra_op_num_threads = 2
 options.execution_mode = onnxruntime.ExecutionMode.{mode}
 options.inter_op_num_threads = 2
+compiled = open_model in (open_compiled, open_compiled_file)
+ogs.set_ops("compiled" if compiled else "python")
 def open_with(model):
-    if open_model is open_session:
+    if open_model in (open_session, open_compiled):
         return ogs.InferenceSession(model, options, nodes="all")
-    return onnxruntime.InferenceSession(ogs.patch_model(model).SerializeToString(), ogs.register(options))
+    patched = ogs.patch_model(model, target="compiled" if compiled else "ort_gridsample")
+    return onnxruntime.InferenceSession(patched.SerializeToString(), ogs.register(options))
 open_one = lambda: open_with(grid_sample_model("float32", "float32", 2, [Attributes("linear"), Attributes("cubic")]))
 rng = np.random.default_rng(0)
 X = rng.normal(size=(1, 3, 96, 96)).astype(np.float32)
@@ -48,7 +51,7 @@ print(len(threads), wrong)
 """
 
 
-@both
+@every_way
 @pytest.mark.parametrize("mode", ["ORT_SEQUENTIAL", "ORT_PARALLEL"])
 @pytest.mark.parametrize("shared", [True, False])
 def test_sixteen_threads_get_their_own_answers_and_errors(open_model: str, mode: str, shared: bool) -> None:
@@ -70,7 +73,7 @@ print(all(seen[i] == (1, 2, 64, 64) if i % 5 else "GridSample node" in seen[i] f
 """
 
 
-@both
+@every_way
 def test_asynchronous_runs(open_model: str) -> None:
     assert run(ASYNCHRONOUS, open_model) == ["True"]
 
@@ -104,9 +107,9 @@ for session in (first, make(open_model)):
 """
 
 
-@both
+@every_way
 def test_ops_of_others_registered_before_and_after(open_model: str) -> None:
-    words = {"open_session": "True", "open_patched_file": "rejected"}[open_model]
+    words = "rejected" if open_model == "open_patched_file" else "True"
     assert run(OTHERS, open_model) == ["[2.0, 2.0, 2.0]"] * 2 + [f"(1, 2, 64, 64) {words}"] * 2
 
 
@@ -160,7 +163,7 @@ print(ends)
 """
 
 
-@both
+@every_way
 def test_a_fork_while_other_threads_compute(open_model: str) -> None:
     """Those threads are not in the child: it must not wait for them."""
     assert run(FORKS, open_model) == [str([0] * 5)]
@@ -189,7 +192,8 @@ ENDS = {
 }
 
 
-@both
+# Not a plain session of compiled ops: its end is onnxruntime's own, which aborts.
+@pytest.mark.parametrize("open_model", [*PYTHON, *COMPILED[:1]])
 @pytest.mark.parametrize("how", ENDS)
 def test_the_interpreter_ends_while_runs_are_in_flight(open_model: str, how: str) -> None:
     with start(ENDING + how, open_model) as process:
@@ -208,7 +212,7 @@ def test_the_interpreter_ends_while_an_asynchronous_run_is_in_flight() -> None:
 HANDLER = "import atexit\natexit.register(lambda: print(attempt(session, X, grid)))\n"
 
 
-@both
+@every_way
 def test_a_run_in_an_exit_handler_is_answered(open_model: str) -> None:
     assert run(HANDLER + "session = make(open_model)", open_model) == ["(1, 2, 64, 64)"]
 
@@ -288,7 +292,7 @@ while True:
 """
 
 
-@both
+@every_way
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_that_nobody_handles_ends_the_process_as_pythons_own(open_model: str, signum: signal.Signals) -> None:
     with start(ENDLESS, open_model) as process:

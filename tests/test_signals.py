@@ -11,7 +11,7 @@ from onnxruntime import SessionOptions
 import ort_gridsample as ogs
 from cases import Attributes
 from models import grid_sample_model
-from processes import both, python, run
+from processes import both, every_way, python, run
 
 HERE = pytest.mark.skipif(sys.platform == "win32", reason="no signal can be sent there")
 
@@ -123,7 +123,7 @@ except KeyboardInterrupt:
 """
 
 
-@both
+@every_way
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio.run handles SIGINT from Python 3.11 on")
 def test_asyncio_installs_its_own_handler(open_model: str) -> None:
     assert run(ASYNCIO, open_model) == ["False", "cancelled (1, 2, 64, 64)", "interrupted True"]
@@ -177,7 +177,7 @@ print(caught, elsewhere)
 """
 
 
-@both
+@every_way
 @HERE
 def test_only_the_main_thread_is_interrupted(open_model: str) -> None:
     assert run(WORKERS, open_model) == ["20 []"]
