@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from conftest import CORES
+from conftest import CORES, OPS
 from fuzz.batches import run_batch
 from fuzz.worker import Worker
 
 
-@pytest.fixture(scope="module", params=CORES)
+@pytest.fixture(scope="module", params=[(core, "python") for core in CORES] + [("jit", ops) for ops in OPS[1:]], ids=str)
 def worker(request: pytest.FixtureRequest) -> Iterator[Worker]:
     # A kernel for every type would take minutes to compile with checks: see test_cores.test_kernels_stay_inside.
-    worker = Worker(request.param, check_kernels=False)
+    worker = Worker(*request.param, check_kernels=False)
     yield worker
     worker.close()
 

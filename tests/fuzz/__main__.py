@@ -19,7 +19,7 @@ from .worker import Worker
 
 def _batches(arguments: argparse.Namespace, indices: range) -> Iterator[Batch]:
     # Spawned: a forked Hypothesis would share its parent's state.
-    with multiprocessing.get_context("spawn").Pool(arguments.workers, batches.start, (arguments.core,)) as pool:
+    with multiprocessing.get_context("spawn").Pool(arguments.workers, batches.start, (arguments.core, arguments.ops)) as pool:
         yield from pool.imap_unordered(batches.batch, [(arguments.seed, index) for index in indices])
 
 
@@ -37,12 +37,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the run: the same seed, the same cases")
     parser.add_argument("--batch", type=int, default=0, help=f"where to start, or go on; a batch has {BATCH} cases")
     parser.add_argument("--core", choices=("numpy", "jit"), help="the core to run on")
+    parser.add_argument("--ops", choices=("python", "compiled"), help="the ops that sessions run on")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes (default: %(default)s)")
     parser.add_argument("--case", metavar="JSON", help="run this one case, as a failure prints it, and nothing else")
     arguments = parser.parse_args()
-    again = "python -m tests.fuzz" + (f" --core {arguments.core}" if arguments.core else "")
+    again = "python -m tests.fuzz"
+    again += "".join(f" --{name} {value}" for name in ("core", "ops") if (value := getattr(arguments, name)))
     if arguments.case:
-        worker = Worker(arguments.core)
+        worker = Worker(arguments.core, arguments.ops)
         result = worker.run(Case.from_json(arguments.case))
         worker.close()
         print(f"{result.kind}: {result.text}\n{result.wrong or 'as it must be'}")

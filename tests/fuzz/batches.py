@@ -58,10 +58,10 @@ def run_batch(run_seed: int, index: int, worker: Worker, size: int = BATCH, shri
 _worker: Worker | None = None
 
 
-def start(core: str | None) -> None:
+def start(core: str | None, ops: str | None) -> None:
     """Give this process its worker."""
     global _worker
-    _worker = Worker(core)
+    _worker = Worker(core, ops)
 
 
 def batch(job: tuple[int, int]) -> Batch:

@@ -37,10 +37,11 @@ _ROOT = Path(__file__).resolve().parent.parent.parent
 class Worker:
     """Runs cases in a process of its own, and starts another where a case ended it."""
 
-    def __init__(self, core: str | None = None, check_kernels: bool = True) -> None:
+    def __init__(self, core: str | None = None, ops: str | None = None, check_kernels: bool = True) -> None:
         self._environment = {**os.environ, **(CHECKED_KERNELS if check_kernels else {})}
-        if core:
-            self._environment["ORT_GRIDSAMPLE_CORE"] = core
+        for variable, name in (("ORT_GRIDSAMPLE_CORE", core), ("ORT_GRIDSAMPLE_OPS", ops)):
+            if name:
+                self._environment[variable] = name
         self._process: subprocess.Popen[str] | None = None
 
     def run(self, case: Case) -> Outcome:
