@@ -11,7 +11,10 @@ from fuzz.batches import run_batch
 from fuzz.worker import Worker
 
 
-@pytest.fixture(scope="module", params=[(core, "python") for core in CORES] + [("jit", ops) for ops in OPS[1:]], ids=str)
+WAYS = [(core, "python") for core in CORES] + [("jit", ops) for ops in OPS if ops != "python"]
+
+
+@pytest.fixture(scope="module", params=WAYS, ids="-".join)
 def worker(request: pytest.FixtureRequest) -> Iterator[Worker]:
     # A kernel for every type would take minutes to compile with checks: see test_cores.test_kernels_stay_inside.
     worker = Worker(*request.param, check_kernels=False)

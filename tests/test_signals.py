@@ -245,3 +245,19 @@ def test_nothing_of_pythons_runs_when_options_go() -> None:
         references = weakref.getweakrefs(each)
         assert references
         assert all(reference.__callback__ is None for reference in references)
+
+
+def test_sessions_are_wrapped_once() -> None:
+    """Whatever of this package is imported again."""
+    script = """
+import importlib, onnxruntime
+import ort_gridsample as ogs
+from ort_gridsample.runtime import interrupts, registration
+ogs.register()
+bare = [interrupts.bare(getattr(onnxruntime.InferenceSession, name)) for name in ("__init__", "run")]
+for _ in range(3):
+    importlib.reload(interrupts)
+    importlib.reload(registration).register()
+print(*[m is interrupts.bare(getattr(onnxruntime.InferenceSession, m.__name__)) for m in bare])
+"""
+    assert python(script) == ["True True"]

@@ -21,6 +21,7 @@ from typing import Any
 import onnxruntime
 
 RUNS = ("run", "run_with_ort_values", "run_with_ortvaluevector", "run_with_iobinding")
+_BARE = "_ort_gridsample_bare"
 _SIGNALS = tuple(map(int, signal.valid_signals()))
 
 Handler = Callable[[int, FrameType | None], object]
@@ -43,8 +44,8 @@ def defer_in_sessions(
         return runs_python(session)
 
     for name in ("__init__", *RUNS):
-        concerned = makes if name == "__init__" else runs
-        setattr(onnxruntime.InferenceSession, name, _wrapped(getattr(onnxruntime.InferenceSession, name), concerned))
+        method = bare(getattr(onnxruntime.InferenceSession, name))
+        setattr(onnxruntime.InferenceSession, name, _wrapped(method, makes if name == "__init__" else runs))
 
 
 def _wrapped(run: Callable[..., Any], concerned: Callable[..., bool]) -> Callable[..., Any]:
@@ -54,12 +55,13 @@ def _wrapped(run: Callable[..., Any], concerned: Callable[..., bool]) -> Callabl
             return undisturbed(run, session, *args, **kwargs)
         return run(session, *args, **kwargs)
 
+    setattr(wrapper, _BARE, run)
     return wrapper
 
 
-def bare(run: Callable[..., Any]) -> Callable[..., Any]:
-    """The function ``run`` of onnxruntime's class as it was before it was wrapped, for what runs no Python."""
-    return getattr(run, "__wrapped__", run)
+def bare(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The ``method`` of onnxruntime's class as it was before it was wrapped here, if it was."""
+    return getattr(method, _BARE, method)
 
 
 class _Waiting:

@@ -19,7 +19,8 @@ from .worker import Worker
 
 def _batches(arguments: argparse.Namespace, indices: range) -> Iterator[Batch]:
     # Spawned: a forked Hypothesis would share its parent's state.
-    with multiprocessing.get_context("spawn").Pool(arguments.workers, batches.start, (arguments.core, arguments.ops)) as pool:
+    chosen = arguments.core, arguments.ops
+    with multiprocessing.get_context("spawn").Pool(arguments.workers, batches.start, chosen) as pool:
         yield from pool.imap_unordered(batches.batch, [(arguments.seed, index) for index in indices])
 
 
