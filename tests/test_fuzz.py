@@ -10,7 +10,6 @@ from conftest import CORES, OPS
 from fuzz.batches import run_batch
 from fuzz.worker import Worker
 
-
 WAYS = [(core, "python") for core in CORES] + [("jit", ops) for ops in OPS if ops != "python"]
 
 
