@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -103,6 +104,22 @@ def test_reading_a_record_starts_no_session(monkeypatch: pytest.MonkeyPatch) -> 
     for record in records:
         for name in dir(record):
             getattr(record, name)
+
+
+def test_a_kernel_that_answers_wrongly_does_not_run_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older releases clip the coordinates of cubic with border padding, not the taps."""
+
+    class Older(onnxruntime.InferenceSession):  # type: ignore[misc]
+        def run(self, names: object, feeds: dict[str, np.ndarray], *_: object) -> list[np.ndarray]:
+            return list(super().run(names, feeds | {"grid": feeds["grid"].clip(-1, 1)}))
+
+    model = grid_sample_model("float32", "float32", 2, [Attributes("cubic", "border", True)])
+    native._refusal.cache_clear()
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Older)
+    (record,) = ogs.inspect_model(model)
+    native._refusal.cache_clear()
+    assert record.native is False
+    assert re.fullmatch(r"its own kernel is off by 0\.\d+ where values are in \[-1, 1\]", record.reason)
 
 
 @pytest.mark.parametrize("rank", [2, 3])

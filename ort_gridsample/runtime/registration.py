@@ -96,4 +96,4 @@ def _probe() -> bytes:
     )
     graph = helper.make_graph([node], "probe", inputs, outputs)
     imports = [helper.make_opsetid("", 20), helper.make_opsetid(DOMAIN, VERSION)]
-    return helper.make_model(graph, opset_imports=imports, ir_version=10).SerializeToString()
+    return helper.make_model(graph, opset_imports=imports, ir_version=8).SerializeToString()
