@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import onnx
@@ -13,6 +14,7 @@ from onnx import TensorProto, helper, parser
 
 import ort_gridsample as ogs
 from ort_gridsample.model.graphs import scopes
+from ort_gridsample.patching import TargetName
 from ort_gridsample.runtime.python_ops.ops import DOMAIN
 from paths import open_native, open_patched_file, open_session
 
@@ -175,6 +177,9 @@ def test_nodes_may_be_chosen_by_their_records() -> None:
         ogs.patch_model(model, nodes="some")
 
 
+#: The targets that take any node.
+ANY_MODEL: tuple[TargetName, ...] = ("ort_gridsample", "compiled", "primitives")
+
 MISTAKES = {
     "mode": (one_node(mode="lanczos"), "mode is 'lanczos', expected 'linear', 'nearest' or 'cubic' (opset 20)"),
     "mode of an older opset": (one_node(mode="bilinear"), "mode is 'bilinear', expected 'linear'"),
@@ -185,13 +190,14 @@ MISTAKES = {
     "opset": (one_node(opset=15), "opset is 15, expected at least 16"),
     "complex": (one_node(TensorProto.COMPLEX64), "X is of type complex64, expected another type, as ONNX Runtime has"),
     "grid type": (one_node(grid_type=TensorProto.INT32), "grid is of type int32, expected one of float32, float64"),
+    "grid of strings": (one_node(grid_type=TensorProto.STRING), "grid is of type str, expected one of float32"),
     "string": (one_node(TensorProto.STRING), "mode is 'linear', expected 'nearest', the only mode"),
 }
 
 
 @pytest.mark.parametrize(("model", "sentence"), MISTAKES.values(), ids=MISTAKES)
 def test_static_mistakes_are_reported_at_once(model: onnx.ModelProto, sentence: str) -> None:
-    for make in (ogs.patch_model, ogs.InferenceSession):
+    for make in (*(partial(ogs.patch_model, target=target) for target in ANY_MODEL), ogs.InferenceSession):
         with pytest.raises(ogs.GridSampleError) as caught:
             make(model)
         assert str(caught.value).startswith(f"GridSample node 'warp': {sentence}")

@@ -20,7 +20,8 @@ class CompiledOp(Spelled):
         super().__init__(COMPILED)
 
     def takes(self, match: Match) -> bool:
-        return super().takes(match) and not unsupported(match.record)
+        # A wrong node is taken, as a patch raises what is wrong with those that it takes.
+        return super().takes(match) and (match.record.error is not None or not unsupported(match.record))
 
     def replace(self, match: Match, names: Names) -> Replacement:
         replacement = super().replace(match, names)
