@@ -89,21 +89,15 @@ def test_whole_models(name: str, nodes: int) -> None:
     assert {len(shapes[n.output[0]]) for n in model.graph.node if n.op_type == "GridSample"} == {rank}
 
 
-def test_a_whole_model_runs_with_the_options_of_each_side() -> None:
+def test_a_whole_model_runs_with_onnxruntimes_own_options() -> None:
     (case,) = (case for case in suite.network_cases() if case.label.startswith("conv"))
-    options = contestants.options_for(case, 0)
+    options = contestants.options_for(0)
     assert options.intra_op_num_threads == 0
     with pytest.raises(Exception, match="allow_spinning"):
         options.get_session_config_entry("session.intra_op.allow_spinning")
     result = run.run_case(case, run.taking_part(), threads=0, rounds=1, seconds=0)
     assert set(result.timings) == {c.name for c in CONTESTANTS if c.networks and c.installed}
     assert not result.wrong
-
-
-def test_a_kernel_has_threads_that_do_not_spin() -> None:
-    options = contestants.options_for(TINY, 3)
-    assert options.intra_op_num_threads == 3
-    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
 
 
 # How it is counted
@@ -120,15 +114,15 @@ def results_of(**ratios: list[float]) -> list[run.Result]:
 
 
 def test_means_and_targets() -> None:
-    found = results_of(session_jit=[2, 8, 4, 4], session_numpy=[0.2, 1, 1, 1], function_jit=[1, 1, 1, 1])
-    *groups, every = summary.means(found, "session jit")
+    found = results_of(compiled_op=[2, 8, 4, 4], function_numpy=[0.2, 1, 1, 1], function_jit=[1, 1, 1, 1])
+    *groups, every = summary.means(found, "compiled op")
     assert [group.group for group in groups] == ["2-D linear"]
     assert (every.cases, every.mean, every.least, every.at) == (4, pytest.approx(4), 2, found[0])
     targets = {target.what: target for target in summary.targets(found)}
     assert not any("PyTorch" in what or "whole" in what for what in targets)  # nothing is known of them
-    assert targets["session jit: geometric mean"].reached
-    assert targets["session jit: every kernel"].value == 2
-    assert not targets["session numpy: every other kernel"].reached
+    assert targets["compiled op: geometric mean"].reached
+    assert targets["compiled op: every kernel"].value == 2
+    assert not targets["function numpy: every other kernel"].reached
     assert not summary.Target("", 2, 1, at_least=False).reached
 
 
@@ -142,7 +136,7 @@ def test_everyone_takes_part(results: list[run.Result]) -> None:
     assert not tiny.wrong
     assert not unsupported.wrong
     assert "GridSample" in unsupported.reasons[NATIVE]
-    assert {"session numpy", "function numpy"} <= set(unsupported.timings)
+    assert {"Python op", "function numpy"} <= set(unsupported.timings)
     assert ogs.get_core() in ("jit", "numpy")
 
 
@@ -152,15 +146,15 @@ def test_a_wrong_answer_has_no_time_but_an_error(
     def wrong(case: suite.Case, feeds: suite.Arrays, threads: int) -> contestants.Call:
         return lambda: [ogs.grid_sample(*feeds.values()) + np.float32(0.01)]
 
-    everyone = [*CONTESTANTS[:1], Contestant("session numpy", wrong, "numpy"), Contestant("PyTorch", wrong)]
+    everyone = [*CONTESTANTS[:1], Contestant("Python op", wrong, "numpy"), Contestant("PyTorch", wrong)]
     monkeypatch.setattr(run, "CONTESTANTS", everyone)
     monkeypatch.setattr(suite, "operator_cases", lambda: iter([TINY]))
     (result,) = (run.run_case(TINY, everyone, threads=1, rounds=1, seconds=0),)
     assert set(result.timings) == {NATIVE, "copy"}
-    assert "0.01 off" in result.wrong["session numpy"]
+    assert "0.01 off" in result.wrong["Python op"]
     assert "another answer: a value is 0.01 off" in result.reasons["PyTorch"]
     assert main(["--only", "6×7", "--rounds", "1"]) == 1
-    assert "session numpy: WRONG: a value is 0.01 off" in capsys.readouterr().out
+    assert "Python op: WRONG: a value is 0.01 off" in capsys.readouterr().out
 
 
 def test_disagreement() -> None:
@@ -217,9 +211,8 @@ def test_text_fits_100_columns() -> None:
 def test_tiny_call() -> None:
     cost = costs.tiny_call(EFFORT)
     assert [row[""] for row in cost.rows][:2] == ["native Identity", NATIVE]
-    assert [t.what for t in cost.targets] == [
-        f"{c.name}: tiny call above Identity" for c in CONTESTANTS if c.installed and c.name.startswith("session")
-    ]
+    compiled = [c.name for c in CONTESTANTS if c.installed and c.ops == "compiled"]
+    assert [t.what for t in cost.targets] == [f"{name}: a tiny call" for name in compiled]
     assert "above Identity" in report.costs_text([cost])
 
 
@@ -230,7 +223,7 @@ def test_growth(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_probes_run_in_a_process_of_their_own() -> None:
-    found = probes.ask("making", "numpy")
+    found = probes.ask("making", "Python op")
     assert set(found) == {f"{who} {when}" for who in ("native", "patched") for when in ("first", "run", "after")}
     with pytest.raises(probes.ProbeError, match="went wrong"):
         probes._python(["-c", "raise SystemExit('went wrong')"])
@@ -247,7 +240,7 @@ def test_memory_counts_what_a_call_needs_for_a_while(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(probes, "CONTESTANTS", [Contestant("function numpy", wasteful, "numpy")])
     monkeypatch.setattr(probes, "_memory_cases", lambda which: [(TINY, TINY)])
     found = probes.memory("numpy", "")[suite.name_of(TINY)]
-    assert found["function"] == pytest.approx(size / 2**20, rel=0.1)
+    assert found["function numpy"] == pytest.approx(size / 2**20, rel=0.1)
     assert found["copies"] == pytest.approx((84 + 40) * 4 / 2**20, rel=0.1)
 
 
@@ -297,7 +290,9 @@ def test_what_there_was_before_an_interruption_is_shown(
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == len(list(suite.operator_cases())) + len(suite.NETWORKS) + len(costs.COSTS)
+    assert len(lines) == len(list(suite.operator_cases())) + len(suite.NETWORKS) + len(suite.EXPORTED) + len(
+        costs.COSTS
+    )
 
 
 REPOSITORY = Path(__file__).parents[1]

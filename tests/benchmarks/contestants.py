@@ -16,6 +16,8 @@ from ort_gridsample.core.arrays import Array
 from ort_gridsample.core.choice import CoreName, set_core
 from ort_gridsample.core.threads import for_each
 from ort_gridsample.functions import affine_grid, grid_sample
+from ort_gridsample.runtime.choice import OpsName, set_ops
+from ort_gridsample.runtime.compiled_ops import ops as compiled_ops
 from ort_gridsample.runtime.session import InferenceSession
 
 from . import cores
@@ -41,6 +43,7 @@ class Contestant:
         prepare: from a case, its feeds and a number of threads to a call that returns the outputs. Whatever it, or the
             first call, raises is the reason why the contestant cannot run the case.
         core: the core of this package that it runs on; None for others' code.
+        ops: what the nodes of its sessions run on.
         needs: the module that must be installed, where it is not this package's.
         networks: whether it runs whole models.
     """
@@ -48,17 +51,21 @@ class Contestant:
     name: str
     prepare: Callable[[Case, Arrays, int], Call]
     core: CoreName | None = None
+    ops: OpsName | None = None
     needs: str = "onnxruntime"
     networks: bool = False
 
     @property
     def installed(self) -> bool:
-        return self.core in cores.installed() if self.core else find_spec(self.needs) is not None
+        if self.core is None:
+            return find_spec(self.needs) is not None
+        return self.core in cores.installed() and not (self.ops == "compiled" and compiled_ops.why_not())
 
     def begin(self) -> None:
         """What must be done before its turn."""
         if self.core is not None:
             set_core(self.core)
+            set_ops(self.ops)
 
     def turn(self, case: Case, feeds: Arrays, threads: int) -> tuple[Turn, Answers]:
         """What it does in its turn, and what comes of it."""
@@ -67,24 +74,22 @@ class Contestant:
         return Turn(call, self.begin), call()
 
 
-def options_for(case: Case, threads: int) -> onnxruntime.SessionOptions:
-    """So many threads (0: onnxruntime's default); where the case is a kernel, none of them spins."""
+def options_for(threads: int) -> onnxruntime.SessionOptions:
+    """So many threads, 0 for onnxruntime's default."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _QUIET
     options.intra_op_num_threads = threads
-    if case.operator is not None:
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     return options
 
 
 def _native(case: Case, feeds: Arrays, threads: int) -> Call:
-    session = onnxruntime.InferenceSession(case.model(), options_for(case, threads), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(case.model(), options_for(threads), providers=["CPUExecutionProvider"])
     return partial(session.run, None, feeds)
 
 
 def _session(case: Case, feeds: Arrays, threads: int) -> Call:
-    session = InferenceSession(case.model(), options_for(case, threads), providers=["CPUExecutionProvider"])
+    options = options_for(threads)
+    session = InferenceSession(case.model(), options, providers=["CPUExecutionProvider"], nodes="all")
     return partial(session.run, None, feeds)
 
 
@@ -146,11 +151,11 @@ def _openvino(case: Case, feeds: Arrays, threads: int) -> Call:
     return lambda: [request.infer(arrays, share_inputs=True, share_outputs=True)[0]]
 
 
-NATIVE = "onnxruntime"
+NATIVE, COMPILED, PYTHON = "onnxruntime", "compiled op", "Python op"
 CONTESTANTS = (
     Contestant(NATIVE, _native, networks=True),
-    Contestant("session jit", _session, core="jit", networks=True),
-    Contestant("session numpy", _session, core="numpy", networks=True),
+    Contestant(COMPILED, _session, core="jit", ops="compiled", networks=True),
+    Contestant(PYTHON, _session, core=cores.installed()[0], ops="python", networks=True),
     Contestant("function jit", _function, core="jit"),
     Contestant("function numpy", _function, core="numpy"),
     Contestant("PyTorch", _pytorch, needs="torch"),

@@ -13,8 +13,8 @@ from .suite import name_of
 
 #: Contestant -> marker and colour; those of this package are filled.
 _STYLES = {
-    "session jit": ("o", "tab:red"),
-    "session numpy": ("o", "tab:blue"),
+    "compiled op": ("o", "tab:green"),
+    "Python op": ("o", "tab:red"),
     "function jit": (".", "tab:red"),
     "function numpy": (".", "tab:blue"),
     "PyTorch": ("x", "tab:orange"),

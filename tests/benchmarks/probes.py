@@ -19,7 +19,6 @@ from typing import Any
 
 import onnxruntime
 
-from ort_gridsample.core.choice import CoreName, set_core
 from ort_gridsample.runtime.session import InferenceSession
 
 from .contestants import CONTESTANTS, options_for
@@ -67,18 +66,18 @@ def _python(arguments: list[str], environment: Mapping[str, str] | None = None) 
     return done.stdout
 
 
-def making(core: CoreName) -> dict[str, float]:
-    """Seconds to make a session for one node, native and on ``core``: the first, and the median of others after.
+def making(name: str) -> dict[str, float]:
+    """Seconds to make a session for one node, native and of a contestant: the first, and the median of others after.
 
     And the seconds of the first run, in which nothing should be left to be made.
     """
     case = GridSampleCase((1, 3, 64, 64), (64, 64), "linear")
-    model, options, feeds = case.model(), options_for(case, 2), case.feeds()
+    model, options, feeds = case.model(), options_for(2), case.feeds()
     sessions: dict[str, Callable[[], onnxruntime.InferenceSession]] = {
         "native": lambda: onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"]),
-        "patched": lambda: InferenceSession(model, options_for(case, 2), providers=["CPUExecutionProvider"]),
+        "patched": lambda: InferenceSession(model, options_for(2), providers=["CPUExecutionProvider"], nodes="all"),
     }
-    set_core(core)
+    next(contestant for contestant in CONTESTANTS if contestant.name == name).begin()
     found = {}
     for name, make in sessions.items():
         start = time.perf_counter()
@@ -90,18 +89,18 @@ def making(core: CoreName) -> dict[str, float]:
 
 
 def memory(core: str, which: str) -> dict[str, dict[str, float]]:
-    """MiB beyond inputs and output at the peak of a call of the function, and of ``session.run``, case by case.
+    """MiB beyond inputs and output at the peak of a call of the function, and of each session's, case by case.
 
     ``copies`` is what onnxruntime-extensions copies for an op: the inputs and the output.
 
     The peak is the kernel's, so that it has everything in it; blocks of memory are given back at once (see
     :data:`MEMORY_ENVIRONMENT`), so that none hides in what a call before left.
     """
-    adapters = {c.name.partition(" ")[0]: c for c in CONTESTANTS if c.core == core}
+    adapters = {c.name: c for c in CONTESTANTS if c.core == core and c.installed}
     found: dict[str, dict[str, float]] = {}
     for case, small in _memory_cases(which):
         found[name_of(case)] = {}
-        for path, contestant in adapters.items():
+        for name, contestant in adapters.items():
             contestant.turn(small, small.feeds(), 2)  # threads, and what is compiled at the first call
             contestant.begin()
             feeds = case.feeds()
@@ -111,7 +110,7 @@ def memory(core: str, which: str) -> dict[str, dict[str, float]]:
             outputs = call()
             kept = sum(output.nbytes for output in outputs)
             found[name_of(case)]["copies"] = (kept + sum(array.nbytes for array in feeds.values())) / 2**20
-            found[name_of(case)][path] = (_status("VmHWM") - before - kept) / 2**20
+            found[name_of(case)][name] = (_status("VmHWM") - before - kept) / 2**20
             del outputs, call, feeds
     return found
 

@@ -15,7 +15,7 @@ from typing import Any
 from ort_gridsample.cli.table import table
 from ort_gridsample.cli.timing import Timing
 
-from .contestants import CONTESTANTS, COPY, NATIVE
+from .contestants import COMPILED, CONTESTANTS, COPY, NATIVE, PYTHON
 from .costs import Cost
 from .run import Result
 from .suite import name_of
@@ -51,7 +51,7 @@ _VIEWS = (
     _View(
         "Through session.run: ms a call ± half the distance of the quartiles, × as fast as onnxruntime.\n"
         "copy: ms to copy the bytes that must move; then how many times that each of the sessions takes.",
-        (NATIVE, "session jit", "session numpy"),
+        (NATIVE, COMPILED, PYTHON),
         copy=True,
     ),
     _View(
@@ -175,8 +175,9 @@ def summary_text(results: Sequence[Result]) -> str:
                 rows.append((group, *cells))
         parts.append(f"Geometric mean of how many times as fast as onnxruntime\n{table(rows, indent='  ')}")
     for contestant, baseline in (
-        ("session jit", NATIVE),
-        ("session numpy", NATIVE),
+        (COMPILED, NATIVE),
+        (PYTHON, NATIVE),
+        ("function numpy", NATIVE),
         ("function jit", "PyTorch"),
         ("function jit", "OpenVINO"),
     ):

@@ -1,6 +1,6 @@
-"""Why this package's sessions turn off the spinning of onnxruntime's threads: ``python -m tests.benchmarks.spinning``.
+"""Why sessions with Python ops turn off the spinning of onnxruntime's threads: ``python -m tests.benchmarks.spinning``.
 
-Whole small models, in turns: a native session with its default options, and this package's with its threads spinning
+Whole small models, in turns: a native session with its default options, and one with Python ops whose threads spin
 (onnxruntime's default), spinning for a moment, not at all (this package's default), and without threads.
 """
 
@@ -48,10 +48,12 @@ def main() -> None:
     )
     print(f"| model | native ms | {' | '.join(WAYS)} |")
     print(f"|---|---{'|---' * len(WAYS)}|")
+    ogs.set_ops("python")
     for case in suite.network_cases():
         model, feeds = case.model(), case.feeds()
         turns = {"native": turn(onnxruntime.InferenceSession(model), feeds)}
-        turns |= {way: turn(ogs.InferenceSession(model, options(*how)), feeds) for way, how in WAYS.items()}
+        ways = {way: ogs.InferenceSession(model, options(*how), nodes="all") for way, how in WAYS.items()}
+        turns |= {way: turn(session, feeds) for way, session in ways.items()}
         times = measure(turns, rounds, seconds)
         ratios = " | ".join(f"{times[way].times_faster_than(times['native']).median:.2f}" for way in WAYS)
         print(f"| {case.label} | {times['native'].median * 1e3:.1f} | {ratios} |", flush=True)

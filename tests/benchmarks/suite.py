@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -174,10 +176,11 @@ class AffineGridCase:
 
 @dataclass(frozen=True)
 class NetworkCase:
-    """A small whole model, with the default options of each side."""
+    """A small whole model, with the default options of each side; fed what is ``stored``, or at random."""
 
     label: str
     build: Callable[[], onnx.ModelProto]
+    stored: Path | None = None
 
     operator = None
     group = "whole models"
@@ -194,6 +197,9 @@ class NetworkCase:
         return {}
 
     def feeds(self) -> Arrays:
+        if self.stored is not None:
+            with np.load(self.stored) as arrays:
+                return {name.removeprefix("in."): arrays[name] for name in arrays.files if name.startswith("in.")}
         generator = np.random.default_rng(SEED)
         shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in self.build().graph.input}
         return {name: generator.uniform(-1, 1, shape).astype(np.float32) for name, shape in shapes.items()}
@@ -272,6 +278,8 @@ NETWORKS = {
     "6 × deformable attention": networks.deformable_attention,
     "3-D registration U-Net": networks.registration,
 }
+#: Models of the tests that PyTorch exported: detectors, a segmentation, and a registration.
+EXPORTED = ("deformable_detr", "rt_detr_v2", "mask2former", "voxelmorph")
 
 
 def modes_of(rank: int) -> tuple[str, ...]:
@@ -297,3 +305,6 @@ def network_cases() -> Iterator[NetworkCase]:
     """The whole models."""
     for name, build in NETWORKS.items():
         yield NetworkCase(name, build)
+    for name in EXPORTED:
+        path = Path(__file__).parents[1] / "exported" / f"{name}.onnx"
+        yield NetworkCase(f"{name}, exported", partial(onnx.load, path), path.with_suffix(".npz"))

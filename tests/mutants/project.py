@@ -90,7 +90,7 @@ class Project:
         return {module: dict(self._imports_of(module, tree)) for module, tree in self._trees.items()}
 
     def _imports_of(self, module: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
-        for node in tree.body:
+        for node in ast.walk(tree):  # in a function too
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     first = alias.name.partition(".")[0]
