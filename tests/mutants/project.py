@@ -69,11 +69,8 @@ class Project:
     @cached_property
     def frozen_in_kernels(self) -> frozenset[str]:
         """The compiled modules, and what they import: compiled code keeps what it has read there."""
-        found, new = frozenset[str](), self.compiled
-        while new:
-            found |= new
-            new = frozenset(m for module in new for m in self._imported[module].values() if m in self.modules) - found
-        return found
+        imported = frozenset(m for module in self.compiled for m in self._imported[module].values())
+        return self.compiled | imported.intersection(self.modules)
 
     def drivers(self, module: str) -> frozenset[str]:
         """The modules that import the compiled ``module``, and are not compiled themselves."""

@@ -47,6 +47,7 @@ class Suite:
     Attributes:
         seconds: every test that passes, and the time that it takes.
         failing: every test that does not pass as things are: no change is tried on it.
+        need_kernels: tests that do not pass where Numba has everything to compile, as far as that was seen.
     """
 
     def __init__(self, project: Project, cache: Path) -> None:
@@ -63,6 +64,7 @@ class Suite:
                 if outcome == PASSED:
                     self.seconds[test] = seconds
         self.failing = [test for test, outcome in self._outcomes.items() if outcome == FAILED]
+        self.need_kernels: set[str] = set()
         self._by_file: dict[str, list[str]] = defaultdict(list)
         for test in self.seconds:
             self._by_file[_file(test)].append(test)
