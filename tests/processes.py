@@ -29,7 +29,7 @@ PREAMBLE = """
 import numpy as np, onnxruntime, ort_gridsample as ogs
 from cases import Attributes
 from models import grid_sample_model
-from paths import open_compiled, open_compiled_file, open_patched_file, open_session
+from paths import open_compiled, open_compiled_file, open_native, open_patched_file, open_session
 
 def make(open_model, X_type="float32", mode="linear"):
     return open_model(grid_sample_model(X_type, "float32", 2, [Attributes(mode, "zeros", False)]))

@@ -28,6 +28,7 @@ from cases import (
 from compare import about, assert_identical, assert_matches
 from models import affine_grid_model, grid_sample_model, make_model
 from ort_gridsample import spec
+from ort_gridsample.core.memory import available
 from ort_gridsample.runtime import choice
 from ort_gridsample.runtime.compiled_ops import c_api
 from paths import (
@@ -453,6 +454,32 @@ def test_the_interpreter_ends_with_sessions_alive() -> None:
     assert (process.returncode, err, out.splitlines()) == (0, "", ["(1, 2, 64, 64)"] * 2)
 
 
+#: What a run takes at its peak beyond what was there before, and whether its answer is right.
+PEAK = """
+def status(key):
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(key)) / 1024
+image = np.ones((1, 64, 2048, 2048), np.float32)
+line = np.linspace(-0.9, 0.9, 2048, dtype=np.float32)
+grid = np.stack(np.broadcast_arrays(line, line[:, None]), -1)[None].copy()
+session = make(open_model)
+attempt(session, X, np.zeros((1, 64, 64, 2), np.float32))
+before = status("VmRSS")
+(Y,) = session.run(None, {"X": image, "grid": grid})
+print(status("VmHWM") - before, bool(abs(Y[0, :, ::16, ::16] - 1).max() < 1e-5))
+"""
+#: MiB of scratch memory, and some for what the allocators keep.
+SCRATCH = 64 + 16
+
+
+@pytest.mark.skipif((available() or 1 << 40) < 8 << 30, reason="X and Y take a GiB each, in one process after another")
+def test_a_large_run_takes_no_more_memory_than_natively_but_for_its_scratch() -> None:
+    (compiled, right), (native, as_well) = (
+        line.split() for way in ("open_compiled", "open_native") for line in run_process(PEAK, way)
+    )
+    assert (right, as_well) == ("True", "True")
+    assert float(compiled) <= float(native) + SCRATCH
+
+
 MANY_SESSIONS = """
 import resource
 def size():
@@ -463,15 +490,17 @@ options.intra_op_num_threads = 1
 patched = ogs.patch_model(model, target="compiled").SerializeToString()
 ogs.register(options)
 sizes = []
-for i in range(600):
-    attempt(onnxruntime.InferenceSession(patched, options), X, grid)
-    if i % 200 == 199:
+for i in range(10_000):
+    session = onnxruntime.InferenceSession(patched, options)
+    if i % 100 == 0:
+        attempt(session, X, grid)
+    if i % 2000 == 1999:
         sizes.append(size())
 print(sizes[-1] - sizes[0] < 8)
 """
 
 
-def test_sessions_made_and_dropped_leave_nothing_behind() -> None:
+def test_ten_thousand_sessions_made_and_dropped_leave_nothing_behind() -> None:
     assert run_process(MANY_SESSIONS, "open_compiled") == ["True"]
 
 
