@@ -561,6 +561,40 @@ def test_a_useless_cache_is_slower_and_no_worse(folder: str, tmp_path) -> None:
     assert run_process(script, "open_compiled", first=first) == ["(1, 2, 64, 64)"]
 
 
+COLD = """
+import pathlib
+from ort_gridsample.runtime.compiled_ops import compile, kernels
+{before}
+compiled = []
+address = compile.Function.address
+def counted(self):
+    if not self.is_at_hand:
+        compiled.append(self)
+    return address(self)
+compile.Function.address = counted
+print(attempt(make(open_compiled), X, grid), len(compiled), len(list(pathlib.Path({cache!r}).rglob("*.nbc"))))
+"""
+
+
+def test_two_processes_compile_from_both_ends(tmp_path) -> None:
+    """A helper takes some of the seven functions; without one all are compiled here, and with a full cache none."""
+    before = {
+        "alone": "def refused(*_, **__):\n    raise OSError\ncompile.subprocess.Popen = refused",
+        "helped": "compile.available_cpus = lambda: 2",
+    }
+    counts = {}
+    for name, script in before.items():
+        cache = str(tmp_path / name)
+        first = f"import os\nos.environ['NUMBA_CACHE_DIR'] = {cache!r}\n"
+        code = COLD.format(before=script, cache=cache)
+        for which in ("cold", "warm"):
+            (line,) = run_process(code, "open_compiled", first=first)
+            answer, counts[name, which], files = line.rsplit(maxsplit=2)
+            assert (answer, files) == ("(1, 2, 64, 64)", "9"), (name, which, line)  # two of the core among them
+    assert (counts["alone", "cold"], counts["alone", "warm"], counts["helped", "warm"]) == ("7", "0", "0")
+    assert 1 <= int(counts["helped", "cold"]) < 7
+
+
 def test_every_type_is_compiled_or_named() -> None:
     assert set(c_api.ELEMENT_TYPES) | {"str", "complex64", "complex128"} == set(spec.TYPES)
     assert all(is_defined(name, "linear") for name in c_api.ELEMENT_TYPES)

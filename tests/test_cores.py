@@ -429,6 +429,21 @@ def test_the_cache_notices_a_change_in_every_file_that_kernels_are_made_of(chang
     assert [first, second, json.loads(run(LOADED, **environment).stdout)[:2]] == [[0, 1], [1, 0], [0, 1]]
 
 
+def test_what_two_processes_save_at_once_is_not_mixed_up(tmp_path, monkeypatch):
+    """Neither sees what the other is about to save."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    files = [compilation._Files(str(tmp_path), "f", "stamp") for _ in range(2)]
+    saved = []
+    monkeypatch.setattr(compilation._Files, "_save_data", lambda self, name, data: saved.append((name, data)))
+    for each, key in zip(files, ("first", "second"), strict=True):
+        each.save(key, key)
+    monkeypatch.undo()
+    for name, data in saved:
+        files[0]._save_data(name, data)
+    assert [files[1].load(key) for key in ("first", "second", "third")] == ["first", "second", None]
+    assert compilation._Files(str(tmp_path), "f", "another stamp").load("first") is None
+
+
 def test_plan_names_every_sum():
     for name in NUMERIC:
         assert plan_for(dtype_of(name), "nearest", "zeros", False).sum is None

@@ -1,7 +1,7 @@
-"""Every command and every snippet of the README, and every example, as they stand: new ones are run as well.
+"""Every command and every snippet of the README and its pages, and every example, as they stand: new ones as well.
 
-Run in a folder that looks like a clone, with a model in it. What the README calls by a placeholder is given, and what
-takes minutes is asked for less.
+Run in a folder that looks like a clone, with a model in it. What is called by a placeholder is given, and what takes
+minutes is asked for less.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from cases import Attributes
 from models import grid_sample_model
 
 REPOSITORY = Path(__file__).parents[1]
-README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+PAGES = [REPOSITORY / page for page in ("README.md", "tests/README.md", "tests/benchmarks/README.md")]
+TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 EXAMPLES = sorted(path.name for path in (REPOSITORY / "examples").glob("*.py"))
 
 #: Placeholder -> what a user would write there.
@@ -45,15 +46,15 @@ ELSEWHERE = ("python3 -m venv", "pip install")
 
 
 def blocks(language: str) -> list[str]:
-    """The README's code blocks of that language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    """The code blocks of that language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 
 
 def scripts() -> list[str]:
-    """The README's commands: its sh blocks, lines after a prompt, and what its sentences and tables call."""
+    """The commands: the sh blocks, lines after a prompt, and what sentences and tables call."""
     found = blocks("sh")
     found += [line.removeprefix("$ ") for block in blocks("text") for line in block.splitlines() if line[:2] == "$ "]
-    prose = re.sub(r"^```.*?^```$", "", README, flags=re.MULTILINE | re.DOTALL)
+    prose = re.sub(r"^```.*?^```$", "", TEXT, flags=re.MULTILINE | re.DOTALL)
     code = (" ".join(text.split()) for text in re.findall(r"`([^`]+)`", prose))
     found += [text for text in code if re.match(r"(python3?|pip|ort-gridsample) [^…]+$", text)]
     return list(dict.fromkeys(map(str.strip, found)))
@@ -89,6 +90,17 @@ def run(command: str, folder: Path) -> None:
     }
     done = subprocess.run(command, shell=True, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(REPOSITORY).as_posix())
+def test_what_is_linked_and_named_is_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
+        assert (page.parent / target).exists(), target
+    file = ""
+    for linked, test in re.findall(r"\[\w+\]\(([\w/]+\.py)\)|`::(\w+)`", text):
+        file = (page.parent / linked).read_text(encoding="utf-8") if linked else file
+        assert not test or f"def {test}(" in file, test
 
 
 def test_nothing_is_overlooked() -> None:

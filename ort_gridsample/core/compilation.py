@@ -12,6 +12,7 @@ from numba import njit
 from numba.core import caching as untyped_caching
 
 FunctionCache: Any = untyped_caching.FunctionCache
+IndexDataCacheFile: Any = untyped_caching.IndexDataCacheFile
 
 #: The files that kernels are made of. Numba itself looks only at the one that a kernel lies in.
 SOURCES = tuple(Path(__file__).parent / name for name in ("kernels.py", "vectors.py", "../spec.py"))
@@ -20,6 +21,35 @@ SOURCES = tuple(Path(__file__).parent / name for name in ("kernels.py", "vectors
 def fingerprint(sources: Sequence[Path] = SOURCES) -> str:
     """What differs where one of the ``sources`` does."""
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in sources)).hexdigest()
+
+
+class _Files(IndexDataCacheFile):
+    """A file for each version of a function, by its types.
+
+    Numba's own index gives two processes that save different versions at once one file for both.
+    """
+
+    def load(self, key: Any) -> Any:
+        """What was saved for ``key``; None where nothing was."""
+        try:
+            version, stamp, saved, data = self._load_data(self._name(key))
+        except OSError:
+            return None
+        return data if (version, stamp, saved) == (self._version, self._source_stamp, key) else None
+
+    def save(self, key: Any, data: Any) -> None:
+        """Keep ``data`` for ``key``."""
+        self._save_data(self._name(key), (self._version, self._source_stamp, key, data))
+
+    def has(self, key: Any) -> bool:
+        """Whether there is a file for ``key``."""
+        return Path(self._data_path(self._name(key))).exists()
+
+    def flush(self) -> None:
+        """Nothing: a file that cannot be read is written anew."""
+
+    def _name(self, key: Any) -> str:
+        return str(self._data_name(int(hashlib.sha256(repr(key).encode()).hexdigest()[:15], 16)))
 
 
 class KernelCache(FunctionCache):
@@ -33,15 +63,20 @@ class KernelCache(FunctionCache):
     def __init__(self, function: Any, sources: Sequence[Path] = SOURCES) -> None:
         super().__init__(function)
         self._fingerprint = fingerprint(sources)
+        files: Any = self._cache_file
+        self._cache_file: Any = _Files(files._cache_path, self._impl.filename_base, files._source_stamp)
 
     def load_overload(self, *arguments: Any) -> Any:
         """What lies on disk; None also where that cannot be read."""
         try:
             return super().load_overload(*arguments)
         except Exception:  # whatever unpickling half a file raises
-            with suppress(OSError):
-                self.flush()  # else nothing could be put there again
             return None
+
+    def has(self, signature: Any, target_context: Any) -> bool:
+        """Whether there is something on disk for this ``signature``."""
+        target_context.refresh()
+        return bool(self._cache_file.has(self._index_key(signature, target_context.codegen())))
 
     def save_overload(self, *arguments: Any) -> None:
         """Put it on disk, unless that is full or has become read-only."""

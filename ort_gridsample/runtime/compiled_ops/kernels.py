@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ... import checks, spec
 from ...errors import where
 from .c_api import Api, RefusedError
+
+if TYPE_CHECKING:
+    from .compile import Function
 
 
 @dataclass(frozen=True)
@@ -61,20 +64,25 @@ def grid_sample_kernel(here: str, mode: str, padding_mode: str, aligned: bool, X
     coordinate = "float64" if grid_type == "float64" else "float32"
     real = coordinate if mode == "nearest" else str(spec.TYPES[X_type].compute)
     in_rows = mode != "nearest" and X_type in spec.FLOATS
+    compute, *parts = _addresses(
+        ("sample",),
+        ("lane",),
+        ("axis", coordinate, real),
+        ("combine", real),
+        ("copy", f"uint{8 * _size(X_type)}") if mode == "nearest" else ("sum", X_type),
+        ("widen", grid_type) if grid_type in halves.HALVES else None,
+        ("reorder", X_type) if in_rows else None,
+        ("sum rows", X_type) if in_rows else None,
+    )
     numbers = [
-        _compiled("lane"),
-        _compiled("axis", coordinate, real),
-        _compiled("combine", real),
-        _compiled("copy", f"uint{8 * _size(X_type)}") if mode == "nearest" else _compiled("sum", X_type),
-        _compiled("widen", grid_type) if grid_type in halves.HALVES else 0,
-        *((_compiled("reorder", X_type), _compiled("sum rows", X_type)) if in_rows else (0, 0)),
+        *parts,
         jit_core.TAPS[mode],
         jit_core.PADDING[padding_mode],
         int(aligned),
         *map(_size, (X_type, grid_type, coordinate, real)),
     ]
     said = [sentences.as_bytes(sentence, here, padding_mode=padding_mode) for sentence in sampling.SAID]
-    return Kernel(_compiled("sample"), numbers, said)
+    return Kernel(compute, numbers, said)
 
 
 def affine_grid(api: Api, info: int, types: Sequence[str]) -> Kernel:
@@ -87,20 +95,45 @@ def affine_grid_kernel(here: str, aligned: bool, theta_type: str) -> Kernel:
     """The kernel that makes grids so; compiled now, if no other was made of the same functions before."""
     from . import affine, sentences
 
-    numbers = [_compiled("fill", theta_type), int(aligned), _size(theta_type)]
+    compute, fill = _addresses(("make grid",), ("fill", theta_type))
+    numbers = [fill, int(aligned), _size(theta_type)]
     said = [
         sentences.as_bytes(sentence, here, axes=axes, type="int64")
         for axes in checks.SIZE.values()
         for sentence in affine.SAID
     ]
-    return Kernel(_compiled("make grid"), numbers, said)
+    return Kernel(compute, numbers, said)
+
+
+#: How long functions take to compile, the longest first and last, as two processes take them from both ends.
+_ORDER = ("sample", "make grid", "sum", "copy", "lane", "widen", "combine", "sum rows", "reorder", "fill", "axis")
+
+
+def _addresses(*names: tuple[str, ...] | None) -> list[int]:
+    """The addresses of the functions of these ``names``, compiled if need be; 0 for None."""
+    from .compile import helped
+
+    ordered = sorted(filter(None, names), key=lambda name: _ORDER.index(name[0]))
+    missing = [name for name in ordered if not _function(*name).is_at_hand]
+    with helped(missing):
+        for name in missing:
+            _function(*name).address()
+    return [0 if name is None else _function(*name).address() for name in names]
+
+
+def compile_last(names: Sequence[tuple[str, ...]]) -> None:
+    """Put the functions of these ``names`` on disk, the last first, until one is there."""
+    for name in reversed(names):
+        if _function(*name).is_at_hand:
+            return
+        _function(*name).address()
 
 
 @cache
-def _compiled(what: str, *types: str) -> int:
-    """The address of one of the functions of :mod:`.sampling` and :mod:`.affine`, for these types."""
+def _function(what: str, *types: str) -> Function:
+    """One of the functions of :mod:`.sampling` and :mod:`.affine`, for these types."""
     from . import affine, sampling
-    from .compile import address_of
+    from .compile import Function
 
     made: dict[str, tuple[Callable[..., Any], int]] = {
         "sample": (sampling.compute, 2),
@@ -116,7 +149,7 @@ def _compiled(what: str, *types: str) -> int:
         "fill": (affine.fill_for, 2),
     }
     function, arguments = made[what]
-    return address_of(function(*types) if types else function, arguments)
+    return Function(function(*types) if types else function, arguments)
 
 
 def _size(type_name: str) -> int:
