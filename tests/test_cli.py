@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import ANY
 
 import numpy as np
@@ -21,6 +22,8 @@ import ort_gridsample as ogs
 from cases import Attributes
 from models import grid_sample_model
 from ort_gridsample.cli import COMMANDS, demo, main, verify
+from ort_gridsample.cli.demo import draw_grid
+from ort_gridsample.cli.inputs import random_array
 from test_session import FEEDS, GRID, WRONG_GRID, X, cached_model, external_model
 
 
@@ -557,3 +560,42 @@ def test_the_only_file_left_is_whole(tmp_path: Path, path: str, monkeypatch: pyt
     assert main(["patch", path, str(target)]) == 2
     assert [p.name for p in target.parent.iterdir()] == ["patched.onnx"]
     assert target.read_bytes() == b"before"
+
+
+def test_random_inputs_have_every_value_of_a_small_type() -> None:
+    generator = np.random.default_rng(0)
+    found = {name: random_array(generator, "X", f"tensor({name})", (1000,)) for name in ("bool", "uint8", "float")}
+    assert set(found["bool"].tolist()) == {False, True}
+    assert (found["uint8"].min(), found["uint8"].max()) == (0, 99)
+    assert -1 <= found["float"].min() < -0.99 < 0.99 < found["float"].max() < 1
+
+
+def test_the_demo_draws_the_outputs_pixels_where_they_lie() -> None:
+    """Of the identity the outermost lines run along the photograph's edges, heavier than the others."""
+    height, width = 60, 80
+    lines: list[tuple[np.ndarray, np.ndarray, dict[str, object]]] = []
+    notes: list[tuple[float, float]] = []
+    axes = SimpleNamespace(
+        plot=lambda x, y, **how: lines.append((np.array(x), np.array(y), how)),
+        annotate=lambda text, at, **how: notes.append(at),
+        set=lambda **how: None,
+        set_facecolor=lambda colour: None,
+    )
+    draw_grid(axes, np.eye(2, 3, dtype=np.float32)[None], height, width)
+    *grid, (x, y, _) = lines
+    rows, columns = grid[:13], grid[13:]
+    assert len(columns) == 11
+    for group, along, across, n, m in ((rows, 0, 1, width, height), (columns, 1, 0, height, width)):
+        for line in group:
+            np.testing.assert_allclose((line[along].min(), line[along].max()), (-0.5, n - 0.5), atol=1e-4)
+        np.testing.assert_allclose([line[across][0] for line in group[:: len(group) - 1]], (-0.5, m - 0.5), atol=1e-4)
+        heavy = [line[2]["linewidth"] for line in group]
+        assert heavy[0] == heavy[-1] > max(heavy[1:-1]) > 0
+    np.testing.assert_allclose(notes, [(-0.5, -0.5)], atol=1e-4)
+    # The outline of the detail is a rectangle inside, closed.
+    assert (x[0], y[0]) == (x[-1], y[-1])
+    assert 0 < x.min() < x.max() < width
+    assert 0 < y.min() < y.max() < height
+    assert {(a, b) for a, b in zip(x, y, strict=True)} == {
+        (a, b) for a in (x.min(), x.max()) for b in (y.min(), y.max())
+    }

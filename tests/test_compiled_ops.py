@@ -273,6 +273,17 @@ def test_in_functions_and_branches() -> None:
             np.testing.assert_allclose(Y1, ogs.grid_sample(X, grid, mode), rtol=1e-5, atol=1e-6)
 
 
+def test_a_kernel_that_cannot_be_made_is_an_exception() -> None:
+    """Such as one for a mode that somebody wrote into a file by hand."""
+    model = ogs.patch_model(grid_sample_model("float32", "float32", 2, [Attributes()]), target="compiled")
+    (node,) = (node for node in model.graph.node if node.domain)
+    node.attribute.append(helper.make_attribute("mode", "bogus"))
+    for attribute in [attribute for attribute in node.attribute[:-1] if attribute.name == "mode"]:
+        node.attribute.remove(attribute)
+    with pytest.raises(Exception, match="GridSample node 'sample0': mode is 'bogus', expected"):
+        onnxruntime.InferenceSession(model.SerializeToString(), ogs.register())
+
+
 def test_there_and_back() -> None:
     model = grid_sample_model("float16", "float16", 2, ATTRIBUTES)
     compiled = ogs.patch_model(model, target="compiled")

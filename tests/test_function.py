@@ -13,7 +13,7 @@ import pytest
 import oracle
 from cases import ATTRIBUTES, Attributes, Case, by_types_and_rank, dtype_of, generator, image, matrix
 from compare import about, assert_identical, assert_matches, finfo
-from ort_gridsample import GridSampleError, affine_grid, grid_sample, spec
+from ort_gridsample import GridSampleError, affine_grid, checks, grid_sample, spec
 from paths import function_answer
 
 pytestmark = pytest.mark.usefixtures("core")
@@ -369,3 +369,12 @@ def test_affine_grid_centres_an_aligned_axis_of_one_pixel() -> None:
 def test_size_may_be_any_row_of_integers(size_type) -> None:
     size = size_type((2, 1, 3, 4)) if size_type in (tuple, list) else np.array((2, 1, 3, 4), size_type)
     assert affine_grid(THETA, size).shape == (2, 3, 4, 2)
+
+
+def test_a_size_alone_may_be_empty_and_not_negative() -> None:
+    """What is known of a model's AffineGrid whose theta is not."""
+    checks.affine_grid_shapes("here", None, [0, 1, 0, 4])
+    with pytest.raises(GridSampleError, match=r"here: size is \(1, 1, -1, 4\), expected"):
+        checks.affine_grid_shapes("here", None, [1, 1, -1, 4])
+    with pytest.raises(GridSampleError, match=r"here: size is \(1, 1, 4\), expected"):
+        checks.affine_grid_shapes("here", None, [1, 1, 4])

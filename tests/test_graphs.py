@@ -10,9 +10,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 import ort_gridsample as ogs
-from ort_gridsample.model.graphs import scopes
+from ort_gridsample.model.graphs import Names, scopes
 from paths import open_native, open_patched_file, open_session
-from test_patch import GRID, SIGNATURE, X
+from test_patch import GRID, HEADER, SIGNATURE, X
 
 THETA = np.array([[[0.9, 0.1, 0.0], [-0.1, 0.9, 0.2]]], np.float32)
 SIZES = np.array([[1, 1, 3, 5]] * 2)
@@ -335,3 +335,12 @@ def test_a_size_of_unknown_rank() -> None:
     expected = ogs.affine_grid(THETA, (1, 1, 3, 5))
     for session in (open_session(model), open_native(ogs.patch_model(model, target="primitives"))):
         np.testing.assert_allclose(session.run(None, feeds)[0], expected, atol=1e-6)
+
+
+def test_all_names_are_taken_or_none() -> None:
+    model = parser.parse_model(f"{HEADER} {SIGNATURE} {{ Y = GridSample (X, G) }}")
+    names = Names(model)
+    assert not names.take_all(["A", "X"])
+    assert names.take_all(["A", "B"])
+    assert not names.take_all(["B", "C"])
+    assert (names.new("C"), names.new("C"), names.new("A")) == ("C", "C_2", "A_2")

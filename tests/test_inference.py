@@ -75,6 +75,15 @@ def test_half_behind_what_onnx_does_not_know_is_known(name: str, half: str) -> N
     assert any(not record.types["X"] for record in records_of(model))
 
 
+def test_half_behind_a_node_with_a_constant_input_is_known() -> None:
+    """Which onnxruntime must be told of, too."""
+    text = f"{GELU} {SIGNATURE} {{ A = com.microsoft.BiasGelu (X, bias) Y = GridSample (A, G) }}"
+    model = parser.parse_model(text.replace("HALF", "float16"))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(5, np.float16), "bias"))
+    (record,) = ogs.inspect_model(model)
+    assert record.types["X"] == ("float16",)
+
+
 def test_ranks_behind_what_onnx_does_not_know() -> None:
     model = parser.parse_model(BEHIND["nodes of ONNX between"].replace("HALF", "float"))
     (record,) = ogs.inspect_model(model)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import os
 import random
 import re
@@ -63,7 +64,9 @@ def _check(places: Places, suite: Suite, jobs: int) -> None:
     list(places.each(check, range(jobs)))
 
 
-def trials(project: Project, selected: Sequence[Change], jobs: int, cache: Path) -> Iterator[Trial]:
+def trials(
+    project: Project, selected: Sequence[Change], jobs: int, cache: Path, seconds: float = math.inf
+) -> Iterator[Trial]:
     """Try each change, ``jobs`` side by side; which tests cover a line is kept in ``cache``."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         places = Places(project, Path(folder), jobs)
@@ -71,7 +74,7 @@ def trials(project: Project, selected: Sequence[Change], jobs: int, cache: Path)
         for test in suite.failing:
             print(f"fails as things are, and is left out: {test}")
         _check(places, suite, jobs)
-        yield from places.each(lambda place, change: attempt(place, suite, change), selected)
+        yield from places.each(lambda place, change: attempt(place, suite, change, seconds), selected)
 
 
 def _cache() -> Path:
@@ -82,6 +85,11 @@ def main(words: Sequence[str] | None = None, project: Project | None = None) -> 
     """Run the command line; the exit status is 1 where a change survived."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("--count", type=int, default=300, help="how many changes (default: %(default)s)")
+    parser.add_argument("--skip", type=int, default=0, help="go on after so many of them, as a run before left off")
+    parser.add_argument(
+        "--seconds", type=float, default=math.inf,
+        help="try each on tests of so many seconds, those that tell most first (default: on all that cover it)",
+    )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="of the choice (default: %(default)s)")
     parser.add_argument("--only", metavar="REGEX", default="", help="change only files whose path matches")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="side by side (default: %(default)s)")
@@ -93,7 +101,7 @@ def main(words: Sequence[str] | None = None, project: Project | None = None) -> 
     )  # fmt: skip
     arguments = parser.parse_args(words)
     project = project or Project(Path(__file__).resolve().parents[2], "ort_gridsample")
-    selected = chosen(project, arguments.seed, arguments.count, arguments.only)
+    selected = chosen(project, arguments.seed, arguments.count, arguments.only)[arguments.skip :]
     if arguments.list:
         for change in selected:
             print(change)
@@ -101,7 +109,7 @@ def main(words: Sequence[str] | None = None, project: Project | None = None) -> 
 
     done: list[Trial] = []
     try:
-        for trial in trials(project, selected, arguments.jobs, arguments.cache):
+        for trial in trials(project, selected, arguments.jobs, arguments.cache, arguments.seconds):
             done.append(trial)
             _print(trial, f"{len(done)}/{len(selected)} ")
             if arguments.json:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
+from itertools import accumulate
 
 from .changes import Change
 from .places import Ended, Place
@@ -29,9 +31,11 @@ class Trial:
     seconds: float = 0
 
 
-def attempt(place: Place, suite: Suite, change: Change) -> Trial:
-    """Run the tests that cover ``change`` until one fails, ends the process or hangs."""
+def attempt(place: Place, suite: Suite, change: Change, seconds: float = math.inf) -> Trial:
+    """Run the tests that cover ``change``, of about so many ``seconds``, until one fails, ends the process or hangs."""
     tests = suite.covering(change)
+    spent = accumulate(suite.seconds[test] for test in tests)
+    tests = [test for test, at in zip(tests, spent, strict=True) if at <= seconds or test is tests[0]]
     if not tests:
         return Trial(change, "not covered")
     began = time.monotonic()
@@ -41,12 +45,12 @@ def attempt(place: Place, suite: Suite, change: Change) -> Trial:
         tests = [test for test in tests if not new_kernels or test not in suite.need_kernels]
         with place.changed(change.path, change.apply(source)):
             ended = run(place, suite, tests, new_kernels)
-        seconds = time.monotonic() - began
+        took = time.monotonic() - began
         if ended.all_passed:
-            return Trial(change, "survived", "", seconds)
+            return Trial(change, "survived", "", took)
         by = ended.log[-1]["test"] if ended.log else "an import"
         if not new_kernels or by not in suite.seconds or run(place, suite, [by], new_kernels).all_passed:
-            return Trial(change, "caught", by, seconds)
+            return Trial(change, "caught", by, took)
         suite.need_kernels.add(by)  # it fails as things are, too, where they are not compiled yet
 
 
