@@ -79,7 +79,7 @@ def run(script: str, open_model: str, as_file: Path | None = None, first: str = 
 def python(script: str, env: Mapping[str, str] | None = None, as_file: Path | None = None) -> list[str]:
     """The lines that ``script`` prints; it must end well."""
     with started(script, env, as_file) as process:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=300)
     assert process.returncode == 0, f"ended with {process.returncode}\n{err}"
     return out.splitlines()
 

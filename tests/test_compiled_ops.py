@@ -30,7 +30,7 @@ from models import affine_grid_model, grid_sample_model, make_model
 from ort_gridsample import spec
 from ort_gridsample.core.memory import available
 from ort_gridsample.runtime import choice
-from ort_gridsample.runtime.compiled_ops import c_api
+from ort_gridsample.runtime.compiled_ops import c_api, kernels
 from paths import (
     open_compiled,
     open_compiled_file,
@@ -107,10 +107,17 @@ LARGE = {
 @pytest.mark.parametrize("mode", spec.MODES)
 @pytest.mark.parametrize("shapes", LARGE.values(), ids=LARGE)
 @pytest.mark.parametrize("X_type", ["float32", "float64", "float16", "uint8"])
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(("threads", "cpus"), [(1, 1), (3, 2), (3, 64)])
 def test_large_inputs_answer_as_the_function(
-    X_type: str, mode: str, shapes: tuple[tuple[int, ...], tuple[int, ...]], threads: int
+    X_type: str,
+    mode: str,
+    shapes: tuple[tuple[int, ...], tuple[int, ...]],
+    threads: int,
+    cpus: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """However the work is cut: threads lay X out for themselves where there is enough of it for each of the CPUs."""
+    monkeypatch.setattr(kernels, "available_cpus", lambda: cpus)
     rng = generator("large", shapes)
     X = (rng.normal(size=shapes[0]) * 60).astype(X_type)
     grid = rng.uniform(-1.2, 1.2, shapes[1]).astype("float32")

@@ -15,7 +15,7 @@ MIN_ROUNDS = 3
 
 #: Other threads of this process are at rest when it uses less than this part of a processor.
 IDLE_PART = 0.3
-IDLE_POLL_SECONDS = 0.002
+IDLE_POLL_SECONDS = 0.02  # in less, what a thread used may not be counted yet
 IDLE_LIMIT_SECONDS = 0.25
 
 

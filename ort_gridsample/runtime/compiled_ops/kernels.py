@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ... import checks, spec
+from ...core.threads import available_cpus
 from ...errors import where
 from .c_api import Api, RefusedError
 
@@ -80,6 +81,7 @@ def grid_sample_kernel(here: str, mode: str, padding_mode: str, aligned: bool, X
         jit_core.PADDING[padding_mode],
         int(aligned),
         *map(_size, (X_type, grid_type, coordinate, real)),
+        available_cpus(),
     ]
     said = [sentences.as_bytes(sentence, here, padding_mode=padding_mode) for sentence in sampling.SAID]
     return Kernel(compute, numbers, said)
@@ -143,7 +145,7 @@ def _function(what: str, *types: str) -> Function:
         "copy": (sampling.copy_for, 6),
         "sum": (sampling.sum_for, 6),
         "widen": (sampling.widen_for, 3),
-        "reorder": (sampling.reorder_for, 2),
+        "reorder": (sampling.reorder_for, 5),
         "sum rows": (sampling.sum_rows_for, 6),
         "make grid": (affine.compute, 2),
         "fill": (affine.fill_for, 2),

@@ -31,8 +31,8 @@ parallel_for = function("KernelContext_ParallelFor")
 
 # The kernel's state; ``COORDINATES`` is 0 where a grid need not be converted. The sentences' addresses come last.
 (API, LANE, AXIS_TAPS, COMBINE, READ, COORDINATES, REORDER, READ_ROWS) = range(0, 64, 8)
-(TAPS, PADDING, ALIGNED, X_SIZE, GRID_SIZE, G_SIZE, W_SIZE) = range(64, 120, 8)
-SENTENCES = 120
+(TAPS, PADDING, ALIGNED, X_SIZE, GRID_SIZE, G_SIZE, W_SIZE, CPUS) = range(64, 128, 8)
+SENTENCES = 128
 
 #: What a run may have to say, in the order of :data:`SENTENCES`: first that there is no memory.
 ROOM = checks.Sentence("memory", "not to be had", "{nbytes} bytes of scratch")
@@ -57,9 +57,13 @@ GOOD = -1
     0, 136, 8
 )
 (SCRATCH, STRIDE, COORDINATE, AXIS, ALONG, ALONG_WEIGHT, INDEX, WEIGHT, CONVERTED, SUMS, TILE) = range(136, 224, 8)
-# X with its channels last, if it is laid out so: in rows of so many channels, so many batches and chunks at a time.
-(ROWS_OF_X, ROW, FIRST_BATCH, BATCHES, FIRST_CHANNEL, CHUNKS, MOST_LANES) = range(224, 280, 8)
-SHAPES = 280  # those of X, grid and Y, one after the other
+# X with its channels last, if it is laid out so: in rows of so many channels, so many batches and chunks at a time. How
+# it is done: READING what is there, after LAYING it out for all threads, or each thread both for chunks of its own.
+(ROWS_OF_X, ROW, FIRST_BATCH, BATCHES, FIRST_CHANNEL, CHUNKS, MOST_LANES, PHASE) = range(224, 288, 8)
+READING, LAYING, BOTH = range(3)
+SHAPES = 288  # those of X, grid and Y, one after the other
+# What a lane reads: rows of X, from which channel on, and how many chunks of them. It begins its scratch memory.
+(PLACE, CHANNEL, COUNT) = range(0, 24, 8)
 
 #: What one stretch reads at least, in taps and channels, and how many of them a large run is cut into.
 WORTH_A_STRETCH, STRETCHES = 1 << 16, 64
@@ -74,8 +78,8 @@ GROUP = 16
 NARROW_READS, WIDE_READS, ROUGH_READS, HALF_READS = (
     jit_core.NARROW_READS, jit_core.WIDE_READS, jit_core.ROUGH_READS, jit_core.HALF_READS
 )  # fmt: skip
-ROUGH_STEPS, ROUGH_PIXELS, CACHE_BYTES, ROWS_BYTES = (
-    jit_core.ROUGH_STEPS, jit_core.ROUGH_PIXELS, jit_core.CACHE_BYTES, 30 << 20
+ROUGH_STEPS, ROUGH_PIXELS, CACHE_BYTES, OWN_BYTES, ROWS_BYTES = (
+    jit_core.ROUGH_STEPS, jit_core.ROUGH_PIXELS, jit_core.CACHE_BYTES, jit_core.CACHE_BYTES // 2, 30 << 20
 )  # fmt: skip
 #: A line of the cache, at which each part of the scratch memory begins.
 LINE = 64
@@ -178,33 +182,41 @@ def _fill(api: int, context: int, state: int, inputs: int, run: int) -> int:
     if scratch == 0:
         return sentences.status(api, load(state + SENTENCES), 0, 0, 0, 0, size)
     store(run + SCRATCH, (scratch + LINE - 1) & -LINE)
+    store(run + PHASE, READING)
     size = _rows_bytes(state, run)
     rows = allocate(size + LINE) if size > 0 else 0
     store(run + ROWS_OF_X, 0 if rows == 0 else (rows + LINE - 1) & -LINE)  # without that memory X stays as it is
+    store(run + FIRST_BATCH, 0)
+    store(run + FIRST_CHANNEL, 0)
     if rows == 0:
-        store(run + BATCHES, n)
         store(run + CHUNKS, 1)
         store(run + ROW, c)
-    for first_batch in range(0, n, load(run + BATCHES)):
-        for first_channel in range(0, c, load(run + CHUNKS) * load(run + ROW)):
-            store(run + FIRST_BATCH, first_batch)
-            store(run + FIRST_CHANNEL, first_channel)
-            batches = min(load(run + BATCHES), n - first_batch)
-            if rows != 0 and status == 0:
-                status = _go(api, context, run, load(state + REORDER), batches * _chunks(run) * _parts_of_rows(run))
-            if status == 0:
-                status = _go(api, context, run, load(state + LANE), batches * load(run + PARTS))
+        status = _go(api, context, run, READING, n * load(run + PARTS))
+    elif load(run + PHASE) == BOTH:
+        status = _go(api, context, run, BOTH, n * _groups(run))
+    else:
+        for first_batch in range(0, n, load(run + BATCHES)):
+            for first_channel in range(0, c, load(run + CHUNKS) * load(run + ROW)):
+                store(run + FIRST_BATCH, first_batch)
+                store(run + FIRST_CHANNEL, first_channel)
+                batches = min(load(run + BATCHES), n - first_batch)
+                if status == 0:
+                    chunks = _chunks(run, first_channel)
+                    status = _go(api, context, run, LAYING, batches * chunks * _parts_of_rows(run))
+                if status == 0:
+                    status = _go(api, context, run, READING, batches * load(run + PARTS))
     free(rows)
     free(scratch)
     return status
 
 
 @register_jitable
-def _go(api: int, context: int, run: int, lane: int, items: int) -> int:
+def _go(api: int, context: int, run: int, phase: int, items: int) -> int:
     """Have ``items`` done by the session's threads, each of which takes a lane; alone where that is enough."""
+    store(run + PHASE, phase)
     store(run + ITEMS, items)
     store(run + NEXT, 0)
-    lanes = min(items, load(run + MOST_LANES))
+    lanes, lane = min(items, load(run + MOST_LANES)), load(load(run + KERNEL) + LANE)
     if lanes > 1:
         return parallel_for(api, (context, lane, lanes, 0, run))
     call(lane, (run, 0))
@@ -212,10 +224,17 @@ def _go(api: int, context: int, run: int, lane: int, items: int) -> int:
 
 
 @register_jitable
-def _chunks(run: int) -> int:
-    """The chunks of channels, each a row wide, that are laid out at a time."""
+def _chunks(run: int, channel: int) -> int:
+    """The chunks of channels, each a row wide, that are laid out at a time, from ``channel`` on."""
     row = load(run + ROW)
-    return min(load(run + CHUNKS), (load(run + C) - load(run + FIRST_CHANNEL) + row - 1) // row)
+    return min(load(run + CHUNKS), (load(run + C) - channel + row - 1) // row)
+
+
+@register_jitable
+def _groups(run: int) -> int:
+    """How often so many chunks are laid out for all channels."""
+    channels = load(run + CHUNKS) * load(run + ROW)
+    return (load(run + C) + channels - 1) // channels
 
 
 @register_jitable
@@ -236,13 +255,13 @@ def _cut(state: int, run: int) -> int:
     parts = (positions + step - 1) // step
     store(run + STEP, step)
     store(run + PARTS, parts)
-    block = max(1, min(kernels.BLOCK_POSITIONS, kernels.BLOCK_TAPS // rows, step))
+    block = max(1, min(kernels.BLOCK_POSITIONS, kernels.BLOCK_TAPS // rows, positions))
     width = block + kernels.ROW_PADDING
     store(run + BLOCK, block)
     store(run + WIDTH, width)
     g_size, w_size = load(state + G_SIZE), load(state + W_SIZE)
     weights = 1 if taps > 1 else 0
-    at, what = 0, run + COORDINATE
+    at, what = LINE, run + COORDINATE
     for size in (
         block * g_size,
         block * g_size,
@@ -276,13 +295,19 @@ def _rows_bytes(state: int, run: int) -> int:
     rough = reads >= ROUGH_READS and _is_rough(state, run)
     if size > ROWS_BYTES or not (reads >= enough or rough):
         return 0
-    fitting = max(1, CACHE_BYTES // size)
-    chunks = min((c + row - 1) // row, fitting)
-    batches = max(1, min(n, fitting // chunks))
     store(run + ROW, row)
-    store(run + CHUNKS, chunks)
-    store(run + BATCHES, batches)
-    return batches * chunks * size
+    # Best each thread lays out what it reads, so that nothing goes from one CPU's cache to another's.
+    cpus, chunks = load(state + CPUS), (c + row - 1) // row
+    store(run + CHUNKS, max(1, min(chunks, OWN_BYTES // size)))
+    own = cpus * load(run + CHUNKS) * size
+    if n * _groups(run) >= 2 * cpus and own <= ROWS_BYTES:
+        store(run + PHASE, BOTH)
+        store(run + MOST_LANES, min(load(run + MOST_LANES), cpus))
+        return own
+    fitting = max(1, CACHE_BYTES // size)
+    store(run + CHUNKS, min(chunks, fitting))
+    store(run + BATCHES, max(1, min(n, fitting // load(run + CHUNKS))))
+    return load(run + BATCHES) * load(run + CHUNKS) * size
 
 
 @register_jitable
@@ -328,24 +353,63 @@ def _table(state: int, run: int, scratch: int, grid: int, positions: int) -> int
 
 
 def lane(run: int, index: int) -> int:
-    """What ``KernelContext_ParallelFor`` calls: take stretches as long as there are any."""
-    state = load(run + KERNEL)
+    """What ``KernelContext_ParallelFor`` calls: take items of the run's phase as long as there are any."""
+    phase, items, positions = load(run + PHASE), load(run + ITEMS), load(run + POSITIONS)
     scratch = load(run + SCRATCH) + index * load(run + STRIDE)
-    positions, step, parts, items = load(run + POSITIONS), load(run + STEP), load(run + PARTS), load(run + ITEMS)
-    block, position_size = load(run + BLOCK), load(run + R) * load(state + GRID_SIZE)
-    read = load(state + (READ if load(run + ROWS_OF_X) == 0 else READ_ROWS))
+    row, chunks, size = load(run + ROW), load(run + CHUNKS), _chunk_bytes(run)
     while True:
         item = fetch_add(run + NEXT, 1)
         if item >= items:
             return 0
-        batch = load(run + FIRST_BATCH) + item // parts
-        start = item % parts * step
-        stop = min(start + step, positions)
-        for begin in range(start, stop, block):
-            size = min(block, stop - begin)
-            grid = load(run + GRID) + (batch * positions + begin) * position_size
-            half = _table(state, run, scratch, grid, size)
-            call(read, (run, scratch, half, batch, begin, size))
+        if phase == BOTH:
+            groups = _groups(run)
+            batch, channel = item // groups, item % groups * chunks * row
+            place, count = load(run + ROWS_OF_X) + index * chunks * size, _chunks(run, channel)
+            _lay(run, place, batch, channel, 0, count * _parts_of_rows(run))
+            _sample(run, scratch, batch, 0, positions, place, channel, count)
+        elif phase == LAYING:
+            channel = load(run + FIRST_CHANNEL)
+            count = _chunks(run, channel) * _parts_of_rows(run)
+            batch, part = item // count, item % count
+            place = load(run + ROWS_OF_X) + batch * chunks * size
+            _lay(run, place, load(run + FIRST_BATCH) + batch, channel, part, part + 1)
+        else:
+            parts, step, channel = load(run + PARTS), load(run + STEP), load(run + FIRST_CHANNEL)
+            batch, start = item // parts, item % parts * step
+            place, stop = load(run + ROWS_OF_X) + batch * chunks * size, min(start + step, positions)
+            batch += load(run + FIRST_BATCH)
+            _sample(run, scratch, batch, start, stop, place, channel, _chunks(run, channel))
+
+
+@register_jitable
+def _chunk_bytes(run: int) -> int:
+    """The bytes of one chunk of one batch of X, laid out."""
+    return (load(run + PIXELS) + 1) * load(run + ROW) * load(load(run + KERNEL) + W_SIZE)
+
+
+@register_jitable
+def _lay(run: int, place: int, batch: int, channel: int, first: int, last: int) -> None:
+    """Lay out the parts ``first`` to ``last`` of X: those of one chunk after the other, from ``channel`` on."""
+    parts, row = _parts_of_rows(run), load(run + ROW)
+    for part in range(first, last):
+        chunk = part // parts
+        to = place + chunk * _chunk_bytes(run)
+        call(load(load(run + KERNEL) + REORDER), (run, to, batch, channel + chunk * row, part % parts))
+
+
+@register_jitable
+def _sample(run: int, scratch: int, batch: int, start: int, stop: int, place: int, channel: int, count: int) -> None:
+    """Fill Y from position ``start`` to ``stop``: all channels, or ``count`` chunks of them, laid out at ``place``."""
+    state, block = load(run + KERNEL), load(run + BLOCK)
+    read = load(state + (READ if load(run + ROWS_OF_X) == 0 else READ_ROWS))
+    store(scratch + PLACE, place)
+    store(scratch + CHANNEL, channel)
+    store(scratch + COUNT, count)
+    for begin in range(start, stop, block):
+        size = min(block, stop - begin)
+        position = batch * load(run + POSITIONS) + begin
+        half = _table(state, run, scratch, load(run + GRID) + position * load(run + R) * load(state + GRID_SIZE), size)
+        call(read, (run, scratch, half, batch, begin, size))
 
 
 def axis_for(coordinate_type: str, weight_type: str) -> Callable[..., int]:
@@ -477,27 +541,20 @@ def _sum_halves_for(kind: Half) -> Callable[..., int]:
 
 
 def reorder_for(X_type: str) -> Callable[..., int]:
-    """What ``KernelContext_ParallelFor`` calls first: lay out X of this type with its channels last."""
+    """What lays out a part of a chunk of X of this type with its channels last."""
     half, real = HALVES.get(X_type), np.dtype(spec.TYPES[X_type].compute)
-    dtype, real_size = half.bits if half else np.dtype(X_type), real.itemsize
+    dtype = half.bits if half else np.dtype(X_type)
 
-    def reorder(run: int, index: int) -> int:
-        parts, chunks, row = _parts_of_rows(run), _chunks(run), load(run + ROW)
-        pixels, items = load(run + PIXELS), load(run + ITEMS)
-        X_of_run = array(load(run + X), (load(run + N), load(run + C), pixels), dtype)
-        while True:
-            item = fetch_add(run + NEXT, 1)
-            if item >= items:
-                return 0
-            part, chunk, batch = item % parts, item // parts % chunks, item // parts // chunks
-            place = (batch * load(run + CHUNKS) + chunk) * (pixels + 1) * row
-            kernels.channels_last(
-                X_of_run,
-                load(run + FIRST_BATCH) + batch,
-                load(run + FIRST_CHANNEL) + chunk * row,
-                part * kernels.PART,
-                array(load(run + ROWS_OF_X) + place * real_size, (pixels + 1, row), real),
-            )
+    def reorder(run: int, place: int, batch: int, channel: int, part: int) -> int:
+        pixels = load(run + PIXELS)
+        kernels.channels_last(
+            array(load(run + X), (load(run + N), load(run + C), pixels), dtype),
+            batch,
+            channel,
+            part * kernels.PART,
+            array(place, (pixels + 1, load(run + ROW)), real),
+        )
+        return 0
 
     return reorder
 
@@ -515,19 +572,18 @@ def sum_rows_for(X_type: str) -> Callable[..., int]:
         table = half * rows * width
         index = array(scratch + load(run + INDEX) + table * 4, (rows, width), np.uint32)
         weight = array(scratch + load(run + WEIGHT) + table * real_size, (rows, width), real)
-        tile = array(scratch + load(run + TILE), (kernels.TILE, row), real)
-        for chunk in range(_chunks(run)):
-            channel = load(run + FIRST_CHANNEL) + chunk * row
+        tile, taps = array(scratch + load(run + TILE), (kernels.TILE, row), real), load(load(run + KERNEL) + TAPS)
+        for chunk in range(load(scratch + COUNT)):
+            channel = load(scratch + CHANNEL) + chunk * row
             count = min(row, channels - channel)
-            place = ((batch - load(run + FIRST_BATCH)) * load(run + CHUNKS) + chunk) * (pixels + 1) * row
-            rows_of_X = array(load(run + ROWS_OF_X) + place * real_size, (pixels + 1, row), real)
+            rows_of_X = array(load(scratch + PLACE) + chunk * _chunk_bytes(run), (pixels + 1, row), real)
             out = load(run + Y) + (batch * channels + channel) * all_positions * size
             if rounded is None:
                 sums = array(out, (count, all_positions), real)
-                kernels.sum_rows(rows_of_X, index, weight, tile, sums, begin, positions)
+                kernels.sum_rows(rows_of_X, index, weight, taps, tile, sums, begin, positions)
             else:
                 sums = array(scratch + load(run + SUMS), (count, width), real)
-                kernels.sum_rows(rows_of_X, index, weight, tile, sums, 0, positions)
+                kernels.sum_rows(rows_of_X, index, weight, taps, tile, sums, 0, positions)
                 halves = array(out, (count, all_positions), stored)
                 for c in range(count):
                     for p in range(positions):
