@@ -347,6 +347,20 @@ def test_where_there_are_none_the_python_op_runs(monkeypatch: pytest.MonkeyPatch
     assert ogs.get_ops() == "python"
 
 
+def test_what_cannot_be_compiled_runs_on_the_python_op(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("no compiler today")
+
+    monkeypatch.setattr(kernels, "grid_sample_kernel", fails)
+    model = grid_sample_model("float32", "float32", 2, [Attributes()])
+    for nodes, runs_on in ((None, "onnxruntime"), ("all", "Python op")):
+        session = ogs.InferenceSession(model, nodes=nodes)
+        (placement,) = session.replaced
+        assert (placement.runs_on, placement.reason) == (runs_on, "compiling it failed: no compiler today")
+        feeds = {"X": np.ones((1, 1, 2, 2), np.float32), "grid": np.zeros((1, 2, 2, 2), np.float32)}
+        assert session.run(None, feeds)[0].shape == (1, 1, 2, 2)
+
+
 @pytest.mark.parametrize("release", ["1.16.3", "1.9.0"])
 def test_older_releases_are_left_alone(release: str) -> None:
     assert c_api.why_not(release) == f"onnxruntime is {release}, and compiled ops need 1.17 or newer"

@@ -378,3 +378,11 @@ def test_a_size_alone_may_be_empty_and_not_negative() -> None:
         checks.affine_grid_shapes("here", None, [1, 1, -1, 4])
     with pytest.raises(GridSampleError, match=r"here: size is \(1, 1, 4\), expected"):
         checks.affine_grid_shapes("here", None, [1, 1, 4])
+
+
+def test_a_theta_that_overflows_is_no_warning() -> None:
+    theta = np.full((1, 2, 3), np.finfo(np.float32).max)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        grid = affine_grid(theta.astype(np.float32), (1, 1, 3, 3), align_corners=True)
+    assert np.isinf(grid).any()

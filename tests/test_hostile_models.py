@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +16,11 @@ from onnx import TensorProto, helper, parser
 import faults
 import ort_gridsample as ogs
 from ort_gridsample.cli import main
+from ort_gridsample.model.files import explaining_invalid, written_whole
 from ort_gridsample.model.patch import patch_in_place
-from paths import open_native
+from paths import open_native, running_on
 from test_never_aborts import run
-from test_patch import GRID, HEADER, SIGNATURE, X
+from test_patch import GRID, HEADER, SIGNATURE, X, one_node
 
 #: Bits flipped or bytes cut off, in a process that may address 8 GiB; what comes is a sentence of one of these kinds.
 DAMAGED = """
@@ -208,6 +210,8 @@ def test_external_data_outside_the_folder_is_not_read(tmp_path: Path, location: 
     for function in functions:
         with pytest.raises(ogs.GridSampleError, match="external data is at"):
             function(path)
+    with running_on("python"), pytest.raises(ogs.GridSampleError, match="external data is at"):
+        ogs.InferenceSession(path)  # nothing of which is patched
     assert main(["patch", str(path), str(target / "out.onnx")]) != 0
     assert not list(target.iterdir())
 
@@ -218,3 +222,34 @@ def test_onnxruntime_still_runs_what_it_ran() -> None:
     native = open_native(good)
     feeds = {name: FEEDS[name] for name in ("X", "G", "c")}
     np.testing.assert_allclose(native.run(None, feeds)[0], ogs.grid_sample(X, GRID), atol=1e-4)
+
+
+def test_a_file_is_as_public_as_others_and_the_mask_stays(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        with written_whole(tmp_path / "model.onnx") as beside:
+            beside.write_bytes(b"whole")
+        assert (tmp_path / "model.onnx").stat().st_mode & 0o777 == 0o640
+        assert os.umask(0o027) == 0o027
+    finally:
+        os.umask(before)
+
+
+def test_what_went_wrong_is_said_though_the_file_is_gone(tmp_path: Path) -> None:
+    def write() -> None:
+        with written_whole(tmp_path / "model.onnx") as beside:
+            beside.unlink()
+            raise ValueError("what went wrong")
+
+    with pytest.raises(ValueError, match="what went wrong"):
+        write()
+
+
+def test_an_error_in_an_invalid_model_says_what_is_invalid() -> None:
+    invalid = one_node()
+    invalid.graph.node[0].input[0] = "missing"
+    sentence = r"the model is not valid \(.*missing.*\), expected an ONNX model"
+    with pytest.raises(ogs.GridSampleError, match=sentence), explaining_invalid(invalid):
+        raise KeyError("anything")
+    with pytest.raises(KeyError), explaining_invalid(one_node()):
+        raise KeyError("anything")

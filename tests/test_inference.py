@@ -471,3 +471,25 @@ def test_alternatives_of_a_function_that_nobody_calls() -> None:
     found = scopes(model)
     assert Inference(model, found).alternatives(found[1], "A") == []
     assert [record.types["X"] for record in ogs.inspect_model(model)] == [("float32",), ()]
+
+
+@pytest.mark.parametrize(
+    ("value", "elem_type"),
+    [
+        ({"value_floats": [0.5] * 2000}, TensorProto.FLOAT),
+        ({"value_ints": [1] * 2000}, TensorProto.INT64),
+        ({"value_strings": [b"a"] * 2000}, TensorProto.STRING),
+    ],
+    ids=str,
+)
+def test_a_large_constant_is_known_by_its_type(value: dict[str, list], elem_type: int) -> None:
+    """Which is all that the skeleton holds of it."""
+    row = helper.make_node("Constant", [], ["row"], **value)
+    node = helper.make_node("GridSample", ["X", "G"], ["Y"])
+    other = helper.make_node("Size", ["row"], ["length"])
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 1, 2, 2]) for name in ("X", "G", "Y")]
+    graph = helper.make_graph([row, other, node], "g", ends[:2], ends[2:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=8)
+    (attribute,) = row.attribute
+    assert skeleton._constant_type(attribute).tensor_type.elem_type == elem_type
+    assert ogs.inspect_model(model)[0].types["X"] == ("float32",)

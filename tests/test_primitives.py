@@ -503,6 +503,7 @@ def test_lowering_stays_small(mode, padding_mode):
         ({"X": Value("X", "float32", (1, 1))}, "X"),
         ({"X": Value("X", "float32", None), "grid": Value("grid", "float32", None)}, "X"),
         ({"X": Value("X", "float32", (1, 1, 0, None)), "padding_mode": "border"}, "X"),
+        ({"X": Value("X", "float32", None)}, "X"),
         ({"grid": Value("grid", "int64", None)}, "grid"),
         ({"grid": Value("grid", "float32", (1, 2, 2, 3))}, "grid"),
         ({"grid": Value("grid", "float32", (2, None, None, 2))}, "grid"),

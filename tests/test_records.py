@@ -264,3 +264,9 @@ def test_a_model_comes_as_proto_bytes_or_path(function: object, tmp_path: Path) 
         function(b"")
     with pytest.raises(ogs.GridSampleError, match="model is of type int, expected a ModelProto, bytes or a path"):
         function(7)
+
+
+def test_a_patched_node_is_this_packages() -> None:
+    for target in ("ort_gridsample", "compiled"):
+        (record,) = ogs.inspect_model(ogs.patch_model(WARP, target=target))
+        assert (record.native, record.reason) == (False, "it is a node of this package")

@@ -261,3 +261,18 @@ for _ in range(3):
 print(*[m is interrupts.bare(getattr(onnxruntime.InferenceSession, m.__name__)) for m in bare])
 """
     assert python(script) == ["True True"]
+
+
+@both
+def test_other_threads_may_name_their_arguments(open_model: str) -> None:
+    script = """
+import threading
+session, answers = make(open_model), []
+def work():
+    answers.append(session.run(output_names=None, input_feed={"X": X, "grid": grid})[0].shape)
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+print(answers)
+"""
+    assert run(script, open_model) == ["[(1, 2, 64, 64)]"]

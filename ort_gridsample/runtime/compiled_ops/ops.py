@@ -29,7 +29,7 @@ from ..interrupts import undisturbed
 from . import c_api
 from .c_api import ELEMENT_TYPES, Api, OrtCustomOp
 from .kernels import Kernel, affine_grid, grid_sample
-from .shapes import affine_grid_shape, grid_sample_shape
+from .shapes import grid_sample_shape
 
 _NAMES = {dialect.operator: dialect.op_type for dialect in dialects() if dialect.name == COMPILED}
 _PROBE = "ort_gridsample_probe"
@@ -134,10 +134,10 @@ def _all_ops() -> list[_Op]:
     ops = [_op(_PROBE, ["float32"], c_api.CreateKernel(_create_probe))]
     for operator, make, shape in (
         ("GridSample", grid_sample, grid_sample_shape),
-        ("AffineGrid", affine_grid, affine_grid_shape),
+        ("AffineGrid", affine_grid, None),
     ):
         versions = spec.OPERATORS[operator]
-        create, infer = c_api.CreateKernel(_creates(make)), c_api.InferShape(_infers(shape))
+        create, infer = c_api.CreateKernel(_creates(make)), None if shape is None else c_api.InferShape(_infers(shape))
         for types in product(*versions[max(versions)].types.values()):
             if all(name in ELEMENT_TYPES for name in types):
                 ops.append(_op(_NAMES[operator], types, create, infer))
@@ -208,7 +208,7 @@ def _creates(make: Callable[[Api, int, list[str]], Kernel]) -> Callable[[int, in
     return create
 
 
-def _infers(shape: Callable[[list[Any], list[Any]], list[Any] | None]) -> Callable[[int, int], int | None]:
+def _infers(shape: Callable[[list[Any], list[Any]], list[int | str] | None]) -> Callable[[int, int], int | None]:
     """InferOutputShapeFn of ops whose output's shape ``shape`` says. What it cannot say is left open."""
 
     def infer(op: int, context: int) -> int | None:
