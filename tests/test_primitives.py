@@ -526,6 +526,12 @@ def test_what_cannot_be_lowered_is_an_error(change, argument):
     assert (caught.value.where, caught.value.argument) == ("sampler", argument)
 
 
+def test_two_unknown_ranks_are_said():
+    values = Value("X", "float32", None), Value("grid", "float32", None)
+    with pytest.raises(GridSampleError, match="n: X is of unknown rank, expected a known rank to be lowered"):
+        lower_grid_sample("n", *values, "Y", mode="linear", padding_mode="zeros", align_corners=True, opset=17)
+
+
 @pytest.mark.parametrize(
     ("theta", "size", "argument"),
     [
