@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 import ort_gridsample as ogs
@@ -79,11 +81,29 @@ def test_profile() -> None:
 
     events = [{"cat": "Session", "name": "model_run", "ts": 100.0 * i, "dur": 90} for i in range(5)]
     events += [event("a", 100 * i + 10, dur) for i, dur in enumerate((999, 999, 5, 7, 60))]
-    events += [event("twice", 100 * i + at, 2) for i in range(5) for at in (0, 40)]  # one as the run begins
+    events += [event("twice", 100 * i + at, 2) for i in range(5) for at in (30, 40)]
+    events += [event("at once", 100 * i, dur) for i, dur in enumerate((999, 999, 9, 5, 9))]  # as the run begins
     assert bench.read_profile(events) == {
         "a": bench.Node("Conv", pytest.approx(7e-6)),
         "twice": bench.Node("Conv", pytest.approx(4e-6)),
+        "at once": bench.Node("Conv", pytest.approx(9e-6)),
     }
+
+
+def test_a_side_is_compared_with_the_native_one() -> None:
+    def side(value: float, whole: float, warp: float) -> bench.Side:
+        nodes = {"warp": bench.Node("GridSample", warp), "rest": bench.Node("Conv", 0.001)}
+        return bench.Side([np.array([1, value])], Timing((whole,)), nodes)
+
+    sides = {bench.NATIVE: side(4, 0.006, 0.004), bench.OURS: side(3, 0.003, 0.002)}
+    assert [re.split(" {2,}", line.strip()) for line in bench.as_text(sides).splitlines()] == [
+        ["ms", "operator", bench.NATIVE, bench.OURS],
+        ["warp", "GridSample", "4", "2 2×"],
+        ["all other nodes", "1", "1"],
+        ["a run", "6 ±0%", "3 ±0% 2×"],
+    ]
+    found = bench.as_json(sides, {})
+    assert (found[bench.NATIVE]["difference"], found[bench.OURS]["difference"]) == (None, 0.25)
 
 
 @pytest.fixture
@@ -100,6 +120,9 @@ def test_a_model(path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     out = capsys.readouterr().out
     assert {line.split()[0] for line in out.splitlines() if "GridSample" in line} == {"sample0", "sample1"}
     assert "a run" in out
+    head = f"{path}: onnxruntime {onnxruntime.__version__}, core {ogs.get_core()}, as many threads as each side takes"
+    assert out.splitlines()[0] == head
+    assert "ort_gridsample: the outputs differ from onnxruntime's by at most " in out
     assert main([*words, "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert content["model"] == path
@@ -112,6 +135,13 @@ def test_a_model(path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         }
     assert content["sides"][bench.NATIVE]["ratio"] == 1
     assert content["sides"][bench.OURS]["difference"] < 1e-6
+
+
+def test_no_profile_is_left(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(path).parent)
+    before = sorted(Path.cwd().iterdir())
+    assert main(["bench", path, "--rounds", "1"]) == 0
+    assert sorted(Path.cwd().iterdir()) == before
 
 
 def test_a_model_that_does_not_run_natively(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

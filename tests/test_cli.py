@@ -21,9 +21,11 @@ import pytest
 import ort_gridsample as ogs
 from cases import Attributes
 from models import grid_sample_model
+from ort_gridsample import spec
 from ort_gridsample.cli import COMMANDS, demo, main, verify
 from ort_gridsample.cli.demo import draw_grid
 from ort_gridsample.cli.inputs import random_array
+from ort_gridsample.cli.output import print_json
 from test_session import FEEDS, GRID, WRONG_GRID, X, cached_model, external_model
 
 
@@ -81,6 +83,15 @@ def test_patch_and_run(path: str, tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_run_random(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", path, "--random", "--shape", "X=1,2,9,9"]) == 0
     assert "output  Y0    float32  (1, 2, 8, 8)" in capsys.readouterr().out
+
+
+def test_run_says_how_long_it_took(
+    path: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(perf_counter=iter((2.0, 2.25)).__next__)
+    monkeypatch.setattr("ort_gridsample.cli.run.time", clock)
+    assert main(["run", path, "--random"]) == 0
+    assert "time    250.00 ms" in capsys.readouterr().out
 
 
 def test_external_data_stays_external(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -278,6 +289,40 @@ def test_integers_that_float64_has_not_are_told_apart() -> None:
     assert verify.difference(a, a)[0] == 0
 
 
+@pytest.mark.parametrize("values", [[], [np.nan], [np.nan, np.inf, -np.inf]], ids=str)
+def test_what_has_no_largest_value_agrees_with_itself(values: list[float]) -> None:
+    a = np.array(values, np.float32)
+    (found,) = verify.agreements({"Y": a}, {"Y": a.copy()}, 1e-5)
+    assert (found.difference, found.of, found.agrees) == (0, 0, True)
+
+
+def test_verify_compares_no_outputs_of_different_shapes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = str(tmp_path / "a.onnx"), str(tmp_path / "b.onnx")
+    for path, length, node in ((a, 2, "Neg (X)"), (b, 4, "Concat <axis = 0> (X, X)")):
+        text = f'<ir_version: 10, opset_import: ["": 20]> g (float[2] X) => (float[{length}] Y) {{ Y = {node} }}'
+        onnx.save(onnx.parser.parse_model(text), path)
+    assert main(["verify", a, b]) == 1
+    out = capsys.readouterr().out
+    assert re.search(r"^Y +float32 +\(2,\) +inf +0 +differs$", out, re.MULTILINE)
+    unknown = f"{a} has no grid that is known"
+    assert f"whether coordinates further out than ±10000 account for it is not known: {unknown}\n" in out
+    assert main(["verify", a, b, "--json"]) == 1
+    content = json.loads(capsys.readouterr().out)
+    (output,) = content["outputs"]
+    assert output == {"name": "Y", "type": "float32", "shape": [2], "difference": None, "of": 0, "agrees": False}
+    assert (content["far"]["agree"], content["far"]["unknown"]) == (None, unknown)
+
+
+def test_what_onnxruntime_logs_of_a_refusal_is_not_shown(
+    path: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    inputs = [word for name in ("X", "grid") for word in ("--input", f"{name}={tmp_path / name}.npy")]
+    np.save(tmp_path / "grid.npy", WRONG_GRID)
+    assert main(["verify", path, path, *inputs]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("ort-gridsample: ")
+
+
 # What is said, and where
 
 JSON = {
@@ -300,6 +345,11 @@ def test_json_is_all_that_is_printed(
         assert content["outputs"] == [
             {"name": "Y0", "type": "float32", "shape": [1, 8, 8, 8], "file": str(Path("out", "Y0.npy"))}
         ]
+
+
+def test_numbers_that_json_has_not_are_null(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"numbers": [0.5, np.nan, (np.inf, -np.inf, 2)]})
+    assert json.loads(capsys.readouterr().out) == {"numbers": [0.5, None, [None, None, 2]]}
 
 
 def process(words: list[str], folder: str | Path, **environment: str) -> subprocess.CompletedProcess[bytes]:
@@ -387,6 +437,19 @@ def test_a_mistake_of_our_own_says_how_to_report_it(
         assert "in broken" in error
 
 
+def test_a_mistake_of_our_own_is_not_blamed_on_the_file(
+    path: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*given: object, **options: object) -> None:
+        raise KeyError("lost")
+
+    monkeypatch.setattr("ort_gridsample.cli.inputs.feeds", broken)
+    assert main(["run", path, "--random"]) == 70
+    error = capsys.readouterr().err
+    assert "KeyError: 'lost'; please report it" in error
+    assert path not in error
+
+
 @pytest.mark.parametrize(
     ("module", "remedy"),
     [("PIL", "pip install pillow"), ("matplotlib.pyplot", "pip install matplotlib"), ("numba", "pip install numba")],
@@ -432,7 +495,10 @@ MISTAKES = {
     "in is out": (["patch", "model.onnx", "model.onnx"], "OUT is 'model.onnx', which is IN, expected another file"),
     "in is out, behind a link": (["patch", "model.onnx", "link.onnx"], "which is IN"),
     "functions of what": (["patch", "model.onnx", "out.onnx", "--functions"], "expected --target primitives"),
-    "no such input": (["run", "model.onnx", "--input", "Z=X.npy"], "'Z', expected one of X, grid"),
+    "no such input": (
+        ["run", "model.onnx", "--input", "Z=X.npy"],
+        "ort-gridsample: model.onnx: the input's name is 'Z', expected one of X, grid",
+    ),
     "no inputs": (["run", "model.onnx"], "--input X=FILE.npy or --random"),
     "an input twice": (["run", "model.onnx", *BOTH, "--input", "X=X.npy"], "given twice for 'X', expected once"),
     "a shape of a file": (["run", "model.onnx", *BOTH, "--shape", "X=1,3,4,4"], "--input gives 'X' from a file"),
@@ -456,6 +522,10 @@ MISTAKES = {
         "is float32 of shape (1, 4, 5, 3), expected float32 of shape (N, D0_out, D1_out, 2); reshape or transpose it",
     ),
     "other inputs": (["verify", "model.onnx", "names.onnx"], "names.onnx"),
+    "an output that is no tensor": (
+        ["run", "sequence.onnx", "--random", "--output", "out"],
+        "output 'S' is a list, expected a tensor, to be saved",
+    ),
     "a picture of no kind": (["demo", "--output", "demo.xyz"], "'demo.xyz', expected a name that ends in"),
     "the photograph itself": (["demo", "photo.png", "--output", "photo.png"], "which is the photograph"),
 }
@@ -475,6 +545,8 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     Path("photo.png").touch()
     text = '<ir_version: 10, opset_import: ["": 20]> g (float[2] Z) => (float[2] Y) { Y = Abs (Z) }'
     onnx.save(onnx.parser.parse_model(text), "names.onnx")
+    text = text.replace("float[2] Y", "seq(float[2]) S").replace("Y = Abs", "S = SequenceConstruct")
+    onnx.save(onnx.parser.parse_model(text), "sequence.onnx")
     before = sorted(Path.cwd().iterdir())
     assert main(words) == 2
     error = capsys.readouterr().err.splitlines()
@@ -525,6 +597,33 @@ def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: p
     most = max(float(each.get_array().max()) for each in shown)
     assert bar.get_xlim()[1] == pytest.approx(most, rel=1e-6)
     assert all(each.norm.vmax == pytest.approx(most, rel=1e-6) for each in shown)
+
+
+def test_the_demos_picture_has_every_mode_and_padding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("PIL", reason="the demo needs the extra demo")
+    pytest.importorskip("matplotlib", reason="the demo needs the extra demo")
+    from matplotlib.figure import Figure
+
+    figures: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: figures.append(self))
+    assert main(["demo", "--output", str(tmp_path / "demo.png")]) == 0
+    photo, *images, _ = figures[0].axes  # the last one is the colour bar's
+    assert [len(axes.images) for axes in images] == [1] * (3 + 9 + 9)
+    assert [axes.get_title() for axes in images[:12]] == [*spec.MODES, *spec.PADDING_MODES, *[""] * 6]
+    # The output is turned about the middle of the photograph.
+    height, width = photo.images[0].get_array().shape[:2]
+    middle = np.mean([line.get_xydata() for line in photo.lines[:13]], axis=(0, 1))
+    np.testing.assert_allclose(middle, ((width - 1) / 2, (height - 1) / 2), atol=1e-2)
+
+
+def test_the_demo_measures_ties_along_the_nearer_axis(capsys: pytest.CaptureFixture[str]) -> None:
+    height, width = 8, 16
+    pixels = np.array([[(2.501, 3.2), (2.504, 3.2), (4.2, 5.498), (1, 1)]])  # the last one is no tie
+    grid = (2 * pixels[None] + 1) / (width, height) - 1
+    theirs, ours = np.zeros((1, 3, 1, 4)), np.zeros((1, 3, 1, 4))
+    ours[..., :3] = 1
+    demo.print_ties({("nearest", "zeros"): ours}, {("nearest", "zeros"): theirs}, grid, (height, width))
+    assert "at 75.00% of the positions. They lie at most 4e-03\n" in capsys.readouterr().out
 
 
 def test_the_demo_says_why_nearest_differs_on_a_large_picture(
@@ -596,6 +695,7 @@ def test_the_demo_draws_the_outputs_pixels_where_they_lie() -> None:
     assert (x[0], y[0]) == (x[-1], y[-1])
     assert 0 < x.min() < x.max() < width
     assert 0 < y.min() < y.max() < height
+    np.testing.assert_allclose((np.ptp(x), np.ptp(y)), demo.DETAIL * height, rtol=1e-4)
     assert {(a, b) for a, b in zip(x, y, strict=True)} == {
         (a, b) for a in (x.min(), x.max()) for b in (y.min(), y.max())
     }

@@ -274,7 +274,7 @@ def weighted(
             sum_taps(X[batch], index[now], weight[now], Y[batch], start + begin, end - begin)
         for k in range(len(rows_of_X)):
             out = Y[batch, channel + k * rows_of_X.shape[2] :]
-            sum_rows(rows_of_X[k], index[now], weight[now], taps, tile, out, start + begin, end - begin)
+            sum_rows(rows_of_X[k], index[now], weight[now], tile, out, start + begin, end - begin)
 
 
 @njit(nogil=True, fastmath={"contract"}, error_model="numpy")
@@ -400,31 +400,27 @@ def _turn_for(X: Any, channel: int, begin: int, end: int, rows: Any, width: int,
     return in_vectors if X.dtype == rows.dtype else in_fours
 
 
-def sum_rows(X: Any, index: Any, weight: Any, taps: int, tile: Any, Y: Any, start: int, positions: int) -> None: ...
+def sum_rows(X: Any, index: Any, weight: Any, tile: Any, Y: Any, start: int, positions: int) -> None: ...
 
 
 @overload(sum_rows, strict=False)
-def _sum_rows_for(X: Any, index: Any, weight: Any, taps: int, tile: Any, Y: Any, start: int, positions: int) -> Any:
-    """Read the rows X (S + 1, W) through the table, of so many ``taps`` an axis, into Y[:W, start:].
+def _sum_rows_for(X: Any, index: Any, weight: Any, tile: Any, Y: Any, start: int, positions: int) -> Any:
+    """Read the rows X (S + 1, W) through the table into Y[:W, start:].
 
     Only floats are laid out in rows. ``tile`` (TILE, W) is scratch.
     """
     if not isinstance(Y.dtype, types.Float):
-        return lambda X, index, weight, taps, tile, Y, start, positions: None
+        return lambda X, index, weight, tile, Y, start, positions: None
 
-    def loop(X: Any, index: Any, weight: Any, taps: int, tile: Any, Y: Any, start: int, positions: int) -> None:
+    def loop(X: Any, index: Any, weight: Any, tile: Any, Y: Any, start: int, positions: int) -> None:
         width = X.shape[1]
         channels = min(width, len(Y))
         for begin in range(0, positions, TILE):
             size = min(TILE, positions - begin)
             whole = size - size % width if channels == width else 0
             if width == NARROW:
-                if taps == 4:
-                    for p in range(size):
-                        _sum_narrow_by_four(X, index, weight, begin + p, tile, p)
-                else:
-                    for p in range(size):
-                        _sum_narrow_by_two(X, index, weight, begin + p, tile, p)
+                for p in range(size):
+                    _sum_narrow(X, index, weight, begin + p, tile, p)
                 for p in range(0, whole, width):
                     _transpose_narrow(tile, p, 0, Y, 0, start + begin + p)
             else:
@@ -440,7 +436,7 @@ def _sum_rows_for(X: Any, index: Any, weight: Any, taps: int, tile: Any, Y: Any,
     return loop
 
 
-_sum_narrow_by_two, _sum_narrow_by_four, _sum_wide = add_up(NARROW, 2), add_up(NARROW, 4), add_up(WIDE)
+_sum_narrow, _sum_wide = add_up(NARROW), add_up(WIDE)
 _transpose_narrow, _transpose_wide = transpose(NARROW), transpose(WIDE)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from llvmlite import ir
@@ -32,7 +31,7 @@ logger = logging.getLogger("ort_gridsample")
 def add_up_in_loops(X: Any, index: Any, weight: Any, p: Any, sums: Any, q: Any) -> None:
     """Add up the taps of position ``p``, rows of ``X`` (S + 1, W), into row ``q`` of ``sums`` (> q, W).
 
-    ``index`` and ``weight`` are (taps, > p + AHEAD). An index beyond the last row is the last row.
+    ``index`` and ``weight`` are (taps, > p + AHEAD), taps even. An index beyond the last row is the last row.
     """
     outside, width = len(X) - 1, X.shape[1]
     for c in range(width):
@@ -43,17 +42,12 @@ def add_up_in_loops(X: Any, index: Any, weight: Any, p: Any, sums: Any, q: Any) 
             sums[q, c] += w * X[i, c]
 
 
-def add_up(width: int, together: int = 1) -> Any:
-    """As :func:`add_up_in_loops`, for rows of ``width`` channels; to be called in a kernel.
-
-    So many taps ``together``, those of an innermost axis, are one vector where their rows follow one another, as they
-    do inside X. From one of them to the next it is at most one row.
-    """
+def add_up(width: int) -> Any:
+    """As :func:`add_up_in_loops`, for rows of ``width`` channels; to be called in a kernel."""
 
     @intrinsic
     def add_up_rows(context: Any, X: Any, index: Any, weight: Any, p: Any, sums: Any, q: Any) -> Any:
-        write = partial(_write_sums, together=together)
-        return types.void(X, index, weight, p, sums, q), _written(write, add_up_in_loops, width)
+        return types.void(X, index, weight, p, sums, q), _written(_write_sums, add_up_in_loops, width)
 
     return add_up_rows
 
@@ -110,64 +104,41 @@ def _arrays(context: Any, builder: Any, arguments: Any, kinds: Any) -> list[Any]
     ]
 
 
-def _write_sums(context: Any, builder: Any, arguments: Any, kinds: Any, width: int, together: int) -> None:
+def _write_sums(context: Any, builder: Any, arguments: Any, kinds: Any, width: int) -> None:
     x, at, by, to = _arrays(context, builder, arguments, kinds)
     _, _, _, p, _, q = arguments
-    real, word, flag = x.data.type.pointee, ir.IntType(64), ir.IntType(32)
-    vector, long = ir.VectorType(real, width), ir.VectorType(real, width * together)
+    real, word = x.data.type.pointee, ir.IntType(64)
+    vector = ir.VectorType(real, width)
     taps, columns = cgutils.unpack_tuple(builder, at.shape)
     rows = cgutils.unpack_tuple(builder, x.shape)[0]
     outside = builder.sub(rows, word(1))
-    byte = ir.IntType(8).as_pointer()
+    total = cgutils.alloca_once_value(builder, ir.Constant(vector, [0.0] * width))
+    flag, byte = ir.IntType(32), ir.IntType(8).as_pointer()
     prefetch = cgutils.get_or_insert_function(
         builder.module,
         ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag]),
         "llvm.prefetch.p0",
     )
 
-    def entry(first: Any, tap: int) -> Any:
-        return builder.add(builder.mul(builder.add(first, word(tap)), columns), p)
+    def row_of(entry: Any) -> Any:
+        i = builder.zext(builder.load(builder.gep(at.data, [entry])), word)
+        i = builder.select(builder.icmp_unsigned("<", i, outside), i, outside)
+        return builder.gep(x.data, [builder.mul(i, word(width))])
 
-    def index_at(place: Any) -> Any:
-        return builder.zext(builder.load(builder.gep(at.data, [place])), word)
-
-    def row_of(i: Any) -> Any:
-        inside = builder.select(builder.icmp_unsigned("<", i, outside), i, outside)
-        return builder.gep(x.data, [builder.mul(inside, word(width))])
-
-    def add(total: Any, row: Any, weights: list[Any]) -> None:
-        """Add the row, or rows, to ``total``, each times its weight."""
-        kind = total.type.pointee
-        few = ir.Constant(ir.VectorType(real, len(weights)), ir.Undefined)
-        for k, each in enumerate(weights):
-            few = builder.insert_element(few, each, flag(k))
-        lanes = [lane // width for lane in range(kind.count)]
-        many = builder.shuffle_vector(few, few, ir.Constant(ir.VectorType(flag, kind.count), lanes))
-        product = builder.fmul(_load(builder, row, kind), many, ("contract",))
-        builder.store(builder.fadd(builder.load(total), product, ("contract",)), total)
-
-    one, all_of_them = (cgutils.alloca_once_value(builder, ir.Constant(v, [0.0] * v.count)) for v in (vector, long))
-    with cgutils.for_range_slice(builder, word(0), taps, word(together), word) as (first, _):
-        entries = [entry(first, tap) for tap in range(together)]
-        for place in entries[:: max(1, together - 1)] if together > 2 or width == WIDE else entries[:1]:
-            soon = builder.bitcast(row_of(index_at(builder.add(place, word(AHEAD)))), byte)
-            builder.call(prefetch, [soon, flag(0), flag(3), flag(1)])  # for reading, into every cache, data
-        indices = [index_at(place) for place in entries]
-        weights = [builder.load(builder.gep(by.data, [place])) for place in entries]
-        # Steps between neighbouring taps are at most one row, so that the ends tell.
-        apart = builder.icmp_unsigned("==", builder.sub(indices[-1], indices[0]), word(together - 1))
-        follow = builder.and_(apart, builder.icmp_unsigned("<", indices[-1], outside))
-        with builder.if_else(follow) as (then, otherwise):
-            with then:
-                add(all_of_them, row_of(indices[0]), weights)
-            with otherwise:
-                for i, weight in zip(indices, weights, strict=True):
-                    add(one, row_of(i), [weight])
-    total, parts = builder.load(one), builder.load(all_of_them)
-    for k in range(together):
-        lanes = ir.Constant(ir.VectorType(flag, width), [k * width + lane for lane in range(width)])
-        total = builder.fadd(total, builder.shuffle_vector(parts, parts, lanes))
-    _store(builder, total, builder.gep(to.data, [builder.mul(q, word(width))]))
+    with cgutils.for_range(builder, builder.lshr(taps, word(1))) as loop:
+        for tap in range(2):
+            row = builder.add(builder.shl(loop.index, word(1)), word(tap))
+            entry = builder.add(builder.mul(row, columns), p)
+            if tap == 0 or width == WIDE:  # else both taps tend to lie in one line of the cache
+                soon = builder.bitcast(row_of(builder.add(entry, word(AHEAD))), byte)
+                builder.call(prefetch, [soon, flag(0), flag(3), flag(1)])  # for reading, into every cache, data
+            values = _load(builder, row_of(entry), vector)
+            one = builder.load(builder.gep(by.data, [entry]))
+            many = builder.insert_element(ir.Constant(vector, ir.Undefined), one, flag(0))
+            many = builder.shuffle_vector(many, many, ir.Constant(ir.VectorType(flag, width), [0] * width))
+            product = builder.fmul(values, many, ("contract",))
+            builder.store(builder.fadd(builder.load(total), product, ("contract",)), total)
+    _store(builder, builder.load(total), builder.gep(to.data, [builder.mul(q, word(width))]))
 
 
 def _write_transposed(context: Any, builder: Any, arguments: Any, kinds: Any, width: int) -> None:

@@ -51,7 +51,8 @@ def _refusal(
     proto = onnx.NodeProto.FromString(node)
     expected = None
     if operator == "GridSample":
-        said = {} if proto.domain else {a.name: helper.get_attribute_value(a) for a in proto.attribute}
+        has_names = proto.op_type == operator  # others, which onnxruntime does not know, say it in integers
+        said = {a.name: helper.get_attribute_value(a) for a in proto.attribute} if has_names else {}
         *arrays, expected = _probe(axes, **said)
     else:
         arrays = [np.zeros((1, axes, axes + 1)), np.array([1, 1, *[2] * axes])]

@@ -572,7 +572,7 @@ def sum_rows_for(X_type: str) -> Callable[..., int]:
         table = half * rows * width
         index = array(scratch + load(run + INDEX) + table * 4, (rows, width), np.uint32)
         weight = array(scratch + load(run + WEIGHT) + table * real_size, (rows, width), real)
-        tile, taps = array(scratch + load(run + TILE), (kernels.TILE, row), real), load(load(run + KERNEL) + TAPS)
+        tile = array(scratch + load(run + TILE), (kernels.TILE, row), real)
         for chunk in range(load(scratch + COUNT)):
             channel = load(scratch + CHANNEL) + chunk * row
             count = min(row, channels - channel)
@@ -580,10 +580,10 @@ def sum_rows_for(X_type: str) -> Callable[..., int]:
             out = load(run + Y) + (batch * channels + channel) * all_positions * size
             if rounded is None:
                 sums = array(out, (count, all_positions), real)
-                kernels.sum_rows(rows_of_X, index, weight, taps, tile, sums, begin, positions)
+                kernels.sum_rows(rows_of_X, index, weight, tile, sums, begin, positions)
             else:
                 sums = array(scratch + load(run + SUMS), (count, width), real)
-                kernels.sum_rows(rows_of_X, index, weight, taps, tile, sums, 0, positions)
+                kernels.sum_rows(rows_of_X, index, weight, tile, sums, 0, positions)
                 halves = array(out, (count, all_positions), stored)
                 for c in range(count):
                     for p in range(positions):
