@@ -276,7 +276,8 @@ def _cut(state: int, run: int) -> int:
         store(what, at)
         at, what = (at + size + LINE - 1) & -LINE, what + 8
     store(run + STRIDE, at)
-    lanes = min(LANES, max(1, SCRATCH_BYTES // at))
+    # What is not worth two stretches is not worth waking a thread, however many batches it is.
+    lanes = min(LANES, max(1, SCRATCH_BYTES // at), 1 + n * positions * rows * (c + OVERHEAD) // WORTH_A_STRETCH)
     store(run + MOST_LANES, lanes)
     return min(n * parts, lanes)
 
