@@ -101,8 +101,9 @@ def _rounds(X: Array, grid: Floats, lengths: Array, plan: Plan) -> Iterator[tupl
     narrow = c <= 2 * vectors.NARROW
     enough = WIDE_READS if not narrow else HALF_READS if X.dtype.kind in "iu" else NARROW_READS
     reads = grid.shape[1] * TAPS[plan.mode] ** len(lengths) / pixels
-    rough = reads >= ROUGH_READS and _is_rough(grid, lengths)
-    if plan.sum is sums.floating and plan.compute.kind == "f" and c >= MIN_CHANNELS and (reads >= enough or rough):
+    in_rows = plan.sum is sums.floating and plan.compute.kind == "f" and c >= MIN_CHANNELS
+    rough = in_rows and reads >= ROUGH_READS and _is_rough(grid, lengths)
+    if in_rows and (reads >= enough or rough):
         width = vectors.NARROW if narrow else vectors.WIDE
         chunks, size = -(-c // width), (pixels + 1) * width * plan.weights.itemsize
         if size <= ROWS_BYTES:

@@ -293,8 +293,7 @@ def _rows_bytes(state: int, run: int) -> int:
     size = (pixels + 1) * row * load(state + W_SIZE)
     reads = float(load(run + POSITIONS) * load(run + ROWS)) / float(pixels)
     enough = WIDE_READS if not narrow else HALF_READS if load(state + X_SIZE) == 2 else NARROW_READS
-    rough = reads >= ROUGH_READS and _is_rough(state, run)
-    if size > ROWS_BYTES or not (reads >= enough or rough):
+    if size > ROWS_BYTES or not (reads >= enough or (reads >= ROUGH_READS and _is_rough(state, run))):
         return 0
     store(run + ROW, row)
     # Best each thread lays out what it reads, so that nothing goes from one CPU's cache to another's.
