@@ -99,6 +99,7 @@ LARGE = {
     "two axes": ((2, 3, 150, 131), (2, 211, 163, 2)),
     "many channels": ((1, 70, 31, 33), (1, 41, 37, 2)),
     "few positions of many channels": ((3, 129, 40, 40), (3, 5, 1, 2)),
+    "one stretch of very many channels": ((1, 8200, 8, 9), (1, 8, 8, 2)),
     "three axes": ((1, 5, 20, 21, 22), (1, 23, 24, 25, 3)),
     "one axis": ((2, 3, 5000), (2, 70001, 1)),
 }

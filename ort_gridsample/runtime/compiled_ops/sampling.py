@@ -279,7 +279,7 @@ def _cut(state: int, run: int) -> int:
     # What is not worth two stretches is not worth waking a thread, however many batches it is.
     lanes = min(LANES, max(1, SCRATCH_BYTES // at), 1 + n * positions * rows * (c + OVERHEAD) // WORTH_A_STRETCH)
     store(run + MOST_LANES, lanes)
-    return min(n * parts, lanes)
+    return lanes
 
 
 @register_jitable
