@@ -122,6 +122,7 @@ FLOATS = list(spec.FLOATS)
 @pytest.mark.parametrize("name", FLOATS)
 def test_rows_of_channels(name, monkeypatch):
     """A small X read often is laid out in rows: whatever the number of channels, and in as many rounds as fit."""
+    monkeypatch.setattr(vectors, "GATHERS", False)  # else few channels stay as they are
     laid = []
     channels_last = kernels.channels_last
     monkeypatch.setattr(
@@ -251,6 +252,7 @@ def test_choice_by_environment(monkeypatch):
 def test_without_numba(monkeypatch):
     monkeypatch.delenv(choice.ENVIRONMENT_VARIABLE, raising=False)
     monkeypatch.setattr(choice.importlib.util, "find_spec", lambda name: None)
+    ogs.set_core(None)
     assert ogs.get_core() == "numpy"
     assert choice.core() is numpy_core
     with pytest.raises(ImportError, match="pip install numba"):
@@ -364,6 +366,11 @@ def rows_and_taps(width: int, kind: str) -> tuple[np.ndarray, ...]:
     return X, index, weight
 
 
+def in_kernel(vector):
+    """What is to be called in a kernel, as a function."""
+    return numba.njit(lambda *arguments: vector(*arguments))
+
+
 @pytest.mark.parametrize("kind", ["float32", "float64"])
 @pytest.mark.parametrize("width", [vectors.NARROW, vectors.WIDE])
 def test_vectors_and_loops_agree(width, kind):
@@ -372,7 +379,7 @@ def test_vectors_and_loops_agree(width, kind):
     expected = np.einsum("tpw,tp->pw", X[rows], weight)[:2]
     add_up = vectors.add_up(width)
     answers = []
-    for function in (numba.njit(lambda *a: add_up(*a)), numba.njit(vectors.add_up_in_loops), vectors.add_up_in_loops):
+    for function in (in_kernel(add_up), numba.njit(vectors.add_up_in_loops), vectors.add_up_in_loops):
         sums = np.full((3, width), np.nan, kind)
         for p in range(2):
             function(X, index, weight, p, sums, p)
@@ -389,12 +396,67 @@ def test_vectors_and_loops_transpose(width, kind):
     expected = np.full((width + 1, width + 3), np.nan, kind)
     expected[1:, 2:-1] = source[1:-1].T
     transpose = vectors.transpose(width)
-    for function in (
-        numba.njit(lambda *a: transpose(*a)), numba.njit(vectors.transpose_in_loops), vectors.transpose_in_loops
-    ):  # fmt: skip
+    for function in (in_kernel(transpose), numba.njit(vectors.transpose_in_loops), vectors.transpose_in_loops):
         to = np.full_like(expected, np.nan)
         function(source, 1, 0, to, 1, 2)
         np.testing.assert_array_equal(to, expected)
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "float16", "bfloat16"])
+def test_vectors_and_loops_gather(kind):
+    """Sums over pixels from anywhere: the vectors write their lanes only, and an index outside is not read."""
+    rng, taps, pixels, start = np.random.default_rng(5), 4, 40, 3
+    real = np.dtype(spec.TYPES[kind].compute)
+    numbers = rng.normal(size=pixels).astype(dtype_of(kind))
+    X = numbers.view({"float16": np.uint16, "bfloat16": np.int16}.get(kind, kind))
+    lanes = vectors.VECTOR // real.itemsize
+    weight = rng.normal(size=(taps, lanes + start)).astype(real)
+    offsets = np.array([0, 1, 7, 8])
+    first = rng.integers(0, pixels - 8, lanes + start).astype(np.uint32)
+    first[start] = pixels - 9  # its last tap is the last pixel
+    index = first + offsets[:, None].astype(np.uint32)
+    expected = (numbers.astype(real)[index] * weight).sum(0)[start:]
+    functions = [(vectors.gather_whole, vectors.gather_whole_in_loops, (X, first, offsets, weight), expected)]
+    if X.dtype == real:
+        index[2, start + 1 :: 2] = kernels.OUTSIDE
+        inside = np.where(index < pixels, numbers[np.minimum(index, pixels - 1)], 0)
+        functions.append(
+            (vectors.gather, vectors.gather_in_loops, (X, index, weight), (inside * weight).sum(0)[start:])
+        )
+    for vector, loop, arguments, expected in functions:
+        for function in (in_kernel(vector), numba.njit(loop), loop):
+            Y = np.full(lanes + 2, np.nan, real)
+            function(*arguments, start, Y, 1)
+            assert np.isnan(Y[[0, -1]]).all()
+            np.testing.assert_allclose(Y[1:-1], expected, rtol=0, atol=100 * np.finfo(real).eps)
+
+
+def test_a_cpu_that_does_not_gather(tmp_path):
+    """The loops' answers are the vectors', but for a rounding."""
+    code = """
+    import os, numpy as np
+    from ort_gridsample.core import vectors
+    vectors.GATHERS = vectors.GATHERS and os.environ["WAY"] == "vectors"
+    import ort_gridsample as ogs
+    rng = np.random.default_rng(0)
+    answers = {}
+    for kind in ("float32", "float64", "float16"):
+        for mode in ("linear", "cubic"):
+            for r in (1, 2, 3):
+                X = rng.normal(size=(1, 3, *(9,) * r)).astype(kind)
+                grid = rng.uniform(-1.2, 1.2, (1, 70, *(5,) * (r - 1), r)).astype(np.float32)
+                grid[:, :20] *= 0.5
+                answers[f"{kind} {mode} {r}"] = ogs.grid_sample(X, grid, mode=mode)
+    np.savez(os.environ["OUT"], **answers)
+    """
+    found = []
+    for way in ("vectors", "loops"):
+        out = str(tmp_path / f"{way}.npz")
+        done = run(code, WAY=way, OUT=out, NUMBA_CACHE_DIR=str(tmp_path / way), ORT_GRIDSAMPLE_CORE="jit")
+        assert done.returncode == 0, done.stderr
+        found.append(np.load(out))
+    for name in found[0]:
+        assert_same(*(answers[name] for answers in found))
 
 
 def test_loops_work_where_numba_s_insides_are_others(monkeypatch, caplog):

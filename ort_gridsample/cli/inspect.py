@@ -48,7 +48,7 @@ def as_json(record: NodeRecord) -> dict[str, object]:
         "native": record.native,
         "reason": record.reason,
         "action": record.action,
-        "session": {"runs_on": placement.runs_on, "reason": placement.reason},
+        "session": {"runs_on": placement.runs_on, "reason": placement.reason, "within": placement.within},
     }
 
 
@@ -61,7 +61,7 @@ def as_text(records: Sequence[NodeRecord]) -> str:
         for record in members:
             placement = foreseen(record)
             said = {**columns(record), "a session": placement.runs_on}
-            for column, reason in (("native", record.reason), ("a session", placement.reason)):
+            for column, reason in (("native", record.reason), ("a session", placement.note)):
                 if reason:
                     said[column] += f" [{reasons.setdefault(reason, len(reasons) + 1)}]"
             rows.append(said)

@@ -15,7 +15,7 @@ FunctionCache: Any = untyped_caching.FunctionCache
 IndexDataCacheFile: Any = untyped_caching.IndexDataCacheFile
 
 #: The files that kernels are made of. Numba itself looks only at the one that a kernel lies in.
-SOURCES = tuple(Path(__file__).parent / name for name in ("kernels.py", "vectors.py", "../spec.py"))
+SOURCES = tuple(Path(__file__).parent / name for name in ("kernels.py", "vectors.py", "halves.py", "../spec.py"))
 
 
 def fingerprint(sources: Sequence[Path] = SOURCES) -> str:

@@ -17,7 +17,8 @@ from numba.extending import overload, register_jitable
 
 from ..spec import CUBIC_A
 from .compilation import kernel
-from .vectors import NARROW, WIDE, add_up, transpose
+from .halves import widened
+from .vectors import GATHERS, NARROW, VECTOR, WIDE, add_up, gather, gather_whole, transpose
 
 ZEROS, BORDER, REFLECTION = range(3)
 
@@ -51,34 +52,53 @@ def _unnormalize(g: Any, length: int, align_corners: bool) -> Any:
 
 
 @register_jitable
-def _reflect(x: Any, length: int, align_corners: bool) -> Any:
-    """Reflected until it lies inside, and then clipped, as rounding may have left it on the outer edge."""
-    kind = type(x)
-    low = kind(0) if align_corners else kind(-0.5)
-    span = kind(length - 1) if align_corners else kind(length)
-    if span == 0:
-        return kind(0)
-    if not (x >= low and x <= low + span):
-        x = low + abs(span - abs(span - abs(kind(np.fmod(x, kind(2) * span)) - low)))
-    return _clip(x, kind(0), kind(length - 1))
+def _fold(x: Any, low: Any, span: Any, last: Any) -> Any:
+    """Reflected, less than twice the ``span`` from 0, and then clipped, as rounding may have left it on the outer edge.
+
+    What is inside stays as it is.
+    """
+    folded = low + abs(span - abs(span - abs(x - low)))
+    return _clip(x if x >= low and x <= low + span else folded, type(x)(0), last)
 
 
 @register_jitable
-def _pad_coordinate(g: Any, x: Any, length: int, padding: int, align_corners: bool, pads_index: bool) -> Any:
-    """The coordinate made finite and, where padding acts on coordinates, moved inside."""
+def _reflect(x: Any, low: Any, span: Any, last: Any) -> Any:
+    """Reflected until it lies inside."""
     kind = type(x)
-    last = kind(length - 1)
-    if np.isnan(g):
-        x = _unnormalize(kind(-1), length, align_corners)
-    elif np.isinf(g):
-        x = g  # infinity times a span of 0 is no coordinate
-    if padding == REFLECTION:
-        if np.isinf(x):
-            x = _clip(x, kind(0), last)
-        return x if pads_index else _reflect(x, length, align_corners)
-    if padding == BORDER and not pads_index:
-        return _clip(x, kind(0), last)
-    return _clip(x, kind(-4), kind(length + 3))  # beyond every tap
+    if span == 0:
+        return kind(0)
+    period = kind(2) * span
+    return _fold(x if abs(x) < period else kind(np.fmod(x, period)), low, span, last)
+
+
+@register_jitable
+def _pad_coordinates(
+    g: Any, x: Any, length: int, padding: int, align_corners: bool, low: Any, span: Any, pads_index: bool
+) -> bool:
+    """Make the coordinates ``x`` (≥ P,) of ``g`` (P,) finite and, where padding acts on coordinates, move them inside.
+
+    Answers whether all lie so near that to fold them, or the taps around them, reflects them.
+    """
+    kind = x.dtype.type
+    at_nan = _unnormalize(kind(-1), length, align_corners)
+    lowest, highest = kind(-4), kind(length + 3)  # beyond every tap
+    if padding == REFLECTION or (padding == BORDER and not pads_index):
+        lowest, highest = kind(0), kind(length - 1)
+    near = kind(2) * span - kind(3)
+    is_far = 0
+    for p in range(len(g)):
+        # Infinity times a span of 0 is no coordinate.
+        finite = at_nan if np.isnan(g[p]) else g[p] if np.isinf(g[p]) else x[p]
+        is_far |= not (abs(finite) <= near)
+        x[p] = finite if padding == REFLECTION and not np.isinf(finite) else _clip(finite, lowest, highest)
+    if padding == REFLECTION and not pads_index:
+        if is_far:
+            for p in range(len(g)):
+                x[p] = _reflect(x[p], low, span, highest)
+        else:
+            for p in range(len(g)):
+                x[p] = _fold(x[p], low, span, highest)
+    return is_far == 0
 
 
 @register_jitable
@@ -96,24 +116,26 @@ def _far(d: Any) -> Any:
 @kernel
 def axis_taps(
     g: Any, length: int, padding: int, align_corners: bool, x: Any, index: Any, weight: Any, taps: int
-) -> None:
+) -> bool:
     """The taps, 1, 2 or 4 for nearest, linear or cubic, of the coordinates ``g`` (P,) on an axis of ``length`` pixels.
 
-    Fills the first P columns of ``index`` and ``weight`` (taps, ≥ P); ``x`` (≥ P,) is scratch.
+    Fills the first P columns of ``index`` and ``weight`` (taps, ≥ P); ``x`` (≥ P,) is scratch. Answers whether the taps
+    are whole: all of them pixels, one after the other, and then only the first row of ``index`` is filled.
     """
     positions = len(g)
     kind, real = x.dtype.type, weight.dtype.type
     cubic = taps == 4
     first = -1 if cubic else 0
-    low, high = kind(-first), kind(length - 1 - (taps - 1 + first))
+    least, most = kind(-first), kind(length - 1 - (taps - 1 + first))
     wild = 0
     for p in range(positions):
         x[p] = _unnormalize(g[p], length, align_corners)
-        wild |= not (x[p] >= low and x[p] <= high)
+        wild |= not (x[p] >= least and x[p] <= most)
+    # From the middle, or from the edge, of the first pixel to that of the last.
+    low, span = (kind(0), kind(length - 1)) if align_corners else (kind(-0.5), kind(length))
+    near = True
     if wild:
-        for p in range(positions):
-            if not (x[p] >= low and x[p] <= high):
-                x[p] = _pad_coordinate(g[p], x[p], length, padding, align_corners, cubic)
+        near = _pad_coordinates(g, x, length, padding, align_corners, low, span, cubic)
     if taps == 1:
         for p in range(positions):
             x[p] = np.rint(x[p])  # half to even
@@ -133,89 +155,132 @@ def axis_taps(
             weight[2, p] = _near(real(1) - t)
             weight[3, p] = _far(real(2) - t)
             x[p] = base
-    reflects_index = cubic and padding == REFLECTION and wild != 0
+    if not wild:
+        row = index[0]
+        for p in range(positions):
+            row[p] = np.uint32(np.int32(x[p] + kind(first)))
+        return True
+    reflects_index = cubic and padding == REFLECTION
     end = np.int32(length - 1)
     outside = OUTSIDE if padding == ZEROS else np.uint32(0)
     for tap in range(taps):
         offset = kind(tap + first)
         row = index[tap]
-        if reflects_index:
+        if reflects_index and near:
             for p in range(positions):
-                row[p] = np.uint32(_reflect(x[p] + offset, length, align_corners))
+                row[p] = np.uint32(np.int32(_fold(x[p] + offset, low, span, kind(end))))
+        elif reflects_index:
+            for p in range(positions):
+                row[p] = np.uint32(_reflect(x[p] + offset, low, span, kind(end)))
         else:
             for p in range(positions):
                 i = np.int32(x[p] + offset)
                 inside = min(max(i, np.int32(0)), end)
                 row[p] = np.uint32(inside) if inside == i else np.uint32(inside) | outside
+    return False
 
 
 @register_jitable
 def split(grid: Any, axis: int, g: Any) -> None:
-    """Write the coordinates ``grid`` (P, r) of one spatial axis into ``g`` (P,): with a known stride in vectors."""
+    """Write the coordinates ``grid`` (P, r) of one spatial axis into ``g`` (P,): with a known stride in vectors.
+
+    Those of uint16 and int16 are the bits of float16 and bfloat16.
+    """
     positions, r = grid.shape
     flat, last = grid.reshape(-1), r - 1 - axis  # the grid lists the innermost axis first
     if r == 2:
         for p in range(positions):
-            g[p] = flat[2 * p + last]
+            g[p] = widened(flat[2 * p + last])
     elif r == 3:
         for p in range(positions):
-            g[p] = flat[3 * p + last]
+            g[p] = widened(flat[3 * p + last])
     else:
         for p in range(positions):
-            g[p] = flat[r * p + last]
+            g[p] = widened(flat[r * p + last])
+
+
+@register_jitable
+def begin_offsets(offsets: Any, taps: int) -> None:
+    """How far the taps on one axis lie from the first, where they are whole."""
+    for tap in range(taps):
+        offsets[tap] = tap
+
+
+@register_jitable
+def spread(index: Any, offsets: Any, positions: int) -> None:
+    """Fill all rows of ``index`` (R, ≥ P), of which whole taps have only the first, by their ``offsets`` (≥ R,)."""
+    first = index[0]
+    for row in range(1, len(index)):
+        out, offset = index[row], np.uint32(offsets[row])
+        for p in range(positions):
+            out[p] = first[p] + offset
 
 
 @register_jitable
 def combine(
-    index: Any, weight: Any, along: Any, along_weight: Any, length: int, taps: int, positions: int,
-    to: Any, to_weight: Any,
-) -> None:  # fmt: skip
-    """Every combination of the taps so far, in ``index`` (R, ≥ P), with the ``taps`` of an inner axis in ``along``.
+    index: Any, weight: Any, along: Any, along_weight: Any, offsets: Any, is_whole: bool, is_whole_along: bool,
+    length: int, positions: int, to: Any, to_weight: Any,
+) -> bool:  # fmt: skip
+    """Every combination of the taps so far, in ``index`` (R, ≥ P), with those of an inner axis in ``along`` (T, ≥ P).
 
-    Fills ``to`` (R · taps, ≥ P) and, of more than one tap, ``to_weight``.
+    Fills ``to`` (R · T, ≥ P) and, of more than one tap, ``to_weight``, and turns the ``offsets`` (≥ R · T,) of the taps
+    so far into theirs. Answers whether they are whole.
     """
+    rows, taps = len(index), len(along)
+    whole = is_whole and is_whole_along
+    if is_whole and not whole:
+        spread(index, offsets, positions)
+    for row in range(rows - 1, -1, -1):
+        offset = offsets[row] * length
+        for tap in range(taps - 1, -1, -1):
+            offsets[row * taps + tap] = offset + tap
+    if is_whole_along and not whole:
+        spread(along, offsets, positions)  # of the first row's taps, offsets are as on one axis
     stride = np.uint32(length)
-    for row in range(len(index)):
+    for row in range(rows):
         outer, outer_weight = index[row], weight[row]
         for tap in range(taps):
             inner, inner_weight = along[tap], along_weight[tap]
             out, out_weight = to[row * taps + tap], to_weight[row * taps + tap]
-            for p in range(positions):
-                a, b = outer[p], inner[p]
-                out[p] = OUTSIDE if (a | b) >= OUTSIDE_BIT else a * stride + b
+            if whole and row + tap == 0:
+                for p in range(positions):
+                    out[p] = outer[p] * stride + inner[p]
+            elif not whole:
+                for p in range(positions):
+                    a, b = outer[p], inner[p]
+                    out[p] = OUTSIDE if (a | b) >= OUTSIDE_BIT else a * stride + b
             if taps > 1:
                 for p in range(positions):
                     out_weight[p] = outer_weight[p] * inner_weight[p]
+    return whole
 
 
 @kernel
 def _table(
     grid: Any, lengths: Any, padding: int, align_corners: bool, taps: int,
-    g: Any, x: Any, along: Any, along_weight: Any, index: Any, weight: Any,
-) -> int:  # fmt: skip
-    """Fill the table of the positions ``grid`` (P, r); answers in which half of ``index`` and ``weight`` it is.
+    g: Any, x: Any, along: Any, along_weight: Any, index: Any, weight: Any, offsets: Any,
+) -> tuple[int, bool]:  # fmt: skip
+    """Fill the table of the positions ``grid`` (P, r).
 
-    These are (2, taps ** r, ≥ P): axis by axis, the table so far is combined with the axis' taps, from one half into
-    the other.
+    Answers in which half of ``index`` and ``weight`` it is, and whether its taps are whole. The halves are
+    (2, taps ** r, ≥ P): axis by axis, the table so far is combined with the axis' taps, from one half into the other.
     """
     positions, r = grid.shape
-    now = 0
-    rows = 1
-    for axis in range(r):
+    now, rows = 0, taps
+    begin_offsets(offsets, taps)
+    split(grid, 0, g[:positions])
+    whole = axis_taps(g[:positions], lengths[0], padding, align_corners, x, index[0], weight[0], taps)
+    for axis in range(1, r):
         split(grid, axis, g[:positions])
         length = lengths[axis]
-        if axis == 0:
-            axis_taps(g[:positions], length, padding, align_corners, x, index[0], weight[0], taps)
-            rows = taps
-            continue
-        axis_taps(g[:positions], length, padding, align_corners, x, along, along_weight, taps)
-        combine(
-            index[now, :rows], weight[now, :rows], along, along_weight, length, taps, positions,
-            index[1 - now], weight[1 - now],
+        is_whole_along = axis_taps(g[:positions], length, padding, align_corners, x, along, along_weight, taps)
+        whole = combine(
+            index[now, :rows], weight[now, :rows], along, along_weight, offsets, whole, is_whole_along,
+            length, positions, index[1 - now], weight[1 - now],
         )  # fmt: skip
         rows *= taps
         now = 1 - now
-    return now
+    return now, whole
 
 
 @kernel
@@ -233,11 +298,12 @@ def nearest(
     along = np.empty((1, block), np.uint32)
     index = np.empty((2, 1, block), np.uint32)
     no_weight = np.empty((2, 1, 1), grid.dtype)
+    offsets = np.empty(1, np.int64)
     zero = X.dtype.type(0)
     for begin in range(0, positions, block):
         end = min(begin + block, positions)
-        now = _table(
-            grid[begin:end], lengths, padding, align_corners, taps, g, x, along, no_weight[0], index, no_weight
+        now, _ = _table(
+            grid[begin:end], lengths, padding, align_corners, taps, g, x, along, no_weight[0], index, no_weight, offsets
         )
         row = index[now, 0]
         for c in range(channels):
@@ -266,20 +332,81 @@ def weighted(
     along_weight = np.empty((taps, width), rows_of_X.dtype)
     index = np.empty((2, rows, width), np.uint32)
     weight = np.empty((2, rows, width), rows_of_X.dtype)
+    offsets = np.empty(rows, np.int64)
     tile = np.empty((TILE, rows_of_X.shape[2]), rows_of_X.dtype)
     for begin in range(0, positions, block):
         end = min(begin + block, positions)
-        now = _table(grid[begin:end], lengths, padding, align_corners, taps, g, x, along, along_weight, index, weight)
+        now, whole = _table(
+            grid[begin:end], lengths, padding, align_corners, taps,
+            g, x, along, along_weight, index, weight, offsets,
+        )  # fmt: skip
         if len(rows_of_X) == 0:
-            sum_taps(X[batch], index[now], weight[now], Y[batch], start + begin, end - begin)
+            spare, size = tile.reshape(-1), end - begin
+            sum_taps(X[batch], index[now], offsets, whole, weight[now], spare, Y[batch], start + begin, size)
+        elif whole:
+            spread(index[now], offsets, end - begin)
         for k in range(len(rows_of_X)):
             out = Y[batch, channel + k * rows_of_X.shape[2] :]
             sum_rows(rows_of_X[k], index[now], weight[now], tile, out, start + begin, end - begin)
 
 
+def sum_taps(
+    X: Any, index: Any, offsets: Any, whole: bool, weight: Any, spare: Any, Y: Any, start: int, positions: int
+) -> None: ...
+
+
+@overload(sum_taps, strict=False)
+def _sum_taps_for(
+    X: Any, index: Any, offsets: Any, whole: bool, weight: Any, spare: Any, Y: Any, start: int, positions: int
+) -> Any:
+    """Read X (C, S) through the table into Y[:, start:]. ``spare`` (TILE,) is scratch of the weights' type."""
+    in_vectors = GATHERS and Y.dtype == weight.dtype
+    are_halves = X.dtype != Y.dtype
+
+    def read(
+        X: Any, index: Any, offsets: Any, whole: bool, weight: Any, spare: Any, Y: Any, start: int, positions: int
+    ) -> None:
+        if in_vectors and whole:
+            _sum_whole(X, index[0], offsets, weight, spare, Y, start, positions)
+        elif in_vectors and not are_halves:
+            _sum_in_vectors(X, index, weight, spare, Y, start, positions)
+        else:
+            if whole:
+                spread(index, offsets, positions)
+            _sum_in_loops(X, index, weight, Y, start, positions)
+
+    return read
+
+
+@register_jitable
+def _sum_whole(X: Any, first: Any, offsets: Any, weight: Any, spare: Any, Y: Any, start: int, positions: int) -> None:
+    lanes = VECTOR // weight.itemsize
+    rest = positions - positions % lanes
+    first[positions : rest + lanes] = first[0]  # to be read, and dropped
+    for c in range(len(X)):
+        for p in range(0, rest, lanes):
+            gather_whole(X[c], first, offsets, weight, p, Y[c], start + p)
+        if rest < positions:
+            gather_whole(X[c], first, offsets, weight, rest, spare, 0)
+            Y[c, start + rest : start + positions] = spare[: positions - rest]
+
+
+@register_jitable
+def _sum_in_vectors(X: Any, index: Any, weight: Any, spare: Any, Y: Any, start: int, positions: int) -> None:
+    lanes = VECTOR // weight.itemsize
+    rest = positions - positions % lanes
+    index[:, positions : rest + lanes] = OUTSIDE
+    for c in range(len(X)):
+        for p in range(0, rest, lanes):
+            gather(X[c], index, weight, p, Y[c], start + p)
+        if rest < positions:
+            gather(X[c], index, weight, rest, spare, 0)
+            Y[c, start + rest : start + positions] = spare[: positions - rest]
+
+
 @njit(nogil=True, fastmath={"contract"}, error_model="numpy")
-def sum_taps(X: Any, index: Any, weight: Any, Y: Any, start: int, positions: int) -> None:
-    """Read X (C, S) through the table into Y[:, start:]: four channels at a time, to load an entry once for all."""
+def _sum_in_loops(X: Any, index: Any, weight: Any, Y: Any, start: int, positions: int) -> None:
+    """Four channels at a time, to load an entry once for all."""
     channels, rows = X.shape[0], index.shape[0]
     real, out = weight.dtype.type(0), Y.dtype.type(0)
     fours = rows % 4 == 0  # only linear on one axis has fewer taps
@@ -454,35 +581,12 @@ def _finish(total: Any, origin: Any, pixel: Any, i: Any, out: Any) -> Any: ...
 @overload(_value, strict=False)
 def _value_for(pixel: Any, real: Any, out: Any) -> Any:
     """The pixel in the type that is computed in."""
-    is_half = pixel in (types.uint16, types.int16) and isinstance(out, types.Float)
-    if is_half and pixel == types.uint16:
-
-        def value(pixel: Any, real: Any, out: Any) -> Any:
-            bits = np.uint32(pixel)
-            magnitude = bits & np.uint32(0x7FFF)
-            if magnitude >= np.uint32(0x7C00):  # infinity or NaN
-                value = np.uint32((magnitude << np.uint32(13)) | np.uint32(0x7F800000)).view(np.float32)
-            else:  # float32 has the same fields at other places, and another bias of the exponent
-                value = np.uint32(magnitude << np.uint32(13)).view(np.float32) * np.float32(2.0**112)
-            return -value if bits & np.uint32(0x8000) else value
-
-    elif is_half:
-
-        def value(pixel: Any, real: Any, out: Any) -> Any:
-            return np.uint32(np.uint32(np.uint16(pixel)) << np.uint32(16)).view(np.float32)
-
-    elif isinstance(pixel, types.Complex):
-
-        def value(pixel: Any, real: Any, out: Any) -> Any:
-            return pixel
-
-    else:
-        kind = real
-
-        def value(pixel: Any, real: Any, out: Any) -> Any:
-            return kind(pixel)
-
-    return value
+    if pixel in (types.uint16, types.int16) and isinstance(out, types.Float):
+        return lambda pixel, real, out: widened(pixel)
+    if isinstance(pixel, types.Complex):
+        return lambda pixel, real, out: pixel
+    kind = real
+    return lambda pixel, real, out: kind(pixel)
 
 
 @overload(_no_sum, strict=False)

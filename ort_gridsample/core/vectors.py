@@ -1,5 +1,5 @@
-"""Rows of channels in the CPU's vectors: the sum over them, and to rows and back. Written in LLVM, the compiler's own
-language.
+"""Pixels in the CPU's vectors: sums over those of many positions, sums over rows of channels, and to rows and back.
+Written in LLVM, the compiler's own language.
 
 Numba's compiler does not find these vectors in the loops that say the same, which are 3 to 8 times as slow. They are
 written by Numba's insides; where those are not as expected, the loops do the work.
@@ -8,20 +8,30 @@ written by Numba's insides; where those are not as expected, the loops do the wo
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from llvmlite import ir
-from numba import types
+from llvmlite.binding import get_host_cpu_features
+from llvmlite.ir.instructions import Instruction
+from numba import extending, types
 from numba.core import cgutils as untyped_cgutils
-from numba.extending import intrinsic
+
+from .halves import widened
 
 cgutils: Any = untyped_cgutils
+intrinsic: Any = extending.intrinsic  # its types take the typing context for an argument of the caller's
+
+#: Whether the CPU reads a vector of pixels from places that have nothing to do with each other as fast as that pays.
+GATHERS = bool(get_host_cpu_features().get("avx512f"))
+#: The bytes of its vectors, then.
+VECTOR = 64
 
 #: Channels that lie side by side in a row: a CPU's vector, or a line of its cache.
 NARROW, WIDE = 4, 16
 #: What is known of an element's place: that of its type, not of a vector's.
-_ALIGN = {"float": 4, "double": 8}
+_SIZE = {"i16": 2, "i32": 4, "float": 4, "double": 8}
+_INT32: Any = ir.IntType(32)
 #: So many positions ahead the rows are called into the cache: up to twice as fast on random grids.
 AHEAD = 8
 
@@ -50,6 +60,45 @@ def add_up(width: int) -> Any:
         return types.void(X, index, weight, p, sums, q), _written(_write_sums, add_up_in_loops, width)
 
     return add_up_rows
+
+
+def gather_in_loops(X: Any, index: Any, weight: Any, p: Any, Y: Any, q: Any) -> None:
+    """Add up the taps of a vector of positions from ``p`` on, pixels of ``X`` (S,), into Y[q:].
+
+    ``index`` and ``weight`` are (taps, > p). An index of 2**31 and more counts as 0.
+    """
+    for lane in range(VECTOR // X.itemsize):
+        total = weight[0, 0] * 0
+        for tap in range(len(index)):
+            i = index[tap, p + lane]
+            if i < 1 << 31:
+                total += weight[tap, p + lane] * X[i]
+        Y[q + lane] = total
+
+
+@intrinsic
+def gather(context: Any, X: Any, index: Any, weight: Any, p: Any, Y: Any, q: Any) -> Any:
+    """As :func:`gather_in_loops`; to be called in a kernel."""
+    return types.void(X, index, weight, p, Y, q), _written(_write_gathered, gather_in_loops, 0)
+
+
+def gather_whole_in_loops(X: Any, first: Any, offsets: Any, weight: Any, p: Any, Y: Any, q: Any) -> None:
+    """As :func:`gather_in_loops` where each tap lies by one of the ``offsets`` (taps,) behind the ``first`` (> p,).
+
+    Two and two of them lie side by side. A pixel of uint16 or int16 for weights of float32 is the bits of float16 or
+    bfloat16.
+    """
+    for lane in range(VECTOR // weight.itemsize):
+        total = weight[0, 0] * 0
+        for tap in range(len(offsets)):
+            total += weight[tap, p + lane] * widened(X[first[p + lane] + offsets[tap]])
+        Y[q + lane] = total
+
+
+@intrinsic
+def gather_whole(context: Any, X: Any, first: Any, offsets: Any, weight: Any, p: Any, Y: Any, q: Any) -> Any:
+    """As :func:`gather_whole_in_loops`; to be called in a kernel."""
+    return types.void(X, first, offsets, weight, p, Y, q), _written(_write_gathered_whole, gather_whole_in_loops, 0)
 
 
 def transpose_in_loops(source: Any, i: Any, j: Any, to: Any, k: Any, m: Any) -> None:
@@ -141,6 +190,131 @@ def _write_sums(context: Any, builder: Any, arguments: Any, kinds: Any, width: i
     _store(builder, builder.load(total), builder.gep(to.data, [builder.mul(q, word(width))]))
 
 
+def _write_gathered(context: Any, builder: Any, arguments: Any, kinds: Any, width: int) -> None:
+    x, at, by, to = _arrays(context, builder, arguments, kinds)
+    _, _, _, p, _, q = arguments
+    lanes = VECTOR // _SIZE[str(by.data.type.pointee)]
+    total = _Total(builder, by.data.type.pointee, lanes)
+    taps, columns = cgutils.unpack_tuple(builder, at.shape)
+    with cgutils.for_range(builder, taps) as loop:
+        entry = builder.add(builder.mul(loop.index, columns), p)
+        index = _load(builder, builder.gep(at.data, [entry]), ir.VectorType(_INT32, lanes))
+        inside = builder.icmp_signed(">=", index, ir.Constant(index.type, [0] * lanes))
+        total.add(builder.gep(by.data, [entry]), _gathered(builder, x.data, index, x.data.type.pointee, inside))
+    _store(builder, total.value, builder.gep(to.data, [q]))
+
+
+def _write_gathered_whole(context: Any, builder: Any, arguments: Any, kinds: Any, width: int) -> None:
+    x, at, apart, by, to = _arrays(context, builder, arguments, kinds)
+    _, _, _, _, p, _, q = arguments
+    lanes = VECTOR // _SIZE[str(by.data.type.pointee)]
+    read = (
+        _pairs_of_doubles if lanes == 8 else _pairs_of_floats if kinds[0].dtype == types.float32 else _pairs_of_halves
+    )
+    total = _Total(builder, by.data.type.pointee, lanes)
+    first = _load(builder, builder.gep(at.data, [p]), ir.VectorType(_INT32, lanes))
+    taps, columns = cgutils.unpack_tuple(builder, by.shape)
+    with cgutils.for_range(builder, builder.lshr(taps, taps.type(1))) as loop:
+        tap = builder.shl(loop.index, taps.type(1))
+        entry = builder.add(builder.mul(tap, columns), p)
+        base = builder.gep(x.data, [builder.load(builder.gep(apart.data, [tap]))])
+        for values in read(builder, base, first, kinds[0].dtype):
+            total.add(builder.gep(by.data, [entry]), values)
+            entry = builder.add(entry, columns)
+    _store(builder, total.value, builder.gep(to.data, [q]))
+
+
+class _Total:
+    """A vector of sums, of products of weights and values."""
+
+    def __init__(self, builder: Any, kind: Any, lanes: int) -> None:
+        self._builder, self._vector = builder, ir.VectorType(kind, lanes)
+        self._at = cgutils.alloca_once_value(builder, ir.Constant(self._vector, [0.0] * lanes))
+
+    def add(self, weights: Any, values: Any) -> None:
+        """Add the ``values``, each times one of the weights that lie at ``weights``."""
+        product = self._builder.fmul(_load(self._builder, weights, self._vector), values, ("contract",))
+        self._builder.store(self._builder.fadd(self.value, product, ("contract",)), self._at)
+
+    @property
+    def value(self) -> Any:
+        return self._builder.load(self._at)
+
+
+class _Places(Instruction):
+    """The places at ``offsets`` from the place ``base``, a vector of each: what ``builder.gep`` has no words for."""
+
+    def __init__(self, builder: Any, base: Any, offsets: Any) -> None:
+        count = offsets.type.count
+        one = builder.insert_element(ir.Constant(ir.VectorType(base.type, count), ir.Undefined), base, _INT32(0))
+        many = builder.shuffle_vector(one, one, _lanes(0, 0, count))
+        super().__init__(builder.block, many.type, "getelementptr", [many, offsets], name="")
+        builder._insert(self)
+
+    def descr(self, buffer: list[str]) -> None:
+        """Write down what :mod:`llvmlite.ir` asks of an instruction."""
+        base, offsets = self.operands
+        places = f"{base.type} {base.get_reference()}, {offsets.type} {offsets.get_reference()}"
+        buffer.append(f"getelementptr {base.type.element.pointee}, {places}\n")
+
+
+def _lanes(first: int, step: int, count: int) -> Any:
+    """The numbers ``first``, ``first + step``, …: what a shuffle picks."""
+    return ir.Constant(ir.VectorType(_INT32, count), [first + step * lane for lane in range(count)])
+
+
+def _gathered(builder: Any, base: Any, index: Any, kind: Any, mask: Any = None) -> Any:
+    """What lies ``index`` pixels from ``base``, as elements of ``kind``; 0 where the ``mask`` says no."""
+    lanes = index.type.count
+    vector, flags = ir.VectorType(kind, lanes), ir.VectorType(ir.IntType(1), lanes)
+    places = _Places(builder, base, builder.sext(index, ir.VectorType(ir.IntType(64), lanes)))
+    places = builder.bitcast(places, ir.VectorType(kind.as_pointer(), lanes))
+    name = f"v{lanes}{'i' if isinstance(kind, ir.IntType) else 'f'}{8 * _SIZE[str(kind)]}"
+    gather = cgutils.get_or_insert_function(
+        builder.module,
+        ir.FunctionType(vector, [places.type, _INT32, flags, vector]),
+        f"llvm.masked.gather.{name}.v{lanes}p0",
+    )
+    mask = ir.Constant(flags, [1] * lanes) if mask is None else mask
+    aligned = _INT32(_SIZE[str(base.type.pointee)])
+    return builder.call(gather, [places, aligned, mask, ir.Constant(vector, [0] * lanes)])
+
+
+def _pairs_of_doubles(builder: Any, base: Any, index: Any, kind: Any) -> Iterator[Any]:
+    """The pixels at ``index``, and then those after them."""
+    for step in range(2):
+        yield _gathered(builder, builder.gep(base, [_INT32(step)]), index, base.type.pointee)
+
+
+def _pairs_of_floats(builder: Any, base: Any, index: Any, kind: Any) -> Iterator[Any]:
+    """The same: each two are read as one double, which takes half the time."""
+    count = index.type.count
+    halves = [
+        builder.bitcast(
+            _gathered(
+                builder, base, builder.shuffle_vector(index, index, _lanes(start, 1, count // 2)), ir.DoubleType()
+            ),
+            ir.VectorType(base.type.pointee, count),
+        )
+        for start in (0, count // 2)
+    ]
+    for start in range(2):
+        yield builder.shuffle_vector(*halves, _lanes(start, 2, count))
+
+
+def _pairs_of_halves(builder: Any, base: Any, index: Any, kind: Any) -> Iterator[Any]:
+    """The same: each two are read as one int32, and widened by the processor."""
+    count = index.type.count
+    floats, shift = ir.VectorType(ir.FloatType(), count), ir.Constant(index.type, [16] * count)
+    pairs = _gathered(builder, base, index, _INT32)
+    for bits in (builder.shl(pairs, shift), pairs):
+        if kind == types.int16:
+            yield builder.bitcast(builder.and_(bits, ir.Constant(index.type, [0xFFFF0000] * count)), floats)
+        else:
+            bits = builder.trunc(builder.lshr(bits, shift), ir.VectorType(ir.IntType(16), count))
+            yield builder.fpext(builder.bitcast(bits, ir.VectorType(ir.HalfType(), count)), floats)
+
+
 def _write_transposed(context: Any, builder: Any, arguments: Any, kinds: Any, width: int) -> None:
     source, to = _arrays(context, builder, arguments, kinds)
     _, i, j, _, k, m = arguments
@@ -174,10 +348,10 @@ def _write_transposed(context: Any, builder: Any, arguments: Any, kinds: Any, wi
 
 def _load(builder: Any, place: Any, vector: Any) -> Any:
     values = builder.load(builder.bitcast(place, vector.as_pointer()))
-    values.align = _ALIGN[str(vector.element)]
+    values.align = _SIZE[str(vector.element)]
     return values
 
 
 def _store(builder: Any, values: Any, place: Any) -> None:
     stored = builder.store(values, builder.bitcast(place, values.type.as_pointer()))
-    stored.align = _ALIGN[str(values.type.element)]
+    stored.align = _SIZE[str(values.type.element)]

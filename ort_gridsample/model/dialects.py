@@ -192,6 +192,8 @@ _SIZE = {"size": "size"}
 #: long.
 COMPILED: Final = "compiled"
 EXTENSIONS_DOMAIN = "ai.onnx.contrib"
+#: The compiled op that is an AffineGrid and a GridSample in one, which only sessions write.
+FUSED: Final = "ort_gridsample_AffineGridSample"
 
 _DIALECTS: list[Dialect] = [
     *(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import onnx
@@ -12,6 +12,7 @@ from ..core.plan import type_name
 from ..errors import GridSampleError, where
 from .asking import Native
 from .dialects import AttributeValue, Dialect, constant_size, dialect_of, operator_types
+from .fusion import pairs
 from .graphs import Scope, domain_of, function_key, scopes
 from .helpers import Helpers
 from .inference import Inference, Value
@@ -60,7 +61,18 @@ def find(
             dialect = dialect_of(node, scope.opsets, functions)
             if dialect is not None:
                 matches.append(_match(dialect, node, index, scope, inference, helpers, native))
-    return matches
+    return _paired(matches, functions)
+
+
+def _paired(matches: list[Match], functions: Collection[tuple[str, str, str]]) -> list[Match]:
+    """The ``matches``, of which each AffineGrid knows the GridSample that alone reads its grid."""
+    by_place = {(id(match.scope), match.index): match for match in matches}
+    feeds = {
+        id(by_place[id(scope), pair.affine]): by_place[id(scope), pair.sample].record.label
+        for scope in {id(m.scope): m.scope for m in matches if m.record.operator == "AffineGrid"}.values()
+        for pair in pairs(scope, functions)
+    }
+    return [replace(m, record=replace(m.record, feeds=feeds[id(m)])) if id(m) in feeds else m for m in matches]
 
 
 def _match(

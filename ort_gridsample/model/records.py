@@ -39,6 +39,7 @@ class NodeRecord:
         output: the name of its output in the model.
         error: what is wrong with the node, as far as it can be seen without running it.
         reason: why the installed onnxruntime does not run this node by itself, or why that is not known; else empty.
+        feeds: the label of the GridSample that alone reads the grid of this AffineGrid; else empty.
     """
 
     graph: str
@@ -55,6 +56,7 @@ class NodeRecord:
     output: str
     error: GridSampleError | None = field(default=None, compare=False)
     reason: str = field(default=NOT_ASKED, compare=False)
+    feeds: str = field(default="", compare=False)
 
     def __repr__(self) -> str:
         said = ", ".join(f"{column}: {text}" for column, text in columns(self).items() if text)

@@ -32,19 +32,27 @@ class Placement:
         record: what is known of the node.
         runs_on: ``"compiled op"``, ``"Python op"`` or ``"onnxruntime"``, whose own kernel it is then.
         reason: why it is no compiled op; empty where it is one.
+        within: the GridSample that it is one op with, as nothing else reads its grid; else empty.
     """
 
     record: NodeRecord
     runs_on: RunsOn
     reason: str = ""
+    within: str = ""
 
     def __str__(self) -> str:
-        return f"{self.record.where}: {self.runs_on}{self.reason and f' ({self.reason})'}"
+        return f"{self.record.where}: {self.runs_on}{self.note and f' ({self.note})'}"
+
+    @property
+    def note(self) -> str:
+        """The reason, or what it is one op with."""
+        return self.reason or (self.within and f"one with GridSample node {self.within!r}")
 
 
 def foreseen(record: NodeRecord) -> Placement:
     """What the node of ``record``, with what onnxruntime answered, runs on in a session by default."""
-    return placed(record, None, lambda: record, compiling=False)
+    placement = placed(record, None, lambda: record, compiling=False)
+    return replace(placement, within=record.feeds if placement.runs_on == "compiled op" else "")
 
 
 def placed(
@@ -93,7 +101,7 @@ def prepare(record: NodeRecord) -> None:
             if record.operator == "AffineGrid":
                 kernels.affine_grid_kernel("", False, one)
             elif record.mode in spec.MODES:
-                kernels.grid_sample_kernel("", str(record.mode), spec.PADDING_MODES[0], False, one, other)
+                kernels.grid_sample_kernel("", str(record.mode), spec.PADDING_MODES[0], False, one, kernels.Grid(other))
 
 
 class Ops:

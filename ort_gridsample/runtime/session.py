@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from os import PathLike
 from typing import Any
@@ -21,6 +21,7 @@ from ..core.choice import core
 from ..errors import GridSampleError
 from ..model.dialects import DOMAIN
 from ..model.files import external_files, follow_links, read_model
+from ..model.fusion import fuse
 from ..model.graphs import domain_of, scopes
 from ..model.patch import Selection, bind_threads, check_selection, patch_and_report
 from ..model.records import NodeRecord
@@ -102,7 +103,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         path = os.path.abspath(given) if isinstance(given, (str, PathLike)) else None
         # A model that goes along is patched already, and what it left to onnxruntime is left there.
         kept = nodes if path or not callable(nodes) else "unsupported"
-        self._arguments = (path or patched.model, providers, provider_options, kept, kwargs)
+        self._arguments = (path or patched.unfused, providers, provider_options, kept, kwargs)
         self._placements = patched.placements
         self._runs_python_ops = bool(patched.python)
         super().__init__(patched.model, options, providers, provider_options, **kwargs)
@@ -244,9 +245,11 @@ class _Patched:
         domains: those of its nodes that it does not define itself, where nodes are concerned; None where onnx cannot
             read it.
         folder: where its external data is, if onnxruntime cannot know.
+        unfused: its bytes, or what was given, with each AffineGrid a node of its own.
     """
 
     model: bytes | str | PathLike[str]
+    unfused: bytes | str | PathLike[str]
     placements: list[Placement]
     domains: frozenset[str] | None
     folder: str | None = None
@@ -266,20 +269,34 @@ def _patched(model: Model, nodes: Selection | None, num_threads: int) -> _Patche
             proto = read_model(model)
         except GridSampleError:
             # onnxruntime knows its own format, and says what is wrong with any other
-            return _Patched(model, [], None)
+            return _Patched(model, model, [], None)
     ops = Ops(nodes)
     replaced, others = patch_and_report(proto, target=ops, native=native)
     placements = ops.placements([*replaced, *others])
     if not placements:
-        return _Patched(proto.SerializeToString() if isinstance(model, onnx.ModelProto) else model, [], frozenset())
+        given = proto.SerializeToString() if isinstance(model, onnx.ModelProto) else model
+        return _Patched(given, given, [], frozenset())
     bound = bind_threads(proto, num_threads)
     domains = _domains(proto)
-    if not (replaced or bound or isinstance(model, onnx.ModelProto)):
-        if isinstance(model, (str, PathLike)):
-            external_files(proto, model)  # older onnxruntimes read data outside the folder
-        return _Patched(model, placements, domains)
-    folder = follow_links(proto, model) if isinstance(model, (str, PathLike)) else None
-    return _Patched(proto.SerializeToString(), placements, domains, folder)
+    path = model if isinstance(model, (str, PathLike)) else None
+    unfused = model
+    if isinstance(model, onnx.ModelProto) or (path is None and (replaced or bound)):
+        unfused = proto.SerializeToString()
+    fused, placements = _fused(proto, placements)
+    if not (replaced or bound or fused):
+        if path is not None:
+            external_files(proto, path)  # older onnxruntimes read data outside the folder
+        return _Patched(unfused, unfused, placements, domains)
+    folder = None if path is None else follow_links(proto, path)
+    patched = proto.SerializeToString() if fused or path is not None else unfused
+    return _Patched(patched, unfused, placements, domains, folder)
+
+
+def _fused(model: onnx.ModelProto, placements: list[Placement]) -> tuple[bool, list[Placement]]:
+    """Fuse what can be in ``model``: whether there was anything, and the ``placements`` that say so."""
+    compiled = {placement.record.operator for placement in placements if placement.runs_on == "compiled op"}
+    feeds = fuse(model) if len(compiled) > 1 else {}
+    return bool(feeds), [replace(each, within=feeds.get(each.record.label, "")) for each in placements]
 
 
 def _domains(model: onnx.ModelProto) -> frozenset[str]:

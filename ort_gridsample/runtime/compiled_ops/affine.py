@@ -13,8 +13,8 @@ import numpy as np
 from numba.extending import register_jitable
 
 from ... import checks, spec
+from ...core.halves import HALVES
 from . import sentences
-from .halves import HALVES
 from .inputs import AXES, DATA, INFO, SIZE, close_inputs, open_inputs
 from .pointers import allocate, array, call, fetch_add, free, function, load, memory_of_call, store
 from .sampling import LANES, LINE, ROOM
@@ -54,7 +54,7 @@ def compute(state: int, context: int) -> int:
     """KernelComputeV2: make the grid, and answer with a status, 0 for good."""
     api = load(state + API)
     inputs = memory_of_call()
-    status = open_inputs(api, context, inputs)
+    status = open_inputs(api, context, inputs, 2)
     if status == 0:
         axes, size_axes = load(inputs + AXES), load(inputs + SIZE + AXES)
         run = allocate(SHAPES + 8 * (axes + size_axes + 5))
@@ -67,8 +67,50 @@ def compute(state: int, context: int) -> int:
             if status == 0:
                 status = _make(api, context, state, inputs, run)
             free(run)
-    close_inputs(api, inputs)
+    close_inputs(api, inputs, 2)
     return status
+
+
+@register_jitable
+def measure(theta_shape: int, axes: int, size: int, size_shape: int, size_axes: int, nbytes: int, shape: int) -> int:
+    """Put the grid's shape, whose numbers take ``nbytes`` each, where ``shape`` says, of theta's shape and of size.
+
+    Answers with the number of what is wrong with them, or -1.
+    """
+    r = 0 if axes != 3 else load(theta_shape + 8)
+    if axes != 3 or (r != 2 and r != 3) or load(theta_shape + 16) != r + 1:
+        return WRONG_THETA
+    if size_axes != 1:
+        return NO_ROW
+    if load(size_shape) != r + 2:
+        return WRONG_AXES
+    total, least = float(nbytes * r), 0
+    for axis in range(r + 2):
+        length = load(size + 8 * axis)
+        total *= float(max(length, 1))
+        least = min(least, length)
+    if least < 0:
+        return NEGATIVE
+    if load(size) != load(theta_shape):
+        return WRONG_BATCHES
+    if total >= 2.0**63:
+        return IS_TOO_LARGE
+    store(shape, load(size))
+    for axis in range(r):
+        store(shape + 8 * (axis + 1), load(size + 8 * (axis + 2)))
+    store(shape + 8 * (r + 1), r)
+    return -1
+
+
+@register_jitable
+def refuse(
+    api: int, said: int, wrong: int, theta_shape: int, axes: int, size: int, size_shape: int, size_axes: int
+) -> int:
+    """The status for what :func:`measure` answered, of the sentences whose addresses lie where ``said`` says."""
+    r = 2 if wrong == WRONG_THETA else load(theta_shape + 8)
+    row, count = (size, load(size_shape)) if size_axes == 1 else (size_shape, size_axes)
+    sentence = load(said + 8 * (wrong + (r - 2) * SAID_OF_ALL))
+    return sentences.status(api, sentence, theta_shape, axes, row, count, 0)
 
 
 @register_jitable
@@ -76,33 +118,11 @@ def _make(api: int, context: int, state: int, inputs: int, run: int) -> int:
     """Check theta and size, have the grid made, and fill it."""
     axes, size_axes = load(inputs + AXES), load(inputs + SIZE + AXES)
     theta_shape, size_shape = run + SHAPES, run + SHAPES + 8 * axes
-    size, count = load(inputs + SIZE + DATA), 0 if size_axes != 1 else load(size_shape)
-    r = 0 if axes != 3 else load(theta_shape + 8)
-    wrong, nbytes = -1, float(load(state + THETA_SIZE))
-    if axes != 3 or (r != 2 and r != 3) or load(theta_shape + 16) != r + 1:
-        wrong, r = WRONG_THETA, 2
-    elif size_axes != 1:
-        wrong, size, count = NO_ROW, size_shape, size_axes
-    elif count != r + 2:
-        wrong = WRONG_AXES
-    else:
-        for axis in range(count):
-            length = load(size + 8 * axis)
-            nbytes *= float(max(length, 1))
-            if length < 0:
-                wrong = NEGATIVE
-        if wrong < 0 and load(size) != load(theta_shape):
-            wrong = WRONG_BATCHES
-        if wrong < 0 and nbytes * r >= 2.0**63:
-            wrong = IS_TOO_LARGE
+    size, shape = load(inputs + SIZE + DATA), size_shape + 8 * size_axes
+    wrong = measure(theta_shape, axes, size, size_shape, size_axes, load(state + THETA_SIZE), shape)
     if wrong >= 0:
-        said = load(state + SENTENCES + 8 * (wrong + (r - 2) * SAID_OF_ALL))
-        return sentences.status(api, said, theta_shape, axes, size, count, 0)
-    shape = size_shape + 8
-    store(shape, load(size))
-    for axis in range(r):
-        store(shape + 8 * (axis + 1), load(size + 8 * (axis + 2)))
-    store(shape + 8 * (r + 1), r)
+        return refuse(api, state + SENTENCES, wrong, theta_shape, axes, size, size_shape, size_axes)
+    r = load(theta_shape + 8)
     status = get_output(api, (context, 0, shape, r + 2, run + GRID))
     if status == 0:
         status = get_data(api, (load(run + GRID), run + GRID))
@@ -145,7 +165,7 @@ def _make(api: int, context: int, state: int, inputs: int, run: int) -> int:
 
 
 @register_jitable
-def _position(i: int, length: int, aligned: int) -> float:
+def position(i: int, length: int, aligned: int) -> float:
     """Where pixel ``i`` of an axis lies, as :func:`ort_gridsample.core.affine.positions` says."""
     if aligned != 0:
         return 2.0 * i / float(length - 1) - 1.0 if length > 1 else 0.0
@@ -182,7 +202,7 @@ def fill_for(theta_type: str) -> Callable[..., int]:
             begin = chunk * CHUNK
             count = min(CHUNK, columns - begin)
             for i in range(count):
-                x[i] = kind(_position(begin + i, columns, aligned))
+                x[i] = kind(position(begin + i, columns, aligned))
             for row in range(part * step, min((part + 1) * step, rows)):
                 first = ((batch * rows + row) * columns + begin) * r
                 out = array(load(run + GRID) + first * size, (count * r,), stored)
@@ -192,9 +212,9 @@ def fill_for(theta_type: str) -> Callable[..., int]:
                     for axis in range(r - 1):
                         length = load(lengths + 8 * axis)
                         inner //= length
-                        position = kind(_position(rest // inner, length, aligned))
+                        along = kind(position(rest // inner, length, aligned))
                         rest %= inner
-                        part_of = position * widened(theta[batch, coordinate, r - 1 - axis])
+                        part_of = along * widened(theta[batch, coordinate, r - 1 - axis])
                         base = part_of + widened(theta[batch, coordinate, r]) if axis == 0 else base + part_of
                     factor = widened(theta[batch, coordinate, 0])
                     if r == 2:

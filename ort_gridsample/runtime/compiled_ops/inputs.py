@@ -1,4 +1,4 @@
-"""What both ops do first and last: take their inputs from ONNX Runtime, and give them back."""
+"""What all ops do first and last: take their inputs from ONNX Runtime, and give them back."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ DATA, INFO, AXES, SIZE = 0, 8, 16, 24
 
 
 @register_jitable
-def open_inputs(api: int, context: int, at: int) -> int:
-    """Put what is known of the two inputs ``at``; answers with a status."""
-    store(at + INFO, 0)
-    store(at + SIZE + INFO, 0)
+def open_inputs(api: int, context: int, at: int, count: int) -> int:
+    """Put what is known of the ``count`` inputs ``at``; answers with a status."""
+    for index in range(count):
+        store(at + index * SIZE + INFO, 0)
     status = 0
-    for index in range(2):
+    for index in range(count):
         place = at + index * SIZE
         if status == 0:
             status = get_input(api, (context, index, place))
@@ -37,9 +37,9 @@ def open_inputs(api: int, context: int, at: int) -> int:
 
 
 @register_jitable
-def close_inputs(api: int, at: int) -> None:
+def close_inputs(api: int, at: int, count: int) -> None:
     """Give back what :func:`open_inputs` took."""
-    for index in range(2):
+    for index in range(count):
         info = load(at + index * SIZE + INFO)
         if info != 0:
             release_info(api, (info,))

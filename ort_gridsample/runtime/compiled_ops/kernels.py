@@ -49,29 +49,60 @@ def grid_sample(api: Api, info: int, types: Sequence[str]) -> Kernel:
         GridSampleError: an attribute is not one of its values.
         Exception: whatever Numba raises.
     """
-    here = where("GridSample", _label(api, info))
+    return _sampling(where("GridSample", _label(api, info)), api, info, types[0], Grid(types[1]))
+
+
+def affine_grid_sample(api: Api, info: int, types: Sequence[str]) -> Kernel:
+    """The kernel of an AffineGrid and a GridSample node in one, for X and theta of the first of ``types``.
+
+    Raises: as :func:`grid_sample`.
+    """
+    here = where("AffineGrid", _said(api.text, info, "affine_grid_node", ""))
+    aligned = bool(_said(api.integer, info, "affine_grid_align_corners", 0))
+    grid = Grid(_said(api.text, info, "grid_type", types[1]), types[1], aligned, here)
+    return _sampling(where("GridSample", _label(api, info)), api, info, types[0], grid)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Where the coordinates come from: a grid, or theta.
+
+    Attributes:
+        type: the grid's type.
+        theta_type: the type of theta; empty where the grid is given.
+        aligned: ``align_corners`` of the AffineGrid.
+        where: how errors name the AffineGrid.
+    """
+
+    type: str
+    theta_type: str = ""
+    aligned: bool = False
+    where: str = ""
+
+
+def _sampling(here: str, api: Api, info: int, X_type: str, grid: Grid) -> Kernel:
     mode = spec.mode_of(_said(api.text, info, "mode", spec.MODES[1]))
     padding_mode = _said(api.text, info, "padding_mode", spec.PADDING_MODES[0])
-    checks.mode_and_padding(here, mode, padding_mode, types[0])
+    checks.mode_and_padding(here, mode, padding_mode, X_type)
     aligned = _said(api.integer, info, "align_corners", 0)
-    return grid_sample_kernel(here, mode, padding_mode, bool(aligned), *types)
+    return grid_sample_kernel(here, mode, padding_mode, bool(aligned), X_type, grid)
 
 
-def grid_sample_kernel(here: str, mode: str, padding_mode: str, aligned: bool, X_type: str, grid_type: str) -> Kernel:
+def grid_sample_kernel(here: str, mode: str, padding_mode: str, aligned: bool, X_type: str, grid: Grid) -> Kernel:
     """The kernel that samples so; compiled now, if no other was made of the same functions before."""
     from ...core import jit_core
-    from . import halves, sampling, sentences
+    from . import affine_sampling, sampling, sentences
 
-    coordinate = "float64" if grid_type == "float64" else "float32"
+    coordinate = "float64" if grid.type == "float64" else "float32"
     real = coordinate if mode == "nearest" else str(spec.TYPES[X_type].compute)
     in_rows = mode != "nearest" and X_type in spec.FLOATS
     compute, *parts = _addresses(
-        ("sample",),
+        ("sample at theta",) if grid.theta_type else ("sample",),
         ("lane",),
+        ("coordinates of theta", grid.theta_type, grid.type) if grid.theta_type else ("coordinates", grid.type),
         ("axis", coordinate, real),
         ("combine", real),
         ("copy", f"uint{8 * _size(X_type)}") if mode == "nearest" else ("sum", X_type),
-        ("widen", grid_type) if grid_type in halves.HALVES else None,
         ("reorder", X_type) if in_rows else None,
         ("sum rows", X_type) if in_rows else None,
     )
@@ -80,11 +111,13 @@ def grid_sample_kernel(here: str, mode: str, padding_mode: str, aligned: bool, X
         jit_core.TAPS[mode],
         jit_core.PADDING[padding_mode],
         int(aligned),
-        *map(_size, (X_type, grid_type, coordinate, real)),
+        *map(_size, (X_type, coordinate, real)),
         available_cpus(),
+        affine_sampling.MOST_COLUMNS if grid.theta_type else 0,
+        int(grid.aligned),
     ]
     said = [sentences.as_bytes(sentence, here, padding_mode=padding_mode) for sentence in sampling.SAID]
-    return Kernel(compute, numbers, said)
+    return Kernel(compute, numbers, [*said, *(_said_of_theta(grid.where) if grid.theta_type else ())])
 
 
 def affine_grid(api: Api, info: int, types: Sequence[str]) -> Kernel:
@@ -95,20 +128,26 @@ def affine_grid(api: Api, info: int, types: Sequence[str]) -> Kernel:
 
 def affine_grid_kernel(here: str, aligned: bool, theta_type: str) -> Kernel:
     """The kernel that makes grids so; compiled now, if no other was made of the same functions before."""
+    compute, fill = _addresses(("make grid",), ("fill", theta_type))
+    return Kernel(compute, [fill, int(aligned), _size(theta_type)], _said_of_theta(here))
+
+
+def _said_of_theta(here: str) -> list[bytes]:
+    """What the AffineGrid ``here`` may have to say, of 2 and of 3 spatial axes."""
     from . import affine, sentences
 
-    compute, fill = _addresses(("make grid",), ("fill", theta_type))
-    numbers = [fill, int(aligned), _size(theta_type)]
-    said = [
+    return [
         sentences.as_bytes(sentence, here, axes=axes, type="int64")
         for axes in checks.SIZE.values()
         for sentence in affine.SAID
     ]
-    return Kernel(compute, numbers, said)
 
 
 #: How long functions take to compile, the longest first and last, as two processes take them from both ends.
-_ORDER = ("sample", "make grid", "sum", "copy", "lane", "widen", "combine", "sum rows", "reorder", "fill", "axis")
+_ORDER = (
+    "sample", "sample at theta", "make grid", "sum", "copy", "lane", "combine", "sum rows", "reorder", "fill", "axis",
+    "coordinates of theta", "coordinates",
+)  # fmt: skip
 
 
 def _addresses(*names: tuple[str, ...] | None) -> list[int]:
@@ -133,18 +172,20 @@ def compile_last(names: Sequence[tuple[str, ...]]) -> None:
 
 @cache
 def _function(what: str, *types: str) -> Function:
-    """One of the functions of :mod:`.sampling` and :mod:`.affine`, for these types."""
-    from . import affine, sampling
+    """One of the functions of :mod:`.sampling`, :mod:`.affine` and :mod:`.affine_sampling`, for these types."""
+    from . import affine, affine_sampling, sampling
     from .compile import Function
 
     made: dict[str, tuple[Callable[..., Any], int]] = {
         "sample": (sampling.compute, 2),
+        "sample at theta": (affine_sampling.compute, 2),
         "lane": (sampling.lane, 2),
-        "axis": (sampling.axis_for, 5),
-        "combine": (sampling.combine_for, 6),
+        "coordinates": (sampling.coordinates_for, 6),
+        "coordinates of theta": (affine_sampling.coordinates_for, 6),
+        "axis": (sampling.axis_for, 4),
+        "combine": (sampling.combine_for, 7),
         "copy": (sampling.copy_for, 6),
         "sum": (sampling.sum_for, 6),
-        "widen": (sampling.widen_for, 3),
         "reorder": (sampling.reorder_for, 5),
         "sum rows": (sampling.sum_rows_for, 6),
         "make grid": (affine.compute, 2),

@@ -23,12 +23,12 @@ from onnx import helper
 
 from ... import spec
 from ...errors import GridSampleError
-from ...model.dialects import COMPILED, EXTENSIONS_DOMAIN, dialects
+from ...model.dialects import COMPILED, EXTENSIONS_DOMAIN, FUSED, dialects
 from ..extensions import load
 from ..interrupts import undisturbed
 from . import c_api
 from .c_api import ELEMENT_TYPES, Api, OrtCustomOp
-from .kernels import Kernel, affine_grid, grid_sample
+from .kernels import Kernel, affine_grid, affine_grid_sample, grid_sample
 from .shapes import grid_sample_shape
 
 _NAMES = {dialect.operator: dialect.op_type for dialect in dialects() if dialect.name == COMPILED}
@@ -123,7 +123,7 @@ def _probe() -> str:
 class _Op(ctypes.Structure):
     """The struct, and behind it what the functions in it read of their op, which they know by its address."""
 
-    _fields_ = (("op", OrtCustomOp), ("name", ctypes.c_void_p), ("types", ctypes.c_int * 2))
+    _fields_ = (("op", OrtCustomOp), ("name", ctypes.c_void_p), ("types", ctypes.c_int * 3))
 
 
 def _at(op: int) -> _Op:
@@ -141,6 +141,11 @@ def _all_ops() -> list[_Op]:
         for types in product(*versions[max(versions)].types.values()):
             if all(name in ELEMENT_TYPES for name in types):
                 ops.append(_op(_NAMES[operator], types, create, infer))
+    create = c_api.CreateKernel(_creates(affine_grid_sample))
+    X_types, theta_types = (spec.newest(name).types[of] for name, of in (("GridSample", "X"), ("AffineGrid", "theta")))
+    for types in product(X_types, theta_types):
+        if all(name in ELEMENT_TYPES for name in types):
+            ops.append(_op(FUSED, [*types, "int64"], create))
     return ops
 
 
@@ -153,7 +158,7 @@ _no_provider = c_api.Text(lambda op: None)
 _get_type = c_api.NumberAt(lambda op, index: _at(op).types[index])
 _get_output_type = c_api.NumberAt(lambda op, index: _at(op).types[0])
 _zero = c_api.NumberAt(lambda op, index: 0)
-_sizes = {size: c_api.Size(lambda op, size=size: size) for size in (1, 2)}
+_sizes = {size: c_api.Size(lambda op, size=size: size) for size in (1, 2, 3)}
 
 
 def _op(name: str, types: Sequence[str], create: Any, infer: Any = None) -> _Op:
@@ -192,7 +197,7 @@ def _creates(make: Callable[[Api, int, list[str]], Kernel]) -> Callable[[int, in
         api = Api(table)
         try:
             this = _at(op)
-            kernel = make(api, info, [_TYPE_NAMES[number] for number in this.types])
+            kernel = make(api, info, [_TYPE_NAMES[number] for number in this.types if number])
             size = len(kernel.memory(0, table))
             at = _libc.malloc(size)
             if at is None:

@@ -89,10 +89,10 @@ def fetch_add(typing: Any, at: Any, value: Any) -> Any:
 
 @intrinsic
 def memory_of_call(typing: Any) -> Any:
-    """The address of eight int64 that are the calling function's own until it returns."""
+    """The address of sixteen int64 that are the calling function's own until it returns."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.ptrtoint(cgutils.alloca_once(builder, _WORD, size=8), _WORD)
+        return builder.ptrtoint(cgutils.alloca_once(builder, _WORD, size=16), _WORD)
 
     return types.int64(), generate
 

@@ -17,10 +17,10 @@ from numba.extending import register_jitable
 
 from ... import checks, spec
 from ...core import jit_core, kernels
+from ...core.halves import HALVES, Half
 from ...core.taps import MAX_TAPS
-from ...core.vectors import NARROW, WIDE
+from ...core.vectors import GATHERS, NARROW, WIDE
 from . import sentences
-from .halves import HALVES, Half
 from .inputs import AXES, DATA, INFO, SIZE, close_inputs, open_inputs
 from .pointers import allocate, array, call, fetch_add, free, function, load, memory_of_call, set_memory, store
 
@@ -29,10 +29,11 @@ get_data = function("GetTensorMutableData")
 get_lengths = function("GetDimensions")
 parallel_for = function("KernelContext_ParallelFor")
 
-# The kernel's state; ``COORDINATES`` is 0 where a grid need not be converted. The sentences' addresses come last.
-(API, LANE, AXIS_TAPS, COMBINE, READ, COORDINATES, REORDER, READ_ROWS) = range(0, 64, 8)
-(TAPS, PADDING, ALIGNED, X_SIZE, GRID_SIZE, G_SIZE, W_SIZE, CPUS) = range(64, 128, 8)
-SENTENCES = 128
+# The kernel's state; ``REORDER`` is 0 where X is never laid out, and ``COLUMNS`` where the grid is given: else as many
+# columns of Y are known to a lane once for all. The sentences' addresses come last.
+(API, LANE, COORDINATES, AXIS_TAPS, COMBINE, READ, REORDER, READ_ROWS) = range(0, 64, 8)
+(TAPS, PADDING, ALIGNED, X_SIZE, G_SIZE, W_SIZE, CPUS, COLUMNS, GRID_ALIGNED) = range(64, 136, 8)
+SENTENCES = 136
 
 #: What a run may have to say, in the order of :data:`SENTENCES`: first that there is no memory.
 ROOM = checks.Sentence("memory", "not to be had", "{nbytes} bytes of scratch")
@@ -56,14 +57,15 @@ GOOD = -1
 (KERNEL, X, GRID, Y, N, C, R, PIXELS, POSITIONS, ROWS, LENGTHS, BLOCK, WIDTH, STEP, PARTS, ITEMS, NEXT) = range(
     0, 136, 8
 )
-(SCRATCH, STRIDE, COORDINATE, AXIS, ALONG, ALONG_WEIGHT, INDEX, WEIGHT, CONVERTED, SUMS, TILE) = range(136, 224, 8)
+(SCRATCH, STRIDE, COORDINATE, AXIS, ALONG, ALONG_WEIGHT, INDEX, WEIGHT, OFFSETS, SUMS, TILE, STEPS) = range(136, 232, 8)
 # X with its channels last, if it is laid out so: in rows of so many channels, so many batches and chunks at a time. How
 # it is done: READING what is there, after LAYING it out for all threads, or each thread both for chunks of its own.
-(ROWS_OF_X, ROW, FIRST_BATCH, BATCHES, FIRST_CHANNEL, CHUNKS, MOST_LANES, PHASE) = range(224, 288, 8)
+(ROWS_OF_X, ROW, FIRST_BATCH, BATCHES, FIRST_CHANNEL, CHUNKS, MOST_LANES, PHASE, OUT) = range(232, 304, 8)
 READING, LAYING, BOTH = range(3)
-SHAPES = 288  # those of X, grid and Y, one after the other
-# What a lane reads: rows of X, from which channel on, and how many chunks of them. It begins its scratch memory.
-(PLACE, CHANNEL, COUNT) = range(0, 24, 8)
+SHAPES = 304  # those of X, grid and Y, one after the other
+# What a lane reads: rows of X, from which channel on, and how many chunks of them; whether the taps of its table are
+# whole; and whether it knows where the columns of Y lie. It begins its scratch memory.
+(PLACE, CHANNEL, COUNT, WHOLE, KNOWN) = range(0, 40, 8)
 
 #: What one stretch reads at least, in taps and channels, and how many of them a large run is cut into.
 WORTH_A_STRETCH, STRETCHES = 1 << 16, 64
@@ -89,7 +91,7 @@ def compute(state: int, context: int) -> int:
     """KernelComputeV2: sample, and answer with a status, 0 for good."""
     api = load(state + API)
     inputs = memory_of_call()
-    status = open_inputs(api, context, inputs)
+    status = open_inputs(api, context, inputs, 2)
     if status == 0:
         axes, grid_axes = load(inputs + AXES), load(inputs + SIZE + AXES)
         run = allocate(SHAPES + 8 * (axes + 2 * grid_axes))
@@ -101,15 +103,21 @@ def compute(state: int, context: int) -> int:
             if status == 0:
                 status = get_lengths(api, (load(inputs + SIZE + INFO), grid_shape, grid_axes))
             if status == 0:
-                wrong = _measure(state, run, shape, axes, grid_shape, grid_axes)
-                if wrong == GOOD:
-                    status = _fill(api, context, state, inputs, run)
-                else:
-                    said = load(state + SENTENCES + 8 * wrong)
-                    status = sentences.status(api, said, shape, axes, grid_shape, grid_axes, 0)
+                store(run + X, load(inputs + DATA))
+                store(run + GRID, load(inputs + SIZE + DATA))
+                status = sample(api, context, state, run, shape, axes, grid_shape, grid_axes)
             free(run)
-    close_inputs(api, inputs)
+    close_inputs(api, inputs, 2)
     return status
+
+
+@register_jitable
+def sample(api: int, context: int, state: int, run: int, shape: int, axes: int, grid_shape: int, grid_axes: int) -> int:
+    """Check the shapes of X and of the grid, behind which there is room for Y's, have Y made, and fill it."""
+    wrong = _measure(state, run, shape, axes, grid_shape, grid_axes)
+    if wrong == GOOD:
+        return _fill(api, context, state, run)
+    return sentences.status(api, load(state + SENTENCES + 8 * wrong), shape, axes, grid_shape, grid_axes, 0)
 
 
 @register_jitable
@@ -157,22 +165,21 @@ def _measure(state: int, run: int, shape: int, axes: int, grid_shape: int, grid_
     store(run + POSITIONS, positions)
     store(run + ROWS, rows)
     store(run + LENGTHS, shape + 16)
+    store(run + OUT, y_shape + 16)
     return GOOD
 
 
 @register_jitable
-def _fill(api: int, context: int, state: int, inputs: int, run: int) -> int:
+def _fill(api: int, context: int, state: int, run: int) -> int:
     """Have Y made, and fill it."""
     n, c, r, positions = load(run + N), load(run + C), load(run + R), load(run + POSITIONS)
-    y_shape = load(run + LENGTHS) - 16 + 16 * (r + 2)
+    y_shape = load(run + OUT) - 16
     status = get_output(api, (context, 0, y_shape, r + 2, run + Y))
     if status == 0:
         status = get_data(api, (load(run + Y), run + Y))
     nbytes = n * c * positions * load(state + X_SIZE)
     if status != 0 or nbytes == 0:
         return status
-    store(run + X, load(inputs + DATA))
-    store(run + GRID, load(inputs + SIZE + DATA))
     if load(run + PIXELS) == 0:
         set_memory(load(run + Y), np.int32(0), nbytes)
         return status
@@ -182,6 +189,7 @@ def _fill(api: int, context: int, state: int, inputs: int, run: int) -> int:
     if scratch == 0:
         return sentences.status(api, load(state + SENTENCES), 0, 0, 0, 0, size)
     store(run + SCRATCH, (scratch + LINE - 1) & -LINE)
+    store(load(run + SCRATCH) + KNOWN, 0)
     store(run + PHASE, READING)
     size = _rows_bytes(state, run)
     rows = allocate(size + LINE) if size > 0 else 0
@@ -246,9 +254,7 @@ def _parts_of_rows(run: int) -> int:
 @register_jitable
 def _cut(state: int, run: int) -> int:
     """Cut the run into stretches, and a lane's scratch memory into parts; answers with the number of lanes."""
-    n, c, r, positions, rows = (
-        load(run + N), load(run + C), load(run + R), load(run + POSITIONS), load(run + ROWS)
-    )  # fmt: skip
+    n, c, positions, rows = load(run + N), load(run + C), load(run + POSITIONS), load(run + ROWS)
     taps = load(state + TAPS)
     step = max(WORTH_A_STRETCH // ((c + OVERHEAD) * rows), n * positions // STRETCHES)
     step = min((step + LINE) & -LINE, positions)
@@ -269,10 +275,11 @@ def _cut(state: int, run: int) -> int:
         weights * taps * width * w_size,
         2 * rows * width * 4,
         weights * 2 * rows * width * w_size,
-        (1 if load(state + COORDINATES) != 0 else 0) * r * block * g_size,
+        rows * 8,
         weights * GROUP * width * w_size,
         weights * WIDE * kernels.TILE * w_size,
-    ):  # COORDINATE, AXIS, ALONG, ALONG_WEIGHT, INDEX, WEIGHT, CONVERTED, SUMS and TILE
+        load(state + COLUMNS) * 8,
+    ):  # COORDINATE, AXIS, ALONG, ALONG_WEIGHT, INDEX, WEIGHT, OFFSETS, SUMS, TILE and STEPS
         store(what, at)
         at, what = (at + size + LINE - 1) & -LINE, what + 8
     store(run + STRIDE, at)
@@ -289,6 +296,8 @@ def _rows_bytes(state: int, run: int) -> int:
     if load(state + REORDER) == 0 or c < 2:
         return 0
     narrow = c <= 2 * NARROW
+    if narrow and GATHERS:
+        return 0
     row = NARROW if narrow else WIDE
     size = (pixels + 1) * row * load(state + W_SIZE)
     reads = float(load(run + POSITIONS) * load(run + ROWS)) / float(pixels)
@@ -317,7 +326,7 @@ def _is_rough(state: int, run: int) -> bool:
     if load(run + POSITIONS) < ROUGH_STEPS:
         return False
     scratch = load(run + SCRATCH)
-    half = _table(state, run, scratch, load(run + GRID), count)
+    half = _table(state, run, scratch, 0, 0, count)
     first = half * load(run + ROWS) * load(run + WIDTH)
     index = array(scratch + load(run + INDEX) + first * 4, (count,), np.uint32)
     rough = 0
@@ -336,18 +345,17 @@ def _is_rough(state: int, run: int) -> bool:
 
 
 @register_jitable
-def _table(state: int, run: int, scratch: int, grid: int, positions: int) -> int:
-    """Make the table of a block whose coordinates lie at ``grid``; answers in which half of its memory it is."""
+def _table(state: int, run: int, scratch: int, batch: int, begin: int, positions: int) -> int:
+    """Make the table of a block from position ``begin`` on; answers in which half of its memory it is."""
     r, taps = load(run + R), load(state + TAPS)
-    if load(state + COORDINATES) != 0:
-        call(load(state + COORDINATES), (grid, scratch + load(run + CONVERTED), positions * r))
-        grid = scratch + load(run + CONVERTED)
     half, rows = 0, 1
     for axis in range(r):
-        call(load(state + AXIS_TAPS), (run, scratch, grid, positions, axis))
+        call(load(state + COORDINATES), (run, scratch, batch, begin, positions, axis))
+        whole = call(load(state + AXIS_TAPS), (run, scratch, positions, axis))
         if axis > 0:
-            call(load(state + COMBINE), (run, scratch, half, rows, axis, positions))
+            whole = call(load(state + COMBINE), (run, scratch, half, rows, axis, positions, whole))
             half = 1 - half
+        store(scratch + WHOLE, whole)
         rows *= taps
     return half
 
@@ -357,6 +365,7 @@ def lane(run: int, index: int) -> int:
     phase, items, positions = load(run + PHASE), load(run + ITEMS), load(run + POSITIONS)
     scratch = load(run + SCRATCH) + index * load(run + STRIDE)
     row, chunks, size = load(run + ROW), load(run + CHUNKS), _chunk_bytes(run)
+    store(scratch + KNOWN, 0)
     while True:
         item = fetch_add(run + NEXT, 1)
         if item >= items:
@@ -407,24 +416,39 @@ def _sample(run: int, scratch: int, batch: int, start: int, stop: int, place: in
     store(scratch + COUNT, count)
     for begin in range(start, stop, block):
         size = min(block, stop - begin)
-        position = batch * load(run + POSITIONS) + begin
-        half = _table(state, run, scratch, load(run + GRID) + position * load(run + R) * load(state + GRID_SIZE), size)
+        half = _table(state, run, scratch, batch, begin, size)
         call(read, (run, scratch, half, batch, begin, size))
+
+
+def coordinates_for(grid_type: str) -> Callable[..., int]:
+    """What takes one axis' coordinates of a block from a grid of this type."""
+    half, kind = HALVES.get(grid_type), np.dtype(spec.TYPES[grid_type].compute)
+    stored = half.bits if half else np.dtype(grid_type)
+    size = stored.itemsize
+
+    def coordinates(run: int, scratch: int, batch: int, begin: int, positions: int, axis: int) -> int:
+        r = load(run + R)
+        first = (batch * load(run + POSITIONS) + begin) * r * size
+        grid = array(load(run + GRID) + first, (positions, r), stored)
+        kernels.split(grid, axis, array(scratch + load(run + COORDINATE), (positions,), kind))
+        return 0
+
+    return coordinates
 
 
 def axis_for(coordinate_type: str, weight_type: str) -> Callable[..., int]:
     """What works out one axis' taps of a block; of the outermost axis they are the table's beginning."""
     coordinate, real = np.dtype(coordinate_type), np.dtype(weight_type)
 
-    def axis_taps(run: int, scratch: int, grid: int, positions: int, axis: int) -> int:
+    def axis_taps(run: int, scratch: int, positions: int, axis: int) -> int:
         state, width = load(run + KERNEL), load(run + WIDTH)
         taps = load(state + TAPS)
-        g = array(scratch + load(run + COORDINATE), (positions,), coordinate)
-        kernels.split(array(grid, (positions, load(run + R)), coordinate), axis, g)
+        if axis == 0:
+            kernels.begin_offsets(array(scratch + load(run + OFFSETS), (taps,), np.int64), taps)
         index = load(run + INDEX) if axis == 0 else load(run + ALONG)
         weight = load(run + WEIGHT) if axis == 0 else load(run + ALONG_WEIGHT)
-        kernels.axis_taps(
-            g,
+        whole = kernels.axis_taps(
+            array(scratch + load(run + COORDINATE), (positions,), coordinate),
             load(load(run + LENGTHS) + 8 * axis),
             load(state + PADDING),
             load(state + ALIGNED) != 0,
@@ -433,7 +457,7 @@ def axis_for(coordinate_type: str, weight_type: str) -> Callable[..., int]:
             array(scratch + weight, (taps, width), real),
             taps,
         )
-        return 0
+        return 1 if whole else 0
 
     return axis_taps
 
@@ -443,23 +467,25 @@ def combine_for(weight_type: str) -> Callable[..., int]:
     real = np.dtype(weight_type)
     real_size = real.itemsize
 
-    def combine(run: int, scratch: int, half: int, rows: int, axis: int, positions: int) -> int:
+    def combine(run: int, scratch: int, half: int, rows: int, axis: int, positions: int, whole: int) -> int:
         width, all_rows = load(run + WIDTH), load(run + ROWS)
         taps = load(load(run + KERNEL) + TAPS)
         index, weight = scratch + load(run + INDEX), scratch + load(run + WEIGHT)
         now, then = half * all_rows * width, (1 - half) * all_rows * width
-        kernels.combine(
+        whole = kernels.combine(
             array(index + now * 4, (rows, width), np.uint32),
             array(weight + now * real_size, (rows, width), real),
             array(scratch + load(run + ALONG), (taps, width), np.uint32),
             array(scratch + load(run + ALONG_WEIGHT), (taps, width), real),
+            array(scratch + load(run + OFFSETS), (rows * taps,), np.int64),
+            load(scratch + WHOLE) != 0,
+            whole != 0,
             load(load(run + LENGTHS) + 8 * axis),
-            taps,
             positions,
             array(index + then * 4, (rows * taps, width), np.uint32),
             array(weight + then * real_size, (rows * taps, width), real),
         )
-        return 0
+        return 1 if whole else 0
 
     return combine
 
@@ -503,7 +529,10 @@ def sum_for(X_type: str) -> Callable[..., int]:
         kernels.sum_taps(
             array(load(run + X) + batch * channels * pixels * size, (channels, pixels), dtype),
             array(scratch + load(run + INDEX) + table * 4, (rows, width), np.uint32),
+            array(scratch + load(run + OFFSETS), (rows,), np.int64),
+            load(scratch + WHOLE) != 0,
             array(scratch + load(run + WEIGHT) + table * real_size, (rows, width), real),
+            array(scratch + load(run + TILE), (kernels.TILE,), real),
             array(load(run + Y) + batch * channels * all_positions * size, (channels, all_positions), dtype),
             begin,
             positions,
@@ -523,13 +552,14 @@ def _sum_halves_for(kind: Half) -> Callable[..., int]:
         table = half * rows * width
         index = array(scratch + load(run + INDEX) + table * 4, (rows, width), np.uint32)
         weight = array(scratch + load(run + WEIGHT) + table * 4, (rows, width), np.float32)
+        offsets, whole = array(scratch + load(run + OFFSETS), (rows,), np.int64), load(scratch + WHOLE) != 0
+        spare = array(scratch + load(run + TILE), (kernels.TILE,), np.float32)
         for first in range(0, channels, GROUP):
             count = min(GROUP, channels - first)
             channel = batch * channels + first
             sums = array(scratch + load(run + SUMS), (count, width), np.float32)
-            kernels.sum_taps(
-                array(load(run + X) + channel * pixels * 2, (count, pixels), bits), index, weight, sums, 0, positions
-            )
+            image = array(load(run + X) + channel * pixels * 2, (count, pixels), bits)
+            kernels.sum_taps(image, index, offsets, whole, weight, spare, sums, 0, positions)
             out = array(load(run + Y) + channel * all_positions * 2, (count, all_positions), np.uint16)
             for c in range(count):
                 y, total = out[c, begin:], sums[c]
@@ -573,6 +603,8 @@ def sum_rows_for(X_type: str) -> Callable[..., int]:
         index = array(scratch + load(run + INDEX) + table * 4, (rows, width), np.uint32)
         weight = array(scratch + load(run + WEIGHT) + table * real_size, (rows, width), real)
         tile = array(scratch + load(run + TILE), (kernels.TILE, row), real)
+        if load(scratch + WHOLE) != 0:
+            kernels.spread(index, array(scratch + load(run + OFFSETS), (rows,), np.int64), positions)
         for chunk in range(load(scratch + COUNT)):
             channel = load(scratch + CHANNEL) + chunk * row
             count = min(row, channels - channel)
@@ -591,16 +623,3 @@ def sum_rows_for(X_type: str) -> Callable[..., int]:
         return 0
 
     return read
-
-
-def widen_for(grid_type: str) -> Callable[..., int]:
-    """What turns a grid's halves into float32."""
-    widened = HALVES[grid_type].widened
-
-    def widen(halves: int, floats: int, count: int) -> int:
-        source, to = array(halves, (count,), np.uint16), array(floats, (count,), np.float32)
-        for i in range(count):
-            to[i] = widened(source[i])
-        return 0
-
-    return widen

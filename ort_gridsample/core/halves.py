@@ -1,4 +1,4 @@
-"""float16 and bfloat16 as their bits, for compiled code: rounded to the nearest, ties to even."""
+"""float16 and bfloat16 as their bits, for compiled code: widened, and rounded to the nearest, ties to even."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba.extending import register_jitable
+from numba import types
+from numba.extending import overload, register_jitable
 
 
 @register_jitable
@@ -48,6 +49,20 @@ def from_float16(half: Any) -> Any:
 def from_bfloat16(half: Any) -> Any:
     """The float32 of bfloat16's bits."""
     return np.uint32(np.uint32(half) << np.uint32(16)).view(np.float32)
+
+
+def widened(pixel: Any) -> Any:
+    """A pixel as the number that it is: of uint16 or int16 the bits of float16 or bfloat16."""
+    return {"uint16": from_float16, "int16": from_bfloat16}.get(pixel.dtype.name, lambda number: number)(pixel)
+
+
+@overload(widened, strict=False)
+def _widened_for(pixel: Any) -> Any:
+    if pixel == types.uint16:
+        return lambda pixel: from_float16(pixel)
+    if pixel == types.int16:
+        return lambda pixel: from_bfloat16(pixel)
+    return lambda pixel: pixel
 
 
 class Half(NamedTuple):

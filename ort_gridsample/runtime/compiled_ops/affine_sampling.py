@@ -1,0 +1,140 @@
+"""AffineGrid and GridSample in one, where nothing else reads the grid: it is worked out a block at a time, from theta.
+
+Every number is that of the two ops, and so is what they say of a wrong input. State and call are those of
+:mod:`.sampling`, with theta in the grid's place and the sentences of :mod:`.affine` behind its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numba.extending import register_jitable
+
+from ... import spec
+from ...core.halves import HALVES
+from . import sentences
+from .affine import measure, position, refuse, unchanged
+from .inputs import AXES, DATA, INFO, SIZE, close_inputs, open_inputs
+from .pointers import allocate, array, free, load, memory_of_call, store
+from .sampling import (
+    API,
+    COORDINATE,
+    GRID,
+    GRID_ALIGNED,
+    KERNEL,
+    KNOWN,
+    OUT,
+    SAID,
+    SENTENCES,
+    SHAPES,
+    STEPS,
+    R,
+    X,
+    get_lengths,
+    sample,
+)  # fmt: skip
+
+#: Where a lane knows the columns of Y once for all, there are at most so many.
+MOST_COLUMNS = 4096
+#: The sentences of sampling, which come first.
+SENTENCES_OF_SAMPLING = len(SAID)
+#: The most axes that theta's, size's and the grid's shapes have where they are right.
+_AXES = 5
+
+
+def compute(state: int, context: int) -> int:
+    """KernelComputeV2: sample X at the grid that theta and size say, and answer with a status, 0 for good."""
+    api = load(state + API)
+    inputs = memory_of_call()
+    theta, size = inputs + SIZE, inputs + 2 * SIZE
+    status = open_inputs(api, context, inputs, 3)
+    if status == 0:
+        axes, theta_axes, size_axes = load(inputs + AXES), load(theta + AXES), load(size + AXES)
+        # Of X, the grid and Y first, as they are sampled, where the grid has as many axes as X, or Y is never made.
+        shape, grid_shape = SHAPES, SHAPES + 8 * axes
+        theta_shape = grid_shape + 8 * (axes + _AXES)
+        size_shape = theta_shape + 8 * theta_axes
+        run = allocate(size_shape + 8 * size_axes)
+        if run == 0:
+            status = sentences.status(api, load(state + SENTENCES), 0, 0, 0, 0, SHAPES)
+        else:
+            status = get_lengths(api, (load(inputs + INFO), run + shape, axes))
+            if status == 0:
+                status = get_lengths(api, (load(theta + INFO), run + theta_shape, theta_axes))
+            if status == 0:
+                status = get_lengths(api, (load(size + INFO), run + size_shape, size_axes))
+            if status == 0:
+                store(run + X, load(inputs + DATA))
+                store(run + GRID, load(theta + DATA))
+                status = _sample(
+                    api, context, state, run, run + shape, axes, run + grid_shape,
+                    run + theta_shape, theta_axes, load(size + DATA), run + size_shape, size_axes,
+                )  # fmt: skip
+            free(run)
+    close_inputs(api, inputs, 3)
+    return status
+
+
+@register_jitable
+def _sample(
+    api: int, context: int, state: int, run: int, shape: int, axes: int, grid_shape: int,
+    theta_shape: int, theta_axes: int, size: int, size_shape: int, size_axes: int,
+) -> int:  # fmt: skip
+    wrong = measure(theta_shape, theta_axes, size, size_shape, size_axes, 8, grid_shape)
+    if wrong >= 0:
+        said = state + SENTENCES + 8 * SENTENCES_OF_SAMPLING
+        return refuse(api, said, wrong, theta_shape, theta_axes, size, size_shape, size_axes)
+    return sample(api, context, state, run, shape, axes, grid_shape, load(theta_shape + 8) + 2)
+
+
+def coordinates_for(theta_type: str, grid_type: str) -> Callable[..., int]:
+    """What works out one axis' coordinates of a block from theta of the one type, for a grid of the other."""
+    half, grid_half = HALVES.get(theta_type), HALVES.get(grid_type)
+    stored = np.dtype(np.uint16 if half else theta_type)
+    real, coordinate = np.dtype(spec.TYPES[theta_type].compute), np.dtype(spec.TYPES[grid_type].compute)
+    kind, to = real.type, coordinate.type
+    widened, rounded = (half.widened, half.rounded) if half else (unchanged, unchanged)
+    grid_widened, grid_rounded = (grid_half.widened, grid_half.rounded) if grid_half else (unchanged, unchanged)
+    size = stored.itemsize
+
+    def coordinates(run: int, scratch: int, batch: int, begin: int, positions: int, axis: int) -> int:
+        r, out = load(run + R), load(run + OUT)
+        aligned, most = load(load(run + KERNEL) + GRID_ALIGNED), MOST_COLUMNS
+        columns, rows = load(out + 8 * (r - 1)), 1
+        for outer in range(r - 1):
+            rows *= load(out + 8 * outer)
+        steps = array(scratch + load(run + STEPS), (most,), kind)
+        if columns <= most and load(scratch + KNOWN) == 0:
+            for i in range(columns):
+                steps[i] = kind(position(i, columns, aligned))
+            store(scratch + KNOWN, 1)
+        theta = array(load(run + GRID) + batch * r * (r + 1) * size, (r, r + 1), stored)
+        row_of_theta = r - 1 - axis  # the innermost axis is the first
+        factor, shift = widened(theta[row_of_theta, 0]), widened(theta[row_of_theta, r])
+        g = array(scratch + load(run + COORDINATE), (positions,), to)
+        done = 0
+        while done < positions:
+            row, column = (begin + done) // columns, (begin + done) % columns
+            count = min(positions - done, columns - column)
+            if columns > most:
+                count = min(count, most)
+                for i in range(count):
+                    steps[i] = kind(position(column + i, columns, aligned))
+                column = 0
+            # From the outermost axis inward, as the op does.
+            base, rest, inner = kind(0), row, rows
+            for outer in range(r - 1):
+                length = load(out + 8 * outer)
+                inner //= length
+                along = kind(position(rest // inner, length, aligned))
+                rest %= inner
+                part_of = along * widened(theta[row_of_theta, r - 1 - outer])
+                base = part_of + shift if outer == 0 else base + part_of
+            for i in range(count):
+                number = widened(rounded(base + steps[column + i] * factor))
+                g[done + i] = to(grid_widened(grid_rounded(number)))
+            done += count
+        return 0
+
+    return coordinates
