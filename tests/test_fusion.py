@@ -35,7 +35,7 @@ CHAINS: dict[str, tuple[str, Between]] = {
     "an Identity": ("FLOAT", [("Identity", {})]),
     "Transposes that undo each other": (
         "FLOAT",
-        [("Transpose", {"perm": [0, 3, 1, 2]}), ("Identity", {}), ("Transpose", {"perm": [0, 2, 3, 1]})],
+        [("Transpose", {"to": "first"}), ("Identity", {}), ("Transpose", {"to": "last"})],
     ),
     "a narrower grid": ("FLOAT", [("Cast", {"to": TensorProto.FLOAT16})]),
     "a wider grid": ("FLOAT16", [("Cast", {"to": TensorProto.FLOAT})]),
@@ -106,9 +106,8 @@ def within(session: ogs.InferenceSession) -> list[str]:
 @pytest.mark.parametrize("chain", CHAINS)
 def test_is_the_two_ops_bit_for_bit(chain, r):
     theta, between = CHAINS[chain]
-    if r == 3:
-        between = [(op, {"perm": [0, 4, *said["perm"][2:], 3][:5]} if "perm" in said else said) for op, said in between]
-        between = [b for b in between if b[0] != "Transpose"]
+    orders = {"first": [0, r + 1, *range(1, r + 1)], "last": [0, *range(2, r + 2), 1]}
+    between = [(op, {"perm": orders[str(said["to"])]} if op == "Transpose" else said) for op, said in between]
     for attributes in ATTRIBUTES if chain == "nothing" else ATTRIBUTES[::5]:
         for corners in (0, 1):
             model = transformer(between, theta, attributes, r, corners)
