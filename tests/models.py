@@ -13,9 +13,9 @@ from ort_gridsample import spec
 
 #: Every operator that nodes lowered to primitives may be.
 PRIMITIVES = {
-    *("Abs", "Add", "And", "Cast", "Clip", "Concat", "Constant", "Div", "Equal", "Expand", "Floor", "Gather"),
-    *("GreaterOrEqual", "LessOrEqual", "Max", "Min", "Mod", "Mul", "Range", "ReduceSum", "Reshape", "Round"),
-    *("Shape", "Split", "Sub", "Transpose", "Unsqueeze", "Where"),
+    *("Abs", "Add", "Cast", "Clip", "Concat", "Constant", "Div", "Equal", "Expand", "Floor", "Gather", "Less", "Max"),
+    *("Min", "Mod", "Mul", "Pad", "Range", "ReduceSum", "Reshape", "Round", "Shape", "Split", "Sub", "Transpose"),
+    "Where",
 }
 
 _OPSET_16_MODES = {mode: synonym for synonym, mode in spec.MODE_SYNONYMS.items()}

@@ -59,7 +59,9 @@ def _reflect(x: Any, length: int, align_corners: bool) -> Any:
     if span == 0:
         return kind(0)
     if not (x >= low and x <= low + span):
-        x = low + abs(span - abs(span - abs(kind(np.fmod(x, kind(2) * span)) - low)))
+        x = kind(np.fmod(x, kind(2) * span))
+        x = max(x, kind(2) * low - x)
+        x = min(x, kind(2) * (kind(length - 1) - low) - x)
     return _clip(x, kind(0), kind(length - 1))
 
 
