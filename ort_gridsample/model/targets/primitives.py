@@ -1,7 +1,7 @@
 """Lower GridSample and AffineGrid to basic standard operators, which every ONNX runtime has.
 
 A lowered GridSample: X becomes rows, one a pixel, of all its channels; each tap becomes a row number and a weight; Y is
-the weighted sum of the gathered rows. Where what lies outside X counts as 0, zeros around X stand for all of it: nothing
+the weighted sum of the gathered rows. Where what lies outside X counts as 0, zeros around X stand for all that: nothing
 is read there, not even an infinity to multiply by 0, and it takes no logic to tell inside from outside. The coordinates
 of all axes are computed together, as one tensor (axes, taps, N·P) over P output positions, innermost axis first as in
 the grid. Rank, mode and padding are data.
@@ -236,7 +236,7 @@ def _zeros(e: Expressions, dims: Sequence[Dim], type: str) -> Tensor:
 
 
 def _surrounded(e: Expressions, rows: Tensor, n: Dim, lengths: Sequence[Dim], c: Dim) -> Tensor:
-    """The rows (N, S, C) as (N, D1, …, Dr, C) or with the last two in one, a zero before and after each spatial axis."""
+    """The rows (N, S, C) as (N, D1, …, Dr, C) or with the last two in one, zeros before and after each spatial axis."""
     if rows.type in PADDED:
         if isinstance(c, int):
             return e.pad(
