@@ -1,0 +1,64 @@
+"""The runtimes that are tried: what to install for each, and what it cannot do by its nature."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """One runtime.
+
+    Attributes:
+        name: on the command line; its adapter is ``adapters/<adapter>.py`` (or ``.mjs``).
+        title: in tables, with the version.
+        packages: what pip, or npm, installs.
+        adapter: where it is not called like the runtime.
+        python: the versions of Python that its packages are for; none says any.
+        npm: whether the packages are npm's, and the adapter runs in node.
+        fast: whether it installs, and runs all that is tried, in seconds.
+        batches: whether tensors may have more than one image in a batch.
+        note: what a reader of its results must know.
+    """
+
+    name: str
+    title: str
+    packages: tuple[str, ...]
+    adapter: str = ""
+    python: tuple[str, ...] = ()
+    npm: bool = False
+    fast: bool = False
+    batches: bool = True
+    note: str = ""
+
+    @property
+    def program(self) -> str:
+        """The adapter's file."""
+        return f"{self.adapter or self.name}.{'mjs' if self.npm else 'py'}"
+
+
+RUNTIMES = {
+    runtime.name: runtime
+    for runtime in (
+        Runtime("onnxruntime", "onnxruntime 1.31.1, CPU", ("onnxruntime==1.31.1",), fast=True),
+        Runtime("openvino", "OpenVINO 2026.4.1", ("openvino==2026.4.1",), fast=True),
+        Runtime(
+            "opencv5",
+            "OpenCV 5.0",
+            ("opencv-python-headless==5.0.0.93", "numpy"),
+            adapter="opencv",
+            fast=True,
+        ),
+        Runtime(
+            "opencv4",
+            "OpenCV 4.14",
+            ("opencv-python-headless==4.14.0.94", "numpy"),
+            adapter="opencv",
+            fast=True,
+        ),
+        Runtime("tract", "tract 0.23.9", ("tract==0.23.9", "numpy"), fast=True),
+        Runtime("mnn", "MNN 3.6.1", ("MNN==3.6.1", "numpy")),
+        Runtime("tinygrad", "tinygrad 0.14", ("tinygrad==0.14.0", "numpy")),
+        Runtime("onnx2torch", "onnx2torch 1.5.15", ("torch==2.13.0", "onnx2torch==1.5.15", "numpy")),
+    )
+}
