@@ -45,7 +45,7 @@ def environment(runtime: Runtime, cache: Path) -> Environment:
         NotInstalled: something that it needs is not to be had.
     """
     folder = cache / runtime.name
-    wanted = "\n".join(runtime.packages) + "\n"
+    wanted = "\n".join([*runtime.packages, *runtime.alone]) + "\n"
     done = folder / "installed.txt"
     if not done.exists() or done.read_text() != wanted:
         shutil.rmtree(folder, ignore_errors=True)
@@ -65,6 +65,8 @@ def _install(runtime: Runtime, folder: Path) -> None:
     _run(runtime, [_python(runtime), "-m", "venv", str(folder)], folder)
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-compile"]
     _run(runtime, [*pip, *runtime.packages], folder)
+    if runtime.alone:
+        _run(runtime, [*pip, "--no-deps", *runtime.alone], folder)
 
 
 def _run(runtime: Runtime, command: list[str], folder: Path) -> None:

@@ -13,6 +13,7 @@ class Runtime:
         name: on the command line; its adapter is ``adapters/<adapter>.py`` (or ``.mjs``).
         title: in tables, with the version.
         packages: what pip, or npm, installs.
+        alone: what pip installs without what it asks for besides (pnnx asks for all of PyTorch, and needs none of it).
         adapter: where it is not called like the runtime.
         python: the versions of Python that its packages are for; none says any.
         npm: whether the packages are npm's, and the adapter runs in node.
@@ -24,6 +25,7 @@ class Runtime:
     name: str
     title: str
     packages: tuple[str, ...]
+    alone: tuple[str, ...] = ()
     adapter: str = ""
     python: tuple[str, ...] = ()
     npm: bool = False
@@ -59,6 +61,17 @@ RUNTIMES = {
         Runtime("tract", "tract 0.23.9", ("tract==0.23.9", "numpy"), fast=True),
         Runtime("mnn", "MNN 3.6.1", ("MNN==3.6.1", "numpy")),
         Runtime("tinygrad", "tinygrad 0.14", ("tinygrad==0.14.0", "numpy")),
+        Runtime("iree", "IREE 3.13", ("iree-base-compiler[onnx]==3.13.0", "iree-base-runtime==3.13.0", "numpy")),
+        Runtime("tvm", "TVM 0.27", ("apache-tvm==0.27.0.post1", "onnx", "numpy")),
+        Runtime("onnxruntime-web", "onnxruntime-web 1.30, WASM", ("onnxruntime-web@1.30.0",), npm=True),
         Runtime("onnx2torch", "onnx2torch 1.5.15", ("torch==2.13.0", "onnx2torch==1.5.15", "numpy")),
+        Runtime(
+            "ncnn",
+            "ncnn 20261020",
+            ("ncnn==1.0.20261020", "numpy"),
+            alone=("pnnx==20261020",),
+            batches=False,
+            note="has no batches: N is 1",
+        ),
     )
 }

@@ -129,7 +129,7 @@ def _one_node(rank: int, mode: str, padding_mode: str, align_corners: bool, dyna
         helper.make_tensor_value_info(name, TensorProto.FLOAT, symbols[name] if dynamic else value.shape)
         for name, value in (*feeds[0].items(), *expected[0].items())
     )
-    graph = helper.make_graph([node], "one node", [X, grid], [Y])
+    graph = helper.make_graph([node], "sampling", [X, grid], [Y])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
     onnx.checker.check_model(model, full_check=True)
     return Task(model, tuple(feeds), tuple(expected))
