@@ -25,13 +25,13 @@ from .verdicts import Verdict, judge
 from .workers import Worker
 
 
-def attempt(worker: Worker, trial: Trial, batch: int) -> Verdict:
+def attempt(runtime: Runtime, worker: Worker, trial: Trial) -> Verdict:
     """One cell."""
     try:
-        task = trial.task(batch)
+        task = trial.task(2 if runtime.batches else 1)
     except ogs.GridSampleError as error:
         return Verdict("refused", message=f"patch_model: {error}")
-    return judge(task, worker.ask(task))
+    return judge(task, worker.ask(task), runtime.tolerance)
 
 
 def run(runtime: Runtime, chosen: Sequence[Trial], cache: Path, seconds: float) -> Result:
@@ -45,7 +45,7 @@ def run(runtime: Runtime, chosen: Sequence[Trial], cache: Path, seconds: float) 
         for number, trial in enumerate(chosen, 1):
             if sys.stderr.isatty():
                 print(f"\r{runtime.name} {number}/{len(chosen)} {trial.name:70}", end="", file=sys.stderr, flush=True)
-            cells[trial] = attempt(worker, trial, 2 if runtime.batches else 1)
+            cells[trial] = attempt(runtime, worker, trial)
     print(f"\r{runtime.name}: {time.monotonic() - began:.0f} s{'':80}", file=sys.stderr)
     return Result(runtime, installed.versions, cells)
 

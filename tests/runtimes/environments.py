@@ -45,7 +45,7 @@ def environment(runtime: Runtime, cache: Path) -> Environment:
         NotInstalled: something that it needs is not to be had.
     """
     folder = cache / runtime.name
-    wanted = "\n".join([*runtime.packages, *runtime.alone]) + "\n"
+    wanted = "\n".join([*runtime.packages, *runtime.alone, *runtime.npm]) + "\n"
     done = folder / "installed.txt"
     if not done.exists() or done.read_text() != wanted:
         shutil.rmtree(folder, ignore_errors=True)
@@ -53,14 +53,16 @@ def environment(runtime: Runtime, cache: Path) -> Environment:
         _install(runtime, folder)
         done.write_text(wanted)
     adapter = str(ADAPTERS / runtime.program)
-    if runtime.npm:
-        return Environment((_node(), adapter, str(folder)), ", ".join(runtime.packages))
+    if not runtime.packages:
+        return Environment((_node(), adapter, str(folder)), ", ".join(runtime.npm))
     return Environment((str(folder / "bin" / "python"), str(ADAPTERS / "worker.py"), adapter), _versions(folder))
 
 
 def _install(runtime: Runtime, folder: Path) -> None:
     if runtime.npm:
-        _run(runtime, ["npm", "install", "--silent", "--no-fund", "--no-audit", *runtime.packages], folder)
+        npm = ["npm", "install", "--silent", "--no-fund", "--no-audit", "--ignore-scripts", "--prefix", str(folder)]
+        _run(runtime, [*npm, *runtime.npm], folder)
+    if not runtime.packages:
         return
     _run(runtime, [_python(runtime), "-m", "venv", str(folder)], folder)
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-compile"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -84,9 +85,12 @@ def reasons(results: Sequence[Result]) -> str:
         for form in FORMS:
             said: dict[str, list[Trial]] = {}
             for trial, verdict in result.cells.items():
-                if trial.form == form and verdict.kind != "right":
-                    said.setdefault(verdict.message or "wrong", []).append(trial)
-            for message, at in said.items():
+                if trial.form == form and (verdict.kind != "right" or verdict.message):
+                    said.setdefault(re.sub(r"\d+", "#", verdict.message) + verdict.kind, []).append(trial)
+            for at in said.values():
+                verdicts = [result.cells[trial] for trial in at]
+                worst_of = max(verdicts, key=lambda verdict: verdict.error)
+                message = worst_of.message if worst_of.kind != "wrong" else f"{worst_of}: {worst_of.message}".rstrip(": ")
                 rows.append([result.runtime.title, form, _places(at), message])
     return markdown(rows)
 

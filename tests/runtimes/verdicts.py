@@ -10,9 +10,6 @@ import numpy as np
 from .trials import Arrays, Task
 from .workers import Answer
 
-#: The greatest difference that is still right, as a share of the output's greatest magnitude.
-TOLERANCE = 1e-4
-
 
 @dataclass(frozen=True)
 class Verdict:
@@ -21,7 +18,7 @@ class Verdict:
     Attributes:
         kind: ``"right"``, ``"wrong"`` or ``"refused"``.
         error: the greatest difference as a share of the output's greatest magnitude, where there was an answer.
-        message: what the runtime said, or how its answer is no answer.
+        message: what the runtime said, how its answer is no answer, or what is to be remarked about a right one.
     """
 
     kind: str
@@ -32,8 +29,8 @@ class Verdict:
         return {"right": "✓", "wrong": f"wrong by {self.error:.2g}", "refused": "✗"}[self.kind]
 
 
-def judge(task: Task, answer: Answer) -> Verdict:
-    """What the answer to a task is worth."""
+def judge(task: Task, answer: Answer, tolerance: float) -> Verdict:
+    """What the answer to a task is worth; ``tolerance`` is a share of the output's greatest magnitude."""
     if answer.error:
         return Verdict("refused", message=shortened(answer.error))
     found = [_difference(a, b) for a, b in zip(answer.outputs, task.expected, strict=True)]
@@ -41,9 +38,9 @@ def judge(task: Task, answer: Answer) -> Verdict:
     if messages:
         return Verdict("wrong", np.inf, messages[0])
     error = max(each for each in found if not isinstance(each, str))
-    if error <= TOLERANCE:
-        return Verdict("right", error)
-    return Verdict("wrong", error, "" if len(found) == 1 or found[0] > TOLERANCE else "at the second shape only")
+    if error <= tolerance:
+        return Verdict("right", error, answer.remark)
+    return Verdict("wrong", error, "" if len(found) == 1 or found[0] > tolerance else "at the second shape only")
 
 
 def _difference(actual: Arrays, expected: Arrays) -> float | str:

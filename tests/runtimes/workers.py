@@ -21,10 +21,11 @@ from .trials import Arrays, Task
 
 @dataclass(frozen=True)
 class Answer:
-    """What a runtime made of a task: the outputs for each of its feeds, or why there are none."""
+    """What a runtime made of a task: the outputs for each of its feeds, or why there are none; and what it remarked."""
 
     outputs: tuple[Arrays, ...] = ()
     error: str = ""
+    remark: str = ""
 
 
 class Worker:
@@ -67,7 +68,8 @@ class Worker:
         if "error" in answer:
             self.printed.seek(before)
             return Answer(error=f"{answer['error']}\n{self.printed.read().decode(errors='replace')}")
-        return Answer(tuple(dict(zip(names, map(_decoded, values), strict=False)) for values in answer["outputs"]))
+        outputs = tuple(dict(zip(names, map(_decoded, values), strict=False)) for values in answer["outputs"])
+        return Answer(outputs, remark=answer.get("remark", ""))
 
     def _start(self) -> str:
         self.process = subprocess.Popen(

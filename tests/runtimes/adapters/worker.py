@@ -23,17 +23,20 @@ def encode(value):
 
 
 def main():
-    answers = os.fdopen(os.dup(1), "w")
+    # What the runtime, and programs that it calls, read and print has no part in this.
+    jobs, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
     sys.path.pop(0)  # this folder: its files are called like the packages
     load = runpy.run_path(sys.argv[1])["load"]
     print(json.dumps({}), file=answers, flush=True)
-    for line in sys.stdin:
+    for line in jobs:
         job = json.loads(line)
         try:
             feeds = [{name: decode(array) for name, array in feed.items()} for feed in job["feeds"]]
             run = load(job["model"], feeds[0], job["outputs"])
             answer = {"outputs": [[encode(value) for value in run(feed)] for feed in feeds]}
+            answer["remark"] = run.remark() if hasattr(run, "remark") else ""
         except BaseException as error:  # runtimes raise what they like, SystemExit among it
             answer = {"error": f"{type(error).__name__}: {error}"[:20000]}
         print(json.dumps(answer), file=answers, flush=True)
