@@ -1,28 +1,26 @@
-"""MNN, after its converter."""
+"""MNN, after its converter, called without the script around it, which reports to its makers over the network."""
 
 import os
-import subprocess
-import sys
 
+import _tools
 import MNN
 import numpy as np
+
+TYPES = {"float32": MNN.expr.float, "int32": MNN.expr.int, "int64": MNN.expr.int64}
+
+
+def variable(value):
+    placeholder = MNN.expr.placeholder(value.shape, MNN.expr.NCHW, TYPES[value.dtype.name])
+    placeholder.write(np.ascontiguousarray(value))
+    return placeholder
 
 
 def load(path, inputs, outputs):
     converted = f"{path}.mnn"
-    program = os.path.join(os.path.dirname(sys.executable), "mnnconvert")
-    command = [program, "-f", "ONNX", "--modelFile", path, "--MNNModel", converted, "--bizCode", "x"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if not os.path.exists(converted) or "Converted Success" not in done.stdout:
-        raise RuntimeError("mnnconvert: " + " ".join((done.stdout + done.stderr).split("\n")[-6:]))
+    _tools.mnnconvert(["mnnconvert", "-f", "ONNX", "--modelFile", path, "--MNNModel", converted, "--bizCode", "x"])
+    if not os.path.exists(converted):
+        raise RuntimeError("mnnconvert wrote nothing")
     module = MNN.nn.load_module_from_file(converted, list(inputs), outputs)
-
-    def variable(value):
-        placeholder = MNN.expr.placeholder(value.shape, MNN.expr.NCHW, types[value.dtype.name])
-        placeholder.write(np.ascontiguousarray(value))
-        return placeholder
-
-    types = {"float32": MNN.expr.float, "int32": MNN.expr.int, "int64": MNN.expr.int64}
 
     def run(feed):
         answers = module.forward([variable(value) for value in feed.values()])
