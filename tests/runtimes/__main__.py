@@ -20,7 +20,7 @@ from . import report
 from .environments import NotInstalled, default_cache, environment
 from .report import Result
 from .table import RUNTIMES, Runtime
-from .trials import FORMS, Trial, trials
+from .trials import FORMS, Trial, operator_trials, trials
 from .verdicts import Verdict, judge
 from .workers import Worker
 
@@ -57,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--fast", action="store_true", help="only those that install in seconds")
     parser.add_argument("--only", default="", metavar="REGEX", help="only the cells whose name this matches")
     parser.add_argument("--form", choices=FORMS, help="only the standard operators, or only primitives")
+    parser.add_argument("--operators", action="store_true", help="try basic operators one by one instead")
     parser.add_argument("--all", action="store_true", help="print every cell")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every cell there")
     parser.add_argument("--cache", type=Path, default=default_cache(), metavar="DIR", help="where environments are kept")
@@ -67,12 +68,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"no runtime is called {', '.join(sorted(unknown))}; there are {', '.join(RUNTIMES)}")
     rows = [RUNTIMES[name] for name in options.runtimes or RUNTIMES]
     rows = [row for row in rows if row.fast or not options.fast]
-    chosen = [t for t in trials() if re.search(options.only, t.name) and options.form in (None, t.form)]
+    chosen = [t for t in (operator_trials if options.operators else trials)() if re.search(options.only, t.name) and options.form in (None, t.form)]
     results = [run(row, chosen, options.cache.resolve(), options.seconds) for row in rows]
 
     date = datetime.date.today().isoformat()
     print(f"{date}; ort-gridsample {ogs.__version__}, onnx {onnx.__version__}, numpy {numpy.__version__}\n")
-    print(report.summary(results), report.reasons(results), sep="\n\n")
+    print(report.operators(results) if options.operators else f"{report.summary(results)}\n\n{report.reasons(results)}")
     if options.all:
         print(f"\n{report.every_cell(results)}")
     if options.json:

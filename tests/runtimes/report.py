@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from .operators import OPERATORS
 from .table import Runtime
 from .trials import FORMS, MODES, RANKS, Trial
 from .verdicts import Verdict
@@ -108,6 +109,25 @@ def _places(trials: Sequence[Trial]) -> str:
             kinds = {"dynamic" if trial.dynamic else "static" for trial in members}
             words.append(f"{group} {' and '.join(sorted(kinds))} ({len(members)})")
     return "; ".join(words)
+
+
+def operators(results: Sequence[Result]) -> str:
+    """A row a basic operator: ✓ where all its opsets are right, static and dynamic, else what is not."""
+    rows = [["operator", *(result.runtime.title for result in results)]]
+    for name in dict.fromkeys(name for each in OPERATORS.values() for name in each):
+        row = [f"`{name}`"]
+        for result in results:
+            cells = {t: v for t, v in result.cells.items() if t.form == "operator" and t.detail == name}
+            bad = {t: v for t, v in cells.items() if v.kind != "right"}
+            static = [t.group.removeprefix("opset ") for t in bad if not t.dynamic]
+            kinds = " and ".join(sorted({v.kind for v in bad.values()}))
+            where = f" at {', '.join(static)}" if static and len(static) < sum(not t.dynamic for t in cells) else ""
+            remarks = {v.message for v in cells.values() if v.kind == "right" and v.message}
+            row.append(
+                f"{kinds}{where if static else ' dynamic'}" if bad else "✓ " + ", ".join(remarks) if cells else "–"
+            )
+        rows.append(row)
+    return markdown(rows)
 
 
 def every_cell(results: Sequence[Result]) -> str:

@@ -14,6 +14,8 @@ from onnx import TensorProto, helper
 
 import ort_gridsample as ogs
 
+from .operators import DYNAMIC, OPERATORS
+
 Arrays = dict[str, np.ndarray]
 
 FORMS = ("standard", "primitives")
@@ -51,9 +53,9 @@ class Trial:
     """One cell of the matrix.
 
     Attributes:
-        form: ``"standard"``, or ``"primitives"``: what patch_model makes of it.
-        group: ``"2-D linear"``, …, or ``"exported"``.
-        detail: padding mode and alignment, or the exported model's name.
+        form: ``"standard"``; ``"primitives"``: what patch_model makes of it; or ``"operator"``: a basic one alone.
+        group: ``"2-D linear"``, …, ``"exported"``, or ``"opset 13"``, ….
+        detail: padding mode and alignment, or the name of the exported model or the operator.
         dynamic: whether the shapes are left open, and two are asked.
     """
 
@@ -74,6 +76,10 @@ class Trial:
         Raises:
             GridSampleError: the model cannot be lowered.
         """
+        if self.form == "operator":
+            opset = int(self.group.removeprefix("opset "))
+            model, *feed = OPERATORS[opset][self.detail].model(opset, self.dynamic)
+            return Task(model, *((each,) for each in feed))
         if self.group == "exported":
             task = _exported(self.detail)
         else:
@@ -91,6 +97,13 @@ def trials() -> Iterator[Trial]:
             yield Trial(form, f"{rank}-D {mode}", f"{padding_mode} {alignment}", dynamic)
     for form in FORMS:
         yield from (Trial(form, "exported", path.stem) for path in sorted(EXPORTED.glob("*.onnx")))
+
+
+def operator_trials() -> Iterator[Trial]:
+    """The basic operators."""
+    for opset, operators in OPERATORS.items():
+        for name in operators:
+            yield from (Trial("operator", f"opset {opset}", name, dynamic) for dynamic in {False, opset == DYNAMIC})
 
 
 @functools.cache
