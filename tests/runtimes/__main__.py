@@ -8,7 +8,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy
@@ -18,9 +18,10 @@ import ort_gridsample as ogs
 
 from . import report
 from .environments import NotInstalled, default_cache, environment
-from .report import Result
+from .report import Result, alike
+from .smallest import smallest
 from .table import RUNTIMES, Runtime
-from .trials import FORMS, Trial, operator_trials, trials
+from .trials import FORMS, Task, Trial, operator_trials, trials
 from .verdicts import Verdict, judge
 from .workers import Worker
 
@@ -50,6 +51,33 @@ def run(runtime: Runtime, chosen: Sequence[Trial], cache: Path, seconds: float) 
     return Result(runtime, installed.versions, cells)
 
 
+def save(result: Result, cache: Path, seconds: float, folder: Path) -> Iterator[str]:
+    """For everything that the runtime says about lowered models, write the smallest model that shows it; what it is."""
+    runtime = result.runtime
+    with Worker(environment(runtime, cache).command, seconds) as worker:
+
+        def ask(task: Task) -> Verdict:
+            return judge(task, worker.ask(task), runtime.tolerance)
+
+        for trials in alike(result.cells):
+            if trials[0].form != "primitives" or result.cells[trials[0]].kind == "right":
+                continue
+            try:
+                tasks = [trial.task(2 if runtime.batches else 1) for trial in trials]
+                shown = smallest(min(tasks, key=lambda task: len(task.model.graph.node)), lambda t: ask(t).kind != "right")
+            except Exception as error:  # onnxruntime's, where it cannot run the model either
+                yield f"{runtime.title}: {trials[0].name}: {error}"
+                continue
+            ops = [node.op_type for node in shown.model.graph.node]
+            path = folder / runtime.name / f"{trials[0].name}.onnx"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            onnx.save(shown.model, path)
+            arrays = {f"{prefix}.{n}": v for prefix, each in (("in", shown.feeds), ("out", shown.expected)) for n, v in each[0].items()}
+            numpy.savez_compressed(path.with_suffix(".npz"), **arrays)
+            verdict = ask(shown)
+            yield f"{runtime.title}: {path}: {', '.join(ops[-6:])} ({len(ops)} nodes): {verdict} {verdict.message}"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the matrix; 1 where a lowered model is not right."""
     parser = argparse.ArgumentParser(prog="python -m tests.runtimes", description=__doc__)
@@ -60,6 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--operators", action="store_true", help="try basic operators one by one instead")
     parser.add_argument("--all", action="store_true", help="print every cell")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every cell there")
+    parser.add_argument("--save", type=Path, metavar="DIR", help="write the smallest models that show what fails")
     parser.add_argument("--cache", type=Path, default=default_cache(), metavar="DIR", help="where environments are kept")
     parser.add_argument("--seconds", type=float, default=120, help="how long a runtime may take for one model")
     options = parser.parse_args(arguments)
@@ -76,6 +105,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(report.operators(results) if options.operators else f"{report.summary(results)}\n\n{report.reasons(results)}")
     if options.all:
         print(f"\n{report.every_cell(results)}")
+    if options.save:
+        for result in results:
+            for line in save(result, options.cache.resolve(), options.seconds, options.save):
+                print(line, flush=True)
     if options.json:
         options.json.write_text(json.dumps(report.as_json(results, date), indent=1), encoding="utf-8")
     lowered = [v for result in results for trial, v in result.cells.items() if trial.form == "primitives"]

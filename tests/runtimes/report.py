@@ -77,6 +77,15 @@ def _count(verdicts: Sequence[Verdict]) -> str:
     return ", ".join(words)
 
 
+def alike(cells: Cells) -> list[list[Trial]]:
+    """The cells about which there is something to say, those together that say the same but for numbers."""
+    said: dict[tuple[str, str, str], list[Trial]] = {}
+    for trial, verdict in cells.items():
+        if verdict.kind != "right" or verdict.message:
+            said.setdefault((trial.form, verdict.kind, re.sub(r"\d+", "#", verdict.message)), []).append(trial)
+    return list(said.values())
+
+
 def reasons(results: Sequence[Result]) -> str:
     """What each runtime said, and at which cells."""
     rows = [["runtime", "form", "at", "what it said"]]
@@ -84,11 +93,7 @@ def reasons(results: Sequence[Result]) -> str:
         if result.missing:
             rows.append([result.runtime.title, "", "", result.missing])
         for form in FORMS:
-            said: dict[str, list[Trial]] = {}
-            for trial, verdict in result.cells.items():
-                if trial.form == form and (verdict.kind != "right" or verdict.message):
-                    said.setdefault(re.sub(r"\d+", "#", verdict.message) + verdict.kind, []).append(trial)
-            for at in said.values():
+            for at in alike({trial: verdict for trial, verdict in result.cells.items() if trial.form == form}):
                 verdicts = [result.cells[trial] for trial in at]
                 worst_of = max(verdicts, key=lambda verdict: verdict.error)
                 message = worst_of.message if worst_of.kind != "wrong" else f"{worst_of}: {worst_of.message}".rstrip(": ")

@@ -68,7 +68,7 @@ class Trial:
     def name(self) -> str:
         """All of it in words."""
         shapes = "" if self.group == "exported" else "-dynamic" if self.dynamic else "-static"
-        return f"{self.form}-{self.group}-{self.detail}{shapes}".replace(" ", "-").replace("-D", "d")
+        return f"{self.form}-{self.group.replace('-D', 'd')}-{self.detail}{shapes}".replace(" ", "-")
 
     def task(self, batch: int = 2) -> Task:
         """The model, its inputs and outputs; ``batch`` images in each.

@@ -61,10 +61,28 @@ def _difference(actual: Arrays, expected: Arrays) -> float | str:
     return worst
 
 
-def shortened(message: str, length: int = 200) -> str:
+#: What says nothing in what runtimes print: backtraces, progress, where in their own sources they were.
+NOISE = re.compile(
+    r"""(?:"""
+    r"""stack\ backtrace:.*"""
+    r"""|\x1b\[[\d;]*m"""
+    r"""|^.*\d+(?:\.\d+)?it/s.*$|^.*\?it/s.*$"""
+    r"""|^(?:Start\ to\ |inputTensors|outputTensors|The\ device\ supports|\[\d\d:\d\d:\d\d\]\ :4[67]:).*$"""
+    r"""|^\[\s*(?:ERROR|WARN|INFO):\d.*$|^[IWD]\ .*$|^INFO:.*$"""
+    r"""|^(?:Exception\ from\ |Check\ 'false'\ failed|FrontEnd\ API\ failed|Failed\ operations\ detailed|Summary:).*$"""
+    r"""|^Model\ wasn't\ fully.*$|^\s+File\ ".*$|^\s+[\^~]+\s*$"""
+    r"""|OpenCV\([\d.]+\)\ \S+:\d+:\ error:|\(-\d+:Unspecified\ error\)|in\ function\ 'handleNode'|error:\s+(?=error:)"""
+    r"""|\[ONNXRuntimeError\]\ :\ \d+\ :|Non-zero\ status\ code\ returned\ while\ |(?<=Status\ Message:)\ \S+:\d+\ .*?\)(?:\ const)?(?:\ \[[^]]*\])?"""
+    r""")""",
+    re.VERBOSE | re.MULTILINE | re.IGNORECASE,
+)
+
+
+def shortened(message: str, length: int = 240) -> str:
     """What matters of a runtime's message: in one line, without places of files."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    text = " ".join(lines)
-    text = re.sub(r"(/[\w.+@-]+){2,}/?(:\d+)*", "…", text)
-    text = re.sub(r"\x1b\[[\d;]*m|0x[0-9a-f]{6,}", "", text)
+    message = message.split("Stack backtrace")[0].split("stack backtrace")[0]
+    lines = [line.strip() for line in NOISE.sub("", message).splitlines()]
+    text = " ".join(line for line in lines if line.strip(" >:"))
+    text = re.sub(r"(\.{0,2}/[\w.+@-]+){2,}/?(:\d+)*", "…", text)
+    text = re.sub(r"0x[0-9a-f]{6,}", "", re.sub(r"\s+", " ", text))
     return text if len(text) <= length else f"{text[: length - 1]}…"
