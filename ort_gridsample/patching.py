@@ -48,6 +48,7 @@ def patch_model(
     nodes: Selection = "all",
     target: TargetName | Dialect = DOMAIN,
     functions: bool = False,
+    opset: int | None = None,
 ) -> onnx.ModelProto:
     """A copy of ``model`` in which GridSample and AffineGrid nodes, in whatever dialect, are what ``target`` says.
 
@@ -70,10 +71,13 @@ def patch_model(
             ``"com.microsoft"``, ``"mmcv"``, ``"mmdeploy"``, ``"GridSampler"``, ``"GridSample3D"``, or a dialect that
             was added, or its name: that dialect. Nodes that it has no spelling for stay as they are.
         functions: with ``"primitives"``, whether nodes that are lowered alike share a model-local function.
+        opset: the opset of the ONNX domain that the whole model is converted to, up or down; None: its own, raised
+            where the target needs a newer one. The model's functions are inlined then.
 
     Raises:
         GridSampleError: a node concerned is not what its opset or dialect allows, the target cannot say it, the
-            file or the bytes are not an ONNX model, or its external data lies outside its folder.
+            file or the bytes are not an ONNX model, its external data lies outside its folder, or a node of it cannot
+            be said in ``opset`` or converted to it by onnx's version converter.
         OSError: the file cannot be read.
     """
     copy = read_model(model, external_data=True)
@@ -81,5 +85,5 @@ def patch_model(
         copy = onnx.ModelProto()
         copy.CopyFrom(model)
     name = target.name if isinstance(target, Dialect) else target
-    patch_in_place(copy, nodes, name, functions, native)
+    patch_in_place(copy, nodes, name, functions, native, opset)
     return copy

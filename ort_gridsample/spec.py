@@ -85,13 +85,22 @@ class Attribute:
 
 @dataclass(frozen=True)
 class Version:
-    """One version of an operator: attributes, and the types that each input may have."""
+    """One version of an operator.
+
+    Attributes:
+        attributes: its attributes.
+        types: the types that each input may have.
+        axes: the numbers of spatial axes that it is said for; None: any.
+    """
 
     attributes: Mapping[str, Attribute]
     types: Mapping[str, tuple[str, ...]]
+    axes: tuple[int, ...] | None = None
 
 
-def _grid_sample(modes: tuple[str, ...], X: tuple[str, ...], grid: tuple[str, ...]) -> Version:
+def _grid_sample(
+    modes: tuple[str, ...], X: tuple[str, ...], grid: tuple[str, ...], axes: tuple[int, ...] | None = None
+) -> Version:
     return Version(
         attributes={
             "mode": Attribute(modes[0], modes),
@@ -99,13 +108,14 @@ def _grid_sample(modes: tuple[str, ...], X: tuple[str, ...], grid: tuple[str, ..
             "align_corners": Attribute(0, (0, 1)),
         },
         types={"X": X, "grid": grid},
+        axes=axes,
     )
 
 
 #: Operator of the ONNX domain -> first opset of each of its versions -> what that version says.
 OPERATORS: Mapping[str, Mapping[int, Version]] = {
     "GridSample": {
-        16: _grid_sample(("bilinear", "nearest", "bicubic"), _BEFORE_BFLOAT16, ("float32", "float64", "float16")),
+        16: _grid_sample(("bilinear", "nearest", "bicubic"), _BEFORE_BFLOAT16, ("float32", "float64", "float16"), (2,)),
         20: _grid_sample(("linear", "nearest", "cubic"), _BEFORE_BFLOAT16, ("float32", "float64", "float16")),
         22: _grid_sample(("linear", "nearest", "cubic"), _ALL_TYPES, FLOATS),
     },
@@ -113,6 +123,7 @@ OPERATORS: Mapping[str, Mapping[int, Version]] = {
         20: Version(
             attributes={"align_corners": Attribute(0, (0, 1))},
             types={"theta": FLOATS, "size": ("int64",)},
+            axes=(2, 3),
         ),
     },
 }

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 import ort_gridsample as ogs
-from ort_gridsample.model.conversion import inline, raise_opset
+from ort_gridsample.model.conversion import convert_opset, inline
 from ort_gridsample.model.graphs import scopes
 from paths import open_native, open_patched_file
 from test_patch import GRID, SIGNATURE, X
@@ -208,7 +208,7 @@ def test_inlining_keeps_the_defaults_of_functions(inlined: set[str]) -> None:
 def test_raising_to_the_opset_that_is_there_changes_nothing_but_functions() -> None:
     model = old("Y = Relu (X)", opset=16)
     before = model.SerializeToString(deterministic=True)
-    raise_opset(model, 16)
+    convert_opset(model, 16)
     assert model.SerializeToString(deterministic=True) == before
 
 

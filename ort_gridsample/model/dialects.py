@@ -272,6 +272,10 @@ OURS = {
     for operator, versions in STANDARD.items()
 }
 
+#: The domain of standard nodes while the opset around them changes, in which they are spelled as in the newest.
+SET_ASIDE: Final = "ort_gridsample.set_aside"
+ASIDE = {operator: replace(dialect, name=SET_ASIDE, domains=(SET_ASIDE,)) for operator, dialect in OURS.items()}
+
 
 def dialect_of(
     node: onnx.NodeProto, opsets: Mapping[str, int], functions: Collection[tuple[str, str, str]] = ()
@@ -291,6 +295,8 @@ def dialect_of(
             return standard(node.op_type, opsets.get("", 0))
         if domain == DOMAIN:
             return OURS[node.op_type]
+        if domain == SET_ASIDE:
+            return ASIDE[node.op_type]
     return next((dialect for dialect in _DIALECTS if dialect.spells(node)), None)
 
 

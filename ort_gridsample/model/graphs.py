@@ -37,6 +37,11 @@ def function_key(node: onnx.NodeProto | onnx.FunctionProto) -> tuple[str, str, s
     return domain_of(node.domain), name, node.overload
 
 
+def opset_of(model: onnx.ModelProto) -> int:
+    """The version of the ONNX domain that ``model`` imports; 0 where it imports other domains only."""
+    return next((entry.version for entry in model.opset_import if domain_of(entry.domain) == ""), 0)
+
+
 @dataclass
 class Scope:
     """One list of nodes: the main graph, the body of an If, Loop or Scan, or a function.

@@ -11,7 +11,7 @@ from .. import spec
 from ..core.plan import type_name
 from ..errors import GridSampleError, where
 from .asking import Native
-from .dialects import AttributeValue, Dialect, constant_size, dialect_of, operator_types
+from .dialects import SET_ASIDE, AttributeValue, Dialect, constant_size, dialect_of, operator_types, standard
 from .graphs import Scope, domain_of, function_key, scopes
 from .helpers import Helpers
 from .inference import Inference, Value
@@ -36,6 +36,11 @@ class Match:
     scope: Scope
     index: int
     helpers: frozenset[int]
+
+    @property
+    def is_set_aside(self) -> bool:
+        """Whether the node is a standard one, which is to be written in the model's new opset."""
+        return self.node.domain == SET_ASIDE
 
 
 def records_of(model: onnx.ModelProto, native: Native | None = None) -> list[NodeRecord]:
@@ -72,7 +77,8 @@ def _match(
     helpers: Helpers,
     native: Native | None,
 ) -> Match:
-    domain = domain_of(node.domain)
+    aside = node.domain == SET_ASIDE
+    domain = "" if aside else domain_of(node.domain)
     opset = scope.opsets.get(domain, dialect.version if domain else 0)
     name = node.name or f"({', '.join(node.output)})"
     sources, output, belonging = helpers.around(node)
@@ -102,7 +108,7 @@ def _match(
         op_type=node.op_type,
         domain=domain,
         opset=opset,
-        dialect=dialect,
+        dialect=standard(dialect.operator, opset) if aside else dialect,
         attributes=attributes,
         inputs=inputs,
         values=values,
