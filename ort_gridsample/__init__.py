@@ -6,7 +6,7 @@ from .errors import GridSampleError
 from .functions import affine_grid, grid_sample
 from .model.dialects import Dialect, Spelling, add_dialect
 from .model.records import NodeRecord
-from .patching import inspect_model, patch_model
+from .patching import coordinate_nodes, inspect_model, patch_model
 from .runtime.choice import get_ops, set_ops
 from .runtime.placement import Placement
 from .runtime.registration import register
@@ -24,6 +24,7 @@ __all__ = [
     "__version__",
     "add_dialect",
     "affine_grid",
+    "coordinate_nodes",
     "get_core",
     "get_num_threads",
     "get_ops",

@@ -6,6 +6,7 @@ from typing import Literal
 
 import onnx
 
+from .model.coordinate_nodes import coordinate_nodes as names_of
 from .model.dialects import DOMAIN, Dialect
 from .model.files import Model, explaining_invalid, read_model
 from .model.matches import records_of
@@ -40,6 +41,26 @@ def inspect_model(model: Model) -> list[NodeRecord]:
     proto = read_model(model)
     with explaining_invalid(proto):
         return records_of(proto, native)
+
+
+def coordinate_nodes(model: Model) -> list[str]:
+    """The names of the nodes of ``model`` that compute with coordinates: quantization and float16 spoil these.
+
+    They are GridSample and AffineGrid nodes in whatever dialect, the nodes or calls that they were lowered to, and the
+    arithmetic that leads to their coordinates alone. For ``nodes_to_exclude`` of ``onnxruntime.quantization``, and
+    ``node_block_list`` of ``onnxconverter_common.float16``. The latter rounds even what lies between two of them, where
+    several read it: lower with ``functions=True`` for it.
+
+    Args:
+        model: a ModelProto, the bytes of a model, or a path (its external data is not read).
+
+    Raises:
+        GridSampleError: such a node has no name, or the file or the bytes are not an ONNX model.
+        OSError: the file cannot be read.
+    """
+    proto = read_model(model)
+    with explaining_invalid(proto):
+        return names_of(proto)
 
 
 def patch_model(
