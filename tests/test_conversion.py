@@ -8,8 +8,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 import ort_gridsample as ogs
-from ort_gridsample.model.conversion import convert_opset, inline
+from ort_gridsample.model.conversion import inline
 from ort_gridsample.model.graphs import scopes
+from ort_gridsample.model.opsets import convert_opset
 from paths import open_native, open_patched_file
 from test_patch import GRID, SIGNATURE, X
 

@@ -1,20 +1,13 @@
-"""Inlining functions and converting a model to another opset, in place: onnx's own, with what that loses put back."""
+"""Inlining functions in place: onnx's inliner, with what that loses put back."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
 import onnx
-from onnx import helper, inliner, version_converter
+from onnx import helper, inliner
 
-from .. import spec
-from ..errors import GridSampleError, where
-from .dialects import ASIDE, SET_ASIDE, STANDARD, PassedOn
-from .graphs import domain_of, function_key, scopes, subgraphs
-
-#: Where nodes are while the converter works that are in ONNX's domain without being ONNX's: it takes all for its own.
-_FOREIGN = "ort_gridsample.foreign"
-
+from .graphs import domain_of, function_key, scopes
 
 #: The domain and the name of a function.
 Name = tuple[str, str]
@@ -26,7 +19,7 @@ def inline(model: onnx.ModelProto, names: Collection[Name]) -> None:
     Raises:
         Exception: onnx's inliner cannot do it.
     """
-    versions = _versions(model)
+    versions = versions_of(model)
     said = {
         function_key(function): onnx.FunctionProto(opset_import=function.opset_import) for function in model.functions
     }
@@ -97,66 +90,6 @@ def _name(node: onnx.NodeProto | onnx.FunctionProto) -> Name:
     return function_key(node)[:2]
 
 
-def convert_opset(model: onnx.ModelProto, version: int) -> None:
-    """Convert ``model`` to this version of the ONNX domain; its functions are inlined, as they have none of their own.
-
-    GridSample and AffineGrid nodes of which the two opsets have different versions are set aside, to be written anew:
-    onnx's version converter knows no way down for them.
-
-    Raises:
-        GridSampleError: such a node is not what its opset allows, or the new opset has no such attribute of another.
-        Exception: onnx's version converter cannot do it.
-    """
-    before = _versions(model).get("", version)
-    if not any(domain_of(entry.domain) == "" for entry in model.opset_import):
-        model.opset_import.append(helper.make_opsetid("", _versions(model).get("", version)))
-    if model.functions:
-        inline(model, {_name(function) for function in model.functions})
-    foreign = [n for s in scopes(model) for n in s if domain_of(n.domain) == "" and not onnx.defs.has(n.op_type)]
-    for node in foreign:
-        node.domain = _FOREIGN
-    _set_aside(model, version)
-    import_used(model, {_FOREIGN: 1, SET_ASIDE: 1})
-    converted = version_converter.convert_version(model, version)
-    read = {name for scope in scopes(model) for node in scope for name in node.input}
-    _take_nodes(model.graph, converted.graph)
-    for scope in scopes(model):
-        for node in scope:
-            if node.domain == _FOREIGN:
-                node.domain = ""
-    for entry in model.opset_import:
-        if domain_of(entry.domain) == "":
-            entry.version = version
-    import_used(model, {}, dropped={_FOREIGN})
-    if version < before:
-        _drop_attributes(model, before, version)
-        _drop_unread(model.graph, read)
-        # What reads no newer opset reads no newer file either. Up to 4 the versions differ in what they mean.
-        least = helper.find_min_ir_version_for(list(model.opset_import), ignore_unknown=True)
-        model.ir_version = min(model.ir_version, max(least, 4))
-
-
-def unconvertible(model: onnx.ModelProto, version: int) -> tuple[str, str]:
-    """Why :func:`convert_opset` left ``model`` unconverted: a node of the main graph, and the converter's words."""
-    part = onnx.ModelProto()
-    part.CopyFrom(model)
-    del part.graph.output[:]
-    place, words = "model", "it does not say why"
-    good, bad = 0, len(model.graph.node)
-    while good < bad:
-        middle = (good + bad) // 2
-        del part.graph.node[:]
-        part.graph.node.extend(model.graph.node[: middle + 1])
-        try:
-            version_converter.convert_version(part, version)
-        except Exception as error:
-            place, words = _where(model.graph.node[middle]), " ".join(str(error).split())
-            bad = middle
-        else:
-            good = middle + 1
-    return place, words
-
-
 def import_used(model: onnx.ModelProto, versions: Mapping[str, int], dropped: Collection[str] = ()) -> None:
     """Let ``model`` and its functions import those of ``versions`` that their nodes are in.
 
@@ -179,83 +112,10 @@ def import_used(model: onnx.ModelProto, versions: Mapping[str, int], dropped: Co
         proto.opset_import.extend(copies.opset_import)
 
 
-def _set_aside(model: onnx.ModelProto, version: int) -> None:
-    for scope in scopes(model):
-        for node in scope:
-            if domain_of(node.domain) or node.op_type not in spec.OPERATORS:
-                continue
-            now = spec.version_of(node.op_type, scope.opsets.get("", 0))
-            if now is not None and now != spec.version_of(node.op_type, version):
-                said = STANDARD[node.op_type][now].read(_where(node), node, lambda _: None)
-                plain = {name: value for name, value in said.items() if not isinstance(value, PassedOn)}
-                del node.attribute[:]
-                node.attribute.extend(ASIDE[node.op_type].write(plain))
-                node.domain = SET_ASIDE
-
-
-def _drop_attributes(model: onnx.ModelProto, before: int, version: int) -> None:
-    """Drop the attributes that the opset ``version`` does not have, which say what goes without saying there.
-
-    Raises:
-        GridSampleError: one of them says something else; the converter keeps them all.
-    """
-    for scope in scopes(model):
-        for node in scope:
-            if domain_of(node.domain) or not onnx.defs.has(node.op_type):
-                continue
-            known = onnx.defs.get_schema(node.op_type, version, "").attributes
-            defaults = onnx.defs.get_schema(node.op_type, before, "").attributes
-            for attribute in [each for each in node.attribute if each.name not in known]:
-                value = helper.get_attribute_value(attribute)
-                default = defaults[attribute.name].default_value if attribute.name in defaults else attribute
-                if default.name != attribute.name or value != helper.get_attribute_value(default):
-                    found, expected = f"{value!r}", f"what opset {version} can say"
-                    raise GridSampleError(_where(node), attribute.name, found, expected)
-                node.attribute.remove(attribute)
-
-
-def _where(node: onnx.NodeProto) -> str:
-    return where(node.op_type, node.name or f"({', '.join(node.output)})")
-
-
-def _drop_unread(graph: onnx.GraphProto, read: Collection[str]) -> None:
-    """Drop the initializers of ``graph`` that were ``read`` before and are attributes now."""
-    nodes, still = list(graph.node), {value.name for value in (*graph.input, *graph.output)}
-    for node in nodes:  # grows while it is walked
-        still.update(node.input)
-        for _, body in subgraphs(node):
-            nodes += body.node
-            still.update(value.name for value in body.output)
-    kept = onnx.GraphProto(initializer=[t for t in graph.initializer if t.name not in read or t.name in still])
-    if len(kept.initializer) < len(graph.initializer):
-        del graph.initializer[:]
-        graph.initializer.extend(kept.initializer)
-
-
-def _versions(model: onnx.ModelProto) -> dict[str, int]:
+def versions_of(model: onnx.ModelProto) -> dict[str, int]:
     """Domain -> the version that the model imports, or the first function that does."""
     versions: dict[str, int] = {}
     for proto in (model, *model.functions):
         for entry in proto.opset_import:
             versions.setdefault(domain_of(entry.domain), entry.version)
     return versions
-
-
-def _take_nodes(graph: onnx.GraphProto, converted: onnx.GraphProto) -> None:
-    """Let ``graph`` have the nodes of ``converted``, and the initializers that they need, and else stay what it is."""
-    before = {tuple(node.output): node for node in graph.node}
-    for node in converted.node:
-        original = before.get(tuple(node.output))
-        if original is None:
-            continue
-        node.metadata_props.extend(original.metadata_props)
-        inner = {attribute.name: attribute.g for attribute, _ in subgraphs(original)}
-        for attribute, body in subgraphs(node):
-            kept = onnx.GraphProto()
-            kept.CopyFrom(inner[attribute.name])
-            _take_nodes(kept, body)
-            attribute.g.CopyFrom(kept)
-    there = {tensor.name for tensor in graph.initializer}
-    graph.initializer.extend(tensor for tensor in converted.initializer if tensor.name not in there)
-    del graph.node[:]
-    graph.node.extend(converted.node)

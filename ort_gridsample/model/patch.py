@@ -11,12 +11,13 @@ from .. import checks
 from ..errors import GridSampleError
 from . import dialects
 from .asking import Native
-from .conversion import convert_opset, import_used, inline, unconvertible
+from .conversion import import_used, inline
 from .dialects import COMPILED, DOMAIN, SET_ASIDE
 from .files import explaining_invalid
 from .graphs import Names, Scope, function_key, opset_of, scopes
 from .inference import Inference
 from .matches import Match, find
+from .opsets import convert_opset, unconvertible
 from .records import NodeRecord
 from .targets import FUNCTIONS_DOMAIN, Replacement, Target
 from .targets.compiled_op import CompiledOp
