@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 import onnx
 from onnx import helper, inliner, version_converter
 
+from .dialects import dialect_of
 from .graphs import domain_of, function_key, scopes, subgraphs
 
 #: Where nodes are while the converter works that are in ONNX's domain without being ONNX's: it takes all for its own.
@@ -104,8 +105,7 @@ def raise_opset(model: onnx.ModelProto, version: int) -> None:
         model.opset_import.append(helper.make_opsetid("", _versions(model).get("", version)))
     if model.functions:
         inline(model, {_name(function) for function in model.functions})
-    foreign = [n for s in scopes(model) for n in s if domain_of(n.domain) == "" and not onnx.defs.has(n.op_type)]
-    for node in foreign:
+    for node in (node for scope in scopes(model) for node in scope if _is_foreign(node)):
         node.domain = _FOREIGN
     import_used(model, {_FOREIGN: 1})
     converted = version_converter.convert_version(model, version)
@@ -118,6 +118,14 @@ def raise_opset(model: onnx.ModelProto, version: int) -> None:
         if domain_of(entry.domain) == "":
             entry.version = version
     import_used(model, {}, dropped={_FOREIGN})
+
+
+def _is_foreign(node: onnx.NodeProto) -> bool:
+    """Whether ``node`` is in ONNX's domain without being one of ONNX's operators, or but in name."""
+    if domain_of(node.domain) != "":
+        return False
+    dialect = dialect_of(node, {})
+    return not onnx.defs.has(node.op_type) if dialect is None else dialect.name != "ai.onnx"
 
 
 def import_used(model: onnx.ModelProto, versions: Mapping[str, int], dropped: Collection[str] = ()) -> None:

@@ -51,9 +51,9 @@ def _refusal(
     proto = onnx.NodeProto.FromString(node)
     expected = None
     if operator == "GridSample":
-        has_names = proto.op_type == operator  # others, which onnxruntime does not know, say it in integers
-        said = {a.name: helper.get_attribute_value(a) for a in proto.attribute} if has_names else {}
-        *arrays, expected = _probe(axes, **said)
+        said = {a.name: helper.get_attribute_value(a) for a in proto.attribute}
+        has_names = isinstance(said.get("mode"), bytes)  # others, which onnxruntime does not know, say it in integers
+        *arrays, expected = _probe(axes, **said) if has_names else _probe(axes)
     else:
         arrays = [np.zeros((1, axes, axes + 1)), np.array([1, 1, *[2] * axes])]
     try:

@@ -36,7 +36,7 @@ class Spelled:
         return any(
             isinstance(value, PassedOn)
             and dialect is not None
-            and record.dialect.attributes[name] != dialect.attributes[name]
+            and not record.dialect.attributes[name].says_as(dialect.attributes[name])
             for name, value in record.attributes.items()
         )
 
