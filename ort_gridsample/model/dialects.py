@@ -327,6 +327,14 @@ OURS = {
 }
 
 
+#: What no node says but a part of a graph computes: :mod:`ort_gridsample.model.unrolled` finds it.
+UNROLLED: Final = "unrolled"
+PARTS = {
+    operator: replace(versions[max(versions)], name=UNROLLED, domains=(UNROLLED,), reads_only=True)
+    for operator, versions in STANDARD.items()
+}
+
+
 def dialect_of(
     node: onnx.NodeProto, opsets: Mapping[str, int], functions: Collection[tuple[str, str, str]] = ()
 ) -> Dialect | None:
@@ -372,7 +380,7 @@ def add_dialect(dialect: Dialect) -> None:
     expected = set(standard(dialect.operator, max(spec.OPERATORS[dialect.operator])).attributes)
     if set(dialect.attributes) != expected:
         raise GridSampleError(where, "attributes", str(sorted(dialect.attributes)), str(sorted(expected)))
-    if dialect.name in ("ai.onnx", DOMAIN, "primitives", COMPILED):
+    if dialect.name in ("ai.onnx", DOMAIN, "primitives", COMPILED, UNROLLED):
         raise GridSampleError(where, "name", repr(dialect.name), "one that is not a target already")
     same = (dialect.name, dialect.operator)
     _DIALECTS[:] = [dialect, *(d for d in _DIALECTS if (d.name, d.operator) != same)]

@@ -15,9 +15,9 @@ from .conversion import import_used, inline, raise_opset
 from .dialects import COMPILED, DOMAIN
 from .files import explaining_invalid
 from .graphs import Names, Scope, domain_of, function_key, scopes
-from .inference import Inference
 from .matches import Match, find
 from .records import NodeRecord
+from .regions import Flow, dead
 from .targets import FUNCTIONS_DOMAIN, Replacement, Target
 from .targets.compiled_op import CompiledOp
 from .targets.python_op import PythonOp
@@ -74,7 +74,7 @@ def _patch(
 ) -> tuple[list[NodeRecord], list[NodeRecord]]:
     while True:
         found = scopes(model)
-        matches = find(model, found, Inference(model, found, native), None if nodes == "all" else native)
+        matches = find(model, found, native, asked=nodes != "all")
         selected = [match for match in matches if to.takes(match) and _is_selected(match.record, nodes)]
         for match in selected:
             if match.record.error is not None:
@@ -83,6 +83,7 @@ def _patch(
             break
     if selected:
         names, by_scope = Names(model), _by_scope(selected)
+        names.take_all({name for match in selected for node in match.before for name in node.output})
         replacements = {id(match): to.replace(match, names) for match in selected}
         for scope in reversed(found):  # inner graphs first: a list of nodes that was rewritten holds copies
             if id(scope) in by_scope:
@@ -162,9 +163,15 @@ def _rewrite(scope: Scope, matches: Sequence[Match], replacements: dict[int, Rep
     """Put the replacements where the nodes of ``matches`` and their helpers are."""
     replaced = {match.index: replacements[id(match)] for match in matches}
     dropped = {index for match in matches for index in match.helpers}
+    parts = {index for match in matches for index in match.part}
+    if parts:
+        read = {name for each in replaced.values() for node in each.nodes for name in node.input}
+        dropped |= dead(Flow(scope), replaced, read, parts)
+    before = {match.index: match.before for match in matches}
     nodes = onnx.GraphProto()  # copies, as the list that holds the originals is emptied
     for index, node in enumerate(scope):
         if index in replaced:
+            nodes.node.extend(before.get(index, ()))
             nodes.node.extend(replaced[index].nodes)
         elif index not in dropped:
             nodes.node.append(node)

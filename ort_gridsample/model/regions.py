@@ -1,0 +1,257 @@
+"""Parts of one list of nodes that compute one value from a few others: found by following values, never by names.
+
+What a part computes is not said here; :mod:`ort_gridsample.model.unrolled` asks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import onnx
+
+from .graphs import Scope, domain_of
+
+#: Operators that rearrange their first input.
+LAYOUT = frozenset(
+    ("Cast", "Expand", "Flatten", "Identity", "Pad", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze")
+)
+
+#: Operators of which a chain is linear in one input.
+LINEAR = LAYOUT | {"Add", "Concat", "MatMul", "Mul", "ReduceSum", "Sub", "Sum", "Where"}
+
+#: Operators that arithmetic of coordinates, indices, weights and shapes is made of: deterministic, and without effects.
+ARITHMETIC = LINEAR | {
+    *("Abs", "And", "Ceil", "Clip", "Constant", "ConstantOfShape", "Div", "Equal", "Floor", "Gather", "Greater"),
+    *("GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Mod", "Neg", "Not", "Or", "Pow", "Range", "Reciprocal"),
+    *("ReduceProd", "Round", "Shape", "Sign", "Size", "Split", "Sqrt", "Xor"),
+}
+
+GATHERS = ("Gather", "GatherElements", "GatherND")
+ROUNDINGS = ("Floor", "Round")
+
+#: No part is larger, and no more values are tried as one end of one.
+MOST_NODES, MOST_ENDS = 4096, 8
+
+#: What a value depends on: on the model alone, on shapes as well, or on what is fed.
+Kind = Literal["constant", "shape", "data"]
+
+#: The reader of a value that a graph hands out.
+OUTSIDE = -1
+
+
+@dataclass(frozen=True)
+class Region:
+    """Nodes that compute ``output`` from ``inputs``, from constants, and from the shapes of ``shapes``.
+
+    Attributes:
+        output: the value that they make.
+        inputs: the values that they read.
+        shapes: values of which they read the shapes alone.
+        nodes: their positions, in order.
+        constants: the constants that they read, by name.
+    """
+
+    output: str
+    inputs: tuple[str, ...]
+    shapes: tuple[str, ...]
+    nodes: tuple[int, ...]
+    constants: tuple[str, ...]
+
+
+class Flow:
+    """Who makes and who reads the values of ``scope``."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+        self.nodes = list(scope)
+
+    @cached_property
+    def makers(self) -> dict[str, int]:
+        """Value -> the position of the node that makes it."""
+        return {name: index for index, node in enumerate(self.nodes) for name in node.output if name}
+
+    @cached_property
+    def readers(self) -> dict[str, set[int]]:
+        """Value -> the positions of the nodes that read it, also in graphs that they hold, and :data:`OUTSIDE`."""
+        found: dict[str, set[int]] = {}
+        for index, node in enumerate(self.nodes):
+            for name in (*node.input, *_captured(self.scope.bodies.get(index, ()))):
+                found.setdefault(name, set()).add(index)
+        for value in self.scope.container.output:
+            found.setdefault(value if isinstance(value, str) else value.name, set()).add(OUTSIDE)
+        return found
+
+    @cached_property
+    def _kinds(self) -> dict[str, Kind]:
+        kinds: dict[str, Kind] = {}
+        for node in self.nodes:
+            if _is(node, ("Shape", "Size")):
+                kind: Kind = "shape"
+            elif _is(node, ("Constant",)) or (_is(node, ARITHMETIC) and node.input):
+                known = {kinds.get(name) or self._outer(name) for name in node.input if name}
+                kind = "data" if "data" in known else "shape" if "shape" in known else "constant"
+            else:
+                kind = "data"
+            kinds.update(dict.fromkeys(node.output, kind))
+        return kinds
+
+    def _outer(self, name: str) -> Kind:
+        """What a value is that no node here makes."""
+        home = self.scope.home(name)
+        definition = home.definitions[name] if home is not None else None
+        if isinstance(definition, onnx.TensorProto):
+            return "data" if definition.data_location == onnx.TensorProto.EXTERNAL else "constant"
+        return "constant" if definition is not None and _is(definition, ("Constant",)) else "data"
+
+    def kind(self, name: str) -> Kind:
+        """What the value ``name`` depends on."""
+        if name not in self._kinds:
+            self._kinds[name] = self._outer(name)
+        return self._kinds[name]
+
+    def indices(self, node: onnx.NodeProto) -> frozenset[int]:
+        """The roundings that the indices of the gathering ``node`` come from; none where they come from elsewhere."""
+        found, seen, todo = set(), set[str](), [node.input[1]]
+        while todo:
+            name = todo.pop()
+            if name in seen or self.kind(name) != "data":
+                continue
+            seen.add(name)
+            maker = self.makers.get(name)
+            if maker is None or len(seen) > MOST_NODES or not _is(self.nodes[maker], ARITHMETIC):
+                return frozenset()
+            if self.nodes[maker].op_type in ROUNDINGS:
+                found.add(maker)
+            else:
+                todo += filter(None, self.nodes[maker].input)
+        return frozenset(found)
+
+    def behind(self, name: str) -> list[str]:
+        """``name``, and the values that it is a rearrangement of, the nearest first."""
+        found = [name]
+        while len(found) < MOST_ENDS:
+            maker = self.makers.get(found[-1])
+            if maker is None or not _is(self.nodes[maker], LAYOUT):
+                break
+            found.append(self.nodes[maker].input[0])
+        return found
+
+    def joins(self, starts: Collection[int]) -> Iterator[str]:
+        """The values that all passes through that the nodes ``starts`` make, while it is linear; the nearest first."""
+        waiting, open_ = set(starts), Counter[str]()
+        for index in range(min(starts), len(self.nodes)):
+            node = self.nodes[index]
+            read = {name for name in node.input if name in open_}
+            if index in waiting:
+                waiting.discard(index)
+            elif not read:
+                continue
+            elif not _is(node, LINEAR):
+                return
+            for name in read:
+                open_[name] -= 1
+                if not open_[name]:
+                    del open_[name]
+            output = node.output[0]
+            open_[output] = len(self.readers.get(output, ()))
+            if not waiting and len(open_) == 1:
+                yield output
+            if not open_[output]:
+                return
+
+    def sources(self, output: str, gathers: Collection[int], needed: Collection[int]) -> Iterator[str]:
+        """The values that all of ``output`` comes from but what ``gathers`` gather, the nearest first.
+
+        Args:
+            output: a value.
+            gathers: nodes whose first input does not count.
+            needed: nodes that must lie between.
+        """
+        left, waiting = {output}, {*gathers, *needed}
+        for _ in range(MOST_NODES):
+            if not waiting and len(left) == 1:
+                yield next(iter(left))
+            name = max(left, key=lambda each: self.makers.get(each, OUTSIDE), default="")
+            maker = self.makers.get(name)
+            if maker is None or not (maker in gathers or _is(self.nodes[maker], ARITHMETIC)):
+                return
+            node = self.nodes[maker]
+            left.difference_update(node.output)
+            left.update(n for n in node.input[maker in gathers :] if n and self.kind(n) == "data")
+            waiting.discard(maker)
+
+    def region(self, output: str, inputs: Sequence[str]) -> Region | None:
+        """What computes ``output`` from ``inputs``; None where that reads other values as well."""
+        derived = self._derived(inputs)
+        nodes, shapes, constants = set[int](), dict[str, None](), dict[str, None]()
+        seen, todo = set(inputs), [output]
+        while todo:
+            name = todo.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            maker = self.makers.get(name)
+            if maker is None:
+                if self.kind(name) != "constant":
+                    return None
+                constants[name] = None
+                continue
+            node = self.nodes[maker]
+            if len(nodes) > MOST_NODES or not _is(node, (*ARITHMETIC, *GATHERS)):
+                return None
+            nodes.add(maker)
+            if _is(node, ("Shape", "Size")) and node.input[0] not in derived and self.kind(node.input[0]) == "data":
+                shapes[node.input[0]] = None
+            else:
+                todo += filter(None, node.input)
+        if not set(inputs) <= {name for index in nodes for name in self.nodes[index].input}:
+            return None
+        outer = [name for name in shapes if name not in inputs]
+        return Region(output, tuple(inputs), tuple(outer), tuple(sorted(nodes)), tuple(constants))
+
+    def _derived(self, inputs: Sequence[str]) -> set[str]:
+        """``inputs``, and what is computed from them by arithmetic."""
+        derived = set(inputs)
+        first = min((self.makers.get(name, OUTSIDE) for name in inputs), default=0)
+        for node in self.nodes[max(first, 0) :]:
+            if _is(node, (*ARITHMETIC, *GATHERS)) and not derived.isdisjoint(node.input):
+                derived.update(node.output)
+        return derived
+
+    def leaks(self, region: Region, others: Collection[int]) -> bool:
+        """Whether a node that is neither in ``region`` nor one of ``others`` reads data on the way to its output."""
+        inside = {*region.nodes, *others}
+        return any(
+            not self.readers.get(name, set()) <= inside
+            for index in region.nodes
+            for name in self.nodes[index].output
+            if name and name != region.output and self.kind(name) == "data"
+        )
+
+
+def dead(flow: Flow, replaced: Collection[int], read: Collection[str], candidates: Collection[int]) -> set[int]:
+    """Those of the nodes ``candidates`` that nobody reads where what stands for ``replaced`` reads ``read``."""
+    gone = set(replaced)
+    for index in sorted(set(candidates) - gone, reverse=True):
+        outputs = [name for name in flow.nodes[index].output if name]
+        if all(name not in read and flow.readers.get(name, set()) <= gone for name in outputs):
+            gone.add(index)
+    return gone - set(replaced)
+
+
+def _is(node: onnx.NodeProto, op_types: Collection[str]) -> bool:
+    return node.op_type in op_types and not domain_of(node.domain)
+
+
+def _captured(bodies: Sequence[Scope]) -> Iterator[str]:
+    """The names that are read in ``bodies``, at any depth, whatever they mean there."""
+    todo = list(bodies)
+    for body in todo:  # grows while it is walked
+        for node in body:
+            yield from node.input
+        yield from (value if isinstance(value, str) else value.name for value in body.container.output)
+        todo += [inner for inners in body.bodies.values() for inner in inners]

@@ -1,0 +1,414 @@
+"""GridSample and AffineGrid unrolled to basic operators: by exporters, by people, by this package.
+
+What may be one is found by its shape alone: values that are gathered by indices that come from a rounding, and summed;
+or a matrix product with the constant base of a grid. What it is, and whether it is one, is then asked by trying it:
+the part is run, by itself, on values that tell all modes, paddings and alignments apart, and must give the answers of
+one of them. All that is done to X is linear there, and all that is done to theta, so that a few values speak for all;
+coordinates are tried far outside, at and around all borders. What depends on sizes that are not known is tried in
+several.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, count, product
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from .. import spec
+from ..core import affine, numpy_core
+from ..core.arrays import Array
+from ..core.plan import plan_for
+from .asking import Native
+from .dialects import AttributeValue
+from .element_types import elem_type
+from .graphs import Scope
+from .inference import Inference, Value
+from .regions import GATHERS, ROUNDINGS, Flow, Region
+
+#: The types in which rounding leaves no doubt.
+TYPES = ("float32", "float64")
+
+#: Sizes for dimensions that are not known, in the order in which they are met: with each the part is tried once.
+SIZES = ((2, 3, 4, 8, 5, 6, 7, 9, 11), (3, 2, 7, 5, 4, 3, 2, 6, 8), (1, 1, 9, 6, 1, 8, 5, 3, 2))
+
+#: So many positions are tried at least, in so many runs at most; and parts of more elements not at all.
+POSITIONS, RUNS, MOST_ELEMENTS = 1024, 64, 1 << 26
+
+#: What no mode, padding or alignment has in common with another, and rounding does not explain.
+TOLERANCE = 2e-4
+
+
+Attributes = Mapping[str, AttributeValue]
+Size = tuple[int | None, ...]
+Try = Callable[[onnx.ModelProto, Sequence[Value], Native], tuple[Attributes, Size] | None]
+#: Mode, padding mode, and whether corners are aligned.
+Kind = tuple[str, str, bool]
+#: A dimension: the number of a value, and the axis.
+At = tuple[int, int]
+#: Its length, or what it is called.
+Dim = int | str | At
+
+
+@dataclass(frozen=True)
+class Found:
+    """A part of a scope that computes an operator.
+
+    Attributes:
+        operator: the key of :data:`ort_gridsample.spec.OPERATORS`.
+        region: the part.
+        attributes: the operator's.
+        size: of an AffineGrid, what is known of its input; None for the batch where theta's says it.
+    """
+
+    operator: str
+    region: Region
+    attributes: Attributes
+    size: Size = ()
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """The ends that a part may have: outputs, and the values of each input, the likeliest first."""
+
+    operator: str
+    outputs: Sequence[str]
+    inputs: Sequence[Sequence[str]]
+
+
+class Search:
+    """Looks for unrolled operators in the scopes of a model.
+
+    Args:
+        found: the scopes.
+        native: whom to ask what a part computes; where nobody is, nothing is found.
+    """
+
+    def __init__(self, found: Sequence[Scope], native: Native | None) -> None:
+        self._native = native
+        self._flows: dict[int, Flow] = {}
+        self._candidates: dict[int, list[_Candidate]] = {}
+        for scope in found if native is not None else ():
+            if _may_hold(scope):
+                flow = Flow(scope)
+                candidates = [*_samples(flow), *_grids(flow)]
+                if candidates:
+                    self._flows[id(scope)], self._candidates[id(scope)] = flow, candidates
+
+    @property
+    def values(self) -> dict[int, list[str]]:
+        """The id of a scope -> the values of it whose types must be known."""
+        return {
+            scope: list(dict.fromkeys(name for c in candidates for names in c.inputs for name in names))
+            + [name for c in candidates for name in c.outputs]
+            for scope, candidates in self._candidates.items()
+        }
+
+    def found(self, scope: Scope, inference: Inference) -> list[Found]:
+        """The unrolled operators in ``scope``."""
+        if id(scope) not in self._flows:
+            return []
+        flow, native = self._flows[id(scope)], self._native
+        assert native is not None  # as there are candidates
+        all_found = [
+            each
+            for candidate in self._candidates[id(scope)]
+            if (each := _resolved(candidate, flow, inference, native)) is not None
+        ]
+        while True:
+            nodes = {index for each in all_found for index in each.region.nodes}
+            kept = [each for each in all_found if not flow.leaks(each.region, nodes)]
+            if len(kept) == len(all_found):
+                return kept
+            all_found = kept
+
+    def flow(self, scope: Scope) -> Flow:
+        """Who makes and who reads what in ``scope``, where something was found in it."""
+        return self._flows[id(scope)]
+
+
+def _may_hold(scope: Scope) -> bool:
+    """Whether it is worth looking: most models have none of this."""
+    op_types = {node.op_type for node in scope}
+    if not op_types.isdisjoint(GATHERS) and not op_types.isdisjoint(ROUNDINGS):
+        return True
+    return "MatMul" in op_types or {"Mul", "ReduceSum"} <= op_types
+
+
+def _samples(flow: Flow) -> Iterator[_Candidate]:
+    """What gathers by indices that come from a rounding."""
+    groups: dict[tuple[frozenset[int], str], list[int]] = {}
+    for index, node in enumerate(flow.nodes):
+        if node.op_type in GATHERS and not node.domain and len(node.input) == 2 and flow.kind(node.input[1]) == "data":
+            roundings = flow.indices(node)
+            if roundings:
+                groups.setdefault((roundings, flow.behind(node.input[0])[-1]), []).append(index)
+    for (roundings, _), gathers in groups.items():
+        behind = [flow.behind(flow.nodes[index].input[0]) for index in gathers]
+        X = [name for name in behind[0] if all(name in others for others in behind)]
+        outputs = list(_some(flow.joins(gathers)))
+        if X and outputs:
+            grids = list(_some(flow.sources(outputs[0], gathers, roundings)))
+            if grids:
+                yield _Candidate("GridSample", outputs, (X, grids))
+
+
+def _grids(flow: Flow) -> Iterator[_Candidate]:
+    """What multiplies the constant base of a grid."""
+    for index, node in enumerate(flow.nodes):
+        if node.op_type not in ("Mul", "MatMul") or node.domain or len(node.input) != 2:
+            continue
+        for base, theta in (node.input, node.input[::-1]):
+            if _is_base(flow, base) and flow.kind(theta) == "data":
+                outputs = list(_some(flow.joins([index])))
+                if outputs:
+                    yield _Candidate("AffineGrid", outputs, (flow.behind(theta),))
+
+
+def _some(names: Iterator[str]) -> Iterator[str]:
+    for name, _ in zip(names, range(8), strict=False):
+        yield name
+
+
+def _is_base(flow: Flow, name: str) -> bool:
+    """Whether the value ``name`` is the same for all inputs, and has ones in its last or next to last column."""
+    root = flow.behind(name)[-1]
+    home = flow.scope.home(root)
+    definition = home.definitions[root] if home is not None else None
+    if definition is None or flow.kind(root) != "constant":
+        return False
+    if isinstance(definition, onnx.TensorProto):
+        dims = [dim for dim in definition.dims if dim != 1]
+        if len(dims) < 2 or not {3, 4}.intersection(dims[-1:] + dims[-2:-1]):
+            return False
+    value = flow.scope.constant(root)
+    if value is None or value.dtype.name not in TYPES:
+        return False
+    value = value.squeeze()
+    return value.ndim >= 2 and any(
+        value.shape[axis] in (3, 4) and bool((value.take(-1, axis) == 1).all()) for axis in (-1, -2)
+    )
+
+
+def _resolved(candidate: _Candidate, flow: Flow, inference: Inference, native: Native) -> Found | None:
+    """What ``candidate`` is, if anything."""
+    for output, *inputs in product(candidate.outputs, *candidate.inputs):
+        values = [_value(flow, inference, name) for name in inputs]
+        region = flow.region(output, inputs) if _fit(candidate.operator, values) else None
+        if region is None:
+            continue
+        values += [_value(flow, inference, name) for name in region.shapes]
+        if all(value.shape is not None and value.type in spec.TYPES for value in values):
+            part = _part(flow, region, values)
+            found = _TRIED[candidate.operator](part, values, native)
+            if found is not None:
+                return Found(candidate.operator, region, *found)
+    return None
+
+
+def _value(flow: Flow, inference: Inference, name: str) -> Value:
+    """What is known of ``name``, where that is one thing."""
+    values = inference.alternatives(flow.scope, name)
+    return values[0] if len(values) == 1 else Value()
+
+
+def _fit(operator: str, values: Sequence[Value]) -> bool:
+    """Whether values of these types and ranks may be the inputs of ``operator`` that are not computed here."""
+    if any(value.type not in TYPES or value.rank is None for value in values):
+        return False
+    ranks = {value.rank for value in values}
+    return ranks == {3} if operator == "AffineGrid" else len(ranks) == 1 and _rank(values[0]) >= 3
+
+
+def _part(flow: Flow, region: Region, values: Sequence[Value]) -> onnx.ModelProto:
+    """A model of ``region`` alone, in names of its own: parts that are alike are equal."""
+    names: dict[str, str] = {"": ""}
+
+    def name(of: str) -> str:
+        return names.setdefault(of, f"v{len(names)}")
+
+    graph = onnx.GraphProto(name="part")
+    for of, value in zip((*region.inputs, *region.shapes), values, strict=True):
+        graph.input.append(helper.make_tensor_value_info(name(of), elem_type(str(value.type)), [None] * _rank(value)))
+    for of in region.constants:
+        constant = flow.scope.constant(of)
+        assert constant is not None  # ``region`` said so
+        graph.initializer.append(numpy_helper.from_array(constant, name(of)))
+    for index in region.nodes:
+        node = flow.nodes[index]
+        copy = onnx.NodeProto(op_type=node.op_type, attribute=node.attribute)
+        copy.input.extend(map(name, node.input))
+        copy.output.extend(map(name, node.output))
+        graph.node.append(copy)
+    graph.output.append(onnx.ValueInfoProto(name=name(region.output)))
+    opset = helper.make_opsetid("", flow.scope.opsets.get("", 1))
+    return onnx.ModelProto(ir_version=8, graph=graph, opset_import=[opset])
+
+
+def _try_sample(part: onnx.ModelProto, values: Sequence[Value], native: Native) -> tuple[Attributes, Size] | None:
+    """The attributes of the GridSample that ``part`` is."""
+    axes = _rank(values[0]) - 2
+    possible = list(product(spec.MODES, spec.PADDING_MODES, (False, True)))
+    for shapes in _shapes(values, [((0, 0), (1, 0))], {(1, axes + 1): axes}):
+        for border in (False, True):
+            feeds = [_sampled(shapes, values, border, possible, seed) for seed in range(_runs(shapes[1]))]
+            answers = native.answers(part, feeds)
+            if answers is None:
+                return None
+            for fed, answer in zip(feeds, answers, strict=True):
+                possible = [each for each in possible if _is_sample(each, fed[0], fed[1], answer, 1 << 12)]
+            if len(possible) != 1 or not _is_sample(possible[0], feeds[0][0], feeds[0][1], answers[0]):
+                return None
+    if len(possible) != 1:
+        return None
+    ((mode, padding_mode, align_corners),) = possible
+    return {"mode": mode, "padding_mode": padding_mode, "align_corners": int(align_corners)}, ()
+
+
+def _runs(grid: Sequence[int]) -> int:
+    return min(RUNS, -(-POSITIONS // math.prod(grid[:-1])))
+
+
+def _sampled(
+    shapes: Sequence[Sequence[int]], values: Sequence[Value], border: bool, possible: Sequence[Kind], seed: int
+) -> list[Array]:
+    """X, a grid, and zeros for the values of which the shapes alone count.
+
+    Positions are inside and outside, some far; with ``border`` at the edges and centres of pixels, where for nearest,
+    which jumps at edges, only those count that are exact in any arithmetic.
+    """
+    generator = np.random.default_rng(seed)
+    X = generator.uniform(-1, 1, shapes[0])
+    *outer, axes = shapes[1]
+    lengths = np.array(shapes[0][2:][::-1])
+    if border:
+        halves = generator.integers(-4, 2 * lengths + 4, (*outer, axes)) / 2  # pixel centres and edges
+        aligned = generator.random((*outer, 1)) < 0.5
+        grid = np.where(aligned, 2 * halves / np.maximum(lengths - 1, 1) - 1, (2 * halves + 1) / lengths - 1)
+        if any(mode == "nearest" for mode, _, _ in possible):
+            grid = np.round(grid * 64) / 64
+            grid = np.where(_near_edge(grid, lengths, 1e-3) & ~_on_edge(grid, lengths), 0.0, grid)
+    else:
+        far = np.clip(400 / lengths.max(), 3, 300)
+        reach = generator.choice([1.0, 1.0, 1.6, far], (*outer, axes))
+        grid = generator.uniform(-1, 1, (*outer, axes)) * reach
+        while (near := _near_edge(grid, lengths, 2e-3)).any():
+            grid = np.where(near, generator.uniform(-1, 1, grid.shape), grid)
+    others = [np.zeros(shape) for shape in shapes[2:]]
+    return [array.astype(str(value.type)) for array, value in zip([X, grid, *others], values, strict=True)]
+
+
+def _pixels(grid: Array, lengths: Array) -> list[Array]:
+    """Where ``grid`` points to in pixels, in either alignment."""
+    return [(grid + 1) / 2 * (lengths - 1), ((grid + 1) * lengths - 1) / 2]
+
+
+def _near_edge(grid: Array, lengths: Array, margin: float) -> Array:
+    near: Array = np.logical_or(*(abs(at - np.floor(at) - 0.5) < margin for at in _pixels(grid, lengths)))
+    return near
+
+
+def _on_edge(grid: Array, lengths: Array) -> Array:
+    """Where a pixel's edge, or none, is hit exactly in either alignment."""
+    hit = [at - np.floor(at) - 0.5 for at in _pixels(grid, lengths)]
+    on: Array = np.logical_and(*((at == 0) | (abs(at) > 1e-3) for at in hit))
+    return on
+
+
+def _is_sample(kind: Kind, X: Array, grid: Array, answer: Array, most: int = MOST_ELEMENTS) -> bool:
+    """Whether ``answer`` is what GridSample of this ``kind`` answers, at ``most`` of the positions."""
+    *outer, axes = grid.shape
+    shape = (*X.shape[:2], *outer[1:])
+    if answer.shape != shape or answer.dtype != X.dtype:
+        return False
+    positions = grid.reshape(len(grid), -1, axes)
+    chosen = np.arange(positions.shape[1])
+    if len(chosen) > most:
+        chosen = np.random.default_rng(0).choice(chosen, most, replace=False)
+    expected = np.empty((*X.shape[:2], len(chosen)), X.dtype)
+    plan = plan_for(X.dtype, *kind)
+    numpy_core.grid_sample(X, np.ascontiguousarray(positions[:, chosen]), expected, plan, 1)
+    return _equal(answer.reshape(*X.shape[:2], -1)[..., chosen], expected)
+
+
+def _try_grid(part: onnx.ModelProto, values: Sequence[Value], native: Native) -> tuple[Attributes, Size] | None:
+    """The attributes and the size of the AffineGrid that ``part`` is."""
+    theta = values[0].shape
+    assert theta is not None  # ``_fit`` said so
+    for axes in (2, 3):
+        possible, sizes = [False, True], set[Size]()
+        for shapes in _shapes(values, [], {(0, 1): axes, (0, 2): axes + 1}):
+            feeds = [_thetas(shapes, values, seed) for seed in range(2)]
+            answers = native.answers(part, feeds)
+            if answers is None:
+                return None
+            for (fed, *_), answer in zip(feeds, answers, strict=True):
+                possible = [each for each in possible if _is_grid(fed, answer, axes, each)]
+                sizes.add((1, *answer.shape[1:-1]))
+        if possible and len(sizes) == 1:
+            batch = theta[0] if isinstance(theta[0], int) else None
+            return {"align_corners": int(possible[0])}, (batch, *sizes.pop())
+    return None
+
+
+def _thetas(shapes: Sequence[Sequence[int]], values: Sequence[Value], seed: int) -> list[Array]:
+    theta = np.random.default_rng(seed).uniform(-2, 2, shapes[0])
+    others = [np.zeros(shape) for shape in shapes[1:]]
+    return [array.astype(str(value.type)) for array, value in zip([theta, *others], values, strict=True)]
+
+
+def _is_grid(theta: Array, answer: Array, axes: int, align_corners: bool) -> bool:
+    lengths = answer.shape[1:-1]
+    if answer.shape != (len(theta), *lengths, axes) or len(lengths) != axes or answer.dtype != theta.dtype:
+        return False
+    expected = np.empty_like(answer)
+    affine.affine_grid(theta, lengths, align_corners, expected, 1)
+    return _equal(answer, expected)
+
+
+def _equal(answer: Array, expected: Array) -> bool:
+    return bool((abs(answer - expected) <= TOLERANCE).all())
+
+
+def _rank(value: Value) -> int:
+    assert value.shape is not None  # ``_fit`` said so
+    return len(value.shape)
+
+
+def _shapes(
+    values: Sequence[Value], same: Sequence[tuple[At, At]], known: Mapping[At, int]
+) -> Iterator[list[tuple[int, ...]]]:
+    """Shapes that ``values`` may have: one of each where all is known, else some, for dimensions of one name the same.
+
+    Args:
+        values: what is known of them.
+        same: pairs of dimensions, by value and axis, that are the same.
+        known: such dimensions -> their lengths.
+    """
+    dims: dict[At, Dim] = {}
+    for number, value in enumerate(values):
+        for axis, dim in enumerate(value.shape or ()):
+            dims[number, axis] = (number, axis) if dim is None else dim
+    for pair in [*same, *((at, at) for at in known)]:
+        found = {dims[at] for at in pair} | {known[at] for at in pair if at in known}
+        lengths = [each for each in found if isinstance(each, int)]
+        if len(lengths) > 1:
+            return
+        one: Dim = lengths[0] if lengths else next(iter(found))
+        dims = {at: one if dim in found else dim for at, dim in dims.items()}
+    free = list(dict.fromkeys(dim for dim in dims.values() if not isinstance(dim, int)))
+    for row in SIZES if free else SIZES[:1]:
+        chosen = dict(zip(free, chain(row, count(max(row) + 1)), strict=False))
+        shapes = [
+            tuple(dim if isinstance(dim := dims[number, axis], int) else chosen[dim] for axis in range(_rank(value)))
+            for number, value in enumerate(values)
+        ]
+        if all(0 < math.prod(shape) <= MOST_ELEMENTS for shape in shapes):
+            yield shapes
+
+
+_TRIED: Mapping[str, Try] = {"GridSample": _try_sample, "AffineGrid": _try_grid}
