@@ -179,8 +179,16 @@ def _rewrite(scope: Scope, matches: Sequence[Match], replacements: dict[int, Rep
     # before what reads its placeholder can fail.
     for index in sorted(replaced, reverse=True):
         nodes.node.extend(replaced[index].guards)
+    fed = {name for index in parts & (dropped | set(replaced)) for name in scope.container.node[index].input}
     del scope.container.node[:]
     scope.container.node.extend(nodes.node)
+    if isinstance(scope.container, onnx.GraphProto):
+        unread = fed - Flow(scope).readers.keys() if fed else fed
+        kept = [tensor for tensor in scope.container.initializer if tensor.name not in unread]
+        if len(kept) < len(scope.container.initializer):
+            copies = onnx.GraphProto(initializer=kept)
+            del scope.container.initializer[:]
+            scope.container.initializer.extend(copies.initializer)
 
 
 def _add_functions(model: onnx.ModelProto, replacements: Iterable[Replacement]) -> None:

@@ -25,9 +25,9 @@ LINEAR = LAYOUT | {"Add", "Concat", "MatMul", "Mul", "ReduceSum", "Sub", "Sum", 
 
 #: Operators that arithmetic of coordinates, indices, weights and shapes is made of: deterministic, and without effects.
 ARITHMETIC = LINEAR | {
-    *("Abs", "And", "Ceil", "Clip", "Constant", "ConstantOfShape", "Div", "Equal", "Floor", "Gather", "Greater"),
-    *("GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Mod", "Neg", "Not", "Or", "Pow", "Range", "Reciprocal"),
-    *("ReduceProd", "Round", "Shape", "Sign", "Size", "Split", "Sqrt", "Xor"),
+    *("Abs", "And", "BitwiseAnd", "Ceil", "Clip", "Constant", "ConstantOfShape", "Div", "Equal", "Floor", "Gather"),
+    *("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Mod", "Neg", "Not", "Or", "Pow", "Range"),
+    *("Reciprocal", "ReduceProd", "Round", "Shape", "Sign", "Size", "Split", "Sqrt", "Xor"),
 }
 
 GATHERS = ("Gather", "GatherElements", "GatherND")

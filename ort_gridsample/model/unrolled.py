@@ -10,10 +10,11 @@ several.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, count, product
+from itertools import chain, count, islice, product
 
 import numpy as np
 import onnx
@@ -28,7 +29,7 @@ from .dialects import AttributeValue
 from .element_types import elem_type
 from .graphs import Scope
 from .inference import Inference, Value
-from .regions import GATHERS, ROUNDINGS, Flow, Region
+from .regions import GATHERS, MOST_ENDS, ROUNDINGS, Flow, Region
 
 #: The types in which rounding leaves no doubt.
 TYPES = ("float32", "float64")
@@ -45,7 +46,12 @@ TOLERANCE = 2e-4
 
 Attributes = Mapping[str, AttributeValue]
 Size = tuple[int | None, ...]
-Try = Callable[[onnx.ModelProto, Sequence[Value], Native], tuple[Attributes, Size] | None]
+#: What a part was found to be: the operator's attributes, and of an AffineGrid its size.
+Said = tuple[Attributes, Size]
+Try = Callable[[onnx.ModelProto, Sequence[Value], Native], Said | None]
+Shapes = list[tuple[int, ...]]
+#: A part, and what is known of its inputs.
+Key = tuple[bytes, tuple[Value, ...]]
 #: Mode, padding mode, and whether corners are aligned.
 Kind = tuple[str, str, bool]
 #: A dimension: the number of a value, and the axis.
@@ -73,7 +79,7 @@ class Found:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """The ends that a part may have: outputs, and the values of each input, the likeliest first."""
+    """The ends that a part may have: outputs, the last first, and values for each input, the nearest first."""
 
     operator: str
     outputs: Sequence[str]
@@ -92,6 +98,7 @@ class Search:
         self._native = native
         self._flows: dict[int, Flow] = {}
         self._candidates: dict[int, list[_Candidate]] = {}
+        self._said: dict[Key, Said | None] = {}
         for scope in found if native is not None else ():
             if _may_hold(scope):
                 flow = Flow(scope)
@@ -117,7 +124,7 @@ class Search:
         all_found = [
             each
             for candidate in self._candidates[id(scope)]
-            if (each := _resolved(candidate, flow, inference, native)) is not None
+            if (each := _resolved(candidate, flow, inference, native, self._said)) is not None
         ]
         while True:
             nodes = {index for each in all_found for index in each.region.nodes}
@@ -150,11 +157,11 @@ def _samples(flow: Flow) -> Iterator[_Candidate]:
     for (roundings, _), gathers in groups.items():
         behind = [flow.behind(flow.nodes[index].input[0]) for index in gathers]
         X = [name for name in behind[0] if all(name in others for others in behind)]
-        outputs = list(_some(flow.joins(gathers)))
+        outputs = _some(flow.joins(gathers))
         if X and outputs:
-            grids = list(_some(flow.sources(outputs[0], gathers, roundings)))
+            grids = _some(flow.sources(outputs[0], gathers, roundings))
             if grids:
-                yield _Candidate("GridSample", outputs, (X, grids))
+                yield _Candidate("GridSample", outputs[::-1], (X, grids))
 
 
 def _grids(flow: Flow) -> Iterator[_Candidate]:
@@ -164,14 +171,13 @@ def _grids(flow: Flow) -> Iterator[_Candidate]:
             continue
         for base, theta in (node.input, node.input[::-1]):
             if _is_base(flow, base) and flow.kind(theta) == "data":
-                outputs = list(_some(flow.joins([index])))
+                outputs = _some(flow.joins([index]))
                 if outputs:
-                    yield _Candidate("AffineGrid", outputs, (flow.behind(theta),))
+                    yield _Candidate("AffineGrid", outputs[::-1], (flow.behind(theta),))
 
 
-def _some(names: Iterator[str]) -> Iterator[str]:
-    for name, _ in zip(names, range(8), strict=False):
-        yield name
+def _some(names: Iterator[str]) -> list[str]:
+    return list(islice(names, MOST_ENDS))
 
 
 def _is_base(flow: Flow, name: str) -> bool:
@@ -194,8 +200,10 @@ def _is_base(flow: Flow, name: str) -> bool:
     )
 
 
-def _resolved(candidate: _Candidate, flow: Flow, inference: Inference, native: Native) -> Found | None:
-    """What ``candidate`` is, if anything."""
+def _resolved(
+    candidate: _Candidate, flow: Flow, inference: Inference, native: Native, said: dict[Key, Said | None]
+) -> Found | None:
+    """What ``candidate`` is, if anything; ``said`` is what was found of parts like it."""
     for output, *inputs in product(candidate.outputs, *candidate.inputs):
         values = [_value(flow, inference, name) for name in inputs]
         region = flow.region(output, inputs) if _fit(candidate.operator, values) else None
@@ -204,8 +212,10 @@ def _resolved(candidate: _Candidate, flow: Flow, inference: Inference, native: N
         values += [_value(flow, inference, name) for name in region.shapes]
         if all(value.shape is not None and value.type in spec.TYPES for value in values):
             part = _part(flow, region, values)
-            found = _TRIED[candidate.operator](part, values, native)
-            if found is not None:
+            key = hashlib.sha256(part.SerializeToString(deterministic=True)).digest(), tuple(values)
+            if key not in said:  # layers of a model are alike
+                said[key] = _TRIED[candidate.operator](part, values, native)
+            if (found := said[key]) is not None:
                 return Found(candidate.operator, region, *found)
     return None
 
@@ -249,57 +259,69 @@ def _part(flow: Flow, region: Region, values: Sequence[Value]) -> onnx.ModelProt
     return onnx.ModelProto(ir_version=8, graph=graph, opset_import=[opset])
 
 
-def _try_sample(part: onnx.ModelProto, values: Sequence[Value], native: Native) -> tuple[Attributes, Size] | None:
+def _try_sample(part: onnx.ModelProto, values: Sequence[Value], native: Native) -> Said | None:
     """The attributes of the GridSample that ``part`` is."""
     axes = _rank(values[0]) - 2
+    shapes = list(_shapes(values, [((0, 0), (1, 0))], {(1, axes + 1): axes}))
+    if not shapes:
+        return None
     possible = list(product(spec.MODES, spec.PADDING_MODES, (False, True)))
-    for shapes in _shapes(values, [((0, 0), (1, 0))], {(1, axes + 1): axes}):
-        for border in (False, True):
-            feeds = [_sampled(shapes, values, border, possible, seed) for seed in range(_runs(shapes[1]))]
-            answers = native.answers(part, feeds)
-            if answers is None:
-                return None
-            for fed, answer in zip(feeds, answers, strict=True):
-                possible = [each for each in possible if _is_sample(each, fed[0], fed[1], answer, 1 << 12)]
-            if len(possible) != 1 or not _is_sample(possible[0], feeds[0][0], feeds[0][1], answers[0]):
-                return None
-    if len(possible) != 1:
+    for rounds in (range(1), range(1, RUNS)):  # the first, which is the last for most that are none, by itself
+        feeds = list(_samples_to_try(shapes, values, rounds, any(mode == "nearest" for mode, _, _ in possible)))
+        answers = native.answers(part, feeds)
+        if answers is None:
+            return None
+        for (X, grid, *_), answer in zip(feeds, answers, strict=True):
+            most = MOST_ELEMENTS if len(possible) == 1 else 1 << 12
+            possible = [kind for kind in possible if _is_sample(kind, X, grid, answer, most)]
+        if not possible:
+            return None
+    if len(possible) > 1:
         return None
     ((mode, padding_mode, align_corners),) = possible
     return {"mode": mode, "padding_mode": padding_mode, "align_corners": int(align_corners)}, ()
 
 
-def _runs(grid: Sequence[int]) -> int:
-    return min(RUNS, -(-POSITIONS // math.prod(grid[:-1])))
+def _samples_to_try(
+    shapes: Sequence[Shapes], values: Sequence[Value], rounds: Sequence[int], jumps: bool
+) -> Iterator[list[Array]]:
+    """Values for a part: X, grids, and zeros where the shape alone counts. The first of ``rounds`` is one of them.
 
-
-def _sampled(
-    shapes: Sequence[Sequence[int]], values: Sequence[Value], border: bool, possible: Sequence[Kind], seed: int
-) -> list[Array]:
-    """X, a grid, and zeros for the values of which the shapes alone count.
-
-    Positions are inside and outside, some far; with ``border`` at the edges and centres of pixels, where for nearest,
-    which jumps at edges, only those count that are exact in any arithmetic.
+    Positions are inside and outside, some far, and in every other round at edges and centres of pixels; where the part
+    ``jumps`` there, only at those that are exact in any arithmetic.
     """
-    generator = np.random.default_rng(seed)
-    X = generator.uniform(-1, 1, shapes[0])
-    *outer, axes = shapes[1]
-    lengths = np.array(shapes[0][2:][::-1])
-    if border:
-        halves = generator.integers(-4, 2 * lengths + 4, (*outer, axes)) / 2  # pixel centres and edges
-        aligned = generator.random((*outer, 1)) < 0.5
-        grid = np.where(aligned, 2 * halves / np.maximum(lengths - 1, 1) - 1, (2 * halves + 1) / lengths - 1)
-        if any(mode == "nearest" for mode, _, _ in possible):
-            grid = np.round(grid * 64) / 64
-            grid = np.where(_near_edge(grid, lengths, 1e-3) & ~_on_edge(grid, lengths), 0.0, grid)
-    else:
-        far = np.clip(400 / lengths.max(), 3, 300)
-        reach = generator.choice([1.0, 1.0, 1.6, far], (*outer, axes))
-        grid = generator.uniform(-1, 1, (*outer, axes)) * reach
-        while (near := _near_edge(grid, lengths, 2e-3)).any():
-            grid = np.where(near, generator.uniform(-1, 1, grid.shape), grid)
-    others = [np.zeros(shape) for shape in shapes[2:]]
-    return [array.astype(str(value.type)) for array, value in zip([X, grid, *others], values, strict=True)]
+    for each in shapes if rounds[0] else shapes[:1]:
+        lengths, grid = np.array(each[0][2:][::-1]), each[1]
+        generator = np.random.default_rng(sum(map(sum, each)))
+        X = generator.uniform(-1, 1, each[0])
+        others = [np.zeros(shape) for shape in each[2:]]
+        needed = -(-POSITIONS // math.prod(grid[:-1]))
+        for number in rounds[: 2 * max(needed, 1)]:
+            made = _at_edges(generator, grid, lengths, jumps) if number % 2 else _anywhere(generator, grid, lengths)
+            fed = zip([X, made, *others], values, strict=True)
+            yield [array.astype(str(value.type), copy=False) for array, value in fed]
+
+
+def _anywhere(generator: np.random.Generator, shape: Sequence[int], lengths: Array) -> Array:
+    """A grid of positions inside, around and far outside an image of ``lengths``, none near a pixel's edge."""
+    reach = generator.choice([1.0, 1.0, 1.6, np.clip(400 / lengths.max(), 3, 300)], shape)
+    grid: Array = generator.uniform(-1, 1, shape) * reach
+    while (near := _near_edge(grid, lengths, 2e-3)).any():
+        grid = np.where(near, generator.uniform(-1, 1, grid.shape), grid)
+    return grid
+
+
+def _at_edges(generator: np.random.Generator, shape: Sequence[int], lengths: Array, jumps: bool) -> Array:
+    """A grid of pixels' centres and edges, of either alignment; where ``jumps``, of edges those that are exact."""
+    halves = generator.integers(-4, 2 * lengths + 4, shape) / 2
+    aligned = generator.random((*shape[:-1], 1)) < 0.5
+    grid: Array = np.where(aligned, 2 * halves / np.maximum(lengths - 1, 1) - 1, (2 * halves + 1) / lengths - 1)
+    if jumps:
+        grid = np.round(grid * 64) / 64
+        grid = np.where(
+            _near_edge(grid, lengths, 1e-3) & ~_on_edge(grid, lengths), _anywhere(generator, shape, lengths), grid
+        )
+    return grid
 
 
 def _pixels(grid: Array, lengths: Array) -> list[Array]:
@@ -335,7 +357,7 @@ def _is_sample(kind: Kind, X: Array, grid: Array, answer: Array, most: int = MOS
     return _equal(answer.reshape(*X.shape[:2], -1)[..., chosen], expected)
 
 
-def _try_grid(part: onnx.ModelProto, values: Sequence[Value], native: Native) -> tuple[Attributes, Size] | None:
+def _try_grid(part: onnx.ModelProto, values: Sequence[Value], native: Native) -> Said | None:
     """The attributes and the size of the AffineGrid that ``part`` is."""
     theta = values[0].shape
     assert theta is not None  # ``_fit`` said so
@@ -379,9 +401,7 @@ def _rank(value: Value) -> int:
     return len(value.shape)
 
 
-def _shapes(
-    values: Sequence[Value], same: Sequence[tuple[At, At]], known: Mapping[At, int]
-) -> Iterator[list[tuple[int, ...]]]:
+def _shapes(values: Sequence[Value], same: Sequence[tuple[At, At]], known: Mapping[At, int]) -> Iterator[Shapes]:
     """Shapes that ``values`` may have: one of each where all is known, else some, for dimensions of one name the same.
 
     Args:
@@ -394,7 +414,7 @@ def _shapes(
         for axis, dim in enumerate(value.shape or ()):
             dims[number, axis] = (number, axis) if dim is None else dim
     for pair in [*same, *((at, at) for at in known)]:
-        found = {dims[at] for at in pair} | {known[at] for at in pair if at in known}
+        found: set[Dim] = {dims[at] for at in pair} | {known[at] for at in pair if at in known}
         lengths = [each for each in found if isinstance(each, int)]
         if len(lengths) > 1:
             return
@@ -404,7 +424,7 @@ def _shapes(
     for row in SIZES if free else SIZES[:1]:
         chosen = dict(zip(free, chain(row, count(max(row) + 1)), strict=False))
         shapes = [
-            tuple(dim if isinstance(dim := dims[number, axis], int) else chosen[dim] for axis in range(_rank(value)))
+            tuple(at if isinstance(at := dims[number, axis], int) else chosen[at] for axis in range(_rank(value)))
             for number, value in enumerate(values)
         ]
         if all(0 < math.prod(shape) <= MOST_ELEMENTS for shape in shapes):
