@@ -34,7 +34,7 @@ GATHERS = ("Gather", "GatherElements", "GatherND")
 ROUNDINGS = ("Floor", "Round")
 
 #: No part is larger, and no more values are tried as one end of one.
-MOST_NODES, MOST_ENDS = 4096, 8
+MOST_NODES, MOST_ENDS = 4096, 20
 
 #: What a value depends on: on the model alone, on shapes as well, or on what is fed.
 Kind = Literal["constant", "shape", "data"]
@@ -135,9 +135,13 @@ class Flow:
         found = [name]
         while len(found) < MOST_ENDS:
             maker = self.makers.get(found[-1])
-            if maker is None or not _is(self.nodes[maker], LAYOUT):
+            if maker is None or not _is(self.nodes[maker], (*LAYOUT, "Concat")):
                 break
-            found.append(self.nodes[maker].input[0])
+            node = self.nodes[maker]
+            data = [each for each in node.input if each and self.kind(each) == "data"] or [node.input[0]]
+            if _is(node, ("Concat",)) and len(data) > 1:
+                break
+            found.append(data[0])
         return found
 
     def joins(self, starts: Collection[int]) -> Iterator[str]:

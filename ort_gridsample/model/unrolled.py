@@ -206,7 +206,8 @@ def _resolved(
     """What ``candidate`` is, if anything; ``said`` is what was found of parts like it."""
     for output, *inputs in product(candidate.outputs, *candidate.inputs):
         values = [_value(flow, inference, name) for name in inputs]
-        region = flow.region(output, inputs) if _fit(candidate.operator, values) else None
+        fits = _FITS[candidate.operator](_value(flow, inference, output), *values)
+        region = flow.region(output, inputs) if fits else None
         if region is None:
             continue
         values += [_value(flow, inference, name) for name in region.shapes]
@@ -226,12 +227,32 @@ def _value(flow: Flow, inference: Inference, name: str) -> Value:
     return values[0] if len(values) == 1 else Value()
 
 
-def _fit(operator: str, values: Sequence[Value]) -> bool:
-    """Whether values of these types and ranks may be the inputs of ``operator`` that are not computed here."""
-    if any(value.type not in TYPES or value.rank is None for value in values):
+def _fits_sample(Y: Value, X: Value, grid: Value) -> bool:
+    """Whether values of these types and shapes may be those of a GridSample."""
+    if X.type not in TYPES or grid.type not in TYPES or X.shape is None or grid.shape is None or len(X.shape) < 3:
         return False
-    ranks = {value.rank for value in values}
-    return ranks == {3} if operator == "AffineGrid" else len(ranks) == 1 and _rank(values[0]) >= 3
+    axes = len(X.shape) - 2
+    return _alike(grid.shape, (X.shape[0], *[None] * axes, axes)) and (
+        Y.shape is None or _alike(Y.shape, (*X.shape[:2], *grid.shape[1:-1]))
+    )
+
+
+def _fits_grid(grid: Value, theta: Value) -> bool:
+    """Whether values of these types and shapes may be those of an AffineGrid."""
+    if theta.type not in TYPES or theta.shape is None:
+        return False
+    return any(
+        _alike(theta.shape, (None, axes, axes + 1))
+        and (grid.shape is None or _alike(grid.shape, (theta.shape[0], *[None] * axes, axes)))
+        for axes in (2, 3)
+    )
+
+
+def _alike(one: Sequence[int | str | None], other: Sequence[int | str | None]) -> bool:
+    """Whether two shapes may be the same: as long, and nowhere of two different numbers."""
+    return len(one) == len(other) and not any(
+        isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(one, other, strict=True)
+    )
 
 
 def _part(flow: Flow, region: Region, values: Sequence[Value]) -> onnx.ModelProto:
@@ -360,7 +381,7 @@ def _is_sample(kind: Kind, X: Array, grid: Array, answer: Array, most: int = MOS
 def _try_grid(part: onnx.ModelProto, values: Sequence[Value], native: Native) -> Said | None:
     """The attributes and the size of the AffineGrid that ``part`` is."""
     theta = values[0].shape
-    assert theta is not None  # ``_fit`` said so
+    assert theta is not None  # ``_FITS`` said so
     for axes in (2, 3):
         possible, sizes = [False, True], set[Size]()
         for shapes in _shapes(values, [], {(0, 1): axes, (0, 2): axes + 1}):
@@ -397,7 +418,7 @@ def _equal(answer: Array, expected: Array) -> bool:
 
 
 def _rank(value: Value) -> int:
-    assert value.shape is not None  # ``_fit`` said so
+    assert value.shape is not None  # ``_FITS`` said so
     return len(value.shape)
 
 
@@ -431,4 +452,5 @@ def _shapes(values: Sequence[Value], same: Sequence[tuple[At, At]], known: Mappi
             yield shapes
 
 
+_FITS: Mapping[str, Callable[..., bool]] = {"GridSample": _fits_sample, "AffineGrid": _fits_grid}
 _TRIED: Mapping[str, Try] = {"GridSample": _try_sample, "AffineGrid": _try_grid}
