@@ -89,10 +89,10 @@ class Flow:
     def _kinds(self) -> dict[str, Kind]:
         kinds: dict[str, Kind] = {}
         for node in self.nodes:
-            if _is(node, ("Shape", "Size")):
+            if is_op(node, ("Shape", "Size")):
                 kind: Kind = "shape"
-            elif _is(node, ("Constant",)) or (_is(node, ARITHMETIC) and node.input):
-                known = {kinds.get(name) or self._outer(name) for name in node.input if name}
+            elif is_op(node, ARITHMETIC):
+                known: set[Kind] = {kinds.get(name) or self._outer(name) for name in node.input if name}
                 kind = "data" if "data" in known else "shape" if "shape" in known else "constant"
             else:
                 kind = "data"
@@ -105,7 +105,7 @@ class Flow:
         definition = home.definitions[name] if home is not None else None
         if isinstance(definition, onnx.TensorProto):
             return "data" if definition.data_location == onnx.TensorProto.EXTERNAL else "constant"
-        return "constant" if definition is not None and _is(definition, ("Constant",)) else "data"
+        return "constant" if definition is not None and is_op(definition, ("Constant",)) else "data"
 
     def kind(self, name: str) -> Kind:
         """What the value ``name`` depends on."""
@@ -118,16 +118,19 @@ class Flow:
         found, seen, todo = set(), set[str](), [node.input[1]]
         while todo:
             name = todo.pop()
-            if name in seen or self.kind(name) != "data":
+            if not name or name in seen:
                 continue
             seen.add(name)
             maker = self.makers.get(name)
-            if maker is None or len(seen) > MOST_NODES or not _is(self.nodes[maker], ARITHMETIC):
+            if maker is None:
+                if self._outer(name) == "data":
+                    return frozenset()
+            elif len(seen) > MOST_NODES or not is_op(self.nodes[maker], ARITHMETIC):
                 return frozenset()
-            if self.nodes[maker].op_type in ROUNDINGS:
+            elif self.nodes[maker].op_type in ROUNDINGS:
                 found.add(maker)
-            else:
-                todo += filter(None, self.nodes[maker].input)
+            elif self.nodes[maker].op_type not in ("Shape", "Size"):
+                todo += self.nodes[maker].input
         return frozenset(found)
 
     def behind(self, name: str) -> list[str]:
@@ -135,14 +138,25 @@ class Flow:
         found = [name]
         while len(found) < MOST_ENDS:
             maker = self.makers.get(found[-1])
-            if maker is None or not _is(self.nodes[maker], (*LAYOUT, "Concat")):
+            if maker is None or not is_op(self.nodes[maker], (*LAYOUT, "Concat")):
                 break
             node = self.nodes[maker]
             data = [each for each in node.input if each and self.kind(each) == "data"] or [node.input[0]]
-            if _is(node, ("Concat",)) and len(data) > 1:
+            if is_op(node, ("Concat",)) and len(data) > 1:
                 break
             found.append(data[0])
         return found
+
+    def root(self, name: str) -> onnx.TensorProto | None:
+        """The constant that ``name`` is a rearrangement of, if that is what it is."""
+        for _ in range(MOST_ENDS):
+            maker = self.makers.get(name)
+            if maker is None or self.nodes[maker].op_type == "Constant":
+                return self.scope.tensor(name)
+            if not is_op(self.nodes[maker], LAYOUT):
+                return None
+            name = self.nodes[maker].input[0]
+        return None
 
     def joins(self, starts: Collection[int]) -> Iterator[str]:
         """The values that all passes through that the nodes ``starts`` make, while it is linear; the nearest first."""
@@ -154,7 +168,7 @@ class Flow:
                 waiting.discard(index)
             elif not read:
                 continue
-            elif not _is(node, LINEAR):
+            elif not is_op(node, LINEAR):
                 return
             for name in read:
                 open_[name] -= 1
@@ -181,7 +195,7 @@ class Flow:
                 yield next(iter(left))
             name = max(left, key=lambda each: self.makers.get(each, OUTSIDE), default="")
             maker = self.makers.get(name)
-            if maker is None or not (maker in gathers or _is(self.nodes[maker], ARITHMETIC)):
+            if maker is None or not (maker in gathers or is_op(self.nodes[maker], ARITHMETIC)):
                 return
             node = self.nodes[maker]
             left.difference_update(node.output)
@@ -190,7 +204,7 @@ class Flow:
 
     def region(self, output: str, inputs: Sequence[str]) -> Region | None:
         """What computes ``output`` from ``inputs``; None where that reads other values as well."""
-        derived = self._derived(inputs)
+        derived: set[str] | None = None
         nodes, shapes, constants = set[int](), dict[str, None](), dict[str, None]()
         seen, todo = set(inputs), [output]
         while todo:
@@ -205,13 +219,15 @@ class Flow:
                 constants[name] = None
                 continue
             node = self.nodes[maker]
-            if len(nodes) > MOST_NODES or not _is(node, (*ARITHMETIC, *GATHERS)):
+            if len(nodes) > MOST_NODES or not is_op(node, (*ARITHMETIC, *GATHERS)):
                 return None
             nodes.add(maker)
-            if _is(node, ("Shape", "Size")) and node.input[0] not in derived and self.kind(node.input[0]) == "data":
-                shapes[node.input[0]] = None
-            else:
-                todo += filter(None, node.input)
+            if is_op(node, ("Shape", "Size")) and node.input[0] not in seen and self.kind(node.input[0]) == "data":
+                derived = self._derived(inputs) if derived is None else derived
+                if node.input[0] not in derived:
+                    shapes[node.input[0]] = None
+                    continue
+            todo += filter(None, node.input)
         if not set(inputs) <= {name for index in nodes for name in self.nodes[index].input}:
             return None
         outer = [name for name in shapes if name not in inputs]
@@ -222,7 +238,7 @@ class Flow:
         derived = set(inputs)
         first = min((self.makers.get(name, OUTSIDE) for name in inputs), default=0)
         for node in self.nodes[max(first, 0) :]:
-            if _is(node, (*ARITHMETIC, *GATHERS)) and not derived.isdisjoint(node.input):
+            if is_op(node, (*ARITHMETIC, *GATHERS)) and not derived.isdisjoint(node.input):
                 derived.update(node.output)
         return derived
 
@@ -247,8 +263,11 @@ def dead(flow: Flow, replaced: Collection[int], read: Collection[str], candidate
     return gone - set(replaced)
 
 
-def _is(node: onnx.NodeProto, op_types: Collection[str]) -> bool:
-    return node.op_type in op_types and not domain_of(node.domain)
+def is_op(node: onnx.NodeProto, op_types: Collection[str]) -> bool:
+    """Whether ``node`` is one of ONNX's operators ``op_types``, with what each of them has."""
+    if node.op_type not in op_types or domain_of(node.domain):
+        return False
+    return bool(node.output and node.output[0]) and (node.op_type == "Constant" or bool(node.input and node.input[0]))
 
 
 def _captured(bodies: Sequence[Scope]) -> Iterator[str]:

@@ -29,10 +29,12 @@ from .dialects import AttributeValue
 from .element_types import elem_type
 from .graphs import Scope
 from .inference import Inference, Value
-from .regions import GATHERS, MOST_ENDS, ROUNDINGS, Flow, Region
+from .regions import GATHERS, MOST_ENDS, ROUNDINGS, Flow, Region, is_op
 
 #: The types in which rounding leaves no doubt.
 TYPES = ("float32", "float64")
+
+_FLOATS = tuple(map(elem_type, TYPES))
 
 #: Sizes for dimensions that are not known, in the order in which they are met: with each the part is tried once.
 SIZES = ((2, 3, 4, 8, 5, 6, 7, 9, 11), (3, 2, 7, 5, 4, 3, 2, 6, 8), (1, 1, 9, 6, 1, 8, 5, 3, 2))
@@ -150,7 +152,7 @@ def _samples(flow: Flow) -> Iterator[_Candidate]:
     """What gathers by indices that come from a rounding."""
     groups: dict[tuple[frozenset[int], str], list[int]] = {}
     for index, node in enumerate(flow.nodes):
-        if node.op_type in GATHERS and not node.domain and len(node.input) == 2 and flow.kind(node.input[1]) == "data":
+        if is_op(node, GATHERS) and len(node.input) == 2 and node.input[1] in flow.makers:
             roundings = flow.indices(node)
             if roundings:
                 groups.setdefault((roundings, flow.behind(node.input[0])[-1]), []).append(index)
@@ -167,10 +169,10 @@ def _samples(flow: Flow) -> Iterator[_Candidate]:
 def _grids(flow: Flow) -> Iterator[_Candidate]:
     """What multiplies the constant base of a grid."""
     for index, node in enumerate(flow.nodes):
-        if node.op_type not in ("Mul", "MatMul") or node.domain or len(node.input) != 2:
+        if not is_op(node, ("Mul", "MatMul")) or len(node.input) != 2:
             continue
         for base, theta in (node.input, node.input[::-1]):
-            if _is_base(flow, base) and flow.kind(theta) == "data":
+            if _is_base(flow.root(base)) and flow.kind(theta) == "data":
                 outputs = _some(flow.joins([index]))
                 if outputs:
                     yield _Candidate("AffineGrid", outputs[::-1], (flow.behind(theta),))
@@ -180,21 +182,14 @@ def _some(names: Iterator[str]) -> list[str]:
     return list(islice(names, MOST_ENDS))
 
 
-def _is_base(flow: Flow, name: str) -> bool:
-    """Whether the value ``name`` is the same for all inputs, and has ones in its last or next to last column."""
-    root = flow.behind(name)[-1]
-    home = flow.scope.home(root)
-    definition = home.definitions[root] if home is not None else None
-    if definition is None or flow.kind(root) != "constant":
+def _is_base(tensor: onnx.TensorProto | None) -> bool:
+    """Whether ``tensor`` is a matrix or more, with ones in its last or next to last column."""
+    if tensor is None or tensor.data_type not in _FLOATS:
         return False
-    if isinstance(definition, onnx.TensorProto):
-        dims = [dim for dim in definition.dims if dim != 1]
-        if len(dims) < 2 or not {3, 4}.intersection(dims[-1:] + dims[-2:-1]):
-            return False
-    value = flow.scope.constant(root)
-    if value is None or value.dtype.name not in TYPES:
+    dims = [dim for dim in tensor.dims if dim != 1]
+    if len(dims) < 2 or not {3, 4}.intersection(dims[-2:]):
         return False
-    value = value.squeeze()
+    value = numpy_helper.to_array(tensor).squeeze()
     return value.ndim >= 2 and any(
         value.shape[axis] in (3, 4) and bool((value.take(-1, axis) == 1).all()) for axis in (-1, -2)
     )
@@ -266,9 +261,10 @@ def _part(flow: Flow, region: Region, values: Sequence[Value]) -> onnx.ModelProt
     for of, value in zip((*region.inputs, *region.shapes), values, strict=True):
         graph.input.append(helper.make_tensor_value_info(name(of), elem_type(str(value.type)), [None] * _rank(value)))
     for of in region.constants:
-        constant = flow.scope.constant(of)
+        constant = flow.scope.tensor(of)
         assert constant is not None  # ``region`` said so
-        graph.initializer.append(numpy_helper.from_array(constant, name(of)))
+        graph.initializer.append(constant)
+        graph.initializer[-1].name = name(of)
     for index in region.nodes:
         node = flow.nodes[index]
         copy = onnx.NodeProto(op_type=node.op_type, attribute=node.attribute)
