@@ -68,6 +68,7 @@ class Flow:
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
         self.nodes = list(scope)
+        self._kinds: dict[str, Kind] = {}
 
     @cached_property
     def makers(self) -> dict[str, int]:
@@ -85,20 +86,6 @@ class Flow:
             found.setdefault(value if isinstance(value, str) else value.name, set()).add(OUTSIDE)
         return found
 
-    @cached_property
-    def _kinds(self) -> dict[str, Kind]:
-        kinds: dict[str, Kind] = {}
-        for node in self.nodes:
-            if is_op(node, ("Shape", "Size")):
-                kind: Kind = "shape"
-            elif is_op(node, ARITHMETIC):
-                known: set[Kind] = {kinds.get(name) or self._outer(name) for name in node.input if name}
-                kind = "data" if "data" in known else "shape" if "shape" in known else "constant"
-            else:
-                kind = "data"
-            kinds.update(dict.fromkeys(node.output, kind))
-        return kinds
-
     def _outer(self, name: str) -> Kind:
         """What a value is that no node here makes."""
         home = self.scope.home(name)
@@ -109,8 +96,28 @@ class Flow:
 
     def kind(self, name: str) -> Kind:
         """What the value ``name`` depends on."""
-        if name not in self._kinds:
-            self._kinds[name] = self._outer(name)
+        todo = [name]
+        while todo:  # no recursion, however long the chain
+            at = todo[-1]
+            maker = self.makers.get(at)
+            if at in self._kinds:
+                todo.pop()
+            elif maker is None:
+                self._kinds[at] = self._outer(at)
+            elif is_op(self.nodes[maker], ("Shape", "Size")):
+                self._kinds[at] = "shape"
+            elif not is_op(self.nodes[maker], ARITHMETIC):
+                self._kinds[at] = "data"
+            else:
+                inputs = [each for each in self.nodes[maker].input if each]
+                known = {self._kinds[each] for each in inputs if each in self._kinds}
+                unknown = next((each for each in inputs if each not in self._kinds), None)
+                if "data" in known or unknown in todo:
+                    self._kinds[at] = "data"
+                elif unknown is not None:
+                    todo.append(unknown)
+                else:
+                    self._kinds[at] = "shape" if "shape" in known else "constant"
         return self._kinds[name]
 
     def indices(self, node: onnx.NodeProto) -> frozenset[int]:

@@ -172,7 +172,7 @@ def _grids(flow: Flow) -> Iterator[_Candidate]:
         if not is_op(node, ("Mul", "MatMul")) or len(node.input) != 2:
             continue
         for base, theta in (node.input, node.input[::-1]):
-            if _is_base(flow.root(base)) and flow.kind(theta) == "data":
+            if _may_be_base(flow, base) and flow.kind(theta) == "data":
                 outputs = _some(flow.joins([index]))
                 if outputs:
                     yield _Candidate("AffineGrid", outputs[::-1], (flow.behind(theta),))
@@ -180,6 +180,12 @@ def _grids(flow: Flow) -> Iterator[_Candidate]:
 
 def _some(names: Iterator[str]) -> list[str]:
     return list(islice(names, MOST_ENDS))
+
+
+def _may_be_base(flow: Flow, name: str) -> bool:
+    """Whether the value ``name`` may be the base of a grid: it is computed of constants alone, or looks like one."""
+    root = flow.behind(name)[-1]
+    return _is_base(flow.scope.tensor(root)) if root not in flow.makers else flow.kind(name) != "data"
 
 
 def _is_base(tensor: onnx.TensorProto | None) -> bool:
