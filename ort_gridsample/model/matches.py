@@ -84,16 +84,19 @@ def _unrolled(model: onnx.ModelProto, scope: Scope, search: Search, inference: I
         values = dict(zip(spec.newest(part.operator).types, (first, *others), strict=False))
         known, before = dict[str, Array](), tuple[onnx.NodeProto, ...]()
         inputs = {name: inference.alternatives(scope, value) for name, value in values.items()}
-        if part.size:
+        if part.operator == "AffineGrid":
             values["size"], inputs["size"] = "", [Value("int64", (len(part.size),))]
             if None in part.size:
                 values["size"], before = _size(model, first, part.size, output)
             else:
                 known["size"] = np.array(part.size, np.int64)
+        elif part.size:
+            values["X"], before = _reshaped(model, first, part.size, output)
+            inputs["X"] = [replace(value, shape=(*(value.shape or ())[:2], *part.size)) for value in inputs["X"]]
         node = onnx.NodeProto(
             op_type=part.operator,
             domain=UNROLLED,
-            input=[*part.region.inputs, *([values["size"]] if part.size else [])],
+            input=list(values.values()),
             output=[output],
             name=scope.container.node[index].name,
         )
@@ -131,6 +134,15 @@ def _size(
         _constant(size[1:], rest),
         helper.make_node("Concat", [batch, rest], [whole], axis=0),
     )
+
+
+def _reshaped(
+    model: onnx.ModelProto, X: str, size: Sequence[int | None], output: str
+) -> tuple[str, tuple[onnx.NodeProto, ...]]:
+    """X with its pixels in as many axes as ``size`` says, and the nodes that make it."""
+    names = Names(model)
+    shape, image = names.new(f"{output}_shape"), names.new(f"{output}_X")
+    return image, (_constant([0, 0, *size], shape), helper.make_node("Reshape", [X, shape], [image]))
 
 
 def _constant(numbers: Sequence[int | None], name: str) -> onnx.NodeProto:

@@ -70,7 +70,8 @@ class Found:
         operator: the key of :data:`ort_gridsample.spec.OPERATORS`.
         region: the part.
         attributes: the operator's.
-        size: of an AffineGrid, what is known of its input; None for the batch where theta's says it.
+        size: of an AffineGrid, what is known of its input, None for the batch where theta's says it; of a GridSample
+            whose X has all pixels in one axis, the lengths of two.
     """
 
     operator: str
@@ -205,10 +206,14 @@ def _resolved(
     candidate: _Candidate, flow: Flow, inference: Inference, native: Native, said: dict[Key, Said | None]
 ) -> Found | None:
     """What ``candidate`` is, if anything; ``said`` is what was found of parts like it."""
-    for output, *inputs in product(candidate.outputs, *candidate.inputs):
-        values = [_value(flow, inference, name) for name in inputs]
-        fits = _FITS[candidate.operator](_value(flow, inference, output), *values)
-        region = flow.region(output, inputs) if fits else None
+    ends = [
+        [(name, _value(flow, inference, name)) for name in names] for names in (candidate.outputs, *candidate.inputs)
+    ]
+    fits = _FITS[candidate.operator]
+    fitting = (each for each in product(*ends) if fits(*(value for _, value in each)))
+    for (output, _), *inputs in sorted(fitting, key=lambda each: _is_flat(*(value for _, value in each[1:]))):
+        values = [value for _, value in inputs]
+        region = flow.region(output, [name for name, _ in inputs])
         if region is None:
             continue
         values += [_value(flow, inference, name) for name in region.shapes]
@@ -232,10 +237,17 @@ def _fits_sample(Y: Value, X: Value, grid: Value) -> bool:
     """Whether values of these types and shapes may be those of a GridSample."""
     if X.type not in TYPES or grid.type not in TYPES or X.shape is None or grid.shape is None or len(X.shape) < 3:
         return False
-    axes = len(X.shape) - 2
+    axes = len(grid.shape) - 2
+    if len(X.shape) != axes + 2 and not (_is_flat(X, grid) and isinstance(X.shape[2], int)):
+        return False
     return _alike(grid.shape, (X.shape[0], *[None] * axes, axes)) and (
         Y.shape is None or _alike(Y.shape, (*X.shape[:2], *grid.shape[1:-1]))
     )
+
+
+def _is_flat(X: Value, grid: Value | None = None) -> bool:
+    """Whether all pixels of an image are in one axis."""
+    return grid is not None and X.rank == 3 and grid.rank == 4
 
 
 def _fits_grid(grid: Value, theta: Value) -> bool:
@@ -283,38 +295,46 @@ def _part(flow: Flow, region: Region, values: Sequence[Value]) -> onnx.ModelProt
 
 
 def _try_sample(part: onnx.ModelProto, values: Sequence[Value], native: Native) -> Said | None:
-    """The attributes of the GridSample that ``part`` is."""
-    axes = _rank(values[0]) - 2
+    """The attributes of the GridSample that ``part`` is, and the lengths of X where they are in one axis."""
+    axes, flat = _rank(values[1]) - 2, _is_flat(*values[:2])
     shapes = list(_shapes(values, [((0, 0), (1, 0))], {(1, axes + 1): axes}))
     if not shapes:
         return None
-    possible = list(product(spec.MODES, spec.PADDING_MODES, (False, True)))
+    pixels = shapes[0][0][2]
+    lengths = [(h, pixels // h) for h in range(1, pixels + 1) if pixels % h == 0] if flat else [()]
+    possible = list(product(product(spec.MODES, spec.PADDING_MODES, (False, True)), lengths))
     for rounds in (range(1), range(1, RUNS)):  # the first, which is the last for most that are none, by itself
-        feeds = list(_samples_to_try(shapes, values, rounds, any(mode == "nearest" for mode, _, _ in possible)))
+        jumps = any(mode == "nearest" for (mode, _, _), _ in possible)
+        feeds = list(_samples_to_try(shapes, values, rounds, jumps, possible[0][1] if rounds[0] else ()))
         answers = native.answers(part, feeds)
         if answers is None:
             return None
         for (X, grid, *_), answer in zip(feeds, answers, strict=True):
             most = MOST_ELEMENTS if len(possible) == 1 else 1 << 12
-            possible = [kind for kind in possible if _is_sample(kind, X, grid, answer, most)]
+            possible = [
+                (kind, size)
+                for kind, size in possible
+                if _is_sample(kind, X.reshape(*X.shape[:2], *size) if flat else X, grid, answer, most)
+            ]
         if not possible:
             return None
     if len(possible) > 1:
         return None
-    ((mode, padding_mode, align_corners),) = possible
-    return {"mode": mode, "padding_mode": padding_mode, "align_corners": int(align_corners)}, ()
+    (((mode, padding_mode, align_corners), size),) = possible
+    return {"mode": mode, "padding_mode": padding_mode, "align_corners": int(align_corners)}, size
 
 
 def _samples_to_try(
-    shapes: Sequence[Shapes], values: Sequence[Value], rounds: Sequence[int], jumps: bool
+    shapes: Sequence[Shapes], values: Sequence[Value], rounds: Sequence[int], jumps: bool, size: Sequence[int]
 ) -> Iterator[list[Array]]:
-    """Values for a part: X, grids, and zeros where the shape alone counts. The first of ``rounds`` is one of them.
+    """Values for a part: X, of lengths ``size`` if that is known, grids, and zeros where the shape alone counts.
 
     Positions are inside and outside, some far, and in every other round at edges and centres of pixels; where the part
     ``jumps`` there, only at those that are exact in any arithmetic.
     """
     for each in shapes if rounds[0] else shapes[:1]:
-        lengths, grid = np.array(each[0][2:][::-1]), each[1]
+        grid = each[1]
+        lengths = np.array((size or [*each[0][2:], *[1] * (len(grid) - len(each[0]))])[::-1])
         generator = np.random.default_rng(sum(map(sum, each)))
         X = generator.uniform(-1, 1, each[0])
         others = [np.zeros(shape) for shape in each[2:]]
