@@ -40,6 +40,8 @@ def reason_of(record: NodeRecord, opsets: Mapping[str, int], native: Native) -> 
     """
     if record.patched:
         return "it is a node of this package"
+    if record.unrolled:
+        return ""
     if record.error is not None:
         return str(record.error)
     attributes = {

@@ -10,7 +10,7 @@ from onnx import helper, shape_inference, version_converter
 from .. import spec
 from ..errors import GridSampleError, where
 from .conversion import import_used, inline, versions_of
-from .dialects import ASIDE, SET_ASIDE, STANDARD, PassedOn
+from .dialects import ASIDE, SET_ASIDE, STANDARD, PassedOn, dialect_of
 from .graphs import domain_of, function_key, opset_of, scopes, subgraphs
 
 #: Where nodes are while the converter works that are in ONNX's domain without being ONNX's: it takes all for its own.
@@ -42,8 +42,7 @@ def convert_opset(model: onnx.ModelProto, version: int) -> None:
         model.opset_import.append(helper.make_opsetid("", before))
     if model.functions:
         inline(model, {function_key(function)[:2] for function in model.functions})
-    foreign = [n for s in scopes(model) for n in s if domain_of(n.domain) == "" and not onnx.defs.has(n.op_type)]
-    for node in foreign:
+    for node in (node for scope in scopes(model) for node in scope if _is_foreign(node)):
         node.domain = _FOREIGN
     _set_aside(model, version)
     import_used(model, {_FOREIGN: 1, SET_ASIDE: 1})
@@ -61,6 +60,14 @@ def convert_opset(model: onnx.ModelProto, version: int) -> None:
         # What reads no newer opset reads no newer file either. Up to 4 the versions differ in what they mean.
         least = helper.find_min_ir_version_for(list(model.opset_import), ignore_unknown=True)
         model.ir_version = min(model.ir_version, max(least, 4))
+
+
+def _is_foreign(node: onnx.NodeProto) -> bool:
+    """Whether ``node`` is in ONNX's domain without being one of ONNX's operators, or but in name."""
+    if domain_of(node.domain) != "":
+        return False
+    dialect = dialect_of(node, {})
+    return not onnx.defs.has(node.op_type) if dialect is None else dialect.name != "ai.onnx"
 
 
 def unconvertible(model: onnx.ModelProto, version: int) -> tuple[str, str]:

@@ -15,10 +15,10 @@ from .conversion import import_used, inline
 from .dialects import COMPILED, DOMAIN, SET_ASIDE
 from .files import explaining_invalid
 from .graphs import Names, Scope, function_key, opset_of, scopes
-from .inference import Inference
 from .matches import Match, find
 from .opsets import convert_opset, unconvertible
 from .records import NodeRecord
+from .regions import Flow, dead
 from .targets import FUNCTIONS_DOMAIN, Replacement, Target
 from .targets.compiled_op import CompiledOp
 from .targets.python_op import PythonOp
@@ -81,7 +81,7 @@ def _patch(
     standard = Spelled("ai.onnx", strict=opset is not None)
     while True:
         found = scopes(model)
-        matches = find(model, found, Inference(model, found, native), None if nodes == "all" else native)
+        matches = find(model, found, native, asked=nodes != "all")
         selected = [match for match in matches if to.takes(match) and _is_selected(match, nodes, standard)]
         chosen = {id(match) for match in selected}
         left = [match for match in matches if id(match) not in chosen]
@@ -97,6 +97,7 @@ def _patch(
             if target.least_opset(match) > match.scope.opsets.get("", 0):
                 raise GridSampleError(match.record.where, "opset", str(opset), f"at least {target.least_opset(match)}")
         names, by_scope = Names(model), _by_scope([match for match, _ in written])
+        names.take_all({name for match in selected for node in match.before for name in node.output})
         replacements = {id(match): target.replace(match, names) for match, target in written}
         for scope in reversed(found):  # inner graphs first: a list of nodes that was rewritten holds copies
             if id(scope) in by_scope:
@@ -189,9 +190,15 @@ def _rewrite(scope: Scope, matches: Sequence[Match], replacements: dict[int, Rep
     """Put the replacements where the nodes of ``matches`` and their helpers are."""
     replaced = {match.index: replacements[id(match)] for match in matches}
     dropped = {index for match in matches for index in match.helpers}
+    parts = {index for match in matches for index in match.part}
+    if parts:
+        read = {name for each in replaced.values() for node in each.nodes for name in node.input}
+        dropped |= dead(Flow(scope), replaced, read, parts)
+    before = {match.index: match.before for match in matches}
     nodes = onnx.GraphProto()  # copies, as the list that holds the originals is emptied
     for index, node in enumerate(scope):
         if index in replaced:
+            nodes.node.extend(before.get(index, ()))
             nodes.node.extend(replaced[index].nodes)
         elif index not in dropped:
             nodes.node.append(node)
@@ -199,8 +206,16 @@ def _rewrite(scope: Scope, matches: Sequence[Match], replacements: dict[int, Rep
     # before what reads its placeholder can fail.
     for index in sorted(replaced, reverse=True):
         nodes.node.extend(replaced[index].guards)
+    fed = {name for index in parts & (dropped | set(replaced)) for name in scope.container.node[index].input}
     del scope.container.node[:]
     scope.container.node.extend(nodes.node)
+    if isinstance(scope.container, onnx.GraphProto):
+        unread = fed - Flow(scope).readers.keys() if fed else fed
+        kept = [tensor for tensor in scope.container.initializer if tensor.name not in unread]
+        if len(kept) < len(scope.container.initializer):
+            copies = onnx.GraphProto(initializer=kept)
+            del scope.container.initializer[:]
+            scope.container.initializer.extend(copies.initializer)
 
 
 def _add_functions(model: onnx.ModelProto, replacements: Iterable[Replacement]) -> None:

@@ -10,7 +10,7 @@ from typing import TypeVar
 from .. import spec
 from ..core.arrays import Array
 from ..errors import GridSampleError, where
-from .dialects import COMPILED, DOMAIN, AttributeValue, Dialect, PassedOn
+from .dialects import COMPILED, DOMAIN, UNROLLED, AttributeValue, Dialect, PassedOn
 from .inference import Value
 
 T = TypeVar("T")
@@ -28,7 +28,8 @@ class NodeRecord:
         name: the node's name, or (in brackets) its output's where it has none.
         operator: the operator that it stands for, ``GridSample`` or ``AffineGrid``.
         op_type: the node's own.
-        domain: the node's domain, "" for ONNX's own; ``ort_gridsample`` where it is patched already.
+        domain: the node's domain, "" for ONNX's own; ``ort_gridsample`` where it is patched already; ``unrolled``
+            where no node says it, but several of basic operators compute it, the last of which has this name.
         opset: the version of that domain that the node is written in.
         dialect: how it is spelled.
         attributes: the operator's attributes, modes by their names in :data:`ort_gridsample.spec.MODES`, defaults
@@ -75,6 +76,11 @@ class NodeRecord:
     def patched(self) -> bool:
         """Whether the node is one of this package's already."""
         return self.dialect.name in (DOMAIN, COMPILED)
+
+    @property
+    def unrolled(self) -> bool:
+        """Whether it is no node, but a part of the graph that computes what a node of the operator would."""
+        return self.dialect.name == UNROLLED
 
     @property
     def mode(self) -> AttributeValue | None:

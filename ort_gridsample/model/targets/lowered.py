@@ -31,7 +31,7 @@ class Primitives:
         self._grids: dict[tuple[int, str], Array] = {}  # of AffineGrids that came out constant
 
     def takes(self, match: Match) -> bool:
-        return True
+        return not match.record.unrolled
 
     def needs_inlining(self, match: Match) -> bool:
         """What is lowered depends on types, ranks and attributes: they must be the same in all calls."""

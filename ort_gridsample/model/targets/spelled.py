@@ -36,6 +36,8 @@ class Spelled:
         record, dialect = match.record, self._dialect(match)
         if dialect is None or (record.dialect.name == self.name and not match.is_set_aside):
             return False
+        if record.unrolled and match.scope.opsets.get("", 0) < self.least_opset(match):
+            return False  # it runs as it is: no reason to convert the whole model
         return dialect.axes is None or not record.spatial_axes or set(record.spatial_axes) <= set(dialect.axes)
 
     def needs_inlining(self, match: Match) -> bool:
@@ -44,7 +46,7 @@ class Spelled:
         return any(
             isinstance(value, PassedOn)
             and dialect is not None
-            and record.dialect.attributes[name] != dialect.attributes[name]
+            and not record.dialect.attributes[name].says_as(dialect.attributes[name])
             for name, value in record.attributes.items()
         )
 
