@@ -158,7 +158,9 @@ def too_new(model: onnx.ModelProto, opset: int) -> list[str]:
     return [
         record.label.split("/")[-1]
         for record in ogs.inspect_model(model)
-        if record.opset > opset and (record.operator == "AffineGrid" or record.spatial_axes == (3,))
+        if record.dialect.name == "ai.onnx"
+        and record.opset > opset
+        and (record.operator == "AffineGrid" or record.spatial_axes == (3,))
     ]
 
 
