@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper, parser
+from onnx import TensorProto, helper, numpy_helper, parser, version_converter
 
 import ort_gridsample as ogs
 from cases import Attributes
@@ -363,6 +363,31 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main(["verify", str(path), str(out)]) == 0
     assert main(["patch", str(path), str(out), "--target", "mmcv", "--opset", "1000"]) == 2
     assert "opset is 1000, expected a number from 1 to" in capsys.readouterr().err
+
+
+def test_weights_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a model of more than 2 GiB, weights included, onnx takes none."""
+    weights = numpy_helper.from_array(np.ones((1, 3, 64, 64), np.float32), "W")
+    node = helper.make_node("GridSample", ["W", "G"], ["Y"], "warp")
+    graph = helper.make_graph(
+        [node, helper.make_node("Split", ["Y"], ["A", "B", "C"], "split", axis=1, num_outputs=3)],
+        "g",
+        [helper.make_tensor_value_info("G", TensorProto.FLOAT, [1, 2, 2, 2])],
+        [helper.make_tensor_value_info("A", TensorProto.FLOAT, [1, 1, 2, 2])],
+        [weights],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    sizes: list[int] = []
+    convert = version_converter.convert_version
+    monkeypatch.setattr(
+        version_converter, "convert_version", lambda m, v: (sizes.append(m.ByteSize()), convert(m, v))[1]
+    )
+    there = ogs.patch_model(model, target="ai.onnx", opset=18)
+    assert there.graph.initializer == model.graph.initializer
+    with pytest.raises(ogs.GridSampleError, match=r"Split node 'split': opset is 16"):
+        ogs.patch_model(model, target="ai.onnx", opset=16)
+    assert len(sizes) > 2
+    assert max(sizes) < 2000
 
 
 def test_every_scope_is_in_the_new_opset() -> None:

@@ -12,6 +12,7 @@ from ..errors import GridSampleError, where
 from .conversion import import_used, inline, versions_of
 from .dialects import ASIDE, SET_ASIDE, STANDARD, PassedOn, dialect_of
 from .graphs import domain_of, function_key, opset_of, scopes, subgraphs
+from .skeleton import SMALL_BYTES
 
 #: Where nodes are while the converter works that are in ONNX's domain without being ONNX's: it takes all for its own.
 _FOREIGN = "ort_gridsample.foreign"
@@ -76,8 +77,7 @@ def unconvertible(model: onnx.ModelProto, version: int) -> tuple[str, str]:
     good, bad = 0, len(model.graph.node)
     while good < bad:
         middle = (good + bad) // 2
-        part = onnx.ModelProto()
-        part.CopyFrom(model)
+        part = _without_weights(model)
         del part.graph.output[:], part.graph.node[middle + 1 :]
         try:
             _convert(part, version)
@@ -98,7 +98,7 @@ def _convert(model: onnx.ModelProto, version: int) -> None:
     for at in steps:
         _step(model, at)
         # The types of what is behind such nodes are known only while they are ONNX's.
-        typed = shape_inference.infer_shapes(model)
+        typed = shape_inference.infer_shapes(_without_weights(model))
         for scope in scopes(typed):
             for node in scope:
                 if _means_the_same(node, at):
@@ -109,10 +109,11 @@ def _convert(model: onnx.ModelProto, version: int) -> None:
 
 
 def _step(model: onnx.ModelProto, version: int, source: onnx.ModelProto | None = None) -> None:
-    """Let ``model`` have what onnx's converter makes of it, or of ``source``, its copy."""
+    """Let ``model`` have what onnx's converter makes of it, or of ``source``, which is it without weights."""
     if opset_of(model) == version:
         return
-    _take_nodes(model.graph, version_converter.convert_version(source or model, version).graph)
+    source = source or _without_weights(model)
+    _take_nodes(model.graph, version_converter.convert_version(source, version).graph)
     for scope in scopes(model):
         for node in scope:
             if node.domain == _SAME:
@@ -120,6 +121,23 @@ def _step(model: onnx.ModelProto, version: int, source: onnx.ModelProto | None =
     for entry in model.opset_import:
         if domain_of(entry.domain) == "":
             entry.version = version
+
+
+def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy in which large initializers are inputs: onnx copies a model several times, and takes none above 2 GiB."""
+    graph, weights = model.graph, [t for t in model.graph.initializer if t.ByteSize() > SMALL_BYTES]
+    names = {tensor.name for tensor in weights}
+    light = onnx.GraphProto(
+        name=graph.name,
+        node=graph.node,
+        input=[value for value in graph.input if value.name not in names],
+        output=graph.output,
+        value_info=graph.value_info,
+        initializer=[tensor for tensor in graph.initializer if tensor.name not in names],
+        sparse_initializer=graph.sparse_initializer,
+    )
+    light.input.extend(helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in weights)
+    return onnx.ModelProto(ir_version=model.ir_version, graph=light, opset_import=model.opset_import)
 
 
 def _means_the_same(node: onnx.NodeProto, version: int) -> bool:
@@ -184,7 +202,7 @@ def _set_aside(model: onnx.ModelProto, version: int) -> None:
 def _check_types(model: onnx.ModelProto, version: int) -> None:
     """Check that the opset ``version`` has the types of all nodes, as far as they are known."""
     try:
-        shape_inference.infer_shapes(model, check_type=True)
+        shape_inference.infer_shapes(_without_weights(model), check_type=True)
     except shape_inference.InferenceError as error:
         expected = f"one that has the types of all nodes, and onnx says: {' '.join(str(error).split())}"
         raise GridSampleError("model", "opset", str(version), expected) from None
