@@ -4,6 +4,7 @@ from .core.choice import get_core, set_core
 from .core.threads import get_num_threads, set_num_threads
 from .errors import GridSampleError
 from .functions import affine_grid, grid_sample
+from .interop.evaluator import reference_ops
 from .model.dialects import Dialect, Spelling, add_dialect
 from .model.records import NodeRecord
 from .patching import coordinate_nodes, inspect_model, patch_model
@@ -31,6 +32,7 @@ __all__ = [
     "grid_sample",
     "inspect_model",
     "patch_model",
+    "reference_ops",
     "register",
     "set_core",
     "set_num_threads",

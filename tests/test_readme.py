@@ -36,6 +36,7 @@ ADDED = {
     "python -m tests.fuzz": "--cases 200 --workers 1",
     "python -m tests.mutants": "--list",
     "python -m tests.benchmarks": "--quick --only tiny",
+    "python -m tests.benchmarks.evaluator_speed": "--quick",
     "python -m tests.benchmarks.lowered_speed": "--quick",
     "python -m tests.benchmarks.spinning": "--quick",
     "python -m tests.benchmarks.throughput": "--quick",
