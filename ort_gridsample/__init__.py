@@ -5,6 +5,7 @@ from .core.threads import get_num_threads, set_num_threads
 from .errors import GridSampleError
 from .functions import affine_grid, grid_sample
 from .interop.evaluator import reference_ops
+from .interop.pytorch import torch_symbolics, torch_translation_table
 from .model.dialects import Dialect, Spelling, add_dialect
 from .model.records import NodeRecord
 from .patching import coordinate_nodes, inspect_model, patch_model
@@ -37,6 +38,8 @@ __all__ = [
     "set_core",
     "set_num_threads",
     "set_ops",
+    "torch_symbolics",
+    "torch_translation_table",
 ]
 
 
