@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 from .. import checks, spec
@@ -28,8 +29,8 @@ def torch_translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
         ImportError: PyTorch or onnxscript, which its exporter needs, is not installed.
         GridSampleError: in the export, ``affine_grid`` before opset 20.
     """
-    import torch
-    from onnxscript import evaluator
+    evaluator: Any = import_module("onnxscript.evaluator")
+    aten: Any = import_module("torch").ops.aten
 
     def recorder() -> Any:
         """The opset that is asked for, whose operators record themselves."""
@@ -49,7 +50,6 @@ def torch_translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
         return opset.AffineGrid(theta, size, align_corners=int(align_corners))
 
     _teach_shape()
-    aten = torch.ops.aten
     table = {getattr(aten, name).default: grid_sample for name in _SAMPLERS}
     return {**table, aten.affine_grid_generator.default: affine_grid}
 
@@ -63,9 +63,10 @@ def torch_symbolics() -> Iterator[None]:
     Raises:
         ImportError: PyTorch is not installed, or has this exporter no longer.
     """
-    from torch.onnx import register_custom_op_symbolic, symbolic_helper, unregister_custom_op_symbolic
+    exporter: Any = import_module("torch.onnx")
+    helper: Any = import_module("torch.onnx.symbolic_helper")
 
-    @symbolic_helper.parse_args("v", "v", "i", "i", "b")  # type: ignore[untyped-decorator]
+    @helper.parse_args("v", "v", "i", "i", "b")  # type: ignore[untyped-decorator]
     def grid_sample(g: Any, input: Any, grid: Any, mode: int, padding_mode: int, align_corners: bool) -> Any:
         attributes = _attributes(g.opset, mode, padding_mode, align_corners)
         suffixed = {f"{name}_{'s' if isinstance(value, str) else 'i'}": value for name, value in attributes.items()}
@@ -73,11 +74,11 @@ def torch_symbolics() -> Iterator[None]:
 
     # Of what is registered the newest counts that is not newer than the opset asked for.
     known = "aten::grid_sampler", min(spec.OPERATORS["GridSample"])
-    register_custom_op_symbolic(known[0], grid_sample, known[1])
+    exporter.register_custom_op_symbolic(known[0], grid_sample, known[1])
     try:
         yield
     finally:
-        unregister_custom_op_symbolic(*known)
+        exporter.unregister_custom_op_symbolic(*known)
 
 
 def _integers() -> Dialect:
@@ -100,9 +101,7 @@ def _attributes(opset: int, *numbers: int) -> Mapping[str, str | int]:
 @cache
 def _teach_shape() -> Any:
     """Tell PyTorch the shape of an affine grid; what is returned keeps that known."""
-    import torch
-    from torch import _decomp
-
+    torch: Any = import_module("torch")
     library = torch.library.Library("aten", "IMPL")
 
     def shape(theta: Any, size: Sequence[Any], align_corners: bool) -> Any:
@@ -110,5 +109,5 @@ def _teach_shape() -> Any:
 
     torch.library.register_fake("aten::affine_grid_generator", shape, lib=library)
     # Else its own decomposition, which fixes the sizes, would still come first.
-    _decomp.meta_table[torch.ops.aten.affine_grid_generator.default] = shape
+    torch._decomp.meta_table[torch.ops.aten.affine_grid_generator.default] = shape
     return library

@@ -37,7 +37,8 @@ def main() -> None:
             for padding_mode in ("zeros", "border", "reflection"):
                 model = one_node(shape, mode, padding_mode)
                 own, ours = ReferenceEvaluator(model), ReferenceEvaluator(model, new_ops=ogs.reference_ops())
-                difference = np.abs(np.subtract(own.run(None, feeds)[0], ours.run(None, feeds)[0])).max()
+                theirs, answer = (list(side.run(None, feeds)) for side in (own, ours))
+                difference = np.abs(np.subtract(theirs[0], answer[0])).max()
                 turns = {"own": Turn(partial(own.run, None, feeds)), "ours": Turn(partial(ours.run, None, feeds))}
                 timings = measure(turns, rounds, seconds)
                 a, b = (timings[side].median * 1e3 for side in ("own", "ours"))
