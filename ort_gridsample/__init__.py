@@ -5,6 +5,7 @@ from .core.threads import get_num_threads, set_num_threads
 from .errors import GridSampleError
 from .functions import affine_grid, grid_sample
 from .interop.evaluator import reference_ops
+from .interop.openvino import openvino_extensions
 from .interop.pytorch import torch_symbolics, torch_translation_table
 from .model.dialects import Dialect, Spelling, add_dialect
 from .model.records import NodeRecord
@@ -32,6 +33,7 @@ __all__ = [
     "get_ops",
     "grid_sample",
     "inspect_model",
+    "openvino_extensions",
     "patch_model",
     "reference_ops",
     "register",
