@@ -11,7 +11,7 @@ from .model.dialects import DOMAIN, Dialect
 from .model.files import Model, explaining_invalid, read_model
 from .model.matches import records_of
 from .model.patch import Selection, patch_in_place
-from .model.records import NodeRecord
+from .model.records import NodeRecord, NodeRecords
 from .runtime import native
 
 #: The targets that are always there; a dialect that was added is a target as well.
@@ -31,6 +31,8 @@ TargetName = Literal[
 def inspect_model(model: Model) -> list[NodeRecord]:
     """One record for every GridSample and AffineGrid node of ``model``, in every graph and function of it.
 
+    In a notebook the list shows itself as a table.
+
     Args:
         model: a ModelProto, the bytes of a model, or a path (its external data is not read).
 
@@ -40,7 +42,7 @@ def inspect_model(model: Model) -> list[NodeRecord]:
     """
     proto = read_model(model)
     with explaining_invalid(proto):
-        return records_of(proto, native)
+        return NodeRecords(records_of(proto, native))
 
 
 def coordinate_nodes(model: Model) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from itertools import product
 from typing import TypeVar
 
@@ -142,6 +143,16 @@ class NodeRecord:
             return "refuses it"
         casts = [f"cast {name} {self.types[name][0]} → {to}" for name, to in self.casts.items()]
         return ", ".join(["replaces it", *casts])
+
+
+class NodeRecords(list[NodeRecord]):
+    """Records that a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        rows = [{"graph": each.graph, **columns(each), "why not native": each.reason} for each in self]
+        cells = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row.values())}</tr>" for row in rows)
+        heads = "".join(f"<th>{head}</th>" for head in (rows[0] if rows else ["no GridSample and no AffineGrid"]))
+        return f"<table><thead><tr>{heads}</tr></thead><tbody>{cells}</tbody></table>"
 
 
 def columns(record: NodeRecord) -> dict[str, str]:
