@@ -24,7 +24,9 @@ from models import grid_sample_model
 REPOSITORY = Path(__file__).parents[1]
 PAGES = [REPOSITORY / page for page in ("README.md", "tests/README.md", "tests/benchmarks/README.md")]
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
-EXAMPLES = sorted(path.name for path in (REPOSITORY / "examples").glob("*.py"))
+#: Examples that test_clusters.py runs.
+ON_CLUSTERS = ("dask_folder.py", "ray_folder.py")
+EXAMPLES = sorted(path.name for path in (REPOSITORY / "examples").glob("*.py") if path.name not in ON_CLUSTERS)
 
 #: Placeholder -> what a user would write there.
 PLACEHOLDERS = {"MODEL": "model.onnx", "IN": "model.onnx", "OUT": "out.onnx", "A": "model.onnx", "B": "model.onnx"}
