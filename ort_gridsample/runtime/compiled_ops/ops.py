@@ -22,6 +22,7 @@ import onnxruntime
 from onnx import helper
 
 from ... import spec
+from ...core.choice import need_numba
 from ...errors import GridSampleError
 from ...model.dialects import COMPILED, EXTENSIONS_DOMAIN, dialects
 from ..extensions import load
@@ -93,6 +94,7 @@ def _add() -> str:
 @cache
 def _numba() -> str:
     try:
+        need_numba()
         importlib.import_module(".sampling", __package__)
     except Exception as error:  # Numba may refuse a newer NumPy with more than an ImportError
         return f"Numba cannot be imported: {error}"
