@@ -238,7 +238,7 @@ def test_shapes_are_inferred() -> None:
             helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("X", X), ("grid", grid), ("Y", None))
         ]
         graph = helper.make_graph([node], "g", ends[:2], ends[2:])
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
         found = [output.shape for output in open_compiled(model).get_outputs()]
         native = onnxruntime.InferenceSession(model.SerializeToString()).get_outputs()
         assert found == [output.shape for output in native]
@@ -271,7 +271,7 @@ def test_in_functions_and_branches() -> None:
     outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("Y0", "Y1")]
     imports = [helper.make_opsetid("", 20), helper.make_opsetid("d", 1)]
     graph = helper.make_graph(nodes, "g", inputs, outputs)
-    model = helper.make_model(graph, functions=[function], opset_imports=imports, ir_version=10)
+    model = helper.make_model(graph, functions=[function], opset_imports=imports, ir_version=9)
     rng = generator("branches")
     X, grid = rng.normal(size=(1, 2, 5, 6)).astype("f"), rng.uniform(-1, 1, (1, 3, 4, 2)).astype("f")
     for session in (open_compiled(model), open_compiled_file(model)):

@@ -179,7 +179,7 @@ def test_first_failed_node_is_the_one_named(tmp_path: Path) -> None:
     nodes = [node(0, "X"), helper.make_node("Conv", ["Y0", "W"], ["Z"]), node(1, "Z")]
     inputs = [tensor("X", TensorProto.FLOAT, None), tensor("G", TensorProto.FLOAT, None)]
     graph = helper.make_graph(nodes, "g", inputs, [tensor("Y1", TensorProto.FLOAT, None)], [weight])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
     session = ogs.InferenceSession(model)
     for grid in (np.zeros((1, 4, 3), np.float32), np.zeros((1, 4, 5, 3), np.float32), np.zeros((), np.float32)):
         with pytest.raises(ogs.GridSampleError, match="'n0': grid is of shape"):
@@ -329,7 +329,7 @@ def external_model(folder: Path) -> Path:
     ]
     inputs = [tensor("X", TensorProto.FLOAT, ["N", "C", "H", "W"])]
     graph = helper.make_graph(nodes, "g", inputs, [tensor("Z", TensorProto.FLOAT, None)], [grid, weight])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
     path = folder / "model.onnx"
     onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
     return path

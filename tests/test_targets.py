@@ -342,7 +342,7 @@ def test_shared_functions_of_a_model_that_has_some_already(again: bool) -> None:
 
 def test_a_grid_from_constants_is_folded() -> None:
     model = parser.parse_model(
-        """<ir_version: 10, opset_import: ["": 20]> g (float[1,3,4,4] X) => (float[1,3,2,2] Y) {
+        """<ir_version: 9, opset_import: ["": 20]> g (float[1,3,4,4] X) => (float[1,3,2,2] Y) {
             theta = Constant <value = float[1,2,3] {0.9, 0.1, 0.0, -0.1, 0.9, 0.2}> ()
             size = Constant <value_ints = [1, 3, 2, 2]> ()
             grid = AffineGrid (theta, size)
@@ -415,7 +415,7 @@ def test_a_function_passes_on_a_dialects_integers(call: str, target: str, dialec
     said, attributes = CALLS[call]
     default = ", ac: int = 0" if "ac" not in said else ", ac"
     model = parser.parse_model(
-        f"""<ir_version: 10, opset_import: ["": 20, "local": 1]> {SIGNATURE} {{
+        f"""<ir_version: 9, opset_import: ["": 20, "local": 1]> {SIGNATURE} {{
             Y = local.warp <{said}> (X, G) }}
         <domain: "local", opset_import: ["": 20, "{dialect}": 1]> warp <m, p{default}> (A, B) => (C) {{
             C = {dialect}.grid_sampler <interpolation_mode: int = @m, padding_mode: int = @p,
@@ -436,7 +436,7 @@ def test_a_function_passes_on_a_dialects_integers(call: str, target: str, dialec
 def test_a_function_passes_on_the_standards_attributes(target: str, opset: int) -> None:
     mode = "bicubic" if opset == 16 else "cubic"
     model = parser.parse_model(
-        f"""<ir_version: 10, opset_import: ["": {opset}, "local": 1]> {SIGNATURE} {{
+        f"""<ir_version: 9, opset_import: ["": {opset}, "local": 1]> {SIGNATURE} {{
             A = local.warp <m = "{mode}", p = "border"> (X, G) B = local.warp <m = "nearest", ac = 1> (X, G)
             Y = Add (A, B) }}
         <domain: "local", opset_import: ["": {opset}]> warp <m, p, ac> (A, B) => (C) {{
@@ -456,7 +456,7 @@ def test_a_function_passes_on_the_standards_attributes(target: str, opset: int) 
 def test_an_attribute_that_is_passed_on_elsewhere_too_keeps_that_ones_default(target: str) -> None:
     """What a call leaves out is 0 to the one operator and -1 to the other."""
     model = parser.parse_model(
-        f"""<ir_version: 10, opset_import: ["": 20, "local": 1]> {SIGNATURE} {{
+        f"""<ir_version: 9, opset_import: ["": 20, "local": 1]> {SIGNATURE} {{
             A = local.warp (X, G) B = local.warp <k = 1> (X, G) Y = Add (A, B) }}
         <domain: "local", opset_import: ["": 20]> warp <k> (A, B) => (D) {{
             C = GridSample <align_corners: int = @k> (A, B)
@@ -473,7 +473,7 @@ def test_an_attribute_that_is_passed_on_elsewhere_too_keeps_that_ones_default(ta
 
 def test_two_nodes_that_are_passed_the_same_attribute_stay_in_their_function() -> None:
     model = parser.parse_model(
-        f"""<ir_version: 10, opset_import: ["": 20, "local": 1]> {SIGNATURE} {{ Y = local.warp (X, G) }}
+        f"""<ir_version: 9, opset_import: ["": 20, "local": 1]> {SIGNATURE} {{ Y = local.warp (X, G) }}
         <domain: "local", opset_import: ["": 20]> warp <k> (A, B) => (D) {{
             C = GridSample <align_corners: int = @k> (A, B) D = GridSample <align_corners: int = @k> (C, B) }}"""
     )
