@@ -24,6 +24,8 @@ NO_WORDS = before("1.24")
 SINGLE_AFFINE_GRID = before("1.25")
 #: A transposed MatMul in float64 is fused into an op that has no kernel for it.
 FUSED_WITHOUT_KERNEL = before("1.26")
+#: A function that calls itself ends the process.
+RECURSION_CRASHES = before("1.27")
 #: A product with a constant of no elements is taken for its other factor.
 EMPTY_CONSTANTS = before("1.27")
 #: The time to make a session doubles with every If around an If.

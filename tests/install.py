@@ -78,7 +78,8 @@ def beside(wheel: Path, folder: Path, other: str) -> str:
     python = environment(folder / "beside")
     if not other:
         call(python, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder, "onnxruntime")
-        other = str(renamed(*folder.glob("onnxruntime-*.whl"), folder))
+        (theirs,) = folder.glob("onnxruntime-*.whl")
+        other = str(renamed(theirs, folder))
     call(python, "-m", "pip", "install", "--quiet", other)
     before = contents(python)
     (commands,) = BESIDE.findall((REPOSITORY / "README.md").read_text(encoding="utf-8"))

@@ -35,6 +35,9 @@ PLACEHOLDERS = {"MODEL": "model.onnx", "IN": "model.onnx", "OUT": "out.onnx", "A
 ADDED = {
     "ort-gridsample run": "--random",
     "ort-gridsample bench": "--rounds 1",
+    "python -m tests": "--list",
+    "python -m tests.versions": "--list",
+    "python -m tests.install": "--help",
     "python -m tests.fuzz": "--cases 200 --workers 1",
     "python -m tests.mutants": "--list",
     "python -m tests.benchmarks": "--quick --only tiny",

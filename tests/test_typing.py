@@ -11,7 +11,7 @@ import ort_gridsample
 from ort_gridsample.model.patch import targets
 from ort_gridsample.patching import TargetName
 
-api = pytest.importorskip("mypy.api", reason="mypy is not installed: pip install '.[lint]'")
+api = pytest.importorskip("mypy.api", reason="mypy is not installed: pip install '.[dev]'")
 
 #: Lines of a user's program; those that end in "refused" are mistakes.
 PROGRAM = """
