@@ -19,9 +19,14 @@ OLDEST = {
 def complaint(name: str, found: str) -> str:
     """What is wrong with the release ``found`` of ``name``; empty where nothing is."""
     oldest = OLDEST[name]
-    if _numbers(found) >= _numbers(oldest):
+    if at_least(found, oldest):
         return ""
     return f"ort_gridsample needs {name} {oldest} or newer, and {found} is installed: pip install '{name}>={oldest}'"
+
+
+def at_least(found: str, oldest: str) -> bool:
+    """Whether the release ``found`` is ``oldest`` or newer, by their first two numbers."""
+    return _numbers(found) >= _numbers(oldest)
 
 
 def _numbers(release: str) -> tuple[int, ...]:

@@ -18,6 +18,8 @@ def before(release: str) -> bool:
 #: The newest opset of the operators that is read.
 OPSET = 20 if before("1.21") else 22
 
+#: External data of a model that comes as bytes is not found.
+NO_EXTERNAL_FOLDER = before("1.21")
 #: An error in a model may come without a word.
 NO_WORDS = before("1.24")
 #: The native AffineGrid computes float64 in float32.

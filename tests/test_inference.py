@@ -20,7 +20,7 @@ from ort_gridsample.runtime import native
 from paths import open_native, open_patched_file, open_session
 from test_patch import GRID, X
 
-GELU = '<ir_version: 9, opset_import: ["": 22, "com.microsoft": 1, "local": 1, "unknown": 1]>'
+GELU = f'<ir_version: 9, opset_import: ["": {faults.OPSET}, "com.microsoft": 1, "local": 1, "unknown": 1]>'
 SIGNATURE = "g (HALF[N,C,H,W] X, float[N,h,w,2] G, bool c) => (HALF[N,C,h,w] Y)"
 
 #: onnx's inference knows nothing of Gelu, so that each GridSample here has an X that it knows nothing of.
@@ -32,7 +32,7 @@ BEHIND = {
     "nodes of ONNX between": f"""{GELU} {SIGNATURE} {{
         A = com.microsoft.Gelu (X) B = Add (A, A) C = com.microsoft.Gelu (B) D = Sub (C, A) Y = GridSample (D, G) }}""",
     "function": f"""{GELU} {SIGNATURE} {{ Y = local.warp (X, G) }}
-        <domain: "local", opset_import: ["": 22, "com.microsoft": 1]> warp (A, B) => (D) {{
+        <domain: "local", opset_import: ["": {faults.OPSET}, "com.microsoft": 1]> warp (A, B) => (D) {{
             C = com.microsoft.Gelu (A) D = GridSample (C, B) }}""",
     "If": f"""{GELU} {SIGNATURE} {{
         Y = If (c) <then_branch = t () => (HALF[N,C,h,w] T) {{ A = com.microsoft.Gelu (X) T = GridSample (A, G) }},
@@ -47,10 +47,10 @@ BEHIND = {
         Y = Loop (two, c, first) <body = b (int64 i, bool on, before) => (bool go, after)
             {{ go = Identity (on) A = com.microsoft.Gelu (before) after = GridSample (A, G) }}> }}""",
     "a function in an If in a function": f"""{GELU} {SIGNATURE} {{ Y = local.outer (X, G, c) }}
-        <domain: "local", opset_import: ["": 22, "local": 1]> outer (A, B, c) => (C) {{
+        <domain: "local", opset_import: ["": {faults.OPSET}, "local": 1]> outer (A, B, c) => (C) {{
             C = If (c) <then_branch = t () => (T) {{ T = local.inner (A, B) }},
                         else_branch = e () => (E) {{ E = GridSample (A, B) }}> }}
-        <domain: "local", opset_import: ["": 22, "com.microsoft": 1]> inner (A, B) => (D) {{
+        <domain: "local", opset_import: ["": {faults.OPSET}, "com.microsoft": 1]> inner (A, B) => (D) {{
             C = com.microsoft.Gelu (A) D = GridSample (C, B) }}""",
 }
 
@@ -138,7 +138,7 @@ def test_only_what_is_unknown_is_asked_for() -> None:
 
 def test_the_types_that_onnxruntime_finds(capfd: pytest.CaptureFixture[str]) -> None:
     model = parser.parse_model(
-        """<ir_version: 9, opset_import: ["": 22, "com.microsoft": 1]>
+        """<ir_version: 9, opset_import: ["": 20, "com.microsoft": 1]>
         g (bfloat16[2,C] X, string[3] S) => (A, B, C, D) {
             A = com.microsoft.Gelu (X) B = Identity (S) C = SequenceConstruct (S) D = ReduceSum <keepdims = 0> (X) }"""
     )

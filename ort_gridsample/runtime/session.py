@@ -15,7 +15,7 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 
-from .. import spec
+from .. import spec, versions
 from ..core import memory
 from ..core.choice import core
 from ..errors import GridSampleError
@@ -39,6 +39,8 @@ Model = onnx.ModelProto | bytes | str | PathLike[str]
 
 _ALLOW_SPINNING = "session.intra_op.allow_spinning"
 _EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
+#: Whether onnxruntime reads external data from there, of a model that it gets as bytes.
+_READS_FOLDER = versions.at_least(onnxruntime.__version__, "1.21")
 
 #: Domains of operators that onnxruntime itself, or the library that runs this package's ops, knows; with those in them.
 _KNOWN_DOMAINS = ("ai.onnx", "com.microsoft", "com.ms", DOMAIN)
@@ -279,6 +281,9 @@ def _patched(model: Model, nodes: Selection | None, num_threads: int) -> _Patche
             external_files(proto, model)  # older onnxruntimes read data outside the folder
         return _Patched(model, placements, domains)
     folder = follow_links(proto, model) if isinstance(model, (str, PathLike)) else None
+    if folder is not None and not _READS_FOLDER:
+        onnx.load_external_data_for_model(proto, folder)
+        folder = None
     return _Patched(proto.SerializeToString(), placements, domains, folder)
 
 

@@ -70,9 +70,11 @@ def why_not() -> str:
 
 @cache
 def _add() -> str:
-    reason = c_api.why_not(onnxruntime.__version__)
+    reason = c_api.why_not()
     if reason:
         return reason
+    if _libc is None:
+        return "ctypes finds no malloc on this system"
     if find_spec("numba") is None:
         return "Numba is not installed: pip install 'ort-gridsample[jit]'"
     try:
@@ -146,9 +148,18 @@ def _all_ops() -> list[_Op]:
     return ops
 
 
-_libc = ctypes.CDLL(None)
-_libc.malloc.restype, _libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
-_free = ctypes.cast(_libc.free, ctypes.c_void_p)
+def _c_library() -> Any:
+    """C's library, with malloc and free; None where this process does not show them, as on Windows."""
+    try:
+        library = ctypes.CDLL(None)
+        library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+        return library if library.free else None
+    except (TypeError, OSError, AttributeError):
+        return None
+
+
+_libc = _c_library()
+_free = None if _libc is None else ctypes.cast(_libc.free, ctypes.c_void_p)
 
 _get_name = c_api.Text(lambda op: _at(op).name)
 _no_provider = c_api.Text(lambda op: None)
