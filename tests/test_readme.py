@@ -1,4 +1,4 @@
-"""Every command and every snippet of the README and its pages, and every example, as they stand: new ones as well.
+"""Every command and every snippet of the README and its pages, every example among them, as they stand: new ones too.
 
 Run in a folder that looks like a clone, with a model in it. What is called by a placeholder is given, and what takes
 minutes is asked for less.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,11 +23,16 @@ from cases import Attributes
 from models import grid_sample_model
 
 REPOSITORY = Path(__file__).parents[1]
-PAGES = [REPOSITORY / page for page in ("README.md", "tests/README.md", "tests/benchmarks/README.md")]
+PAGES = [
+    REPOSITORY / page for page in ("README.md", "examples/README.md", "tests/README.md", "tests/benchmarks/README.md")
+]
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+GALLERY = (REPOSITORY / "examples/README.md").read_text(encoding="utf-8")
+EXAMPLES = sorted(path.name for path in (REPOSITORY / "examples").glob("*.py"))
+#: The examples that draw a picture, by the picture that is stored.
+DRAWN = sorted(path.with_suffix(".py").name for path in (REPOSITORY / "examples").glob("*.png") if path.stem != "demo")
 #: Examples that test_clusters.py runs.
 ON_CLUSTERS = ("dask_folder.py", "ray_folder.py")
-EXAMPLES = sorted(path.name for path in (REPOSITORY / "examples").glob("*.py") if path.name not in ON_CLUSTERS)
 
 #: Placeholder -> what a user would write there.
 PLACEHOLDERS = {"MODEL": "model.onnx", "IN": "model.onnx", "OUT": "out.onnx", "A": "model.onnx", "B": "model.onnx"}
@@ -45,10 +51,9 @@ ADDED = {
     "python -m tests.benchmarks.lowered_speed": "--quick",
     "python -m tests.benchmarks.spinning": "--quick",
     "python -m tests.benchmarks.throughput": "--quick",
-    "python examples/one_line.py": "model.onnx X=X.npy grid=grid.npy",
 }
-#: Commands that another test runs as they stand, and which: .ci/run makes environments, and installs.
-ELSEWHERE = ("python3 -m venv", "pip install")
+#: Commands that are run as they stand elsewhere: .ci/run makes environments, and installs; a test compares pictures.
+ELSEWHERE = ("python3 -m venv", "pip install", *(f"python examples/{name}" for name in (*DRAWN, *ON_CLUSTERS)))
 
 
 def blocks(language: str) -> list[str]:
@@ -76,10 +81,10 @@ def as_run(command: str) -> str:
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that has the repository's, a model, and its inputs."""
+    """A folder that has the repository's tests, its examples without their pictures, a model, and its inputs."""
     folder = tmp_path_factory.mktemp("clone")
-    for name in ("tests", "examples"):
-        (folder / name).symlink_to(REPOSITORY / name)
+    (folder / "tests").symlink_to(REPOSITORY / "tests")
+    shutil.copytree(REPOSITORY / "examples", folder / "examples", ignore=shutil.ignore_patterns("*.png"))
     model = grid_sample_model("float32", "float32", 2, [Attributes("linear", "zeros", False)], opset=20)
     onnx.save(model, folder / "model.onnx")
     np.save(folder / "X.npy", np.zeros((1, 2, 4, 4), np.float32))
@@ -117,20 +122,31 @@ def test_nothing_is_overlooked() -> None:
     assert any("verify model.onnx anywhere.onnx" in script for script in found)
     assert len(blocks("python")) >= 4
     for beginning in ADDED:  # and nothing is listed above that is nowhere
-        assert any(f"{script} ".startswith(f"{beginning} ") for script in found) or beginning.split()[1][9:] in EXAMPLES
+        assert any(f"{script} ".startswith(f"{beginning} ") for script in found)
+    for name in EXAMPLES:
+        assert any(f"{script} ".startswith(f"python examples/{name} ") for script in found), name
 
 
 @pytest.mark.parametrize("script", [script for script in scripts() if not script.startswith(ELSEWHERE)])
 def test_command(script: str, clone: Path) -> None:
-    if script == "ort-gridsample demo":
+    if script.startswith("ort-gridsample demo"):
         pytest.importorskip("matplotlib", reason="the demo needs matplotlib")
         pytest.importorskip("PIL", reason="the demo needs pillow")
     run(" && ".join(map(as_run, script.splitlines())), clone)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_example(name: str, clone: Path) -> None:
-    run(as_run(f"python examples/{name}"), clone)
+@pytest.mark.parametrize("name", DRAWN)
+def test_the_picture_in_the_gallery_is_what_its_line_draws(name: str, clone: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the examples need matplotlib")
+    image = pytest.importorskip("PIL.Image", reason="the examples need pillow")
+    picture = Path("examples", name).with_suffix(".png")
+    assert re.search(rf"^`python examples/{name}`\n\n!\[.+\]\({picture.name}\)$", GALLERY, re.MULTILINE)
+    assert (REPOSITORY / picture).stat().st_size < 150_000
+    run(f"python examples/{name}", clone)
+    stored, drawn = (
+        np.asarray(image.open(folder / picture).convert("L").resize((64, 64)), float) for folder in (REPOSITORY, clone)
+    )
+    assert abs(drawn - stored).mean() < 4  # of 255: fonts and palettes vary a little from release to release
 
 
 def test_snippets(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
