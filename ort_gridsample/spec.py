@@ -1,7 +1,8 @@
 """What the operators' specifications say, as tables.
 
 Everything that decides by opset, attribute or type reads it here: the core, the ops, the patch and the tests.
-Sources: ONNX GridSample-16, -20 and -22, ONNX AffineGrid-20, OpenVINO GridSample-9.
+Sources: ONNX GridSample-16, -20 and -22, ONNX AffineGrid-20, OpenVINO GridSample-9. What they leave open, how that is
+settled and which test holds it, stands in SEMANTICS.md beside this file.
 """
 
 from __future__ import annotations

@@ -24,7 +24,16 @@ from models import grid_sample_model
 
 REPOSITORY = Path(__file__).parents[1]
 PAGES = [
-    REPOSITORY / page for page in ("README.md", "examples/README.md", "tests/README.md", "tests/benchmarks/README.md")
+    REPOSITORY / page
+    for page in (
+        "README.md",
+        "examples/README.md",
+        "ort_gridsample/README.md",
+        "ort_gridsample/SEMANTICS.md",
+        "ort_gridsample/model/README.md",
+        "tests/README.md",
+        "tests/benchmarks/README.md",
+    )
 ]
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 GALLERY = (REPOSITORY / "examples/README.md").read_text(encoding="utf-8")
@@ -109,9 +118,18 @@ def test_what_is_linked_and_named_is_there(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
         assert (page.parent / target).exists(), target
     file = ""
-    for linked, test in re.findall(r"\[\w+\]\(([\w/]+\.py)\)|`::(\w+)`", text):
+    for linked, test in re.findall(r"\[\w+\]\(([\w/.]+\.py)\)|`::(\w+)`", text):
         file = (page.parent / linked).read_text(encoding="utf-8") if linked else file
         assert not test or f"def {test}(" in file, test
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(REPOSITORY).as_posix())
+def test_every_row_of_what_is_held_names_a_test(page: Path) -> None:
+    tables = re.findall(r"^\|.*\| held by \|\n\|[-|]+\|\n((?:\|.*\n)+)", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert tables or "held by" not in page.read_text(encoding="utf-8")
+    for row in "".join(tables).splitlines():
+        held_by = row.split("|")[-2]
+        assert re.search(r"\[test_\w+\]\([\w/.]*test_\w+\.py\)", held_by), row
 
 
 def test_nothing_is_overlooked() -> None:
