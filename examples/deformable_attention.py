@@ -17,6 +17,7 @@ from PIL import Image
 import ort_gridsample as ogs
 
 model = onnx.load(Path(__file__).parents[1] / "tests/exported/deformable_detr.onnx")
+model.ir_version = 9  # of opset 20, which older onnxruntimes read
 sampling = [node for node in model.graph.node if node.op_type == "GridSample"]  # by layer, then by feature map
 for node in sampling:
     model.graph.output.append(onnx.helper.make_tensor_value_info(node.input[1], onnx.TensorProto.FLOAT, None))

@@ -17,7 +17,7 @@ import ort_gridsample as ogs
 SIDE, LEVELS, STEPS = 192, 4, 8
 model = onnx.parser.parse_model(
     """
-    <ir_version: 10, opset_import: ["": 20]>
+    <ir_version: 9, opset_import: ["": 20]>
     between (float[1, 1, H, W] first, float[1, 1, H, W] second, float[1, H, W, 2] flow, float t)
     => (float[1, 1, H, W] frame)
     <float one = {1}, float[1, 2, 3] identity = {1, 0, 0, 0, 1, 0}>

@@ -23,7 +23,7 @@ PLACES, HEIGHT, WIDTH = 7, 96, 128
 SCENE = (("far", 90, (32, 30), -2), ("middle", 160, (64, 50), 0), ("near", 255, (92, 74), 2))
 model = onnx.parser.parse_model(
     """
-    <ir_version: 10, opset_import: ["": 20]>
+    <ir_version: 9, opset_import: ["": 20]>
     focus (uint8[1, 1, V, U, H, W] light, float[1, V, U, H, W, 4] grid) => (uint8[1, 1, H, W] photograph)
     <int64[2] places = {2, 3}>
     {
@@ -38,7 +38,7 @@ model = onnx.parser.parse_model(
 
 def light_field() -> np.ndarray:
     """The scene from every place on the lens, (1, 1, PLACES, PLACES, HEIGHT, WIDTH)."""
-    font = ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts/ttf/DejaVuSans-Bold.ttf", 22)
+    font = ImageFont.truetype(str(Path(matplotlib.get_data_path(), "fonts/ttf/DejaVuSans-Bold.ttf")), 22)
     light = np.empty((1, 1, PLACES, PLACES, HEIGHT, WIDTH), np.uint8)
     for v, u in np.ndindex(PLACES, PLACES):
         picture = Image.new("L", (WIDTH, HEIGHT), 25)

@@ -15,7 +15,7 @@ import ort_gridsample as ogs
 SIDE = 96
 model = onnx.parser.parse_model(
     """
-    <ir_version: 10, opset_import: ["": 20]>
+    <ir_version: 9, opset_import: ["": 20]>
     turn (float[N, C, D, H, W] volume, float[N, 3, 4] theta) => (float[N, C, D, H, W] turned)
     {
         size = Shape (volume)

@@ -17,7 +17,7 @@ import ort_gridsample as ogs
 SIDE, COPIES = 48, 6
 model = onnx.parser.parse_model(
     """
-    <ir_version: 10, opset_import: ["": 20]>
+    <ir_version: 9, opset_import: ["": 20]>
     straighten (float[N, 1, 48, 48] image) => (float[N, 1, 48, 48] straight)
     <int64[2] axes = {2, 3}, int64[3] rows_of_theta = {-1, 2, 3}, float zero = {0}, float size_wanted = {0.35},
      float start = {-0.979166667}, float stop = {1}, float step = {0.0416666667},
@@ -57,7 +57,7 @@ model = onnx.parser.parse_model(
 def written(digit: int, random: np.random.Generator) -> np.ndarray:
     """The digit in some hand: leaning, of some size, somewhere; (SIDE, SIDE), 0 to 1."""
     upright = Image.new("L", (4 * SIDE, 4 * SIDE))
-    font = ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts/ttf/DejaVuSans-Bold.ttf", 3 * SIDE)
+    font = ImageFont.truetype(str(Path(matplotlib.get_data_path(), "fonts/ttf/DejaVuSans-Bold.ttf")), 3 * SIDE)
     ImageDraw.Draw(upright).text((2 * SIDE, 2 * SIDE), str(digit), fill=255, font=font, anchor="mm")
     lean, size, (x, y) = random.uniform(-0.6, 0.6), random.uniform(4.2, 6), random.uniform(-4, 4, 2)
     middle = np.array([2 * SIDE, 2 * SIDE])

@@ -162,9 +162,9 @@ def test_the_picture_in_the_gallery_is_what_its_line_draws(name: str, clone: Pat
     assert (REPOSITORY / picture).stat().st_size < 150_000
     run(f"python examples/{name}", clone)
     stored, drawn = (
-        np.asarray(image.open(folder / picture).convert("L").resize((64, 64)), float) for folder in (REPOSITORY, clone)
+        np.asarray(image.open(folder / picture).convert("L").resize((32, 32)), float) for folder in (REPOSITORY, clone)
     )
-    assert abs(drawn - stored).mean() < 4  # of 255: fonts and palettes vary a little from release to release
+    assert abs(drawn - stored).mean() < 5  # of 255: fonts and palettes vary a little from release to release
 
 
 def test_snippets(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
