@@ -147,6 +147,22 @@ def test_bodies_and_functions(graph: str, target: str, condition: bool) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("target", ["", *targets()])
+def test_functions_are_right_inlined(target: str) -> None:
+    """Where the evaluator's own operator is wrong."""
+    model = parser.parse_model(
+        """
+        <ir_version: 10, opset_import: ["": 20, "local": 1]>
+        g (float[N,C,H,W] X, float[N,h,w,2] G) => (float[N,C,h,w] Y) { Y = local.warp <p = "border"> (X, G) }
+        <domain: "local", opset_import: ["": 20]> warp <p: string = "zeros"> (A, B) => (C) {
+            C = GridSample <mode = "cubic", padding_mode: string = @p> (A, B) }
+        """
+    )
+    patched = ogs.patch_model(model, target=target) if target else model
+    (found,) = run(inliner.inline_local_functions(patched), X, GRID)
+    np.testing.assert_allclose(found, ogs.grid_sample(X, GRID, "cubic", "border"), rtol=1e-5, atol=1e-4)
+
+
 WRONG: dict[str, tuple[onnx.ModelProto, Sequence[np.ndarray], str]] = {
     "attribute": (
         sampler("GridSample", "", 20, mode="bilinear"),
