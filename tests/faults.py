@@ -40,7 +40,8 @@ if before("1.21"):
 if before("1.18"):
     ALLOWED["Unsupported model IR version: 10, max supported IR version: 9"] = "onnxruntime reads no such models yet"
 if importlib.util.find_spec("onnxruntime_extensions") is None:
-    ALLOWED["ort_gridsample's ops need onnxruntime-extensions"] = "there is no onnxruntime-extensions"
+    for said in ("ort_gridsample's ops need onnxruntime-extensions", "No module named 'onnxruntime_extensions'"):
+        ALLOWED[said] = "there is no onnxruntime-extensions"
 
 
 def allowed(text: str) -> str:

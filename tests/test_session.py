@@ -16,7 +16,6 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector
-from onnxruntime_extensions import get_library_path
 
 import faults
 import ort_gridsample as ogs
@@ -212,6 +211,8 @@ def test_register_may_be_called_again(model: onnx.ModelProto, expected: np.ndarr
 
 
 def test_register_after_onnxruntime_extensions(model: onnx.ModelProto, expected: np.ndarray) -> None:
+    from onnxruntime_extensions import get_library_path
+
     options = onnxruntime.SessionOptions()
     options.register_custom_ops_library(get_library_path())
     session = ogs.InferenceSession(model, ogs.register(options))
