@@ -27,7 +27,7 @@ def runs(operator: str, opset: int, types: dict[str, str], axes: int, mode: str)
     output = tensor("Y", next(iter(types.values())), None)
     node = helper.make_node(operator, list(types), ["Y"], **({"mode": mode} if mode else {}))
     graph = helper.make_graph([node], "one node", inputs, [output])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
     (record,) = ogs.inspect_model(model)
     return record.native
 

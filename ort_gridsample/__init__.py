@@ -1,12 +1,16 @@
 """ONNX GridSample and AffineGrid for ONNX Runtime: every type, rank and mode, defined in Python."""
 
+from . import installed  # noqa: F401  # first: it says what is missing
 from .core.choice import get_core, set_core
 from .core.threads import get_num_threads, set_num_threads
 from .errors import GridSampleError
 from .functions import affine_grid, grid_sample
+from .interop.evaluator import reference_ops
+from .interop.openvino import openvino_extensions
+from .interop.pytorch import torch_symbolics, torch_translation_table
 from .model.dialects import Dialect, Spelling, add_dialect
 from .model.records import NodeRecord
-from .patching import inspect_model, patch_model
+from .patching import coordinate_nodes, inspect_model, patch_model
 from .runtime.choice import get_ops, set_ops
 from .runtime.placement import Placement
 from .runtime.registration import register
@@ -24,16 +28,21 @@ __all__ = [
     "__version__",
     "add_dialect",
     "affine_grid",
+    "coordinate_nodes",
     "get_core",
     "get_num_threads",
     "get_ops",
     "grid_sample",
     "inspect_model",
+    "openvino_extensions",
     "patch_model",
+    "reference_ops",
     "register",
     "set_core",
     "set_num_threads",
     "set_ops",
+    "torch_symbolics",
+    "torch_translation_table",
 ]
 
 

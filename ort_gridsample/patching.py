@@ -6,11 +6,12 @@ from typing import Literal
 
 import onnx
 
+from .model.coordinate_nodes import coordinate_nodes as names_of
 from .model.dialects import DOMAIN, Dialect
 from .model.files import Model, explaining_invalid, read_model
 from .model.matches import records_of
 from .model.patch import Selection, patch_in_place
-from .model.records import NodeRecord
+from .model.records import NodeRecord, NodeRecords
 from .runtime import native
 
 #: The targets that are always there; a dialect that was added is a target as well.
@@ -30,6 +31,8 @@ TargetName = Literal[
 def inspect_model(model: Model) -> list[NodeRecord]:
     """One record for every GridSample and AffineGrid node of ``model``, in every graph and function of it.
 
+    In a notebook the list shows itself as a table.
+
     Args:
         model: a ModelProto, the bytes of a model, or a path (its external data is not read).
 
@@ -39,7 +42,27 @@ def inspect_model(model: Model) -> list[NodeRecord]:
     """
     proto = read_model(model)
     with explaining_invalid(proto):
-        return records_of(proto, native)
+        return NodeRecords(records_of(proto, native))
+
+
+def coordinate_nodes(model: Model) -> list[str]:
+    """The names of the nodes of ``model`` that compute with coordinates: quantization and float16 spoil these.
+
+    They are GridSample and AffineGrid nodes in whatever dialect, the nodes or calls that they were lowered to, and the
+    arithmetic that leads to their coordinates alone. For ``nodes_to_exclude`` of ``onnxruntime.quantization``, and
+    ``node_block_list`` of ``onnxconverter_common.float16``. The latter rounds even what lies between two of them, where
+    several read it: lower with ``functions=True`` for it.
+
+    Args:
+        model: a ModelProto, the bytes of a model, or a path (its external data is not read).
+
+    Raises:
+        GridSampleError: such a node has no name, or the file or the bytes are not an ONNX model.
+        OSError: the file cannot be read.
+    """
+    proto = read_model(model)
+    with explaining_invalid(proto):
+        return names_of(proto)
 
 
 def patch_model(
@@ -48,6 +71,7 @@ def patch_model(
     nodes: Selection = "all",
     target: TargetName | Dialect = DOMAIN,
     functions: bool = False,
+    opset: int | None = None,
 ) -> onnx.ModelProto:
     """A copy of ``model`` in which GridSample and AffineGrid nodes, in whatever dialect, are what ``target`` says.
 
@@ -70,10 +94,13 @@ def patch_model(
             ``"com.microsoft"``, ``"mmcv"``, ``"mmdeploy"``, ``"GridSampler"``, ``"GridSample3D"``, or a dialect that
             was added, or its name: that dialect. Nodes that it has no spelling for stay as they are.
         functions: with ``"primitives"``, whether nodes that are lowered alike share a model-local function.
+        opset: the opset of the ONNX domain that the whole model is converted to, up or down; None: its own, raised
+            where the target needs a newer one. The model's functions are inlined then.
 
     Raises:
         GridSampleError: a node concerned is not what its opset or dialect allows, the target cannot say it, the
-            file or the bytes are not an ONNX model, or its external data lies outside its folder.
+            file or the bytes are not an ONNX model, its external data lies outside its folder, or a node of it cannot
+            be said in ``opset`` or converted to it by onnx's version converter.
         OSError: the file cannot be read.
     """
     copy = read_model(model, external_data=True)
@@ -81,5 +108,5 @@ def patch_model(
         copy = onnx.ModelProto()
         copy.CopyFrom(model)
     name = target.name if isinstance(target, Dialect) else target
-    patch_in_place(copy, nodes, name, functions, native)
+    patch_in_place(copy, nodes, name, functions, native, opset)
     return copy

@@ -1,7 +1,8 @@
 """What the operators' specifications say, as tables.
 
 Everything that decides by opset, attribute or type reads it here: the core, the ops, the patch and the tests.
-Sources: ONNX GridSample-16, -20 and -22, ONNX AffineGrid-20, OpenVINO GridSample-9.
+Sources: ONNX GridSample-16, -20 and -22, ONNX AffineGrid-20, OpenVINO GridSample-9. What they leave open, how that is
+settled and which test holds it, stands in SEMANTICS.md beside this file.
 """
 
 from __future__ import annotations
@@ -85,13 +86,22 @@ class Attribute:
 
 @dataclass(frozen=True)
 class Version:
-    """One version of an operator: attributes, and the types that each input may have."""
+    """One version of an operator.
+
+    Attributes:
+        attributes: its attributes.
+        types: the types that each input may have.
+        axes: the numbers of spatial axes that it is said for; None: any.
+    """
 
     attributes: Mapping[str, Attribute]
     types: Mapping[str, tuple[str, ...]]
+    axes: tuple[int, ...] | None = None
 
 
-def _grid_sample(modes: tuple[str, ...], X: tuple[str, ...], grid: tuple[str, ...]) -> Version:
+def _grid_sample(
+    modes: tuple[str, ...], X: tuple[str, ...], grid: tuple[str, ...], axes: tuple[int, ...] | None = None
+) -> Version:
     return Version(
         attributes={
             "mode": Attribute(modes[0], modes),
@@ -99,13 +109,14 @@ def _grid_sample(modes: tuple[str, ...], X: tuple[str, ...], grid: tuple[str, ..
             "align_corners": Attribute(0, (0, 1)),
         },
         types={"X": X, "grid": grid},
+        axes=axes,
     )
 
 
 #: Operator of the ONNX domain -> first opset of each of its versions -> what that version says.
 OPERATORS: Mapping[str, Mapping[int, Version]] = {
     "GridSample": {
-        16: _grid_sample(("bilinear", "nearest", "bicubic"), _BEFORE_BFLOAT16, ("float32", "float64", "float16")),
+        16: _grid_sample(("bilinear", "nearest", "bicubic"), _BEFORE_BFLOAT16, ("float32", "float64", "float16"), (2,)),
         20: _grid_sample(("linear", "nearest", "cubic"), _BEFORE_BFLOAT16, ("float32", "float64", "float16")),
         22: _grid_sample(("linear", "nearest", "cubic"), _ALL_TYPES, FLOATS),
     },
@@ -113,6 +124,7 @@ OPERATORS: Mapping[str, Mapping[int, Version]] = {
         20: Version(
             attributes={"align_corners": Attribute(0, (0, 1))},
             types={"theta": FLOATS, "size": ("int64",)},
+            axes=(2, 3),
         ),
     },
 }

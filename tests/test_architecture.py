@@ -12,7 +12,17 @@ import ort_gridsample
 
 PACKAGE = Path(ort_gridsample.__file__).parent
 #: The lowest first; a room may import those below it, and itself. What is not named is a room of its own on top.
-ROOMS = ("spec errors", "core", "checks", "functions", "model", "runtime", "patching", "cli")
+ROOMS = (
+    "spec errors progress versions",
+    "core",
+    "checks",
+    "functions",
+    "model",
+    "runtime",
+    "patching",
+    "interop",
+    "cli",
+)
 
 #: What is imported by a name that is made at run time.
 UNKNOWN = "?"

@@ -319,7 +319,7 @@ def test_a_mistake_is_said_before_anything_is_timed(
     assert sentence in capsys.readouterr().err.splitlines()[-1]
 
 
-@pytest.mark.parametrize("question", ["spinning", "throughput", "lowered_speed"])
+@pytest.mark.parametrize("question", ["spinning", "throughput", "lowered_speed", "evaluator_speed"])
 def test_the_other_questions_are_answered(question: str) -> None:
     command = [sys.executable, "-m", f"tests.benchmarks.{question}", "--quick"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300)

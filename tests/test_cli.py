@@ -186,7 +186,7 @@ def two_names(tmp_path: Path) -> str:
     tensor = onnx.helper.make_tensor_value_info
     outputs = [tensor(node.output[0], onnx.TensorProto.FLOAT, [2]) for node in nodes]
     graph = onnx.helper.make_graph(nodes, "g", [tensor("X", onnx.TensorProto.FLOAT, [2])], outputs)
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10)
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=9)
     onnx.save(model, tmp_path / "names.onnx")
     np.save(tmp_path / "two.npy", np.array([-2, -3], np.float32))
     return str(tmp_path / "names.onnx")
@@ -222,7 +222,7 @@ def far_model(kind: str) -> onnx.ModelProto:
     }[kind]
     function = f'<domain: "f", opset_import: ["": 20]> warp (X, grid) => (Y) {{ {sample} }}'
     return onnx.parser.parse_model(
-        f"""<ir_version: 10, opset_import: ["": 20, "f": 1]>
+        f"""<ir_version: 9, opset_import: ["": 20, "f": 1]>
         g (float[N, C, H, W] X, float[N, h, w, 2] given) => (float[N, C, h, w] Y) {{ {body} }}
         {function if kind == "function" else ""}"""
     )
@@ -302,7 +302,7 @@ def test_what_has_no_largest_value_agrees_with_itself(values: list[float]) -> No
 def test_verify_compares_no_outputs_of_different_shapes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a, b = str(tmp_path / "a.onnx"), str(tmp_path / "b.onnx")
     for path, length, node in ((a, 2, "Neg (X)"), (b, 4, "Concat <axis = 0> (X, X)")):
-        text = f'<ir_version: 10, opset_import: ["": 20]> g (float[2] X) => (float[{length}] Y) {{ Y = {node} }}'
+        text = f'<ir_version: 9, opset_import: ["": 20]> g (float[2] X) => (float[{length}] Y) {{ Y = {node} }}'
         onnx.save(onnx.parser.parse_model(text), path)
     assert main(["verify", a, b]) == 1
     out = capsys.readouterr().out
@@ -399,7 +399,8 @@ def test_a_broken_pipe_is_silent(path: str, words: list[str]) -> None:
     done = subprocess.run(command, cwd=Path(path).parent, stdout=write, stderr=subprocess.PIPE, timeout=300)
     os.close(write)
     assert done.stderr == b""
-    assert done.returncode == (0 if words == ["--help"] else 141)  # argparse itself ignores it
+    ignored = words == ["--help"] and sys.version_info >= (3, 11)  # by argparse
+    assert done.returncode == (0 if ignored else 141)
 
 
 def test_control_c_exits_with_130(
@@ -546,7 +547,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     onnx.save(ogs.patch_model(path), "patched.onnx")  # which runs on this package's ops everywhere
     Path("link.onnx").symlink_to("model.onnx")
     Path("photo.png").touch()
-    text = '<ir_version: 10, opset_import: ["": 20]> g (float[2] Z) => (float[2] Y) { Y = Abs (Z) }'
+    text = '<ir_version: 9, opset_import: ["": 20]> g (float[2] Z) => (float[2] Y) { Y = Abs (Z) }'
     onnx.save(onnx.parser.parse_model(text), "names.onnx")
     text = text.replace("float[2] Y", "seq(float[2]) S").replace("Y = Abs", "S = SequenceConstruct")
     onnx.save(onnx.parser.parse_model(text), "sequence.onnx")

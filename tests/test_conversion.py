@@ -8,8 +8,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 import ort_gridsample as ogs
-from ort_gridsample.model.conversion import inline, raise_opset
+from ort_gridsample.model.conversion import inline
 from ort_gridsample.model.graphs import scopes
+from ort_gridsample.model.opsets import convert_opset
 from paths import open_native, open_patched_file
 from test_patch import GRID, SIGNATURE, X
 
@@ -135,7 +136,7 @@ def test_a_patched_model_whose_metadata_someone_dropped_stays_valid() -> None:
 
 def test_helpers_are_found_again_after_inlining() -> None:
     model = parser.parse_model(
-        f"""<ir_version: 10, opset_import: ["": 20, "local": 1]> {SIGNATURE} {{ Y = local.warp <ac = 1> (X, G) }}
+        f"""<ir_version: 9, opset_import: ["": 20, "local": 1]> {SIGNATURE} {{ Y = local.warp <ac = 1> (X, G) }}
         <domain: "local", opset_import: ["": 20]> warp <ac> (A, B) => (C) {{
             C = GridSample <align_corners: int = @ac, padding_mode = "border"> (A, B) }}"""
     )
@@ -155,7 +156,7 @@ def test_helpers_are_found_again_after_inlining() -> None:
 def test_a_function_is_inlined_into_a_model_of_another_opset() -> None:
     """Valid, as the operators that it uses are the same in both; onnx's inliner alone refuses."""
     model = parser.parse_model(
-        f"""<ir_version: 10, opset_import: ["": 20, "local": 1]> {SIGNATURE} {{
+        f"""<ir_version: 9, opset_import: ["": 20, "local": 1]> {SIGNATURE} {{
             H = Cast <to = 10> (X) I = local.warp (H, G) J = Cast <to = 1> (I) K = local.warp (X, G) L = Add (J, K)
             Y = local.other (L) }}
         <domain: "local", opset_import: ["": 21]> warp (A, B) => (C) {{ C = GridSample <mode = "nearest"> (A, B) }}
@@ -169,7 +170,7 @@ def test_a_function_is_inlined_into_a_model_of_another_opset() -> None:
 
 def test_inlining_imports_what_only_the_function_imported() -> None:
     model = parser.parse_model(
-        f"""<ir_version: 10, opset_import: ["": 20, "local": 1]> {SIGNATURE} {{ Y = local.outer (X) }}
+        f"""<ir_version: 9, opset_import: ["": 20, "local": 1]> {SIGNATURE} {{ Y = local.outer (X) }}
         <domain: "local", opset_import: ["local": 1]> outer (A) => (C) {{ C = local.inner (A) }}
         <domain: "local", opset_import: ["": 20, "com.microsoft": 1]> inner (A) => (C) {{
             B = com.microsoft.Gelu (A) C = Relu (B) }}"""
@@ -189,7 +190,7 @@ def test_inlining_imports_what_only_the_function_imported() -> None:
 @pytest.mark.parametrize("inlined", [{"warp"}, {"outer"}, {"warp", "outer"}])
 def test_inlining_keeps_the_defaults_of_functions(inlined: set[str]) -> None:
     model = parser.parse_model(
-        f"""<ir_version: 10, opset_import: ["": 20, "local": 1]> {SIGNATURE} {{
+        f"""<ir_version: 9, opset_import: ["": 20, "local": 1]> {SIGNATURE} {{
             A = local.warp (X, G) B = local.warp <ac = 0> (X, G) C = local.outer (X, G) D = local.outer <x = 0> (X, G)
             Y = Sum (A, B, C, D) }}
         <domain: "local", opset_import: ["": 20, "local": 1]> outer <x> (A, B) => (C) {{
@@ -208,7 +209,7 @@ def test_inlining_keeps_the_defaults_of_functions(inlined: set[str]) -> None:
 def test_raising_to_the_opset_that_is_there_changes_nothing_but_functions() -> None:
     model = old("Y = Relu (X)", opset=16)
     before = model.SerializeToString(deterministic=True)
-    raise_opset(model, 16)
+    convert_opset(model, 16)
     assert model.SerializeToString(deterministic=True) == before
 
 

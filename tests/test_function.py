@@ -259,6 +259,13 @@ def test_nan_in_the_grid_counts_as_minus_1(case: Case) -> None:
     assert_identical(sample(case, grid=with_nan), sample(case, grid=minus_1))
 
 
+@pytest.mark.parametrize("grid_type", ["float16", "bfloat16"])
+def test_coordinates_of_half_grids_are_computed_in_float32(grid_type: str) -> None:
+    # 3125.125; a half has no numbers between 3124 and 3126 there, a bfloat16 none between 3120 and 3136.
+    grid = np.array([[[0.25]]], dtype_of(grid_type))
+    assert grid_sample(np.arange(5001)[None, None], grid, "nearest").item() == 3125
+
+
 @pytest.mark.parametrize("X_type", ["float16", "bfloat16"])
 def test_halves_are_rounded_once(X_type: str) -> None:
     dtype = dtype_of(X_type)

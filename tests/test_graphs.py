@@ -17,7 +17,7 @@ from test_patch import GRID, HEADER, SIGNATURE, X
 THETA = np.array([[[0.9, 0.1, 0.0], [-0.1, 0.9, 0.2]]], np.float32)
 SIZES = np.array([[1, 1, 3, 5]] * 2)
 
-AFFINE = '<ir_version: 10, opset_import: ["": 20]> g (float[1,2,3] theta, int64[2,4] sizes, bool c)'
+AFFINE = '<ir_version: 9, opset_import: ["": 20]> g (float[1,2,3] theta, int64[2,4] sizes, bool c)'
 OUTER = "size = Constant <value_ints = [1, 1, 2, 2]> () outer = Identity (size)"
 
 #: Each has an outer constant ``size`` of 2×2, and an AffineGrid in a body whose ``size``, of 3×5, it is fed.
@@ -76,7 +76,7 @@ def test_a_constant_is_the_nearest_scopes(name: str) -> None:
 def test_types_are_those_of_the_nearest_scope() -> None:
     """The X that a Loop carries is called as the main graph's, whose type is another."""
     model = parser.parse_model(
-        """<ir_version: 10, opset_import: ["": 20]>
+        """<ir_version: 9, opset_import: ["": 20]>
         g (float16[N,C,H,W] X, float[N,C,H,W] Z, float[N,h,w,2] G) => (float[N,C,h,w] Y) {
             one = Constant <value_int = 1> ()
             true = Constant <value = bool {1}> ()
@@ -95,7 +95,7 @@ def test_types_are_those_of_the_nearest_scope() -> None:
 def test_what_hides_a_type_is_not_read_past() -> None:
     """The inner X comes from a node that nobody knows: that the outer one is float16 says nothing of it."""
     model = parser.parse_model(
-        """<ir_version: 10, opset_import: ["": 20, "unknown": 1]>
+        """<ir_version: 9, opset_import: ["": 20, "unknown": 1]>
         g (float16[N,C,H,W] X, float[N,h,w,2] G, bool c) => (Y) {
             unread = Identity (X)
             Y = If (c) <then_branch = t () => (T) { X = unknown.Op (G) T = GridSample (X, G) },
@@ -127,7 +127,7 @@ def test_what_gives_a_name_its_value() -> None:
 
 def test_a_grid_of_constants_is_folded_in_branches_too() -> None:
     model = parser.parse_model(
-        """<ir_version: 10, opset_import: ["": 20]> g (float[1,3,4,4] X, bool c) => (float[1,3,2,2] Y) {
+        """<ir_version: 9, opset_import: ["": 20]> g (float[1,3,4,4] X, bool c) => (float[1,3,2,2] Y) {
             theta = Constant <value = float[1,2,3] {0.9, 0.1, 0.0, -0.1, 0.9, 0.2}> ()
             size = Constant <value_ints = [1, 3, 2, 2]> ()
             grid = AffineGrid (theta, size)
@@ -142,7 +142,7 @@ def test_a_grid_of_constants_is_folded_in_branches_too() -> None:
         np.testing.assert_allclose(answer, native, atol=1e-4)
 
 
-def affine(*nodes: onnx.NodeProto, ir_version: int = 10, opset: int = 20) -> onnx.ModelProto:
+def affine(*nodes: onnx.NodeProto, ir_version: int = 9, opset: int = 20) -> onnx.ModelProto:
     """A model of an AffineGrid of ``theta`` and what ``nodes`` make of ``size``."""
     tensor = helper.make_tensor_value_info
     inputs = [tensor("theta", TensorProto.FLOAT, [1, 2, 3])]
@@ -185,7 +185,7 @@ def test_an_initializer_that_is_an_input_is_constant_before_ir_4(ir_version: int
 def test_a_shape_that_may_be_overridden_is_not_followed() -> None:
     """From IR 4 on the initializer ``shape`` is a default: X need not have the shape that it says."""
     model = parser.parse_model(
-        """<ir_version: 10, opset_import: ["": 20]>
+        """<ir_version: 9, opset_import: ["": 20]>
         g (float[2,60] F, int64[4] shape = {2, 3, 4, 5}, float[2,4,5,2] G) => (float[a,b,c,d] Y) {
             X = Reshape (F, shape) Y = GridSample (X, G) }"""
     )
@@ -203,7 +203,7 @@ def test_a_shape_that_may_be_overridden_is_not_followed() -> None:
             np.testing.assert_allclose(session.run(None, feeds)[0], expected, rtol=1e-5, atol=1e-4)
 
 
-IN_FUNCTION = """<ir_version: 10, opset_import: ["": 20, "local": 1]>
+IN_FUNCTION = """<ir_version: 9, opset_import: ["": 20, "local": 1]>
     g (float[1,2,3] theta) => (float[N,H,W,R] Y) {{ Y = local.make <{attribute}> (theta) }}
     <domain: "local", opset_import: ["": 20]> make <s> (A) => (C) {{
         size = Constant <{constant}> () C = AffineGrid (A, size) }}"""
@@ -245,7 +245,7 @@ def test_a_constant_of_external_data_is_none(tmp_path: Path) -> None:
     np.testing.assert_allclose(open_native(lowered).run(None, {"theta": THETA})[0], expected, atol=1e-6)
 
 
-STALE = f'<ir_version: 10, opset_import: ["": 20]> {SIGNATURE} {{ Y = GridSample (X, G) }}'
+STALE = f'<ir_version: 9, opset_import: ["": 20]> {SIGNATURE} {{ Y = GridSample (X, G) }}'
 
 
 @pytest.mark.parametrize("name", ["Y_status", "Y_unread"])
@@ -262,7 +262,7 @@ def test_a_name_that_only_a_value_info_has_is_taken(name: str) -> None:
 
 def test_a_name_that_only_a_functions_value_info_has_is_taken() -> None:
     model = parser.parse_model(
-        f"""<ir_version: 10, opset_import: ["": 20, "local": 1]> {SIGNATURE} {{ Y = local.warp (X, G) }}
+        f"""<ir_version: 9, opset_import: ["": 20, "local": 1]> {SIGNATURE} {{ Y = local.warp (X, G) }}
         <domain: "local", opset_import: ["": 20]> warp (A, B) => (C) {{ C = GridSample (A, B) }}"""
     )
     model.functions[0].value_info.append(helper.make_tensor_value_info("C_status", TensorProto.FLOAT, [7, 7]))
@@ -283,12 +283,12 @@ def test_an_input_that_nothing_reads_keeps_its_name() -> None:
 
 
 NO_ONNX = {
-    "main graph": f"""<ir_version: 10, opset_import: ["com.microsoft": 1]> {SIGNATURE} {{
+    "main graph": f"""<ir_version: 9, opset_import: ["com.microsoft": 1]> {SIGNATURE} {{
         Y = com.microsoft.GridSample <padding_mode = "border"> (X, G) }}""",
-    "function": f"""<ir_version: 10, opset_import: ["local": 1]> {SIGNATURE} {{ Y = local.warp (X, G) }}
+    "function": f"""<ir_version: 9, opset_import: ["local": 1]> {SIGNATURE} {{ Y = local.warp (X, G) }}
         <domain: "local", opset_import: ["com.microsoft": 1]> warp (A, B) => (C) {{
             C = com.microsoft.GridSample <padding_mode = "border"> (A, B) }}""",
-    "function in a model that does": f"""<ir_version: 10, opset_import: ["": 17, "local": 1]> {SIGNATURE} {{
+    "function in a model that does": f"""<ir_version: 9, opset_import: ["": 17, "local": 1]> {SIGNATURE} {{
         Z = local.warp (X, G) Y = Identity (Z) }}
         <domain: "local", opset_import: ["com.microsoft": 1]> warp (A, B) => (C) {{
             C = com.microsoft.GridSample <padding_mode = "border"> (A, B) }}""",
@@ -314,7 +314,7 @@ def test_a_model_that_does_not_import_the_onnx_domain(name: str, target: str) ->
 def test_onnx_nodes_without_an_import_are_what_onnxruntime_takes_them_for() -> None:
     """The checker of onnx refuses such a model; onnxruntime reads it in its newest opset."""
     model = parser.parse_model(
-        f"""<ir_version: 10, opset_import: ["com.microsoft": 1]> {SIGNATURE} {{
+        f"""<ir_version: 9, opset_import: ["com.microsoft": 1]> {SIGNATURE} {{
             A = Relu (X) B = com.microsoft.GridSample (A, G) Y = GridSample (B, G) }}"""
     )
     feeds = {"X": X, "G": GRID, "c": np.array(True)}

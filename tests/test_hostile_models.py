@@ -72,7 +72,7 @@ def value(name: str, elem_type: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
 
 def model(*nodes: onnx.NodeProto) -> onnx.ModelProto:
     graph = helper.make_graph(nodes, "g", [value("X"), value("G"), value("c", TensorProto.BOOL)], [value("Y")])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
 
 
 def sample(X: str, Y: str, name: str, grid: str = "G") -> onnx.NodeProto:

@@ -14,7 +14,7 @@ from processes import python
 #: A package that says that it was imported.
 FAKE = "import pathlib\npathlib.Path({record!r}).write_text('imported')\n"
 #: What importing onnxruntime-extensions, or this package, must not bring along.
-HEAVY = ("torch", "transformers", "numba", "matplotlib")
+HEAVY = ("torch", "transformers", "numba", "matplotlib", "onnxscript", "openvino", "tqdm")
 
 RUN = """
 from models import grid_sample_model

@@ -90,7 +90,7 @@ def others(name, options):
     a, b = [helper.make_tensor_value_info(n, 1, [None]) for n in "ab"]
     graph = helper.make_graph([helper.make_node(name, ["a"], ["b"], domain="ai.onnx.contrib")], "g", [a], [b])
     imports = [helper.make_opsetid("", 20), helper.make_opsetid("ai.onnx.contrib", 1)]
-    model = helper.make_model(graph, opset_imports=imports, ir_version=10).SerializeToString()
+    model = helper.make_model(graph, opset_imports=imports, ir_version=9).SerializeToString()
     return onnxruntime.InferenceSession(model, options).run(None, {"a": np.ones(3, np.float32)})[0].tolist()
 def options():
     fresh = onnxruntime.SessionOptions()  # old ones have no notion of newer ops, of anyone's

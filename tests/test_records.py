@@ -176,7 +176,7 @@ def test_what_onnxruntime_runs_is_what_it_says_when_tried(X_type: str, opset: in
     inputs.append(helper.make_tensor_value_info("G", TensorProto.FLOAT, [1, 2, 2, 2]))
     outputs = [helper.make_tensor_value_info("Y", elem_type, None)]
     graph = helper.make_graph([helper.make_node("GridSample", ["X", "G"], ["Y"], "warp")], "g", inputs, outputs)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
     (record,) = ogs.inspect_model(model)
     try:
         open_native(model)
@@ -217,7 +217,7 @@ NAMESAKES = {
 def test_a_function_named_like_a_dialects_operator_is_a_function(name: str) -> None:
     domain, op_type = NAMESAKES[name]
     model = parser.parse_model(
-        f"""<ir_version: 10, opset_import: ["": 20, "{domain}": 1]> {SIGNATURE} {{ Y = {domain}.{op_type} (X, G) }}
+        f"""<ir_version: 9, opset_import: ["": 20, "{domain}": 1]> {SIGNATURE} {{ Y = {domain}.{op_type} (X, G) }}
         <domain: "{domain}", opset_import: ["": 20]> {op_type} (A, B) => (C) {{
             D = GridSample <mode = "nearest"> (A, B) C = Neg (D) }}"""
     )
@@ -238,7 +238,7 @@ def test_a_function_named_like_a_dialects_operator_is_a_function(name: str) -> N
 
 def test_a_function_named_like_affine_grids_operator_is_a_function() -> None:
     model = parser.parse_model(
-        """<ir_version: 10, opset_import: ["": 20, "aten": 1]> g (float[N,2,3] T, int64[4] S) => (float[N,h,w,2] Y) {
+        """<ir_version: 9, opset_import: ["": 20, "aten": 1]> g (float[N,2,3] T, int64[4] S) => (float[N,h,w,2] Y) {
             Y = aten.affine_grid_generator (T, S) }
         <domain: "aten", opset_import: ["": 20]> affine_grid_generator (A, B) => (C) {
             D = AffineGrid (A, B) C = Neg (D) }"""

@@ -163,6 +163,27 @@ def test_onnx_gridsample_22__nearest_rounds_halfway_to_even(path: Function | Mod
     assert Y.tolist() == [[[0, 2, 2, 4]]]
 
 
+def test_onnx_gridsample_22__nearest_reflects_before_it_rounds(path: Function | Model) -> None:
+    # The pixel coordinate -1.5 is reflected to 0.5, halfway, which rounds to 0; rounded first it would be -2, then 1.
+    Y = sample(path, np.arange(4)[None, None], np.array([[[-1.5]]]), Attributes("nearest", "reflection", False))
+    assert Y.tolist() == [[[0]]]
+
+
+@pytest.mark.parametrize(
+    ("padding_mode", "expected"),
+    [
+        ("zeros", 0.59375 - 2 * 0.09375),
+        ("border", 2 * 0.59375 - 3 * 0.09375),
+        ("reflection", 3 * 0.59375 - 6 * 0.09375),
+    ],
+)
+def test_onnx_gridsample_22__cubic_pads_each_tap(padding_mode: str, expected: float, path: Function | Model) -> None:
+    # At the pixel coordinate -0.5 the taps -2, -1, 0 and 1 have the weights of Keys' kernel for a = -0.75.
+    X = np.array([[[1.0, 2.0, 4.0, 8.0]]])
+    Y = sample(path, X, np.array([[[-0.5 * 2 / 3 - 1]]]), Attributes("cubic", padding_mode, True))
+    np.testing.assert_allclose(Y, [[[expected]]], rtol=0, atol=1e-12)
+
+
 def test_onnx_gridsample_22__integers_are_computed_as_floating_point_and_cast(path: Function | Model) -> None:
     X = np.array([[[-4, 3, 10]]], np.int8)
     Y = sample(path, X, np.array([[[-0.25], [0.75], [-0.5]]]), Attributes("linear", "zeros", True))

@@ -145,7 +145,7 @@ def spatial_transformer(mode: str, padding_mode: str, image_type: int = onnx.Ten
         tensor("size", onnx.TensorProto.INT64, [4]),
     ]
     graph = helper.make_graph(nodes, "spatial transformer", inputs, [tensor("warped", image_type, [1, 3, "h", "w"])])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
 
 
 def plain(model: onnx.ModelProto) -> onnxruntime.InferenceSession:

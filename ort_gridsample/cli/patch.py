@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..errors import GridSampleError
 from ..model.files import read_model, write_model
+from ..model.graphs import opset_of
 from ..model.patch import patch_in_place, targets
 from ..runtime import native
 from .failures import about
@@ -28,6 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --target primitives: nodes lowered alike share a function",
     )
     parser.add_argument(
+        "--opset",
+        type=int,
+        metavar="N",
+        help="convert the whole model to this opset, up or down (default: its own, or the first that the target needs)",
+    )
+    parser.add_argument(
         "--nodes",
         choices=("all", "unsupported"),
         default="all",
@@ -43,7 +50,10 @@ def run(arguments: argparse.Namespace) -> None:
         raise GridSampleError("patch", "OUT", f"{target!r}, which is IN", "another file")
     with about(source):
         model = read_model(source)
-        replaced = patch_in_place(model, arguments.nodes, arguments.target, arguments.functions, native)
+        before = opset_of(model)
+        replaced = patch_in_place(
+            model, arguments.nodes, arguments.target, arguments.functions, native, arguments.opset
+        )
         ours = arguments.target == targets()[0]
         lines = [f"{r.op_type} {r.label}: {r.action if ours else f'now {arguments.target}'}" for r in replaced]
         files = write_model(model, target, external_data_of=source)
@@ -51,7 +61,9 @@ def run(arguments: argparse.Namespace) -> None:
         print(line)
     if lines:
         print(f"{target}: {len(lines)} {'node' if len(lines) == 1 else 'nodes'} replaced")
-    else:
+    elif opset_of(model) == before:
         print(f"{target}: nothing to replace, the model is as it was")
+    if opset_of(model) != before:
+        print(f"{target}: opset {before} → {opset_of(model)}")
     for file in files:
         print(f"{file}: external data, copied")

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from ..progress import shown
+
 #: A turn's calls last about so long together; one that lasts longer than SLOW_SECONDS needs no untimed call before.
 TURN_SECONDS = 0.01
 SLOW_SECONDS = 0.05
@@ -75,17 +77,19 @@ def measure(
     found: dict[str, list[float]] = {name: [] for name in turns}
     names = list(turns)
     start = time.perf_counter()
-    for done in range(rounds):
-        if done >= MIN_ROUNDS and time.perf_counter() - start > seconds:
-            break
-        first = done % len(names)
-        for name in names[first:] + names[:first]:
-            turn = turns[name]
-            turn.begin()
-            _wait_until_idle()
-            if warm[name]:
-                turn.call()
-            found[name].append(statistics.median(_timed(turn.call) for _ in range(counts[name])))
+    with shown("timing", rounds * len(names)) as begin:
+        for done in range(rounds):
+            if done >= MIN_ROUNDS and time.perf_counter() - start > seconds:
+                break
+            first = done % len(names)
+            for name in names[first:] + names[:first]:
+                begin(name)
+                turn = turns[name]
+                turn.begin()
+                _wait_until_idle()
+                if warm[name]:
+                    turn.call()
+                found[name].append(statistics.median(_timed(turn.call) for _ in range(counts[name])))
     return {name: Timing(tuple(times)) for name, times in found.items()}
 
 

@@ -7,6 +7,7 @@ import importlib.util
 import logging
 from typing import Any, Literal, TypeAlias, get_args
 
+from .. import versions
 from .wishes import Wish
 
 ENVIRONMENT_VARIABLE = "ORT_GRIDSAMPLE_CORE"
@@ -67,12 +68,24 @@ def _import(asked: str) -> Any:
         raise ImportError(_MISSING)
     if asked == "jit" or (asked == "auto" and _numba_is_installed()):
         try:
+            need_numba()
             return importlib.import_module(".jit_core", __package__)
         except Exception as error:  # Numba may refuse a newer NumPy with more than an ImportError
             if asked == "jit":
                 raise ImportError(f"the core 'jit' needs Numba, which cannot be imported: {error}") from error
             logger.warning("Numba is installed but cannot be imported, the core 'numpy' is used: %s", error)
     return importlib.import_module(".numpy_core", __package__)
+
+
+def need_numba() -> None:
+    """Import Numba.
+
+    Raises:
+        ImportError: it is not installed, or too old. A newer one than there was may refuse NumPy with other errors.
+    """
+    complaint = versions.complaint("numba", importlib.import_module("numba").__version__)
+    if complaint:
+        raise ImportError(complaint)
 
 
 def _numba_is_installed() -> bool:

@@ -2,8 +2,9 @@
 
 Pixel coordinates put the centre of pixel i at i. All functions work on one axis of X or on several at once, and on
 whatever their namespace ``xp`` works on: :mod:`numpy` on arrays, or an object that offers the same functions
-(``abs``, ``clip``, ``equal``, ``fmod``, ``isinf``, ``where``; for modes also ``concatenate``, ``floor``, ``rint``) on
-values of its own that have arithmetic, comparisons, ``&``, ``dtype`` and ``astype``.
+(``clip``, ``equal``, ``fmod``, ``maximum``, ``minimum``, ``where``; for modes also ``abs``, ``floor``, ``rint``) on
+values of its own that have arithmetic, ``dtype`` and ``astype``. What can be said without logic is: more runtimes
+have the operators for it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ from typing import Any, TypeAlias
 Namespace: TypeAlias = Any  #: numpy, or what offers some of its functions
 Values: TypeAlias = Any  #: floating point: an array, or what ``xp`` works on
 Number: TypeAlias = Any  #: a float, or values that broadcast against others
+
+#: Normalized coordinates as far out as this are beyond every tap, and on the side that they are on, however short the
+#: axis is.
+BEYOND = 7.0
 
 
 @dataclass(frozen=True)
@@ -58,18 +63,9 @@ def unnormalize(g: Values, axis: Axis) -> Values:
     return x
 
 
-def unnormalize_all(xp: Namespace, g: Values, axis: Axis) -> Values:
-    """As :func:`unnormalize` for any ``g``: NaN counts as -1, and what is infinite stays so, whatever the length."""
-    g = xp.where(xp.equal(g, g), g, -1)
-    x = unnormalize(g, axis)
-    if axis.align_corners and axis.may_be_single:  # infinity times 0 is no coordinate
-        x = xp.where(xp.isinf(g), g, x)
-    return x
-
-
 def clip(xp: Namespace, x: Values, axis: Axis) -> Values:
     """The nearest coordinate between the centres of the first and the last pixel."""
-    return xp.clip(x, 0, axis.last)
+    return xp.minimum(xp.maximum(x, 0), axis.last)
 
 
 def reflect(xp: Namespace, x: Values, axis: Axis) -> Values:
@@ -77,28 +73,30 @@ def reflect(xp: Namespace, x: Values, axis: Axis) -> Values:
 
     What lies inside already stays as it is, bit for bit. Rounding may leave the other on the outer edge: it is clipped.
     """
-    # Whole periods first: fmod is exact, so that a coordinate far out loses nothing.
-    distance = xp.fmod(x, axis.span * 2)
-    if axis.align_corners:
-        low, high = 0.0, axis.last
-        reflected = xp.abs(axis.span - xp.abs(axis.span - xp.abs(distance)))
-    else:
-        low, high = -0.5, axis.last + 0.5
-        distance = xp.abs(distance + 0.5)
-        reflected = xp.abs(axis.span - xp.abs(axis.span - distance)) - 0.5
-    return clip(xp, xp.where((x >= low) & (x <= high), x, reflected), axis)
+    low = 0.0 if axis.align_corners else -0.5
+    # Whole periods first: fmod is exact, so that a coordinate far out loses nothing. Then about either end.
+    x = xp.fmod(x, axis.span * 2)
+    x = xp.maximum(x, 2 * low - x)
+    x = xp.minimum(x, (axis.last - low) * 2 - x)
+    return clip(xp, x, axis)
+
+
+def _near(xp: Namespace, g: Values, axis: Axis) -> Values:
+    """Where all that is far out counts alike: brought nearer, and still beyond every tap."""
+    near = xp.clip(g, -BEYOND, BEYOND)
+    x = unnormalize(near, axis)
+    if axis.align_corners and axis.may_be_single:  # there all that is finite is the one pixel, but not infinity
+        x = xp.where(xp.equal(g - g, 0), x, near)
+    return x
+
+
+def _infinity_at_edge(xp: Namespace, g: Values, axis: Axis) -> Values:
+    x = unnormalize(g, axis)
+    return xp.where(xp.equal(x - x, 0), x, xp.clip(g, 0, 1) * axis.last)
 
 
 def _as_it_is(xp: Namespace, x: Values, axis: Axis) -> Values:
     return x
-
-
-def _beyond_every_tap(xp: Namespace, x: Values, axis: Axis) -> Values:
-    return xp.clip(x, -4, axis.last + 4)
-
-
-def _infinity_at_edge(xp: Namespace, x: Values, axis: Axis) -> Values:
-    return xp.where(xp.isinf(x), clip(xp, x, axis), x)
 
 
 Step = Callable[[Namespace, Values, Axis], Values]
@@ -109,22 +107,19 @@ class Padding:
     """A padding mode.
 
     Attributes:
-        coordinate: what becomes of a coordinate where the mode pads those (nearest, linear): finite afterwards.
-        bound: makes a coordinate finite, without changing what the mode answers for it, where taps are padded (cubic).
-        tap: what becomes of a tap's position there.
+        pad: what becomes of a coordinate where the mode pads those (nearest, linear), and of a tap's position where it
+            pads these (cubic).
+        finite: the pixel coordinates of any normalized ones but NaN: finite, without changing what the mode answers.
         zero_outside: whether a tap that is still outside counts as 0.
     """
 
-    coordinate: Step
-    bound: Step
-    tap: Step
+    pad: Step
+    finite: Step = _infinity_at_edge
     zero_outside: bool = False
 
 
 PADDING: Mapping[str, Padding] = {
-    "zeros": Padding(_beyond_every_tap, _beyond_every_tap, _as_it_is, zero_outside=True),
-    "border": Padding(clip, _beyond_every_tap, clip),
-    "reflection": Padding(
-        lambda xp, x, axis: reflect(xp, _infinity_at_edge(xp, x, axis), axis), _infinity_at_edge, reflect
-    ),
+    "zeros": Padding(_as_it_is, _near, zero_outside=True),
+    "border": Padding(clip, _near),
+    "reflection": Padding(reflect),
 }

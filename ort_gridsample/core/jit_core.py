@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from numba.core import event
 
+from .. import progress
 from . import kernels, numpy_core, sums, vectors
 from .arrays import Array, Floats
 from .plan import Plan, plan_for
@@ -141,18 +142,22 @@ def prepare(dtype: np.dtype[np.generic], grid_dtype: np.dtype[np.generic], mode:
     # So many positions that an X which can be laid out in rows is.
     X, grid = np.zeros((1, MIN_CHANNELS, 1), dtype), np.zeros((1, NARROW_READS, 1), grid_dtype)
     Y = np.empty((1, MIN_CHANNELS, NARROW_READS), dtype)
-    with event.install_listener("numba:compile", _Explanation(f"{mode} for X of {dtype}")):
+    what = f"{mode} for X of {dtype}"
+    with progress.shown("compiling") as begin, event.install_listener("numba:compile", _Explanation(what, begin)):
         grid_sample(X, grid, Y, plan_for(dtype, mode, "zeros", False), 1)
 
 
 class _Explanation(event.Listener):
     """Says what is being compiled, once, when this thread begins to; of what is on disk Numba compiles nothing."""
 
-    def __init__(self, what: str) -> None:
-        self._what, self._thread, self._said = what, threading.get_ident(), False
+    def __init__(self, what: str, begin: Callable[[str], None]) -> None:
+        self._what, self._begin, self._thread, self._said = what, begin, threading.get_ident(), False
 
     def on_start(self, event: Any) -> None:
-        if not self._said and threading.get_ident() == self._thread:
+        if threading.get_ident() != self._thread:
+            return
+        self._begin(self._what)
+        if not self._said:
             self._said = True
             logger.warning("compiling %s, a few seconds, once: Numba keeps it on disk (NUMBA_CACHE_DIR)", self._what)
 

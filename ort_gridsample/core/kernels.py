@@ -52,13 +52,11 @@ def _unnormalize(g: Any, length: int, align_corners: bool) -> Any:
 
 
 @register_jitable
-def _fold(x: Any, low: Any, span: Any, last: Any) -> Any:
-    """Reflected, less than twice the ``span`` from 0, and then clipped, as rounding may have left it on the outer edge.
-
-    What is inside stays as it is.
-    """
-    folded = low + abs(span - abs(span - abs(x - low)))
-    return _clip(x if x >= low and x <= low + span else folded, type(x)(0), last)
+def _fold(x: Any, low: Any, last: Any) -> Any:
+    """Reflected, less than a period from 0, and then clipped, as rounding may have left it on the outer edge."""
+    x = max(x, type(x)(2) * low - x)
+    x = min(x, type(x)(2) * (last - low) - x)
+    return _clip(x, type(x)(0), last)
 
 
 @register_jitable
@@ -68,7 +66,7 @@ def _reflect(x: Any, low: Any, span: Any, last: Any) -> Any:
     if span == 0:
         return kind(0)
     period = kind(2) * span
-    return _fold(x if abs(x) < period else kind(np.fmod(x, period)), low, span, last)
+    return _fold(x if abs(x) < period else kind(np.fmod(x, period)), low, last)
 
 
 @register_jitable
@@ -97,7 +95,7 @@ def _pad_coordinates(
                 x[p] = _reflect(x[p], low, span, highest)
         else:
             for p in range(len(g)):
-                x[p] = _fold(x[p], low, span, highest)
+                x[p] = _fold(x[p], low, highest)
     return is_far == 0
 
 
@@ -168,7 +166,7 @@ def axis_taps(
         row = index[tap]
         if reflects_index and near:
             for p in range(positions):
-                row[p] = np.uint32(np.int32(_fold(x[p] + offset, low, span, kind(end))))
+                row[p] = np.uint32(np.int32(_fold(x[p] + offset, low, kind(end))))
         elif reflects_index:
             for p in range(positions):
                 row[p] = np.uint32(_reflect(x[p] + offset, low, span, kind(end)))

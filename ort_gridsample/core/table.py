@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any
 
 import numpy as np
 
 from .arrays import Array, Floats, Indices, Mask
-from .coordinates import PADDING, Axis, unnormalize, unnormalize_all
+from .coordinates import PADDING, Axis, unnormalize
 from .plan import Plan
 from .taps import MODES, axis_taps
 
@@ -71,9 +70,7 @@ def _axis_table(g: Floats, length: int, plan: Plan) -> Table:
         base = mode.base(np, x)
         weight = mode.weights(np, (x - base).astype(plan.weights, copy=False)) if mode.weights else None
         return Table(base.astype(np.intp) + np.array(mode.offsets, np.intp)[:, None], weight, None)
-    if not isfinite(low + high):
-        x = unnormalize_all(np, g, axis)
-    position, weight = axis_taps(np, x, axis, mode, padding, plan.weights)
+    position, weight = axis_taps(np, g, axis, mode, padding, plan.weights)
     index = position.astype(np.intp)
     clipped = np.clip(index, 0, length - 1)
     inside = clipped == index if padding.zero_outside else None

@@ -38,7 +38,7 @@ class Mode:
 
 
 def _linear(xp: Namespace, t: Values) -> Values:
-    return xp.concatenate((1 - t, t), axis=-2)
+    return xp.abs(t - _column((1, 0), t))  # 1 - t and t, to the last bit
 
 
 def _cubic(xp: Namespace, t: Values) -> Values:
@@ -73,16 +73,21 @@ MODES: Mapping[str, Mode] = {
 
 
 def axis_taps(
-    xp: Namespace, x: Values, axis: Axis, mode: Mode, padding: Padding, dtype: object
+    xp: Namespace, g: Values, axis: Axis, mode: Mode, padding: Padding, dtype: object, first: int = 0
 ) -> tuple[Values, Values | None]:
-    """The taps of the pixel coordinates ``x`` (…, 1, P), of any: their own, and weights of type ``dtype``.
+    """The taps of the normalized coordinates ``g`` (…, 1, P), of any: their positions, and weights of type ``dtype``.
 
     Both are (…, T, P). With zeros padding a tap may lie outside; so may, with the others, linear's second tap, one
-    pixel beyond the last: its weight is 0.
+    pixel beyond the last: its weight is 0. The position of the first pixel is called ``first``.
     """
-    x = (padding.bound if mode.pads_taps else padding.coordinate)(xp, x, axis)
+    g = xp.where(xp.equal(g, g), g, -1)  # NaN counts as -1
+    x = padding.finite(xp, g, axis)
+    if not mode.pads_taps:
+        x = padding.pad(xp, x, axis)
     base = mode.base(xp, x)
-    position = base + _column(mode.offsets, x) if len(mode.offsets) > 1 else base
+    position = (
+        base + _column([first + offset for offset in mode.offsets], x) if (*mode.offsets, first) != (0, 0) else base
+    )
     if mode.pads_taps:
-        position = padding.tap(xp, position, axis)
+        position = padding.pad(xp, position, axis)
     return position, mode.weights(xp, (x - base).astype(dtype, copy=False)) if mode.weights else None

@@ -5,10 +5,12 @@ Nothing in this package's models runs one, so that the questions are handed down
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import onnx
+
+from ..core.arrays import Array
 
 
 class Native(Protocol):
@@ -21,3 +23,6 @@ class Native(Protocol):
 
     def types_of(self, model: onnx.ModelProto) -> Mapping[str, onnx.TypeProto]:
         """The types of the outputs of ``model``, those that onnxruntime finds; none where it refuses the model."""
+
+    def answers(self, model: onnx.ModelProto, feeds: Sequence[Sequence[Array]]) -> list[Array] | None:
+        """What ``model``, of one output, answers to each of ``feeds``, its inputs; None where onnxruntime refuses."""

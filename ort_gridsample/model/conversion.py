@@ -1,17 +1,13 @@
-"""Inlining functions and raising the opset of a model in place: onnx's own, with what that loses put back."""
+"""Inlining functions in place: onnx's inliner, with what that loses put back."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
 import onnx
-from onnx import helper, inliner, version_converter
+from onnx import helper, inliner
 
-from .graphs import domain_of, function_key, scopes, subgraphs
-
-#: Where nodes are while the converter works that are in ONNX's domain without being ONNX's: it takes all for its own.
-_FOREIGN = "ort_gridsample.foreign"
-
+from .graphs import domain_of, function_key, scopes
 
 #: The domain and the name of a function.
 Name = tuple[str, str]
@@ -23,7 +19,7 @@ def inline(model: onnx.ModelProto, names: Collection[Name]) -> None:
     Raises:
         Exception: onnx's inliner cannot do it.
     """
-    versions = _versions(model)
+    versions = versions_of(model)
     said = {
         function_key(function): onnx.FunctionProto(opset_import=function.opset_import) for function in model.functions
     }
@@ -94,32 +90,6 @@ def _name(node: onnx.NodeProto | onnx.FunctionProto) -> Name:
     return function_key(node)[:2]
 
 
-def raise_opset(model: onnx.ModelProto, version: int) -> None:
-    """Convert ``model`` to this version of the ONNX domain; its functions are inlined, as they have none of their own.
-
-    Raises:
-        Exception: onnx's version converter cannot do it.
-    """
-    if not any(domain_of(entry.domain) == "" for entry in model.opset_import):
-        model.opset_import.append(helper.make_opsetid("", _versions(model).get("", version)))
-    if model.functions:
-        inline(model, {_name(function) for function in model.functions})
-    foreign = [n for s in scopes(model) for n in s if domain_of(n.domain) == "" and not onnx.defs.has(n.op_type)]
-    for node in foreign:
-        node.domain = _FOREIGN
-    import_used(model, {_FOREIGN: 1})
-    converted = version_converter.convert_version(model, version)
-    _take_nodes(model.graph, converted.graph)
-    for scope in scopes(model):
-        for node in scope:
-            if node.domain == _FOREIGN:
-                node.domain = ""
-    for entry in model.opset_import:
-        if domain_of(entry.domain) == "":
-            entry.version = version
-    import_used(model, {}, dropped={_FOREIGN})
-
-
 def import_used(model: onnx.ModelProto, versions: Mapping[str, int], dropped: Collection[str] = ()) -> None:
     """Let ``model`` and its functions import those of ``versions`` that their nodes are in.
 
@@ -142,30 +112,10 @@ def import_used(model: onnx.ModelProto, versions: Mapping[str, int], dropped: Co
         proto.opset_import.extend(copies.opset_import)
 
 
-def _versions(model: onnx.ModelProto) -> dict[str, int]:
+def versions_of(model: onnx.ModelProto) -> dict[str, int]:
     """Domain -> the version that the model imports, or the first function that does."""
     versions: dict[str, int] = {}
     for proto in (model, *model.functions):
         for entry in proto.opset_import:
             versions.setdefault(domain_of(entry.domain), entry.version)
     return versions
-
-
-def _take_nodes(graph: onnx.GraphProto, converted: onnx.GraphProto) -> None:
-    """Let ``graph`` have the nodes of ``converted``, and the initializers that they need, and else stay what it is."""
-    before = {tuple(node.output): node for node in graph.node}
-    for node in converted.node:
-        original = before.get(tuple(node.output))
-        if original is None:
-            continue
-        node.metadata_props.extend(original.metadata_props)
-        inner = {attribute.name: attribute.g for attribute, _ in subgraphs(original)}
-        for attribute, body in subgraphs(node):
-            kept = onnx.GraphProto()
-            kept.CopyFrom(inner[attribute.name])
-            _take_nodes(kept, body)
-            attribute.g.CopyFrom(kept)
-    there = {tensor.name for tensor in graph.initializer}
-    graph.initializer.extend(tensor for tensor in converted.initializer if tensor.name not in there)
-    del graph.node[:]
-    graph.node.extend(converted.node)

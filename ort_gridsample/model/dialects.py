@@ -45,12 +45,20 @@ class Spelling:
         values: the operator's value (a mode by its name in :data:`ort_gridsample.spec.MODES`) -> how it is written.
         default: the operator's value where the node says nothing; None: it must say.
         position: the input that may hold it instead, as a constant.
+        names: other names of the attribute that are read as well.
+        words: other ways to write a value that are read as well -> the operator's value.
     """
 
     name: str
     values: Mapping[Plain, Plain] = field(hash=False)
     default: Plain | None = None
     position: int | None = None
+    names: tuple[str, ...] = ()
+    words: Mapping[Plain, Plain] = field(default_factory=dict, hash=False)
+
+    def says_as(self, other: Spelling) -> bool:
+        """Whether what is written for one may be passed on to the other."""
+        return (self.values, self.default) == (other.values, other.default)
 
 
 @dataclass(frozen=True)
@@ -70,6 +78,7 @@ class Dialect:
         written_domain: see ``domains``.
         input_attributes: operator's input -> the attribute (ints) that may hold it instead.
         reads_only: whether it is no target of a patch.
+        coded: whether a node must say as an integer what the standard says in words, to be of this dialect.
     """
 
     name: str
@@ -84,6 +93,7 @@ class Dialect:
     written_domain: str = ""
     input_attributes: Mapping[str, str] = field(default_factory=dict, hash=False)
     reads_only: bool = False
+    coded: bool = False
 
     @property
     def domain(self) -> str:
@@ -94,8 +104,15 @@ class Dialect:
         """Whether ``node`` is one of this dialect."""
         if node.op_type != self.op_type or (self.domains and domain_of(node.domain) not in self.domains):
             return False
+        if self.coded and not any(a.type == onnx.AttributeProto.INT and a.name in self._worded for a in node.attribute):
+            return False
         said = {a.name: a.s.decode(errors="replace") for a in node.attribute if a.name in self.marks}
         return all(said.get(name) in allowed for name, allowed in self.marks.items())
+
+    @property
+    def _worded(self) -> set[str]:
+        """The names of the attributes that the standard says in words."""
+        return {name for s in self.attributes.values() if set(s.values) != {0, 1} for name in (s.name, *s.names)}
 
     def read(
         self, where: str, node: onnx.NodeProto, constant: ConstantInput, note: str = ""
@@ -106,8 +123,9 @@ class Dialect:
             GridSampleError: an attribute is unknown, missing, not constant or not one of its values.
         """
         known = [s.name for s in self.attributes.values()]
+        others = [name for s in self.attributes.values() for name in s.names]
         for attribute in node.attribute:
-            if attribute.name not in {*known, *self.marks, *self.ignored, *self.input_attributes.values()}:
+            if attribute.name not in {*known, *others, *self.marks, *self.ignored, *self.input_attributes.values()}:
                 raise GridSampleError(where, "attribute", repr(attribute.name), checks.listed(known))
         return {name: _read(where, node, spelling, constant, note) for name, spelling in self.attributes.items()}
 
@@ -125,9 +143,11 @@ def _read(where: str, node: onnx.NodeProto, spelling: Spelling, constant: Consta
     back = {written: plain for plain, written in spelling.values.items()}
     found: object = None
     for attribute in node.attribute:
-        if attribute.name == spelling.name:
+        if attribute.name in (spelling.name, *spelling.names):
             if attribute.ref_attr_name:
                 return PassedOn(attribute.ref_attr_name)
+            if found is not None:
+                raise GridSampleError(where, spelling.name, "said twice", "said once")
             found = helper.get_attribute_value(attribute)
             found = found.decode(errors="replace") if isinstance(found, bytes) else found
     at = spelling.position
@@ -140,9 +160,10 @@ def _read(where: str, node: onnx.NodeProto, spelling: Spelling, constant: Consta
         if spelling.default is None:
             raise GridSampleError(where, spelling.name, "missing", checks.listed(back))
         return spelling.default
-    if not isinstance(found, (str, int)) or found not in back:
+    readable = {**spelling.words, **back}
+    if not isinstance(found, (str, int)) or found not in readable:
         raise GridSampleError(where, spelling.name, repr(found), checks.listed(back) + note)
-    return back[found]
+    return readable[found]
 
 
 _BOOLEAN: Mapping[Plain, Plain] = {0: 0, 1: 1}
@@ -172,7 +193,7 @@ def standard(operator: str, opset: int) -> Dialect:
 
 
 def _codes(position: int | None = None) -> dict[str, Spelling]:
-    """PyTorch's integers, as attributes or (from ``position`` on) as constant inputs."""
+    """PyTorch's integers (its GridSamplerUtils.h), as attributes or (from ``position`` on) as constant inputs."""
     at = {name: None if position is None else position + i for i, name in enumerate(("mode", "padding", "align"))}
     return {
         "mode": Spelling("interpolation_mode", {"linear": 0, "nearest": 1, "cubic": 2}, position=at["mode"]),
@@ -181,8 +202,32 @@ def _codes(position: int | None = None) -> dict[str, Spelling]:
     }
 
 
+def _plugin(default: bool = False) -> dict[str, Spelling]:
+    """As TensorRT's plugins say it: in PyTorch's integers, or in the standard's words where somebody renamed its node.
+
+    The other names are those of onnxparser-trt-plugin-sample and of the many exports that were made after it.
+
+    Args:
+        default: whether what a node does not say is 0.
+    """
+    names = {
+        "mode": ("interpolationmode", "mode"),
+        "padding_mode": ("paddingmode",),
+        "align_corners": ("aligncorners",),
+    }
+    words = {"mode": _MODE_WORDS, "padding_mode": _PADDING_WORDS, "align_corners": _BOOLEAN}
+    return {
+        name: replace(
+            spelling, names=names[name], words=words[name], default=next(iter(spelling.values)) if default else None
+        )
+        for name, spelling in _codes().items()
+    }
+
+
+_MODE_WORDS: Mapping[Plain, Plain] = {word: spec.mode_of(word) for word in (*spec.MODES, *spec.MODE_SYNONYMS)}
+_PADDING_WORDS: Mapping[Plain, Plain] = {word: word for word in spec.PADDING_MODES}
 _OPSET_16 = STANDARD["GridSample"][16]
-_PLUGIN = ("plugin_version", "plugin_namespace", "name", "info")
+_PLUGIN = ("plugin_version", "plugin_namespace", "name", "info", "version", "namespace")
 _SAMPLERS = ("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
 _ATEN = ("aten", "org.pytorch.aten")
 _GENERATOR = {"align_corners": Spelling("align_corners", _BOOLEAN, position=2)}
@@ -217,16 +262,25 @@ _DIALECTS: list[Dialect] = [
     ),
     Dialect("mmcv", "GridSample", "grid_sampler", ("mmcv",), _codes(), axes=(2,)),
     Dialect("mmdeploy", "GridSample", "grid_sampler", ("mmdeploy",), _codes(), axes=(2,)),
-    Dialect("GridSampler", "GridSample", "GridSampler", (), _codes(), ignored=_PLUGIN, written_domain="trt.plugins"),
+    # mmcv's and mmdeploy's symbolics where their domains got lost ("grid_sampler is not a registered function/op"), and
+    # the same of onnxservice.
+    Dialect("grid_sampler", "GridSample", "grid_sampler", ("", "onnxservice"), _codes(2), reads_only=True),
+    Dialect("GridSampler", "GridSample", "GridSampler", (), _plugin(), ignored=_PLUGIN, written_domain="trt.plugins"),
+    # grid-sample3d-trt-plugin, which takes 0 for what it is not told; LivePortrait's and SparseOcc's exports rename the
+    # standard's node for it, with its attributes or without any.
     Dialect(
         "GridSample3D",
         "GridSample",
         "GridSample3D",
         (),
-        _codes(),
+        _plugin(default=True),
         ignored=_PLUGIN,
         axes=(3,),
         written_domain="trt.plugins",
+    ),
+    # As the standard's, from before there was one: for plugins of that name.
+    Dialect(
+        "GridSample plugin", "GridSample", "GridSample", ("",), _plugin(), ignored=_PLUGIN, reads_only=True, coded=True
     ),
     *(Dialect(f"aten::{op_type}", "GridSample", op_type, _ATEN, _codes(2), reads_only=True) for op_type in _SAMPLERS),
     Dialect(
@@ -243,7 +297,7 @@ _DIALECTS: list[Dialect] = [
         "aten::affine_grid_generator",
         "AffineGrid",
         "affine_grid_generator",
-        _ATEN,
+        (*_ATEN, "", "onnxservice"),
         _GENERATOR,
         input_attributes=_SIZE,
         reads_only=True,
@@ -274,6 +328,18 @@ OURS = {
     for operator, versions in STANDARD.items()
 }
 
+#: The domain of standard nodes while the opset around them changes, in which they are spelled as in the newest.
+SET_ASIDE: Final = "ort_gridsample.set_aside"
+ASIDE = {operator: replace(dialect, name=SET_ASIDE, domains=(SET_ASIDE,)) for operator, dialect in OURS.items()}
+
+
+#: What no node says but a part of a graph computes: :mod:`ort_gridsample.model.unrolled` finds it.
+UNROLLED: Final = "unrolled"
+PARTS = {
+    operator: replace(versions[max(versions)], name=UNROLLED, domains=(UNROLLED,), reads_only=True)
+    for operator, versions in STANDARD.items()
+}
+
 
 def dialect_of(
     node: onnx.NodeProto, opsets: Mapping[str, int], functions: Collection[tuple[str, str, str]] = ()
@@ -287,13 +353,12 @@ def dialect_of(
     """
     if function_key(node) in functions:
         return None
-    if node.op_type in spec.OPERATORS:
-        domain = domain_of(node.domain)
-        if domain == "":
-            return standard(node.op_type, opsets.get("", 0))
-        if domain == DOMAIN:
-            return OURS[node.op_type]
-    return next((dialect for dialect in _DIALECTS if dialect.spells(node)), None)
+    domain = domain_of(node.domain)
+    if node.op_type in spec.OPERATORS and domain in (DOMAIN, SET_ASIDE):
+        return (OURS if domain == DOMAIN else ASIDE)[node.op_type]
+    is_standard = node.op_type in spec.OPERATORS and domain == ""
+    found = next((d for d in _DIALECTS if (d.coded or not is_standard) and d.spells(node)), None)
+    return standard(node.op_type, opsets.get("", 0)) if is_standard and found is None else found
 
 
 def operator_types() -> frozenset[str]:
@@ -321,7 +386,7 @@ def add_dialect(dialect: Dialect) -> None:
     expected = set(standard(dialect.operator, max(spec.OPERATORS[dialect.operator])).attributes)
     if set(dialect.attributes) != expected:
         raise GridSampleError(where, "attributes", str(sorted(dialect.attributes)), str(sorted(expected)))
-    if dialect.name in ("ai.onnx", DOMAIN, "primitives", COMPILED):
+    if dialect.name in ("ai.onnx", DOMAIN, "primitives", COMPILED, UNROLLED):
         raise GridSampleError(where, "name", repr(dialect.name), "one that is not a target already")
     same = (dialect.name, dialect.operator)
     _DIALECTS[:] = [dialect, *(d for d in _DIALECTS if (d.name, d.operator) != same)]

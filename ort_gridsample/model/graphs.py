@@ -37,6 +37,11 @@ def function_key(node: onnx.NodeProto | onnx.FunctionProto) -> tuple[str, str, s
     return domain_of(node.domain), name, node.overload
 
 
+def opset_of(model: onnx.ModelProto) -> int:
+    """The version of the ONNX domain that ``model`` imports; 0 where it imports other domains only."""
+    return next((entry.version for entry in model.opset_import if domain_of(entry.domain) == ""), 0)
+
+
 @dataclass
 class Scope:
     """One list of nodes: the main graph, the body of an If, Loop or Scan, or a function.
@@ -83,14 +88,17 @@ class Scope:
             at = at.parent
         return at
 
-    def constant(self, name: str) -> npt.NDArray[Any] | None:
+    def tensor(self, name: str) -> onnx.TensorProto | None:
         """The value of ``name``, as it is seen here, where the model itself holds it."""
         home = self.home(name)
         definition = home.definitions[name] if home is not None else None
         tensor = _constant_tensor(definition) if isinstance(definition, onnx.NodeProto) else definition
-        if tensor is None or tensor.data_location == onnx.TensorProto.EXTERNAL:
-            return None
-        return numpy_helper.to_array(tensor)
+        return None if tensor is None or tensor.data_location == onnx.TensorProto.EXTERNAL else tensor
+
+    def constant(self, name: str) -> npt.NDArray[Any] | None:
+        """As :meth:`tensor`, as an array."""
+        tensor = self.tensor(name)
+        return None if tensor is None else numpy_helper.to_array(tensor)
 
 
 def scopes(model: onnx.ModelProto) -> list[Scope]:

@@ -1,4 +1,4 @@
-"""The nodes that stand around a node of this package: how they are named and marked, and finding them again.
+"""The nodes that stand around, or in the place of, a node concerned: how they are named, and finding them again.
 
 A Python-defined op takes no float16 or bfloat16, may not raise, and has no type that is known inside a function: Casts,
 a guard and a CastLike make up for that.
@@ -17,6 +17,9 @@ from .graphs import Scope
 #: The key in a helper node's ``metadata_props``; its value is the node that it helps.
 _HELPS = "ort_gridsample.helps"
 
+_LOWERED = "/ort_gridsample/"
+_LOWERED_GRID = f"{_LOWERED}coordinates/"
+
 
 def guard_name(where: str) -> str:
     """The name of the guard node behind the node ``where``: the first thing that ONNX Runtime's error text says."""
@@ -32,6 +35,25 @@ def mark(node: onnx.NodeProto, where: str) -> onnx.NodeProto:
     """``node``, known from now on as a helper of the node ``where``."""
     node.metadata_props.add(key=_HELPS, value=where)
     return node
+
+
+def lowered_name(where: str, name: str, reads_grid: bool) -> str:
+    """The name of a node, called ``name`` among them, that the node called ``where`` was lowered to.
+
+    onnxruntime keeps it when it optimizes a model or inlines a function, and no metadata.
+    """
+    return f"{where}{_LOWERED_GRID if reads_grid else _LOWERED}{name}"
+
+
+def lowered_from(node: onnx.NodeProto) -> str | None:
+    """The name of the node that was lowered to ``node`` and others."""
+    name, lowered, _ = node.name.partition(_LOWERED)
+    return name if lowered else None
+
+
+def reads_grid(node: onnx.NodeProto) -> bool:
+    """Whether ``node``, a lowered one, reads the coordinates from outside."""
+    return _LOWERED_GRID in node.name
 
 
 def is_helper(node: onnx.NodeProto) -> bool:

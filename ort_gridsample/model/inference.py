@@ -6,9 +6,10 @@ know an operator, onnxruntime is asked.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 
 import onnx
 from onnx import helper, shape_inference
@@ -42,11 +43,18 @@ class Value:
 class Inference:
     """What is known of the values of ``model``, whose scopes are ``found``; nothing is done before it is asked for.
 
-    ``native`` is asked for the types behind operators that onnx does not know.
+    ``native`` is asked for the types behind operators that onnx does not know. ``values`` are those that may be asked
+    for besides what the nodes concerned read: names by the id of their scope.
     """
 
-    def __init__(self, model: onnx.ModelProto, found: Sequence[Scope], native: Native | None = None) -> None:
-        self._model, self._found, self._native = model, found, native
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        found: Sequence[Scope],
+        native: Native | None = None,
+        values: Mapping[int, Collection[str]] = MappingProxyType({}),
+    ) -> None:
+        self._model, self._found, self._native, self._values = model, found, native, values
 
     def alternatives(self, scope: Scope, name: str) -> list[Value]:
         """What is known of ``name`` as ``scope`` sees it: several values where a function is called with several."""
@@ -57,7 +65,7 @@ class Inference:
 
     @cached_property
     def _skeleton(self) -> Skeleton:
-        return Skeleton(self._model, self._found)
+        return Skeleton(self._model, self._found, self._values)
 
     @cached_property
     def _types(self) -> Types:

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import onnx
+from onnx import helper, numpy_helper
 
 from .. import spec
+from ..core.arrays import Array
 from ..core.plan import type_name
 from ..errors import GridSampleError, where
 from .asking import Native
-from .dialects import AttributeValue, Dialect, constant_size, dialect_of, operator_types
+from .dialects import (
+    PARTS,
+    SET_ASIDE,
+    UNROLLED,
+    AttributeValue,
+    Dialect,
+    constant_size,
+    dialect_of,
+    operator_types,
+    standard,
+)
 from .fusion import pairs
-from .graphs import Scope, domain_of, function_key, scopes
+from .graphs import Names, Scope, domain_of, function_key, scopes
 from .helpers import Helpers
 from .inference import Inference, Value
 from .node_checks import fault_of, reason_of
 from .records import NodeRecord
+from .unrolled import Search
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,13 +44,22 @@ class Match:
         scope: the list of nodes that it is in.
         index: its position there.
         helpers: the positions of the nodes that a patch put around it.
+        part: of what is unrolled, the positions of all that computes it.
+        before: nodes that make what it reads and the model does not have.
     """
 
     record: NodeRecord
     node: onnx.NodeProto
     scope: Scope
     index: int
-    helpers: frozenset[int]
+    helpers: frozenset[int] = frozenset()
+    part: frozenset[int] = frozenset()
+    before: tuple[onnx.NodeProto, ...] = ()
+
+    @property
+    def is_set_aside(self) -> bool:
+        """Whether the node is a standard one, which is to be written in the model's new opset."""
+        return self.node.domain == SET_ASIDE
 
 
 def records_of(model: onnx.ModelProto, native: Native | None = None) -> list[NodeRecord]:
@@ -44,23 +67,27 @@ def records_of(model: onnx.ModelProto, native: Native | None = None) -> list[Nod
 
     ``native`` is asked whether onnxruntime runs them, and for types that onnx does not know; None: nobody is.
     """
-    found = scopes(model)
-    return [match.record for match in find(model, found, Inference(model, found, native), native)]
+    return [match.record for match in find(model, scopes(model), native, asked=True)]
 
 
-def find(
-    model: onnx.ModelProto, found: Sequence[Scope], inference: Inference, native: Native | None = None
-) -> list[Match]:
-    """Every node concerned in ``found``, the scopes of ``model``; ``native`` is asked whether onnxruntime runs them."""
+def find(model: onnx.ModelProto, found: Sequence[Scope], native: Native | None, asked: bool) -> list[Match]:
+    """Every node concerned in ``found``, the scopes of ``model``, and what is unrolled there.
+
+    ``native`` is asked for types that onnx does not know, for what is unrolled, and, where ``asked``, whether
+    onnxruntime runs the nodes.
+    """
     matches = []
     functions, op_types = {function_key(function) for function in model.functions}, operator_types()
+    search = Search(found, native)
+    inference = Inference(model, found, native, search.values)
     for scope in found:
         candidates = [(index, node) for index, node in enumerate(scope) if node.op_type in op_types]
         helpers = Helpers(scope)
         for index, node in candidates:
             dialect = dialect_of(node, scope.opsets, functions)
             if dialect is not None:
-                matches.append(_match(dialect, node, index, scope, inference, helpers, native))
+                matches.append(_match(dialect, node, index, scope, inference, helpers, native if asked else None))
+        matches += _unrolled(model, scope, search, inference)
     return _paired(matches, functions)
 
 
@@ -75,6 +102,80 @@ def _paired(matches: list[Match], functions: Collection[tuple[str, str, str]]) -
     return [replace(m, record=replace(m.record, feeds=feeds[id(m)])) if id(m) in feeds else m for m in matches]
 
 
+def _unrolled(model: onnx.ModelProto, scope: Scope, search: Search, inference: Inference) -> Iterator[Match]:
+    """What is unrolled in ``scope``, as a node each that says it."""
+    for part in search.found(scope, inference):
+        dialect, output = PARTS[part.operator], part.region.output
+        index = search.flow(scope).makers[output]
+        first, *others = part.region.inputs
+        values = dict(zip(spec.newest(part.operator).types, (first, *others), strict=False))
+        known, before = dict[str, Array](), tuple[onnx.NodeProto, ...]()
+        inputs = {name: inference.alternatives(scope, value) for name, value in values.items()}
+        if part.operator == "AffineGrid":
+            values["size"], inputs["size"] = "", [Value("int64", (len(part.size),))]
+            if None in part.size:
+                values["size"], before = _size(model, first, part.size, output)
+            else:
+                known["size"] = np.array(part.size, np.int64)
+        elif part.size:
+            values["X"], before = _reshaped(model, first, part.size, output)
+            inputs["X"] = [replace(value, shape=(*(value.shape or ())[:2], *part.size)) for value in inputs["X"]]
+        node = onnx.NodeProto(
+            op_type=part.operator,
+            domain=UNROLLED,
+            input=list(values.values()),
+            output=[output],
+            name=scope.container.node[index].name,
+        )
+        record = NodeRecord(
+            graph=scope.path,
+            name=node.name or f"({output})",
+            operator=part.operator,
+            op_type=part.operator,
+            domain=UNROLLED,
+            opset=scope.opsets.get("", 0),
+            dialect=dialect,
+            attributes=part.attributes,
+            inputs=inputs,
+            values=values,
+            constants=known,
+            output=output,
+            reason="",
+        )
+        record = replace(record, error=fault_of(record, node))
+        yield Match(record, node, scope, index, part=frozenset(part.region.nodes), before=before)
+
+
+def _size(
+    model: onnx.ModelProto, theta: str, size: Sequence[int | None], output: str
+) -> tuple[str, tuple[onnx.NodeProto, ...]]:
+    """The value that says ``size``, its first number being that of ``theta``, and the nodes that make it."""
+    names = Names(model)
+    shape, zero, batch, rest, whole = (
+        names.new(f"{output}_{name}") for name in ("shape", "zero", "batch", "rest", "size")
+    )
+    return whole, (
+        helper.make_node("Shape", [theta], [shape]),
+        _constant([0], zero),
+        helper.make_node("Gather", [shape, zero], [batch]),
+        _constant(size[1:], rest),
+        helper.make_node("Concat", [batch, rest], [whole], axis=0),
+    )
+
+
+def _reshaped(
+    model: onnx.ModelProto, X: str, size: Sequence[int | None], output: str
+) -> tuple[str, tuple[onnx.NodeProto, ...]]:
+    """X with its pixels in as many axes as ``size`` says, and the nodes that make it."""
+    names = Names(model)
+    shape, image = names.new(f"{output}_shape"), names.new(f"{output}_X")
+    return image, (_constant([0, 0, *size], shape), helper.make_node("Reshape", [X, shape], [image]))
+
+
+def _constant(numbers: Sequence[int | None], name: str) -> onnx.NodeProto:
+    return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(np.array(numbers, np.int64)))
+
+
 def _match(
     dialect: Dialect,
     node: onnx.NodeProto,
@@ -84,7 +185,8 @@ def _match(
     helpers: Helpers,
     native: Native | None,
 ) -> Match:
-    domain = domain_of(node.domain)
+    aside = node.domain == SET_ASIDE
+    domain = "" if aside else domain_of(node.domain)
     opset = scope.opsets.get(domain, dialect.version if domain else 0)
     name = node.name or f"({', '.join(node.output)})"
     sources, output, belonging = helpers.around(node)
@@ -114,7 +216,7 @@ def _match(
         op_type=node.op_type,
         domain=domain,
         opset=opset,
-        dialect=dialect,
+        dialect=standard(dialect.operator, opset) if aside else dialect,
         attributes=attributes,
         inputs=inputs,
         values=values,

@@ -10,6 +10,7 @@ from .. import checks, spec
 from ..errors import GridSampleError
 from .asking import Native
 from .dialects import PassedOn
+from .graphs import domain_of
 from .inference import Value
 from .records import NodeRecord, spatial_axes
 
@@ -39,6 +40,8 @@ def reason_of(record: NodeRecord, opsets: Mapping[str, int], native: Native) -> 
     """
     if record.patched:
         return "it is a node of this package"
+    if record.unrolled:
+        return ""
     if record.error is not None:
         return str(record.error)
     attributes = {
@@ -62,7 +65,7 @@ def _check(record: NodeRecord, node: onnx.NodeProto, unreadable: GridSampleError
     if record.patched:
         return
     first = min(spec.OPERATORS[record.operator])
-    if record.domain == "" and record.dialect.name == "ai.onnx" and record.opset < first:
+    if domain_of(node.domain) == "" and record.dialect.name == "ai.onnx" and record.opset < first:
         raise GridSampleError(here, "opset", str(record.opset), f"at least {first}")
     for name, value in record.values.items():
         if not value and name not in record.constants:

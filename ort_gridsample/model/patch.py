@@ -11,13 +11,14 @@ from .. import checks
 from ..errors import GridSampleError
 from . import dialects
 from .asking import Native
-from .conversion import import_used, inline, raise_opset
-from .dialects import COMPILED, DOMAIN
+from .conversion import import_used, inline
+from .dialects import COMPILED, DOMAIN, SET_ASIDE
 from .files import explaining_invalid
-from .graphs import Names, Scope, domain_of, function_key, scopes
-from .inference import Inference
+from .graphs import Names, Scope, function_key, opset_of, scopes
 from .matches import Match, find
+from .opsets import convert_opset, unconvertible
 from .records import NodeRecord
+from .regions import Flow, dead
 from .targets import FUNCTIONS_DOMAIN, Replacement, Target
 from .targets.compiled_op import CompiledOp
 from .targets.python_op import PythonOp
@@ -38,13 +39,14 @@ def patch_in_place(
     target: str = DOMAIN,
     functions: bool = False,
     native: Native | None = None,
+    opset: int | None = None,
 ) -> list[NodeRecord]:
     """Do as :func:`ort_gridsample.patch_model` to ``model`` itself, and return the records of what it replaced.
 
     ``native`` is asked whether onnxruntime runs a node where ``nodes`` depend on it, and for types that onnx does not
     know.
     """
-    return patch_and_report(model, nodes, target, functions, native)[0]
+    return patch_and_report(model, nodes, target, functions, native, opset)[0]
 
 
 def patch_and_report(
@@ -53,14 +55,18 @@ def patch_and_report(
     target: str | Target = DOMAIN,
     functions: bool = False,
     native: Native | None = None,
+    opset: int | None = None,
 ) -> tuple[list[NodeRecord], list[NodeRecord]]:
     """Do as :func:`patch_in_place`, and return the records of what it replaced and of the nodes that stay."""
     if isinstance(target, str) and target not in targets():
         raise GridSampleError("patch_model", "target", repr(target), checks.listed(targets()))
     check_selection("patch_model", nodes)
-    to = _target(target, functions, model.functions) if isinstance(target, str) else target
+    newest = onnx.defs.onnx_opset_version()
+    if opset is not None and (not isinstance(opset, int) or not 1 <= opset <= newest):
+        raise GridSampleError("patch_model", "opset", repr(opset), f"a number from 1 to {newest}")
+    to = _target(target, functions, model.functions, opset) if isinstance(target, str) else target
     with explaining_invalid(model):
-        return _patch(model, nodes, to, native)
+        return _patch(model, nodes, to, native, opset)
 
 
 def check_selection(where: str, nodes: object) -> None:
@@ -70,31 +76,39 @@ def check_selection(where: str, nodes: object) -> None:
 
 
 def _patch(
-    model: onnx.ModelProto, nodes: Selection, to: Target, native: Native | None
+    model: onnx.ModelProto, nodes: Selection, to: Target, native: Native | None, opset: int | None
 ) -> tuple[list[NodeRecord], list[NodeRecord]]:
+    standard = Spelled("ai.onnx", strict=opset is not None)
     while True:
         found = scopes(model)
-        matches = find(model, found, Inference(model, found, native), None if nodes == "all" else native)
-        selected = [match for match in matches if to.takes(match) and _is_selected(match.record, nodes)]
-        for match in selected:
+        matches = find(model, found, native, asked=nodes != "all")
+        selected = [match for match in matches if to.takes(match) and _is_selected(match, nodes, standard)]
+        chosen = {id(match) for match in selected}
+        left = [match for match in matches if id(match) not in chosen]
+        aside = [match for match in left if match.is_set_aside]
+        for match in (*selected, *aside):
             if match.record.error is not None:
                 raise match.record.error
-        if not (_inline(model, selected, to) or _raise_opset(model, selected, to)):
+        if not (_inline(model, selected, to) or _convert(model, selected, to, opset)):
             break
-    if selected:
-        names, by_scope = Names(model), _by_scope(selected)
-        replacements = {id(match): to.replace(match, names) for match in selected}
+    written = [(match, to) for match in selected] + [(match, standard) for match in aside]
+    if written:
+        for match, target in written if opset is not None else ():
+            if target.least_opset(match) > match.scope.opsets.get("", 0):
+                raise GridSampleError(match.record.where, "opset", str(opset), f"at least {target.least_opset(match)}")
+        names, by_scope = Names(model), _by_scope([match for match, _ in written])
+        names.take_all({name for match in selected for node in match.before for name in node.output})
+        replacements = {id(match): target.replace(match, names) for match, target in written}
         for scope in reversed(found):  # inner graphs first: a list of nodes that was rewritten holds copies
             if id(scope) in by_scope:
                 _rewrite(scope, by_scope[id(scope)], replacements)
         _add_functions(model, replacements.values())
         versions = _imports() | {domain: version for domain, version in found[0].opsets.items() if domain == ""}
-        import_used(model, versions, dropped={match.record.domain for match in selected})
-    replaced = {id(match) for match in selected}
-    return [m.record for m in selected], [m.record for m in matches if id(m) not in replaced]
+        import_used(model, versions, dropped={SET_ASIDE, *(match.record.domain for match in selected)})
+    return [m.record for m in selected], [m.record for m in left]
 
 
-def _target(name: str, functions: bool, there: Iterable[onnx.FunctionProto]) -> Target:
+def _target(name: str, functions: bool, there: Iterable[onnx.FunctionProto], opset: int | None) -> Target:
     if name == DOMAIN:
         return PythonOp()
     if name == COMPILED:
@@ -103,7 +117,7 @@ def _target(name: str, functions: bool, there: Iterable[onnx.FunctionProto]) -> 
         from .targets.lowered import Primitives  # here, as few need it and importing it takes a while
 
         return Primitives(functions, there)
-    return Spelled(name)
+    return Spelled(name, strict=opset is not None)
 
 
 def bind_threads(model: onnx.ModelProto, num_threads: int) -> bool:
@@ -117,10 +131,13 @@ def bind_threads(model: onnx.ModelProto, num_threads: int) -> bool:
     return changed
 
 
-def _is_selected(record: NodeRecord, nodes: Selection) -> bool:
+def _is_selected(match: Match, nodes: Selection, standard: Target) -> bool:
     if callable(nodes):
-        return bool(nodes(record))
-    return nodes == "all" or not record.native
+        return bool(nodes(match.record))
+    if nodes == "all" or not match.record.native:
+        return True
+    # onnxruntime runs some that their opset does not allow; nobody writes them.
+    return match.is_set_aside and standard.least_opset(match) > match.record.opset
 
 
 def _by_scope(matches: Sequence[Match]) -> dict[int, list[Match]]:
@@ -142,19 +159,30 @@ def _inline(model: onnx.ModelProto, selected: Sequence[Match], to: Target) -> bo
     return bool(functions)
 
 
-def _raise_opset(model: onnx.ModelProto, selected: Sequence[Match], to: Target) -> bool:
-    """Raise the model's opset where the replacements need it; whether that was so."""
-    old = [(m, to.least_opset(m)) for m in selected if m.scope.opsets.get("", 0) < to.least_opset(m)]
-    if not old:
+def _convert(model: onnx.ModelProto, selected: Sequence[Match], to: Target, opset: int | None) -> bool:
+    """Convert the model to ``opset``, or where that is None to what the replacements need; whether that was to do."""
+    before = opset_of(model)
+    if opset is None:
+        old = [(m, to.least_opset(m)) for m in selected if m.scope.opsets.get("", 0) < to.least_opset(m)]
+        if not old:
+            return False
+        match, version = max(old, key=lambda pair: pair[1])
+    elif all(scope.opsets.get("", opset) == opset for scope in scopes(model)):
         return False
-    match, least = max(old, key=lambda pair: pair[1])
-    before = {domain_of(entry.domain): entry.version for entry in model.opset_import}.get("", 0)
+    else:
+        version = opset
     try:
-        raise_opset(model, least)
+        convert_opset(model, version)
+    except GridSampleError:
+        raise
     except Exception as error:
-        why = " ".join(str(error).split())
-        expected = f"at least {least}, and onnx's version converter says: {why}"
-        raise GridSampleError(match.record.where, "opset", str(before), expected) from None
+        says = "and onnx's version converter says"
+        if opset is None:
+            expected = f"at least {version}, {says}: {' '.join(str(error).split())}"
+            raise GridSampleError(match.record.where, "opset", str(before), expected) from None
+        place, words = unconvertible(model, version)
+        expected = f"one that it can be converted to from {before}, {says}: {words}"
+        raise GridSampleError(place, "opset", str(opset), expected) from None
     return True
 
 
@@ -162,9 +190,15 @@ def _rewrite(scope: Scope, matches: Sequence[Match], replacements: dict[int, Rep
     """Put the replacements where the nodes of ``matches`` and their helpers are."""
     replaced = {match.index: replacements[id(match)] for match in matches}
     dropped = {index for match in matches for index in match.helpers}
+    parts = {index for match in matches for index in match.part}
+    if parts:
+        read = {name for each in replaced.values() for node in each.nodes for name in node.input}
+        dropped |= dead(Flow(scope), replaced, read, parts)
+    before = {match.index: match.before for match in matches}
     nodes = onnx.GraphProto()  # copies, as the list that holds the originals is emptied
     for index, node in enumerate(scope):
         if index in replaced:
+            nodes.node.extend(before.get(index, ()))
             nodes.node.extend(replaced[index].nodes)
         elif index not in dropped:
             nodes.node.append(node)
@@ -172,14 +206,23 @@ def _rewrite(scope: Scope, matches: Sequence[Match], replacements: dict[int, Rep
     # before what reads its placeholder can fail.
     for index in sorted(replaced, reverse=True):
         nodes.node.extend(replaced[index].guards)
+    fed = {name for index in parts & (dropped | set(replaced)) for name in scope.container.node[index].input}
     del scope.container.node[:]
     scope.container.node.extend(nodes.node)
+    if isinstance(scope.container, onnx.GraphProto):
+        unread = fed - Flow(scope).readers.keys() if fed else fed
+        kept = [tensor for tensor in scope.container.initializer if tensor.name not in unread]
+        if len(kept) < len(scope.container.initializer):
+            copies = onnx.GraphProto(initializer=kept)
+            del scope.container.initializer[:]
+            scope.container.initializer.extend(copies.initializer)
 
 
 def _add_functions(model: onnx.ModelProto, replacements: Iterable[Replacement]) -> None:
     there = {function_key(function) for function in model.functions}
     for replacement in replacements:
         for function in replacement.functions:
+            model.ir_version = max(model.ir_version, 8)  # the first with functions
             if function_key(function) not in there:
                 there.add(function_key(function))
                 model.functions.append(function)

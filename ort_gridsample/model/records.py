@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from itertools import product
 from typing import TypeVar
 
 from .. import spec
 from ..core.arrays import Array
 from ..errors import GridSampleError, where
-from .dialects import COMPILED, DOMAIN, AttributeValue, Dialect, PassedOn
+from .dialects import COMPILED, DOMAIN, UNROLLED, AttributeValue, Dialect, PassedOn
 from .inference import Value
 
 T = TypeVar("T")
@@ -28,7 +29,8 @@ class NodeRecord:
         name: the node's name, or (in brackets) its output's where it has none.
         operator: the operator that it stands for, ``GridSample`` or ``AffineGrid``.
         op_type: the node's own.
-        domain: the node's domain, "" for ONNX's own; ``ort_gridsample`` where it is patched already.
+        domain: the node's domain, "" for ONNX's own; ``ort_gridsample`` where it is patched already; ``unrolled``
+            where no node says it, but several of basic operators compute it, the last of which has this name.
         opset: the version of that domain that the node is written in.
         dialect: how it is spelled.
         attributes: the operator's attributes, modes by their names in :data:`ort_gridsample.spec.MODES`, defaults
@@ -77,6 +79,11 @@ class NodeRecord:
     def patched(self) -> bool:
         """Whether the node is one of this package's already."""
         return self.dialect.name in (DOMAIN, COMPILED)
+
+    @property
+    def unrolled(self) -> bool:
+        """Whether it is no node, but a part of the graph that computes what a node of the operator would."""
+        return self.dialect.name == UNROLLED
 
     @property
     def mode(self) -> AttributeValue | None:
@@ -138,6 +145,16 @@ class NodeRecord:
             return "refuses it"
         casts = [f"cast {name} {self.types[name][0]} → {to}" for name, to in self.casts.items()]
         return ", ".join(["replaces it", *casts])
+
+
+class NodeRecords(list[NodeRecord]):
+    """Records that a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        rows = [{"graph": each.graph, **columns(each), "why not native": each.reason} for each in self]
+        cells = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row.values())}</tr>" for row in rows)
+        heads = "".join(f"<th>{head}</th>" for head in (rows[0] if rows else ["no GridSample and no AffineGrid"]))
+        return f"<table><thead><tr>{heads}</tr></thead><tbody>{cells}</tbody></table>"
 
 
 def columns(record: NodeRecord) -> dict[str, str]:

@@ -7,8 +7,9 @@ own, whichever names hide one another in the model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import onnx
 from onnx import defs, helper
@@ -76,17 +77,25 @@ class Instance:
 class Skeleton:
     """The skeleton of ``model``, whose scopes are ``found``.
 
+    It leads to ``values`` as well, names by the id of their scope.
+
     Attributes:
         model: the skeleton itself.
         instances: the id of a scope -> its instances.
         sampled: the values that the nodes concerned read.
     """
 
-    def __init__(self, model: onnx.ModelProto, found: Sequence[Scope]) -> None:
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        found: Sequence[Scope],
+        values: Mapping[int, Collection[str]] = MappingProxyType({}),
+    ) -> None:
         self.instances: dict[int, list[Instance]] = {}
         self.sampled: dict[str, None] = {}
         self._functions = {function_key(s.container): s for s in found if s.container is s.function}
-        self._leading = _leading(found, self._functions)
+        self._values = values
+        self._leading = _leading(found, self._functions, values)
         self._opsets = found[0].opsets
         self._wanted: set[str] = set()
         self._inputs: list[onnx.ValueInfoProto] = []
@@ -127,6 +136,7 @@ class Skeleton:
         """The nodes of ``instance``, and of what it calls, that lead to a node concerned."""
         last_first = []
         running = [(instance, _last_first(instance.scope))]
+        self._want(instance)
         while running:  # no recursion, however long the chain of calls
             here, nodes = running[-1]
             for index, node in nodes:
@@ -144,11 +154,18 @@ class Skeleton:
                     called, passed = self._call(here, node, callee, outputs)
                     last_first += passed
                     running.append((called, _last_first(callee)))
+                    self._want(called)
                     break
                 last_first += self._bare(here, node, bodies, outputs)
             else:
                 running.pop()
         return last_first[::-1]
+
+    def _want(self, instance: Instance) -> None:
+        """Let the skeleton lead to the values of ``instance`` that are asked for."""
+        names = [instance.name(name) for name in self._values.get(id(instance.scope), ())]
+        self._wanted.update(names)
+        self.sampled.update(dict.fromkeys(names))
 
     def _stand_in(self, operator: str, inputs: Sequence[str], outputs: Sequence[str]) -> onnx.NodeProto:
         """The call that stands for a node concerned."""
@@ -261,10 +278,12 @@ class Skeleton:
                 graph.input.append(onnx.ValueInfoProto(name=name, type=type))
 
 
-def _leading(found: Sequence[Scope], functions: Mapping[tuple[str, str, str], Scope]) -> set[int]:
-    """The ids of the scopes that hold a node concerned, or a graph or a call of a function that does."""
+def _leading(
+    found: Sequence[Scope], functions: Mapping[tuple[str, str, str], Scope], values: Collection[int]
+) -> set[int]:
+    """The ids of the scopes that hold a node concerned or one of ``values``, or a graph or a call that leads to one."""
     leading, op_types = set[int](), operator_types()
-    pending: list[Scope] = []
+    pending = [scope for scope in found if id(scope) in values]
     holders: dict[int, list[Scope]] = {}
     for scope in found:
         if scope.parent is not None:

@@ -11,6 +11,8 @@ import importlib.util
 import sys
 from typing import Any
 
+from .. import versions
+
 _NAME = "onnxruntime_extensions"
 
 
@@ -18,7 +20,7 @@ def load() -> Any:
     """``onnxruntime_extensions._ocos``, the same that the package uses if it is imported before or after.
 
     Raises:
-        ImportError: it is not installed, or cannot be imported.
+        ImportError: it is not installed, is too old, or cannot be imported.
     """
     try:
         return _load()
@@ -32,13 +34,20 @@ def load() -> Any:
 
 def _load() -> Any:
     if _NAME in sys.modules:
-        return importlib.import_module(f"{_NAME}._ocos")
+        return _ocos()
     spec = importlib.util.find_spec(_NAME)
     if spec is None:
         raise ModuleNotFoundError("it is not installed")
     # A package that was not executed, for as long as its module is imported: it says where to look.
     sys.modules[_NAME] = importlib.util.module_from_spec(spec)
     try:
-        return importlib.import_module(f"{_NAME}._ocos")
+        return _ocos()
     finally:
         del sys.modules[_NAME]
+
+
+def _ocos() -> Any:
+    complaint = versions.complaint("onnxruntime-extensions", importlib.import_module(f"{_NAME}._version").__version__)
+    if complaint:  # before its library is loaded: older ones end the process in the first run
+        raise ImportError(complaint)
+    return importlib.import_module(f"{_NAME}._ocos")

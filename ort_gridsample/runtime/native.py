@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 import numpy as np
@@ -51,9 +51,9 @@ def _refusal(
     proto = onnx.NodeProto.FromString(node)
     expected = None
     if operator == "GridSample":
-        has_names = proto.op_type == operator  # others, which onnxruntime does not know, say it in integers
-        said = {a.name: helper.get_attribute_value(a) for a in proto.attribute} if has_names else {}
-        *arrays, expected = _probe(axes, **said)
+        said = {a.name: helper.get_attribute_value(a) for a in proto.attribute}
+        has_names = isinstance(said.get("mode"), bytes)  # others, which onnxruntime does not know, say it in integers
+        *arrays, expected = _probe(axes, **said) if has_names else _probe(axes)
     else:
         arrays = [np.zeros((1, axes, axes + 1)), np.array([1, 1, *[2] * axes])]
     try:
@@ -93,6 +93,18 @@ def types_of(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
     except Exception:
         return {}
     return {output.name: found for output in outputs if (found := _type_proto(output.type, output.shape)) is not None}
+
+
+def answers(model: onnx.ModelProto, feeds: Sequence[Sequence[Array]]) -> list[Array] | None:
+    """What ``model``, of one output, answers to each of ``feeds``, its inputs in order; None where it is refused."""
+    options = _options()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    names = [value.name for value in model.graph.input]
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return [session.run(None, dict(zip(names, fed, strict=True)))[0] for fed in feeds]
+    except Exception:
+        return None
 
 
 def _type_proto(type_name: str, shape: list[int | str | None]) -> onnx.TypeProto | None:

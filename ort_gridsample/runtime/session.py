@@ -15,7 +15,7 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 
-from .. import spec
+from .. import spec, versions
 from ..core import memory
 from ..core.choice import core
 from ..errors import GridSampleError
@@ -40,6 +40,8 @@ Model = onnx.ModelProto | bytes | str | PathLike[str]
 
 _ALLOW_SPINNING = "session.intra_op.allow_spinning"
 _EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
+#: Whether onnxruntime reads external data from there, of a model that it gets as bytes.
+_READS_FOLDER = versions.at_least(onnxruntime.__version__, "1.21")
 
 #: Domains of operators that onnxruntime itself, or the library that runs this package's ops, knows; with those in them.
 _KNOWN_DOMAINS = ("ai.onnx", "com.microsoft", "com.ms", DOMAIN)
@@ -288,6 +290,9 @@ def _patched(model: Model, nodes: Selection | None, num_threads: int) -> _Patche
             external_files(proto, path)  # older onnxruntimes read data outside the folder
         return _Patched(unfused, unfused, placements, domains)
     folder = None if path is None else follow_links(proto, path)
+    if folder is not None and not _READS_FOLDER:
+        onnx.load_external_data_for_model(proto, folder)
+        folder = None
     patched = proto.SerializeToString() if fused or path is not None else unfused
     return _Patched(patched, unfused, placements, domains, folder)
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from ort_gridsample.cli.arguments import magnitude, positive
 from ort_gridsample.model.files import written_whole
+from ort_gridsample.progress import shown
 
 from . import costs, plot, report, suite
 from . import run as runner
-from .progress import Progress
 from .summary import targets
 
 THREADS = 2
@@ -68,21 +68,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         seconds=arguments.seconds if arguments.seconds is not None else QUICK_SECONDS if arguments.quick else SECONDS,
         quick=arguments.quick,
     )
-    progress = Progress(len(kernels) + len(networks) + len(names))
     contestants = runner.taking_part()
-    how: dict[str, Any] = {"rounds": effort.rounds, "seconds": effort.seconds, "progress": progress}
     results: list[runner.Result] = []
     found: list[costs.Cost] = []
     interrupted = False
     # extend() takes what a generator yielded until it was interrupted: that is shown too.
     try:
-        results.extend(runner.run_cases(kernels, contestants, threads=effort.threads, **how))
-        results.extend(runner.run_cases(networks, contestants, threads=arguments.threads or 0, **how))
-        found.extend(costs.run_costs([name.removeprefix("costs: ") for name in names], effort, progress))
+        with shown("benchmarks", len(kernels) + len(networks) + len(names)) as begin:
+            how: dict[str, Any] = {"rounds": effort.rounds, "seconds": effort.seconds, "begin": begin}
+            results.extend(runner.run_cases(kernels, contestants, threads=effort.threads, **how))
+            results.extend(runner.run_cases(networks, contestants, threads=arguments.threads or 0, **how))
+            found.extend(costs.run_costs([name.removeprefix("costs: ") for name in names], effort, begin))
     except KeyboardInterrupt:
         interrupted = True
-    finally:
-        progress.done()
     reached = targets(results) + [target for cost in found for target in cost.targets]
     environment = report.environment(effort.threads)
     if arguments.json:

@@ -15,7 +15,6 @@ from ort_gridsample.cli.timing import Turn, measure
 
 from . import cores, probes
 from .contestants import COMPILED, CONTESTANTS, NATIVE, PYTHON, options_for, plain_copy
-from .progress import Progress
 from .suite import GridSampleCase, one_node
 from .summary import Target
 
@@ -193,9 +192,9 @@ COSTS: Mapping[str, Callable[[Effort], Cost]] = {
 }
 
 
-def run_costs(names: list[str], effort: Effort, progress: Progress) -> Iterator[Cost]:
+def run_costs(names: list[str], effort: Effort, begin: Callable[[str], None]) -> Iterator[Cost]:
     """Measure the costs called ``names``, one by one."""
     with cores.kept():
         for name in names:
-            progress.step(f"costs: {name}")
+            begin(f"costs: {name}")
             yield COSTS[name](effort)

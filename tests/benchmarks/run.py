@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,7 +12,6 @@ from ort_gridsample.cli.timing import Timing, Turn, measure
 from . import cores
 from .compare import disagreement
 from .contestants import CONTESTANTS, COPY, NATIVE, Answers, Contestant, plain_copy
-from .progress import Progress
 from .suite import Case, name_of
 
 
@@ -51,13 +50,13 @@ def run_cases(
     threads: int,
     rounds: int,
     seconds: float,
-    progress: Progress,
+    begin: Callable[[str], None],
 ) -> Iterator[Result]:
     """Time ``contestants`` on each of ``cases`` in turn; the core that was set before is set again after."""
     contestants = list(contestants)
     with cores.kept():
         for case in cases:
-            progress.step(name_of(case))
+            begin(name_of(case))
             yield run_case(case, contestants, threads=threads, rounds=rounds, seconds=seconds)
 
 

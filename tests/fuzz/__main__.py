@@ -7,9 +7,10 @@ import multiprocessing
 import os
 import shlex
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
+
+from ort_gridsample.progress import shown
 
 from . import batches
 from .batches import BATCH, Batch
@@ -22,13 +23,6 @@ def _batches(arguments: argparse.Namespace, indices: range) -> Iterator[Batch]:
     chosen = arguments.core, arguments.ops
     with multiprocessing.get_context("spawn").Pool(arguments.workers, batches.start, chosen) as pool:
         yield from pool.imap_unordered(batches.batch, [(arguments.seed, index) for index in indices])
-
-
-def _progress(done: int, total: int, wrong: int, started: float) -> None:
-    filled = 30 * done // max(total, 1)
-    bar = "█" * filled + "·" * (30 - filled)
-    sys.stderr.write(f"\r{bar} {done}/{total} cases, {wrong} wrong, {time.monotonic() - started:.0f} s ")
-    sys.stderr.flush()
 
 
 def main() -> int:
@@ -52,14 +46,15 @@ def main() -> int:
         return int(bool(result.wrong))
 
     indices = range(arguments.batch, arguments.batch + -(-arguments.cases // BATCH))
-    total, counts, failures, started = BATCH * len(indices), Counter[str](), 0, time.monotonic()
-    for batch in _batches(arguments, indices):
-        counts += batch.counts
-        for case, wrong in batch.failures:
-            failures += 1
-            print(f"\nbatch {batch.index}: {wrong}\n  {again} --case {shlex.quote(case.to_json())}", flush=True)
-        _progress(counts.total(), total, failures, started)
-    sys.stderr.write("\n")
+    counts, failures = Counter[str](), 0
+    with shown(f"batches of {BATCH} cases", len(indices)) as begin:
+        begin("none wrong")
+        for batch in _batches(arguments, indices):
+            counts += batch.counts
+            for case, wrong in batch.failures:
+                failures += 1
+                print(f"\nbatch {batch.index}: {wrong}\n  {again} --case {shlex.quote(case.to_json())}", flush=True)
+            begin(f"{failures or 'none'} wrong")
     kinds = ", ".join(f"{count} {kind}" for kind, count in counts.most_common())
     print(f"{counts.total()} cases: {kinds}; {failures} wrong")
     print(f"{again} --seed {arguments.seed} --batch {arguments.batch} --cases {arguments.cases}")

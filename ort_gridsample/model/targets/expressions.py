@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, prod
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -52,15 +52,6 @@ class Tensor:
     def __truediv__(self, other: Operand) -> Tensor:
         return self.owner.op("Div", self, other)
 
-    def __ge__(self, other: Tensor | float) -> Tensor:
-        return self.owner.op("GreaterOrEqual", self, other)
-
-    def __le__(self, other: Tensor | float) -> Tensor:
-        return self.owner.op("LessOrEqual", self, other)
-
-    def __and__(self, other: Operand) -> Tensor:
-        return self.owner.op("And", self, other)
-
     @property
     def dtype(self) -> np.dtype[np.generic]:
         """Its type as NumPy's."""
@@ -77,16 +68,14 @@ Dim: TypeAlias = "int | Tensor"  #: a known length, or a one-element int64 tenso
 _COMPUTE: Mapping[str, Callable[..., Array]] = {
     "Abs": np.abs,
     "Add": np.add,
-    "And": np.logical_and,
     "Cast": lambda x, to: x.astype(helper.tensor_dtype_to_np_dtype(to)),
+    "Clip": np.clip,
     "Concat": lambda *parts, axis: np.concatenate(parts, axis),
     "Div": np.divide,
     "Equal": np.equal,
     "Expand": lambda x, shape: np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(shape))),
     "Floor": np.floor,
     "Gather": lambda x, at, axis: np.take(x, at, axis),
-    "GreaterOrEqual": np.greater_equal,
-    "LessOrEqual": np.less_equal,
     "Max": np.maximum,
     "Min": np.minimum,
     "Mod": lambda x, y, fmod: np.fmod(x, y),
@@ -96,10 +85,9 @@ _COMPUTE: Mapping[str, Callable[..., Array]] = {
     "Round": np.rint,
     "Sub": np.subtract,
     "Transpose": lambda x, perm: x.transpose(perm),
-    "Unsqueeze": lambda x, axes: np.expand_dims(x, tuple(axes)),
     "Where": np.where,
 }
-_BOOLEAN = ("And", "Equal", "GreaterOrEqual", "LessOrEqual")
+_BOOLEAN = ("Equal", "Less")
 
 
 class Expressions:
@@ -107,7 +95,7 @@ class Expressions:
 
     Args:
         prefix: the name of the node that is lowered.
-        opset: the version of the ONNX domain that the nodes are for, 13 or newer.
+        opset: the version of the ONNX domain that the nodes are for, 11 or newer.
     """
 
     def __init__(self, prefix: str, opset: int) -> None:
@@ -142,8 +130,22 @@ class Expressions:
             return [x]
         if x.constant is not None:
             return [self.constant(part, x.type) for part in np.split(x.constant, parts, axis)]
-        names = self._node("Split", [x, self.constant([size] * parts)], parts, {"axis": axis})
+        sizes = [size] * parts
+        if self._opset < 13:
+            names = self._node("Split", [x], parts, {"axis": axis, "split": tuple(sizes)})
+        else:
+            names = self._node("Split", [x, self.constant(sizes)], parts, {"axis": axis})
         return [Tensor(self, x.type, name) for name in names]
+
+    def sum(self, x: Tensor) -> Tensor:
+        """The sum along the first axis, which stays, of length 1."""
+        if self._opset < 13:
+            return self.op("ReduceSum", x, axes=(0,), keepdims=1)
+        return self.op("ReduceSum", x, self.constant([0]), type=x.type, keepdims=1)
+
+    def pad(self, x: Tensor, before_and_after: Sequence[int]) -> Tensor:
+        """``x`` with so many zeros before and after it on each axis."""
+        return self.op("Pad", x, self.constant([*before_and_after] * 2), type=x.type)
 
     def gather(self, x: Tensor, at: Tensor | npt.ArrayLike, axis: int = 0) -> Tensor:
         """The slices of ``x`` at these indices along ``axis``."""
@@ -158,10 +160,6 @@ class Expressions:
     def equal(self, x: Tensor, y: Operand) -> Tensor:
         """Where the two are equal."""
         return self.op("Equal", x, y)
-
-    def isinf(self, x: Tensor) -> Tensor:
-        """Where ``x`` is infinite."""
-        return self.equal(self.abs(x), inf)
 
     def abs(self, x: Tensor) -> Tensor:
         """The absolute value."""
@@ -187,9 +185,11 @@ class Expressions:
         """The smaller one of the two."""
         return self.op("Min", x, y)
 
-    def clip(self, x: Tensor, low: Operand, high: Operand) -> Tensor:
+    def clip(self, x: Tensor, low: float, high: float) -> Tensor:
         """The nearest value between the two."""
-        return self.minimum(self.maximum(x, low), high)
+        if self._opset < 12 and x.type != "float32":  # few runtimes have a Clip-11 of it
+            return self.minimum(self.maximum(x, low), high)
+        return self.op("Clip", x, low, high)
 
     def concatenate(self, parts: Sequence[Tensor], axis: int = 0) -> Tensor:
         """The parts one after the other."""
@@ -198,10 +198,6 @@ class Expressions:
     def transpose(self, x: Tensor, perm: Sequence[int]) -> Tensor:
         """``x`` with its axes in this order."""
         return self.op("Transpose", x, perm=tuple(perm))
-
-    def unsqueeze(self, x: Tensor, axes: Sequence[int]) -> Tensor:
-        """``x`` with axes of length 1 at these places."""
-        return self.op("Unsqueeze", x, self.constant(axes), type=x.type)
 
     def expand(self, x: Tensor, dims: Sequence[Dim]) -> Tensor:
         """``x`` repeated to this shape."""

@@ -12,6 +12,7 @@ from onnx import helper
 from ...core.arrays import Array
 from ...errors import GridSampleError
 from ..graphs import Names
+from ..helpers import lowered_name
 from ..matches import Match
 from . import FUNCTIONS_DOMAIN, Replacement, primitives
 
@@ -30,7 +31,7 @@ class Primitives:
         self._grids: dict[tuple[int, str], Array] = {}  # of AffineGrids that came out constant
 
     def takes(self, match: Match) -> bool:
-        return True
+        return not match.record.unrolled
 
     def needs_inlining(self, match: Match) -> bool:
         """What is lowered depends on types, ranks and attributes: they must be the same in all calls."""
@@ -91,17 +92,22 @@ class Primitives:
         first, second = (self._value(match, argument, inputs) for argument in record.values)
         align_corners = bool(record.align_corners)
         if record.operator == "AffineGrid":
-            return primitives.lower_affine_grid(name, first, second, output, align_corners=align_corners, opset=opset)
-        return primitives.lower_grid_sample(
-            name,
-            first,
-            second,
-            output,
-            mode=str(record.mode),
-            padding_mode=str(record.padding_mode),
-            align_corners=align_corners,
-            opset=opset,
-        )
+            nodes = primitives.lower_affine_grid(name, first, second, output, align_corners=align_corners, opset=opset)
+        else:
+            nodes = primitives.lower_grid_sample(
+                name,
+                first,
+                second,
+                output,
+                mode=str(record.mode),
+                padding_mode=str(record.padding_mode),
+                align_corners=align_corners,
+                opset=opset,
+            )
+        grid = first.name if record.operator == "AffineGrid" else second.name
+        for node in nodes:
+            node.name = lowered_name(name, node.name.removeprefix(f"{name}/"), grid in node.input)
+        return nodes
 
     def _value(self, match: Match, argument: str, inputs: Mapping[str, str]) -> primitives.Value:
         record = match.record

@@ -1,9 +1,10 @@
 """Lower GridSample and AffineGrid to basic standard operators, which every ONNX runtime has.
 
 A lowered GridSample: X becomes rows, one a pixel, of all its channels; each tap becomes a row number and a weight; Y is
-the weighted sum of the gathered rows. A row of zeros behind the last pixel stands for all that lies outside X, so that
-nothing is read there, not even an infinity to multiply by 0. The coordinates of all axes are computed together, as one
-tensor (axes, taps, N·P) over P output positions, innermost axis first as in the grid. Rank, mode and padding are data.
+the weighted sum of the gathered rows. Where what lies outside X counts as 0, zeros around X stand for all that: nothing
+is read there, not even an infinity to multiply by 0, and it takes no logic to tell inside from outside. The coordinates
+of all axes are computed together, as one tensor (axes, taps, N·P) over P output positions, innermost axis first as in
+the grid. Rank, mode and padding are data.
 
 Modes and paddings are the core's own tables, in :mod:`ort_gridsample.core.taps` and ``.coordinates``.
 """
@@ -19,17 +20,23 @@ from onnx import helper
 
 from ... import checks, spec
 from ...core.arrays import Array
-from ...core.coordinates import PADDING, Axis, Padding, unnormalize_all
+from ...core.coordinates import PADDING, Axis, Padding
 from ...core.taps import MODES, Mode, axis_taps
 from ...errors import GridSampleError
 from .expressions import Dim, Expressions, Tensor
 
-#: The oldest opset that the nodes are for: from it on, axes and sizes are inputs and not attributes.
-FIRST_OPSET = 13
+#: The oldest opset that the nodes are for: from it on, a Pad has inputs, and there is a Round.
+FIRST_OPSET = 11
 
 #: At most so many gathers: taps of the outer axes are gathered one by one, those of the remaining axes together.
 #: One by one takes the least memory and time, together the fewest nodes.
 MAX_GATHERS = 16
+
+#: What is split is split in so many parts at most.
+MAX_PARTS = 16
+
+#: What X is where a runtime need not have a Pad of it.
+PADDED = ("float32", "float64")
 
 #: Up to so many channels, what was gathered is turned around before it is weighed: operators on tensors whose last axis
 #: is short are slow, in ONNX Runtime by a factor of 2 for 3 channels.
@@ -68,7 +75,7 @@ def lower_grid_sample(
         mode: the attribute, or its synonym.
         padding_mode: the attribute.
         align_corners: the attribute.
-        opset: the version of the ONNX domain that the nodes are for, 13 or newer.
+        opset: the version of the ONNX domain that the nodes are for, 11 or newer.
 
     Raises:
         GridSampleError: the operator is not defined for these, the rank is not known, or the opset is too old.
@@ -83,24 +90,25 @@ def lower_grid_sample(
     image, coordinates = e.input(X.name, X.type), _input(e, grid)
     if X.type == "bfloat16":
         image = image.astype("float32")  # few runtimes can do more with it
-    n, c, *lengths = e.dims(image, X_shape)
-    _, *out, _ = e.dims(coordinates, grid_shape)
-    zero = e.constant([[""]] if X.type == "str" else [[0]], image.type)
+    batches, c, *lengths = e.dims(image, X_shape)
+    n, *out, _ = e.dims(coordinates, grid_shape)
     if 0 in (n, c, *out, *lengths):  # no output, or no pixel but zeros
-        empty = e.expand(e.reshape(zero, [1] * len(X_shape)), [n, c, *out])
-        return e.finish(empty.astype(X.type), Y)
+        return e.finish(_zeros(e, [n, c, *out], image.type).astype(X.type), Y)
 
-    pixels = e.product(lengths)
-    # Never more than three axes: not every runtime has kernels for more.
-    rows = e.transpose(e.reshape(image, [n, c, pixels]), (0, 2, 1))
-    rows = e.reshape(rows, [e.product([n, pixels]), c])
+    how = _copy if mode == "nearest" else _integer if X.type.lstrip("u").startswith("int") else _floating
+    if how is _floating:
+        image = image.astype(str(spec.TYPES[X.type].compute))
+    # Not more axes than it takes: not every runtime has kernels for many.
+    rows = e.transpose(e.reshape(image, [batches, c, e.product(lengths)]), (0, 2, 1))
+    around = 0
     if padding.zero_outside:
-        rows = e.concatenate([rows, e.expand(zero, [1, c]) if c != 1 else zero])
-    g = e.transpose(e.reshape(coordinates, [1, e.product([n, *out]), len(out)]), (2, 0, 1))
-    axes = _Axes(e, n, lengths, out, bool(align_corners), "float64" if grid.type == "float64" else "float32")
+        around = 1
+        rows = _surrounded(e, rows, batches, lengths, c)
+    axes = _Axes(e, n, lengths, out, around, bool(align_corners), "float64" if grid.type == "float64" else "float32")
+    rows = e.reshape(rows, [e.product([batches, *axes.rows]), c])
+    g = e.transpose(e.reshape(coordinates, [1, axes.positions, len(out)]), (2, 0, 1))
     few = isinstance(c, int) and c <= FEW_CHANNELS
     taps = _taps(axes, g, MODES[mode], padding, spec.TYPES[X.type].compute, few)
-    how = _copy if mode == "nearest" else _integer if X.type.lstrip("u").startswith("int") else _floating
     total = how(e, rows, taps).astype(X.type)
     if few:
         total = e.transpose(e.reshape(total, [c, n, e.product(out)]), (1, 0, 2)) if n != 1 else total
@@ -120,7 +128,7 @@ def lower_affine_grid(
         size: (r + 2,), int64. A constant one becomes constant positions of the output's pixels.
         grid: the name of the output.
         align_corners: the attribute.
-        opset: the version of the ONNX domain that the nodes are for, 13 or newer.
+        opset: the version of the ONNX domain that the nodes are for, 11 or newer.
 
     Raises:
         GridSampleError: the operator is not defined for these, the rank is not known, or the opset is too old.
@@ -130,17 +138,18 @@ def lower_affine_grid(
     _check_opset(name, opset)
     r = _check_affine_grid(name, theta, size)
     e = Expressions(name, opset)
+    transform = _input(e, theta)
     # (N, r, 1, …, 1) each: what multiplies the innermost axis first, the shift last.
-    columns = e.split(e.unsqueeze(_input(e, theta), range(2, r + 1)), r + 1, 1, axis=r + 1)
+    columns = e.split(e.reshape(transform, [-1, r, *[1] * (r - 1), r + 1]), r + 1, 1, axis=r + 1)
     *factors, total = columns
     sizes = e.input(size.name, size.type) if size.constant is None else e.constant(size.constant)
     for axis in range(r):
         length = e.gather(sizes, 2 + axis)
-        last = length - 1
         # From 1 - length to length - 1 in steps of 2: exact until the one division.
         steps = e.op("Range", 1 - length, length, 2).astype(total.type)
-        position = steps / (e.maximum(last, 1) if align_corners else length).astype(total.type)
-        total = total + e.unsqueeze(position, range(1, r - axis)) * factors[r - 1 - axis]
+        span = e.maximum((length - 1).astype(total.type), 1) if align_corners else length.astype(total.type)
+        position = e.reshape(steps / span, [-1, *[1] * (r - 1 - axis)])
+        total = total + position * factors[r - 1 - axis]
     return e.finish(e.transpose(total.astype(theta.type), [0, *range(2, r + 2), 1]), grid)
 
 
@@ -171,6 +180,7 @@ class _Axes:
         n: the batch.
         lengths: D1, …, Dr.
         out: D1_out, …, Dr_out.
+        around: how many zeros there are before and after the pixels of each axis.
         align_corners: the operator's attribute.
         type: the type of the coordinates.
     """
@@ -179,12 +189,17 @@ class _Axes:
     n: Dim
     lengths: list[Dim]
     out: list[Dim]
+    around: int
     align_corners: bool
     type: str
 
     def each(self, dims: Sequence[Dim]) -> Tensor:
         """One number an axis, given outermost first, as a tensor (axes, 1, 1)."""
-        return self.e.unsqueeze(self.e.shape(dims[::-1]), (1, 2))
+        return self.e.reshape(self.e.shape(dims[::-1]), [len(dims), 1, 1])
+
+    def numbers(self, dims: Sequence[Dim]) -> Tensor:
+        """These as one tensor that can be calculated with; as a shape is, tract cannot multiply an index by it."""
+        return self.e.shape(dims).astype("float64").astype(self.index_type)
 
     @property
     def axis(self) -> Axis:
@@ -199,9 +214,43 @@ class _Axes:
         )
 
     @property
-    def outside(self) -> Tensor:
-        """The row of zeros: it comes after those of all pixels of the batch."""
-        return self.e.length(self.e.product([self.n, *self.lengths]))
+    def rows(self) -> list[Dim]:
+        """D1, …, Dr with the zeros around them."""
+        return [length + 2 * self.around for length in self.lengths]
+
+    @property
+    def positions(self) -> Dim:
+        """N·P."""
+        return self.e.product([self.n, *self.out])
+
+    @property
+    def index_type(self) -> str:
+        """The type that numbers all rows: the smaller one is faster, and the only one that a browser's GPU has."""
+        total = self.e.product([self.n, *self.rows])
+        return "int32" if isinstance(total, int) and total < 2**31 else "int64"
+
+
+def _zeros(e: Expressions, dims: Sequence[Dim], type: str) -> Tensor:
+    """A tensor of zeros, or of empty strings."""
+    return e.expand(e.constant(np.full([1] * len(dims), "" if type == "str" else 0), type), dims)
+
+
+def _surrounded(e: Expressions, rows: Tensor, n: Dim, lengths: Sequence[Dim], c: Dim) -> Tensor:
+    """The rows (N, S, C) as (N, D1, …, Dr, C) or with the last two in one, zeros before and after each spatial axis."""
+    if rows.type in PADDED:
+        if isinstance(c, int):
+            return e.pad(
+                e.reshape(rows, [n, *lengths[:-1], e.product([lengths[-1], c])]), [0, *[1] * (len(lengths) - 1), c]
+            )
+        return e.pad(e.reshape(rows, [n, *lengths, c]), [0, *[1] * len(lengths), 0])
+    dims = [n, *lengths, c]
+    rows = e.reshape(rows, dims)
+    for axis in range(1, len(dims) - 1):
+        dims[axis] = 1
+        zeros = _zeros(e, dims, rows.type)
+        dims[axis] = lengths[axis - 1] + 2
+        rows = e.concatenate([zeros, rows, zeros], axis)
+    return rows
 
 
 @dataclass(frozen=True)
@@ -232,50 +281,75 @@ class _Taps:
 def _taps(axes: _Axes, g: Tensor, mode: Mode, padding: Padding, compute: str | None, few: bool) -> _Taps:
     """The taps of the normalized coordinates ``g`` (axes, 1, N·P), with weights of type ``compute``."""
     e, r, t, axis = axes.e, len(axes.lengths), len(mode.offsets), axes.axis
-    x = unnormalize_all(e, g.astype(axes.type), axis)
-    position, weights = axis_taps(e, x, axis, mode, padding, compute)
-    if t > 1 and not mode.pads_taps and not padding.zero_outside:
+    position, weights = axis_taps(e, g.astype(axes.type), axis, mode, padding, compute, axes.around)
+    if axes.around:
+        position = e.minimum(e.maximum(position, 0), axis.length + 1)
+    elif t > 1 and not mode.pads_taps:
         position = e.minimum(position, axis.last)  # the coordinate is inside, the pixel after it need not be
 
-    index = position.astype("int64")
+    index = position.astype(axes.index_type)
     if r > 1:
-        index = index * axes.each([e.product(axes.lengths[i + 1 :]) for i in range(r)])
-    if padding.zero_outside:
-        index = e.where((position >= 0) & (position <= axis.last), index, axes.outside)
+        strides = axes.numbers([e.product(axes.rows[i + 1 :]) for i in reversed(range(r))])
+        index = index * e.reshape(strides, [r, 1, 1])
     *inner, outer = e.split(index, r, 1, axis=0)
     if axes.n != 1:
-        start = e.op("Range", 0, e.gather(e.length(axes.n), 0), 1) * e.length(e.product(axes.lengths))
-        outer = e.reshape(outer, [t, axes.n, e.product(axes.out)]) + e.unsqueeze(start, [1])
-    index = _combined(e, t, inner, outer, Tensor.__add__, [-1])
-    if padding.zero_outside and (r > 1 or axes.n != 1):
-        index = e.minimum(index, axes.outside)  # outside on any axis is outside
-    if index.constant is not None and index.constant.max() < 2**31:
-        index = index.astype("int32")  # half the size in the model
-    groups = max(t**i for i in range(r + 1) if t**i <= MAX_GATHERS)
-    together = t**r // groups
-    indices = e.split(index, groups, together, axis=0)
+        start = e.op("Range", 0, e.gather(e.length(axes.n), 0), 1).astype(index.type)
+        start = e.reshape(start * axes.numbers([e.product(axes.rows)]), [-1, 1])
+        outer = e.reshape(outer, [t, axes.n, e.product(axes.out)]) + start
+    one_by_one = max(i for i in range(r + 1) if t**i <= MAX_GATHERS)
+    combined = _Combined(e, t, Tensor.__add__, axes.positions, [axes.positions])
+    indices = [
+        each.astype("int32") if each.constant is not None and each.constant.max() < 2**31 else each  # half the size
+        for each in combined.groups([outer, *reversed(inner)], one_by_one)
+    ]
     if weights is None:
-        return _Taps(indices, [], together, few)
+        return _Taps(indices, [], t ** (r - one_by_one), few)
 
     *inner, outer = e.split(weights, r, 1, axis=0)
-    weight = _combined(e, t, inner, outer, Tensor.__mul__, [1, -1] if few else [-1, 1])
-    return _Taps(indices, e.split(weight, groups, together, axis=0), together, few)
+    combined = _Combined(e, t, Tensor.__mul__, axes.positions, [1, axes.positions] if few else [axes.positions, 1])
+    return _Taps(indices, combined.groups([outer, *reversed(inner)], one_by_one), t ** (r - one_by_one), few)
 
 
-def _combined(
-    e: Expressions,
-    taps: int,
-    inner: Sequence[Tensor],
-    outer: Tensor,
-    combine: Callable[[Tensor, Tensor], Tensor],
-    positions: list[int],
-) -> Tensor:
-    """Every combination of the axes' taps, (taps**axes, *positions), from each axis' own (1, taps, N·P)."""
-    count = taps
-    for along in reversed(inner):
-        outer = combine(e.reshape(outer, [count, 1, -1]), along)
-        count *= taps
-    return e.reshape(outer, [count, *positions])
+@dataclass(frozen=True)
+class _Combined:
+    """Combinations of the taps of axes, each of which is a tensor of taps times N·P.
+
+    Attributes:
+        e: where the nodes go.
+        taps: of an axis.
+        combine: what makes one of two.
+        positions: N·P.
+        tail: the shape that N·P have in the end.
+    """
+
+    e: Expressions
+    taps: int
+    combine: Callable[[Tensor, Tensor], Tensor]
+    positions: Dim
+    tail: list[Dim]
+
+    def groups(self, axes: Sequence[Tensor], outer: int) -> list[Tensor]:
+        """All combinations, the outermost axis first: for each of so many ``outer`` axes one (combinations, *tail)."""
+        each = self._each(axes[:outer])
+        return [self.combine(one, self._all(axes[outer:])) for one in each] if outer < len(axes) else each
+
+    def _each(self, axes: Sequence[Tensor]) -> list[Tensor]:
+        """The combinations one by one."""
+        number = self.taps ** len(axes)
+        if number <= MAX_PARTS or len(axes) == 1:
+            return self.e.split(self._all(axes), number, 1, axis=0)
+        along = self._all(axes[-1:])
+        return [
+            one for row in self._each(axes[:-1]) for one in self.e.split(self.combine(row, along), self.taps, 1, axis=0)
+        ]
+
+    def _all(self, axes: Sequence[Tensor]) -> Tensor:
+        """The combinations in one tensor."""
+        total, number = axes[0], self.taps
+        for along in axes[1:]:
+            total = self.combine(self.e.reshape(total, [number, 1, self.positions]), along)
+            number *= self.taps
+        return self.e.reshape(total, [number, *self.tail])
 
 
 def _copy(e: Expressions, rows: Tensor, taps: _Taps) -> Tensor:
@@ -285,7 +359,6 @@ def _copy(e: Expressions, rows: Tensor, taps: _Taps) -> Tensor:
 
 def _floating(e: Expressions, rows: Tensor, taps: _Taps) -> Tensor:
     """The weighted sum of the rows; bool counts as 0 and 1."""
-    rows = rows.astype(taps.weight[0].type)
     return _weighted_sum(e, [taps.values(e, rows, index) for index in taps.index], taps)
 
 
@@ -302,21 +375,21 @@ def _integer(e: Expressions, rows: Tensor, taps: _Taps) -> Tensor:
     total = difference + origin
     # The largest number of type ``compute`` that the cast can take.
     high = float(limits.max) if int(float(limits.max)) <= limits.max else float(np.nextafter(float(limits.max), 0))
-    result = e.op("Clip", total, float(limits.min), high).astype(rows.type)
+    result = e.clip(total, float(limits.min), high).astype(rows.type)
     if high == limits.max:
         return result
     # 64 bits do not fit into float64: the largest integer, and the first tap itself, come from beside the cast.
     first = taps.index[0] if taps.together == 1 else e.gather(taps.index[0], [0])
     # uint64 as the int64 of the same bits: ONNX Runtime has no Where for it.
     largest, exact = e.constant(limits.max, rows.type).astype("int64"), taps.values(e, rows, first).astype("int64")
-    result = e.where(total >= float(limits.max), largest, result.astype("int64"))
+    result = e.where(e.op("Less", total, float(limits.max)), result.astype("int64"), largest)
     return e.where(e.equal(difference, 0), exact, result)
 
 
 def _weighted_sum(e: Expressions, values: Sequence[Tensor], taps: _Taps) -> Tensor:
     terms = [value * weight for value, weight in zip(values, taps.weight, strict=True)]
     if taps.together > 1:
-        terms = [e.op("ReduceSum", term, e.constant([0]), keepdims=1) for term in terms]
+        terms = [e.sum(term) for term in terms]
     total = terms[0]
     for term in terms[1:]:
         total = total + term

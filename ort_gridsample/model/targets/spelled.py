@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from onnx import helper
 
-from ... import checks
+from ... import checks, spec
 from ...errors import GridSampleError
-from ..dialects import STANDARD, Dialect, PassedOn, dialects, standard
+from ..dialects import Dialect, PassedOn, dialects, standard
 from ..graphs import Names
 from ..matches import Match
+from ..records import NodeRecord
 from . import Replacement, arguments, renamed
 
 
 class Spelled:
-    """See :class:`ort_gridsample.model.targets.Target`."""
+    """See :class:`ort_gridsample.model.targets.Target`.
 
-    def __init__(self, name: str) -> None:
+    Args:
+        name: the dialect's.
+        strict: whether the standard's first version is written for the numbers of axes only that it is said for.
+            Exporters write it for all, and onnxruntime reads that.
+    """
+
+    def __init__(self, name: str, strict: bool = False) -> None:
         self.name = name
+        self._strict = strict
         self._dialects = {d.operator: d for d in reversed(dialects()) if d.name == name}
 
     def _dialect(self, match: Match) -> Dialect | None:
@@ -26,8 +34,10 @@ class Spelled:
 
     def takes(self, match: Match) -> bool:
         record, dialect = match.record, self._dialect(match)
-        if dialect is None or record.dialect.name == self.name:
+        if dialect is None or (record.dialect.name == self.name and not match.is_set_aside):
             return False
+        if record.unrolled and match.scope.opsets.get("", 0) < self.least_opset(match):
+            return False  # it runs as it is: no reason to convert the whole model
         return dialect.axes is None or not record.spatial_axes or set(record.spatial_axes) <= set(dialect.axes)
 
     def needs_inlining(self, match: Match) -> bool:
@@ -36,15 +46,21 @@ class Spelled:
         return any(
             isinstance(value, PassedOn)
             and dialect is not None
-            and record.dialect.attributes[name] != dialect.attributes[name]
+            and not record.dialect.attributes[name].says_as(dialect.attributes[name])
             for name, value in record.attributes.items()
         )
 
     def least_opset(self, match: Match) -> int:
         if self.name != "ai.onnx":
             return 1
-        half = any("bfloat16" in types for types in match.record.types.values())
-        return (max if half else min)(STANDARD[match.record.operator])
+        record, versions = match.record, spec.OPERATORS[match.record.operator]
+        return next((first for first in sorted(versions) if self._holds(versions[first], record)), max(versions))
+
+    def _holds(self, version: spec.Version, record: NodeRecord) -> bool:
+        axes = version.axes if self._strict else None
+        return (axes is None or set(record.spatial_axes) <= set(axes)) and all(
+            set(types) <= set(version.types[name]) for name, types in record.types.items()
+        )
 
     def replace(self, match: Match, names: Names) -> Replacement:
         record, dialect = match.record, self._dialect(match)

@@ -7,13 +7,12 @@ where the release that brought it put it. All offsets are for 64-bit processes.
 from __future__ import annotations
 
 import ctypes
-import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-#: The version of the struct, and with it the oldest onnxruntime, 1.17, whose table has every function below.
+#: The version of the struct: of the oldest onnxruntime that the package stands on, 1.17, whose table has every function
+#: below.
 VERSION = 17
-OLDEST = (1, VERSION)
 
 #: A status' code: ORT_INVALID_ARGUMENT.
 INVALID_ARGUMENT = 2
@@ -205,11 +204,6 @@ def _chars(text: str) -> ctypes.c_char_p:
     return ctypes.c_char_p(text.encode())
 
 
-def why_not(release: str) -> str:
-    """Why the onnxruntime of this ``release`` cannot be spoken to in this way; empty where it can."""
-    if struct.calcsize("P") != 8:
-        return "this Python is not a 64-bit one"
-    found = tuple(int(part) for part in release.split(".")[:2] if part.isdigit())
-    if found < OLDEST:
-        return f"onnxruntime is {release}, and compiled ops need {'.'.join(map(str, OLDEST))} or newer"
-    return ""
+def why_not() -> str:
+    """Why ONNX Runtime cannot be spoken to in this way; empty where it can."""
+    return "" if ctypes.sizeof(address) == 8 else "this Python is not a 64-bit one"

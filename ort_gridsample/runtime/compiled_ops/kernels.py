@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ... import checks, spec
+from ... import checks, progress, spec
 from ...core.threads import available_cpus
 from ...errors import where
 from .c_api import Api, RefusedError
@@ -156,8 +156,9 @@ def _addresses(*names: tuple[str, ...] | None) -> list[int]:
 
     ordered = sorted(filter(None, names), key=lambda name: _ORDER.index(name[0]))
     missing = [name for name in ordered if not _function(*name).is_at_hand]
-    with helped(missing):
+    with helped(missing), progress.shown("compiling", len(missing)) as begin:
         for name in missing:
+            begin(" ".join(name))
             _function(*name).address()
     return [0 if name is None else _function(*name).address() for name in names]
 

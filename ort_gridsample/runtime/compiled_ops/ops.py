@@ -22,6 +22,7 @@ import onnxruntime
 from onnx import helper
 
 from ... import spec
+from ...core.choice import need_numba
 from ...errors import GridSampleError
 from ...model.dialects import COMPILED, EXTENSIONS_DOMAIN, FUSED, dialects
 from ..extensions import load
@@ -69,9 +70,11 @@ def why_not() -> str:
 
 @cache
 def _add() -> str:
-    reason = c_api.why_not(onnxruntime.__version__)
+    reason = c_api.why_not()
     if reason:
         return reason
+    if _libc is None:
+        return "ctypes finds no malloc on this system"
     if find_spec("numba") is None:
         return "Numba is not installed: pip install 'ort-gridsample[jit]'"
     try:
@@ -93,6 +96,7 @@ def _add() -> str:
 @cache
 def _numba() -> str:
     try:
+        need_numba()
         importlib.import_module(".sampling", __package__)
     except Exception as error:  # Numba may refuse a newer NumPy with more than an ImportError
         return f"Numba cannot be imported: {error}"
@@ -149,9 +153,18 @@ def _all_ops() -> list[_Op]:
     return ops
 
 
-_libc = ctypes.CDLL(None)
-_libc.malloc.restype, _libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
-_free = ctypes.cast(_libc.free, ctypes.c_void_p)
+def _c_library() -> Any:
+    """C's library, with malloc and free; None where this process does not show them, as on Windows."""
+    try:
+        library = ctypes.CDLL(None)
+        library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+        return library if library.free else None
+    except (TypeError, OSError, AttributeError):
+        return None
+
+
+_libc = _c_library()
+_free = None if _libc is None else ctypes.cast(_libc.free, ctypes.c_void_p)
 
 _get_name = c_api.Text(lambda op: _at(op).name)
 _no_provider = c_api.Text(lambda op: None)

@@ -1,0 +1,40 @@
+"""What cannot be done without: looked at before anything of the package is imported.
+
+Raises:
+    ImportError: something is missing, or too old; it says what was found and what is needed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+from . import versions
+
+#: Distributions that bring the module of another one.
+_OTHERS = {"onnxruntime": "onnxruntime (or another build of it, such as onnxruntime-gpu)"}
+
+
+def _look() -> None:
+    if sys.version_info < versions.PYTHON:
+        found, oldest = (".".join(map(str, each[:2])) for each in (sys.version_info, versions.PYTHON))
+        raise ImportError(f"ort_gridsample needs Python {oldest} or newer, and this is {found}")
+    for name in ("numpy", "onnx", "onnxruntime"):
+        try:
+            release = getattr(importlib.import_module(name), "__version__", None)
+        except ModuleNotFoundError as error:
+            if error.name != name:
+                raise
+            missing = f"ort_gridsample needs {name}, and none is installed: pip install {_OTHERS.get(name, name)}"
+            raise ImportError(missing, name=name) from None
+        if release is None:  # what one build leaves when another one is uninstalled
+            raise ImportError(
+                f"what is installed as {name} is not whole: uninstall every build of it, and install one of them",
+                name=name,
+            )
+        complaint = versions.complaint(name, release)
+        if complaint:
+            raise ImportError(complaint, name=name)
+
+
+_look()

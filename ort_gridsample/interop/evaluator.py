@@ -1,0 +1,77 @@
+"""The operators for onnx's own evaluator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from .. import spec
+from ..core.arrays import Array
+from ..errors import GridSampleError, where
+from ..functions import affine_grid, grid_sample
+from ..model.dialects import DOMAIN, constant_size, dialect_of, dialects
+
+if TYPE_CHECKING:
+    from onnx.reference.op_run import OpRun
+
+_FUNCTIONS: dict[str, Any] = {"GridSample": grid_sample, "AffineGrid": affine_grid}
+
+
+def reference_ops() -> list[type[OpRun]]:
+    """The operators, in every opset and dialect, for ``onnx.reference.ReferenceEvaluator``.
+
+    >>> from onnx.reference import ReferenceEvaluator
+    >>> evaluator = ReferenceEvaluator("model.onnx", new_ops=reference_ops())    # doctest: +SKIP
+
+    They answer what :func:`ort_gridsample.grid_sample` and :func:`ort_gridsample.affine_grid` do, complex X included,
+    in models as they are and patched to any target. A dialect that can be in any domain is known in ONNX's own and in
+    the one that a patch writes. The evaluator gives ``new_ops`` to no model-local function, and would run its own
+    operators there: inline functions first, with ``onnx.inliner.inline_local_functions``.
+
+    Raises, in a run:
+        GridSampleError: a node's attributes or inputs are not what its opset or dialect allows.
+    """
+    from onnx.reference.op_run import OpRun
+
+    # Without a schema the evaluator adds no defaults: the newest opset's would be wrong in an older one.
+    return [
+        type(op_type, (OpRun,), {"op_domain": domain, "op_schema": None, "_run": _run}) for domain, op_type in _keys()
+    ]
+
+
+def _keys() -> list[tuple[str, str]]:
+    """Domain and type of all nodes that are one of the operators."""
+    keys = [(domain, operator) for domain in ("", DOMAIN) for operator in spec.OPERATORS]
+    for dialect in dialects():
+        keys += [(domain, dialect.op_type) for domain in dialect.domains or ("", dialect.written_domain)]
+    return list(dict.fromkeys(keys))
+
+
+def _run(self: OpRun, *inputs: Array | None, **attributes: Any) -> tuple[Array, ...]:
+    """What a node answers; ``attributes`` are its own, those that its function passes on filled in."""
+    node = onnx.NodeProto()
+    node.CopyFrom(self.onnx_node)
+    for attribute in node.attribute:
+        if attribute.ref_attr_name:
+            attribute.CopyFrom(helper.make_attribute(attribute.name, attributes[attribute.name]))
+    here = where(node.op_type, attributes.get("node") or node.name or f"({', '.join(node.output)})")
+    dialect = dialect_of(node, self.run_params["opsets"])
+    if dialect is None:
+        raise GridSampleError(
+            here, "operator", repr(attributes.get("operator")), "grid_sampler or affine_grid_generator"
+        )
+    said = dialect.read(here, node, lambda position: inputs[position])
+    arguments = {}
+    for position, name in enumerate(spec.newest(dialect.operator).types):
+        value = constant_size(node, dialect, name)
+        if value is None:
+            value = inputs[position] if position < len(inputs) else None
+        if value is None:
+            raise GridSampleError(here, name, "missing", "an input")
+        arguments[name] = value
+    said["align_corners"] = bool(said["align_corners"])
+    answer = _FUNCTIONS[dialect.operator](**arguments, **said, where=here)
+    return (answer, np.zeros(1, np.int64)) if dialect.domain == DOMAIN else (answer,)

@@ -1,0 +1,105 @@
+"""The ops for OpenVINO: its own GridSample where that is right, basic operators where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from .. import spec
+from ..errors import GridSampleError, where
+from ..model.dialects import COMPILED, DOMAIN, OURS, Dialect, dialects
+from ..model.element_types import elem_type
+from ..patching import patch_model
+
+#: What OpenVINO calls element types: a letter and the number of bits, but for these.
+_TYPES = {"bf16": "bfloat16", "boolean": "bool", "string": "str"}
+_LETTERS = {"f": "float", "i": "int", "u": "uint"}
+#: GridSample-9 has opset 16's names.
+_MODES = {mode: synonym for synonym, mode in spec.MODE_SYNONYMS.items()}
+
+
+def openvino_extensions() -> list[Any]:
+    """What OpenVINO needs to read models patched to the targets ``"ort_gridsample"`` and ``"compiled"``.
+
+    >>> core.add_extension(openvino_extensions())    # doctest: +SKIP
+
+    In two axes a GridSample of floats becomes OpenVINO's own, as does nearest of any numbers. Every other one, and
+    AffineGrid, becomes the basic operators that the target ``"primitives"`` writes: OpenVINO has none, or rounds where
+    integers are truncated. Wrong shapes are refused in OpenVINO's words. It takes no model-local functions: inline them
+    first, with ``onnx.inliner.inline_local_functions``.
+
+    Raises:
+        ImportError: OpenVINO is not installed.
+        RuntimeError: OpenVINO's, where it reads the model, with a :class:`GridSampleError` in its text: X is of
+            strings, or a type or a number of axes is not known.
+    """
+    extension = import_module("openvino.frontend.onnx").ConversionExtension
+    known = [*OURS.values(), *(dialect for dialect in dialects() if dialect.name == COMPILED)]
+    return [extension(dialect.op_type, dialect.domain, partial(_convert, dialect)) for dialect in known]
+
+
+def _convert(dialect: Dialect, node: Any) -> list[Any]:
+    """The outputs of what stands in the place of ``node``, which is as OpenVINO shows it."""
+    opset: Any = import_module("openvino.opset13")
+    operator, label, version = dialect.operator, node.get_attribute("node", ""), spec.newest(dialect.operator)
+    said = {name: node.get_attribute(name, each.default) for name, each in version.attributes.items()}
+    inputs = [node.get_input(position) for position in range(len(version.types))]
+    types = [_type_name(each) for each in inputs]
+    if types[0] == "str":
+        raise GridSampleError(where(operator, label), "X", "of type str", "another type, as OpenVINO has no strings")
+    if operator == "GridSample" and _is_its_own(inputs[0], types[0], said["mode"]):
+        named = said | {"mode": _MODES.get(said["mode"], said["mode"]), "align_corners": bool(said["align_corners"])}
+        answer = opset.grid_sample(*inputs, named).output(0)
+    else:
+        answer = _lowered(_one_node(operator, label, said, inputs, types), inputs)
+    # A Python op says in a second output that all went well.
+    return [answer, opset.constant(np.zeros(1, np.int64)).output(0)] if dialect.domain == DOMAIN else [answer]
+
+
+def _is_its_own(X: Any, type_name: str, mode: str) -> bool:
+    """Whether OpenVINO has a GridSample that is right for such an X."""
+    rank = X.get_partial_shape().rank
+    return rank.is_static and rank.get_length() == 4 and (mode == "nearest" or type_name in spec.FLOATS)
+
+
+def _one_node(
+    operator: str, label: str, said: Mapping[str, Any], inputs: list[Any], types: list[str]
+) -> onnx.ModelProto:
+    """A model of the node alone, with what OpenVINO knows of its inputs."""
+    names = list(spec.newest(operator).types)
+    values = [
+        helper.make_tensor_value_info(name, elem_type(type_name), _shape(each))
+        for name, type_name, each in zip(names, types, inputs, strict=True)
+    ]
+    node = helper.make_node(operator, names, ["output"], label, **said)
+    output = helper.make_tensor_value_info("output", elem_type(types[0]), None)
+    opset = helper.make_opsetid("", max(spec.OPERATORS["GridSample"]))
+    return helper.make_model(
+        helper.make_graph([node], operator, values, [output]), opset_imports=[opset], ir_version=10
+    )
+
+
+def _lowered(model: onnx.ModelProto, inputs: list[Any]) -> Any:
+    """What ``model`` computes from OpenVINO's ``inputs`` in basic operators."""
+    lowered = patch_model(model, target="primitives")
+    read = import_module("openvino").Core().read_model(lowered.SerializeToString(), b"")
+    for parameter, value in zip(read.get_parameters(), inputs, strict=True):
+        parameter.output(0).replace(value)
+    return read.get_results()[0].input_value(0)
+
+
+def _type_name(value: Any) -> str:
+    """The type's name in :data:`ort_gridsample.spec.TYPES`."""
+    name = value.get_element_type().get_type_name()
+    return _TYPES.get(name) or _LETTERS.get(name[:1], "") + name[1:]
+
+
+def _shape(value: Any) -> list[int | None] | None:
+    shape = value.get_partial_shape()
+    return None if shape.rank.is_dynamic else [d.get_length() if d.is_static else None for d in shape]

@@ -1,0 +1,126 @@
+"""The nodes that compute with coordinates, which no converter of types may touch.
+
+In float16 a coordinate of 1024 pixels is off by up to a quarter of one, in eight bits by four.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+
+import onnx
+
+from ..errors import GridSampleError
+from .dialects import dialect_of
+from .graphs import Scope, domain_of, function_key, scopes, subgraphs
+from .helpers import is_helper, lowered_from, reads_grid
+from .targets import FUNCTIONS_DOMAIN
+
+#: What makes coordinates of coordinates, or lays them out anew; above any other node the rest of the net begins.
+_ARITHMETIC = frozenset(
+    (
+        *("Abs", "Add", "Cast", "Clip", "Concat", "Constant", "Cos", "Div", "Expand", "Floor", "Gather", "Identity"),
+        *("Max", "Min", "Mod", "Mul", "Neg", "Range", "Reciprocal", "ReduceSum", "Reshape", "Shape", "Sin", "Slice"),
+        *("Split", "Squeeze", "Sub", "Sum", "Tile", "Transpose", "Unsqueeze", "Where"),
+    )
+)
+
+Key = tuple[str, str, str]
+
+
+def coordinate_nodes(model: onnx.ModelProto) -> list[str]:
+    """Do as :func:`ort_gridsample.coordinate_nodes`."""
+    found = scopes(model)
+    sampling = _sampling_functions(found)
+    names: dict[str, None] = {}
+    for scope in found:
+        for node in _coordinate_nodes(scope, sampling) if scope.function is None else ():
+            if not node.name:
+                where = f"{node.op_type} node ({', '.join(node.output)})"
+                raise GridSampleError(where, "name", "''", "a name, by which it can be left alone")
+            names[node.name] = None
+    return list(names)
+
+
+def _coordinate_nodes(scope: Scope, sampling: Container[Key]) -> list[onnx.NodeProto]:
+    """Those of ``scope``: the nodes concerned, what they were lowered to, and what leads to their coordinates alone."""
+    # Value -> for each node that reads it, whether it does so as coordinates.
+    reads: dict[str, list[bool]] = {name: [False] for name in _read_elsewhere(scope)}
+    lowered = _lowered(scope)
+    chosen = []
+    for node in reversed(list(scope)):
+        readers = [reader for name in node.output for reader in reads.get(name, ())]
+        coordinates: Sequence[str] = ()
+        if _is_concerned(node, scope, sampling) or any(name in lowered for name in node.output):
+            coordinates = _coordinates(node, scope)
+        elif node.op_type in _ARITHMETIC and not domain_of(node.domain) and readers and all(readers):
+            coordinates = node.input
+        else:
+            for name in node.input:
+                reads.setdefault(name, []).append(False)
+            continue
+        chosen.append(node)
+        for name in node.input:
+            reads.setdefault(name, []).append(name in coordinates)
+    return chosen[::-1]
+
+
+def _is_concerned(node: onnx.NodeProto, scope: Scope, sampling: Container[Key]) -> bool:
+    if function_key(node) in sampling or node.domain == FUNCTIONS_DOMAIN:
+        return True
+    return lowered_from(node) is not None or is_helper(node) or dialect_of(node, scope.opsets) is not None
+
+
+def _coordinates(node: onnx.NodeProto, scope: Scope) -> Sequence[str]:
+    """What ``node``, one concerned, reads as coordinates."""
+    if lowered_from(node) is not None:
+        return node.input if reads_grid(node) else ()
+    dialect = dialect_of(node, scope.opsets)
+    operator = node.op_type if dialect is None else dialect.operator
+    if dialect is not None or node.domain == FUNCTIONS_DOMAIN:
+        return node.input if operator.startswith("AffineGrid") else node.input[1:]
+    return ()
+
+
+def _lowered(scope: Scope) -> set[str]:
+    """The values between the nodes that one was lowered to, those included that onnxruntime put between them."""
+    made: dict[str, set[str | None]] = {}
+    read: dict[str, set[str | None]] = {}
+    origins: set[str | None]
+    for node in scope:
+        for name in node.input:
+            read.setdefault(name, set()).add(lowered_from(node))
+    for node in scope:
+        before = lowered_from(node)
+        origins = set().union(*(made.get(name, ()) for name in node.input)) if before is None else {before}
+        after = set().union(*(read.get(name, {None}) for name in node.output))
+        if before is not None or (len(origins) == 1 and after == origins and node.op_type in _ARITHMETIC):
+            made.update((name, origins) for name in node.output)
+    return set(made)
+
+
+def _sampling_functions(found: Sequence[Scope]) -> set[Key]:
+    """The keys of the functions in which, or in what they call, there is a node concerned."""
+    sampling: set[Key] = set()
+    while True:
+        more = {
+            function_key(scope.function)
+            for scope in found
+            if scope.function is not None and any(_is_concerned(node, scope, sampling) for node in scope)
+        }
+        if more <= sampling:
+            return sampling
+        sampling |= more
+
+
+def _read_elsewhere(scope: Scope) -> set[str]:
+    """The values of ``scope`` that are its outputs, or that graphs in it read."""
+    names = set[str]()
+    graphs = [graph for node in scope for _, graph in subgraphs(node)]
+    if isinstance(scope.container, onnx.GraphProto):
+        names.update(value.name for value in scope.container.output)
+    for graph in graphs:  # grows while it is walked
+        names.update(value.name for value in graph.output)
+        for node in graph.node:
+            names.update(node.input)
+            graphs += [inner for _, inner in subgraphs(node)]
+    return names

@@ -1,0 +1,264 @@
+"""Converting a model to another opset in place: onnx's converter, what it cannot do, and what it loses put back."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import onnx
+from onnx import helper, shape_inference, version_converter
+
+from .. import spec
+from ..errors import GridSampleError, where
+from .conversion import import_used, inline, versions_of
+from .dialects import ASIDE, SET_ASIDE, STANDARD, PassedOn, dialect_of
+from .graphs import domain_of, function_key, opset_of, scopes, subgraphs
+from .skeleton import SMALL_BYTES
+
+#: Where nodes are while the converter works that are in ONNX's domain without being ONNX's: it takes all for its own.
+_FOREIGN = "ort_gridsample.foreign"
+
+#: Where nodes are that mean the same before and after a step down, which the converter may not know.
+_SAME = "ort_gridsample.same"
+
+#: Operators and the opset that gave them an input or an attribute more, without which they are what they were.
+_EXTENDED = {
+    *(("Constant", 12), ("GatherND", 12), ("DequantizeLinear", 13), ("QuantizeLinear", 13)),
+    *(("BatchNormalization", 14), ("Reshape", 14), ("Shape", 15), ("Pad", 18), ("Split", 18)),
+}
+
+
+def convert_opset(model: onnx.ModelProto, version: int) -> None:
+    """Convert ``model`` to this version of the ONNX domain; its functions are inlined, as they have none of their own.
+
+    GridSample and AffineGrid nodes of which the two opsets have different versions are set aside, to be written anew:
+    onnx's version converter knows no way down for them.
+
+    Raises:
+        GridSampleError: such a node is not what its opset allows, or the new opset has no such attribute or type of
+            another.
+        Exception: onnx's version converter cannot do it.
+    """
+    before = versions_of(model).get("", version)
+    if opset_of(model) == 0:
+        model.opset_import.append(helper.make_opsetid("", before))
+    if model.functions:
+        inline(model, {function_key(function)[:2] for function in model.functions})
+    for node in (node for scope in scopes(model) for node in scope if _is_foreign(node)):
+        node.domain = _FOREIGN
+    _set_aside(model, version)
+    import_used(model, {_FOREIGN: 1, SET_ASIDE: 1})
+    read = {name for scope in scopes(model) for node in scope for name in node.input}
+    _convert(model, version)
+    for scope in scopes(model):
+        for node in scope:
+            if node.domain == _FOREIGN:
+                node.domain = ""
+    import_used(model, {}, dropped={_FOREIGN})
+    if version < before:
+        _check_types(model, version)
+        _drop_attributes(model, before, version)
+        _drop_unread(model.graph, read)
+        # What reads no newer opset reads no newer file either. Up to 4 the versions differ in what they mean.
+        least = helper.find_min_ir_version_for(list(model.opset_import), ignore_unknown=True)
+        model.ir_version = min(model.ir_version, max(least, 4))
+
+
+def _is_foreign(node: onnx.NodeProto) -> bool:
+    """Whether ``node`` is in ONNX's domain without being one of ONNX's operators, or but in name."""
+    if domain_of(node.domain) != "":
+        return False
+    dialect = dialect_of(node, {})
+    return not onnx.defs.has(node.op_type) if dialect is None else dialect.name != "ai.onnx"
+
+
+def unconvertible(model: onnx.ModelProto, version: int) -> tuple[str, str]:
+    """Why :func:`convert_opset` left ``model`` unconverted: a node of the main graph, and the converter's words."""
+    place, words = "model", "it does not say why"
+    good, bad = 0, len(model.graph.node)
+    while good < bad:
+        middle = (good + bad) // 2
+        part = _without_weights(model)
+        del part.graph.output[:], part.graph.node[middle + 1 :]
+        try:
+            _convert(part, version)
+        except Exception as error:
+            place, words = _where(model.graph.node[middle]), " ".join(str(error).split())
+            bad = middle
+        else:
+            good = middle + 1
+    return place, words
+
+
+def _convert(model: onnx.ModelProto, version: int) -> None:
+    """Convert the nodes of ``model``, in steps where onnx's converter stops for nodes that mean the same before."""
+    before = opset_of(model)
+    if before > version:
+        _drop_allowzero(model)
+    steps = [at for at in range(before, version, -1) if any(_means_the_same(n, at) for s in scopes(model) for n in s)]
+    for at in steps:
+        _step(model, at)
+        # The types of what is behind such nodes are known only while they are ONNX's.
+        typed = shape_inference.infer_shapes(_without_weights(model))
+        for scope in scopes(typed):
+            for node in scope:
+                if _means_the_same(node, at):
+                    node.domain = _SAME
+        import_used(typed, {_SAME: 1})
+        _step(model, at - 1, typed)
+    _step(model, version)
+
+
+def _step(model: onnx.ModelProto, version: int, source: onnx.ModelProto | None = None) -> None:
+    """Let ``model`` have what onnx's converter makes of it, or of ``source``, which is it without weights."""
+    if opset_of(model) == version:
+        return
+    source = source or _without_weights(model)
+    _take_nodes(model.graph, version_converter.convert_version(source, version).graph)
+    for scope in scopes(model):
+        for node in scope:
+            if node.domain == _SAME:
+                node.domain = ""
+    for entry in model.opset_import:
+        if domain_of(entry.domain) == "":
+            entry.version = version
+
+
+def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy in which large initializers are inputs: onnx copies a model several times, and takes none above 2 GiB."""
+    graph, weights = model.graph, [t for t in model.graph.initializer if t.ByteSize() > SMALL_BYTES]
+    names = {tensor.name for tensor in weights}
+    light = onnx.GraphProto(
+        name=graph.name,
+        node=graph.node,
+        input=[value for value in graph.input if value.name not in names],
+        output=graph.output,
+        value_info=graph.value_info,
+        initializer=[tensor for tensor in graph.initializer if tensor.name not in names],
+        sparse_initializer=graph.sparse_initializer,
+    )
+    light.input.extend(helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in weights)
+    return onnx.ModelProto(ir_version=model.ir_version, graph=light, opset_import=model.opset_import)
+
+
+def _means_the_same(node: onnx.NodeProto, version: int) -> bool:
+    """Whether ``node``, of an operator that ``version`` changed, means the same in the opset before."""
+    if domain_of(node.domain) or not onnx.defs.has(node.op_type, version - 1) or any(True for _ in subgraphs(node)):
+        return False
+    new = onnx.defs.get_schema(node.op_type, version, "")
+    if new.since_version != version:
+        return False
+    old = onnx.defs.get_schema(node.op_type, version - 1, "")
+    if _signature(new) == _signature(old):
+        return True
+    return (
+        (node.op_type, version) in _EXTENDED
+        and len(node.input) <= len(old.inputs)
+        and all(a.name in old.attributes or _is_default(a, new) for a in node.attribute)
+    )
+
+
+def _drop_allowzero(model: onnx.ModelProto) -> None:
+    """Let no Reshape say what 0 means whose shape has none: opset 13 cannot, and exporters say it always."""
+    for scope in scopes(model):
+        for node in scope:
+            shape = scope.constant(node.input[1]) if node.op_type == "Reshape" and len(node.input) > 1 else None
+            if shape is not None and 0 not in shape and not domain_of(node.domain):
+                for attribute in [each for each in node.attribute if each.name == "allowzero"]:
+                    node.attribute.remove(attribute)
+
+
+def _signature(schema: onnx.defs.OpSchema) -> tuple[object, ...]:
+    """What a node of an operator is made of: all but the types that it may have."""
+    parameters = [[(each.name, each.option) for each in part] for part in (schema.inputs, schema.outputs)]
+    attributes = {
+        name: (each.type, each.required, each.default_value.SerializeToString())
+        for name, each in schema.attributes.items()
+    }
+    return (*parameters, attributes)
+
+
+def _is_default(attribute: onnx.AttributeProto, schema: onnx.defs.OpSchema) -> bool:
+    """Whether ``attribute`` says what goes without saying."""
+    if attribute.name not in schema.attributes:
+        return False
+    default = schema.attributes[attribute.name].default_value
+    return bool(default.name) and helper.get_attribute_value(attribute) == helper.get_attribute_value(default)
+
+
+def _set_aside(model: onnx.ModelProto, version: int) -> None:
+    for scope in scopes(model):
+        for node in scope:
+            if domain_of(node.domain) or node.op_type not in spec.OPERATORS:
+                continue
+            now = spec.version_of(node.op_type, scope.opsets.get("", 0))
+            if now is not None and now != spec.version_of(node.op_type, version):
+                said = STANDARD[node.op_type][now].read(_where(node), node, lambda _: None)
+                plain = {name: value for name, value in said.items() if not isinstance(value, PassedOn)}
+                del node.attribute[:]
+                node.attribute.extend(ASIDE[node.op_type].write(plain))
+                node.domain = SET_ASIDE
+
+
+def _check_types(model: onnx.ModelProto, version: int) -> None:
+    """Check that the opset ``version`` has the types of all nodes, as far as they are known."""
+    try:
+        shape_inference.infer_shapes(_without_weights(model), check_type=True)
+    except shape_inference.InferenceError as error:
+        expected = f"one that has the types of all nodes, and onnx says: {' '.join(str(error).split())}"
+        raise GridSampleError("model", "opset", str(version), expected) from None
+
+
+def _drop_attributes(model: onnx.ModelProto, before: int, version: int) -> None:
+    """Drop the attributes that the opset ``version`` does not have, which say what goes without saying there.
+
+    Raises:
+        GridSampleError: one of them says something else; the converter keeps them all.
+    """
+    for scope in scopes(model):
+        for node in scope:
+            if domain_of(node.domain) or not onnx.defs.has(node.op_type, version):
+                continue
+            known = onnx.defs.get_schema(node.op_type, version, "").attributes
+            for attribute in [each for each in node.attribute if each.name not in known]:
+                if not _is_default(attribute, onnx.defs.get_schema(node.op_type, before, "")):
+                    found = repr(helper.get_attribute_value(attribute))
+                    raise GridSampleError(_where(node), attribute.name, found, f"what opset {version} can say")
+                node.attribute.remove(attribute)
+
+
+def _where(node: onnx.NodeProto) -> str:
+    return where(node.op_type, node.name or f"({', '.join(node.output)})")
+
+
+def _drop_unread(graph: onnx.GraphProto, read: Collection[str]) -> None:
+    """Drop the initializers of ``graph`` that were ``read`` before and are attributes now."""
+    nodes, still = list(graph.node), {value.name for value in (*graph.input, *graph.output)}
+    for node in nodes:  # grows while it is walked
+        still.update(node.input)
+        for _, body in subgraphs(node):
+            nodes += body.node
+            still.update(value.name for value in body.output)
+    kept = onnx.GraphProto(initializer=[t for t in graph.initializer if t.name not in read or t.name in still])
+    if len(kept.initializer) < len(graph.initializer):
+        del graph.initializer[:]
+        graph.initializer.extend(kept.initializer)
+
+
+def _take_nodes(graph: onnx.GraphProto, converted: onnx.GraphProto) -> None:
+    """Let ``graph`` have the nodes of ``converted``, and the initializers that they need, and else stay what it is."""
+    before = {tuple(node.output): node for node in graph.node}
+    for node in converted.node:
+        original = before.get(tuple(node.output))
+        if original is None:
+            continue
+        node.metadata_props.extend(original.metadata_props)
+        inner = {attribute.name: attribute.g for attribute, _ in subgraphs(original)}
+        for attribute, body in subgraphs(node):
+            kept = onnx.GraphProto()
+            kept.CopyFrom(inner[attribute.name])
+            _take_nodes(kept, body)
+            attribute.g.CopyFrom(kept)
+    there = {tensor.name for tensor in graph.initializer}
+    graph.initializer.extend(tensor for tensor in converted.initializer if tensor.name not in there)
+    del graph.node[:]
+    graph.node.extend(converted.node)

@@ -1,0 +1,287 @@
+"""Parts of one list of nodes that compute one value from a few others: found by following values, never by names.
+
+What a part computes is not said here; :mod:`ort_gridsample.model.unrolled` asks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import onnx
+
+from .graphs import Scope, domain_of
+
+#: Operators that rearrange their first input.
+LAYOUT = frozenset(
+    ("Cast", "Expand", "Flatten", "Identity", "Pad", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze")
+)
+
+#: Operators of which a chain is linear in one input.
+LINEAR = LAYOUT | {"Add", "Concat", "MatMul", "Mul", "ReduceSum", "Sub", "Sum", "Where"}
+
+#: Operators that arithmetic of coordinates, indices, weights and shapes is made of: deterministic, and without effects.
+ARITHMETIC = LINEAR | {
+    *("Abs", "And", "BitwiseAnd", "Ceil", "Clip", "Constant", "ConstantOfShape", "Div", "Equal", "Floor", "Gather"),
+    *("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Mod", "Neg", "Not", "Or", "Pow", "Range"),
+    *("Reciprocal", "ReduceProd", "Round", "Shape", "Sign", "Size", "Split", "Sqrt", "Xor"),
+}
+
+GATHERS = ("Gather", "GatherElements", "GatherND")
+ROUNDINGS = ("Floor", "Round")
+
+#: No part is larger, and no more values are tried as one end of one.
+MOST_NODES, MOST_ENDS = 4096, 20
+
+#: What a value depends on: on the model alone, on shapes as well, or on what is fed.
+Kind = Literal["constant", "shape", "data"]
+
+#: The reader of a value that a graph hands out.
+OUTSIDE = -1
+
+
+@dataclass(frozen=True)
+class Region:
+    """Nodes that compute ``output`` from ``inputs``, from constants, and from the shapes of ``shapes``.
+
+    Attributes:
+        output: the value that they make.
+        inputs: the values that they read.
+        shapes: values of which they read the shapes alone.
+        nodes: their positions, in order.
+        constants: the constants that they read, by name.
+    """
+
+    output: str
+    inputs: tuple[str, ...]
+    shapes: tuple[str, ...]
+    nodes: tuple[int, ...]
+    constants: tuple[str, ...]
+
+
+class Flow:
+    """Who makes and who reads the values of ``scope``."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+        self.nodes = list(scope)
+        self._kinds: dict[str, Kind] = {}
+
+    @cached_property
+    def makers(self) -> dict[str, int]:
+        """Value -> the position of the node that makes it."""
+        return {name: index for index, node in enumerate(self.nodes) for name in node.output if name}
+
+    @cached_property
+    def readers(self) -> dict[str, set[int]]:
+        """Value -> the positions of the nodes that read it, also in graphs that they hold, and :data:`OUTSIDE`."""
+        found: dict[str, set[int]] = {}
+        for index, node in enumerate(self.nodes):
+            for name in (*node.input, *_captured(self.scope.bodies.get(index, ()))):
+                found.setdefault(name, set()).add(index)
+        for value in self.scope.container.output:
+            found.setdefault(value if isinstance(value, str) else value.name, set()).add(OUTSIDE)
+        return found
+
+    def _outer(self, name: str) -> Kind:
+        """What a value is that no node here makes."""
+        home = self.scope.home(name)
+        definition = home.definitions[name] if home is not None else None
+        if isinstance(definition, onnx.TensorProto):
+            return "data" if definition.data_location == onnx.TensorProto.EXTERNAL else "constant"
+        return "constant" if definition is not None and is_op(definition, ("Constant",)) else "data"
+
+    def kind(self, name: str) -> Kind:
+        """What the value ``name`` depends on."""
+        todo = [name]
+        while todo:  # no recursion, however long the chain
+            at = todo[-1]
+            maker = self.makers.get(at)
+            if at in self._kinds:
+                todo.pop()
+            elif maker is None:
+                self._kinds[at] = self._outer(at)
+            elif is_op(self.nodes[maker], ("Shape", "Size")):
+                self._kinds[at] = "shape"
+            elif not is_op(self.nodes[maker], ARITHMETIC):
+                self._kinds[at] = "data"
+            else:
+                inputs = [each for each in self.nodes[maker].input if each]
+                known = {self._kinds[each] for each in inputs if each in self._kinds}
+                unknown = next((each for each in inputs if each not in self._kinds), None)
+                if "data" in known or unknown in todo:
+                    self._kinds[at] = "data"
+                elif unknown is not None:
+                    todo.append(unknown)
+                else:
+                    self._kinds[at] = "shape" if "shape" in known else "constant"
+        return self._kinds[name]
+
+    def indices(self, node: onnx.NodeProto) -> frozenset[int]:
+        """The roundings that the indices of the gathering ``node`` come from; none where they come from elsewhere."""
+        found, seen, todo = set(), set[str](), [node.input[1]]
+        while todo:
+            name = todo.pop()
+            if not name or name in seen:
+                continue
+            seen.add(name)
+            maker = self.makers.get(name)
+            if maker is None:
+                if self._outer(name) == "data":
+                    return frozenset()
+            elif len(seen) > MOST_NODES or not is_op(self.nodes[maker], ARITHMETIC):
+                return frozenset()
+            elif self.nodes[maker].op_type in ROUNDINGS:
+                found.add(maker)
+            elif self.nodes[maker].op_type not in ("Shape", "Size"):
+                todo += self.nodes[maker].input
+        return frozenset(found)
+
+    def behind(self, name: str) -> list[str]:
+        """``name``, and the values that it is a rearrangement of, the nearest first."""
+        found = [name]
+        while len(found) < MOST_ENDS:
+            maker = self.makers.get(found[-1])
+            if maker is None or not is_op(self.nodes[maker], (*LAYOUT, "Concat")):
+                break
+            node = self.nodes[maker]
+            data = [each for each in node.input if each and self.kind(each) == "data"] or [node.input[0]]
+            if is_op(node, ("Concat",)) and len(data) > 1:
+                break
+            found.append(data[0])
+        return found
+
+    def root(self, name: str) -> onnx.TensorProto | None:
+        """The constant that ``name`` is a rearrangement of, if that is what it is."""
+        for _ in range(MOST_ENDS):
+            maker = self.makers.get(name)
+            if maker is None or self.nodes[maker].op_type == "Constant":
+                return self.scope.tensor(name)
+            if not is_op(self.nodes[maker], LAYOUT):
+                return None
+            name = self.nodes[maker].input[0]
+        return None
+
+    def joins(self, starts: Collection[int]) -> Iterator[str]:
+        """The values that all passes through that the nodes ``starts`` make, while it is linear; the nearest first."""
+        waiting, open_ = set(starts), Counter[str]()
+        for index in range(min(starts), len(self.nodes)):
+            node = self.nodes[index]
+            read = {name for name in node.input if name in open_}
+            if index in waiting:
+                waiting.discard(index)
+            elif not read:
+                continue
+            elif not is_op(node, LINEAR):
+                return
+            for name in read:
+                open_[name] -= 1
+                if not open_[name]:
+                    del open_[name]
+            output = node.output[0]
+            open_[output] = len(self.readers.get(output, ()))
+            if not waiting and len(open_) == 1:
+                yield output
+            if not open_[output]:
+                return
+
+    def sources(self, output: str, gathers: Collection[int], needed: Collection[int]) -> Iterator[str]:
+        """The values that all of ``output`` comes from but what ``gathers`` gather, the nearest first.
+
+        Args:
+            output: a value.
+            gathers: nodes whose first input does not count.
+            needed: nodes that must lie between.
+        """
+        left, waiting = {output}, {*gathers, *needed}
+        for _ in range(MOST_NODES):
+            if not waiting and len(left) == 1:
+                yield next(iter(left))
+            name = max(left, key=lambda each: self.makers.get(each, OUTSIDE), default="")
+            maker = self.makers.get(name)
+            if maker is None or not (maker in gathers or is_op(self.nodes[maker], ARITHMETIC)):
+                return
+            node = self.nodes[maker]
+            left.difference_update(node.output)
+            left.update(n for n in node.input[maker in gathers :] if n and self.kind(n) == "data")
+            waiting.discard(maker)
+
+    def region(self, output: str, inputs: Sequence[str]) -> Region | None:
+        """What computes ``output`` from ``inputs``; None where that reads other values as well."""
+        derived: set[str] | None = None
+        nodes, shapes, constants = set[int](), dict[str, None](), dict[str, None]()
+        seen, todo = set(inputs), [output]
+        while todo:
+            name = todo.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            maker = self.makers.get(name)
+            if maker is None:
+                if self.kind(name) != "constant":
+                    return None
+                constants[name] = None
+                continue
+            node = self.nodes[maker]
+            if len(nodes) > MOST_NODES or not is_op(node, (*ARITHMETIC, *GATHERS)):
+                return None
+            nodes.add(maker)
+            if is_op(node, ("Shape", "Size")) and node.input[0] not in seen and self.kind(node.input[0]) == "data":
+                derived = self._derived(inputs) if derived is None else derived
+                if node.input[0] not in derived:
+                    shapes[node.input[0]] = None
+                    continue
+            todo += filter(None, node.input)
+        if not set(inputs) <= {name for index in nodes for name in self.nodes[index].input}:
+            return None
+        outer = [name for name in shapes if name not in inputs]
+        return Region(output, tuple(inputs), tuple(outer), tuple(sorted(nodes)), tuple(constants))
+
+    def _derived(self, inputs: Sequence[str]) -> set[str]:
+        """``inputs``, and what is computed from them by arithmetic."""
+        derived = set(inputs)
+        first = min((self.makers.get(name, OUTSIDE) for name in inputs), default=0)
+        for node in self.nodes[max(first, 0) :]:
+            if is_op(node, (*ARITHMETIC, *GATHERS)) and not derived.isdisjoint(node.input):
+                derived.update(node.output)
+        return derived
+
+    def leaks(self, region: Region, others: Collection[int]) -> bool:
+        """Whether a node that is neither in ``region`` nor one of ``others`` reads data on the way to its output."""
+        inside = {*region.nodes, *others}
+        return any(
+            not self.readers.get(name, set()) <= inside
+            for index in region.nodes
+            for name in self.nodes[index].output
+            if name and name != region.output and self.kind(name) == "data"
+        )
+
+
+def dead(flow: Flow, replaced: Collection[int], read: Collection[str], candidates: Collection[int]) -> set[int]:
+    """Those of the nodes ``candidates`` that nobody reads where what stands for ``replaced`` reads ``read``."""
+    gone = set(replaced)
+    for index in sorted(set(candidates) - gone, reverse=True):
+        outputs = [name for name in flow.nodes[index].output if name]
+        if all(name not in read and flow.readers.get(name, set()) <= gone for name in outputs):
+            gone.add(index)
+    return gone - set(replaced)
+
+
+def is_op(node: onnx.NodeProto, op_types: Collection[str]) -> bool:
+    """Whether ``node`` is one of ONNX's operators ``op_types``, with what each of them has."""
+    if node.op_type not in op_types or domain_of(node.domain):
+        return False
+    return bool(node.output and node.output[0]) and (node.op_type == "Constant" or bool(node.input and node.input[0]))
+
+
+def _captured(bodies: Sequence[Scope]) -> Iterator[str]:
+    """The names that are read in ``bodies``, at any depth, whatever they mean there."""
+    todo = list(bodies)
+    for body in todo:  # grows while it is walked
+        for node in body:
+            yield from node.input
+        yield from (value if isinstance(value, str) else value.name for value in body.container.output)
+        todo += [inner for inners in body.bodies.values() for inner in inners]

@@ -1,0 +1,225 @@
+"""Regenerate unrolled.zip beside this file: `python tests/exported/unrolled.py [--into FILE]`.
+
+Small models in which GridSample and AffineGrid are unrolled to basic operators, as PyTorch's exporters and people do.
+Needs onnx, torch and onnxscript, as in requirements.txt; nothing is downloaded. Names say what each computes:
+FORM/MODE-PADDING-ALIGN-SIZES-EXPORTER.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import onnx
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+from torch._decomp import core_aten_decompositions, get_decompositions
+
+HERE = Path(__file__).parent
+DYNAMIC = torch.export.Dim.DYNAMIC
+OPSET = 18
+
+
+class Call(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        return self.function(a, b)
+
+
+def pixels(grid: Tensor, sizes: tuple[int, int], align: bool) -> list[Tensor]:
+    """The coordinates x and y in pixels."""
+    both = []
+    for axis, size in enumerate(sizes[::-1]):
+        at = grid[..., axis] + 1
+        both.append(at * (size - 1) / 2 if align else (at * size - 1) / 2)
+    return both
+
+
+def padded(X: Tensor, grid: Tensor, align: bool) -> Tensor:
+    """As mmcv's bilinear_grid_sample: indices into an image with a frame of zeros, positions in one row."""
+    n, c, h, w = X.shape
+    x, y = (at.reshape(n, -1) for at in pixels(grid, (h, w), align))
+    left, top = x.floor().long(), y.floor().long()
+    flat = F.pad(X, (1, 1, 1, 1)).reshape(n, c, -1)
+    total = 0
+    for dy, dx in product((0, 1), (0, 1)):
+        weight = (x - left if dx else left + 1 - x) * (y - top if dy else top + 1 - y)
+        column, row = left + dx + 1, top + dy + 1
+        column = torch.where(column < 0, torch.tensor(0), column)
+        column = torch.where(column > w + 1, torch.tensor(w + 1), column)
+        row = torch.where(row < 0, torch.tensor(0), row)
+        row = torch.where(row > h + 1, torch.tensor(h + 1), row)
+        index = (column + row * (w + 2)).unsqueeze(1).expand(-1, c, -1)
+        total = total + torch.gather(flat, 2, index) * weight.unsqueeze(1)
+    return total.reshape(n, c, grid.shape[1], grid.shape[2])
+
+
+def clamped(X: Tensor, grid: Tensor, padding: str, align: bool) -> Tensor:
+    """As RF-DETR's _bilinear_grid_sample: clamped indices, and with zeros a mask for each corner."""
+    n, c, h, w = X.shape
+    x, y = pixels(grid, (h, w), align)
+    left, top = x.floor().long(), y.floor().long()
+    right_part, lower_part = (x - left.float()).unsqueeze(1), (y - top.float()).unsqueeze(1)
+    flat = X.flatten(2)
+    total = 0
+    for dy, dx in product((0, 1), (0, 1)):
+        column, row = left + dx, top + dy
+        index = row.clamp(0, h - 1) * w + column.clamp(0, w - 1)
+        values = flat.gather(2, index.flatten(1).unsqueeze(1).expand(n, c, -1)).view(n, c, *grid.shape[1:3])
+        if padding == "zeros":
+            values = values * ((column >= 0) & (column < w) & (row >= 0) & (row < h)).unsqueeze(1)
+        weight = (right_part if dx else 1 - right_part) * (lower_part if dy else 1 - lower_part)
+        total = total + weight * values
+    return total
+
+
+def deformable_attention(value: Tensor, locations: Tensor) -> Tensor:
+    """Multi-scale deformable attention of two levels, 4×6 and 2×3, that samples as :func:`clamped` does.
+
+    ``value`` is (N, heads, channels, 30), ``locations`` (N, queries, heads, 2 levels, points, 2) in [0, 1].
+    """
+    n, heads, channels, _ = value.shape
+    levels = []
+    for level, (flat, sizes) in enumerate(zip(value.split([24, 6], dim=3), ((4, 6), (2, 3)), strict=True)):
+        grid = (2 * locations - 1)[:, :, :, level].transpose(1, 2).flatten(0, 1)
+        levels.append(clamped(flat.reshape(n * heads, channels, *sizes), grid, "zeros", False))
+    return torch.stack(levels, -2).flatten(-2).sum(-1)
+
+
+def discrete(X: Tensor, locations: Tensor) -> Tensor:
+    """As D-FINE's attention where it is "discrete": what is near, but not what GridSample says is nearest."""
+    n, _, h, w = X.shape
+    at = (locations * torch.tensor([w, h]) + 0.5).to(torch.int64)
+    x, y = at[..., 0].clamp(0, w - 1), at[..., 1].clamp(0, h - 1)
+    batch = torch.arange(n).reshape(n, 1, 1).expand(x.shape)
+    return X[batch, :, y, x].permute(0, 3, 1, 2)
+
+
+def affine(theta: Tensor, sizes: tuple[int, ...], align: bool) -> Tensor:
+    """The base grid, which is constant, times theta: what ATen's affine_grid does, by hand."""
+    axes = [torch.linspace(-1, 1, size) * (1 if align else (size - 1) / size) for size in sizes]
+    base = torch.stack([*torch.meshgrid(*axes, indexing="ij")[::-1], torch.ones(sizes)], -1)
+    base = base.reshape(1, -1, len(sizes) + 1).expand(theta.shape[0], -1, -1)
+    return base.bmm(theta.transpose(1, 2)).reshape(-1, *sizes, len(sizes))
+
+
+@dataclass
+class Form:
+    """A function, inputs to trace it with, their dynamic axes, and whether PyTorch's operators are decomposed first."""
+
+    function: Callable[..., Tensor]
+    inputs: tuple[Tensor, Tensor]
+    axes: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    dynamo: bool = True
+    decompose: bool = False
+
+
+def forms() -> Iterator[tuple[str, Form]]:
+    """All models, by name."""
+    torch.manual_seed(0)
+    X, grid = torch.rand(2, 3, 4, 5), torch.rand(2, 6, 7, 2)
+    sizes = {"static": ((), ()), "dynamic": ((0, 1, 2, 3), (0, 1, 2))}
+    exporters = {"dynamo": True, "torchscript": False}
+    paddings, aligns = ("zeros", "border", "reflection"), (0, 1)
+    for mode, padding, align, size in product(("bilinear", "nearest", "bicubic"), paddings, aligns, sizes):
+        if mode == "bicubic" and size == "static" and padding == "border":
+            continue  # torch 2.13.0 writes a model in which a value is missing
+        sample = lambda X, grid, *how: F.grid_sample(X, grid, *how)  # noqa: E731
+        function = bound(sample, mode, padding, bool(align))
+        yield (
+            f"decomposed/{mode}-{padding}-{align}-{size}-dynamo",
+            Form(function, (X, grid), sizes[size], decompose=True),
+        )
+    for align, size, exporter in product(aligns, sizes, exporters):
+        rest = f"{align}-{size}-{exporter}"
+        how: dict[str, Any] = {"axes": sizes[size], "dynamo": exporters[exporter]}
+        yield f"padded/bilinear-zeros-{rest}", Form(bound(padded, bool(align)), (X, grid), **how)
+        for padding in paddings[:2]:
+            function = bound(clamped, padding, bool(align))
+            yield f"clamped/bilinear-{padding}-{rest}", Form(function, (X, grid), **how)
+    value, locations = torch.rand(2, 4, 3, 30), torch.rand(2, 5, 4, 2, 3, 2)
+    for size, exporter in product(sizes, exporters):
+        batch = ((0,), (0,)) if size == "dynamic" else ((), ())
+        how = {"axes": batch, "dynamo": exporters[exporter]}
+        yield f"attention/bilinear-zeros-0-{size}-{exporter}", Form(deformable_attention, (value, locations), **how)
+    yield "discrete/nearest-border-0-static-dynamo", Form(discrete, (X, torch.rand(2, 6, 7, 2)))
+    for rank, align, size in product((2, 3), aligns, sizes):
+        theta, image = torch.rand(2, rank, rank + 1), torch.rand(2, 3, *(4, 5, 6)[:rank])
+        batch = ((0,), ()) if size == "dynamic" else ((), ())
+        name = f"affine_grid/{rank}-{align}-{size}"
+        function = bound(lambda theta, image, align: F.affine_grid(theta, image.shape, align), bool(align))
+        image = image[:1] if size == "dynamic" else image
+        if size == "dynamic":
+            function = bound(batched, tuple(image.shape[1:]), bool(align))
+        yield f"{name}-dynamo", Form(function, (theta, image), batch)
+        function = bound(lambda theta, image, align: affine(theta, tuple(image.shape[2:]), align), bool(align))
+        yield f"{name}-torchscript", Form(function, (theta, image), batch, dynamo=False)
+
+
+def batched(theta: Tensor, image: Tensor, shape: tuple[int, ...], align: bool) -> Tensor:
+    """AffineGrid of as many as ``theta`` has, of the size of one image."""
+    return F.affine_grid(theta, [theta.shape[0], *shape], align)
+
+
+def bound(function: Callable[..., Tensor], *how: object) -> Callable[..., Tensor]:
+    """``function`` with its last arguments."""
+    return lambda a, b: function(a, b, *how)
+
+
+def exported(form: Form) -> onnx.ModelProto:
+    """The model that PyTorch writes."""
+    module, names = Call(form.function).eval(), ["a", "b"]
+    buffer = io.BytesIO()
+    if form.dynamo:
+        shapes = {name: dict.fromkeys(axes, DYNAMIC) for name, axes in zip(names, form.axes, strict=True)}
+        program = torch.export.export(module, form.inputs, dynamic_shapes=shapes)
+        if form.decompose:
+            decompositions = core_aten_decompositions()
+            decompositions.update(get_decompositions([torch.ops.aten.grid_sampler_2d]))
+            program = program.run_decompositions(decompositions)
+        torch.onnx.export(
+            program, (), buffer, input_names=names, output_names=["Y"], opset_version=OPSET, verbose=False
+        )
+    else:
+        axes = {n: {i: f"{n}{i}" for i in each} for n, each in zip(names, form.axes, strict=True)}
+        options = {"input_names": names, "output_names": ["Y"], "opset_version": OPSET, "dynamo": False}
+        torch.onnx.export(module, form.inputs, buffer, dynamic_axes=axes, **options)
+    model = onnx.load_from_string(buffer.getvalue())
+    model.ClearField("doc_string")
+    del model.metadata_props[:]
+    del model.graph.metadata_props[:]
+    del model.graph.value_info[:]
+    for item in (*model.graph.node, *model.graph.input, *model.graph.output, *model.graph.initializer):
+        item.ClearField("doc_string")
+        del item.metadata_props[:]
+    onnx.checker.check_model(model)
+    return model
+
+
+def write(path: Path) -> None:
+    """Write all models into one archive."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, form in forms():
+            entry = zipfile.ZipInfo(f"{name}.onnx", (1980, 1, 1, 0, 0, 0))
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, exported(form).SerializeToString(deterministic=True))
+
+
+if __name__ == "__main__":
+    warnings.filterwarnings("ignore")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--into", type=Path, default=HERE / "unrolled.zip", metavar="FILE")
+    write(parser.parse_args().into)

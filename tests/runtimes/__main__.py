@@ -1,0 +1,119 @@
+"""``python -m tests.runtimes``: try every runtime, each in an environment of its own, and print the matrix."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import re
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy
+import onnx
+
+import ort_gridsample as ogs
+
+from . import report
+from .environments import NotInstalled, default_cache, environment
+from .report import Result, alike
+from .smallest import smallest
+from .table import RUNTIMES, Runtime
+from .trials import FORMS, Task, Trial, operator_trials, trials
+from .verdicts import Verdict, judge
+from .workers import Worker
+
+
+def attempt(runtime: Runtime, worker: Worker, trial: Trial) -> Verdict:
+    """One cell."""
+    try:
+        task = trial.task(2 if runtime.batches else 1)
+    except ogs.GridSampleError as error:
+        return Verdict("refused", message=f"patch_model: {error}")
+    return judge(task, worker.ask(task), runtime.tolerance)
+
+
+def run(runtime: Runtime, chosen: Sequence[Trial], cache: Path, seconds: float) -> Result:
+    """One runtime's part of the matrix; says on standard error how far it is."""
+    try:
+        installed = environment(runtime, cache)
+    except NotInstalled as error:
+        return Result(runtime, "", {}, str(error))
+    cells, began = {}, time.monotonic()
+    with Worker(installed.command, seconds) as worker:
+        for number, trial in enumerate(chosen, 1):
+            if sys.stderr.isatty():
+                print(f"\r{runtime.name} {number}/{len(chosen)} {trial.name:70}", end="", file=sys.stderr, flush=True)
+            cells[trial] = attempt(runtime, worker, trial)
+    print(f"\r{runtime.name}: {time.monotonic() - began:.0f} s{'':80}", file=sys.stderr)
+    return Result(runtime, installed.versions, cells)
+
+
+def save(result: Result, cache: Path, seconds: float, folder: Path) -> Iterator[str]:
+    """For everything that the runtime says about lowered models, write the smallest model that shows it; what it is."""
+    runtime = result.runtime
+    with Worker(environment(runtime, cache).command, seconds) as worker:
+
+        def ask(task: Task) -> Verdict:
+            return judge(task, worker.ask(task), runtime.tolerance)
+
+        for trials in alike(result.cells):
+            if trials[0].form != "primitives" or result.cells[trials[0]].kind == "right":
+                continue
+            try:
+                tasks = [trial.task(2 if runtime.batches else 1) for trial in trials]
+                shown = smallest(min(tasks, key=lambda task: len(task.model.graph.node)), lambda t: ask(t).kind != "right")
+            except Exception as error:  # onnxruntime's, where it cannot run the model either
+                yield f"{runtime.title}: {trials[0].name}: {error}"
+                continue
+            ops = [node.op_type for node in shown.model.graph.node]
+            path = folder / runtime.name / f"{trials[0].name}.onnx"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            onnx.save(shown.model, path)
+            arrays = {f"{prefix}.{n}": v for prefix, each in (("in", shown.feeds), ("out", shown.expected)) for n, v in each[0].items()}
+            numpy.savez_compressed(path.with_suffix(".npz"), **arrays)
+            verdict = ask(shown)
+            yield f"{runtime.title}: {path}: {', '.join(ops[-6:])} ({len(ops)} nodes): {verdict} {verdict.message}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the matrix; 1 where a lowered model is not right."""
+    parser = argparse.ArgumentParser(prog="python -m tests.runtimes", description=__doc__)
+    parser.add_argument("runtimes", nargs="*", metavar="RUNTIME", help=f"of {', '.join(RUNTIMES)}; all by default")
+    parser.add_argument("--fast", action="store_true", help="only those that install in seconds")
+    parser.add_argument("--only", default="", metavar="REGEX", help="only the cells whose name this matches")
+    parser.add_argument("--form", choices=FORMS, help="only the standard operators, or only primitives")
+    parser.add_argument("--operators", action="store_true", help="try basic operators one by one instead")
+    parser.add_argument("--all", action="store_true", help="print every cell")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every cell there")
+    parser.add_argument("--save", type=Path, metavar="DIR", help="write the smallest models that show what fails")
+    parser.add_argument("--cache", type=Path, default=default_cache(), metavar="DIR", help="where environments are kept")
+    parser.add_argument("--seconds", type=float, default=120, help="how long a runtime may take for one model")
+    options = parser.parse_args(arguments)
+    unknown = set(options.runtimes) - set(RUNTIMES)
+    if unknown:
+        parser.error(f"no runtime is called {', '.join(sorted(unknown))}; there are {', '.join(RUNTIMES)}")
+    rows = [RUNTIMES[name] for name in options.runtimes or RUNTIMES]
+    rows = [row for row in rows if row.fast or not options.fast]
+    chosen = [t for t in (operator_trials if options.operators else trials)() if re.search(options.only, t.name) and options.form in (None, t.form)]
+    results = [run(row, chosen, options.cache.resolve(), options.seconds) for row in rows]
+
+    date = datetime.date.today().isoformat()
+    print(f"{date}; ort-gridsample {ogs.__version__}, onnx {onnx.__version__}, numpy {numpy.__version__}\n")
+    print(report.operators(results) if options.operators else f"{report.summary(results)}\n\n{report.reasons(results)}")
+    if options.all:
+        print(f"\n{report.every_cell(results)}")
+    if options.save:
+        for result in results:
+            for line in save(result, options.cache.resolve(), options.seconds, options.save):
+                print(line, flush=True)
+    if options.json:
+        options.json.write_text(json.dumps(report.as_json(results, date), indent=1), encoding="utf-8")
+    lowered = [v for result in results for trial, v in result.cells.items() if trial.form == "primitives"]
+    return int(any(verdict.kind != "right" for verdict in lowered))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

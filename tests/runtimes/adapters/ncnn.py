@@ -1,0 +1,44 @@
+"""ncnn, after pnnx has converted the ONNX model for inputs of the shapes that come first."""
+
+import importlib.util
+import os
+import subprocess
+
+import ncnn
+import numpy as np
+
+PNNX = os.path.join(os.path.dirname(importlib.util.find_spec("pnnx").origin), "pnnx")
+TYPES = {"float32": "f32", "float64": "f64", "int64": "i64", "int32": "i32"}
+
+
+def shapes(feed):
+    return ",".join(str(list(value.shape)).replace(" ", "") + TYPES[value.dtype.name] for value in feed.values())
+
+
+def load(path, inputs, outputs):
+    done = subprocess.run(
+        [PNNX, path, f"inputshape={shapes(inputs)}", "fp16=0"], cwd=os.path.dirname(path), capture_output=True, text=True
+    )
+    base = os.path.splitext(path)[0]
+    if done.returncode or not os.path.exists(f"{base}.ncnn.param"):
+        raise RuntimeError(f"pnnx: exit status {done.returncode} {(done.stdout + done.stderr)[-1000:]}")
+    ignored = [line for line in (done.stdout + done.stderr).splitlines() if "ignore" in line or "not supported" in line]
+    net = ncnn.Net()
+    net.opt.use_fp16_packed = net.opt.use_fp16_storage = net.opt.use_fp16_arithmetic = False
+    net.opt.use_bf16_storage = False
+    if net.load_param(f"{base}.ncnn.param") or net.load_model(f"{base}.ncnn.bin"):
+        raise RuntimeError(f"ncnn cannot load what pnnx wrote: {'; '.join(ignored)}")
+
+    def run(feed):
+        with net.create_extractor() as extractor:
+            for i, value in enumerate(feed.values()):  # ncnn has no batch axis
+                extractor.input(f"in{i}", ncnn.Mat(np.ascontiguousarray(value[0])).clone())
+            answers = []
+            for i in range(len(outputs)):
+                status, answer = extractor.extract(f"out{i}")
+                if status:
+                    raise RuntimeError(f"ncnn: status {status} at out{i}; pnnx: {'; '.join(ignored)}")
+                answers.append(np.array(answer)[None])
+        return answers
+
+    return run

@@ -1,0 +1,106 @@
+"""An environment of its own for each runtime, made once and kept."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from .table import Runtime
+
+ADAPTERS = Path(__file__).parent / "adapters"
+
+
+class NotInstalled(Exception):
+    """A runtime's environment cannot be made here; the text says why."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where a runtime is installed.
+
+    Attributes:
+        command: what runs its adapter.
+        versions: what was installed, by package.
+    """
+
+    command: tuple[str, ...]
+    versions: str
+
+
+def default_cache() -> Path:
+    """Where environments are kept between runs: in the user's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "ort_gridsample" / "runtimes"
+
+
+def environment(runtime: Runtime, cache: Path) -> Environment:
+    """The runtime's environment, made where there is none yet.
+
+    Raises:
+        NotInstalled: something that it needs is not to be had.
+    """
+    folder = cache / runtime.name
+    wanted = "\n".join([*runtime.packages, *runtime.alone, *runtime.npm]) + "\n"
+    done = folder / "installed.txt"
+    if not done.exists() or done.read_text() != wanted:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        _install(runtime, folder)
+        done.write_text(wanted)
+    adapter = str(ADAPTERS / runtime.program)
+    if not runtime.packages:
+        return Environment((_node(), adapter, str(folder)), ", ".join(runtime.npm))
+    return Environment((str(folder / "bin" / "python"), str(ADAPTERS / "worker.py"), adapter), _versions(folder))
+
+
+def _install(runtime: Runtime, folder: Path) -> None:
+    if runtime.npm:
+        npm = ["npm", "install", "--silent", "--no-fund", "--no-audit", "--ignore-scripts", "--prefix", str(folder)]
+        _run(runtime, [*npm, *runtime.npm], folder)
+    if not runtime.packages:
+        return
+    _run(runtime, [_python(runtime), "-m", "venv", str(folder)], folder)
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-compile"]
+    _run(runtime, [*pip, *runtime.packages], folder)
+    if runtime.alone:
+        _run(runtime, [*pip, "--no-deps", *runtime.alone], folder)
+
+
+def _run(runtime: Runtime, command: list[str], folder: Path) -> None:
+    if not shutil.which(command[0]):
+        raise NotInstalled(f"{runtime.name} needs {command[0]}")
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if done.returncode:
+        errors = [line for line in done.stderr.splitlines() if "ERROR" in line or "error" in line]
+        raise NotInstalled(f"{runtime.name}: {' '.join(command[-4:])}: {' '.join(errors[-2:]) or done.stderr[-300:]}")
+
+
+def _node() -> str:
+    node = shutil.which("node")
+    if node is None:
+        raise NotInstalled("there is no node")
+    return node
+
+
+def _python(runtime: Runtime) -> str:
+    """An interpreter of a version that the runtime's packages are for: this one where it is."""
+    if not runtime.python or f"{sys.version_info[0]}.{sys.version_info[1]}" in runtime.python:
+        return sys.executable
+    for version in runtime.python:
+        found = shutil.which(f"python{version}")
+        pyenv = os.environ.get("PYENV_ROOT", str(Path.home() / ".pyenv"))
+        for python in [found] * bool(found) + glob.glob(f"{pyenv}/versions/{version}.*/bin/python"):
+            if subprocess.run([python, "-c", ""], capture_output=True).returncode == 0:
+                return python
+    raise NotInstalled(f"{runtime.name} needs Python {' or '.join(runtime.python)}")
+
+
+def _versions(folder: Path) -> str:
+    """What pip says it installed."""
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "freeze", "--disable-pip-version-check"]
+    return ", ".join(subprocess.run(pip, capture_output=True, text=True).stdout.split("\n")[:-1])

@@ -1,0 +1,95 @@
+"""The runtimes that are tried: what to install for each, and what it cannot do by its nature."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """One runtime.
+
+    Attributes:
+        name: on the command line; its adapter is ``adapters/<adapter>.py`` (or ``.mjs``).
+        title: in tables, with the version.
+        packages: what pip installs; where that is nothing, the adapter runs in node.
+        alone: what pip installs without what it asks for besides (pnnx asks for all of PyTorch, and needs none of it).
+        adapter: where it is not called like the runtime.
+        python: the versions of Python that its packages are for; none says any.
+        npm: what npm installs.
+        fast: whether it installs, and runs all that is tried, in seconds.
+        batches: whether tensors may have more than one image in a batch.
+        tolerance: the greatest difference that is still right, as a share of the output's greatest magnitude.
+        note: what a reader of its results must know.
+    """
+
+    name: str
+    title: str
+    packages: tuple[str, ...] = ()
+    alone: tuple[str, ...] = ()
+    adapter: str = ""
+    python: tuple[str, ...] = ()
+    npm: tuple[str, ...] = ()
+    fast: bool = False
+    batches: bool = True
+    tolerance: float = 1e-4
+    note: str = ""
+
+    @property
+    def program(self) -> str:
+        """The adapter's file."""
+        return f"{self.adapter or self.name}.{'py' if self.packages else 'mjs'}"
+
+
+RUNTIMES = {
+    runtime.name: runtime
+    for runtime in (
+        Runtime("onnxruntime", "onnxruntime 1.31.1, CPU", ("onnxruntime==1.31.1",), fast=True),
+        Runtime("openvino", "OpenVINO 2026.4.1", ("openvino==2026.4.1",), fast=True),
+        Runtime(
+            "opencv5",
+            "OpenCV 5.0",
+            ("opencv-python-headless==5.0.0.93", "numpy"),
+            adapter="opencv",
+            fast=True,
+        ),
+        Runtime(
+            "opencv4",
+            "OpenCV 4.14",
+            ("opencv-python-headless==4.14.0.94", "numpy"),
+            adapter="opencv",
+            fast=True,
+        ),
+        Runtime("tract", "tract 0.23.9", ("tract==0.23.9", "numpy"), fast=True),
+        Runtime("mnn", "MNN 3.6.1", ("MNN==3.6.1", "numpy")),
+        Runtime("tinygrad", "tinygrad 0.14", ("tinygrad==0.14.0", "numpy")),
+        Runtime("iree", "IREE 3.13", ("iree-base-compiler[onnx]==3.13.0", "iree-base-runtime==3.13.0", "numpy")),
+        Runtime("tvm", "TVM 0.27", ("apache-tvm==0.27.0.post1", "onnx", "numpy")),
+        Runtime("onnxruntime-web", "onnxruntime-web 1.30, WASM", npm=("onnxruntime-web@1.30.0",)),
+        Runtime(
+            "webgpu",
+            "onnxruntime-webgpu 1.27",
+            ("onnxruntime-webgpu==1.27.0", "brotli"),
+            npm=("@sparticuz/chromium@153.0.0",),
+            note="on SwiftShader, a Vulkan in software",
+        ),
+        Runtime("onnx2torch", "onnx2torch 1.5.15", ("torch==2.13.0", "onnx2torch==1.5.15", "numpy")),
+        Runtime(
+            "ncnn",
+            "ncnn 20261020",
+            ("ncnn==1.0.20261020", "numpy"),
+            alone=("pnnx==20261020",),
+            batches=False,
+            note="has no batches: N is 1",
+        ),
+        Runtime("onnx2tf", "onnx2tf 2.6.9 and LiteRT", ("onnx2tf==2.6.9",), python=("3.12", "3.13")),
+        Runtime(
+            "rknn",
+            "RKNN 2.5.0, simulator",
+            ("rknn-toolkit2==2.5.0", "setuptools<81"),
+            python=("3.11", "3.10", "3.12"),
+            tolerance=1e-2,
+            note="computes in float16: right to 1 %",
+        ),
+    )
+}

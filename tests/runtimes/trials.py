@@ -1,0 +1,148 @@
+"""What every runtime is asked: models, inputs, and the answers that are right."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+import ort_gridsample as ogs
+
+from .operators import DYNAMIC, OPERATORS
+
+Arrays = dict[str, np.ndarray]
+
+FORMS = ("standard", "primitives")
+RANKS = (2, 3)
+MODES = ("nearest", "linear", "cubic")
+PADDING_MODES = ("zeros", "border", "reflection")
+EXPORTED = Path(__file__).parents[1] / "exported"
+
+#: By rank, shapes of X and of the output, the spatial axes alone. Ties of nearest are exact on axes of 4 pixels.
+SHAPES = {2: (((4, 5), (6, 4)), ((7, 4), (3, 5))), 3: (((3, 4, 5), (2, 4, 3)), ((4, 2, 6), (3, 3, 2)))}
+#: The oldest opset of the ONNX domain that samples images of this rank.
+OPSETS = {2: 16, 3: 20}
+_OPSET_16 = {"linear": "bilinear", "cubic": "bicubic"}
+#: Normalized coordinates of ties, pixel centres and borders, and outside; none so near a tie that rounding decides.
+SPECIAL = (-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, -1.3125, 1.375, 2.25, -3.6875)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A model, and what it answers.
+
+    Attributes:
+        model: as the runtime gets it.
+        feeds: inputs by name, in the model's order; the runtime answers each with the model loaded once.
+        expected: the outputs for each of ``feeds``.
+    """
+
+    model: onnx.ModelProto
+    feeds: tuple[Arrays, ...]
+    expected: tuple[Arrays, ...]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One cell of the matrix.
+
+    Attributes:
+        form: ``"standard"``; ``"primitives"``: what patch_model makes of it; or ``"operator"``: a basic one alone.
+        group: ``"2-D linear"``, …, ``"exported"``, or ``"opset 13"``, ….
+        detail: padding mode and alignment, or the name of the exported model or the operator.
+        dynamic: whether the shapes are left open, and two are asked.
+    """
+
+    form: str
+    group: str
+    detail: str
+    dynamic: bool = False
+
+    @property
+    def name(self) -> str:
+        """All of it in words."""
+        shapes = "" if self.group == "exported" else "-dynamic" if self.dynamic else "-static"
+        return f"{self.form}-{self.group.replace('-D', 'd')}-{self.detail}{shapes}".replace(" ", "-")
+
+    def task(self, batch: int = 2) -> Task:
+        """The model, its inputs and outputs; ``batch`` images in each.
+
+        Raises:
+            GridSampleError: the model cannot be lowered.
+        """
+        if self.form == "operator":
+            opset = int(self.group.removeprefix("opset "))
+            model, *feed = OPERATORS[opset][self.detail].model(opset, self.dynamic)
+            return Task(model, *((each,) for each in feed))
+        if self.group == "exported":
+            task = _exported(self.detail)
+        else:
+            rank, mode = self.group.split("-D ")
+            padding_mode, alignment = self.detail.split()
+            task = _one_node(int(rank), mode, padding_mode, alignment == "aligned", self.dynamic, batch)
+        model = task.model if self.form == "standard" else ogs.patch_model(task.model, target="primitives")
+        return Task(model, task.feeds, task.expected)
+
+
+def trials() -> Iterator[Trial]:
+    """The whole matrix."""
+    for form, rank, mode, dynamic in itertools.product(FORMS, RANKS, MODES, (False, True)):
+        for padding_mode, alignment in itertools.product(PADDING_MODES, ("unaligned", "aligned")):
+            yield Trial(form, f"{rank}-D {mode}", f"{padding_mode} {alignment}", dynamic)
+    for form in FORMS:
+        yield from (Trial(form, "exported", path.stem) for path in sorted(EXPORTED.glob("*.onnx")))
+
+
+def operator_trials() -> Iterator[Trial]:
+    """The basic operators."""
+    for opset, operators in OPERATORS.items():
+        for name in operators:
+            yield from (Trial("operator", f"opset {opset}", name, dynamic) for dynamic in {False, opset == DYNAMIC})
+
+
+@functools.cache
+def _exported(name: str) -> Task:
+    model = onnx.load(EXPORTED / f"{name}.onnx")
+    with np.load(EXPORTED / f"{name}.npz") as data:
+        feeds, expected = (
+            {each.name: data[f"{prefix}.{each.name}"] for each in values}
+            for prefix, values in (("in", model.graph.input), ("out", model.graph.output))
+        )
+    return Task(model, (feeds,), (expected,))
+
+
+@functools.cache
+def _one_node(rank: int, mode: str, padding_mode: str, align_corners: bool, dynamic: bool, n: int) -> Task:
+    opset, rng = OPSETS[rank], np.random.default_rng(rank)
+    feeds, expected = [], []
+    for lengths, outputs in SHAPES[rank][: 1 + dynamic]:
+        X = rng.standard_normal((n, 3, *lengths), np.float32)
+        grid = rng.uniform(-1.2, 1.2, (n, *outputs, rank)).astype(np.float32)
+        grid = np.where(rng.random(grid.shape) < 0.5, grid, rng.choice(np.float32(SPECIAL), grid.shape))
+        feeds.append({"X": X, "grid": grid})
+        expected.append({"Y": ogs.grid_sample(X, grid, mode, padding_mode, align_corners)})
+    node = helper.make_node(
+        "GridSample",
+        ["X", "grid"],
+        ["Y"],
+        "sample",
+        mode=_OPSET_16.get(mode, mode) if opset < 20 else mode,
+        padding_mode=padding_mode,
+        align_corners=int(align_corners),
+    )
+    D, D_out = ([f"D{i}{end}" for i in range(rank)] for end in ("", "_out"))
+    symbols = {"X": ["N", "C", *D], "grid": ["N", *D_out, rank], "Y": ["N", "C", *D_out]}
+    X, grid, Y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, symbols[name] if dynamic else value.shape)
+        for name, value in (*feeds[0].items(), *expected[0].items())
+    )
+    graph = helper.make_graph([node], "sampling", [X, grid], [Y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+    onnx.checker.check_model(model, full_check=True)
+    return Task(model, tuple(feeds), tuple(expected))

@@ -1,0 +1,137 @@
+"""Asking a runtime, in a process of its own: whatever it does there, the answer is an answer."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import selectors
+import signal
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import onnx
+
+from .trials import Arrays, Task
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a runtime made of a task: the outputs for each of its feeds, or why there are none; and what it remarked."""
+
+    outputs: tuple[Arrays, ...] = ()
+    error: str = ""
+    remark: str = ""
+
+
+class Worker:
+    """A runtime's process, started when it is first asked and whenever the one before is gone.
+
+    Args:
+        command: what runs the adapter.
+        seconds: how long it may take to start, or for one task.
+    """
+
+    def __init__(self, command: tuple[str, ...], seconds: float) -> None:
+        self.command, self.seconds = command, seconds
+        self.process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Worker:
+        self.folder = tempfile.TemporaryDirectory(prefix="runtimes-")
+        self.printed = (Path(self.folder.name) / "printed.txt").open("w+b")
+        return self
+
+    def __exit__(self, *error: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._end()
+        self.printed.close()
+        self.folder.cleanup()
+
+    def ask(self, task: Task) -> Answer:
+        """The runtime's answer: a crash, a hang and an answer that is none of these are errors too."""
+        if self.process is None:
+            started = self._start()
+            if started:
+                return Answer(error=started)
+        with tempfile.TemporaryDirectory(dir=self.folder.name) as folder:
+            path = Path(folder) / "model.onnx"
+            onnx.save(task.model, path)
+            names = [output.name for output in task.model.graph.output]
+            feeds = [{name: _encoded(value) for name, value in feed.items()} for feed in task.feeds]
+            before = self.printed.seek(0, os.SEEK_END)
+            answer = self._exchange(json.dumps({"model": str(path), "feeds": feeds, "outputs": names}))
+        if isinstance(answer, str):
+            return Answer(error=answer)
+        if "error" in answer:
+            self.printed.seek(before)
+            return Answer(error=f"{answer['error']}\n{self.printed.read().decode(errors='replace')}")
+        outputs = tuple(dict(zip(names, map(_decoded, values), strict=False)) for values in answer["outputs"])
+        return Answer(outputs, remark=answer.get("remark", ""))
+
+    def _start(self) -> str:
+        self.process = subprocess.Popen(
+            self.command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.printed,
+            text=True,
+            cwd=self.folder.name,
+            start_new_session=True,
+        )
+        began = self._exchange(None)
+        return began if isinstance(began, str) else ""
+
+    def _exchange(self, line: str | None) -> dict[str, list[list[dict]]] | str:
+        """The answer to a line, or why there is none, and then the process is gone."""
+        process, before = self.process, self.printed.seek(0, os.SEEK_END)
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            if line is not None:
+                process.stdin.write(f"{line}\n")
+                process.stdin.flush()
+            with selectors.DefaultSelector() as selector:
+                selector.register(process.stdout, selectors.EVENT_READ)
+                if not selector.select(self.seconds):
+                    self._end()
+                    return f"timed out after {self.seconds:.0f} s"
+            answer = process.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        if answer:
+            return json.loads(answer)
+        code = self._end()
+        self.printed.seek(before)
+        last = self.printed.read().decode(errors="replace")
+        how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        return f"crashed: {how}\n{last}"
+
+    def _end(self) -> int:
+        """End the process, and all that it started; its exit status."""
+        if self.process is None:
+            return 0
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            try:
+                stream.close()
+            except BrokenPipeError:
+                pass
+        try:
+            code = self.process.wait(1)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            code = self.process.wait()
+        self.process = None
+        return code
+
+
+def _encoded(value: np.ndarray) -> dict[str, object]:
+    return {"type": value.dtype.name, "shape": value.shape, "data": base64.b64encode(value.tobytes()).decode()}
+
+
+def _decoded(array: dict) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(array["data"]), array["type"]).reshape(array["shape"])

@@ -1,0 +1,282 @@
+"""Models that are converted to float16, or quantized, after they were patched: coordinates stay what they were."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, inliner, numpy_helper, parser
+
+import ort_gridsample as ogs
+from cases import Attributes
+from models import node_attributes
+from ort_gridsample.runtime import choice
+from paths import open_native, quiet_options
+from test_patch import SIGNATURE
+
+Feeds = Mapping[str, np.ndarray]
+
+
+def network(size: int, attributes: Attributes, flow: bool = False) -> onnx.ModelProto:
+    """Conv, Relu, GridSample, Conv on a picture; the grid is an input, or made of a flow in pixels."""
+    rng = np.random.default_rng(3)
+    weights = {
+        "first": rng.standard_normal((4, 1, 3, 3)) / 3,
+        "bias": rng.standard_normal(4) / 10,
+        "second": rng.standard_normal((1, 4, 3, 3)) / 6,
+    }
+    nodes = [
+        helper.make_node("Conv", ["X", "first", "bias"], ["A"], "first", pads=[1] * 4),
+        helper.make_node("Relu", ["A"], ["B"], "relu"),
+        helper.make_node("GridSample", ["B", "G"], ["C"], "warp", **node_attributes(attributes, 17)),
+        helper.make_node("Conv", ["C", "second"], ["Y"], "second", pads=[1] * 4),
+    ]
+    if flow:
+        pixels = np.stack(np.meshgrid(np.arange(size), np.arange(size)), -1)[None]
+        weights |= {"pixels": pixels, "half": np.array((size - 1) / 2), "one": np.array(1)}
+        nodes[2:2] = [
+            helper.make_node("Add", ["pixels", "F"], ["moved"], "move"),
+            helper.make_node("Div", ["moved", "half"], ["scaled"], "scale"),
+            helper.make_node("Sub", ["scaled", "one"], ["G"], "shift"),
+        ]
+    picture = [1, 1, size, size]
+    inputs = {"X": picture, "F" if flow else "G": [1, size, size, 2]}
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()],
+        [helper.make_tensor_value_info("Y", TensorProto.FLOAT, picture)],
+        [numpy_helper.from_array(value.astype(np.float32), name) for name, value in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+def feeds_for(model: onnx.ModelProto) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(4)
+    size = model.graph.input[0].type.tensor_type.shape.dim[2].dim_value
+    feeds = {"X": rng.standard_normal((1, 1, size, size)), "F": rng.uniform(-2, 2, (1, size, size, 2))}
+    axis = np.linspace(-1, 1, size)
+    feeds["G"] = np.stack(np.meshgrid(axis, axis), -1)[None] + feeds["F"] / size
+    return {value.name: feeds[value.name].astype(np.float32) for value in model.graph.input}
+
+
+def answer(model: onnx.ModelProto, feeds: Feeds) -> np.ndarray:
+    return open_native(model).run(None, dict(feeds))[0]
+
+
+def error(model: onnx.ModelProto, feeds: Feeds, expected: np.ndarray) -> float:
+    """How far the model's answer is from what is expected: root mean squares, of the difference and of that."""
+    return float(np.linalg.norm(answer(model, feeds) - expected) / np.linalg.norm(expected))
+
+
+LINEAR = Attributes("linear", "zeros", False)
+SAMPLES = [LINEAR, Attributes("cubic", "reflection", True), Attributes("nearest", "border", False)]
+
+
+def half(model: onnx.ModelProto, blocked: Sequence[str]) -> onnx.ModelProto:
+    """The model in float16, converted by onnxconverter-common, but for its inputs and outputs."""
+    float16 = pytest.importorskip("onnxconverter_common.float16", reason="pip install onnxconverter-common")
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    return float16.convert_float_to_float16(copy, keep_io_types=True, node_block_list=list(blocked))
+
+
+@pytest.mark.parametrize("size", [64, 1024])
+@pytest.mark.parametrize("attributes", SAMPLES, ids=lambda a: a.mode)
+@pytest.mark.parametrize("flow", [False, True])
+def test_float16_loses_no_more_than_in_the_rest_of_the_net(size: int, attributes: Attributes, flow: bool) -> None:
+    model = network(size, attributes, flow)
+    feeds = feeds_for(model)
+    expected = answer(model, feeds)
+    # All of the net but what finds the coordinates.
+    rest = error(half(model, ogs.coordinate_nodes(model)), feeds, expected)
+    lowered = ogs.patch_model(model, target="primitives", functions=True)
+    converted = half(lowered, ogs.coordinate_nodes(lowered))
+    assert 1e-5 < rest < 1e-3
+    assert error(converted, feeds, expected) < 1.1 * rest
+    assert error(inliner.inline_local_functions(converted), feeds, expected) < 1.1 * rest
+    last = ogs.patch_model(half(model, ogs.coordinate_nodes(model)), target="primitives")
+    assert error(last, feeds, expected) < 1.1 * rest
+
+
+def test_what_is_listed_computes_in_float32() -> None:
+    """Onnxruntime's CPU provider computes float16 in float32, and hides what other runtimes lose."""
+    model = network(64, LINEAR, flow=True)
+    lowered = ogs.patch_model(model, target="primitives", functions=True)
+    for blocked, there in ((ogs.coordinate_nodes(lowered), {TensorProto.FLOAT}), (["warp"], {TensorProto.FLOAT16})):
+        converted = onnx.shape_inference.infer_shapes(half(lowered, blocked))
+        types = {value.name: value.type.tensor_type.elem_type for value in converted.graph.value_info}
+        flow = [node for node in converted.graph.node if node.name in ("move", "scale", "shift")]
+        assert {types[name] for node in flow[1:] for name in node.input if name in types} == there
+
+
+def test_a_lowered_node_that_is_not_listed_is_refused_and_not_wrong() -> None:
+    lowered = ogs.patch_model(network(64, LINEAR), target="primitives", functions=True)
+    with pytest.raises(Exception, match="GridSample_1"):
+        open_native(half(lowered, []))
+
+
+class OneFeed:
+    """A ``CalibrationDataReader``."""
+
+    def __init__(self, feeds: Feeds) -> None:
+        self._feeds = iter([dict(feeds)])
+
+    def get_next(self) -> Feeds | None:
+        return next(self._feeds, None)
+
+
+def quantized(model: onnx.ModelProto, feeds: Feeds, excluded: Sequence[str], format: str = "QDQ") -> onnx.ModelProto:
+    from onnxruntime.quantization import QuantFormat, quantize_static
+
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder) / "model.onnx", Path(folder) / "quantized.onnx"
+        onnx.save(model, source)
+        quantize_static(
+            source, target, OneFeed(feeds), quant_format=QuantFormat[format], nodes_to_exclude=list(excluded)
+        )
+        return onnx.load(target)
+
+
+def preprocessed(model: onnx.ModelProto) -> onnx.ModelProto:
+    """What onnxruntime asks for before it quantizes."""
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder) / "model.onnx", Path(folder) / "preprocessed.onnx"
+        onnx.save(model, source)
+        quant_pre_process(source, target, skip_symbolic_shape=True)
+        return onnx.load(target)
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """Quantization says a lot at the root."""
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("size", [64, 1024])
+@pytest.mark.parametrize("functions", [False, True])
+@pytest.mark.parametrize("flow", [False, True])
+def test_quantization_loses_no_more_than_in_the_rest_of_the_net(size: int, functions: bool, flow: bool) -> None:
+    model = network(size, LINEAR, flow)
+    feeds = feeds_for(model)
+    expected = answer(model, feeds)
+    # onnxruntime quantizes no GridSample.
+    rest = error(quantized(model, feeds, ogs.coordinate_nodes(model)), feeds, expected)
+    lowered = ogs.patch_model(model, target="primitives", functions=functions)
+    assert 1e-3 < rest < 0.05
+    assert error(quantized(lowered, feeds, ogs.coordinate_nodes(lowered)), feeds, expected) < 1.1 * rest
+
+
+@pytest.mark.parametrize("attributes", SAMPLES, ids=lambda a: a.mode)
+@pytest.mark.parametrize("functions", [False, True])
+@pytest.mark.parametrize("format", ["QDQ", "QOperator"])
+def test_the_nodes_are_found_in_what_onnxruntime_preprocessed(
+    attributes: Attributes, functions: bool, format: str
+) -> None:
+    """It inlines, renames, fuses, moves a Transpose of what was sampled to the end, and forgets metadata."""
+    model = network(64, attributes)
+    feeds = feeds_for(model)
+    expected = answer(model, feeds)
+    rest = error(quantized(preprocessed(model), feeds, [], format), feeds, expected)
+    lowered = preprocessed(ogs.patch_model(model, target="primitives", functions=functions))
+    listed = ogs.coordinate_nodes(lowered)
+    others = {node.name for node in lowered.graph.node} - set(listed)
+    assert {name for name in others if not name.startswith("Transpose_token")} == {"first", "relu", "second"}
+    assert error(quantized(lowered, feeds, listed, format), feeds, expected) < 1.1 * rest
+    if attributes.mode == "linear":
+        assert error(quantized(lowered, feeds, [], format), feeds, expected) > 0.3
+
+
+@pytest.mark.parametrize("target", ["ort_gridsample", *(["compiled"] if not choice.ops.why_not() else [])])
+def test_this_packages_ops_in_a_model_that_was_converted_before(target: str) -> None:
+    """Convert first, patch last: no converter knows these ops."""
+    model = network(64, LINEAR)
+    feeds = feeds_for(model)
+    for converted in (quantized(preprocessed(model), feeds, []), half(model, ogs.coordinate_nodes(model))):
+        patched = ogs.patch_model(converted, target=target)  # type: ignore[arg-type]
+        onnx.shape_inference.infer_shapes(patched, check_type=True)
+        session = onnxruntime.InferenceSession(patched.SerializeToString(), ogs.register(quiet_options()))
+        np.testing.assert_allclose(session.run(None, feeds)[0], answer(converted, feeds), atol=1e-3)
+
+
+def listed(text: str, opsets: str = '"": 20, "mmcv": 1, "local": 1') -> list[str]:
+    return ogs.coordinate_nodes(parser.parse_model(f"<ir_version: 10, opset_import: [{opsets}]> {text}"))
+
+
+WARP = "[warp] Y = GridSample (X, H)"
+LISTS = {
+    "the node alone": ("[warp] Y = GridSample (X, G)", ["warp"]),
+    "arithmetic above": (
+        "[a] A = Mul (G, G) [b] B = Cast <to = 1> (A) [c] H = Add (B, G)" + WARP,
+        ["a", "b", "c", "warp"],
+    ),
+    "constants": ("[two] T = Constant <value_float = 2.0> () [a] H = Mul (G, T)" + WARP, ["two", "a", "warp"]),
+    "but not what the rest reads too": ("[a] A = Add (G, G) [b] H = Mul (A, G) [c] Z = Relu (A)" + WARP, ["b", "warp"]),
+    "nor an output": ("[a] A = Add (G, G) [b] H = Neg (A) [warp] Y = GridSample (X, A) [d] V = Abs (H)", ["warp"]),
+    "nor the picture": ("[a] A = Add (X, X) [warp] Y = GridSample (A, G)", ["warp"]),
+    "up to the net": ("[net] A = Softmax (G) [a] H = Neg (A)" + WARP, ["a", "warp"]),
+    "another dialect": (
+        "[a] A = Neg (G)"
+        "[warp] Y = mmcv.grid_sampler <interpolation_mode = 0, padding_mode = 0, align_corners = 0> (X, A)",
+        ["a", "warp"],
+    ),
+    "AffineGrid": (
+        "[t] T = Neg (theta) [s] S = Identity (size) [grid] H = AffineGrid (T, S)" + WARP,
+        ["t", "s", "grid", "warp"],
+    ),
+    "in a branch, and before it": (
+        "[a] A = Neg (G) [b] B = Neg (G) [c] C = Not (c) [if] Y = If (C) <then_branch = t () => (float[N,C,h,w] T) {"
+        "[warp] T = GridSample (X, B) }, else_branch = e () => (float[N,C,h,w] E) { [relu] E = Relu (X) }>",
+        ["warp"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("nodes", "names"), LISTS.values(), ids=LISTS)
+def test_what_is_listed(nodes: str, names: list[str]) -> None:
+    signature = SIGNATURE.replace("g (", "g (float[N,2,3] theta, int64[4] size, ")
+    assert listed(f"{signature} {{ {nodes} }}") == names
+
+
+@pytest.mark.parametrize("target", ["ort_gridsample", "compiled", "primitives", "mmcv"])
+@pytest.mark.parametrize("functions", [False, True])
+def test_a_patched_model_lists_what_its_nodes_became(target: str, functions: bool) -> None:
+    text = f"""<ir_version: 10, opset_import: ["": 20]> {SIGNATURE} {{
+        [a] H = Neg (G) [relu] A = Relu (X) [warp] B = GridSample (A, H) [abs] Y = Abs (B) }}"""
+    model = parser.parse_model(text)
+    patched = ogs.patch_model(model, target=target, functions=functions)  # type: ignore[arg-type]
+    names = ogs.coordinate_nodes(patched)
+    assert [n.name for n in patched.graph.node if n.name not in names] == ["relu", "abs"]
+    assert set(names) == {n.name for n in patched.graph.node} - {"relu", "abs"}
+    assert ogs.coordinate_nodes(patched.SerializeToString()) == names
+
+
+def test_a_function_that_samples_is_listed_as_its_calls() -> None:
+    names = listed(
+        f"""{SIGNATURE} {{ [call] A = local.outer (X, G) [other] Y = local.plain (A) }}
+        <domain: "local", opset_import: ["": 20, "local": 1]> outer (A, B) => (C) {{ [inner] C = local.inner (A, B) }}
+        <domain: "local", opset_import: ["": 20]> inner (A, B) => (C) {{ [warp] C = GridSample (A, B) }}
+        <domain: "local", opset_import: ["": 20]> plain (A) => (C) {{ [relu] C = Relu (A) }}"""
+    )
+    assert names == ["call"]
+
+
+def test_a_node_without_a_name_is_reported() -> None:
+    with pytest.raises(ogs.GridSampleError, match=r"GridSample node \(Y\): name is '', expected a name, by which"):
+        listed(f"{SIGNATURE} {{ Y = GridSample (X, G) }}")
+
+
+def test_a_model_without_such_nodes_lists_none() -> None:
+    assert listed(f"{SIGNATURE} {{ [relu] Y = Relu (X) }}") == []

@@ -1,0 +1,124 @@
+"""Patched models in OpenVINO, with this package's extensions: the function's answers."""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+
+import numpy as np
+import onnx
+import pytest
+from onnx import inliner, parser
+
+import ort_gridsample as ogs
+from cases import ATTRIBUTES, RANKS, SESSION_TYPES, SHAPES, Attributes, dtype_of, generator, image, is_defined
+from models import affine_grid_model, grid_sample_model
+from ort_gridsample import spec
+from paths import open_native
+from test_patch import GRID, X
+from test_patch import MODELS as GRAPHS
+
+openvino = pytest.importorskip("openvino", reason="OpenVINO is not installed")
+
+TARGETS = ["ort_gridsample", "compiled"]
+
+
+def read(model: onnx.ModelProto):
+    core = openvino.Core()
+    core.add_extension(ogs.openvino_extensions())
+    return core.read_model(model.SerializeToString(), b"")
+
+
+def run(model, *inputs: np.ndarray) -> list[np.ndarray]:
+    compiled = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    carried = [value.astype(np.float32) if value.dtype.name == "bfloat16" else value for value in inputs]
+    return list(compiled(carried).values())
+
+
+def positions(grid_type: str, rank: int) -> np.ndarray:
+    """Not far outside, where OpenVINO's own answers go wrong, and on no tie."""
+    return generator("OpenVINO", rank).uniform(-1.4, 1.4, SHAPES[rank].grid).astype(dtype_of(grid_type))
+
+
+def kinds(model) -> list[str]:
+    return [op.get_type_name() for op in model.get_ops()]
+
+
+NUMBERS = [name for name in SESSION_TYPES if name != "str"]
+
+
+# Every type, the ranks in turn, and every rank.
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    ("X_type", "rank"),
+    [(name, RANKS[i % 3]) for i, name in enumerate(NUMBERS)] + [("float32", r) for r in RANKS] + [("uint8", 2)],
+)
+def test_answers_as_the_function(X_type: str, rank: int, target: str) -> None:
+    attributes = [
+        each for each in ATTRIBUTES if is_defined(X_type, each.mode) and not (each.mode == "cubic" and rank > 3)
+    ]
+    pixels, grid = np.ascontiguousarray(image(X_type, SHAPES[rank].X)[:, :1]), positions("float32", rank)
+    model = read(ogs.patch_model(grid_sample_model(X_type, "float32", rank, attributes), target=target))
+    own = [each for each in attributes if each.mode == "nearest" or X_type in spec.FLOATS] if rank == 2 else []
+    assert kinds(model).count("GridSample") == len(own)
+    for each, Y in zip(attributes, run(model, pixels, grid), strict=True):
+        expected = ogs.grid_sample(pixels, grid, *astuple(each))
+        error = {"float16": 2e-3, "bfloat16": 2e-2}.get(X_type, 1e-5) * float(np.abs(pixels.astype(np.float64)).max())
+        error = error if X_type in spec.FLOATS else 0  # integers are truncated
+        difference = np.abs(Y.astype(np.float64) - expected.astype(np.float64)).max()
+        assert difference <= error, str(each)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("rank", [2, 3])
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("theta_type", ["float32", "float64", "float16"])
+def test_affine_grid(theta_type: str, rank: int, align_corners: bool, target: str) -> None:
+    theta = generator("theta", rank).normal(size=(2, rank, rank + 1)).astype(theta_type)
+    size = np.array([2, 3, 1, 4, 5][: rank + 2])
+    model = read(ogs.patch_model(affine_grid_model(theta_type, rank, align_corners), target=target))
+    (found,) = run(model, theta, size)
+    expected = ogs.affine_grid(theta, size, align_corners)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-2 if theta_type == "float16" else 1e-5)
+
+
+@pytest.mark.parametrize("condition", [False, True])
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_bodies_and_functions(graph: str, target: str, condition: bool) -> None:
+    """OpenVINO takes functions inlined."""
+    if graph == "Scan":
+        pytest.skip("OpenVINO reads no Scan, patched or not")
+    model = parser.parse_model(GRAPHS[graph])
+    inputs = X, GRID, np.array(condition)
+    expected = open_native(model).run(None, dict(zip("XGc", inputs, strict=True)))[0]
+    converted = read(inliner.inline_local_functions(ogs.patch_model(model, target=target)))
+    feeds = dict(zip("XGc", inputs, strict=True))
+    found = run(converted, *(feeds[parameter.get_friendly_name()] for parameter in converted.get_parameters()))[0]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
+
+
+def unknown_axes() -> onnx.ModelProto:
+    model = grid_sample_model("int32", "float32", 2, [Attributes()])
+    for value in model.graph.input:
+        value.type.tensor_type.ClearField("shape")
+    return model
+
+
+REFUSED = {
+    "strings": (grid_sample_model("str", "float32", 2, [Attributes("nearest")]), "X is of type str"),
+    "axes": (unknown_axes(), "sample0: X is of unknown rank"),
+}
+
+
+@pytest.mark.parametrize("refused", REFUSED)
+def test_what_cannot_be_is_refused_in_words(refused: str) -> None:
+    model, said = REFUSED[refused]
+    with pytest.raises(RuntimeError, match="GridSampleError") as caught:
+        read(ogs.patch_model(model))
+    assert said in str(caught.value)
+
+
+def test_without_the_extension_openvino_does_not_know_the_ops() -> None:
+    model = ogs.patch_model(grid_sample_model("float32", "float32", 2, [Attributes()]))
+    with pytest.raises(RuntimeError, match=r"ort_gridsample\.GridSample"):
+        openvino.Core().read_model(model.SerializeToString(), b"")

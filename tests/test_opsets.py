@@ -1,0 +1,428 @@
+"""A model in the opset that somebody asked for: older ones, newer ones, and there and back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper, parser, version_converter
+
+import ort_gridsample as ogs
+from cases import Attributes
+from models import grid_sample_model, make_model
+from ort_gridsample import spec
+from ort_gridsample.cli import main
+from ort_gridsample.model.graphs import opset_of, scopes
+from ort_gridsample.runtime import choice
+from paths import open_compiled_file, open_native, open_patched_file
+from test_exported import MODELS as EXPORTED
+from test_exported import REFUSED, stored
+from test_patch import GRID, SIGNATURE, X
+from test_patch import MODELS as GRAPHS
+from test_targets import normalized
+
+SAMPLES = [
+    Attributes(mode, padding_mode, align_corners)
+    for mode in spec.MODES
+    for padding_mode in spec.PADDING_MODES
+    for align_corners in (False, True)
+]
+FEEDS = {"X": X, "G": GRID, "c": np.array(True)}
+
+
+def assert_answers_agree(ours: list[np.ndarray], theirs: list[np.ndarray]) -> None:
+    for a, b in zip(ours, theirs, strict=True):
+        finite = b[np.isfinite(b)]
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5 * float(np.abs(finite).max(initial=0)))
+
+
+@pytest.mark.parametrize("opset", [16, 17, 18, 19])
+def test_an_older_opset_spells_every_mode_in_its_way(opset: int) -> None:
+    model = grid_sample_model("float32", "float32", 2, SAMPLES, 22)
+    before = model.SerializeToString(deterministic=True)
+    older = ogs.patch_model(model, target="ai.onnx", opset=opset)
+    assert model.SerializeToString(deterministic=True) == before
+    onnx.checker.check_model(older, full_check=True)
+    assert (opset_of(older), older.ir_version) == (opset, 8 if opset < 19 else 9)
+    words = [helper.get_attribute_value(node.attribute[0]).decode() for node in older.graph.node]
+    assert words == ["nearest"] * 6 + ["bilinear"] * 6 + ["bicubic"] * 6
+    feeds = {"X": X, "grid": GRID}
+    assert_answers_agree(open_native(older).run(None, feeds), open_native(model).run(None, feeds))
+    back = ogs.patch_model(older, target="ai.onnx", opset=22)
+    assert normalized(back).graph == normalized(model).graph
+
+
+@pytest.mark.parametrize("old", [16, 20, 22])
+@pytest.mark.parametrize("new", [16, 18, 20, 21, 22])
+def test_defaults_are_said_or_stay_unsaid_rightly(old: int, new: int) -> None:
+    node = helper.make_node("GridSample", ["X", "G"], ["Y"])
+    model = one_sampler(node, old)
+    there = ogs.patch_model(model, target="ai.onnx", opset=new)
+    (record,) = ogs.inspect_model(there)
+    assert (record.opset, record.mode, record.padding_mode, record.align_corners) == (new, "linear", "zeros", 0)
+    onnx.checker.check_model(there, full_check=True)
+
+
+def one_sampler(node: onnx.NodeProto, opset: int) -> onnx.ModelProto:
+    inputs = {"X": ("float32", ["N", "C", "H", "W"]), "G": ("float32", ["N", "h", "w", 2])}
+    return make_model([node], inputs, {"Y": ("float32", ["N", "C", "h", "w"])}, opset)
+
+
+#: Graphs of every kind, and the exported models that onnx's converter takes down.
+MOVED = {
+    **{name: parser.parse_model(text) for name, text in GRAPHS.items()},
+    **{path.stem: onnx.load(path) for path in EXPORTED if path.stem not in REFUSED},
+}
+
+
+def feeds_of(name: str) -> dict[str, np.ndarray]:
+    if name in GRAPHS:
+        return FEEDS
+    return stored(next(path for path in EXPORTED if path.stem == name), "in.")
+
+
+#: What has no way to 18, and what to 13.
+STUCK = {"grounding_dino": "Gelu", "mask2former": "Gelu"}
+STUCK_AT_13 = {
+    "If": "If",
+    "Loop": "Loop",
+    "function in a function in an If": "If",
+    "cond_if": "If",
+    "deformable_detr": "LayerNormalization",
+    "grounding_dino": "LayerNormalization",
+    "ic_stn_loop": "Loop",
+    "kornia_remap": "Shape",
+    "mask2former": "LayerNormalization",
+    "sfmlearner_function": "CastLike",
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_down_and_up_again_answers_the_same(name: str) -> None:
+    model, feeds = MOVED[name], feeds_of(name)
+    older = min(opset_of(model), 18)
+    if name in STUCK:
+        with pytest.raises(
+            ogs.GridSampleError, match=f"{STUCK[name]} node '.+': opset is 18, .* onnx's version converter says: "
+        ):
+            ogs.patch_model(model, target="primitives", opset=older)
+        return
+    expected = open_native(model).run(None, feeds)
+    for target in ("primitives", "ai.onnx"):
+        low = [] if target == "primitives" else too_new(model, older)
+        if low:
+            sentence = f"{low[0]}': opset is {older}, expected at least 20"
+            with pytest.raises(ogs.GridSampleError, match=re.escape(sentence)):
+                ogs.patch_model(model, target=target, opset=older)
+            continue
+        there = ogs.patch_model(model, target=target, opset=older)
+        onnx.checker.check_model(there)
+        back = ogs.patch_model(there, target=target, opset=22)
+        for moved, opset in ((there, older), (back, 22)):
+            assert opset_of(moved) == opset
+            assert_answers_agree(open_native(moved).run(None, feeds), expected)
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_down_to_13_answers_the_same(name: str) -> None:
+    """Where onnx's converter has no way for operators that mean the same before."""
+    model, feeds = MOVED[name], feeds_of(name)
+    if name in STUCK_AT_13:
+        with pytest.raises(ogs.GridSampleError, match=f"{STUCK_AT_13[name]} node '.+'.* is "):
+            ogs.patch_model(model, target="primitives", opset=13)
+        return
+    there = ogs.patch_model(model, target="primitives", opset=13)
+    onnx.checker.check_model(there, full_check=True)
+    assert (opset_of(there), there.ir_version) == (13, 7)
+    assert_answers_agree(open_native(there).run(None, feeds), open_native(model).run(None, feeds))
+
+
+def test_a_type_that_the_older_opset_does_not_have_is_refused() -> None:
+    model = parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 22]> {SIGNATURE} {{
+        A = Cast <to = 6> (X) [relu] B = Relu (A) C = Cast <to = 1> (B) Y = GridSample (C, G) }}"""
+    )
+    assert opset_of(ogs.patch_model(model, target="primitives", opset=14)) == 14
+    with pytest.raises(
+        ogs.GridSampleError, match=r"model: opset is 13, expected .*op_type:Relu, node name: relu.*int32"
+    ):
+        ogs.patch_model(model, target="primitives", opset=13)
+
+
+def too_new(model: onnx.ModelProto, opset: int) -> list[str]:
+    """The names of the nodes that ``opset`` has no standard spelling for, where the model is of a newer one."""
+    return [
+        record.label.split("/")[-1]
+        for record in ogs.inspect_model(model)
+        if record.dialect.name == "ai.onnx"
+        and record.opset > opset
+        and (record.operator == "AffineGrid" or record.spatial_axes == (3,))
+    ]
+
+
+@pytest.mark.parametrize("name", ["If", "function", "two in a row"])
+def test_every_target_in_every_opset(name: str) -> None:
+    """Of a graph with subgraphs, of one with functions, and of one with both modes."""
+    model = parser.parse_model(GRAPHS[name])
+    expected = open_native(model).run(None, FEEDS)
+    for opset in (16, 18, 20, 22):
+        for target in ("ort_gridsample", "compiled", "mmcv", "mmdeploy", "GridSampler", "com.microsoft"):
+            there = ogs.patch_model(model, target=target, opset=opset)
+            assert opset_of(there) == opset
+            assert ogs.patch_model(there, target=target, opset=opset) == there
+            said = {record.dialect.name for record in ogs.inspect_model(there)}
+            assert said == {target}
+            back = ogs.patch_model(there, target="ai.onnx")
+            onnx.checker.check_model(back, full_check=True)
+            assert opset_of(back) == opset
+            assert_answers_agree(open_native(back).run(None, FEEDS), expected)
+
+
+@pytest.mark.parametrize(
+    "open_file",
+    [
+        open_patched_file,
+        pytest.param(
+            open_compiled_file, marks=pytest.mark.skipif(bool(choice.ops.why_not()), reason="no compiled ops")
+        ),
+    ],
+)
+def test_this_packages_ops_run_what_the_opset_cannot_say(open_file: Callable) -> None:
+    """AffineGrid, and three axes, at opset 18: the functions of the session's file know no opset."""
+    model = parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 22]>
+        g (float[N,C,D,H,W] X, float[N,3,4] theta, int64[5] size) => (float[N,C,d,h,w] Y) {
+            grid = AffineGrid (theta, size)
+            A = GridSample <mode = "nearest", padding_mode = "border"> (X, grid)
+            Y = Relu (A) }"""
+    )
+    rng = np.random.default_rng(5)
+    volume = rng.standard_normal((1, 2, 4, 5, 6)).astype(np.float32)
+    theta = rng.uniform(-1, 1, (1, 3, 4)).astype(np.float32)
+    feeds = {"X": volume, "theta": theta, "size": np.array([1, 2, 3, 4, 5])}
+    expected = ogs.grid_sample(volume, ogs.affine_grid(theta, (1, 2, 3, 4, 5)), "nearest", "border").clip(0)
+    target = "compiled" if open_file is open_compiled_file else "ort_gridsample"
+    older = ogs.patch_model(model, target=target, opset=18)
+    np.testing.assert_array_equal(open_file(older).run(None, feeds)[0], expected)
+    lowered = ogs.patch_model(model, target="primitives", opset=18)
+    np.testing.assert_allclose(open_native(lowered).run(None, feeds)[0], expected, atol=1e-6)
+    some = ogs.patch_model(model, target=target, opset=18, nodes="unsupported")  # what nobody can write is not left
+    assert [record.patched for record in ogs.inspect_model(some)] == [True, True]
+
+
+def test_nodes_that_are_not_replaced_are_written_for_the_opset_too() -> None:
+    model = grid_sample_model("float32", "float32", 2, SAMPLES[-2:], 22)
+    seen = []
+
+    def second(record: ogs.NodeRecord) -> bool:
+        seen.append((record.domain, record.opset, record.op_type))
+        return record.name == "sample1"
+
+    older = ogs.patch_model(model, target="mmcv", opset=17, nodes=second)
+    assert [(n.domain, n.op_type) for n in older.graph.node] == [("", "GridSample"), ("mmcv", "grid_sampler")]
+    assert older.graph.node[0].attribute[0].s == b"bicubic"
+    assert {(e.domain, e.version) for e in older.opset_import} == {("", 17), ("mmcv", 1)}
+    assert set(seen) == {("", 22, "GridSample"), ("", 17, "GridSample")}
+
+
+CANNOT_BE_SAID = {
+    "3 axes": (grid_sample_model("float32", "float32", 3, SAMPLES[:1], 22), 19, "at least 20"),
+    "1 axis": (grid_sample_model("float32", "float32", 1, SAMPLES[:1], 20), 16, "at least 20"),
+    "bfloat16": (grid_sample_model("bfloat16", "float32", 2, SAMPLES[:1], 22), 20, "at least 22"),
+    "before the first": (grid_sample_model("float32", "float32", 2, SAMPLES[:1], 16), 15, "at least 16"),
+}
+
+
+@pytest.mark.parametrize(("model", "opset", "expected"), CANNOT_BE_SAID.values(), ids=CANNOT_BE_SAID)
+def test_what_an_older_opset_cannot_say_is_refused(model: onnx.ModelProto, opset: int, expected: str) -> None:
+    with pytest.raises(
+        ogs.GridSampleError, match=f"^GridSample node 'sample0': opset is {opset}, expected {expected}$"
+    ):
+        ogs.patch_model(model, target="ai.onnx", opset=opset)
+
+
+@pytest.mark.parametrize("nodes", ["", "B = Squeeze (X)"])
+def test_an_opset_that_the_target_cannot_use_is_refused(nodes: str) -> None:
+    """Also where nothing had to be converted."""
+    model = parser.parse_model(
+        f"""<ir_version: 6, opset_import: ["": 10, "mmcv": 1]> {SIGNATURE} {{
+        Y = mmcv.grid_sampler <interpolation_mode = 0, padding_mode = 1, align_corners = 1> (X, G) {nodes} }}"""
+    )
+    with pytest.raises(ogs.GridSampleError, match=r"grid_sampler node '\(Y\)': opset is 10, expected at least 1"):
+        ogs.patch_model(model, target="primitives", opset=10)
+
+
+@pytest.mark.parametrize("opset", [0, 10**6, "16", 16.5])
+def test_a_number_that_is_no_opset_is_refused(opset: object) -> None:
+    with pytest.raises(ogs.GridSampleError, match=r"patch_model: opset is .*, expected a number from 1 to \d+"):
+        ogs.patch_model(grid_sample_model("float32", "float32", 2, SAMPLES[:1]), opset=opset)  # type: ignore[arg-type]
+
+
+def test_a_node_that_the_converter_cannot_take_down_is_named() -> None:
+    model = parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 22]> {SIGNATURE} {{
+        [first] A = Gelu (X) [second] B = Relu (A) [third] C = Gelu (B) [warp] Y = GridSample (C, G) }}"""
+    )
+    with pytest.raises(ogs.GridSampleError) as info:
+        ogs.patch_model(model, target="ai.onnx", opset=18)
+    assert info.value.where == "Gelu node 'first'"
+    assert info.value.expected.startswith("one that it can be converted to from 22, and onnx's version converter says")
+
+
+def test_attributes_that_go_without_saying_are_dropped_and_others_refused() -> None:
+    def pooled(dilation: int) -> onnx.ModelProto:
+        return parser.parse_model(
+            f"""<ir_version: 10, opset_import: ["": 20]> {SIGNATURE} {{
+            A = GridSample (X, G)
+            Y = AveragePool <kernel_shape = [2, 2], dilations = [{dilation}, {dilation}]> (A) }}"""
+        )
+
+    with pytest.raises(
+        ogs.GridSampleError, match=r"AveragePool node '\(Y\)': dilations is \[2, 2\], expected what opset"
+    ):
+        ogs.patch_model(pooled(2), target="ai.onnx", opset=18)
+    reduced = parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 20]> {SIGNATURE} <int64[1] axes = {{1}}> {{
+        A = GridSample (X, G)
+        Y = ReduceMax <noop_with_empty_axes = 0> (A, axes) }}"""
+    )
+    older = ogs.patch_model(reduced, target="ai.onnx", opset=16)
+    onnx.checker.check_model(older, full_check=True)
+    assert "noop_with_empty_axes" not in {a.name for a in older.graph.node[1].attribute}
+    assert not older.graph.initializer  # it is an attribute now
+    assert_answers_agree(open_native(older).run(None, FEEDS), open_native(reduced).run(None, FEEDS))
+
+
+def test_metadata_and_names_stay() -> None:
+    model = grid_sample_model("float32", "float32", 2, SAMPLES[:2], 22)
+    model.metadata_props.add(key="model", value="a model")
+    for node in model.graph.node:
+        node.doc_string = "a warp"
+        node.metadata_props.add(key="made by", value="hand")
+    older = ogs.patch_model(model, target="ai.onnx", opset=16)
+    assert older.metadata_props == model.metadata_props
+    for before, after in zip(model.graph.node, older.graph.node, strict=True):
+        assert (after.name, after.doc_string, after.metadata_props) == (
+            before.name,
+            before.doc_string,
+            before.metadata_props,
+        )
+
+
+def test_a_function_passes_on_what_the_older_opset_calls_otherwise() -> None:
+    model = parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 22, "local": 1]> {SIGNATURE} {{
+            A = local.warp <m = "cubic"> (X, G) B = local.warp (X, G) Y = Add (A, B) }}
+        <domain: "local", opset_import: ["": 22]> warp <m: string = "linear"> (A, B) => (C) {{
+            C = GridSample <mode: string = @m> (A, B) }}"""
+    )
+    older = ogs.patch_model(model, target="ai.onnx", opset=16)
+    onnx.checker.check_model(older, full_check=True)
+    assert {record.mode for record in ogs.inspect_model(older)} == {"cubic", "linear"}
+    assert_answers_agree(open_native(older).run(None, FEEDS), open_native(model).run(None, FEEDS))
+    shared = ogs.patch_model(model, target="primitives", functions=True, opset=16)
+    assert (len(shared.functions), shared.ir_version) == (2, 8)
+    assert_answers_agree(open_native(shared).run(None, FEEDS), open_native(model).run(None, FEEDS))
+
+
+def test_functions_need_a_file_that_has_them() -> None:
+    model = grid_sample_model("float32", "float32", 2, SAMPLES[:1], 16)
+    model.ir_version = 7
+    shared = ogs.patch_model(model, target="primitives", functions=True)
+    onnx.checker.check_model(shared, full_check=True)
+
+
+def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With weights beside the model, and beside the patched one."""
+    weights = numpy_helper.from_array(np.arange(3 * 64 * 64, dtype=np.float32).reshape(1, 3, 64, 64), "W")
+    nodes = [
+        helper.make_node("GridSample", ["W", "G"], ["A"], "warp", mode="cubic"),
+        helper.make_node("Relu", ["A"], ["Y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("G", TensorProto.FLOAT, [1, "h", "w", 2])],
+        [helper.make_tensor_value_info("Y", TensorProto.FLOAT, [1, 3, "h", "w"])],
+        [weights],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+    path, out = tmp_path / "model.onnx", tmp_path / "out" / "older.onnx"
+    out.parent.mkdir()
+    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    assert main(["patch", str(path), str(out), "--target", "ai.onnx", "--opset", "17"]) == 0
+    assert f"{out}: opset 22 → 17" in capsys.readouterr().out.splitlines()
+    assert (out.parent / "weights.bin").read_bytes() == (path.parent / "weights.bin").read_bytes()
+    older = onnx.load(out, load_external_data=False)
+    assert older.graph.initializer[0].data_location == TensorProto.EXTERNAL
+    assert older.graph.node[0].attribute[0].s == b"bicubic"
+    assert main(["verify", str(path), str(out)]) == 0
+    assert main(["patch", str(path), str(out), "--target", "mmcv", "--opset", "1000"]) == 2
+    assert "opset is 1000, expected a number from 1 to" in capsys.readouterr().err
+
+
+def test_weights_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a model of more than 2 GiB, weights included, onnx takes none."""
+    weights = numpy_helper.from_array(np.ones((1, 3, 64, 64), np.float32), "W")
+    node = helper.make_node("GridSample", ["W", "G"], ["Y"], "warp")
+    graph = helper.make_graph(
+        [node, helper.make_node("Split", ["Y"], ["A", "B", "C"], "split", axis=1, num_outputs=3)],
+        "g",
+        [helper.make_tensor_value_info("G", TensorProto.FLOAT, [1, 2, 2, 2])],
+        [helper.make_tensor_value_info("A", TensorProto.FLOAT, [1, 1, 2, 2])],
+        [weights],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    sizes: list[int] = []
+    convert = version_converter.convert_version
+    monkeypatch.setattr(
+        version_converter, "convert_version", lambda m, v: (sizes.append(m.ByteSize()), convert(m, v))[1]
+    )
+    there = ogs.patch_model(model, target="ai.onnx", opset=18)
+    assert there.graph.initializer == model.graph.initializer
+    with pytest.raises(ogs.GridSampleError, match=r"Split node 'split': opset is 16"):
+        ogs.patch_model(model, target="ai.onnx", opset=16)
+    assert len(sizes) > 2
+    assert max(sizes) < 2000
+
+
+def test_every_scope_is_in_the_new_opset() -> None:
+    for text in GRAPHS.values():
+        older = ogs.patch_model(parser.parse_model(text), target="primitives", opset=17)
+        assert {scope.opsets[""] for scope in scopes(older)} == {17}
+
+
+#: Operators that changed between opsets 11 and 22, as nodes in which they mean the same in all of them.
+MANY = """
+    shape = Constant <value = int64[2] {0, -1}> () axes = Constant <value = int64[1] {1}> ()
+    parts = Constant <value = int64[2] {1, 2}> () pads = Constant <value = int64[8] {0, 0, 1, 1, 0, 0, 1, 1}> ()
+    low = Constant <value = float {-1.0}> () repeats = Constant <value = int64[4] {1, 1, 1, 1}> ()
+    scale = Constant <value = float[3] {1.0, 2.0, 0.5}> () zeros = Constant <value = float[3] {0.0, 0.1, 0.2}> ()
+    length = Constant <value = int64[4] {1, 1, 1, 1}> ()
+    A = Abs (X) B = Add (A, X) C = Clip (B, low) D = Relu (C) E = Sigmoid (D) F = Pad (E, pads)
+    H = Reshape <allowzero = 0> (F, shape) I = Softmax <axis = 1> (H) J = ReduceMax (F, axes) K = Mul (F, J)
+    L = BatchNormalization <training_mode = 0> (K, scale, zeros, zeros, scale) M1, M2 = Split <axis = 1> (L, parts)
+    M = Concat <axis = 1> (M1, M2) N = Transpose <perm = [0, 1, 3, 2]> (M) O = Tile (N, repeats) P = Exp (O)
+    S = Shape (P) Q = ConstantOfShape (length) R = Sub (P, Q) T = Expand (R, S) U = Cast <to = 1> (T)
+    V = Unsqueeze (U, axes) W = Squeeze (V, axes) Z = ReduceSum <keepdims = 1> (I) a = Div (W, Z) b = Sqrt (a)
+    d = Identity (b) e = Where (c, d, W) f = Pow (e, low) g = Neg (f) h = CumSum (g, axis) i = Erf (h)
+    axis = Constant <value = int64 {2}> ()
+    Y = GridSample <padding_mode = "border"> (i, G)
+"""
+
+
+@pytest.mark.parametrize("opset", range(11, 23))
+def test_every_step_of_the_way_down(opset: int) -> None:
+    lines = MANY.strip().splitlines()
+    nodes = "\n".join([lines[-2], *lines[:-2], lines[-1]])
+    model = parser.parse_model(f'<ir_version: 10, opset_import: ["": 22]> {SIGNATURE} {{ {nodes} }}')
+    onnx.checker.check_model(model, full_check=True)
+    expected = open_native(model).run(None, FEEDS)
+    there = ogs.patch_model(model, target="mmcv", opset=opset)
+    assert {(e.domain, e.version) for e in there.opset_import} == {("", opset), ("mmcv", 1)}
+    assert_answers_agree(ogs.InferenceSession(there).run(None, FEEDS), expected)
+    assert not {node.domain for node in there.graph.node} - {"", "mmcv"}

@@ -1,0 +1,120 @@
+"""What other systems lack, taken away here: Windows has no fork, no malloc for ctypes and other signals, macOS no list
+of a process' processors, and neither a file that says how much memory there is.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from processes import PREAMBLE, python
+
+SAMPLE = """
+model = make(open_model)
+print(attempt(model, X, grid))
+"""
+
+#: System -> what Python has not there.
+LACKS = {
+    "Windows": """
+import ctypes, os, pathlib, signal, _signal, sys
+for name in ("fork", "register_at_fork", "sched_getaffinity", "sysconf", "getuid", "geteuid", "O_NOFOLLOW", "killpg"):
+    if hasattr(os, name):
+        delattr(os, name)
+for module in (signal, _signal):
+    for name in [name for name in dir(module) if name.startswith(("pthread_", "sig")) and name != "signal"]:
+        delattr(module, name)
+    for name in ("SIGKILL", "SIGHUP", "SIGPIPE", "SIGQUIT", "SIGALRM", "SIGCHLD", "SIGUSR1", "SIGUSR2", "setitimer"):
+        if hasattr(module, name):
+            delattr(module, name)
+six = [signal.SIGINT, signal.SIGILL, signal.SIGFPE, signal.SIGSEGV, signal.SIGTERM, signal.SIGABRT]
+signal.valid_signals = lambda: set(six)
+class CDLL(ctypes.CDLL):
+    def __init__(self, name, *args, **kwargs):
+        if name is None:
+            raise TypeError("bad argument type for built-in operation")
+        super().__init__(name, *args, **kwargs)
+ctypes.CDLL = CDLL
+for name in ("fcntl", "resource", "termios", "pwd", "grp"):
+    sys.modules[name] = None
+""",
+    "macOS": """
+import os, sys
+for name in ("sched_getaffinity",):
+    if hasattr(os, name):
+        delattr(os, name)
+""",
+}
+NO_FILES = """
+from pathlib import Path
+read_text = Path.read_text
+def read(path, *args, **kwargs):
+    if str(path).startswith(("/proc", "/sys")):
+        raise FileNotFoundError(path)
+    return read_text(path, *args, **kwargs)
+Path.read_text = read
+"""
+
+
+@pytest.mark.parametrize("system", LACKS)
+def test_a_session_runs_as_on(system: str) -> None:
+    first = LACKS[system] + NO_FILES
+    (shape,) = python(first + PREAMBLE.format(open_model="open_session") + SAMPLE)
+    assert shape == "(1, 2, 64, 64)"
+
+
+def test_without_malloc_there_are_python_ops_and_a_reason() -> None:
+    script = """
+from ort_gridsample.runtime.compiled_ops import ops
+print(ogs.get_ops(), '|', ops.why_not())
+session = ogs.InferenceSession(grid_sample_model("uint8", "float32", 2, [Attributes()]))
+print(session.replaced[0].runs_on, '|', session.replaced[0].reason)
+print(session.run(None, {"X": X.astype(np.uint8), "grid": grid})[0].shape)
+try:
+    ogs.set_ops("compiled")
+except ImportError as error:
+    print(error)
+"""
+    why = "ctypes finds no malloc on this system"
+    assert python(LACKS["Windows"] + PREAMBLE.format(open_model="open_session") + script) == [
+        f"python | {why}",
+        f"Python op | {why}",
+        "(1, 2, 64, 64)",
+        f"compiled ops cannot be had: {why}",
+    ]
+
+
+def test_interrupts_arrive_as_on_windows() -> None:
+    """Where Ctrl-C is one of six signals: it waits for the end of the run, and its handler is there again."""
+    script = """
+import signal, threading
+session = make(open_model)
+handler = signal.getsignal(signal.SIGINT)
+def interrupt(*args):
+    signal.raise_signal(signal.SIGINT)
+    return core_grid_sample(*args)
+from ort_gridsample.core import numpy_core
+ogs.set_core("numpy")
+core_grid_sample, numpy_core.grid_sample = numpy_core.grid_sample, interrupt
+try:
+    session.run(None, {"X": X, "grid": grid})
+    print("nothing")
+except KeyboardInterrupt:
+    print("KeyboardInterrupt")
+print(signal.getsignal(signal.SIGINT) is handler)
+"""
+    assert python(LACKS["Windows"] + PREAMBLE.format(open_model="open_session") + script) == [
+        "KeyboardInterrupt",
+        "True",
+    ]
+
+
+def test_threads_without_a_list_of_processors() -> None:
+    script = """
+import numpy as np, ort_gridsample as ogs
+print(ogs.get_num_threads() == os.cpu_count())
+X, grid = np.ones((2, 8, 64, 64), np.float32), np.zeros((2, 64, 64, 2), np.float32)
+print(ogs.grid_sample(X, grid).shape)
+from ort_gridsample.core import memory
+print(memory.available())
+"""
+    assert python(LACKS["macOS"] + NO_FILES + script) == ["True", "(2, 8, 64, 64)", "None"]

@@ -1,0 +1,232 @@
+"""Models that PyTorch's exporters write with this package's translations: the standard operators, PyTorch's answers."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import itertools
+import warnings
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import onnx
+import pytest
+
+import ort_gridsample as ogs
+from ort_gridsample.model.graphs import scopes
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+F = torch.nn.functional
+
+dynamo = pytest.mark.skipif(
+    importlib.util.find_spec("onnxscript") is None, reason="PyTorch's exporter needs onnxscript, which is not installed"
+)
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+
+#: PyTorch's own operators know no others.
+MODES = {2: ("bilinear", "nearest", "bicubic"), 3: ("bilinear", "nearest")}
+PADDING = ("zeros", "border", "reflection")
+SMALL = {2: (5, 6), 3: (3, 5, 6)}
+LARGE = {2: (8, 7), 3: (4, 8, 7)}
+
+
+class Sampler(torch.nn.Module):
+    """Samples in every mode, padding and alignment that PyTorch has."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self.rank = rank
+
+    def forward(self, X, grid):
+        return tuple(
+            F.grid_sample(X, grid, mode=mode, padding_mode=padding, align_corners=align)
+            for mode, padding, align in itertools.product(MODES[self.rank], PADDING, (False, True))
+        )
+
+
+class Grid(torch.nn.Module):
+    """Makes a grid as large as X, both ways."""
+
+    def forward(self, X, theta):
+        return tuple(F.affine_grid(theta, X.shape, align_corners=align) for align in (False, True))
+
+
+class Either(torch.nn.Module):
+    """Samples in the bodies of an If."""
+
+    def forward(self, X, grid):
+        def smooth(X, grid):
+            return F.grid_sample(X, grid, mode="bicubic", padding_mode="border", align_corners=True)
+
+        def crisp(X, grid):
+            return F.grid_sample(X, grid, mode="nearest", align_corners=False)
+
+        return (torch.cond(X.sum() > 0, smooth, crisp, (X, grid)),)
+
+
+class Lowered(torch.nn.Module):
+    """Calls what grid_sample comes to."""
+
+    def forward(self, X, grid):
+        return (torch.ops.aten.grid_sampler_3d(X, grid, 0, 1, True),)
+
+
+def image(lengths: tuple[int, ...]):
+    return torch.rand(2, 3, *lengths, generator=torch.Generator().manual_seed(0))
+
+
+def positions(lengths: tuple[int, ...]):
+    shape = (2, *lengths, len(lengths))
+    return torch.rand(shape, generator=torch.Generator().manual_seed(1)) * 2.6 - 1.3
+
+
+def theta(rank: int):
+    return torch.rand(2, rank, rank + 1, generator=torch.Generator().manual_seed(2))
+
+
+def exported(module, args, opset: int, shapes=None) -> onnx.ModelProto:
+    table = ogs.torch_translation_table()
+    options = {"dynamo": True, "opset_version": opset, "dynamic_shapes": shapes, "verbose": False}
+    return torch.onnx.export(module, args, custom_translation_table=table, **options).model_proto
+
+
+def exported_by_the_older(module, args, opset: int, axes=None) -> onnx.ModelProto:
+    file = io.BytesIO()
+    options = {"input_names": ["first", "second"], "dynamic_axes": axes}
+    torch.onnx.export(module, args, file, dynamo=False, opset_version=opset, **options)
+    return onnx.load_from_string(file.getvalue())
+
+
+def nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    return (node for scope in scopes(model) for node in scope)
+
+
+def assert_answers_as_pytorch(model: onnx.ModelProto, module, *args) -> None:
+    """In this package's session and, where it may, checked by onnx."""
+    onnx.checker.check_model(model, full_check=True)
+    session = ogs.InferenceSession(model)
+    feeds = {description.name: value.numpy() for description, value in zip(session.get_inputs(), args, strict=True)}
+    for found, expected in zip(session.run(None, feeds), module(*args), strict=True):
+        np.testing.assert_allclose(found, expected.numpy(), rtol=0, atol=1e-5)
+
+
+def assert_at(model: onnx.ModelProto, opset: int) -> None:
+    """Its nodes are the standard operators as this opset has them."""
+    assert {entry.domain: entry.version for entry in model.opset_import} == {"": opset}
+    records = ogs.inspect_model(model)
+    assert records
+    assert [record.error for record in records] == [None] * len(records)
+
+
+@dynamo
+@pytest.mark.parametrize("rank", [2, 3])
+@pytest.mark.parametrize("opset", [16, 18, 20, 22])
+def test_sampling(rank: int, opset: int) -> None:
+    module, args = Sampler(rank), (image(SMALL[rank]), positions(SMALL[rank][::-1]))
+    axes = {2 + axis: f"X{axis}" for axis in range(rank)}
+    model = exported(module, args, opset, (axes, {1 + axis: f"grid{axis}" for axis in range(rank)}))
+    assert_at(model, opset)
+    for each in (args, (image(LARGE[rank]), positions(LARGE[rank]))):
+        assert_answers_as_pytorch(model, module, *each)
+
+
+@dynamo
+@pytest.mark.parametrize("rank", [2, 3])
+@pytest.mark.parametrize("opset", [20, 22])
+def test_grids_of_dynamic_sizes(rank: int, opset: int) -> None:
+    module, args = Grid(), (image(SMALL[rank]), theta(rank))
+    model = exported(module, args, opset, ({2 + axis: f"X{axis}" for axis in range(rank)}, {}))
+    assert_at(model, opset)
+    assert [node.op_type for node in nodes(model)].count("AffineGrid") == 2
+    for lengths in (SMALL[rank], LARGE[rank]):
+        assert_answers_as_pytorch(model, module, image(lengths), theta(rank))
+
+
+@dynamo
+def test_grids_of_fixed_sizes() -> None:
+    module, args = Grid(), (image(SMALL[2]), theta(2))
+    model = exported(module, args, 20)
+    assert [node.op_type for node in nodes(model)].count("AffineGrid") == 2
+    assert_answers_as_pytorch(model, module, *args)
+
+
+@dynamo
+@pytest.mark.parametrize("opset", [18, 20, 22])
+def test_bodies_have_the_spelling_of_their_opset(opset: int) -> None:
+    module, args = Either(), (image(SMALL[2]), positions(SMALL[2]))
+    model = exported(module, args, opset)
+    assert_at(model, opset)
+    assert_answers_as_pytorch(model, module, *args)
+    assert_answers_as_pytorch(model, module, -args[0], args[1])
+
+
+@dynamo
+def test_what_sampling_volumes_comes_to() -> None:
+    module, args = Lowered(), (image(SMALL[3]), positions(SMALL[3]))
+    model = exported(module, args, 20)
+    assert [node.op_type for node in nodes(model)] == ["GridSample"]
+    assert_answers_as_pytorch(model, module, *args)
+
+
+def causes(error: BaseException | None) -> Iterator[str]:
+    while error is not None:
+        yield str(error)
+        error = error.__cause__
+
+
+@dynamo
+def test_a_grid_before_its_opset_is_refused_in_words() -> None:
+    with pytest.raises(Exception, match="affine_grid") as caught:
+        exported(Grid(), (image(SMALL[2]), theta(2)), 18)
+    assert "affine_grid: opset_version is 18, expected at least 20" in list(causes(caught.value))
+
+
+@dynamo
+@pytest.mark.parametrize("meta", [False, True])
+def test_the_shape_of_a_grid_is_pytorch_s(meta: bool) -> None:
+    """Knowing it changes no answer."""
+    before = [grid.clone() for grid in Grid()(image(SMALL[3]), theta(3))]
+    ogs.torch_translation_table()
+    device = "meta" if meta else "cpu"
+    for grid, expected in zip(Grid()(image(SMALL[3]).to(device), theta(3).to(device)), before, strict=True):
+        assert (grid.shape, grid.dtype, grid.stride()) == (expected.shape, expected.dtype, expected.stride())
+        assert meta or torch.equal(grid, expected)
+
+
+def older(test: Callable[..., None]) -> Callable[..., None]:
+    """Skip a test where PyTorch has only the newer exporter."""
+    there = importlib.util.find_spec("torch.onnx.symbolic_helper") is not None
+    return pytest.mark.skipif(not there, reason="this PyTorch has no exporter by TorchScript")(test)
+
+
+@older
+@pytest.mark.parametrize("rank", [2, 3])
+@pytest.mark.parametrize("opset", [16, 18, 20])
+def test_the_older_exporter_samples(rank: int, opset: int) -> None:
+    module, args = Sampler(rank), (image(SMALL[rank]), positions(SMALL[rank]))
+    with ogs.torch_symbolics():
+        model = exported_by_the_older(module, args, opset)
+    assert_at(model, opset)
+    assert_answers_as_pytorch(model, module, *args)
+
+
+@older
+@pytest.mark.parametrize("rank", [2, 3])
+def test_the_older_exporter_makes_grids_of_dynamic_sizes(rank: int) -> None:
+    module = Grid()
+    axes = {"first": {2 + axis: f"X{axis}" for axis in range(rank)}}
+    with ogs.torch_symbolics():
+        model = exported_by_the_older(module, (image(SMALL[rank]), theta(rank)), 20, axes)
+    assert [node.op_type for node in nodes(model)].count("AffineGrid") == 2
+    assert_answers_as_pytorch(model, module, image(LARGE[rank]), theta(rank))
+
+
+@older
+def test_the_older_exporter_is_left_as_it_was() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(2):
+            with pytest.raises(Exception, match="5D volumetric input"):
+                exported_by_the_older(Sampler(3), (image(SMALL[3]), positions(SMALL[3])), 18)
+            with ogs.torch_symbolics():
+                pass

@@ -1,0 +1,446 @@
+"""GridSample and AffineGrid unrolled to basic operators: found where they are what they seem, and nowhere else."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper, parser
+
+import ort_gridsample as ogs
+from cases import Attributes
+from models import affine_grid_model, grid_sample_model
+from ort_gridsample.model.graphs import scopes
+from ort_gridsample.model.matches import records_of
+from ort_gridsample.model.regions import Flow
+from ort_gridsample.model.unrolled import Search
+from ort_gridsample.runtime import native
+from paths import open_compiled, open_native, open_patched_file, open_session
+
+#: What exported/unrolled.py wrote: FORM/MODE-PADDING-ALIGN-SIZES-EXPORTER.
+with zipfile.ZipFile(Path(__file__).parent / "exported" / "unrolled.zip") as _archive:
+    MODELS = {name.removesuffix(".onnx"): _archive.read(name) for name in _archive.namelist()}
+
+#: What exporters leave of a part that is none, or that cannot be known to be one.
+NOT_FOUND = {
+    "discrete/nearest-border-0-static-dynamo": "it rounds half a pixel further on",
+}
+SAMPLED = "decomposed/bilinear-zeros-0-static-dynamo"
+DYNAMIC = "decomposed/bilinear-border-1-dynamic-dynamo"
+
+
+def load(name: str) -> onnx.ModelProto:
+    return onnx.load_from_string(MODELS[name])
+
+
+def said(name: str) -> list[tuple[object, ...]]:
+    """What the model of this name computes."""
+    form, _, rest = name.partition("/")
+    if name in NOT_FOUND:
+        return []
+    if form == "affine_grid":
+        return [("AffineGrid", None, None, int(rest.split("-")[1]))]
+    mode, padding, align = rest.split("-")[:3]
+    one = ("GridSample", ogs.spec.mode_of(mode), padding, int(align))
+    return [one] * (2 if form == "attention" else 1)
+
+
+def found(model: onnx.ModelProto) -> list[tuple[object, ...]]:
+    records = [record for record in ogs.inspect_model(model) if record.unrolled]
+    return [(r.operator, r.mode, r.padding_mode, r.align_corners) for r in records]
+
+
+def feeds_of(model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
+    """Values for its inputs, of other sizes than it was traced with where they are dynamic; a grid goes far outside."""
+    generator = np.random.default_rng(seed)
+    sizes: dict[str, int] = {}
+    feeds = {}
+    for value in model.graph.input:
+        dims = value.type.tensor_type.shape.dim
+        shape = [d.dim_value or sizes.setdefault(d.dim_param, 3 + (5 * len(sizes)) % 7) for d in dims]
+        feeds[value.name] = generator.uniform(-1, 1, shape).astype(np.float32)
+    if "b" in feeds:
+        feeds["b"] *= generator.choice([1, 1, 1.7, 30], feeds["b"].shape).astype(np.float32)
+        if len(feeds["b"]) != len(feeds["a"]) and model.graph.input[1].type.tensor_type.shape.dim[0].dim_param:
+            feeds["b"] = np.resize(feeds["b"], (len(feeds["a"]), *feeds["b"].shape[1:]))
+    return feeds
+
+
+def assert_answers_stay(model: onnx.ModelProto, *others: onnx.ModelProto) -> None:
+    """``model``, whatever is made of it, and ``others`` answer the same."""
+    feeds = feeds_of(model)
+    expected = open_native(model).run(None, feeds)
+    for session in (open_session(model), open_compiled(model), ogs.InferenceSession(model), *map(open_native, others)):
+        for answer, one in zip(session.run(None, feeds), expected, strict=True):
+            assert answer.dtype == one.dtype
+            np.testing.assert_allclose(answer, one, rtol=1e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_form_is_found_and_its_answers_stay(name: str) -> None:
+    model = load(name)
+    assert found(model) == said(name)
+    patched = ogs.patch_model(model, target="ai.onnx")
+    onnx.checker.check_model(patched)
+    assert_answers_stay(model, patched)
+    if "affine_grid" not in name and said(name):  # which opset 18 does not have
+        left = {node.op_type for node in patched.graph.node}
+        assert "GridSample" in left
+        assert not left & {"GatherND", "GatherElements", "Floor", "Round"}
+
+
+def test_every_mode_padding_and_alignment_is_here() -> None:
+    every = {each for name in MODELS for each in said(name)}
+    kinds = {("GridSample", m, p, a) for m in ogs.spec.MODES for p in ogs.spec.PADDING_MODES for a in (0, 1)}
+    assert every == kinds | {("AffineGrid", None, None, a) for a in (0, 1)}
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+@pytest.mark.parametrize("padding", ogs.spec.PADDING_MODES)
+@pytest.mark.parametrize("mode", ogs.spec.MODES)
+@pytest.mark.parametrize("functions", [False, True])
+def test_what_was_lowered_is_found(mode: str, padding: str, rank: int, functions: bool) -> None:
+    for align in (False, True):
+        model = grid_sample_model("float32", "float32", rank, [Attributes(mode, padding, align)])
+        lowered = ogs.patch_model(model, target="primitives", functions=functions)
+        assert found(lowered) == [("GridSample", mode, padding, int(align))]
+        assert ogs.patch_model(lowered, target="primitives") == lowered
+        (node,) = (
+            n for s in scopes(ogs.patch_model(lowered, target="ai.onnx")) for n in s if n.op_type == "GridSample"
+        )
+        assert helper.get_node_attr_value(node, "mode").decode() == mode
+
+
+def test_it_is_a_record_like_any_other_and_can_be_declined() -> None:
+    model = load(SAMPLED)
+    (record,) = ogs.inspect_model(model)
+    assert (record.dialect.name, record.domain, record.op_type) == ("unrolled", "unrolled", "GridSample")
+    assert (record.native, record.reason, record.error, record.output) == (True, "", None, "Y")
+    assert record.values == {"X": "a", "grid": "b"}
+    assert record.types == {"X": ("float32",), "grid": ("float32",)}
+    for nodes in (lambda record: not record.unrolled, "unsupported"):
+        assert ogs.patch_model(model, nodes=nodes) == model
+    assert (
+        ogs.InferenceSession(model).replaced[0].runs_on == ogs.InferenceSession(model, nodes="all").replaced[0].runs_on
+    )
+    assert [p.runs_on for p in ogs.InferenceSession(model, nodes="unsupported").replaced] == ["onnxruntime"]
+    patched = ogs.patch_model(model)
+    assert [node.op_type for node in patched.graph.node][:1] == ["GridSample"]
+    assert not patched.graph.initializer
+    assert ogs.patch_model(patched) == patched
+
+
+def test_nobody_is_asked_nothing_is_found() -> None:
+    assert records_of(load(SAMPLED)) == []
+
+
+def test_an_affine_grid_says_its_size() -> None:
+    (record,) = ogs.inspect_model(load("affine_grid/2-1-static-dynamo"))
+    assert (record.values["theta"], record.constants["size"].tolist()) == ("a", [2, 1, 4, 5])
+    (record,) = ogs.inspect_model(load("affine_grid/3-1-dynamic-torchscript"))
+    assert record.values["theta"] == "a"
+    assert record.values["size"]
+    assert "size" not in record.constants
+
+
+def test_an_affine_grid_raises_no_opset() -> None:
+    model = load("affine_grid/2-1-static-dynamo")
+    assert ogs.patch_model(model, target="ai.onnx") == model
+    model.opset_import[0].version = 20
+    assert [node.op_type for node in ogs.patch_model(model, target="ai.onnx").graph.node] == ["Constant", "AffineGrid"]
+
+
+def constants(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    yield from model.graph.initializer
+    for node in model.graph.node:
+        if node.op_type == "Constant":
+            yield node.attribute[0].t
+
+
+def changed(model: onnx.ModelProto, number: int, by: float) -> onnx.ModelProto:
+    """A copy in which one element of a constant is another."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    tensor = list(constants(copy))[number]
+    value = numpy_helper.to_array(tensor).copy()
+    if value.dtype == bool:
+        value ^= True
+    else:
+        value.reshape(-1)[-1] += np.array(by).astype(value.dtype)
+    tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
+    return copy
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        SAMPLED,
+        DYNAMIC,
+        "decomposed/nearest-reflection-1-static-dynamo",
+        "padded/bilinear-zeros-1-static-dynamo",
+        "clamped/bilinear-border-0-dynamic-dynamo",
+        "affine_grid/2-0-static-dynamo",
+        "affine_grid/3-1-dynamic-dynamo",
+    ],
+)
+@pytest.mark.parametrize("by", [1, -1, 0.01])
+def test_a_constant_that_is_off_is_seen(name: str, by: float) -> None:
+    """Whatever is found still answers as it did."""
+    model = load(name)
+    feeds = feeds_of(model)
+    missed = 0
+    for number, tensor in enumerate(constants(model)):
+        if by != int(by) and tensor.data_type not in (TensorProto.FLOAT, TensorProto.DOUBLE):
+            continue
+        other = changed(model, number, by)
+        if not found(other):
+            missed += 1
+            continue
+        patched = ogs.patch_model(other)
+        np.testing.assert_allclose(
+            open_session(patched).run(None, feeds)[0], open_native(other).run(None, feeds)[0], rtol=1e-4, atol=2e-4
+        )
+    assert missed > 0
+
+
+def swapped_axes(model: onnx.ModelProto) -> None:
+    """The grid's columns are exchanged."""
+    picks = [n for n in model.graph.node if n.op_type == "Gather" and n.input[0] == model.graph.node[1].output[0]]
+    (x, y) = picks
+    x.input[1], y.input[1] = y.input[1], x.input[1]
+
+
+def answered(model: onnx.ModelProto) -> None:
+    """A weight is an output of the model as well."""
+    weight = next(n for n in model.graph.node if n.op_type == "Mul").output[0]
+    model.graph.output.append(helper.make_tensor_value_info(weight, TensorProto.FLOAT, None))
+
+
+def read(model: onnx.ModelProto) -> None:
+    """Somebody else reads a corner's values."""
+    values = next(n for n in model.graph.node if n.op_type == "GatherND").output[0]
+    model.graph.node.append(helper.make_node("Neg", [values], ["Z"]))
+    model.graph.output.append(helper.make_tensor_value_info("Z", TensorProto.FLOAT, None))
+
+
+def captured(model: onnx.ModelProto) -> None:
+    """A branch reads a corner's values."""
+    values = next(n for n in model.graph.node if n.op_type == "GatherND").output[0]
+    branches = {
+        f"{which}_branch": helper.make_graph(
+            [helper.make_node("Identity", [values], [which])],
+            which,
+            [],
+            [helper.make_tensor_value_info(which, TensorProto.FLOAT, None)],
+        )
+        for which in ("then", "else")
+    }
+    model.graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
+    model.graph.node.append(helper.make_node("If", ["c"], ["Z"], **branches))
+    model.graph.output.append(helper.make_tensor_value_info("Z", TensorProto.FLOAT, None))
+
+
+def overridable(model: onnx.ModelProto) -> None:
+    """A constant that is an input may be fed."""
+    tensor = next(t for t in model.graph.initializer if t.data_type == TensorProto.FLOAT)
+    model.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
+
+
+def foreign(model: onnx.ModelProto) -> None:
+    """Another domain's operator is not ONNX's."""
+    next(n for n in model.graph.node if n.op_type == "Floor").domain = "com.example"
+    model.opset_import.append(helper.make_opsetid("com.example", 1))
+
+
+def half(model: onnx.ModelProto) -> None:
+    """In half precision rounding leaves doubts."""
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    for tensor in model.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float16), tensor.name))
+
+
+def unknown_rank(model: onnx.ModelProto) -> None:
+    """X may be anything."""
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [swapped_axes, answered, read, captured, overridable, foreign, half, unknown_rank],
+    ids=lambda f: f.__name__,
+)
+def test_what_is_not_alone_or_not_the_same_is_left(change: Callable[[onnx.ModelProto], None]) -> None:
+    model = load(SAMPLED)
+    change(model)
+    assert found(model) == []
+    assert ogs.patch_model(model) == model
+
+
+def branch(
+    name: str, inner: onnx.GraphProto, before: str = "", outer: list[onnx.TensorProto] | None = None
+) -> onnx.ModelProto:
+    """A model in one of whose branches ``inner`` is, on values from outside."""
+    model = onnx.ModelProto()
+    model.CopyFrom(load(name))
+    tensor = helper.make_tensor_value_info
+    body = onnx.GraphProto(name="then")
+    body.node.extend(inner.node)
+    body.initializer.extend(inner.initializer)
+    body.output.append(tensor("Y", TensorProto.FLOAT, None))
+    other = helper.make_graph(
+        [helper.make_node("Identity", ["a"], ["N"])], "else", [], [tensor("N", TensorProto.FLOAT, None)]
+    )
+    graph = helper.make_graph(
+        [helper.make_node("If", ["c"], ["out"], then_branch=body, else_branch=other)],
+        "g",
+        [*model.graph.input, tensor("c", TensorProto.BOOL, [])],
+        [tensor("out", TensorProto.FLOAT, None)],
+        outer or [],
+    )
+    return helper.make_model(graph, opset_imports=model.opset_import, ir_version=8)
+
+
+@pytest.mark.parametrize("name", [SAMPLED, DYNAMIC, "affine_grid/2-0-static-dynamo", "affine_grid/2-0-dynamic-dynamo"])
+def test_it_is_found_in_a_branch(name: str) -> None:
+    model = branch(name, load(name).graph)
+    assert found(model) == said(name)
+    feeds = feeds_of(load(name)) | {"c": np.array(True)}
+    patched = ogs.patch_model(model)
+    expected = open_native(model).run(None, feeds)[0]
+    np.testing.assert_allclose(open_session(model).run(None, feeds)[0], expected, rtol=1e-4, atol=2e-4)
+    np.testing.assert_allclose(open_patched_file(patched).run(None, feeds)[0], expected, rtol=1e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("off", [0, 1])
+def test_a_constant_is_what_the_nearest_scope_says(off: int) -> None:
+    """The numbers lie outside, right or wrong, or inside, where they hide those outside."""
+    inner = load(SAMPLED).graph
+    tensor = next(t for t in inner.initializer if t.data_type == TensorProto.FLOAT and not t.dims)
+    wrong = numpy_helper.from_array(numpy_helper.to_array(tensor) + np.float32(off), tensor.name)
+    assert found(branch(SAMPLED, inner, outer=[wrong])) == said(SAMPLED)  # hidden
+    right = [t for t in inner.initializer if t.name != tensor.name]
+    del inner.initializer[:]
+    inner.initializer.extend(right)
+    assert found(branch(SAMPLED, inner, outer=[wrong])) == (said(SAMPLED) if off == 0 else [])
+
+
+def test_it_is_found_in_a_function() -> None:
+    graph = load(SAMPLED).graph
+    nodes = [helper.make_node("Constant", [], [t.name], value=t) for t in graph.initializer]
+    opsets = [helper.make_opsetid("", 18)]
+    function = helper.make_function("local", "sample", ["a", "b"], ["Y"], [*nodes, *graph.node], opsets)
+    call = helper.make_node("sample", ["a", "b"], ["out"], domain="local")
+    outputs = [helper.make_tensor_value_info("out", TensorProto.FLOAT, None)]
+    made = helper.make_graph([call], "g", graph.input, outputs)
+    model = helper.make_model(
+        made, functions=[function], opset_imports=[*opsets, helper.make_opsetid("local", 1)], ir_version=8
+    )
+    assert found(model) == said(SAMPLED)
+    assert_answers_stay(model)
+
+
+def two(other: str) -> onnx.ModelProto:
+    """Two samples that share their coordinates, as exporters that find common expressions write them."""
+    model = load(SAMPLED)
+    graph = model.graph
+    renamed = onnx.GraphProto()
+    for node in graph.node:
+        if node.op_type in ("GatherND",) or any(name.startswith("second ") for name in renamed_of(renamed, node)):
+            copy = renamed.node.add()
+            copy.CopyFrom(node)
+            made = {name for n in renamed.node for name in n.output}
+            copy.input[:] = [f"second {n}" if f"second {n}" in made else other if n == "a" else n for n in node.input]
+            copy.output[:] = [f"second {name}" for name in node.output]
+            copy.name = f"second {node.name}"
+    graph.node.extend(renamed.node)
+    graph.input.append(helper.make_tensor_value_info(other, TensorProto.FLOAT, [2, 3, 4, 5]))
+    graph.output.append(helper.make_tensor_value_info("second Y", TensorProto.FLOAT, None))
+    return model
+
+
+def renamed_of(renamed: onnx.GraphProto, node: onnx.NodeProto) -> list[str]:
+    made = {name for n in renamed.node for name in n.output}
+    return [f"second {name}" for name in node.input if f"second {name}" in made]
+
+
+def test_two_that_share_their_coordinates() -> None:
+    model = two("mask")
+    onnx.checker.check_model(model)
+    assert found(model) == said(SAMPLED) * 2
+    assert_answers_stay(model)
+    both = ogs.patch_model(model, target="ai.onnx")
+    assert [node.op_type for node in both.graph.node] == ["GridSample", "GridSample"]
+    one = ogs.patch_model(model, target="ai.onnx", nodes=lambda record: record.output == "Y")
+    assert Counter_of(one)["GridSample"] == 1
+    assert Counter_of(one)["GatherND"] == 4
+    feeds = feeds_of(model)
+    for answer, expected in zip(open_native(one).run(None, feeds), open_native(model).run(None, feeds), strict=True):
+        np.testing.assert_allclose(answer, expected, atol=2e-4)
+
+
+def Counter_of(model: onnx.ModelProto) -> dict[str, int]:  # noqa: N802
+    found: dict[str, int] = {}
+    for node in model.graph.node:
+        found[node.op_type] = found.get(node.op_type, 0) + 1
+    return found
+
+
+def test_shapes_may_be_read_elsewhere() -> None:
+    model = load(DYNAMIC)
+    shape = next(n for n in model.graph.node if n.op_type == "Shape").output[0]
+    model.graph.output.append(helper.make_tensor_value_info(shape, TensorProto.INT64, None))
+    assert found(model) == said(DYNAMIC)
+    assert_answers_stay(model, ogs.patch_model(model, target="ai.onnx"))
+
+
+def test_sizes_of_something_else_count_where_they_are_the_same() -> None:
+    """Exporters read a size wherever it was first met, of another tensor with the same dimension."""
+    for dims, same in ((["N", "C", "H", "W"], True), (["N", "C", "H", "V"], False)):
+        model = load(DYNAMIC)
+        for value, names in zip(model.graph.input, (["N", "C", "H", "W"], ["N", "h", "w", ""]), strict=True):
+            for dim, name in zip(value.type.tensor_type.shape.dim, names, strict=True):
+                if name:
+                    dim.dim_param = name
+        model.graph.input.append(helper.make_tensor_value_info("image", TensorProto.FLOAT, dims))
+        for node in model.graph.node:
+            if node.op_type == "Shape" and node.input[0] == "a":
+                node.input[0] = "image"
+        assert found(model) == (said(DYNAMIC) if same else [])
+
+
+@pytest.mark.parametrize("name", ["attention/bilinear-zeros-0-static-torchscript", SAMPLED])
+def test_parts_that_are_alike_are_tried_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    answers = native.answers
+    monkeypatch.setattr(native, "answers", lambda model, feeds: asked.append(len(feeds)) or answers(model, feeds))
+    model = load(name)
+    first = [n.output[0] for n in model.graph.node]
+    found(model)
+    once = len(asked)
+    copies = onnx.GraphProto(node=model.graph.node)
+    for node in copies.node:  # another layer, of the same inputs
+        node.input[:] = [f"{n} again" if n in first else n for n in node.input]
+        node.output[:] = [f"{n} again" for n in node.output]
+        node.name += " again"
+    model.graph.node.extend(copies.node)
+    model.graph.output.append(helper.make_tensor_value_info("Y again", TensorProto.FLOAT, None))
+    asked.clear()
+    assert found(model) == said(name) * 2
+    assert len(asked) == once
+
+
+def test_models_without_any_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Flow, "__init__", None)  # to make one fails
+    standard = grid_sample_model("float32", "float32", 2, [Attributes("linear", "zeros", True)])
+    other = parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 18]> g (float[N,3,H,W] X) => (float[N,3,H,W] Y) {
+            A = Relu (X) S = Shape (A) B = Reshape (A, S) Y = Add (A, B) }"""
+    )
+    for model in (standard, other, affine_grid_model("float32", 2, True)):
+        assert Search(scopes(model), native).values == {}
