@@ -124,11 +124,18 @@ class Search:
             return []
         flow, native = self._flows[id(scope)], self._native
         assert native is not None  # as there are candidates
-        all_found = [
-            each
+        by_output = {
+            each.region.output: each
             for candidate in self._candidates[id(scope)]
             if (each := _resolved(candidate, flow, inference, native, self._said)) is not None
-        ]
+        }
+        inside = {
+            output
+            for each in by_output.values()
+            for output in by_output
+            if output != each.region.output and flow.makers[output] in each.region.nodes
+        }
+        all_found = [each for output, each in by_output.items() if output not in inside]
         while True:
             nodes = {index for each in all_found for index in each.region.nodes}
             kept = [each for each in all_found if not flow.leaks(each.region, nodes)]
