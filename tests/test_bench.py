@@ -102,6 +102,14 @@ def test_a_side_is_compared_with_the_native_one() -> None:
         ["all other nodes", "1", "1"],
         ["a run", "6 ±0%", "3 ±0% 2×"],
     ]
+    unrolled = {
+        bench.NATIVE: bench.Side([], Timing((0.006,)), {"warp": bench.Node("Add", 0.004)}),
+        bench.OURS: sides[bench.OURS],
+    }
+    assert [re.split(" {2,}", line.strip()) for line in bench.as_text(unrolled).splitlines()][1:3] == [
+        ["warp", "GridSample", "–", "2"],
+        ["all other nodes", "4", "1"],
+    ]
     found = bench.as_json(sides, {})
     assert (found[bench.NATIVE]["difference"], found[bench.OURS]["difference"]) == (None, 0.25)
 

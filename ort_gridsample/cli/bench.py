@@ -142,14 +142,19 @@ def read_profile(events: list[dict[str, Any]]) -> dict[str, Node]:
 
 def as_text(sides: Mapping[str, Side]) -> str:
     """A table: the nodes concerned one by one, the others together, and whole runs."""
-    concerned = {n: node for side in sides.values() for n, node in side.nodes.items() if node.op_type in spec.OPERATORS}
+    # What is unrolled has the name of one of many nodes of other operators, which are among all others.
+    said = {
+        id(side): {n: node for n, node in side.nodes.items() if node.op_type in spec.OPERATORS}
+        for side in sides.values()
+    }
+    concerned = {n: node for nodes in said.values() for n, node in nodes.items()}
     native = sides.get(NATIVE)
     rows: list[Sequence[object]] = [("ms", "operator", *sides)]
     for name, node in concerned.items():
-        base = native.nodes.get(name) if native else None
-        cells = (_cell(side.nodes.get(name), base if side is not native else None) for side in sides.values())
+        base = said[id(native)].get(name) if native else None
+        cells = (_cell(said[id(side)].get(name), base if side is not native else None) for side in sides.values())
         rows.append((name, node.op_type, *cells))
-    others = (sum(n.seconds for name, n in side.nodes.items() if name not in concerned) for side in sides.values())
+    others = (sum(n.seconds for name, n in side.nodes.items() if name not in said[id(side)]) for side in sides.values())
     rows.append(("all other nodes", "", *(_ms(seconds) for seconds in others)))
     whole = []
     for side in sides.values():

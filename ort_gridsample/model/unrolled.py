@@ -42,6 +42,9 @@ SIZES = ((2, 3, 4, 8, 5, 6, 7, 9, 11), (3, 2, 7, 5, 4, 3, 2, 6, 8), (1, 1, 9, 6,
 #: So many positions are tried at least, in so many runs at most; and parts of more elements not at all.
 POSITIONS, RUNS, MOST_ELEMENTS = 1024, 64, 1 << 26
 
+#: So many positions are compared of a run, while there are several possibilities, and when there is one.
+COMPARED = 1 << 12, 1 << 16
+
 #: What no mode, padding or alignment has in common with another, and rounding does not explain.
 TOLERANCE = 2e-4
 
@@ -124,11 +127,18 @@ class Search:
             return []
         flow, native = self._flows[id(scope)], self._native
         assert native is not None  # as there are candidates
-        all_found = [
-            each
+        by_output = {
+            each.region.output: each
             for candidate in self._candidates[id(scope)]
             if (each := _resolved(candidate, flow, inference, native, self._said)) is not None
-        ]
+        }
+        inside = {
+            output
+            for each in by_output.values()
+            for output in by_output
+            if output != each.region.output and flow.makers[output] in each.region.nodes
+        }
+        all_found = [each for output, each in by_output.items() if output not in inside]
         while True:
             nodes = {index for each in all_found for index in each.region.nodes}
             kept = [each for each in all_found if not flow.leaks(each.region, nodes)]
@@ -310,7 +320,7 @@ def _try_sample(part: onnx.ModelProto, values: Sequence[Value], native: Native) 
         if answers is None:
             return None
         for (X, grid, *_), answer in zip(feeds, answers, strict=True):
-            most = MOST_ELEMENTS if len(possible) == 1 else 1 << 12
+            most = COMPARED[len(possible) == 1]
             possible = [
                 (kind, size)
                 for kind, size in possible
@@ -339,7 +349,7 @@ def _samples_to_try(
         X = generator.uniform(-1, 1, each[0])
         others = [np.zeros(shape) for shape in each[2:]]
         needed = -(-POSITIONS // math.prod(grid[:-1]))
-        for number in rounds[: 2 * max(needed, 1)]:
+        for number in rounds[: 2 * needed - bool(rounds[0])]:
             made = _at_edges(generator, grid, lengths, jumps) if number % 2 else _anywhere(generator, grid, lengths)
             fed = zip([X, made, *others], values, strict=True)
             yield [array.astype(str(value.type), copy=False) for array, value in fed]
@@ -384,7 +394,7 @@ def _on_edge(grid: Array, lengths: Array) -> Array:
     return on
 
 
-def _is_sample(kind: Kind, X: Array, grid: Array, answer: Array, most: int = MOST_ELEMENTS) -> bool:
+def _is_sample(kind: Kind, X: Array, grid: Array, answer: Array, most: int) -> bool:
     """Whether ``answer`` is what GridSample of this ``kind`` answers, at ``most`` of the positions."""
     *outer, axes = grid.shape
     shape = (*X.shape[:2], *outer[1:])
@@ -394,6 +404,7 @@ def _is_sample(kind: Kind, X: Array, grid: Array, answer: Array, most: int = MOS
     chosen = np.arange(positions.shape[1])
     if len(chosen) > most:
         chosen = np.random.default_rng(0).choice(chosen, most, replace=False)
+        chosen[[0, -1]] = 0, positions.shape[1] - 1
     expected = np.empty((*X.shape[:2], len(chosen)), X.dtype)
     plan = plan_for(X.dtype, *kind)
     numpy_core.grid_sample(X, np.ascontiguousarray(positions[:, chosen]), expected, plan, 1)

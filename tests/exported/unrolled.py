@@ -135,8 +135,8 @@ def forms() -> Iterator[tuple[str, Form]]:
     exporters = {"dynamo": True, "torchscript": False}
     paddings, aligns = ("zeros", "border", "reflection"), (0, 1)
     for mode, padding, align, size in product(("bilinear", "nearest", "bicubic"), paddings, aligns, sizes):
-        if mode == "bicubic" and size == "static" and padding == "border":
-            continue  # torch 2.13.0 writes a model in which a value is missing
+        if mode == "bicubic" and (size == "static") == (padding == "border"):
+            continue  # dynamic ones take minutes; a static one of border lacks a value, as torch 2.13.0 writes it
         sample = lambda X, grid, *how: F.grid_sample(X, grid, *how)  # noqa: E731
         function = bound(sample, mode, padding, bool(align))
         yield (
