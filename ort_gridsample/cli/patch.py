@@ -8,6 +8,7 @@ from pathlib import Path
 from ..errors import GridSampleError
 from ..model.files import read_model, write_model
 from ..model.patch import patch_in_place, targets
+from ..model.targets.runtimes import RUNTIMES
 from ..runtime import native
 from .failures import about
 
@@ -28,6 +29,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --target primitives: nodes lowered alike share a function",
     )
     parser.add_argument(
+        "--for",
+        dest="for_runtime",
+        metavar="RUNTIME",
+        choices=RUNTIMES,
+        help=f"with --target primitives: a runtime that needs a form of its own, of {', '.join(RUNTIMES)}",
+    )
+    parser.add_argument(
         "--nodes",
         choices=("all", "unsupported"),
         default="all",
@@ -39,11 +47,15 @@ def run(arguments: argparse.Namespace) -> None:
     source, target = arguments.model, arguments.patched
     if arguments.functions and arguments.target != "primitives":
         raise GridSampleError("patch", "--functions", f"given with --target {arguments.target}", "--target primitives")
+    if arguments.for_runtime and arguments.target != "primitives":
+        raise GridSampleError("patch", "--for", f"given with --target {arguments.target}", "--target primitives")
     if Path(target).exists() and Path(target).samefile(source):
         raise GridSampleError("patch", "OUT", f"{target!r}, which is IN", "another file")
     with about(source):
         model = read_model(source)
-        replaced = patch_in_place(model, arguments.nodes, arguments.target, arguments.functions, native)
+        replaced = patch_in_place(
+            model, arguments.nodes, arguments.target, arguments.functions, native, arguments.for_runtime
+        )
         ours = arguments.target == targets()[0]
         lines = [f"{r.op_type} {r.label}: {r.action if ours else f'now {arguments.target}'}" for r in replaced]
         files = write_model(model, target, external_data_of=source)

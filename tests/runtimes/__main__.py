@@ -64,7 +64,9 @@ def save(result: Result, cache: Path, seconds: float, folder: Path) -> Iterator[
                 continue
             try:
                 tasks = [trial.task(2 if runtime.batches else 1) for trial in trials]
-                shown = smallest(min(tasks, key=lambda task: len(task.model.graph.node)), lambda t: ask(t).kind != "right")
+                shown = smallest(
+                    min(tasks, key=lambda task: len(task.model.graph.node)), lambda t: ask(t).kind != "right"
+                )
             except Exception as error:  # onnxruntime's, where it cannot run the model either
                 yield f"{runtime.title}: {trials[0].name}: {error}"
                 continue
@@ -72,7 +74,11 @@ def save(result: Result, cache: Path, seconds: float, folder: Path) -> Iterator[
             path = folder / runtime.name / f"{trials[0].name}.onnx"
             path.parent.mkdir(parents=True, exist_ok=True)
             onnx.save(shown.model, path)
-            arrays = {f"{prefix}.{n}": v for prefix, each in (("in", shown.feeds), ("out", shown.expected)) for n, v in each[0].items()}
+            arrays = {
+                f"{prefix}.{n}": v
+                for prefix, each in (("in", shown.feeds), ("out", shown.expected))
+                for n, v in each[0].items()
+            }
             numpy.savez_compressed(path.with_suffix(".npz"), **arrays)
             verdict = ask(shown)
             yield f"{runtime.title}: {path}: {', '.join(ops[-6:])} ({len(ops)} nodes): {verdict} {verdict.message}"
@@ -89,7 +95,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--all", action="store_true", help="print every cell")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every cell there")
     parser.add_argument("--save", type=Path, metavar="DIR", help="write the smallest models that show what fails")
-    parser.add_argument("--cache", type=Path, default=default_cache(), metavar="DIR", help="where environments are kept")
+    parser.add_argument(
+        "--cache", type=Path, default=default_cache(), metavar="DIR", help="where environments are kept"
+    )
     parser.add_argument("--seconds", type=float, default=120, help="how long a runtime may take for one model")
     options = parser.parse_args(arguments)
     unknown = set(options.runtimes) - set(RUNTIMES)
@@ -97,7 +105,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"no runtime is called {', '.join(sorted(unknown))}; there are {', '.join(RUNTIMES)}")
     rows = [RUNTIMES[name] for name in options.runtimes or RUNTIMES]
     rows = [row for row in rows if row.fast or not options.fast]
-    chosen = [t for t in (operator_trials if options.operators else trials)() if re.search(options.only, t.name) and options.form in (None, t.form)]
+    chosen = [
+        t
+        for t in (operator_trials if options.operators else trials)()
+        if re.search(options.only, t.name) and options.form in (None, t.form)
+    ]
     results = [run(row, chosen, options.cache.resolve(), options.seconds) for row in rows]
 
     date = datetime.date.today().isoformat()

@@ -96,7 +96,9 @@ def reasons(results: Sequence[Result]) -> str:
             for at in alike({trial: verdict for trial, verdict in result.cells.items() if trial.form == form}):
                 verdicts = [result.cells[trial] for trial in at]
                 worst_of = max(verdicts, key=lambda verdict: verdict.error)
-                message = worst_of.message if worst_of.kind != "wrong" else f"{worst_of}: {worst_of.message}".rstrip(": ")
+                message = (
+                    worst_of.message if worst_of.kind != "wrong" else f"{worst_of}: {worst_of.message}".rstrip(": ")
+                )
                 rows.append([result.runtime.title, form, _places(at), message])
     return markdown(rows)
 
