@@ -25,6 +25,7 @@ def cubic(record: ogs.NodeRecord) -> bool:
     return record.mode == "cubic"
 
 ogs.patch_model("model.onnx", nodes="unsupported", target="primitives", functions=True)
+ogs.patch_model("model.onnx", target="primitives", for_runtime="mnn")
 ogs.patch_model(b"", nodes=cubic, target="com.microsoft")
 ogs.patch_model(model=onnx.ModelProto(), target=mine)
 ogs.inspect_model(model="model.onnx")[0].native
@@ -32,6 +33,7 @@ ogs.patch_model("model.onnx", nodes="bogus")  # refused
 ogs.patch_model("model.onnx", nodes=len)  # refused
 ogs.patch_model("model.onnx", target="bogus")  # refused
 ogs.patch_model("model.onnx", target=name)  # refused
+ogs.patch_model("model.onnx", target="primitives", for_runtime="bogus")  # refused
 ogs.inspect_model(7)  # refused
 """
 
