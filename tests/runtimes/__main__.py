@@ -17,7 +17,7 @@ import onnx
 import ort_gridsample as ogs
 
 from . import report
-from .environments import NotInstalled, default_cache, environment
+from .environments import NotInstalledError, default_cache, environment
 from .report import Result, alike
 from .smallest import smallest
 from .table import RUNTIMES, Runtime
@@ -39,7 +39,7 @@ def run(runtime: Runtime, chosen: Sequence[Trial], cache: Path, seconds: float) 
     """One runtime's part of the matrix; says on standard error how far it is."""
     try:
         installed = environment(runtime, cache)
-    except NotInstalled as error:
+    except NotInstalledError as error:
         return Result(runtime, "", {}, str(error))
     cells, began = {}, time.monotonic()
     with Worker(installed.command, seconds) as worker:
@@ -79,7 +79,7 @@ def save(result: Result, cache: Path, seconds: float, folder: Path) -> Iterator[
                 for prefix, each in (("in", shown.feeds), ("out", shown.expected))
                 for n, v in each[0].items()
             }
-            numpy.savez_compressed(path.with_suffix(".npz"), **arrays)
+            numpy.savez_compressed(path.with_suffix(".npz"), allow_pickle=False, **arrays)
             verdict = ask(shown)
             yield f"{runtime.title}: {path}: {', '.join(ops[-6:])} ({len(ops)} nodes): {verdict} {verdict.message}"
 
@@ -110,9 +110,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for t in (operator_trials if options.operators else trials)()
         if re.search(options.only, t.name) and options.form in (None, t.form)
     ]
-    results = [run(row, chosen, options.cache.resolve(), options.seconds) for row in rows]
-
-    date = datetime.date.today().isoformat()
+    date, results = datetime.date.today().isoformat(), []
+    for row in rows:
+        results.append(run(row, chosen, options.cache.resolve(), options.seconds))
+        if options.json:  # after each, as all of them take long
+            options.json.write_text(json.dumps(report.as_json(results, date), indent=1), encoding="utf-8")
     print(f"{date}; ort-gridsample {ogs.__version__}, onnx {onnx.__version__}, numpy {numpy.__version__}\n")
     print(report.operators(results) if options.operators else f"{report.summary(results)}\n\n{report.reasons(results)}")
     if options.all:
@@ -121,8 +123,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for result in results:
             for line in save(result, options.cache.resolve(), options.seconds, options.save):
                 print(line, flush=True)
-    if options.json:
-        options.json.write_text(json.dumps(report.as_json(results, date), indent=1), encoding="utf-8")
     lowered = [v for result in results for trial, v in result.cells.items() if trial.form == "primitives"]
     return int(any(verdict.kind != "right" for verdict in lowered))
 
