@@ -204,7 +204,7 @@ def test_the_reasons_and_every_cell() -> None:
         results()
     )
     cells = report.as_json(results(), "2026-01-01")
-    assert json.loads(json.dumps(cells))["date"] == "2026-01-01"
+    assert report.from_json(json.loads(json.dumps(cells))) == ("2026-01-01", results())
 
 
 def test_an_unknown_runtime_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:

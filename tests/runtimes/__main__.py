@@ -29,7 +29,7 @@ from .workers import Worker
 def attempt(runtime: Runtime, worker: Worker, trial: Trial) -> Verdict:
     """One cell."""
     try:
-        task = trial.task(2 if runtime.batches else 1)
+        task = trial.task(2 if runtime.batches else 1, runtime.form)
     except ogs.GridSampleError as error:
         return Verdict("refused", message=f"patch_model: {error}")
     return judge(task, worker.ask(task), runtime.tolerance)
@@ -63,7 +63,7 @@ def save(result: Result, cache: Path, seconds: float, folder: Path) -> Iterator[
             if trials[0].form != "primitives" or result.cells[trials[0]].kind == "right":
                 continue
             try:
-                tasks = [trial.task(2 if runtime.batches else 1) for trial in trials]
+                tasks = [trial.task(2 if runtime.batches else 1, runtime.form) for trial in trials]
                 shown = smallest(
                     min(tasks, key=lambda task: len(task.model.graph.node)), lambda t: ask(t).kind != "right"
                 )
@@ -94,6 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--operators", action="store_true", help="try basic operators one by one instead")
     parser.add_argument("--all", action="store_true", help="print every cell")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every cell there")
+    parser.add_argument("--read", type=Path, nargs="+", metavar="FILE", help="print what --json wrote, and run nothing")
     parser.add_argument("--save", type=Path, metavar="DIR", help="write the smallest models that show what fails")
     parser.add_argument(
         "--cache", type=Path, default=default_cache(), metavar="DIR", help="where environments are kept"
@@ -111,7 +112,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if re.search(options.only, t.name) and options.form in (None, t.form)
     ]
     date, results = datetime.date.today().isoformat(), []
-    for row in rows:
+    for file in options.read or []:
+        date, read = report.from_json(json.loads(file.read_text(encoding="utf-8")))
+        results += read
+    for row in rows if not options.read else []:
         results.append(run(row, chosen, options.cache.resolve(), options.seconds))
         if options.json:  # after each, as all of them take long
             options.json.write_text(json.dumps(report.as_json(results, date), indent=1), encoding="utf-8")

@@ -13,6 +13,7 @@ import onnx
 from onnx import TensorProto, helper
 
 import ort_gridsample as ogs
+from ort_gridsample.model.targets.runtimes import RuntimeName
 
 from .operators import DYNAMIC, OPERATORS
 
@@ -70,8 +71,8 @@ class Trial:
         shapes = "" if self.group == "exported" else "-dynamic" if self.dynamic else "-static"
         return f"{self.form}-{self.group.replace('-D', 'd')}-{self.detail}{shapes}".replace(" ", "-")
 
-    def task(self, batch: int = 2) -> Task:
-        """The model, its inputs and outputs; ``batch`` images in each.
+    def task(self, batch: int = 2, for_runtime: RuntimeName | None = None) -> Task:
+        """The model, its inputs and outputs; ``batch`` images in each; ``for_runtime`` as in ``patch_model``.
 
         Raises:
             GridSampleError: the model cannot be lowered.
@@ -86,8 +87,10 @@ class Trial:
             rank, mode = self.group.split("-D ")
             padding_mode, alignment = self.detail.split()
             task = _one_node(int(rank), mode, padding_mode, alignment == "aligned", self.dynamic, batch)
-        model = task.model if self.form == "standard" else ogs.patch_model(task.model, target="primitives")
-        return Task(model, task.feeds, task.expected)
+        if self.form == "standard":
+            return task
+        lowered = ogs.patch_model(task.model, target="primitives", for_runtime=for_runtime)
+        return Task(lowered, task.feeds, task.expected)
 
 
 def trials() -> Iterator[Trial]:
