@@ -6,9 +6,10 @@ as inputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 import onnx
@@ -46,7 +47,7 @@ class Operator:
     shapes: tuple[tuple[int, ...], ...] = ((3, 4), (3, 4))
     type: str = "float32"
     constants: tuple[np.ndarray, ...] = ()
-    attributes: dict[str, object] = field(default_factory=dict, hash=False)
+    attributes: dict[str, Any] = field(default_factory=dict, hash=False)
     opsets: range = range(1, 99)
     outputs: int = 1
     constants_first: bool = False
@@ -81,7 +82,7 @@ class Operator:
         answer = {"y": expected.astype(np.float32)}
         values = [
             helper.make_tensor_value_info(
-                name, TensorProto.FLOAT, [f"{name}_{i}" for i in range(value.ndim)] if dynamic else value.shape
+                name, TensorProto.FLOAT, [f"d{length}" for length in value.shape] if dynamic else value.shape
             )
             for name, value in {**feeds, **answer}.items()
         ]
@@ -93,6 +94,14 @@ class Operator:
 
 def _i64(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
+
+
+def _f32(values: Sequence[object]) -> np.ndarray:
+    return np.array(values, np.float32)
+
+
+def _where(condition: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.where(condition, a, b)
 
 
 def _operators() -> list[Operator]:
@@ -108,9 +117,9 @@ def _operators() -> list[Operator]:
         Operator("Mul", np.multiply, ((2, 1, 4), (3, 1)), note="broadcast"),
         Operator("Mul", np.multiply, one, constants=(scalar,), note="by a scalar"),
         Operator("Min", np.minimum, one, constants=(scalar,), note="with a scalar"),
-        Operator("Div", np.divide, one, constants=(np.float32([[3]]),)),
+        Operator("Div", np.divide, one, constants=(_f32([[3]]),)),
         Operator("Div", lambda a, b: a // b, one, "int64", (_i64(3),)),
-        Operator("Mod", np.fmod, one, constants=(np.float32([3]),), attributes={"fmod": 1}, note="fmod"),
+        Operator("Mod", np.fmod, one, constants=(_f32([3]),), attributes={"fmod": 1}, note="fmod"),
         Operator("Mod", np.mod, one, "int64", (_i64(3),)),
         *(Operator(op, f, one) for op, f in (("Floor", np.floor), ("Ceil", np.ceil), ("Abs", np.abs))),
         *(Operator(op, f, one) for op, f in (("Neg", np.negative), ("Sign", np.sign), ("Round", np.round))),
@@ -133,24 +142,24 @@ def _operators() -> list[Operator]:
         Operator("Not", np.logical_not, one, "bool"),
         Operator(
             "Where",
-            lambda c, a, b: np.where(c, a, b),
+            _where,
             one,
             "bool",
-            (np.float32([[2] * 4] * 3), np.float32([[3] * 4] * 3)),
+            (_f32([[2] * 4] * 3), _f32([[3] * 4] * 3)),
         ),
         Operator(
             "Where",
-            lambda c, a, b: np.where(c, a, b),
+            _where,
             one,
             "bool",
-            (np.float32([2]), np.float32([3])),
+            (_f32([2]), _f32([3])),
             note="broadcast values",
         ),
-        Operator("Where", lambda c, a, b: np.where(c, a, b), one, "bool", (_i64(2), _i64(3)), note="of int64"),
+        Operator("Where", _where, one, "bool", (_i64(2), _i64(3)), note="of int64"),
     ]
     table = np.arange(30, dtype=np.float32).reshape(10, 3)
-    for t in (np.int64, np.int32):
-        rows, name = np.array([2, 0, 1, 1, 2], t), np.dtype(t).name
+    for name in ("int64", "int32"):
+        rows = np.array([2, 0, 1, 1, 2], name)
         found += [
             Operator("Gather", lambda a, i: a[i], one, constants=(rows,), note=f"rows, {name}"),
             Operator(
@@ -254,7 +263,7 @@ def _operators() -> list[Operator]:
         Operator("Flatten", lambda a: a.reshape(2, -1), three),
     ]
     for parts in (4, 8, 16):
-        sizes: dict[str, object] = {"split": [1] * parts}
+        sizes: dict[str, Any] = {"split": [1] * parts}
         split = partial(Operator, "Split", lambda a, *_: a[-1:], ((parts, 4),), outputs=parts, note=f"into {parts}")
         found += [
             split(attributes={"axis": 0, **sizes}, opsets=range(2, 13)),
