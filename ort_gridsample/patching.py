@@ -12,6 +12,7 @@ from .model.files import Model, explaining_invalid, read_model
 from .model.matches import records_of
 from .model.patch import Selection, patch_in_place
 from .model.records import NodeRecord, NodeRecords
+from .model.targets.runtimes import RuntimeName
 from .runtime import native
 
 #: The targets that are always there; a dialect that was added is a target as well.
@@ -72,6 +73,7 @@ def patch_model(
     target: TargetName | Dialect = DOMAIN,
     functions: bool = False,
     opset: int | None = None,
+    for_runtime: RuntimeName | None = None,
 ) -> onnx.ModelProto:
     """A copy of ``model`` in which GridSample and AffineGrid nodes, in whatever dialect, are what ``target`` says.
 
@@ -90,12 +92,15 @@ def patch_model(
             ``"compiled"``: this package's ops of machine code, which need Numba where they run, and take every type but
             strings. The result runs on such an ``InferenceSession`` too. Strings stay as they are.
             ``"ai.onnx"``: the standard operators, the model's opset raised where it has none yet.
-            ``"primitives"``: basic standard operators only; runs anywhere, without this package.
+            ``"primitives"``: basic standard operators only, from opset 11 on; runs anywhere, without this package.
+                Functions that hold such a node are inlined.
             ``"com.microsoft"``, ``"mmcv"``, ``"mmdeploy"``, ``"GridSampler"``, ``"GridSample3D"``, or a dialect that
             was added, or its name: that dialect. Nodes that it has no spelling for stay as they are.
         functions: with ``"primitives"``, whether nodes that are lowered alike share a model-local function.
         opset: the opset of the ONNX domain that the whole model is converted to, up or down; None: its own, raised
             where the target needs a newer one. The model's functions are inlined then.
+        for_runtime: with ``"primitives"``, the runtime that needs a form of its own, if it is one of those:
+            :data:`ort_gridsample.model.targets.runtimes.RUNTIMES` says which and why.
 
     Raises:
         GridSampleError: a node concerned is not what its opset or dialect allows, the target cannot say it, the
@@ -108,5 +113,5 @@ def patch_model(
         copy = onnx.ModelProto()
         copy.CopyFrom(model)
     name = target.name if isinstance(target, Dialect) else target
-    patch_in_place(copy, nodes, name, functions, native, opset)
+    patch_in_place(copy, nodes, name, functions, native, opset, for_runtime)
     return copy

@@ -499,6 +499,7 @@ MISTAKES = {
     "in is out": (["patch", "model.onnx", "model.onnx"], "OUT is 'model.onnx', which is IN, expected another file"),
     "in is out, behind a link": (["patch", "model.onnx", "link.onnx"], "which is IN"),
     "functions of what": (["patch", "model.onnx", "out.onnx", "--functions"], "expected --target primitives"),
+    "a runtime of what": (["patch", "model.onnx", "out.onnx", "--for", "mnn"], "expected --target primitives"),
     "no such input": (
         ["run", "model.onnx", "--input", "Z=X.npy"],
         "ort-gridsample: model.onnx: the input's name is 'Z', expected one of X, grid",

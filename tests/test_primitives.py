@@ -28,6 +28,7 @@ from ort_gridsample.model.targets.primitives import (
     lower_affine_grid,
     lower_grid_sample,
 )
+from ort_gridsample.model.targets.runtimes import ANY, RUNTIMES
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -82,7 +83,17 @@ def model_of(nodes, opset, inputs, output, functions=()):
 
 
 def lowered(
-    X, grid, mode, padding_mode, align_corners, opset=17, known=True, constant=False, X_type=None, grid_type=None
+    X,
+    grid,
+    mode,
+    padding_mode,
+    align_corners,
+    opset=17,
+    known=True,
+    constant=False,
+    X_type=None,
+    grid_type=None,
+    runtime=ANY,
 ):
     """The model of one GridSample node, lowered."""
     X_type, grid_type = X_type or X.dtype.name, grid_type or grid.dtype.name
@@ -96,6 +107,7 @@ def lowered(
         padding_mode=padding_mode,
         align_corners=align_corners,
         opset=opset,
+        runtime=runtime,
     )
     assert {node.op_type for node in nodes} <= PRIMITIVES
     assert not any(node.domain for node in nodes)
@@ -401,6 +413,51 @@ def test_constant_affine_grid_is_a_constant():
     )
     (node,) = nodes
     np.testing.assert_array_equal(onnx.numpy_helper.to_array(node.attribute[0].t), ogs.affine_grid(theta, size, True))
+
+
+#: All that nodes of floats are made of where shapes are known: what every runtime has.
+FEWEST = {
+    *("Abs", "Add", "Cast", "Clip", "Constant", "Equal", "Floor", "Gather", "Max", "Min", "Mod", "Mul", "Pad"),
+    *("ReduceSum", "Reshape", "Round", "Split", "Sub", "Transpose", "Where"),
+}
+
+
+@pytest.mark.parametrize("opset", [11, 20])
+@pytest.mark.parametrize("r", [1, 2, 3])
+def test_known_shapes_leave_neither_logic_nor_arithmetic_of_shapes(r, opset):
+    for (mode, padding_mode, align_corners), c in itertools.product(CASES, (3, FEW_CHANNELS + 1)):
+        X, grid = arrays(r, 2, c=c)
+        nodes = lowered(X, grid, mode, padding_mode, align_corners, opset).graph.node
+        assert {node.op_type for node in nodes} <= FEWEST
+        assert not any(a.name == "allowzero" for node in nodes for a in node.attribute)
+        assert sum(node.op_type in ("Equal", "Where") for node in nodes) <= 4
+        read = {name for node in nodes for name in node.input}
+        for node in nodes:
+            if node.op_type == "Constant" and -1 in (numbers := onnx.numpy_helper.to_array(node.attribute[0].t)):
+                assert numbers.dtype != "int64"  # no shape that is worked out when it runs
+            assert node.output[0] in read or node.output[0] == "Y"
+
+
+@pytest.mark.parametrize("r", [1, 2, 3])
+@pytest.mark.parametrize("name", RUNTIMES)
+@pytest.mark.parametrize("padding_mode", spec.PADDING_MODES)
+def test_a_runtime_s_own_form(padding_mode, name, r):
+    """It has nothing that the runtime lacks, and the same answers."""
+    runtime = RUNTIMES[name]
+    assert runtime.why
+    for mode, align_corners, known in itertools.product(spec.MODES, (False, True), (False, True)):
+        X, grid = arrays(r, 2, c=FEW_CHANNELS + 1 if r == 2 else 3)
+        if padding_mode == "reflection" and "Mod" in runtime.without:  # so far out it is not exact
+            grid[np.abs(grid) == np.float32(1e10)] = 20
+        model = lowered(X, grid, mode, padding_mode, align_corners, 20, known, runtime=runtime)
+        said = {node.op_type for node in model.graph.node} | {
+            a.name for node in model.graph.node for a in node.attribute
+        }
+        assert not said & runtime.without
+        assert max((len(node.output) for node in model.graph.node), default=0) <= runtime.parts
+        types = {a.i for node in model.graph.node if node.op_type == "Cast" for a in node.attribute}
+        assert not types & {elem_type(type) for type in runtime.without & {"int64"}}
+        check(run(model, X, grid), ogs.grid_sample(X, grid, mode, padding_mode, align_corners), mode)
 
 
 def test_a_coordinate_is_answered_though_twice_it_would_be_infinite():

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import astuple
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -304,6 +305,61 @@ def test_lowered_models_answer_as_native(name: str, functions: bool) -> None:
         np.testing.assert_allclose(ours, native, rtol=1e-5, atol=atol)
 
 
+def test_lowered_models_have_functions_only_where_they_are_asked_for() -> None:
+    """Many runtimes have none: those that hold a node are inlined, others stay."""
+    model = parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 20, "f": 1]>
+        g (float[2,3,4,5] X, float[2,4,5,2] G) => (float[2,3,4,5] Y) {
+            A = f.sample(X, G)
+            Y = f.negate(A)
+        }
+        <domain: "f", opset_import: ["": 20]> sample (X, G) => (Y) { Y = GridSample(X, G) }
+        <domain: "f", opset_import: ["": 20]> negate (X) => (Y) { Y = Neg(X) }"""
+    )
+    lowered = ogs.patch_model(model, target="primitives")
+    assert [function.name for function in lowered.functions] == ["negate"]
+    assert {f.name for f in ogs.patch_model(model, target="primitives", functions=True).functions} >= {
+        "sample",
+        "negate",
+    }
+    np.testing.assert_allclose(
+        open_native(lowered).run(None, {"X": X, "G": GRID})[0], -ogs.grid_sample(X, GRID), atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("opset", [11, 12])
+def test_models_of_old_opsets_stay_what_they_are(opset: int) -> None:
+    node = helper.make_node("grid_sampler", ["X", "G"], ["A"], "sample", domain="mmcv", interpolation_mode=0)
+    node.attribute.extend(helper.make_node("", [], [], padding_mode=0, align_corners=0).attribute)
+    halves = helper.make_node("Split", ["A"], ["B", "Y"], axis=2, split=[1, 3])  # in opset 13 the sizes are an input
+    infos = [
+        helper.make_tensor_value_info(*each) for each in (("X", 1, X.shape), ("G", 1, GRID.shape), ("Y", 1, [None] * 4))
+    ]
+    graph = helper.make_graph([node, halves], "g", infos[:2], infos[2:])
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("mmcv", 1)]
+    lowered = ogs.patch_model(helper.make_model(graph, opset_imports=opsets, ir_version=6), target="primitives")
+    assert [(entry.domain, entry.version) for entry in lowered.opset_import] == [("", opset)]
+    onnx.checker.check_model(lowered, full_check=True)
+    [Y] = open_native(lowered).run(None, {"X": X, "G": GRID})
+    np.testing.assert_allclose(Y, ogs.grid_sample(X, GRID)[:, :, 1:], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (
+            {"target": "primitives", "for_runtime": "toaster"},
+            "expected .*'mnn'.*; others run the primitives as they are",
+        ),
+        ({"target": "ai.onnx", "for_runtime": "mnn"}, "'mnn' with target 'ai.onnx', expected target 'primitives'"),
+    ],
+)
+def test_what_no_runtime_is_for(arguments: dict[str, Any], expected: str) -> None:
+    model = grid_sample_model("float32", "float32", 2, [ARGUMENTS])
+    with pytest.raises(ogs.GridSampleError, match=expected):
+        ogs.patch_model(model, **arguments)
+
+
 def test_nodes_lowered_alike_share_a_function() -> None:
     model = grid_sample_model("float32", "float32", 2, [ARGUMENTS, ARGUMENTS, Attributes("nearest", "zeros", False)])
     inlined = ogs.patch_model(model, target="primitives")
@@ -510,5 +566,9 @@ def test_patch_and_verify_on_the_command_line(tmp_path: Path, capsys: pytest.Cap
     shapes = ["--shape", "X=2,3,4,5", "--shape", "grid=2,4,5,2"]
     assert main(["verify", paths[0], paths[1], *shapes]) == 0
     assert "Y0" in capsys.readouterr().out
+    assert main(["patch", paths[0], paths[1], "--target", "primitives", "--for", "onnxruntime-webgpu"]) == 0
+    assert not {node.op_type for node in onnx.load(paths[1]).graph.node} & {"Max", "Min"}
+    assert main(["verify", paths[0], paths[1], *shapes]) == 0
+    capsys.readouterr()
     assert main(["verify", paths[0], paths[2], *shapes]) == 1
     assert "differs" in capsys.readouterr().out

@@ -48,6 +48,7 @@ def cubic(record: ogs.NodeRecord) -> bool:
 
 ogs.add_dialect(mine)
 patched: onnx.ModelProto = ogs.patch_model("model.onnx", nodes="unsupported", target="primitives", functions=True)
+ogs.patch_model("model.onnx", target="primitives", for_runtime="mnn")
 ogs.patch_model(b"", nodes=cubic, target="com.microsoft")
 ogs.patch_model(model=onnx.ModelProto(), target=mine)
 ogs.inspect_model(model="model.onnx")[0].native
@@ -57,6 +58,7 @@ ogs.patch_model("model.onnx", nodes="bogus")  # refused
 ogs.patch_model("model.onnx", nodes=len)  # refused
 ogs.patch_model("model.onnx", target="bogus")  # refused
 ogs.patch_model("model.onnx", target=name)  # refused
+ogs.patch_model("model.onnx", target="primitives", for_runtime="bogus")  # refused
 ogs.inspect_model(7)  # refused
 
 grid = ogs.affine_grid(np.zeros((1, 2, 3), np.float32), size=(1, 3, 480, 640))

@@ -9,6 +9,7 @@ from ..errors import GridSampleError
 from ..model.files import read_model, write_model
 from ..model.graphs import opset_of
 from ..model.patch import patch_in_place, targets
+from ..model.targets.runtimes import RUNTIMES
 from ..runtime import native
 from .failures import about
 
@@ -35,6 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="convert the whole model to this opset, up or down (default: its own, or the first that the target needs)",
     )
     parser.add_argument(
+        "--for",
+        dest="for_runtime",
+        metavar="RUNTIME",
+        choices=RUNTIMES,
+        help=f"with --target primitives: a runtime that needs a form of its own, of {', '.join(RUNTIMES)}",
+    )
+    parser.add_argument(
         "--nodes",
         choices=("all", "unsupported"),
         default="all",
@@ -46,13 +54,21 @@ def run(arguments: argparse.Namespace) -> None:
     source, target = arguments.model, arguments.patched
     if arguments.functions and arguments.target != "primitives":
         raise GridSampleError("patch", "--functions", f"given with --target {arguments.target}", "--target primitives")
+    if arguments.for_runtime and arguments.target != "primitives":
+        raise GridSampleError("patch", "--for", f"given with --target {arguments.target}", "--target primitives")
     if Path(target).exists() and Path(target).samefile(source):
         raise GridSampleError("patch", "OUT", f"{target!r}, which is IN", "another file")
     with about(source):
         model = read_model(source)
         before = opset_of(model)
         replaced = patch_in_place(
-            model, arguments.nodes, arguments.target, arguments.functions, native, arguments.opset
+            model,
+            arguments.nodes,
+            arguments.target,
+            arguments.functions,
+            native,
+            arguments.opset,
+            arguments.for_runtime,
         )
         ours = arguments.target == targets()[0]
         lines = [f"{r.op_type} {r.label}: {r.action if ours else f'now {arguments.target}'}" for r in replaced]

@@ -22,6 +22,7 @@ from .regions import Flow, dead
 from .targets import FUNCTIONS_DOMAIN, Replacement, Target
 from .targets.compiled_op import CompiledOp
 from .targets.python_op import PythonOp
+from .targets.runtimes import ANY, RUNTIMES
 from .targets.spelled import Spelled
 
 Selection = Literal["all", "unsupported"] | Callable[[NodeRecord], bool]
@@ -40,13 +41,14 @@ def patch_in_place(
     functions: bool = False,
     native: Native | None = None,
     opset: int | None = None,
+    for_runtime: str | None = None,
 ) -> list[NodeRecord]:
     """Do as :func:`ort_gridsample.patch_model` to ``model`` itself, and return the records of what it replaced.
 
     ``native`` is asked whether onnxruntime runs a node where ``nodes`` depend on it, and for types that onnx does not
     know.
     """
-    return patch_and_report(model, nodes, target, functions, native, opset)[0]
+    return patch_and_report(model, nodes, target, functions, native, opset, for_runtime)[0]
 
 
 def patch_and_report(
@@ -56,6 +58,7 @@ def patch_and_report(
     functions: bool = False,
     native: Native | None = None,
     opset: int | None = None,
+    for_runtime: str | None = None,
 ) -> tuple[list[NodeRecord], list[NodeRecord]]:
     """Do as :func:`patch_in_place`, and return the records of what it replaced and of the nodes that stay."""
     if isinstance(target, str) and target not in targets():
@@ -64,7 +67,9 @@ def patch_and_report(
     newest = onnx.defs.onnx_opset_version()
     if opset is not None and (not isinstance(opset, int) or not 1 <= opset <= newest):
         raise GridSampleError("patch_model", "opset", repr(opset), f"a number from 1 to {newest}")
-    to = _target(target, functions, model.functions, opset) if isinstance(target, str) else target
+    if for_runtime is not None:
+        _check_runtime(target, for_runtime)
+    to = _target(target, functions, model.functions, opset, for_runtime) if isinstance(target, str) else target
     with explaining_invalid(model):
         return _patch(model, nodes, to, native, opset)
 
@@ -108,7 +113,18 @@ def _patch(
     return [m.record for m in selected], [m.record for m in left]
 
 
-def _target(name: str, functions: bool, there: Iterable[onnx.FunctionProto], opset: int | None) -> Target:
+def _check_runtime(target: str | Target, name: str) -> None:
+    """Check what runtime lowered nodes are for."""
+    if target != "primitives":
+        raise GridSampleError("patch_model", "for_runtime", f"{name!r} with target {target!r}", "target 'primitives'")
+    if name not in RUNTIMES:
+        expected = f"{checks.listed(list(RUNTIMES))}; others run the primitives as they are"
+        raise GridSampleError("patch_model", "for_runtime", repr(name), expected)
+
+
+def _target(
+    name: str, functions: bool, there: Iterable[onnx.FunctionProto], opset: int | None, for_runtime: str | None
+) -> Target:
     if name == DOMAIN:
         return PythonOp()
     if name == COMPILED:
@@ -116,7 +132,7 @@ def _target(name: str, functions: bool, there: Iterable[onnx.FunctionProto], ops
     if name == "primitives":
         from .targets.lowered import Primitives  # here, as few need it and importing it takes a while
 
-        return Primitives(functions, there)
+        return Primitives(functions, there, RUNTIMES[for_runtime] if for_runtime else ANY)
     return Spelled(name, strict=opset is not None)
 
 

@@ -1,1 +1,1 @@
-"""Which runtimes run the operators, standard and lowered: ``python -m tests.runtimes``, and tests/runtimes/README.md."""
+"""Which runtimes run the operators, standard and lowered: ``python -m tests.runtimes``."""

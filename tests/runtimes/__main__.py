@@ -17,7 +17,7 @@ import onnx
 import ort_gridsample as ogs
 
 from . import report
-from .environments import NotInstalled, default_cache, environment
+from .environments import NotInstalledError, default_cache, environment
 from .report import Result, alike
 from .smallest import smallest
 from .table import RUNTIMES, Runtime
@@ -29,7 +29,7 @@ from .workers import Worker
 def attempt(runtime: Runtime, worker: Worker, trial: Trial) -> Verdict:
     """One cell."""
     try:
-        task = trial.task(2 if runtime.batches else 1)
+        task = trial.task(2 if runtime.batches else 1, runtime.form)
     except ogs.GridSampleError as error:
         return Verdict("refused", message=f"patch_model: {error}")
     return judge(task, worker.ask(task), runtime.tolerance)
@@ -39,7 +39,7 @@ def run(runtime: Runtime, chosen: Sequence[Trial], cache: Path, seconds: float) 
     """One runtime's part of the matrix; says on standard error how far it is."""
     try:
         installed = environment(runtime, cache)
-    except NotInstalled as error:
+    except NotInstalledError as error:
         return Result(runtime, "", {}, str(error))
     cells, began = {}, time.monotonic()
     with Worker(installed.command, seconds) as worker:
@@ -63,8 +63,10 @@ def save(result: Result, cache: Path, seconds: float, folder: Path) -> Iterator[
             if trials[0].form != "primitives" or result.cells[trials[0]].kind == "right":
                 continue
             try:
-                tasks = [trial.task(2 if runtime.batches else 1) for trial in trials]
-                shown = smallest(min(tasks, key=lambda task: len(task.model.graph.node)), lambda t: ask(t).kind != "right")
+                tasks = [trial.task(2 if runtime.batches else 1, runtime.form) for trial in trials]
+                shown = smallest(
+                    min(tasks, key=lambda task: len(task.model.graph.node)), lambda t: ask(t).kind != "right"
+                )
             except Exception as error:  # onnxruntime's, where it cannot run the model either
                 yield f"{runtime.title}: {trials[0].name}: {error}"
                 continue
@@ -72,8 +74,12 @@ def save(result: Result, cache: Path, seconds: float, folder: Path) -> Iterator[
             path = folder / runtime.name / f"{trials[0].name}.onnx"
             path.parent.mkdir(parents=True, exist_ok=True)
             onnx.save(shown.model, path)
-            arrays = {f"{prefix}.{n}": v for prefix, each in (("in", shown.feeds), ("out", shown.expected)) for n, v in each[0].items()}
-            numpy.savez_compressed(path.with_suffix(".npz"), **arrays)
+            arrays = {
+                f"{prefix}.{n}": v
+                for prefix, each in (("in", shown.feeds), ("out", shown.expected))
+                for n, v in each[0].items()
+            }
+            numpy.savez_compressed(path.with_suffix(".npz"), allow_pickle=False, **arrays)
             verdict = ask(shown)
             yield f"{runtime.title}: {path}: {', '.join(ops[-6:])} ({len(ops)} nodes): {verdict} {verdict.message}"
 
@@ -88,8 +94,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--operators", action="store_true", help="try basic operators one by one instead")
     parser.add_argument("--all", action="store_true", help="print every cell")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every cell there")
+    parser.add_argument("--read", type=Path, nargs="+", metavar="FILE", help="print what --json wrote, and run nothing")
     parser.add_argument("--save", type=Path, metavar="DIR", help="write the smallest models that show what fails")
-    parser.add_argument("--cache", type=Path, default=default_cache(), metavar="DIR", help="where environments are kept")
+    parser.add_argument(
+        "--cache", type=Path, default=default_cache(), metavar="DIR", help="where environments are kept"
+    )
     parser.add_argument("--seconds", type=float, default=120, help="how long a runtime may take for one model")
     options = parser.parse_args(arguments)
     unknown = set(options.runtimes) - set(RUNTIMES)
@@ -97,10 +106,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"no runtime is called {', '.join(sorted(unknown))}; there are {', '.join(RUNTIMES)}")
     rows = [RUNTIMES[name] for name in options.runtimes or RUNTIMES]
     rows = [row for row in rows if row.fast or not options.fast]
-    chosen = [t for t in (operator_trials if options.operators else trials)() if re.search(options.only, t.name) and options.form in (None, t.form)]
-    results = [run(row, chosen, options.cache.resolve(), options.seconds) for row in rows]
-
-    date = datetime.date.today().isoformat()
+    chosen = [
+        t
+        for t in (operator_trials if options.operators else trials)()
+        if re.search(options.only, t.name) and options.form in (None, t.form)
+    ]
+    date, results = datetime.date.today().isoformat(), []
+    for file in options.read or []:
+        date, read = report.from_json(json.loads(file.read_text(encoding="utf-8")))
+        results += read
+    for row in rows if not options.read else []:
+        results.append(run(row, chosen, options.cache.resolve(), options.seconds))
+        if options.json:  # after each, as all of them take long
+            options.json.write_text(json.dumps(report.as_json(results, date), indent=1), encoding="utf-8")
     print(f"{date}; ort-gridsample {ogs.__version__}, onnx {onnx.__version__}, numpy {numpy.__version__}\n")
     print(report.operators(results) if options.operators else f"{report.summary(results)}\n\n{report.reasons(results)}")
     if options.all:
@@ -109,8 +127,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for result in results:
             for line in save(result, options.cache.resolve(), options.seconds, options.save):
                 print(line, flush=True)
-    if options.json:
-        options.json.write_text(json.dumps(report.as_json(results, date), indent=1), encoding="utf-8")
     lowered = [v for result in results for trial, v in result.cells.items() if trial.form == "primitives"]
     return int(any(verdict.kind != "right" for verdict in lowered))
 

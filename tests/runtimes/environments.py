@@ -15,7 +15,7 @@ from .table import Runtime
 ADAPTERS = Path(__file__).parent / "adapters"
 
 
-class NotInstalled(Exception):
+class NotInstalledError(Exception):
     """A runtime's environment cannot be made here; the text says why."""
 
 
@@ -42,7 +42,7 @@ def environment(runtime: Runtime, cache: Path) -> Environment:
     """The runtime's environment, made where there is none yet.
 
     Raises:
-        NotInstalled: something that it needs is not to be had.
+        NotInstalledError: something that it needs is not to be had.
     """
     folder = cache / runtime.name
     wanted = "\n".join([*runtime.packages, *runtime.alone, *runtime.npm]) + "\n"
@@ -73,17 +73,19 @@ def _install(runtime: Runtime, folder: Path) -> None:
 
 def _run(runtime: Runtime, command: list[str], folder: Path) -> None:
     if not shutil.which(command[0]):
-        raise NotInstalled(f"{runtime.name} needs {command[0]}")
+        raise NotInstalledError(f"{runtime.name} needs {command[0]}")
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     if done.returncode:
         errors = [line for line in done.stderr.splitlines() if "ERROR" in line or "error" in line]
-        raise NotInstalled(f"{runtime.name}: {' '.join(command[-4:])}: {' '.join(errors[-2:]) or done.stderr[-300:]}")
+        raise NotInstalledError(
+            f"{runtime.name}: {' '.join(command[-4:])}: {' '.join(errors[-2:]) or done.stderr[-300:]}"
+        )
 
 
 def _node() -> str:
     node = shutil.which("node")
     if node is None:
-        raise NotInstalled("there is no node")
+        raise NotInstalledError("there is no node")
     return node
 
 
@@ -94,10 +96,10 @@ def _python(runtime: Runtime) -> str:
     for version in runtime.python:
         found = shutil.which(f"python{version}")
         pyenv = os.environ.get("PYENV_ROOT", str(Path.home() / ".pyenv"))
-        for python in [found] * bool(found) + glob.glob(f"{pyenv}/versions/{version}.*/bin/python"):
+        for python in ([found] if found else []) + glob.glob(f"{pyenv}/versions/{version}.*/bin/python"):
             if subprocess.run([python, "-c", ""], capture_output=True).returncode == 0:
                 return python
-    raise NotInstalled(f"{runtime.name} needs Python {' or '.join(runtime.python)}")
+    raise NotInstalledError(f"{runtime.name} needs Python {' or '.join(runtime.python)}")
 
 
 def _versions(folder: Path) -> str:

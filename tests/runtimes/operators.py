@@ -6,9 +6,10 @@ as inputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,7 +17,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 Arrays = dict[str, np.ndarray]
 OPSETS = (11, 13, 16, 20)
-_TYPES = {"int32": TensorProto.INT32, "int64": TensorProto.INT64, "bool": TensorProto.BOOL, "float32": TensorProto.FLOAT}
+_TYPES = {
+    "int32": TensorProto.INT32,
+    "int64": TensorProto.INT64,
+    "bool": TensorProto.BOOL,
+    "float32": TensorProto.FLOAT,
+}
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,7 @@ class Operator:
     shapes: tuple[tuple[int, ...], ...] = ((3, 4), (3, 4))
     type: str = "float32"
     constants: tuple[np.ndarray, ...] = ()
-    attributes: dict[str, object] = field(default_factory=dict, hash=False)
+    attributes: dict[str, Any] = field(default_factory=dict, hash=False)
     opsets: range = range(1, 99)
     outputs: int = 1
     constants_first: bool = False
@@ -76,7 +82,7 @@ class Operator:
         answer = {"y": expected.astype(np.float32)}
         values = [
             helper.make_tensor_value_info(
-                name, TensorProto.FLOAT, [f"{name}_{i}" for i in range(value.ndim)] if dynamic else value.shape
+                name, TensorProto.FLOAT, [f"d{length}" for length in value.shape] if dynamic else value.shape
             )
             for name, value in {**feeds, **answer}.items()
         ]
@@ -88,6 +94,14 @@ class Operator:
 
 def _i64(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
+
+
+def _f32(values: Sequence[object]) -> np.ndarray:
+    return np.array(values, np.float32)
+
+
+def _where(condition: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.where(condition, a, b)
 
 
 def _operators() -> list[Operator]:
@@ -103,9 +117,9 @@ def _operators() -> list[Operator]:
         Operator("Mul", np.multiply, ((2, 1, 4), (3, 1)), note="broadcast"),
         Operator("Mul", np.multiply, one, constants=(scalar,), note="by a scalar"),
         Operator("Min", np.minimum, one, constants=(scalar,), note="with a scalar"),
-        Operator("Div", np.divide, one, constants=(np.float32([[3]]),)),
+        Operator("Div", np.divide, one, constants=(_f32([[3]]),)),
         Operator("Div", lambda a, b: a // b, one, "int64", (_i64(3),)),
-        Operator("Mod", np.fmod, one, constants=(np.float32([3]),), attributes={"fmod": 1}, note="fmod"),
+        Operator("Mod", np.fmod, one, constants=(_f32([3]),), attributes={"fmod": 1}, note="fmod"),
         Operator("Mod", np.mod, one, "int64", (_i64(3),)),
         *(Operator(op, f, one) for op, f in (("Floor", np.floor), ("Ceil", np.ceil), ("Abs", np.abs))),
         *(Operator(op, f, one) for op, f in (("Neg", np.negative), ("Sign", np.sign), ("Round", np.round))),
@@ -126,17 +140,34 @@ def _operators() -> list[Operator]:
         Operator("And", np.logical_and, type="bool"),
         Operator("Or", np.logical_or, type="bool"),
         Operator("Not", np.logical_not, one, "bool"),
-        Operator("Where", lambda c, a, b: np.where(c, a, b), one, "bool", (np.float32([[2] * 4] * 3), np.float32([[3] * 4] * 3))),
-        Operator("Where", lambda c, a, b: np.where(c, a, b), one, "bool", (np.float32([2]), np.float32([3])), note="broadcast values"),
-        Operator("Where", lambda c, a, b: np.where(c, a, b), one, "bool", (_i64(2), _i64(3)), note="of int64"),
+        Operator(
+            "Where",
+            _where,
+            one,
+            "bool",
+            (_f32([[2] * 4] * 3), _f32([[3] * 4] * 3)),
+        ),
+        Operator(
+            "Where",
+            _where,
+            one,
+            "bool",
+            (_f32([2]), _f32([3])),
+            note="broadcast values",
+        ),
+        Operator("Where", _where, one, "bool", (_i64(2), _i64(3)), note="of int64"),
     ]
     table = np.arange(30, dtype=np.float32).reshape(10, 3)
-    for t in (np.int64, np.int32):
-        rows, name = np.array([2, 0, 1, 1, 2], t), np.dtype(t).name
+    for name in ("int64", "int32"):
+        rows = np.array([2, 0, 1, 1, 2], name)
         found += [
             Operator("Gather", lambda a, i: a[i], one, constants=(rows,), note=f"rows, {name}"),
-            Operator("Gather", lambda a, i: a[:, i], one, constants=(rows,), attributes={"axis": 1}, note=f"axis 1, {name}"),
-            Operator("Gather", lambda a, i: a[i], one, constants=(rows[:4].reshape(2, 2),), note=f"matrix of rows, {name}"),
+            Operator(
+                "Gather", lambda a, i: a[:, i], one, constants=(rows,), attributes={"axis": 1}, note=f"axis 1, {name}"
+            ),
+            Operator(
+                "Gather", lambda a, i: a[i], one, constants=(rows[:4].reshape(2, 2),), note=f"matrix of rows, {name}"
+            ),
             Operator("Gather", lambda i, a: a[i], ((2, 3),), name, (table,), constants_first=True, note="computed"),
         ]
     elements = np.array([[0, 1, 2, 0], [2, 2, 1, 0]], np.int64)
@@ -151,7 +182,13 @@ def _operators() -> list[Operator]:
         Operator("Reshape", lambda a, s: a.reshape(s), three, "int64", (_i64(6, 4),)),
         Operator("Transpose", lambda a: a.transpose(2, 0, 1), three, attributes={"perm": [2, 0, 1]}),
         Operator("Transpose", lambda a: a.transpose(2, 0, 1), three, "int64", attributes={"perm": [2, 0, 1]}),
-        Operator("Transpose", lambda a: a.transpose(0, 4, 1, 2, 3), ((1, 2, 3, 2, 2),), attributes={"perm": [0, 4, 1, 2, 3]}, note="of 5 axes"),
+        Operator(
+            "Transpose",
+            lambda a: a.transpose(0, 4, 1, 2, 3),
+            ((1, 2, 3, 2, 2),),
+            attributes={"perm": [0, 4, 1, 2, 3]},
+            note="of 5 axes",
+        ),
         Operator("Unsqueeze", lambda a: a[:, None], one, attributes={"axes": [1]}, opsets=range(1, 13)),
         Operator("Unsqueeze", lambda a, x: a[:, None], one, constants=(_i64(1),), opsets=range(13, 99)),
         Operator("Squeeze", lambda a: a[:, 0], ((3, 1, 4),), attributes={"axes": [1]}, opsets=range(1, 13)),
@@ -162,33 +199,80 @@ def _operators() -> list[Operator]:
         Operator("Slice", lambda a, *_: a[1:3], one, "int64", (_i64(1), _i64(3), _i64(0))),
         Operator("ReduceSum", lambda a: a.sum(0, keepdims=True), one, attributes={"axes": [0]}, opsets=range(1, 13)),
         Operator("ReduceSum", lambda a, x: a.sum(0, keepdims=True), one, constants=(_i64(0),), opsets=range(13, 99)),
-        Operator("ReduceSum", lambda a: a.sum(0), one, attributes={"axes": [0], "keepdims": 0}, opsets=range(1, 13), note="keepdims 0"),
-        Operator("ReduceSum", lambda a, x: a.sum(0), one, constants=(_i64(0),), attributes={"keepdims": 0}, opsets=range(13, 99), note="keepdims 0"),
+        Operator(
+            "ReduceSum",
+            lambda a: a.sum(0),
+            one,
+            attributes={"axes": [0], "keepdims": 0},
+            opsets=range(1, 13),
+            note="keepdims 0",
+        ),
+        Operator(
+            "ReduceSum",
+            lambda a, x: a.sum(0),
+            one,
+            constants=(_i64(0),),
+            attributes={"keepdims": 0},
+            opsets=range(13, 99),
+            note="keepdims 0",
+        ),
         Operator("MatMul", lambda a, b: a @ b, ((2, 3, 4), (2, 4, 5))),
-        Operator("Einsum", lambda a, b: np.einsum("ij,ij->j", a, b), attributes={"equation": "ij,ij->j"}, opsets=range(12, 99)),
+        Operator(
+            "Einsum",
+            lambda a, b: np.einsum("ij,ij->j", a, b),
+            attributes={"equation": "ij,ij->j"},
+            opsets=range(12, 99),
+        ),
         Operator("Pad", lambda a, *_: np.pad(a, 1), one, constants=(_i64(1, 1, 1, 1), np.array(0, np.float32))),
         Operator("Pad", lambda a, *_: np.pad(a, 1), one, constants=(_i64(1, 1, 1, 1),), note="without a value"),
-        Operator("Pad", lambda a, *_: np.pad(a, ((0, 0), (1, 1), (2, 2))), three, constants=(_i64(0, 1, 2, 0, 1, 2),), note="of 3 axes"),
-        Operator("Pad", lambda a, *_: np.pad(a, ((0, 0), (1, 1), (1, 1), (2, 2))), ((1, 2, 3, 4),), constants=(_i64(0, 1, 1, 2, 0, 1, 1, 2),), note="of 4 axes"),
-        Operator("Pad", lambda a, *_: np.pad(a, ((0, 0), (1, 1), (1, 1), (2, 2), (0, 0))), ((1, 2, 3, 4, 2),), constants=(_i64(0, 1, 1, 2, 0, 0, 1, 1, 2, 0),), note="of 5 axes"),
+        Operator(
+            "Pad",
+            lambda a, *_: np.pad(a, ((0, 0), (1, 1), (2, 2))),
+            three,
+            constants=(_i64(0, 1, 2, 0, 1, 2),),
+            note="of 3 axes",
+        ),
+        Operator(
+            "Pad",
+            lambda a, *_: np.pad(a, ((0, 0), (1, 1), (1, 1), (2, 2))),
+            ((1, 2, 3, 4),),
+            constants=(_i64(0, 1, 1, 2, 0, 1, 1, 2),),
+            note="of 4 axes",
+        ),
+        Operator(
+            "Pad",
+            lambda a, *_: np.pad(a, ((0, 0), (1, 1), (1, 1), (2, 2), (0, 0))),
+            ((1, 2, 3, 4, 2),),
+            constants=(_i64(0, 1, 1, 2, 0, 0, 1, 1, 2, 0),),
+            note="of 5 axes",
+        ),
         Operator("Expand", lambda a, s: np.broadcast_to(a, s), ((3, 1),), constants=(_i64(2, 3, 4),)),
         Operator("Tile", lambda a, s: np.tile(a, s), one, constants=(_i64(2, 1),)),
         Operator("Shape", lambda a: _i64(*a.shape), one),
-        Operator("Range", lambda a, s, d: np.arange(int(a), 7, dtype=np.int64), ((),), "int64", (np.array(7, np.int64), np.array(1, np.int64)), note="computed"),
+        Operator(
+            "Range",
+            lambda a, s, d: np.arange(int(a), 7, dtype=np.int64),
+            ((),),
+            "int64",
+            (np.array(7, np.int64), np.array(1, np.int64)),
+            note="computed",
+        ),
         Operator("ConstantOfShape", lambda a: np.zeros(a.astype(int), np.float32), ((2,),), "int64", note="computed"),
         Operator("Sum", lambda a, b: a + b),
         Operator("Identity", lambda a: a, one),
         Operator("Flatten", lambda a: a.reshape(2, -1), three),
     ]
     for parts in (4, 8, 16):
-        sizes: dict[str, object] = {"split": [1] * parts}
+        sizes: dict[str, Any] = {"split": [1] * parts}
         split = partial(Operator, "Split", lambda a, *_: a[-1:], ((parts, 4),), outputs=parts, note=f"into {parts}")
         found += [
             split(attributes={"axis": 0, **sizes}, opsets=range(2, 13)),
             split(attributes={"axis": 0}, constants=(_i64(*[1] * parts),), opsets=range(13, 99)),
         ]
         found.append(
-            Operator("Concat", lambda *a: np.concatenate(a), ((1, 4),) * parts, attributes={"axis": 0}, note=f"of {parts}")
+            Operator(
+                "Concat", lambda *a: np.concatenate(a), ((1, 4),) * parts, attributes={"axis": 0}, note=f"of {parts}"
+            )
         )
     return found
 

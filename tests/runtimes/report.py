@@ -6,9 +6,10 @@ import dataclasses
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from .operators import OPERATORS
-from .table import Runtime
+from .table import RUNTIMES, Runtime
 from .trials import FORMS, MODES, RANKS, Trial
 from .verdicts import Verdict
 
@@ -88,7 +89,7 @@ def alike(cells: Cells) -> list[list[Trial]]:
 
 def reasons(results: Sequence[Result]) -> str:
     """What each runtime said, and at which cells."""
-    rows = [["runtime", "form", "at", "what it said"]]
+    rows = [["runtime", "form", "at", "what it says"]]
     for result in results:
         if result.missing:
             rows.append([result.runtime.title, "", "", result.missing])
@@ -96,7 +97,9 @@ def reasons(results: Sequence[Result]) -> str:
             for at in alike({trial: verdict for trial, verdict in result.cells.items() if trial.form == form}):
                 verdicts = [result.cells[trial] for trial in at]
                 worst_of = max(verdicts, key=lambda verdict: verdict.error)
-                message = worst_of.message if worst_of.kind != "wrong" else f"{worst_of}: {worst_of.message}".rstrip(": ")
+                message = (
+                    worst_of.message if worst_of.kind != "wrong" else f"{worst_of}: {worst_of.message}".rstrip(": ")
+                )
                 rows.append([result.runtime.title, form, _places(at), message])
     return markdown(rows)
 
@@ -163,3 +166,17 @@ def as_json(results: Sequence[Result], date: str) -> dict[str, object]:
             for result in results
         ],
     }
+
+
+def from_json(data: dict[str, Any]) -> tuple[str, list[Result]]:
+    """The date and the results that :func:`as_json` wrote."""
+    results = []
+    for each in data["runtimes"]:
+        cells = {
+            Trial(*(cell[field.name] for field in dataclasses.fields(Trial))): Verdict(
+                *(cell[field.name] for field in dataclasses.fields(Verdict))
+            )
+            for cell in each["cells"]
+        }
+        results.append(Result(RUNTIMES[each["name"]], each["versions"], cells, each["missing"]))
+    return data["date"], results

@@ -81,7 +81,9 @@ class _Parts:
             value = self.values[name]
             if value.dtype != np.float32:
                 renamed[name] = f"{name}_float"
-                after.append(helper.make_node("Cast", [name], [renamed[name]], f"{name}_cast_out", to=TensorProto.FLOAT))
+                after.append(
+                    helper.make_node("Cast", [name], [renamed[name]], f"{name}_cast_out", to=TensorProto.FLOAT)
+                )
             expected[renamed.get(name, name)] = value.astype(np.float32)
         declared = {value.name: value for value in self.task.model.graph.input}
         graph = helper.make_graph(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ort_gridsample.model.targets.runtimes import RuntimeName
+
 
 @dataclass(frozen=True)
 class Runtime:
@@ -20,6 +22,7 @@ class Runtime:
         fast: whether it installs, and runs all that is tried, in seconds.
         batches: whether tensors may have more than one image in a batch.
         tolerance: the greatest difference that is still right, as a share of the output's greatest magnitude.
+        form: what ``patch_model`` calls it, where it has lowered nodes of a form of their own for it.
         note: what a reader of its results must know.
     """
 
@@ -33,6 +36,7 @@ class Runtime:
     fast: bool = False
     batches: bool = True
     tolerance: float = 1e-4
+    form: RuntimeName | None = None
     note: str = ""
 
     @property
@@ -44,8 +48,8 @@ class Runtime:
 RUNTIMES = {
     runtime.name: runtime
     for runtime in (
-        Runtime("onnxruntime", "onnxruntime 1.31.1, CPU", ("onnxruntime==1.31.1",), fast=True),
-        Runtime("openvino", "OpenVINO 2026.4.1", ("openvino==2026.4.1",), fast=True),
+        Runtime("onnxruntime", "onnxruntime 1.31.1, CPU", ("onnxruntime==1.31.1",)),
+        Runtime("openvino", "OpenVINO 2026.4.1", ("openvino==2026.4.1",)),
         Runtime(
             "opencv5",
             "OpenCV 5.0",
@@ -61,7 +65,7 @@ RUNTIMES = {
             fast=True,
         ),
         Runtime("tract", "tract 0.23.9", ("tract==0.23.9", "numpy"), fast=True),
-        Runtime("mnn", "MNN 3.6.1", ("MNN==3.6.1", "numpy")),
+        Runtime("mnn", "MNN 3.6.1", ("MNN==3.6.1", "numpy"), form="mnn", fast=True),
         Runtime("tinygrad", "tinygrad 0.14", ("tinygrad==0.14.0", "numpy")),
         Runtime("iree", "IREE 3.13", ("iree-base-compiler[onnx]==3.13.0", "iree-base-runtime==3.13.0", "numpy")),
         Runtime("tvm", "TVM 0.27", ("apache-tvm==0.27.0.post1", "onnx", "numpy")),
@@ -71,9 +75,10 @@ RUNTIMES = {
             "onnxruntime-webgpu 1.27",
             ("onnxruntime-webgpu==1.27.0", "brotli"),
             npm=("@sparticuz/chromium@153.0.0",),
+            form="onnxruntime-webgpu",
             note="on SwiftShader, a Vulkan in software",
         ),
-        Runtime("onnx2torch", "onnx2torch 1.5.15", ("torch==2.13.0", "onnx2torch==1.5.15", "numpy")),
+        Runtime("onnx2torch", "onnx2torch 1.5.15", ("torch==2.13.0", "onnx2torch==1.5.15", "numpy"), form="onnx2torch"),
         Runtime(
             "ncnn",
             "ncnn 20261020",

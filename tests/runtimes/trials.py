@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import onnx
 from onnx import TensorProto, helper
 
 import ort_gridsample as ogs
+from ort_gridsample.model.targets.runtimes import RuntimeName
 
 from .operators import DYNAMIC, OPERATORS
 
@@ -70,8 +71,8 @@ class Trial:
         shapes = "" if self.group == "exported" else "-dynamic" if self.dynamic else "-static"
         return f"{self.form}-{self.group.replace('-D', 'd')}-{self.detail}{shapes}".replace(" ", "-")
 
-    def task(self, batch: int = 2) -> Task:
-        """The model, its inputs and outputs; ``batch`` images in each.
+    def task(self, batch: int = 2, for_runtime: RuntimeName | None = None) -> Task:
+        """The model, its inputs and outputs; ``batch`` images in each; ``for_runtime`` as in ``patch_model``.
 
         Raises:
             GridSampleError: the model cannot be lowered.
@@ -86,8 +87,10 @@ class Trial:
             rank, mode = self.group.split("-D ")
             padding_mode, alignment = self.detail.split()
             task = _one_node(int(rank), mode, padding_mode, alignment == "aligned", self.dynamic, batch)
-        model = task.model if self.form == "standard" else ogs.patch_model(task.model, target="primitives")
-        return Task(model, task.feeds, task.expected)
+        if self.form == "standard":
+            return task
+        lowered = ogs.patch_model(task.model, target="primitives", for_runtime=for_runtime)
+        return Task(lowered, task.feeds, task.expected)
 
 
 def trials() -> Iterator[Trial]:
@@ -117,6 +120,16 @@ def _exported(name: str) -> Task:
     return Task(model, (feeds,), (expected,))
 
 
+def on_numpy(function: Callable[..., np.ndarray], *arguments: object) -> np.ndarray:
+    """What the function answers on the NumPy core."""
+    before = ogs.get_core()
+    ogs.set_core("numpy")
+    try:
+        return function(*arguments)
+    finally:
+        ogs.set_core(before)
+
+
 @functools.cache
 def _one_node(rank: int, mode: str, padding_mode: str, align_corners: bool, dynamic: bool, n: int) -> Task:
     opset, rng = OPSETS[rank], np.random.default_rng(rank)
@@ -124,9 +137,9 @@ def _one_node(rank: int, mode: str, padding_mode: str, align_corners: bool, dyna
     for lengths, outputs in SHAPES[rank][: 1 + dynamic]:
         X = rng.standard_normal((n, 3, *lengths), np.float32)
         grid = rng.uniform(-1.2, 1.2, (n, *outputs, rank)).astype(np.float32)
-        grid = np.where(rng.random(grid.shape) < 0.5, grid, rng.choice(np.float32(SPECIAL), grid.shape))
+        grid = np.where(rng.random(grid.shape) < 0.5, grid, rng.choice(np.array(SPECIAL, np.float32), grid.shape))
         feeds.append({"X": X, "grid": grid})
-        expected.append({"Y": ogs.grid_sample(X, grid, mode, padding_mode, align_corners)})
+        expected.append({"Y": on_numpy(ogs.grid_sample, X, grid, mode, padding_mode, align_corners)})
     node = helper.make_node(
         "GridSample",
         ["X", "grid"],
@@ -137,9 +150,13 @@ def _one_node(rank: int, mode: str, padding_mode: str, align_corners: bool, dyna
         align_corners=int(align_corners),
     )
     D, D_out = ([f"D{i}{end}" for i in range(rank)] for end in ("", "_out"))
-    symbols = {"X": ["N", "C", *D], "grid": ["N", *D_out, rank], "Y": ["N", "C", *D_out]}
+    symbols: dict[str, list[str | int | None]] = {
+        "X": ["N", "C", *D],
+        "grid": ["N", *D_out, rank],
+        "Y": ["N", "C", *D_out],
+    }
     X, grid, Y = (
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, symbols[name] if dynamic else value.shape)
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, symbols[name] if dynamic else list(value.shape))
         for name, value in (*feeds[0].items(), *expected[0].items())
     )
     graph = helper.make_graph([node], "sampling", [X, grid], [Y])

@@ -34,13 +34,14 @@ def judge(task: Task, answer: Answer, tolerance: float) -> Verdict:
     if answer.error:
         return Verdict("refused", message=shortened(answer.error))
     found = [_difference(a, b) for a, b in zip(answer.outputs, task.expected, strict=True)]
-    messages = [each for each in found if isinstance(each, str)]
-    if messages:
-        return Verdict("wrong", np.inf, messages[0])
-    error = max(each for each in found if not isinstance(each, str))
+    for each in found:
+        if isinstance(each, str):
+            return Verdict("wrong", np.inf, each)
+    errors = [each for each in found if not isinstance(each, str)]
+    error = max(errors)
     if error <= tolerance:
         return Verdict("right", error, answer.remark)
-    return Verdict("wrong", error, "" if len(found) == 1 or found[0] > tolerance else "at the second shape only")
+    return Verdict("wrong", error, "" if len(errors) == 1 or errors[0] > tolerance else "at the second shape only")
 
 
 def _difference(actual: Arrays, expected: Arrays) -> float | str:
@@ -61,28 +62,35 @@ def _difference(actual: Arrays, expected: Arrays) -> float | str:
     return worst
 
 
-#: What says nothing in what runtimes print: backtraces, progress, where in their own sources they were.
+#: What says nothing in what runtimes print: whole lines, and parts of lines.
+NOISE_LINES = re.compile(
+    "|".join(
+        (
+            r".*it/s.*",  # progress
+            r"\[\s*(ERROR|WARN|INFO):\d.*|[IWD] .*|INFO:.*",  # logs
+            r"(Start to |inputTensors|outputTensors|The device supports).*|\[\d\d:\d\d:\d\d\] :4[67]:.*",  # MNN
+            r"(Exception from |Check 'false' failed|FrontEnd API|Failed operations|Summary:|Model wasn't fully).*",
+            r'File ".*|[\^~ ]+|>',  # tracebacks
+        )
+    )
+)
 NOISE = re.compile(
-    r"""(?:"""
-    r"""stack\ backtrace:.*"""
-    r"""|\x1b\[[\d;]*m"""
-    r"""|^.*\d+(?:\.\d+)?it/s.*$|^.*\?it/s.*$"""
-    r"""|^(?:Start\ to\ |inputTensors|outputTensors|The\ device\ supports|\[\d\d:\d\d:\d\d\]\ :4[67]:).*$"""
-    r"""|^\[\s*(?:ERROR|WARN|INFO):\d.*$|^[IWD]\ .*$|^INFO:.*$"""
-    r"""|^(?:Exception\ from\ |Check\ 'false'\ failed|FrontEnd\ API\ failed|Failed\ operations\ detailed|Summary:).*$"""
-    r"""|^Model\ wasn't\ fully.*$|^\s+File\ ".*$|^\s+[\^~]+\s*$"""
-    r"""|OpenCV\([\d.]+\)\ \S+:\d+:\ error:|\(-\d+:Unspecified\ error\)|in\ function\ 'handleNode'|error:\s+(?=error:)"""
-    r"""|\[ONNXRuntimeError\]\ :\ \d+\ :|Non-zero\ status\ code\ returned\ while\ |(?<=Status\ Message:)\ \S+:\d+\ .*?\)(?:\ const)?(?:\ \[[^]]*\])?"""
-    r""")""",
-    re.VERBOSE | re.MULTILINE | re.IGNORECASE,
+    "|".join(
+        (
+            r"\x1b\[[\d;]*m",
+            r"OpenCV\([\d.]+\) \S+:\d+: error:|\(-\d+:Unspecified error\)|in function 'handleNode'",
+            r"\[ONNXRuntimeError\] : \d+ :|Non-zero status code returned while ",
+            r"/\S+:\d+ (\w+ )*onnxruntime::.*?\) (const )?",
+        )
+    )
 )
 
 
 def shortened(message: str, length: int = 240) -> str:
     """What matters of a runtime's message: in one line, without places of files."""
-    message = message.split("Stack backtrace")[0].split("stack backtrace")[0]
-    lines = [line.strip() for line in NOISE.sub("", message).splitlines()]
-    text = " ".join(line for line in lines if line.strip(" >:"))
+    message = NOISE.sub("", re.split("stack backtrace", message, flags=re.IGNORECASE)[0])
+    lines = [line.strip() for line in message.splitlines()]
+    text = " ".join(line for line in lines if not NOISE_LINES.fullmatch(line))
     text = re.sub(r"(\.{0,2}/[\w.+@-]+){2,}/?(:\d+)*", "…", text)
-    text = re.sub(r"0x[0-9a-f]{6,}", "", re.sub(r"\s+", " ", text))
+    text = re.sub(r"0x[0-9a-f]{6,}", "", re.sub(r"\s+", " ", text)).strip()
     return text if len(text) <= length else f"{text[: length - 1]}…"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import selectors
@@ -12,6 +13,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 import onnx
@@ -69,7 +71,7 @@ class Worker:
             self.printed.seek(before)
             return Answer(error=f"{answer['error']}\n{self.printed.read().decode(errors='replace')}")
         outputs = tuple(dict(zip(names, map(_decoded, values), strict=False)) for values in answer["outputs"])
-        return Answer(outputs, remark=answer.get("remark", ""))
+        return Answer(outputs, remark=str(answer.get("remark", "")))
 
     def _start(self) -> str:
         self.process = subprocess.Popen(
@@ -84,7 +86,7 @@ class Worker:
         began = self._exchange(None)
         return began if isinstance(began, str) else ""
 
-    def _exchange(self, line: str | None) -> dict[str, list[list[dict]]] | str:
+    def _exchange(self, line: str | None) -> dict[str, Any] | str:
         """The answer to a line, or why there is none, and then the process is gone."""
         process, before = self.process, self.printed.seek(0, os.SEEK_END)
         assert process is not None
@@ -116,10 +118,8 @@ class Worker:
             return 0
         for stream in (self.process.stdin, self.process.stdout):
             assert stream is not None
-            try:
+            with contextlib.suppress(BrokenPipeError):
                 stream.close()
-            except BrokenPipeError:
-                pass
         try:
             code = self.process.wait(1)
         except subprocess.TimeoutExpired:
@@ -129,9 +129,9 @@ class Worker:
         return code
 
 
-def _encoded(value: np.ndarray) -> dict[str, object]:
+def _encoded(value: np.ndarray) -> dict[str, Any]:
     return {"type": value.dtype.name, "shape": value.shape, "data": base64.b64encode(value.tobytes()).decode()}
 
 
-def _decoded(array: dict) -> np.ndarray:
+def _decoded(array: dict[str, Any]) -> np.ndarray:
     return np.frombuffer(base64.b64decode(array["data"]), array["type"]).reshape(array["shape"])

@@ -19,6 +19,7 @@ from onnx import helper, numpy_helper
 
 from ...core.arrays import Array
 from ..element_types import elem_type
+from .runtimes import ANY, Runtime
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +82,7 @@ _COMPUTE: Mapping[str, Callable[..., Array]] = {
     "Mod": lambda x, y, fmod: np.fmod(x, y),
     "Mul": np.multiply,
     "Range": np.arange,
+    "Relu": lambda x: np.maximum(x, 0),
     "Reshape": lambda x, shape, **_: x.reshape(shape),
     "Round": np.rint,
     "Sub": np.subtract,
@@ -96,11 +98,13 @@ class Expressions:
     Args:
         prefix: the name of the node that is lowered.
         opset: the version of the ONNX domain that the nodes are for, 11 or newer.
+        runtime: what the nodes are for.
     """
 
-    def __init__(self, prefix: str, opset: int) -> None:
+    def __init__(self, prefix: str, opset: int, runtime: Runtime = ANY) -> None:
         self._prefix = prefix
         self._opset = opset
+        self.runtime = runtime
         self._nodes: list[onnx.NodeProto] = []
         self._known: dict[object, list[str]] = {}
 
@@ -171,18 +175,27 @@ class Expressions:
 
     def rint(self, x: Tensor) -> Tensor:
         """The nearest whole number, of two the even one."""
+        if "Round" in self.runtime.without:
+            large = 1.5 * 2 ** np.finfo(x.type).nmant  # beside which there is no fraction
+            return x + large - large
         return self.op("Round", x)
 
     def fmod(self, x: Tensor, y: Operand) -> Tensor:
-        """The remainder, of the sign of ``x``."""
+        """The remainder, of the sign of ``x``, or where a runtime has no other that of the sign of ``y``."""
+        if "Mod" in self.runtime.without:
+            return x - self.floor(x / y) * y
         return self.op("Mod", x, y, fmod=1)
 
     def maximum(self, x: Tensor, y: Operand) -> Tensor:
         """The larger one of the two."""
+        if "Max" in self.runtime.without:
+            return x + self.op("Relu", y - x)
         return self.op("Max", x, y)
 
     def minimum(self, x: Tensor, y: Operand) -> Tensor:
         """The smaller one of the two."""
+        if "Min" in self.runtime.without:
+            return x - self.op("Relu", x - y)
         return self.op("Min", x, y)
 
     def clip(self, x: Tensor, low: float, high: float) -> Tensor:
@@ -211,7 +224,7 @@ class Expressions:
         shape = self.shape(dims)
         literal = shape.constant is not None and 0 not in shape.constant
         # Without allowzero a 0 stands for "as in the input"; opset 13 has no way to say a 0 that is a 0.
-        allowzero = {} if literal or self._opset < 14 else {"allowzero": 1}
+        allowzero = {} if literal or self._opset < 14 or "allowzero" in self.runtime.without else {"allowzero": 1}
         return self.op("Reshape", x, shape, type=x.type, **allowzero)
 
     def shape(self, dims: Sequence[Dim]) -> Tensor:

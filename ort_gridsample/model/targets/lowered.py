@@ -15,6 +15,7 @@ from ..graphs import Names
 from ..helpers import lowered_name
 from ..matches import Match
 from . import FUNCTIONS_DOMAIN, Replacement, primitives
+from .runtimes import ANY, Runtime
 
 
 class Primitives:
@@ -23,10 +24,14 @@ class Primitives:
     Args:
         functions: whether nodes that are lowered alike share a model-local function.
         there: the functions that the model has already.
+        runtime: what the nodes are for.
     """
 
-    def __init__(self, functions: bool = False, there: Iterable[onnx.FunctionProto] = ()) -> None:
+    def __init__(
+        self, functions: bool = False, there: Iterable[onnx.FunctionProto] = (), runtime: Runtime = ANY
+    ) -> None:
         self._functions = functions
+        self._runtime = runtime
         self._shared = {_body_of(function): function for function in there if function.domain == FUNCTIONS_DOMAIN}
         self._grids: dict[tuple[int, str], Array] = {}  # of AffineGrids that came out constant
 
@@ -34,9 +39,15 @@ class Primitives:
         return not match.record.unrolled
 
     def needs_inlining(self, match: Match) -> bool:
-        """What is lowered depends on types, ranks and attributes: they must be the same in all calls."""
+        """Where functions are asked for: what is lowered depends on types, ranks and attributes, which then must be
+        the same in all calls. Where they are not: many runtimes have none, whoever wrote them.
+        """
         record = match.record
-        return record.passes_on or any(len(found) > 1 for found in (*record.types.values(), *record.ranks.values()))
+        return (
+            not self._functions
+            or record.passes_on
+            or any(len(found) > 1 for found in (*record.types.values(), *record.ranks.values()))
+        )
 
     def least_opset(self, match: Match) -> int:
         return primitives.FIRST_OPSET
@@ -92,7 +103,9 @@ class Primitives:
         first, second = (self._value(match, argument, inputs) for argument in record.values)
         align_corners = bool(record.align_corners)
         if record.operator == "AffineGrid":
-            nodes = primitives.lower_affine_grid(name, first, second, output, align_corners=align_corners, opset=opset)
+            nodes = primitives.lower_affine_grid(
+                name, first, second, output, align_corners=align_corners, opset=opset, runtime=self._runtime
+            )
         else:
             nodes = primitives.lower_grid_sample(
                 name,
@@ -103,6 +116,7 @@ class Primitives:
                 padding_mode=str(record.padding_mode),
                 align_corners=align_corners,
                 opset=opset,
+                runtime=self._runtime,
             )
         grid = first.name if record.operator == "AffineGrid" else second.name
         for node in nodes:

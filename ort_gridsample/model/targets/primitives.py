@@ -24,6 +24,7 @@ from ...core.coordinates import PADDING, Axis, Padding
 from ...core.taps import MODES, Mode, axis_taps
 from ...errors import GridSampleError
 from .expressions import Dim, Expressions, Tensor
+from .runtimes import ANY, Runtime
 
 #: The oldest opset that the nodes are for: from it on, a Pad has inputs, and there is a Round.
 FIRST_OPSET = 11
@@ -31,9 +32,6 @@ FIRST_OPSET = 11
 #: At most so many gathers: taps of the outer axes are gathered one by one, those of the remaining axes together.
 #: One by one takes the least memory and time, together the fewest nodes.
 MAX_GATHERS = 16
-
-#: What is split is split in so many parts at most.
-MAX_PARTS = 16
 
 #: What X is where a runtime need not have a Pad of it.
 PADDED = ("float32", "float64")
@@ -63,7 +61,16 @@ class Value:
 
 
 def lower_grid_sample(
-    name: str, X: Value, grid: Value, Y: str, *, mode: str, padding_mode: str, align_corners: bool, opset: int
+    name: str,
+    X: Value,
+    grid: Value,
+    Y: str,
+    *,
+    mode: str,
+    padding_mode: str,
+    align_corners: bool,
+    opset: int,
+    runtime: Runtime = ANY,
 ) -> list[onnx.NodeProto]:
     """Nodes that compute GridSample with basic standard operators only.
 
@@ -76,6 +83,7 @@ def lower_grid_sample(
         padding_mode: the attribute.
         align_corners: the attribute.
         opset: the version of the ONNX domain that the nodes are for, 11 or newer.
+        runtime: what the nodes are for.
 
     Raises:
         GridSampleError: the operator is not defined for these, the rank is not known, or the opset is too old.
@@ -86,7 +94,7 @@ def lower_grid_sample(
     _check_opset(name, opset)
     X_shape, grid_shape = _check_grid_sample(name, X, grid, mode, padding_mode)
     padding = PADDING[padding_mode]
-    e = Expressions(name, opset)
+    e = Expressions(name, opset, runtime)
     image, coordinates = e.input(X.name, X.type), _input(e, grid)
     if X.type == "bfloat16":
         image = image.astype("float32")  # few runtimes can do more with it
@@ -118,7 +126,7 @@ def lower_grid_sample(
 
 
 def lower_affine_grid(
-    name: str, theta: Value, size: Value, grid: str, *, align_corners: bool, opset: int
+    name: str, theta: Value, size: Value, grid: str, *, align_corners: bool, opset: int, runtime: Runtime = ANY
 ) -> list[onnx.NodeProto]:
     """Nodes that compute AffineGrid with basic standard operators only.
 
@@ -129,6 +137,7 @@ def lower_affine_grid(
         grid: the name of the output.
         align_corners: the attribute.
         opset: the version of the ONNX domain that the nodes are for, 11 or newer.
+        runtime: what the nodes are for.
 
     Raises:
         GridSampleError: the operator is not defined for these, the rank is not known, or the opset is too old.
@@ -137,7 +146,7 @@ def lower_affine_grid(
     """
     _check_opset(name, opset)
     r = _check_affine_grid(name, theta, size)
-    e = Expressions(name, opset)
+    e = Expressions(name, opset, runtime)
     transform = _input(e, theta)
     # (N, r, 1, …, 1) each: what multiplies the innermost axis first, the shift last.
     columns = e.split(e.reshape(transform, [-1, r, *[1] * (r - 1), r + 1]), r + 1, 1, axis=r + 1)
@@ -225,9 +234,10 @@ class _Axes:
 
     @property
     def index_type(self) -> str:
-        """The type that numbers all rows: the smaller one is faster, and the only one that a browser's GPU has."""
+        """The type that numbers all rows: the smaller one, where that is known to do, as it is faster."""
         total = self.e.product([self.n, *self.rows])
-        return "int32" if isinstance(total, int) and total < 2**31 else "int64"
+        known = isinstance(total, int) and total < 2**31
+        return "int32" if known or "int64" in self.e.runtime.without else "int64"
 
 
 def _zeros(e: Expressions, dims: Sequence[Dim], type: str) -> Tensor:
@@ -336,7 +346,7 @@ class _Combined:
     def _each(self, axes: Sequence[Tensor]) -> list[Tensor]:
         """The combinations one by one."""
         number = self.taps ** len(axes)
-        if number <= MAX_PARTS or len(axes) == 1:
+        if number <= self.e.runtime.parts or len(axes) == 1:
             return self.e.split(self._all(axes), number, 1, axis=0)
         along = self._all(axes[-1:])
         return [

@@ -17,7 +17,10 @@ def shapes(feed):
 
 def load(path, inputs, outputs):
     done = subprocess.run(
-        [PNNX, path, f"inputshape={shapes(inputs)}", "fp16=0"], cwd=os.path.dirname(path), capture_output=True, text=True
+        [PNNX, path, f"inputshape={shapes(inputs)}", "fp16=0"],
+        cwd=os.path.dirname(path),
+        capture_output=True,
+        text=True,
     )
     base = os.path.splitext(path)[0]
     if done.returncode or not os.path.exists(f"{base}.ncnn.param"):

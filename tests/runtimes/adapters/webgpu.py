@@ -23,7 +23,7 @@ if not os.path.exists(SWIFTSHADER):
 os.environ["VK_ICD_FILENAMES"] = os.path.join(SWIFTSHADER, "vk_swiftshader_icd.json")
 ctypes.CDLL(os.path.join(SWIFTSHADER, "libvulkan.so.1"), ctypes.RTLD_GLOBAL)
 
-import onnxruntime
+import onnxruntime  # noqa: E402
 
 
 def load(path, inputs, outputs):

@@ -1,0 +1,53 @@
+"""Where one form of lowered nodes cannot serve all runtimes: the table of those that get another one, and why.
+
+All others run them as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+#: The runtimes below, for type checkers.
+RuntimeName: TypeAlias = Literal["mnn", "onnx2torch", "onnxruntime-webgpu"]
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What the nodes that a runtime gets are like.
+
+    Attributes:
+        without: the operators that they are not, the types that an index is not of, and ``"allowzero"``, the attribute
+            that a Reshape has not.
+        parts: how many outputs a Split has at most.
+        why: what the runtime does with them, and what its own form costs.
+    """
+
+    without: frozenset[str] = frozenset()
+    parts: int = 16
+    why: str = ""
+
+
+#: What all runtimes get that are not in the table.
+ANY = Runtime()
+
+RUNTIMES: Mapping[str, Runtime] = {
+    "mnn": Runtime(
+        without=frozenset({"Mod", "Round"}),
+        why="MNN 3.6.1 rounds ties away from zero, and its Mod of floats is another one. A sum and a difference round "
+        "instead, a quotient's floor takes whole periods off: beyond some millions of them not exactly.",
+    ),
+    "onnx2torch": Runtime(
+        without=frozenset({"allowzero"}),
+        why="onnx2torch 1.5.15 knows no Reshape with allowzero. Without it, lengths that are not known before it runs "
+        "must not turn out to be 0.",
+    ),
+    "onnxruntime-webgpu": Runtime(
+        without=frozenset({"Max", "Min", "Mod", "Round", "int64"}),
+        parts=8,
+        why="onnxruntime's WebGPU provider 1.27 leaves these to the CPU, and a GPU has few buffers at once. A Relu "
+        "stands for Max and Min, the others are as for MNN. Where its shape is not known before it runs, X must have "
+        "less than 2**31 pixels, those of its whole batch together.",
+    ),
+}
