@@ -454,7 +454,8 @@ def test_a_runtime_s_own_form(padding_mode, name, r):
             a.name for node in model.graph.node for a in node.attribute
         }
         assert not said & runtime.without
-        assert max((len(node.output) for node in model.graph.node), default=0) <= runtime.parts
+        assert max(len(node.output) for node in model.graph.node) <= runtime.parts
+        assert not known or sum(node.op_type == "Gather" for node in model.graph.node) <= runtime.gathers
         types = {a.i for node in model.graph.node if node.op_type == "Cast" for a in node.attribute}
         assert not types & {elem_type(type) for type in runtime.without & {"int64"}}
         check(run(model, X, grid), ogs.grid_sample(X, grid, mode, padding_mode, align_corners), mode)
@@ -527,7 +528,7 @@ def test_lowering_is_small():
     X, grid = arrays(4, c=FEW_CHANNELS + 1)
     nodes = lowered(X, grid, "cubic", "zeros", False).graph.node
     assert sum(node.op_type == "Gather" for node in nodes) == 16
-    assert sum(node.op_type != "Constant" for node in nodes) < 150
+    assert sum(node.op_type != "Constant" for node in nodes) < 115
     constants = [node.attribute[0].t.SerializeToString() for node in nodes if node.op_type == "Constant"]
     assert len(constants) == len(set(constants))
 
@@ -535,7 +536,7 @@ def test_lowering_is_small():
 #: Nodes, constants apart, of 2-D lowerings whose lengths are known, and of those whose lengths are not.
 NODES = {
     "zeros": {"nearest": (26, 66), "linear": (48, 85), "cubic": (103, 128)},
-    "border": {"nearest": (23, 62), "linear": (47, 83), "cubic": (101, 125)},
+    "border": {"nearest": (22, 61), "linear": (46, 82), "cubic": (101, 125)},
     "reflection": {"nearest": (32, 74), "linear": (56, 95), "cubic": (110, 137)},
 }
 

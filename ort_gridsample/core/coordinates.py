@@ -40,6 +40,11 @@ class Axis:
     align_corners: bool
     may_be_single: bool
 
+    @property
+    def may_collapse(self) -> bool:
+        """Whether all coordinates may be one pixel, and infinity times 0 none."""
+        return self.align_corners and self.may_be_single
+
     @classmethod
     def of(cls, length: int, align_corners: bool) -> Axis:
         """An axis of ``length`` pixels."""
@@ -85,7 +90,7 @@ def _near(xp: Namespace, g: Values, axis: Axis) -> Values:
     """Where all that is far out counts alike: brought nearer, and still beyond every tap."""
     near = xp.clip(g, -BEYOND, BEYOND)
     x = unnormalize(near, axis)
-    if axis.align_corners and axis.may_be_single:  # there all that is finite is the one pixel, but not infinity
+    if axis.may_collapse:  # where all that is finite is the one pixel, but not infinity
         x = xp.where(xp.equal(g - g, 0), x, near)
     return x
 
@@ -111,15 +116,17 @@ class Padding:
             pads these (cubic).
         finite: the pixel coordinates of any normalized ones but NaN: finite, without changing what the mode answers.
         zero_outside: whether a tap that is still outside counts as 0.
+        bounds: whether ``pad`` makes what is infinite finite as well.
     """
 
     pad: Step
     finite: Step = _infinity_at_edge
     zero_outside: bool = False
+    bounds: bool = False
 
 
 PADDING: Mapping[str, Padding] = {
     "zeros": Padding(_as_it_is, _near, zero_outside=True),
-    "border": Padding(clip, _near),
+    "border": Padding(clip, _near, bounds=True),
     "reflection": Padding(reflect),
 }

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..spec import CUBIC_A
 from .arrays import Array
-from .coordinates import Axis, Namespace, Padding, Values
+from .coordinates import Axis, Namespace, Padding, Values, unnormalize
 
 #: So many taps of all axes together a position may have in a compiled op: its table must fit into scratch memory.
 MAX_TAPS = 1 << 16
@@ -81,13 +81,14 @@ def axis_taps(
     pixel beyond the last: its weight is 0. The position of the first pixel is called ``first``.
     """
     g = xp.where(xp.equal(g, g), g, -1)  # NaN counts as -1
-    x = padding.finite(xp, g, axis)
-    if not mode.pads_taps:
-        x = padding.pad(xp, x, axis)
+    if mode.pads_taps:
+        x = padding.finite(xp, g, axis)
+    else:
+        bounded = padding.bounds and not axis.may_collapse
+        x = padding.pad(xp, unnormalize(g, axis) if bounded else padding.finite(xp, g, axis), axis)
     base = mode.base(xp, x)
-    position = (
-        base + _column([first + offset for offset in mode.offsets], x) if (*mode.offsets, first) != (0, 0) else base
-    )
+    offsets = [first + offset for offset in mode.offsets]
+    position = base if offsets == [0] else base + _column(offsets, x)
     if mode.pads_taps:
         position = padding.pad(xp, position, axis)
     return position, mode.weights(xp, (x - base).astype(dtype, copy=False)) if mode.weights else None

@@ -189,13 +189,13 @@ class Expressions:
     def maximum(self, x: Tensor, y: Operand) -> Tensor:
         """The larger one of the two."""
         if "Max" in self.runtime.without:
-            return x + self.op("Relu", y - x)
+            return self.op("Relu", x - y) + y  # right for infinities, too
         return self.op("Max", x, y)
 
     def minimum(self, x: Tensor, y: Operand) -> Tensor:
         """The smaller one of the two."""
         if "Min" in self.runtime.without:
-            return x - self.op("Relu", x - y)
+            return y - self.op("Relu", y - x)
         return self.op("Min", x, y)
 
     def clip(self, x: Tensor, low: float, high: float) -> Tensor:

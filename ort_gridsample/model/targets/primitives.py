@@ -29,10 +29,6 @@ from .runtimes import ANY, Runtime
 #: The oldest opset that the nodes are for: from it on, a Pad has inputs, and there is a Round.
 FIRST_OPSET = 11
 
-#: At most so many gathers: taps of the outer axes are gathered one by one, those of the remaining axes together.
-#: One by one takes the least memory and time, together the fewest nodes.
-MAX_GATHERS = 16
-
 #: What X is where a runtime need not have a Pad of it.
 PADDED = ("float32", "float64")
 
@@ -306,7 +302,7 @@ def _taps(axes: _Axes, g: Tensor, mode: Mode, padding: Padding, compute: str | N
         start = e.op("Range", 0, e.gather(e.length(axes.n), 0), 1).astype(index.type)
         start = e.reshape(start * axes.numbers([e.product(axes.rows)]), [-1, 1])
         outer = e.reshape(outer, [t, axes.n, e.product(axes.out)]) + start
-    one_by_one = max(i for i in range(r + 1) if t**i <= MAX_GATHERS)
+    one_by_one = max(i for i in range(r + 1) if t**i <= e.runtime.gathers)
     combined = _Combined(e, t, Tensor.__add__, axes.positions, [axes.positions])
     indices = [
         each.astype("int32") if each.constant is not None and each.constant.max() < 2**31 else each  # half the size
@@ -340,18 +336,12 @@ class _Combined:
 
     def groups(self, axes: Sequence[Tensor], outer: int) -> list[Tensor]:
         """All combinations, the outermost axis first: for each of so many ``outer`` axes one (combinations, *tail)."""
-        each = self._each(axes[:outer])
-        return [self.combine(one, self._all(axes[outer:])) for one in each] if outer < len(axes) else each
-
-    def _each(self, axes: Sequence[Tensor]) -> list[Tensor]:
-        """The combinations one by one."""
-        number = self.taps ** len(axes)
-        if number <= self.e.runtime.parts or len(axes) == 1:
-            return self.e.split(self._all(axes), number, 1, axis=0)
-        along = self._all(axes[-1:])
-        return [
-            one for row in self._each(axes[:-1]) for one in self.e.split(self.combine(row, along), self.taps, 1, axis=0)
-        ]
+        number, together = self.taps**outer, self.taps ** (len(axes) - outer)
+        if number <= self.e.runtime.parts or outer <= 1:
+            return self.e.split(self._all(axes), number, together, axis=0)
+        inner = self._all(axes[outer - 1 :])
+        rows = (self.combine(row, inner) for row in self.groups(axes[: outer - 1], outer - 1))
+        return [group for row in rows for group in self.e.split(row, self.taps, together, axis=0)]
 
     def _all(self, axes: Sequence[Tensor]) -> Tensor:
         """The combinations in one tensor."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 #: The runtimes below, for type checkers.
-RuntimeName: TypeAlias = Literal["mnn", "onnx2torch", "onnxruntime-webgpu"]
+RuntimeName: TypeAlias = Literal["mnn", "onnx2torch", "onnxruntime-webgpu", "rknn"]
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,14 @@ class Runtime:
     Attributes:
         without: the operators that they are not, the types that an index is not of, and ``"allowzero"``, the attribute
             that a Reshape has not.
+        gathers: how many there are at most: taps of the outer axes are gathered one by one, those of the others
+            together. One by one takes the least memory and time, together the fewest nodes.
         parts: how many outputs a Split has at most.
         why: what the runtime does with them, and what its own form costs.
     """
 
     without: frozenset[str] = frozenset()
+    gathers: int = 16
     parts: int = 16
     why: str = ""
 
@@ -49,5 +52,10 @@ RUNTIMES: Mapping[str, Runtime] = {
         why="onnxruntime's WebGPU provider 1.27 leaves these to the CPU, and a GPU has few buffers at once. A Relu "
         "stands for Max and Min, the others are as for MNN. Where its shape is not known before it runs, X must have "
         "less than 2**31 pixels, those of its whole batch together.",
+    ),
+    "rknn": Runtime(
+        gathers=1,
+        why="RKNN's toolkit 2.5.0 takes two Gathers of one tensor for the same, whatever their indices. One that "
+        "gathers all taps takes as many times the memory as there are taps.",
     ),
 }
