@@ -464,7 +464,9 @@ def test_a_runtime_s_own_form(padding_mode, name, r):
 def test_a_coordinate_is_answered_though_twice_it_would_be_infinite():
     """5 · 1e38 is no float32, half of it is: reflected it lies somewhere, for everyone at the same place."""
     X, g = np.arange(5, dtype="float32").reshape(1, 1, 5), np.array([1e38, -1.2e38, 1.1e38], "float32")
-    reflected = [oracle.reflect(float((each + np.float32(1)) * np.float32(2.5) - np.float32(0.5)), 5, False) for each in g]
+    reflected = [
+        oracle.reflect(float((each + np.float32(1)) * np.float32(2.5) - np.float32(0.5)), 5, False) for each in g
+    ]
     expected = [[[round(oracle.clip(x, 5)) for x in reflected]]]
     grid = g.reshape(1, 3, 1)
     assert run(lowered(X, grid, "nearest", "reflection", False), X, grid).tolist() == expected
