@@ -27,7 +27,7 @@ PAGES = [
     REPOSITORY / page
     for page in (
         "README.md",
-        "INSTALL.md",
+        "ort_gridsample/INSTALL.md",
         "examples/README.md",
         "ort_gridsample/README.md",
         "ort_gridsample/SEMANTICS.md",
