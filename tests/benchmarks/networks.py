@@ -66,6 +66,14 @@ def convolutions() -> onnx.ModelProto:
     return g.model(**{Y: (1, c, h, w)})
 
 
+def spatial_transformer() -> onnx.ModelProto:
+    """A picture of 1080 rows as theta says."""
+    shape = (1, 3, 1080, 1920)
+    graph = _Graph("spatial transformer", {"X": shape, "theta": (1, 2, 3)})
+    grid = graph.node("AffineGrid", "theta", graph.constant(np.array(shape, np.int64)), align_corners=0)
+    return graph.model(**{graph.grid_sample("X", grid): shape})
+
+
 def deformable_attention() -> onnx.ModelProto:
     """Six layers, each with a GridSample of 4 points a query between MatMuls: 8 heads of 32 channels at 100×100."""
     heads, c, h, w, queries, points = 8, 32, 100, 100, 300, 4

@@ -274,6 +274,7 @@ SHAPES_WITH_EVERY_PADDING = 2
 AFFINE_GRIDS = ((8, (1080, 1920)), (1, (128, 128, 128)))
 
 NETWORKS = {
+    "spatial transformer, 1080p": networks.spatial_transformer,
     "conv, GridSample, conv": networks.convolutions,
     "6 × deformable attention": networks.deformable_attention,
     "3-D registration U-Net": networks.registration,
