@@ -22,7 +22,7 @@ import ort_gridsample as ogs
 KERNELS = Path(os.environ.setdefault("NUMBA_CACHE_DIR", str(Path.home() / ".cache" / "ort_gridsample")))
 
 MODEL = """
-    <ir_version: 10, opset_import: ["": 20]>
+    <ir_version: 9, opset_import: ["": 20]>
     straighten (uint8[1, 3, H, W] picture) => (uint8[1, 3, H, W] straight) {
         theta = Constant <value = float[1, 2, 3] {0.87, -0.5, 0, 0.5, 0.87, 0}> ()
         size = Shape (picture)

@@ -22,7 +22,7 @@ import ort_gridsample as ogs
 KERNELS = Path(os.environ.setdefault("NUMBA_CACHE_DIR", str(Path.home() / ".cache" / "ort_gridsample")))
 
 MODEL = """
-    <ir_version: 10, opset_import: ["": 20]>
+    <ir_version: 9, opset_import: ["": 20]>
     straighten (uint8[N, H, W, 3] pictures, float[N, 2, 3] thetas) => (uint8[N, H, W, 3] straight) {
         X = Transpose <perm = [0, 3, 1, 2]> (pictures)
         size = Shape (X)
