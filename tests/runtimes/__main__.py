@@ -89,6 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.runtimes", description=__doc__)
     parser.add_argument("runtimes", nargs="*", metavar="RUNTIME", help=f"of {', '.join(RUNTIMES)}; all by default")
     parser.add_argument("--fast", action="store_true", help="only those that install in seconds")
+    parser.add_argument("--list", action="store_true", help="print what would be tried, and run nothing")
     parser.add_argument("--only", default="", metavar="REGEX", help="only the cells whose name this matches")
     parser.add_argument("--form", choices=FORMS, help="only the standard operators, or only primitives")
     parser.add_argument("--operators", action="store_true", help="try basic operators one by one instead")
@@ -106,6 +107,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"no runtime is called {', '.join(sorted(unknown))}; there are {', '.join(RUNTIMES)}")
     rows = [RUNTIMES[name] for name in options.runtimes or RUNTIMES]
     rows = [row for row in rows if row.fast or not options.fast]
+    if options.list:
+        print(report.runtimes(rows))
+        return 0
     chosen = [
         t
         for t in (operator_trials if options.operators else trials)()
