@@ -5,8 +5,8 @@ import shutil
 
 os.environ["DEV"] = "CPU" if shutil.which("clang") else "PYTHON"
 
-from tinygrad import Tensor  # noqa: E402
-from tinygrad.nn.onnx import OnnxRunner  # noqa: E402
+from tinygrad import Tensor
+from tinygrad.nn.onnx import OnnxRunner
 
 
 def load(path, inputs, outputs):
