@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import datetime
 import json
 import re
@@ -118,11 +119,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     date, results = datetime.date.today().isoformat(), []
     for file in options.read or []:
         date, read = report.from_json(json.loads(file.read_text(encoding="utf-8")))
-        results += read
+        results += [dataclasses.replace(r, cells={t: v for t, v in r.cells.items() if t in chosen}) for r in read]
     for row in rows if not options.read else []:
         results.append(run(row, chosen, options.cache.resolve(), options.seconds))
         if options.json:  # after each, as all of them take long
             options.json.write_text(json.dumps(report.as_json(results, date), indent=1), encoding="utf-8")
+    results.sort(key=lambda result: list(RUNTIMES).index(result.runtime.name))
     print(f"{date}; ort-gridsample {ogs.__version__}, onnx {onnx.__version__}, numpy {numpy.__version__}\n")
     print(report.operators(results) if options.operators else f"{report.summary(results)}\n\n{report.reasons(results)}")
     if options.all:
