@@ -98,6 +98,7 @@ RUNTIMES = {
             ("rknn-toolkit2==2.5.0", "setuptools<81"),
             python=("3.11", "3.10", "3.12"),
             tolerance=1e-2,
+            form="rknn",
             note="computes in float16: right to 1 %",
         ),
     )
