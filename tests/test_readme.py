@@ -34,6 +34,7 @@ PAGES = [
         "ort_gridsample/model/README.md",
         "tests/README.md",
         "tests/benchmarks/README.md",
+        "tests/runtimes/README.md",
     )
 ]
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
@@ -61,6 +62,7 @@ ADDED = {
     "python -m tests.benchmarks.lowered_speed": "--quick",
     "python -m tests.benchmarks.spinning": "--quick",
     "python -m tests.benchmarks.throughput": "--quick",
+    "python -m tests.runtimes": "--list",
 }
 #: Commands that are run as they stand elsewhere: .ci/run makes environments, and installs; a test compares pictures.
 ELSEWHERE = ("python3 -m venv", "pip install", *(f"python examples/{name}" for name in (*DRAWN, *ON_CLUSTERS)))

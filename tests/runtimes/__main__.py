@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import datetime
 import json
 import re
@@ -89,6 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.runtimes", description=__doc__)
     parser.add_argument("runtimes", nargs="*", metavar="RUNTIME", help=f"of {', '.join(RUNTIMES)}; all by default")
     parser.add_argument("--fast", action="store_true", help="only those that install in seconds")
+    parser.add_argument("--list", action="store_true", help="print what would be tried, and run nothing")
     parser.add_argument("--only", default="", metavar="REGEX", help="only the cells whose name this matches")
     parser.add_argument("--form", choices=FORMS, help="only the standard operators, or only primitives")
     parser.add_argument("--operators", action="store_true", help="try basic operators one by one instead")
@@ -106,6 +108,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"no runtime is called {', '.join(sorted(unknown))}; there are {', '.join(RUNTIMES)}")
     rows = [RUNTIMES[name] for name in options.runtimes or RUNTIMES]
     rows = [row for row in rows if row.fast or not options.fast]
+    if options.list:
+        print(report.runtimes(rows))
+        return 0
     chosen = [
         t
         for t in (operator_trials if options.operators else trials)()
@@ -114,11 +119,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     date, results = datetime.date.today().isoformat(), []
     for file in options.read or []:
         date, read = report.from_json(json.loads(file.read_text(encoding="utf-8")))
-        results += read
+        results += [dataclasses.replace(r, cells={t: v for t, v in r.cells.items() if t in chosen}) for r in read]
     for row in rows if not options.read else []:
         results.append(run(row, chosen, options.cache.resolve(), options.seconds))
         if options.json:  # after each, as all of them take long
             options.json.write_text(json.dumps(report.as_json(results, date), indent=1), encoding="utf-8")
+    results.sort(key=lambda result: list(RUNTIMES).index(result.runtime.name))
     print(f"{date}; ort-gridsample {ogs.__version__}, onnx {onnx.__version__}, numpy {numpy.__version__}\n")
     print(report.operators(results) if options.operators else f"{report.summary(results)}\n\n{report.reasons(results)}")
     if options.all:

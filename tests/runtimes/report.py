@@ -27,6 +27,15 @@ class Result:
     missing: str = ""
 
 
+def runtimes(rows: Iterable[Runtime]) -> str:
+    """What is tried: a row a runtime."""
+    table = [["RUNTIME", "what it is", "packages", "primitives", "note"]]
+    for each in rows:
+        packages = ", ".join([*each.packages, *each.alone, *(f"npm {package}" for package in each.npm)])
+        table.append([each.name, each.title, packages, f"--for {each.form}" if each.form else "", each.note])
+    return markdown(table)
+
+
 def worst(verdicts: Iterable[Verdict]) -> str:
     """Several cells as one: right only where all are, and else how many are what."""
     verdicts = list(verdicts)

@@ -55,7 +55,6 @@ RUNTIMES = {
             "OpenCV 5.0",
             ("opencv-python-headless==5.0.0.93", "numpy"),
             adapter="opencv",
-            fast=True,
         ),
         Runtime(
             "opencv4",
@@ -66,7 +65,12 @@ RUNTIMES = {
         ),
         Runtime("tract", "tract 0.23.9", ("tract==0.23.9", "numpy"), fast=True),
         Runtime("mnn", "MNN 3.6.1", ("MNN==3.6.1", "numpy"), form="mnn", fast=True),
-        Runtime("tinygrad", "tinygrad 0.14", ("tinygrad==0.14.0", "numpy")),
+        Runtime(
+            "tinygrad",
+            "tinygrad 0.14",
+            ("tinygrad==0.14.0", "numpy"),
+            note="interpreted where there is no clang, and then slow",
+        ),
         Runtime("iree", "IREE 3.13", ("iree-base-compiler[onnx]==3.13.0", "iree-base-runtime==3.13.0", "numpy")),
         Runtime("tvm", "TVM 0.27", ("apache-tvm==0.27.0.post1", "onnx", "numpy")),
         Runtime("onnxruntime-web", "onnxruntime-web 1.30, WASM", npm=("onnxruntime-web@1.30.0",)),
@@ -94,6 +98,7 @@ RUNTIMES = {
             ("rknn-toolkit2==2.5.0", "setuptools<81"),
             python=("3.11", "3.10", "3.12"),
             tolerance=1e-2,
+            form="rknn",
             note="computes in float16: right to 1 %",
         ),
     )

@@ -25,12 +25,13 @@ def load(path, inputs, outputs):
     base = os.path.splitext(path)[0]
     if done.returncode or not os.path.exists(f"{base}.ncnn.param"):
         raise RuntimeError(f"pnnx: exit status {done.returncode} {(done.stdout + done.stderr)[-1000:]}")
-    ignored = [line for line in (done.stdout + done.stderr).splitlines() if "ignore" in line or "not supported" in line]
+    said = [line.split() for line in (done.stdout + done.stderr).splitlines()]
+    ignored = ", ".join(sorted({words[1] for words in said if len(words) > 1 and words[0] == "ignore"}))
     net = ncnn.Net()
     net.opt.use_fp16_packed = net.opt.use_fp16_storage = net.opt.use_fp16_arithmetic = False
     net.opt.use_bf16_storage = False
     if net.load_param(f"{base}.ncnn.param") or net.load_model(f"{base}.ncnn.bin"):
-        raise RuntimeError(f"ncnn cannot load what pnnx wrote: {'; '.join(ignored)}")
+        raise RuntimeError(f"ncnn has no {ignored}")
 
     def run(feed):
         with net.create_extractor() as extractor:
@@ -40,7 +41,7 @@ def load(path, inputs, outputs):
             for i in range(len(outputs)):
                 status, answer = extractor.extract(f"out{i}")
                 if status:
-                    raise RuntimeError(f"ncnn: status {status} at out{i}; pnnx: {'; '.join(ignored)}")
+                    raise RuntimeError(f"ncnn: status {status} at out{i}; it has no {ignored}")
                 answers.append(np.array(answer)[None])
         return answers
 

@@ -1,8 +1,9 @@
-"""tinygrad's ONNX runner, on the CPU."""
+"""tinygrad's ONNX runner, on the CPU: compiled where there is a clang, else in its interpreter."""
 
 import os
+import shutil
 
-os.environ.setdefault("CPU", "1")
+os.environ["DEV"] = "CPU" if shutil.which("clang") else "PYTHON"
 
 from tinygrad import Tensor
 from tinygrad.nn.onnx import OnnxRunner
