@@ -99,7 +99,7 @@ def patch_model(
         functions: with ``"primitives"``, whether nodes that are lowered alike share a model-local function.
         opset: the opset of the ONNX domain that the whole model is converted to, up or down; None: its own, raised
             where the target needs a newer one. The model's functions are inlined then.
-        for_runtime: with ``"primitives"``, the runtime that needs a form of its own, if it is one of those:
+        for_runtime: with ``"primitives"``, the runtime that needs a form or an older opset, if it is one of those:
             :data:`ort_gridsample.model.targets.runtimes.RUNTIMES` says which and why.
 
     Raises:

@@ -20,6 +20,7 @@ from models import PRIMITIVES, grid_sample_model
 from ort_gridsample.cli import main
 from ort_gridsample.model.graphs import scopes
 from ort_gridsample.model.patch import targets
+from ort_gridsample.model.targets.runtimes import RuntimeName
 from paths import open_native, open_session
 from test_exported import MODELS as EXPORTED
 from test_exported import REFUSED, stored
@@ -358,6 +359,18 @@ def test_what_no_runtime_is_for(arguments: dict[str, Any], expected: str) -> Non
     model = grid_sample_model("float32", "float32", 2, [ARGUMENTS])
     with pytest.raises(ogs.GridSampleError, match=expected):
         ogs.patch_model(model, **arguments)
+
+
+@pytest.mark.parametrize(("runtime", "opset"), [("onnx2torch", 18), ("rknn", 19), ("mnn", 22)])
+def test_a_runtime_gets_an_opset_that_it_reads(runtime: RuntimeName, opset: int) -> None:
+    model = grid_sample_model("float32", "float32", 3, [ARGUMENTS], opset=22)
+    patched = ogs.patch_model(model, target="primitives", for_runtime=runtime)
+    assert [entry.version for entry in patched.opset_import if not entry.domain] == [opset]
+    asked = ogs.patch_model(model, target="primitives", for_runtime=runtime, opset=20)
+    assert [entry.version for entry in asked.opset_import if not entry.domain] == [20]
+    expected = ogs.grid_sample(X3, GRID3, *astuple(ARGUMENTS))
+    for each in (patched, asked):
+        np.testing.assert_allclose(open_native(each).run(None, {"X": X3, "grid": GRID3})[0], expected, atol=1e-5)
 
 
 def test_nodes_lowered_alike_share_a_function() -> None:

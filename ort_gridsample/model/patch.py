@@ -69,6 +69,9 @@ def patch_and_report(
         raise GridSampleError("patch_model", "opset", repr(opset), f"a number from 1 to {newest}")
     if for_runtime is not None:
         _check_runtime(target, for_runtime)
+        read = RUNTIMES[for_runtime].opset
+        if opset is None and read is not None and opset_of(model) > read:
+            opset = read
     to = _target(target, functions, model.functions, opset, for_runtime) if isinstance(target, str) else target
     with explaining_invalid(model):
         return _patch(model, nodes, to, native, opset)

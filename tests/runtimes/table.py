@@ -91,7 +91,7 @@ RUNTIMES = {
             batches=False,
             note="has no batches: N is 1",
         ),
-        Runtime("onnx2tf", "onnx2tf 2.6.9 and LiteRT", ("onnx2tf==2.6.9",), python=("3.12", "3.13")),
+        Runtime("onnx2tf", "onnx2tf 2.6.9 and LiteRT", ("onnx2tf==2.6.9",), python=("3.12", "3.13"), form="onnx2tf"),
         Runtime(
             "rknn",
             "RKNN 2.5.0, simulator",

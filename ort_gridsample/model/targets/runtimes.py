@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 #: The runtimes below, for type checkers.
-RuntimeName: TypeAlias = Literal["mnn", "onnx2torch", "onnxruntime-webgpu", "rknn"]
+RuntimeName: TypeAlias = Literal["mnn", "onnx2tf", "onnx2torch", "onnxruntime-webgpu", "rknn"]
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,14 @@ class Runtime:
         gathers: how many there are at most: taps of the outer axes are gathered one by one, those of the others
             together. One by one takes the least memory and time, together the fewest nodes.
         parts: how many outputs a Split has at most.
+        opset: the newest that the model is written in, unless another is asked for; None: whatever it is.
         why: what the runtime does with them, and what its own form costs.
     """
 
     without: frozenset[str] = frozenset()
     gathers: int = 16
     parts: int = 16
+    opset: int | None = None
     why: str = ""
 
 
@@ -41,10 +43,15 @@ RUNTIMES: Mapping[str, Runtime] = {
         why="MNN 3.6.1 rounds ties away from zero, and its Mod of floats is another one. A sum and a difference round "
         "instead, a quotient's floor takes whole periods off: beyond some millions of them not exactly.",
     ),
+    "onnx2tf": Runtime(
+        without=frozenset({"Mod"}),
+        why="onnx2tf 2.6.9 knows no Mod of floats. A quotient's floor takes whole periods off, as for MNN.",
+    ),
     "onnx2torch": Runtime(
         without=frozenset({"allowzero"}),
-        why="onnx2torch 1.5.15 knows no Reshape with allowzero. Without it, lengths that are not known before it runs "
-        "must not turn out to be 0.",
+        opset=18,
+        why="onnx2torch 1.5.15 knows no Constant or Shape of opset 19 and no Reshape with allowzero. Without that, "
+        "lengths that are not known before it runs must not turn out to be 0.",
     ),
     "onnxruntime-webgpu": Runtime(
         without=frozenset({"Max", "Min", "Mod", "Round", "int64"}),
@@ -55,7 +62,8 @@ RUNTIMES: Mapping[str, Runtime] = {
     ),
     "rknn": Runtime(
         gathers=1,
-        why="RKNN's toolkit 2.5.0 takes two Gathers of one tensor for the same, whatever their indices. One that "
-        "gathers all taps takes as many times the memory as there are taps.",
+        opset=19,
+        why="RKNN's toolkit 2.5.0 reads opset 19 at most, and takes two Gathers of one tensor for the same, whatever "
+        "their indices. One that gathers all taps takes as many times the memory as there are taps.",
     ),
 }
