@@ -361,7 +361,7 @@ def test_what_no_runtime_is_for(arguments: dict[str, Any], expected: str) -> Non
         ogs.patch_model(model, **arguments)
 
 
-@pytest.mark.parametrize(("runtime", "opset"), [("onnx2torch", 18), ("rknn", 19), ("mnn", 22)])
+@pytest.mark.parametrize(("runtime", "opset"), [("onnx2torch", 17), ("rknn", 19), ("mnn", 22)])
 def test_a_runtime_gets_an_opset_that_it_reads(runtime: RuntimeName, opset: int) -> None:
     model = grid_sample_model("float32", "float32", 3, [ARGUMENTS], opset=22)
     patched = ogs.patch_model(model, target="primitives", for_runtime=runtime)

@@ -49,8 +49,8 @@ RUNTIMES: Mapping[str, Runtime] = {
     ),
     "onnx2torch": Runtime(
         without=frozenset({"allowzero"}),
-        opset=18,
-        why="onnx2torch 1.5.15 knows no Constant or Shape of opset 19 and no Reshape with allowzero. Without that, "
+        opset=17,
+        why="onnx2torch 1.5.15 knows no Split or Pad of opset 18 and no Reshape with allowzero. Without that, "
         "lengths that are not known before it runs must not turn out to be 0.",
     ),
     "onnxruntime-webgpu": Runtime(
