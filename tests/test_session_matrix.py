@@ -1,5 +1,6 @@
-"""Every case that ONNX Runtime can hold, through a session, against the function: bit for bit, as both are one core; of halves
-but for a rounding.
+"""Every case that ONNX Runtime can hold, through a session, against the function: bit for bit, as both are one core.
+
+Halves reach the op as float32: they are the same but for a rounding.
 """
 
 from __future__ import annotations
