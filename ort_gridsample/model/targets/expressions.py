@@ -107,6 +107,7 @@ class Expressions:
         self.runtime = runtime
         self._nodes: list[onnx.NodeProto] = []
         self._known: dict[object, list[str]] = {}
+        self._lengths: list[Tensor] = []
 
     def input(self, name: str, type: str) -> Tensor:
         """A value from outside."""
@@ -221,6 +222,10 @@ class Expressions:
         known = [dim for dim in dims if isinstance(dim, int)]
         if len(known) == len(dims) - 1 and prod(known) > 0:
             dims = [dim if isinstance(dim, int) else -1 for dim in dims]  # needs no arithmetic
+        elif "lengths" in self.runtime.without:
+            computed = [dim for dim in dims if isinstance(dim, Tensor) and dim not in self._lengths]
+            if len(computed) == 1:
+                dims = [-1 if dim is computed[0] else dim for dim in dims]
         shape = self.shape(dims)
         literal = shape.constant is not None and 0 not in shape.constant
         # Without allowzero a 0 stands for "as in the input"; opset 13 has no way to say a 0 that is a 0.
@@ -246,14 +251,20 @@ class Expressions:
             total = total * dim
         return total if known == 1 else total * known
 
-    def dims(self, x: Tensor, shape: Sequence[int | str | None]) -> list[Dim]:
-        """The lengths of the axes of ``x``, taken from ``shape`` where that knows them."""
+    def dims(self, x: Tensor, known: Sequence[int | str | None]) -> list[Dim]:
+        """The lengths of the axes of ``x``, taken from ``known`` where that has them."""
         found: list[Dim] = []
-        for axis, dim in enumerate(shape):
+        for axis, dim in enumerate(known):
             if isinstance(dim, int):
                 found.append(dim)
             else:
-                found.append(self.gather(self.op("Shape", x, type="int64"), [axis]))
+                shape = self.op("Shape", x, type="int64")
+                if "lengths" in self.runtime.without:
+                    length = self.op("Slice", shape, self.constant([axis]), self.constant([axis + 1]), type="int64")
+                else:
+                    length = self.gather(shape, [axis])
+                self._lengths.append(length)
+                found.append(length)
         return found
 
     def finish(self, result: Tensor, name: str) -> list[onnx.NodeProto]:

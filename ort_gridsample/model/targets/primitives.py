@@ -110,7 +110,11 @@ def lower_grid_sample(
         rows = _surrounded(e, rows, batches, lengths, c)
     axes = _Axes(e, n, lengths, out, around, bool(align_corners), "float64" if grid.type == "float64" else "float32")
     rows = e.reshape(rows, [e.product([batches, *axes.rows]), c])
-    g = e.transpose(e.reshape(coordinates, [1, axes.positions, len(out)]), (2, 0, 1))
+    if "lengths" in runtime.without:  # IREE takes the 1 for N
+        g = e.transpose(e.reshape(coordinates, [axes.positions, len(out)]), (1, 0))
+        g = e.reshape(g, [len(out), 1, axes.positions])
+    else:
+        g = e.transpose(e.reshape(coordinates, [1, axes.positions, len(out)]), (2, 0, 1))
     few = isinstance(c, int) and c <= FEW_CHANNELS
     taps = _taps(axes, g, MODES[mode], padding, spec.TYPES[X.type].compute, few)
     total = how(e, rows, taps).astype(X.type)
@@ -206,6 +210,14 @@ class _Axes:
         """These as one tensor that can be calculated with; as a shape is, tract cannot multiply an index by it."""
         return self.e.shape(dims).astype("float64").astype(self.index_type)
 
+    def products(self, first: Sequence[int]) -> Tensor:
+        """How many pixels the axes from each of these on have, with the zeros around them."""
+        if "lengths" not in self.e.runtime.without:
+            return self.numbers([self.e.product(self.rows[i:]) for i in first])
+        rows = [(d if isinstance(d, int) else self.numbers([d])) + 2 * self.around for d in self.lengths]
+        totals = [self.e.product(rows[i:]) for i in first]
+        return self.e.concatenate([self.numbers([d]) if isinstance(d, int) else d for d in totals])
+
     @property
     def axis(self) -> Axis:
         """All axes as one, of tensors (axes, 1, 1)."""
@@ -295,13 +307,18 @@ def _taps(axes: _Axes, g: Tensor, mode: Mode, padding: Padding, compute: str | N
 
     index = position.astype(axes.index_type)
     if r > 1:
-        strides = axes.numbers([e.product(axes.rows[i + 1 :]) for i in reversed(range(r))])
-        index = index * e.reshape(strides, [r, 1, 1])
+        index = index * e.reshape(axes.products(range(r, 0, -1)), [r, 1, 1])
     *inner, outer = e.split(index, r, 1, axis=0)
     if axes.n != 1:
-        start = e.op("Range", 0, e.gather(e.length(axes.n), 0), 1).astype(index.type)
-        start = e.reshape(start * axes.numbers([e.product(axes.rows)]), [-1, 1])
+        if "lengths" in e.runtime.without and isinstance(axes.n, Tensor):
+            each = e.expand(e.reshape(axes.products([0]), [1, 1]), [axes.n, 1])
+            start = e.op("CumSum", each, e.constant(0), type=each.type, exclusive=1)
+        else:
+            start = e.op("Range", 0, e.gather(e.length(axes.n), 0), 1).astype(index.type)
+            start = e.reshape(start * axes.products([0]), [-1, 1])
         outer = e.reshape(outer, [t, axes.n, e.product(axes.out)]) + start
+        if "lengths" in e.runtime.without:
+            outer = e.reshape(outer, [t, axes.positions])
     one_by_one = max(i for i in range(r + 1) if t**i <= e.runtime.gathers)
     combined = _Combined(e, t, Tensor.__add__, axes.positions, [axes.positions])
     indices = [

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 #: The runtimes below, for type checkers.
-RuntimeName: TypeAlias = Literal["mnn", "onnx2tf", "onnx2torch", "onnxruntime-webgpu", "rknn"]
+RuntimeName: TypeAlias = Literal["iree", "mnn", "onnx2tf", "onnx2torch", "onnxruntime-webgpu", "rknn", "tvm"]
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,8 @@ class Runtime:
     """What the nodes that a runtime gets are like.
 
     Attributes:
-        without: the operators that they are not, the types that an index is not of, and ``"allowzero"``, the attribute
-            that a Reshape has not.
+        without: the operators that they are not, the types that an index is not of, ``"allowzero"``, the attribute
+            that a Reshape has not, and ``"lengths"``: shapes that are calculated from lengths known only when it runs.
         gathers: how many there are at most: taps of the outer axes are gathered one by one, those of the others
             together. One by one takes the least memory and time, together the fewest nodes.
         parts: how many outputs a Split has at most.
@@ -38,6 +38,11 @@ class Runtime:
 ANY = Runtime()
 
 RUNTIMES: Mapping[str, Runtime] = {
+    "iree": Runtime(
+        without=frozenset({"allowzero", "lengths"}),
+        why="IREE 3.13 follows no Reshape to a shape that was calculated. One -1 stands for that, so that lengths that "
+        "are not known before it runs must not turn out to be 0, and a few Reshapes more.",
+    ),
     "mnn": Runtime(
         without=frozenset({"Mod", "Round"}),
         why="MNN 3.6.1 rounds ties away from zero, and its Mod of floats is another one. A sum and a difference round "
@@ -65,5 +70,9 @@ RUNTIMES: Mapping[str, Runtime] = {
         opset=19,
         why="RKNN's toolkit 2.5.0 reads opset 19 at most, and takes two Gathers of one tensor for the same, whatever "
         "their indices. One that gathers all taps takes as many times the memory as there are taps.",
+    ),
+    "tvm": Runtime(
+        without=frozenset({"allowzero", "lengths"}),
+        why="TVM 0.27 follows no Reshape to a shape that was calculated, and no Range to such a length. As for IREE.",
     ),
 }
