@@ -13,10 +13,11 @@ import onnx
 import pytest
 
 from runtimes import report
-from runtimes.__main__ import main
+from runtimes.__main__ import attempt, main
 from runtimes.environments import ADAPTERS, NotInstalledError, environment
 from runtimes.operators import OPERATORS
-from runtimes.report import Result
+from runtimes.report import REST, Result
+from runtimes.rest import rest_of
 from runtimes.smallest import smallest
 from runtimes.table import RUNTIMES, Runtime
 from runtimes.trials import EXPORTED, Trial, operator_trials, trials
@@ -162,6 +163,30 @@ def test_a_runtime_that_cannot_be_imported(tmp_path: Path) -> None:
 def test_no_environment_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(NotInstalledError, match=r"toy needs Python 2\.2"):
         environment(Runtime("toy", "toy", ("numpy",), python=("2.2",)), tmp_path)
+
+
+EXPORTED_STN = Trial("primitives", "exported", "stn")
+
+
+@pytest.mark.parametrize(("missing", "rest"), [("Floor", False), ("Conv", True)])
+def test_whether_the_rest_of_a_model_runs(missing: str, rest: bool, toy: object) -> None:
+    worker = toy(f"if '{missing}' in ops: raise ValueError('no {missing}')")
+    found = attempt(Runtime("toy", "toy"), worker, EXPORTED_STN)
+    assert found == Verdict("refused", message=f"{REST} (refused): ValueError: no {missing}" if rest else found.message)
+    assert found.message.startswith(REST) == rest
+    assert (f"; {REST} in 1" in report.summary([Result(RUNTIMES["tract"], "", {EXPORTED_STN: found})])) == rest
+
+
+@pytest.mark.parametrize("name", [path.stem for path in sorted(EXPORTED.glob("*.onnx"))])
+def test_the_rest_has_neither_node_and_the_same_outputs(name: str) -> None:
+    task = Trial("standard", "exported", name).task()
+    rest = rest_of(task)
+    onnx.checker.check_model(rest.model, full_check=True)
+    text = onnx.printer.to_text(rest.model)
+    assert "= GridSample" not in text
+    assert "= AffineGrid" not in text
+    for found, expected in zip(rest.expected, task.expected, strict=True):
+        assert {n: (v.shape, v.dtype) for n, v in found.items()} == {n: (v.shape, v.dtype) for n, v in expected.items()}
 
 
 # What is said

@@ -19,7 +19,8 @@ import ort_gridsample as ogs
 
 from . import report
 from .environments import NotInstalledError, default_cache, environment
-from .report import Result, alike
+from .report import REST, Result, alike
+from .rest import rest_of
 from .smallest import smallest
 from .table import RUNTIMES, Runtime
 from .trials import FORMS, Task, Trial, operator_trials, trials
@@ -33,7 +34,14 @@ def attempt(runtime: Runtime, worker: Worker, trial: Trial) -> Verdict:
         task = trial.task(2 if runtime.batches else 1, runtime.form)
     except ogs.GridSampleError as error:
         return Verdict("refused", message=f"patch_model: {error}")
-    return judge(task, worker.ask(task), runtime.tolerance)
+    verdict = judge(task, worker.ask(task), runtime.tolerance)
+    if verdict.kind == "right" or (trial.form, trial.group) != ("primitives", "exported"):
+        return verdict
+    rest = rest_of(trial.unpatched())
+    found = judge(rest, worker.ask(rest), runtime.tolerance)
+    if found.kind == "right":
+        return verdict
+    return dataclasses.replace(verdict, message=f"{REST} ({found.kind}): {found.message}".rstrip(": "))
 
 
 def run(runtime: Runtime, chosen: Sequence[Trial], cache: Path, seconds: float) -> Result:

@@ -14,6 +14,8 @@ from .trials import FORMS, MODES, RANKS, Trial
 from .verdicts import Verdict
 
 Cells = dict[Trial, Verdict]
+#: How the message begins where a runtime does not run a model without its GridSample and AffineGrid nodes either.
+REST = "the rest of the model does not run"
 GROUPS = tuple(f"{rank}-D {mode}" for rank in RANKS for mode in MODES)
 
 
@@ -84,7 +86,8 @@ def _count(verdicts: Sequence[Verdict]) -> str:
     kinds = [verdict.kind for verdict in verdicts]
     words = [f"{kinds.count('right')} of {len(kinds)} right"] if kinds else ["–"]
     words += [f"{kinds.count(kind)} {kind}" for kind in ("wrong", "refused") if kind in kinds]
-    return ", ".join(words)
+    rest = sum(verdict.message.startswith(REST) for verdict in verdicts)
+    return ", ".join(words) + (f"; {REST} in {rest}" if rest else "")
 
 
 def alike(cells: Cells) -> list[list[Trial]]:

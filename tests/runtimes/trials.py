@@ -81,16 +81,19 @@ class Trial:
             opset = int(self.group.removeprefix("opset "))
             model, *feed = OPERATORS[opset][self.detail].model(opset, self.dynamic)
             return Task(model, *((each,) for each in feed))
-        if self.group == "exported":
-            task = _exported(self.detail)
-        else:
-            rank, mode = self.group.split("-D ")
-            padding_mode, alignment = self.detail.split()
-            task = _one_node(int(rank), mode, padding_mode, alignment == "aligned", self.dynamic, batch)
+        task = self.unpatched(batch)
         if self.form == "standard":
             return task
         lowered = ogs.patch_model(task.model, target="primitives", for_runtime=for_runtime)
         return Task(lowered, task.feeds, task.expected)
+
+    def unpatched(self, batch: int = 2) -> Task:
+        """The same with the standard operators."""
+        if self.group == "exported":
+            return _exported(self.detail)
+        rank, mode = self.group.split("-D ")
+        padding_mode, alignment = self.detail.split()
+        return _one_node(int(rank), mode, padding_mode, alignment == "aligned", self.dynamic, batch)
 
 
 def trials() -> Iterator[Trial]:
