@@ -65,7 +65,7 @@ def _axis_table(g: Floats, length: int, plan: Plan) -> Table:
     """The table of ``g`` (1, P) on an axis of ``length`` pixels."""
     mode, padding, axis = MODES[plan.mode], PADDING[plan.padding_mode], Axis.of(length, plan.align_corners)
     x = unnormalize(g, axis)
-    low, high = float(np.minimum.reduce(x, None)), float(np.maximum.reduce(x, None))
+    low, high = float(x.min()), float(x.max())
     if low + mode.offsets[0] >= 0 and high + mode.offsets[-1] <= length - 1:  # every tap is inside
         base = mode.base(np, x)
         weight = mode.weights(np, (x - base).astype(plan.weights, copy=False)) if mode.weights else None
