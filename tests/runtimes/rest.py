@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import onnx
 import onnxruntime
@@ -46,7 +46,7 @@ def _known(graph: onnx.GraphProto) -> Iterator[tuple[str, tuple[int, int]]]:
 
 
 def _replace(graph: onnx.GraphProto, opset: int, known: Known) -> None:
-    nodes = []
+    nodes: list[onnx.NodeProto] = []
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.GRAPH:
@@ -61,7 +61,7 @@ def _standing_for(node: onnx.NodeProto, opset: int, known: Known) -> list[onnx.N
     (first, second), (result,) = node.input, node.output
     nodes: list[onnx.NodeProto] = []
 
-    def add(op_type: str, *inputs: str, output: str = "", **attributes: object) -> str:
+    def add(op_type: str, *inputs: str, output: str = "", **attributes: Any) -> str:
         name = output or f"{result}/rest_{len(nodes)}"
         nodes.append(helper.make_node(op_type, inputs, [name], f"{name}/node", **attributes))
         return name
@@ -69,7 +69,7 @@ def _standing_for(node: onnx.NodeProto, opset: int, known: Known) -> list[onnx.N
     def numbers(*values: int) -> str:
         return add("Constant", value=helper.make_tensor("", onnx.TensorProto.INT64, [len(values)], values))
 
-    def along(op_type: str, x: str, axes: tuple[int, ...], since: int, **attributes: object) -> str:
+    def along(op_type: str, x: str, axes: tuple[int, ...], since: int, **attributes: Any) -> str:
         """Along these axes: until opset ``since`` an attribute says them."""
         if opset < since:
             return add(op_type, x, axes=axes, **attributes)
