@@ -31,7 +31,8 @@ MIN_POSITIONS, MAX_POSITIONS = 512, 1 << 16
 MAX_ELEMENTS = 1 << 21
 #: X is laid out in rows of channels where each pixel is read so often: more pays for the copy, and a rough grid gains
 #: more. Measured on 2-D linear: 0.8 of the time at 4 reads of 3 channels by a random grid, 1.3 by a smooth one. Halves
-#: are converted once on the way: 0.7 at 4 reads by a smooth grid. Narrow rows never pay where the CPU gathers pixels.
+#: are converted once on the way: 0.7 at 4 reads by a smooth grid. Narrow rows of floats never
+#: pay where the CPU gathers pixels.
 NARROW_READS, WIDE_READS, ROUGH_READS, HALF_READS = 8, 2, 0.4, 3
 MIN_CHANNELS, ROWS_BYTES = 2, 40 << 20
 ROUGH_STEPS, ROUGH_PIXELS = 256, 4
@@ -103,7 +104,7 @@ def _rounds(X: Array, grid: Floats, lengths: Array, plan: Plan) -> Iterator[tupl
     enough = WIDE_READS if not narrow else HALF_READS if X.dtype.kind in "iu" else NARROW_READS
     reads = grid.shape[1] * TAPS[plan.mode] ** len(lengths) / pixels
     in_rows = plan.sum is sums.floating and plan.compute.kind == "f" and c >= MIN_CHANNELS
-    in_rows = in_rows and not (narrow and vectors.GATHERS)
+    in_rows = in_rows and not (narrow and vectors.GATHERS and X.dtype.kind == "f")
     rough = in_rows and reads >= ROUGH_READS and _is_rough(grid, lengths)
     if in_rows and (reads >= enough or rough):
         width = vectors.NARROW if narrow else vectors.WIDE

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from itertools import product
 from typing import TypeVar
 
@@ -151,6 +150,8 @@ class NodeRecords(list[NodeRecord]):
     """Records that a notebook shows as a table."""
 
     def _repr_html_(self) -> str:
+        from html import escape  # here, as few need it
+
         rows = [{"graph": each.graph, **columns(each), "why not native": each.reason} for each in self]
         cells = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row.values())}</tr>" for row in rows)
         heads = "".join(f"<th>{head}</th>" for head in (rows[0] if rows else ["no GridSample and no AffineGrid"]))

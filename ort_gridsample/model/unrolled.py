@@ -10,7 +10,6 @@ several.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -229,6 +228,8 @@ def _resolved(
         values += [_value(flow, inference, name) for name in region.shapes]
         if all(value.shape is not None and value.type in spec.TYPES for value in values):
             part = _part(flow, region, values)
+            import hashlib  # here, as few need it and importing it takes a while
+
             key = hashlib.sha256(part.SerializeToString(deterministic=True)).digest(), tuple(values)
             if key not in said:  # layers of a model are alike
                 said[key] = _TRIED[candidate.operator](part, values, native)
