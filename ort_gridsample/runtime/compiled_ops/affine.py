@@ -13,7 +13,7 @@ import numpy as np
 from numba.extending import register_jitable
 
 from ... import checks, spec
-from ...core.halves import HALVES
+from ...core.halves import HALVES, widened
 from . import sentences
 from .inputs import AXES, DATA, INFO, SIZE, close_inputs, open_inputs
 from .pointers import allocate, array, call, fetch_add, free, function, load, memory_of_call, store
@@ -173,6 +173,24 @@ def position(i: int, length: int, aligned: int) -> float:
 
 
 @register_jitable
+def row_base(theta: Any, lengths: int, row: int, rows: int, r: int, aligned: int) -> Any:
+    """What a coordinate is in a row of the grid but for the column's part, of its row (r + 1,) of theta.
+
+    ``lengths`` is where those of the grid's axes lie, and ``rows`` how many rows these make.
+    """
+    # From the outermost axis inward, as the last factors of theta's row are the outermost axes'.
+    shift = widened(theta[r])
+    base, rest, inner = shift, row, rows
+    for axis in range(r - 1):
+        length = load(lengths + 8 * axis)
+        inner //= length
+        part = type(shift)(position(rest // inner, length, aligned)) * widened(theta[r - 1 - axis])
+        rest %= inner
+        base += part
+    return base
+
+
+@register_jitable
 def unchanged(value: Any) -> Any:
     """What neither has to be widened nor rounded."""
     return value
@@ -181,9 +199,9 @@ def unchanged(value: Any) -> Any:
 def fill_for(theta_type: str) -> Callable[..., int]:
     """What ``KernelContext_ParallelFor`` calls: fill rows of the grid as long as there are any."""
     half = HALVES.get(theta_type)
-    stored = np.dtype(np.uint16 if half else theta_type)
+    stored = half.bits if half else np.dtype(theta_type)
     real = np.dtype(spec.TYPES[theta_type].compute)
-    widened, rounded = (half.widened, half.rounded) if half else (unchanged, unchanged)
+    rounded = half.rounded if half else unchanged
     size, kind = stored.itemsize, real.type
 
     def lane(run: int, index: int) -> int:
@@ -207,15 +225,7 @@ def fill_for(theta_type: str) -> Callable[..., int]:
                 first = ((batch * rows + row) * columns + begin) * r
                 out = array(load(run + GRID) + first * size, (count * r,), stored)
                 for coordinate in range(r):
-                    # From the outermost axis inward, as the last factors of theta's row are the outermost axes'.
-                    base, rest, inner = kind(0), row, rows
-                    for axis in range(r - 1):
-                        length = load(lengths + 8 * axis)
-                        inner //= length
-                        along = kind(position(rest // inner, length, aligned))
-                        rest %= inner
-                        part_of = along * widened(theta[batch, coordinate, r - 1 - axis])
-                        base = part_of + widened(theta[batch, coordinate, r]) if axis == 0 else base + part_of
+                    base = row_base(theta[batch, coordinate], lengths, row, rows, r, aligned)
                     factor = widened(theta[batch, coordinate, 0])
                     if r == 2:
                         for i in range(count):

@@ -12,9 +12,9 @@ import numpy as np
 from numba.extending import register_jitable
 
 from ... import spec
-from ...core.halves import HALVES
+from ...core.halves import HALVES, widened
 from . import sentences
-from .affine import measure, position, refuse, unchanged
+from .affine import measure, position, refuse, row_base, unchanged
 from .inputs import AXES, DATA, INFO, SIZE, close_inputs, open_inputs
 from .pointers import allocate, array, free, load, memory_of_call, store
 from .sampling import (
@@ -91,10 +91,10 @@ def _sample(
 def coordinates_for(theta_type: str, grid_type: str) -> Callable[..., int]:
     """What works out one axis' coordinates of a block from theta of the one type, for a grid of the other."""
     half, grid_half = HALVES.get(theta_type), HALVES.get(grid_type)
-    stored = np.dtype(np.uint16 if half else theta_type)
+    stored = half.bits if half else np.dtype(theta_type)
     real, coordinate = np.dtype(spec.TYPES[theta_type].compute), np.dtype(spec.TYPES[grid_type].compute)
     kind, to = real.type, coordinate.type
-    widened, rounded = (half.widened, half.rounded) if half else (unchanged, unchanged)
+    from_half, rounded = (half.widened, half.rounded) if half else (unchanged, unchanged)
     grid_widened, grid_rounded = (grid_half.widened, grid_half.rounded) if grid_half else (unchanged, unchanged)
     size = stored.itemsize
 
@@ -111,7 +111,7 @@ def coordinates_for(theta_type: str, grid_type: str) -> Callable[..., int]:
             store(scratch + KNOWN, 1)
         theta = array(load(run + GRID) + batch * r * (r + 1) * size, (r, r + 1), stored)
         row_of_theta = r - 1 - axis  # the innermost axis is the first
-        factor, shift = widened(theta[row_of_theta, 0]), widened(theta[row_of_theta, r])
+        factor = widened(theta[row_of_theta, 0])
         g = array(scratch + load(run + COORDINATE), (positions,), to)
         done = 0
         while done < positions:
@@ -122,17 +122,9 @@ def coordinates_for(theta_type: str, grid_type: str) -> Callable[..., int]:
                 for i in range(count):
                     steps[i] = kind(position(column + i, columns, aligned))
                 column = 0
-            # From the outermost axis inward, as the op does.
-            base, rest, inner = kind(0), row, rows
-            for outer in range(r - 1):
-                length = load(out + 8 * outer)
-                inner //= length
-                along = kind(position(rest // inner, length, aligned))
-                rest %= inner
-                part_of = along * widened(theta[row_of_theta, r - 1 - outer])
-                base = part_of + shift if outer == 0 else base + part_of
+            base = row_base(theta[row_of_theta], out, row, rows, r, aligned)
             for i in range(count):
-                number = widened(rounded(base + steps[column + i] * factor))
+                number = from_half(rounded(base + steps[column + i] * factor))
                 g[done + i] = to(grid_widened(grid_rounded(number)))
             done += count
         return 0
