@@ -402,31 +402,33 @@ def test_vectors_and_loops_transpose(width, kind):
         np.testing.assert_array_equal(to, expected)
 
 
+@pytest.mark.parametrize("size", vectors.VECTORS)
 @pytest.mark.parametrize("kind", ["float32", "float64", "float16", "bfloat16"])
-def test_vectors_and_loops_gather(kind):
+def test_vectors_and_loops_gather(kind, size):
     """Sums over pixels from anywhere: the vectors write their lanes only, and an index outside is not read."""
     rng, taps, pixels, start = np.random.default_rng(5), 4, 40, 3
     real = np.dtype(spec.TYPES[kind].compute)
     numbers = rng.normal(size=pixels).astype(dtype_of(kind))
     X = numbers.view({"float16": np.uint16, "bfloat16": np.int16}.get(kind, kind))
-    lanes = vectors.VECTOR // real.itemsize
+    lanes = size // real.itemsize
     weight = rng.normal(size=(taps, lanes + start)).astype(real)
     offsets = np.array([0, 1, 7, 8])
     first = rng.integers(0, pixels - 8, lanes + start).astype(np.uint32)
     first[start] = pixels - 9  # its last tap is the last pixel
     index = first + offsets[:, None].astype(np.uint32)
     expected = (numbers.astype(real)[index] * weight).sum(0)[start:]
-    functions = [(vectors.gather_whole, vectors.gather_whole_in_loops, (X, first, offsets, weight), expected)]
+    whole = vectors.gather_whole(size), vectors.gather_whole_in_loops
+    functions = [(*whole, (X, first, offsets, weight), expected)]
     if X.dtype == real:
         index[2, start + 1 :: 2] = kernels.OUTSIDE
         inside = np.where(index < pixels, numbers[np.minimum(index, pixels - 1)], 0)
-        functions.append(
-            (vectors.gather, vectors.gather_in_loops, (X, index, weight), (inside * weight).sum(0)[start:])
-        )
+        one_by_one = vectors.gather(size), vectors.gather_in_loops
+        functions.append((*one_by_one, (X, index, weight), (inside * weight).sum(0)[start:]))
     for vector, loop, arguments, expected in functions:
-        for function in (in_kernel(vector), numba.njit(loop), loop):
+        ways = (in_kernel(vector), ()), (numba.njit(loop), (lanes,)), (loop, (lanes,))
+        for function, more in ways:
             Y = np.full(lanes + 2, np.nan, real)
-            function(*arguments, start, Y, 1)
+            function(*arguments, start, Y, 1, *more)
             assert np.isnan(Y[[0, -1]]).all()
             np.testing.assert_allclose(Y[1:-1], expected, rtol=0, atol=100 * np.finfo(real).eps)
 

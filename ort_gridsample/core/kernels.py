@@ -18,7 +18,7 @@ from numba.extending import overload, register_jitable
 from ..spec import CUBIC_A
 from .compilation import kernel
 from .halves import widened
-from .vectors import GATHERS, NARROW, VECTOR, WIDE, add_up, gather, gather_whole, transpose
+from .vectors import GATHERS, NARROW, VECTORS, WIDE, add_up, gather, gather_whole, multiply_add, transpose
 
 ZEROS, BORDER, REFLECTION = range(3)
 
@@ -34,6 +34,8 @@ BLOCK_TAPS = 1 << 14
 ROW_PADDING = 16
 #: Positions whose rows' sums are gathered before they are written out.
 TILE = 64
+#: Taps of all channels from which on wide vectors gain more than they cost.
+WORTH_WIDE = 1 << 16
 #: Pixels that one call lays out in rows.
 PART = 1 << 12
 
@@ -339,8 +341,7 @@ def weighted(
             g, x, along, along_weight, index, weight, offsets,
         )  # fmt: skip
         if len(rows_of_X) == 0:
-            spare, size = tile.reshape(-1), end - begin
-            sum_taps(X[batch], index[now], offsets, whole, weight[now], spare, Y[batch], start + begin, size)
+            sum_taps(X[batch], index[now], offsets, whole, weight[now], Y[batch], start + begin, end - begin)
         elif whole:
             spread(index[now], offsets, end - begin)
         for k in range(len(rows_of_X)):
@@ -349,25 +350,23 @@ def weighted(
 
 
 def sum_taps(
-    X: Any, index: Any, offsets: Any, whole: bool, weight: Any, spare: Any, Y: Any, start: int, positions: int
+    X: Any, index: Any, offsets: Any, whole: bool, weight: Any, Y: Any, start: int, positions: int
 ) -> None: ...
 
 
 @overload(sum_taps, strict=False)
 def _sum_taps_for(
-    X: Any, index: Any, offsets: Any, whole: bool, weight: Any, spare: Any, Y: Any, start: int, positions: int
+    X: Any, index: Any, offsets: Any, whole: bool, weight: Any, Y: Any, start: int, positions: int
 ) -> Any:
-    """Read X (C, S) through the table into Y[:, start:]. ``spare`` (TILE,) is scratch of the weights' type."""
+    """Read X (C, S) through the table into Y[:, start:]."""
     in_vectors = GATHERS and Y.dtype == weight.dtype
     are_halves = X.dtype != Y.dtype
 
-    def read(
-        X: Any, index: Any, offsets: Any, whole: bool, weight: Any, spare: Any, Y: Any, start: int, positions: int
-    ) -> None:
+    def read(X: Any, index: Any, offsets: Any, whole: bool, weight: Any, Y: Any, start: int, positions: int) -> None:
         if in_vectors and whole:
-            _sum_whole(X, index[0], offsets, weight, spare, Y, start, positions)
+            _sum_whole(X, index, offsets, weight, Y, start, positions)
         elif in_vectors and not are_halves:
-            _sum_in_vectors(X, index, weight, spare, Y, start, positions)
+            _sum_in_vectors(X, index, offsets, weight, Y, start, positions)
         else:
             if whole:
                 spread(index, offsets, positions)
@@ -377,29 +376,49 @@ def _sum_taps_for(
 
 
 @register_jitable
-def _sum_whole(X: Any, first: Any, offsets: Any, weight: Any, spare: Any, Y: Any, start: int, positions: int) -> None:
-    lanes = VECTOR // weight.itemsize
-    rest = positions - positions % lanes
-    first[positions : rest + lanes] = first[0]  # to be read, and dropped
+def _sum_whole(X: Any, index: Any, offsets: Any, weight: Any, Y: Any, start: int, positions: int) -> None:
+    wide, narrow, wides, narrows = _in_vectors(X, weight, positions)
+    first = index[0]
     for c in range(len(X)):
-        for p in range(0, rest, lanes):
-            gather_whole(X[c], first, offsets, weight, p, Y[c], start + p)
-        if rest < positions:
-            gather_whole(X[c], first, offsets, weight, rest, spare, 0)
-            Y[c, start + rest : start + positions] = spare[: positions - rest]
+        image, out = X[c], Y[c]
+        for p in range(0, wides, wide):
+            _gather_whole_wide(image, first, offsets, weight, p, out, start + p)
+        for p in range(wides, narrows, narrow):
+            _gather_whole_narrow(image, first, offsets, weight, p, out, start + p)
+        for p in range(narrows, positions):
+            out[start + p] = _sum_at(image, index, offsets, True, weight, p)
 
 
 @register_jitable
-def _sum_in_vectors(X: Any, index: Any, weight: Any, spare: Any, Y: Any, start: int, positions: int) -> None:
-    lanes = VECTOR // weight.itemsize
-    rest = positions - positions % lanes
-    index[:, positions : rest + lanes] = OUTSIDE
+def _sum_in_vectors(X: Any, index: Any, offsets: Any, weight: Any, Y: Any, start: int, positions: int) -> None:
+    wide, narrow, wides, narrows = _in_vectors(X, weight, positions)
     for c in range(len(X)):
-        for p in range(0, rest, lanes):
-            gather(X[c], index, weight, p, Y[c], start + p)
-        if rest < positions:
-            gather(X[c], index, weight, rest, spare, 0)
-            Y[c, start + rest : start + positions] = spare[: positions - rest]
+        image, out = X[c], Y[c]
+        for p in range(0, wides, wide):
+            _gather_wide(image, index, weight, p, out, start + p)
+        for p in range(wides, narrows, narrow):
+            _gather_narrow(image, index, weight, p, out, start + p)
+        for p in range(narrows, positions):
+            out[start + p] = _sum_at(image, index, offsets, False, weight, p)
+
+
+@register_jitable
+def _in_vectors(X: Any, weight: Any, positions: int) -> tuple[int, int, int, int]:
+    """The positions in a wide and in a narrow vector, and where those of the one and of the other end."""
+    wide, narrow = VECTORS[0] // weight.itemsize, VECTORS[1] // weight.itemsize
+    few = len(X) * len(weight) * positions < WORTH_WIDE
+    return wide, narrow, 0 if few else positions - positions % wide, positions - positions % narrow
+
+
+@register_jitable
+def _sum_at(image: Any, index: Any, offsets: Any, whole: bool, weight: Any, p: int) -> Any:
+    """The sum at position ``p``, in the order of the vectors."""
+    total = weight.dtype.type(0)
+    for row in range(len(weight)):
+        i = index[0, p] + np.uint32(offsets[row]) if whole else index[row, p]
+        if i < OUTSIDE_BIT:
+            total = multiply_add(weight[row, p], widened(image[i]), total)
+    return total
 
 
 @njit(nogil=True, fastmath={"contract"}, error_model="numpy")
@@ -562,6 +581,8 @@ def _sum_rows_for(X: Any, index: Any, weight: Any, tile: Any, Y: Any, start: int
 
 
 _sum_narrow, _sum_wide = add_up(NARROW), add_up(WIDE)
+_gather_wide, _gather_narrow = map(gather, VECTORS)
+_gather_whole_wide, _gather_whole_narrow = map(gather_whole, VECTORS)
 _transpose_narrow, _transpose_wide = transpose(NARROW), transpose(WIDE)
 
 

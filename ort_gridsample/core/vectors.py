@@ -23,9 +23,9 @@ cgutils: Any = untyped_cgutils
 intrinsic: Any = extending.intrinsic  # its types take the typing context for an argument of the caller's
 
 #: Whether the CPU reads a vector of pixels from places that have nothing to do with each other as fast as that pays.
-GATHERS = bool(get_host_cpu_features().get("avx512f"))
-#: The bytes of its vectors, then.
-VECTOR = 64
+GATHERS = bool(get_host_cpu_features().get("avx512vl"))
+#: The bytes of its vectors, then. The wide ones are faster, and the CPU slows down by a tenth for a while after each.
+VECTORS = (64, 32)
 
 #: Channels that lie side by side in a row: a CPU's vector, or a line of its cache.
 NARROW, WIDE = 4, 16
@@ -62,12 +62,13 @@ def add_up(width: int) -> Any:
     return add_up_rows
 
 
-def gather_in_loops(X: Any, index: Any, weight: Any, p: Any, Y: Any, q: Any) -> None:
-    """Add up the taps of a vector of positions from ``p`` on, pixels of ``X`` (S,), into Y[q:].
+@extending.register_jitable
+def gather_in_loops(X: Any, index: Any, weight: Any, p: Any, Y: Any, q: Any, lanes: int) -> None:
+    """Add up the taps of ``lanes`` positions from ``p`` on, pixels of ``X`` (S,), into Y[q:].
 
     ``index`` and ``weight`` are (taps, > p). An index of 2**31 and more counts as 0.
     """
-    for lane in range(VECTOR // X.itemsize):
+    for lane in range(lanes):
         total = weight[0, 0] * 0
         for tap in range(len(index)):
             i = index[tap, p + lane]
@@ -76,29 +77,54 @@ def gather_in_loops(X: Any, index: Any, weight: Any, p: Any, Y: Any, q: Any) -> 
         Y[q + lane] = total
 
 
-@intrinsic
-def gather(context: Any, X: Any, index: Any, weight: Any, p: Any, Y: Any, q: Any) -> Any:
-    """As :func:`gather_in_loops`; to be called in a kernel."""
-    return types.void(X, index, weight, p, Y, q), _written(_write_gathered, gather_in_loops, 0)
+def gather(size: int) -> Any:
+    """As :func:`gather_in_loops`, for a vector of ``size`` bytes; to be called in a kernel."""
+
+    def in_loops(X: Any, index: Any, weight: Any, p: Any, Y: Any, q: Any) -> None:
+        gather_in_loops(X, index, weight, p, Y, q, size // weight.itemsize)
+
+    @intrinsic
+    def gather_vector(context: Any, X: Any, index: Any, weight: Any, p: Any, Y: Any, q: Any) -> Any:
+        return types.void(X, index, weight, p, Y, q), _written(_write_gathered, in_loops, size)
+
+    return gather_vector
 
 
-def gather_whole_in_loops(X: Any, first: Any, offsets: Any, weight: Any, p: Any, Y: Any, q: Any) -> None:
+@extending.register_jitable
+def gather_whole_in_loops(X: Any, first: Any, offsets: Any, weight: Any, p: Any, Y: Any, q: Any, lanes: int) -> None:
     """As :func:`gather_in_loops` where each tap lies by one of the ``offsets`` (taps,) behind the ``first`` (> p,).
 
     Two and two of them lie side by side. A pixel of uint16 or int16 for weights of float32 is the bits of float16 or
     bfloat16.
     """
-    for lane in range(VECTOR // weight.itemsize):
+    for lane in range(lanes):
         total = weight[0, 0] * 0
         for tap in range(len(offsets)):
             total += weight[tap, p + lane] * widened(X[first[p + lane] + offsets[tap]])
         Y[q + lane] = total
 
 
+def gather_whole(size: int) -> Any:
+    """As :func:`gather_whole_in_loops`, for a vector of ``size`` bytes; to be called in a kernel."""
+
+    def in_loops(X: Any, first: Any, offsets: Any, weight: Any, p: Any, Y: Any, q: Any) -> None:
+        gather_whole_in_loops(X, first, offsets, weight, p, Y, q, size // weight.itemsize)
+
+    @intrinsic
+    def gather_whole_vector(context: Any, X: Any, first: Any, offsets: Any, weight: Any, p: Any, Y: Any, q: Any) -> Any:
+        return types.void(X, first, offsets, weight, p, Y, q), _written(_write_gathered_whole, in_loops, size)
+
+    return gather_whole_vector
+
+
 @intrinsic
-def gather_whole(context: Any, X: Any, first: Any, offsets: Any, weight: Any, p: Any, Y: Any, q: Any) -> Any:
-    """As :func:`gather_whole_in_loops`; to be called in a kernel."""
-    return types.void(X, first, offsets, weight, p, Y, q), _written(_write_gathered_whole, gather_whole_in_loops, 0)
+def multiply_add(context: Any, a: Any, b: Any, c: Any) -> Any:
+    """``a * b + c`` with one rounding, as the vectors have it, of numbers of one type; to be called in a kernel."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.fma(*arguments)
+
+    return c(a, b, c), generate
 
 
 def transpose_in_loops(source: Any, i: Any, j: Any, to: Any, k: Any, m: Any) -> None:
@@ -185,15 +211,15 @@ def _write_sums(context: Any, builder: Any, arguments: Any, kinds: Any, width: i
             one = builder.load(builder.gep(by.data, [entry]))
             many = builder.insert_element(ir.Constant(vector, ir.Undefined), one, flag(0))
             many = builder.shuffle_vector(many, many, ir.Constant(ir.VectorType(flag, width), [0] * width))
-            product = builder.fmul(values, many, ("contract",))
-            builder.store(builder.fadd(builder.load(total), product, ("contract",)), total)
+            product = builder.fmul(values, many, flags=("contract",))
+            builder.store(builder.fadd(builder.load(total), product, flags=("contract",)), total)
     _store(builder, builder.load(total), builder.gep(to.data, [builder.mul(q, word(width))]))
 
 
-def _write_gathered(context: Any, builder: Any, arguments: Any, kinds: Any, width: int) -> None:
+def _write_gathered(context: Any, builder: Any, arguments: Any, kinds: Any, size: int) -> None:
     x, at, by, to = _arrays(context, builder, arguments, kinds)
     _, _, _, p, _, q = arguments
-    lanes = VECTOR // _SIZE[str(by.data.type.pointee)]
+    lanes = size // _SIZE[str(by.data.type.pointee)]
     total = _Total(builder, by.data.type.pointee, lanes)
     taps, columns = cgutils.unpack_tuple(builder, at.shape)
     with cgutils.for_range(builder, taps) as loop:
@@ -204,13 +230,11 @@ def _write_gathered(context: Any, builder: Any, arguments: Any, kinds: Any, widt
     _store(builder, total.value, builder.gep(to.data, [q]))
 
 
-def _write_gathered_whole(context: Any, builder: Any, arguments: Any, kinds: Any, width: int) -> None:
+def _write_gathered_whole(context: Any, builder: Any, arguments: Any, kinds: Any, size: int) -> None:
     x, at, apart, by, to = _arrays(context, builder, arguments, kinds)
     _, _, _, _, p, _, q = arguments
-    lanes = VECTOR // _SIZE[str(by.data.type.pointee)]
-    read = (
-        _pairs_of_doubles if lanes == 8 else _pairs_of_floats if kinds[0].dtype == types.float32 else _pairs_of_halves
-    )
+    lanes = size // _SIZE[str(by.data.type.pointee)]
+    read = {types.float64: _pairs_of_doubles, types.float32: _pairs_of_floats}.get(kinds[0].dtype, _pairs_of_halves)
     total = _Total(builder, by.data.type.pointee, lanes)
     first = _load(builder, builder.gep(at.data, [p]), ir.VectorType(_INT32, lanes))
     taps, columns = cgutils.unpack_tuple(builder, by.shape)
@@ -233,8 +257,8 @@ class _Total:
 
     def add(self, weights: Any, values: Any) -> None:
         """Add the ``values``, each times one of the weights that lie at ``weights``."""
-        product = self._builder.fmul(_load(self._builder, weights, self._vector), values, ("contract",))
-        self._builder.store(self._builder.fadd(self.value, product, ("contract",)), self._at)
+        product = self._builder.fmul(_load(self._builder, weights, self._vector), values, flags=("contract",))
+        self._builder.store(self._builder.fadd(self.value, product, flags=("contract",)), self._at)
 
     @property
     def value(self) -> Any:

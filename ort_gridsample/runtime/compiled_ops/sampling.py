@@ -532,7 +532,6 @@ def sum_for(X_type: str) -> Callable[..., int]:
             array(scratch + load(run + OFFSETS), (rows,), np.int64),
             load(scratch + WHOLE) != 0,
             array(scratch + load(run + WEIGHT) + table * real_size, (rows, width), real),
-            array(scratch + load(run + TILE), (kernels.TILE,), real),
             array(load(run + Y) + batch * channels * all_positions * size, (channels, all_positions), dtype),
             begin,
             positions,
@@ -553,13 +552,12 @@ def _sum_halves_for(kind: Half) -> Callable[..., int]:
         index = array(scratch + load(run + INDEX) + table * 4, (rows, width), np.uint32)
         weight = array(scratch + load(run + WEIGHT) + table * 4, (rows, width), np.float32)
         offsets, whole = array(scratch + load(run + OFFSETS), (rows,), np.int64), load(scratch + WHOLE) != 0
-        spare = array(scratch + load(run + TILE), (kernels.TILE,), np.float32)
         for first in range(0, channels, GROUP):
             count = min(GROUP, channels - first)
             channel = batch * channels + first
             sums = array(scratch + load(run + SUMS), (count, width), np.float32)
             image = array(load(run + X) + channel * pixels * 2, (count, pixels), bits)
-            kernels.sum_taps(image, index, offsets, whole, weight, spare, sums, 0, positions)
+            kernels.sum_taps(image, index, offsets, whole, weight, sums, 0, positions)
             out = array(load(run + Y) + channel * all_positions * 2, (count, all_positions), np.uint16)
             for c in range(count):
                 y, total = out[c, begin:], sums[c]
