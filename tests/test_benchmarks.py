@@ -256,7 +256,11 @@ def tiny_suite(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib", reason="a plot needs the extra demo")
     words = ["--only", "6×7|tiny", "--rounds", "2", "--seconds", "0"]
-    assert main([*words, "--json", str(tmp_path / "b.json"), "--plot", str(tmp_path / "b.png")]) == 0
+    files = {
+        option: tmp_path / name
+        for option, name in (("--json", "b.json"), ("--plot", "b.png"), ("--plot-means", "m.png"))
+    }
+    assert main([*words, *(str(word) for pair in files.items() for word in pair)]) == 0
     out = capsys.readouterr().out
     assert "1×2×6×7 → 4×5 float32" in out
     assert "Targets" in out
@@ -264,7 +268,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content = json.loads((tmp_path / "b.json").read_text())
     assert [case["name"] for case in content["cases"]] == [suite.name_of(case) for case in (TINY, UNSUPPORTED)]
     assert [cost["name"] for cost in content["costs"]] == ["tiny call"]
-    assert (tmp_path / "b.png").read_bytes().startswith(b"\x89PNG")
+    assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in ("b.png", "m.png"))
 
 
 @pytest.mark.usefixtures("tiny_suite")

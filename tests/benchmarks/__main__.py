@@ -43,7 +43,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--json", type=_file, metavar="FILE", help="write everything as JSON; - prints it instead of the tables"
     )
-    parser.add_argument("--plot", type=_picture, metavar="FILE.png", help="draw the ratios")
+    parser.add_argument("--plot", type=_picture, metavar="FILE.png", help="draw the ratios of each case")
+    parser.add_argument("--plot-means", type=_picture, metavar="FILE.png", help="draw their means, group by group")
     return parser
 
 
@@ -91,7 +92,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         parts += [report.costs_text(found), report.targets_text(reached)]
         print("\n\n".join(filter(None, parts)))
     if arguments.plot:
-        plot.draw(arguments.plot, results)
+        plot.draw_cases(arguments.plot, results)
+    if arguments.plot_means:
+        plot.draw_means(arguments.plot_means, results)
     return 130 if interrupted else int(any(result.wrong for result in results))
 
 

@@ -1,8 +1,8 @@
-"""A picture of the ratios."""
+"""Pictures of the ratios."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ort_gridsample.model.files import written_whole
@@ -10,6 +10,7 @@ from ort_gridsample.model.files import written_whole
 from .contestants import CONTESTANTS, NATIVE
 from .run import Result
 from .suite import name_of
+from .summary import means
 
 #: Contestant -> marker and colour; those of this package are filled.
 _STYLES = {
@@ -20,29 +21,50 @@ _STYLES = {
     "PyTorch": ("x", "tab:orange"),
     "OpenVINO": ("+", "tab:purple"),
 }
+#: A line's label, and how many times as fast as onnxruntime each contestant is there.
+Line = tuple[str, Mapping[str, float]]
 
 
-def draw(path: str, results: Sequence[Result]) -> None:
-    """One line a case: how many times as fast as onnxruntime each contestant is, on a logarithmic axis."""
+def draw_cases(path: str, results: Sequence[Result]) -> None:
+    """One line a case."""
+    lines: list[Line] = []
+    for result in results:
+        if NATIVE in result.timings:
+            ratios = {name: ratio.median for name in _STYLES if (ratio := result.ratio(name)) is not None}
+            lines.append((name_of(result.case), ratios))
+    _draw(path, lines, 7)
+
+
+def draw_means(path: str, results: Sequence[Result]) -> None:
+    """One line a group of cases, of which it shows the geometric means."""
+    groups: dict[str, dict[str, float]] = {}
+    for name in _STYLES:
+        for mean in means(results, name):
+            groups.setdefault(mean.group, {})[name] = mean.mean
+    groups["all"] = groups.pop("all", {})
+    _draw(path, list(groups.items()), 9)
+
+
+def _draw(path: str, lines: Sequence[Line], font: int) -> None:
+    """The ``lines`` from top to bottom, on a logarithmic axis."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    shown = [result for result in results if NATIVE in result.timings]
-    figure: Any = Figure(figsize=(11, 2 + 0.19 * len(shown)), layout="constrained")
+    figure: Any = Figure(figsize=(11, 1.7 + 0.027 * font * len(lines)), layout="constrained")
     axes = figure.subplots()
     for contestant in CONTESTANTS:
-        points = [(r.median, y) for y, result in enumerate(shown) if (r := result.ratio(contestant.name)) is not None]
+        points = [(ratios[contestant.name], y) for y, (_, ratios) in enumerate(lines) if contestant.name in ratios]
         if contestant.name in _STYLES and points:
             marker, colour = _STYLES[contestant.name]
             x, y = zip(*points, strict=True)
-            axes.scatter(x, y, marker=marker, color=colour, label=contestant.name, s=28, alpha=0.85)
+            axes.scatter(x, y, marker=marker, color=colour, label=contestant.name, s=4 * font, alpha=0.85)
     axes.axvline(1, color="black", linewidth=1)
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
-    axes.set_yticks(range(len(shown)), [name_of(result.case) for result in shown], fontsize=7)
-    axes.set_ylim(len(shown) - 0.5, -0.5)
+    axes.set_yticks(range(len(lines)), [label for label, _ in lines], fontsize=font)
+    axes.set_ylim(len(lines) - 0.5, -0.5)
     axes.tick_params(axis="x", which="both", top=True, labeltop=True)
     axes.grid(which="both", axis="x", alpha=0.25)
     axes.grid(which="major", axis="y", alpha=0.15)
