@@ -462,6 +462,15 @@ def test_a_runtime_s_own_form(padding_mode, name, r):
         check(run(model, X, grid), ogs.grid_sample(X, grid, mode, padding_mode, align_corners), mode)
 
 
+@pytest.mark.parametrize("c", [3, FEW_CHANNELS + 1])
+@pytest.mark.parametrize("name", RUNTIMES)
+def test_strings_in_a_runtime_s_own_form(name, c):
+    X, grid = arrays(2, 2, c=c)
+    X = np.array([f"pixel {i}" for i in range(X.size)]).reshape(X.shape)
+    model = lowered(X, grid, "nearest", "border", False, 20, known=False, runtime=RUNTIMES[name])
+    assert run(model, X, grid).tolist() == ogs.grid_sample(X, grid, "nearest", "border").tolist()
+
+
 def test_a_coordinate_is_answered_though_twice_it_would_be_infinite():
     """5 · 1e38 is no float32, half of it is: reflected it lies somewhere, for everyone at the same place."""
     X, g = np.arange(5, dtype="float32").reshape(1, 1, 5), np.array([1e38, -1.2e38, 1.1e38], "float32")

@@ -218,6 +218,15 @@ class _Axes:
         totals = [self.e.product(rows[i:]) for i in first]
         return self.e.concatenate([self.numbers([d]) if isinstance(d, int) else d for d in totals])
 
+    def starts(self, type: str) -> Tensor:
+        """The first row of each image, (N, 1)."""
+        e = self.e
+        if "lengths" in e.runtime.without and isinstance(self.n, Tensor):
+            each = e.expand(e.reshape(self.products([0]), [1, 1]), [self.n, 1])
+            return e.op("CumSum", each, e.constant(0), type=each.type, exclusive=1)
+        numbers = e.op("Range", 0, e.gather(e.length(self.n), 0), 1).astype(type)
+        return e.reshape(numbers * self.products([0]), [-1, 1])
+
     @property
     def axis(self) -> Axis:
         """All axes as one, of tensors (axes, 1, 1)."""
@@ -276,24 +285,27 @@ class _Taps:
     """The taps of all axes combined, in groups of ``together`` for one gather each.
 
     Attributes:
-        index: of each group the rows to read, (together, N·P).
+        index: of each group the rows to read, (together, N·P), or (N·P,) if ``flat``.
         weight: of each group the weights, (together, N·P, 1), or (together, 1, N·P) for few channels.
         together: the number of taps in a group.
         few: whether X has few channels.
+        flat: whether there is one tap alone, and its index has no axis for it.
     """
 
     index: list[Tensor]
     weight: list[Tensor]
     together: int
     few: bool
+    flat: bool = False
 
     def values(self, e: Expressions, rows: Tensor, index: Tensor) -> Tensor:
-        """The rows at these indices: (together, N·P, C), or (together, C, N·P) for few channels."""
+        """The rows at these indices: (…, N·P, C), or (…, C, N·P) for few channels."""
         if rows.type == "str":  # of a row of strings, ONNX Runtime 1.31 gathers only the first
-            found = e.transpose(e.gather(e.transpose(rows, (1, 0)), index, axis=1), (1, 2, 0))
+            by_channel = e.gather(e.transpose(rows, (1, 0)), index, axis=1)
+            found = e.transpose(by_channel, (1, 0) if self.flat else (1, 2, 0))
         else:
             found = e.gather(rows, index)
-        return e.transpose(found, (0, 2, 1)) if self.few else found
+        return e.transpose(found, (1, 0) if self.flat else (0, 2, 1)) if self.few else found
 
 
 def _taps(axes: _Axes, g: Tensor, mode: Mode, padding: Padding, compute: str | None, few: bool) -> _Taps:
@@ -306,17 +318,13 @@ def _taps(axes: _Axes, g: Tensor, mode: Mode, padding: Padding, compute: str | N
         position = e.minimum(position, axis.last)  # the coordinate is inside, the pixel after it need not be
 
     index = position.astype(axes.index_type)
+    if t == 1 and "lengths" in e.runtime.without:
+        return _Taps([_flat(axes, index)], [], 1, few, flat=True)
     if r > 1:
         index = index * e.reshape(axes.products(range(r, 0, -1)), [r, 1, 1])
     *inner, outer = e.split(index, r, 1, axis=0)
     if axes.n != 1:
-        if "lengths" in e.runtime.without and isinstance(axes.n, Tensor):
-            each = e.expand(e.reshape(axes.products([0]), [1, 1]), [axes.n, 1])
-            start = e.op("CumSum", each, e.constant(0), type=each.type, exclusive=1)
-        else:
-            start = e.op("Range", 0, e.gather(e.length(axes.n), 0), 1).astype(index.type)
-            start = e.reshape(start * axes.products([0]), [-1, 1])
-        outer = e.reshape(outer, [t, axes.n, e.product(axes.out)]) + start
+        outer = e.reshape(outer, [t, axes.n, e.product(axes.out)]) + axes.starts(index.type)
         if "lengths" in e.runtime.without:
             outer = e.reshape(outer, [t, axes.positions])
     one_by_one = max(i for i in range(r + 1) if t**i <= e.runtime.gathers)
@@ -331,6 +339,24 @@ def _taps(axes: _Axes, g: Tensor, mode: Mode, padding: Padding, compute: str | N
     *inner, outer = e.split(weights, r, 1, axis=0)
     combined = _Combined(e, t, Tensor.__mul__, axes.positions, [1, axes.positions] if few else [axes.positions, 1])
     return _Taps(indices, combined.groups([outer, *reversed(inner)], one_by_one), t ** (r - one_by_one), few)
+
+
+def _flat(axes: _Axes, index: Tensor) -> Tensor:
+    """The rows to read, (N·P,), of one tap an axis, ``index`` (axes, 1, N·P).
+
+    IREE splits nothing with an axis of 1 before an unknown one, and gathers by nothing like that.
+    """
+    e, r = axes.e, len(axes.lengths)
+    index = e.reshape(index, [r, axes.positions])
+    if r > 1:
+        index = index * e.reshape(axes.products(range(r, 0, -1)), [r, 1])
+    total, *others = (e.reshape(each, [-1]) for each in e.split(index, r, 1, axis=0))
+    if axes.n != 1:
+        starts = e.reshape(axes.starts(index.type), [axes.n, *[1] * r])
+        others.append(e.reshape(e.expand(starts, [axes.n, *axes.out]), [-1]))
+    for each in others:
+        total = total + each
+    return total
 
 
 @dataclass(frozen=True)

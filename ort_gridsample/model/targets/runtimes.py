@@ -41,8 +41,7 @@ RUNTIMES: Mapping[str, Runtime] = {
     "iree": Runtime(
         without=frozenset({"allowzero", "lengths"}),
         why="IREE 3.13 follows no Reshape to a shape that was calculated. One -1 stands for that, so that lengths that "
-        "are not known before it runs must not turn out to be 0, and a few Reshapes more. Of nearest it then still "
-        "makes nonsense.",
+        "are not known before it runs must not turn out to be 0, and a few Reshapes more.",
     ),
     "mnn": Runtime(
         without=frozenset({"Mod", "Round"}),
