@@ -465,9 +465,8 @@ def test_a_runtime_s_own_form(padding_mode, name, r):
 @pytest.mark.parametrize("c", [3, FEW_CHANNELS + 1])
 @pytest.mark.parametrize("name", RUNTIMES)
 def test_strings_in_a_runtime_s_own_form(name, c):
-    X, grid = arrays(2, 2, c=c)
-    X = np.array([f"pixel {i}" for i in range(X.size)]).reshape(X.shape)
-    model = lowered(X, grid, "nearest", "border", False, 20, known=False, runtime=RUNTIMES[name])
+    X, grid = arrays(2, 2, "str", c=c)
+    model = lowered(X, grid, "nearest", "border", False, 20, known=False, X_type="str", runtime=RUNTIMES[name])
     assert run(model, X, grid).tolist() == ogs.grid_sample(X, grid, "nearest", "border").tolist()
 
 
