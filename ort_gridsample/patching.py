@@ -52,7 +52,7 @@ def coordinate_nodes(model: Model) -> list[str]:
     They are GridSample and AffineGrid nodes in whatever dialect, the nodes or calls that they were lowered to, and the
     arithmetic that leads to their coordinates alone. For ``nodes_to_exclude`` of ``onnxruntime.quantization``, and
     ``node_block_list`` of ``onnxconverter_common.float16``. The latter rounds even what lies between two of them, where
-    several read it: lower with ``functions=True`` for it.
+    several read it: lower with ``functions=True``, or ``for_runtime="onnxconverter-common"``, for it.
 
     Args:
         model: a ModelProto, the bytes of a model, or a path (its external data is not read).
@@ -99,7 +99,8 @@ def patch_model(
         functions: with ``"primitives"``, whether nodes that are lowered alike share a model-local function.
         opset: the opset of the ONNX domain that the whole model is converted to, up or down; None: its own, raised
             where the target needs a newer one. The model's functions are inlined then.
-        for_runtime: with ``"primitives"``, the runtime that needs a form or an older opset, if it is one of those:
+        for_runtime: with ``"primitives"``, the runtime or converter that needs a form or an older opset, if it is one
+            of those:
             :data:`ort_gridsample.model.targets.runtimes.RUNTIMES` says which and why.
 
     Raises:

@@ -7,6 +7,7 @@ end is dropped.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -15,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from ...core.arrays import Array
 from ..element_types import elem_type
@@ -108,6 +109,7 @@ class Expressions:
         self._nodes: list[onnx.NodeProto] = []
         self._known: dict[object, list[str]] = {}
         self._lengths: list[Tensor] = []
+        self._floats: set[str] = set()  # the names of what is of float32
 
     def input(self, name: str, type: str) -> Tensor:
         """A value from outside."""
@@ -127,7 +129,7 @@ class Expressions:
         if len(values) == len(tensors) and op_type in _COMPUTE and type != "bfloat16":  # NumPy itself has none
             with np.errstate(all="ignore"):
                 return self.constant(_COMPUTE[op_type](*values, **attributes), type)
-        return Tensor(self, type, self._node(op_type, tensors, 1, attributes)[0])
+        return self._tensors(type, self._node(op_type, tensors, 1, attributes))[0]
 
     def split(self, x: Tensor, parts: int, size: int, axis: int) -> list[Tensor]:
         """``x`` in so many parts, each ``size`` long on ``axis``."""
@@ -140,7 +142,7 @@ class Expressions:
             names = self._node("Split", [x], parts, {"axis": axis, "split": tuple(sizes)})
         else:
             names = self._node("Split", [x, self.constant(sizes)], parts, {"axis": axis})
-        return [Tensor(self, x.type, name) for name in names]
+        return self._tensors(x.type, names)
 
     def sum(self, x: Tensor) -> Tensor:
         """The sum along the first axis, which stays, of length 1."""
@@ -275,10 +277,34 @@ class Expressions:
             if needed.intersection(node.output):
                 needed.update(node.input)
                 nodes.append(node)
+        nodes = self._unshared(nodes[::-1]) if "shared" in self.runtime.without else nodes[::-1]
         for node in nodes:
             for names in (node.input, node.output):
                 names[:] = [name if each == last else each for each in names]
-        return nodes[::-1]
+        return nodes
+
+    def _unshared(self, nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
+        """The ``nodes``, each of which reads a float32 by a name of its own, which comes by way of float64.
+
+        Only what is gathered from several may read: it is pixels.
+        """
+        readers = Counter(name for node in nodes for name in _reads(node))
+        shared = {name for name, count in readers.items() if count > 1 and name in self._floats}
+        made: list[onnx.NodeProto] = []
+
+        def cast(source: str, name: str, to: int) -> str:
+            made.append(helper.make_node("Cast", [source], [name], name, to=to))
+            return name
+
+        for node in nodes:
+            for i, name in enumerate(node.input):
+                if name in shared.intersection(_reads(node)):
+                    alone = f"{self._prefix}/Cast_{len(self._nodes) + len(made)}"
+                    node.input[i] = cast(f"{name}_float64", alone, TensorProto.FLOAT)
+            made.append(node)
+            for name in shared.intersection(node.output):
+                cast(name, f"{name}_float64", TensorProto.DOUBLE)
+        return made
 
     def _node(self, op_type: str, inputs: list[Tensor], outputs: int, attributes: dict[str, Any]) -> list[str]:
         names = self._names(inputs)
@@ -294,10 +320,21 @@ class Expressions:
             self._known[key] = found
         return self._known[key]
 
+    def _tensors(self, type: str, names: list[str]) -> list[Tensor]:
+        if type == "float32":
+            self._floats.update(names)
+        return [Tensor(self, type, name) for name in names]
+
     def _names(self, tensors: list[Tensor]) -> list[str]:
         return [x.name if x.constant is None else self._written(x.constant, x.type) for x in tensors]
 
     def _written(self, value: Array, type: str) -> str:
         """The name of the node that holds this constant."""
         tensor = numpy_helper.from_array(np.array(value, order="C"), "value")
-        return self._once(tensor.SerializeToString(), "Constant", [], 1, {"value": tensor})[0]
+        names = self._once(tensor.SerializeToString(), "Constant", [], 1, {"value": tensor})
+        return self._tensors(type, names)[0].name
+
+
+def _reads(node: onnx.NodeProto) -> Sequence[str]:
+    """The values that a node computes with, each as often as it reads it."""
+    return node.input[1:] if node.op_type == "Gather" else node.input

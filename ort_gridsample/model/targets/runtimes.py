@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 #: The runtimes below, for type checkers.
-RuntimeName: TypeAlias = Literal["iree", "mnn", "onnx2tf", "onnx2torch", "onnxruntime-webgpu", "rknn", "tvm"]
+RuntimeName: TypeAlias = Literal[
+    "iree", "mnn", "onnx2tf", "onnx2torch", "onnxconverter-common", "onnxruntime-webgpu", "rknn", "tvm"
+]
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,8 @@ class Runtime:
 
     Attributes:
         without: the operators that they are not, the types that an index is not of, ``"allowzero"``, the attribute
-            that a Reshape has not, and ``"lengths"``: shapes that are calculated from lengths known only when it runs.
+            that a Reshape has not, ``"lengths"``: shapes that are calculated from lengths known only when it runs, and
+            ``"shared"``: values of float32, but for pixels, that several nodes read.
         gathers: how many there are at most: taps of the outer axes are gathered one by one, those of the others
             together. One by one takes the least memory and time, together the fewest nodes.
         parts: how many outputs a Split has at most.
@@ -57,6 +60,12 @@ RUNTIMES: Mapping[str, Runtime] = {
         opset=17,
         why="onnx2torch 1.5.15 knows no Split or Pad of opset 18 and no Reshape with allowzero. Without that, "
         "lengths that are not known before it runs must not turn out to be 0.",
+    ),
+    "onnxconverter-common": Runtime(
+        without=frozenset({"shared"}),
+        why="Not a runtime: its conversion to float16 (1.16.0) rounds what lies between two nodes that it is told to "
+        "leave alone, where several read it. By way of float64 each has its own, at the cost of the Casts. "
+        "Functions escape it without them.",
     ),
     "onnxruntime-webgpu": Runtime(
         without=frozenset({"Max", "Min", "Mod", "Round", "int64"}),
