@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import json
 import os
 import re
@@ -31,7 +32,7 @@ from processes import WITHOUT_TORCH
 pytest.importorskip("numba", reason="the compiled core is held against the NumPy core: both are needed")
 import numba
 
-from ort_gridsample.core import compilation, jit_core, kernels, vectors
+from ort_gridsample.core import compilation, halves, jit_core, kernels, vectors
 
 ROOT = Path(ogs.__file__).parents[1]
 NUMERIC = [name for name in spec.TYPES if name != "str"]
@@ -121,28 +122,47 @@ FLOATS = list(spec.FLOATS)
 
 @pytest.mark.parametrize("name", FLOATS)
 def test_rows_of_channels(name, monkeypatch):
-    """A small X read often is laid out in rows: whatever the number of channels, and in as many rounds as fit."""
+    """A small X read often is laid out in rows: whatever the number of channels, in as many goes as fit.
+
+    One thread does all of it by itself, several share what is laid out.
+    """
     monkeypatch.setattr(vectors, "GATHERS", False)  # else few channels stay as they are
-    laid = []
-    channels_last = kernels.channels_last
-    monkeypatch.setattr(
-        kernels, "channels_last", lambda *arguments: laid.append(arguments) or channels_last(*arguments)
-    )
+    monkeypatch.setattr(jit_core, "TAPS_PER_THREAD", 1)
+    called = []
+    seen = SimpleNamespace(**vars(kernels))  # what is compiled must not see it
+    for function in ("channels_last", "in_rows"):
+        kernel = getattr(kernels, function)
+        setattr(seen, function, lambda *a, f=function, k=kernel: called.append(f) or k(*a))
+    monkeypatch.setattr(jit_core, "kernels", seen)
     rng = np.random.default_rng(11)
     grid = positions((3, 20, 30, 2), rng).astype(np.float32)
     for channels in (2, 5, 16, 37):
         X = image(name, (3, channels, 5, 6), rng)
-        for size in (1 << 20, 1 << 14, 5000):
-            monkeypatch.setattr(jit_core, "ROWS_BYTES", size)
-            for mode in ("linear", "cubic"):
-                for padding_mode in spec.PADDING_MODES:
-                    answers = []
-                    for core in ("numpy", "jit"):
-                        ogs.set_core(core)
-                        answers.append(ogs.grid_sample(X, grid, mode, padding_mode, num_threads=2))
-                    assert laid
-                    laid.clear()
-                    assert_same(*answers)
+        for size, num_threads in itertools.product((1 << 20, 1 << 14, 2500), (1, 3)):
+            monkeypatch.setattr(jit_core, "CACHE_BYTES", size)
+            monkeypatch.setattr(jit_core, "OWN_BYTES", size)
+            for mode, padding_mode in itertools.product(("linear", "cubic"), spec.PADDING_MODES):
+                answers = []
+                for core in ("numpy", "jit"):
+                    ogs.set_core(core)
+                    answers.append(ogs.grid_sample(X, grid, mode, padding_mode, num_threads=num_threads))
+                by_itself = num_threads == 1 or (channels == 37 and size < 1 << 14 and name in ("float32", "float64"))
+                assert set(called) == {"in_rows" if by_itself else "channels_last"}
+                called.clear()
+                assert_same(*answers)
+
+
+def test_a_signal_s_handler_may_sample_too():
+    """Memory for rows is kept for the next call, and is nobody else's while it is used."""
+    X, plan = (
+        np.random.default_rng(0).random((1, 16, 5, 6), np.float32),
+        plan_for(np.dtype("float32"), "linear", "zeros", False),
+    )
+    layout = jit_core._layout(X.reshape(1, 16, -1), np.zeros((1, 100, 2), np.float32), np.array([5, 6]), plan, 1)
+    with layout.rows(1) as rows, layout.rows(1) as others:
+        assert not np.shares_memory(rows, others)
+    with layout.rows(1) as again:
+        assert np.shares_memory(again, rows) or np.shares_memory(again, others)
 
 
 def test_rough_grids_are_known():
@@ -433,6 +453,34 @@ def test_vectors_and_loops_gather(kind, size):
             np.testing.assert_allclose(Y[1:-1], expected, rtol=0, atol=100 * np.finfo(real).eps)
 
 
+@pytest.mark.parametrize("way", ["the CPU's", "in bits"])
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_halves_are_converted_as_by_numpy(kind, way):
+    half, dtype = halves.HALVES[kind], dtype_of(kind)
+    ways = {"the CPU's": (half.widened, half.rounded), "in bits": (halves.from_float16, halves.to_float16)}
+    if kind == "bfloat16":
+        ways["in bits"] = halves.from_bfloat16, halves.to_bfloat16
+    widened, rounded = ways[way]
+
+    @numba.njit
+    def convert(numbers, bits, back, forth):
+        for i in range(len(numbers)):
+            back[i] = widened(bits[i])
+            forth[i] = rounded(numbers[i])
+
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    rng = np.random.default_rng(2)
+    near = bits.view(dtype).astype(np.float32)  # every half, and numbers around each
+    with np.errstate(invalid="ignore"):
+        numbers = np.concatenate([near, near * np.float32(1 + 2**-11), np.float32(1e5) * rng.normal(size=1 << 16)])
+    numbers = numbers.astype(np.float32)
+    back, forth = np.empty(len(numbers), np.float32), np.empty(len(numbers), np.uint16)
+    convert(numbers, np.resize(bits, len(numbers)), back, forth)
+    np.testing.assert_array_equal(back[: len(bits)], near)
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(forth.view(dtype).astype(np.float32), numbers.astype(dtype).astype(np.float32))
+
+
 def test_a_cpu_that_does_not_gather(tmp_path):
     """The loops' answers are the vectors', but for a rounding."""
     code = """
@@ -569,7 +617,7 @@ class TestNumThreads:
         original = threads.for_each
         for user in (numpy_core, jit_core, affine):
             monkeypatch.setattr(user, "for_each", lambda f, items, n: (seen.append(n), original(f, items, n)))
-        X, grid = np.zeros((4, 4, 8, 8), np.float32), np.zeros((4, 100, 100, 2), np.float32)
+        X, grid = np.zeros((4, 4, 8, 8), np.float32), np.zeros((4, 200, 200, 2), np.float32)
         ogs.set_num_threads(3)
         for call, most in (
             (lambda: ogs.grid_sample(X, grid), 3),

@@ -1,4 +1,7 @@
-"""float16 and bfloat16 as their bits, for compiled code: widened, and rounded to the nearest, ties to even."""
+"""float16 and bfloat16 as their bits, for compiled code: widened, and rounded to the nearest, ties to even.
+
+float16 by the CPU's own instructions, where it has them.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,35 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import types
+from llvmlite import ir
+from llvmlite.binding import get_host_cpu_features
+from numba import extending, types
 from numba.extending import overload, register_jitable
+
+intrinsic: Any = extending.intrinsic  # its types take the typing context for an argument of the caller's
+
+#: Whether the CPU converts float16.
+CONVERTS = bool(get_host_cpu_features().get("f16c"))
+
+
+@intrinsic
+def rounded_by_cpu(context: Any, value: Any) -> Any:
+    """As :func:`to_float16`."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(builder.fptrunc(arguments[0], ir.HalfType()), ir.IntType(16))
+
+    return types.uint16(types.float32), generate
+
+
+@intrinsic
+def widened_by_cpu(context: Any, half: Any) -> Any:
+    """As :func:`from_float16`."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.fpext(builder.bitcast(arguments[0], ir.HalfType()), ir.FloatType())
+
+    return types.float32(types.uint16), generate
 
 
 @register_jitable
@@ -59,14 +89,14 @@ def widened(pixel: Any) -> Any:
 @overload(widened, strict=False)
 def _widened_for(pixel: Any) -> Any:
     if pixel == types.uint16:
-        return lambda pixel: from_float16(pixel)
+        return (lambda pixel: widened_by_cpu(pixel)) if CONVERTS else (lambda pixel: from_float16(pixel))
     if pixel == types.int16:
         return lambda pixel: from_bfloat16(pixel)
     return lambda pixel: pixel
 
 
 class Half(NamedTuple):
-    """A half's type: what the core's kernels take its bits for, and how they are widened and rounded."""
+    """A half's type: what the core's kernels take its bits for, and how compiled code widens it and rounds to it."""
 
     bits: np.dtype[Any]
     widened: Callable[[Any], Any]
@@ -74,6 +104,26 @@ class Half(NamedTuple):
 
 
 HALVES = {
-    "float16": Half(np.dtype(np.uint16), from_float16, to_float16),
+    "float16": Half(
+        np.dtype(np.uint16),
+        widened_by_cpu if CONVERTS else from_float16,
+        rounded_by_cpu if CONVERTS else to_float16,
+    ),
     "bfloat16": Half(np.dtype(np.int16), from_bfloat16, to_bfloat16),
 }
+_ROUNDED = {half.bits.name: half.rounded for half in HALVES.values()}
+
+
+def round_to(values: Any, halves: Any) -> None: ...
+
+
+@overload(round_to, strict=False)
+def _round_to_for(values: Any, halves: Any) -> Any:
+    """Write the float32 ``values`` (P,) as bits into ``halves`` (P,): uint16 is float16, int16 is bfloat16."""
+    rounded = _ROUNDED[str(halves.dtype)]
+
+    def loop(values: Any, halves: Any) -> None:
+        for p in range(len(values)):
+            halves[p] = rounded(values[p])
+
+    return loop

@@ -9,7 +9,8 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba.core import event
@@ -18,7 +19,7 @@ from .. import progress
 from . import kernels, numpy_core, sums, vectors
 from .arrays import Array, Floats
 from .plan import Plan, plan_for
-from .threads import ELEMENTS_PER_THREAD, for_each
+from .threads import for_each
 
 logger = logging.getLogger("ort_gridsample")
 
@@ -26,6 +27,8 @@ logger = logging.getLogger("ort_gridsample")
 TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
 PADDING = {"zeros": kernels.ZEROS, "border": kernels.BORDER, "reflection": kernels.REFLECTION}
 
+#: Fewer taps than this are not worth waking a thread for.
+TAPS_PER_THREAD = 1 << 19
 #: What one stretch holds: enough to be worth handing over, little enough to share fairly and to convert on the side.
 MIN_POSITIONS, MAX_POSITIONS = 512, 1 << 16
 MAX_ELEMENTS = 1 << 21
@@ -36,8 +39,8 @@ MAX_ELEMENTS = 1 << 21
 NARROW_READS, WIDE_READS, ROUGH_READS, HALF_READS = 8, 2, 0.4, 3
 MIN_CHANNELS, ROWS_BYTES = 2, 40 << 20
 ROUGH_STEPS, ROUGH_PIXELS = 256, 4
-#: What a rough grid finds in the CPU's second cache, if no more is laid out at a time.
-CACHE_BYTES = 1 << 20
+#: No more is laid out at a time than the CPU's second cache holds, and by a thread for itself half of that.
+CACHE_BYTES, OWN_BYTES = 1 << 20, 1 << 19
 
 
 def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) -> None:
@@ -50,75 +53,141 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
         return numpy_core.grid_sample(X, grid, Y, plan, num_threads)
     lengths, taps = np.array(X.shape[2:]), TAPS[plan.mode]
     how = lengths, PADDING[plan.padding_mode], plan.align_corners, taps
-    coordinates = np.float64 if grid.dtype == np.float64 else np.float32
     half = None
     if taps == 1 and X.itemsize <= 8:  # nearest only copies: one kernel for each size of element
         bits = f"u{X.itemsize}"
         flat_X, Y = flat_X.view(bits), Y.view(bits)
     elif X.itemsize == 2 and X.dtype.kind not in "iu":
         half = "u2" if X.dtype == np.float16 else "i2"
-        flat_X = flat_X.view(half)
+        flat_X, Y = flat_X.view(half), Y.view(half)
     flat_X = _read_only(flat_X)
 
     def reorder(part: tuple[int, int, int, Array]) -> None:
         kernels.channels_last(flat_X, *part)
 
-    def sample(stretch: tuple[int, int, slice, Array]) -> None:
-        batch, start, channels, rows = stretch
-        # Always of the same types, in C order: anything else would be another kernel to compile.
-        g = _read_only(np.ascontiguousarray(grid[batch, start : start + step], coordinates))
+    def sample(stretch: tuple[int, slice, slice, Array]) -> None:
+        batch, here, channels, rows = stretch
+        g, start = _given(grid[batch, here]), here.start
         if taps == 1:
             kernels.nearest(flat_X, g, Y, batch, start, *how)
         elif half:
             part = np.empty((1, channels.stop - channels.start, len(g)), plan.compute)
             kernels.weighted(flat_X[batch : batch + 1], g, part, 0, 0, *how, rows, 0)
-            with np.errstate(over="ignore"):  # beyond the half's largest: infinity
-                Y[batch, channels, start : start + step] = part[0]
+            kernels.round_halves(part, Y, batch, channels.start, start)
         else:
             kernels.weighted(flat_X, g, Y, batch, start, *how, rows, channels.start)
 
-    threads = min(num_threads, Y.size // ELEMENTS_PER_THREAD + 1)
-    share = -(-n * positions // (4 * threads)) if threads > 1 else positions
-    step = max(MIN_POSITIONS, min(share, MAX_POSITIONS, MAX_ELEMENTS // c))
-    for batches, channels, rows in _rounds(flat_X, grid, lengths, plan):
-        _, chunks, end, width = rows.shape
-        parts = [
-            (batch, channels.start + k * width, start, rows[batch - batches.start, k])
-            for batch in batches
-            for k in range(chunks)
-            for start in range(0, end, kernels.PART)
-        ]
-        for_each(reorder, parts, min(threads, len(parts)))
-        stretches = [
-            (batch, start, channels, rows[batch - batches.start])
+    def stretches(batches: range, channels: slice, rows: Array) -> list[tuple[int, slice, slice, Array]]:
+        """What there is to sample of these batches and channels, through ``rows`` (N', K, S + 1, W)."""
+        return [
+            (batch, slice(start, start + step), channels, rows[batch - batches.start])
             for batch in batches
             for start in range(0, positions, step)
         ]
-        for_each(sample, stretches, min(threads, len(stretches)))
+
+    threads = min(num_threads, Y.size * taps ** len(lengths) // TAPS_PER_THREAD + 1)
+    share = -(-n * positions // (4 * threads)) if threads > 1 else positions
+    step = max(MIN_POSITIONS, min(share, MAX_POSITIONS, MAX_ELEMENTS // c))
+    layout = _layout(flat_X, grid, lengths, plan, threads)
+    if layout is None:
+        todo = stretches(range(n), slice(0, c), np.empty((n, 0, 1, 1), plan.weights))
+        return for_each(sample, todo, min(threads, len(todo)))
+    goes = -(-c // layout.channels)
+    if layout.own:
+
+        def lay_and_sample(goes_of: range) -> None:
+            """Of some goes: each in memory of this thread's own."""
+            begin, end = goes_of.start // goes, -(-goes_of.stop // goes)
+            to = np.empty((end - begin, c, positions), plan.compute) if half else Y[begin:end]
+            which = goes_of.start - begin * goes, goes_of.stop - begin * goes
+            with layout.rows(layout.chunks) as rows:
+                kernels.in_rows(flat_X[begin:end], _given(grid[begin:end]), to, *which, *how, rows[0])
+            if half:
+                kernels.round_halves(to, Y, begin, 0, 0)
+
+        size = goes if half else -(-n * goes // (4 * threads)) if threads > 1 else n * goes
+        shares = [range(first, min(first + size, n * goes)) for first in range(0, n * goes, size)]
+        return for_each(lay_and_sample, shares, min(threads, len(shares)))
+    for batch in range(0, n, layout.batches):
+        for channel in range(0, c, layout.channels):
+            batches = range(batch, min(batch + layout.batches, n))
+            channels = slice(channel, min(channel + layout.channels, c))
+            with layout.rows(-(-(channels.stop - channel) // layout.width)) as rows:
+                parts = [
+                    (each, channel + k * layout.width, start, rows[each - batch, k])
+                    for each in batches
+                    for k in range(rows.shape[1])
+                    for start in range(0, rows.shape[2], kernels.PART)
+                ]
+                for_each(reorder, parts, min(threads, len(parts)))
+                todo = stretches(batches, channels, rows)
+                for_each(sample, todo, min(threads, len(todo)))
 
 
-def _rounds(X: Array, grid: Floats, lengths: Array, plan: Plan) -> Iterator[tuple[range, slice, Array]]:
-    """The batches, the channels, and memory (N', K, S + 1, W) to lay X (N, C, S) out in rows; K is 0 where it stays."""
+class _Layout(NamedTuple):
+    """How X is laid out in rows of channels, so much at a go.
+
+    Attributes:
+        batches: of one go.
+        chunks: of channels, each a row ``width`` wide.
+        own: whether each thread lays out what it then reads itself, so that nothing goes from one CPU's cache to
+            another's.
+    """
+
+    batches: int
+    chunks: int
+    pixels: int
+    width: int
+    dtype: np.dtype[np.generic]
+    own: bool
+
+    @property
+    def channels(self) -> int:
+        """Those of one go."""
+        return self.chunks * self.width
+
+    @contextmanager
+    def rows(self, chunks: int) -> Iterator[Array]:
+        """Room for the rows of one go, of so many chunks: (N', K, S + 1, W)."""
+        shape = self.batches, chunks, self.pixels + 1, self.width
+        size = math.prod(shape) * self.dtype.itemsize
+        # Not there while it is used: a signal's handler may sample, too.
+        memory = _kept.__dict__.pop("memory", None)
+        if memory is None or memory.size < size:
+            memory = _aligned(max(size, OWN_BYTES))
+        yield memory[:size].view(self.dtype).reshape(shape)
+        if memory.size <= CACHE_BYTES:
+            _kept.memory = memory
+
+
+#: Each thread's memory for rows: fresh memory costs more than to write to it.
+_kept = threading.local()
+
+
+def _layout(X: Array, grid: Floats, lengths: Array, plan: Plan, threads: int) -> _Layout | None:
+    """How X (N, C, S) is laid out in rows; None where it stays as it is."""
     n, c, pixels = X.shape
     narrow = c <= 2 * vectors.NARROW
+    in_rows = plan.sum is sums.floating and plan.compute.kind == "f" and c >= MIN_CHANNELS
+    if not in_rows or (narrow and vectors.GATHERS and X.dtype.kind == "f"):
+        return None
+    width = vectors.NARROW if narrow else vectors.WIDE
+    size = (pixels + 1) * width * plan.weights.itemsize
     enough = WIDE_READS if not narrow else HALF_READS if X.dtype.kind in "iu" else NARROW_READS
     reads = grid.shape[1] * TAPS[plan.mode] ** len(lengths) / pixels
-    in_rows = plan.sum is sums.floating and plan.compute.kind == "f" and c >= MIN_CHANNELS
-    in_rows = in_rows and not (narrow and vectors.GATHERS and X.dtype.kind == "f")
-    rough = in_rows and reads >= ROUGH_READS and _is_rough(grid, lengths)
-    if in_rows and (reads >= enough or rough):
-        width = vectors.NARROW if narrow else vectors.WIDE
-        chunks, size = -(-c // width), (pixels + 1) * width * plan.weights.itemsize
-        if size <= ROWS_BYTES:
-            fitting = max(1, (CACHE_BYTES if rough else ROWS_BYTES) // size)
-            batches, chunks = max(1, min(n, fitting // chunks)), min(chunks, fitting)
-            rows = _empty_aligned((batches, chunks, pixels + 1, width), plan.weights)
-            for batch in range(0, n, batches):
-                for channel in range(0, c, chunks * width):
-                    of = slice(channel, min(channel + chunks * width, c))
-                    yield range(batch, min(batch + batches, n)), of, rows[:, : -(-(of.stop - channel) // width)]
-            return
-    yield range(n), slice(0, c), np.empty((n, 0, 1, 1), plan.weights)
+    if size > ROWS_BYTES or not (reads >= enough or (reads >= ROUGH_READS and _is_rough(grid, lengths))):
+        return None
+    chunks = -(-c // width)
+    own = max(1, min(chunks, OWN_BYTES // size))
+    half = X.dtype.kind in "iu"
+    goes = n if half else n * -(-chunks // own)
+    converts = half or grid.dtype.itemsize == 2  # a whole image at a time
+    few = not converts or grid.shape[1] * c <= MAX_ELEMENTS
+    if goes >= 2 * threads and threads * own * size <= ROWS_BYTES and few:
+        return _Layout(1, own, pixels, width, plan.weights, own=True)
+    fitting = max(1, CACHE_BYTES // size)
+    shared = min(chunks, fitting)
+    return _Layout(max(1, min(n, fitting // shared)), shared, pixels, width, plan.weights, own=False)
 
 
 def _is_rough(grid: Floats, lengths: Array) -> bool:
@@ -130,12 +199,12 @@ def _is_rough(grid: Floats, lengths: Array) -> bool:
     return bool((steps > ROUGH_PIXELS).any(axis=1).mean() > 0.25)
 
 
-def _empty_aligned(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
-    """An array that begins with a line of the CPU's cache, so that a row of it is one."""
-    size, line = math.prod(shape) * dtype.itemsize, 64
+def _aligned(size: int) -> Array:
+    """So many bytes that begin with a line of the CPU's cache, so that a row of 16 channels is one."""
+    line = 64
     memory = np.empty(size + line, np.uint8)
     start = -memory.ctypes.data % line
-    return memory[start : start + size].view(dtype).reshape(shape)
+    return memory[start : start + size]
 
 
 def prepare(dtype: np.dtype[np.generic], grid_dtype: np.dtype[np.generic], mode: str) -> None:
@@ -164,6 +233,11 @@ class _Explanation(event.Listener):
 
     def on_end(self, event: Any) -> None:
         pass
+
+
+def _given(grid: Floats) -> Floats:
+    """A part of the grid as kernels take it: anything else would be another kernel to compile."""
+    return _read_only(np.ascontiguousarray(grid, np.float64 if grid.dtype == np.float64 else np.float32))
 
 
 def _read_only(array: Array) -> Array:

@@ -17,7 +17,7 @@ from numba.extending import overload, register_jitable
 
 from ..spec import CUBIC_A
 from .compilation import kernel
-from .halves import widened
+from .halves import round_to, widened
 from .vectors import GATHERS, NARROW, VECTORS, WIDE, add_up, gather, gather_whole, multiply_add, transpose
 
 ZEROS, BORDER, REFLECTION = range(3)
@@ -347,6 +347,35 @@ def weighted(
         for k in range(len(rows_of_X)):
             out = Y[batch, channel + k * rows_of_X.shape[2] :]
             sum_rows(rows_of_X[k], index[now], weight[now], tile, out, start + begin, end - begin)
+
+
+@kernel
+def in_rows(
+    X: Any, grid: Any, Y: Any, first: int, last: int, lengths: Any, padding: int, align_corners: bool, taps: int,
+    rows: Any,
+) -> None:  # fmt: skip
+    """As :func:`weighted`, for all positions ``grid`` (N, P, r), of the goes ``first`` to ``last``.
+
+    A go is as many channels of an image as ``rows`` (K, S + 1, W) has room for: laid out there, and read at once.
+    """
+    channels, pixels, (chunks, _, width) = X.shape[1], X.shape[2], rows.shape
+    goes = (channels + chunks * width - 1) // (chunks * width)
+    for go in range(first, last):
+        batch, channel = go // goes, go % goes * chunks * width
+        count = min(chunks, (channels - channel + width - 1) // width)
+        for k in range(count):
+            for start in range(0, pixels + 1, PART):
+                channels_last(X, batch, channel + k * width, start, rows[k])
+        weighted(X, grid[batch], Y, batch, 0, lengths, padding, align_corners, taps, rows[:count], channel)
+
+
+@kernel
+def round_halves(values: Any, Y: Any, batch: int, channel: int, start: int) -> None:
+    """Write ``values`` (N', C', P') of float32 into ``Y`` (N, C, P), the bits of halves, from there on."""
+    batches, channels, positions = values.shape
+    for n in range(batches):
+        for c in range(channels):
+            round_to(values[n, c], Y[batch + n, channel + c, start : start + positions])
 
 
 def sum_taps(

@@ -81,7 +81,7 @@ NARROW_READS, WIDE_READS, ROUGH_READS, HALF_READS = (
     jit_core.NARROW_READS, jit_core.WIDE_READS, jit_core.ROUGH_READS, jit_core.HALF_READS
 )  # fmt: skip
 ROUGH_STEPS, ROUGH_PIXELS, CACHE_BYTES, OWN_BYTES, ROWS_BYTES = (
-    jit_core.ROUGH_STEPS, jit_core.ROUGH_PIXELS, jit_core.CACHE_BYTES, jit_core.CACHE_BYTES // 2, 30 << 20
+    jit_core.ROUGH_STEPS, jit_core.ROUGH_PIXELS, jit_core.CACHE_BYTES, jit_core.OWN_BYTES, 30 << 20
 )  # fmt: skip
 #: A line of the cache, at which each part of the scratch memory begins.
 LINE = 64
