@@ -10,7 +10,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numba.core import event
@@ -22,6 +22,8 @@ from .plan import Plan, plan_for
 from .threads import for_each
 
 logger = logging.getLogger("ort_gridsample")
+
+T = TypeVar("T")
 
 #: The modes and paddings that the kernels state; any other is the NumPy core's.
 TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
@@ -45,83 +47,112 @@ CACHE_BYTES, OWN_BYTES = 1 << 20, 1 << 19
 
 def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) -> None:
     """Sample ``X`` (N, C, D1, …, Dr) at ``grid`` (N, P, r) into ``Y`` (N, C, P); see :mod:`ort_gridsample.core`."""
-    n, c, positions = Y.shape
+    n, c, _ = Y.shape
     flat_X = X.reshape(n, c, -1)
     is_stated = plan.mode in TAPS and plan.padding_mode in PADDING
     if not is_stated or X.dtype.kind in "OUT" or flat_X.shape[2] > kernels.MAX_PIXELS:
         # Numba knows no strings, and a table's index has 31 bits.
         return numpy_core.grid_sample(X, grid, Y, plan, num_threads)
     lengths, taps = np.array(X.shape[2:]), TAPS[plan.mode]
-    how = lengths, PADDING[plan.padding_mode], plan.align_corners, taps
-    half = None
+    bits, is_half = None, False
     if taps == 1 and X.itemsize <= 8:  # nearest only copies: one kernel for each size of element
         bits = f"u{X.itemsize}"
-        flat_X, Y = flat_X.view(bits), Y.view(bits)
     elif X.itemsize == 2 and X.dtype.kind not in "iu":
-        half = "u2" if X.dtype == np.float16 else "i2"
-        flat_X, Y = flat_X.view(half), Y.view(half)
-    flat_X = _read_only(flat_X)
+        bits, is_half = "u2" if X.dtype == np.float16 else "i2", True
+    if bits:
+        flat_X, Y = flat_X.view(bits), Y.view(bits)
+    threads = min(num_threads, Y.size * taps ** len(lengths) // TAPS_PER_THREAD + 1)
+    work = _Work(_read_only(flat_X), grid, Y, plan, is_half, lengths, taps, threads)
+    layout = _layout(work)
+    if layout is None:
+        work.do(work.sample, work.stretches(range(n), slice(0, c), np.empty((n, 0, 1, 1), plan.weights)))
+    elif layout.own:
+        work.in_own_rows(layout)
+    else:
+        work.in_shared_rows(layout)
 
-    def reorder(part: tuple[int, int, int, Array]) -> None:
-        kernels.channels_last(flat_X, *part)
 
-    def sample(stretch: tuple[int, slice, slice, Array]) -> None:
-        batch, here, channels, rows = stretch
-        g, start = _given(grid[batch, here]), here.start
-        if taps == 1:
-            kernels.nearest(flat_X, g, Y, batch, start, *how)
-        elif half:
-            part = np.empty((1, channels.stop - channels.start, len(g)), plan.compute)
-            kernels.weighted(flat_X[batch : batch + 1], g, part, 0, 0, *how, rows, 0)
-            kernels.round_halves(part, Y, batch, channels.start, start)
-        else:
-            kernels.weighted(flat_X, g, Y, batch, start, *how, rows, channels.start)
+class _Work(NamedTuple):
+    """One call: what is sampled where, and on how many threads.
 
-    def stretches(batches: range, channels: slice, rows: Array) -> list[tuple[int, slice, slice, Array]]:
+    ``X`` (N, C, S), ``grid`` (N, P, r) and ``Y`` (N, C, P) are as the kernels take them, halves as their bits.
+    """
+
+    X: Array
+    grid: Floats
+    Y: Array
+    plan: Plan
+    is_half: bool
+    lengths: Array
+    taps: int
+    threads: int
+
+    @property
+    def _how(self) -> tuple[Array, int, bool, int]:
+        return self.lengths, PADDING[self.plan.padding_mode], self.plan.align_corners, self.taps
+
+    def do(self, work: Callable[[T], None], items: list[T]) -> None:
+        """Do so for each of these items."""
+        for_each(work, items, min(self.threads, len(items)))
+
+    def stretches(self, batches: range, channels: slice, rows: Array) -> list[tuple[int, slice, slice, Array]]:
         """What there is to sample of these batches and channels, through ``rows`` (N', K, S + 1, W)."""
+        n, c, positions = self.Y.shape
+        share = -(-n * positions // (4 * self.threads)) if self.threads > 1 else positions
+        step = max(MIN_POSITIONS, min(share, MAX_POSITIONS, MAX_ELEMENTS // c))
         return [
             (batch, slice(start, start + step), channels, rows[batch - batches.start])
             for batch in batches
             for start in range(0, positions, step)
         ]
 
-    threads = min(num_threads, Y.size * taps ** len(lengths) // TAPS_PER_THREAD + 1)
-    share = -(-n * positions // (4 * threads)) if threads > 1 else positions
-    step = max(MIN_POSITIONS, min(share, MAX_POSITIONS, MAX_ELEMENTS // c))
-    layout = _layout(flat_X, grid, lengths, plan, threads)
-    if layout is None:
-        todo = stretches(range(n), slice(0, c), np.empty((n, 0, 1, 1), plan.weights))
-        return for_each(sample, todo, min(threads, len(todo)))
-    goes = -(-c // layout.channels)
-    if layout.own:
+    def sample(self, stretch: tuple[int, slice, slice, Array]) -> None:
+        """Fill one of the :meth:`stretches`."""
+        batch, here, channels, rows = stretch
+        g, start = _given(self.grid[batch, here]), here.start
+        if self.taps == 1:
+            kernels.nearest(self.X, g, self.Y, batch, start, *self._how)
+        elif self.is_half:
+            part = np.empty((1, channels.stop - channels.start, len(g)), self.plan.compute)
+            kernels.weighted(self.X[batch : batch + 1], g, part, 0, 0, *self._how, rows, 0)
+            kernels.round_halves(part, self.Y, batch, channels.start, start)
+        else:
+            kernels.weighted(self.X, g, self.Y, batch, start, *self._how, rows, channels.start)
 
-        def lay_and_sample(goes_of: range) -> None:
-            """Of some goes: each in memory of this thread's own."""
-            begin, end = goes_of.start // goes, -(-goes_of.stop // goes)
-            to = np.empty((end - begin, c, positions), plan.compute) if half else Y[begin:end]
-            which = goes_of.start - begin * goes, goes_of.stop - begin * goes
+    def in_own_rows(self, layout: _Layout) -> None:
+        """Each thread lays out what it then reads, so that nothing goes from one CPU's cache to another's."""
+        n, c, positions = self.Y.shape
+        goes = -(-c // layout.channels)
+
+        def lay_and_sample(which: range) -> None:
+            """Do some of the goes, of which an image takes so many."""
+            begin, end = which.start // goes, -(-which.stop // goes)
+            to = np.empty((end - begin, c, positions), self.plan.compute) if self.is_half else self.Y[begin:end]
+            first, last = which.start - begin * goes, which.stop - begin * goes
             with layout.rows(layout.chunks) as rows:
-                kernels.in_rows(flat_X[begin:end], _given(grid[begin:end]), to, *which, *how, rows[0])
-            if half:
-                kernels.round_halves(to, Y, begin, 0, 0)
+                kernels.in_rows(self.X[begin:end], _given(self.grid[begin:end]), to, first, last, *self._how, rows[0])
+            if self.is_half:
+                kernels.round_halves(to, self.Y, begin, 0, 0)
 
-        size = goes if half else -(-n * goes // (4 * threads)) if threads > 1 else n * goes
-        shares = [range(first, min(first + size, n * goes)) for first in range(0, n * goes, size)]
-        return for_each(lay_and_sample, shares, min(threads, len(shares)))
-    for batch in range(0, n, layout.batches):
-        for channel in range(0, c, layout.channels):
-            batches = range(batch, min(batch + layout.batches, n))
-            channels = slice(channel, min(channel + layout.channels, c))
-            with layout.rows(-(-(channels.stop - channel) // layout.width)) as rows:
-                parts = [
-                    (each, channel + k * layout.width, start, rows[each - batch, k])
-                    for each in batches
-                    for k in range(rows.shape[1])
-                    for start in range(0, rows.shape[2], kernels.PART)
-                ]
-                for_each(reorder, parts, min(threads, len(parts)))
-                todo = stretches(batches, channels, rows)
-                for_each(sample, todo, min(threads, len(todo)))
+        size = goes if self.is_half else -(-n * goes // (4 * self.threads)) if self.threads > 1 else n * goes
+        self.do(lay_and_sample, [range(first, min(first + size, n * goes)) for first in range(0, n * goes, size)])
+
+    def in_shared_rows(self, layout: _Layout) -> None:
+        """All threads lay out as much as there is room for, then all read that."""
+        n, c, _ = self.Y.shape
+        for batch in range(0, n, layout.batches):
+            for channel in range(0, c, layout.channels):
+                batches = range(batch, min(batch + layout.batches, n))
+                channels = slice(channel, min(channel + layout.channels, c))
+                with layout.rows(-(-(channels.stop - channel) // layout.width)) as rows:
+                    parts = [
+                        (each, channel + k * layout.width, start, rows[each - batch, k])
+                        for each in batches
+                        for k in range(rows.shape[1])
+                        for start in range(0, rows.shape[2], kernels.PART)
+                    ]
+                    self.do(lambda part: kernels.channels_last(self.X, *part), parts)
+                    self.do(self.sample, self.stretches(batches, channels, rows))
 
 
 class _Layout(NamedTuple):
@@ -130,8 +161,7 @@ class _Layout(NamedTuple):
     Attributes:
         batches: of one go.
         chunks: of channels, each a row ``width`` wide.
-        own: whether each thread lays out what it then reads itself, so that nothing goes from one CPU's cache to
-            another's.
+        own: whether each thread lays out what it then reads.
     """
 
     batches: int
@@ -164,26 +194,25 @@ class _Layout(NamedTuple):
 _kept = threading.local()
 
 
-def _layout(X: Array, grid: Floats, lengths: Array, plan: Plan, threads: int) -> _Layout | None:
-    """How X (N, C, S) is laid out in rows; None where it stays as it is."""
-    n, c, pixels = X.shape
+def _layout(work: _Work) -> _Layout | None:
+    """How X is laid out in rows; None where it stays as it is."""
+    (n, c, pixels), plan, grid = work.X.shape, work.plan, work.grid
     narrow = c <= 2 * vectors.NARROW
     in_rows = plan.sum is sums.floating and plan.compute.kind == "f" and c >= MIN_CHANNELS
-    if not in_rows or (narrow and vectors.GATHERS and X.dtype.kind == "f"):
+    if not in_rows or (narrow and vectors.GATHERS and not work.is_half):
         return None
     width = vectors.NARROW if narrow else vectors.WIDE
     size = (pixels + 1) * width * plan.weights.itemsize
-    enough = WIDE_READS if not narrow else HALF_READS if X.dtype.kind in "iu" else NARROW_READS
-    reads = grid.shape[1] * TAPS[plan.mode] ** len(lengths) / pixels
-    if size > ROWS_BYTES or not (reads >= enough or (reads >= ROUGH_READS and _is_rough(grid, lengths))):
+    enough = WIDE_READS if not narrow else HALF_READS if work.is_half else NARROW_READS
+    reads = grid.shape[1] * work.taps ** len(work.lengths) / pixels
+    if size > ROWS_BYTES or not (reads >= enough or (reads >= ROUGH_READS and _is_rough(grid, work.lengths))):
         return None
     chunks = -(-c // width)
     own = max(1, min(chunks, OWN_BYTES // size))
-    half = X.dtype.kind in "iu"
-    goes = n if half else n * -(-chunks // own)
-    converts = half or grid.dtype.itemsize == 2  # a whole image at a time
+    goes = n if work.is_half else n * -(-chunks // own)
+    converts = work.is_half or grid.dtype.itemsize == 2  # a whole image at a time
     few = not converts or grid.shape[1] * c <= MAX_ELEMENTS
-    if goes >= 2 * threads and threads * own * size <= ROWS_BYTES and few:
+    if goes >= 2 * work.threads and work.threads * own * size <= ROWS_BYTES and few:
         return _Layout(1, own, pixels, width, plan.weights, own=True)
     fitting = max(1, CACHE_BYTES // size)
     shared = min(chunks, fitting)
