@@ -142,12 +142,14 @@ class Dialect:
 def _read(where: str, node: onnx.NodeProto, spelling: Spelling, constant: ConstantInput, note: str) -> AttributeValue:
     back = {written: plain for plain, written in spelling.values.items()}
     found: object = None
+    called = spelling.name
     for attribute in node.attribute:
         if attribute.name in (spelling.name, *spelling.names):
             if attribute.ref_attr_name:
                 return PassedOn(attribute.ref_attr_name)
             if found is not None:
                 raise GridSampleError(where, spelling.name, "said twice", "said once")
+            called = attribute.name
             found = helper.get_attribute_value(attribute)
             found = found.decode(errors="replace") if isinstance(found, bytes) else found
     at = spelling.position
@@ -162,7 +164,7 @@ def _read(where: str, node: onnx.NodeProto, spelling: Spelling, constant: Consta
         return spelling.default
     readable = {**spelling.words, **back}
     if not isinstance(found, (str, int)) or found not in readable:
-        raise GridSampleError(where, spelling.name, repr(found), checks.listed(back) + note)
+        raise GridSampleError(where, called, repr(found), checks.listed(back) + note)
     return readable[found]
 
 

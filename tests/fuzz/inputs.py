@@ -60,10 +60,18 @@ class Case:
     seed: int
 
     @property
+    def is_coded(self) -> bool:
+        """Whether the model's node says a mode in PyTorch's integers, as plugins of its name take them."""
+        return self.route != "function" and bool({type(self.mode), type(self.padding_mode)} & {int})
+
+    @property
     def attributes(self) -> tuple[object, object]:
-        """The mode and the padding mode; in a model, what is left out is the default."""
+        """The mode and the padding mode; in a model, what is left out is the default, which plugins have none of."""
         if self.route == "function":
             return self.mode, self.padding_mode
+        if self.is_coded:
+            modes, paddings = dict(enumerate(("linear", "nearest", "cubic"))), dict(enumerate(PADDING))
+            return modes.get(self.mode, self.mode), paddings.get(self.padding_mode, self.padding_mode)
         default = "linear" if self.opset >= 20 else "bilinear"
         return default if self.mode is None else self.mode, "zeros" if self.padding_mode is None else self.padding_mode
 
