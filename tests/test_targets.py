@@ -171,7 +171,7 @@ UNREADABLE = {
     "without a domain": (sampler("grid_sampler", "", interpolation_mode=0), "padding_mode is missing"),
     "word": (
         sampler("GridSample3D", "", 16, axes=3, mode="trilinear", padding_mode="zeros", align_corners=1),
-        ": mode is 'trilinear', expected 0, 1 or 2",
+        "mode is 'trilinear', expected 0, 1 or 2",
     ),
     "name of a plugin's": (sampler("GridSampler", "", mode=0, paddingmode=0), "align_corners is missing"),
     "two names": (
