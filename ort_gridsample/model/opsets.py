@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import onnx
-from onnx import helper, shape_inference, version_converter
+from onnx import TensorProto, helper, numpy_helper, shape_inference, version_converter
 
 from .. import spec
 from ..errors import GridSampleError, where
@@ -22,8 +22,10 @@ _SAME = "ort_gridsample.same"
 
 #: Operators and the opset that gave them an input or an attribute more, without which they are what they were.
 _EXTENDED = {
-    *(("Constant", 12), ("GatherND", 12), ("DequantizeLinear", 13), ("QuantizeLinear", 13)),
-    *(("BatchNormalization", 14), ("Reshape", 14), ("Shape", 15), ("Pad", 18), ("Split", 18)),
+    *(("Constant", 12), ("GatherND", 12), ("DequantizeLinear", 13), ("QuantizeLinear", 13), ("ReduceSum", 13)),
+    *(("BatchNormalization", 14), ("Reshape", 14), ("Shape", 15), ("ScatterElements", 16), ("ScatterND", 16)),
+    *((f"Reduce{name}", 18) for name in "L1 L2 LogSum LogSumExp Max Mean Min Prod SumSquare".split()),
+    *(("Pad", 18), ("Resize", 18), ("Split", 18), ("AveragePool", 19), ("Cast", 19)),
 }
 
 
@@ -133,11 +135,18 @@ def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
         input=[value for value in graph.input if value.name not in names],
         output=graph.output,
         value_info=graph.value_info,
-        initializer=[tensor for tensor in graph.initializer if tensor.name not in names],
+        initializer=[_plain(tensor) for tensor in graph.initializer if tensor.name not in names],
         sparse_initializer=graph.sparse_initializer,
     )
     light.input.extend(helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in weights)
     return onnx.ModelProto(ir_version=model.ir_version, graph=light, opset_import=model.opset_import)
+
+
+def _plain(tensor: TensorProto) -> TensorProto:
+    """``tensor`` with its numbers one by one, where they may be axes: onnx's converter reads no others before 1.22."""
+    if tensor.data_type != TensorProto.INT64 or not tensor.HasField("raw_data"):
+        return tensor
+    return helper.make_tensor(tensor.name, tensor.data_type, tensor.dims, numpy_helper.to_array(tensor).ravel())
 
 
 def _means_the_same(node: onnx.NodeProto, version: int) -> bool:
