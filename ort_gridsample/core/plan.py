@@ -62,4 +62,6 @@ def plan_for(dtype: np.dtype[np.generic], mode: str, padding_mode: str, align_co
 @lru_cache(maxsize=64)  # numpy works a dtype's name out anew each time
 def type_name(dtype: np.dtype[np.generic]) -> str:
     """The name of ``dtype`` in :data:`ort_gridsample.spec.TYPES`; all numpy's string types are "str"."""
+    if dtype.fields:  # such as bfloat16 in onnx before 1.19, which goes by the name of uint16
+        return str(dtype)
     return "str" if dtype.kind in "UOT" else dtype.name
