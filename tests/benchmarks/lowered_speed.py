@@ -31,7 +31,7 @@ def one_node(shape: tuple[int, ...], mode: str, padding_mode: str) -> onnx.Model
         tensor("grid", TensorProto.FLOAT, (shape[0], *shape[2:], r)),
     ]
     graph = helper.make_graph([node], "one node", inputs, [tensor("Y", TensorProto.FLOAT, shape)])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
 
 
 def turn(model: onnx.ModelProto, provider: str, feeds: Arrays) -> Turn:

@@ -55,7 +55,7 @@ class _Graph:
         """The model, whose outputs are values so far, with their shapes."""
         values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in outputs.items()]
         graph = helper.make_graph(self.nodes, self.name, self.inputs, values, self.initializers)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=9)
 
 
 def convolutions() -> onnx.ModelProto:

@@ -253,7 +253,7 @@ def one_node(
         for name, (type_, shape) in {**inputs, "Y": output}.items()
     ]
     graph = helper.make_graph([node], operator, values[:-1], values[-1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=9)
     return model.SerializeToString()
 
 

@@ -30,7 +30,7 @@ def model() -> bytes:
     """One GridSample node, opset 20."""
     X, grid, Y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [None] * 4) for name in ("X", "grid", "Y"))
     graph = helper.make_graph([helper.make_node("GridSample", ["X", "grid"], ["Y"])], "one", [X, grid], [Y])
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
     return proto.SerializeToString()
 
 
