@@ -9,11 +9,12 @@ from functools import cache
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, inliner, parser
+from onnx import inliner, parser
 from onnx.reference import ReferenceEvaluator
 
+import faults
 import ort_gridsample as ogs
-from cases import ATTRIBUTES, Attributes, Case, by_types_and_rank, is_defined, matrix, positions
+from cases import ATTRIBUTES, Attributes, Case, by_types_and_rank, dtype_of, is_defined, matrix, positions
 from compare import about, assert_identical, assert_matches
 from models import affine_grid_model, grid_sample_model
 from ort_gridsample import spec
@@ -28,6 +29,8 @@ MATRIX = by_types_and_rank(matrix())
 
 def run(model: onnx.ModelProto, *inputs: np.ndarray, own: bool = False) -> list[np.ndarray]:
     """All outputs of ``model``; bfloat16 travels as float32, as NumPy knows none."""
+    if faults.NO_BFLOAT16_ARRAYS and any(value.dtype.name == "bfloat16" for value in inputs):
+        pytest.skip("onnx's evaluator has no bfloat16 arrays yet")
     evaluator = ReferenceEvaluator(model, new_ops=None if own else ogs.reference_ops())
     carried = [value.astype(np.float32) if value.dtype.name == "bfloat16" else value for value in inputs]
     return evaluator.run(None, dict(zip(evaluator.input_names, carried, strict=True)))
@@ -76,14 +79,10 @@ def test_patched_models_answer_the_same(X_type: str, target: str, core: str) -> 
 def test_affine_grid(theta_type: str, rank: int, align_corners: bool, target: str, core: str) -> None:
     theta = np.random.default_rng(rank).normal(size=(2, rank, rank + 1)).astype(np.float32)
     model, size = affine_grid_model(theta_type, rank, align_corners), np.array([2, 3, 1, 4, 5][: rank + 2])
-    expected = ogs.affine_grid(theta.astype(helper.tensor_dtype_to_np_dtype(_number(theta_type))), size, align_corners)
+    expected = ogs.affine_grid(theta.astype(dtype_of(theta_type)), size, align_corners)
     inputs = [theta.astype(expected.dtype), size]
     (found,) = run(ogs.patch_model(model, target=target) if target else model, *inputs)
     assert_identical(found.astype(expected.dtype), expected)
-
-
-def _number(type_name: str) -> int:
-    return onnx.TensorProto.DataType.Value(spec.TYPES[type_name].onnx.upper())
 
 
 def test_is_right_where_the_evaluator_s_own_is_wrong() -> None:
@@ -141,6 +140,8 @@ def test_bodies_and_functions(graph: str, target: str, condition: bool) -> None:
     """Nodes in If, Loop and Scan bodies, and in functions, which the evaluator takes inlined."""
     model = parser.parse_model(GRAPHS[graph])
     inputs = X, GRID, np.array(condition)
+    if graph == "Scan" and faults.SCAN_SEES_NOTHING:
+        pytest.skip("onnx's evaluator shows a Scan's body nothing from outside yet")
     expected = open_native(model).run(None, dict(zip("XGc", inputs, strict=True)))[0]
     patched = ogs.patch_model(model, target=target) if target else model
     found = run(inliner.inline_local_functions(patched), *inputs)[0]

@@ -11,6 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser, version_converter
 
+import faults
 import ort_gridsample as ogs
 from cases import Attributes
 from models import grid_sample_model, make_model
@@ -350,12 +351,12 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         [helper.make_tensor_value_info("Y", TensorProto.FLOAT, [1, 3, "h", "w"])],
         [weights],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", faults.OPSET)], ir_version=9)
     path, out = tmp_path / "model.onnx", tmp_path / "out" / "older.onnx"
     out.parent.mkdir()
     onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
     assert main(["patch", str(path), str(out), "--target", "ai.onnx", "--opset", "17"]) == 0
-    assert f"{out}: opset 22 → 17" in capsys.readouterr().out.splitlines()
+    assert f"{out}: opset {faults.OPSET} → 17" in capsys.readouterr().out.splitlines()
     assert (out.parent / "weights.bin").read_bytes() == (path.parent / "weights.bin").read_bytes()
     older = onnx.load(out, load_external_data=False)
     assert older.graph.initializer[0].data_location == TensorProto.EXTERNAL

@@ -11,6 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
+import faults
 import ort_gridsample as ogs
 from cases import Attributes
 from models import affine_grid_model, grid_sample_model
@@ -30,6 +31,8 @@ NOT_FOUND = {
     "discrete/nearest-border-0-static-dynamo": "it rounds half a pixel further on",
     "attention/bilinear-zeros-0-dynamic-dynamo": "nothing says that its X and grid are of the same batch times heads",
 }
+if faults.FEW_SHAPES:
+    NOT_FOUND["attention/bilinear-zeros-0-static-torchscript"] = "onnxruntime does not infer its grid's shape yet"
 SAMPLED = "decomposed/bilinear-zeros-0-static-dynamo"
 DYNAMIC = "decomposed/bilinear-border-1-dynamic-dynamo"
 
@@ -84,6 +87,7 @@ def assert_answers_stay(model: onnx.ModelProto, *others: onnx.ModelProto) -> Non
 @pytest.mark.parametrize("name", MODELS)
 def test_every_form_is_found_and_its_answers_stay(name: str) -> None:
     model = load(name)
+    open_native(model)  # what onnxruntime does not run it cannot try
     assert found(model) == said(name)
     patched = ogs.patch_model(model, target="ai.onnx")
     onnx.checker.check_model(patched)
@@ -404,6 +408,8 @@ def test_sizes_of_something_else_count_where_they_are_the_same() -> None:
 
 @pytest.mark.parametrize("name", ["attention/bilinear-zeros-0-static-torchscript", SAMPLED])
 def test_parts_that_are_alike_are_tried_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name in NOT_FOUND:
+        pytest.skip(NOT_FOUND[name])
     asked = []
     answers = native.answers
     monkeypatch.setattr(native, "answers", lambda model, feeds: asked.append(len(feeds)) or answers(model, feeds))

@@ -27,6 +27,7 @@ def main():
     jobs, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
+    sys.tracebacklimit = 0  # who reads of an import that failed wants to know what did, not where
     sys.path.pop(0)  # this folder: its files are called like the packages
     load = runpy.run_path(sys.argv[1])["load"]
     print(json.dumps({}), file=answers, flush=True)
