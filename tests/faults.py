@@ -52,7 +52,7 @@ if FUSED_WITHOUT_KERNEL:
     ALLOWED["Failed to find kernel for com.microsoft.FusedMatMul"] = "onnxruntime fuses what it has no kernel for"
 if before("1.18"):
     ALLOWED["Unsupported model IR version: 10, max supported IR version: 9"] = "onnxruntime reads no such models yet"
-if before("1.20", onnx):
+if before("1.21", onnx):
     ALLOWED["No Adapter From Version"] = "onnx's version converter has no way down for this operator yet"
 if before("1.18", onnx):
     ALLOWED["Expected character = not found."] = "onnx's parser reads no names of nodes yet"

@@ -198,7 +198,7 @@ def test_the_nodes_are_found_in_what_onnxruntime_preprocessed(
     others = {node.name for node in lowered.graph.node} - set(listed)
     assert {name for name in others if not name.startswith("Transpose_token")} == {"first", "relu", "second"}
     assert error(quantized(lowered, feeds, listed, format), feeds, expected) < 1.1 * rest
-    if attributes.mode == "linear":
+    if attributes.mode == "linear" and not lowered.functions:  # which some releases leave as they are
         assert error(quantized(lowered, feeds, [], format), feeds, expected) > 0.3
 
 
