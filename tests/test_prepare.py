@@ -9,6 +9,7 @@ import ort_gridsample as ogs
 from cases import Attributes
 from models import grid_sample_model
 from ort_gridsample.core import numpy_core
+from processes import python
 
 
 @pytest.mark.usefixtures("python_ops")
@@ -20,3 +21,30 @@ def test_what_the_nodes_need_is_prepared(patched_before: bool, monkeypatch: pyte
     model = grid_sample_model("float16", "float64", 2, [Attributes("cubic", "zeros", False)] * 2)
     ogs.InferenceSession(ogs.patch_model(model) if patched_before else model, nodes="all")
     assert asked == [(np.dtype("float32"), np.dtype("float64"), "cubic")]
+
+
+@pytest.mark.parametrize("X_type", ["float16", "float32", "uint8", "complex64"])
+def test_nothing_is_left_to_compile_in_a_run(X_type: str) -> None:
+    """Not even to load: LLVM ends a process that has no memory left for that."""
+    pytest.importorskip("numba")
+    (added,) = python(
+        f"""
+import numpy as np
+from ort_gridsample import grid_sample
+from ort_gridsample.core import jit_core, kernels
+
+def known():
+    return {{(name, s) for name, each in vars(kernels).items() for s in getattr(each, "signatures", ())}}
+
+jit_core.prepare(np.dtype("{X_type}"), np.dtype("float32"), "linear")
+before = known()
+for channels in (1, 2, 8, 9, 40):
+    for side in (2, 60):
+        X, grid = np.ones((1, channels, 9, 9), "{X_type}"), np.ones((1, side, side, 2), np.float32)
+        grid_sample(X, grid, "linear", num_threads=2)
+print(len(before), known() - before)
+"""
+    )
+    count, _, more = added.partition(" ")
+    assert int(count) > 0
+    assert more == "set()"

@@ -238,9 +238,10 @@ def _aligned(size: int) -> Array:
 
 def prepare(dtype: np.dtype[np.generic], grid_dtype: np.dtype[np.generic], mode: str) -> None:
     """Compile what sampling an X of ``dtype`` at a grid of ``grid_dtype`` needs, or load it from Numba's cache."""
-    # So many positions that an X which can be laid out in rows is.
-    X, grid = np.zeros((1, MIN_CHANNELS, 1), dtype), np.zeros((1, NARROW_READS, 1), grid_dtype)
-    Y = np.empty((1, MIN_CHANNELS, NARROW_READS), dtype)
+    # So many channels and positions that an X which can be laid out in rows is.
+    channels, positions = 2 * vectors.NARROW + 1, WIDE_READS
+    X, grid = np.zeros((1, channels, 1), dtype), np.zeros((1, positions, 1), grid_dtype)
+    Y = np.empty((1, channels, positions), dtype)
     what = f"{mode} for X of {dtype}"
     with progress.shown("compiling") as begin, event.install_listener("numba:compile", _Explanation(what, begin)):
         grid_sample(X, grid, Y, plan_for(dtype, mode, "zeros", False), 1)
