@@ -6,6 +6,7 @@ import json
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import onnx
 import pytest
 
 import ort_gridsample as ogs
-from benchmarks import contestants, costs, probes, report, run, suite, summary
+from benchmarks import contestants, cores, costs, probes, report, run, suite, summary
 from benchmarks.__main__ import main
 from benchmarks.contestants import CONTESTANTS, NATIVE, Contestant
 from benchmarks.suite import GridSampleCase
@@ -22,6 +23,13 @@ from ort_gridsample.cli.timing import Timing
 TINY = GridSampleCase((1, 2, 6, 7), (4, 5), "linear")
 UNSUPPORTED = GridSampleCase((1, 2, 6, 7), (4, 5), "nearest", type="uint8")
 EFFORT = costs.Effort(threads=2, rounds=2, seconds=0, quick=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _kept() -> Iterator[None]:
+    """Contestants set the core and the ops that they run on."""
+    with cores.kept():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ _SAME = "ort_gridsample.same"
 _EXTENDED = {
     *(("Constant", 12), ("GatherND", 12), ("DequantizeLinear", 13), ("QuantizeLinear", 13), ("ReduceSum", 13)),
     *(("BatchNormalization", 14), ("Reshape", 14), ("Shape", 15), ("ScatterElements", 16), ("ScatterND", 16)),
-    *((f"Reduce{name}", 18) for name in "L1 L2 LogSum LogSumExp Max Mean Min Prod SumSquare".split()),
+    *((f"Reduce{of}", 18) for of in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")),
     *(("Pad", 18), ("Resize", 18), ("Split", 18), ("AveragePool", 19), ("Cast", 19)),
 }
 
