@@ -411,15 +411,19 @@ MANY = """
     S = Shape (P) Q = ConstantOfShape (length) R = Sub (P, Q) T = Expand (R, S) U = Cast <to = 1> (T)
     V = Unsqueeze (U, axes) W = Squeeze (V, axes) Z = ReduceSum <keepdims = 1> (I) a = Div (W, Z) b = Sqrt (a)
     d = Identity (b) e = Where (c, d, W) f = Pow (e, low) g = Neg (f) h = CumSum (g, axis) i = Erf (h)
-    axis = Constant <value = int64 {2}> ()
-    Y = GridSample <padding_mode = "border"> (i, G)
+    axis = Constant <value = int64 {2}> () at = Constant <value = int64[1, 4] {0, 1, 2, 0}> ()
+    one = Constant <value = float[1] {1.0}> ()
+    j = AveragePool <kernel_shape = [1, 1]> (i) k = ReduceMean <keepdims = 1> (j) l = Sub (j, k)
+    m = ScatterND <reduction = "none"> (l, at, one)
+    Y = GridSample <padding_mode = "border"> (m, G)
 """
 
 
 @pytest.mark.parametrize("opset", range(11, 23))
 def test_every_step_of_the_way_down(opset: int) -> None:
     lines = MANY.strip().splitlines()
-    nodes = "\n".join([lines[-2], *lines[:-2], lines[-1]])
+    constants = [line for line in lines if "= Constant <" in line]
+    nodes = "\n".join([*constants, *(line for line in lines if line not in constants)])
     model = parser.parse_model(f'<ir_version: 10, opset_import: ["": 22]> {SIGNATURE} {{ {nodes} }}')
     onnx.checker.check_model(model, full_check=True)
     expected = open_native(model).run(None, FEEDS)

@@ -29,7 +29,8 @@ def reference_ops() -> list[type[OpRun]]:
     They answer what :func:`ort_gridsample.grid_sample` and :func:`ort_gridsample.affine_grid` do, complex X included,
     in models as they are and patched to any target. A dialect that can be in any domain is known in ONNX's own and in
     the one that a patch writes. The evaluator gives ``new_ops`` to no model-local function, and would run its own
-    operators there: inline functions first, with ``onnx.inliner.inline_local_functions``.
+    operators there: inline functions first, with ``onnx.inliner.inline_local_functions``. Before onnx 1.19 it
+    has no arrays of bfloat16; its own kind of bits is refused.
 
     Raises, in a run:
         GridSampleError: a node's attributes or inputs are not what its opset or dialect allows.
