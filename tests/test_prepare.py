@@ -38,10 +38,11 @@ def known():
 
 jit_core.prepare(np.dtype("{X_type}"), np.dtype("float32"), "linear")
 before = known()
-for channels in (1, 2, 8, 9, 40):
-    for side in (2, 60):
-        X, grid = np.ones((1, channels, 9, 9), "{X_type}"), np.ones((1, side, side, 2), np.float32)
-        grid_sample(X, grid, "linear", num_threads=2)
+for n in (1, 8):
+    for channels in (1, 2, 8, 9, 40):
+        for side in (2, 60):
+            X, grid = np.ones((n, channels, 9, 9), "{X_type}"), np.ones((n, side, side, 2), np.float32)
+            grid_sample(X, grid, "linear", num_threads=2)
 print(len(before), known() - before)
 """
     )

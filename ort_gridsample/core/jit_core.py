@@ -240,11 +240,11 @@ def prepare(dtype: np.dtype[np.generic], grid_dtype: np.dtype[np.generic], mode:
     """Compile what sampling an X of ``dtype`` at a grid of ``grid_dtype`` needs, or load it from Numba's cache."""
     # So many channels and positions that an X which can be laid out in rows is.
     channels, positions = 2 * vectors.NARROW + 1, WIDE_READS
-    X, grid = np.zeros((1, channels, 1), dtype), np.zeros((1, positions, 1), grid_dtype)
-    Y = np.empty((1, channels, positions), dtype)
     what = f"{mode} for X of {dtype}"
     with progress.shown("compiling") as begin, event.install_listener("numba:compile", _Explanation(what, begin)):
-        grid_sample(X, grid, Y, plan_for(dtype, mode, "zeros", False), 1)
+        for n in (1, 2):  # all threads share one image's rows, two images each has its own
+            X, grid = np.zeros((n, channels, 1), dtype), np.zeros((n, positions, 1), grid_dtype)
+            grid_sample(X, grid, np.empty((n, channels, positions), dtype), plan_for(dtype, mode, "zeros", False), 1)
 
 
 class _Explanation(event.Listener):
