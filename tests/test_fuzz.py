@@ -8,6 +8,7 @@ import pytest
 
 from conftest import CORES, OPS
 from fuzz.batches import run_batch
+from fuzz.inputs import Case, Tensor
 from fuzz.worker import Worker
 
 WAYS = [(core, "python") for core in CORES] + [("jit", ops) for ops in OPS if ops != "python"]
@@ -28,3 +29,44 @@ def test_every_case_is_answered_or_refused_in_words(worker: Worker, index: int) 
         f"{wrong}\npython -m tests.fuzz --case '{case.to_json()}'" for case, wrong in batch.failures[-1:]
     )
     assert min(batch.counts["answer"], batch.counts["refusal"]) > 25, "one half of the cases is not tried"
+
+
+#: What long runs have found.
+FOUND = {
+    "more strings than there is room for": Case(
+        route="session",
+        operator="GridSample",
+        first=Tensor("str", (1, 2, 6, 3, 3), "tame", "broadcast"),
+        second=Tensor("float64", (1, 3, 5, 1 << 20, 3), "tame", "broadcast"),
+        size=(),
+        mode="nearest",
+        padding_mode="border",
+        align_corners=1,
+        opset=19,
+        declared="names",
+        slip="",
+        name="warp",
+        seed=7,
+    ),
+    "a plugin's integers in an opset without the operator": Case(
+        route="session",
+        operator="GridSample",
+        first=Tensor("float16", (3, 2, 5, 2)),
+        second=Tensor("float32", (3, 4, 4, 2)),
+        size=(),
+        mode="bicubic",
+        padding_mode=0,
+        align_corners=0,
+        opset=13,
+        declared="names",
+        slip="",
+        name="warp",
+        seed=7,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FOUND.values(), ids=FOUND)
+def test_what_was_found(worker: Worker, case: Case) -> None:
+    outcome = worker.run(case)
+    assert not outcome.wrong, outcome

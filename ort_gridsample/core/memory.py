@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,10 @@ WORTH_ASKING = 1 << 28
 
 #: What an allocator may need beside an array.
 SLACK = 1 << 20
+
+#: What a string takes where it is copied for an op and from there for onnxruntime: two objects of C++, in which a short
+#: text has room.
+STRING_BYTES = 2 * 32
 
 _MEMINFO = Path("/proc/meminfo")
 #: Pairs of files that say a control group's limit and what it uses, of version 2 and 1.
@@ -24,6 +29,11 @@ _GROUPS = (
 def available() -> int | None:
     """The bytes that the system still has for this process, by its own account; None where it gives none."""
     return min(_accounts(), default=None)
+
+
+def copied_bytes(array: np.ndarray[Any, Any]) -> int:
+    """The bytes that a copy of ``array`` takes outside Python; of strings, about."""
+    return array.size * STRING_BYTES if array.dtype.kind in "OUT" else array.nbytes
 
 
 def probe(nbytes: int) -> None:

@@ -223,7 +223,8 @@ def _copied_bytes(value: Any) -> int:
     """
     if not isinstance(value, np.ndarray):
         return 0
-    return value.nbytes if value.flags.c_contiguous else 2 * value.nbytes
+    nbytes = memory.copied_bytes(value)
+    return nbytes if value.flags.c_contiguous else 2 * nbytes
 
 
 def _exception_for(message: str) -> BaseException | None:

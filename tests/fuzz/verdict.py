@@ -44,7 +44,8 @@ class Outcome:
 def must(case: Case) -> str:
     """Whether the specification gives ``case`` an answer, by its text alone."""
     if case.route != "function":
-        if case.slip or case.opset < (16 if case.operator == "GridSample" else 20):
+        first = 0 if case.is_coded else 16 if case.operator == "GridSample" else 20
+        if case.slip or case.opset < first:
             return REFUSAL
         if case.align_corners not in (0, 1) or case.first.type.startswith("complex"):
             return REFUSAL

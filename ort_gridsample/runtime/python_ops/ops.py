@@ -64,7 +64,9 @@ def _guarded(compute: Callable[[], Array], shape: Callable[[], Sequence[int]], d
     try:
         with turns:
             array = compute()
-        memory.probe(array.nbytes)  # onnxruntime takes as much again for its copy; its failure would end the process
+        memory.probe(
+            memory.copied_bytes(array)
+        )  # onnxruntime takes as much again for its copy; its failure would end the process
         return Output(array), _GOOD
     except BaseException as failure:  # also KeyboardInterrupt and SystemExit: none may leave an op
         placeholder, status = _NOTHING.get(dtype, _NOTHING[np.dtype(object)]), _LOST
