@@ -88,11 +88,11 @@ def widened(pixel: Any) -> Any:
 
 @overload(widened, strict=False)
 def _widened_for(pixel: Any) -> Any:
-    if pixel == types.uint16:
-        return (lambda pixel: widened_by_cpu(pixel)) if CONVERTS else (lambda pixel: from_float16(pixel))
-    if pixel == types.int16:
-        return lambda pixel: from_bfloat16(pixel)
-    return lambda pixel: pixel
+    half = _BY_BITS.get(str(pixel))
+    if half is None:
+        return lambda pixel: pixel
+    widen = half.widened
+    return lambda pixel: widen(pixel)
 
 
 class Half(NamedTuple):
@@ -111,7 +111,7 @@ HALVES = {
     ),
     "bfloat16": Half(np.dtype(np.int16), from_bfloat16, to_bfloat16),
 }
-_ROUNDED = {half.bits.name: half.rounded for half in HALVES.values()}
+_BY_BITS = {half.bits.name: half for half in HALVES.values()}
 
 
 def round_to(values: Any, halves: Any) -> None: ...
@@ -120,7 +120,7 @@ def round_to(values: Any, halves: Any) -> None: ...
 @overload(round_to, strict=False)
 def _round_to_for(values: Any, halves: Any) -> Any:
     """Write the float32 ``values`` (P,) as bits into ``halves`` (P,): uint16 is float16, int16 is bfloat16."""
-    rounded = _ROUNDED[str(halves.dtype)]
+    rounded = _BY_BITS[str(halves.dtype)].rounded
 
     def loop(values: Any, halves: Any) -> None:
         for p in range(len(values)):
