@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import faults
 import ort_gridsample as ogs
 from ort_gridsample.core import memory
-from processes import COMPILED, every_way, run
+from processes import COMPILED, every_way, run, started
 
 #: Lets the process address so many bytes more than it does.
 LIMIT = """
@@ -181,6 +182,39 @@ def test_meminfo_counts_what_can_be_freed_and_swapped(tmp_path: Path, monkeypatc
         assert memory.available() == room
     monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "there is none")
     assert memory.available() is None
+
+
+@pytest.mark.parametrize("is_on_disk", [False, True])
+def test_no_memory_to_compile_or_load_a_kernel_is_an_exception(is_on_disk: bool, tmp_path: Path) -> None:
+    """Where LLVM has none, it ends the process."""
+    pytest.importorskip("numba")
+    script = """
+import resource
+import numpy as np, ort_gridsample as ogs
+ogs.set_core("jit")
+X, grid = np.ones((1, 20, 8, 8), np.float32), np.zeros((1, 4, 4, 2), np.float32)
+def sample(kind, mode):
+    try:
+        return ogs.grid_sample(X.astype(kind), grid, mode).shape
+    except MemoryError:
+        return "MemoryError"
+sample("float32", "linear")
+def limit(more):
+    pages = int(open("/proc/self/statm").read().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + more, resource.RLIM_INFINITY))
+if True:
+    limit(1 << 20)
+    print(sample("int16", "cubic"))
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(sample("int16", "cubic"))
+"""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    if is_on_disk:
+        with started(script.replace("if True:", "if False:"), environment) as process:
+            assert process.communicate(timeout=300)[0].splitlines() == ["(1, 20, 4, 4)"]
+    with started(script, environment) as process:
+        said, complaint = process.communicate(timeout=300)
+    assert said.splitlines() == ["MemoryError", "(1, 20, 4, 4)"], complaint
 
 
 @every_way

@@ -11,8 +11,13 @@ from typing import Any
 from numba import njit
 from numba.core import caching as untyped_caching
 
+from . import memory
+
 FunctionCache: Any = untyped_caching.FunctionCache
 IndexDataCacheFile: Any = untyped_caching.IndexDataCacheFile
+
+#: LLVM ends the process where there is no memory for it: so much must be free before it compiles, and before it loads.
+COMPILING, LOADING = 1 << 26, 1 << 24
 
 #: The files that kernels are made of. Numba itself looks only at the one that a kernel lies in.
 SOURCES = tuple(Path(__file__).parent / name for name in ("kernels.py", "vectors.py", "halves.py", "../spec.py"))
@@ -66,10 +71,15 @@ class KernelCache(FunctionCache):
         files: Any = self._cache_file
         self._cache_file: Any = _Files(files._cache_path, self._impl.filename_base, files._source_stamp)
 
-    def load_overload(self, *arguments: Any) -> Any:
-        """What lies on disk; None also where that cannot be read."""
+    def load_overload(self, signature: Any, target_context: Any) -> Any:
+        """What lies on disk; None also where that cannot be read.
+
+        Raises:
+            MemoryError: there is no room to load it, or to compile it then.
+        """
+        memory.probe(LOADING if self.has(signature, target_context) else COMPILING)
         try:
-            return super().load_overload(*arguments)
+            return super().load_overload(signature, target_context)
         except Exception:  # whatever unpickling half a file raises
             return None
 
