@@ -22,7 +22,9 @@ from ort_gridsample.core.coordinates import PADDING, Padding
 from ort_gridsample.core.taps import MODES, Mode
 from ort_gridsample.model.element_types import elem_type
 from ort_gridsample.model.targets.primitives import (
+    CHANNELS_PER_TAP,
     FEW_CHANNELS,
+    LARGE,
     Value,
     as_function,
     lower_affine_grid,
@@ -163,6 +165,33 @@ def test_agrees_with_the_core(r, mode, padding_mode, align_corners):
         check(run(model, X, grid), expected, mode)
 
 
+#: The lengths of a large X's spatial axes, by their number: few pixels, as it takes many channels.
+FLAT = {1: (29,), 2: (8, 9), 3: (4, 3, 5)}
+
+
+@pytest.mark.parametrize("X_type", ["float32", "float16", "uint8"])
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize(
+    ("mode", "r"),
+    [(mode, r) for mode, r in itertools.product(spec.MODES, FLAT) if (mode, r) != ("cubic", 3)],  # 2,048 channels
+)
+def test_one_row_of_zeros_stands_for_those_around_a_large_image(mode, r, align_corners, X_type):
+    """It is not copied with zeros around it, and what is infinite in it does not reach what lies outside."""
+    c = max(CHANNELS_PER_TAP * len(MODES[mode].offsets) ** r, LARGE // (2 * np.prod(FLAT[r])) + 1)
+    rng = np.random.default_rng(r)
+    X = (rng.standard_normal((2, c, *FLAT[r])) * 9).clip(0 if X_type == "uint8" else -99).astype(X_type)
+    if X_type == "float32":
+        X[:, 3] = np.inf
+    grid = (rng.random((2, *OUT[:r], r)) * 4 - 2).astype(np.float32)
+    grid.reshape(-1)[: len(SPECIAL)] = SPECIAL[: grid.size]
+    model = lowered(X, grid, mode, "zeros", align_corners)
+    assert not any(node.op_type == "Pad" for node in model.graph.node)
+    with np.errstate(invalid="ignore"):
+        expected = ogs.grid_sample(X, grid, mode, "zeros", align_corners)
+    tolerance = {"float32": 1e-5, "float16": 2e-2, "uint8": 1}[X_type]
+    np.testing.assert_allclose(run(model, X, grid), expected, rtol=0, atol=0 if mode == "nearest" else tolerance)
+
+
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("align_corners", [False, True])
 @pytest.mark.parametrize("padding_mode", spec.PADDING_MODES)
@@ -276,11 +305,23 @@ def test_bfloat16_without_a_pixel():
 
 @pytest.mark.parametrize("X_type", ["uint8", "int32", "int64", "uint64"])
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
-def test_constant_integers_stay_constant(X_type, mode):
-    _, grid = arrays(2, special=False)
+@pytest.mark.parametrize("r", [1, 2, 3])
+def test_constant_integers_stay_constant(X_type, mode, r):
+    _, grid = arrays(r, special=False)
     for value in (np.iinfo(X_type).max, np.iinfo(X_type).max - 1, np.iinfo(X_type).min, 99):
-        X = np.full((1, 3, 5, 4), value, X_type)
+        X = np.full((1, 3, 5, 4, 3)[: r + 2], value, X_type)
         assert (run(lowered(X, grid, mode, "border", True), X, grid) == value).all()
+
+
+@pytest.mark.parametrize("X_type", ["int64", "uint64"])
+@pytest.mark.parametrize("r", [1, 2, 3, 5])  # of so many axes there are taps together
+def test_integers_of_64_bits_are_exact_where_all_taps_agree(X_type, r):
+    high = np.iinfo(X_type).max
+    X = np.broadcast_to(np.array([high - 5] * 3 + [high - 7] * 3, X_type), (1, 2, *[4] * (r - 1), 6)).copy()
+    grid = np.zeros((1, *[1] * (r - 1), 4, r), np.float32)
+    grid[..., 0] = 2 * np.array([0.5, 3.5, 1.5, 4.5]) / 5 - 1
+    answer = run(lowered(X, grid, "linear", "border", True), X, grid)
+    assert answer[0, 1].ravel().tolist() == [high - 5, high - 7, high - 5, high - 7]
 
 
 @pytest.mark.parametrize(("mode", "padding_mode", "align_corners"), CASES)
@@ -361,7 +402,7 @@ def test_partly_known_shapes():
 
 def affine_model(theta, size, align_corners, opset, known, constant, type=None):
     type = type or theta.dtype.name
-    theta_shape = theta.shape if known else ("N", *theta.shape[1:])
+    theta_shape = theta.shape if known else ("N", theta.shape[1], "columns")
     nodes = lower_affine_grid(
         "n",
         Value("theta", type, theta_shape),

@@ -2,9 +2,9 @@
 
 A lowered GridSample: X becomes rows, one a pixel, of all its channels; each tap becomes a row number and a weight; Y is
 the weighted sum of the gathered rows. Where what lies outside X counts as 0, zeros around X stand for all that: nothing
-is read there, not even an infinity to multiply by 0, and it takes no logic to tell inside from outside. The coordinates
-of all axes are computed together, as one tensor (axes, taps, N·P) over P output positions, innermost axis first as in
-the grid. Rank, mode and padding are data.
+is read there, not even an infinity to multiply by 0, and it takes no logic to tell inside from outside. Of a large X
+that takes longer than the logic: then it is one row of zeros. The coordinates of all axes are computed together, as one
+tensor (axes, taps, N·P) over P output positions, innermost axis first as in the grid. Rank, mode and padding are data.
 
 Modes and paddings are the core's own tables, in :mod:`ort_gridsample.core.taps` and ``.coordinates``.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import onnx
@@ -35,6 +36,10 @@ PADDED = ("float32", "float64")
 #: Up to so many channels, what was gathered is turned around before it is weighed: operators on tensors whose last axis
 #: is short are slow, in ONNX Runtime by a factor of 2 for 3 channels.
 FEW_CHANNELS = 8
+
+#: So many values X has at least, and so many channels a tap, where it is slower to put zeros around it than to tell
+#: inside from outside: a Pad in ONNX Runtime writes all of its output twice.
+LARGE, CHANNELS_PER_TAP = 1 << 17, 32
 
 Shape = tuple[int | str | None, ...]
 
@@ -104,12 +109,15 @@ def lower_grid_sample(
         image = image.astype(str(spec.TYPES[X.type].compute))
     # Not more axes than it takes: not every runtime has kernels for many.
     rows = e.transpose(e.reshape(image, [batches, c, e.product(lengths)]), (0, 2, 1))
-    around = 0
-    if padding.zero_outside:
-        around = 1
+    zeros_first = padding.zero_outside and _is_large(batches, c, lengths, MODES[mode], runtime)
+    around = int(padding.zero_outside and not zeros_first)
+    if around:
         rows = _surrounded(e, rows, batches, lengths, c)
-    axes = _Axes(e, n, lengths, out, around, bool(align_corners), "float64" if grid.type == "float64" else "float32")
+    compute = "float64" if grid.type == "float64" else "float32"
+    axes = _Axes(e, n, lengths, out, around, zeros_first, bool(align_corners), compute)
     rows = e.reshape(rows, [e.product([batches, *axes.rows]), c])
+    if zeros_first:
+        rows = e.concatenate([_zeros(e, [1, c], rows.type), rows])
     if "lengths" in runtime.without:  # IREE takes the 1 for N
         g = e.transpose(e.reshape(coordinates, [axes.positions, len(out)]), (1, 0))
         g = e.reshape(g, [len(out), 1, axes.positions])
@@ -190,6 +198,7 @@ class _Axes:
         lengths: D1, …, Dr.
         out: D1_out, …, Dr_out.
         around: how many zeros there are before and after the pixels of each axis.
+        zeros_first: whether there is a row of zeros before all others.
         align_corners: the operator's attribute.
         type: the type of the coordinates.
     """
@@ -199,6 +208,7 @@ class _Axes:
     lengths: list[Dim]
     out: list[Dim]
     around: int
+    zeros_first: bool
     align_corners: bool
     type: str
 
@@ -262,6 +272,14 @@ def _zeros(e: Expressions, dims: Sequence[Dim], type: str) -> Tensor:
     return e.expand(e.constant(np.full([1] * len(dims), "" if type == "str" else 0), type), dims)
 
 
+def _is_large(n: Dim, c: Dim, lengths: Sequence[Dim], mode: Mode, runtime: Runtime) -> bool:
+    """Whether X is known to be so large that to put zeros around it takes longer than to tell inside from outside."""
+    dims = [dim for dim in (n, c, *lengths) if isinstance(dim, int)]
+    if not isinstance(c, int) or len(dims) < 2 + len(lengths) or runtime != ANY:
+        return False
+    return prod(dims) >= LARGE and c >= CHANNELS_PER_TAP * len(mode.offsets) ** len(lengths)
+
+
 def _surrounded(e: Expressions, rows: Tensor, n: Dim, lengths: Sequence[Dim], c: Dim) -> Tensor:
     """The rows (N, S, C) as (N, D1, …, Dr, C) or with the last two in one, zeros before and after each spatial axis."""
     if rows.type in PADDED:
@@ -312,12 +330,15 @@ def _taps(axes: _Axes, g: Tensor, mode: Mode, padding: Padding, compute: str | N
     """The taps of the normalized coordinates ``g`` (axes, 1, N·P), with weights of type ``compute``."""
     e, r, t, axis = axes.e, len(axes.lengths), len(mode.offsets), axes.axis
     position, weights = axis_taps(e, g.astype(axes.type), axis, mode, padding, compute, axes.around)
+    pixel = position
     if axes.around:
-        position = e.minimum(e.maximum(position, 0), axis.length + 1)
+        pixel = e.minimum(e.maximum(position, 0), axis.length + 1)
+    elif axes.zeros_first:
+        pixel = e.minimum(e.maximum(position, 0), axis.last)
     elif t > 1 and not mode.pads_taps:
-        position = e.minimum(position, axis.last)  # the coordinate is inside, the pixel after it need not be
+        pixel = e.minimum(position, axis.last)  # the coordinate is inside, the pixel after it need not be
 
-    index = position.astype(axes.index_type)
+    index = pixel.astype(axes.index_type)
     if t == 1 and "lengths" in e.runtime.without:
         return _Taps([_flat(axes, index)], [], 1, few, flat=True)
     if r > 1:
@@ -329,9 +350,16 @@ def _taps(axes: _Axes, g: Tensor, mode: Mode, padding: Padding, compute: str | N
             outer = e.reshape(outer, [t, axes.positions])
     one_by_one = max(i for i in range(r + 1) if t**i <= e.runtime.gathers)
     combined = _Combined(e, t, Tensor.__add__, axes.positions, [axes.positions])
+    if axes.zeros_first:
+        inside = e.split(e.equal(position, pixel).astype(index.type), r, 1, axis=0)
+        both = _Combined(e, t, Tensor.__mul__, axes.positions, [axes.positions]).groups(inside[::-1], one_by_one)
+        rows = combined.groups([outer + 1, *reversed(inner)], one_by_one)
+        indices = [row * each for row, each in zip(rows, both, strict=True)]
+    else:
+        indices = combined.groups([outer, *reversed(inner)], one_by_one)
     indices = [
         each.astype("int32") if each.constant is not None and each.constant.max() < 2**31 else each  # half the size
-        for each in combined.groups([outer, *reversed(inner)], one_by_one)
+        for each in indices
     ]
     if weights is None:
         return _Taps(indices, [], t ** (r - one_by_one), few)
