@@ -193,6 +193,21 @@ def test_a_wrong_grid_is_the_functions_sentence(shapes: tuple, padding_mode: str
     assert session.run(None, dict(zip(("X", "grid"), good, strict=True)))[0].shape == (1, 2, 2, 2)
 
 
+def test_a_node_that_says_no_label_goes_by_its_own_name() -> None:
+    """As one that was written by hand, or copied by a tool that knows only its inputs."""
+    model = loose(grid_sample_model("float32", "float32", 2, [Attributes("linear")]))
+    patched = ogs.patch_model(model, target="compiled")
+    (node,) = (node for node in patched.graph.node if node.domain)
+    kept = [attribute for attribute in node.attribute if attribute.name != "node"]
+    assert len(kept) < len(node.attribute)
+    del node.attribute[:]
+    node.attribute.extend(kept)
+    node.name = "by hand"
+    session = onnxruntime.InferenceSession(patched.SerializeToString(), ogs.register())
+    with pytest.raises(Exception, match="GridSample node 'by hand': grid is of shape"):
+        session.run(None, {"X": np.ones((1, 2, 3, 3), np.float32), "grid": np.zeros((1, 2, 2, 3), np.float32)})
+
+
 WRONG_SIZES = [
     ((1, 2, 4), (1, 1, 2, 3)),
     ((2, 3), (1, 1, 2, 3)),
@@ -365,6 +380,39 @@ def test_what_cannot_be_compiled_runs_on_the_python_op(monkeypatch: pytest.Monke
 def test_the_oldest_release_has_every_function() -> None:
     assert versions.OLDEST["onnxruntime"] == f"1.{c_api.VERSION}"
     assert all(function.since <= c_api.VERSION for function in c_api.FUNCTIONS.values())
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_shapes_are_read_with_and_without_the_function_that_newer_releases_have(
+    is_there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of X and of grids, of theta and size, and of what the fused op takes."""
+    if not is_there:
+        monkeypatch.setattr(c_api.Api, "shape_of", 0)
+    elif not versions.at_least(onnxruntime.__version__, "1.25"):
+        pytest.skip(f"onnxruntime {onnxruntime.__version__} has no such function")
+    model = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["": 20]>
+        g (float[N, 3, H, W] X, float[N, 2, 3] theta, int64[4] size)
+            => (float[N, 3, h, w] Y, float[N, h, w, 2] grid, float[N, 3, h, w] Z) {
+            grid = AffineGrid (theta, size)
+            Y = GridSample (X, grid)
+            alone = AffineGrid <align_corners = 1> (theta, size)
+            Z = GridSample <mode = "cubic"> (X, alone)
+        }"""
+    )
+    rng = np.random.default_rng(0)
+    X, theta = rng.standard_normal((2, 3, 7, 5), np.float32), rng.uniform(-1, 1, (2, 2, 3)).astype(np.float32)
+    session = open_compiled(model)
+    assert {placement.runs_on for placement in session.replaced} == {"compiled op"}
+    Y, grid, Z = session.run(None, {"X": X, "theta": theta, "size": np.array([2, 3, 4, 6])})
+    expected = ogs.affine_grid(theta, (2, 3, 4, 6))
+    np.testing.assert_allclose(grid, expected, atol=1e-6)
+    np.testing.assert_allclose(Y, ogs.grid_sample(X, expected), atol=1e-5)
+    aligned = ogs.affine_grid(theta, (2, 3, 4, 6), align_corners=True)
+    np.testing.assert_allclose(Z, ogs.grid_sample(X, aligned, "cubic"), atol=1e-5)
+    with pytest.raises(Exception, match="size is"):
+        session.run(None, {"X": X, "theta": theta, "size": np.array([3, 3, 4, 6])})
 
 
 def test_files_of_python_ops_become_compiled_ones() -> None:

@@ -15,18 +15,17 @@ from numba.extending import register_jitable
 from ... import checks, spec
 from ...core.halves import HALVES, widened
 from . import sentences
-from .inputs import AXES, DATA, INFO, SIZE, close_inputs, open_inputs
+from .inputs import AXES, DATA, SIZE, close_inputs, copy_shape, open_inputs
 from .pointers import allocate, array, call, fetch_add, free, function, load, memory_of_call, store
 from .sampling import LANES, LINE, ROOM
 
 get_output = function("KernelContext_GetOutput")
 get_data = function("GetTensorMutableData")
-get_lengths = function("GetDimensions")
 parallel_for = function("KernelContext_ParallelFor")
 
 # The kernel's state.
-(API, LANE, ALIGNED, THETA_SIZE) = range(0, 32, 8)
-SENTENCES = 32
+(API, SHAPE_OF, LANE, ALIGNED, THETA_SIZE) = range(0, 40, 8)
+SENTENCES = 40
 
 TOO_LARGE = checks.Sentence("grid", "for size {size}", "fewer bytes than an address can reach")
 #: What a run may have to say, each for 2 and for 3 spatial axes.
@@ -54,16 +53,16 @@ def compute(state: int, context: int) -> int:
     """KernelComputeV2: make the grid, and answer with a status, 0 for good."""
     api = load(state + API)
     inputs = memory_of_call()
-    status = open_inputs(api, context, inputs, 2)
+    status = open_inputs(api, load(state + SHAPE_OF), context, inputs, 2)
     if status == 0:
         axes, size_axes = load(inputs + AXES), load(inputs + SIZE + AXES)
         run = allocate(SHAPES + 8 * (axes + size_axes + 5))
         if run == 0:
             status = sentences.status(api, load(state + SENTENCES), 0, 0, 0, 0, SHAPES)
         else:
-            status = get_lengths(api, (load(inputs + INFO), run + SHAPES, axes))
+            status = copy_shape(api, inputs, run + SHAPES)
             if status == 0:
-                status = get_lengths(api, (load(inputs + SIZE + INFO), run + SHAPES + 8 * axes, size_axes))
+                status = copy_shape(api, inputs + SIZE, run + SHAPES + 8 * axes)
             if status == 0:
                 status = _make(api, context, state, inputs, run)
             free(run)

@@ -15,7 +15,7 @@ from ... import spec
 from ...core.halves import HALVES, widened
 from . import sentences
 from .affine import measure, position, refuse, row_base, unchanged
-from .inputs import AXES, DATA, INFO, SIZE, close_inputs, open_inputs
+from .inputs import AXES, DATA, SIZE, close_inputs, copy_shape, open_inputs
 from .pointers import allocate, array, free, load, memory_of_call, store
 from .sampling import (
     API,
@@ -27,11 +27,11 @@ from .sampling import (
     OUT,
     SAID,
     SENTENCES,
+    SHAPE_OF,
     SHAPES,
     STEPS,
     R,
     X,
-    get_lengths,
     sample,
 )  # fmt: skip
 
@@ -48,7 +48,7 @@ def compute(state: int, context: int) -> int:
     api = load(state + API)
     inputs = memory_of_call()
     theta, size = inputs + SIZE, inputs + 2 * SIZE
-    status = open_inputs(api, context, inputs, 3)
+    status = open_inputs(api, load(state + SHAPE_OF), context, inputs, 3)
     if status == 0:
         axes, theta_axes, size_axes = load(inputs + AXES), load(theta + AXES), load(size + AXES)
         # Of X, the grid and Y first, as they are sampled, where the grid has as many axes as X, or Y is never made.
@@ -59,11 +59,11 @@ def compute(state: int, context: int) -> int:
         if run == 0:
             status = sentences.status(api, load(state + SENTENCES), 0, 0, 0, 0, SHAPES)
         else:
-            status = get_lengths(api, (load(inputs + INFO), run + shape, axes))
+            status = copy_shape(api, inputs, run + shape)
             if status == 0:
-                status = get_lengths(api, (load(theta + INFO), run + theta_shape, theta_axes))
+                status = copy_shape(api, theta, run + theta_shape)
             if status == 0:
-                status = get_lengths(api, (load(size + INFO), run + size_shape, size_axes))
+                status = copy_shape(api, size, run + size_shape)
             if status == 0:
                 store(run + X, load(inputs + DATA))
                 store(run + GRID, load(theta + DATA))

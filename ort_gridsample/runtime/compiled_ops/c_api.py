@@ -10,6 +10,10 @@ import ctypes
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import onnxruntime
+
+from ... import versions
+
 #: The version of the struct: of the oldest onnxruntime that the package stands on, 1.17, whose table has every function
 #: below.
 VERSION = 17
@@ -49,6 +53,9 @@ FUNCTIONS = {
     "SetSymbolicDimensions": Function(2168, 17),
     "KernelContext_ParallelFor": Function(2192, 17),
 }
+
+#: ``GetTensorElementTypeAndShapeDataReference``, which says a shape without making an object of it.
+SHAPE_OF = Function(3312, 24)
 
 #: The element types of :data:`ort_gridsample.spec.TYPES` by ``ONNXTensorElementDataType``.
 ELEMENT_TYPES = {
@@ -116,9 +123,16 @@ class Api:
     def __init__(self, table: int) -> None:
         self.table = table
 
+    @property
+    def shape_of(self) -> int:
+        """The address of :data:`SHAPE_OF`; 0 where this onnxruntime has no such function."""
+        # A build on the way to a release is named after it, and need not have it yet.
+        if not versions.at_least(onnxruntime.__version__, f"1.{SHAPE_OF.since + 1}"):
+            return 0
+        return _address_at(self.table + SHAPE_OF.offset)
+
     def _function(self, name: str, result: Any, arguments: tuple[Any, ...]) -> Callable[..., Any]:
-        at = ctypes.cast(self.table + FUNCTIONS[name].offset, ctypes.POINTER(address)).contents.value
-        assert at is not None  # the release was checked
+        at = _address_at(self.table + FUNCTIONS[name].offset)
         return ctypes.CFUNCTYPE(result, *(type(argument) for argument in arguments))(at)
 
     def ask(self, name: str, *arguments: Any) -> None:
@@ -194,6 +208,11 @@ class Api:
             self.ask("ShapeInferContext_SetOutputTypeShape", address(context), count(0), info)
         finally:
             self.release("ReleaseTensorTypeAndShapeInfo", info.value)
+
+
+def _address_at(place: int) -> int:
+    """The address that lies at this one."""
+    return ctypes.c_int64.from_address(place).value
 
 
 def _at(value: Any) -> ctypes.c_void_p:

@@ -24,7 +24,8 @@ class Kernel:
 
     Attributes:
         compute: the address of its KernelComputeV2.
-        numbers: its state, but for the first, which is the address of ONNX Runtime's table of functions.
+        numbers: its state, but for the first two, which are addresses: of ONNX Runtime's table of functions, and of the
+            one among them that a release need not have.
         sentences: what it may have to say, as bytes that end with 0; their addresses are the last of the state.
     """
 
@@ -32,14 +33,16 @@ class Kernel:
     numbers: Sequence[int]
     sentences: Sequence[bytes]
 
-    def memory(self, at: int, table: int) -> bytes:
+    def memory(self, at: int, api: Api) -> bytes:
         """The state as it lies in memory, ``at``."""
-        end = at + 8 * (1 + len(self.numbers) + len(self.sentences))
+        end = at + 8 * (2 + len(self.numbers) + len(self.sentences))
         addresses = []
         for sentence in self.sentences:
             addresses.append(end)
             end += len(sentence)
-        return np.array([table, *self.numbers, *addresses], np.int64).tobytes() + b"".join(self.sentences)
+        return np.array([api.table, api.shape_of, *self.numbers, *addresses], np.int64).tobytes() + b"".join(
+            self.sentences
+        )
 
 
 def grid_sample(api: Api, info: int, types: Sequence[str]) -> Kernel:

@@ -211,11 +211,11 @@ def _creates(make: Callable[[Api, int, list[str]], Kernel]) -> Callable[[int, in
         try:
             this = _at(op)
             kernel = make(api, info, [_TYPE_NAMES[number] for number in this.types if number])
-            size = len(kernel.memory(0, table))
+            size = len(kernel.memory(0, api))
             at = _libc.malloc(size)
             if at is None:
                 raise MemoryError(f"no room for a kernel of {size} bytes")
-            ctypes.memmove(at, kernel.memory(at, table), size)
+            ctypes.memmove(at, kernel.memory(at, api), size)
             this.op.KernelComputeV2 = kernel.compute
             out[0] = at
             return None

@@ -11,29 +11,29 @@ and the run's ``call``. The names in capitals are the places in them, in bytes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numba.extending import register_jitable
 
 from ... import checks, spec
 from ...core import jit_core, kernels
-from ...core.halves import HALVES, Half
+from ...core.halves import HALVES, round_to
 from ...core.taps import MAX_TAPS
 from ...core.vectors import GATHERS, NARROW, WIDE
 from . import sentences
-from .inputs import AXES, DATA, INFO, SIZE, close_inputs, open_inputs
+from .inputs import AXES, DATA, SIZE, close_inputs, copy_shape, open_inputs
 from .pointers import allocate, array, call, fetch_add, free, function, load, memory_of_call, set_memory, store
 
 get_output = function("KernelContext_GetOutput")
 get_data = function("GetTensorMutableData")
-get_lengths = function("GetDimensions")
 parallel_for = function("KernelContext_ParallelFor")
 
 # The kernel's state; ``REORDER`` is 0 where X is never laid out, and ``COLUMNS`` where the grid is given: else as many
 # columns of Y are known to a lane once for all. The sentences' addresses come last.
-(API, LANE, COORDINATES, AXIS_TAPS, COMBINE, READ, REORDER, READ_ROWS) = range(0, 64, 8)
-(TAPS, PADDING, ALIGNED, X_SIZE, G_SIZE, W_SIZE, CPUS, COLUMNS, GRID_ALIGNED) = range(64, 136, 8)
-SENTENCES = 136
+(API, SHAPE_OF, LANE, COORDINATES, AXIS_TAPS, COMBINE, READ, REORDER, READ_ROWS) = range(0, 72, 8)
+(TAPS, PADDING, ALIGNED, X_SIZE, G_SIZE, W_SIZE, CPUS, COLUMNS, GRID_ALIGNED) = range(72, 144, 8)
+SENTENCES = 144
 
 #: What a run may have to say, in the order of :data:`SENTENCES`: first that there is no memory.
 ROOM = checks.Sentence("memory", "not to be had", "{nbytes} bytes of scratch")
@@ -91,7 +91,7 @@ def compute(state: int, context: int) -> int:
     """KernelComputeV2: sample, and answer with a status, 0 for good."""
     api = load(state + API)
     inputs = memory_of_call()
-    status = open_inputs(api, context, inputs, 2)
+    status = open_inputs(api, load(state + SHAPE_OF), context, inputs, 2)
     if status == 0:
         axes, grid_axes = load(inputs + AXES), load(inputs + SIZE + AXES)
         run = allocate(SHAPES + 8 * (axes + 2 * grid_axes))
@@ -99,9 +99,9 @@ def compute(state: int, context: int) -> int:
             status = sentences.status(api, load(state + SENTENCES), 0, 0, 0, 0, SHAPES)
         else:
             shape, grid_shape = run + SHAPES, run + SHAPES + 8 * axes
-            status = get_lengths(api, (load(inputs + INFO), shape, axes))
+            status = copy_shape(api, inputs, shape)
             if status == 0:
-                status = get_lengths(api, (load(inputs + SIZE + INFO), grid_shape, grid_axes))
+                status = copy_shape(api, inputs + SIZE, grid_shape)
             if status == 0:
                 store(run + X, load(inputs + DATA))
                 store(run + GRID, load(inputs + SIZE + DATA))
@@ -518,7 +518,7 @@ def copy_for(bits_type: str) -> Callable[..., int]:
 def sum_for(X_type: str) -> Callable[..., int]:
     """What reads X of this type through a table with weights."""
     if X_type in HALVES:
-        return _sum_halves_for(HALVES[X_type])
+        return _sum_halves_for(HALVES[X_type].bits)
     dtype, real = np.dtype(X_type), np.dtype(spec.TYPES[X_type].compute)
     size, real_size = dtype.itemsize, real.itemsize
 
@@ -541,9 +541,8 @@ def sum_for(X_type: str) -> Callable[..., int]:
     return read
 
 
-def _sum_halves_for(kind: Half) -> Callable[..., int]:
-    """What reads halves through a table with weights of float32, and rounds the sums."""
-    bits, rounded = kind.bits, kind.rounded
+def _sum_halves_for(bits: np.dtype[Any]) -> Callable[..., int]:
+    """What reads halves of these ``bits`` through a table with weights of float32, and rounds the sums."""
 
     def read(run: int, scratch: int, half: int, batch: int, begin: int, positions: int) -> int:
         channels, pixels, all_positions = load(run + C), load(run + PIXELS), load(run + POSITIONS)
@@ -558,11 +557,9 @@ def _sum_halves_for(kind: Half) -> Callable[..., int]:
             sums = array(scratch + load(run + SUMS), (count, width), np.float32)
             image = array(load(run + X) + channel * pixels * 2, (count, pixels), bits)
             kernels.sum_taps(image, index, offsets, whole, weight, sums, 0, positions)
-            out = array(load(run + Y) + channel * all_positions * 2, (count, all_positions), np.uint16)
+            out = array(load(run + Y) + channel * all_positions * 2, (count, all_positions), bits)
             for c in range(count):
-                y, total = out[c, begin:], sums[c]
-                for p in range(positions):
-                    y[p] = rounded(total[p])
+                round_to(sums[c, :positions], out[c, begin:])
         return 0
 
     return read
@@ -591,8 +588,7 @@ def sum_rows_for(X_type: str) -> Callable[..., int]:
     """What reads X of this type, laid out with its channels last, through a table."""
     half, real = HALVES.get(X_type), np.dtype(spec.TYPES[X_type].compute)
     real_size, size = real.itemsize, 2 if half else real.itemsize
-    rounded = half.rounded if half else None
-    stored = np.dtype(np.uint16) if half else real
+    bits = half.bits if half else None
 
     def read(run: int, scratch: int, half: int, batch: int, begin: int, positions: int) -> int:
         channels, pixels, all_positions, row = load(run + C), load(run + PIXELS), load(run + POSITIONS), load(run + ROW)
@@ -608,16 +604,15 @@ def sum_rows_for(X_type: str) -> Callable[..., int]:
             count = min(row, channels - channel)
             rows_of_X = array(load(scratch + PLACE) + chunk * _chunk_bytes(run), (pixels + 1, row), real)
             out = load(run + Y) + (batch * channels + channel) * all_positions * size
-            if rounded is None:
+            if bits is None:
                 sums = array(out, (count, all_positions), real)
                 kernels.sum_rows(rows_of_X, index, weight, tile, sums, begin, positions)
             else:
                 sums = array(scratch + load(run + SUMS), (count, width), real)
                 kernels.sum_rows(rows_of_X, index, weight, tile, sums, 0, positions)
-                halves = array(out, (count, all_positions), stored)
+                halves = array(out, (count, all_positions), bits)
                 for c in range(count):
-                    for p in range(positions):
-                        halves[c, begin + p] = rounded(sums[c, p])
+                    round_to(sums[c, :positions], halves[c, begin:])
         return 0
 
     return read
