@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -14,7 +16,7 @@ import onnx
 import pytest
 
 import ort_gridsample as ogs
-from benchmarks import contestants, cores, costs, probes, report, run, suite, summary
+from benchmarks import contestants, cores, costs, probes, report, run, scales, suite, summary
 from benchmarks.__main__ import main
 from benchmarks.contestants import CONTESTANTS, NATIVE, Contestant
 from benchmarks.suite import GridSampleCase
@@ -277,6 +279,31 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [case["name"] for case in content["cases"]] == [suite.name_of(case) for case in (TINY, UNSUPPORTED)]
     assert [cost["name"] for cost in content["costs"]] == ["tiny call"]
     assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in ("b.png", "m.png"))
+
+
+def test_every_scale_is_timed_on_every_grid_and_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib", reason="a plot needs the extra demo")
+    sizes = [dataclasses.replace(scale, sizes=scale.sizes[:2]) for scale in scales.SCALES]
+    monkeypatch.setattr(scales, "SCALES", sizes)
+    monkeypatch.setattr(scales, "ROUNDS", 1)
+    assert scales.main(["--plot", str(tmp_path / "scales.png")]) == 0
+    out = capsys.readouterr().out
+    for scale in sizes:
+        for grid in suite.GRIDS:
+            lines = out.split(f"{scale.name}, {grid} grid")[1].splitlines()[1:4]
+            assert [line.split()[0] for line in lines[1:]] == list(map(str, scale.sizes))
+            assert all(name in lines[0] for name in (*(c.name for c in run.taking_part()), contestants.COPY))
+    assert max(map(len, out.splitlines())) <= 100
+    assert (tmp_path / "scales.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("scale", scales.SCALES, ids=lambda scale: str(scale.name.split()[0]))
+def test_a_scale_counts_what_it_says(scale: scales.Scale) -> None:
+    for size in scale.sizes:
+        case = scale.case(size, "random")
+        assert size in (math.prod((*case.X[:2], *case.output)), case.X[0], case.X[1])
 
 
 @pytest.mark.usefixtures("tiny_suite")

@@ -60,6 +60,7 @@ ADDED = {
     "python -m tests.benchmarks": "--quick --only tiny",
     "python -m tests.benchmarks.evaluator_speed": "--quick",
     "python -m tests.benchmarks.lowered_speed": "--quick",
+    "python -m tests.benchmarks.scales": "--quick",
     "python -m tests.benchmarks.spinning": "--quick",
     "python -m tests.benchmarks.throughput": "--quick",
     "python -m tests.runtimes": "--list",

@@ -43,8 +43,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--json", type=_file, metavar="FILE", help="write everything as JSON; - prints it instead of the tables"
     )
-    parser.add_argument("--plot", type=_picture, metavar="FILE.png", help="draw the ratios of each case")
-    parser.add_argument("--plot-means", type=_picture, metavar="FILE.png", help="draw their means, group by group")
+    parser.add_argument("--plot", type=picture, metavar="FILE.png", help="draw the ratios of each case")
+    parser.add_argument("--plot-means", type=picture, metavar="FILE.png", help="draw their means, group by group")
     return parser
 
 
@@ -105,7 +105,8 @@ def _file(text: str) -> str:
     return text
 
 
-def _picture(text: str) -> str:
+def picture(text: str) -> str:
+    """A file that a picture can be written to."""
     if not importlib.util.find_spec("matplotlib"):
         raise argparse.ArgumentTypeError("a picture needs matplotlib: pip install matplotlib")
     return _file(text)

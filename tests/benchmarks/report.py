@@ -126,17 +126,17 @@ def _copy_column(results: Sequence[Result], names: Sequence[str]) -> Iterable[Se
     for result in results:
         copy = result.timings[COPY].median
         times = (result.timings.get(name) for name in names)
-        yield [_digits(copy * 1e3), " ".join(NONE if t is None else _digits(t.median / copy) for t in times)]
+        yield [digits(copy * 1e3), " ".join(NONE if t is None else digits(t.median / copy) for t in times)]
 
 
 def _cell(timing: Timing | None, ratio: Timing | None) -> str:
     if timing is None:
         return NONE
-    text = f"{_digits(timing.median * 1e3)} ±{timing.spread:.0%}"
-    return text if ratio is None else f"{text} {_digits(ratio.median)}×"
+    text = f"{digits(timing.median * 1e3)} ±{timing.spread:.0%}"
+    return text if ratio is None else f"{text} {digits(ratio.median)}×"
 
 
-def _digits(value: float) -> str:
+def digits(value: float) -> str:
     """Three digits, or all of a larger number."""
     return f"{value:.0f}" if value >= 100 else f"{value:#.3g}"
 
@@ -171,7 +171,7 @@ def summary_text(results: Sequence[Result]) -> str:
         rows: list[Sequence[object]] = [("", *names)]
         for group in groups:
             if any(group in column for column in columns.values()):
-                cells = (f"{_digits(c[group].mean)}×" if group in c else NONE for c in columns.values())
+                cells = (f"{digits(c[group].mean)}×" if group in c else NONE for c in columns.values())
                 rows.append((group, *cells))
         parts.append(f"Geometric mean of how many times as fast as onnxruntime\n{table(rows, indent='  ')}")
     for contestant, baseline in (
@@ -184,9 +184,9 @@ def summary_text(results: Sequence[Result]) -> str:
         found = means(results, contestant, baseline)
         if found:
             rows = [("", "cases", "mean", "least", "at")]
-            rows += [(m.group, m.cases, _digits(m.mean), _digits(m.least), m.at.case.short) for m in found[:-1]]
+            rows += [(m.group, m.cases, digits(m.mean), digits(m.least), m.at.case.short) for m in found[:-1]]
             m = found[-1]
-            rows.append((m.group, m.cases, _digits(m.mean), _digits(m.least), f"{m.at.case.group}, as above"))
+            rows.append((m.group, m.cases, digits(m.mean), digits(m.least), f"{m.at.case.group}, as above"))
             parts.append(f"{contestant} against {baseline}\n{table(rows, indent='  ')}")
     return "\n\n".join(parts)
 
@@ -195,7 +195,7 @@ def targets_text(targets: Sequence[Target]) -> str:
     rows: list[Sequence[object]] = [("", "found", "wanted", "")]
     for target in targets:
         wanted = f"at {'least' if target.at_least else 'most'} {target.limit:g} {target.unit}"
-        rows.append((target.what, f"{_digits(target.value)} {target.unit}", wanted, "" if target.reached else "MISSED"))
+        rows.append((target.what, f"{digits(target.value)} {target.unit}", wanted, "" if target.reached else "MISSED"))
     return f"Targets\n{table(rows, indent='  ')}"
 
 
@@ -211,7 +211,7 @@ def costs_text(costs: Sequence[Cost]) -> str:
 
 def _shown(value: object) -> str:
     if isinstance(value, float):
-        return "0" if abs(value) < 5e-4 else ("-" if value < 0 else "") + _digits(abs(value))
+        return "0" if abs(value) < 5e-4 else ("-" if value < 0 else "") + digits(abs(value))
     return NONE if value is None else str(value)
 
 
