@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 import onnx
 import pytest
 
-from runtimes import report
+from runtimes import environments, report
 from runtimes.__main__ import attempt, main
 from runtimes.environments import ADAPTERS, NotInstalledError, environment
 from runtimes.operators import OPERATORS
@@ -163,6 +164,28 @@ def test_a_runtime_that_cannot_be_imported(tmp_path: Path) -> None:
 def test_no_environment_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(NotInstalledError, match=r"toy needs Python 2\.2"):
         environment(Runtime("toy", "toy", ("numpy",), python=("2.2",)), tmp_path)
+
+
+def test_an_environment_that_others_make_meanwhile_serves_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy, installs = Runtime("toy", "toy", ("none",)), []
+
+    def install(runtime: Runtime, folder: Path) -> None:
+        installs.append(folder)
+        if len(installs) == 2:
+            raise NotInstalledError("no network")
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+        if len(installs) == 1:
+            with pytest.raises(NotInstalledError, match="no network"):
+                environment(runtime, tmp_path)
+            subprocess.run([folder / "bin" / "python", "-c", ""], check=True)
+            environment(runtime, tmp_path)
+
+    monkeypatch.setattr(environments, "_install", install)
+    monkeypatch.setattr(environments, "_versions", lambda folder: "")
+    python, *_ = environment(toy, tmp_path).command
+    subprocess.run([python, "-c", ""], check=True)
+    assert len(installs) == 3
+    assert len(list(tmp_path.iterdir())) == 1  # and nothing is left beside it
 
 
 EXPORTED_STN = Trial("primitives", "exported", "stn")

@@ -145,8 +145,13 @@ def _watch(place: Place, path: str, cache: Path) -> str:
     lines.close()
     (made / "tests.json").write_text(json.dumps(outcomes))
     kept = cache / place.project.keys[path]
-    shutil.copytree(made, kept.with_suffix(".part"), dirs_exist_ok=True)  # perhaps from another disk
-    kept.with_suffix(".part").rename(kept)
+    with tempfile.TemporaryDirectory(dir=cache) as part:
+        copy = shutil.copytree(made, Path(part) / "copy")  # perhaps from another disk
+        try:
+            copy.rename(kept)
+        except OSError:
+            if not kept.exists():  # else another process was first
+                raise
     return path
 
 

@@ -7,6 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,19 +41,25 @@ def default_cache() -> Path:
 
 
 def environment(runtime: Runtime, cache: Path) -> Environment:
-    """The runtime's environment, made where there is none yet.
+    """The runtime's environment, made where there is none yet that has what is wanted.
 
     Raises:
         NotInstalledError: something that it needs is not to be had.
     """
-    folder = cache / runtime.name
-    wanted = "\n".join([*runtime.packages, *runtime.alone, *runtime.npm]) + "\n"
-    done = folder / "installed.txt"
-    if not done.exists() or done.read_text() != wanted:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        _install(runtime, folder)
-        done.write_text(wanted)
+    wanted = "\n".join([*runtime.packages, *runtime.alone, *runtime.npm])
+    folder = cache / f"{runtime.name}-{zlib.crc32(wanted.encode()):08x}"
+    if not folder.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        # Made beside it and renamed: another process may want the same, or have it in use.
+        with tempfile.TemporaryDirectory(prefix=f"{folder.name}-", dir=cache) as scratch:
+            made = Path(scratch) / "made"
+            made.mkdir()
+            _install(runtime, made)
+            try:
+                made.rename(folder)
+            except OSError:
+                if not folder.exists():  # else the other was first
+                    raise
     adapter = str(ADAPTERS / runtime.program)
     if not runtime.packages:
         return Environment((_node(), adapter, str(folder)), ", ".join(runtime.npm))
