@@ -47,14 +47,22 @@ open_model = {open_model}
 
 @contextmanager
 def started(
-    script: str, env: Mapping[str, str] | None = None, as_file: Path | None = None
+    script: str, env: Mapping[str, str] | None = None, as_file: Path | None = None, storms: bool = False
 ) -> Iterator[subprocess.Popen[str]]:
-    """A process of Python that runs ``script`` and has ended at the end, whatever happens."""
+    """A process of Python that runs ``script`` and has ended at the end, whatever happens.
+
+    Where it ``storms``, handlers raise anywhere, the coverage is not measured: where one raises in coverage's own code,
+    its lock stays locked for good.
+    """
     code = BEGINNING + script
     if as_file is not None:  # which a process that it starts can import
         as_file.write_text(code)
     command = [sys.executable, *(["-c", code] if as_file is None else [str(as_file)])]
-    environment = dict(os.environ if env is None else env)
+    environment = {
+        name: value
+        for name, value in (os.environ if env is None else env).items()
+        if not (storms and name.startswith("COVERAGE_"))
+    }
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     ) as process:
@@ -66,19 +74,27 @@ def started(
 
 @contextmanager
 def start(script: str, open_model: str, first: str = "") -> Iterator[subprocess.Popen[str]]:
-    """:func:`started` with ``script`` after the preamble, and ``first`` before it."""
-    with started(first + PREAMBLE.format(open_model=open_model) + script) as process:
+    """:func:`started` with ``script`` after the preamble, and ``first`` before it; signals may be sent to it."""
+    with started(first + PREAMBLE.format(open_model=open_model) + script, storms=True) as process:
         yield process
 
 
-def run(script: str, open_model: str, as_file: Path | None = None, first: str = "") -> list[str]:
+def run(
+    script: str,
+    open_model: str,
+    as_file: Path | None = None,
+    first: str = "",
+    storms: bool = False,
+) -> list[str]:
     """The lines that ``script`` prints after the preamble; it must end well."""
-    return python(first + PREAMBLE.format(open_model=open_model) + script, as_file=as_file)
+    return python(first + PREAMBLE.format(open_model=open_model) + script, as_file=as_file, storms=storms)
 
 
-def python(script: str, env: Mapping[str, str] | None = None, as_file: Path | None = None) -> list[str]:
+def python(
+    script: str, env: Mapping[str, str] | None = None, as_file: Path | None = None, storms: bool = False
+) -> list[str]:
     """The lines that ``script`` prints; it must end well."""
-    with started(script, env, as_file) as process:
+    with started(script, env, as_file, storms) as process:
         out, err = process.communicate(timeout=300)
     assert process.returncode == 0, f"ended with {process.returncode}\n{err}"
     return out.splitlines()

@@ -125,3 +125,8 @@ def test_the_bounds_are_the_same_everywhere() -> None:
     assert asked_for() == versions.OLDEST
     assert PROJECT["requires-python"] == ">=" + ".".join(map(str, versions.PYTHON))
     assert PYPROJECT["tool"]["ruff"]["target-version"] == "py" + "".join(map(str, versions.PYTHON))
+
+
+def test_what_coverage_leaves_out_is_what_numba_compiles() -> None:
+    for name in PYPROJECT["tool"]["coverage"]["run"]["omit"]:
+        assert "numba" in (Path(__file__).parents[1] / name.removeprefix("*/")).read_text(encoding="utf-8"), name

@@ -11,6 +11,7 @@ import pytest
 from mutants import suite
 from mutants.__main__ import main
 from mutants.changes import changes
+from mutants.places import Ended, Places
 from mutants.project import Project
 
 PACKAGE = '''"""A toy."""
@@ -139,6 +140,19 @@ def test_the_seed_decides(toy: Project, capsys: pytest.CaptureFixture[str]) -> N
     assert listed("--seed", "1") == listed("--seed", "1") != listed("--seed", "2")
     assert listed("--seed", "1")[:3] == listed("--seed", "1", "--count", "3")
     assert listed("--only", "missing") == []
+
+
+def test_two_commands_may_watch_the_same_tests(toy: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, outcomes = tmp_path / "cache", suite._outcomes
+
+    def meanwhile(ended: Ended) -> dict[str, tuple[str, float]]:
+        monkeypatch.setattr(suite, "_outcomes", outcomes)
+        assert len(list(suite.watch(Places(toy, tmp_path / "other", 1), toy, kept))) == 2
+        return outcomes(ended)
+
+    monkeypatch.setattr(suite, "_outcomes", meanwhile)
+    assert len(list(suite.watch(Places(toy, tmp_path / "one", 1), toy, kept))) == 2
+    assert {path.name for path in kept.iterdir()} == set(toy.keys.values())
 
 
 SOURCE = '''"""Min."""

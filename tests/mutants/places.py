@@ -96,7 +96,8 @@ class Place:
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir()
         log.write_bytes(b"")
-        environment = dict(os.environ) | {
+        # Whoever measures the coverage of this command must not measure that of the tests too.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")} | {
             "PYTHONPATH": os.pathsep.join(map(str, (self.tree, self.folder / "plugin"))),
             "TMPDIR": str(scratch),
             "NUMBA_CACHE_DIR": str((scratch if new_kernels else self.folder) / "kernels"),
