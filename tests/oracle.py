@@ -141,9 +141,9 @@ def sample_taps(X: np.ndarray, taps: list[list[list[Tap]]], shape: Sequence[int]
     scale = np.zeros((n, c, positions))
     wide = X.astype(values.dtype)
     for b, k in np.ndindex(n, c):
-        pixels = {index: wide[b, k][index].item() for index in np.ndindex(X.shape[2:])}
+        image = wide[b, k]
         for p in range(positions):
-            read = [(pixels[index], weight) for index, weight in taps[b][p] if index is not None]
+            read = [(image.item(index), weight) for index, weight in taps[b][p] if index is not None]
             values[b, k, p] = sum(value * weight for value, weight in read)
             scale[b, k, p] = max((abs(value) for value, weight in read if weight != 0), default=0.0)
     return Expected(values.reshape(shape), scale.reshape(shape))

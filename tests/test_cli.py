@@ -71,7 +71,9 @@ def test_inspect(path: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_patch_and_run(path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     patched = str(tmp_path / "patched.onnx")
     assert main(["patch", path, patched]) == 0
-    assert "GridSample sample0: replaces it" in capsys.readouterr().out
+    each, last = capsys.readouterr().out.splitlines()
+    assert each.startswith("GridSample sample0: replaces it")
+    assert last == f"{patched}: 1 node replaced"
     assert onnx.load(patched) == ogs.patch_model(path)
     inputs = [word for name in FEEDS for word in ("--input", f"{name}={tmp_path / name}.npy")]
     for model in (path, patched):
@@ -85,7 +87,20 @@ def test_patch_and_run(path: str, tmp_path: Path, capsys: pytest.CaptureFixture[
 
 def test_run_random(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", path, "--random", "--shape", "X=1,2,9,9"]) == 0
-    assert "output  Y0    float32  (1, 2, 8, 8)" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "input   X     float32  (1, 2, 9, 9)" in out
+    assert "output  Y0    float32  (1, 2, 8, 8)" in out
+
+
+@pytest.mark.parametrize("of", ["bfloat16[2]", "seq(float[2])"])
+def test_nothing_random_is_made_of_what_numpy_has_no_type_for(
+    of: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = f'<ir_version: 9, opset_import: ["": 20]> g ({of} X) => ({of} Y) {{ Y = Identity (X) }}'
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    assert main(["run", str(tmp_path / "m.onnx"), "--random"]) == 2
+    err = capsys.readouterr().err
+    assert re.search(r"input 'X' is of type \S+, expected a tensor of a type of numpy's", err), err
 
 
 def test_run_says_how_long_it_took(
@@ -101,7 +116,8 @@ def test_external_data_stays_external(tmp_path: Path, capsys: pytest.CaptureFixt
     source, target = tmp_path / "in", tmp_path / "out"
     source.mkdir(), target.mkdir()
     path = external_model(source)
-    for out in (source / "patched.onnx", target / "patched.onnx"):
+    # Once more into a folder that has the data already.
+    for out in (source / "patched.onnx", target / "patched.onnx", target / "patched.onnx"):
         assert main(["patch", str(path), str(out)]) == 0
         assert out.stat().st_size < 10_000
         np.testing.assert_array_equal(ogs.InferenceSession(out).run(None, {"X": X})[0], ogs.grid_sample(X, GRID))
@@ -314,6 +330,15 @@ def test_verify_compares_no_outputs_of_different_shapes(tmp_path: Path, capsys: 
     (output,) = content["outputs"]
     assert output == {"name": "Y", "type": "float32", "shape": [2], "difference": None, "of": 0, "agrees": False}
     assert (content["far"]["agree"], content["far"]["unknown"]) == (None, unknown)
+
+
+def test_verify_names_the_model_whose_outputs_are_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [str(tmp_path / f"{name}.onnx") for name in "YZ"]
+    for name, path in zip("YZ", paths, strict=True):
+        text = f'<ir_version: 9, opset_import: ["": 20]> g (float[2] X) => (float[2] {name}) {{ {name} = Neg (X) }}'
+        onnx.save(onnx.parser.parse_model(text), path)
+    assert main(["verify", *paths]) == 2
+    assert f"{paths[1]}: outputs is ['Z'], expected those of {paths[0]}: ['Y']" in capsys.readouterr().err
 
 
 def test_what_onnxruntime_logs_of_a_refusal_is_not_shown(

@@ -113,6 +113,7 @@ def test_is_the_two_ops_bit_for_bit(chain, r):
             model = transformer(between, theta, attributes, r, corners)
             session, expected = ogs.InferenceSession(model), two_ops(model)
             assert within(session) == ["sample", ""]
+            assert str(session.replaced[0]).endswith(": compiled op (one with GridSample node 'sample')")
             for out in ((7, 5, 6), (1, 40, 90), (2, 3, 5000), (3, 1, 1)):
                 fed = feed(theta, r, out)
                 assert_identical(session.run(None, fed)[0], expected.run(None, fed)[0])

@@ -59,6 +59,7 @@ FOUND = {
         opset=19,
     ),
     "a plugin's integers in an opset without the operator": replace(PLAIN, padding_mode=0, opset=13),
+    "a plugin's padding without its mode": replace(PLAIN, mode=None, padding_mode=0),
 }
 
 

@@ -95,6 +95,21 @@ def test_ranks_behind_what_onnx_does_not_know() -> None:
     np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-3)
 
 
+def test_lengths_behind_a_computed_shape_are_known() -> None:
+    model = parser.parse_model(
+        """<ir_version: 9, opset_import: ["": 20]> g (float[4, 6] A, float[1, 2, 3, 2] G) => (float[1, 1, 2, 3] Y) {
+            ones = Constant <value_ints = [1, 1]> ()
+            lengths = Shape (A)
+            same = Mul (lengths, ones)
+            shape = Concat <axis = 0> (ones, same)
+            X = Reshape (A, shape)
+            Y = GridSample (X, G)
+        }"""
+    )
+    patched = ogs.patch_model(model, target="primitives")
+    assert sum(node.op_type == "Shape" for node in patched.graph.node) == 1  # the model's own
+
+
 def test_what_nobody_knows_does_not_hide_the_rest() -> None:
     model = parser.parse_model(
         f"""{GELU} {SIGNATURE.replace("HALF", "float16")} {{

@@ -21,7 +21,7 @@ import faults
 import ort_gridsample as ogs
 from cases import Attributes
 from models import grid_sample_model
-from ort_gridsample.runtime.python_ops import failures
+from ort_gridsample.runtime.python_ops import exits, failures
 from paths import open_native
 
 X = np.random.default_rng(0).standard_normal((1, 3, 6, 7)).astype(np.float32)
@@ -152,6 +152,12 @@ def test_run_async(session: ogs.InferenceSession, expected: np.ndarray) -> None:
     assert "GridSample node 'sample0': grid is of shape (2, 4, 5, 2)" in answers[1][2]
 
 
+def test_an_asynchronous_run_that_is_refused_is_not_waited_for(session: ogs.InferenceSession) -> None:
+    with pytest.raises(ValueError, match="missing from input feed"):
+        session.run_async(None, {}, lambda *_: None, "mine")
+    assert exits._pending == 0  # or the interpreter's end would wait for it
+
+
 def test_plain_session_names_the_node(model: onnx.ModelProto, expected: np.ndarray) -> None:
     patched = ogs.patch_model(model).SerializeToString()
     session = onnxruntime.InferenceSession(patched, ogs.register(), providers=["CPUExecutionProvider"])
@@ -199,6 +205,22 @@ def test_an_exception_in_the_core_keeps_its_type(
         patch.setattr("ort_gridsample.runtime.python_ops.ops.grid_sample", broken)
         with pytest.raises(MemoryError, match="no room"):
             session.run(None, FEEDS)
+    np.testing.assert_array_equal(session.run(None, FEEDS)[0], expected)
+
+
+@pytest.mark.usefixtures("python_ops")
+def test_a_failure_that_cannot_be_kept_is_one_all_the_same(
+    model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch, expected: np.ndarray
+) -> None:
+    session = ogs.InferenceSession(model, nodes="all")
+
+    def full(failure: BaseException) -> int:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(failures, "record", full)
+        with pytest.raises(Exception, match="ort_gridsample rejected the input of GridSample node 'sample0'"):
+            session.run(None, WRONG)
     np.testing.assert_array_equal(session.run(None, FEEDS)[0], expected)
 
 

@@ -306,6 +306,16 @@ def test_lowered_models_answer_as_native(name: str, functions: bool) -> None:
         np.testing.assert_allclose(ours, native, rtol=1e-5, atol=atol)
 
 
+@pytest.mark.parametrize(("functions", "ir_version"), [(False, 7), (True, 8)])
+def test_a_model_from_before_there_were_functions_is_of_a_later_version_with_them(
+    functions: bool, ir_version: int
+) -> None:
+    model = parser.parse_model(
+        f'<ir_version: 7, opset_import: ["": 16]> {SIGNATURE} {{ Y = GridSample <mode = "bilinear"> (X, G) }}'
+    )
+    assert ogs.patch_model(model, target="primitives", functions=functions).ir_version == ir_version
+
+
 def test_lowered_models_have_functions_only_where_they_are_asked_for() -> None:
     """Many runtimes have none: those that hold a node are inlined, others stay."""
     model = parser.parse_model(

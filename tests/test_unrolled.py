@@ -120,6 +120,18 @@ def test_what_was_lowered_is_found(mode: str, padding: str, rank: int, functions
         assert helper.get_node_attr_value(node, "mode").decode() == mode
 
 
+def test_of_very_many_positions_some_are_compared() -> None:
+    """More than :data:`ort_gridsample.model.unrolled.COMPARED`."""
+    model = parser.parse_model(
+        """<ir_version: 9, opset_import: ["": 20]>
+        g (float[1, 1, 20, 30] X, float[1, 250, 300, 2] G) => (float[1, 1, 250, 300] Y) {
+            Y = GridSample <mode = "cubic", padding_mode = "reflection"> (X, G)
+        }"""
+    )
+    lowered = ogs.patch_model(model, target="primitives")
+    assert found(lowered) == [("GridSample", "cubic", "reflection", 0)]
+
+
 def test_it_is_a_record_like_any_other_and_can_be_declined() -> None:
     model = load(SAMPLED)
     (record,) = ogs.inspect_model(model)

@@ -210,7 +210,7 @@ def _slip(node: onnx.NodeProto, slip: str) -> None:
 
 #: What an exception may name as the argument.
 ARGUMENTS = {"GridSample": ("X", "grid", "Y", "mode", "padding_mode"), "AffineGrid": ("theta", "size", "grid")}
-IN_MODELS = ("align_corners", "attribute", "inputs", "outputs", "opset")
+IN_MODELS = ("align_corners", "attribute", "inputs", "interpolation_mode", "outputs", "opset")
 
 
 def _says_where_and_what(case: Case, error: Exception) -> bool:
