@@ -378,7 +378,8 @@ def many_functions(count: int, *, chain: bool, sampled: bool) -> onnx.ModelProto
 
 @pytest.mark.parametrize("chain", [False, True])
 def test_a_model_without_a_node_concerned_is_not_inferred(chain: bool, given: Given) -> None:
-    model = many_functions(200, chain=chain, sampled=False)
+    # From 1.32 on, onnxruntime refuses calls that lie deeper than 100.
+    model = many_functions(100 if chain else 200, chain=chain, sampled=False)
     assert ogs.inspect_model(model) == []
     assert ogs.patch_model(model) == model
     ogs.InferenceSession(model)

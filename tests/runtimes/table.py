@@ -48,7 +48,7 @@ class Runtime:
 RUNTIMES = {
     runtime.name: runtime
     for runtime in (
-        Runtime("onnxruntime", "onnxruntime 1.31.1, CPU", ("onnxruntime==1.31.1",)),
+        Runtime("onnxruntime", "onnxruntime 1.32.0, CPU", ("onnxruntime==1.32.0",)),
         Runtime("openvino", "OpenVINO 2026.4.1", ("openvino==2026.4.1",)),
         Runtime(
             "opencv5",
