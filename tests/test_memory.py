@@ -204,6 +204,12 @@ def limit(more):
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + more, resource.RLIM_INFINITY))
 if True:
     limit(1 << 20)
+    hog = []  # what C keeps of memory that was given back
+    try:
+        while True:
+            hog.append(bytearray(4 << 20))
+    except MemoryError:
+        pass
     print(sample("int16", "cubic"))
     resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 print(sample("int16", "cubic"))

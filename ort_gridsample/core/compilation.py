@@ -1,17 +1,24 @@
-"""How kernels are compiled, and kept on disk so that the next process loads them."""
+"""From a function to an address: compiled, kept on disk for the next process, and there until this one ends."""
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
-from collections.abc import Sequence
-from contextlib import suppress
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from numba import njit
+from numba import types
 from numba.core import caching as untyped_caching
+from numba.core.ccallback import CFunc
 
+from .. import progress
 from . import memory
+from .threads import available_cpus
 
 FunctionCache: Any = untyped_caching.FunctionCache
 IndexDataCacheFile: Any = untyped_caching.IndexDataCacheFile
@@ -19,11 +26,17 @@ IndexDataCacheFile: Any = untyped_caching.IndexDataCacheFile
 #: LLVM ends the process where there is no memory for it: so much must be free before it compiles, and before it loads.
 COMPILING, LOADING = 1 << 26, 1 << 24
 
-#: The files that kernels are made of. Numba itself looks only at the one that a kernel lies in.
-SOURCES = tuple(Path(__file__).parent / name for name in ("kernels.py", "vectors.py", "halves.py", "../spec.py"))
+_HERE = Path(__file__).parent
+#: The files that the core's functions are made of. Numba itself looks only at the one that a function lies in.
+SOURCES = tuple(
+    _HERE / name for name in ("lanes.py", "kernels.py", "vectors.py", "halves.py", "pointers.py", "../spec.py")
+)
+
+#: A function to compile; or what makes one, and the types that it makes it for.
+Part = tuple[Any, ...]
 
 
-def fingerprint(sources: Sequence[Path] = SOURCES) -> str:
+def fingerprint(sources: Sequence[Path]) -> str:
     """What differs where one of the ``sources`` does."""
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in sources)).hexdigest()
 
@@ -65,7 +78,7 @@ class KernelCache(FunctionCache):
         OSError: a source is not there to be looked at.
     """
 
-    def __init__(self, function: Any, sources: Sequence[Path] = SOURCES) -> None:
+    def __init__(self, function: Any, sources: Sequence[Path]) -> None:
         super().__init__(function)
         self._fingerprint = fingerprint(sources)
         files: Any = self._cache_file
@@ -97,9 +110,93 @@ class KernelCache(FunctionCache):
         return (*super()._index_key(*arguments), self._fingerprint)
 
 
-def kernel(function: Any) -> Any:
-    """Compile ``function`` at its first call for each combination of types, or load it from the disk."""
-    dispatcher: Any = njit(nogil=True, error_model="numpy")(function)
-    with suppress(RuntimeError, OSError):  # else it is compiled in every process anew
-        dispatcher._cache = KernelCache(function)
-    return dispatcher
+class Function:
+    """``function``, whose arguments are int64, as a C function that answers with an int64."""
+
+    def __init__(self, function: Callable[..., int], sources: Sequence[Path]) -> None:
+        signature = tuple([types.int64] * function.__code__.co_argcount), types.int64
+        made: Any = CFunc(function, signature, {}, {"error_model": "numpy"})
+        self._made = made
+        self._cache: KernelCache | None = None
+        with suppress(RuntimeError, OSError):  # else it is compiled in every process anew
+            self._cache = KernelCache(function, sources)
+            made._cache = self._cache
+        self._address = 0
+
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether it need not be compiled, or could not be put on disk anyway."""
+        if self._address or self._cache is None:
+            return True
+        return self._cache.has(self._made._sig, self._made._targetdescr.target_context)
+
+    def address(self) -> int:
+        """Where it lies, compiled now or taken from the disk. It is never freed: sessions may outlive Python."""
+        if not self._address:
+            self._made.compile()
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._made))
+            self._address = int(self._made.address)
+        return self._address
+
+
+@cache
+def function(part: Part) -> Function:
+    """The compiled function of this ``part``."""
+    make, *kinds = part
+    folder = Path(make.__code__.co_filename).parent
+    sources = SOURCES if folder == _HERE else (*SOURCES, *sorted(folder.glob("*.py")))
+    return Function(make(*kinds) if kinds else make, sources)
+
+
+#: How long functions take to compile, the longest first and last, as two processes take them from both ends.
+_ORDER = (
+    "compute", "sum_for", "copy_for", "lane", "combine_for", "sum_rows_for", "steer", "reorder_for", "fill_for",
+    "axis_for", "coordinates_for",
+)  # fmt: skip
+
+
+def addresses(parts: Sequence[Part | None]) -> list[int]:
+    """The addresses of these ``parts``, compiled if need be; 0 for None."""
+    missing = not_at_hand(parts)
+    with _helped(missing), progress.shown("compiling", len(missing)) as begin:
+        for make, *kinds in missing:
+            begin(" ".join([make.__name__.removesuffix("_for").replace("_", " "), *kinds]))
+            function((make, *kinds)).address()
+    return [0 if part is None else function(part).address() for part in parts]
+
+
+def not_at_hand(parts: Sequence[Part | None]) -> list[Part]:
+    """Those that must be compiled, in the order to do so."""
+    found = [part for part in parts if part is not None and not function(part).is_at_hand]
+    return sorted(found, key=lambda part: _ORDER.index(part[0].__name__))
+
+
+@contextmanager
+def _helped(parts: Sequence[Part]) -> Iterator[None]:
+    """Have another process compile ``parts``, the last first, while this one begins with the first.
+
+    Numba compiles in one thread at a time. Whichever comes to a function second finds it on disk; so a helper that
+    cannot be started, or comes to nothing, is not missed.
+    """
+    modules = ", ".join({__name__, *(make.__module__ for make, *_ in parts)})
+    listed = "".join(f"({make.__module__}.{make.__name__}, *{kinds!r}), " for make, *kinds in parts)
+    code = f"import sys; sys.path[:] = {sys.path!r}; import {modules}; {__name__}.last([{listed}])"
+    quiet: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    helper = None
+    if len(parts) > 1 and available_cpus() > 1 and not getattr(sys, "frozen", False):
+        with suppress(OSError):
+            helper = subprocess.Popen([sys.executable, "-c", code], **quiet)
+    try:
+        yield
+    finally:
+        if helper is not None:
+            helper.kill()
+            helper.wait()
+
+
+def last(parts: Sequence[Part]) -> None:
+    """Put ``parts`` on disk, the last first, until one is there."""
+    for part in reversed(parts):
+        if function(part).is_at_hand:
+            return
+        function(part).address()

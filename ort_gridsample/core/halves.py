@@ -114,6 +114,11 @@ HALVES = {
 _BY_BITS = {half.bits.name: half for half in HALVES.values()}
 
 
+def stored(type_name: str) -> np.dtype[Any]:
+    """What elements of this type are taken for where they lie in memory: halves for their bits."""
+    return HALVES[type_name].bits if type_name in HALVES else np.dtype(type_name)
+
+
 def round_to(values: Any, halves: Any) -> None: ...
 
 

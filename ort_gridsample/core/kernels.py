@@ -1,10 +1,10 @@
-"""The compiled core's kernels: all ranks, modes and paddings, one compilation per type of X and of the coordinates.
+"""What a lane does to a block of positions: all ranks, modes and paddings, for each type of X and of coordinates.
 
-A kernel takes a stretch of positions in blocks. Per block it first writes a table, one row per tap and one column per
-position: which pixel of flat X the tap reads, and with which weight. Then every channel is read through that table,
-from X as it lies or, where each pixel is read often, from a copy with its :func:`channels_last`, side by side.
-They state in loops what :mod:`.coordinates`, :mod:`.taps`, :mod:`.table` and :mod:`.sums` state on arrays; the order of
-every operation on a coordinate is the same, and no flag here lets the compiler change it.
+First there is a table, one row per tap and one column per position: which pixel of flat X the tap reads, and with which
+weight. Then every channel is read through that table, from X as it lies or, where each pixel is read often, from a copy
+with its :func:`channels_last`, side by side. Loops state here what :mod:`.coordinates`, :mod:`.taps`, :mod:`.table` and
+:mod:`.sums` state on arrays; the order of every operation on a coordinate is the same, and no flag here lets the
+compiler change it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from numba import njit, types
 from numba.extending import overload, register_jitable
 
 from ..spec import CUBIC_A
-from .compilation import kernel
-from .halves import round_to, widened
+from .halves import widened
 from .vectors import GATHERS, NARROW, VECTORS, WIDE, add_up, gather, gather_whole, multiply_add, transpose
 
 ZEROS, BORDER, REFLECTION = range(3)
@@ -113,7 +112,7 @@ def _far(d: Any) -> Any:
     return ((d - kind(5)) * d + kind(8)) * d * a - kind(4) * a
 
 
-@kernel
+@njit(nogil=True, error_model="numpy")
 def axis_taps(
     g: Any, length: int, padding: int, align_corners: bool, x: Any, index: Any, weight: Any, taps: int
 ) -> bool:
@@ -253,129 +252,6 @@ def combine(
                 for p in range(positions):
                     out_weight[p] = outer_weight[p] * inner_weight[p]
     return whole
-
-
-@kernel
-def _table(
-    grid: Any, lengths: Any, padding: int, align_corners: bool, taps: int,
-    g: Any, x: Any, along: Any, along_weight: Any, index: Any, weight: Any, offsets: Any,
-) -> tuple[int, bool]:  # fmt: skip
-    """Fill the table of the positions ``grid`` (P, r).
-
-    Answers in which half of ``index`` and ``weight`` it is, and whether its taps are whole. The halves are
-    (2, taps ** r, ≥ P): axis by axis, the table so far is combined with the axis' taps, from one half into the other.
-    """
-    positions, r = grid.shape
-    now, rows = 0, taps
-    begin_offsets(offsets, taps)
-    split(grid, 0, g[:positions])
-    whole = axis_taps(g[:positions], lengths[0], padding, align_corners, x, index[0], weight[0], taps)
-    for axis in range(1, r):
-        split(grid, axis, g[:positions])
-        length = lengths[axis]
-        is_whole_along = axis_taps(g[:positions], length, padding, align_corners, x, along, along_weight, taps)
-        whole = combine(
-            index[now, :rows], weight[now, :rows], along, along_weight, offsets, whole, is_whole_along,
-            length, positions, index[1 - now], weight[1 - now],
-        )  # fmt: skip
-        rows *= taps
-        now = 1 - now
-    return now, whole
-
-
-@kernel
-def nearest(
-    X: Any, grid: Any, Y: Any, batch: int, start: int, lengths: Any, padding: int, align_corners: bool, taps: int
-) -> None:
-    """Write Y[batch] at ``grid`` (P, r), from position ``start`` on; X is (N, C, S), Y (N, C, ≥ start + P).
-
-    ``taps`` is 1: given as a variable, the table's code is the one that :func:`weighted` uses.
-    """
-    channels, positions = X.shape[1], len(grid)
-    block = min(BLOCK_POSITIONS, positions)
-    g = np.empty(block, grid.dtype)
-    x = np.empty(block, grid.dtype)
-    along = np.empty((1, block), np.uint32)
-    index = np.empty((2, 1, block), np.uint32)
-    no_weight = np.empty((2, 1, 1), grid.dtype)
-    offsets = np.empty(1, np.int64)
-    zero = X.dtype.type(0)
-    for begin in range(0, positions, block):
-        end = min(begin + block, positions)
-        now, _ = _table(
-            grid[begin:end], lengths, padding, align_corners, taps, g, x, along, no_weight[0], index, no_weight, offsets
-        )
-        row = index[now, 0]
-        for c in range(channels):
-            image, out = X[batch, c], Y[batch, c, start + begin : start + end]
-            for p in range(end - begin):
-                i = row[p]
-                out[p] = image[i] if i < OUTSIDE_BIT else zero
-
-
-@kernel
-def weighted(
-    X: Any, grid: Any, Y: Any, batch: int, start: int, lengths: Any, padding: int, align_corners: bool,
-    taps: int, rows_of_X: Any, channel: int,
-) -> None:  # fmt: skip
-    """As :func:`nearest`, for 2 (linear) or 4 (cubic) taps an axis, with weights of the type of ``rows_of_X``.
-
-    ``rows_of_X`` (K, S + 1, W) holds X[batch] from ``channel`` on as :func:`channels_last` lays it out, or is of K = 0.
-    """
-    positions = len(grid)
-    rows = taps ** len(lengths)
-    block = max(1, min(BLOCK_POSITIONS, BLOCK_TAPS // rows, positions))
-    width = block + ROW_PADDING
-    g = np.empty(block, grid.dtype)
-    x = np.empty(block, grid.dtype)
-    along = np.empty((taps, width), np.uint32)
-    along_weight = np.empty((taps, width), rows_of_X.dtype)
-    index = np.empty((2, rows, width), np.uint32)
-    weight = np.empty((2, rows, width), rows_of_X.dtype)
-    offsets = np.empty(rows, np.int64)
-    tile = np.empty((TILE, rows_of_X.shape[2]), rows_of_X.dtype)
-    for begin in range(0, positions, block):
-        end = min(begin + block, positions)
-        now, whole = _table(
-            grid[begin:end], lengths, padding, align_corners, taps,
-            g, x, along, along_weight, index, weight, offsets,
-        )  # fmt: skip
-        if len(rows_of_X) == 0:
-            sum_taps(X[batch], index[now], offsets, whole, weight[now], Y[batch], start + begin, end - begin)
-        elif whole:
-            spread(index[now], offsets, end - begin)
-        for k in range(len(rows_of_X)):
-            out = Y[batch, channel + k * rows_of_X.shape[2] :]
-            sum_rows(rows_of_X[k], index[now], weight[now], tile, out, start + begin, end - begin)
-
-
-@kernel
-def in_rows(
-    X: Any, grid: Any, Y: Any, first: int, last: int, lengths: Any, padding: int, align_corners: bool, taps: int,
-    rows: Any,
-) -> None:  # fmt: skip
-    """As :func:`weighted`, for all positions ``grid`` (N, P, r), of the goes ``first`` to ``last``.
-
-    A go is as many channels of an image as ``rows`` (K, S + 1, W) has room for: laid out there, and read at once.
-    """
-    channels, pixels, (chunks, _, width) = X.shape[1], X.shape[2], rows.shape
-    goes = (channels + chunks * width - 1) // (chunks * width)
-    for go in range(first, last):
-        batch, channel = go // goes, go % goes * chunks * width
-        count = min(chunks, (channels - channel + width - 1) // width)
-        for k in range(count):
-            for start in range(0, pixels + 1, PART):
-                channels_last(X, batch, channel + k * width, start, rows[k])
-        weighted(X, grid[batch], Y, batch, 0, lengths, padding, align_corners, taps, rows[:count], channel)
-
-
-@kernel
-def round_halves(values: Any, Y: Any, batch: int, channel: int, start: int) -> None:
-    """Write ``values`` (N', C', P') of float32 into ``Y`` (N, C, P), the bits of halves, from there on."""
-    batches, channels, positions = values.shape
-    for n in range(batches):
-        for c in range(channels):
-            round_to(values[n, c], Y[batch + n, channel + c, start : start + positions])
 
 
 def sum_taps(
@@ -524,7 +400,7 @@ def _four(
     )
 
 
-@kernel
+@njit(nogil=True, error_model="numpy")
 def channels_last(X: Any, batch: int, channel: int, start: int, rows: Any) -> None:
     """Write PART pixels of X[batch] from ``start``, and W channels from ``channel`` on, into ``rows`` (S + 1, W).
 

@@ -13,11 +13,13 @@ import numpy as np
 from numba.extending import register_jitable
 
 from ... import checks, spec
-from ...core.halves import HALVES, widened
+from ...core.halves import HALVES, stored, widened
+from ...core.lanes import LANES, LINE
+from ...core.pointers import allocate, array, call, fetch_add, free, load, memory_of_call, store
 from . import sentences
+from .calls import function
 from .inputs import AXES, DATA, SIZE, close_inputs, copy_shape, open_inputs
-from .pointers import allocate, array, call, fetch_add, free, function, load, memory_of_call, store
-from .sampling import LANES, LINE, ROOM
+from .sampling import ROOM
 
 get_output = function("KernelContext_GetOutput")
 get_data = function("GetTensorMutableData")
@@ -198,17 +200,17 @@ def unchanged(value: Any) -> Any:
 def fill_for(theta_type: str) -> Callable[..., int]:
     """What ``KernelContext_ParallelFor`` calls: fill rows of the grid as long as there are any."""
     half = HALVES.get(theta_type)
-    stored = half.bits if half else np.dtype(theta_type)
+    there = stored(theta_type)
     real = np.dtype(spec.TYPES[theta_type].compute)
     rounded = half.rounded if half else unchanged
-    size, kind = stored.itemsize, real.type
+    size, kind = there.itemsize, real.type
 
     def lane(run: int, index: int) -> int:
         aligned, r, lengths = load(load(run + KERNEL) + ALIGNED), load(run + R), load(run + LENGTHS)
         rows, columns, step = load(run + ROWS), load(run + COLUMNS), load(run + STEP)
         chunks, parts, items = load(run + CHUNKS), load(run + PARTS), load(run + ITEMS)
         x = array(load(run + SCRATCH) + index * CHUNK * 8, (CHUNK,), real)
-        theta = array(load(run + THETA), (load(run + N), r, r + 1), stored)
+        theta = array(load(run + THETA), (load(run + N), r, r + 1), there)
         while True:
             item = fetch_add(run + NEXT, 1)
             if item >= items:
@@ -222,7 +224,7 @@ def fill_for(theta_type: str) -> Callable[..., int]:
                 x[i] = kind(position(begin + i, columns, aligned))
             for row in range(part * step, min((part + 1) * step, rows)):
                 first = ((batch * rows + row) * columns + begin) * r
-                out = array(load(run + GRID) + first * size, (count * r,), stored)
+                out = array(load(run + GRID) + first * size, (count * r,), there)
                 for coordinate in range(r):
                     base = row_base(theta[batch, coordinate], lengths, row, rows, r, aligned)
                     factor = widened(theta[batch, coordinate, 0])

@@ -12,28 +12,13 @@ import numpy as np
 from numba.extending import register_jitable
 
 from ... import spec
-from ...core.halves import HALVES, widened
+from ...core.halves import HALVES, stored, widened
+from ...core.lanes import COORDINATE, GRID, GRID_ALIGNED, KERNEL, KNOWN, STEPS, R, X
+from ...core.pointers import allocate, array, free, load, memory_of_call, store
 from . import sentences
 from .affine import measure, position, refuse, row_base, unchanged
 from .inputs import AXES, DATA, SIZE, close_inputs, copy_shape, open_inputs
-from .pointers import allocate, array, free, load, memory_of_call, store
-from .sampling import (
-    API,
-    COORDINATE,
-    GRID,
-    GRID_ALIGNED,
-    KERNEL,
-    KNOWN,
-    OUT,
-    SAID,
-    SENTENCES,
-    SHAPE_OF,
-    SHAPES,
-    STEPS,
-    R,
-    X,
-    sample,
-)  # fmt: skip
+from .sampling import API, OUT, SAID, SENTENCES, SHAPE_OF, SHAPES, sample
 
 #: Where a lane knows the columns of Y once for all, there are at most so many.
 MOST_COLUMNS = 4096
@@ -91,12 +76,12 @@ def _sample(
 def coordinates_for(theta_type: str, grid_type: str) -> Callable[..., int]:
     """What works out one axis' coordinates of a block from theta of the one type, for a grid of the other."""
     half, grid_half = HALVES.get(theta_type), HALVES.get(grid_type)
-    stored = half.bits if half else np.dtype(theta_type)
     real, coordinate = np.dtype(spec.TYPES[theta_type].compute), np.dtype(spec.TYPES[grid_type].compute)
     kind, to = real.type, coordinate.type
     from_half, rounded = (half.widened, half.rounded) if half else (unchanged, unchanged)
     grid_widened, grid_rounded = (grid_half.widened, grid_half.rounded) if grid_half else (unchanged, unchanged)
-    size = stored.itemsize
+    there = stored(theta_type)
+    size = there.itemsize
 
     def coordinates(run: int, scratch: int, batch: int, begin: int, positions: int, axis: int) -> int:
         r, out = load(run + R), load(run + OUT)
@@ -109,7 +94,7 @@ def coordinates_for(theta_type: str, grid_type: str) -> Callable[..., int]:
             for i in range(columns):
                 steps[i] = kind(position(i, columns, aligned))
             store(scratch + KNOWN, 1)
-        theta = array(load(run + GRID) + batch * r * (r + 1) * size, (r, r + 1), stored)
+        theta = array(load(run + GRID) + batch * r * (r + 1) * size, (r, r + 1), there)
         row_of_theta = r - 1 - axis  # the innermost axis is the first
         factor = widened(theta[row_of_theta, 0])
         g = array(scratch + load(run + COORDINATE), (positions,), to)

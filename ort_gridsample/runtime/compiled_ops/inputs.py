@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from numba.extending import register_jitable
 
-from .pointers import call, function, load, store
+from ...core.pointers import call, load, store
+from .calls import function
 
 get_input = function("KernelContext_GetInput")
 get_data = function("GetTensorMutableData")

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ... import checks, progress, spec
-from ...core.threads import available_cpus
+from ... import checks, spec
 from ...errors import where
 from .c_api import Api, RefusedError
-
-if TYPE_CHECKING:
-    from .compile import Function
 
 
 @dataclass(frozen=True)
@@ -96,31 +91,16 @@ def grid_sample_kernel(here: str, mode: str, padding_mode: str, aligned: bool, X
     from ...core import jit_core
     from . import affine_sampling, sampling, sentences
 
-    coordinate = "float64" if grid.type == "float64" else "float32"
-    real = coordinate if mode == "nearest" else str(spec.TYPES[X_type].compute)
-    in_rows = mode != "nearest" and X_type in spec.FLOATS
-    compute, *parts = _addresses(
-        ("sample at theta",) if grid.theta_type else ("sample",),
-        ("lane",),
-        ("coordinates of theta", grid.theta_type, grid.type) if grid.theta_type else ("coordinates", grid.type),
-        ("axis", coordinate, real),
-        ("combine", real),
-        ("copy", f"uint{8 * _size(X_type)}") if mode == "nearest" else ("sum", X_type),
-        ("reorder", X_type) if in_rows else None,
-        ("sum rows", X_type) if in_rows else None,
-    )
-    numbers = [
-        *parts,
-        jit_core.TAPS[mode],
-        jit_core.PADDING[padding_mode],
-        int(aligned),
-        *map(_size, (X_type, coordinate, real)),
-        available_cpus(),
-        affine_sampling.MOST_COLUMNS if grid.theta_type else 0,
-        int(grid.aligned),
-    ]
+    theta = grid.theta_type
+    compute, *numbers = jit_core.state_of(
+        X_type, grid.type, mode, padding_mode, aligned,
+        entry=((affine_sampling if theta else sampling).compute,),
+        coordinates=(affine_sampling.coordinates_for, theta, grid.type) if theta else None,
+        columns=affine_sampling.MOST_COLUMNS if theta else 0,
+        grid_aligned=grid.aligned,
+    )  # fmt: skip
     said = [sentences.as_bytes(sentence, here, padding_mode=padding_mode) for sentence in sampling.SAID]
-    return Kernel(compute, numbers, [*said, *(_said_of_theta(grid.where) if grid.theta_type else ())])
+    return Kernel(compute, numbers, [*said, *(_said_of_theta(grid.where) if theta else ())])
 
 
 def affine_grid(api: Api, info: int, types: Sequence[str]) -> Kernel:
@@ -131,8 +111,11 @@ def affine_grid(api: Api, info: int, types: Sequence[str]) -> Kernel:
 
 def affine_grid_kernel(here: str, aligned: bool, theta_type: str) -> Kernel:
     """The kernel that makes grids so; compiled now, if no other was made of the same functions before."""
-    compute, fill = _addresses(("make grid",), ("fill", theta_type))
-    return Kernel(compute, [fill, int(aligned), _size(theta_type)], _said_of_theta(here))
+    from ...core import compilation, halves
+    from . import affine
+
+    compute, fill = compilation.addresses([(affine.compute,), (affine.fill_for, theta_type)])
+    return Kernel(compute, [fill, int(aligned), halves.stored(theta_type).itemsize], _said_of_theta(here))
 
 
 def _said_of_theta(here: str) -> list[bytes]:
@@ -144,64 +127,6 @@ def _said_of_theta(here: str) -> list[bytes]:
         for axes in checks.SIZE.values()
         for sentence in affine.SAID
     ]
-
-
-#: How long functions take to compile, the longest first and last, as two processes take them from both ends.
-_ORDER = (
-    "sample", "sample at theta", "make grid", "sum", "copy", "lane", "combine", "sum rows", "reorder", "fill", "axis",
-    "coordinates of theta", "coordinates",
-)  # fmt: skip
-
-
-def _addresses(*names: tuple[str, ...] | None) -> list[int]:
-    """The addresses of the functions of these ``names``, compiled if need be; 0 for None."""
-    from .compile import helped
-
-    ordered = sorted(filter(None, names), key=lambda name: _ORDER.index(name[0]))
-    missing = [name for name in ordered if not _function(*name).is_at_hand]
-    with helped(missing), progress.shown("compiling", len(missing)) as begin:
-        for name in missing:
-            begin(" ".join(name))
-            _function(*name).address()
-    return [0 if name is None else _function(*name).address() for name in names]
-
-
-def compile_last(names: Sequence[tuple[str, ...]]) -> None:
-    """Put the functions of these ``names`` on disk, the last first, until one is there."""
-    for name in reversed(names):
-        if _function(*name).is_at_hand:
-            return
-        _function(*name).address()
-
-
-@cache
-def _function(what: str, *types: str) -> Function:
-    """One of the functions of :mod:`.sampling`, :mod:`.affine` and :mod:`.affine_sampling`, for these types."""
-    from . import affine, affine_sampling, sampling
-    from .compile import Function
-
-    made: dict[str, tuple[Callable[..., Any], int]] = {
-        "sample": (sampling.compute, 2),
-        "sample at theta": (affine_sampling.compute, 2),
-        "lane": (sampling.lane, 2),
-        "coordinates": (sampling.coordinates_for, 6),
-        "coordinates of theta": (affine_sampling.coordinates_for, 6),
-        "axis": (sampling.axis_for, 4),
-        "combine": (sampling.combine_for, 7),
-        "copy": (sampling.copy_for, 6),
-        "sum": (sampling.sum_for, 6),
-        "reorder": (sampling.reorder_for, 5),
-        "sum rows": (sampling.sum_rows_for, 6),
-        "make grid": (affine.compute, 2),
-        "fill": (affine.fill_for, 2),
-    }
-    function, arguments = made[what]
-    return Function(function(*types) if types else function, arguments)
-
-
-def _size(type_name: str) -> int:
-    """The bytes of one element."""
-    return 2 if type_name == "bfloat16" else np.dtype(type_name).itemsize
 
 
 def _label(api: Api, info: int) -> str:

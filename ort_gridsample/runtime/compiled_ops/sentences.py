@@ -9,8 +9,9 @@ import numpy as np
 from numba.extending import register_jitable
 
 from ...checks import Sentence
+from ...core.pointers import allocate, free, load, load_byte, store_byte
 from .c_api import INVALID_ARGUMENT
-from .pointers import allocate, free, function, load, load_byte, store_byte
+from .calls import function
 
 #: What a sentence may quote, and the byte that stands for it: two rows of numbers, and what is counted of the first.
 FIRST, SECOND, FIRST_LENGTH, AXES, OUTPUTS, PLURAL, BYTES, END = 1, 2, 3, 4, 5, 6, 7, 0

@@ -13,8 +13,6 @@ from numba import extending, types
 from numba.core import cgutils as untyped_cgutils
 from numba.extending import register_jitable
 
-from .c_api import FUNCTIONS
-
 cgutils: Any = untyped_cgutils
 numba: Any = untyped_numba
 intrinsic: Any = extending.intrinsic  # its types take the typing context for an argument of the caller's
@@ -115,20 +113,3 @@ def array(at: int, shape: Any, dtype: Any) -> Any:
 allocate: Any = types.ExternalFunction("malloc", types.int64(types.int64))
 free: Any = types.ExternalFunction("free", types.void(types.int64))
 set_memory: Any = types.ExternalFunction("memset", types.int64(types.int64, types.int32, types.int64))
-
-
-def function(name: str) -> Any:
-    """The function ``name`` of ONNX Runtime's table, for compiled code: of the table's address and its arguments."""
-    offset = FUNCTIONS[name].offset
-
-    @intrinsic
-    def call_it(typing: Any, table: Any, arguments: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            words = cgutils.unpack_tuple(builder, values[1])
-            kind = ir.FunctionType(_WORD, [_WORD] * len(words)).as_pointer()
-            entry = builder.inttoptr(builder.add(values[0], _WORD(offset)), kind.as_pointer())
-            return builder.call(builder.load(entry), words)
-
-        return types.int64(types.int64, arguments), generate
-
-    return call_it
