@@ -12,6 +12,7 @@ import sys
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from processes import WITHOUT_TORCH
 
@@ -88,6 +89,7 @@ def main() -> None:
     from ort_gridsample.core import numpy_core
 
     numpy_core.OUTSIDE = "raise"  # where it would read outside X
+    sys.unraisablehook = _end_if_outside
     faulthandler.enable()
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
     answers, sys.stdout = sys.stdout, sys.stderr
@@ -95,6 +97,13 @@ def main() -> None:
         result = outcome(Case.from_json(line))
         answers.write(json.dumps(asdict(result)) + "\n")
         answers.flush()
+
+
+def _end_if_outside(unraisable: Any) -> None:
+    """End the process where compiled code would read outside an array: it has nobody to raise to, and says it here."""
+    sys.__unraisablehook__(unraisable)
+    if unraisable.exc_type is IndexError:
+        os._exit(1)
 
 
 if __name__ == "__main__":
