@@ -132,7 +132,7 @@ def test_large_inputs_answer_as_the_numpy_core(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """However the work is cut: threads lay X out for themselves where there is enough of it for each of the CPUs."""
-    monkeypatch.setattr("ort_gridsample.core.jit_core.available_cpus", lambda: cpus)
+    monkeypatch.setattr("ort_gridsample.core.ways.available_cpus", lambda: cpus)
     X, grid, expected = large(X_type, mode, shapes)
     options = quiet_options()
     options.intra_op_num_threads = threads

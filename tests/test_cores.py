@@ -33,7 +33,7 @@ from processes import WITHOUT_TORCH
 pytest.importorskip("numba", reason="the compiled core is held against the NumPy core: both are needed")
 import numba
 
-from ort_gridsample.core import compilation, halves, jit_core, kernels, lanes, vectors
+from ort_gridsample.core import compilation, halves, jit_core, kernels, lanes, vectors, ways
 
 ROOT = Path(ogs.__file__).parents[1]
 NUMERIC = [name for name in spec.TYPES if name != "str"]
@@ -555,8 +555,8 @@ def test_the_cache_notices_a_change_in_every_file_that_kernels_are_made_of(chang
     (source,) = (path for path in package.rglob(changed) if path.parent.name in ("core", "ort_gridsample"))
     source.write_text(source.read_text() + "# changed\n")
     third = json.loads(run(LOADED, **environment).stdout)[0]
-    assert (second, third) == (0, first)
-    assert first > 0
+    assert second == 0
+    assert min(first, third) > 0  # another process may help
 
 
 def test_what_two_processes_save_at_once_is_not_mixed_up(tmp_path, monkeypatch):
@@ -574,6 +574,18 @@ def test_what_two_processes_save_at_once_is_not_mixed_up(tmp_path, monkeypatch):
     assert compilation._Files(str(tmp_path), "f", "another stamp").load("first") is None
 
 
+def test_one_thread_at_a_time_asks_what_is_on_disk():
+    """Numba's registries are no more for two at once than its compiler."""
+    asked, answers = compilation.Function(lanes.steer, compilation.SOURCES), []
+    thread = threading.Thread(target=lambda: answers.append(asked.is_at_hand))
+    with compilation.global_compiler_lock:
+        thread.start()
+        thread.join(0.3)
+        assert not answers
+    thread.join()
+    assert len(answers) == 1
+
+
 def test_plan_names_every_sum():
     for name in NUMERIC:
         assert plan_for(dtype_of(name), "nearest", "zeros", False).sum is None
@@ -583,7 +595,7 @@ def test_plan_names_every_sum():
 def test_what_the_kernels_do_not_state_is_the_numpy_cores(monkeypatch):
     X, grid = np.random.default_rng(0).random((1, 2, 5, 6)), np.zeros((1, 3, 3, 2))
     ogs.set_core("jit")
-    monkeypatch.delitem(jit_core.TAPS, "cubic")
+    monkeypatch.delitem(ways.TAPS, "cubic")
     Y = ogs.grid_sample(X, grid, "cubic")
     ogs.set_core("numpy")
     np.testing.assert_array_equal(Y, ogs.grid_sample(X, grid, "cubic"))

@@ -31,14 +31,14 @@ def test_nothing_is_left_to_compile_in_a_run(X_type: str) -> None:
         f"""
 import numpy as np
 from ort_gridsample import grid_sample
-from ort_gridsample.core import compilation, jit_core, lanes
+from ort_gridsample.core import compilation, jit_core, lanes, ways
 
 def known():
     return compilation.function.cache_info().currsize
 
 jit_core.prepare(np.dtype("{X_type}"), np.dtype("float32"), "linear")
 before = known()
-parts = jit_core._parts("{X_type}", "float32", "linear", (lanes.steer,), None)
+parts = ways.parts("{X_type}", "float32", "linear", (lanes.steer,))
 assert all(compilation.function(part)._address for part in parts if part is not None)
 for n in (1, 8):
     for channels in (1, 2, 8, 9, 40):

@@ -15,6 +15,7 @@ from typing import Any
 from numba import types
 from numba.core import caching as untyped_caching
 from numba.core.ccallback import CFunc
+from numba.core.compiler_lock import global_compiler_lock as untyped_compiler_lock
 
 from .. import progress
 from . import memory
@@ -22,6 +23,7 @@ from .threads import available_cpus
 
 FunctionCache: Any = untyped_caching.FunctionCache
 IndexDataCacheFile: Any = untyped_caching.IndexDataCacheFile
+global_compiler_lock: Any = untyped_compiler_lock
 
 #: LLVM ends the process where there is no memory for it: so much must be free before it compiles, and before it loads.
 COMPILING, LOADING = 1 << 26, 1 << 24
@@ -98,8 +100,9 @@ class KernelCache(FunctionCache):
 
     def has(self, signature: Any, target_context: Any) -> bool:
         """Whether there is something on disk for this ``signature``."""
-        target_context.refresh()
-        return bool(self._cache_file.has(self._index_key(signature, target_context.codegen())))
+        with global_compiler_lock:  # which Numba refreshes under, too: two threads would come upon half a registry
+            target_context.refresh()
+            return bool(self._cache_file.has(self._index_key(signature, target_context.codegen())))
 
     def save_overload(self, *arguments: Any) -> None:
         """Put it on disk, unless that is full or has become read-only."""

@@ -16,17 +16,13 @@ import numpy as np
 
 from . import kernels, lanes, numpy_core
 from .arrays import Array, Floats
-from .compilation import Part, addresses, not_at_hand
-from .halves import HALVES, stored
+from .compilation import not_at_hand
 from .plan import Plan, type_name
 from .taps import MAX_TAPS
-from .threads import available_cpus, for_each
+from .threads import for_each
+from .ways import PADDING, TAPS, parts, state_of
 
 logger = logging.getLogger("ort_gridsample")
-
-#: The modes and paddings that the kernels state; any other is the NumPy core's.
-TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
-PADDING = {"zeros": kernels.ZEROS, "border": kernels.BORDER, "reflection": kernels.REFLECTION}
 
 #: Fewer taps than this are not worth waking a thread for.
 TAPS_PER_THREAD = 1 << 19
@@ -90,48 +86,10 @@ def _way(X_type: str, grid_type: str, mode: str, padding_mode: str, align_corner
     return _Way(state, _address(state), *kinds)
 
 
-def state_of(
-    X_type: str, grid_type: str, mode: str, padding_mode: str, align_corners: bool, *,
-    entry: Part, coordinates: Part | None = None, columns: int = 0, grid_aligned: bool = False,
-) -> list[int]:  # fmt: skip
-    """The address of ``entry``, and the state of :mod:`.lanes` from its third word on; compiled now, if need be.
-
-    ``entry`` is the function that those who sample call. Where there is no grid, ``coordinates`` finds them, with
-    ``columns`` and ``grid_aligned`` of the state.
-    """
-    coordinate = "float64" if grid_type == "float64" else "float32"
-    real = coordinate if mode == "nearest" else lanes.weights_of(X_type).name
-    found = addresses(_parts(X_type, grid_type, mode, entry, coordinates))
-    sizes = (stored(name).itemsize for name in (X_type, coordinate, real))
-    return [
-        *found, TAPS[mode], PADDING[padding_mode], int(align_corners), *sizes,
-        available_cpus(), columns, int(grid_aligned),
-    ]  # fmt: skip
-
-
-def _parts(X_type: str, grid_type: str, mode: str, entry: Part, coordinates: Part | None) -> list[Part | None]:
-    """The functions that a way to sample takes, in the order of the state."""
-    coordinate = "float64" if grid_type == "float64" else "float32"
-    real = coordinate if mode == "nearest" else lanes.weights_of(X_type).name
-    size = stored(X_type).itemsize
-    in_rows = mode != "nearest" and (X_type in HALVES or X_type in ("float32", "float64"))
-    return [
-        entry,
-        (lanes.lane,),
-        coordinates or (lanes.coordinates_for, grid_type),
-        (lanes.axis_for, coordinate, real),
-        (lanes.combine_for, real),
-        # There is no integer of 16 bytes.
-        (lanes.copy_for, f"uint{8 * size}" if size <= 8 else X_type) if mode == "nearest" else (lanes.sum_for, X_type),
-        (lanes.reorder_for, X_type) if in_rows else None,
-        (lanes.sum_rows_for, X_type) if in_rows else None,
-    ]
-
-
 def prepare(dtype: np.dtype[np.generic], grid_dtype: np.dtype[np.generic], mode: str) -> None:
     """Compile what sampling an X of ``dtype`` at a grid of ``grid_dtype`` needs, or load it from the disk."""
     names = type_name(dtype), type_name(grid_dtype), mode
-    if not_at_hand(_parts(*names, (lanes.steer,), None)):
+    if not_at_hand(parts(*names, (lanes.steer,))):
         what = f"{mode} for X of {dtype}"
         logger.warning("compiling %s, a few seconds, once: Numba keeps it on disk (NUMBA_CACHE_DIR)", what)
     _way(*names, "zeros", False)

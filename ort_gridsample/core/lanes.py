@@ -31,7 +31,7 @@ from .vectors import GATHERS, NARROW, WIDE
 STATE_BYTES = 144
 
 # The run: what is sampled where, and by how many lanes at most,
-(KERNEL, X, GRID, Y, N, C, R, PIXELS, POSITIONS, ROWS, LENGTHS, MOST_LANES) = range(0, 96, 8)
+(STATE, X, GRID, Y, N, C, R, PIXELS, POSITIONS, ROWS, LENGTHS, MOST_LANES) = range(0, 96, 8)
 # how it is cut, and what lies where in a lane's scratch memory.
 (BLOCK, WIDTH, STEP, PARTS, PAUSE, ITEMS, NEXT, SCRATCH, STRIDE) = range(96, 168, 8)
 (COORDINATE, AXIS, ALONG, ALONG_WEIGHT, INDEX, WEIGHT, OFFSETS, SUMS, TILE, STEPS) = range(168, 248, 8)
@@ -67,12 +67,13 @@ LINE = 64
 
 
 @register_jitable
-def cut(state: int, run: int) -> int:
+def cut(run: int) -> int:
     """Cut the run into stretches, and a lane's scratch memory into parts; answers with the bytes of all lanes'.
 
     Of the run, what comes before :data:`BLOCK` is given.
     """
     n, c, positions, rows = load(run + N), load(run + C), load(run + POSITIONS), load(run + ROWS)
+    state = load(run + STATE)
     taps = load(state + TAPS)
     cost = (c + OVERHEAD) * rows
     step = min(max(WORTH_A_STRETCH // cost, n * positions // STRETCHES), max(1, WORTH_A_PAUSE // cost))
@@ -110,12 +111,12 @@ def cut(state: int, run: int) -> int:
 
 
 @register_jitable
-def lay(state: int, run: int, scratch: int) -> int:
+def lay(run: int, scratch: int) -> int:
     """Take the memory that :func:`cut` asked for, and see whether X is laid out in rows: the bytes they take, or 0."""
     scratch = (scratch + LINE - 1) & -LINE
     store(run + SCRATCH, scratch)
     store(scratch + KNOWN, 0)
-    n, c, pixels = load(run + N), load(run + C), load(run + PIXELS)
+    state, n, c, pixels = load(run + STATE), load(run + N), load(run + C), load(run + PIXELS)
     if load(state + REORDER) == 0 or c < 2:
         return 0
     narrow = c <= 2 * NARROW
@@ -125,7 +126,7 @@ def lay(state: int, run: int, scratch: int) -> int:
     size = (pixels + 1) * row * load(state + W_SIZE)
     reads = float(load(run + POSITIONS) * load(run + ROWS)) / float(pixels)
     enough = WIDE_READS if not narrow else HALF_READS if load(state + X_SIZE) == 2 else NARROW_READS
-    if size > ROWS_BYTES or not (reads >= enough or (reads >= ROUGH_READS and _is_rough(state, run))):
+    if size > ROWS_BYTES or not (reads >= enough or (reads >= ROUGH_READS and _is_rough(run))):
         return 0
     store(run + ROW, row)
     # Best each thread lays out what it reads, so that nothing goes from one CPU's cache to another's.
@@ -197,11 +198,11 @@ def steer(run: int, what: int, memory: int) -> int:
     """The steps above, for those who are not compiled themselves."""
     if what == CUT:
         cost = load(run + ROWS) * (load(run + C) + OVERHEAD)
-        size = cut(load(run + KERNEL), run)
+        size = cut(run)
         store(run + PAUSE, max(1, WORTH_A_PAUSE // (cost * load(run + STEP))))
         return size
     if what == LAY:
-        return lay(load(run + KERNEL), run, memory)
+        return lay(run, memory)
     return begin(run, memory) if what == BEGIN else advance(run)
 
 
@@ -226,13 +227,13 @@ def _parts_of_rows(run: int) -> int:
 
 
 @register_jitable
-def _is_rough(state: int, run: int) -> bool:
+def _is_rough(run: int) -> bool:
     """Whether neighbouring positions, by the first few of them, lie pixels apart: each then waits for the memory."""
     count = min(ROUGH_STEPS, load(run + BLOCK))
     if load(run + POSITIONS) < ROUGH_STEPS:
         return False
     scratch = load(run + SCRATCH)
-    half = _table(state, run, scratch, 0, 0, count)
+    half = _table(run, scratch, 0, 0, count)
     first = half * load(run + ROWS) * load(run + WIDTH)
     index = array(scratch + load(run + INDEX) + first * 4, (count,), np.uint32)
     rough = 0
@@ -251,9 +252,10 @@ def _is_rough(state: int, run: int) -> bool:
 
 
 @register_jitable
-def _table(state: int, run: int, scratch: int, batch: int, begin: int, positions: int) -> int:
+def _table(run: int, scratch: int, batch: int, begin: int, positions: int) -> int:
     """Make the table of a block from position ``begin`` on; answers in which half of its memory it is."""
-    r, taps = load(run + R), load(state + TAPS)
+    state, r = load(run + STATE), load(run + R)
+    taps = load(state + TAPS)
     half, rows = 0, 1
     for axis in range(r):
         call(load(state + COORDINATES), (run, scratch, batch, begin, positions, axis))
@@ -300,7 +302,7 @@ def lane(run: int, index: int) -> int:
 @register_jitable
 def _chunk_bytes(run: int) -> int:
     """The bytes of one chunk of one batch of X, laid out."""
-    return (load(run + PIXELS) + 1) * load(run + ROW) * load(load(run + KERNEL) + W_SIZE)
+    return (load(run + PIXELS) + 1) * load(run + ROW) * load(load(run + STATE) + W_SIZE)
 
 
 @register_jitable
@@ -310,20 +312,20 @@ def _lay(run: int, place: int, batch: int, channel: int, first: int, last: int) 
     for part in range(first, last):
         chunk = part // parts
         to = place + chunk * _chunk_bytes(run)
-        call(load(load(run + KERNEL) + REORDER), (run, to, batch, channel + chunk * row, part % parts))
+        call(load(load(run + STATE) + REORDER), (run, to, batch, channel + chunk * row, part % parts))
 
 
 @register_jitable
 def _sample(run: int, scratch: int, batch: int, start: int, stop: int, place: int, channel: int, count: int) -> None:
     """Fill Y from position ``start`` to ``stop``: all channels, or ``count`` chunks of them, laid out at ``place``."""
-    state, block = load(run + KERNEL), load(run + BLOCK)
+    state, block = load(run + STATE), load(run + BLOCK)
     read = load(state + (READ if load(run + ROWS_OF_X) == 0 else READ_ROWS))
     store(scratch + PLACE, place)
     store(scratch + CHANNEL, channel)
     store(scratch + COUNT, count)
     for begin in range(start, stop, block):
         size = min(block, stop - begin)
-        half = _table(state, run, scratch, batch, begin, size)
+        half = _table(run, scratch, batch, begin, size)
         call(read, (run, scratch, half, batch, begin, size))
 
 
@@ -347,7 +349,7 @@ def axis_for(coordinate_type: str, weight_type: str) -> Callable[..., int]:
     coordinate, real = np.dtype(coordinate_type), np.dtype(weight_type)
 
     def axis_taps(run: int, scratch: int, positions: int, axis: int) -> int:
-        state, width = load(run + KERNEL), load(run + WIDTH)
+        state, width = load(run + STATE), load(run + WIDTH)
         taps = load(state + TAPS)
         if axis == 0:
             kernels.begin_offsets(array(scratch + load(run + OFFSETS), (taps,), np.int64), taps)
@@ -375,7 +377,7 @@ def combine_for(weight_type: str) -> Callable[..., int]:
 
     def combine(run: int, scratch: int, half: int, rows: int, axis: int, positions: int, whole: int) -> int:
         width, all_rows = load(run + WIDTH), load(run + ROWS)
-        taps = load(load(run + KERNEL) + TAPS)
+        taps = load(load(run + STATE) + TAPS)
         index, weight = scratch + load(run + INDEX), scratch + load(run + WEIGHT)
         now, then = half * all_rows * width, (1 - half) * all_rows * width
         whole = kernels.combine(

@@ -13,7 +13,7 @@ from numba.extending import register_jitable
 
 from ... import spec
 from ...core.halves import HALVES, stored, widened
-from ...core.lanes import COORDINATE, GRID, GRID_ALIGNED, KERNEL, KNOWN, STEPS, R, X
+from ...core.lanes import COORDINATE, GRID, GRID_ALIGNED, KNOWN, STATE, STEPS, R, X
 from ...core.pointers import allocate, array, free, load, memory_of_call, store
 from . import sentences
 from .affine import measure, position, refuse, row_base, unchanged
@@ -85,7 +85,7 @@ def coordinates_for(theta_type: str, grid_type: str) -> Callable[..., int]:
 
     def coordinates(run: int, scratch: int, batch: int, begin: int, positions: int, axis: int) -> int:
         r, out = load(run + R), load(run + OUT)
-        aligned, most = load(load(run + KERNEL) + GRID_ALIGNED), MOST_COLUMNS
+        aligned, most = load(load(run + STATE) + GRID_ALIGNED), MOST_COLUMNS
         columns, rows = load(out + 8 * (r - 1)), 1
         for outer in range(r - 1):
             rows *= load(out + 8 * outer)

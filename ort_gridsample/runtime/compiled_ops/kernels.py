@@ -88,11 +88,11 @@ def _sampling(here: str, api: Api, info: int, X_type: str, grid: Grid) -> Kernel
 
 def grid_sample_kernel(here: str, mode: str, padding_mode: str, aligned: bool, X_type: str, grid: Grid) -> Kernel:
     """The kernel that samples so; compiled now, if no other was made of the same functions before."""
-    from ...core import jit_core
+    from ...core import ways
     from . import affine_sampling, sampling, sentences
 
     theta = grid.theta_type
-    compute, *numbers = jit_core.state_of(
+    compute, *numbers = ways.state_of(
         X_type, grid.type, mode, padding_mode, aligned,
         entry=((affine_sampling if theta else sampling).compute,),
         coordinates=(affine_sampling.coordinates_for, theta, grid.type) if theta else None,

@@ -13,7 +13,6 @@ from ... import checks
 from ...core import kernels, lanes
 from ...core.lanes import (
     GRID,
-    KERNEL,
     LANE,
     LENGTHS,
     MOST_LANES,
@@ -21,6 +20,7 @@ from ...core.lanes import (
     PIXELS,
     POSITIONS,
     ROWS,
+    STATE,
     TAPS,
     X_SIZE,
     C,
@@ -28,7 +28,7 @@ from ...core.lanes import (
     R,
     X,
     Y,
-)
+)  # fmt: skip
 from ...core.pointers import allocate, call, free, load, memory_of_call, set_memory, store
 from ...core.taps import MAX_TAPS
 from . import sentences
@@ -133,7 +133,7 @@ def _measure(state: int, run: int, shape: int, axes: int, grid_shape: int, grid_
             return TOO_MANY_PIXELS
         if rows > MAX_TAPS:
             return TOO_MANY_TAPS
-    store(run + KERNEL, state)
+    store(run + STATE, state)
     store(run + N, n)
     store(run + C, c)
     store(run + R, r)
@@ -159,12 +159,12 @@ def _fill(api: int, context: int, state: int, run: int) -> int:
         set_memory(load(run + Y), np.int32(0), nbytes)
         return status
     store(run + MOST_LANES, lanes.LANES)
-    size = lanes.cut(state, run)
+    size = lanes.cut(run)
     store(run + lanes.PAUSE, 1 << 62)  # a lane comes back when nothing is left
     scratch = allocate(size)
     if scratch == 0:
         return sentences.status(api, load(state + SENTENCES), 0, 0, 0, 0, size)
-    size = lanes.lay(state, run, scratch)
+    size = lanes.lay(run, scratch)
     rows = allocate(size) if size > 0 else 0  # without that memory X stays as it is
     count = lanes.begin(run, rows)
     while count > 0 and status == 0:
