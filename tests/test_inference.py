@@ -95,6 +95,21 @@ def test_ranks_behind_what_onnx_does_not_know() -> None:
     np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-3)
 
 
+def test_onnxruntime_is_asked_for_what_the_model_leaves_open_of_a_node() -> None:
+    """The type of one of its outputs is declared, not that of the one that counts."""
+    model = parser.parse_model(
+        f"""{GELU} g (float[N,S,H] A, float[H] scale, float[1,4,4,2] G) => (float[N,S,H] first, float Y)
+        <float[N,S,H] first> {{
+            first, mean, variance, sum = com.microsoft.SkipLayerNormalization (A, A, scale)
+            axis = Constant <value_ints = [1]> ()
+            X = Unsqueeze (sum, axis)
+            Y = GridSample (X, G)
+        }}"""
+    )
+    (record,) = ogs.inspect_model(model)
+    assert record.types["X"] == ("float32",)
+
+
 def test_lengths_behind_a_computed_shape_are_known() -> None:
     model = parser.parse_model(
         """<ir_version: 9, opset_import: ["": 20]> g (float[4, 6] A, float[1, 2, 3, 2] G) => (float[1, 1, 2, 3] Y) {

@@ -169,6 +169,24 @@ def test_a_fork_while_other_threads_compute(open_model: str) -> None:
     assert run(FORKS, open_model) == [str([0] * 5)]
 
 
+FORKS_BESIDE = """
+import os
+from ort_gridsample.runtime.python_ops import exits
+exits.asynchronous_run_begins()
+child = os.fork()
+if child == 0:
+    print(exits._pending, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print(exits._pending)
+exits.asynchronous_run_ended()
+"""
+
+
+def test_a_forked_child_waits_for_no_run_of_its_parents() -> None:
+    assert run(FORKS_BESIDE, "open_session") == ["0", "1"]
+
+
 ENDING = """
 import threading, time
 image = np.ones((1, 16, 256, 256), np.float32)

@@ -272,3 +272,11 @@ def test_a_patched_node_is_this_packages() -> None:
     for target in ("ort_gridsample", "compiled"):
         (record,) = ogs.inspect_model(ogs.patch_model(WARP, target=target))
         assert (record.native, record.reason) == (False, "it is a node of this package")
+
+
+def test_a_domain_that_is_not_imported_is_of_its_dialects_version() -> None:
+    model = parser.parse_model(f"{HEADER} {SIGNATURE} {{ Y = mmcv.grid_sampler <align_corners = 0> (X, G) }}")
+    del model.opset_import[1:]
+    assert [opset.domain for opset in model.opset_import] == [""]
+    (record,) = ogs.inspect_model(model)
+    assert (record.dialect.name, record.opset) == ("mmcv", 1)

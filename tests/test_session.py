@@ -21,6 +21,7 @@ import faults
 import ort_gridsample as ogs
 from cases import Attributes
 from models import grid_sample_model
+from ort_gridsample.runtime import session as sessions
 from ort_gridsample.runtime.python_ops import exits, failures
 from paths import open_native
 
@@ -458,3 +459,16 @@ def test_a_model_without_the_operators_is_left_alone() -> None:
     model = relu_model()
     assert ogs.patch_model(model) == model
     np.testing.assert_array_equal(ogs.InferenceSession(model).run(None, {"X": X[0, 0, 0]})[0], X[0, 0, 0].clip(0))
+
+
+@pytest.mark.parametrize("attributes", ['"cubic"', '"nearest"'])
+def test_a_function_that_serves_all_its_calls_stays_one(attributes: str) -> None:
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["": 20, "local": 1]>
+        g (float[N,C,H,W] X, float[N,h,w,2] G) => (float[N,C,h,w] Y) {{ Y = local.warp (X, G) }}
+        <domain: "local", opset_import: ["": 20]> warp (A, B) => (C) {{
+            C = GridSample <mode = {attributes}> (A, B) }}"""
+    )
+    patched = onnx.load_from_string(sessions._patched(model, "all", 1).model)
+    assert [function.name for function in patched.functions] == ["warp"]
+    assert [node.op_type for node in patched.graph.node] == ["warp"]

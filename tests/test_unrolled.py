@@ -17,8 +17,9 @@ from cases import Attributes
 from models import affine_grid_model, grid_sample_model
 from ort_gridsample.model.graphs import scopes
 from ort_gridsample.model.matches import records_of
+from ort_gridsample.model.records import Value
 from ort_gridsample.model.regions import Flow
-from ort_gridsample.model.unrolled import Search
+from ort_gridsample.model.unrolled import SIZES, Search, _shapes
 from ort_gridsample.runtime import native
 from paths import open_compiled, open_native, open_patched_file, open_session
 
@@ -450,3 +451,11 @@ def test_models_without_any_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -
     )
     for model in (standard, other, affine_grid_model("float32", 2, True)):
         assert Search(scopes(model), native).values == {}
+
+
+def test_lengths_that_nobody_says_are_told_apart() -> None:
+    """However many: what two axes of one length answer says nothing of which is which."""
+    unknown = [Value("float32", (None,) * 4), Value("float32", ("N", None, None, "r")), Value("int64", (None,) * 5)]
+    first = next(_shapes(unknown, [], {}))
+    lengths = [length for shape in first for length in shape][: len(SIZES[0]) + 3]
+    assert len(set(lengths)) == len(lengths)
