@@ -123,8 +123,9 @@ FLOATS = list(spec.FLOATS)
 
 @pytest.fixture
 def phases(monkeypatch):
-    """Those that the compiled core goes through, READING, LAYING or BOTH."""
-    seen, original = [], jit_core._way
+    """Those that the compiled core goes through, READING, LAYING or BOTH, on a machine of many CPUs."""
+    seen, original = [], jit_core._way.__wrapped__  # its answers are for this machine
+    monkeypatch.setattr(ways, "available_cpus", lambda: 64)
 
     def watched(*words):
         way = original(*words)
@@ -156,7 +157,7 @@ def test_rows_of_channels(name, phases, monkeypatch):
     for (channels, side, count), n in itertools.product(SIZES, (1, 3)):
         X, grid = image(name, (n, channels, side, side), rng), positions((n, 1, count, 2), rng).astype(np.float32)
         for num_threads, (mode, padding_mode) in itertools.product(
-            (1, 3), (("linear", "reflection"), ("cubic", "zeros")) if side == 6 else (("linear", "zeros"),)
+            (1, 8), (("linear", "reflection"), ("cubic", "zeros")) if side == 6 else (("linear", "zeros"),)
         ):
             phases.clear()
             answers = []

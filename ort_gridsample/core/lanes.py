@@ -133,7 +133,7 @@ def lay(run: int, scratch: int) -> int:
     threads, chunks = min(load(state + CPUS), load(run + MOST_LANES)), (c + row - 1) // row
     store(run + CHUNKS, max(1, min(chunks, OWN_BYTES // size)))
     own = threads * load(run + CHUNKS) * size
-    if n * _groups(run) >= 2 * threads and own <= ROWS_BYTES:
+    if n * _groups(run) >= threads and own <= ROWS_BYTES:
         store(run + HOW, BOTH)
         store(run + MOST_LANES, threads)
         return own + LINE
