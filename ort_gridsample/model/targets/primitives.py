@@ -318,7 +318,7 @@ class _Taps:
 
     def values(self, e: Expressions, rows: Tensor, index: Tensor) -> Tensor:
         """The rows at these indices: (…, N·P, C), or (…, C, N·P) for few channels."""
-        if rows.type == "str":  # of a row of strings, ONNX Runtime 1.31 gathers only the first
+        if rows.type == "str":  # of a row of strings, ONNX Runtime up to 1.32 gathers only the first
             by_channel = e.gather(e.transpose(rows, (1, 0)), index, axis=1)
             found = e.transpose(by_channel, (1, 0) if self.flat else (1, 2, 0))
         else:
