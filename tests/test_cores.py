@@ -118,6 +118,22 @@ def test_jit_equals_numpy(name, mode):
                         assert_same(a, b)
 
 
+@pytest.mark.parametrize("mode", spec.MODES)
+@pytest.mark.parametrize("name", ["float32", "float64", "float16", "bfloat16", "uint8", "int64", "complex64"])
+def test_a_block_that_lies_inside(name, mode):
+    """No tap of it is outside, and the table is not written out: the compiled core has a shorter way."""
+    rng = np.random.default_rng(8)
+    for channels, lengths in itertools.product((1, 5), ((7,), (8, 9), (7, 8, 9))):
+        X = image(name, (2, channels, *lengths), rng)
+        for count in (1, 3, 40, 1100):
+            grid = rng.uniform(-0.3, 0.3, (2, *[1] * (len(lengths) - 1), count, len(lengths))).astype(np.float32)
+            answers = []
+            for core in ("numpy", "jit"):
+                ogs.set_core(core)
+                answers.append(ogs.grid_sample(X, grid, mode))
+            assert_same(*answers)
+
+
 FLOATS = list(spec.FLOATS)
 
 

@@ -227,6 +227,30 @@ def test_the_interpreter_ends_while_an_asynchronous_run_is_in_flight() -> None:
     assert (process.returncode, out) == (0, "(1, 2, 64, 64)\n"), err
 
 
+#: A handler that runs when the ops have ended, as it was registered before they were there.
+LATE = """
+import atexit, threading, time
+ended = threading.Event()
+def late():
+    ended.set()
+    time.sleep(1)
+atexit.register(late)
+"""
+BEGUN_LATE = """
+session = make(open_model)
+print(attempt(session, X, grid), flush=True)
+def work():
+    ended.wait()
+    print(attempt(session, X, grid), flush=True)
+threading.Thread(target=work, daemon=True).start()
+"""
+
+
+def test_no_run_begins_when_the_ops_have_ended() -> None:
+    """In this package's session, as below."""
+    assert run(BEGUN_LATE, "open_session", first=LATE) == ["(1, 2, 64, 64)"]
+
+
 HANDLER = "import atexit\natexit.register(lambda: print(attempt(session, X, grid)))\n"
 
 

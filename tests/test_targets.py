@@ -86,6 +86,7 @@ DIALECTS = {
     "mmcv without its domain": sampler("grid_sampler", "", **CODES),
     "mmdeploy without its domain": sampler("grid_sampler", "", 13, **CODES),
     "onnxservice": sampler("grid_sampler", "onnxservice", **CODES),
+    "onnxservice, with constants": with_constants("grid_sampler", "onnxservice"),
     "aten::grid_sampler": with_constants("grid_sampler", "aten"),
     "aten::grid_sampler_2d": sampler("grid_sampler_2d", "aten", **CODES),
     "aten::grid_sampler_3d": sampler("grid_sampler_3d", "aten", axes=3, **CODES),

@@ -28,7 +28,7 @@ from ...core.lanes import (
     R,
     X,
     Y,
-)  # fmt: skip
+)
 from ...core.pointers import allocate, call, free, load, memory_of_call, set_memory, store
 from ...core.taps import MAX_TAPS
 from . import sentences
