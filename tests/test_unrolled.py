@@ -18,7 +18,7 @@ from models import affine_grid_model, grid_sample_model
 from ort_gridsample.model.graphs import scopes
 from ort_gridsample.model.matches import records_of
 from ort_gridsample.model.records import Value
-from ort_gridsample.model.regions import Flow
+from ort_gridsample.model.regions import Flow, dead
 from ort_gridsample.model.unrolled import SIZES, Search, _shapes
 from ort_gridsample.runtime import native
 from paths import open_compiled, open_native, open_patched_file, open_session
@@ -459,3 +459,18 @@ def test_lengths_that_nobody_says_are_told_apart() -> None:
     first = next(_shapes(unknown, [], {}))
     lengths = [length for shape in first for length in shape][: len(SIZES[0]) + 3]
     assert len(set(lengths)) == len(lengths)
+
+
+def test_what_a_replacement_reads_is_not_dead() -> None:
+    model = parser.parse_model(
+        """<ir_version: 9, opset_import: ["": 20]> g (float[2] A) => (float[2] D) {
+            B = Neg (A)
+            C = Neg (B)
+            D = Neg (C)
+        }"""
+    )
+    (scope,) = scopes(model)
+    flow = Flow(scope)
+    assert dead(flow, {2}, {"A"}, {0, 1}) == {0, 1}
+    assert dead(flow, {2}, {"B"}, {0, 1}) == {1}
+    assert dead(flow, {2}, {"C"}, {0, 1}) == set()
