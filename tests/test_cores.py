@@ -186,6 +186,18 @@ def test_rows_of_channels(name, phases, monkeypatch):
     assert {(lanes.BOTH,), shared, 3 * shared} <= seen
 
 
+def test_rough_grids_are_known(phases):
+    """Where each pixel is read about once, rows pay for a grid whose neighbours lie pixels apart, and no other."""
+    ogs.set_core("jit")
+    X = np.ones((1, 37, 60, 60), np.float32)
+    smooth = np.linspace(-1, 1, 900, dtype=np.float32)[:, None] * np.ones(2, np.float32)
+    rough = np.random.default_rng(0).uniform(-1, 1, (900, 2)).astype(np.float32)
+    for grid, is_laid_out in ((smooth, False), (rough, True), (np.full_like(rough, np.inf), False)):
+        phases.clear()
+        ogs.grid_sample(X, grid[None, None], "linear", "border")
+        assert (set(phases) != {lanes.READING}) == is_laid_out
+
+
 def test_a_signal_s_handler_may_sample_too():
     """Memory is kept for the next call, and is nobody else's while it is used."""
     X, grid = np.ones((1, 20, 8, 8), np.float32), np.zeros((1, 40, 40, 2), np.float32)
