@@ -186,6 +186,22 @@ def test_rows_of_channels(name, phases, monkeypatch):
     assert {(lanes.BOTH,), shared, 3 * shared} <= seen
 
 
+def test_a_lane_keeps_what_it_writes_to(monkeypatch):
+    """A second Ctrl-C ends the wait for the other threads, which go on to the end of their pieces."""
+    lent, original = [], jit_core.for_each
+    monkeypatch.setattr(jit_core, "for_each", lambda take, *rest: (lent.append(take), original(take, *rest)))
+    X, grid, Y = np.ones((1, 20, 8, 8), np.float32), np.zeros((1, 40, 2), np.float32), np.empty((1, 20, 40), np.float32)
+    jit_core.grid_sample(X, grid, Y, plan_for(X.dtype, "linear", "zeros", False), 1)
+    scratch, rows_of_X = jit_core._kept.__dict__.pop("memory")
+    alive = [weakref.ref(each) for each in (X, grid, Y, scratch, rows_of_X)]
+    del X, grid, Y, scratch, rows_of_X
+    gc.collect()
+    assert all(each() is not None for each in alive)
+    lent.clear()
+    gc.collect()
+    assert all(each() is None for each in alive)
+
+
 def test_rough_grids_are_known(phases):
     """Where each pixel is read about once, rows pay for a grid whose neighbours lie pixels apart, and no other."""
     ogs.set_core("jit")

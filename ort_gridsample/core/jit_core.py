@@ -50,7 +50,11 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
     words[lanes.LENGTHS // 8] = run + lanes.RUN_BYTES
     words[_WORDS:] = list(lengths)
 
-    def take(lane: int) -> None:
+    # Not there while it is used: a signal's handler may sample, too.
+    scratch, rows_of_X = kept = _kept.__dict__.pop("memory", None) or (_Memory(), _Memory())
+
+    # What a lane reads and writes lives as long as it does, even where nobody waits for it, after a second Ctrl-C.
+    def take(lane: int, alive: object = (X, grid, Y, kept)) -> None:
         try:
             while way.lane(run, lane):  # between whose calls Python hears of signals
                 pass
@@ -58,8 +62,6 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
             words[lanes.NEXT // 8] = words[lanes.ITEMS // 8]  # the others need not go on
             raise
 
-    # Not there while it is used: a signal's handler may sample, too.
-    scratch, rows_of_X = kept = _kept.__dict__.pop("memory", None) or (_Memory(), _Memory())
     size = way.steer(run, lanes.LAY, scratch.at_least(way.steer(run, lanes.CUT, 0)))
     count = way.steer(run, lanes.BEGIN, rows_of_X.at_least(size) if size else 0)
     while count:
