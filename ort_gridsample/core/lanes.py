@@ -81,6 +81,7 @@ def cut(run: int) -> int:
     parts = (positions + step - 1) // step
     store(run + STEP, step)
     store(run + PARTS, parts)
+    store(run + PAUSE, max(1, WORTH_A_PAUSE // (cost * step)))
     block = max(1, min(kernels.BLOCK_POSITIONS, kernels.BLOCK_TAPS // rows, positions))
     width = block + kernels.ROW_PADDING
     store(run + BLOCK, block)
@@ -197,10 +198,7 @@ CUT, LAY, BEGIN, ADVANCE = range(4)
 def steer(run: int, what: int, memory: int) -> int:
     """The steps above, for those who are not compiled themselves."""
     if what == CUT:
-        cost = load(run + ROWS) * (load(run + C) + OVERHEAD)
-        size = cut(run)
-        store(run + PAUSE, max(1, WORTH_A_PAUSE // (cost * load(run + STEP))))
-        return size
+        return cut(run)
     if what == LAY:
         return lay(run, memory)
     return begin(run, memory) if what == BEGIN else advance(run)
