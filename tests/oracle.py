@@ -119,7 +119,8 @@ class Expected:
 
     Attributes:
         values: the answer before it is rounded to X's type: float64 or complex128 (nearest: X's own values).
-        scale: for each value the largest magnitude that went into it with a weight, to which rounding is relative.
+        scale: for each value the largest magnitude that went into it, to which rounding is relative. A float without a
+            weight did not; an integer did: they are added up as differences from the first tap, whatever that weighs.
     """
 
     values: np.ndarray
@@ -140,12 +141,13 @@ def sample_taps(X: np.ndarray, taps: list[list[list[Tap]]], shape: Sequence[int]
     values = np.zeros((n, c, positions), np.complex128 if X.dtype.kind == "c" else np.float64)
     scale = np.zeros((n, c, positions))
     wide = X.astype(values.dtype)
+    differences = X.dtype.kind in "iu"
     for b, k in np.ndindex(n, c):
         image = wide[b, k]
         for p in range(positions):
             read = [(image.item(index), weight) for index, weight in taps[b][p] if index is not None]
             values[b, k, p] = sum(value * weight for value, weight in read)
-            scale[b, k, p] = max((abs(value) for value, weight in read if weight != 0), default=0.0)
+            scale[b, k, p] = max((abs(value) for value, weight in read if weight != 0 or differences), default=0.0)
     return Expected(values.reshape(shape), scale.reshape(shape))
 
 

@@ -60,6 +60,14 @@ FOUND = {
     ),
     "a plugin's integers in an opset without the operator": replace(PLAIN, padding_mode=0, opset=13),
     "a plugin's padding without its mode": replace(PLAIN, mode=None, padding_mode=0),
+    "huge integers that weigh nothing": replace(
+        PLAIN,
+        first=Tensor("int64", (1, 1, 1, 4, 3), "wild", "strided"),
+        second=Tensor("float32", (1, 5, 5, 3, 3), "wild", "strided"),
+        mode="bicubic",
+        opset=19,
+        seed=7,
+    ),
 }
 
 
