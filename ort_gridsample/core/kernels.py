@@ -21,6 +21,10 @@ from .vectors import GATHERS, NARROW, VECTORS, WIDE, add_up, gather, gather_whol
 
 ZEROS, BORDER, REFLECTION = range(3)
 
+#: How the taps of a block lie: each for itself, an index to each; or side by side, an index to the first of them, where
+#: those with GAPS count as 0 if their weight is no number.
+APART, GAPS, WHOLE = range(3)
+
 #: The index of a tap that counts as 0; every other index is a pixel of X.
 OUTSIDE = np.uint32(0xFFFFFFFF)
 OUTSIDE_BIT = np.uint32(0x80000000)
@@ -74,7 +78,7 @@ def _reflect(x: Any, low: Any, span: Any, last: Any) -> Any:
 def _pad_coordinates(
     g: Any, x: Any, length: int, padding: int, align_corners: bool, low: Any, span: Any, pads_index: bool
 ) -> bool:
-    """Make the coordinates ``x`` (≥ P,) of ``g`` (P,) finite and, where padding acts on coordinates, move them inside.
+    """The pixel coordinates ``x`` (≥ P,) of ``g`` (P,), made finite and, where padding acts on coordinates, inside.
 
     Answers whether all lie so near that to fold them, or the taps around them, reflects them.
     """
@@ -84,11 +88,12 @@ def _pad_coordinates(
     if padding == REFLECTION or (padding == BORDER and not pads_index):
         lowest, highest = kind(0), kind(length - 1)
     near = kind(2) * span - kind(3)
-    is_far = 0
+    is_far = np.uint32(0)
     for p in range(len(g)):
         # Infinity times a span of 0 is no coordinate.
-        finite = at_nan if np.isnan(g[p]) else g[p] if np.isinf(g[p]) else x[p]
-        is_far |= not (abs(finite) <= near)
+        finite = g[p] if np.isinf(g[p]) else _unnormalize(g[p], length, align_corners)
+        finite = at_nan if np.isnan(g[p]) else finite
+        is_far = np.uint32(is_far | (np.uint32(0) if abs(finite) <= near else np.uint32(1)))
         x[p] = finite if padding == REFLECTION and not np.isinf(finite) else _clip(finite, lowest, highest)
     if padding == REFLECTION and not pads_index:
         if is_far:
@@ -112,53 +117,117 @@ def _far(d: Any) -> Any:
     return ((d - kind(5)) * d + kind(8)) * d * a - kind(4) * a
 
 
+@register_jitable
+def _weigh(x: Any, weight: Any, p: int, taps: int) -> Any:
+    """The pixel from which the taps of coordinate ``x`` are counted, and their weights at position ``p``."""
+    if taps == 1:
+        return np.rint(x)  # half to even
+    real = weight.dtype.type
+    base = np.floor(x)
+    t = real(x - base)
+    if taps == 2:
+        weight[0, p], weight[1, p] = real(1) - t, t
+    else:
+        weight[0, p], weight[1, p] = _far(real(1) + t), _near(t)
+        weight[2, p], weight[3, p] = _near(real(1) - t), _far(real(2) - t)
+    return base
+
+
+#: A block's coordinates: all read whole taps, or none is further out than :data:`FAR`, or there are no numbers, too.
+INSIDE, NEAR, WILD = range(3)
+FAR = 1 << 22
+
+
+@register_jitable
+def _unpadded_taps(
+    g: Any, length: int, align_corners: bool, x: Any, index: Any, weight: Any, taps: int, first: int
+) -> int:
+    """The coordinates ``x`` (≥ P,) of :func:`axis_taps`, weights, and first pixels in ``index`` (≥ P,), unpadded.
+
+    Answers whether that is right already: for coordinates that are all ``INSIDE``; if ``WILD``, for none.
+    """
+    kind = g.dtype.type
+    least, most, offset, far = kind(-first), kind(length - 1 - (taps - 1 + first)), kind(first), kind(FAR)
+    if length > FAR:
+        most = least - kind(1)  # which coordinates are inside is not to be said that exactly
+    outside = wild = np.uint32(0)  # as wide as what else is worked on: anything wider halves the speed
+    for p in range(len(g)):
+        at = _unnormalize(g[p], length, align_corners)
+        outside = np.uint32(outside | (np.uint32(0) if (at >= least) & (at <= most) else np.uint32(1)))
+        wild = np.uint32(wild | (np.uint32(0) if abs(at) <= far else np.uint32(1)))
+        index[p] = np.uint32(np.int32(_weigh(at, weight, p, taps) + offset))
+        x[p] = at
+    return INSIDE if outside == 0 else WILD if wild else NEAR
+
+
+# What follows writes nothing where it reads: that takes three times as long.
+
+
+@register_jitable
+def _pad_pixels(x: Any, positions: int, length: int, padding: int, index: Any) -> None:
+    """Nearest's pixels ``index`` (≥ P,) of near coordinates ``x`` (≥ P,), with zeros or border padding."""
+    end, outside = np.int32(length - 1), OUTSIDE if padding == ZEROS else np.uint32(0)
+    for p in range(positions):
+        i = np.int32(np.rint(x[p]))
+        inside = min(max(i, np.int32(0)), end)
+        index[p] = np.uint32(inside) if inside == i else np.uint32(inside) | outside
+
+
+@register_jitable
+def _pad_pairs(x: Any, positions: int, length: int, padding: int, index: Any, weight: Any) -> None:
+    """Linear's taps of near coordinates ``x`` (≥ P,), with zeros or border padding, as pairs inside.
+
+    Of a pair half outside, one tap is a gap in the next pair inside. So is a tap beyond the last pixel, which weighs
+    nothing.
+    """
+    real, kind = weight.dtype.type, x.dtype.type
+    gap, last = real(np.nan), np.int32(length - 2)
+    first, second = weight[0], weight[1]
+    lowest, highest = (kind(-np.inf), kind(np.inf)) if padding == ZEROS else (kind(0), kind(length - 1))
+    for p in range(positions):
+        at = _clip(x[p], lowest, highest)
+        i = min(max(np.int32(np.floor(at)), np.int32(0)), last)
+        distance = at - kind(i)
+        t = real(distance)
+        # Both are 1 less the distance, in the order of operations that it has where the pair is not moved.
+        before, after = real(distance + kind(1)), real(2) - t
+        w = before if t < real(0) else real(1) - t
+        first[p] = w if (t >= real(-1)) & (t < real(1)) else gap
+        second[p] = min(t, after) if (t >= real(0)) & (t < real(2)) else gap
+        index[p] = np.uint32(i)
+
+
 @njit(nogil=True, error_model="numpy")
 def axis_taps(
-    g: Any, length: int, padding: int, align_corners: bool, x: Any, index: Any, weight: Any, taps: int
-) -> bool:
+    g: Any, length: int, padding: int, align_corners: bool, x: Any, index: Any, weight: Any, taps: int, may_gap: bool
+) -> int:
     """The taps, 1, 2 or 4 for nearest, linear or cubic, of the coordinates ``g`` (P,) on an axis of ``length`` pixels.
 
-    Fills the first P columns of ``index`` and ``weight`` (taps, ≥ P); ``x`` (≥ P,) is scratch. Answers whether the taps
-    are whole: all of them pixels, one after the other, and then only the first row of ``index`` is filled.
+    Fills the first P columns of ``index``, unless the taps lie :data:`APART` its first row alone, and of ``weight``,
+    (taps, ≥ P) both; ``x`` (≥ P,) is scratch. Answers how they lie: with :data:`GAPS` only if they ``may_gap``.
     """
     positions = len(g)
-    kind, real = x.dtype.type, weight.dtype.type
+    kind = x.dtype.type
     cubic = taps == 4
     first = -1 if cubic else 0
-    least, most = kind(-first), kind(length - 1 - (taps - 1 + first))
-    wild = 0
-    for p in range(positions):
-        x[p] = _unnormalize(g[p], length, align_corners)
-        wild |= not (x[p] >= least and x[p] <= most)
+    has_pairs = taps == 2 and length > 1 and may_gap
+    where = _unpadded_taps(g, length, align_corners, x, index[0], weight, taps, first)
+    if where == INSIDE:
+        return WHOLE
+    if where == NEAR and padding != REFLECTION and taps == 1:
+        _pad_pixels(x, positions, length, padding, index[0])
+        return APART
+    if where == NEAR and padding != REFLECTION and has_pairs:
+        _pad_pairs(x, positions, length, padding, index[0], weight)
+        return GAPS
     # From the middle, or from the edge, of the first pixel to that of the last.
     low, span = (kind(0), kind(length - 1)) if align_corners else (kind(-0.5), kind(length))
-    near = True
-    if wild:
-        near = _pad_coordinates(g, x, length, padding, align_corners, low, span, cubic)
-    if taps == 1:
-        for p in range(positions):
-            x[p] = np.rint(x[p])  # half to even
-    elif taps == 2:
-        for p in range(positions):
-            base = np.floor(x[p])
-            t = real(x[p] - base)
-            weight[0, p] = real(1) - t
-            weight[1, p] = t
-            x[p] = base
-    else:
-        for p in range(positions):
-            base = np.floor(x[p])
-            t = real(x[p] - base)
-            weight[0, p] = _far(real(1) + t)
-            weight[1, p] = _near(t)
-            weight[2, p] = _near(real(1) - t)
-            weight[3, p] = _far(real(2) - t)
-            x[p] = base
-    if not wild:
-        row = index[0]
-        for p in range(positions):
-            row[p] = np.uint32(np.int32(x[p] + kind(first)))
-        return True
+    near = _pad_coordinates(g, x, length, padding, align_corners, low, span, cubic)
+    if has_pairs:
+        _pad_pairs(x, positions, length, padding, index[0], weight)
+        return GAPS
+    for p in range(positions):
+        x[p] = _weigh(x[p], weight, p, taps)
     reflects_index = cubic and padding == REFLECTION
     end = np.int32(length - 1)
     outside = OUTSIDE if padding == ZEROS else np.uint32(0)
@@ -176,7 +245,7 @@ def axis_taps(
                 i = np.int32(x[p] + offset)
                 inside = min(max(i, np.int32(0)), end)
                 row[p] = np.uint32(inside) if inside == i else np.uint32(inside) | outside
-    return False
+    return APART
 
 
 @register_jitable
@@ -187,15 +256,17 @@ def split(grid: Any, axis: int, g: Any) -> None:
     """
     positions, r = grid.shape
     flat, last = grid.reshape(-1), r - 1 - axis  # the grid lists the innermost axis first
+    # Of what has no sign Numba does not ask whether it counts from the end.
+    first, step = np.uint64(last), np.uint64(r)
     if r == 2:
         for p in range(positions):
-            g[p] = widened(flat[2 * p + last])
+            g[p] = widened(flat[np.uint64(2) * np.uint64(p) + first])
     elif r == 3:
         for p in range(positions):
-            g[p] = widened(flat[3 * p + last])
+            g[p] = widened(flat[np.uint64(3) * np.uint64(p) + first])
     else:
         for p in range(positions):
-            g[p] = widened(flat[r * p + last])
+            g[p] = widened(flat[step * np.uint64(p) + first])
 
 
 @register_jitable
@@ -206,90 +277,103 @@ def begin_offsets(offsets: Any, taps: int) -> None:
 
 
 @register_jitable
-def spread(index: Any, offsets: Any, positions: int) -> None:
-    """Fill all rows of ``index`` (R, ≥ P), of which whole taps have only the first, by their ``offsets`` (≥ R,)."""
+def spread(index: Any, offsets: Any, weight: Any, how: int, positions: int) -> None:
+    """Give the taps of a table (R, ≥ P) that lie side by side by their ``offsets`` (≥ R,) an index each."""
     first = index[0]
-    for row in range(1, len(index)):
+    for row in range(len(index) - 1, -1, -1):
         out, offset = index[row], np.uint32(offsets[row])
         for p in range(positions):
             out[p] = first[p] + offset
+    if how == GAPS:
+        for row in range(len(index)):
+            out, by = index[row], weight[row]
+            for p in range(positions):
+                is_gap = np.isnan(by[p])
+                out[p] = OUTSIDE if is_gap else out[p]
+                by[p] = 0 if is_gap else by[p]
 
 
 @register_jitable
 def combine(
-    index: Any, weight: Any, along: Any, along_weight: Any, offsets: Any, is_whole: bool, is_whole_along: bool,
+    index: Any, weight: Any, along: Any, along_weight: Any, offsets: Any, how: int, how_along: int,
     length: int, positions: int, to: Any, to_weight: Any,
-) -> bool:  # fmt: skip
+) -> int:  # fmt: skip
     """Every combination of the taps so far, in ``index`` (R, ≥ P), with those of an inner axis in ``along`` (T, ≥ P).
 
     Fills ``to`` (R · T, ≥ P) and, of more than one tap, ``to_weight``, and turns the ``offsets`` (≥ R · T,) of the taps
-    so far into theirs. Answers whether they are whole.
+    so far into theirs. Those so far lie as ``how`` says, the others as ``how_along``; answers how all do.
     """
     rows, taps = len(index), len(along)
-    whole = is_whole and is_whole_along
-    if is_whole and not whole:
-        spread(index, offsets, positions)
+    how_all = min(how, how_along)
+    if how_all == APART and how != APART:
+        spread(index, offsets, weight, how, positions)
     for row in range(rows - 1, -1, -1):
         offset = offsets[row] * length
         for tap in range(taps - 1, -1, -1):
             offsets[row * taps + tap] = offset + tap
-    if is_whole_along and not whole:
-        spread(along, offsets, positions)  # of the first row's taps, offsets are as on one axis
+    if how_all == APART and how_along != APART:
+        # Of the first row's taps, offsets are as on one axis.
+        spread(along, offsets, along_weight, how_along, positions)
     stride = np.uint32(length)
+    if how_all != APART:
+        outer, inner, out = index[0], along[0], to[0]
+        for p in range(positions):
+            out[p] = outer[p] * stride + inner[p]
     for row in range(rows):
         outer, outer_weight = index[row], weight[row]
         for tap in range(taps):
-            inner, inner_weight = along[tap], along_weight[tap]
-            out, out_weight = to[row * taps + tap], to_weight[row * taps + tap]
-            if whole and row + tap == 0:
-                for p in range(positions):
-                    out[p] = outer[p] * stride + inner[p]
-            elif not whole:
+            if how_all == APART:
+                inner, out = along[tap], to[row * taps + tap]
                 for p in range(positions):
                     a, b = outer[p], inner[p]
                     out[p] = OUTSIDE if (a | b) >= OUTSIDE_BIT else a * stride + b
             if taps > 1:
+                inner_weight, out_weight = along_weight[tap], to_weight[row * taps + tap]
                 for p in range(positions):
                     out_weight[p] = outer_weight[p] * inner_weight[p]
-    return whole
+    return how_all
 
 
-def sum_taps(
-    X: Any, index: Any, offsets: Any, whole: bool, weight: Any, Y: Any, start: int, positions: int
-) -> None: ...
+def sum_taps(X: Any, index: Any, offsets: Any, how: int, weight: Any, Y: Any, start: int, positions: int) -> Any: ...
 
 
 @overload(sum_taps, strict=False)
-def _sum_taps_for(
-    X: Any, index: Any, offsets: Any, whole: bool, weight: Any, Y: Any, start: int, positions: int
-) -> Any:
-    """Read X (C, S) through the table into Y[:, start:]."""
+def _sum_taps_for(X: Any, index: Any, offsets: Any, how: int, weight: Any, Y: Any, start: int, positions: int) -> Any:
+    """Read X (C, S) through the table, whose taps lie as ``how`` says, into Y[:, start:]; answers how they lie then."""
     in_vectors = GATHERS and Y.dtype == weight.dtype
     are_halves = X.dtype != Y.dtype
 
-    def read(X: Any, index: Any, offsets: Any, whole: bool, weight: Any, Y: Any, start: int, positions: int) -> None:
-        if in_vectors and whole:
-            _sum_whole(X, index, offsets, weight, Y, start, positions)
-        elif in_vectors and not are_halves:
+    def read(X: Any, index: Any, offsets: Any, how: int, weight: Any, Y: Any, start: int, positions: int) -> int:
+        if in_vectors and how != APART:
+            _sum_whole(X, index, offsets, how, weight, Y, start, positions)
+            return how
+        if in_vectors and not are_halves:
             _sum_in_vectors(X, index, offsets, weight, Y, start, positions)
-        else:
-            if whole:
-                spread(index, offsets, positions)
-            _sum_in_loops(X, index, weight, Y, start, positions)
+            return APART
+        if how != APART:
+            spread(index, offsets, weight, how, positions)
+        _sum_in_loops(X, index, weight, Y, start, positions)
+        return APART
 
     return read
 
 
 @register_jitable
-def _sum_whole(X: Any, index: Any, offsets: Any, weight: Any, Y: Any, start: int, positions: int) -> None:
+def _sum_whole(X: Any, index: Any, offsets: Any, how: int, weight: Any, Y: Any, start: int, positions: int) -> None:
     wide, narrow, wides, narrows = _in_vectors(X, weight, positions)
     first = index[0]
     for c in range(len(X)):
         image, out = X[c], Y[c]
         for p in range(0, wides, wide):
-            _gather_whole_wide(image, first, offsets, weight, p, out, start + p)
+            if how == GAPS:
+                _gather_gaps_wide(image, first, offsets, weight, p, out, start + p)
+            else:
+                _gather_whole_wide(image, first, offsets, weight, p, out, start + p)
         for p in range(wides, narrows, narrow):
-            _gather_whole_narrow(image, first, offsets, weight, p, out, start + p)
+            if how == GAPS:
+                _gather_gaps_narrow(image, first, offsets, weight, p, out, start + p)
+            else:
+                _gather_whole_narrow(image, first, offsets, weight, p, out, start + p)
         for p in range(narrows, positions):
             out[start + p] = _sum_at(image, index, offsets, True, weight, p)
 
@@ -321,7 +405,7 @@ def _sum_at(image: Any, index: Any, offsets: Any, whole: bool, weight: Any, p: i
     total = weight.dtype.type(0)
     for row in range(len(weight)):
         i = index[0, p] + np.uint32(offsets[row]) if whole else index[row, p]
-        if i < OUTSIDE_BIT:
+        if i < OUTSIDE_BIT and not np.isnan(weight[row, p]):
             total = multiply_add(weight[row, p], widened(image[i]), total)
     return total
 
@@ -487,7 +571,8 @@ def _sum_rows_for(X: Any, index: Any, weight: Any, tile: Any, Y: Any, start: int
 
 _sum_narrow, _sum_wide = add_up(NARROW), add_up(WIDE)
 _gather_wide, _gather_narrow = map(gather, VECTORS)
-_gather_whole_wide, _gather_whole_narrow = map(gather_whole, VECTORS)
+_gather_whole_wide, _gather_whole_narrow = (gather_whole(size, gaps=False) for size in VECTORS)
+_gather_gaps_wide, _gather_gaps_narrow = (gather_whole(size, gaps=True) for size in VECTORS)
 _transpose_narrow, _transpose_wide = transpose(NARROW), transpose(WIDE)
 
 

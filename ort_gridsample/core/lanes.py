@@ -25,10 +25,11 @@ from .pointers import array, call, fetch_add, load, store
 from .vectors import GATHERS, NARROW, WIDE
 
 # The state: the first two words are an op's. ``REORDER`` is 0 where X is never laid out, and ``COLUMNS`` where there is
-# a grid: else as many columns of Y are known to a lane once for all.
+# a grid: else as many columns of Y are known to a lane once for all. ``MAY_GAP`` is 0 where sums need the weight of a
+# tap outside as well.
 (LANE, COORDINATES, AXIS_TAPS, COMBINE, READ, REORDER, READ_ROWS) = range(16, 72, 8)
-(TAPS, PADDING, ALIGNED, X_SIZE, G_SIZE, W_SIZE, CPUS, COLUMNS, GRID_ALIGNED) = range(72, 144, 8)
-STATE_BYTES = 144
+(TAPS, PADDING, ALIGNED, X_SIZE, G_SIZE, W_SIZE, CPUS, COLUMNS, GRID_ALIGNED, MAY_GAP) = range(72, 152, 8)
+STATE_BYTES = 152
 
 # The run: what is sampled where, and by how many lanes at most,
 (STATE, X, GRID, Y, N, C, R, PIXELS, POSITIONS, ROWS, LENGTHS, MOST_LANES) = range(0, 96, 8)
@@ -40,9 +41,9 @@ STATE_BYTES = 144
 (ROWS_OF_X, ROW, BATCHES, CHUNKS, HOW, PHASE, FIRST_BATCH, FIRST_CHANNEL) = range(248, 312, 8)
 READING, LAYING, BOTH = range(3)
 RUN_BYTES = 312
-# What a lane reads: rows of X, from which channel on, and how many chunks of them; whether the taps of its table are
-# whole; and whether it knows where the columns of Y lie. It begins its scratch memory.
-(PLACE, CHANNEL, COUNT, WHOLE, KNOWN) = range(0, 40, 8)
+# What a lane reads: rows of X, from which channel on, and how many chunks of them; how the taps of its table lie; and
+# whether it knows where the columns of Y lie. It begins its scratch memory.
+(PLACE, CHANNEL, COUNT, TAPS_LIE, KNOWN) = range(0, 40, 8)
 
 #: What one stretch reads at least, in taps and channels, how many of them a large run is cut into, and after how much a
 #: lane comes back where it is asked to.
@@ -257,11 +258,11 @@ def _table(run: int, scratch: int, batch: int, begin: int, positions: int) -> in
     half, rows = 0, 1
     for axis in range(r):
         call(load(state + COORDINATES), (run, scratch, batch, begin, positions, axis))
-        whole = call(load(state + AXIS_TAPS), (run, scratch, positions, axis))
+        how = call(load(state + AXIS_TAPS), (run, scratch, positions, axis))
         if axis > 0:
-            whole = call(load(state + COMBINE), (run, scratch, half, rows, axis, positions, whole))
+            how = call(load(state + COMBINE), (run, scratch, half, rows, axis, positions, how))
             half = 1 - half
-        store(scratch + WHOLE, whole)
+        store(scratch + TAPS_LIE, how)
         rows *= taps
     return half
 
@@ -353,7 +354,7 @@ def axis_for(coordinate_type: str, weight_type: str) -> Callable[..., int]:
             kernels.begin_offsets(array(scratch + load(run + OFFSETS), (taps,), np.int64), taps)
         index = load(run + INDEX) if axis == 0 else load(run + ALONG)
         weight = load(run + WEIGHT) if axis == 0 else load(run + ALONG_WEIGHT)
-        whole = kernels.axis_taps(
+        return kernels.axis_taps(
             array(scratch + load(run + COORDINATE), (positions,), coordinate),
             load(load(run + LENGTHS) + 8 * axis),
             load(state + PADDING),
@@ -362,8 +363,8 @@ def axis_for(coordinate_type: str, weight_type: str) -> Callable[..., int]:
             array(scratch + index, (taps, width), np.uint32),
             array(scratch + weight, (taps, width), real),
             taps,
+            load(state + MAY_GAP) != 0,
         )
-        return 1 if whole else 0
 
     return axis_taps
 
@@ -373,25 +374,24 @@ def combine_for(weight_type: str) -> Callable[..., int]:
     real = np.dtype(weight_type)
     real_size = real.itemsize
 
-    def combine(run: int, scratch: int, half: int, rows: int, axis: int, positions: int, whole: int) -> int:
+    def combine(run: int, scratch: int, half: int, rows: int, axis: int, positions: int, how_along: int) -> int:
         width, all_rows = load(run + WIDTH), load(run + ROWS)
         taps = load(load(run + STATE) + TAPS)
         index, weight = scratch + load(run + INDEX), scratch + load(run + WEIGHT)
         now, then = half * all_rows * width, (1 - half) * all_rows * width
-        whole = kernels.combine(
+        return kernels.combine(
             array(index + now * 4, (rows, width), np.uint32),
             array(weight + now * real_size, (rows, width), real),
             array(scratch + load(run + ALONG), (taps, width), np.uint32),
             array(scratch + load(run + ALONG_WEIGHT), (taps, width), real),
             array(scratch + load(run + OFFSETS), (rows * taps,), np.int64),
-            load(scratch + WHOLE) != 0,
-            whole != 0,
+            load(scratch + TAPS_LIE),
+            how_along,
             load(load(run + LENGTHS) + 8 * axis),
             positions,
             array(index + then * 4, (rows * taps, width), np.uint32),
             array(weight + then * real_size, (rows * taps, width), real),
         )
-        return 1 if whole else 0
 
     return combine
 
@@ -414,8 +414,10 @@ def copy_for(bits_type: str) -> Callable[..., int]:
             image = array(load(run + X) + channel * pixels * size, (pixels,), bits)
             out = array(load(run + Y) + (channel * all_positions + begin) * size, (positions,), bits)
             for p in range(positions):
-                i = index[p]
-                out[p] = image[i] if i < kernels.OUTSIDE_BIT else zero
+                # Always read, as a processor cannot guess where a random grid lies outside.
+                is_inside = index[p] < kernels.OUTSIDE_BIT
+                pixel = image[index[p] if is_inside else np.uint32(0)]
+                out[p] = pixel if is_inside else zero
         return 0
 
     return read
@@ -441,7 +443,7 @@ def sum_for(X_type: str) -> Callable[..., int]:
             array(load(run + X) + batch * channels * pixels * size, (channels, pixels), dtype),
             array(scratch + load(run + INDEX) + table * 4, (rows, width), np.uint32),
             array(scratch + load(run + OFFSETS), (rows,), np.int64),
-            load(scratch + WHOLE) != 0,
+            load(scratch + TAPS_LIE),
             array(scratch + load(run + WEIGHT) + table * real_size, (rows, width), real),
             array(load(run + Y) + batch * channels * all_positions * size, (channels, all_positions), dtype),
             begin,
@@ -461,13 +463,13 @@ def _sum_halves_for(bits: np.dtype[Any]) -> Callable[..., int]:
         table = half * rows * width
         index = array(scratch + load(run + INDEX) + table * 4, (rows, width), np.uint32)
         weight = array(scratch + load(run + WEIGHT) + table * 4, (rows, width), np.float32)
-        offsets, whole = array(scratch + load(run + OFFSETS), (rows,), np.int64), load(scratch + WHOLE) != 0
+        offsets, how = array(scratch + load(run + OFFSETS), (rows,), np.int64), load(scratch + TAPS_LIE)
         for first in range(0, channels, GROUP):
             count = min(GROUP, channels - first)
             channel = batch * channels + first
             sums = array(scratch + load(run + SUMS), (count, width), np.float32)
             image = array(load(run + X) + channel * pixels * 2, (count, pixels), bits)
-            kernels.sum_taps(image, index, offsets, whole, weight, sums, 0, positions)
+            how = kernels.sum_taps(image, index, offsets, how, weight, sums, 0, positions)
             out = array(load(run + Y) + channel * all_positions * 2, (count, all_positions), bits)
             for c in range(count):
                 round_to(sums[c, :positions], out[c, begin:])
@@ -506,8 +508,9 @@ def sum_rows_for(X_type: str) -> Callable[..., int]:
         index = array(scratch + load(run + INDEX) + table * 4, (rows, width), np.uint32)
         weight = array(scratch + load(run + WEIGHT) + table * real_size, (rows, width), real)
         tile = array(scratch + load(run + TILE), (kernels.TILE, row), real)
-        if load(scratch + WHOLE) != 0:
-            kernels.spread(index, array(scratch + load(run + OFFSETS), (rows,), np.int64), positions)
+        if load(scratch + TAPS_LIE) != kernels.APART:
+            offsets = array(scratch + load(run + OFFSETS), (rows,), np.int64)
+            kernels.spread(index, offsets, weight, load(scratch + TAPS_LIE), positions)
         for chunk in range(load(scratch + COUNT)):
             channel = load(scratch + CHANNEL) + chunk * row
             count = min(row, channels - channel)

@@ -22,9 +22,11 @@ from .halves import widened
 cgutils: Any = untyped_cgutils
 intrinsic: Any = extending.intrinsic  # its types take the typing context for an argument of the caller's
 
-#: Whether the CPU reads a vector of pixels from places that have nothing to do with each other as fast as that pays.
-GATHERS = bool(get_host_cpu_features().get("avx512vl"))
-#: The bytes of its vectors, then. The wide ones are faster, and the CPU slows down by a tenth for a while after each.
+#: Whether the CPU multiplies and adds at once, and reads a vector of pixels from places that have nothing to do with
+#: each other as fast as that pays.
+GATHERS = all(get_host_cpu_features().get(name) for name in ("avx2", "fma"))
+#: The bytes of its vectors, then. The wide ones are faster, and a CPU that has them slows down by a tenth for a while
+#: after each; another takes them as two.
 VECTORS = (64, 32)
 
 #: Channels that lie side by side in a row: a CPU's vector, or a line of its cache.
@@ -94,25 +96,31 @@ def gather(size: int) -> Any:
 def gather_whole_in_loops(X: Any, first: Any, offsets: Any, weight: Any, p: Any, Y: Any, q: Any, lanes: int) -> None:
     """As :func:`gather_in_loops` where each tap lies by one of the ``offsets`` (taps,) behind the ``first`` (> p,).
 
-    Two and two of them lie side by side. A pixel of uint16 or int16 for weights of float32 is the bits of float16 or
-    bfloat16.
+    Two and two of them lie side by side. One whose weight is no number counts as 0. A pixel of uint16 or int16 for
+    weights of float32 is the bits of float16 or bfloat16.
     """
     for lane in range(lanes):
         total = weight[0, 0] * 0
         for tap in range(len(offsets)):
-            total += weight[tap, p + lane] * widened(X[first[p + lane] + offsets[tap]])
+            w = weight[tap, p + lane]
+            if w == w:
+                total += w * widened(X[first[p + lane] + offsets[tap]])
         Y[q + lane] = total
 
 
-def gather_whole(size: int) -> Any:
-    """As :func:`gather_whole_in_loops`, for a vector of ``size`` bytes; to be called in a kernel."""
+def gather_whole(size: int, gaps: bool) -> Any:
+    """As :func:`gather_whole_in_loops`, for a vector of ``size`` bytes; to be called in a kernel.
+
+    Unless there may be ``gaps``, all weights are numbers.
+    """
+    write = _write_with_gaps if gaps else _write_gathered_whole
 
     def in_loops(X: Any, first: Any, offsets: Any, weight: Any, p: Any, Y: Any, q: Any) -> None:
         gather_whole_in_loops(X, first, offsets, weight, p, Y, q, size // weight.itemsize)
 
     @intrinsic
     def gather_whole_vector(context: Any, X: Any, first: Any, offsets: Any, weight: Any, p: Any, Y: Any, q: Any) -> Any:
-        return types.void(X, first, offsets, weight, p, Y, q), _written(_write_gathered_whole, in_loops, size)
+        return types.void(X, first, offsets, weight, p, Y, q), _written(write, in_loops, size)
 
     return gather_whole_vector
 
@@ -230,7 +238,13 @@ def _write_gathered(context: Any, builder: Any, arguments: Any, kinds: Any, size
     _store(builder, total.value, builder.gep(to.data, [q]))
 
 
-def _write_gathered_whole(context: Any, builder: Any, arguments: Any, kinds: Any, size: int) -> None:
+def _write_with_gaps(context: Any, builder: Any, arguments: Any, kinds: Any, size: int) -> None:
+    _write_gathered_whole(context, builder, arguments, kinds, size, gaps=True)
+
+
+def _write_gathered_whole(
+    context: Any, builder: Any, arguments: Any, kinds: Any, size: int, gaps: bool = False
+) -> None:
     x, at, apart, by, to = _arrays(context, builder, arguments, kinds)
     _, _, _, _, p, _, q = arguments
     lanes = size // _SIZE[str(by.data.type.pointee)]
@@ -243,7 +257,7 @@ def _write_gathered_whole(context: Any, builder: Any, arguments: Any, kinds: Any
         entry = builder.add(builder.mul(tap, columns), p)
         base = builder.gep(x.data, [builder.load(builder.gep(apart.data, [tap]))])
         for values in read(builder, base, first, kinds[0].dtype):
-            total.add(builder.gep(by.data, [entry]), values)
+            total.add(builder.gep(by.data, [entry]), values, gaps)
             entry = builder.add(entry, columns)
     _store(builder, total.value, builder.gep(to.data, [q]))
 
@@ -255,10 +269,14 @@ class _Total:
         self._builder, self._vector = builder, ir.VectorType(kind, lanes)
         self._at = cgutils.alloca_once_value(builder, ir.Constant(self._vector, [0.0] * lanes))
 
-    def add(self, weights: Any, values: Any) -> None:
-        """Add the ``values``, each times one of the weights that lie at ``weights``."""
-        product = self._builder.fmul(_load(self._builder, weights, self._vector), values, flags=("contract",))
-        self._builder.store(self._builder.fadd(self.value, product, flags=("contract",)), self._at)
+    def add(self, weights: Any, values: Any, gaps: bool = False) -> None:
+        """Add the ``values``, each times one of the weights that lie at ``weights``, or with ``gaps`` none."""
+        builder, before = self._builder, self.value
+        weight = _load(builder, weights, self._vector)
+        total = builder.fadd(before, builder.fmul(weight, values, flags=("contract",)), flags=("contract",))
+        if gaps:
+            total = builder.select(builder.fcmp_ordered("ord", weight, weight), total, before)
+        builder.store(total, self._at)
 
     @property
     def value(self) -> Any:
@@ -312,16 +330,17 @@ def _pairs_of_doubles(builder: Any, base: Any, index: Any, kind: Any) -> Iterato
 
 def _pairs_of_floats(builder: Any, base: Any, index: Any, kind: Any) -> Iterator[Any]:
     """The same: each two are read as one double, which takes half the time."""
-    count = index.type.count
-    halves = [
-        builder.bitcast(
-            _gathered(
-                builder, base, builder.shuffle_vector(index, index, _lanes(start, 1, count // 2)), ir.DoubleType()
-            ),
-            ir.VectorType(base.type.pointee, count),
-        )
-        for start in (0, count // 2)
-    ]
+    count, double = index.type.count, ir.DoubleType()
+    halves = []
+    for start in (0, count // 2):
+        pairs = ir.Constant(ir.VectorType(double, count // 2), ir.Undefined)
+        for lane in range(count // 2):
+            i = builder.zext(builder.extract_element(index, _INT32(start + lane)), ir.IntType(64))
+            place = builder.bitcast(builder.gep(base, [i]), double.as_pointer())
+            value = builder.load(place)
+            value.align = 4
+            pairs = builder.insert_element(pairs, value, _INT32(lane))
+        halves.append(builder.bitcast(pairs, ir.VectorType(base.type.pointee, count)))
     for start in range(2):
         yield builder.shuffle_vector(*halves, _lanes(start, 2, count))
 

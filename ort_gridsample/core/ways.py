@@ -25,7 +25,7 @@ def state_of(
     sizes = (stored(name).itemsize for name in (X_type, *_types(X_type, grid_type, mode)))
     return [
         *found, TAPS[mode], PADDING[padding_mode], int(align_corners), *sizes,
-        available_cpus(), columns, int(grid_aligned),
+        available_cpus(), columns, int(grid_aligned), int(not X_type.startswith(("int", "uint"))),
     ]  # fmt: skip
 
 
