@@ -101,15 +101,15 @@ def grid_sample_shapes(
     if X is None or grid is None:
         return
     r = len(X) - 2
-    quoted = {"X": shown(X), "grid": shown(grid)}
     if len(grid) != r + 2 or _differ(grid[-1], r):
         outputs = ", ".join(f"D{i + 1}_out" for i in range(r))
-        raise GRID_AXES.error(where, **quoted, outputs=outputs, r=r, **{"is": "is" if r == 1 else "es"})
+        quoted = {"X": shown(X), "grid": shown(grid), "is": "is" if r == 1 else "es"}
+        raise GRID_AXES.error(where, **quoted, outputs=outputs, r=r)
     if _differ(grid[0], X[0]):
-        raise GRID_BATCHES.error(where, **quoted, N=X[0])
+        raise GRID_BATCHES.error(where, X=shown(X), grid=shown(grid), N=X[0])
     Y = (*X[:2], *grid[1:-1])
     if 0 in X[2:] and padding_mode in ("border", "reflection") and all(isinstance(d, int) and d > 0 for d in Y):
-        raise X_HAS_NO_PIXEL.error(where, **quoted, padding_mode=padding_mode)
+        raise X_HAS_NO_PIXEL.error(where, X=shown(X), padding_mode=padding_mode)
 
 
 def affine_grid_shapes(where: str, theta: Sequence[Dim] | None, size: Sequence[int] | None) -> None:

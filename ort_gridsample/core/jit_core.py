@@ -25,7 +25,7 @@ from .ways import PADDING, TAPS, parts, state_of
 logger = logging.getLogger("ort_gridsample")
 
 #: Fewer taps than this are not worth waking a thread for.
-TAPS_PER_THREAD = 1 << 20
+TAPS_PER_THREAD = 1 << 19
 #: So much memory each thread keeps for its next call: fresh memory costs more than to write to it.
 KEPT_BYTES = 1 << 21
 
