@@ -520,6 +520,35 @@ def test_vectors_and_loops_gather(kind, size):
             np.testing.assert_allclose(Y[1:-1], expected, rtol=0, atol=100 * np.finfo(real).eps)
 
 
+@pytest.mark.parametrize("size", vectors.VECTORS)
+@pytest.mark.parametrize("kind", ["uint8", "int8", "uint16", "int16"])
+def test_vectors_and_loops_gather_integers(kind, size):
+    """Truncated, saturated, and exact where all taps are equal; what lies outside is not read."""
+    rng, taps, pixels, lanes, start = np.random.default_rng(6), 4, 40, size // 4, 3
+    limits = np.iinfo(kind)
+    X = rng.integers(limits.min, limits.max, pixels, kind, endpoint=True)
+    X[:4] = limits.max
+    index = rng.integers(0, pixels, (taps, lanes + start)).astype(np.uint32)
+    index[:, start] = range(4)
+    index[rng.random(index.shape) < 0.2] = kernels.OUTSIDE
+    index[:, start + 1] = kernels.OUTSIDE
+    weight = rng.normal(size=index.shape).astype(np.float32)
+    weight[-1] = 1 - weight[:-1].sum(0)
+    value = np.where(index < pixels, X[np.minimum(index, pixels - 1)], 0).astype(np.float64)
+    expected = np.clip(np.trunc((value * weight).sum(0)), limits.min, limits.max)[start:]
+    loop = vectors.gather_integers_in_loops
+    ways = (in_kernel(vectors.gather_integers(size)), ()), (numba.njit(loop), (lanes,)), (loop, (lanes,))
+    for function, more in ways:
+        Y = np.full(lanes + 2, 7, kind)
+        function(X, index, weight, start, Y, 1, *more)
+        assert list(Y[[0, -1]]) == [7, 7]
+        assert abs(Y[1:-1].astype(np.float64) - expected).max() <= 1
+        assert Y[2] == 0
+    index[:, start] = range(4)
+    in_kernel(vectors.gather_integers(size))(X, index, weight, start, Y, 1)
+    assert Y[1] == limits.max
+
+
 @pytest.mark.parametrize("padding_mode", spec.PADDING_MODES)
 def test_an_axis_so_long_that_float32_knows_no_pixel_of_its_own(padding_mode):
     """Coordinates are whole there, and every other pixel's at best: no tap beyond the last is read."""

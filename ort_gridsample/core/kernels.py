@@ -17,7 +17,18 @@ from numba.extending import overload, register_jitable
 
 from ..spec import CUBIC_A
 from .halves import widened
-from .vectors import GATHERS, NARROW, VECTORS, WIDE, add_up, gather, gather_whole, multiply_add, transpose
+from .vectors import (
+    GATHERS,
+    NARROW,
+    VECTORS,
+    WIDE,
+    add_up,
+    gather,
+    gather_integers,
+    gather_whole,
+    multiply_add,
+    transpose,
+)
 
 ZEROS, BORDER, REFLECTION = range(3)
 
@@ -39,6 +50,9 @@ ROW_PADDING = 16
 TILE = 64
 #: Taps of all channels from which on wide vectors gain more than they cost.
 WORTH_WIDE = 1 << 16
+#: Integers that are added up in vectors, and so many positions at once.
+SHORT_INTEGERS = types.int8, types.int16, types.uint8, types.uint16
+INTEGERS = VECTORS[1] // 4
 #: Pixels that one call lays out in rows.
 PART = 1 << 12
 
@@ -342,6 +356,7 @@ def _sum_taps_for(X: Any, index: Any, offsets: Any, how: int, weight: Any, Y: An
     """Read X (C, S) through the table, whose taps lie as ``how`` says, into Y[:, start:]; answers how they lie then."""
     in_vectors = GATHERS and Y.dtype == weight.dtype
     are_halves = X.dtype != Y.dtype
+    are_short = GATHERS and not are_halves and X.dtype in SHORT_INTEGERS
 
     def read(X: Any, index: Any, offsets: Any, how: int, weight: Any, Y: Any, start: int, positions: int) -> int:
         if in_vectors and how != APART:
@@ -352,7 +367,10 @@ def _sum_taps_for(X: Any, index: Any, offsets: Any, how: int, weight: Any, Y: An
             return APART
         if how != APART:
             spread(index, offsets, weight, how, positions)
-        _sum_in_loops(X, index, weight, Y, start, positions)
+        if are_short and positions >= INTEGERS:
+            _sum_integers(X, index, weight, Y, start, positions)
+        else:
+            _sum_in_loops(X, index, weight, Y, start, positions)
         return APART
 
     return read
@@ -389,6 +407,16 @@ def _sum_in_vectors(X: Any, index: Any, offsets: Any, weight: Any, Y: Any, start
             _gather_narrow(image, index, weight, p, out, start + p)
         for p in range(narrows, positions):
             out[start + p] = _sum_at(image, index, offsets, False, weight, p)
+
+
+@register_jitable
+def _sum_integers(X: Any, index: Any, weight: Any, Y: Any, start: int, positions: int) -> None:
+    for c in range(len(X)):
+        image, out = X[c], Y[c]
+        for p in range(0, positions - INTEGERS, INTEGERS):
+            _gather_integers(image, index, weight, p, out, start + p)
+        last = positions - INTEGERS  # some of these once more, where they are no whole vector
+        _gather_integers(image, index, weight, last, out, start + last)
 
 
 @register_jitable
@@ -573,6 +601,7 @@ _sum_narrow, _sum_wide = add_up(NARROW), add_up(WIDE)
 _gather_wide, _gather_narrow = map(gather, VECTORS)
 _gather_whole_wide, _gather_whole_narrow = (gather_whole(size, gaps=False) for size in VECTORS)
 _gather_gaps_wide, _gather_gaps_narrow = (gather_whole(size, gaps=True) for size in VECTORS)
+_gather_integers = gather_integers(VECTORS[1])
 _transpose_narrow, _transpose_wide = transpose(NARROW), transpose(WIDE)
 
 

@@ -55,10 +55,9 @@ OVERHEAD = 8
 #: Channels whose sums wait in float32 until they are rounded to halves.
 GROUP = 16
 #: X is laid out in rows of channels where each pixel is read so often: more pays for the copy, and a rough grid gains
-#: more. Measured on 2-D linear: 0.8 of the time at 4 reads of 3 channels by a random grid, 1.3 by a smooth one. Halves
-#: are converted once on the way: 0.7 at 4 reads by a smooth grid. Narrow rows of floats never pay where the CPU gathers
-#: pixels.
-NARROW_READS, WIDE_READS, ROUGH_READS, HALF_READS = 8, 2, 0.4, 3
+#: more. Measured on 2-D linear: 0.8 of the time at 4 reads of 3 channels by a random grid, 1.3 by a smooth one. Narrow
+#: rows of floats never pay where the CPU gathers pixels; halves are converted once on the way.
+NARROW_READS, WIDE_READS, ROUGH_READS = 8, 2, 0.4
 ROUGH_STEPS, ROUGH_PIXELS = 256, 4
 #: No more is laid out at a time than the CPU's second cache holds, and by a thread for itself half of that; and no X of
 #: which one chunk is larger than this.
@@ -127,7 +126,7 @@ def lay(run: int, scratch: int) -> int:
     row = NARROW if narrow else WIDE
     size = (pixels + 1) * row * load(state + W_SIZE)
     reads = float(load(run + POSITIONS) * load(run + ROWS)) / float(pixels)
-    enough = WIDE_READS if not narrow else HALF_READS if load(state + X_SIZE) == 2 else NARROW_READS
+    enough = NARROW_READS if narrow else WIDE_READS
     if size > ROWS_BYTES or not (reads >= enough or (reads >= ROUGH_READS and _is_rough(run))):
         return 0
     store(run + ROW, row)

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from llvmlite.binding import get_host_cpu_features
 from llvmlite.ir.instructions import Instruction
@@ -32,7 +33,7 @@ VECTORS = (64, 32)
 #: Channels that lie side by side in a row: a CPU's vector, or a line of its cache.
 NARROW, WIDE = 4, 16
 #: What is known of an element's place: that of its type, not of a vector's.
-_SIZE = {"i16": 2, "i32": 4, "float": 4, "double": 8}
+_SIZE = {"i8": 1, "i16": 2, "i32": 4, "float": 4, "double": 8}
 _INT32: Any = ir.IntType(32)
 #: So many positions ahead the rows are called into the cache: up to twice as fast on random grids.
 AHEAD = 8
@@ -123,6 +124,37 @@ def gather_whole(size: int, gaps: bool) -> Any:
         return types.void(X, first, offsets, weight, p, Y, q), _written(write, in_loops, size)
 
     return gather_whole_vector
+
+
+@extending.register_jitable
+def gather_integers_in_loops(X: Any, index: Any, weight: Any, p: Any, Y: Any, q: Any, lanes: int) -> None:
+    """As :func:`gather_in_loops` for integers of up to 16 bits: truncated toward zero and saturated.
+
+    They are added up as differences from the first tap: where all taps are equal the sum is exact.
+    """
+    for lane in range(lanes):
+        i = index[0, p + lane]
+        origin = weight.dtype.type(X[i]) if i < 1 << 31 else weight[0, 0] * 0
+        total = origin * 0
+        for tap in range(1, len(index)):
+            i = index[tap, p + lane]
+            value = weight.dtype.type(X[i]) if i < 1 << 31 else origin * 0
+            total += weight[tap, p + lane] * (value - origin)
+        limits = np.iinfo(Y.dtype)
+        Y[q + lane] = int(min(max(total + origin, limits.min), limits.max))
+
+
+def gather_integers(size: int) -> Any:
+    """As :func:`gather_integers_in_loops`, for a vector of ``size`` bytes of weights; to be called in a kernel."""
+
+    def in_loops(X: Any, index: Any, weight: Any, p: Any, Y: Any, q: Any) -> None:
+        gather_integers_in_loops(X, index, weight, p, Y, q, size // weight.itemsize)
+
+    @intrinsic
+    def gather_vector(context: Any, X: Any, index: Any, weight: Any, p: Any, Y: Any, q: Any) -> Any:
+        return types.void(X, index, weight, p, Y, q), _written(_write_integers, in_loops, size)
+
+    return gather_vector
 
 
 @intrinsic
@@ -260,6 +292,38 @@ def _write_gathered_whole(
             total.add(builder.gep(by.data, [entry]), values, gaps)
             entry = builder.add(entry, columns)
     _store(builder, total.value, builder.gep(to.data, [q]))
+
+
+def _write_integers(context: Any, builder: Any, arguments: Any, kinds: Any, size: int) -> None:
+    x, at, by, to = _arrays(context, builder, arguments, kinds)
+    _, _, _, p, _, q = arguments
+    integer, real = kinds[0].dtype, by.data.type.pointee
+    lanes = size // _SIZE[str(real)]
+    vector, nothing = ir.VectorType(real, lanes), ir.Constant(ir.VectorType(_INT32, lanes), [0] * lanes)
+    taps, columns = cgutils.unpack_tuple(builder, at.shape)
+
+    def values(entry: Any) -> Any:
+        index = _load(builder, builder.gep(at.data, [entry]), nothing.type)
+        inside = builder.icmp_signed(">=", index, nothing)
+        index = builder.select(inside, index, nothing)
+        pixels = ir.Constant(nothing.type, ir.Undefined)
+        for lane in map(_INT32, range(lanes)):
+            place = builder.zext(builder.extract_element(index, lane), ir.IntType(64))
+            pixel = builder.load(builder.gep(x.data, [place]))
+            pixel = (builder.sext if integer.signed else builder.zext)(pixel, _INT32)
+            pixels = builder.insert_element(pixels, pixel, lane)
+        return builder.sitofp(builder.select(inside, pixels, nothing), vector)
+
+    origin, total = values(p), _Total(builder, real, lanes)
+    with cgutils.for_range(builder, taps, start=taps.type(1)) as loop:
+        entry = builder.add(builder.mul(loop.index, columns), p)
+        total.add(builder.gep(by.data, [entry]), builder.fsub(values(entry), origin))
+    found = builder.fadd(total.value, origin)
+    for limit, beyond in ((integer.maxval, ">"), (integer.minval, "<")):
+        most = ir.Constant(vector, [float(limit)] * lanes)
+        found = builder.select(builder.fcmp_ordered(beyond, found, most), most, found)
+    whole = builder.trunc(builder.fptosi(found, nothing.type), ir.VectorType(to.data.type.pointee, lanes))
+    _store(builder, whole, builder.gep(to.data, [q]))
 
 
 class _Total:
