@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -80,15 +81,41 @@ def gather_in_loops(X: Any, index: Any, weight: Any, p: Any, Y: Any, q: Any, lan
         Y[q + lane] = total
 
 
+@extending.register_jitable
+def gather_integers_in_loops(X: Any, index: Any, weight: Any, p: Any, Y: Any, q: Any, lanes: int) -> None:
+    """As :func:`gather_in_loops` for integers of up to 16 bits: truncated toward zero and saturated.
+
+    They are added up as differences from the first tap: where all taps are equal the sum is exact.
+    """
+    for lane in range(lanes):
+        i = index[0, p + lane]
+        origin = weight.dtype.type(X[i]) if i < 1 << 31 else weight[0, 0] * 0
+        total = origin * 0
+        for tap in range(1, len(index)):
+            i = index[tap, p + lane]
+            value = weight.dtype.type(X[i]) if i < 1 << 31 else origin * 0
+            total += weight[tap, p + lane] * (value - origin)
+        limits = np.iinfo(Y.dtype)
+        Y[q + lane] = int(min(max(total + origin, limits.min), limits.max))
+
+
 def gather(size: int) -> Any:
     """As :func:`gather_in_loops`, for a vector of ``size`` bytes; to be called in a kernel."""
+    return _gather(size, _write_gathered, gather_in_loops)
 
+
+def gather_integers(size: int) -> Any:
+    """As :func:`gather_integers_in_loops`, for a vector of ``size`` bytes of weights; to be called in a kernel."""
+    return _gather(size, _write_integers, gather_integers_in_loops)
+
+
+def _gather(size: int, write: Callable[..., None], loops: Callable[..., None]) -> Any:
     def in_loops(X: Any, index: Any, weight: Any, p: Any, Y: Any, q: Any) -> None:
-        gather_in_loops(X, index, weight, p, Y, q, size // weight.itemsize)
+        loops(X, index, weight, p, Y, q, size // weight.itemsize)
 
     @intrinsic
     def gather_vector(context: Any, X: Any, index: Any, weight: Any, p: Any, Y: Any, q: Any) -> Any:
-        return types.void(X, index, weight, p, Y, q), _written(_write_gathered, in_loops, size)
+        return types.void(X, index, weight, p, Y, q), _written(write, in_loops, size)
 
     return gather_vector
 
@@ -114,7 +141,7 @@ def gather_whole(size: int, gaps: bool) -> Any:
 
     Unless there may be ``gaps``, all weights are numbers.
     """
-    write = _write_with_gaps if gaps else _write_gathered_whole
+    write = partial(_write_gathered_whole, gaps=gaps)
 
     def in_loops(X: Any, first: Any, offsets: Any, weight: Any, p: Any, Y: Any, q: Any) -> None:
         gather_whole_in_loops(X, first, offsets, weight, p, Y, q, size // weight.itemsize)
@@ -124,37 +151,6 @@ def gather_whole(size: int, gaps: bool) -> Any:
         return types.void(X, first, offsets, weight, p, Y, q), _written(write, in_loops, size)
 
     return gather_whole_vector
-
-
-@extending.register_jitable
-def gather_integers_in_loops(X: Any, index: Any, weight: Any, p: Any, Y: Any, q: Any, lanes: int) -> None:
-    """As :func:`gather_in_loops` for integers of up to 16 bits: truncated toward zero and saturated.
-
-    They are added up as differences from the first tap: where all taps are equal the sum is exact.
-    """
-    for lane in range(lanes):
-        i = index[0, p + lane]
-        origin = weight.dtype.type(X[i]) if i < 1 << 31 else weight[0, 0] * 0
-        total = origin * 0
-        for tap in range(1, len(index)):
-            i = index[tap, p + lane]
-            value = weight.dtype.type(X[i]) if i < 1 << 31 else origin * 0
-            total += weight[tap, p + lane] * (value - origin)
-        limits = np.iinfo(Y.dtype)
-        Y[q + lane] = int(min(max(total + origin, limits.min), limits.max))
-
-
-def gather_integers(size: int) -> Any:
-    """As :func:`gather_integers_in_loops`, for a vector of ``size`` bytes of weights; to be called in a kernel."""
-
-    def in_loops(X: Any, index: Any, weight: Any, p: Any, Y: Any, q: Any) -> None:
-        gather_integers_in_loops(X, index, weight, p, Y, q, size // weight.itemsize)
-
-    @intrinsic
-    def gather_vector(context: Any, X: Any, index: Any, weight: Any, p: Any, Y: Any, q: Any) -> Any:
-        return types.void(X, index, weight, p, Y, q), _written(_write_integers, in_loops, size)
-
-    return gather_vector
 
 
 @intrinsic
@@ -270,13 +266,7 @@ def _write_gathered(context: Any, builder: Any, arguments: Any, kinds: Any, size
     _store(builder, total.value, builder.gep(to.data, [q]))
 
 
-def _write_with_gaps(context: Any, builder: Any, arguments: Any, kinds: Any, size: int) -> None:
-    _write_gathered_whole(context, builder, arguments, kinds, size, gaps=True)
-
-
-def _write_gathered_whole(
-    context: Any, builder: Any, arguments: Any, kinds: Any, size: int, gaps: bool = False
-) -> None:
+def _write_gathered_whole(context: Any, builder: Any, arguments: Any, kinds: Any, size: int, gaps: bool) -> None:
     x, at, apart, by, to = _arrays(context, builder, arguments, kinds)
     _, _, _, _, p, _, q = arguments
     lanes = size // _SIZE[str(by.data.type.pointee)]
