@@ -8,24 +8,25 @@ from __future__ import annotations
 import ctypes
 import logging
 import math
+import os
 import threading
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
 
-from . import kernels, lanes, numpy_core
+from . import crew, kernels, lanes, numpy_core
 from .arrays import Array, Floats
 from .compilation import not_at_hand
 from .plan import Plan, type_name
 from .taps import MAX_TAPS
-from .threads import for_each
+from .threads import submit
 from .ways import PADDING, TAPS, parts, state_of
 
 logger = logging.getLogger("ort_gridsample")
 
-#: Fewer taps than this are not worth waking a thread for.
-TAPS_PER_THREAD = 1 << 19
+#: Fewer taps than this are not worth a helper that is there, and not worth waking one.
+TAPS_PER_HELPER, TAPS_PER_THREAD = 1 << 16, 1 << 18
 #: So much memory each thread keeps for its next call: fresh memory costs more than to write to it.
 KEPT_BYTES = 1 << 21
 
@@ -42,33 +43,40 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
         return numpy_core.grid_sample(X, grid, Y, plan, num_threads)
     way = _way(type_name(X.dtype), type_name(grid.dtype), plan.mode, plan.padding_mode, plan.align_corners)
     X, grid = _plain(X), _plain(grid)
-    threads = min(num_threads, Y.size * rows // TAPS_PER_THREAD + 1)
+    taps = Y.size * rows
     words = (ctypes.c_int64 * (_WORDS + len(lengths)))(
-        way.address, _address(X), _address(grid), _address(Y), n, c, len(lengths), pixels, positions, rows, 0, threads
+        way.address, _address(X), _address(grid), _address(Y), n, c, len(lengths), pixels, positions, rows, 0, min(num_threads, taps // TAPS_PER_HELPER + 1)
     )
     run = ctypes.addressof(words)
     words[lanes.LENGTHS // 8] = run + lanes.RUN_BYTES
     words[_WORDS:] = list(lengths)
+    words[(lanes.TASK + crew.WOKEN) // 8] = taps // TAPS_PER_THREAD
 
     # Not there while it is used: a signal's handler may sample, too.
     scratch, rows_of_X = kept = _kept.__dict__.pop("memory", None) or (_Memory(), _Memory())
 
-    # What a lane reads and writes lives as long as it does, even where nobody waits for it, after a second Ctrl-C.
-    def take(lane: int, alive: object = (X, grid, Y, kept)) -> None:
-        try:
-            while way.lane(run, lane):  # between whose calls Python hears of signals
-                pass
-        except BaseException:
-            words[lanes.NEXT // 8] = words[lanes.ITEMS // 8]  # the others need not go on
-            raise
-
     size = way.steer(run, lanes.LAY, scratch.at_least(way.steer(run, lanes.CUT, 0)))
     count = way.steer(run, lanes.BEGIN, rows_of_X.at_least(size) if size else 0)
     while count:
-        for_each(take, range(count), count)
+        _share(way, words, run)
         count = way.steer(run, lanes.ADVANCE, 0)
     if scratch.size + rows_of_X.size <= KEPT_BYTES:
         _kept.memory = kept
+
+
+def _share(way: _Way, words: ctypes.Array[ctypes.c_int64], run: int) -> None:
+    """Do a phase of the run, with helpers. These are through when it returns, even after a Ctrl-C."""
+    try:
+        asleep = way.steer(run, lanes.INVITE, _places)
+        if asleep:
+            submit(partial(way.steer, 0, lanes.ATTEND, _places), asleep)
+        while way.lane(run, 0):  # between whose calls Python hears of signals
+            pass
+    except BaseException:
+        words[lanes.NEXT // 8] = words[lanes.ITEMS // 8]  # the others need not go on
+        raise
+    finally:
+        way.steer(run, lanes.FINISH, _places)
 
 
 class _Way(NamedTuple):
@@ -116,6 +124,19 @@ class _Memory:
 
 def _address(array: Array) -> int:
     return int(array.__array_interface__["data"][0])
+
+
+_places_of_crew = np.zeros(crew.PLACES_BYTES + crew.LINE, np.uint8)
+_places = (_address(_places_of_crew) + crew.LINE - 1) & -crew.LINE
+
+
+def _after_fork() -> None:
+    # Threads do not survive a fork.
+    _places_of_crew[:] = 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _plain(array: Array) -> Array:

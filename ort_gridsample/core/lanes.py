@@ -19,7 +19,7 @@ import numpy as np
 from numba.extending import register_jitable
 
 from .. import spec
-from . import kernels
+from . import crew, kernels
 from .halves import HALVES, round_to, stored
 from .pointers import array, call, fetch_add, load, store
 from .vectors import GATHERS, NARROW, WIDE
@@ -40,7 +40,9 @@ STATE_BYTES = 152
 # go begins: by READING what is there, by LAYING it out for all threads, or each thread does BOTH for chunks of its own.
 (ROWS_OF_X, ROW, BATCHES, CHUNKS, HOW, PHASE, FIRST_BATCH, FIRST_CHANNEL) = range(248, 312, 8)
 READING, LAYING, BOTH = range(3)
-RUN_BYTES = 312
+# What is offered to helpers.
+TASK = 312
+RUN_BYTES = TASK + crew.TASK_BYTES
 # What a lane reads: rows of X, from which channel on, and how many chunks of them; how the taps of its table lie; and
 # whether it knows where the columns of Y lie. It begins its scratch memory.
 (PLACE, CHANNEL, COUNT, TAPS_LIE, KNOWN) = range(0, 40, 8)
@@ -188,20 +190,28 @@ def _enter(run: int, phase: int) -> int:
     store(run + PHASE, phase)
     store(run + ITEMS, items)
     store(run + NEXT, 0)
-    return min(items, load(run + MOST_LANES))
+    count = min(items, load(run + MOST_LANES))
+    crew.begin_task(run + TASK, load(load(run + STATE) + LANE), run, count - 1)
+    return count
 
 
 #: What :func:`steer` does.
-CUT, LAY, BEGIN, ADVANCE = range(4)
+CUT, LAY, BEGIN, ADVANCE, INVITE, FINISH, ATTEND = range(7)
 
 
 def steer(run: int, what: int, memory: int) -> int:
-    """The steps above, for those who are not compiled themselves."""
+    """The steps above, and those of :mod:`.crew`, for those who are not compiled themselves."""
     if what == CUT:
         return cut(run)
     if what == LAY:
         return lay(run, memory)
-    return begin(run, memory) if what == BEGIN else advance(run)
+    if what == BEGIN:
+        return begin(run, memory)
+    if what == ADVANCE:
+        return advance(run)
+    if what == INVITE:
+        return crew.invite(run + TASK, memory)
+    return crew.finish(run + TASK, memory) if what == FINISH else crew.attend(memory, crew.PATIENCE)
 
 
 @register_jitable

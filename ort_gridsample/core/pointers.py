@@ -5,6 +5,7 @@ In compiled code an address is an int64. Nothing here raises or allocates anythi
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numba as untyped_numba
@@ -86,6 +87,39 @@ def fetch_add(typing: Any, at: Any, value: Any) -> Any:
 
 
 @intrinsic
+def load_shared(typing: Any, at: Any) -> Any:
+    """The int64 that lies ``at``, and all that another thread wrote before it."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.load_atomic(builder.inttoptr(values[0], _WORD.as_pointer()), "seq_cst", 8)
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def store_shared(typing: Any, at: Any, value: Any) -> Any:
+    """Put the int64 ``value`` where ``at`` says, for other threads to find with all that was written before."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        builder.store_atomic(values[1], builder.inttoptr(values[0], _WORD.as_pointer()), "seq_cst", 8)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
+def compare_and_swap(typing: Any, at: Any, expected: Any, value: Any) -> Any:
+    """Put ``value`` where ``at`` says if ``expected`` lies there, in one step; answers whether it did."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        at, expected, value = values
+        found = builder.cmpxchg(builder.inttoptr(at, _WORD.as_pointer()), expected, value, "seq_cst", "seq_cst")
+        return builder.extract_value(found, 1)
+
+    return types.boolean(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
 def memory_of_call(typing: Any) -> Any:
     """The address of sixteen int64 that are the calling function's own until it returns."""
 
@@ -108,6 +142,14 @@ def array(at: int, shape: Any, dtype: Any) -> Any:
     """The memory ``at`` as an array in C order."""
     return numba.carray(_pointer(at), shape, dtype)
 
+
+@register_jitable
+def _keep_on() -> int:
+    return 0
+
+
+#: Let another thread have the processor, if one wants it. Windows has no such function of this name.
+give_way: Any = _keep_on if sys.platform == "win32" else types.ExternalFunction("sched_yield", types.int32())
 
 #: malloc, free and memset of C.
 allocate: Any = types.ExternalFunction("malloc", types.int64(types.int64))

@@ -137,7 +137,7 @@ def for_each(function: Callable[[T], None], items: Iterable[T], num_threads: int
                 helping -= 1
                 changed.notify()
 
-    _submit(help_out, num_threads - 1)
+    submit(help_out, num_threads - 1)
     try:
         try:
             work()
@@ -150,7 +150,7 @@ def for_each(function: Callable[[T], None], items: Iterable[T], num_threads: int
         errors.clear()  # an error knows its frames, and these know the list
 
 
-def _submit(work: Callable[[], None], count: int) -> None:
+def submit(work: Callable[[], None], count: int) -> None:
     """Let up to ``count`` threads of the pool call ``work``, as soon as they can."""
     global _pool, _pool_size
     with _lock:
