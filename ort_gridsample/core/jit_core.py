@@ -45,7 +45,18 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
     X, grid = _plain(X), _plain(grid)
     taps = Y.size * rows
     words = (ctypes.c_int64 * (_WORDS + len(lengths)))(
-        way.address, _address(X), _address(grid), _address(Y), n, c, len(lengths), pixels, positions, rows, 0, min(num_threads, taps // TAPS_PER_HELPER + 1)
+        way.address,
+        _address(X),
+        _address(grid),
+        _address(Y),
+        n,
+        c,
+        len(lengths),
+        pixels,
+        positions,
+        rows,
+        0,
+        min(num_threads, taps // TAPS_PER_HELPER + 1),
     )
     run = ctypes.addressof(words)
     words[lanes.LENGTHS // 8] = run + lanes.RUN_BYTES

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from operator import index
 from queue import SimpleQueue
 from typing import SupportsIndex, TypeVar
@@ -150,9 +153,34 @@ def for_each(function: Callable[[T], None], items: Iterable[T], num_threads: int
         errors.clear()  # an error knows its frames, and these know the list
 
 
+def _find_cpu() -> Callable[[], int] | None:
+    """What says on which processor a thread runs, where threads can be moved."""
+    if not hasattr(os, "sched_setaffinity"):
+        return None
+    return getattr(ctypes.CDLL(None), "sched_getcpu", None)
+
+
+_cpu = _find_cpu()
+
+
+def _elsewhere(work: Callable[[], None], cpu: int) -> None:
+    """Call ``work`` on another processor than ``cpu``, if this thread may.
+
+    Linux often wakes a thread where its waker runs, and leaves the two there for some ms.
+    """
+    if _cpu is not None and _cpu() == cpu:
+        with suppress(OSError):
+            cpus = os.sched_getaffinity(0)
+            if cpus - {cpu}:
+                os.sched_setaffinity(0, cpus - {cpu})
+                os.sched_setaffinity(0, cpus)
+    work()
+
+
 def submit(work: Callable[[], None], count: int) -> None:
     """Let up to ``count`` threads of the pool call ``work``, as soon as they can."""
     global _pool, _pool_size
+    work = partial(_elsewhere, work, -1 if _cpu is None else _cpu())
     with _lock:
         if _pool is None or _pool_size < count:
             if _pool is not None:
