@@ -263,24 +263,30 @@ def axis_taps(
 
 
 @register_jitable
-def split(grid: Any, axis: int, g: Any) -> None:
-    """Write the coordinates ``grid`` (P, r) of one spatial axis into ``g`` (P,): with a known stride in vectors.
+def split(grid: Any, g: Any) -> None:
+    """Write the coordinates ``grid`` (P, r) into ``g`` (r, P), the outermost axis first: with a known r in vectors.
 
     Those of uint16 and int16 are the bits of float16 and bfloat16.
     """
     positions, r = grid.shape
-    flat, last = grid.reshape(-1), r - 1 - axis  # the grid lists the innermost axis first
+    flat = grid.reshape(-1)  # it lists the innermost axis first
     # Of what has no sign Numba does not ask whether it counts from the end.
-    first, step = np.uint64(last), np.uint64(r)
+    first, second, third, step = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(r)
     if r == 2:
+        y, x = g[0], g[1]
         for p in range(positions):
-            g[p] = widened(flat[np.uint64(2) * np.uint64(p) + first])
+            at = np.uint64(2) * np.uint64(p)
+            x[p], y[p] = widened(flat[at + first]), widened(flat[at + second])
     elif r == 3:
+        z, y, x = g[0], g[1], g[2]
         for p in range(positions):
-            g[p] = widened(flat[np.uint64(3) * np.uint64(p) + first])
+            at = np.uint64(3) * np.uint64(p)
+            x[p], y[p], z[p] = widened(flat[at + first]), widened(flat[at + second]), widened(flat[at + third])
     else:
-        for p in range(positions):
-            g[p] = widened(flat[step * np.uint64(p) + first])
+        for axis in range(r):
+            out, last = g[axis], np.uint64(r - 1 - axis)
+            for p in range(positions):
+                out[p] = widened(flat[step * np.uint64(p) + last])
 
 
 @register_jitable

@@ -92,7 +92,7 @@ def cut(run: int) -> int:
     weights = 1 if taps > 1 else 0
     at, what = LINE, run + COORDINATE
     for size in (
-        block * g_size,
+        load(run + R) * block * g_size,
         block * g_size,
         taps * width * 4,
         weights * taps * width * w_size,
@@ -265,8 +265,8 @@ def _table(run: int, scratch: int, batch: int, begin: int, positions: int) -> in
     state, r = load(run + STATE), load(run + R)
     taps = load(state + TAPS)
     half, rows = 0, 1
+    call(load(state + COORDINATES), (run, scratch, batch, begin, positions))
     for axis in range(r):
-        call(load(state + COORDINATES), (run, scratch, batch, begin, positions, axis))
         how = call(load(state + AXIS_TAPS), (run, scratch, positions, axis))
         if axis > 0:
             how = call(load(state + COMBINE), (run, scratch, half, rows, axis, positions, how))
@@ -338,15 +338,15 @@ def _sample(run: int, scratch: int, batch: int, start: int, stop: int, place: in
 
 
 def coordinates_for(grid_type: str) -> Callable[..., int]:
-    """What takes one axis' coordinates of a block from a grid of this type."""
+    """What takes the coordinates of a block from a grid of this type."""
     there, kind = stored(grid_type), np.dtype(spec.TYPES[grid_type].compute)
     size = there.itemsize
 
-    def coordinates(run: int, scratch: int, batch: int, begin: int, positions: int, axis: int) -> int:
+    def coordinates(run: int, scratch: int, batch: int, begin: int, positions: int) -> int:
         r = load(run + R)
         first = (batch * load(run + POSITIONS) + begin) * r * size
         grid = array(load(run + GRID) + first, (positions, r), there)
-        kernels.split(grid, axis, array(scratch + load(run + COORDINATE), (positions,), kind))
+        kernels.split(grid, array(scratch + load(run + COORDINATE), (r, load(run + BLOCK)), kind))
         return 0
 
     return coordinates
@@ -355,6 +355,7 @@ def coordinates_for(grid_type: str) -> Callable[..., int]:
 def axis_for(coordinate_type: str, weight_type: str) -> Callable[..., int]:
     """What works out one axis' taps of a block; of the outermost axis they are the table's beginning."""
     coordinate, real = np.dtype(coordinate_type), np.dtype(weight_type)
+    g_size = coordinate.itemsize
 
     def axis_taps(run: int, scratch: int, positions: int, axis: int) -> int:
         state, width = load(run + STATE), load(run + WIDTH)
@@ -364,7 +365,7 @@ def axis_for(coordinate_type: str, weight_type: str) -> Callable[..., int]:
         index = load(run + INDEX) if axis == 0 else load(run + ALONG)
         weight = load(run + WEIGHT) if axis == 0 else load(run + ALONG_WEIGHT)
         return kernels.axis_taps(
-            array(scratch + load(run + COORDINATE), (positions,), coordinate),
+            array(scratch + load(run + COORDINATE) + axis * load(run + BLOCK) * g_size, (positions,), coordinate),
             load(load(run + LENGTHS) + 8 * axis),
             load(state + PADDING),
             load(state + ALIGNED) != 0,

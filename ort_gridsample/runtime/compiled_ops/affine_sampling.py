@@ -13,7 +13,7 @@ from numba.extending import register_jitable
 
 from ... import spec
 from ...core.halves import HALVES, stored, widened
-from ...core.lanes import COORDINATE, GRID, GRID_ALIGNED, KNOWN, STATE, STEPS, R, X
+from ...core.lanes import BLOCK, COORDINATE, GRID, GRID_ALIGNED, KNOWN, STATE, STEPS, R, X
 from ...core.pointers import allocate, array, free, load, memory_of_call, store
 from . import sentences
 from .affine import measure, position, refuse, row_base, unchanged
@@ -74,7 +74,7 @@ def _sample(
 
 
 def coordinates_for(theta_type: str, grid_type: str) -> Callable[..., int]:
-    """What works out one axis' coordinates of a block from theta of the one type, for a grid of the other."""
+    """What works out the coordinates of a block from theta of the one type, for a grid of the other."""
     half, grid_half = HALVES.get(theta_type), HALVES.get(grid_type)
     real, coordinate = np.dtype(spec.TYPES[theta_type].compute), np.dtype(spec.TYPES[grid_type].compute)
     kind, to = real.type, coordinate.type
@@ -83,7 +83,7 @@ def coordinates_for(theta_type: str, grid_type: str) -> Callable[..., int]:
     there = stored(theta_type)
     size = there.itemsize
 
-    def coordinates(run: int, scratch: int, batch: int, begin: int, positions: int, axis: int) -> int:
+    def coordinates(run: int, scratch: int, batch: int, begin: int, positions: int) -> int:
         r, out = load(run + R), load(run + OUT)
         aligned, most = load(load(run + STATE) + GRID_ALIGNED), MOST_COLUMNS
         columns, rows = load(out + 8 * (r - 1)), 1
@@ -95,9 +95,7 @@ def coordinates_for(theta_type: str, grid_type: str) -> Callable[..., int]:
                 steps[i] = kind(position(i, columns, aligned))
             store(scratch + KNOWN, 1)
         theta = array(load(run + GRID) + batch * r * (r + 1) * size, (r, r + 1), there)
-        row_of_theta = r - 1 - axis  # the innermost axis is the first
-        factor = widened(theta[row_of_theta, 0])
-        g = array(scratch + load(run + COORDINATE), (positions,), to)
+        g = array(scratch + load(run + COORDINATE), (r, load(run + BLOCK)), to)
         done = 0
         while done < positions:
             row, column = (begin + done) // columns, (begin + done) % columns
@@ -107,10 +105,12 @@ def coordinates_for(theta_type: str, grid_type: str) -> Callable[..., int]:
                 for i in range(count):
                     steps[i] = kind(position(column + i, columns, aligned))
                 column = 0
-            base = row_base(theta[row_of_theta], out, row, rows, r, aligned)
-            for i in range(count):
-                number = from_half(rounded(base + steps[column + i] * factor))
-                g[done + i] = to(grid_widened(grid_rounded(number)))
+            for axis in range(r):
+                row_of_theta, along = theta[r - 1 - axis], g[axis, done:]  # the innermost axis is theta's first
+                base, factor = row_base(row_of_theta, out, row, rows, r, aligned), widened(row_of_theta[0])
+                for i in range(count):
+                    number = from_half(rounded(base + steps[column + i] * factor))
+                    along[i] = to(grid_widened(grid_rounded(number)))
             done += count
         return 0
 
