@@ -228,9 +228,10 @@ def axis_taps(
     where = _unpadded_taps(g, length, align_corners, x, index[0], weight, taps, first)
     if where == INSIDE:
         return WHOLE
+    none_outside = WHOLE if taps == 1 and padding != ZEROS else APART
     if where == NEAR and padding != REFLECTION and taps == 1:
         _pad_pixels(x, positions, length, padding, index[0])
-        return APART
+        return none_outside
     if where == NEAR and padding != REFLECTION and has_pairs:
         _pad_pairs(x, positions, length, padding, index[0], weight)
         return GAPS
@@ -259,7 +260,7 @@ def axis_taps(
                 i = np.int32(x[p] + offset)
                 inside = min(max(i, np.int32(0)), end)
                 row[p] = np.uint32(inside) if inside == i else np.uint32(inside) | outside
-    return APART
+    return none_outside
 
 
 @register_jitable
@@ -352,6 +353,25 @@ def combine(
                 for p in range(positions):
                     out_weight[p] = outer_weight[p] * inner_weight[p]
     return how_all
+
+
+@register_jitable
+def copy_pixels(X: Any, index: Any, how: int, spare: Any, Y: Any, start: int) -> None:
+    """Copy the pixels ``index`` (P,) of X (C, S) into Y[:, start:]: 0 for those outside, if the pixels lie APART.
+
+    ``spare`` (P,) is scratch: of an index outside, the first pixel is read, as a processor cannot guess where a random
+    grid lies outside.
+    """
+    zero, has_gaps = X.dtype.type(0), how == APART
+    for p in range(len(index)):
+        spare[p] = index[p] if index[p] < OUTSIDE_BIT else np.uint32(0)
+    for c in range(len(X)):
+        image, out = X[c], Y[c, start:]
+        for p in range(len(index)):
+            out[p] = image[spare[p]]
+        if has_gaps:
+            for p in range(len(index)):
+                out[p] = out[p] if index[p] < OUTSIDE_BIT else zero
 
 
 def sum_taps(X: Any, index: Any, offsets: Any, how: int, weight: Any, Y: Any, start: int, positions: int) -> Any: ...

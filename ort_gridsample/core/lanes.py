@@ -409,25 +409,19 @@ def combine_for(weight_type: str) -> Callable[..., int]:
 def copy_for(bits_type: str) -> Callable[..., int]:
     """What reads X, of elements of the size of ``bits_type``, through a table of one tap."""
     bits = np.dtype(bits_type)
-    zero, size = bits.type(0), bits.itemsize
+    size = bits.itemsize
 
     def read(run: int, scratch: int, half: int, batch: int, begin: int, positions: int) -> int:
-        channels, pixels, all_positions, width = (
-            load(run + C),
-            load(run + PIXELS),
-            load(run + POSITIONS),
-            load(run + WIDTH),
+        channels, pixels, all_positions = load(run + C), load(run + PIXELS), load(run + POSITIONS)
+        width = load(run + WIDTH)
+        kernels.copy_pixels(
+            array(load(run + X) + batch * channels * pixels * size, (channels, pixels), bits),
+            array(scratch + load(run + INDEX) + half * width * 4, (positions,), np.uint32),
+            load(scratch + TAPS_LIE),
+            array(scratch + load(run + INDEX) + (1 - half) * width * 4, (positions,), np.uint32),
+            array(load(run + Y) + batch * channels * all_positions * size, (channels, all_positions), bits),
+            begin,
         )
-        index = array(scratch + load(run + INDEX) + half * width * 4, (positions,), np.uint32)
-        for c in range(channels):
-            channel = batch * channels + c
-            image = array(load(run + X) + channel * pixels * size, (pixels,), bits)
-            out = array(load(run + Y) + (channel * all_positions + begin) * size, (positions,), bits)
-            for p in range(positions):
-                # Always read, as a processor cannot guess where a random grid lies outside.
-                is_inside = index[p] < kernels.OUTSIDE_BIT
-                pixel = image[index[p] if is_inside else np.uint32(0)]
-                out[p] = pixel if is_inside else zero
         return 0
 
     return read
