@@ -30,10 +30,8 @@ COMPILING, LOADING = 1 << 26, 1 << 24
 
 _HERE = Path(__file__).parent
 #: The files that the core's functions are made of. Numba itself looks only at the one that a function lies in.
-SOURCES = tuple(
-    _HERE / name
-    for name in ("lanes.py", "crew.py", "kernels.py", "vectors.py", "halves.py", "pointers.py", "../spec.py")
-)
+_NAMES = "lanes.py", "crew.py", "kernels.py", "vectors.py", "halves.py", "pointers.py", "../spec.py"
+SOURCES = tuple(_HERE / name for name in _NAMES)
 
 #: A function to compile; or what makes one, and the types that it makes it for.
 Part = tuple[Any, ...]
