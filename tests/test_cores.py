@@ -28,12 +28,12 @@ import ort_gridsample as ogs
 from ort_gridsample import spec
 from ort_gridsample.core import affine, choice, numpy_core, threads
 from ort_gridsample.core.plan import plan_for
-from processes import WITHOUT_TORCH
+from processes import WITHOUT_TORCH, python
 
 pytest.importorskip("numba", reason="the compiled core is held against the NumPy core: both are needed")
 import numba
 
-from ort_gridsample.core import compilation, halves, jit_core, kernels, lanes, vectors, ways
+from ort_gridsample.core import compilation, crew, halves, jit_core, kernels, lanes, vectors, ways
 
 ROOT = Path(ogs.__file__).parents[1]
 NUMERIC = [name for name in spec.TYPES if name != "str"]
@@ -189,20 +189,162 @@ def test_rows_of_channels(name, phases, monkeypatch):
     assert {(lanes.BOTH,), shared, 3 * shared} <= seen
 
 
-def test_a_lane_keeps_what_it_writes_to(monkeypatch):
-    """A second Ctrl-C ends the wait for the other threads, which go on to the end of their pieces."""
-    lent, original = [], jit_core.for_each
-    monkeypatch.setattr(jit_core, "for_each", lambda take, *rest: (lent.append(take), original(take, *rest)))
-    X, grid, Y = np.ones((1, 20, 8, 8), np.float32), np.zeros((1, 40, 2), np.float32), np.empty((1, 20, 40), np.float32)
-    jit_core.grid_sample(X, grid, Y, plan_for(X.dtype, "linear", "zeros", False), 1)
-    scratch, rows_of_X = jit_core._kept.__dict__.pop("memory")
-    alive = [weakref.ref(each) for each in (X, grid, Y, scratch, rows_of_X)]
-    del X, grid, Y, scratch, rows_of_X
-    gc.collect()
-    assert all(each() is not None for each in alive)
-    lent.clear()
-    gc.collect()
-    assert all(each() is None for each in alive)
+class TestHelpers:
+    """Threads that stay for a moment when they have helped, of the compiled core."""
+
+    X, grid = np.ones((1, 4, 64, 64), np.float32), np.zeros((1, 300, 300, 2), np.float32)
+    Y = np.ones((1, 4, 300, 300), np.float32)
+
+    @pytest.fixture(autouse=True)
+    def setup(self):
+        ogs.set_core("jit")
+
+    @pytest.fixture
+    def runs(self, monkeypatch):
+        """The words of all runs, which outlive them here."""
+        seen, original = [], jit_core._do
+        monkeypatch.setattr(
+            jit_core, "_do", lambda way, words, *rest: (seen.append(words), original(way, words, *rest))
+        )
+        return seen
+
+    @staticmethod
+    def words_of_places():
+        return jit_core._places_of_crew.view(np.int64)
+
+    def wait_until_all_have_gone(self):
+        deadline = time.monotonic() + 60
+        while self.words_of_places().any():
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
+    def sample(self, num_threads=2):
+        np.testing.assert_array_equal(ogs.grid_sample(self.X, self.grid, num_threads=num_threads), self.Y)
+
+    def test_one_who_is_there_is_not_woken(self, runs, monkeypatch):
+        """And does some of the work."""
+        way = jit_core._way("float32", "float32", "linear", "zeros", False)
+        woken, ends = [], threading.Event()
+        monkeypatch.setattr(jit_core, "submit", lambda *_: woken.append(1))
+
+        def stay():
+            while not ends.is_set():
+                way.steer(0, lanes.ATTEND, jit_core._places)
+
+        self.wait_until_all_have_gone()
+        thread = threading.Thread(target=stay)
+        thread.start()
+        try:
+            deadline = time.monotonic() + 60
+            while True:  # it goes and comes back at once
+                woken.clear()
+                runs.clear()
+                self.sample()
+                if not woken and runs[0][(lanes.TASK + crew.NUMBER) // 8] == 2:
+                    break
+                assert time.monotonic() < deadline
+        finally:
+            ends.set()
+            thread.join()
+
+    @pytest.mark.parametrize("num_threads", [2, 5, 1000])
+    def test_where_nobody_comes_nothing_is_missed(self, num_threads, runs, monkeypatch):
+        asked = []
+        monkeypatch.setattr(jit_core, "submit", lambda work, count: asked.append(count))
+        monkeypatch.setattr(jit_core, "TAPS_PER_HELPER", 1)
+        monkeypatch.setattr(jit_core, "TAPS_PER_THREAD", 1)
+        self.wait_until_all_have_gone()
+        self.sample(num_threads)
+        assert asked == [runs[0][(lanes.TASK + crew.WANTED) // 8]]
+        assert asked[0] == min(num_threads - 1, asked[0]) > 0
+        assert not self.words_of_places().any()
+
+    def test_one_who_comes_late_finds_nothing(self, monkeypatch):
+        late = []
+        monkeypatch.setattr(jit_core, "submit", lambda work, count: late.append(work))
+        self.wait_until_all_have_gone()
+        self.sample()
+        (work,) = late
+        assert work() == 0
+        assert not self.words_of_places().any()
+
+    def test_no_more_than_there_are_places(self):
+        """Some wait for an offer, the others go at once."""
+        way = jit_core._way("float32", "float32", "linear", "zeros", False)
+        self.wait_until_all_have_gone()
+        self.words_of_places()[:] = 1
+        try:
+            assert way.steer(0, lanes.ATTEND, jit_core._places) == 0
+            assert self.words_of_places().all()
+        finally:
+            self.words_of_places()[:] = 0
+
+    def test_an_interrupted_call_waits_for_them(self, runs, monkeypatch):
+        """They write to memory of its own."""
+        monkeypatch.setattr(jit_core, "TAPS_PER_HELPER", 1)
+        monkeypatch.setattr(jit_core, "TAPS_PER_THREAD", 1)
+        original, helped = jit_core._way, []
+
+        def interrupted(*words):
+            way = original(*words)
+
+            def lane(run, index):
+                deadline = time.monotonic() + 60
+                while runs[-1][(lanes.TASK + crew.NUMBER) // 8] == 1:
+                    assert time.monotonic() < deadline
+                helped.append(1)
+                raise KeyboardInterrupt
+
+            return way._replace(lane=lane)
+
+        monkeypatch.setattr(jit_core, "_way", interrupted)
+        Y, plan = np.empty((1, 4, 90000), np.float32), plan_for(self.X.dtype, "linear", "zeros", False)
+        for _ in range(5):
+            with pytest.raises(KeyboardInterrupt):
+                jit_core.grid_sample(self.X, self.grid.reshape(1, -1, 2), Y, plan, 3)
+            assert runs[-1][(lanes.TASK + crew.EXPECTED) // 8] == 0
+            before = Y.copy()
+            time.sleep(0.01)
+            np.testing.assert_array_equal(Y, before)
+        assert helped == 5 * [1]
+
+    def test_many_callers_share_them(self):
+        """Whoever comes first is helped, and every answer is right."""
+        failed = []
+
+        def work(seed):
+            rng = np.random.default_rng(seed)
+            X = rng.random((2, 3, 20, 20), np.float32)
+            grid = rng.uniform(-1.2, 1.2, (2, 150, 150, 2)).astype(np.float32)
+            expected = ogs.grid_sample(X, grid, num_threads=1)
+            for num_threads in (2, 3, 8) * 15:
+                if not np.array_equal(ogs.grid_sample(X, grid, num_threads=num_threads), expected):
+                    failed.append((seed, num_threads))
+
+        callers = [threading.Thread(target=work, args=(seed,)) for seed in range(5)]
+        for caller in callers:
+            caller.start()
+        for caller in callers:
+            caller.join()
+        assert not failed
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork")
+    def test_a_forked_child_has_none(self):
+        script = """
+import os
+import numpy as np, ort_gridsample as ogs
+from ort_gridsample.core import jit_core
+ogs.set_core("jit")
+X, grid = np.ones((1, 4, 64, 64), np.float32), np.zeros((1, 300, 300, 2), np.float32)
+expected = ogs.grid_sample(X, grid, num_threads=1)
+jit_core._places_of_crew[:] = 1  # all are there, and at work
+child = os.fork()
+if child == 0:
+    none = not jit_core._places_of_crew.any()
+    os._exit(0 if none and (ogs.grid_sample(X, grid, num_threads=3) == expected).all() else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), (ogs.grid_sample(X, grid, num_threads=3) == expected).all())
+"""
+        assert python(script) == ["0 True"]
 
 
 def test_rough_grids_are_known(phases):
@@ -740,8 +882,10 @@ class TestNumThreads:
         ogs.set_core(core)
         seen = []
         original = threads.for_each
-        for user in (numpy_core, jit_core, affine):
+        for user in (numpy_core, affine):
             monkeypatch.setattr(user, "for_each", lambda f, items, n: (seen.append(n), original(f, items, n)))
+        do = jit_core._do
+        monkeypatch.setattr(jit_core, "_do", lambda *run: (seen.append(run[-1]), do(*run)))
         X, grid = np.zeros((4, 4, 8, 8), np.float32), np.zeros((4, 200, 200, 2), np.float32)
         ogs.set_num_threads(3)
         for call, most in (
@@ -844,6 +988,32 @@ class TestForEach:
             assert kept() is None
         finally:
             gc.enable()
+
+    @pytest.mark.parametrize("error", [None, OSError])
+    def test_one_that_wakes_beside_its_waker_moves(self, error, monkeypatch):
+        """To any other processor, and then it may run where it could before."""
+        moves, done = [], threading.Event()
+
+        def move(thread: int, cpus: set[int]) -> None:
+            moves.append((thread, cpus))
+            if error is not None:
+                raise error
+
+        monkeypatch.setattr(threads, "_cpu", lambda: 3)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda thread: {2, 3, 5}, raising=False)
+        monkeypatch.setattr(os, "sched_setaffinity", move, raising=False)
+        threads.submit(done.set, 1)
+        assert done.wait(60)
+        assert moves == [(0, {2, 5}), (0, {2, 3, 5})][: 1 if error else 2]
+
+    @pytest.mark.parametrize(("waker", "woken", "cpus"), [(3, 2, {2, 3}), (3, 3, {3})])
+    def test_one_that_cannot_move_or_need_not_stays(self, waker, woken, cpus, monkeypatch):
+        places, done = [waker, woken], threading.Event()
+        monkeypatch.setattr(threads, "_cpu", lambda: places.pop(0))
+        monkeypatch.setattr(os, "sched_getaffinity", lambda thread: cpus, raising=False)
+        monkeypatch.setattr(os, "sched_setaffinity", lambda *_: pytest.fail("it moved"), raising=False)
+        threads.submit(done.set, 1)
+        assert done.wait(60)
 
     def test_nested_calls_do_not_wait_for_each_other(self):
         done: list[int] = []

@@ -155,7 +155,7 @@ def for_each(function: Callable[[T], None], items: Iterable[T], num_threads: int
 
 def _find_cpu() -> Callable[[], int] | None:
     """What says on which processor a thread runs, where threads can be moved."""
-    if not hasattr(os, "sched_setaffinity"):
+    if not hasattr(os, "sched_getaffinity"):
         return None
     return getattr(ctypes.CDLL(None), "sched_getcpu", None)
 
