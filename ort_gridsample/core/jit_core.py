@@ -11,7 +11,7 @@ import math
 import os
 import threading
 from functools import cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -125,7 +125,8 @@ class _Memory:
 
 def _address(array: Array) -> int:
     try:
-        return ctypes.addressof(ctypes.c_char.from_buffer(array))  # in a quarter of the time
+        buffer: Any = array
+        return ctypes.addressof(ctypes.c_char.from_buffer(buffer))  # in a quarter of the time
     except (TypeError, ValueError):  # it is read-only, or of a type that buffers have no name for
         return int(array.__array_interface__["data"][0])
 

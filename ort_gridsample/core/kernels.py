@@ -132,6 +132,13 @@ def _far(d: Any) -> Any:
 
 
 @register_jitable
+def _cubic(t: Any) -> Any:
+    """The weights of four taps, of which the second lies ``t`` before the coordinate."""
+    kind = type(t)
+    return _far(kind(1) + t), _near(t), _near(kind(1) - t), _far(kind(2) - t)
+
+
+@register_jitable
 def _weigh(x: Any, weight: Any, p: int, taps: int) -> Any:
     """The pixel from which the taps of coordinate ``x`` are counted, and their weights at position ``p``."""
     if taps == 1:
@@ -142,8 +149,7 @@ def _weigh(x: Any, weight: Any, p: int, taps: int) -> Any:
     if taps == 2:
         weight[0, p], weight[1, p] = real(1) - t, t
     else:
-        weight[0, p], weight[1, p] = _far(real(1) + t), _near(t)
-        weight[2, p], weight[3, p] = _near(real(1) - t), _far(real(2) - t)
+        weight[0, p], weight[1, p], weight[2, p], weight[3, p] = _cubic(t)
     return base
 
 
@@ -211,6 +217,33 @@ def _pad_pairs(x: Any, positions: int, length: int, padding: int, index: Any, we
         index[p] = np.uint32(i)
 
 
+@register_jitable
+def _pad_quads(x: Any, positions: int, length: int, index: Any, weight: Any) -> None:
+    """Cubic's taps of near coordinates ``x`` (≥ P,), with zeros padding, as four inside, of which some may be gaps."""
+    real = weight.dtype.type
+    gap, last = real(np.nan), np.int32(length - 4)
+    first, second, third, fourth = weight[0], weight[1], weight[2], weight[3]
+    for p in range(positions):
+        base = np.floor(x[p])
+        a, b, c, d = _cubic(real(x[p] - base))
+        wanted = np.int32(np.int32(base) - np.int32(1))
+        i = min(max(wanted, np.int32(0)), last)
+        moved = np.int32(i - wanted)
+        first[p] = _one_of(moved, a, b, c, d, gap)
+        second[p] = _one_of(moved + np.int32(1), a, b, c, d, gap)
+        third[p] = _one_of(moved + np.int32(2), a, b, c, d, gap)
+        fourth[p] = _one_of(moved + np.int32(3), a, b, c, d, gap)
+        index[p] = np.uint32(i)
+
+
+@register_jitable
+def _one_of(which: Any, a: Any, b: Any, c: Any, d: Any, none: Any) -> Any:
+    found = a if which == 0 else none
+    found = b if which == 1 else found
+    found = c if which == 2 else found
+    return d if which == 3 else found
+
+
 @njit(nogil=True, error_model="numpy")
 def axis_taps(
     g: Any, length: int, padding: int, align_corners: bool, x: Any, index: Any, weight: Any, taps: int, may_gap: bool
@@ -224,7 +257,7 @@ def axis_taps(
     kind = x.dtype.type
     cubic = taps == 4
     first = -1 if cubic else 0
-    has_pairs = taps == 2 and length > 1 and may_gap
+    lie_together = may_gap and length >= taps and (taps == 2 or (cubic and padding == ZEROS))
     where = _unpadded_taps(g, length, align_corners, x, index[0], weight, taps, first)
     if where == INSIDE:
         return WHOLE
@@ -232,14 +265,20 @@ def axis_taps(
     if where == NEAR and padding != REFLECTION and taps == 1:
         _pad_pixels(x, positions, length, padding, index[0])
         return none_outside
-    if where == NEAR and padding != REFLECTION and has_pairs:
-        _pad_pairs(x, positions, length, padding, index[0], weight)
+    if where == NEAR and padding != REFLECTION and lie_together:
+        if cubic:
+            _pad_quads(x, positions, length, index[0], weight)
+        else:
+            _pad_pairs(x, positions, length, padding, index[0], weight)
         return GAPS
     # From the middle, or from the edge, of the first pixel to that of the last.
     low, span = (kind(0), kind(length - 1)) if align_corners else (kind(-0.5), kind(length))
     near = _pad_coordinates(g, x, length, padding, align_corners, low, span, cubic)
-    if has_pairs:
-        _pad_pairs(x, positions, length, padding, index[0], weight)
+    if lie_together:
+        if cubic:
+            _pad_quads(x, positions, length, index[0], weight)
+        else:
+            _pad_pairs(x, positions, length, padding, index[0], weight)
         return GAPS
     for p in range(positions):
         x[p] = _weigh(x[p], weight, p, taps)

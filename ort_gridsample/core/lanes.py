@@ -123,7 +123,7 @@ def lay(run: int, scratch: int) -> int:
     if load(state + REORDER) == 0 or c < 2:
         return 0
     narrow = c <= 2 * NARROW
-    if narrow and GATHERS and load(state + X_SIZE) != 2:
+    if narrow and GATHERS:
         return 0
     row = NARROW if narrow else WIDE
     size = (pixels + 1) * row * load(state + W_SIZE)
