@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from llvmlite.binding import get_host_cpu_features
-from llvmlite.ir.instructions import Instruction
 from numba import extending, types
 from numba.core import cgutils as untyped_cgutils
 
@@ -261,8 +260,7 @@ def _write_gathered(context: Any, builder: Any, arguments: Any, kinds: Any, size
     with cgutils.for_range(builder, taps) as loop:
         entry = builder.add(builder.mul(loop.index, columns), p)
         index = _load(builder, builder.gep(at.data, [entry]), ir.VectorType(_INT32, lanes))
-        inside = builder.icmp_signed(">=", index, ir.Constant(index.type, [0] * lanes))
-        total.add(builder.gep(by.data, [entry]), _gathered(builder, x.data, index, x.data.type.pointee, inside))
+        total.add(builder.gep(by.data, [entry]), _read_inside(builder, x.data, index))
     _store(builder, total.value, builder.gep(to.data, [q]))
 
 
@@ -289,20 +287,13 @@ def _write_integers(context: Any, builder: Any, arguments: Any, kinds: Any, size
     _, _, _, p, _, q = arguments
     integer, real = kinds[0].dtype, by.data.type.pointee
     lanes = size // _SIZE[str(real)]
-    vector, nothing = ir.VectorType(real, lanes), ir.Constant(ir.VectorType(_INT32, lanes), [0] * lanes)
+    vector, index_type = ir.VectorType(real, lanes), ir.VectorType(_INT32, lanes)
     taps, columns = cgutils.unpack_tuple(builder, at.shape)
 
     def values(entry: Any) -> Any:
-        index = _load(builder, builder.gep(at.data, [entry]), nothing.type)
-        inside = builder.icmp_signed(">=", index, nothing)
-        index = builder.select(inside, index, nothing)
-        pixels = ir.Constant(nothing.type, ir.Undefined)
-        for lane in map(_INT32, range(lanes)):
-            place = builder.zext(builder.extract_element(index, lane), ir.IntType(64))
-            pixel = builder.load(builder.gep(x.data, [place]))
-            pixel = (builder.sext if integer.signed else builder.zext)(pixel, _INT32)
-            pixels = builder.insert_element(pixels, pixel, lane)
-        return builder.sitofp(builder.select(inside, pixels, nothing), vector)
+        index = _load(builder, builder.gep(at.data, [entry]), index_type)
+        pixels = _read_inside(builder, x.data, index)
+        return builder.sitofp((builder.sext if integer.signed else builder.zext)(pixels, index_type), vector)
 
     origin, total = values(p), _Total(builder, real, lanes)
     with cgutils.for_range(builder, taps, start=taps.type(1)) as loop:
@@ -312,7 +303,7 @@ def _write_integers(context: Any, builder: Any, arguments: Any, kinds: Any, size
     for limit, beyond in ((integer.maxval, ">"), (integer.minval, "<")):
         most = ir.Constant(vector, [float(limit)] * lanes)
         found = builder.select(builder.fcmp_ordered(beyond, found, most), most, found)
-    whole = builder.trunc(builder.fptosi(found, nothing.type), ir.VectorType(to.data.type.pointee, lanes))
+    whole = builder.trunc(builder.fptosi(found, index_type), ir.VectorType(to.data.type.pointee, lanes))
     _store(builder, whole, builder.gep(to.data, [q]))
 
 
@@ -337,63 +328,46 @@ class _Total:
         return self._builder.load(self._at)
 
 
-class _Places(Instruction):
-    """The places at ``offsets`` from the place ``base``, a vector of each: what ``builder.gep`` has no words for."""
-
-    def __init__(self, builder: Any, base: Any, offsets: Any) -> None:
-        count = offsets.type.count
-        one = builder.insert_element(ir.Constant(ir.VectorType(base.type, count), ir.Undefined), base, _INT32(0))
-        many = builder.shuffle_vector(one, one, _lanes(0, 0, count))
-        super().__init__(builder.block, many.type, "getelementptr", [many, offsets], name="")
-        builder._insert(self)
-
-    def descr(self, buffer: list[str]) -> None:
-        """Write down what :mod:`llvmlite.ir` asks of an instruction."""
-        base, offsets = self.operands
-        places = f"{base.type} {base.get_reference()}, {offsets.type} {offsets.get_reference()}"
-        buffer.append(f"getelementptr {base.type.element.pointee}, {places}\n")
-
-
 def _lanes(first: int, step: int, count: int) -> Any:
     """The numbers ``first``, ``first + step``, …: what a shuffle picks."""
     return ir.Constant(ir.VectorType(_INT32, count), [first + step * lane for lane in range(count)])
 
 
-def _gathered(builder: Any, base: Any, index: Any, kind: Any, mask: Any = None) -> Any:
-    """What lies ``index`` pixels from ``base``, as elements of ``kind``; 0 where the ``mask`` says no."""
-    lanes = index.type.count
-    vector, flags = ir.VectorType(kind, lanes), ir.VectorType(ir.IntType(1), lanes)
-    places = _Places(builder, base, builder.sext(index, ir.VectorType(ir.IntType(64), lanes)))
-    places = builder.bitcast(places, ir.VectorType(kind.as_pointer(), lanes))
-    name = f"v{lanes}{'i' if isinstance(kind, ir.IntType) else 'f'}{8 * _SIZE[str(kind)]}"
-    gather = cgutils.get_or_insert_function(
-        builder.module,
-        ir.FunctionType(vector, [places.type, _INT32, flags, vector]),
-        f"llvm.masked.gather.{name}.v{lanes}p0",
-    )
-    mask = ir.Constant(flags, [1] * lanes) if mask is None else mask
-    aligned = _INT32(_SIZE[str(base.type.pointee)])
-    return builder.call(gather, [places, aligned, mask, ir.Constant(vector, [0] * lanes)])
+def _read(builder: Any, base: Any, index: Any, kind: Any) -> Any:
+    """What lies ``index`` pixels from ``base``, as elements of ``kind``.
+
+    Lane by lane: an instruction that reads them all at once, where the CPU has one, takes up to twice the time.
+    """
+    values = ir.Constant(ir.VectorType(kind, index.type.count), ir.Undefined)
+    for lane in map(_INT32, range(index.type.count)):
+        pixel = builder.gep(base, [builder.zext(builder.extract_element(index, lane), ir.IntType(64))])
+        value = builder.load(builder.bitcast(pixel, kind.as_pointer()))
+        value.align = _SIZE[str(base.type.pointee)]
+        values = builder.insert_element(values, value, lane)
+    return values
+
+
+def _read_inside(builder: Any, base: Any, index: Any) -> Any:
+    """The pixels at ``index``; 0 for an index of 2**31 and more."""
+    first = ir.Constant(index.type, [0] * index.type.count)
+    inside = builder.icmp_signed(">=", index, first)
+    pixels = _read(builder, base, builder.select(inside, index, first), base.type.pointee)
+    return builder.select(inside, pixels, ir.Constant(pixels.type, [0] * index.type.count))
 
 
 def _pairs_of_doubles(builder: Any, base: Any, index: Any, kind: Any) -> Iterator[Any]:
     """The pixels at ``index``, and then those after them."""
     for step in range(2):
-        yield _gathered(builder, builder.gep(base, [_INT32(step)]), index, base.type.pointee)
+        yield _read(builder, builder.gep(base, [_INT32(step)]), index, base.type.pointee)
 
 
 def _pairs_of_floats(builder: Any, base: Any, index: Any, kind: Any) -> Iterator[Any]:
     """The same: each two are read as one double, which takes half the time."""
-    count, double = index.type.count, ir.DoubleType()
+    count = index.type.count
     halves = []
     for start in (0, count // 2):
-        pairs = ir.Constant(ir.VectorType(double, count // 2), ir.Undefined)
-        for lane in range(count // 2):
-            i = builder.zext(builder.extract_element(index, _INT32(start + lane)), ir.IntType(64))
-            place = builder.bitcast(builder.gep(base, [i]), double.as_pointer())
-            value = builder.load(place)
-            value.align = 4
-            pairs = builder.insert_element(pairs, value, _INT32(lane))
+        some = builder.shuffle_vector(index, index, _lanes(start, 1, count // 2))
+        pairs = _read(builder, base, some, ir.DoubleType())
         halves.append(builder.bitcast(pairs, ir.VectorType(base.type.pointee, count)))
     for start in range(2):
         yield builder.shuffle_vector(*halves, _lanes(start, 2, count))
@@ -403,7 +377,7 @@ def _pairs_of_halves(builder: Any, base: Any, index: Any, kind: Any) -> Iterator
     """The same: each two are read as one int32, and widened by the processor."""
     count = index.type.count
     floats, shift = ir.VectorType(ir.FloatType(), count), ir.Constant(index.type, [16] * count)
-    pairs = _gathered(builder, base, index, _INT32)
+    pairs = _read(builder, base, index, _INT32)
     for bits in (builder.shl(pairs, shift), pairs):
         if kind == types.int16:
             yield builder.bitcast(builder.and_(bits, ir.Constant(index.type, [0xFFFF0000] * count)), floats)
