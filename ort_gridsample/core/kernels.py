@@ -427,7 +427,7 @@ def _sum_taps_for(X: Any, index: Any, offsets: Any, how: int, weight: Any, Y: An
         if in_vectors and how != APART:
             _sum_whole(X, index, offsets, how, weight, Y, start, positions)
             return how
-        if in_vectors and not are_halves:
+        if in_vectors:
             _sum_in_vectors(X, index, offsets, weight, Y, start, positions)
             return APART
         if how != APART:

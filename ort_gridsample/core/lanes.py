@@ -57,8 +57,8 @@ OVERHEAD = 8
 #: Channels whose sums wait in float32 until they are rounded to halves.
 GROUP = 16
 #: X is laid out in rows of channels where each pixel is read so often: more pays for the copy, and a rough grid gains
-#: more. Measured on 2-D linear: 0.8 of the time at 4 reads of 3 channels by a random grid, 1.3 by a smooth one. Narrow
-#: rows of floats never pay where the CPU gathers pixels; halves are converted once on the way.
+#: more. Narrow rows pay where taps are read one by one; where the CPU gathers them, for rough grids alone. Measured on
+#: 2-D cubic of 3 channels with border padding: 0.75 of the time by a random grid, 1.3 by a smooth one.
 NARROW_READS, WIDE_READS, ROUGH_READS = 8, 2, 0.4
 ROUGH_STEPS, ROUGH_PIXELS = 256, 4
 #: No more is laid out at a time than the CPU's second cache holds, and by a thread for itself half of that; and no X of
@@ -119,17 +119,19 @@ def lay(run: int, scratch: int) -> int:
     scratch = (scratch + LINE - 1) & -LINE
     store(run + SCRATCH, scratch)
     store(scratch + KNOWN, 0)
+    store(run + ROWS_OF_X, 0)
     state, n, c, pixels = load(run + STATE), load(run + N), load(run + C), load(run + PIXELS)
     if load(state + REORDER) == 0 or c < 2:
         return 0
     narrow = c <= 2 * NARROW
-    if narrow and GATHERS:
+    reads_together = GATHERS and (load(state + TAPS) == 2 or load(state + PADDING) == kernels.ZEROS)
+    if narrow and reads_together:
         return 0
     row = NARROW if narrow else WIDE
     size = (pixels + 1) * row * load(state + W_SIZE)
     reads = float(load(run + POSITIONS) * load(run + ROWS)) / float(pixels)
-    enough = NARROW_READS if narrow else WIDE_READS
-    if size > ROWS_BYTES or not (reads >= enough or (reads >= ROUGH_READS and _is_rough(run))):
+    enough = reads >= NARROW_READS and not GATHERS if narrow else reads >= WIDE_READS
+    if size > ROWS_BYTES or not (enough or (reads >= ROUGH_READS and _is_rough(run))):
         return 0
     store(run + ROW, row)
     # Best each thread lays out what it reads, so that nothing goes from one CPU's cache to another's.
@@ -373,7 +375,8 @@ def axis_for(coordinate_type: str, weight_type: str) -> Callable[..., int]:
             array(scratch + index, (taps, width), np.uint32),
             array(scratch + weight, (taps, width), real),
             taps,
-            load(state + MAY_GAP) != 0,
+            # Rows need an index to each tap: to give it to four takes longer than what these save.
+            load(state + MAY_GAP) != 0 and (taps == 2 or load(run + ROWS_OF_X) == 0),
         )
 
     return axis_taps

@@ -23,8 +23,8 @@ from .halves import widened
 cgutils: Any = untyped_cgutils
 intrinsic: Any = extending.intrinsic  # its types take the typing context for an argument of the caller's
 
-#: Whether the CPU multiplies and adds at once, and reads a vector of pixels from places that have nothing to do with
-#: each other as fast as that pays.
+#: Whether the CPU multiplies and adds at once, in vectors as wide as it pays to gather pixels into from places that have
+#: nothing to do with each other.
 GATHERS = all(get_host_cpu_features().get(name) for name in ("avx2", "fma"))
 #: The bytes of its vectors, then. The wide ones are faster, and a CPU that has them slows down by a tenth for a while
 #: after each; another takes them as two.
@@ -69,14 +69,15 @@ def add_up(width: int) -> Any:
 def gather_in_loops(X: Any, index: Any, weight: Any, p: Any, Y: Any, q: Any, lanes: int) -> None:
     """Add up the taps of ``lanes`` positions from ``p`` on, pixels of ``X`` (S,), into Y[q:].
 
-    ``index`` and ``weight`` are (taps, > p). An index of 2**31 and more counts as 0.
+    ``index`` and ``weight`` are (taps, > p). An index of 2**31 and more counts as 0. A pixel of uint16 or int16 for
+    weights of float32 is the bits of float16 or bfloat16.
     """
     for lane in range(lanes):
         total = weight[0, 0] * 0
         for tap in range(len(index)):
             i = index[tap, p + lane]
             if i < 1 << 31:
-                total += weight[tap, p + lane] * X[i]
+                total += weight[tap, p + lane] * widened(X[i])
         Y[q + lane] = total
 
 
@@ -123,8 +124,7 @@ def _gather(size: int, write: Callable[..., None], loops: Callable[..., None]) -
 def gather_whole_in_loops(X: Any, first: Any, offsets: Any, weight: Any, p: Any, Y: Any, q: Any, lanes: int) -> None:
     """As :func:`gather_in_loops` where each tap lies by one of the ``offsets`` (taps,) behind the ``first`` (> p,).
 
-    Two and two of them lie side by side. One whose weight is no number counts as 0. A pixel of uint16 or int16 for
-    weights of float32 is the bits of float16 or bfloat16.
+    Two and two of them lie side by side. One whose weight is no number counts as 0.
     """
     for lane in range(lanes):
         total = weight[0, 0] * 0
@@ -260,7 +260,10 @@ def _write_gathered(context: Any, builder: Any, arguments: Any, kinds: Any, size
     with cgutils.for_range(builder, taps) as loop:
         entry = builder.add(builder.mul(loop.index, columns), p)
         index = _load(builder, builder.gep(at.data, [entry]), ir.VectorType(_INT32, lanes))
-        total.add(builder.gep(by.data, [entry]), _read_inside(builder, x.data, index))
+        pixels = _read_inside(builder, x.data, index)
+        if by.data.type.pointee != x.data.type.pointee:
+            pixels = _widened(builder, pixels, kinds[0].dtype)
+        total.add(builder.gep(by.data, [entry]), pixels)
     _store(builder, total.value, builder.gep(to.data, [q]))
 
 
@@ -376,14 +379,20 @@ def _pairs_of_floats(builder: Any, base: Any, index: Any, kind: Any) -> Iterator
 def _pairs_of_halves(builder: Any, base: Any, index: Any, kind: Any) -> Iterator[Any]:
     """The same: each two are read as one int32, and widened by the processor."""
     count = index.type.count
-    floats, shift = ir.VectorType(ir.FloatType(), count), ir.Constant(index.type, [16] * count)
+    shift = ir.Constant(index.type, [16] * count)
     pairs = _read(builder, base, index, _INT32)
-    for bits in (builder.shl(pairs, shift), pairs):
-        if kind == types.int16:
-            yield builder.bitcast(builder.and_(bits, ir.Constant(index.type, [0xFFFF0000] * count)), floats)
-        else:
-            bits = builder.trunc(builder.lshr(bits, shift), ir.VectorType(ir.IntType(16), count))
-            yield builder.fpext(builder.bitcast(bits, ir.VectorType(ir.HalfType(), count)), floats)
+    for bits in (pairs, builder.lshr(pairs, shift)):
+        yield _widened(builder, builder.trunc(bits, ir.VectorType(ir.IntType(16), count)), kind)
+
+
+def _widened(builder: Any, halves: Any, kind: Any) -> Any:
+    """The float32 of int16, the bits of float16 or, where their ``kind`` is signed, of bfloat16."""
+    count = halves.type.count
+    floats = ir.VectorType(ir.FloatType(), count)
+    if kind == types.int16:
+        shift = ir.Constant(ir.VectorType(_INT32, count), [16] * count)
+        return builder.bitcast(builder.shl(builder.zext(halves, shift.type), shift), floats)
+    return builder.fpext(builder.bitcast(halves, ir.VectorType(ir.HalfType(), count)), floats)
 
 
 def _write_transposed(context: Any, builder: Any, arguments: Any, kinds: Any, width: int) -> None:
