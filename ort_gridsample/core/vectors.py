@@ -23,8 +23,8 @@ from .halves import widened
 cgutils: Any = untyped_cgutils
 intrinsic: Any = extending.intrinsic  # its types take the typing context for an argument of the caller's
 
-#: Whether the CPU multiplies and adds at once, in vectors as wide as it pays to gather pixels into from places that have
-#: nothing to do with each other.
+#: Whether the CPU multiplies and adds at once, in vectors so wide that it pays to gather pixels into them from places
+#: that have nothing to do with each other.
 GATHERS = all(get_host_cpu_features().get(name) for name in ("avx2", "fma"))
 #: The bytes of its vectors, then. The wide ones are faster, and a CPU that has them slows down by a tenth for a while
 #: after each; another takes them as two.
