@@ -42,7 +42,7 @@ OUTSIDE_BIT = np.uint32(0x80000000)
 MAX_PIXELS = 1 << 30  # and so that a coordinate beyond X, too, is an int32
 
 #: A block's table: positions, and positions times taps. It stays in a CPU's second cache.
-BLOCK_POSITIONS = 1024
+BLOCK_POSITIONS = 4096
 BLOCK_TAPS = 1 << 14
 #: Rows are this much longer than a power of two, so that they do not all compete for the same lines of the cache.
 ROW_PADDING = 16
