@@ -42,7 +42,7 @@ OUTSIDE_BIT = np.uint32(0x80000000)
 MAX_PIXELS = 1 << 30  # and so that a coordinate beyond X, too, is an int32
 
 #: A block's table: positions, and positions times taps. It stays in a CPU's second cache.
-BLOCK_POSITIONS = 4096
+BLOCK_POSITIONS = 2048
 BLOCK_TAPS = 1 << 14
 #: Rows are this much longer than a power of two, so that they do not all compete for the same lines of the cache.
 ROW_PADDING = 16
@@ -230,9 +230,9 @@ def _pad_quads(x: Any, positions: int, length: int, index: Any, weight: Any) -> 
         i = min(max(wanted, np.int32(0)), last)
         moved = np.int32(i - wanted)
         first[p] = _one_of(moved, a, b, c, d, gap)
-        second[p] = _one_of(moved + np.int32(1), a, b, c, d, gap)
-        third[p] = _one_of(moved + np.int32(2), a, b, c, d, gap)
-        fourth[p] = _one_of(moved + np.int32(3), a, b, c, d, gap)
+        second[p] = _one_of(np.int32(moved + 1), a, b, c, d, gap)
+        third[p] = _one_of(np.int32(moved + 2), a, b, c, d, gap)
+        fourth[p] = _one_of(np.int32(moved + 3), a, b, c, d, gap)
         index[p] = np.uint32(i)
 
 
@@ -262,23 +262,20 @@ def axis_taps(
     if where == INSIDE:
         return WHOLE
     none_outside = WHOLE if taps == 1 and padding != ZEROS else APART
-    if where == NEAR and padding != REFLECTION and taps == 1:
+    is_near = where == NEAR and padding != REFLECTION
+    if is_near and taps == 1:
         _pad_pixels(x, positions, length, padding, index[0])
         return none_outside
-    if where == NEAR and padding != REFLECTION and lie_together:
-        if cubic:
-            _pad_quads(x, positions, length, index[0], weight)
-        else:
-            _pad_pairs(x, positions, length, padding, index[0], weight)
-        return GAPS
     # From the middle, or from the edge, of the first pixel to that of the last.
     low, span = (kind(0), kind(length - 1)) if align_corners else (kind(-0.5), kind(length))
-    near = _pad_coordinates(g, x, length, padding, align_corners, low, span, cubic)
+    near = True
+    if not (is_near and lie_together):
+        near = _pad_coordinates(g, x, length, padding, align_corners, low, span, cubic)
+    if lie_together and cubic:
+        _pad_quads(x, positions, length, index[0], weight)
+        return GAPS
     if lie_together:
-        if cubic:
-            _pad_quads(x, positions, length, index[0], weight)
-        else:
-            _pad_pairs(x, positions, length, padding, index[0], weight)
+        _pad_pairs(x, positions, length, padding, index[0], weight)
         return GAPS
     for p in range(positions):
         x[p] = _weigh(x[p], weight, p, taps)
