@@ -127,13 +127,15 @@ def affine_grid_shapes(where: str, theta: Sequence[Dim] | None, size: Sequence[i
         if min(size) < 0:
             raise SIZE_ALONE_NEGATIVE.error(where, size=shown(size))
         return
-    quoted = {"size": shown(size), "theta": shown(theta), "N": theta[0]}
     if len(size) != r + 2:
-        raise SIZE_AXES.error(where, **quoted, axes=SIZE[r])
-    if min(size) < 0:
-        raise SIZE_NEGATIVE.error(where, **quoted, axes=SIZE[r])
-    if _differ(theta[0], size[0]):
-        raise SIZE_BATCHES.error(where, **quoted)
+        wrong = SIZE_AXES
+    elif min(size) < 0:
+        wrong = SIZE_NEGATIVE
+    elif _differ(theta[0], size[0]):
+        wrong = SIZE_BATCHES
+    else:
+        return
+    raise wrong.error(where, size=shown(size), theta=shown(theta), N=theta[0], axes=SIZE[r])
 
 
 def fits_memory(where: str, argument: str, shape: Sequence[int], dtype: np.dtype[np.generic]) -> None:
