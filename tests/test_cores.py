@@ -221,28 +221,27 @@ class TestHelpers:
     def sample(self, num_threads=2):
         np.testing.assert_array_equal(ogs.grid_sample(self.X, self.grid, num_threads=num_threads), self.Y)
 
-    def test_one_who_is_there_is_not_woken(self, runs, monkeypatch):
-        """And does some of the work."""
+    def test_one_who_is_there_helps_where_nobody_is_woken(self, runs, monkeypatch):
+        """Less is worth a helper than is worth waking one."""
         way = jit_core._way("float32", "float32", "linear", "zeros", False)
-        woken, ends = [], threading.Event()
-        monkeypatch.setattr(jit_core, "submit", lambda *_: woken.append(1))
+        ends = threading.Event()
+        monkeypatch.setattr(jit_core, "TAPS_PER_THREAD", 1 << 40)
+        monkeypatch.setattr(jit_core, "submit", lambda *_: pytest.fail("one is woken"))
 
         def stay():
             while not ends.is_set():
                 way.steer(0, lanes.ATTEND, jit_core._places)
 
         self.wait_until_all_have_gone()
+        self.sample()
+        assert runs.pop()[(lanes.TASK + crew.NUMBER) // 8] == 1
         thread = threading.Thread(target=stay)
         thread.start()
         try:
             deadline = time.monotonic() + 60
-            while True:  # it goes and comes back at once
-                woken.clear()
-                runs.clear()
-                self.sample()
-                if not woken and runs[0][(lanes.TASK + crew.NUMBER) // 8] == 2:
-                    break
+            while not runs or runs.pop()[(lanes.TASK + crew.NUMBER) // 8] == 1:  # it goes, and comes back at once
                 assert time.monotonic() < deadline
+                self.sample()
         finally:
             ends.set()
             thread.join()
