@@ -62,7 +62,8 @@ def get_num_threads() -> int:
     """The number of threads that one call of a core uses when nothing else says (a session's option, an argument).
 
     It is what :func:`set_num_threads` set, else the environment variable ``ORT_GRIDSAMPLE_NUM_THREADS``, else the
-    number of processors that the process may run on.
+    number of processors that the process may run on. Threads that have helped the compiled core look out for its next
+    call for less than a millisecond, and then sleep.
 
     Raises:
         ValueError: the environment variable is no whole number, or less than 1.
