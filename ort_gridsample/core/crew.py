@@ -23,7 +23,7 @@ NOTHING, TAKEN = 0, 1
 (FUNCTION, ARGUMENT, NUMBER, WANTED, WOKEN, EXPECTED) = range(0, 48, 8)
 TASK_BYTES = 48
 
-#: How often a helper looks for an offer before it goes; a look takes some 0.2 µs where nobody else wants the processor.
+#: How often a helper looks for an offer before it goes; a look takes some 0.4 µs where nobody else wants the processor.
 PATIENCE = 1000
 
 
