@@ -19,7 +19,7 @@ PLACES_BYTES = HELPERS * LINE
 NOTHING, TAKEN = 0, 1
 
 # A task: a function, to call with ``ARGUMENT`` and a number until it answers 0; the next number, which nobody else has;
-# how many helpers are wanted, and how many must there be before one is woken; how many are expected or at work.
+# how many helpers are wanted, and how many if some must be woken; how many are expected or at work.
 (FUNCTION, ARGUMENT, NUMBER, WANTED, WOKEN, EXPECTED) = range(0, 48, 8)
 TASK_BYTES = 48
 
@@ -60,10 +60,10 @@ def finish(task: int, places: int) -> int:
 
 
 @register_jitable
-def attend(places: int, patience: int) -> int:
-    """Be a helper, until nothing has been offered ``patience`` times."""
+def attend(places: int) -> int:
+    """Be a helper, until nothing has been offered for all the :data:`PATIENCE` that there is."""
     place = _free_place(places)
-    left = patience if place else 0
+    left = PATIENCE if place else 0
     while left > 0:
         task = load_shared(place + OFFER)
         if task > TAKEN and compare_and_swap(place + OFFER, task, TAKEN):
@@ -72,7 +72,7 @@ def attend(places: int, patience: int) -> int:
                 pass
             store_shared(place + OFFER, NOTHING)
             fetch_add(task + EXPECTED, -1)  # from here on the task may be gone
-            left = patience
+            left = PATIENCE
         else:
             give_way()
             left -= 1

@@ -244,6 +244,12 @@ def _one_of(which: Any, a: Any, b: Any, c: Any, d: Any, none: Any) -> Any:
     return d if which == 3 else found
 
 
+@register_jitable
+def can_lie_together(taps: int, padding: int) -> bool:
+    """Whether the taps of an axis are read side by side at the borders, too, where some are gaps."""
+    return taps == 2 or (taps == 4 and padding == ZEROS)
+
+
 @njit(nogil=True, error_model="numpy")
 def axis_taps(
     g: Any, length: int, padding: int, align_corners: bool, x: Any, index: Any, weight: Any, taps: int, may_gap: bool
@@ -257,7 +263,7 @@ def axis_taps(
     kind = x.dtype.type
     cubic = taps == 4
     first = -1 if cubic else 0
-    lie_together = may_gap and length >= taps and (taps == 2 or (cubic and padding == ZEROS))
+    lie_together = may_gap and length >= taps and can_lie_together(taps, padding)
     where = _unpadded_taps(g, length, align_corners, x, index[0], weight, taps, first)
     if where == INSIDE:
         return WHOLE

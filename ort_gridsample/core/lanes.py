@@ -64,8 +64,8 @@ ROUGH_STEPS, ROUGH_PIXELS = 256, 4
 #: No more is laid out at a time than the CPU's second cache holds, and by a thread for itself half of that; and no X of
 #: which one chunk is larger than this.
 CACHE_BYTES, OWN_BYTES, ROWS_BYTES = 1 << 20, 1 << 19, 30 << 20
-#: A line of the cache, at which each part of the scratch memory begins.
-LINE = 64
+#: At a line of the cache each part of the scratch memory begins.
+LINE = crew.LINE
 
 
 @register_jitable
@@ -124,8 +124,7 @@ def lay(run: int, scratch: int) -> int:
     if load(state + REORDER) == 0 or c < 2:
         return 0
     narrow = c <= 2 * NARROW
-    reads_together = GATHERS and (load(state + TAPS) == 2 or load(state + PADDING) == kernels.ZEROS)
-    if narrow and reads_together:
+    if narrow and GATHERS and kernels.can_lie_together(load(state + TAPS), load(state + PADDING)):
         return 0
     row = NARROW if narrow else WIDE
     size = (pixels + 1) * row * load(state + W_SIZE)
@@ -213,7 +212,7 @@ def steer(run: int, what: int, memory: int) -> int:
         return advance(run)
     if what == INVITE:
         return crew.invite(run + TASK, memory)
-    return crew.finish(run + TASK, memory) if what == FINISH else crew.attend(memory, crew.PATIENCE)
+    return crew.finish(run + TASK, memory) if what == FINISH else crew.attend(memory)
 
 
 @register_jitable
