@@ -48,7 +48,12 @@ def as_json(record: NodeRecord) -> dict[str, object]:
         "native": record.native,
         "reason": record.reason,
         "action": record.action,
-        "session": {"runs_on": placement.runs_on, "reason": placement.reason, "within": placement.within},
+        "session": {
+            "runs_on": placement.runs_on,
+            "reason": placement.reason,
+            "within": placement.within,
+            "takes_in": placement.takes_in,
+        },
     }
 
 

@@ -17,6 +17,7 @@ from ..spec import newest
 from .dialects import COMPILED, EXTENSIONS_DOMAIN, FUSED, Dialect, dialect_of
 from .element_types import type_of
 from .graphs import Scope, domain_of, function_key, scopes, subgraphs
+from .regions import rewrite
 
 
 @dataclass(frozen=True)
@@ -118,17 +119,17 @@ def fuse(model: onnx.ModelProto) -> dict[str, str]:
         found = list(pairs(scope, functions, COMPILED))
         if found:
             nodes = list(scope)
-            dropped = {index for pair in found for index in (pair.affine, *pair.between)}
-            replaced = {pair.sample: _fused(nodes[pair.affine], nodes[pair.sample], pair.grid_type) for pair in found}
-            fused.update((_label(nodes[pair.affine]), _label(nodes[pair.sample])) for pair in found)
-            kept = onnx.GraphProto()
-            kept.node.extend(replaced.get(index, node) for index, node in enumerate(nodes) if index not in dropped)
-            del scope.container.node[:]
-            scope.container.node.extend(kept.node)
+            replaced = {index: list[onnx.NodeProto]() for pair in found for index in (pair.affine, *pair.between)}
+            replaced |= {
+                pair.sample: [_fused(nodes[pair.affine], nodes[pair.sample], pair.grid_type)] for pair in found
+            }
+            fused.update((label(nodes[pair.affine]), label(nodes[pair.sample])) for pair in found)
+            rewrite(scope, replaced)
     return fused
 
 
-def _label(node: onnx.NodeProto) -> str:
+def label(node: onnx.NodeProto) -> str:
+    """How errors name the compiled op ``node``."""
     return next((a.s.decode() for a in node.attribute if a.name == "node"), node.name)
 
 
@@ -142,7 +143,7 @@ def _fused(affine: onnx.NodeProto, sample: onnx.NodeProto, grid_type: str) -> on
         if attribute.name == "align_corners":
             node.attribute.add().CopyFrom(attribute)
             node.attribute[-1].name = "affine_grid_align_corners"
-    node.attribute.append(helper.make_attribute("affine_grid_node", _label(affine)))
+    node.attribute.append(helper.make_attribute("affine_grid_node", label(affine)))
     if grid_type:
         node.attribute.append(helper.make_attribute("grid_type", grid_type))
     return node

@@ -37,6 +37,11 @@ def function_key(node: onnx.NodeProto | onnx.FunctionProto) -> tuple[str, str, s
     return domain_of(node.domain), name, node.overload
 
 
+def called(node: onnx.NodeProto) -> str:
+    """The name of ``node``, or in brackets those of its outputs."""
+    return node.name or f"({', '.join(node.output)})"
+
+
 def opset_of(model: onnx.ModelProto) -> int:
     """The version of the ONNX domain that ``model`` imports; 0 where it imports other domains only."""
     return next((entry.version for entry in model.opset_import if domain_of(entry.domain) == ""), 0)

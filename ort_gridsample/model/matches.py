@@ -26,10 +26,11 @@ from .dialects import (
     standard,
 )
 from .fusion import pairs
-from .graphs import Names, Scope, domain_of, function_key, scopes
+from .graphs import Names, Scope, called, domain_of, function_key, scopes
 from .helpers import Helpers
 from .inference import Inference, Value
 from .node_checks import fault_of, reason_of
+from .pixel_grids import PixelGrids
 from .records import NodeRecord
 from .unrolled import Search
 
@@ -79,16 +80,34 @@ def find(model: onnx.ModelProto, found: Sequence[Scope], native: Native | None, 
     matches = []
     functions, op_types = {function_key(function) for function in model.functions}, operator_types()
     search = Search(found, native)
-    inference = Inference(model, found, native, search.values)
+    candidates = {id(s): [(index, node) for index, node in enumerate(s) if node.op_type in op_types] for s in found}
+    grids = {
+        scope: [*search.values.get(scope, ()), *(node.input[1] for _, node in nodes if len(node.input) > 1)]
+        for scope, nodes in candidates.items()
+    }
+    pixel_grids = PixelGrids(found, grids)
+    inference = Inference(model, found, native, search.values | pixel_grids.values)
     for scope in found:
-        candidates = [(index, node) for index, node in enumerate(scope) if node.op_type in op_types]
         helpers = Helpers(scope)
-        for index, node in candidates:
+        for index, node in candidates[id(scope)]:
             dialect = dialect_of(node, scope.opsets, functions)
             if dialect is not None:
                 matches.append(_match(dialect, node, index, scope, inference, helpers, native if asked else None))
         matches += _unrolled(model, scope, search, inference)
-    return _paired(matches, functions)
+    return [_taking_in(match, pixel_grids, inference) for match in _paired(matches, functions)]
+
+
+def _taking_in(match: Match, pixel_grids: PixelGrids, inference: Inference) -> Match:
+    """The ``match``, which of a GridSample knows what makes its grid alone."""
+    record = match.record
+    if record.operator != "GridSample" or not record.values["grid"]:
+        return match
+    readers = {match.index, *match.helpers, *match.part}
+    pixels = pixel_grids.found(match.scope, inference, record.values["grid"], readers)
+    if pixels is None:
+        return match
+    names = tuple(map(called, pixel_grids.nodes(match.scope, pixels.nodes)))
+    return replace(match, record=replace(record, takes_in=names))
 
 
 def _paired(matches: list[Match], functions: Collection[tuple[str, str, str]]) -> list[Match]:
@@ -188,7 +207,7 @@ def _match(
     aside = node.domain == SET_ASIDE
     domain = "" if aside else domain_of(node.domain)
     opset = scope.opsets.get(domain, dialect.version if domain else 0)
-    name = node.name or f"({', '.join(node.output)})"
+    name = called(node)
     sources, output, belonging = helpers.around(node)
     inputs, values, known = {}, {}, {}
     for position, argument in enumerate(spec.newest(dialect.operator).types):

@@ -18,7 +18,7 @@ from .graphs import Names, Scope, function_key, opset_of, scopes
 from .matches import Match, find
 from .opsets import convert_opset, unconvertible
 from .records import NodeRecord
-from .regions import Flow, dead
+from .regions import Flow, dead, drop_unread
 from .targets import FUNCTIONS_DOMAIN, Replacement, Target
 from .targets.compiled_op import CompiledOp
 from .targets.python_op import PythonOp
@@ -228,13 +228,7 @@ def _rewrite(scope: Scope, matches: Sequence[Match], replacements: dict[int, Rep
     fed = {name for index in parts & (dropped | set(replaced)) for name in scope.container.node[index].input}
     del scope.container.node[:]
     scope.container.node.extend(nodes.node)
-    if isinstance(scope.container, onnx.GraphProto):
-        unread = fed - Flow(scope).readers.keys() if fed else fed
-        kept = [tensor for tensor in scope.container.initializer if tensor.name not in unread]
-        if len(kept) < len(scope.container.initializer):
-            copies = onnx.GraphProto(initializer=kept)
-            del scope.container.initializer[:]
-            scope.container.initializer.extend(copies.initializer)
+    drop_unread(scope, fed)
 
 
 def _add_functions(model: onnx.ModelProto, replacements: Iterable[Replacement]) -> None:

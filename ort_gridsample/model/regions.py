@@ -6,7 +6,7 @@ What a part computes is not said here; :mod:`ort_gridsample.model.unrolled` asks
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -268,6 +268,35 @@ def dead(flow: Flow, replaced: Collection[int], read: Collection[str], candidate
         if all(name not in read and flow.readers.get(name, set()) <= gone for name in outputs):
             gone.add(index)
     return gone - set(replaced)
+
+
+def rewrite(scope: Scope, replaced: Mapping[int, Sequence[onnx.NodeProto]]) -> None:
+    """Put other nodes, or none, in the places of those at these positions of ``scope``, and drop their constants."""
+    if not replaced:
+        return
+    flow = Flow(scope)
+    fed = {name for index in replaced for name in flow.nodes[index].input}
+    constants = {flow.makers[name] for name in fed & flow.makers.keys()}
+    constants = {index for index in constants if is_op(flow.nodes[index], ("Constant",))}
+    read = {name for nodes in replaced.values() for node in nodes for name in node.input}
+    gone = dead(flow, replaced, read, constants)
+    kept = onnx.GraphProto()  # copies, as the list that holds the originals is emptied
+    for index, node in enumerate(flow.nodes):
+        kept.node.extend(replaced.get(index, () if index in gone else (node,)))
+    del scope.container.node[:]
+    scope.container.node.extend(kept.node)
+    drop_unread(scope, fed)
+
+
+def drop_unread(scope: Scope, names: Collection[str]) -> None:
+    """Drop those of the initializers ``names`` of ``scope`` that nobody reads."""
+    if isinstance(scope.container, onnx.GraphProto):
+        unread = set(names) - Flow(scope).readers.keys() if names else set[str]()
+        kept = [tensor for tensor in scope.container.initializer if tensor.name not in unread]
+        if len(kept) < len(scope.container.initializer):
+            copies = onnx.GraphProto(initializer=kept)
+            del scope.container.initializer[:]
+            scope.container.initializer.extend(copies.initializer)
 
 
 def is_op(node: onnx.NodeProto, op_types: Collection[str]) -> bool:

@@ -33,12 +33,14 @@ class Placement:
         runs_on: ``"compiled op"``, ``"Python op"`` or ``"onnxruntime"``, whose own kernel it is then.
         reason: why it is no compiled op; empty where it is one.
         within: the GridSample that it is one op with, as nothing else reads its grid; else empty.
+        takes_in: the nodes that it is one op with, as they make its grid and nothing else.
     """
 
     record: NodeRecord
     runs_on: RunsOn
     reason: str = ""
     within: str = ""
+    takes_in: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.record.where}: {self.runs_on}{self.note and f' ({self.note})'}"
@@ -46,13 +48,20 @@ class Placement:
     @property
     def note(self) -> str:
         """The reason, or what it is one op with."""
+        if self.takes_in:
+            count = len(self.takes_in)
+            return f"one with the {count} node{'s' * (count > 1)} that make{'s' * (count == 1)} its grid"
         return self.reason or (self.within and f"one with GridSample node {self.within!r}")
 
 
 def foreseen(record: NodeRecord) -> Placement:
     """What the node of ``record``, with what onnxruntime answered, runs on in a session by default."""
     placement = placed(record, None, lambda: record, compiling=False)
-    return replace(placement, within=record.feeds if placement.runs_on == "compiled op" else "")
+    return (
+        replace(placement, within=record.feeds, takes_in=record.takes_in)
+        if placement.runs_on == "compiled op"
+        else placement
+    )
 
 
 def placed(

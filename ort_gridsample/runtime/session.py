@@ -24,6 +24,7 @@ from ..model.files import external_files, follow_links, read_model
 from ..model.fusion import fuse
 from ..model.graphs import domain_of, scopes
 from ..model.patch import Selection, bind_threads, check_selection, patch_and_report
+from ..model.pixel_grids import absorb
 from ..model.records import NodeRecord
 from . import interrupts, native
 from .compiled_ops.errors import error_in
@@ -302,7 +303,11 @@ def _fused(model: onnx.ModelProto, placements: list[Placement]) -> tuple[bool, l
     """Fuse what can be in ``model``: whether there was anything, and the ``placements`` that say so."""
     compiled = {placement.record.operator for placement in placements if placement.runs_on == "compiled op"}
     feeds = fuse(model) if len(compiled) > 1 else {}
-    return bool(feeds), [replace(each, within=feeds.get(each.record.label, "")) for each in placements]
+    takes_in = absorb(model, native) if "GridSample" in compiled else {}
+    return bool(feeds or takes_in), [
+        replace(each, within=feeds.get(each.record.label, ""), takes_in=takes_in.get(each.record.label, ()))
+        for each in placements
+    ]
 
 
 def _domains(model: onnx.ModelProto) -> frozenset[str]:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ... import checks, spec
 from ...errors import where
 from .c_api import Api, RefusedError
+
+if TYPE_CHECKING:
+    from ...core.compilation import Part  # which imports Numba
 
 
 @dataclass(frozen=True)
@@ -21,23 +26,20 @@ class Kernel:
         compute: the address of its KernelComputeV2.
         numbers: its state, but for the first two, which are addresses: of ONNX Runtime's table of functions, and of the
             one among them that a release need not have.
-        sentences: what it may have to say, as bytes that end with 0; their addresses are the last of the state.
+        texts: what it may have to say, as bytes that end with 0, and what else lies behind the state, which has their
+            addresses last.
     """
 
     compute: int
     numbers: Sequence[int]
-    sentences: Sequence[bytes]
+    texts: Sequence[bytes]
 
     def memory(self, at: int, api: Api) -> bytes:
         """The state as it lies in memory, ``at``."""
-        end = at + 8 * (2 + len(self.numbers) + len(self.sentences))
-        addresses = []
-        for sentence in self.sentences:
-            addresses.append(end)
-            end += len(sentence)
-        return np.array([api.table, api.shape_of, *self.numbers, *addresses], np.int64).tobytes() + b"".join(
-            self.sentences
-        )
+        padded = [text + bytes(-len(text) % 8) for text in self.texts]
+        lengths = [8 * (2 + len(self.numbers) + len(padded)), *map(len, padded)]
+        addresses = (at + end for end in accumulate(lengths[:-1]))
+        return np.array([api.table, api.shape_of, *self.numbers, *addresses], np.int64).tobytes() + b"".join(padded)
 
 
 def grid_sample(api: Api, info: int, types: Sequence[str]) -> Kernel:
@@ -55,27 +57,55 @@ def affine_grid_sample(api: Api, info: int, types: Sequence[str]) -> Kernel:
 
     Raises: as :func:`grid_sample`.
     """
+    from . import affine_sampling
+
     here = where("AffineGrid", _said(api.text, info, "affine_grid_node", ""))
     aligned = bool(_said(api.integer, info, "affine_grid_align_corners", 0))
-    grid = Grid(_said(api.text, info, "grid_type", types[1]), types[1], aligned, here)
+    grid_type = _said(api.text, info, "grid_type", types[1])
+    grid = Grid(
+        grid_type,
+        (affine_sampling.compute,),
+        (affine_sampling.coordinates_for, types[1], grid_type),
+        affine_sampling.MOST_COLUMNS,
+        aligned,
+        _said_of_theta(here),
+    )
     return _sampling(where("GridSample", _label(api, info)), api, info, types[0], grid)
+
+
+def pixel_grid_sample(api: Api, info: int, types: Sequence[str]) -> Kernel:
+    """The kernel of a GridSample node and of what makes its grid, for X, numbers and values of these ``types``.
+
+    Raises: as :func:`grid_sample`; of a node that no session wrote whatever reading it does.
+    """
+    from . import pixel_sampling
+
+    here = where("GridSample", _label(api, info))
+    coordinates, sources = (json.loads(api.text(info, name)) for name in ("coordinates", "sources"))
+    texts = pixel_sampling.texts(here, coordinates, sources)
+    part = pixel_sampling.coordinates_for, types[1]
+    return _sampling(here, api, info, types[0], Grid(types[1], (pixel_sampling.compute,), part, texts=texts))
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Where the coordinates come from: a grid, or theta.
+    """Where the coordinates come from.
 
     Attributes:
         type: the grid's type.
-        theta_type: the type of theta; empty where the grid is given.
-        aligned: ``align_corners`` of the AffineGrid.
-        where: how errors name the AffineGrid.
+        entry: what ONNX Runtime calls; None where the grid is given.
+        coordinates: what works out the coordinates of a block; None where they are read from the grid.
+        columns: see :mod:`ort_gridsample.core.lanes`.
+        aligned: ``align_corners`` of an AffineGrid.
+        texts: those behind the sentences of sampling.
     """
 
     type: str
-    theta_type: str = ""
+    entry: Part | None = None
+    coordinates: Part | None = None
+    columns: int = 0
     aligned: bool = False
-    where: str = ""
+    texts: Sequence[bytes] = ()
 
 
 def _sampling(here: str, api: Api, info: int, X_type: str, grid: Grid) -> Kernel:
@@ -89,18 +119,15 @@ def _sampling(here: str, api: Api, info: int, X_type: str, grid: Grid) -> Kernel
 def grid_sample_kernel(here: str, mode: str, padding_mode: str, aligned: bool, X_type: str, grid: Grid) -> Kernel:
     """The kernel that samples so; compiled now, if no other was made of the same functions before."""
     from ...core import ways
-    from . import affine_sampling, sampling, sentences
+    from . import sampling, sentences
 
-    theta = grid.theta_type
     compute, *numbers = ways.state_of(
         X_type, grid.type, mode, padding_mode, aligned,
-        entry=((affine_sampling if theta else sampling).compute,),
-        coordinates=(affine_sampling.coordinates_for, theta, grid.type) if theta else None,
-        columns=affine_sampling.MOST_COLUMNS if theta else 0,
-        grid_aligned=grid.aligned,
+        entry=grid.entry or (sampling.compute,),
+        coordinates=grid.coordinates, columns=grid.columns, grid_aligned=grid.aligned,
     )  # fmt: skip
     said = [sentences.as_bytes(sentence, here, padding_mode=padding_mode) for sentence in sampling.SAID]
-    return Kernel(compute, numbers, [*said, *(_said_of_theta(grid.where) if theta else ())])
+    return Kernel(compute, numbers, [*said, *grid.texts])
 
 
 def affine_grid(api: Api, info: int, types: Sequence[str]) -> Kernel:

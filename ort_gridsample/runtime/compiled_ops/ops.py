@@ -24,12 +24,13 @@ from onnx import helper
 from ... import spec
 from ...core.choice import need_numba
 from ...errors import GridSampleError
-from ...model.dialects import COMPILED, EXTENSIONS_DOMAIN, FUSED, dialects
+from ...model import pixel_grids
+from ...model.dialects import COMPILED, EXTENSIONS_DOMAIN, FROM_PIXELS, FUSED, dialects
 from ..extensions import load
 from ..interrupts import undisturbed
 from . import c_api
 from .c_api import ELEMENT_TYPES, Api, OrtCustomOp
-from .kernels import Kernel, affine_grid, affine_grid_sample, grid_sample
+from .kernels import Kernel, affine_grid, affine_grid_sample, grid_sample, pixel_grid_sample
 from .shapes import grid_sample_shape
 
 _NAMES = {dialect.operator: dialect.op_type for dialect in dialects() if dialect.name == COMPILED}
@@ -37,6 +38,8 @@ _PROBE = "ort_gridsample_probe"
 
 #: The attribute of the extensions' module, beside whose list of ops it lies, that holds what is known of ours.
 _MARK = "_ort_gridsample_compiled_ops"
+
+_MOST_INPUTS = 2 + pixel_grids.MOST_SOURCES
 
 _TYPE_NAMES = {number: name for name, number in ELEMENT_TYPES.items()}
 
@@ -127,7 +130,7 @@ def _probe() -> str:
 class _Op(ctypes.Structure):
     """The struct, and behind it what the functions in it read of their op, which they know by its address."""
 
-    _fields_ = (("op", OrtCustomOp), ("name", ctypes.c_void_p), ("types", ctypes.c_int * 3))
+    _fields_ = (("op", OrtCustomOp), ("name", ctypes.c_void_p), ("types", ctypes.c_int * _MOST_INPUTS))
 
 
 def _at(op: int) -> _Op:
@@ -150,6 +153,10 @@ def _all_ops() -> list[_Op]:
     for types in product(X_types, theta_types):
         if all(name in ELEMENT_TYPES for name in types):
             ops.append(_op(FUSED, [*types, "int64"], create))
+    create = c_api.CreateKernel(_creates(pixel_grid_sample))
+    for X_type, grid_type in product(X_types, pixel_grids.TYPES):
+        if X_type in ELEMENT_TYPES:
+            ops.append(_op(FROM_PIXELS, [X_type] + [grid_type] * (1 + pixel_grids.MOST_SOURCES), create))
     return ops
 
 
@@ -171,7 +178,9 @@ _no_provider = c_api.Text(lambda op: None)
 _get_type = c_api.NumberAt(lambda op, index: _at(op).types[index])
 _get_output_type = c_api.NumberAt(lambda op, index: _at(op).types[0])
 _zero = c_api.NumberAt(lambda op, index: 0)
-_sizes = {size: c_api.Size(lambda op, size=size: size) for size in (1, 2, 3)}
+_sizes = {size: c_api.Size(lambda op, size=size: size) for size in range(1, _MOST_INPUTS + 1)}
+#: Of all ops only what makes a grid of values leaves inputs out: all of these but the first.
+_optional = c_api.NumberAt(lambda op, index: int(index > 2))
 
 
 def _op(name: str, types: Sequence[str], create: Any, infer: Any = None) -> _Op:
@@ -188,7 +197,7 @@ def _op(name: str, types: Sequence[str], create: Any, infer: Any = None) -> _Op:
         GetOutputType=_get_output_type,
         GetOutputTypeCount=_sizes[1],
         KernelDestroy=_free,  # a kernel's state is one piece of memory
-        GetInputCharacteristic=_zero,
+        GetInputCharacteristic=_optional,
         GetOutputCharacteristic=_zero,
         GetInputMemoryType=_zero,
         CreateKernelV2=create,
