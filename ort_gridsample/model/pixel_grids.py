@@ -9,6 +9,7 @@ as the graph does it, in its order and its type: no answer changes.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from onnx import helper, numpy_helper
 
 from .asking import Native
 from .dialects import COMPILED, EXTENSIONS_DOMAIN, FROM_PIXELS, dialect_of, operator_types
+from .element_types import elem_type
 from .fusion import label
 from .graphs import Names, Scope, called, function_key, scopes
 from .inference import Inference, Value
@@ -127,20 +129,24 @@ class PixelGrids:
         known = _known(inference, scope, grid)
         if known.type not in TYPES or known.shape is None or len(known.shape) < 3:
             return None
+        r = len(known.shape) - 2
+        if isinstance(known.shape[-1], int) and known.shape[-1] != r:
+            return None
         kept: set[str] = set()
         while True:  # what others read as well is left to them, and where it is made, the search ends
-            walk = _Walk(flow, inference, known.type, len(known.shape), kept)
-            made = [walk.back(Place(grid, len(known.shape) - 1, index)) for index in range(len(known.shape) - 2)]
+            walk = _Walk(flow, inference, known.type, r + 2, kept)
+            made = [walk.back(Place(grid, r + 1, index)) for index in range(r)]
             nodes = tuple(sorted(walk.nodes))
             pixels = PixelGrid(known.type, tuple(filter(None, made)), nodes)
             if not nodes or None in made or len(pixels.sources) > MOST_SOURCES:
                 return None
             inside, sources = {*nodes, *readers}, pixels.sources
+            outputs = [list(filter(None, flow.nodes[index].output)) for index in nodes]
             leaking = {
                 name
-                for index in nodes
-                for name in flow.nodes[index].output
-                if name and (name in sources or not flow.readers.get(name, set()) <= inside)
+                for names in outputs
+                if any(name in sources or not flow.readers.get(name, set()) <= inside for name in names)
+                for name in names
             }
             if not leaking:
                 return pixels
@@ -226,15 +232,14 @@ class _Walk:
             value = _known(self._inference, self.flow.scope, name)
             is_one = value.type == self._type and value.shape is not None and {*value.shape} <= {1}
             return name if is_one and len(value.shape or ()) <= rank else None
-        if len(tensor.dims) > rank or int(np.prod(tensor.dims)) > MOST_NUMBERS:
+        shape = [1] * (rank - len(tensor.dims)) + list(tensor.dims)
+        if len(shape) > rank or any(length != 1 for axis, length in enumerate(shape) if axis != place.axis):
             return None
-        numbers = numpy_helper.to_array(tensor)
-        numbers = numbers.reshape((1,) * (rank - numbers.ndim) + numbers.shape)
-        others = {length for axis, length in enumerate(numbers.shape) if axis != place.axis}
-        if numbers.dtype.name != self._type or not others <= {1}:
+        if math.prod(shape) > MOST_NUMBERS or tensor.data_type != elem_type(self._type):
             return None
-        row = numbers.reshape(-1)
-        return float(row[place.index if len(row) > 1 else 0]) if len(row) else None
+        row = numpy_helper.to_array(tensor).reshape(-1)
+        index = 0 if len(row) == 1 else place.index
+        return float(row[index]) if index < len(row) else None
 
 
 #: What a rule answers: where the coordinate comes from, and what is done to it on the way.
@@ -310,7 +315,7 @@ def _split(walk: _Walk, node: onnx.NodeProto, place: Place) -> Place | None:
         if name == place.name:
             return Place(node.input[0], place.axis, index)
         shape = walk.shape(name) if name else None
-        length = None if shape is None else shape[place.axis]
+        length = None if shape is None or len(shape) != walk.rank(place) else shape[place.axis]
         if not isinstance(length, int):
             return None
         index += length
@@ -319,10 +324,10 @@ def _split(walk: _Walk, node: onnx.NodeProto, place: Place) -> Place | None:
 
 def _gather(walk: _Walk, node: onnx.NodeProto, place: Place) -> Place | None:
     indices, shape = walk.flow.scope.constant(node.input[1]), walk.shape(node.input[0])
-    if indices is None or shape is None or indices.ndim != (place.axis is not None) or not indices.size:
+    if indices is None or shape is None or indices.ndim != (place.axis is not None) or indices.size <= place.index:
         return None
     axis = _axis(node, len(shape))
-    if axis is None or not axis < len(shape) or place.axis not in (None, axis):
+    if axis is None or not 0 <= axis < len(shape) or place.axis not in (None, axis):
         return None
     index, length = int(indices.reshape(-1)[place.index]), shape[axis]
     if index < 0 and isinstance(length, int):

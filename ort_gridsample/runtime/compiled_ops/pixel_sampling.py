@@ -8,7 +8,7 @@ each coordinate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from ... import checks, spec
 from ...core import kernels
 from ...core.lanes import BLOCK, COORDINATE, GRID, POSITIONS, STATE, R, X
 from ...core.pointers import allocate, array, free, load, memory_of_call, store
+from ...errors import GridSampleError
 from ...model.pixel_grids import MOST_SOURCES, MOST_STEPS, OPERATIONS
 from . import sentences
 from .inputs import AXES, DATA, SIZE, close_inputs, copy_shape, get_input, open_inputs
@@ -39,23 +40,37 @@ RECORD = CODES + 8 * MOST_STEPS
 (BASE, INNER, PLACE) = range(0, 24, 8)
 
 
-def texts(where: str, coordinates: Sequence[Sequence[int]], sources: Sequence[str]) -> list[bytes]:
-    """What a kernel needs besides its sentences, from what the node ``where`` says."""
-    r, said = len(coordinates), []
-    rows = [len(sources), sum(len(row) - 4 for row in coordinates), r]
-    for source, axis, index, length, *steps in coordinates:
-        fits = 0 <= source < len(sources) <= MOST_SOURCES and -1 <= axis <= r + 1 and 0 <= index < length
-        if not fits or len(steps) > MOST_STEPS or not {*steps} <= {*range(2 * len(OPERATIONS))}:
-            raise ValueError(f"{where} says what no session wrote: {coordinates}")
-        rows += [source, axis, index, length, len(steps), *steps, *[0] * (MOST_STEPS - len(steps))]
-        shape = ["N", *(f"D{i + 1}_out" for i in range(r))]
-        if axis >= 0:
-            shape.insert(axis, str(length))
-        name = repr(sources[source]).replace("{", "{{").replace("}", "}}")
-        alike = ", as what else it is made of" if len(sources) > 1 else ""
-        said.append(checks.Sentence("grid", f"made of {name} of shape {{X}}", f"shape ({', '.join(shape)}){alike}"))
+def texts(where: str, coordinates: Any, sources: Any) -> list[bytes]:
+    """What a kernel needs besides its sentences, from what the node ``where`` says.
+
+    Raises:
+        GridSampleError: that is not what a session writes.
+    """
+    try:
+        r, said = len(coordinates), []
+        rows = [len(sources), sum(len(row) - 4 for row in coordinates), r]
+        for source, axis, index, length, *steps in coordinates:
+            record = [source, axis, index, length, len(steps), *steps]
+            fits = 0 <= source < len(sources) <= MOST_SOURCES and -1 <= axis <= r + 1 and 0 <= index < length
+            known = len(steps) <= MOST_STEPS and {*steps} <= {*range(2 * len(OPERATIONS))}
+            if not (fits and known and all(type(each) is int for each in record)):
+                raise ValueError(record)
+            rows += [*record, *[0] * (MOST_STEPS - len(steps))]
+            said.append(_about(str(sources[source]), r, axis, length, alone=len(sources) == 1))
+    except (TypeError, ValueError) as error:
+        raise GridSampleError(where, "coordinates", repr(coordinates), "what a session writes") from error
     missing = checks.Sentence("grid", "made of a value that is left out", f"{len(sources)} values and their numbers")
     return [np.array(rows, np.int64).tobytes(), *(sentences.as_bytes(each, where) for each in (missing, *said))]
+
+
+def _about(source: str, r: int, axis: int, length: int, alone: bool) -> checks.Sentence:
+    """What is said of a value ``source`` whose shape is not one that r coordinates may lie in, ``length`` of them."""
+    shape = ["N", *(f"D{i + 1}_out" for i in range(r))]
+    if axis >= 0:
+        shape.insert(axis, str(length))
+    name = repr(source).replace("{", "{{").replace("}", "}}")
+    expected = f"shape ({', '.join(shape)}){'' if alone else ', as what else it is made of'}"
+    return checks.Sentence("grid", f"made of {name} of shape {{X}}", expected)
 
 
 def compute(state: int, context: int) -> int:
