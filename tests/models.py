@@ -52,20 +52,30 @@ def node_attributes(attributes: Attributes, opset: int) -> dict[str, str | int]:
 
 
 def grid_sample_model(
-    X_type: str, grid_type: str, rank: int, attributes: Sequence[Attributes], opset: int | None = None
+    X_type: str,
+    grid_type: str,
+    rank: int,
+    attributes: Sequence[Attributes],
+    opset: int | None = None,
+    planar: bool = False,
 ) -> onnx.ModelProto:
     """A model of inputs X and grid with one GridSample node and output, Y0, Y1, …, for each of ``attributes``.
 
-    It is of the newest opset that onnxruntime reads where none is said, but bfloat16 came with opset 22.
+    It is of the newest opset that onnxruntime reads where none is said, but bfloat16 came with opset 22. ``planar``:
+    the coordinates of the grid come in planes, one behind the other, and the model moves them.
     """
     opset = opset or (22 if "bfloat16" in (X_type, grid_type) else faults.OPSET)
     nodes = [
-        helper.make_node("GridSample", ["X", "grid"], [f"Y{i}"], f"sample{i}", **node_attributes(each, opset))
+        helper.make_node(
+            "GridSample", ["X", "moved" if planar else "grid"], [f"Y{i}"], f"sample{i}", **node_attributes(each, opset)
+        )
         for i, each in enumerate(attributes)
     ]
     X_shape = ["N", "C", *(f"D{i}" for i in range(rank))]
     outputs = [f"D{i}_out" for i in range(rank)]
-    inputs = {"X": (X_type, X_shape), "grid": (grid_type, ["N", *outputs, rank])}
+    if planar:
+        nodes.insert(0, helper.make_node("Transpose", ["grid"], ["moved"], perm=[0, *range(2, rank + 2), 1]))
+    inputs = {"X": (X_type, X_shape), "grid": (grid_type, ["N", rank, *outputs] if planar else ["N", *outputs, rank])}
     return make_model(nodes, inputs, {f"Y{i}": (X_type, ["N", "C", *outputs]) for i in range(len(attributes))}, opset)
 
 

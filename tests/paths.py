@@ -18,6 +18,7 @@ import ort_gridsample as ogs
 from cases import Attributes, Case, dtype_of
 from compare import type_name
 from models import affine_grid_model, grid_sample_model
+from ort_gridsample.model import pixel_grids
 from ort_gridsample.runtime import choice
 
 Open = Callable[[onnx.ModelProto], onnxruntime.InferenceSession]
@@ -102,13 +103,16 @@ class Function:
 class Model:
     """One-node models, in the session that ``open`` makes of them."""
 
-    def __init__(self, open: Open) -> None:
-        self.open = open
+    def __init__(self, open: Open, planar: bool = False) -> None:
+        """``planar``: the coordinates of a grid come in planes, where a session takes the node in that moves them."""
+        self.open, self.planar = open, planar
 
     def grid_sample(self, X: np.ndarray, grid: np.ndarray, *attributes: str | bool, opset: int = 22) -> np.ndarray:
         types = type_name(X.dtype), type_name(grid.dtype)
-        model = grid_sample_model(*types, X.ndim - 2, [Attributes(*attributes)], opset)
-        return run(self.open(model), X.dtype, X, grid)[0]
+        planar = self.planar and grid.dtype.name in pixel_grids.TYPES
+        model = grid_sample_model(*types, X.ndim - 2, [Attributes(*attributes)], opset, planar)
+        fed = np.ascontiguousarray(np.moveaxis(grid, -1, 1)) if planar else grid
+        return run(self.open(model), X.dtype, X, fed)[0]
 
     def affine_grid(self, theta: np.ndarray, size: Sequence[int], align_corners: bool = False) -> np.ndarray:
         model = affine_grid_model(type_name(theta.dtype), theta.shape[1], align_corners)
@@ -118,3 +122,4 @@ class Model:
 PATHS = {"function": Function(), "session": Model(open_session), "patched file": Model(open_patched_file)}
 if not choice.ops.why_not():
     PATHS |= {"compiled": Model(open_compiled), "compiled file": Model(open_compiled_file)}
+    PATHS |= {"compiled, planes": Model(open_compiled, planar=True)}

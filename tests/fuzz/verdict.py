@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import oracle
 import ort_gridsample as ogs
@@ -147,7 +147,8 @@ def _run(case: Case, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         plain = _bytes(case) <= FILLED
         open_one = onnxruntime.InferenceSession if plain else ogs.InferenceSession
         session = open_one(patched, ogs.register(_options()), ["CPUExecutionProvider"])
-    feeds = {"first": _fed(first)} | ({} if case.slip == "no second input" else {"second": _fed(second)})
+    second = np.ascontiguousarray(np.moveaxis(second, -1, 1)) if _is_planar(case) else _fed(second)
+    feeds = {"first": _fed(first)} | ({} if case.slip == "no second input" else {"second": second})
     (Y,) = session.run(None, feeds)
     return Y.astype(ml_dtypes.bfloat16) if case.first.type == "bfloat16" else Y
 
@@ -163,15 +164,34 @@ def _fed(value: np.ndarray) -> np.ndarray:
     return value.astype(np.float32) if value.dtype == ml_dtypes.bfloat16 else value
 
 
+def _is_planar(case: Case) -> bool:
+    """Whether the grid comes in planes, and a session takes in the nodes that move them."""
+    is_fused = case.route == "session" and case.operator == "GridSample" and not case.slip and case.seed % 2
+    return bool(is_fused) and case.second.type in ("float32", "float64") and len(case.second.shape) > 2
+
+
 def _model(case: Case) -> onnx.ModelProto:
-    inputs, nodes, names = [], [], []
-    for name, tensor in (("first", case.first), ("second", case.second)):
+    inputs, nodes, names, constants = [], [], [], []
+    second = case.second
+    if _is_planar(case):
+        second = replace(second, shape=(second.shape[0], second.shape[-1], *second.shape[1:-1]))
+    for name, tensor in (("first", case.first), ("second", second)):
         fed = "float32" if tensor.type == "bfloat16" else tensor.type
-        inputs.append(helper.make_tensor_value_info(name, ELEM_TYPES[fed], _declared(case.declared, name, tensor)))
+        declared = _declared(case.declared, name, tensor)
+        if tensor is not case.first and tensor is not case.second and declared is not None:
+            declared[1] = tensor.shape[1]  # or nothing is taken in
+        inputs.append(helper.make_tensor_value_info(name, ELEM_TYPES[fed], declared))
         names.append(name)
         if fed != tensor.type:
             names[-1] = f"{name} as {tensor.type}"
             nodes.append(helper.make_node("Cast", [name], names[-1:], to=TensorProto.BFLOAT16))
+    if _is_planar(case):  # and by arithmetic that leaves every number as it is
+        for op_type, number in (("Mul", 1.0), ("Add", -0.0)):
+            constants.append(numpy_helper.from_array(np.array(number, second.type), op_type))
+            nodes.append(helper.make_node(op_type, [names[-1], op_type], [f"second {op_type}"]))
+            names[-1] = f"second {op_type}"
+        nodes.append(helper.make_node("Transpose", names[-1:], ["grid"], perm=[0, *range(2, len(second.shape)), 1]))
+        names[-1] = "grid"
     half = case.first.type == "bfloat16"
     node = helper.make_node(case.operator, names, ["half" if half else "Y"], case.name)
     attributes = {"align_corners": case.align_corners, "mode": case.mode, "padding_mode": case.padding_mode}
@@ -181,7 +201,7 @@ def _model(case: Case) -> onnx.ModelProto:
     if half:
         nodes.append(helper.make_node("Cast", ["half"], ["Y"], to=TensorProto.FLOAT))
     Y = helper.make_tensor_value_info("Y", ELEM_TYPES["float32" if half else case.first.type], None)
-    graph = helper.make_graph(nodes, "fuzz", inputs[:1] if case.slip == "no second input" else inputs, [Y])
+    graph = helper.make_graph(nodes, "fuzz", inputs[:1] if case.slip == "no second input" else inputs, [Y], constants)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", case.opset)], ir_version=10)
 
 
