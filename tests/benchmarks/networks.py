@@ -74,6 +74,23 @@ def spatial_transformer() -> onnx.ModelProto:
     return graph.model(**{graph.grid_sample("X", grid): shape})
 
 
+def optical_flow() -> onnx.ModelProto:
+    """A picture of 1080 rows, moved by a flow in pixels: each coordinate is normalized by itself, then both stacked."""
+    c, h, w = 3, 1080, 1920
+    graph = _Graph("optical flow", {"X": (1, c, h, w), "flow": (1, 2, h, w)})
+    y, x = np.indices((h, w), np.float32)
+    places = graph.node("Add", "flow", graph.constant(np.stack([x, y])[None]))
+    coordinates = []
+    for axis, length in enumerate((w, h)):
+        place = graph.node("Gather", places, graph.constant(np.array(axis)), axis=1)
+        twice = graph.node("Mul", place, graph.constant(np.float32(2)))
+        part = graph.node("Div", twice, graph.constant(np.float32(length - 1)))
+        moved = graph.node("Sub", part, graph.constant(np.float32(1)))
+        coordinates.append(graph.node("Unsqueeze", moved, graph.constant(np.array([3]))))
+    grid = graph.node("Concat", *coordinates, axis=3)
+    return graph.model(**{graph.grid_sample("X", grid): (1, c, h, w)})
+
+
 def deformable_attention() -> onnx.ModelProto:
     """Six layers, each with a GridSample of 4 points a query between MatMuls: 8 heads of 32 channels at 100×100."""
     heads, c, h, w, queries, points = 8, 32, 100, 100, 300, 4

@@ -275,6 +275,7 @@ AFFINE_GRIDS = ((8, (1080, 1920)), (1, (128, 128, 128)))
 
 NETWORKS = {
     "spatial transformer, 1080p": networks.spatial_transformer,
+    "optical flow, 1080p": networks.optical_flow,
     "conv, GridSample, conv": networks.convolutions,
     "6 × deformable attention": networks.deformable_attention,
     "3-D registration U-Net": networks.registration,
