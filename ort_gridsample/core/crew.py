@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from numba.extending import register_jitable
 
-from .pointers import call, compare_and_swap, fetch_add, give_way, load, load_shared, store, store_shared
+from .pointers import LINE, call, compare_and_swap, fetch_add, give_way, load, load_shared, store, store_shared
 
 #: The places, of so many helpers; each has two words, in a line of the cache of its own.
-HELPERS, LINE = 63, 64
+HELPERS = 63
 PLACES_BYTES = HELPERS * LINE
 (THERE, OFFER) = range(0, 16, 8)
 #: An offer is the address of a task, until a helper comes to it.

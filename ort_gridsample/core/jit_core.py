@@ -19,6 +19,7 @@ from . import crew, kernels, lanes, numpy_core
 from .arrays import Array, Floats
 from .compilation import not_at_hand
 from .plan import Plan, type_name
+from .pointers import LINE
 from .taps import MAX_TAPS
 from .threads import submit
 from .ways import PADDING, TAPS, parts, state_of
@@ -131,8 +132,8 @@ def _address(array: Array) -> int:
         return int(array.__array_interface__["data"][0])
 
 
-_places_of_crew = np.zeros(crew.PLACES_BYTES + crew.LINE, np.uint8)
-_places = (_address(_places_of_crew) + crew.LINE - 1) & -crew.LINE
+_places_of_crew = np.zeros(crew.PLACES_BYTES + LINE, np.uint8)
+_places = (_address(_places_of_crew) + LINE - 1) & -LINE
 
 
 def _after_fork() -> None:

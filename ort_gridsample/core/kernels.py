@@ -398,22 +398,24 @@ def combine(
 
 
 @register_jitable
-def copy_pixels(X: Any, index: Any, how: int, spare: Any, Y: Any, start: int) -> None:
-    """Copy the pixels ``index`` (P,) of X (C, S) into Y[:, start:]: 0 for those outside, if the pixels lie APART.
+def clear_outside(index: Any, inside: Any) -> None:
+    """Write the pixels ``index`` (P,) into ``inside`` (P,), and the first for those outside.
 
-    ``spare`` (P,) is scratch: of an index outside, the first pixel is read, as a processor cannot guess where a random
-    grid lies outside.
+    A processor cannot guess where a random grid lies outside: what is there is read, and then forgotten.
     """
-    zero, has_gaps = X.dtype.type(0), how == APART
     for p in range(len(index)):
-        spare[p] = index[p] if index[p] < OUTSIDE_BIT else np.uint32(0)
-    for c in range(len(X)):
-        image, out = X[c], Y[c, start:]
+        inside[p] = index[p] if index[p] < OUTSIDE_BIT else np.uint32(0)
+
+
+@register_jitable
+def copy_pixels(image: Any, index: Any, how: int, inside: Any, out: Any) -> None:
+    """Copy the pixels ``inside`` of ``image`` (S,) into ``out`` (P,): 0 for an ``index`` outside, if they lie APART."""
+    for p in range(len(inside)):
+        out[p] = image[inside[p]]
+    if how == APART:
+        zero = image.dtype.type(0)
         for p in range(len(index)):
-            out[p] = image[spare[p]]
-        if has_gaps:
-            for p in range(len(index)):
-                out[p] = out[p] if index[p] < OUTSIDE_BIT else zero
+            out[p] = out[p] if index[p] < OUTSIDE_BIT else zero
 
 
 def sum_taps(X: Any, index: Any, offsets: Any, how: int, weight: Any, Y: Any, start: int, positions: int) -> Any: ...

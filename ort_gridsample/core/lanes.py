@@ -21,7 +21,7 @@ from numba.extending import register_jitable
 from .. import spec
 from . import crew, kernels
 from .halves import HALVES, round_to, stored
-from .pointers import array, call, fetch_add, load, store
+from .pointers import LINE, array, call, copy_past_caches, fetch_add, load, store
 from .vectors import GATHERS, NARROW, WIDE
 
 # The state: the first two words are an op's. ``REORDER`` is 0 where X is never laid out, and ``COLUMNS`` where there is
@@ -64,8 +64,9 @@ ROUGH_STEPS, ROUGH_PIXELS = 256, 4
 #: No more is laid out at a time than the CPU's second cache holds, and by a thread for itself half of that; and no X of
 #: which one chunk is larger than this.
 CACHE_BYTES, OWN_BYTES, ROWS_BYTES = 1 << 20, 1 << 19, 30 << 20
-#: At a line of the cache each part of the scratch memory begins.
-LINE = crew.LINE
+#: A Y of so many bytes stays in no cache. Pixels that are copied and not computed are written past these then, as to be
+#: read before it is written takes as long as to be written: 0.8 of the time. Sums wait for other things.
+PASSED_BYTES = 1 << 24
 
 
 @register_jitable
@@ -90,7 +91,7 @@ def cut(run: int) -> int:
     store(run + WIDTH, width)
     g_size, w_size = load(state + G_SIZE), load(state + W_SIZE)
     weights = 1 if taps > 1 else 0
-    at, what = LINE, run + COORDINATE
+    at, what = LINE, run + COORDINATE  # each part begins at a line of the caches
     for size in (
         load(run + R) * block * g_size,
         block * g_size,
@@ -99,7 +100,7 @@ def cut(run: int) -> int:
         2 * rows * width * 4,
         weights * 2 * rows * width * w_size,
         rows * 8,
-        weights * GROUP * width * w_size,
+        width * (GROUP * w_size if weights else load(state + X_SIZE)),
         weights * WIDE * kernels.TILE * w_size,
         load(state + COLUMNS) * 8,
     ):  # COORDINATE, AXIS, ALONG, ALONG_WEIGHT, INDEX, WEIGHT, OFFSETS, SUMS, TILE and STEPS
@@ -415,15 +416,18 @@ def copy_for(bits_type: str) -> Callable[..., int]:
 
     def read(run: int, scratch: int, half: int, batch: int, begin: int, positions: int) -> int:
         channels, pixels, all_positions = load(run + C), load(run + PIXELS), load(run + POSITIONS)
-        width = load(run + WIDTH)
-        kernels.copy_pixels(
-            array(load(run + X) + batch * channels * pixels * size, (channels, pixels), bits),
-            array(scratch + load(run + INDEX) + half * width * 4, (positions,), np.uint32),
-            load(scratch + TAPS_LIE),
-            array(scratch + load(run + INDEX) + (1 - half) * width * 4, (positions,), np.uint32),
-            array(load(run + Y) + batch * channels * all_positions * size, (channels, all_positions), bits),
-            begin,
-        )
+        width, how, nbytes = load(run + WIDTH), load(scratch + TAPS_LIE), positions * size
+        index = array(scratch + load(run + INDEX) + half * width * 4, (positions,), np.uint32)
+        inside = array(scratch + load(run + INDEX) + (1 - half) * width * 4, (positions,), np.uint32)
+        kernels.clear_outside(index, inside)
+        passes = load(run + N) * channels * all_positions * size >= PASSED_BYTES
+        for channel in range(batch * channels, (batch + 1) * channels):
+            image = array(load(run + X) + channel * pixels * size, (pixels,), bits)
+            to = load(run + Y) + (channel * all_positions + begin) * size
+            here = scratch + load(run + SUMS) if passes else to
+            kernels.copy_pixels(image, index, how, inside, array(here, (positions,), bits))
+            if passes:
+                copy_past_caches(to, here, nbytes)
         return 0
 
     return read

@@ -151,7 +151,40 @@ def _keep_on() -> int:
 #: Let another thread have the processor, if one wants it. Windows has no such function of this name.
 give_way: Any = _keep_on if sys.platform == "win32" else types.ExternalFunction("sched_yield", types.int32())
 
-#: malloc, free and memset of C.
+#: What a processor's caches read and write at a time, in bytes.
+LINE = 64
+
+#: malloc, free, memset and memcpy of C.
 allocate: Any = types.ExternalFunction("malloc", types.int64(types.int64))
 free: Any = types.ExternalFunction("free", types.void(types.int64))
 set_memory: Any = types.ExternalFunction("memset", types.int64(types.int64, types.int32, types.int64))
+_copy: Any = types.ExternalFunction("memcpy", types.int64(types.int64, types.int64, types.int64))
+
+
+@intrinsic
+def _copy_line_past_caches(typing: Any, to: Any, source: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        line = ir.VectorType(ir.IntType(32), LINE // 4).as_pointer()
+        there, here = (builder.inttoptr(value, line) for value in values)
+        loaded = builder.load(here)
+        loaded.align = 4
+        stored = builder.store(loaded, there)
+        stored.align = LINE
+        stored.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@register_jitable
+def copy_past_caches(to: int, source: int, nbytes: int) -> None:
+    """Copy so many bytes, whole lines of the caches past them: what is there is not read before it is written.
+
+    Other threads find them after an operation on memory that they share.
+    """
+    first = min(-to & (LINE - 1), nbytes)
+    last = first + (nbytes - first & -LINE)
+    _copy(to, source, first)
+    for at in range(first, last, LINE):
+        _copy_line_past_caches(to + at, source + at)
+    _copy(to + last, source + last, nbytes - last)

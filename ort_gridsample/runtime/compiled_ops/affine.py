@@ -14,8 +14,8 @@ from numba.extending import register_jitable
 
 from ... import checks, spec
 from ...core.halves import HALVES, stored, widened
-from ...core.lanes import LANES, LINE
-from ...core.pointers import allocate, array, call, fetch_add, free, load, memory_of_call, store
+from ...core.lanes import LANES, PASSED_BYTES
+from ...core.pointers import LINE, allocate, array, call, copy_past_caches, fetch_add, free, load, memory_of_call, store
 from . import sentences
 from .calls import function
 from .inputs import AXES, DATA, SIZE, close_inputs, copy_shape, open_inputs
@@ -49,6 +49,8 @@ SHAPES = 112  # those of theta, of size, and of the grid, one after the other
 
 #: The columns and the positions that are filled in one go.
 CHUNK, WORTH_A_GO = 2048, 1 << 14
+#: What a lane needs: where columns lie, and a chunk of three coordinates each that waits to be written past the caches.
+LANE_BYTES = 4 * CHUNK * 8
 
 
 def compute(state: int, context: int) -> int:
@@ -152,7 +154,7 @@ def _make(api: int, context: int, state: int, inputs: int, run: int) -> int:
     store(run + ITEMS, items)
     store(run + NEXT, 0)
     lanes = min(items, LANES)
-    room = lanes * CHUNK * 8 + LINE
+    room = lanes * LANE_BYTES + LINE
     scratch = allocate(room)
     if scratch == 0:
         return sentences.status(api, load(state + SENTENCES), 0, 0, 0, 0, room)
@@ -209,7 +211,9 @@ def fill_for(theta_type: str) -> Callable[..., int]:
         aligned, r, lengths = load(load(run + KERNEL) + ALIGNED), load(run + R), load(run + LENGTHS)
         rows, columns, step = load(run + ROWS), load(run + COLUMNS), load(run + STEP)
         chunks, parts, items = load(run + CHUNKS), load(run + PARTS), load(run + ITEMS)
-        x = array(load(run + SCRATCH) + index * CHUNK * 8, (CHUNK,), real)
+        waiting = load(run + SCRATCH) + index * LANE_BYTES
+        x = array(waiting + 3 * CHUNK * 8, (CHUNK,), real)
+        passes = load(run + N) * rows * columns * r * size >= PASSED_BYTES
         theta = array(load(run + THETA), (load(run + N), r, r + 1), there)
         while True:
             item = fetch_add(run + NEXT, 1)
@@ -224,7 +228,8 @@ def fill_for(theta_type: str) -> Callable[..., int]:
                 x[i] = kind(position(begin + i, columns, aligned))
             for row in range(part * step, min((part + 1) * step, rows)):
                 first = ((batch * rows + row) * columns + begin) * r
-                out = array(load(run + GRID) + first * size, (count * r,), there)
+                to = load(run + GRID) + first * size
+                out = array(waiting if passes else to, (count * r,), there)
                 for coordinate in range(r):
                     base = row_base(theta[batch, coordinate], lengths, row, rows, r, aligned)
                     factor = widened(theta[batch, coordinate, 0])
@@ -234,5 +239,7 @@ def fill_for(theta_type: str) -> Callable[..., int]:
                     else:
                         for i in range(count):
                             out[3 * i + coordinate] = rounded(base + x[i] * factor)
+                if passes:
+                    copy_past_caches(to, waiting, count * r * size)
 
     return lane
