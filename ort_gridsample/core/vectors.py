@@ -37,6 +37,9 @@ _SIZE = {"i8": 1, "i16": 2, "i32": 4, "float": 4, "double": 8}
 _INT32: Any = ir.IntType(32)
 #: So many positions ahead the rows are called into the cache: up to twice as fast on random grids.
 AHEAD = 8
+#: So are pixels whose taps lie together, of every so many positions, where the taps are few: 0.8 of the time in linear
+#: at 1080p. Of more, the processor is at work for as long as the memory takes.
+PIXELS_AHEAD, EVERY, FEW_TAPS = 128, 8, 8
 
 logger = logging.getLogger("ort_gridsample")
 
@@ -223,12 +226,7 @@ def _write_sums(context: Any, builder: Any, arguments: Any, kinds: Any, width: i
     rows = cgutils.unpack_tuple(builder, x.shape)[0]
     outside = builder.sub(rows, word(1))
     total = cgutils.alloca_once_value(builder, ir.Constant(vector, [0.0] * width))
-    flag, byte = ir.IntType(32), ir.IntType(8).as_pointer()
-    prefetch = cgutils.get_or_insert_function(
-        builder.module,
-        ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag]),
-        "llvm.prefetch.p0",
-    )
+    flag = ir.IntType(32)
 
     def row_of(entry: Any) -> Any:
         i = builder.zext(builder.load(builder.gep(at.data, [entry])), word)
@@ -240,8 +238,7 @@ def _write_sums(context: Any, builder: Any, arguments: Any, kinds: Any, width: i
             row = builder.add(builder.shl(loop.index, word(1)), word(tap))
             entry = builder.add(builder.mul(row, columns), p)
             if tap == 0 or width == WIDE:  # else both taps tend to lie in one line of the cache
-                soon = builder.bitcast(row_of(builder.add(entry, word(AHEAD))), byte)
-                builder.call(prefetch, [soon, flag(0), flag(3), flag(1)])  # for reading, into every cache, data
+                _prefetch(builder, row_of(builder.add(entry, word(AHEAD))))
             values = _load(builder, row_of(entry), vector)
             one = builder.load(builder.gep(by.data, [entry]))
             many = builder.insert_element(ir.Constant(vector, ir.Undefined), one, flag(0))
@@ -275,6 +272,14 @@ def _write_gathered_whole(context: Any, builder: Any, arguments: Any, kinds: Any
     total = _Total(builder, by.data.type.pointee, lanes)
     first = _load(builder, builder.gep(at.data, [p]), ir.VectorType(_INT32, lanes))
     taps, columns = cgutils.unpack_tuple(builder, by.shape)
+    with builder.if_then(builder.icmp_unsigned("<=", taps, taps.type(FEW_TAPS))):
+        last = builder.load(builder.gep(apart.data, [builder.sub(taps, taps.type(1))]))
+        for lane in range(0, lanes, EVERY):
+            soon = builder.add(p, p.type(PIXELS_AHEAD + lane))
+            soon = builder.select(builder.icmp_unsigned("<", soon, columns), soon, p)  # there is none behind the table
+            pixel = builder.gep(x.data, [builder.zext(builder.load(builder.gep(at.data, [soon])), p.type)])
+            _prefetch(builder, pixel)
+            _prefetch(builder, builder.gep(pixel, [last]))
     with cgutils.for_range(builder, builder.lshr(taps, taps.type(1))) as loop:
         tap = builder.shl(loop.index, taps.type(1))
         entry = builder.add(builder.mul(tap, columns), p)
@@ -334,6 +339,14 @@ class _Total:
 def _lanes(first: int, step: int, count: int) -> Any:
     """The numbers ``first``, ``first + step``, …: what a shuffle picks."""
     return ir.Constant(ir.VectorType(_INT32, count), [first + step * lane for lane in range(count)])
+
+
+def _prefetch(builder: Any, place: Any) -> None:
+    """Call what lies at ``place``, if anything does, into all caches, to be read."""
+    flag, byte = ir.IntType(32), ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
+    prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    builder.call(prefetch, [builder.bitcast(place, byte), flag(0), flag(3), flag(1)])
 
 
 def _read(builder: Any, base: Any, index: Any, kind: Any) -> Any:
