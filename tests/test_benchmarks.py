@@ -88,7 +88,7 @@ def test_grids() -> None:
     assert abs(grid - expected).max() > 0.1
 
 
-@pytest.mark.parametrize(("name", "nodes"), list(zip(suite.NETWORKS, (1, 1, 6, 4), strict=True)))
+@pytest.mark.parametrize(("name", "nodes"), list(zip(suite.NETWORKS, (1, 1, 1, 6, 4), strict=True)))
 def test_whole_models(name: str, nodes: int) -> None:
     model = suite.NETWORKS[name]()
     onnx.checker.check_model(model, full_check=True)
