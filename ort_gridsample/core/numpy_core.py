@@ -10,7 +10,7 @@ from .arrays import Array, Floats
 from .plan import Plan
 from .table import Table, table
 from .taps import MODES
-from .threads import ELEMENTS_PER_THREAD, for_each
+from .threads import for_each
 
 #: What one block holds at most: enough that numpy's own cost per call is small, little enough to stay in the cache.
 BLOCK_POSITIONS = 1 << 14
@@ -20,24 +20,36 @@ CHUNK_BYTES = 1 << 20
 #: What numpy does with an index outside X. There is none, and not to look for it is faster than ``"raise"``.
 OUTSIDE: Literal["raise", "clip"] = "clip"
 
+#: What is worth another thread, in taps: all wait for Python's lock between numpy's calls.
+TAPS_PER_THREAD = 1 << 20
+
 
 def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) -> None:
     """Sample ``X`` (N, C, D1, …, Dr) at ``grid`` (N, P, r) into ``Y`` (N, C, P); see :mod:`ort_gridsample.core`."""
     n, c, positions = Y.shape
     lengths = X.shape[2:]
-    flat_X = X.reshape(n, c, -1)
-    share = -(-n * positions // (2 * num_threads))
-    step = max(64, min(BLOCK_POSITIONS, BLOCK_TAPS // len(MODES[plan.mode].offsets) ** len(lengths), share))
-    blocks = [(batch, slice(i, min(i + step, positions))) for batch in range(n) for i in range(0, positions, step)]
+    flat_X, taps = X.reshape(n, c, -1), len(MODES[plan.mode].offsets) ** len(lengths)
+    threads = max(1, min(num_threads, -(-Y.size * taps // TAPS_PER_THREAD)))
+    share = -(-n * positions // (2 * threads))
+    step = max(64, min(BLOCK_POSITIONS, BLOCK_TAPS // taps, share))
+    batches = max(1, step // max(positions, 1))  # those that share a table
+    blocks = [
+        (slice(batch, batch + batches), slice(start, start + step))
+        for batch in range(0, n, batches)
+        for start in range(0, positions, step)
+    ]
 
-    def sample(block: tuple[int, slice]) -> None:
-        batch, at = block
+    def sample(block: tuple[slice, slice]) -> None:
+        some, at = block
         # An overflow or an infinity in a coordinate has its answer: see ``coordinates``.
         with np.errstate(all="ignore"):
-            taps = table(grid[batch, at], lengths, plan)
-            _sample_block(flat_X[batch], taps, Y[batch, :, at], plan)
+            found = table(grid[some, at].reshape(-1, len(lengths)), lengths, plan)
+            images, outputs = flat_X[some], Y[some, :, at]
+            count = outputs.shape[2]
+            for i, (image, output) in enumerate(zip(images, outputs, strict=True)):
+                _sample_block(image, found.part(slice(i * count, (i + 1) * count)), output, plan)
 
-    for_each(sample, blocks, min(num_threads, len(blocks), Y.size // ELEMENTS_PER_THREAD + 1))
+    for_each(sample, blocks, min(threads, len(blocks)))
 
 
 def prepare(dtype: np.dtype[np.generic], grid_dtype: np.dtype[np.generic], mode: str) -> None:

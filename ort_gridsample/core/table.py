@@ -35,6 +35,11 @@ class Table:
             self._inside_times(inner),
         )
 
+    def part(self, at: slice) -> Table:
+        """The table of the positions ``at``."""
+        weight = None if self.weight is None else self.weight[:, at]
+        return Table(self.index[:, at], weight, None if self.inside is None else self.inside[:, at])
+
     def _inside_times(self, inner: Table) -> Mask | None:
         if self.inside is None and inner.inside is None:
             return None
