@@ -494,6 +494,15 @@ def test_a_model_that_lies_about_a_shape_is_told() -> None:
         session.run(None, graph.feeds | {"shape": np.array([1, 3, 2, 4])})
 
 
+def test_a_grid_that_comes_from_itself_is_left_alone() -> None:
+    graph = Graph()
+    graph.nodes = [helper.make_node("Identity", [a], [b]) for a, b in (("one", "other"), ("other", "one"))]
+    model = graph.sampled("one", (1, 1, 5, 6))
+    for name in ("one", "other"):
+        model.graph.value_info.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 3, 4, 2]))
+    assert found(model) == [0]
+
+
 @compiled
 def test_in_functions_and_inner_graphs() -> None:
     graph = Graph()

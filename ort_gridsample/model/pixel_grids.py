@@ -186,8 +186,8 @@ class _Walk:
         nodes = set[int]()
         while place.name not in self._kept and len(steps) < MOST_STEPS:
             at = self.flow.makers.get(place.name)
-            if at is None or not is_op(self.flow.nodes[at], _RULES):
-                break
+            if at is None or at in nodes or not is_op(self.flow.nodes[at], _RULES):
+                break  # in a model that is not valid, a node may come from itself
             before = _RULES[self.flow.nodes[at].op_type](self, self.flow.nodes[at], place)
             if before is None or self.length(before) is None:
                 break
