@@ -94,6 +94,18 @@ def test_affine_grid_is_the_functions(theta_type: str, aligned: bool, size: tupl
     assert_identical(grid, ogs.affine_grid(theta, size, aligned).astype(grid.dtype))
 
 
+@pytest.mark.parametrize("size", [(1, 1, 1451, 1453), (2, 1, 73, 101, 103)])
+@pytest.mark.parametrize("theta_type", ["float32", "float64"])
+def test_a_large_affine_grid_is_written_past_the_caches(theta_type: str, size: tuple[int, ...]) -> None:
+    from ort_gridsample.core.lanes import PASSED_BYTES
+
+    theta = generator("theta", len(size) - 2).normal(size=(size[0], len(size) - 2, len(size) - 1)).astype(theta_type)
+    session = open_compiled(affine_grid_model(theta_type, len(size) - 2, False))
+    (grid,) = session.run(None, {"theta": theta, "size": np.array(size, np.int64)})
+    assert grid.nbytes >= PASSED_BYTES
+    assert_identical(grid, ogs.affine_grid(theta, size))
+
+
 #: Large enough for many stretches, blocks and threads, in odd sizes.
 LARGE = {
     "two axes": ((2, 3, 150, 131), (2, 211, 163, 2)),

@@ -165,6 +165,21 @@ def phases(monkeypatch):
 SIZES = [(2, 6, 400), (5, 6, 400), (16, 6, 400), (37, 6, 400), (37, 60, 4000), (37, 130, 9000)]
 
 
+@pytest.mark.parametrize("name", ["uint8", "float16", "float32", "float64", "complex128"])
+def test_a_copy_past_the_caches(name):
+    """Where Y is large, in whole lines of the caches and what is left over at either end of a block."""
+    rng = np.random.default_rng(0)
+    positions = lanes.PASSED_BYTES // (3 * dtype_of(name).itemsize) + 7
+    X = image(name, (1, 3, 20, 30), rng)
+    grid = rng.uniform(-1.2, 1.2, (1, positions, 1, 2)).astype(np.float32)
+    answers = []
+    for core in ("numpy", "jit"):
+        ogs.set_core(core)
+        answers.append(ogs.grid_sample(X, grid, "nearest"))
+    assert answers[0].nbytes >= lanes.PASSED_BYTES
+    np.testing.assert_array_equal(*(answer.view(np.uint8) for answer in answers))
+
+
 @pytest.mark.parametrize("name", FLOATS)
 def test_rows_of_channels(name, phases, monkeypatch):
     """A small X read often is laid out in rows: whatever the number of channels, in as many goes as fit.

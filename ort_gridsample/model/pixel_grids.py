@@ -155,7 +155,7 @@ class PixelGrids:
 
 def _behind(flow: Flow, grids: Collection[str]) -> Iterator[str]:
     """``grids``, and all that may be on the way to what they are made of."""
-    todo = list(grids)
+    todo = list(dict.fromkeys(grids))
     seen = set(todo)
     for name in todo:  # grows while it is walked
         yield name
