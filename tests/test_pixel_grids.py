@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 import ort_gridsample as ogs
 from cases import ATTRIBUTES
 from compare import assert_identical
-from ort_gridsample.model.pixel_grids import MOST_STEPS
+from ort_gridsample.model.pixel_grids import MOST_STEPS, absorb
 from ort_gridsample.runtime import choice
 from paths import quiet_options
 from test_fusion import attributes_of, two_ops
@@ -432,11 +432,75 @@ def test_what_changes_more_than_numbers_do_is_left_alone() -> None:
     assert model(lambda g, x: g.add("Gather", x, g.constant([1, 0, 2], "int64"), axis=1)[0]) == [0]
     assert model(lambda g, x: g.add("Concat", x, x, axis=1)[0]) == [0]
     assert model(lambda g, x: g.add("Unsqueeze", x, g.constant([0], "int64"))[0], shape=(3, 4, 2)) == [0]
+    assert model(lambda g, x: g.add("Mul", x, g.constant(2))[0], shape=(1, 3, 4, 3)) == [0]
+    assert model(lambda g, x: g.add("Mul", x, g.constant(np.ones((1, 2))))[0], type="float64") == [1]
+    assert model(lambda g, x: g.add("Mul", x, g.constant([[1, 2]]))[0]) == [1]
     halves = [helper.make_node("Cast", ["coords"], ["half"], to=TensorProto.FLOAT16)]
     graph = Graph()
     graph.fed("coords", 1, 3, 4, 2)
     graph.nodes = halves
     assert found(graph.sampled(graph.add("Mul", "half", graph.constant(2, "float16"))[0], (1, 1, 5, 6))) == [0]
+
+
+@compiled
+def test_coordinates_are_chosen_from_either_end_and_in_steps() -> None:
+    for build in (
+        lambda g, x: [g.add("Gather", x, g.constant(i, "int64"), axis=-1)[0] for i in (-1, -3)],
+        lambda g, x: [g.add("Gather", x, g.constant([i], "int64"), axis=3)[0] for i in (-4, 2)],
+        lambda g, x: [g.add("Slice", x, *(g.constant([i], "int64") for i in (1, 4, -1, 2)))[0]],
+    ):
+        graph = Graph()
+        parts = build(graph, graph.fed("coords", 2, 3, 5, 4))
+        if len(parts) > 1 and len(graph.constants[0].dims) == 0:
+            axes = graph.constant([3], "int64")
+            parts = [graph.add("Unsqueeze", part, axes)[0] for part in parts]
+        (grid,) = graph.add("Concat", *parts, axis=3) if len(parts) > 1 else parts
+        model = graph.sampled(grid, (2, 3, 9, 8))
+        session = open_fused(model)
+        assert taken_in(session) == [len(graph.nodes)]
+        assert_identical(session.run(None, graph.feeds)[0], two_ops(model).run(None, graph.feeds)[0])
+
+
+@compiled
+def test_one_coordinate_of_each_of_two_grids() -> None:
+    graph, parts = Graph(), []
+    for i, name in enumerate(("one", "other")):
+        coords = graph.fed(name, 1, 30, 40, 2)
+        parts += graph.add("Gather", coords, graph.constant([i], "int64"), axis=3)
+    model = graph.sampled(graph.add("Concat", *parts, axis=3)[0], (1, 2, 9, 8))
+    session = open_fused(model)
+    assert taken_in(session) == [3]
+    assert_identical(session.run(None, graph.feeds)[0], two_ops(model).run(None, graph.feeds)[0])
+
+
+@pytest.mark.parametrize("step", [0, -1])
+def test_steps_that_lead_nowhere_or_back_are_left_alone(step: int) -> None:
+    graph = Graph()
+    coords = graph.fed("coords", 1, 3, 4, 2)
+    (grid,) = graph.add("Slice", coords, *(graph.constant([i], "int64") for i in (1, -9, 3, step)))
+    assert found(graph.sampled(grid, (1, 1, 5, 6))) == [0]
+
+
+def test_no_constant_is_left_that_nobody_reads() -> None:
+    """Onnxruntime would warn of each."""
+    graph = Graph()
+    coords = graph.fed("coords", 1, 3, 4, 2)
+    graph.nodes.append(helper.make_node("Constant", [], ["two"], value_float=2.0))
+    (twice,) = graph.add("Mul", coords, "two")
+    (grid,) = graph.add("Sub", twice, graph.constant([1, 2]))
+    model = ogs.patch_model(graph.sampled(grid, (1, 1, 5, 6)), target="compiled")
+    assert absorb(model, None) == {"sample": ("Mul1", "Sub2")}
+    assert [node.op_type for node in model.graph.node] == ["Constant", "ort_gridsample_PixelGridSample"]
+    assert not model.graph.initializer
+
+
+def test_no_grid_is_made_of_more_values_than_an_op_takes() -> None:
+    for r in (3, 4):
+        graph = Graph()
+        axes = graph.constant([-1], "int64")
+        maps = [graph.add("Unsqueeze", graph.fed(f"map{i}", 1, *[2] * r), axes)[0] for i in range(r)]
+        model = graph.sampled(graph.add("Concat", *maps, axis=-1)[0], (1, 1, *[3] * r))
+        assert found(model) == [4 if r == 3 else 0]
 
 
 @compiled
@@ -485,13 +549,15 @@ def test_a_model_that_lies_about_a_shape_is_told() -> None:
     (lied,) = graph.add("Reshape", shape, "shape")
     (scaled,) = graph.add("Mul", lied, graph.constant(0.1))
     model = graph.sampled(scaled, (1, 1, 5, 6))
-    model.graph.input.append(helper.make_tensor_value_info("shape", TensorProto.INT64, [4]))
+    model.graph.input.append(helper.make_tensor_value_info("shape", TensorProto.INT64, [None]))
     model.graph.value_info.append(helper.make_tensor_value_info(lied, TensorProto.FLOAT, ["n", "h", "w", 2]))
     session = open_fused(model)
     assert taken_in(session) == [1]
     assert session.run(None, graph.feeds | {"shape": np.array([1, 2, 6, 2])})[0].shape == (1, 1, 2, 6)
     with pytest.raises(ogs.GridSampleError, match=r"'Reshape0_0' of shape \(1, 3, 2, 4\), expected shape \(N, D1_out"):
         session.run(None, graph.feeds | {"shape": np.array([1, 3, 2, 4])})
+    with pytest.raises(ogs.GridSampleError, match=r"'Reshape0_0' of shape \(3, 4, 2\), expected shape \(N, D1_out"):
+        session.run(None, graph.feeds | {"shape": np.array([3, 4, 2])})
 
 
 def test_a_grid_that_comes_from_itself_is_left_alone() -> None:

@@ -9,7 +9,6 @@ as the graph does it, in its order and its type: no answer changes.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,7 +18,6 @@ from onnx import helper, numpy_helper
 
 from .asking import Native
 from .dialects import COMPILED, EXTENSIONS_DOMAIN, FROM_PIXELS, dialect_of, operator_types
-from .element_types import elem_type
 from .fusion import label
 from .graphs import Names, Scope, called, function_key, scopes
 from .inference import Inference, Value
@@ -27,8 +25,8 @@ from .regions import Flow, is_op, rewrite
 
 #: The types of coordinates that arithmetic is done in as the graph does it: of halves runtimes round as they like.
 TYPES = ("float32", "float64")
-#: No grid is made of more values, no coordinate by more steps, and no number is looked for in a larger constant.
-MOST_SOURCES, MOST_STEPS, MOST_NUMBERS = 3, 16, 64
+#: No grid is made of more values, and no coordinate by more steps.
+MOST_SOURCES, MOST_STEPS = 3, 16
 
 #: What is done to a coordinate x with a number n; of each, x before n and n before x.
 OPERATIONS = ("Add", "Sub", "Mul", "Div")
@@ -134,7 +132,7 @@ class PixelGrids:
             return None
         kept: set[str] = set()
         while True:  # what others read as well is left to them, and where it is made, the search ends
-            walk = _Walk(flow, inference, known.type, r + 2, kept)
+            walk = _Walk(flow, inference, r + 2, kept)
             made = [walk.back(Place(grid, r + 1, index)) for index in range(r)]
             nodes = tuple(sorted(walk.nodes))
             pixels = PixelGrid(known.type, tuple(filter(None, made)), nodes)
@@ -176,9 +174,9 @@ def _known(inference: Inference, scope: Scope, name: str) -> Value:
 class _Walk:
     """Follows coordinates of one grid back, and collects the nodes on the way; not past the values ``kept``."""
 
-    def __init__(self, flow: Flow, inference: Inference, type: str, axes: int, kept: Collection[str]) -> None:
+    def __init__(self, flow: Flow, inference: Inference, axes: int, kept: Collection[str]) -> None:
         self.flow, self.nodes = flow, set[int]()
-        self._inference, self._type, self._axes, self._kept = inference, type, axes, kept
+        self._inference, self._axes, self._kept = inference, axes, kept
 
     def back(self, place: Place) -> Coordinate | None:
         """How the coordinate that lies at ``place`` is made."""
@@ -210,10 +208,10 @@ class _Walk:
     def length(self, before: Before) -> int | None:
         """How many coordinates lie along the axis of a place; None where it cannot be one."""
         place = _place(before)
-        value = _known(self._inference, self.flow.scope, place.name)
-        if value.type != self._type or value.shape is None or len(value.shape) != self.rank(place):
+        shape = self.shape(place.name)
+        if shape is None or len(shape) != self.rank(place):
             return None
-        length = 1 if place.axis is None else value.shape[place.axis]
+        length = 1 if place.axis is None else shape[place.axis]
         return length if isinstance(length, int) and 0 <= place.index < length else None
 
     def row(self, node: onnx.NodeProto, position: int, attribute: str) -> list[int] | None:
@@ -226,16 +224,12 @@ class _Walk:
 
     def number(self, name: str, place: Place) -> Number | None:
         """The number ``name`` that the coordinate at ``place`` meets; None where it is not one."""
-        rank = self.rank(place)
         tensor = self.flow.scope.tensor(name)
         if tensor is None:
-            value = _known(self._inference, self.flow.scope, name)
-            is_one = value.type == self._type and value.shape is not None and {*value.shape} <= {1}
-            return name if is_one and len(value.shape or ()) <= rank else None
-        shape = [1] * (rank - len(tensor.dims)) + list(tensor.dims)
-        if len(shape) > rank or any(length != 1 for axis, length in enumerate(shape) if axis != place.axis):
-            return None
-        if math.prod(shape) > MOST_NUMBERS or tensor.data_type != elem_type(self._type):
+            shape = self.shape(name)
+            return name if shape is not None and {*shape} <= {1} else None
+        lengths = [1] * (self.rank(place) - len(tensor.dims)) + list(tensor.dims)
+        if any(length != 1 for axis, length in enumerate(lengths) if axis != place.axis):
             return None
         row = numpy_helper.to_array(tensor).reshape(-1)
         index = 0 if len(row) == 1 else place.index
@@ -287,7 +281,7 @@ def _unsqueeze(walk: _Walk, node: onnx.NodeProto, place: Place) -> Place | None:
 
 def _squeeze(walk: _Walk, node: onnx.NodeProto, place: Place) -> Place | None:
     axes = walk.row(node, 1, "axes")
-    if axes is None or place.axis is not None or len(axes) != 1:
+    if axes is None or len(axes) != 1:
         return None
     return Place(node.input[0], axes[0] % (walk.rank(place) + 1))
 

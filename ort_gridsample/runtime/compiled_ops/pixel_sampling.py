@@ -148,11 +148,11 @@ def _measure(api: int, state: int, inputs: int, grid_shape: int, shape: int, pla
                     store(at, length)
                 good = good and length == load(at)
                 at += 8
-                inner *= max(length, 1)
+                inner *= length
         if not good:
             return sentences.status(api, load(state + ABOUT + 8 * index), shape, axes, 0, 0, 0)
         store(place + BASE, load(value + DATA))
-        store(place + INNER, 1 if axis < 0 else inner)
+        store(place + INNER, inner)
     store(grid_shape + 8 * (r + 1), r)
     return 0
 
