@@ -67,7 +67,11 @@ class Graph:
         for name, shape in self.shapes.items():
             said = [length if not loose or length <= max(r, 1) else None for length in shape]
             inputs.append(helper.make_tensor_value_info(name, elem, said))
-        mode = {"mode": "linear", **(attributes or {})}
+        mode = {
+            "mode": "linear",
+            "padding_mode": "reflection",
+            **(attributes or {}),
+        }  # which no coordinate is outside of
         nodes = [*self.nodes, helper.make_node("GridSample", ["X", grid], ["Y"], "sample", **mode)]
         outputs = [helper.make_tensor_value_info("Y", TensorProto.FLOAT, [None] * len(X))]
         graph = helper.make_graph(nodes, "pixels", inputs, outputs, self.constants)
