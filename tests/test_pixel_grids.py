@@ -158,6 +158,12 @@ def slices(graph: Graph, n: int, h: int, w: int) -> str:
     return graph.add("Transpose", same, perm=[0, 2, 3, 1])[0]
 
 
+def between(graph: Graph, n: int, h: int, w: int) -> str:
+    """The coordinates of each row, one behind the other."""
+    (scaled,) = graph.add("Mul", graph.fed("coords", n, h, 2, w), graph.constant(0.2))
+    return graph.add("Transpose", scaled, perm=[0, 1, 3, 2])[0]
+
+
 def one_for_both(graph: Graph, n: int, h: int, w: int) -> str:
     """One coordinate, which each number of a row makes another of."""
     return graph.add("Mul", graph.fed("coords", n, h, w, 1), graph.constant([0.1, 0.2]))[0]
@@ -171,6 +177,7 @@ CHAINS: dict[str, tuple[Callable[[Graph, int, int, int], str], int]] = {
     "at once": (at_once, 4),
     "from shapes": (from_shapes, 6),
     "slices": (slices, 11),
+    "between": (between, 2),
     "one for both": (one_for_both, 1),
 }
 
