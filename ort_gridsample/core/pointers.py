@@ -167,7 +167,7 @@ def _copy_line_past_caches(typing: Any, to: Any, source: Any) -> Any:
         line = ir.VectorType(ir.IntType(32), LINE // 4).as_pointer()
         there, here = (builder.inttoptr(value, line) for value in values)
         loaded = builder.load(here)
-        loaded.align = 4
+        loaded.align = 1
         stored = builder.store(loaded, there)
         stored.align = LINE
         stored.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
