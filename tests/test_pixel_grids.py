@@ -505,6 +505,20 @@ def test_no_constant_is_left_that_nobody_reads() -> None:
     assert not model.graph.initializer
 
 
+@compiled
+def test_inputs_that_have_defaults_stay() -> None:
+    """Models of the first IR versions list their initializers among their inputs."""
+    graph = Graph()
+    model = graph.sampled(at_once(graph, 1, 3, 4), (1, 1, 5, 6))
+    for constant in model.graph.initializer:
+        model.graph.input.append(helper.make_tensor_value_info(constant.name, TensorProto.FLOAT, constant.dims))
+    model.ir_version = 3
+    session, expected = open_fused(model), two_ops(model)
+    assert taken_in(session) == [4]
+    assert [each.name for each in session.get_inputs()] == [each.name for each in expected.get_inputs()]
+    assert_identical(session.run(None, graph.feeds)[0], expected.run(None, graph.feeds)[0])
+
+
 def test_no_grid_is_made_of_more_values_than_an_op_takes() -> None:
     for r in (3, 4):
         graph = Graph()

@@ -289,9 +289,10 @@ def rewrite(scope: Scope, replaced: Mapping[int, Sequence[onnx.NodeProto]]) -> N
 
 
 def drop_unread(scope: Scope, names: Collection[str]) -> None:
-    """Drop those of the initializers ``names`` of ``scope`` that nobody reads."""
+    """Drop those of the initializers ``names`` of ``scope`` that nobody reads, and nobody may feed."""
     if isinstance(scope.container, onnx.GraphProto):
         unread = set(names) - Flow(scope).readers.keys() if names else set[str]()
+        unread -= {value.name for value in scope.container.input}
         kept = [tensor for tensor in scope.container.initializer if tensor.name not in unread]
         if len(kept) < len(scope.container.initializer):
             copies = onnx.GraphProto(initializer=kept)
