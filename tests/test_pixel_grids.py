@@ -506,6 +506,35 @@ def test_no_constant_is_left_that_nobody_reads() -> None:
 
 
 @compiled
+def test_a_coordinate_may_be_the_number_that_another_meets() -> None:
+    """Where there is one position, no shape tells them apart."""
+    graph = Graph()
+    x, y = graph.add("Split", graph.fed("coords", 1, 1, 1, 2), outputs=2, axis=3, num_outputs=2)
+    (product,) = graph.add("Mul", x, y)
+    model = graph.sampled(graph.add("Concat", product, y, axis=3)[0], (1, 2, 9, 8))
+    session = open_fused(model)
+    assert taken_in(session) == [2]
+    assert_identical(session.run(None, graph.feeds)[0], two_ops(model).run(None, graph.feeds)[0])
+
+
+@compiled
+@pytest.mark.parametrize("sampled", ["Mul0_0", "Identity2_0"])
+def test_what_is_sampled_may_be_what_the_grid_is_made_of(sampled: str) -> None:
+    graph = Graph()
+    (scaled,) = graph.add("Mul", graph.fed("coords", 1, 2, 5, 2), graph.constant(0.1))
+    (moved,) = graph.add("Transpose", scaled, perm=[0, 2, 3, 1])
+    (grid,) = graph.add("Identity", moved)
+    graph.feeds["coords"] = graph.feeds["coords"][:, :, :2]
+    graph.shapes["coords"] = (1, 2, 2, 2)
+    model = graph.sampled(grid, (1, 2, 2, 2))
+    model.graph.node[-1].input[0] = sampled
+    del model.graph.input[0], graph.feeds["X"]
+    session = open_fused(model)
+    assert taken_in(session) == [2 if sampled == "Mul0_0" else 0]
+    assert_identical(session.run(None, graph.feeds)[0], two_ops(model).run(None, graph.feeds)[0])
+
+
+@compiled
 def test_inputs_that_have_defaults_stay() -> None:
     """Models of the first IR versions list their initializers among their inputs."""
     graph = Graph()

@@ -103,7 +103,7 @@ def _taking_in(match: Match, pixel_grids: PixelGrids, inference: Inference) -> M
     if record.operator != "GridSample" or not record.values["grid"]:
         return match
     readers = {match.index, *match.helpers, *match.part}
-    pixels = pixel_grids.found(match.scope, inference, record.values["grid"], readers)
+    pixels = pixel_grids.found(match.scope, inference, record.values["X"], record.values["grid"], readers)
     if pixels is None:
         return match
     names = tuple(map(called, pixel_grids.nodes(match.scope, pixels.nodes)))

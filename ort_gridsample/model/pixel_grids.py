@@ -116,10 +116,12 @@ class PixelGrids:
         """Those of the nodes of ``scope`` at these positions."""
         return [self._flows[id(scope)].nodes[index] for index in nodes]
 
-    def found(self, scope: Scope, inference: Inference, grid: str, readers: Collection[int]) -> PixelGrid | None:
+    def found(
+        self, scope: Scope, inference: Inference, X: str, grid: str, readers: Collection[int]
+    ) -> PixelGrid | None:
         """How the ``grid`` that the nodes at ``readers`` alone read is made; None where it is as it is.
 
-        ``inference`` knows of :attr:`values`.
+        They sample ``X``. ``inference`` knows of :attr:`values`.
         """
         flow = self._flows.get(id(scope))
         if flow is None or grid not in flow.makers:
@@ -138,12 +140,12 @@ class PixelGrids:
             pixels = PixelGrid(known.type, tuple(filter(None, made)), nodes)
             if not nodes or None in made or len(pixels.sources) > MOST_SOURCES:
                 return None
-            inside, sources = {*nodes, *readers}, pixels.sources
+            inside, read = {*nodes, *readers}, {X, *pixels.sources, *pixels.numbers}
             outputs = [list(filter(None, flow.nodes[index].output)) for index in nodes]
             leaking = {
                 name
                 for names in outputs
-                if any(name in sources or not flow.readers.get(name, set()) <= inside for name in names)
+                if any(name in read or not flow.readers.get(name, set()) <= inside for name in names)
                 for name in names
             }
             if not leaking:
@@ -387,7 +389,7 @@ def absorb(model: onnx.ModelProto, native: Native | None) -> dict[str, tuple[str
         replaced: dict[int, list[onnx.NodeProto]] = {}
         for index in samples[id(scope)]:
             sample = scope.container.node[index]
-            pixels = search.found(scope, inference, sample.input[1], {index})
+            pixels = search.found(scope, inference, sample.input[0], sample.input[1], {index})
             if pixels is not None:
                 replaced[index] = list(_with(sample, pixels, names))
                 replaced |= {at: [] for at in pixels.nodes}
