@@ -63,6 +63,11 @@ class Inference:
         values = dict.fromkeys(value_of(self._types[name]) for name in names if name in self._types)
         return [value for value in values if value != Value()]
 
+    def known(self, scope: Scope, name: str) -> Value:
+        """What is known of ``name`` as ``scope`` sees it, where that is one thing."""
+        values = self.alternatives(scope, name)
+        return values[0] if len(values) == 1 else Value()
+
     @cached_property
     def _skeleton(self) -> Skeleton:
         return Skeleton(self._model, self._found, self._values)

@@ -86,7 +86,7 @@ def find(model: onnx.ModelProto, found: Sequence[Scope], native: Native | None, 
         for scope, nodes in candidates.items()
     }
     pixel_grids = PixelGrids(found, grids)
-    inference = Inference(model, found, native, search.values | pixel_grids.values)
+    inference = Inference(model, found, native, pixel_grids.values)  # among them those of ``search``
     for scope in found:
         helpers = Helpers(scope)
         for index, node in candidates[id(scope)]:

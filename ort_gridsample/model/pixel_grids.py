@@ -20,7 +20,7 @@ from .asking import Native
 from .dialects import COMPILED, EXTENSIONS_DOMAIN, FROM_PIXELS, dialect_of, operator_types
 from .fusion import label
 from .graphs import Names, Scope, called, function_key, scopes
-from .inference import Inference, Value
+from .inference import Inference
 from .regions import Flow, is_op, rewrite
 
 #: The types of coordinates that arithmetic is done in as the graph does it: of halves runtimes round as they like.
@@ -126,7 +126,7 @@ class PixelGrids:
         flow = self._flows.get(id(scope))
         if flow is None or grid not in flow.makers:
             return None
-        known = _known(inference, scope, grid)
+        known = inference.known(scope, grid)
         if known.type not in TYPES or known.shape is None or len(known.shape) < 3:
             return None
         r = len(known.shape) - 2
@@ -167,12 +167,6 @@ def _behind(flow: Flow, grids: Collection[str]) -> Iterator[str]:
             todo += more
 
 
-def _known(inference: Inference, scope: Scope, name: str) -> Value:
-    """What is known of ``name``, where that is one thing."""
-    values = inference.alternatives(scope, name)
-    return values[0] if len(values) == 1 else Value()
-
-
 class _Walk:
     """Follows coordinates of one grid back, and collects the nodes on the way; not past the values ``kept``."""
 
@@ -205,7 +199,7 @@ class _Walk:
 
     def shape(self, name: str) -> tuple[int | str | None, ...] | None:
         """The shape of ``name``, as far as it is known."""
-        return _known(self._inference, self.flow.scope, name).shape
+        return self._inference.known(self.flow.scope, name).shape
 
     def length(self, before: Before) -> int | None:
         """How many coordinates lie along the axis of a place; None where it cannot be one."""

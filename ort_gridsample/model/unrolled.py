@@ -216,7 +216,8 @@ def _resolved(
 ) -> Found | None:
     """What ``candidate`` is, if anything; ``said`` is what was found of parts like it."""
     ends = [
-        [(name, _value(flow, inference, name)) for name in names] for names in (candidate.outputs, *candidate.inputs)
+        [(name, inference.known(flow.scope, name)) for name in names]
+        for names in (candidate.outputs, *candidate.inputs)
     ]
     fits = _FITS[candidate.operator]
     fitting = (each for each in product(*ends) if fits(*(value for _, value in each)))
@@ -225,7 +226,7 @@ def _resolved(
         region = flow.region(output, [name for name, _ in inputs])
         if region is None:
             continue
-        values += [_value(flow, inference, name) for name in region.shapes]
+        values += [inference.known(flow.scope, name) for name in region.shapes]
         if all(value.shape is not None and value.type in spec.TYPES for value in values):
             part = _part(flow, region, values)
             import hashlib  # here, as few need it and importing it takes a while
@@ -236,12 +237,6 @@ def _resolved(
             if (found := said[key]) is not None:
                 return Found(candidate.operator, region, *found)
     return None
-
-
-def _value(flow: Flow, inference: Inference, name: str) -> Value:
-    """What is known of ``name``, where that is one thing."""
-    values = inference.alternatives(flow.scope, name)
-    return values[0] if len(values) == 1 else Value()
 
 
 def _fits_sample(Y: Value, X: Value, grid: Value) -> bool:
