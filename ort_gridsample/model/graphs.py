@@ -42,6 +42,11 @@ def called(node: onnx.NodeProto) -> str:
     return node.name or f"({', '.join(node.output)})"
 
 
+def constant(value: npt.ArrayLike, name: str) -> onnx.NodeProto:
+    """A node that makes ``value`` the value ``name``."""
+    return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(np.asarray(value)))
+
+
 def opset_of(model: onnx.ModelProto) -> int:
     """The version of the ONNX domain that ``model`` imports; 0 where it imports other domains only."""
     return next((entry.version for entry in model.opset_import if domain_of(entry.domain) == ""), 0)

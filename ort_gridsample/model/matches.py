@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from .. import spec
 from ..core.arrays import Array
@@ -26,7 +26,7 @@ from .dialects import (
     standard,
 )
 from .fusion import pairs
-from .graphs import Names, Scope, called, domain_of, function_key, scopes
+from .graphs import Names, Scope, called, constant, domain_of, function_key, scopes
 from .helpers import Helpers
 from .inference import Inference, Value
 from .node_checks import fault_of, reason_of
@@ -106,8 +106,7 @@ def _taking_in(match: Match, pixel_grids: PixelGrids, inference: Inference) -> M
     pixels = pixel_grids.found(match.scope, inference, record.values["X"], record.values["grid"], readers)
     if pixels is None:
         return match
-    names = tuple(map(called, pixel_grids.nodes(match.scope, pixels.nodes)))
-    return replace(match, record=replace(record, takes_in=names))
+    return replace(match, record=replace(record, takes_in=pixel_grids.names(match.scope, pixels)))
 
 
 def _paired(matches: list[Match], functions: Collection[tuple[str, str, str]]) -> list[Match]:
@@ -175,9 +174,9 @@ def _size(
     )
     return whole, (
         helper.make_node("Shape", [theta], [shape]),
-        _constant([0], zero),
+        constant(np.array([0], np.int64), zero),
         helper.make_node("Gather", [shape, zero], [batch]),
-        _constant(size[1:], rest),
+        constant(np.array(size[1:], np.int64), rest),
         helper.make_node("Concat", [batch, rest], [whole], axis=0),
     )
 
@@ -188,11 +187,7 @@ def _reshaped(
     """X with its pixels in as many axes as ``size`` says, and the nodes that make it."""
     names = Names(model)
     shape, image = names.new(f"{output}_shape"), names.new(f"{output}_X")
-    return image, (_constant([0, 0, *size], shape), helper.make_node("Reshape", [X, shape], [image]))
-
-
-def _constant(numbers: Sequence[int | None], name: str) -> onnx.NodeProto:
-    return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(np.array(numbers, np.int64)))
+    return image, (constant(np.array([0, 0, *size], np.int64), shape), helper.make_node("Reshape", [X, shape], [image]))
 
 
 def _match(

@@ -19,7 +19,7 @@ from onnx import helper, numpy_helper
 from .asking import Native
 from .dialects import COMPILED, EXTENSIONS_DOMAIN, FROM_PIXELS, dialect_of, operator_types
 from .fusion import label
-from .graphs import Names, Scope, called, function_key, scopes
+from .graphs import Names, Scope, called, constant, function_key, scopes
 from .inference import Inference
 from .regions import Flow, is_op, rewrite
 
@@ -112,9 +112,9 @@ class PixelGrids:
         self.values = {scope: list(_behind(flow, grids[scope])) for scope, flow in self._flows.items()}
         """The id of a scope -> the values of it whose types must be known."""
 
-    def nodes(self, scope: Scope, nodes: Collection[int]) -> list[onnx.NodeProto]:
-        """Those of the nodes of ``scope`` at these positions."""
-        return [self._flows[id(scope)].nodes[index] for index in nodes]
+    def names(self, scope: Scope, pixels: PixelGrid) -> tuple[str, ...]:
+        """The names of the nodes of ``scope`` that make a grid."""
+        return tuple(called(self._flows[id(scope)].nodes[index]) for index in pixels.nodes)
 
     def found(
         self, scope: Scope, inference: Inference, X: str, grid: str, readers: Collection[int]
@@ -387,7 +387,7 @@ def absorb(model: onnx.ModelProto, native: Native | None) -> dict[str, tuple[str
             if pixels is not None:
                 replaced[index] = list(_with(sample, pixels, names))
                 replaced |= {at: [] for at in pixels.nodes}
-                absorbed[label(sample)] = tuple(map(called, search.nodes(scope, pixels.nodes)))
+                absorbed[label(sample)] = search.names(scope, pixels)
         rewrite(scope, replaced)
     return absorbed
 
@@ -411,13 +411,13 @@ def _with(sample: onnx.NodeProto, pixels: PixelGrid, names: Names) -> Iterator[o
             rows.append(names.new(f"{fed}_row"))
             if isinstance(number, str):
                 one = names.new(f"{fed}_one")
-                yield _constant(np.array([1], np.int64), one)
+                yield constant(np.array([1], np.int64), one)
                 yield helper.make_node("Reshape", [number, one], [rows[-1]])
             else:
-                yield _constant(np.array([number], pixels.type), rows[-1])
+                yield constant(np.array([number], pixels.type), rows[-1])
         yield helper.make_node("Concat", rows, [fed], axis=0)
     else:
-        yield _constant(np.array(numbers or [0], pixels.type), fed)
+        yield constant(np.array(numbers or [0], pixels.type), fed)
     node = onnx.NodeProto()
     node.CopyFrom(sample)
     node.op_type, node.domain = FROM_PIXELS, EXTENSIONS_DOMAIN
@@ -431,7 +431,3 @@ def _with(sample: onnx.NodeProto, pixels: PixelGrid, names: Names) -> Iterator[o
     node.attribute.append(helper.make_attribute("coordinates", json.dumps(said)))
     node.attribute.append(helper.make_attribute("sources", json.dumps(sources)))
     yield node
-
-
-def _constant(value: np.typing.NDArray[np.generic], name: str) -> onnx.NodeProto:
-    return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(value))
