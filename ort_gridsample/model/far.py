@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from .element_types import elem_type
-from .graphs import Names, Scope, scopes
+from .graphs import Names, Scope, constant, scopes
 
 #: Normalized coordinates lie in [-1, 1]. onnxruntime's own kernels are wrong where the pixel that is meant has no
 #: 32-bit number; an axis would need 400,000 pixels for that to happen this near.
@@ -96,9 +96,9 @@ def _without_far(place: Place, type_name: str, names: Names) -> list[onnx.NodePr
     return [
         helper.make_node("Cast", [place.before], [place.wide], to=elem_type(work.name)),
         helper.make_node("Abs", [place.wide], [size]),
-        helper.make_node("Constant", [], [limit], value=numpy_helper.from_array(np.array(LIMIT, work))),
+        constant(np.array(LIMIT, work), limit),
         helper.make_node("Less", [size, limit], [near]),  # false for what is no number
-        helper.make_node("Constant", [], [zero], value=numpy_helper.from_array(np.array(0, work))),
+        constant(np.array(0, work), zero),
         helper.make_node("Where", [near, place.wide, zero], [put]),
         helper.make_node("Cast", [put], [place.name], to=elem_type(type_name)),
     ]
