@@ -165,12 +165,16 @@ def phases(monkeypatch):
 SIZES = [(2, 6, 400), (5, 6, 400), (16, 6, 400), (37, 6, 400), (37, 60, 4000), (37, 130, 9000)]
 
 
+@pytest.mark.parametrize("channels", [1, 3, 5])
 @pytest.mark.parametrize("name", ["uint8", "float16", "float32", "float64", "complex128"])
-def test_a_copy_past_the_caches(name):
-    """Where Y is large, in whole lines of the caches and what is left over at either end of a block."""
+def test_a_copy_past_the_caches(name, channels):
+    """Where Y is large, in whole lines of the caches and what is left over at either end of a block.
+
+    The channels are three at once, and then two, or one by itself.
+    """
     rng = np.random.default_rng(0)
-    positions = lanes.PASSED_BYTES // (3 * dtype_of(name).itemsize) + 7
-    X = image(name, (1, 3, 20, 30), rng)
+    positions = lanes.PASSED_BYTES // (channels * dtype_of(name).itemsize) + 7
+    X = image(name, (1, channels, 20, 30), rng)
     grid = rng.uniform(-1.2, 1.2, (1, positions, 1, 2)).astype(np.float32)
     answers = []
     for core in ("numpy", "jit"):

@@ -18,8 +18,10 @@ from numba.extending import overload, register_jitable
 from ..spec import CUBIC_A
 from .halves import widened
 from .vectors import (
+    EVERY,
     GATHERS,
     NARROW,
+    PIXELS_AHEAD,
     VECTORS,
     WIDE,
     add_up,
@@ -27,6 +29,7 @@ from .vectors import (
     gather_integers,
     gather_whole,
     multiply_add,
+    prefetch,
     transpose,
 )
 
@@ -174,10 +177,13 @@ def _unpadded_taps(
     for p in range(len(g)):
         at = _unnormalize(g[p], length, align_corners)
         outside = np.uint32(outside | (np.uint32(0) if (at >= least) & (at <= most) else np.uint32(1)))
-        wild = np.uint32(wild | (np.uint32(0) if abs(at) <= far else np.uint32(1)))
         index[p] = np.uint32(np.int32(_weigh(at, weight, p, taps) + offset))
         x[p] = at
-    return INSIDE if outside == 0 else WILD if wild else NEAR
+    if outside == 0:
+        return INSIDE
+    for p in range(len(g)):
+        wild = np.uint32(wild | (np.uint32(0) if abs(x[p]) <= far else np.uint32(1)))
+    return WILD if wild else NEAR
 
 
 # What follows writes nothing where it reads: that takes three times as long.
@@ -408,14 +414,36 @@ def clear_outside(index: Any, inside: Any) -> None:
 
 
 @register_jitable
-def copy_pixels(image: Any, index: Any, how: int, inside: Any, out: Any) -> None:
-    """Copy the pixels ``inside`` of ``image`` (S,) into ``out`` (P,): 0 for an ``index`` outside, if they lie APART."""
-    for p in range(len(inside)):
-        out[p] = image[inside[p]]
+def copy_pixels(X: Any, index: Any, how: int, inside: Any, Y: Any) -> None:
+    """Copy the pixels ``inside`` of X (C, S), up to three channels at once, into Y (C, ≥ P).
+
+    They are 0 for an ``index`` outside, if they lie APART.
+    """
+    channels, positions = len(X), len(inside)
+    whole = positions - positions % EVERY
+    first, to_first = X[0], Y[0]
+    if channels == 1:
+        for p in range(positions):
+            to_first[p] = first[inside[p]]
+    else:  # of two, one twice
+        second, third, to_second, to_third = X[1], X[channels - 1], Y[1], Y[channels - 1]
+        for begin in range(0, whole, EVERY):
+            soon = inside[min(begin + PIXELS_AHEAD, positions - 1)]
+            prefetch(first, soon)
+            prefetch(second, soon)
+            prefetch(third, soon)
+            for p in range(begin, begin + EVERY):
+                i = inside[p]
+                to_first[p], to_second[p], to_third[p] = first[i], second[i], third[i]
+        for p in range(whole, positions):
+            i = inside[p]
+            to_first[p], to_second[p], to_third[p] = first[i], second[i], third[i]
     if how == APART:
-        zero = image.dtype.type(0)
-        for p in range(len(index)):
-            out[p] = out[p] if index[p] < OUTSIDE_BIT else zero
+        zero = X.dtype.type(0)
+        for c in range(channels):
+            out = Y[c]
+            for p in range(len(index)):
+                out[p] = out[p] if index[p] < OUTSIDE_BIT else zero
 
 
 def sum_taps(X: Any, index: Any, offsets: Any, how: int, weight: Any, Y: Any, start: int, positions: int) -> Any: ...
