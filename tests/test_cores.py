@@ -618,19 +618,25 @@ def in_kernel(vector):
 @pytest.mark.parametrize("kind", ["float32", "float64"])
 @pytest.mark.parametrize("width", [vectors.NARROW, vectors.WIDE])
 def test_vectors_and_loops_agree(width, kind):
+    """Sums over rows: of taps apart, of taps together, and of these where some are gaps."""
     X, index, weight = rows_and_taps(width, kind)
-    rows = np.minimum(index, 8)
-    expected = np.einsum("tpw,tp->pw", X[rows], weight)[:2]
-    add_up = vectors.add_up(width)
-    answers = []
-    for function in (in_kernel(add_up), numba.njit(vectors.add_up_in_loops), vectors.add_up_in_loops):
-        sums = np.full((3, width), np.nan, kind)
-        for p in range(2):
-            function(X, index, weight, p, sums, p)
-        assert np.isnan(sums[2]).all()
-        answers.append(sums[:2])
-    for answer in answers:
-        np.testing.assert_allclose(answer, expected, rtol=0, atol=100 * np.finfo(kind).eps)
+    sums = np.einsum("tpw,tp->pw", X[np.minimum(index, 8)], weight)
+    loops = vectors.add_up_in_loops
+    functions = [(vectors.add_up(width), loops, (X, index, weight), sums)]
+    first, offsets = index[0] % 4, np.array([0, 1, 2, 3, 4, 5])
+    rows, loops = X[first + offsets[:, None].astype(np.uint32)], vectors.add_up_together_in_loops
+    for gaps in (False, True):
+        if gaps:
+            weight = np.where(np.random.default_rng(1).random(weight.shape) < 0.3, np.nan, weight).astype(kind)
+        sums = np.einsum("tpw,tp->pw", rows, np.nan_to_num(weight))
+        functions.append((vectors.add_up_together(width, gaps), loops, (X, first, offsets, weight), sums))
+    for vector, loops, arguments, expected in functions:
+        for function in (in_kernel(vector), numba.njit(loops), loops):
+            sums = np.full((3, width), np.nan, kind)
+            for p in range(2):
+                function(*arguments, p, sums, p)
+            assert np.isnan(sums[2]).all()
+            np.testing.assert_allclose(sums[:2], expected[:2], rtol=0, atol=100 * np.finfo(kind).eps)
 
 
 @pytest.mark.parametrize("kind", ["float32", "float64"])

@@ -378,8 +378,7 @@ def axis_for(coordinate_type: str, weight_type: str) -> Callable[..., int]:
             array(scratch + index, (taps, width), np.uint32),
             array(scratch + weight, (taps, width), real),
             taps,
-            # Rows need an index to each tap: to give it to four takes longer than what these save.
-            load(state + MAY_GAP) != 0 and (taps == 2 or load(run + ROWS_OF_X) == 0),
+            load(state + MAY_GAP) != 0,
         )
 
     return axis_taps
@@ -525,9 +524,7 @@ def sum_rows_for(X_type: str) -> Callable[..., int]:
         index = array(scratch + load(run + INDEX) + table * 4, (rows, width), np.uint32)
         weight = array(scratch + load(run + WEIGHT) + table * real_size, (rows, width), real)
         tile = array(scratch + load(run + TILE), (kernels.TILE, row), real)
-        if load(scratch + TAPS_LIE) != kernels.APART:
-            offsets = array(scratch + load(run + OFFSETS), (rows,), np.int64)
-            kernels.spread(index, offsets, weight, load(scratch + TAPS_LIE), positions)
+        offsets, how = array(scratch + load(run + OFFSETS), (rows,), np.int64), load(scratch + TAPS_LIE)
         for chunk in range(load(scratch + COUNT)):
             channel = load(scratch + CHANNEL) + chunk * row
             count = min(row, channels - channel)
@@ -535,10 +532,10 @@ def sum_rows_for(X_type: str) -> Callable[..., int]:
             out = load(run + Y) + (batch * channels + channel) * all_positions * size
             if not are_halves:
                 sums = array(out, (count, all_positions), real)
-                kernels.sum_rows(rows_of_X, index, weight, tile, sums, begin, positions)
+                kernels.sum_rows(rows_of_X, index, offsets, how, weight, tile, sums, begin, positions)
             else:
                 sums = array(scratch + load(run + SUMS), (count, width), real)
-                kernels.sum_rows(rows_of_X, index, weight, tile, sums, 0, positions)
+                kernels.sum_rows(rows_of_X, index, offsets, how, weight, tile, sums, 0, positions)
                 halves = array(out, (count, all_positions), bits)
                 for c in range(count):
                     round_to(sums[c, :positions], halves[c, begin:])

@@ -68,6 +68,38 @@ def add_up(width: int) -> Any:
     return add_up_rows
 
 
+def add_up_together_in_loops(X: Any, first: Any, offsets: Any, weight: Any, p: Any, sums: Any, q: Any) -> None:
+    """As :func:`add_up_in_loops` where each tap lies by one of the ``offsets`` (taps,) behind the ``first`` (> p,).
+
+    Two and two of them lie side by side. One whose weight is no number counts as 0.
+    """
+    width = X.shape[1]
+    for c in range(width):
+        sums[q, c] = 0
+    for tap in range(len(offsets)):
+        w = weight[tap, p]
+        if w == w:
+            for c in range(width):
+                sums[q, c] += w * X[first[p] + offsets[tap], c]
+
+
+def add_up_together(width: int, gaps: bool) -> Any:
+    """As :func:`add_up_together_in_loops`, for rows of ``width`` channels; to be called in a kernel.
+
+    Unless there may be ``gaps``, all weights are numbers.
+    """
+    write = partial(_write_sums_together, gaps=gaps)
+
+    @intrinsic
+    def add_up_rows_together(
+        context: Any, X: Any, first: Any, offsets: Any, weight: Any, p: Any, sums: Any, q: Any
+    ) -> Any:
+        generate = _written(write, add_up_together_in_loops, width)
+        return types.void(X, first, offsets, weight, p, sums, q), generate
+
+    return add_up_rows_together
+
+
 @extending.register_jitable
 def gather_in_loops(X: Any, index: Any, weight: Any, p: Any, Y: Any, q: Any, lanes: int) -> None:
     """Add up the taps of ``lanes`` positions from ``p`` on, pixels of ``X`` (S,), into Y[q:].
@@ -232,13 +264,10 @@ def _arrays(context: Any, builder: Any, arguments: Any, kinds: Any) -> list[Any]
 def _write_sums(context: Any, builder: Any, arguments: Any, kinds: Any, width: int) -> None:
     x, at, by, to = _arrays(context, builder, arguments, kinds)
     _, _, _, p, _, q = arguments
-    real, word = x.data.type.pointee, ir.IntType(64)
-    vector = ir.VectorType(real, width)
+    word = p.type
     taps, columns = cgutils.unpack_tuple(builder, at.shape)
-    rows = cgutils.unpack_tuple(builder, x.shape)[0]
-    outside = builder.sub(rows, word(1))
-    total = cgutils.alloca_once_value(builder, ir.Constant(vector, [0.0] * width))
-    flag = ir.IntType(32)
+    outside = builder.sub(cgutils.unpack_tuple(builder, x.shape)[0], word(1))
+    total = _Total(builder, x.data.type.pointee, width)
 
     def row_of(entry: Any) -> Any:
         i = builder.zext(builder.load(builder.gep(at.data, [entry])), word)
@@ -251,13 +280,33 @@ def _write_sums(context: Any, builder: Any, arguments: Any, kinds: Any, width: i
             entry = builder.add(builder.mul(row, columns), p)
             if tap == 0 or width == WIDE:  # else both taps tend to lie in one line of the cache
                 _prefetch(builder, row_of(builder.add(entry, word(AHEAD))))
-            values = _load(builder, row_of(entry), vector)
-            one = builder.load(builder.gep(by.data, [entry]))
-            many = builder.insert_element(ir.Constant(vector, ir.Undefined), one, flag(0))
-            many = builder.shuffle_vector(many, many, ir.Constant(ir.VectorType(flag, width), [0] * width))
-            product = builder.fmul(values, many, flags=("contract",))
-            builder.store(builder.fadd(builder.load(total), product, flags=("contract",)), total)
-    _store(builder, builder.load(total), builder.gep(to.data, [builder.mul(q, word(width))]))
+            values = _load(builder, row_of(entry), total.vector)
+            total.add_times(builder.load(builder.gep(by.data, [entry])), values)
+    _store(builder, total.value, builder.gep(to.data, [builder.mul(q, word(width))]))
+
+
+def _write_sums_together(context: Any, builder: Any, arguments: Any, kinds: Any, width: int, gaps: bool) -> None:
+    x, at, apart, by, to = _arrays(context, builder, arguments, kinds)
+    _, _, _, _, p, _, q = arguments
+    word = p.type
+    taps, columns = cgutils.unpack_tuple(builder, by.shape)
+    total = _Total(builder, x.data.type.pointee, width)
+
+    def row_of(position: Any) -> Any:
+        i = builder.zext(builder.load(builder.gep(at.data, [position])), word)
+        return builder.gep(x.data, [builder.mul(i, word(width))])
+
+    here, soon = row_of(p), row_of(builder.add(p, word(AHEAD)))
+    with cgutils.for_range(builder, builder.lshr(taps, word(1))) as loop:
+        tap = builder.shl(loop.index, word(1))
+        offset = builder.mul(builder.load(builder.gep(apart.data, [tap])), word(width))
+        entry = builder.add(builder.mul(tap, columns), p)
+        for _ in range(2):
+            _prefetch(builder, builder.gep(soon, [offset]))
+            values = _load(builder, builder.gep(here, [offset]), total.vector)
+            total.add_times(builder.load(builder.gep(by.data, [entry])), values, gaps)
+            offset, entry = builder.add(offset, word(width)), builder.add(entry, columns)
+    _store(builder, total.value, builder.gep(to.data, [builder.mul(q, word(width))]))
 
 
 def _write_gathered(context: Any, builder: Any, arguments: Any, kinds: Any, size: int) -> None:
@@ -331,13 +380,20 @@ class _Total:
     """A vector of sums, of products of weights and values."""
 
     def __init__(self, builder: Any, kind: Any, lanes: int) -> None:
-        self._builder, self._vector = builder, ir.VectorType(kind, lanes)
-        self._at = cgutils.alloca_once_value(builder, ir.Constant(self._vector, [0.0] * lanes))
+        self._builder, self.vector = builder, ir.VectorType(kind, lanes)
+        self._at = cgutils.alloca_once_value(builder, ir.Constant(self.vector, [0.0] * lanes))
 
     def add(self, weights: Any, values: Any, gaps: bool = False) -> None:
         """Add the ``values``, each times one of the weights that lie at ``weights``, or with ``gaps`` none."""
+        self._add(_load(self._builder, weights, self.vector), values, gaps)
+
+    def add_times(self, weight: Any, values: Any, gaps: bool = False) -> None:
+        """Add the ``values``, all times one ``weight``, or with ``gaps`` none."""
+        one = self._builder.insert_element(ir.Constant(self.vector, ir.Undefined), weight, _INT32(0))
+        self._add(self._builder.shuffle_vector(one, one, _lanes(0, 0, self.vector.count)), values, gaps)
+
+    def _add(self, weight: Any, values: Any, gaps: bool) -> None:
         builder, before = self._builder, self.value
-        weight = _load(builder, weights, self._vector)
         total = builder.fadd(before, builder.fmul(weight, values, flags=("contract",)), flags=("contract",))
         if gaps:
             total = builder.select(builder.fcmp_ordered("ord", weight, weight), total, before)
