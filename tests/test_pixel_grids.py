@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 import ort_gridsample as ogs
 from cases import ATTRIBUTES
 from compare import assert_identical
-from ort_gridsample.model.pixel_grids import MOST_STEPS, absorb
+from ort_gridsample.model.pixel_grids import MOST_SOURCES, MOST_STEPS, absorb
 from ort_gridsample.runtime import choice
 from paths import quiet_options
 from test_fusion import attributes_of, two_ops
@@ -169,6 +169,33 @@ def one_for_both(graph: Graph, n: int, h: int, w: int) -> str:
     return graph.add("Mul", graph.fed("coords", n, h, w, 1), graph.constant([0.1, 0.2]))[0]
 
 
+def places(h: int, w: int) -> np.ndarray:
+    """The pixels of an image (h, w, 2), x first."""
+    return np.stack(np.meshgrid(np.arange(w), np.arange(h)), -1)
+
+
+def displaced(graph: Graph, n: int, h: int, w: int) -> str:
+    """Normalized coordinates that all batches share, and planes of what is added to them."""
+    (scaled,) = graph.add("Mul", graph.fed("flow", n, 2, h, w), graph.constant(0.02))
+    (last,) = graph.add("Transpose", scaled, perm=[0, 2, 3, 1])
+    shared = graph.constant(places(h, w)[None] / (max(h, 2), max(w, 2)) - 0.5)
+    return graph.add("Add", shared, last)[0]
+
+
+def displaced_pixels(graph: Graph, n: int, h: int, w: int) -> str:
+    """Pixels that a flow begins at, each coordinate normalized by itself; less, and as a part of, a third."""
+    shared = graph.constant(places(h, w).transpose(2, 0, 1)[None])
+    (moved,) = graph.add("Add", graph.fed("flow", n, 2, h, w), shared)
+    (less,) = graph.add("Sub", shared, moved)
+    (part,) = graph.add("Div", less, graph.add("Add", graph.fed("scale", n, 1, h, w), graph.constant(20))[0])
+    made = []
+    for index, length in ((1, 8), (0, 9)):
+        (one,) = graph.add("Gather", part, graph.constant(index, "int64"), axis=1)
+        (scaled,) = graph.add("Mul", one, graph.constant(2 / length))
+        made += graph.add("Unsqueeze", scaled, graph.constant([3], "int64"))
+    return graph.add("Concat", *made, axis=3)[0]
+
+
 CHAINS: dict[str, tuple[Callable[[Graph, int, int, int], str], int]] = {
     "flow": (flow, 8),
     "stacked": (stacked, 9),
@@ -179,10 +206,13 @@ CHAINS: dict[str, tuple[Callable[[Graph, int, int, int], str], int]] = {
     "slices": (slices, 11),
     "between": (between, 2),
     "one for both": (one_for_both, 1),
+    "displaced": (displaced, 3),
+    "displaced pixels": (displaced_pixels, 11),
 }
 
 #: How many of a chain's nodes are taken in where the number of coordinates that they choose from is not known.
-BEHIND_UNKNOWN = {"slices": 7}
+#: So are coordinates that others meet, where the lengths of both are not known.
+BEHIND_UNKNOWN = {"slices": 7, "displaced": 0, "displaced pixels": 7}
 
 
 def open_fused(model: onnx.ModelProto) -> ogs.InferenceSession:
@@ -295,8 +325,22 @@ def chains(draw: st.DrawFn) -> tuple[Graph, str, Shape]:
         inputs = draw(st.permutations([name, number]))
         return graph.add(draw(st.sampled_from(["Add", "Sub", "Mul", "Div"])), *inputs)[0]
 
+    def pair(name: str, at: Coordinates) -> str:
+        """A node with another coordinate for each, or with one that all batches, or all coordinates, have in common."""
+        shape = list(rest)
+        if draw(st.booleans()):
+            shape[0] = 1
+        if at.axis is not None:
+            shape.insert(at.axis, draw(st.sampled_from([1, at.length])))
+        other = graph.fed(f"other{len(graph.feeds)}", *shape)
+        if draw(st.booleans()):
+            (other,) = graph.add("Mul", other, graph.constant(draw(numbers)))
+        return graph.add(draw(st.sampled_from(["Add", "Sub", "Mul", "Div"])), *draw(st.permutations([name, other])))[0]
+
     def change(at: Coordinates) -> Coordinates:
-        what = draw(st.integers(0, 5))
+        what = draw(st.integers(0, 6))
+        if what == 6:
+            return Coordinates([pair(name, at) for name in at.values], at.axis, at.length)
         if what == 0:
             return Coordinates([graph.add("Identity", name)[0] for name in at.values], at.axis, at.length)
         if what in (1, 2):
@@ -350,9 +394,46 @@ def test_any_chain(chain: tuple[Graph, str, Shape], attributes: object) -> None:
     graph, grid, X = chain
     model = graph.sampled(grid, X, attributes_of(attributes))  # type: ignore[arg-type]
     session = open_fused(model)
-    if graph.nodes and len(X) > 3:  # of one axis a grid and a plane are told apart by nothing
+    too_many = sum(name.startswith("other") for name in graph.feeds) > MOST_SOURCES - 3
+    if graph.nodes and len(X) > 3 and not too_many:  # of one axis a grid and a plane are told apart by nothing
         assert taken_in(session) != [0]
     assert_identical(session.run(None, graph.feeds)[0], two_ops(model).run(None, graph.feeds)[0])
+
+
+def test_coordinates_that_meet_others() -> None:
+    """How much of what makes them is taken in."""
+
+    def model(build: Callable[[Graph, str], str], shape: Shape = (2, 3, 4, 2), **others: Shape) -> list[int]:
+        graph = Graph()
+        x = graph.fed("coords", *shape)
+        for name, other in others.items():
+            graph.fed(name, *other)
+        return found(graph.sampled(build(graph, x), (2, 1, *[5] * (len(shape) - 2))))
+
+    assert model(lambda g, x: g.add("Mul", x, x)[0]) == [1]
+    assert model(lambda g, x: g.add("Add", x, "y")[0], y=(2, 3, 4, 2)) == [1]
+    assert model(lambda g, x: g.add("Add", x, "y")[0], y=(1, 3, 4, 2)) == [1]
+    assert model(lambda g, x: g.add("Add", x, "y")[0], y=(2, 3, 4, 1)) == [1]
+    # What spreads out over more than batches and coordinates is left alone.
+    assert model(lambda g, x: g.add("Add", x, "y")[0], y=(2, 1, 4, 2)) == [0]
+    assert model(lambda g, x: g.add("Add", x, "y")[0], y=(3, 4, 2)) == [0]
+    # Of two values that are made of two each, one is followed back, whichever it is.
+    assert model(lambda g, x: g.add("Add", x, g.add("Add", "y", x)[0])[0], y=(2, 3, 4, 2)) == [2]
+    assert model(lambda g, x: g.add("Add", g.add("Add", "y", x)[0], x)[0], y=(2, 3, 4, 2)) == [2]
+    assert model(lambda g, x: g.add("Mul", *[g.add("Add", x, "y")[0] for _ in "ab"])[0], y=(2, 3, 4, 2)) == [2]
+
+    def apart(g: Graph, x: str) -> str:
+        """Three coordinates of three values each: of so many none is made."""
+        rows = []
+        for i in range(3):
+            three, index = [], g.constant([i], "int64")
+            for name in (x, "y", "z"):
+                (one,) = g.add("Gather", name, index, axis=4)
+                three += g.add("Neg", one)
+            rows += g.add("Add", g.add("Add", *three[:2])[0], three[2])
+        return g.add("Concat", *rows, axis=4)[0]
+
+    assert model(apart, (2, 3, 4, 2, 3), y=(2, 3, 4, 2, 3), z=(2, 3, 4, 2, 3)) == [1]
 
 
 def test_inspect_says_so() -> None:
@@ -435,7 +516,6 @@ def test_what_changes_more_than_numbers_do_is_left_alone() -> None:
 
     assert model(lambda g, x: g.add("Mul", x, g.constant(2))[0]) == [1]
     assert model(lambda g, x: g.add("Neg", x)[0]) == [0]
-    assert model(lambda g, x: g.add("Mul", x, x)[0]) == [0]
     assert model(lambda g, x: g.add("Mul", x, g.constant(np.ones((3, 4, 2))))[0]) == [0]
     assert model(lambda g, x: g.add("Mul", x, g.constant(np.ones((1, 1, 1, 1, 2))))[0]) == [0]
     assert model(lambda g, x: g.add("Transpose", x, perm=[0, 2, 1, 3])[0]) == [0]
@@ -549,12 +629,12 @@ def test_inputs_that_have_defaults_stay() -> None:
 
 
 def test_no_grid_is_made_of_more_values_than_an_op_takes() -> None:
-    for r in (3, 4):
+    for r in (MOST_SOURCES, MOST_SOURCES + 1):
         graph = Graph()
         axes = graph.constant([-1], "int64")
         maps = [graph.add("Unsqueeze", graph.fed(f"map{i}", 1, *[2] * r), axes)[0] for i in range(r)]
         model = graph.sampled(graph.add("Concat", *maps, axis=-1)[0], (1, 1, *[3] * r))
-        assert found(model) == [4 if r == 3 else 0]
+        assert found(model) == [r + 1 if r == MOST_SOURCES else 0]
 
 
 @compiled
@@ -586,6 +666,27 @@ def test_shapes_that_do_not_go_together_are_told() -> None:
     with pytest.raises(ogs.GridSampleError, match=r"X of shape \(1, 1, 5\) has 1 spatial axis"):
         open_fused(loosened(model)).run(None, graph.feeds | {"X": np.zeros((1, 1, 5), np.float32)})
     assert session.run(None, graph.feeds)[0].shape == (1, 1, 3, 4)
+
+
+@compiled
+def test_lengths_that_have_the_same_name_are_the_same() -> None:
+    graph = Graph()
+    base, flow = graph.fed("base", 1, 3, 4, 2), graph.fed("flow", 2, 3, 4, 2)
+    model = graph.sampled(graph.add("Add", base, flow)[0], (2, 1, 5, 6))
+    names: list[list[int | str]] = [[1, "h", "w", 2], ["n", "h", "w", 2]]
+    for value, lengths in zip(model.graph.input[1:], names, strict=True):
+        value.CopyFrom(helper.make_tensor_value_info(value.name, TensorProto.FLOAT, lengths))
+    session = open_fused(model)
+    assert taken_in(session) == [1]
+    assert_identical(session.run(None, graph.feeds)[0], two_ops(model).run(None, graph.feeds)[0])
+    with pytest.raises(ogs.GridSampleError) as told:
+        session.run(None, graph.feeds | {"base": np.zeros((1, 4, 4, 2), np.float32)})
+    assert str(told.value) == (
+        "GridSample node 'sample': grid is made of 'base' of shape (1, 4, 4, 2), "
+        "expected shape (1, D1_out, D2_out, 2), as what else it is made of"
+    )
+    model.graph.input[1].type.tensor_type.shape.dim[1].dim_param = "another"
+    assert taken_in(open_fused(model)) == [0]
 
 
 def loosened(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -653,14 +754,21 @@ def test_in_functions_and_inner_graphs() -> None:
 @pytest.mark.parametrize(
     "coordinates",
     [
-        [[1, 3, 0, 2], [0, 3, 1, 2]],
-        [[0, 3, 2, 2], [0, 3, 1, 2]],
-        [[0, 9, 0, 2], [0, 3, 1, 2]],
-        [[0, 3, 0, 2, 8], [0, 3, 1, 2]],
-        [[0, 3, 0, 2, *[0] * (MOST_STEPS + 1)], [0, 3, 1, 2]],
-        [[0, 3, 0], [0, 3, 1, 2]],
-        [[0, 3, "0", 2], [0, 3, 1, 2]],
-        [[0, 3, 0.5, 2], [0, 3, 1, 2]],
+        [[1, 3, 0, 2, 0], [0, 3, 1, 2, 0]],
+        [[0, 3, 2, 2, 0], [0, 3, 1, 2, 0]],
+        [[0, 9, 0, 2, 0], [0, 3, 1, 2, 0]],
+        [[0, 3, 0, 2, 0, 8], [0, 3, 1, 2, 0]],
+        [[0, 3, 0, 2, 0, *[0] * (MOST_STEPS + 1)], [0, 3, 1, 2, 0]],
+        [[0, 3, 0], [0, 3, 1, 2, 0]],
+        [[0, 3, "0", 2, 0], [0, 3, 1, 2, 0]],
+        [[0, 3, 0.5, 2, 0], [0, 3, 1, 2, 0]],
+        [[0, 3, 0, 2, 2], [0, 3, 1, 2, 0]],
+        [[0, 3, 0, 2, 1], [0, 3, 1, 2, 1]],
+        [[0, 3, 0, 2, 0, [0]], [0, 3, 1, 2, 0]],
+        [[0, 3, 0, 2, 0, [8, [0, 3, 1, 2, 0]]], [0, 3, 1, 2, 0]],
+        [[0, 3, 0, 2, 0, [0, [1, 3, 1, 2, 0]]], [0, 3, 1, 2, 0]],
+        [[0, 3, 0, 2, 0, [0, [0, 3, 1, 2, 0, 8]]], [0, 3, 1, 2, 0]],
+        [[0, 3, 0, 2, 0, [0, [0, 3, 1, 2, 0, [0, [0, 3, 1, 2, 0]]]]], [0, 3, 1, 2, 0]],
         [1, 2],
         "nonsense",
         None,
@@ -690,11 +798,11 @@ def open_written(coordinates: object, sources: list[str], numbers: int = 1) -> o
 @compiled
 def test_an_op_that_lacks_what_it_reads_says_so() -> None:
     fed = {"X": np.ones((1, 1, 5, 6), np.float32), "coords": np.zeros((1, 3, 4, 2), np.float32)}
-    good = open_written([[0, 3, 0, 2, 0], [0, 3, 1, 2]], ["coords"])
+    good = open_written([[0, 3, 0, 2, 0, 0], [0, 3, 1, 2, 0]], ["coords"])
     assert good.run(None, fed)[0].shape == (1, 1, 3, 4)
     for session in (
-        open_written([[0, 3, 0, 2, 0], [1, 3, 1, 2]], ["coords", "more"]),
-        open_written([[0, 3, 0, 2, 0], [0, 3, 1, 2, 0]], ["coords"]),
+        open_written([[0, 3, 0, 2, 0, 0], [1, 3, 1, 2, 0]], ["coords", "more"]),
+        open_written([[0, 3, 0, 2, 0, 0], [0, 3, 1, 2, 0, 0]], ["coords"]),
     ):
         with pytest.raises(Exception, match="grid is made of a value that is left out, expected"):
             session.run(None, fed)

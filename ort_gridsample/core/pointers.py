@@ -121,10 +121,10 @@ def compare_and_swap(typing: Any, at: Any, expected: Any, value: Any) -> Any:
 
 @intrinsic
 def memory_of_call(typing: Any) -> Any:
-    """The address of twenty-four int64 that are the calling function's own until it returns."""
+    """The address of thirty-two int64 that are the calling function's own until it returns."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.ptrtoint(cgutils.alloca_once(builder, _WORD, size=24), _WORD)
+        return builder.ptrtoint(cgutils.alloca_once(builder, _WORD, size=32), _WORD)
 
     return types.int64(), generate
 

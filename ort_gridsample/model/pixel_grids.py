@@ -2,15 +2,17 @@
 
 Most are given in pixels, such as an optical flow's, and become normalized coordinates by arithmetic with numbers; or
 their coordinates lie elsewhere than a GridSample reads them, axis by axis or in a value for each. Each coordinate is
-followed back by itself, through operators that take it from one place and apply one number to it at most. All is done
-as the graph does it, in its order and its type: no answer changes.
+followed back by itself, through operators that take it from one place and apply at most one number to it, or another
+coordinate, such as a flow's to the pixel that it begins at. All is done as the graph does it, in its order and its
+type: no answer changes.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -26,9 +28,9 @@ from .regions import Flow, is_op, rewrite
 #: The types of coordinates that arithmetic is done in as the graph does it: of halves runtimes round as they like.
 TYPES = ("float32", "float64")
 #: No grid is made of more values, and no coordinate by more steps.
-MOST_SOURCES, MOST_STEPS = 3, 16
+MOST_SOURCES, MOST_STEPS = 6, 16
 
-#: What is done to a coordinate x with a number n; of each, x before n and n before x.
+#: What is done to a coordinate x with an operand n; of each, x before n and n before x.
 OPERATIONS = ("Add", "Sub", "Mul", "Div")
 
 #: A number that a coordinate meets: itself, or the name of the value that it is.
@@ -43,19 +45,21 @@ class Place:
         name: the value that it lies in.
         axis: the axis of that along which the coordinates lie; None where there is only this one.
         index: its own place on that axis.
+        shared: whether there is one batch of it, for all that there are.
     """
 
     name: str
     axis: int | None
     index: int = 0
+    shared: bool = False
 
 
 @dataclass(frozen=True)
 class Step:
-    """What is done to a coordinate: one of :data:`OPERATIONS` with a number, which comes ``first`` or second."""
+    """What is done to a coordinate: one of :data:`OPERATIONS` with an operand, which comes ``first`` or second."""
 
     operation: str
-    number: Number
+    operand: Number | Coordinate
     first: bool
 
 
@@ -66,12 +70,29 @@ class Coordinate:
     Attributes:
         place: where it lies before anything is done to it.
         length: how many coordinates lie there along its axis.
-        steps: what is done to it, in order.
+        steps: what is done to it, in order; no operand's steps have coordinates as operands.
     """
 
     place: Place
     length: int
     steps: tuple[Step, ...]
+
+    @property
+    def sources(self) -> Iterator[str]:
+        """The values that it is made of."""
+        yield self.place.name
+        for step in self.steps:
+            if isinstance(step.operand, Coordinate):
+                yield from step.operand.sources
+
+    @property
+    def numbers(self) -> Iterator[Number]:
+        """The numbers that are met, in order."""
+        for step in self.steps:
+            if isinstance(step.operand, Coordinate):
+                yield from step.operand.numbers
+            else:
+                yield step.operand
 
 
 @dataclass(frozen=True)
@@ -91,12 +112,12 @@ class PixelGrid:
     @property
     def sources(self) -> list[str]:
         """The values that it is made of."""
-        return list(dict.fromkeys(coordinate.place.name for coordinate in self.coordinates))
+        return list(dict.fromkeys(name for coordinate in self.coordinates for name in coordinate.sources))
 
     @property
     def numbers(self) -> list[Number]:
-        """The numbers that its coordinates meet, one for each step."""
-        return [step.number for each in self.coordinates for step in each.steps]
+        """The numbers that its coordinates meet, in order."""
+        return [number for coordinate in self.coordinates for number in coordinate.numbers]
 
 
 class PixelGrids:
@@ -133,11 +154,15 @@ class PixelGrids:
         if isinstance(known.shape[-1], int) and known.shape[-1] != r:
             return None
         kept: set[str] = set()
+        pairs = True
         while True:  # what others read as well is left to them, and where it is made, the search ends
             walk = _Walk(flow, inference, r + 2, kept)
-            made = [walk.back(Place(grid, r + 1, index)) for index in range(r)]
+            made = [walk.back(Place(grid, r + 1, index), pairs) for index in range(r)]
             nodes = tuple(sorted(walk.nodes))
             pixels = PixelGrid(known.type, tuple(filter(None, made)), nodes)
+            if pairs and len(pixels.sources) > MOST_SOURCES:
+                pairs = False
+                continue
             if not nodes or None in made or len(pixels.sources) > MOST_SOURCES:
                 return None
             inside, read = {*nodes, *readers}, {X, *pixels.sources, *pixels.numbers}
@@ -174,24 +199,29 @@ class _Walk:
         self.flow, self.nodes = flow, set[int]()
         self._inference, self._axes, self._kept = inference, axes, kept
 
-    def back(self, place: Place) -> Coordinate | None:
-        """How the coordinate that lies at ``place`` is made."""
+    def back(self, place: Place, pairs: bool) -> Coordinate | None:
+        """How the coordinate that lies at ``place`` is made: with ``pairs``, of another one as well."""
         steps: list[Step] = []
         nodes = set[int]()
+        shared = place.shared
         while place.name not in self._kept and len(steps) < MOST_STEPS:
             at = self.flow.makers.get(place.name)
             if at is None or at in nodes or not is_op(self.flow.nodes[at], _RULES):
                 break  # in a model that is not valid, a node may come from itself
-            before = _RULES[self.flow.nodes[at].op_type](self, self.flow.nodes[at], place)
+            node = self.flow.nodes[at]
+            before = _RULES[node.op_type](self, node, place)
+            if before is None and pairs and node.op_type in OPERATIONS:
+                before = _pair(self, node, place)
             if before is None or self.length(before) is None:
                 break
             if isinstance(before, tuple):
                 steps.append(before[1])
             nodes.add(at)
             place = _place(before)
+            shared = shared or place.shared
         self.nodes |= nodes
         length = self.length(place)
-        return None if length is None else Coordinate(place, length, tuple(reversed(steps)))
+        return None if length is None else Coordinate(replace(place, shared=shared), length, tuple(reversed(steps)))
 
     def rank(self, place: Place) -> int:
         """How many axes the value at ``place`` has, if it is as its place says."""
@@ -352,6 +382,29 @@ def _arithmetic(walk: _Walk, node: onnx.NodeProto, place: Place) -> tuple[Place,
     return None
 
 
+def _pair(walk: _Walk, node: onnx.NodeProto, place: Place) -> tuple[Place, Step] | None:
+    """As a rule, for arithmetic with another coordinate: None where more than a batch or a coordinate meets many."""
+    shapes = [walk.shape(name) or () for name in node.input]
+    if any(len(shape) != walk.rank(place) for shape in shapes):
+        return None
+    batch, places = 1 if place.axis == 0 else 0, []
+    for name, shape, other in zip(node.input, shapes, reversed(shapes), strict=True):
+        for axis, (length, there) in enumerate(zip(shape, other, strict=True)):
+            spreads = axis == batch and 1 in (length, there)
+            if axis != place.axis and not spreads and (length is None or length != there):
+                return None
+        shared = shape[batch] == 1 != other[batch]
+        index = 0 if place.axis is None or shape[place.axis] == 1 else place.index
+        places.append(Place(name, place.axis, index, shared))
+    if any(walk.length(each) is None for each in places):
+        return None
+    # The other is not followed back over pairs again.
+    makers = [walk.flow.makers.get(name) for name in node.input]
+    first = makers[0] is None or not is_op(walk.flow.nodes[makers[0]], _RULES)
+    operand = walk.back(places[1 - first], pairs=False)
+    return None if operand is None else (places[first], Step(node.op_type, operand, first))
+
+
 _RULES: Mapping[str, Rule] = {
     "Identity": _identity,
     "Transpose": _transpose,
@@ -423,11 +476,17 @@ def _with(sample: onnx.NodeProto, pixels: PixelGrid, names: Names) -> Iterator[o
     node.op_type, node.domain = FROM_PIXELS, EXTENSIONS_DOMAIN
     del node.input[:]
     node.input.extend([sample.input[0], fed, *sources])
-    said = []
-    for each in pixels.coordinates:
-        axis = -1 if each.place.axis is None else each.place.axis
-        codes = [2 * OPERATIONS.index(step.operation) + step.first for step in each.steps]
-        said.append([sources.index(each.place.name), axis, each.place.index, each.length, *codes])
+    said = [_said(each, sources) for each in pixels.coordinates]
     node.attribute.append(helper.make_attribute("coordinates", json.dumps(said)))
     node.attribute.append(helper.make_attribute("sources", json.dumps(sources)))
     yield node
+
+
+def _said(coordinate: Coordinate, sources: Sequence[str]) -> list[Any]:
+    """How the op is told of a coordinate: where it lies, and then its steps, with an operand that is no number."""
+    place, steps = coordinate.place, list[Any]()
+    for step in coordinate.steps:
+        code = 2 * OPERATIONS.index(step.operation) + step.first
+        steps.append([code, _said(step.operand, sources)] if isinstance(step.operand, Coordinate) else code)
+    axis = -1 if place.axis is None else place.axis
+    return [sources.index(place.name), axis, place.index, coordinate.length, int(place.shared), *steps]

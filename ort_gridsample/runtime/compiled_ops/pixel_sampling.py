@@ -1,9 +1,9 @@
 """GridSample and what makes its grid in one: it is made a block at a time, as :mod:`ort_gridsample.model.pixel_grids`
 found it in the graph.
 
-Every coordinate meets the numbers that it met there, one after the other and in the same type, so that it is the same
-to the last bit. State and call are those of :mod:`.sampling`; behind its sentences lie what is done, and a sentence for
-each coordinate.
+Every coordinate meets what it met there, one after the other and in the same type, so that it is the same to the last
+bit. State and call are those of :mod:`.sampling`; behind its sentences lie what is done, and a sentence for each
+coordinate.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba.extending import register_jitable
+from numba import types
+from numba.extending import overload, register_jitable
 
 from ... import checks, spec
 from ...core import kernels
+from ...core.lanes import AXIS as OTHER  # free until the coordinates are there
 from ...core.lanes import BLOCK, COORDINATE, GRID, POSITIONS, STATE, R, X
 from ...core.pointers import allocate, array, free, load, memory_of_call, store
 from ...errors import GridSampleError
@@ -29,11 +31,18 @@ WHAT = SENTENCES + 8 * len(SAID)
 MISSING = WHAT + 8
 ABOUT = MISSING + 8
 
-# What is done: with how many values and numbers to how many coordinates, and one by one the value that it lies in, on
-# which axis (-1: none), where on it and of how many, how many steps there are, and these.
-(SOURCES, NUMBERS, COORDINATES, FIRST) = range(0, 32, 8)
-(SOURCE, AXIS, INDEX, LENGTH, STEPS, CODES) = range(0, 48, 8)
+# What is done: with how many values and numbers to how many coordinates, and how many these are with those that are
+# operands, which come behind the grid's own; and one by one the value that it lies in, on which axis (-1: none), where
+# on it and of how many, whether all batches share it, how many steps there are, and these.
+(SOURCES, NUMBERS, COORDINATES, RECORDS, FIRST) = range(0, 40, 8)
+(SOURCE, AXIS, INDEX, LENGTH, SHARED, STEPS, CODES) = range(0, 56, 8)
 RECORD = CODES + 8 * MOST_STEPS
+#: A step is twice its operation's place in :data:`OPERATIONS`, and 1 more where the operand comes first; and so much
+#: more where that is no number, but the next of the coordinates that are operands.
+PAIR = 2 * len(OPERATIONS)
+
+#: Of an axis' length, that no value has said it yet.
+UNKNOWN = -1
 
 #: What a run knows of each coordinate, behind the address of the numbers: the address of its value, and how many
 #: elements of that lie together that differ in no axis before the coordinates' own.
@@ -47,25 +56,35 @@ def texts(where: str, coordinates: Any, sources: Any) -> list[bytes]:
         GridSampleError: that is not what a session writes.
     """
     try:
-        r, said = len(coordinates), []
-        rows = [len(sources), sum(len(row) - 4 for row in coordinates), r]
-        for source, axis, index, length, *steps in coordinates:
-            record = [source, axis, index, length, len(steps), *steps]
+        r, records = len(coordinates), [list(row) for row in coordinates]
+        for own in range(r):
+            for at, step in enumerate(records[own][5:], 5):
+                code, *operands = step if isinstance(step, list) else [step]
+                if code not in range(PAIR) or len(operands) != isinstance(step, list):
+                    raise ValueError(step)
+                records[own][at] = code + PAIR * len(operands)
+                records += operands
+        numbers = sum(step < PAIR for row in records for step in row[5:])
+        if all(row[4] for row in records):
+            raise ValueError(records)  # who says how many batches there are?
+        rows, said = [len(sources), numbers, r, len(records)], []
+        for number, (source, axis, index, length, shared, *steps) in enumerate(records):
+            record = [source, axis, index, length, shared, len(steps), *steps]
             fits = 0 <= source < len(sources) <= MOST_SOURCES and -1 <= axis <= r + 1 and 0 <= index < length
-            known = len(steps) <= MOST_STEPS and {*steps} <= {*range(2 * len(OPERATIONS))}
-            if not (fits and known and all(type(each) is int for each in record)):
+            known = len(steps) <= MOST_STEPS and {*steps} <= {*range(PAIR if number >= r else 2 * PAIR)}
+            if not (fits and known and shared in (0, 1) and all(type(each) is int for each in record)):
                 raise ValueError(record)
             rows += [*record, *[0] * (MOST_STEPS - len(steps))]
-            said.append(_about(str(sources[source]), r, axis, length, alone=len(sources) == 1))
-    except (TypeError, ValueError) as error:
+            said.append(_about(str(sources[source]), r, axis, length, shared, alone=len(sources) == 1))
+    except (LookupError, TypeError, ValueError) as error:
         raise GridSampleError(where, "coordinates", repr(coordinates), "what a session writes") from error
     missing = checks.Sentence("grid", "made of a value that is left out", f"{len(sources)} values and their numbers")
     return [np.array(rows, np.int64).tobytes(), *(sentences.as_bytes(each, where) for each in (missing, *said))]
 
 
-def _about(source: str, r: int, axis: int, length: int, alone: bool) -> checks.Sentence:
+def _about(source: str, r: int, axis: int, length: int, shared: int, alone: bool) -> checks.Sentence:
     """What is said of a value ``source`` whose shape is not one that r coordinates may lie in, ``length`` of them."""
-    shape = ["N", *(f"D{i + 1}_out" for i in range(r))]
+    shape = ["1" if shared else "N", *(f"D{i + 1}_out" for i in range(r))]
     if axis >= 0:
         shape.insert(axis, str(length))
     name = repr(source).replace("{", "{{").replace("}", "}}")
@@ -90,14 +109,14 @@ def compute(state: int, context: int) -> int:
         return status
     status = open_inputs(api, load(state + SHAPE_OF), context, inputs, count)
     if status == 0:
-        axes, most, r = load(inputs + AXES), 1, load(what + COORDINATES)
+        axes, most, r, records = load(inputs + AXES), 1, load(what + COORDINATES), load(what + RECORDS)
         for index in range(1, count):
             most = max(most, load(inputs + index * SIZE + AXES))
         # Of X, the grid and Y first, as they are sampled; then of one value, and what a run knows of each.
         grid_shape = SHAPES + 8 * axes
         value_shape = grid_shape + 8 * (max(axes, r + 2) + r + 2)
         places = value_shape + 8 * most
-        run = allocate(places + 8 + r * PLACE)
+        run = allocate(places + 8 + records * PLACE)
         if run == 0:
             status = sentences.status(api, load(state + SENTENCES), 0, 0, 0, 0, SHAPES)
         else:
@@ -129,7 +148,9 @@ def _measure(api: int, state: int, inputs: int, grid_shape: int, shape: int, pla
         good = load(shape) >= load(what + NUMBERS)
     if not good:
         return sentences.status(api, said, 0, 0, 0, 0, 0)
-    for index in range(r):
+    for axis in range(r + 1):
+        store(grid_shape + 8 * axis, UNKNOWN)
+    for index in range(load(what + RECORDS)):
         record, place = what + FIRST + index * RECORD, places + 8 + index * PLACE
         value, axis = inputs + (2 + load(record + SOURCE)) * SIZE, load(record + AXIS)
         axes = load(value + AXES)
@@ -143,12 +164,15 @@ def _measure(api: int, state: int, inputs: int, grid_shape: int, shape: int, pla
             if each == axis:
                 good = good and length == load(record + LENGTH)
                 inner = 1
+                continue
+            if at == grid_shape and load(record + SHARED):
+                good = good and length == 1
+            elif load(at) == UNKNOWN:
+                store(at, length)
             else:
-                if index == 0:
-                    store(at, length)
                 good = good and length == load(at)
-                at += 8
-                inner *= length
+            at += 8
+            inner *= length
         if not good:
             return sentences.status(api, load(state + ABOUT + 8 * index), shape, axes, 0, 0, 0)
         store(place + BASE, load(value + DATA))
@@ -164,34 +188,42 @@ def coordinates_for(grid_type: str) -> Callable[..., int]:
 
     def coordinates(run: int, scratch: int, batch: int, begin: int, positions: int) -> int:
         r, block, places = load(run + R), load(run + BLOCK), load(run + GRID)
-        what, first = load(load(run + STATE) + WHAT), batch * load(run + POSITIONS) + begin
+        what = load(load(run + STATE) + WHAT)
         g = array(scratch + load(run + COORDINATE), (r, block), dtype)
-        numbers, number = array(load(places), (load(what + NUMBERS),), dtype), 0
+        other = array(scratch + load(run + OTHER), (positions,), dtype)
+        numbers, number, operand = array(load(places), (load(what + NUMBERS),), dtype), 0, r
         whole = _is_grid(what, places)
         if whole:
-            at = load(places + 8 + BASE) + first * r * size
+            at = load(places + 8 + BASE) + _first(run, what + FIRST, batch, begin) * r * size
             kernels.split(array(at, (positions, r), dtype), g)
         for index in range(r):
             record, place = what + FIRST + index * RECORD, places + 8 + index * PLACE
-            along = g[r - 1 - index]  # a grid lists the innermost axis first
+            along = g[r - 1 - index, :positions]  # a grid lists the innermost axis first
             if not whole:
-                length, inner = load(record + LENGTH), load(place + INNER)
-                done = 0
-                while done < positions:
-                    outer, rest = (first + done) // inner, (first + done) % inner
-                    at = load(place + BASE) + ((outer * length + load(record + INDEX)) * inner + rest) * size
-                    if inner == 1:
-                        count, step = positions - done, length
-                    else:
-                        count, step = min(positions - done, inner - rest), 1
-                    _take(array(at, ((count - 1) * step + 1,), dtype), step, along[done : done + count])
-                    done += count
+                _take_all(record, place, _first(run, record, batch, begin), along)
             for step in range(load(record + STEPS)):
-                _apply(load(record + CODES + 8 * step), numbers[number], along[:positions])
-                number += 1
+                code = load(record + CODES + 8 * step)
+                if code < PAIR:
+                    _apply(code, numbers[number], along)
+                    number += 1
+                else:
+                    record_of_other = what + FIRST + operand * RECORD
+                    place_of_other = places + 8 + operand * PLACE
+                    _take_all(record_of_other, place_of_other, _first(run, record_of_other, batch, begin), other)
+                    for each in range(load(record_of_other + STEPS)):
+                        _apply(load(record_of_other + CODES + 8 * each), numbers[number], other)
+                        number += 1
+                    _apply(code - PAIR, other, along)
+                    operand += 1
         return 0
 
     return coordinates
+
+
+@register_jitable
+def _first(run: int, record: int, batch: int, begin: int) -> int:
+    """The position of all batches' at which a block begins, of a coordinate; of the only batch's if they share it."""
+    return begin if load(record + SHARED) else batch * load(run + POSITIONS) + begin
 
 
 @register_jitable
@@ -201,9 +233,26 @@ def _is_grid(what: int, places: int) -> bool:
     for index in range(r):
         record, place = what + FIRST + index * RECORD, places + 8 + index * PLACE
         lies = load(record + INDEX) == index and load(record + LENGTH) == r and load(place + INNER) == 1
-        if not lies or load(place + BASE) != load(places + 8 + BASE):
+        same = load(place + BASE) == load(places + 8 + BASE) and load(record + SHARED) == load(what + FIRST + SHARED)
+        if not (lies and same):
             return False
     return True
+
+
+@register_jitable
+def _take_all(record: int, place: int, first: int, here: Any) -> None:
+    """Take a coordinate of as many positions as there is room for, from the ``first`` on."""
+    length, inner, index = load(record + LENGTH), load(place + INNER), load(record + INDEX)
+    positions, done = len(here), 0
+    while done < positions:
+        outer, rest = (first + done) // inner, (first + done) % inner
+        at = load(place + BASE) + ((outer * length + index) * inner + rest) * here.itemsize
+        if inner == 1:
+            count, step = positions - done, length
+        else:
+            count, step = min(positions - done, inner - rest), 1
+        _take(array(at, ((count - 1) * step + 1,), here.dtype), step, here[done : done + count])
+        done += count
 
 
 @register_jitable
@@ -217,24 +266,35 @@ def _take(there: Any, step: int, here: Any) -> None:
             here[p] = there[np.uint64(p) * np.uint64(step)]
 
 
+def _at(n: Any, p: int) -> Any: ...
+
+
+@overload(_at, strict=False)
+def _at_for(n: Any, p: int) -> Any:
+    """The operand at position ``p``: a number is the same at all."""
+    if isinstance(n, types.Array):
+        return lambda n, p: n[p]
+    return lambda n, p: n
+
+
 @register_jitable
 def _apply(code: int, n: Any, x: Any) -> None:
     """Do one of :data:`OPERATIONS` to ``x`` with ``n``: twice its place there, and 1 more where ``n`` comes first."""
     if code < 2:
         for p in range(len(x)):
-            x[p] += n
+            x[p] += _at(n, p)
     elif code == 2:
         for p in range(len(x)):
-            x[p] -= n
+            x[p] -= _at(n, p)
     elif code == 3:
         for p in range(len(x)):
-            x[p] = n - x[p]
+            x[p] = _at(n, p) - x[p]
     elif code < 6:
         for p in range(len(x)):
-            x[p] *= n
+            x[p] *= _at(n, p)
     elif code == 6:
         for p in range(len(x)):
-            x[p] /= n
+            x[p] /= _at(n, p)
     else:
         for p in range(len(x)):
-            x[p] = n / x[p]
+            x[p] = _at(n, p) / x[p]
