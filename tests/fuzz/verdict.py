@@ -186,8 +186,9 @@ def _model(case: Case) -> onnx.ModelProto:
             names[-1] = f"{name} as {tensor.type}"
             nodes.append(helper.make_node("Cast", [name], names[-1:], to=TensorProto.BFLOAT16))
     if _is_planar(case):  # and by arithmetic that leaves every number as it is
-        for op_type, number in (("Mul", 1.0), ("Add", -0.0)):
-            constants.append(numpy_helper.from_array(np.array(number, second.type), op_type))
+        each = (1, *second.shape[1:]) if case.declared == "exact" else ()
+        for op_type, number, shape in (("Mul", 1.0, ()), ("Add", -0.0, each)):
+            constants.append(numpy_helper.from_array(np.full(shape, number, second.type), op_type))
             nodes.append(helper.make_node(op_type, [names[-1], op_type], [f"second {op_type}"]))
             names[-1] = f"second {op_type}"
         nodes.append(helper.make_node("Transpose", names[-1:], ["grid"], perm=[0, *range(2, len(second.shape)), 1]))
