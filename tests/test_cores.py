@@ -208,6 +208,29 @@ def test_rows_of_channels(name, phases, monkeypatch):
     assert {(lanes.BOTH,), shared, 3 * shared} <= seen
 
 
+@pytest.mark.parametrize("num_threads", [1, 2])
+@pytest.mark.parametrize("name", [*FLOATS, "complex64", "complex128"])
+def test_numpy_takes_many_channels_at_once(name, num_threads, monkeypatch):
+    """And answers as it does channel by channel, of which not all can be turned round together."""
+    monkeypatch.setattr(numpy_core, "TAPS_PER_THREAD", 1)
+    sampled, original = [], numpy_core._sample_rows
+    monkeypatch.setattr(numpy_core, "_sample_rows", lambda *a: (sampled.append(len(a[0])), original(*a)))
+    ogs.set_core("numpy")
+    rng, channels = np.random.default_rng(12), numpy_core.CHANNELS_LAST + 3
+    for n, r, mode in ((1, 1, "linear"), (3, 2, "linear"), (1, 2, "cubic"), (2, 3, "linear")):
+        X = image(name, (n, channels, *(9, 8, 5)[:r]), rng)
+        X[:, 3, ..., 4], X[:, 5, ..., 2] = np.inf, np.nan
+        grid = positions((n, *(3000, *[1] * (r - 1)), r), rng).astype(np.float32)
+        for padding_mode in spec.PADDING_MODES:
+            found = ogs.grid_sample(X, grid, mode, padding_mode, num_threads=num_threads)
+            one_by_one = [
+                ogs.grid_sample(X[:, c : c + 1], grid, mode, padding_mode, num_threads=num_threads)
+                for c in range(channels)
+            ]
+            assert_same(found, np.concatenate(one_by_one, axis=1))
+    assert sampled == [channels] * 3 * (1 + 3 + 1 + 2)
+
+
 class TestHelpers:
     """Threads that stay for a moment when they have helped, of the compiled core."""
 
