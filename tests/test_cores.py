@@ -738,6 +738,33 @@ def test_vectors_and_loops_gather_integers(kind, size):
     assert Y[1] == limits.max
 
 
+@pytest.mark.parametrize("size", vectors.VECTORS)
+@pytest.mark.parametrize("kind", ["uint8", "int8", "uint16", "int16"])
+@pytest.mark.parametrize("taps", [2, 4, 10])
+def test_vectors_and_loops_gather_integers_together(taps, kind, size):
+    """As of integers apart; few taps are called ahead, whose table may end before, and the last is X's last pixel."""
+    rng, pixels, lanes, start = np.random.default_rng(7), 40, size // 4, 3
+    limits = np.iinfo(kind)
+    X = rng.integers(limits.min, limits.max, pixels, kind, endpoint=True)
+    X[:14] = limits.max
+    offsets = np.array([0, 1, 7, 8, 10, 11, 12, 13, 14, 15])[:taps]
+    first = rng.integers(14, pixels - offsets[-1], lanes + start).astype(np.uint32)
+    first[start], first[-1] = 0, pixels - 1 - offsets[-1]
+    weight = rng.normal(size=(taps, lanes + start)).astype(np.float32)
+    weight[-1] = 1 - weight[:-1].sum(0)
+    value = X[first + offsets[:, None]].astype(np.float64)
+    expected = np.clip(np.trunc((value * weight).sum(0)), limits.min, limits.max)[start:]
+    loop = vectors.gather_integers_whole_in_loops
+    ways = (in_kernel(vectors.gather_integers_whole(size)), ()), (numba.njit(loop), (lanes,)), (loop, (lanes,))
+    for function, more in ways:
+        Y = np.full(lanes + 2, 7, kind)
+        function(X, first, offsets, weight, start, Y, 1, *more)
+        assert list(Y[[0, -1]]) == [7, 7]
+        assert abs(Y[1:-1].astype(np.float64) - expected).max() <= 1
+        if taps < 10:
+            assert Y[1] == limits.max  # all are equal
+
+
 @pytest.mark.parametrize("padding_mode", spec.PADDING_MODES)
 def test_an_axis_so_long_that_float32_knows_no_pixel_of_its_own(padding_mode):
     """Coordinates are whole there, and every other pixel's at best: no tap beyond the last is read."""

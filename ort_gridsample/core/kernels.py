@@ -28,6 +28,7 @@ from .vectors import (
     add_up_together,
     gather,
     gather_integers,
+    gather_integers_whole,
     gather_whole,
     multiply_add,
     prefetch,
@@ -464,6 +465,9 @@ def _sum_taps_for(X: Any, index: Any, offsets: Any, how: int, weight: Any, Y: An
         if in_vectors:
             _sum_in_vectors(X, index, offsets, weight, Y, start, positions)
             return APART
+        if are_short and how == WHOLE and positions >= INTEGERS:
+            _sum_integers_whole(X, index[0], offsets, weight, Y, start, positions)
+            return how
         if how != APART:
             spread(index, offsets, weight, how, positions)
         if are_short and positions >= INTEGERS:
@@ -516,6 +520,16 @@ def _sum_integers(X: Any, index: Any, weight: Any, Y: Any, start: int, positions
             _gather_integers(image, index, weight, p, out, start + p)
         last = positions - INTEGERS  # some of these once more, where they are no whole vector
         _gather_integers(image, index, weight, last, out, start + last)
+
+
+@register_jitable
+def _sum_integers_whole(X: Any, first: Any, offsets: Any, weight: Any, Y: Any, start: int, positions: int) -> None:
+    for c in range(len(X)):
+        image, out = X[c], Y[c]
+        for p in range(0, positions - INTEGERS, INTEGERS):
+            _gather_integers_whole(image, first, offsets, weight, p, out, start + p)
+        last = positions - INTEGERS
+        _gather_integers_whole(image, first, offsets, weight, last, out, start + last)
 
 
 @register_jitable
@@ -718,7 +732,7 @@ _sum_gaps_narrow, _sum_gaps_wide = (add_up_together(width, gaps=True) for width 
 _gather_wide, _gather_narrow = map(gather, VECTORS)
 _gather_whole_wide, _gather_whole_narrow = (gather_whole(size, gaps=False) for size in VECTORS)
 _gather_gaps_wide, _gather_gaps_narrow = (gather_whole(size, gaps=True) for size in VECTORS)
-_gather_integers = gather_integers(VECTORS[1])
+_gather_integers, _gather_integers_whole = gather_integers(VECTORS[1]), gather_integers_whole(VECTORS[1])
 _transpose_narrow, _transpose_wide = transpose(NARROW), transpose(WIDE)
 
 

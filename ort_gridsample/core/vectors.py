@@ -134,6 +134,24 @@ def gather_integers_in_loops(X: Any, index: Any, weight: Any, p: Any, Y: Any, q:
         Y[q + lane] = int(min(max(total + origin, limits.min), limits.max))
 
 
+@extending.register_jitable
+def gather_integers_whole_in_loops(
+    X: Any, first: Any, offsets: Any, weight: Any, p: Any, Y: Any, q: Any, lanes: int
+) -> None:
+    """As :func:`gather_integers_in_loops` where each tap lies by one of the ``offsets`` (taps,) behind the ``first``.
+
+    Two and two of them lie side by side.
+    """
+    for lane in range(lanes):
+        i = first[p + lane]
+        origin = weight.dtype.type(X[i])
+        total = origin * 0
+        for tap in range(1, len(offsets)):
+            total += weight[tap, p + lane] * (weight.dtype.type(X[i + offsets[tap]]) - origin)
+        limits = np.iinfo(Y.dtype)
+        Y[q + lane] = int(min(max(total + origin, limits.min), limits.max))
+
+
 def gather(size: int) -> Any:
     """As :func:`gather_in_loops`, for a vector of ``size`` bytes; to be called in a kernel."""
     return _gather(size, _write_gathered, gather_in_loops)
@@ -175,10 +193,17 @@ def gather_whole(size: int, gaps: bool) -> Any:
 
     Unless there may be ``gaps``, all weights are numbers.
     """
-    write = partial(_write_gathered_whole, gaps=gaps)
+    return _gather_whole(size, partial(_write_gathered_whole, gaps=gaps), gather_whole_in_loops)
 
+
+def gather_integers_whole(size: int) -> Any:
+    """As :func:`gather_integers_whole_in_loops`, for a vector of ``size`` bytes of weights; to call in a kernel."""
+    return _gather_whole(size, _write_integers_whole, gather_integers_whole_in_loops)
+
+
+def _gather_whole(size: int, write: Callable[..., None], loops: Callable[..., None]) -> Any:
     def in_loops(X: Any, first: Any, offsets: Any, weight: Any, p: Any, Y: Any, q: Any) -> None:
-        gather_whole_in_loops(X, first, offsets, weight, p, Y, q, size // weight.itemsize)
+        loops(X, first, offsets, weight, p, Y, q, size // weight.itemsize)
 
     @intrinsic
     def gather_whole_vector(context: Any, X: Any, first: Any, offsets: Any, weight: Any, p: Any, Y: Any, q: Any) -> Any:
@@ -333,14 +358,7 @@ def _write_gathered_whole(context: Any, builder: Any, arguments: Any, kinds: Any
     total = _Total(builder, by.data.type.pointee, lanes)
     first = _load(builder, builder.gep(at.data, [p]), ir.VectorType(_INT32, lanes))
     taps, columns = cgutils.unpack_tuple(builder, by.shape)
-    with builder.if_then(builder.icmp_unsigned("<=", taps, taps.type(FEW_TAPS))):
-        last = builder.load(builder.gep(apart.data, [builder.sub(taps, taps.type(1))]))
-        for lane in range(0, lanes, EVERY):
-            soon = builder.add(p, p.type(PIXELS_AHEAD + lane))
-            soon = builder.select(builder.icmp_unsigned("<", soon, columns), soon, p)  # there is none behind the table
-            pixel = builder.gep(x.data, [builder.zext(builder.load(builder.gep(at.data, [soon])), p.type)])
-            _prefetch(builder, pixel)
-            _prefetch(builder, builder.gep(pixel, [last]))
+    _prefetch_whole(builder, x, at, apart, p, lanes, taps, columns)
     with cgutils.for_range(builder, builder.lshr(taps, taps.type(1))) as loop:
         tap = builder.shl(loop.index, taps.type(1))
         entry = builder.add(builder.mul(tap, columns), p)
@@ -351,29 +369,76 @@ def _write_gathered_whole(context: Any, builder: Any, arguments: Any, kinds: Any
     _store(builder, total.value, builder.gep(to.data, [q]))
 
 
+def _prefetch_whole(builder: Any, x: Any, at: Any, apart: Any, p: Any, lanes: int, taps: Any, columns: Any) -> None:
+    """Call the first and the last of few ``taps`` into the caches, of some positions of a vector to come."""
+    with builder.if_then(builder.icmp_unsigned("<=", taps, taps.type(FEW_TAPS))):
+        last = builder.load(builder.gep(apart.data, [builder.sub(taps, taps.type(1))]))
+        for lane in range(0, lanes, EVERY):
+            soon = builder.add(p, p.type(PIXELS_AHEAD + lane))
+            soon = builder.select(builder.icmp_unsigned("<", soon, columns), soon, p)  # there is none behind the table
+            pixel = builder.gep(x.data, [builder.zext(builder.load(builder.gep(at.data, [soon])), p.type)])
+            _prefetch(builder, pixel)
+            _prefetch(builder, builder.gep(pixel, [last]))
+
+
 def _write_integers(context: Any, builder: Any, arguments: Any, kinds: Any, size: int) -> None:
     x, at, by, to = _arrays(context, builder, arguments, kinds)
     _, _, _, p, _, q = arguments
-    integer, real = kinds[0].dtype, by.data.type.pointee
-    lanes = size // _SIZE[str(real)]
-    vector, index_type = ir.VectorType(real, lanes), ir.VectorType(_INT32, lanes)
     taps, columns = cgutils.unpack_tuple(builder, at.shape)
+    total = _Total(builder, by.data.type.pointee, size // _SIZE[str(by.data.type.pointee)])
 
     def values(entry: Any) -> Any:
-        index = _load(builder, builder.gep(at.data, [entry]), index_type)
-        pixels = _read_inside(builder, x.data, index)
-        return builder.sitofp((builder.sext if integer.signed else builder.zext)(pixels, index_type), vector)
+        index = _load(builder, builder.gep(at.data, [entry]), ir.VectorType(_INT32, total.vector.count))
+        return _as_floats(builder, _read_inside(builder, x.data, index), kinds[0].dtype, total.vector)
 
-    origin, total = values(p), _Total(builder, real, lanes)
+    origin = values(p)
     with cgutils.for_range(builder, taps, start=taps.type(1)) as loop:
         entry = builder.add(builder.mul(loop.index, columns), p)
         total.add(builder.gep(by.data, [entry]), builder.fsub(values(entry), origin))
-    found = builder.fadd(total.value, origin)
+    _store_integers(builder, total, origin, kinds[0].dtype, builder.gep(to.data, [q]))
+
+
+def _write_integers_whole(context: Any, builder: Any, arguments: Any, kinds: Any, size: int) -> None:
+    x, at, apart, by, to = _arrays(context, builder, arguments, kinds)
+    _, _, _, _, p, _, q = arguments
+    taps, columns = cgutils.unpack_tuple(builder, by.shape)
+    total = _Total(builder, by.data.type.pointee, size // _SIZE[str(by.data.type.pointee)])
+    first = _load(builder, builder.gep(at.data, [p]), ir.VectorType(_INT32, total.vector.count))
+    integer = kinds[0].dtype
+    _prefetch_whole(builder, x, at, apart, p, total.vector.count, taps, columns)
+
+    def pairs(tap: Any) -> Iterator[Any]:
+        """The pixels of two taps, each two read as one integer."""
+        base = builder.gep(x.data, [builder.load(builder.gep(apart.data, [tap]))])
+        both = _read(builder, base, first, ir.IntType(2 * integer.bitwidth))
+        for bits in (both, builder.lshr(both, ir.Constant(both.type, [integer.bitwidth] * both.type.count))):
+            one = builder.trunc(bits, ir.VectorType(ir.IntType(integer.bitwidth), both.type.count))
+            yield _as_floats(builder, one, integer, total.vector)
+
+    origin = next(pairs(taps.type(0)))
+    with cgutils.for_range(builder, builder.lshr(taps, taps.type(1))) as loop:
+        tap = builder.shl(loop.index, taps.type(1))
+        entry = builder.add(builder.mul(tap, columns), p)
+        for values in pairs(tap):
+            total.add(builder.gep(by.data, [entry]), builder.fsub(values, origin))
+            entry = builder.add(entry, columns)
+    _store_integers(builder, total, origin, integer, builder.gep(to.data, [q]))
+
+
+def _as_floats(builder: Any, pixels: Any, integer: Any, vector: Any) -> Any:
+    """Integers of type ``integer`` as a ``vector`` of floats."""
+    wide = ir.VectorType(_INT32, vector.count)
+    return builder.sitofp((builder.sext if integer.signed else builder.zext)(pixels, wide), vector)
+
+
+def _store_integers(builder: Any, total: _Total, origin: Any, integer: Any, place: Any) -> None:
+    """Store ``total`` and ``origin`` together as integers of type ``integer``, truncated toward zero and saturated."""
+    found, lanes = builder.fadd(total.value, origin), total.vector.count
     for limit, beyond in ((integer.maxval, ">"), (integer.minval, "<")):
-        most = ir.Constant(vector, [float(limit)] * lanes)
+        most = ir.Constant(total.vector, [float(limit)] * lanes)
         found = builder.select(builder.fcmp_ordered(beyond, found, most), most, found)
-    whole = builder.trunc(builder.fptosi(found, index_type), ir.VectorType(to.data.type.pointee, lanes))
-    _store(builder, whole, builder.gep(to.data, [q]))
+    whole = builder.fptosi(found, ir.VectorType(_INT32, lanes))
+    _store(builder, builder.trunc(whole, ir.VectorType(ir.IntType(integer.bitwidth), lanes)), place)
 
 
 class _Total:
