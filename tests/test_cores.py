@@ -960,7 +960,7 @@ class TestNumThreads:
             monkeypatch.setattr(user, "for_each", lambda f, items, n: (seen.append(n), original(f, items, n)))
         do = jit_core._do
         monkeypatch.setattr(jit_core, "_do", lambda *run: (seen.append(run[-1]), do(*run)))
-        X, grid = np.zeros((4, 4, 8, 8), np.float32), np.zeros((4, 200, 200, 2), np.float32)
+        X, grid = np.zeros((4, 4, 8, 8), np.float32), np.zeros((4, 300, 300, 2), np.float32)
         ogs.set_num_threads(3)
         for call, most in (
             (lambda: ogs.grid_sample(X, grid), 3),
