@@ -196,6 +196,13 @@ def displaced_pixels(graph: Graph, n: int, h: int, w: int) -> str:
     return graph.add("Concat", *made, axis=3)[0]
 
 
+def displaced_together(graph: Graph, n: int, h: int, w: int) -> str:
+    """What all batches share is made of two values itself."""
+    (shared,) = graph.add("Sub", graph.fed("one", 1, h, w, 2), graph.fed("other", 1, h, w, 2))
+    (moved,) = graph.add("Add", graph.fed("flow", n, h, w, 2), shared)
+    return graph.add("Mul", moved, graph.constant(0.05))[0]
+
+
 CHAINS: dict[str, tuple[Callable[[Graph, int, int, int], str], int]] = {
     "flow": (flow, 8),
     "stacked": (stacked, 9),
@@ -208,11 +215,12 @@ CHAINS: dict[str, tuple[Callable[[Graph, int, int, int], str], int]] = {
     "one for both": (one_for_both, 1),
     "displaced": (displaced, 3),
     "displaced pixels": (displaced_pixels, 11),
+    "displaced together": (displaced_together, 3),
 }
 
 #: How many of a chain's nodes are taken in where the number of coordinates that they choose from is not known.
 #: So are coordinates that others meet, where the lengths of both are not known.
-BEHIND_UNKNOWN = {"slices": 7, "displaced": 0, "displaced pixels": 7}
+BEHIND_UNKNOWN = {"slices": 7, "displaced": 0, "displaced pixels": 7, "displaced together": 1}
 
 
 def open_fused(model: onnx.ModelProto) -> ogs.InferenceSession:
@@ -310,7 +318,8 @@ def chains(draw: st.DrawFn) -> tuple[Graph, str, Shape]:
     """A chain of any nodes that are taken in, in any order; the grid that it makes, and a shape of X for that."""
     r = draw(st.integers(1, 3))
     graph = Graph(draw(st.sampled_from(["float32", "float64"])))
-    rest = [draw(st.integers(1, 3)), *(draw(st.integers(1, 9)) for _ in range(r))]
+    batches = [draw(st.integers(1, 3))]  # those of the values on the way, one after the other
+    rest = [batches[0], *(draw(st.integers(1, 9)) for _ in range(r))]
     numbers = st.sampled_from([0.0, -1.0, 0.5, 2.0, 3.0, -0.1])
 
     def arithmetic(name: str, row: Sequence[int]) -> str:
@@ -327,9 +336,7 @@ def chains(draw: st.DrawFn) -> tuple[Graph, str, Shape]:
 
     def pair(name: str, at: Coordinates) -> str:
         """A node with another coordinate for each, or with one that all batches, or all coordinates, have in common."""
-        shape = list(rest)
-        if draw(st.booleans()):
-            shape[0] = 1
+        shape = [batches[-1], *rest[1:]]
         if at.axis is not None:
             shape.insert(at.axis, draw(st.sampled_from([1, at.length])))
         other = graph.fed(f"other{len(graph.feeds)}", *shape)
@@ -340,7 +347,11 @@ def chains(draw: st.DrawFn) -> tuple[Graph, str, Shape]:
     def change(at: Coordinates) -> Coordinates:
         what = draw(st.integers(0, 6))
         if what == 6:
-            return Coordinates([pair(name, at) for name in at.values], at.axis, at.length)
+            before = batches[-1]
+            batches.append(draw(st.sampled_from([1, 2] if before == 1 else [1, before])))
+            made = Coordinates([pair(name, at) for name in at.values], at.axis, at.length)
+            batches.append(max(before, batches[-1]))
+            return made
         if what == 0:
             return Coordinates([graph.add("Identity", name)[0] for name in at.values], at.axis, at.length)
         if what in (1, 2):
@@ -384,7 +395,7 @@ def chains(draw: st.DrawFn) -> tuple[Graph, str, Shape]:
             at = Coordinates(graph.add("Gather", *at.values, row, axis=at.axis), at.axis, r)
         else:
             at = Coordinates(graph.add("Transpose", *at.values, perm=moved(r + 2, at.axis, r + 1)), r + 1, r)
-    return graph, at.values[0], (rest[0], draw(st.integers(1, 3)), *(5, 4, 3)[:r])
+    return graph, at.values[0], (batches[-1], draw(st.integers(1, 3)), *(5, 4, 3)[:r])
 
 
 @compiled

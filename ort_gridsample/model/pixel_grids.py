@@ -203,7 +203,6 @@ class _Walk:
         """How the coordinate that lies at ``place`` is made: with ``pairs``, of another one as well."""
         steps: list[Step] = []
         nodes = set[int]()
-        shared = place.shared
         while place.name not in self._kept and len(steps) < MOST_STEPS:
             at = self.flow.makers.get(place.name)
             if at is None or at in nodes or not is_op(self.flow.nodes[at], _RULES):
@@ -217,11 +216,10 @@ class _Walk:
             if isinstance(before, tuple):
                 steps.append(before[1])
             nodes.add(at)
-            place = _place(before)
-            shared = shared or place.shared
+            place = replace(_place(before), shared=place.shared or _place(before).shared)
         self.nodes |= nodes
         length = self.length(place)
-        return None if length is None else Coordinate(replace(place, shared=shared), length, tuple(reversed(steps)))
+        return None if length is None else Coordinate(place, length, tuple(reversed(steps)))
 
     def rank(self, place: Place) -> int:
         """How many axes the value at ``place`` has, if it is as its place says."""
@@ -393,7 +391,7 @@ def _pair(walk: _Walk, node: onnx.NodeProto, place: Place) -> tuple[Place, Step]
             spreads = axis == batch and 1 in (length, there)
             if axis != place.axis and not spreads and (length is None or length != there):
                 return None
-        shared = shape[batch] == 1 != other[batch]
+        shared = place.shared or shape[batch] == 1 != other[batch]
         index = 0 if place.axis is None or shape[place.axis] == 1 else place.index
         places.append(Place(name, place.axis, index, shared))
     if any(walk.length(each) is None for each in places):
