@@ -345,8 +345,8 @@ def chains(draw: st.DrawFn) -> tuple[Graph, str, Shape]:
         return graph.add(draw(st.sampled_from(["Add", "Sub", "Mul", "Div"])), *draw(st.permutations([name, other])))[0]
 
     def change(at: Coordinates) -> Coordinates:
-        what = draw(st.integers(0, 6))
-        if what == 6:
+        what = draw(st.integers(0, 8))
+        if what > 5:
             before = batches[-1]
             batches.append(draw(st.sampled_from([1, 2] if before == 1 else [1, before])))
             made = Coordinates([pair(name, at) for name in at.values], at.axis, at.length)
