@@ -185,6 +185,8 @@ def displaced(graph: Graph, n: int, h: int, w: int) -> str:
 def displaced_pixels(graph: Graph, n: int, h: int, w: int) -> str:
     """Pixels that a flow begins at, each coordinate normalized by itself; less, and as a part of, a third."""
     shared = graph.constant(places(h, w).transpose(2, 0, 1)[None])
+    if h == 0:  # onnxruntime 1.17 refuses a model that subtracts from a constant without elements
+        shared = graph.fed("places", 1, 2, h, w)
     (moved,) = graph.add("Add", graph.fed("flow", n, 2, h, w), shared)
     (less,) = graph.add("Sub", shared, moved)
     (part,) = graph.add("Div", less, graph.add("Add", graph.fed("scale", n, 1, h, w), graph.constant(20))[0])
