@@ -115,14 +115,6 @@ def matrix(
     return [case for case in cases if is_defined(case.X_type, case.attributes.mode)]
 
 
-def by_types_and_rank(cases: Iterable[Case]) -> dict[str, list[Case]]:
-    """The cases in groups that differ in nothing but the attributes, by the group's name."""
-    groups: dict[str, list[Case]] = {}
-    for case in cases:
-        groups.setdefault(f"{case.X_type}-{case.grid_type}-{case.rank}d", []).append(case)
-    return groups
-
-
 def dtype_of(name: str) -> np.dtype:
     """The numpy type of a name in ``spec.TYPES``; strings are objects, as sessions take them."""
     return np.dtype({"bfloat16": ml_dtypes.bfloat16, "str": object}.get(name, name))

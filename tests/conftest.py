@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 
 import pytest
 
-import faults
 import ort_gridsample as ogs
+from fuzz import profiles
 from ort_gridsample.runtime.compiled_ops.ops import why_not
 from paths import PATHS, Function, Model, running_on
+
+profiles.register()
 
 #: The NumPy core is always there, the compiled one where Numba is; ORT_GRIDSAMPLE_CORE narrows it down to one.
 CORES = ("numpy", "jit") if importlib.util.find_spec("numba") else ("numpy",)
@@ -49,13 +51,3 @@ def python_ops() -> Iterator[None]:
 def path(request: pytest.FixtureRequest) -> Function | Model:
     """Run the test through the function, a session and a patched file."""
     return PATHS[request.param]
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Skip what cannot be had with what is installed, in the words of who refused it."""
-    report = yield
-    reason = faults.allowed(report.longreprtext) if report.failed else ""
-    if reason:
-        report.outcome, report.longrepr = "skipped", (str(item.path), item.location[1] or 0, f"Skipped: {reason}")
-    return report

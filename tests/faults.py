@@ -1,14 +1,14 @@
 """What the tests allow for: faults of older onnxruntimes and onnx, each seen in the release before the one that is
-named, what these refuse for their age, and what there is none of without onnxruntime-extensions.
+named, and what these refuse for their age.
 """
 
 from __future__ import annotations
 
-import importlib.util
 from types import ModuleType
 
 import onnx
 import onnxruntime
+import pytest
 from packaging.version import Version
 
 
@@ -19,6 +19,9 @@ def before(release: str, of: ModuleType = onnxruntime) -> bool:
 
 #: The newest opset of the operators that is read.
 OPSET = 20 if before("1.21") else 22
+#: The newest opset and version of a model that is read, of those that the tests write.
+MOST_OPSET = 20 if before("1.21") else 99
+MOST_IR_VERSION = 9 if before("1.18") else 99
 
 #: An output that finds no room in NumPy ends the process.
 OUTPUT_CRASHES = before("1.19")
@@ -40,27 +43,24 @@ EMPTY_CONSTANTS = before("1.27")
 SLOW_NESTED_IFS = before("1.29")
 #: onnx's evaluator computes with bfloat16 as records of bits, and truncates to them.
 NO_BFLOAT16_ARRAYS = before("1.19", onnx)
+#: onnx's converter has no way down for some operators, among them If, Loop and Scan.
+NO_ADAPTERS = before("1.21", onnx)
 #: onnx's evaluator hides from the body of a Scan what is outside.
 SCAN_SEES_NOTHING = before("1.22", onnx)
 
-#: What a test that fails may say, and why it is no failure.
-ALLOWED: dict[str, str] = {}
-if before("1.21"):
-    ALLOWED["Current official support for domain ai.onnx is till opset"] = "onnxruntime reads no such opset yet"
-    ALLOWED["Could not find an implementation for Equal(13)"] = "onnxruntime compares no int8 yet"
-if FUSED_WITHOUT_KERNEL:
-    ALLOWED["Failed to find kernel for com.microsoft.FusedMatMul"] = "onnxruntime fuses what it has no kernel for"
-if before("1.18"):
-    ALLOWED["Unsupported model IR version: 10, max supported IR version: 9"] = "onnxruntime reads no such models yet"
-if before("1.21", onnx):
-    ALLOWED["No Adapter From Version"] = "onnx's version converter has no way down for this operator yet"
-if before("1.18", onnx):
-    ALLOWED["Expected character = not found."] = "onnx's parser reads no names of nodes yet"
-if importlib.util.find_spec("onnxruntime_extensions") is None:
-    for said in ("ort_gridsample's ops need onnxruntime-extensions", "No module named 'onnxruntime_extensions'"):
-        ALLOWED[said] = "there is no onnxruntime-extensions"
+needs_named_nodes = pytest.mark.skipif(before("1.18", onnx), reason="onnx's parser reads no names of nodes yet")
+needs_adapters = pytest.mark.skipif(NO_ADAPTERS, reason="onnx's converter has no way down for these yet")
 
 
-def allowed(text: str) -> str:
-    """Why a test that failed with ``text`` is no failure here; empty where it is one."""
-    return next((reason for said, reason in ALLOWED.items() if said in text), "")
+def skip_opset(opset: int) -> pytest.MarkDecorator:
+    """Skip a test of models of this opset where onnxruntime does not read it yet."""
+    return pytest.mark.skipif(opset > MOST_OPSET, reason=f"onnxruntime reads no opset {opset} yet")
+
+
+def skip_unread(model: onnx.ModelProto) -> None:
+    """Skip the test that asks for a session of ``model`` where onnxruntime does not read its opset or version yet."""
+    opset = max((each.version for each in model.opset_import if not each.domain), default=0)
+    if opset > MOST_OPSET:
+        pytest.skip(f"onnxruntime reads no opset {opset} yet")
+    if model.ir_version > MOST_IR_VERSION:
+        pytest.skip(f"onnxruntime reads no models of IR version {model.ir_version} yet")

@@ -15,22 +15,8 @@ from ort_gridsample import spec
 #: Every operator that nodes lowered to primitives may be.
 PRIMITIVES = {
     *("Abs", "Add", "Cast", "Clip", "Concat", "Constant", "Div", "Equal", "Expand", "Floor", "Gather", "Less", "Max"),
-    *(
-        "Min",
-        "Mod",
-        "Mul",
-        "Pad",
-        "Range",
-        "ReduceSum",
-        "Relu",
-        "Reshape",
-        "Round",
-        "Shape",
-        "Split",
-        "Sub",
-        "Transpose",
-    ),
-    "Where",
+    *("Min", "Mod", "Mul", "Pad", "Range", "ReduceSum", "Relu", "Reshape", "Round", "Shape", "Split", "Sub"),
+    *("Transpose", "Where"),
 }
 
 _OPSET_16_MODES = {mode: synonym for synonym, mode in spec.MODE_SYNONYMS.items()}
@@ -62,19 +48,21 @@ def grid_sample_model(
     """A model of inputs X and grid with one GridSample node and output, Y0, Y1, …, for each of ``attributes``.
 
     It is of the newest opset that onnxruntime reads where none is said, but bfloat16 came with opset 22. ``planar``:
-    the coordinates of the grid come in planes, one behind the other, and the model moves them.
+    the coordinates of the grid come in planes, one behind the other, and the model moves them for each node.
     """
     opset = opset or (22 if "bfloat16" in (X_type, grid_type) else faults.OPSET)
     nodes = [
-        helper.make_node(
-            "GridSample", ["X", "moved" if planar else "grid"], [f"Y{i}"], f"sample{i}", **node_attributes(each, opset)
-        )
+        helper.make_node("Transpose", ["grid"], [f"moved{i}"], perm=[0, *range(2, rank + 2), 1])
+        for i in range(len(attributes))
+        if planar
+    ]
+    nodes += [
+        helper.make_node("GridSample", ["X", grid], [f"Y{i}"], f"sample{i}", **node_attributes(each, opset))
         for i, each in enumerate(attributes)
+        for grid in [f"moved{i}" if planar else "grid"]
     ]
     X_shape = ["N", "C", *(f"D{i}" for i in range(rank))]
     outputs = [f"D{i}_out" for i in range(rank)]
-    if planar:
-        nodes.insert(0, helper.make_node("Transpose", ["grid"], ["moved"], perm=[0, *range(2, rank + 2), 1]))
     inputs = {"X": (X_type, X_shape), "grid": (grid_type, ["N", rank, *outputs] if planar else ["N", *outputs, rank])}
     return make_model(nodes, inputs, {f"Y{i}": (X_type, ["N", "C", *outputs]) for i in range(len(attributes))}, opset)
 

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
+import faults
 import ort_gridsample as ogs
 from cases import Attributes, Case, dtype_of
 from compare import type_name
@@ -33,6 +34,7 @@ def quiet_options() -> onnxruntime.SessionOptions:
 
 def open_native(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     """A session of onnxruntime's own, which knows nothing of this package."""
+    faults.skip_unread(model)
     return onnxruntime.InferenceSession(model.SerializeToString(), quiet_options(), providers=["CPUExecutionProvider"])
 
 
@@ -48,12 +50,14 @@ def running_on(ops: Literal["auto", "compiled", "python"]) -> Iterator[None]:
 
 def open_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     """The package's own session, patching in memory, all on Python ops."""
+    faults.skip_unread(model)
     with running_on("python"):
         return ogs.InferenceSession(model, providers=["CPUExecutionProvider"], nodes="all")
 
 
 def open_compiled(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     """The package's own session, patching in memory, on compiled ops where there are any."""
+    faults.skip_unread(model)
     with running_on("compiled"):
         return ogs.InferenceSession(model, quiet_options(), providers=["CPUExecutionProvider"], nodes="all")
 
@@ -62,6 +66,7 @@ def open_patched_file(
     model: onnx.ModelProto, target: Literal["ort_gridsample", "compiled"] = "ort_gridsample"
 ) -> onnxruntime.InferenceSession:
     """A model patched and saved earlier, in onnxruntime's own session."""
+    faults.skip_unread(model)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "patched.onnx"
         onnx.save(ogs.patch_model(model, target=target), path)
@@ -93,6 +98,11 @@ def function_answer(case: Case, core: str) -> np.ndarray:
 class Function:
     """The Python functions themselves."""
 
+    def grid_samples(
+        self, X: np.ndarray, grid: np.ndarray, attributes: Sequence[Attributes], opset: int = 22
+    ) -> list[np.ndarray]:
+        return [ogs.grid_sample(X, grid, *astuple(each)) for each in attributes]
+
     def grid_sample(self, X: np.ndarray, grid: np.ndarray, *attributes: str | bool, opset: int = 22) -> np.ndarray:
         return ogs.grid_sample(X, grid, *attributes)
 
@@ -101,18 +111,22 @@ class Function:
 
 
 class Model:
-    """One-node models, in the session that ``open`` makes of them."""
+    """Models of nodes side by side, in the session that ``open`` makes of them."""
 
     def __init__(self, open: Open, planar: bool = False) -> None:
         """``planar``: the coordinates of a grid come in planes, where a session takes the node in that moves them."""
         self.open, self.planar = open, planar
 
-    def grid_sample(self, X: np.ndarray, grid: np.ndarray, *attributes: str | bool, opset: int = 22) -> np.ndarray:
-        types = type_name(X.dtype), type_name(grid.dtype)
+    def grid_samples(
+        self, X: np.ndarray, grid: np.ndarray, attributes: Sequence[Attributes], opset: int = 22
+    ) -> list[np.ndarray]:
         planar = self.planar and grid.dtype.name in pixel_grids.TYPES
-        model = grid_sample_model(*types, X.ndim - 2, [Attributes(*attributes)], opset, planar)
+        model = grid_sample_model(type_name(X.dtype), type_name(grid.dtype), X.ndim - 2, attributes, opset, planar)
         fed = np.ascontiguousarray(np.moveaxis(grid, -1, 1)) if planar else grid
-        return run(self.open(model), X.dtype, X, fed)[0]
+        return run(self.open(model), X.dtype, X, fed)
+
+    def grid_sample(self, X: np.ndarray, grid: np.ndarray, *attributes: str | bool, opset: int = 22) -> np.ndarray:
+        return self.grid_samples(X, grid, [Attributes(*attributes)], opset)[0]
 
     def affine_grid(self, theta: np.ndarray, size: Sequence[int], align_corners: bool = False) -> np.ndarray:
         model = affine_grid_model(type_name(theta.dtype), theta.shape[1], align_corners)

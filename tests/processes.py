@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
@@ -44,6 +45,12 @@ X, grid = np.ones((1, 2, 64, 64), np.float32), np.zeros((1, 64, 64, 2), np.float
 open_model = {open_model}
 """
 
+#: The ways with Python in the run, and all.
+PYTHON = ["open_session", "open_patched_file"]
+COMPILED = [] if choice.ops.why_not() else ["open_compiled", "open_compiled_file"]
+WAYS = [*PYTHON, *COMPILED]
+every_way = pytest.mark.parametrize("open_model", WAYS)
+
 
 @contextmanager
 def started(
@@ -79,15 +86,22 @@ def start(script: str, open_model: str, first: str = "") -> Iterator[subprocess.
         yield process
 
 
-def run(
-    script: str,
-    open_model: str,
-    as_file: Path | None = None,
-    first: str = "",
-    storms: bool = False,
-) -> list[str]:
+def run(script: str, open_model: str, as_file: Path | None = None, first: str = "", storms: bool = False) -> list[str]:
     """The lines that ``script`` prints after the preamble; it must end well."""
     return python(first + PREAMBLE.format(open_model=open_model) + script, as_file=as_file, storms=storms)
+
+
+def run_each(script: str, ways: Sequence[str] = WAYS, storms: bool = False) -> dict[str, tuple[str, ...]]:
+    """The lines that ``script`` prints in each of the ``ways``, which one process goes through; it must end well."""
+    each = f"for open_model in ({', '.join(ways)},):\n    print('in', open_model.__name__, flush=True)\n"
+    answers: dict[str, tuple[str, ...]] = {}
+    for line in run(each + indent(script, "    "), "None", storms=storms):
+        word, _, rest = line.partition(" ")
+        if word == "in" and rest in ways:
+            answers[way := rest] = ()
+        else:
+            answers[way] += (line,)
+    return answers
 
 
 def python(
@@ -96,12 +110,5 @@ def python(
     """The lines that ``script`` prints; it must end well."""
     with started(script, env, as_file, storms) as process:
         out, err = process.communicate(timeout=300)
-    assert process.returncode == 0, f"ended with {process.returncode}\n{err}"
+    assert process.returncode == 0, f"ended with {process.returncode} after\n{out}\n{err}"
     return out.splitlines()
-
-
-#: The ways with Python in the run, and all.
-PYTHON = ["open_session", "open_patched_file"]
-COMPILED = [] if choice.ops.why_not() else ["open_compiled", "open_compiled_file"]
-both = pytest.mark.parametrize("open_model", PYTHON)
-every_way = pytest.mark.parametrize("open_model", [*PYTHON, *COMPILED])

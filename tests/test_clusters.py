@@ -20,11 +20,17 @@ REPOSITORY = Path(__file__).parents[1]
 THETA = np.array([[[0.87, -0.5, 0], [0.5, 0.87, 0]]], np.float32)
 
 
-@pytest.mark.parametrize("library", ["dask", "ray"])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "library",
+    [
+        pytest.param(
+            library, marks=pytest.mark.skipif(find_spec(package) is None, reason=f"{package} is not installed")
+        )
+        for library, package in {"dask": "distributed", "ray": "ray"}.items()
+    ],
+)
 def test_a_folder_on_a_cluster(library: str, tmp_path: Path) -> None:
-    package = {"dask": "distributed", "ray": "ray"}[library]
-    if find_spec(package) is None:
-        pytest.skip(f"{package} is not installed")
     folder, into = tmp_path / "pictures", tmp_path / "straight"
     folder.mkdir()
     rng = np.random.default_rng(0)

@@ -2,108 +2,79 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
-import pickle
-import threading
-from functools import cache
+from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
 
 import ort_gridsample as ogs
-from cases import (
-    ATTRIBUTES,
-    SESSION_TYPES,
-    Attributes,
-    Case,
-    by_types_and_rank,
-    generator,
-    is_defined,
-    matrix,
-    positions,
-)
+import test_patch
+from cases import ATTRIBUTES, RANKS, SESSION_TYPES, Attributes, Case, dtype_of, generator, is_defined, matrix, positions
 from compare import about, assert_identical, assert_matches
-from models import affine_grid_model, grid_sample_model, make_model
+from models import affine_grid_model, grid_sample_model
 from ort_gridsample import spec, versions
+from ort_gridsample.core import numpy_core
 from ort_gridsample.core.memory import available
 from ort_gridsample.runtime import choice
 from ort_gridsample.runtime.compiled_ops import c_api, kernels
-from paths import (
-    open_compiled,
-    open_compiled_file,
-    open_patched_file,
-    open_session,
-    quiet_options,
-    run,
-    running_on,
-)
+from paths import open_compiled, open_compiled_file, open_native, quiet_options, run, running_on
 from processes import run as run_process
 from processes import start as start_process
 
 pytestmark = pytest.mark.skipif(bool(choice.ops.why_not()), reason=f"no compiled ops: {choice.ops.why_not()}")
 
 TYPES = tuple(name for name in SESSION_TYPES if name != "str")
-MATRIX = by_types_and_rank(matrix(TYPES))
+#: The types, of X and the grid, that the default run compiles kernels for.
+USUAL = [("float32", "float32"), ("float16", "float16"), ("uint8", "float32")]
+PAIRS = [
+    pytest.param(*pair, marks=[pytest.mark.slow] * (pair not in USUAL))
+    for pair in itertools.product(TYPES, spec.FLOATS)
+]
 
 
-@cache
-def answers(X_type: str, grid_type: str, rank: int) -> dict[Attributes, np.ndarray]:
-    """What one model answers that holds a node for each mode, padding and alignment."""
-    X, grid = Case(X_type, grid_type, rank, ATTRIBUTES[0]).X, positions(grid_type, rank)
-    session = open_compiled(grid_sample_model(X_type, grid_type, rank, ATTRIBUTES))
-    assert {placement.runs_on for placement in session.replaced} == {"compiled op"}
-    return dict(zip(ATTRIBUTES, run(session, X.dtype, X, grid), strict=True))
+@pytest.mark.parametrize(("X_type", "grid_type"), PAIRS)
+def test_matches_the_oracle(X_type: str, grid_type: str) -> None:
+    """And a file that was patched earlier answers as the session, bit for bit."""
+    for rank in RANKS:
+        cases = matrix([X_type], [grid_type], [rank])
+        X, grid = cases[0].X, cases[0].grid
+        model = grid_sample_model(X_type, grid_type, rank, ATTRIBUTES)
+        session = open_compiled(model)
+        assert {placement.runs_on for placement in session.replaced} == {"compiled op"}
+        answers = run(session, X.dtype, X, grid), run(open_compiled_file(model), X.dtype, X, grid)
+        for case, Y, of_file in zip(cases, *answers, strict=True):
+            with about(case):
+                assert_matches(Y, case.expected, grid.dtype, case.attributes.mode, case.attributes.padding_mode)
+                assert_identical(of_file, Y)
 
 
-@pytest.mark.parametrize("group", MATRIX)
-def test_matches_the_oracle(group: str) -> None:
-    for case in MATRIX[group]:
-        Y = answers(case.X_type, case.grid_type, case.rank)[case.attributes]
-        with about(case):
-            assert_matches(Y, case.expected, case.grid.dtype, case.attributes.mode, case.attributes.padding_mode)
+#: Empty ones among them, and two that are written past the caches.
+SIZES = [(2, 3, 4, 5), (2, 1, 3, 4, 5), (1, 1, 3, 5000), (1, 1, 300, 1), (2, 1, 0, 4), (0, 1, 2, 3)]
+SIZES += [(1, 1, 1451, 1453), (2, 1, 73, 101, 103)]
 
 
 @pytest.mark.parametrize(
-    ("X_type", "grid_type"), [("float32", "float32"), ("uint8", "float16"), ("bfloat16", "float64")]
+    "theta_type",
+    ["float32", "float16", *(pytest.param(name, marks=pytest.mark.slow) for name in ("float64", "bfloat16"))],
 )
-def test_the_file_answers_as_the_session(X_type: str, grid_type: str) -> None:
-    X, grid = Case(X_type, grid_type, 2, ATTRIBUTES[0]).X, positions(grid_type, 2)
-    found = run(open_compiled_file(grid_sample_model(X_type, grid_type, 2, ATTRIBUTES)), X.dtype, X, grid)
-    for Y, expected in zip(found, answers(X_type, grid_type, 2).values(), strict=True):
-        assert_identical(Y, expected)
-
-
-@pytest.mark.parametrize("theta_type", spec.FLOATS)
-@pytest.mark.parametrize("aligned", [False, True])
-@pytest.mark.parametrize(
-    "size", [(2, 3, 4, 5), (2, 1, 3, 4, 5), (1, 1, 3, 5000), (1, 1, 300, 1), (2, 1, 0, 4), (0, 1, 2, 3)]
-)
-def test_affine_grid_is_the_functions(theta_type: str, aligned: bool, size: tuple[int, ...]) -> None:
-    axes = len(size) - 2
-    theta = generator("theta", axes).normal(size=(size[0], axes, axes + 1))
-    theta = theta.astype(np.float32 if theta_type == "bfloat16" else theta_type)
-    session = open_compiled(affine_grid_model(theta_type, axes, aligned))
-    (grid,) = session.run(None, {"theta": theta, "size": np.array(size, np.int64)})
-    if theta_type == "bfloat16":
-        import ml_dtypes
-
-        theta = theta.astype(ml_dtypes.bfloat16)
-    assert_identical(grid, ogs.affine_grid(theta, size, aligned).astype(grid.dtype))
-
-
-@pytest.mark.parametrize("size", [(1, 1, 1451, 1453), (2, 1, 73, 101, 103)])
-@pytest.mark.parametrize("theta_type", ["float32", "float64"])
-def test_a_large_affine_grid_is_written_past_the_caches(theta_type: str, size: tuple[int, ...]) -> None:
+def test_affine_grid_is_the_functions(theta_type: str) -> None:
     from ort_gridsample.core.lanes import PASSED_BYTES
 
-    theta = generator("theta", len(size) - 2).normal(size=(size[0], len(size) - 2, len(size) - 1)).astype(theta_type)
-    session = open_compiled(affine_grid_model(theta_type, len(size) - 2, False))
-    (grid,) = session.run(None, {"theta": theta, "size": np.array(size, np.int64)})
-    assert grid.nbytes >= PASSED_BYTES
-    assert_identical(grid, ogs.affine_grid(theta, size))
+    sessions = {
+        (axes, aligned): open_compiled(affine_grid_model(theta_type, axes, aligned))
+        for axes, aligned in itertools.product((2, 3), (False, True))
+    }
+    for size, aligned in itertools.product(SIZES, (False, True)):
+        axes = len(size) - 2
+        theta = generator("theta", axes).normal(size=(size[0], axes, axes + 1)).astype(dtype_of(theta_type))
+        (grid,) = run(sessions[axes, aligned], theta.dtype, theta, np.array(size, np.int64))
+        assert (grid.size * 4 >= PASSED_BYTES) == (size in SIZES[-2:])
+        with about((size, aligned)):
+            assert_identical(grid, ogs.affine_grid(theta, size, aligned))
 
 
 #: Large enough for many stretches, blocks and threads, in odd sizes.
@@ -117,62 +88,47 @@ LARGE = {
 }
 
 
-@cache
-def large(X_type: str, mode: str, shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> tuple[np.ndarray, ...]:
-    """X, grid, and what the NumPy core makes of them."""
-    rng = generator("large", shapes)
-    X = (rng.normal(size=shapes[0]) * 60).astype(X_type)
-    grid = rng.uniform(-1.2, 1.2, shapes[1]).astype("float32")
-    before = ogs.get_core()
-    ogs.set_core("numpy")
-    try:
-        return X, grid, ogs.grid_sample(X, grid, mode, "reflection")
-    finally:
-        ogs.set_core(before)
+#: Types of X and of the grid, and how far sums may be off.
+ROUNDINGS = {("float32", "float32"): 1e-3, ("float16", "float16"): 0.13, ("uint8", "float32"): 1}
 
 
-@pytest.mark.parametrize("mode", spec.MODES)
 @pytest.mark.parametrize("shapes", LARGE.values(), ids=LARGE)
-@pytest.mark.parametrize("X_type", ["float32", "float64", "float16", "uint8"])
-@pytest.mark.parametrize(("threads", "cpus"), [(1, 1), (3, 2), (3, 64)])
+@pytest.mark.parametrize("turn", [0, *(pytest.param(turn, marks=pytest.mark.slow) for turn in (1, 2))])
 def test_large_inputs_answer_as_the_numpy_core(
-    X_type: str,
-    mode: str,
-    shapes: tuple[tuple[int, ...], tuple[int, ...]],
-    threads: int,
-    cpus: int,
-    monkeypatch: pytest.MonkeyPatch,
+    turn: int, shapes: tuple[tuple[int, ...], ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However the work is cut: threads lay X out for themselves where there is enough of it for each of the CPUs."""
-    monkeypatch.setattr("ort_gridsample.core.ways.available_cpus", lambda: cpus)
-    X, grid, expected = large(X_type, mode, shapes)
-    options = quiet_options()
-    options.intra_op_num_threads = threads
-    model = grid_sample_model(X_type, "float32", X.ndim - 2, [Attributes(mode, "reflection")])
-    (Y,) = ogs.InferenceSession(model, options).run(None, {"X": X, "grid": grid})
-    if mode == "nearest":
-        assert_identical(Y, expected)
-    else:
-        tolerance = {"float64": 1e-11, "float16": 0.13, "uint8": 1}.get(X_type, 1e-3)
-        np.testing.assert_allclose(Y.astype(float), expected.astype(float), rtol=0, atol=tolerance)
+    for i, mode in enumerate(spec.MODES, turn + list(LARGE.values()).index(shapes)):
+        types = list(ROUNDINGS)[i % 3]
+        rng = generator("large", shapes)
+        X = (rng.normal(size=shapes[0]) * 60).astype(types[0])
+        grid = rng.uniform(-1.2, 1.2, shapes[1]).astype(types[1])
+        with monkeypatch.context() as patch:
+            patch.setattr("ort_gridsample.core.choice._core", numpy_core)
+            expected = ogs.grid_sample(X, grid, mode, "reflection").astype(float)
+        model = grid_sample_model(*types, X.ndim - 2, [Attributes(mode, "reflection")])
+        for threads, cpus in ((1, 1), (3, 2), (3, 64)):
+            monkeypatch.setattr("ort_gridsample.core.ways.available_cpus", lambda cpus=cpus: cpus)
+            options = quiet_options()
+            options.intra_op_num_threads = threads
+            (Y,) = ogs.InferenceSession(model, options).run(None, {"X": X, "grid": grid})
+            with about((types, mode, threads, cpus)):
+                rounding = 0 if mode == "nearest" else ROUNDINGS[types]
+                np.testing.assert_allclose(Y.astype(float), expected, rtol=0, atol=rounding)
+
+
+#: X and grid of no batch, no channel, no position, and neither pixel nor position.
+EMPTY = [((0, 2, 3, 3), (0, 4, 4, 2)), ((2, 0, 3, 3), (2, 4, 4, 2)), ((1, 2, 3, 3), (1, 0, 4, 2))]
+EMPTY += [((1, 2, 0, 3), (1, 0, 4, 2))]
 
 
 def test_no_position_and_no_pixel() -> None:
-    for padding_mode, (X, grid) in itertools.product(
-        spec.PADDING_MODES,
-        [
-            ((0, 2, 3, 3), (0, 4, 4, 2)),
-            ((2, 0, 3, 3), (2, 4, 4, 2)),
-            ((1, 2, 3, 3), (1, 0, 4, 2)),
-            ((1, 2, 0, 3), (1, 0, 4, 2)),
-        ],
-    ):
+    for padding_mode in spec.PADDING_MODES:
         session = open_compiled(grid_sample_model("float32", "float32", 2, [Attributes("linear", padding_mode)]))
-        (Y,) = session.run(None, {"X": np.ones(X, np.float32), "grid": np.zeros(grid, np.float32)})
-        assert Y.shape == (*X[:2], *grid[1:-1])
-    session = open_compiled(grid_sample_model("float32", "float32", 2, [Attributes("linear", "zeros")]))
-    (Y,) = session.run(None, {"X": np.ones((1, 2, 0, 3), np.float32), "grid": np.zeros((1, 2, 2, 2), np.float32)})
-    np.testing.assert_array_equal(Y, np.zeros((1, 2, 2, 2)))
+        without_pixels = [((1, 2, 0, 3), (1, 2, 2, 2))] if padding_mode == "zeros" else []
+        for X, grid in EMPTY + without_pixels:
+            (Y,) = session.run(None, {"X": np.ones(X, np.float32), "grid": np.zeros(grid, np.float32)})
+            assert_identical(Y, np.zeros((*X[:2], *grid[1:-1]), np.float32))
 
 
 def loose(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -201,9 +157,8 @@ def test_a_wrong_grid_is_the_functions_sentence(shapes: tuple, padding_mode: str
     if grid.size > 1 << 20:  # as a claim: nobody makes it
         grid = np.zeros((*grid.shape[:-1], 4), np.float32)
     model = loose(grid_sample_model("float32", "float32", 2, [Attributes("linear", padding_mode)]))
-    where = "GridSample node 'sample0'"
     with pytest.raises(ogs.GridSampleError) as expected:
-        ogs.grid_sample(X, grid, "linear", padding_mode, where=where)
+        ogs.grid_sample(X, grid, "linear", padding_mode, where="GridSample node 'sample0'")
     session = open_compiled(model)
     for _ in range(2):  # the session goes on
         with pytest.raises(ogs.GridSampleError) as found:
@@ -212,8 +167,8 @@ def test_a_wrong_grid_is_the_functions_sentence(shapes: tuple, padding_mode: str
     with pytest.raises(Exception, match="GridSample node") as plain:
         open_compiled_file(model).run(None, {"X": X, "grid": grid})
     assert str(expected.value) in str(plain.value)
-    good = np.ones((1, 2, 3, 3), np.float32), np.zeros((1, 2, 2, 2), np.float32)
-    assert session.run(None, dict(zip(("X", "grid"), good, strict=True)))[0].shape == (1, 2, 2, 2)
+    (Y,) = session.run(None, {"X": np.ones((1, 2, 3, 3), np.float32), "grid": np.zeros((1, 2, 2, 2), np.float32)})
+    assert_identical(Y, np.ones((1, 2, 2, 2), np.float32))
 
 
 def test_a_node_that_says_no_label_goes_by_its_own_name() -> None:
@@ -221,10 +176,8 @@ def test_a_node_that_says_no_label_goes_by_its_own_name() -> None:
     model = loose(grid_sample_model("float32", "float32", 2, [Attributes("linear")]))
     patched = ogs.patch_model(model, target="compiled")
     (node,) = (node for node in patched.graph.node if node.domain)
-    kept = [attribute for attribute in node.attribute if attribute.name != "node"]
-    assert len(kept) < len(node.attribute)
-    del node.attribute[:]
-    node.attribute.extend(kept)
+    (label,) = (attribute for attribute in node.attribute if attribute.name == "node")
+    node.attribute.remove(label)
     node.name = "by hand"
     session = onnxruntime.InferenceSession(patched.SerializeToString(), ogs.register())
     with pytest.raises(Exception, match="GridSample node 'by hand': grid is of shape"):
@@ -266,66 +219,45 @@ def test_sizes_that_no_machine_has_are_refused() -> None:
         X = np.zeros((1, channels, 0), np.float32)  # of no pixel
         with pytest.raises(Exception, match=sentence):
             session.run(None, {"X": X, "grid": np.zeros((1, 2**10, 1), np.float32)})
-    assert session.run(None, {"X": np.ones((1, 1, 3), np.float32), "grid": np.zeros((1, 2, 1), np.float32)})
+    (Y,) = session.run(None, {"X": np.arange(3, dtype=np.float32)[None, None], "grid": np.zeros((1, 2, 1), np.float32)})
+    assert_identical(Y, np.ones((1, 1, 2), np.float32))
 
 
 def test_shapes_are_inferred() -> None:
-    def shape(X: list, grid: list) -> list:
-        node = helper.make_node("GridSample", ["X", "grid"], ["Y"])
-        ends = [
-            helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("X", X), ("grid", grid), ("Y", None))
-        ]
-        graph = helper.make_graph([node], "g", ends[:2], ends[2:])
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
-        found = [output.shape for output in open_compiled(model).get_outputs()]
-        native = onnxruntime.InferenceSession(model.SerializeToString()).get_outputs()
-        assert found == [output.shape for output in native]
-        return found[0]
-
-    assert shape(["N", "C", "H", "W"], ["N", "h", "w", 2]) == ["N", "C", "h", "w"]
-    assert shape([1, 3, "H", "W"], [1, 7, 8, 2]) == [1, 3, 7, 8]
+    for inputs, expected in (
+        ("float[N, C, H, W] X, float[N, h, w, 2] grid", ["N", "C", "h", "w"]),
+        ("float[1, 3, H, W] X, float[1, 7, 8, 2] grid", [1, 3, 7, 8]),
+    ):
+        model = onnx.parser.parse_model(
+            f'<ir_version: 9, opset_import: ["": 20]> g ({inputs}) => (float Y) {{ Y = GridSample (X, grid) }}'
+        )
+        model.graph.output[0].type.tensor_type.ClearField("shape")
+        for session in (open_compiled(model), open_native(model)):
+            assert [output.shape for output in session.get_outputs()] == [expected]
 
 
-def test_in_functions_and_branches() -> None:
-    node = helper.make_node("GridSample", ["X", "grid"], ["T"], mode="cubic")
-    function = helper.make_function(
-        "d", "F", ["X", "grid"], ["Y"], [node, helper.make_node("Abs", ["T"], ["Y"])], [helper.make_opsetid("", 20)]
-    )
+NOT_INFERRED = pytest.mark.xfail(
+    strict=True, reason="onnxruntime infers no type of a compiled op in a function whose output needs one declared"
+)
+GRAPHS = dict.fromkeys(test_patch.MODELS, ())
+GRAPHS |= dict.fromkeys(["function in a function in an If", "half in a function, full outside"], NOT_INFERRED)
 
-    def branch(mode: str) -> onnx.GraphProto:
-        sample = helper.make_node("GridSample", ["X", "grid"], [mode], mode=mode)
-        return helper.make_graph([sample], mode, [], [helper.make_empty_tensor_value_info(mode)])
 
-    nodes = [
-        helper.make_node("F", ["X", "grid"], ["Y0"], domain="d"),
-        helper.make_node("If", ["which"], ["Y1"], then_branch=branch("nearest"), else_branch=branch("linear")),
-    ]
-    values = {
-        "X": (TensorProto.FLOAT, [1, 2, 5, 6]),
-        "grid": (TensorProto.FLOAT, [1, 3, 4, 2]),
-        "which": (TensorProto.BOOL, []),
-    }
-    inputs = [helper.make_tensor_value_info(name, *value) for name, value in values.items()]
-    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("Y0", "Y1")]
-    imports = [helper.make_opsetid("", 20), helper.make_opsetid("d", 1)]
-    graph = helper.make_graph(nodes, "g", inputs, outputs)
-    model = helper.make_model(graph, functions=[function], opset_imports=imports, ir_version=9)
-    rng = generator("branches")
-    X, grid = rng.normal(size=(1, 2, 5, 6)).astype("f"), rng.uniform(-1, 1, (1, 3, 4, 2)).astype("f")
-    for session in (open_compiled(model), open_compiled_file(model)):
-        for which, mode in ((True, "nearest"), (False, "linear")):
-            Y0, Y1 = session.run(None, {"X": X, "grid": grid, "which": np.array(which)})
-            np.testing.assert_allclose(Y0, abs(ogs.grid_sample(X, grid, "cubic")), rtol=1e-5, atol=1e-6)
-            np.testing.assert_allclose(Y1, ogs.grid_sample(X, grid, mode), rtol=1e-5, atol=1e-6)
+@pytest.mark.parametrize("graph", [pytest.param(name, marks=marks) for name, marks in GRAPHS.items()])
+def test_in_functions_and_bodies(graph: str) -> None:
+    model = onnx.parser.parse_model(test_patch.MODELS[graph])
+    native, compiled = open_native(model), (open_compiled(model), open_compiled_file(model))
+    for condition, session in itertools.product((False, True), compiled):
+        feeds = {"X": test_patch.X, "G": test_patch.GRID, "c": np.array(condition)}
+        np.testing.assert_allclose(session.run(None, feeds)[0], native.run(None, feeds)[0], rtol=1e-5, atol=1e-4)
 
 
 def test_a_kernel_that_cannot_be_made_is_an_exception() -> None:
     """Such as one for a mode that somebody wrote into a file by hand."""
     model = ogs.patch_model(grid_sample_model("float32", "float32", 2, [Attributes()]), target="compiled")
     (node,) = (node for node in model.graph.node if node.domain)
-    node.attribute.append(helper.make_attribute("mode", "bogus"))
-    for attribute in [attribute for attribute in node.attribute[:-1] if attribute.name == "mode"]:
-        node.attribute.remove(attribute)
+    (mode,) = (attribute for attribute in node.attribute if attribute.name == "mode")
+    mode.s = b"bogus"
     with pytest.raises(Exception, match="GridSample node 'sample0': mode is 'bogus', expected"):
         onnxruntime.InferenceSession(model.SerializeToString(), ogs.register())
 
@@ -353,18 +285,19 @@ def test_strings_stay_with_the_python_op() -> None:
 
 def test_what_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     def on(X_type: str = "float32", **arguments: object) -> tuple[str, str]:
-        (placement,) = ogs.InferenceSession(grid_sample_model(X_type, X_type, 2, [Attributes()]), **arguments).replaced
+        model = grid_sample_model(X_type, "float32", 2, [Attributes()])
+        (placement,) = ogs.InferenceSession(model, **arguments).replaced
         return placement.runs_on, placement.reason
 
     assert ogs.get_ops() == "compiled"
-    assert on() == on(nodes="all") == on("bfloat16", nodes="unsupported") == ("compiled op", "")
+    assert on() == on(nodes="all") == on("uint8", nodes="unsupported") == ("compiled op", "")
     assert on(nodes="unsupported") == ("onnxruntime", "onnxruntime runs it, and nodes is 'unsupported'")
     assert on("float16", nodes=lambda record: False)[0] == "onnxruntime"
     assert on(nodes=lambda record: record.native)[0] == "compiled op"
     with running_on("python"):
         assert ogs.get_ops() == "python"
         assert on() == ("onnxruntime", "Python ops were asked for")
-        assert on("bfloat16") == on(nodes="all") == ("Python op", "Python ops were asked for")
+        assert on("uint8") == on(nodes="all") == ("Python op", "Python ops were asked for")
     monkeypatch.setenv("ORT_GRIDSAMPLE_OPS", "python")
     assert ogs.get_ops() == "python"
     monkeypatch.setenv("ORT_GRIDSAMPLE_OPS", "bogus")
@@ -378,7 +311,7 @@ def test_what_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_where_there_are_none_the_python_op_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice.ops, "why_not", lambda: "it is Tuesday")
-    model = grid_sample_model("bfloat16", "float32", 2, [Attributes()])
+    model = grid_sample_model("uint8", "float32", 2, [Attributes()])
     (placement,) = ogs.InferenceSession(model).replaced
     assert (placement.runs_on, placement.reason) == ("Python op", "it is Tuesday")
     with pytest.raises(ImportError, match="compiled ops cannot be had: it is Tuesday"):
@@ -405,15 +338,16 @@ def test_the_oldest_release_has_every_function() -> None:
     assert all(function.since <= c_api.VERSION for function in c_api.FUNCTIONS.values())
 
 
-@pytest.mark.parametrize("is_there", [True, False])
+HAS_SHAPE_OF = versions.at_least(onnxruntime.__version__, "1.25")
+
+
+@pytest.mark.parametrize("is_there", [False, *[True] * HAS_SHAPE_OF])
 def test_shapes_are_read_with_and_without_the_function_that_newer_releases_have(
     is_there: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of X and of grids, of theta and size, and of what the fused op takes."""
     if not is_there:
         monkeypatch.setattr(c_api.Api, "shape_of", 0)
-    elif not versions.at_least(onnxruntime.__version__, "1.25"):
-        pytest.skip(f"onnxruntime {onnxruntime.__version__} has no such function")
     model = onnx.parser.parse_model(
         """<ir_version: 9, opset_import: ["": 20]>
         g (float[N, 3, H, W] X, float[N, 2, 3] theta, int64[4] size)
@@ -421,82 +355,36 @@ def test_shapes_are_read_with_and_without_the_function_that_newer_releases_have(
             grid = AffineGrid (theta, size)
             Y = GridSample (X, grid)
             alone = AffineGrid <align_corners = 1> (theta, size)
-            Z = GridSample <mode = "cubic"> (X, alone)
-        }"""
+            Z = GridSample <mode = "cubic"> (X, alone) }"""
     )
     rng = np.random.default_rng(0)
-    X, theta = rng.standard_normal((2, 3, 7, 5), np.float32), rng.uniform(-1, 1, (2, 2, 3)).astype(np.float32)
+    feeds = {"X": rng.standard_normal((2, 3, 7, 5), np.float32), "theta": rng.normal(size=(2, 2, 3)).astype("f")}
     session = open_compiled(model)
     assert {placement.runs_on for placement in session.replaced} == {"compiled op"}
-    Y, grid, Z = session.run(None, {"X": X, "theta": theta, "size": np.array([2, 3, 4, 6])})
-    expected = ogs.affine_grid(theta, (2, 3, 4, 6))
-    np.testing.assert_allclose(grid, expected, atol=1e-6)
-    np.testing.assert_allclose(Y, ogs.grid_sample(X, expected), atol=1e-5)
-    aligned = ogs.affine_grid(theta, (2, 3, 4, 6), align_corners=True)
-    np.testing.assert_allclose(Z, ogs.grid_sample(X, aligned, "cubic"), atol=1e-5)
+    Y, grid, Z = session.run(None, feeds | {"size": np.array([2, 3, 4, 6])})
+    plain, aligned = (ogs.affine_grid(feeds["theta"], (2, 3, 4, 6), align_corners=each) for each in (False, True))
+    np.testing.assert_allclose(grid, plain, atol=1e-6)
+    np.testing.assert_allclose(Y, ogs.grid_sample(feeds["X"], plain), atol=1e-5)
+    np.testing.assert_allclose(Z, ogs.grid_sample(feeds["X"], aligned, "cubic"), atol=1e-5)
     with pytest.raises(Exception, match="size is"):
-        session.run(None, {"X": X, "theta": theta, "size": np.array([3, 3, 4, 6])})
+        session.run(None, feeds | {"size": np.array([3, 3, 4, 6])})
 
 
 def test_files_of_python_ops_become_compiled_ones() -> None:
-    model = grid_sample_model("float16", "float32", 2, [Attributes()])
+    model = grid_sample_model("float16", "float16", 2, [Attributes()])
     session = ogs.InferenceSession(ogs.patch_model(model))
     assert [placement.runs_on for placement in session.replaced] == ["compiled op"]
     with running_on("python"):
         session = ogs.InferenceSession(ogs.patch_model(model, target="compiled"))
     assert [placement.runs_on for placement in session.replaced] == ["Python op"]
-    X, grid = Case("float16", "float32", 2, ATTRIBUTES[0]).X, positions("float32", 2)
+    X, grid = Case("float16", "float16", 2, ATTRIBUTES[0]).X, positions("float16", 2)
     expected = ogs.grid_sample(X, grid)
     np.testing.assert_allclose(session.run(None, {"X": X, "grid": grid})[0], expected, rtol=1e-2)
-
-
-def test_pickled() -> None:
-    model = grid_sample_model("float32", "float32", 2, [Attributes()])
-    session = pickle.loads(pickle.dumps(open_compiled(model)))
-    assert [placement.runs_on for placement in session.replaced] == ["compiled op"]
-
-
-def test_options_stay_as_they_are() -> None:
-    options = onnxruntime.SessionOptions()
-    ogs.InferenceSession(grid_sample_model("float32", "float32", 2, [Attributes()]), options)
-    session = ogs.InferenceSession(grid_sample_model("float32", "float32", 2, [Attributes()]), options)
-    for each in (options, session.get_session_options()):
-        with pytest.raises(Exception, match="allow_spinning"):
-            each.get_session_config_entry("session.intra_op.allow_spinning")
 
 
 def test_no_number_of_threads_is_written() -> None:
     (node,) = ogs.patch_model(grid_sample_model("float32", "float32", 2, [Attributes()]), target="compiled").graph.node
     assert [attribute.name for attribute in node.attribute] == ["mode", "padding_mode", "align_corners", "node"]
-
-
-def test_sixteen_threads_on_one_session() -> None:
-    session = open_compiled(loose(grid_sample_model("float32", "float32", 2, [Attributes("cubic", "border")])))
-    rng, found, refused = generator("threads"), {}, [0] * 16
-    feeds = [
-        {
-            "X": rng.normal(size=(1, 3, 60 + i, 50)).astype("f"),
-            "grid": rng.uniform(-1, 1, (1, 100, 90 - i, 2)).astype("f"),
-        }
-        for i in range(16)
-    ]
-    wrong = {"X": feeds[0]["X"], "grid": feeds[0]["grid"][..., :1]}
-
-    def work(i: int) -> None:
-        for _ in range(5):
-            found[i] = session.run(None, feeds[i])[0]
-            with pytest.raises(ogs.GridSampleError):
-                session.run(None, wrong)
-            refused[i] += 1
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert refused == [5] * 16
-    for i, feed in enumerate(feeds):
-        np.testing.assert_allclose(found[i], ogs.grid_sample(**feed, mode="cubic", padding_mode="border"), atol=1e-5)
 
 
 #: Once a run has written its first number, a call of C keeps Python's lock until it has written its last. Both are read
@@ -542,27 +430,34 @@ def test_a_run_goes_on_while_another_thread_holds_the_lock() -> None:
     assert run_process(HOLDS_THE_LOCK, "open_compiled") == ["True True 3.0"]
 
 
-ENDS_WITH_SESSIONS_ALIVE = """
+#: A forked child makes a session of its own, and the interpreter ends with sessions alive.
+FORKED = """
+import builtins, os, warnings
+warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)  # Python 3.12, of every fork
 sessions = [make(open_compiled), make(open_compiled_file)]
+child = os.fork()
+if child == 0:
+    print(attempt(make(open_compiled, "uint8", "nearest"), X.astype("u1"), grid), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
 for session in sessions:
     print(attempt(session, X, grid))
-import builtins
 builtins.kept = sessions  # which lives until the interpreter is nearly gone
 """
 
 
-def test_the_interpreter_ends_with_sessions_alive() -> None:
-    with start_process(ENDS_WITH_SESSIONS_ALIVE, "open_compiled") as process:
+def test_a_forked_child_and_the_end_of_the_interpreter_with_sessions_alive() -> None:
+    with start_process(FORKED, "open_compiled") as process:
         out, err = process.communicate(timeout=120)
-    assert (process.returncode, err, out.splitlines()) == (0, "", ["(1, 2, 64, 64)"] * 2)
+    assert (process.returncode, err, out.splitlines()) == (0, "", ["(1, 2, 64, 64)"] * 3)
 
 
 #: What a run takes at its peak beyond what was there before, and whether its answer is right.
 PEAK = """
 def status(key):
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(key)) / 1024
-image = np.ones((1, 64, 2048, 2048), np.float32)
-line = np.linspace(-0.9, 0.9, 2048, dtype=np.float32)
+image = np.ones((1, channels, 2048, 2048), np.float32)
+line = np.linspace(-0.9, 0.9, positions, dtype=np.float32)
 grid = np.stack(np.broadcast_arrays(line, line[:, None]), -1)[None].copy()
 session = make(open_model)
 attempt(session, X, np.zeros((1, 64, 64, 2), np.float32))
@@ -575,9 +470,12 @@ SCRATCH = 64 + 16
 
 
 @pytest.mark.skipif((available() or 1 << 40) < 8 << 30, reason="X and Y take a GiB each, in one process after another")
-def test_a_large_run_takes_no_more_memory_than_natively_but_for_its_scratch() -> None:
+@pytest.mark.parametrize(("channels", "positions"), [(24, 512), pytest.param(64, 2048, marks=pytest.mark.slow)])
+def test_a_large_run_takes_no_more_memory_than_natively_but_for_its_scratch(channels: int, positions: int) -> None:
+    """Of an X of 400 MiB, or of X and Y of a GiB each."""
+    script = f"channels, positions = {channels}, {positions}{PEAK}"
     (compiled, right), (native, as_well) = (
-        line.split() for way in ("open_compiled", "open_native") for line in run_process(PEAK, way)
+        line.split() for way in ("open_compiled", "open_native") for line in run_process(script, way)
     )
     assert (right, as_well) == ("True", "True")
     assert float(compiled) <= float(native) + SCRATCH
@@ -593,18 +491,19 @@ options.intra_op_num_threads = 1
 patched = ogs.patch_model(model, target="compiled").SerializeToString()
 ogs.register(options)
 sizes = []
-for i in range(10_000):
+for i in range(count):
     session = onnxruntime.InferenceSession(patched, options)
     if i % 100 == 0:
         attempt(session, X, grid)
-    if i % 2000 == 1999:
+    if i % (count // 5) == count // 5 - 1:
         sizes.append(size())
 print(sizes[-1] - sizes[0] < 8)
 """
 
 
-def test_ten_thousand_sessions_made_and_dropped_leave_nothing_behind() -> None:
-    assert run_process(MANY_SESSIONS, "open_compiled") == ["True"]
+@pytest.mark.parametrize("count", [400, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
+def test_ten_thousand_sessions_made_and_dropped_leave_nothing_behind(count: int) -> None:
+    assert run_process(f"count = {count}\n{MANY_SESSIONS}", "open_compiled") == ["True"]
 
 
 RELOADED = """
@@ -625,6 +524,7 @@ print([placement.runs_on for placement in third.replaced], attempt(third, X, gri
 """
 
 
+@pytest.mark.slow
 def test_reloading_adds_nothing_twice() -> None:
     assert run_process(RELOADED, "open_compiled") == [
         "True True",
@@ -633,84 +533,84 @@ def test_reloading_adds_nothing_twice() -> None:
     ]
 
 
-FORKED = """
-import os
-session = make(open_compiled)
-child = os.fork()
-if child == 0:
-    print(attempt(make(open_compiled, "uint8", "nearest"), X.astype("u1"), grid), flush=True)
-    os._exit(0)
-os.waitpid(child, 0)
-print(attempt(session, X, grid))
-"""
+def one_more(number: int) -> int:
+    return number + 1
 
 
-def test_a_forked_child_makes_sessions_of_its_own() -> None:
-    assert run_process(FORKED, "open_compiled") == ["(1, 2, 64, 64)"] * 2
+@pytest.mark.parametrize("how", ["damaged", "empty files", "full disk", "no folder"])
+def test_a_useless_cache_is_slower_and_no_worse(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from numba import config
 
+    from ort_gridsample.core import compilation
 
-#: The cache's folder becomes a file, which nobody can write into; or holds what no compiler wrote.
-@pytest.mark.parametrize("folder", ["a file", "damaged"])
-def test_a_useless_cache_is_slower_and_no_worse(folder: str, tmp_path) -> None:
-    cache_folder = tmp_path / "cache"
-    first = f"import os\nos.environ['NUMBA_CACHE_DIR'] = {str(cache_folder)!r}\n"
-    script = 'print(attempt(make(open_compiled, mode="nearest"), X, grid))'
-    if folder == "a file":
-        cache_folder.write_text("")
-    else:
-        assert run_process(script, "open_compiled", first=first) == ["(1, 2, 64, 64)"]
-        for file in cache_folder.rglob("*.nb*"):
-            file.write_bytes(file.read_bytes()[:100])
-    assert run_process(script, "open_compiled", first=first) == ["(1, 2, 64, 64)"]
+    def fails(*_: object) -> None:
+        raise {"full disk": OSError, "no folder": RuntimeError}[how]
+
+    def answer() -> tuple[bool, int]:
+        """Whether the function need not be compiled, and what it answers."""
+        function = compilation.Function(one_more, [Path(__file__)])
+        return function.is_at_hand, ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(function.address())(41)
+
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    if how == "full disk":
+        monkeypatch.setattr(compilation._Files, "_save_data", fails)
+    if how == "no folder":
+        monkeypatch.setattr(compilation, "KernelCache", fails)
+    assert answer() == (how == "no folder", 42)
+    files = list(tmp_path.rglob("*.nb*"))
+    assert len(files) == (how in ("damaged", "empty files"))
+    for file in files:
+        file.write_bytes(file.read_bytes()[: 100 if how == "damaged" else 0])
+    assert answer() == (how != "full disk", 42)
+    assert all(file.stat().st_size > 100 for file in files), "what cannot be read is written anew"
 
 
 COLD = """
 import pathlib
 from ort_gridsample.core import compilation
 {before}
-compiled = []
-address = compilation.Function.address
+asked, compiled = [], []
+address, not_at_hand = compilation.Function.address, compilation.not_at_hand
 def counted(self):
     if not self.is_at_hand:
         compiled.append(self)
     return address(self)
-compilation.Function.address = counted
-print(attempt(make(open_compiled), X, grid), len(compiled), len(list(pathlib.Path({cache!r}).rglob("*.nbc"))))
+def listed(parts):
+    asked.append(not_at_hand(parts))
+    return asked[-1]
+compilation.Function.address, compilation.not_at_hand = counted, listed
+answer = attempt(make(open_compiled), X, grid)
+assert compiled == [compilation.function(part) for part in sum(asked, [])][:len(compiled)], "in another order"
+print(answer, len(sum(asked, [])), len(compiled), len(list(pathlib.Path({cache!r}).rglob("*.nbc"))))
 """
 
 
-def test_two_processes_compile_from_both_ends(tmp_path) -> None:
-    """A helper takes some of the eight functions; without one all are compiled here, and with a full cache none."""
+@pytest.mark.slow
+def test_two_processes_compile_from_both_ends(tmp_path: Path) -> None:
+    """The first begins with the first of the eight functions that are not on disk, its helper with the last.
+
+    Without a helper all are compiled here; with a full cache none.
+    """
     before = {
         "alone": "def refused(*_, **__):\n    raise OSError\ncompilation.subprocess.Popen = refused",
         "helped": "compilation.available_cpus = lambda: 2",
     }
-    counts = {}
+    found = {}
     for name, script in before.items():
         cache = str(tmp_path / name)
         first = f"import os\nos.environ['NUMBA_CACHE_DIR'] = {cache!r}\n"
-        code = COLD.format(before=script, cache=cache)
         for which in ("cold", "warm"):
-            (line,) = run_process(code, "open_compiled", first=first)
-            answer, counts[name, which], files = line.rsplit(maxsplit=2)
-            assert (answer, files) == ("(1, 2, 64, 64)", "8"), (name, which, line)
-    assert (counts["alone", "cold"], counts["alone", "warm"], counts["helped", "warm"]) == ("8", "0", "0")
-    assert 1 <= int(counts["helped", "cold"]) < 8
+            (found[name, which],) = run_process(COLD.format(before=script, cache=cache), "open_compiled", first=first)
+    helped = found.pop(("helped", "cold")).split()
+    assert found == {
+        ("alone", "cold"): "(1, 2, 64, 64) 8 8 8",
+        ("alone", "warm"): "(1, 2, 64, 64) 0 0 8",
+        ("helped", "warm"): "(1, 2, 64, 64) 0 0 8",
+    }
+    assert (helped[-3], helped[-1]) == ("8", "8")
+    assert 1 <= int(helped[-2]) < 8
 
 
 def test_every_type_is_compiled_or_named() -> None:
     assert set(c_api.ELEMENT_TYPES) | {"str", "complex64", "complex128"} == set(spec.TYPES)
     assert all(is_defined(name, "linear") for name in c_api.ELEMENT_TYPES)
-
-
-def test_the_python_op_beside_it() -> None:
-    """Both kinds of ops in one process, on options of their own."""
-    model = make_model(
-        [helper.make_node("GridSample", ["X", "grid"], ["Y"])],
-        {"X": ("float32", [1, 2, 64, 64]), "grid": ("float32", [1, 64, 64, 2])},
-        {"Y": ("float32", [1, 2, 64, 64])},
-        20,
-    )
-    feeds = {"X": np.ones((1, 2, 64, 64), "f"), "grid": np.zeros((1, 64, 64, 2), "f")}
-    for opener in (open_session, open_compiled, open_patched_file, open_compiled_file):
-        np.testing.assert_array_equal(opener(model).run(None, feeds)[0], np.ones((1, 2, 64, 64)))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import astuple
-from functools import cache
 
 import numpy as np
 import onnx
@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 
 import faults
 import ort_gridsample as ogs
-from cases import ATTRIBUTES, Attributes, Case, by_types_and_rank, dtype_of, is_defined, matrix, positions
+from cases import ATTRIBUTES, RANKS, Attributes, Case, dtype_of, is_defined
 from compare import about, assert_identical, assert_matches
 from models import affine_grid_model, grid_sample_model
 from ort_gridsample import spec
@@ -22,67 +22,65 @@ from ort_gridsample.model.patch import targets
 from paths import function_answer, open_native
 from test_patch import GRID, X
 from test_patch import MODELS as GRAPHS
-from test_targets import GRID3, X3, sampler, with_constants
+from test_targets import DIALECTS, GRID3, X3, feeds_of, sampler
 
-MATRIX = by_types_and_rank(matrix())
+
+@pytest.fixture(autouse=True)
+def numpy_core() -> Iterator[None]:
+    """What the function answers on any core, the evaluator passes on."""
+    ogs.set_core("numpy")
+    yield
+    ogs.set_core(None)
 
 
 def run(model: onnx.ModelProto, *inputs: np.ndarray, own: bool = False) -> list[np.ndarray]:
     """All outputs of ``model``; bfloat16 travels as float32, as NumPy knows none."""
-    if faults.NO_BFLOAT16_ARRAYS and any(value.dtype.name == "bfloat16" for value in inputs):
-        pytest.skip("onnx's evaluator has no bfloat16 arrays yet")
     evaluator = ReferenceEvaluator(model, new_ops=None if own else ogs.reference_ops())
     carried = [value.astype(np.float32) if value.dtype.name == "bfloat16" else value for value in inputs]
     return evaluator.run(None, dict(zip(evaluator.input_names, carried, strict=True)))
 
 
-@cache
-def answers(core: str, X_type: str, grid_type: str, rank: int, opset: int = 22, target: str = "") -> dict:
-    """What one model answers that holds a node for each mode, padding and alignment, as it is or patched."""
+#: What the evaluator is given: the model, or what a patch makes of it.
+TARGETS = ["", "ort_gridsample", "compiled", "ai.onnx"]
+
+
+NO_BFLOAT16 = pytest.mark.skipif(faults.NO_BFLOAT16_ARRAYS, reason="onnx's evaluator has no arrays of bfloat16 yet")
+
+
+def types(names: Iterable[str]) -> list:
+    """The parameters of a test of each of these types."""
+    return [pytest.param(name, marks=NO_BFLOAT16 if name == "bfloat16" else ()) for name in names]
+
+
+@pytest.mark.parametrize("X_type", types(spec.TYPES))
+def test_answers_as_the_function(X_type: str) -> None:
+    """With each type of grid; ranks, opsets and targets in turns."""
     attributes = [each for each in ATTRIBUTES if is_defined(X_type, each.mode)]
-    model = grid_sample_model(X_type, grid_type, rank, attributes, opset)
-    if target:
-        model = ogs.patch_model(model, target=target)
-    image = Case(X_type, grid_type, rank, attributes[0]).X
-    found = run(model, image, positions(grid_type, rank))
-    return dict(zip(attributes, [Y.astype(image.dtype) for Y in found], strict=True))
+    turn = list(spec.TYPES).index(X_type)
+    grid_types = [name for name in spec.FLOATS if not (name == "bfloat16" and faults.NO_BFLOAT16_ARRAYS)]
+    for i, grid_type in enumerate(grid_types):
+        rank = RANKS[(turn + i) % 4]
+        opset = 22 if "bfloat16" in (X_type, grid_type) else (16, 20, 22)[(turn + i) % 3]
+        target = TARGETS[(turn // 4 + i) % 4] if spec.TYPES[X_type].carrier is not None else ""
+        model = grid_sample_model(X_type, grid_type, rank, attributes, opset)
+        cases = [Case(X_type, grid_type, rank, each) for each in attributes]
+        found = run(ogs.patch_model(model, target=target) if target else model, cases[0].X, cases[0].grid)
+        for case, Y in zip(cases, found, strict=True):
+            with about(f"{case}, opset {opset}, {target}"):
+                assert_identical(Y.astype(cases[0].X.dtype), function_answer(case, "numpy"))
 
 
-@pytest.mark.parametrize("group", MATRIX)
-def test_answers_as_the_function(group: str, core: str) -> None:
-    for case in MATRIX[group]:
-        with about(case):
-            Y = answers(core, case.X_type, case.grid_type, case.rank)[case.attributes]
-            assert_identical(Y, function_answer(case, core))
-
-
-@pytest.mark.parametrize("opset", [16, 20])
-@pytest.mark.parametrize("X_type", [name for name in spec.TYPES if name != "bfloat16"])
-def test_older_opsets_answer_as_the_newest(X_type: str, opset: int, core: str) -> None:
-    expected = answers(core, X_type, "float32", 2)
-    for attributes, Y in answers(core, X_type, "float32", 2, opset).items():
-        assert_identical(Y, expected[attributes])
-
-
-@pytest.mark.parametrize("target", ["ort_gridsample", "compiled", "ai.onnx"])
-@pytest.mark.parametrize("X_type", [name for name, each in spec.TYPES.items() if each.carrier is not None])
-def test_patched_models_answer_the_same(X_type: str, target: str, core: str) -> None:
-    expected = answers(core, X_type, "float32", 3)
-    for attributes, Y in answers(core, X_type, "float32", 3, target=target).items():
-        assert_identical(Y, expected[attributes])
-
-
-@pytest.mark.parametrize("rank", [2, 3])
-@pytest.mark.parametrize("align_corners", [False, True])
-@pytest.mark.parametrize("theta_type", spec.FLOATS)
-@pytest.mark.parametrize("target", ["", "ort_gridsample", "compiled"])
-def test_affine_grid(theta_type: str, rank: int, align_corners: bool, target: str, core: str) -> None:
-    theta = np.random.default_rng(rank).normal(size=(2, rank, rank + 1)).astype(np.float32)
-    model, size = affine_grid_model(theta_type, rank, align_corners), np.array([2, 3, 1, 4, 5][: rank + 2])
-    expected = ogs.affine_grid(theta.astype(dtype_of(theta_type)), size, align_corners)
-    inputs = [theta.astype(expected.dtype), size]
-    (found,) = run(ogs.patch_model(model, target=target) if target else model, *inputs)
-    assert_identical(found.astype(expected.dtype), expected)
+@pytest.mark.parametrize("theta_type", types(spec.FLOATS))
+@pytest.mark.parametrize("target", TARGETS[:3])
+def test_affine_grid(theta_type: str, target: str) -> None:
+    for rank, align_corners in itertools.product((2, 3), (False, True)):
+        theta = np.random.default_rng(rank).normal(size=(2, rank, rank + 1)).astype(np.float32)
+        model, size = affine_grid_model(theta_type, rank, align_corners), np.array([2, 3, 1, 4, 5][: rank + 2])
+        expected = ogs.affine_grid(theta.astype(dtype_of(theta_type)), size, align_corners)
+        inputs = [theta.astype(expected.dtype), size]
+        (found,) = run(ogs.patch_model(model, target=target) if target else model, *inputs)
+        with about((rank, align_corners)):
+            assert_identical(found.astype(expected.dtype), expected)
 
 
 def test_is_right_where_the_evaluator_s_own_is_wrong() -> None:
@@ -94,105 +92,95 @@ def test_is_right_where_the_evaluator_s_own_is_wrong() -> None:
     expected = ogs.grid_sample(case.X[:, :1], inside, *astuple(case.attributes))
     assert np.abs(theirs - expected).max() > 0.01
     assert_identical(ours, expected)
-    assert_matches(function_answer(case, ogs.get_core()), case.expected, case.grid.dtype, "cubic", "border")
+    assert_matches(function_answer(case, "numpy"), case.expected, case.grid.dtype, "cubic", "border")
 
 
-DIALECTS = {
-    "com.microsoft": sampler("GridSample", "com.microsoft", mode="bilinear", padding_mode="border", align_corners=1),
-    **{
-        f"{domain}::{op_type}": sampler(op_type, domain, interpolation_mode=0, padding_mode=1, align_corners=1)
-        for domain, op_type in (("mmcv", "grid_sampler"), ("mmdeploy", "grid_sampler"), ("trt.plugins", "GridSampler"))
-    },
-    "GridSampler": sampler("GridSampler", "", interpolation_mode=0, padding_mode=1, align_corners=1),
-    "aten, inputs": with_constants("grid_sampler_2d", "aten"),
-    "ATen": with_constants("ATen", "org.pytorch.aten", operator="grid_sampler"),
-}
-
-
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_other_dialects(dialect: str) -> None:
-    image, grid = X3[:, :, 0], np.ascontiguousarray(GRID3[:, 0, ..., :2])
-    assert_identical(run(DIALECTS[dialect], image, grid)[0], ogs.grid_sample(image, grid, "linear", "border", True))
-
-
-def test_a_dialect_in_three_axes() -> None:
+def test_other_dialects() -> None:
+    """All but a plugin's operator in a domain of somebody's own."""
+    for dialect, model in DIALECTS.items():
+        if model.graph.node[0].domain not in ("custom.plugins", "myonnx_plugin"):
+            image, grid = feeds_of(model).values()
+            with about(dialect):
+                assert_identical(run(model, image, grid)[0], ogs.grid_sample(image, grid, "linear", "border", True))
     model = sampler("GridSample3D", "trt.plugins", axes=3, interpolation_mode=1, padding_mode=2, align_corners=0)
     assert_identical(run(model, X3, GRID3)[0], ogs.grid_sample(X3, GRID3, "nearest", "reflection"))
 
 
 def test_the_size_of_an_aten_grid_is_an_attribute() -> None:
     model = parser.parse_model(
-        """
-        <ir_version: 8, opset_import: ["": 16, "aten": 1]>
+        """<ir_version: 8, opset_import: ["": 16, "aten": 1]>
         g (float[N, 2, 3] theta) => (float[N, H, W, 2] grid) {
-            grid = aten.affine_grid_generator <size = [2, 1, 3, 4], align_corners = 1> (theta)
-        }
-        """
+            grid = aten.affine_grid_generator <size = [2, 1, 3, 4], align_corners = 1> (theta) }"""
     )
     theta = np.random.default_rng(0).normal(size=(2, 2, 3)).astype(np.float32)
     assert_identical(run(model, theta)[0], ogs.affine_grid(theta, (2, 1, 3, 4), True))
 
 
-@pytest.mark.parametrize("condition", [False, True])
-@pytest.mark.parametrize("target", ["", *targets()])
-@pytest.mark.parametrize("graph", GRAPHS)
-def test_bodies_and_functions(graph: str, target: str, condition: bool) -> None:
-    """Nodes in If, Loop and Scan bodies, and in functions, which the evaluator takes inlined."""
+SCAN = pytest.mark.skipif(faults.SCAN_SEES_NOTHING, reason="onnx's evaluator shows a Scan's body nothing from outside")
+
+
+@pytest.mark.parametrize("graph", [pytest.param(name, marks=SCAN if name == "Scan" else ()) for name in GRAPHS])
+def test_bodies_and_functions(graph: str) -> None:
+    """Nodes in If, Loop and Scan bodies, and in functions, which the evaluator takes inlined, patched to any target."""
     model = parser.parse_model(GRAPHS[graph])
-    inputs = X, GRID, np.array(condition)
-    if graph == "Scan" and faults.SCAN_SEES_NOTHING:
-        pytest.skip("onnx's evaluator shows a Scan's body nothing from outside yet")
-    expected = open_native(model).run(None, dict(zip("XGc", inputs, strict=True)))[0]
-    patched = ogs.patch_model(model, target=target) if target else model
-    found = run(inliner.inline_local_functions(patched), *inputs)[0]
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
+    native, patched = open_native(model), {target: ogs.patch_model(model, target=target) for target in targets()}
+    for condition in (False, True):
+        inputs = X, GRID, np.array(condition)
+        (expected,) = native.run(None, dict(zip("XGc", inputs, strict=True)))
+        for target, each in {"": model, **patched}.items():
+            (found,) = run(inliner.inline_local_functions(each), *inputs)
+            with about((target, condition)):
+                np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("target", ["", *targets()])
-def test_functions_are_right_inlined(target: str) -> None:
+def test_functions_are_right_inlined() -> None:
     """Where the evaluator's own operator is wrong."""
     model = parser.parse_model(
-        """
-        <ir_version: 10, opset_import: ["": 20, "local": 1]>
+        """<ir_version: 10, opset_import: ["": 20, "local": 1]>
         g (float[N,C,H,W] X, float[N,h,w,2] G) => (float[N,C,h,w] Y) { Y = local.warp <p = "border"> (X, G) }
         <domain: "local", opset_import: ["": 20]> warp <p: string = "zeros"> (A, B) => (C) {
-            C = GridSample <mode = "cubic", padding_mode: string = @p> (A, B) }
-        """
+            C = GridSample <mode = "cubic", padding_mode: string = @p> (A, B) }"""
     )
-    patched = ogs.patch_model(model, target=target) if target else model
-    (found,) = run(inliner.inline_local_functions(patched), X, GRID)
-    np.testing.assert_allclose(found, ogs.grid_sample(X, GRID, "cubic", "border"), rtol=1e-5, atol=1e-4)
+    expected = ogs.grid_sample(X, GRID, "cubic", "border")
+    for target in ("", *targets()):
+        (found,) = run(
+            inliner.inline_local_functions(ogs.patch_model(model, target=target) if target else model), X, GRID
+        )
+        with about(target):
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
 
 
-WRONG: dict[str, tuple[onnx.ModelProto, Sequence[np.ndarray], str]] = {
-    "attribute": (
+WRONG = [
+    (
         sampler("GridSample", "", 20, mode="bilinear"),
-        (X, GRID),
+        GRID,
         "GridSample node 'warp': mode is 'bilinear', expected 'linear', 'nearest' or 'cubic'",
     ),
-    "shape": (
+    (
         sampler("GridSample", "", 20),
-        (X, GRID[..., :1]),
-        "GridSample node 'warp': grid is of shape",
+        GRID[..., :1],
+        "GridSample node 'warp': grid is of shape (2, 4, 5, 1), expected shape (N, D1_out, D2_out, 2), "
+        "as X of shape (2, 3, 4, 5) has 2 spatial axes",
     ),
-    "shape, patched": (
-        ogs.patch_model(sampler("GridSample", "", 20)),
-        (X, GRID[..., :1]),
-        "GridSample node 'warp': grid is of shape",
+    (
+        parser.parse_model(
+            '<ir_version: 8, opset_import: ["": 20]> g (float[N] X, float[N] G) => (float[N] Y) { Y = GridSample (X) }'
+        ),
+        GRID,
+        "GridSample node '(Y)': grid is missing, expected an input",
     ),
-    "another operator": (
+    (
         sampler("ATen", "aten", operator="roll"),
-        (X, GRID),
+        GRID,
         "ATen node 'warp': operator is 'roll', expected grid_sampler or affine_grid_generator",
     ),
-}
+]
 
 
-@pytest.mark.parametrize("wrong", WRONG)
-def test_what_is_wrong_is_said(wrong: str) -> None:
-    model, inputs, said = WRONG[wrong]
-    with pytest.raises(ogs.GridSampleError) as caught:
-        run(model, *inputs)
-    assert str(caught.value).startswith(said)
-    if "mode" in said:
+def test_what_is_wrong_is_said() -> None:
+    patched = ogs.patch_model(WRONG[1][0])
+    patched.graph.node[0].name = ""  # which the patch wrote into an attribute as well
+    for model, grid, said in (*WRONG, (patched, *WRONG[1][1:])):
+        with pytest.raises(ogs.GridSampleError) as caught:
+            run(model, X, grid)
         assert str(caught.value) == said

@@ -10,7 +10,7 @@ import pytest
 
 import ort_gridsample as ogs
 
-api = pytest.importorskip("mypy.api", reason="mypy comes with the extra 'lint'")
+api = pytest.importorskip("mypy.api", reason="mypy comes with the extra 'dev'")
 
 #: Each line is right, or says which argument is wrong.
 CODE = """
@@ -41,6 +41,7 @@ if ogs.get_core() == "bogus":  # wrong: comparison-overlap
 """
 
 
+@pytest.mark.slow
 def test_a_type_checker_refuses_what_there_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "user.py"
     source.write_text(textwrap.dedent(CODE))

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 import ort_gridsample as ogs
-from ort_gridsample.model.graphs import Names, scopes
+from compare import about
+from ort_gridsample.model.graphs import Names, called, opset_of, scopes
 from paths import open_native, open_patched_file, open_session
 from test_patch import GRID, HEADER, SIGNATURE, X
 
@@ -36,41 +38,26 @@ FED = {
 }
 
 
+FEEDS = {"X": X, "G": GRID, "c": np.array(True)}
+
+
+def lowered(model: onnx.ModelProto | Path) -> onnxruntime.InferenceSession:
+    return open_native(ogs.patch_model(model, target="primitives"))
+
+
+def assert_answers(model: onnx.ModelProto, expected: np.ndarray | None = None, **feeds: np.ndarray) -> None:
+    """A session and a lowered model answer what is ``expected``, which is what onnxruntime does if nothing is said."""
+    if expected is None:
+        (expected,) = open_native(model).run(None, feeds)
+    for session in (open_session(model), lowered(model)):
+        np.testing.assert_allclose(session.run(None, feeds)[0], expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", FED)
-@pytest.mark.parametrize("target", ["primitives", "ort_gridsample"])
-def test_a_name_means_what_the_nearest_scope_says(name: str, target: str) -> None:
-    model = parser.parse_model(FED[name])
-    feeds = {"theta": THETA, "sizes": SIZES, "c": np.array(True)}
-    session = open_native(ogs.patch_model(model, target=target)) if target == "primitives" else open_session(model)
-    [expected] = open_native(model).run(None, feeds)
-    [answer] = session.run(None, feeds)
-    assert answer.shape == (2, 1, 3, 5, 2)
-    np.testing.assert_allclose(answer, expected, atol=1e-6)
-
-
-#: onnxruntime allows no such thing, or gets it wrong; other runtimes go by the words of the specification.
-DEFINED = {
-    "node": ("", "size = Gather (sizes, zero)", None),
-    "Constant": ("", "size = Constant <value_ints = [1, 1, 3, 5]> ()", [1, 1, 3, 5]),
-    "initializer": ("<int64[4] size = {1, 1, 3, 5}>", "", [1, 1, 3, 5]),
-}
-
-
-@pytest.mark.parametrize("name", DEFINED)
-def test_a_constant_is_the_nearest_scopes(name: str) -> None:
-    initializer, node, expected = DEFINED[name]
-    model = parser.parse_model(
-        f"""{AFFINE} => (float[N,H,W,R] Y) {{ {OUTER}
-            zero = Constant <value_int = 0> ()
-            Y = If (c) <then_branch = t () => (float[N,H,W,R] T) {initializer} {{
-                            {node} T = AffineGrid (theta, size) }},
-                        else_branch = e () => (float[N,H,W,R] E) {{ E = AffineGrid (theta, size) }}> }}"""
-    )
-    inner, outer = ogs.inspect_model(model)
-    assert outer.constants["size"].tolist() == [1, 1, 2, 2]
-    assert ("size" in inner.constants) == (expected is not None)
-    if expected is not None:
-        assert inner.constants["size"].tolist() == expected
+def test_a_name_means_what_the_nearest_scope_says(name: str) -> None:
+    model, feeds = parser.parse_model(FED[name]), {"theta": THETA, "sizes": SIZES, "c": np.array(True)}
+    assert open_session(model).run(None, feeds)[0].shape == (2, 1, 3, 5, 2)
+    assert_answers(model, **feeds)
 
 
 def test_types_are_those_of_the_nearest_scope() -> None:
@@ -86,10 +73,7 @@ def test_types_are_those_of_the_nearest_scope() -> None:
     )
     (record,) = ogs.inspect_model(model)
     assert record.types["X"] == ("float32",)
-    feeds = {"X": X.astype(np.float16), "Z": X, "G": GRID}
-    np.testing.assert_allclose(
-        open_session(model).run(None, feeds)[0], open_native(model).run(None, feeds)[0], rtol=1e-5, atol=1e-4
-    )
+    assert_answers(model, X=X.astype(np.float16), Z=X, G=GRID)
 
 
 def test_what_hides_a_type_is_not_read_past() -> None:
@@ -115,10 +99,9 @@ def test_what_gives_a_name_its_value() -> None:
     node = helper.make_node("Identity", ["outer"], ["output", ""])
     body.node.append(node)
     names = ("outer", "initializer", "sparse", "output", "")
-    graph = helper.make_graph(
-        [*(helper.make_node("Constant", [], [name], value_int=1) for name in names if name)], "g", [], []
-    )
-    graph.node.append(helper.make_node("If", ["c"], ["Y"], then_branch=body, else_branch=body))
+    outer = [helper.make_node("Constant", [], [name], value_int=1) for name in names if name]
+    choose = helper.make_node("If", ["c"], ["Y"], then_branch=body, else_branch=body)
+    graph = helper.make_graph([*outer, choose], "g", [], [])
     main, inner, _ = scopes(helper.make_model(graph))
     assert [inner.home(name) for name in names] == [main, inner, inner, inner, None]
     assert [inner.constant(name) for name in names] == [1, 2, None, None, None]
@@ -134,21 +117,21 @@ def test_a_grid_of_constants_is_folded_in_branches_too() -> None:
             Y = If (c) <then_branch = t () => (float[1,3,2,2] T) { T = GridSample (X, grid) },
                         else_branch = e () => (float[1,3,2,2] E) { E = GridSample <mode = "cubic"> (X, grid) }> }"""
     )
-    lowered = ogs.patch_model(model, target="primitives")
-    assert "Floor" not in {node.op_type for scope in scopes(lowered) for node in scope}
+    patched = ogs.patch_model(model, target="primitives")
+    assert "Floor" not in {node.op_type for scope in scopes(patched) for node in scope}
     for c in (True, False):
-        feeds = {"X": X[:1, :, :, :4], "c": np.array(c)}
-        [answer], [native] = open_native(lowered).run(None, feeds), open_native(model).run(None, feeds)
-        np.testing.assert_allclose(answer, native, atol=1e-4)
+        assert_answers(model, X=X[:1, :, :, :4], c=np.array(c))
 
 
-def affine(*nodes: onnx.NodeProto, ir_version: int = 9, opset: int = 20) -> onnx.ModelProto:
+def affine(*nodes: onnx.NodeProto, ir_version: int = 9) -> onnx.ModelProto:
     """A model of an AffineGrid of ``theta`` and what ``nodes`` make of ``size``."""
-    tensor = helper.make_tensor_value_info
-    inputs = [tensor("theta", TensorProto.FLOAT, [1, 2, 3])]
-    output = tensor("Y", TensorProto.FLOAT, [None] * 4)
-    graph = helper.make_graph([*nodes, helper.make_node("AffineGrid", ["theta", "size"], ["Y"])], "g", inputs, [output])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir_version)
+    model = parser.parse_model(
+        f"""<ir_version: {ir_version}, opset_import: ["": 20]> g (float[1,2,3] theta) => (float[a,b,c,d] Y) {{
+            Y = AffineGrid (theta, size) }}"""
+    )
+    for node in reversed(nodes):
+        model.graph.node.insert(0, node)
+    return model
 
 
 def is_folded(model: onnx.ModelProto) -> bool:
@@ -163,9 +146,7 @@ SIZE = numpy_helper.from_array(np.array([1, 1, 3, 5]), "size")
 def test_a_constant_in_the_domain_ai_onnx_is_one() -> None:
     model = affine(helper.make_node("Constant", [], ["size"], domain="ai.onnx", value=SIZE))
     assert is_folded(model)
-    [expected] = open_native(model).run(None, {"theta": THETA})
-    for session in (open_session(model), open_native(ogs.patch_model(model, target="primitives"))):
-        np.testing.assert_allclose(session.run(None, {"theta": THETA})[0], expected, atol=1e-6)
+    assert_answers(model, theta=THETA)
 
 
 @pytest.mark.parametrize(("ir_version", "constant"), [(3, True), (4, False)])
@@ -174,12 +155,9 @@ def test_an_initializer_that_is_an_input_is_constant_before_ir_4(ir_version: int
     model.graph.initializer.append(SIZE)
     model.graph.input.append(helper.make_tensor_value_info("size", TensorProto.INT64, [4]))
     assert is_folded(model) is constant
-    lowered = ogs.patch_model(model, target="primitives")
-    feeds = [{"theta": THETA}] + ([] if constant else [{"theta": THETA, "size": np.array([1, 1, 2, 2])}])
-    for feed in feeds:
-        [expected] = open_native(model).run(None, feed)
-        for session in (open_session(model), open_native(lowered)):
-            np.testing.assert_allclose(session.run(None, feed)[0], expected, atol=1e-6)
+    assert_answers(model, theta=THETA)
+    if not constant:
+        assert_answers(model, theta=THETA, size=np.array([1, 1, 2, 2]))
 
 
 def test_a_shape_that_may_be_overridden_is_not_followed() -> None:
@@ -194,13 +172,10 @@ def test_a_shape_that_may_be_overridden_is_not_followed() -> None:
     (known,) = record.inputs["X"]
     assert known.rank == 4
     assert not any(isinstance(length, int) for length in known.shape)
-    for target in ("primitives", "ort_gridsample"):
-        patched = ogs.patch_model(model, target=target)
-        session = open_native(patched) if target == "primitives" else open_session(model)
-        for shape in ((2, 3, 4, 5), (2, 1, 12, 5)):
-            feeds = {"F": X.reshape(2, 60), "shape": np.array(shape), "G": GRID}
-            expected = ogs.grid_sample(X.reshape(shape), GRID)
-            np.testing.assert_allclose(session.run(None, feeds)[0], expected, rtol=1e-5, atol=1e-4)
+    for shape in ((2, 3, 4, 5), (2, 1, 12, 5)):
+        assert_answers(
+            model, ogs.grid_sample(X.reshape(shape), GRID), F=X.reshape(2, 60), shape=np.array(shape), G=GRID
+        )
 
 
 IN_FUNCTION = """<ir_version: 9, opset_import: ["": 20, "local": 1]>
@@ -214,19 +189,15 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.parametrize("target", ["ort_gridsample", "primitives"])
-@pytest.mark.parametrize("functions", [False, True])
-def test_a_constant_that_a_function_passes_on(name: str, target: str, functions: bool) -> None:
+def test_a_constant_that_a_function_passes_on(name: str) -> None:
     attribute, constant = FUNCTIONS[name]
     model = parser.parse_model(IN_FUNCTION.format(attribute=attribute, constant=constant))
     (record,) = ogs.inspect_model(model)
     assert "size" not in record.constants
     assert record.spatial_axes == (2,)
     assert record.ranks == {"theta": (3,), "size": (1,)}
-    patched = ogs.patch_model(model, target=target, functions=functions)
-    session = open_native(patched) if target == "primitives" else open_patched_file(model)
-    expected = ogs.affine_grid(THETA, (1, 1, 3, 5))
-    np.testing.assert_allclose(session.run(None, {"theta": THETA})[0], expected, atol=1e-6)
+    assert_answers(model, ogs.affine_grid(THETA, (1, 1, 3, 5)), theta=THETA)
+    assert_answers(ogs.patch_model(model, target="primitives", functions=True), theta=THETA)
 
 
 def test_a_constant_of_external_data_is_none(tmp_path: Path) -> None:
@@ -240,46 +211,33 @@ def test_a_constant_of_external_data_is_none(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "model.onnx")
     (record,) = ogs.inspect_model(tmp_path / "model.onnx")
     assert record.constants == {}
-    lowered = ogs.patch_model(tmp_path / "model.onnx", target="primitives")  # with its external data
-    expected = ogs.affine_grid(THETA, (1, 1, 3, 5))
-    np.testing.assert_allclose(open_native(lowered).run(None, {"theta": THETA})[0], expected, atol=1e-6)
+    expected = ogs.affine_grid(THETA, (1, 1, 3, 5))  # with its external data
+    np.testing.assert_allclose(lowered(tmp_path / "model.onnx").run(None, {"theta": THETA})[0], expected, atol=1e-6)
 
 
-STALE = f'<ir_version: 9, opset_import: ["": 20]> {SIGNATURE} {{ Y = GridSample (X, G) }}'
+STALE = {
+    "main graph": f'<ir_version: 9, opset_import: ["": 20]> {SIGNATURE} {{ Y = GridSample (X, G) }}',
+    "function": f"""<ir_version: 9, opset_import: ["": 20, "local": 1]> {SIGNATURE} {{ Y = local.warp (X, G) }}
+        <domain: "local", opset_import: ["": 20]> warp (A, B) => (Y) {{ Y = GridSample (A, B) }}""",
+}
 
 
-@pytest.mark.parametrize("name", ["Y_status", "Y_unread"])
+@pytest.mark.parametrize("name", STALE)
 def test_a_name_that_only_a_value_info_has_is_taken(name: str) -> None:
-    model = parser.parse_model(STALE)
-    model.graph.value_info.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, [7, 7]))
-    patched = ogs.patch_model(model)
-    assert name not in {output for node in patched.graph.node for output in node.output}
-    session = open_patched_file(model)
-    np.testing.assert_array_equal(
-        session.run(None, {"X": X, "G": GRID, "c": np.array(True)})[0], ogs.grid_sample(X, GRID)
-    )
-
-
-def test_a_name_that_only_a_functions_value_info_has_is_taken() -> None:
-    model = parser.parse_model(
-        f"""<ir_version: 9, opset_import: ["": 20, "local": 1]> {SIGNATURE} {{ Y = local.warp (X, G) }}
-        <domain: "local", opset_import: ["": 20]> warp (A, B) => (C) {{ C = GridSample (A, B) }}"""
-    )
-    model.functions[0].value_info.append(helper.make_tensor_value_info("C_status", TensorProto.FLOAT, [7, 7]))
-    session = open_patched_file(model)
-    np.testing.assert_array_equal(
-        session.run(None, {"X": X, "G": GRID, "c": np.array(True)})[0], ogs.grid_sample(X, GRID)
-    )
-    made = {output for node in ogs.patch_model(model).functions[0].node for output in node.output}
-    assert "C_status" not in made
+    model = parser.parse_model(STALE[name])
+    for stale in ("Y_status", "Y_unread"):
+        container = model.functions[0] if model.functions else model.graph
+        container.value_info.append(helper.make_tensor_value_info(stale, TensorProto.FLOAT, [7, 7]))
+    made = {output for scope in scopes(ogs.patch_model(model)) for node in scope for output in node.output}
+    assert made.isdisjoint({"Y_status", "Y_unread"})
+    np.testing.assert_array_equal(open_patched_file(model).run(None, FEEDS)[0], ogs.grid_sample(X, GRID))
 
 
 def test_an_input_that_nothing_reads_keeps_its_name() -> None:
-    model = parser.parse_model(STALE)
+    model = parser.parse_model(STALE["main graph"])
     model.graph.input.append(helper.make_tensor_value_info("Y_status", TensorProto.FLOAT, [1]))
-    session = open_patched_file(model)
-    feeds = {"X": X, "G": GRID, "c": np.array(True), "Y_status": np.ones(1, np.float32)}
-    np.testing.assert_array_equal(session.run(None, feeds)[0], ogs.grid_sample(X, GRID))
+    feeds = FEEDS | {"Y_status": np.ones(1, np.float32)}
+    np.testing.assert_array_equal(open_patched_file(model).run(None, feeds)[0], ogs.grid_sample(X, GRID))
 
 
 NO_ONNX = {
@@ -296,19 +254,19 @@ NO_ONNX = {
 
 
 @pytest.mark.parametrize("name", NO_ONNX)
-@pytest.mark.parametrize("target", ["ort_gridsample", "ai.onnx", "primitives", "mmcv"])
-def test_a_model_that_does_not_import_the_onnx_domain(name: str, target: str) -> None:
+def test_a_model_that_does_not_import_the_onnx_domain(name: str) -> None:
     model = parser.parse_model(NO_ONNX[name])
     (record,) = ogs.inspect_model(model)
     assert record.error is None
     assert record.native, record.reason
-    patched = ogs.patch_model(model, target=target)
-    onnx.checker.check_model(patched)
-    feeds = {"X": X, "G": GRID, "c": np.array(True)}
     expected = ogs.grid_sample(X, GRID, padding_mode="border")
     sessions = {"ort_gridsample": open_patched_file, "mmcv": open_session}
-    session = sessions[target](patched) if target in sessions else open_native(patched)
-    np.testing.assert_allclose(session.run(None, feeds)[0], expected, rtol=1e-5, atol=1e-4)
+    for target in ("ort_gridsample", "ai.onnx", "primitives", "mmcv"):
+        patched = ogs.patch_model(model, target=target)
+        onnx.checker.check_model(patched)
+        answer = sessions.get(target, open_native)(patched).run(None, FEEDS)[0]
+        with about(target):
+            np.testing.assert_allclose(answer, expected, rtol=1e-5, atol=1e-4)
 
 
 def test_onnx_nodes_without_an_import_are_what_onnxruntime_takes_them_for() -> None:
@@ -317,30 +275,46 @@ def test_onnx_nodes_without_an_import_are_what_onnxruntime_takes_them_for() -> N
         f"""<ir_version: 9, opset_import: ["com.microsoft": 1]> {SIGNATURE} {{
             A = Relu (X) B = com.microsoft.GridSample (A, G) Y = GridSample (B, G) }}"""
     )
-    feeds = {"X": X, "G": GRID, "c": np.array(True)}
-    [expected] = open_native(model).run(None, feeds)
-    np.testing.assert_allclose(open_session(model).run(None, feeds)[0], expected, rtol=1e-5, atol=1e-4)
+    [expected] = open_native(model).run(None, FEEDS)
+    np.testing.assert_allclose(open_session(model).run(None, FEEDS)[0], expected, rtol=1e-5, atol=1e-4)
 
 
 def test_a_size_of_unknown_rank() -> None:
     model = affine(helper.make_node("Reshape", ["numbers", "shape"], ["size"]))
     model.graph.input.extend(helper.make_tensor_value_info(n, TensorProto.INT64, [None]) for n in ("numbers", "shape"))
-    model.graph.input[1].type.tensor_type.ClearField("shape")
-    model.graph.input[2].type.tensor_type.ClearField("shape")
+    for value in model.graph.input[1:]:
+        value.type.tensor_type.ClearField("shape")
     (record,) = ogs.inspect_model(model)
     assert record.ranks["size"] == ()
     assert record.spatial_axes == (2,)
     assert record.native, record.reason
-    feeds = {"theta": THETA, "numbers": np.array([1, 1, 3, 5]), "shape": np.array([4])}
     expected = ogs.affine_grid(THETA, (1, 1, 3, 5))
-    for session in (open_session(model), open_native(ogs.patch_model(model, target="primitives"))):
-        np.testing.assert_allclose(session.run(None, feeds)[0], expected, atol=1e-6)
+    assert_answers(model, expected, theta=THETA, numbers=np.array([1, 1, 3, 5]), shape=np.array([4]))
+
+
+def test_a_node_is_called_by_its_name_or_its_outputs() -> None:
+    assert called(helper.make_node("Split", ["a"], ["b", "c"])) == "(b, c)"
+    assert called(helper.make_node("Split", ["a"], ["b", "c"], "split")) == "split"
 
 
 def test_all_names_are_taken_or_none() -> None:
-    model = parser.parse_model(f"{HEADER} {SIGNATURE} {{ Y = GridSample (X, G) }}")
+    model = parser.parse_model(
+        f"""{HEADER} {SIGNATURE} <float[1] initializer = {{1}}, float[1] valued> {{ Y = local.f (X, G) }}
+        <domain: "local", opset_import: ["": 20]> f (A, B) => (D) {{ D = GridSample (A, B) }}"""
+    )
+    values, indices = numpy_helper.from_array(np.ones(1, np.float32), "sparse"), numpy_helper.from_array(np.array([1]))
+    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [3]))
+    model.graph.node[0].name = "node"
     names = Names(model)
-    assert not names.take_all(["A", "X"])
-    assert names.take_all(["A", "B"])
-    assert not names.take_all(["B", "C"])
-    assert (names.new("C"), names.new("C"), names.new("A")) == ("C", "C_2", "A_2")
+    for taken in ("X", "c", "Y", "initializer", "valued", "sparse", "node", "A", "D"):
+        assert names.new(taken) == f"{taken}_2"
+    assert not names.take_all(["free", "X"])
+    assert names.take_all(["free", "other"])
+    assert not names.take_all(["other", "C"])
+    assert (names.new("C"), names.new("C"), names.new("free")) == ("C", "C_2", "free_2")
+
+
+def test_the_opset_of_a_model() -> None:
+    for imports, opset in (('"local": 3, "": 20', 20), ('"local": 3, "ai.onnx": 17', 17), ('"local": 3', 0)):
+        model = parser.parse_model(f"<ir_version: 9, opset_import: [{imports}]> g (float X) => (float Y) {{ }}")
+        assert opset_of(model) == opset

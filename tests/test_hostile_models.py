@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +17,8 @@ import ort_gridsample as ogs
 from ort_gridsample.cli import main
 from ort_gridsample.model.files import explaining_invalid, written_whole
 from ort_gridsample.model.patch import patch_in_place
-from paths import open_native, running_on
-from test_never_aborts import run
+from paths import running_on
+from processes import run
 from test_patch import GRID, HEADER, SIGNATURE, X, one_node
 
 #: Bits flipped or bytes cut off, in a process that may address 8 GiB; what comes is a sentence of one of these kinds.
@@ -59,9 +58,9 @@ print(json.dumps(ends))
 """
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_damaged_files_are_answered_in_words(seed: int) -> None:
-    *_, ends = run(DAMAGED.format(seed=seed, count=150), "open_session")
+@pytest.mark.parametrize(("seed", "count"), [(0, 30), pytest.param(1, 300, marks=pytest.mark.slow)])
+def test_damaged_files_are_answered_in_words(seed: int, count: int) -> None:
+    *_, ends = run(DAMAGED.format(seed=seed, count=count), "open_session")
     ends = json.loads(ends)
     assert set(ends) == {"right", "sentence"}, ends
 
@@ -79,21 +78,20 @@ def sample(X: str, Y: str, name: str, grid: str = "G") -> onnx.NodeProto:
     return helper.make_node("GridSample", [X, grid], [Y], name)
 
 
-INVALID = {
-    "cycle": (model(sample("Z", "Y", "a"), helper.make_node("Relu", ["Y"], ["Z"])), "acyclic"),
-    "missing value": (model(sample("nowhere", "Y", "a")), "'nowhere' is not a graph input"),
-    "missing grid": (model(sample("X", "Y", "a", "")), "GridSample node 'a': grid is missing"),
-    "one name for two values": (model(sample("X", "Y", "a"), sample("X", "Y", "b")), "Duplicate definition of name"),
-    "one name for two nodes": (model(sample("X", "Z", "a"), sample("Z", "Y", "a")), "two nodes with same node name"),
-    "no type": (model(helper.make_node("If", ["c"], ["Y"])), "Required attribute"),
-}
-
-
-@pytest.mark.parametrize("name", INVALID)
-def test_invalid_models_are_refused_in_words(name: str) -> None:
-    broken, sentence = INVALID[name]
+@pytest.mark.parametrize(
+    ("nodes", "sentence"),
+    [
+        ([sample("Z", "Y", "a"), helper.make_node("Relu", ["Y"], ["Z"])], "acyclic"),
+        ([sample("nowhere", "Y", "a")], "'nowhere' is not a graph input"),
+        ([sample("X", "Y", "a", "")], "^GridSample node 'a': grid is missing"),
+        ([sample("X", "Y", "a"), sample("X", "Y", "b")], "Duplicate definition of name"),
+        ([sample("X", "Z", "a"), sample("Z", "Y", "a")], "two nodes with same node name"),
+        ([helper.make_node("If", ["c"], ["Y"])], "Required attribute"),
+    ],
+)
+def test_invalid_models_are_refused_in_words(nodes: list[onnx.NodeProto], sentence: str) -> None:
     with pytest.raises(Exception, match=sentence):
-        ogs.InferenceSession(broken)
+        ogs.InferenceSession(model(*nodes))
 
 
 FEEDS = {"X": X, "G": GRID, "c": np.array(True)}
@@ -132,9 +130,10 @@ def calls_for(count: int) -> int:
 
 
 def test_the_work_of_a_patch_grows_with_the_nodes_only() -> None:
-    assert calls_for(800) < 2.5 * calls_for(400)
+    assert calls_for(400) < 2.5 * calls_for(200)
 
 
+@pytest.mark.slow
 def test_ten_thousand_nodes() -> None:
     many = model(*(sample("X", f"Y{i}" if i else "Y", f"n{i}") for i in range(10_000)))
     patched = ogs.patch_model(many)
@@ -183,8 +182,10 @@ def deep_file(folder: Path, levels: int) -> Path:
 def test_ifs_nested_beyond_protobufs_limit_are_refused(tmp_path: Path, levels: int) -> None:
     path = deep_file(tmp_path, levels)
     for function in (ogs.inspect_model, ogs.patch_model):
-        with pytest.raises(ogs.GridSampleError, match="the file is not readable as protobuf"):
+        with pytest.raises(ogs.GridSampleError) as info:
             function(path)
+        assert str(info.value).startswith(f"{path}: the file is not readable as protobuf (")
+        assert info.value.expected == "an ONNX model"
     with pytest.raises(Exception, match=r"(?i)protobuf"):
         ogs.InferenceSession(path)
     assert main(["patch", str(path), str(tmp_path / "out.onnx")]) != 0
@@ -195,9 +196,8 @@ def test_ifs_nested_beyond_protobufs_limit_are_refused(tmp_path: Path, levels: i
 def test_external_data_outside_the_folder_is_not_read(tmp_path: Path, location: str) -> None:
     (tmp_path / "secret.bin").write_bytes(b"\1" * 4096)
     folder, target = tmp_path / "models", tmp_path / "patched"
-    folder.mkdir()
+    (folder / "a").mkdir(parents=True)
     target.mkdir()
-    (folder / "a").mkdir()
     (folder / "link.bin").symlink_to(tmp_path / "secret.bin")
     broken = model(sample("X", "Y", "a", "W"))
     weight = TensorProto(name="W", data_type=TensorProto.FLOAT, dims=[2, 4, 5, 2], data_location=TensorProto.EXTERNAL)
@@ -206,22 +206,14 @@ def test_external_data_outside_the_folder_is_not_read(tmp_path: Path, location: 
     path = folder / "model.onnx"
     path.write_bytes(broken.SerializeToString())
     assert [record.name for record in ogs.inspect_model(path)] == ["a"]
-    functions: list[Callable] = [ogs.patch_model, ogs.InferenceSession]
-    for function in functions:
-        with pytest.raises(ogs.GridSampleError, match="external data is at"):
-            function(path)
-    with running_on("python"), pytest.raises(ogs.GridSampleError, match="external data is at"):
-        ogs.InferenceSession(path)  # nothing of which is patched
+    for ops in ("auto", "python"):  # of which the latter patch nothing here
+        for function in (ogs.patch_model, ogs.InferenceSession):
+            with running_on(ops), pytest.raises(ogs.GridSampleError) as info:
+                function(path)
+            expected = "expected a file in the model's folder"
+            assert str(info.value) == f"{path}: external data is at {location!r}, {expected}"
     assert main(["patch", str(path), str(target / "out.onnx")]) != 0
     assert not list(target.iterdir())
-
-
-def test_onnxruntime_still_runs_what_it_ran() -> None:
-    """The models above are wrong by themselves, not by the way they are fed here."""
-    good = model(sample("X", "Y", "a"))
-    native = open_native(good)
-    feeds = {name: FEEDS[name] for name in ("X", "G", "c")}
-    np.testing.assert_allclose(native.run(None, feeds)[0], ogs.grid_sample(X, GRID), atol=1e-4)
 
 
 def test_a_file_is_as_public_as_others_and_the_mask_stays(tmp_path: Path) -> None:

@@ -20,6 +20,16 @@ from ort_gridsample.runtime import native
 from paths import open_native, open_patched_file, open_session
 from test_patch import GRID, X
 
+
+@pytest.fixture(autouse=True)
+def numpy_core() -> Iterator[None]:
+    """Many types are sampled here, and the NumPy core need not be compiled for any."""
+    before = ogs.get_core()
+    ogs.set_core("numpy")
+    yield
+    ogs.set_core(before)
+
+
 GELU = f'<ir_version: 9, opset_import: ["": {faults.OPSET}, "com.microsoft": 1, "local": 1, "unknown": 1]>'
 SIGNATURE = "g (HALF[N,C,H,W] X, float[N,h,w,2] G, bool c) => (HALF[N,C,h,w] Y)"
 
@@ -55,44 +65,42 @@ BEHIND = {
 }
 
 
+FEEDS = {"X": X, "G": GRID, "c": np.array(True)}
+
+
+def halves(text: str, half: str = "float16") -> onnx.ModelProto:
+    return parser.parse_model(text.replace("HALF", half))
+
+
 @pytest.mark.parametrize("name", BEHIND)
-def test_half_behind_what_onnx_does_not_know_runs(name: str) -> None:
-    model = parser.parse_model(BEHIND[name].replace("HALF", "float16"))
-    feeds = {"X": X.astype(np.float16), "G": GRID, "c": np.array(True)}
+def test_half_behind_what_onnx_does_not_know_is_known_and_runs(name: str) -> None:
+    for half in ("float16", "bfloat16"):
+        model = halves(BEHIND[name], half)
+        for record in ogs.inspect_model(model):
+            assert (record.types["X"], record.casts) == ((half,), {"X": "float32"})
+        unasked = [record.types["X"] for record in records_of(model)]
+        assert () in unasked
+        assert {*unasked} <= {(), (half,)}
+    model, feeds = halves(BEHIND[name]), FEEDS | {"X": X.astype(np.float16)}
     [expected] = open_native(model).run(None, feeds)
     for open_model in (open_session, open_patched_file):
         np.testing.assert_allclose(open_model(model).run(None, feeds)[0], expected, rtol=1e-2, atol=0.1)
 
 
-@pytest.mark.parametrize("half", ["float16", "bfloat16"])
-@pytest.mark.parametrize("name", BEHIND)
-def test_half_behind_what_onnx_does_not_know_is_known(name: str, half: str) -> None:
-    model = parser.parse_model(BEHIND[name].replace("HALF", half))
-    for record in ogs.inspect_model(model):
-        assert record.types["X"] == (half,)
-        assert record.casts == {"X": "float32"}
-    for record in records_of(model):  # nobody is asked
-        assert record.types["X"] in ((), (half,))
-    assert any(not record.types["X"] for record in records_of(model))
-
-
 def test_half_behind_a_node_with_a_constant_input_is_known() -> None:
     """Which onnxruntime must be told of, too."""
-    text = f"{GELU} {SIGNATURE} {{ A = com.microsoft.BiasGelu (X, bias) Y = GridSample (A, G) }}"
-    model = parser.parse_model(text.replace("HALF", "float16"))
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(5, np.float16), "bias"))
+    model = halves(f"{GELU} {SIGNATURE} {{ A = com.microsoft.BiasGelu (X, bias) Y = GridSample (A, G) }}")
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros(5, np.float16), "bias"))
     (record,) = ogs.inspect_model(model)
     assert record.types["X"] == ("float16",)
 
 
 def test_ranks_behind_what_onnx_does_not_know() -> None:
-    model = parser.parse_model(BEHIND["nodes of ONNX between"].replace("HALF", "float"))
+    model = halves(BEHIND["nodes of ONNX between"], "float")
     (record,) = ogs.inspect_model(model)
     assert record.ranks == {"X": (4,), "grid": (4,)}
-    feeds = {"X": X, "G": GRID, "c": np.array(True)}
-    [expected] = open_native(model).run(None, feeds)
-    [answer] = open_native(ogs.patch_model(model, target="primitives")).run(None, feeds)
-    np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-3)
+    native, lowered = (open_native(each) for each in (model, ogs.patch_model(model, target="primitives")))
+    np.testing.assert_allclose(lowered.run(None, FEEDS)[0], native.run(None, FEEDS)[0], rtol=1e-4, atol=1e-3)
 
 
 def test_onnxruntime_is_asked_for_what_the_model_leaves_open_of_a_node() -> None:
@@ -126,8 +134,8 @@ def test_lengths_behind_a_computed_shape_are_known() -> None:
 
 
 def test_what_nobody_knows_does_not_hide_the_rest() -> None:
-    model = parser.parse_model(
-        f"""{GELU} {SIGNATURE.replace("HALF", "float16")} {{
+    model = halves(
+        f"""{GELU} {SIGNATURE} {{
             A = com.microsoft.Gelu (X) P = unknown.Op (G) B = com.microsoft.Gelu (A) Q = unknown.Other (P)
             C = com.microsoft.Gelu (B) Y = GridSample (C, Q) }}"""
     )
@@ -150,17 +158,16 @@ class Told:
 
 
 def test_only_what_is_unknown_is_asked_for() -> None:
-    told = Told()
-    known = parser.parse_model(BEHIND["main graph"].replace("HALF", "float16"))
+    told, known = Told(), halves(BEHIND["main graph"])
     known.graph.value_info.append(helper.make_tensor_value_info("A", TensorProto.FLOAT16, None))
-    aside = parser.parse_model(
-        f"""{GELU} {SIGNATURE.replace("HALF", "float16")} {{
+    aside = halves(
+        f"""{GELU} {SIGNATURE} {{
             A = com.microsoft.Gelu (X) Y = GridSample (X, G) Z = com.microsoft.Gelu (Y) }}"""
     )
     for model in (known, aside):
         assert [record.types["X"] for record in records_of(model, told)] == [("float16",)]
     assert not told.questions
-    records_of(parser.parse_model(BEHIND["nodes of ONNX between"].replace("HALF", "float16")), told)
+    records_of(halves(BEHIND["nodes of ONNX between"]), told)
     (question,) = told.questions
     assert [node.op_type for node in question.graph.node] == ["Gelu", "Add", "Gelu", "Sub"]
     assert len(question.graph.input) == 1
@@ -199,20 +206,21 @@ def in_function(
     return parser.parse_model(IN_FUNCTION.format_map(locals()))
 
 
-def answers(model: onnx.ModelProto, **feeds: np.ndarray) -> Iterator[np.ndarray]:
-    for open_model in (open_session, open_patched_file):
-        yield open_model(model).run(None, feeds)[0]
-    yield open_native(ogs.patch_model(model, target="primitives")).run(None, feeds)[0]
+def assert_answers(model: onnx.ModelProto, expected: np.ndarray, rtol: float, **feeds: np.ndarray) -> None:
+    """A session, a patched file and a lowered model answer what is ``expected``."""
+    lowered = open_native(ogs.patch_model(model, target="primitives"))
+    for session in (open_session(model), open_patched_file(model), lowered):
+        (answer,) = session.run(None, feeds)
+        assert answer.dtype == expected.dtype
+        np.testing.assert_allclose(answer, expected, rtol=rtol, atol=rtol)
 
 
 def test_a_function_of_float64_with_a_grid_of_float32() -> None:
-    model = in_function("C = GridSample (A, B)", "double[N,C,H,W] X, float[N,h,w,2] G", X="double")
+    model, wide = in_function("C = GridSample (A, B)", X="double"), X.astype(np.float64)
+    model.graph.input[0].type.tensor_type.elem_type = TensorProto.DOUBLE
     (record,) = ogs.inspect_model(model)
     assert record.types == {"X": ("float64",), "grid": ("float32",)}
-    expected = ogs.grid_sample(X.astype(np.float64), GRID)
-    for answer in answers(model, X=X.astype(np.float64), G=GRID):
-        assert answer.dtype == np.float64
-        np.testing.assert_allclose(answer, expected, rtol=1e-6)
+    assert_answers(model, ogs.grid_sample(wide, GRID), 1e-6, X=wide, G=GRID)
 
 
 def test_a_function_of_an_opset_before_castlike() -> None:
@@ -220,8 +228,7 @@ def test_a_function_of_an_opset_before_castlike() -> None:
     model = in_function(body, opset=14)
     (record,) = ogs.inspect_model(model)
     assert record.types == {"X": ("float32",), "grid": ("float32",)}
-    for answer in answers(model, X=X, G=GRID):
-        np.testing.assert_allclose(answer, ogs.grid_sample(X, GRID, "linear", "border", True), rtol=1e-5, atol=1e-5)
+    assert_answers(model, ogs.grid_sample(X, GRID, "linear", "border", True), 1e-5, X=X, G=GRID)
 
 
 def test_a_function_of_another_opset_is_read_in_that() -> None:
@@ -241,9 +248,7 @@ def test_a_function_that_passes_on_what_cast_makes(to: int, type_name: str) -> N
     )
     (record,) = ogs.inspect_model(model)
     assert record.types["X"] == (type_name,)
-    expected = ogs.grid_sample(X.astype(type_name), GRID).astype(np.float32)
-    for answer in answers(model, X=X, G=GRID):
-        np.testing.assert_allclose(answer, expected, rtol=1e-3, atol=1e-5)
+    assert_answers(model, ogs.grid_sample(X.astype(type_name), GRID).astype(np.float32), 1e-3, X=X, G=GRID)
 
 
 def test_an_initializer_is_a_functions_argument() -> None:
@@ -251,9 +256,7 @@ def test_an_initializer_is_a_functions_argument() -> None:
     model.graph.initializer.append(numpy_helper.from_array(X.astype(np.float16), "W"))
     (record,) = ogs.inspect_model(model)
     assert record.inputs["X"] == [Value("float16", X.shape)]
-    expected = ogs.grid_sample(X.astype(np.float16), GRID)
-    for answer in answers(model, G=GRID):
-        np.testing.assert_allclose(answer, expected, rtol=1e-2, atol=1e-2)
+    assert_answers(model, ogs.grid_sample(X.astype(np.float16), GRID), 1e-2, G=GRID)
 
 
 def test_each_call_of_a_function_counts() -> None:
@@ -369,26 +372,18 @@ def test_a_large_constant_of_a_function_is_a_weight(count: int, given: Given) ->
 
 def many_functions(count: int, *, chain: bool, sampled: bool) -> onnx.ModelProto:
     """A model that calls so many functions, one after another or each in the one before."""
-    names = [f"f{i}" for i in range(count)]
-    functions = []
-    for name, called in zip(names, [*names[1:], None], strict=True):
-        nodes = [helper.make_node("Relu", ["A"], ["B"]), helper.make_node("Neg", ["B"], ["D"])]
-        inner = called if chain else None
-        if inner is not None:
-            nodes.append(helper.make_node(inner, ["D", "G"], ["C"], domain="local"))
-        else:
-            nodes.append(helper.make_node("GridSample" if sampled else "Max", ["D", "G"], ["C"]))
-        imports = [helper.make_opsetid("", 20), helper.make_opsetid("local", 1)]
-        functions.append(helper.make_function("local", name, ["A", "G"], ["C"], nodes, imports))
-    called = names[:1] if chain else names
-    values = ["X", *(f"Y{i}" for i in range(len(called)))]
-    nodes = [helper.make_node(name, [values[i], "G"], [values[i + 1]], domain="local") for i, name in enumerate(called)]
-    tensor = helper.make_tensor_value_info
-    shapes = (["N", "C", "H", "W"], ["N", "h", "w", 2]) if sampled else (["N", "C", "H", "W"], ["N", "C", "H", "W"])
-    inputs = [tensor(name, TensorProto.FLOAT, shape) for name, shape in zip("XG", shapes, strict=True)]
-    graph = helper.make_graph(nodes, "g", inputs, [tensor(values[-1], TensorProto.FLOAT, [None] * 4)])
-    imports = [helper.make_opsetid("", 20), helper.make_opsetid("local", 1)]
-    return helper.make_model(graph, functions=functions, opset_imports=imports, ir_version=9)
+    last = "GridSample" if sampled else "Max"
+    grid = "N,h,w,2" if sampled else "N,C,H,W"
+    calls = "".join(f"Y{i} = local.f{i} ({f'Y{i - 1}' if i else 'X'}, G) " for i in range(1 if chain else count))
+    imports = 'opset_import: ["": 20, "local": 1]'
+    text = (
+        f"<ir_version: 9, {imports}> g (float[N,C,H,W] X, float[{grid}] G) => (float[a,b,c,d] Y{calls.count('=') - 1})"
+    )
+    text += f"{{ {calls} }}"
+    for i in range(count):
+        called = f"local.f{i + 1}" if chain and i < count - 1 else last
+        text += f'<domain: "local", {imports}> f{i} (A, G) => (C) {{ B = Relu (A) D = Neg (B) C = {called} (D, G) }}'
+    return parser.parse_model(text)
 
 
 @pytest.mark.parametrize("chain", [False, True])
@@ -415,7 +410,7 @@ def test_inference_is_linear_in_the_functions(chain: bool, given: Given) -> None
 
 
 def test_a_session_infers_once(given: Given) -> None:
-    model = parser.parse_model(f"{GELU} {SIGNATURE.replace('HALF', 'float')} {{ A = Relu (X) Y = GridSample (A, G) }}")
+    model = halves(f"{GELU} {SIGNATURE} {{ A = Relu (X) Y = GridSample (A, G) }}", "float")
     ogs.inspect_model(model)
     once = len(given.models)
     for each in (model, ogs.patch_model(model)):
@@ -517,12 +512,12 @@ def test_alternatives_of_a_function_that_nobody_calls() -> None:
 )
 def test_a_large_constant_is_known_by_its_type(value: dict[str, list], elem_type: int) -> None:
     """Which is all that the skeleton holds of it."""
-    row = helper.make_node("Constant", [], ["row"], **value)
-    node = helper.make_node("GridSample", ["X", "G"], ["Y"])
-    other = helper.make_node("Size", ["row"], ["length"])
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 1, 2, 2]) for name in ("X", "G", "Y")]
-    graph = helper.make_graph([row, other, node], "g", ends[:2], ends[2:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=8)
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 20]> g (float[1,1,2,2] X, float[1,1,2,2] G) => (float[1,1,2,2] Y) {
+            row = Constant <value_int = 0> () length = Size (row) Y = GridSample (X, G) }"""
+    )
+    row = model.graph.node[0]
+    row.CopyFrom(helper.make_node("Constant", [], ["row"], **value))
     (attribute,) = row.attribute
     assert skeleton._constant_type(attribute).tensor_type.elem_type == elem_type
     assert ogs.inspect_model(model)[0].types["X"] == ("float32",)

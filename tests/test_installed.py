@@ -16,63 +16,65 @@ if sys.version_info >= (3, 11):
 else:
     tomllib = pytest.importorskip("tomli", reason="Python 3.10 has no tomllib")
 
-PYPROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
+REPOSITORY = Path(__file__).parents[1]
+PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT = PYPROJECT["project"]
 
-SAID = "\ntry:\n    {asked}\nexcept ImportError as error:\n    print(error)\n"
-IMPORT = SAID.format(asked="import ort_gridsample")
 
-#: Name -> release -> whether it will do.
-RELEASES = [
-    ("onnxruntime", "1.16.3", False),
-    ("onnxruntime", "1.17", True),
-    ("onnxruntime", "1.17.0", True),
-    ("onnxruntime", "1.100.0.dev20300101+gpu", True),
-    ("onnxruntime", "2.0", True),
-    ("onnxruntime", "0.99", False),
-    ("numpy", "1.25.2", False),
-    ("numpy", "1.26.0rc1", True),
-    ("numpy", "2.0.0", True),
-]
+def test_releases_are_told_apart() -> None:
+    new_enough = {
+        "onnxruntime": ["1.17", "1.17.0", "1.100.0.dev20300101+gpu", "2.0"],
+        "numpy": ["1.26.0rc1", "2.0.0"],
+    }
+    older = {"onnxruntime": ["1.16.3", "0.99"], "numpy": ["1.25.2"]}
+    for wanted, releases in ((True, new_enough), (False, older)):
+        for name, release in [(name, release) for name, every in releases.items() for release in every]:
+            assert (versions.complaint(name, release) == "") == wanted, (name, release)
 
 
-@pytest.mark.parametrize(("name", "release", "will_do"), RELEASES)
-def test_releases_are_told_apart(name: str, release: str, will_do: bool) -> None:
-    assert (versions.complaint(name, release) == "") == will_do
+#: Imports the package anew in one broken environment after another, and prints what it says of each.
+BROKEN = """
+import sys, types
+from unittest.mock import patch
+import numpy, onnx, onnxruntime
+def told():
+    for name in [name for name in sys.modules if name.startswith("ort_gridsample")]:
+        del sys.modules[name]
+    try:
+        import ort_gridsample
+    except ImportError as error:
+        print(error)
+for module in numpy, onnx, onnxruntime:
+    with patch.object(module, "__version__", "0.9.1"):
+        told()
+for name in "numpy", "onnx", "onnxruntime":
+    with patch.dict(sys.modules, {name: None}):
+        told()
+with patch.dict(sys.modules, onnxruntime=types.ModuleType("onnxruntime")):
+    told()  # two builds share a folder; when one is uninstalled, it is there still, and next to nothing is in it
+with patch.object(sys, "version_info", (3, 9, 18)):
+    told()
+sys.path.insert(0, FOLDER)
+with patch.dict(sys.modules):
+    for name in [name for name in sys.modules if name.split(".")[0] == "onnx"]:
+        del sys.modules[name]
+    told()
+"""
 
 
-@pytest.mark.parametrize("name", ["numpy", "onnx", "onnxruntime"])
-def test_an_older_release_is_told_when_the_package_is_imported(name: str) -> None:
-    oldest = versions.OLDEST[name]
-    (said,) = python(f"import {name}\n{name}.__version__ = '0.9.1'{IMPORT}")
-    assert (
-        said == f"ort_gridsample needs {name} {oldest} or newer, and 0.9.1 is installed: pip install '{name}>={oldest}'"
-    )
-
-
-@pytest.mark.parametrize("name", ["numpy", "onnx", "onnxruntime"])
-def test_what_is_missing_is_told_when_the_package_is_imported(name: str) -> None:
-    hidden = f"import sys\nsys.modules[{name!r}] = None"
-    (said,) = python(hidden + IMPORT)
-    assert said.startswith(f"ort_gridsample needs {name}, and none is installed: pip install {name}")
-    assert ("onnxruntime-gpu" in said) == (name == "onnxruntime")
-
-
-def test_a_module_that_something_else_misses_is_told_as_it_is(tmp_path: Path) -> None:
+def test_what_is_older_or_missing_is_told_when_the_package_is_imported(tmp_path: Path) -> None:
     (tmp_path / "onnx.py").write_text("import nowhere_to_be_found")
-    (said,) = python(f"import sys\nsys.path.insert(0, {str(tmp_path)!r}){IMPORT}")
-    assert said == "No module named 'nowhere_to_be_found'"
-
-
-def test_half_an_onnxruntime_is_told_when_the_package_is_imported() -> None:
-    """Two builds share a folder; when one is uninstalled, it is there still, and next to nothing is in it."""
-    (said,) = python(f"import sys, types\nsys.modules['onnxruntime'] = types.ModuleType('onnxruntime'){IMPORT}")
-    assert said.startswith("what is installed as onnxruntime is not whole: uninstall every build of it")
-
-
-def test_an_older_python_is_told() -> None:
-    (said,) = python(f"import sys, numpy, onnx, onnxruntime\nsys.version_info = (3, 9, 18){IMPORT}")
-    assert said == "ort_gridsample needs Python 3.10 or newer, and this is 3.9"
+    lines = python(BROKEN.replace("FOLDER", repr(str(tmp_path))))
+    names = ["numpy", "onnx", "onnxruntime"]
+    for name, older, missing in zip(names, lines[:3], lines[3:6], strict=True):
+        needed = f"{name} {versions.OLDEST[name]} or newer, and 0.9.1 is installed"
+        assert older == f"ort_gridsample needs {needed}: pip install '{name}>={versions.OLDEST[name]}'"
+        assert missing.startswith(f"ort_gridsample needs {name}, and none is installed: pip install {name}")
+        assert ("onnxruntime-gpu" in missing) == (name == "onnxruntime")
+    half, python_itself, elsewhere = lines[6:]
+    assert half.startswith("what is installed as onnxruntime is not whole: uninstall every build of it")
+    assert python_itself == "ort_gridsample needs Python 3.10 or newer, and this is 3.9"
+    assert elsewhere == "No module named 'nowhere_to_be_found'"  # a module that something else misses
 
 
 def test_older_onnxruntime_extensions_are_told_before_their_library_is_loaded() -> None:
@@ -88,45 +90,46 @@ class Finder:
             return importlib.machinery.ModuleSpec(name, Older(name, "_version.py"), origin="_version.py")
 sys.meta_path.insert(0, Finder())
 import ort_gridsample as ogs
+try:
+    ogs.register()
+except ImportError as error:
+    print(error)
+print('onnxruntime_extensions._ocos' in sys.modules)
 """
-    script += SAID.format(asked="ogs.register()") + "print('onnxruntime_extensions._ocos' in sys.modules)"
     said, loaded = python(script)
     assert "ort_gridsample needs onnxruntime-extensions 0.11 or newer, and 0.10.1 is installed" in said
     assert loaded == "False"
 
 
-OLD_NUMBA = "import numba\nnumba.__version__ = '0.60.0'\nimport numpy as np, ort_gridsample as ogs\n"
-SAMPLE = "print(ogs.grid_sample(np.ones((1, 1, 4, 4), 'f'), np.zeros((1, 2, 2, 2), 'f')).shape)"
-
-
-def test_an_older_numba_is_left_alone() -> None:
+def test_an_older_numba_is_left_alone_until_it_is_asked_for() -> None:
     pytest.importorskip("numba", reason="Numba is not installed")
-    assert python(f"{OLD_NUMBA}{SAMPLE}\nprint(ogs.get_core(), ogs.get_ops())") == ["(1, 1, 2, 2)", "numpy python"]
-
-
-@pytest.mark.parametrize("asked", [f"ogs.set_core('jit'); {SAMPLE}", "ogs.set_ops('compiled')"])
-def test_an_older_numba_that_is_asked_for_is_told(asked: str) -> None:
-    pytest.importorskip("numba", reason="Numba is not installed")
-    (said,) = python(OLD_NUMBA + SAID.format(asked=asked))
-    assert "ort_gridsample needs numba 0.61 or newer, and 0.60.0 is installed: pip install 'numba>=0.61'" in said
-
-
-def asked_for() -> dict[str, str]:
-    """The oldest release of everything that pyproject.toml asks for."""
-    every = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["jit"]]
-    found = {}
-    for requirement in every:
-        name, oldest = re.findall(r"^([\w-]+)>=([\d.]+)", requirement)[0]
-        found[name] = oldest
-    return found
+    script = """
+import numba
+numba.__version__ = "0.60.0"
+import numpy as np, ort_gridsample as ogs
+def sample():
+    return ogs.grid_sample(np.ones((1, 1, 4, 4), "f"), np.zeros((1, 2, 2, 2), "f")).shape
+print(sample(), ogs.get_core(), ogs.get_ops())
+for ask in lambda: ogs.set_ops("compiled"), lambda: ogs.set_core("jit") or sample():
+    try:
+        ask()
+    except ImportError as error:
+        print(error)
+"""
+    answer, *told = python(script)
+    assert answer == "(1, 1, 2, 2) numpy python"
+    assert len(told) == 2
+    for line in told:
+        assert "ort_gridsample needs numba 0.61 or newer, and 0.60.0 is installed: pip install 'numba>=0.61'" in line
 
 
 def test_the_bounds_are_the_same_everywhere() -> None:
-    assert asked_for() == versions.OLDEST
+    every = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["jit"]]
+    assert dict(re.findall(r"^([\w-]+)>=([\d.]+)", requirement)[0] for requirement in every) == versions.OLDEST
     assert PROJECT["requires-python"] == ">=" + ".".join(map(str, versions.PYTHON))
     assert PYPROJECT["tool"]["ruff"]["target-version"] == "py" + "".join(map(str, versions.PYTHON))
 
 
 def test_what_coverage_leaves_out_is_what_numba_compiles() -> None:
     for name in PYPROJECT["tool"]["coverage"]["run"]["omit"]:
-        assert "numba" in (Path(__file__).parents[1] / name.removeprefix("*/")).read_text(encoding="utf-8"), name
+        assert "numba" in (REPOSITORY / name.removeprefix("*/")).read_text(encoding="utf-8"), name

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import random
-import signal
-import time
-
+import numpy as np
 import pytest
 
-from processes import both, every_way, run, start
+import ort_gridsample as ogs
+from cases import Attributes, dtype_of
+from models import grid_sample_model
+from paths import PATHS
+from processes import COMPILED, PYTHON, WAYS, run_each
 
 REJECTED = {
     "open_session": "GridSample node 'sample0': grid is of shape (3, 64, 64, 2)",
@@ -18,29 +19,13 @@ REJECTED = {
 }
 
 
-@every_way
-def test_wrong_grid(open_model: str) -> None:
-    wrong, right = run(
-        "session = make(open_model)\nprint(attempt(session, X, grid[[0] * 3]))\nprint(attempt(session, X, grid))",
-        open_model,
-    )
-    assert REJECTED[open_model] in wrong
-    assert right == "(1, 2, 64, 64)"
-
-
-@every_way
-def test_half_precision(open_model: str) -> None:
-    script = """
-print(attempt(make(open_model, "float16"), X.astype("float16"), grid))
-print(attempt(make(open_model, "bfloat16"), X, grid))
-"""
-    assert run(script, open_model) == ["(1, 2, 64, 64)"] * 2
-
-
+#: What an op raises on purpose, in the ways with Python in the run.
 EXCEPTIONS = """
 import ort_gridsample.runtime.python_ops.ops as ops
 session, function = make(open_model), ops.grid_sample
-for exception in ValueError, MemoryError, KeyboardInterrupt, SystemExit, RecursionError:
+print(attempt(session, X, grid[[0] * 3]))
+print(attempt(session, X, grid))
+for exception in (ValueError, MemoryError, KeyboardInterrupt, SystemExit, RecursionError)[:RAISED]:
     def broken(*args, **kwargs):
         raise exception("broken on purpose")
     ops.grid_sample = broken
@@ -53,36 +38,32 @@ for exception in ValueError, MemoryError, KeyboardInterrupt, SystemExit, Recursi
 """
 
 
-@both
-def test_exception_in_the_core(open_model: str) -> None:
-    lines = run(EXCEPTIONS, open_model)
-    sentence = "broken on purpose" if open_model == "open_session" else "ort_gridsample rejected"
-    assert [sentence in line for line in lines[::2]] == [True] * 5, lines
-    assert lines[1::2] == ["(1, 2, 64, 64)"] * 5
+def test_wrong_grid_and_exceptions_in_the_core() -> None:
+    answers = run_each(EXCEPTIONS.replace("RAISED", "5 if open_model in (open_session, open_patched_file) else 0"))
+    assert list(answers) == WAYS
+    for way, (wrong, *raised) in answers.items():
+        assert REJECTED[way] in wrong, way
+        sentence = "ort_gridsample rejected" if way == "open_patched_file" else "broken on purpose"
+        assert [sentence in line for line in raised[1::2]] == [True] * (5 if way in PYTHON else 0), (way, raised)
+        assert set(raised[::2]) == {"(1, 2, 64, 64)"}, way
 
 
-INTERRUPTED = """
-session = make(open_model, mode="cubic")
-print("ready", flush=True)
-try:
-    while True:
-        session.run(None, {"X": X, "grid": grid})
-except KeyboardInterrupt:
-    print("interrupted", attempt(session, X, grid))
-except SystemExit:
-    print("terminated", attempt(session, X, grid))
-"""
-
-
-@every_way
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_signals_arrive_after_the_run(open_model: str, signum: signal.Signals) -> None:
-    handler = "import signal; signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))\n"
-    with start(handler + INTERRUPTED, open_model) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        time.sleep(random.uniform(0, 0.1))
-        process.send_signal(signum)
-        out, err = process.communicate(timeout=60)
-    word = "interrupted" if signum == signal.SIGINT else "terminated"
-    assert (process.returncode, out) == (0, f"{word} (1, 2, 64, 64)\n"), err
+@pytest.mark.parametrize(
+    ("X_type", "bit"), [("float16", 2**-9), pytest.param("bfloat16", 2**-6, marks=pytest.mark.slow)]
+)
+def test_half_precision(X_type: str, bit: float) -> None:
+    """Through Casts to and from float32 on a Python op, as it is on a compiled one; the answer is the function's."""
+    attributes = Attributes("linear", "border")
+    model = grid_sample_model(X_type, "float32", 2, [attributes])
+    outside = [node.op_type for node in model.graph.node if node.op_type != "GridSample"]
+    for target, casts in (("ort_gridsample", 2), ("compiled", 0))[: 2 if COMPILED else 1]:
+        patched = [node.op_type for node in ogs.patch_model(model, target=target).graph.node]
+        assert patched.count("Cast") == len(outside) + casts, target
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1, 2, 5, 6)).astype(dtype_of(X_type))
+    grid = rng.uniform(-1.2, 1.2, (1, 3, 4, 2)).astype(np.float32)
+    expected = ogs.grid_sample(X, grid, "linear", "border")
+    for name, path in PATHS.items():
+        found = path.grid_sample(X, grid, "linear", "border", False)
+        assert found.dtype == X.dtype, name
+        np.testing.assert_allclose(found.astype(float), expected.astype(float), rtol=0, atol=bit, err_msg=name)

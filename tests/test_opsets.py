@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import onnx
@@ -13,37 +13,34 @@ from onnx import TensorProto, helper, numpy_helper, parser, version_converter
 
 import faults
 import ort_gridsample as ogs
-from cases import Attributes
-from models import grid_sample_model, make_model
-from ort_gridsample import spec
+from cases import ATTRIBUTES
+from compare import about
+from models import grid_sample_model
 from ort_gridsample.cli import main
 from ort_gridsample.model.graphs import opset_of, scopes
+from ort_gridsample.patching import TargetName
 from ort_gridsample.runtime import choice
-from paths import open_compiled_file, open_native, open_patched_file
+from paths import open_native, open_patched_file, open_session
 from test_exported import MODELS as EXPORTED
 from test_exported import REFUSED, stored
 from test_patch import GRID, SIGNATURE, X
 from test_patch import MODELS as GRAPHS
-from test_targets import normalized
+from test_targets import by_size, message_of, normalized
 
-SAMPLES = [
-    Attributes(mode, padding_mode, align_corners)
-    for mode in spec.MODES
-    for padding_mode in spec.PADDING_MODES
-    for align_corners in (False, True)
-]
-FEEDS = {"X": X, "G": GRID, "c": np.array(True)}
+Feeds = dict[str, np.ndarray]
+FEEDS: Feeds = {"X": X, "G": GRID, "c": np.array(True)}
 
 
-def assert_answers_agree(ours: list[np.ndarray], theirs: list[np.ndarray]) -> None:
-    for a, b in zip(ours, theirs, strict=True):
+def assert_answers_agree(ours: onnx.ModelProto, other: onnx.ModelProto, feeds: Feeds = FEEDS) -> None:
+    answers = (open_native(model).run(None, feeds) for model in (ours, other))
+    for a, b in zip(*answers, strict=True):
         finite = b[np.isfinite(b)]
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5 * float(np.abs(finite).max(initial=0)))
 
 
 @pytest.mark.parametrize("opset", [16, 17, 18, 19])
 def test_an_older_opset_spells_every_mode_in_its_way(opset: int) -> None:
-    model = grid_sample_model("float32", "float32", 2, SAMPLES, 22)
+    model = grid_sample_model("float32", "float32", 2, ATTRIBUTES, 22)
     before = model.SerializeToString(deterministic=True)
     older = ogs.patch_model(model, target="ai.onnx", opset=opset)
     assert model.SerializeToString(deterministic=True) == before
@@ -51,39 +48,34 @@ def test_an_older_opset_spells_every_mode_in_its_way(opset: int) -> None:
     assert (opset_of(older), older.ir_version) == (opset, 8 if opset < 19 else 9)
     words = [helper.get_attribute_value(node.attribute[0]).decode() for node in older.graph.node]
     assert words == ["nearest"] * 6 + ["bilinear"] * 6 + ["bicubic"] * 6
-    feeds = {"X": X, "grid": GRID}
-    assert_answers_agree(open_native(older).run(None, feeds), open_native(model).run(None, feeds))
+    assert_answers_agree(older, model, {"X": X, "grid": GRID})
     back = ogs.patch_model(older, target="ai.onnx", opset=22)
     assert normalized(back).graph == normalized(model).graph
 
 
 @pytest.mark.parametrize("old", [16, 20, 22])
-@pytest.mark.parametrize("new", [16, 18, 20, 21, 22])
-def test_defaults_are_said_or_stay_unsaid_rightly(old: int, new: int) -> None:
-    node = helper.make_node("GridSample", ["X", "G"], ["Y"])
-    model = one_sampler(node, old)
-    there = ogs.patch_model(model, target="ai.onnx", opset=new)
-    (record,) = ogs.inspect_model(there)
-    assert (record.opset, record.mode, record.padding_mode, record.align_corners) == (new, "linear", "zeros", 0)
-    onnx.checker.check_model(there, full_check=True)
+def test_defaults_are_said_or_stay_unsaid_rightly(old: int) -> None:
+    model = parser.parse_model(f'<ir_version: 9, opset_import: ["": {old}]> {SIGNATURE} {{ Y = GridSample (X, G) }}')
+    for new in (16, 18, 20, 21, 22):
+        there = ogs.patch_model(model, target="ai.onnx", opset=new)
+        (record,) = ogs.inspect_model(there)
+        assert (record.opset, record.mode, record.padding_mode, record.align_corners) == (new, "linear", "zeros", 0)
+        onnx.checker.check_model(there, full_check=True)
 
 
-def one_sampler(node: onnx.NodeProto, opset: int) -> onnx.ModelProto:
-    inputs = {"X": ("float32", ["N", "C", "H", "W"]), "G": ("float32", ["N", "h", "w", 2])}
-    return make_model([node], inputs, {"Y": ("float32", ["N", "C", "h", "w"])}, opset)
+#: Graphs of every kind, and the exported models that onnx's converter takes down, of which the large ones are slow.
+MOVED = [*map(pytest.param, GRAPHS), *by_size(path for path in EXPORTED if path.stem not in REFUSED)]
 
 
-#: Graphs of every kind, and the exported models that onnx's converter takes down.
-MOVED = {
-    **{name: parser.parse_model(text) for name, text in GRAPHS.items()},
-    **{path.stem: onnx.load(path) for path in EXPORTED if path.stem not in REFUSED},
-}
-
-
-def feeds_of(name: str) -> dict[str, np.ndarray]:
-    if name in GRAPHS:
-        return FEEDS
-    return stored(next(path for path in EXPORTED if path.stem == name), "in.")
+def opened(moved: str | Path) -> tuple[str, onnx.ModelProto, Feeds]:
+    """The name of the graph or file, the model, and what to feed it."""
+    if isinstance(moved, str):
+        name, model, feeds = moved, parser.parse_model(GRAPHS[moved]), FEEDS
+    else:
+        name, model, feeds = moved.stem, onnx.load(moved), stored(moved, "in.")
+    if faults.NO_ADAPTERS and re.search(r"= (If|Loop|Scan)\b", onnx.printer.to_text(model)):
+        pytest.skip("onnx's converter has no way down for If, Loop and Scan yet")
+    return name, model, feeds
 
 
 #: What has no way to 18, and what to 13.
@@ -102,56 +94,52 @@ STUCK_AT_13 = {
 }
 
 
-@pytest.mark.parametrize("name", MOVED)
-def test_down_and_up_again_answers_the_same(name: str) -> None:
-    model, feeds = MOVED[name], feeds_of(name)
+@pytest.mark.parametrize("moved", MOVED)
+def test_down_and_up_again_answers_the_same(moved: str | Path) -> None:
+    """As primitives where the older opset cannot say a node."""
+    name, model, feeds = opened(moved)
     older = min(opset_of(model), 18)
     if name in STUCK:
-        with pytest.raises(
-            ogs.GridSampleError, match=f"{STUCK[name]} node '.+': opset is 18, .* onnx's version converter says: "
-        ):
-            ogs.patch_model(model, target="primitives", opset=older)
+        said = message_of(model, target="primitives", opset=older)
+        assert re.match(f"{STUCK[name]} node '.+': opset is 18, .* onnx's version converter says: ", said)
         return
-    expected = open_native(model).run(None, feeds)
-    for target in ("primitives", "ai.onnx"):
-        low = [] if target == "primitives" else too_new(model, older)
-        if low:
-            sentence = f"{low[0]}': opset is {older}, expected at least 20"
-            with pytest.raises(ogs.GridSampleError, match=re.escape(sentence)):
-                ogs.patch_model(model, target=target, opset=older)
-            continue
-        there = ogs.patch_model(model, target=target, opset=older)
-        onnx.checker.check_model(there)
-        back = ogs.patch_model(there, target=target, opset=22)
-        for moved, opset in ((there, older), (back, 22)):
-            assert opset_of(moved) == opset
-            assert_answers_agree(open_native(moved).run(None, feeds), expected)
+    target: TargetName = "ai.onnx"
+    if low := too_new(model, older):
+        target = "primitives"
+        said = message_of(model, target="ai.onnx", opset=older)
+        assert said.endswith(f"{low[0]}': opset is {older}, expected at least 20")
+    there = ogs.patch_model(model, target=target, opset=older)
+    onnx.checker.check_model(there)
+    back = ogs.patch_model(there, target=target, opset=22)
+    for each, opset in ((there, older), (back, 22)):
+        assert {opset_of(each), *(scope.opsets[""] for scope in scopes(each))} == {opset}
+        assert_answers_agree(each, model, feeds)
 
 
-@pytest.mark.parametrize("name", MOVED)
-def test_down_to_13_answers_the_same(name: str) -> None:
+@pytest.mark.parametrize("moved", MOVED)
+def test_down_to_13_answers_the_same(moved: str | Path) -> None:
     """Where onnx's converter has no way for operators that mean the same before."""
-    model, feeds = MOVED[name], feeds_of(name)
+    name, model, feeds = opened(moved)
     if name in STUCK_AT_13:
-        with pytest.raises(ogs.GridSampleError, match=f"{STUCK_AT_13[name]} node '.+'.* is "):
-            ogs.patch_model(model, target="primitives", opset=13)
+        said = message_of(model, target="primitives", opset=13)
+        assert re.match(f"{STUCK_AT_13[name]} node '.+'.* is ", said)
         return
     there = ogs.patch_model(model, target="primitives", opset=13)
     onnx.checker.check_model(there, full_check=True)
     assert (opset_of(there), there.ir_version) == (13, 7)
-    assert_answers_agree(open_native(there).run(None, feeds), open_native(model).run(None, feeds))
+    assert_answers_agree(there, model, feeds)
 
 
+@faults.needs_named_nodes
 def test_a_type_that_the_older_opset_does_not_have_is_refused() -> None:
     model = parser.parse_model(
         f"""<ir_version: 10, opset_import: ["": 22]> {SIGNATURE} {{
         A = Cast <to = 6> (X) [relu] B = Relu (A) C = Cast <to = 1> (B) Y = GridSample (C, G) }}"""
     )
     assert opset_of(ogs.patch_model(model, target="primitives", opset=14)) == 14
-    with pytest.raises(
-        ogs.GridSampleError, match=r"model: opset is 13, expected .*op_type:Relu, node name: relu.*int32"
-    ):
-        ogs.patch_model(model, target="primitives", opset=13)
+    said = message_of(model, target="primitives", opset=13)
+    assert said.startswith("model: opset is 13, expected one that has the types of all nodes, and onnx says: ")
+    assert "op_type:Relu, node name: relu" in said
 
 
 def too_new(model: onnx.ModelProto, opset: int) -> list[str]:
@@ -165,34 +153,31 @@ def too_new(model: onnx.ModelProto, opset: int) -> list[str]:
     ]
 
 
+TARGETS: list[TargetName] = ["ort_gridsample", "compiled", "mmcv", "mmdeploy", "GridSampler", "com.microsoft"]
+
+
 @pytest.mark.parametrize("name", ["If", "function", "two in a row"])
 def test_every_target_in_every_opset(name: str) -> None:
-    """Of a graph with subgraphs, of one with functions, and of one with both modes."""
+    """Of a graph with subgraphs, of one with functions, and of one with both modes; opsets take turns."""
     model = parser.parse_model(GRAPHS[name])
-    expected = open_native(model).run(None, FEEDS)
-    for opset in (16, 18, 20, 22):
-        for target in ("ort_gridsample", "compiled", "mmcv", "mmdeploy", "GridSampler", "com.microsoft"):
+    for i, target in enumerate(TARGETS):
+        opset = (16, 18, 20, 22)[(i + len(name)) % 4]
+        with about((target, opset)):
             there = ogs.patch_model(model, target=target, opset=opset)
             assert opset_of(there) == opset
             assert ogs.patch_model(there, target=target, opset=opset) == there
-            said = {record.dialect.name for record in ogs.inspect_model(there)}
-            assert said == {target}
+            assert {record.dialect.name for record in ogs.inspect_model(there)} == {target}
             back = ogs.patch_model(there, target="ai.onnx")
             onnx.checker.check_model(back, full_check=True)
             assert opset_of(back) == opset
-            assert_answers_agree(open_native(back).run(None, FEEDS), expected)
+            assert_answers_agree(back, model)
 
 
-@pytest.mark.parametrize(
-    "open_file",
-    [
-        open_patched_file,
-        pytest.param(
-            open_compiled_file, marks=pytest.mark.skipif(bool(choice.ops.why_not()), reason="no compiled ops")
-        ),
-    ],
-)
-def test_this_packages_ops_run_what_the_opset_cannot_say(open_file: Callable) -> None:
+NO_COMPILED_OPS = pytest.mark.skipif(bool(choice.ops.why_not()), reason="there are no compiled ops")
+
+
+@pytest.mark.parametrize("target", ["ort_gridsample", pytest.param("compiled", marks=NO_COMPILED_OPS)])
+def test_this_packages_ops_run_what_the_opset_cannot_say(target: Literal["ort_gridsample", "compiled"]) -> None:
     """AffineGrid, and three axes, at opset 18: the functions of the session's file know no opset."""
     model = parser.parse_model(
         """<ir_version: 10, opset_import: ["": 22]>
@@ -206,9 +191,8 @@ def test_this_packages_ops_run_what_the_opset_cannot_say(open_file: Callable) ->
     theta = rng.uniform(-1, 1, (1, 3, 4)).astype(np.float32)
     feeds = {"X": volume, "theta": theta, "size": np.array([1, 2, 3, 4, 5])}
     expected = ogs.grid_sample(volume, ogs.affine_grid(theta, (1, 2, 3, 4, 5)), "nearest", "border").clip(0)
-    target = "compiled" if open_file is open_compiled_file else "ort_gridsample"
     older = ogs.patch_model(model, target=target, opset=18)
-    np.testing.assert_array_equal(open_file(older).run(None, feeds)[0], expected)
+    np.testing.assert_array_equal(open_patched_file(older, target).run(None, feeds)[0], expected)
     lowered = ogs.patch_model(model, target="primitives", opset=18)
     np.testing.assert_allclose(open_native(lowered).run(None, feeds)[0], expected, atol=1e-6)
     some = ogs.patch_model(model, target=target, opset=18, nodes="unsupported")  # what nobody can write is not left
@@ -216,7 +200,7 @@ def test_this_packages_ops_run_what_the_opset_cannot_say(open_file: Callable) ->
 
 
 def test_nodes_that_are_not_replaced_are_written_for_the_opset_too() -> None:
-    model = grid_sample_model("float32", "float32", 2, SAMPLES[-2:], 22)
+    model = grid_sample_model("float32", "float32", 2, ATTRIBUTES[-2:], 22)
     seen = []
 
     def second(record: ogs.NodeRecord) -> bool:
@@ -231,19 +215,17 @@ def test_nodes_that_are_not_replaced_are_written_for_the_opset_too() -> None:
 
 
 CANNOT_BE_SAID = {
-    "3 axes": (grid_sample_model("float32", "float32", 3, SAMPLES[:1], 22), 19, "at least 20"),
-    "1 axis": (grid_sample_model("float32", "float32", 1, SAMPLES[:1], 20), 16, "at least 20"),
-    "bfloat16": (grid_sample_model("bfloat16", "float32", 2, SAMPLES[:1], 22), 20, "at least 22"),
-    "before the first": (grid_sample_model("float32", "float32", 2, SAMPLES[:1], 16), 15, "at least 16"),
+    "3 axes": (grid_sample_model("float32", "float32", 3, ATTRIBUTES[:1], 22), 19, "at least 20"),
+    "1 axis": (grid_sample_model("float32", "float32", 1, ATTRIBUTES[:1], 20), 16, "at least 20"),
+    "bfloat16": (grid_sample_model("bfloat16", "float32", 2, ATTRIBUTES[:1], 22), 20, "at least 22"),
+    "before the first": (grid_sample_model("float32", "float32", 2, ATTRIBUTES[:1], 16), 15, "at least 16"),
 }
 
 
 @pytest.mark.parametrize(("model", "opset", "expected"), CANNOT_BE_SAID.values(), ids=CANNOT_BE_SAID)
 def test_what_an_older_opset_cannot_say_is_refused(model: onnx.ModelProto, opset: int, expected: str) -> None:
-    with pytest.raises(
-        ogs.GridSampleError, match=f"^GridSample node 'sample0': opset is {opset}, expected {expected}$"
-    ):
-        ogs.patch_model(model, target="ai.onnx", opset=opset)
+    said = message_of(model, target="ai.onnx", opset=opset)
+    assert said == f"GridSample node 'sample0': opset is {opset}, expected {expected}"
 
 
 @pytest.mark.parametrize("nodes", ["", "B = Squeeze (X)"])
@@ -253,39 +235,36 @@ def test_an_opset_that_the_target_cannot_use_is_refused(nodes: str) -> None:
         f"""<ir_version: 6, opset_import: ["": 10, "mmcv": 1]> {SIGNATURE} {{
         Y = mmcv.grid_sampler <interpolation_mode = 0, padding_mode = 1, align_corners = 1> (X, G) {nodes} }}"""
     )
-    with pytest.raises(ogs.GridSampleError, match=r"grid_sampler node '\(Y\)': opset is 10, expected at least 1"):
-        ogs.patch_model(model, target="primitives", opset=10)
+    said = message_of(model, target="primitives", opset=10)
+    assert said == "grid_sampler node '(Y)': opset is 10, expected at least 11"
 
 
 @pytest.mark.parametrize("opset", [0, 10**6, "16", 16.5])
 def test_a_number_that_is_no_opset_is_refused(opset: object) -> None:
-    with pytest.raises(ogs.GridSampleError, match=r"patch_model: opset is .*, expected a number from 1 to \d+"):
-        ogs.patch_model(grid_sample_model("float32", "float32", 2, SAMPLES[:1]), opset=opset)  # type: ignore[arg-type]
+    said = message_of(grid_sample_model("float32", "float32", 2, ATTRIBUTES[:1]), opset=opset)
+    expected = f"a number from 1 to {onnx.defs.onnx_opset_version()}"
+    assert said == f"patch_model: opset is {opset!r}, expected {expected}"
 
 
+@faults.needs_named_nodes
 def test_a_node_that_the_converter_cannot_take_down_is_named() -> None:
     model = parser.parse_model(
         f"""<ir_version: 10, opset_import: ["": 22]> {SIGNATURE} {{
         [first] A = Gelu (X) [second] B = Relu (A) [third] C = Gelu (B) [warp] Y = GridSample (C, G) }}"""
     )
-    with pytest.raises(ogs.GridSampleError) as info:
-        ogs.patch_model(model, target="ai.onnx", opset=18)
-    assert info.value.where == "Gelu node 'first'"
-    assert info.value.expected.startswith("one that it can be converted to from 22, and onnx's version converter says")
+    said = message_of(model, target="ai.onnx", opset=18)
+    expected = "one that it can be converted to from 22, and onnx's version converter says"
+    assert said.startswith(f"Gelu node 'first': opset is 18, expected {expected}: ")
 
 
+@faults.needs_adapters
 def test_attributes_that_go_without_saying_are_dropped_and_others_refused() -> None:
-    def pooled(dilation: int) -> onnx.ModelProto:
-        return parser.parse_model(
-            f"""<ir_version: 10, opset_import: ["": 20]> {SIGNATURE} {{
-            A = GridSample (X, G)
-            Y = AveragePool <kernel_shape = [2, 2], dilations = [{dilation}, {dilation}]> (A) }}"""
-        )
-
-    with pytest.raises(
-        ogs.GridSampleError, match=r"AveragePool node '\(Y\)': dilations is \[2, 2\], expected what opset"
-    ):
-        ogs.patch_model(pooled(2), target="ai.onnx", opset=18)
+    pooled = parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 20]> {SIGNATURE} {{
+        A = GridSample (X, G) Y = AveragePool <kernel_shape = [2, 2], dilations = [2, 2]> (A) }}"""
+    )
+    said = message_of(pooled, target="ai.onnx", opset=18)
+    assert said == "AveragePool node '(Y)': dilations is [2, 2], expected what opset 18 can say"
     reduced = parser.parse_model(
         f"""<ir_version: 10, opset_import: ["": 20]> {SIGNATURE} <int64[1] axes = {{1}}> {{
         A = GridSample (X, G)
@@ -295,11 +274,11 @@ def test_attributes_that_go_without_saying_are_dropped_and_others_refused() -> N
     onnx.checker.check_model(older, full_check=True)
     assert "noop_with_empty_axes" not in {a.name for a in older.graph.node[1].attribute}
     assert not older.graph.initializer  # it is an attribute now
-    assert_answers_agree(open_native(older).run(None, FEEDS), open_native(reduced).run(None, FEEDS))
+    assert_answers_agree(older, reduced)
 
 
 def test_metadata_and_names_stay() -> None:
-    model = grid_sample_model("float32", "float32", 2, SAMPLES[:2], 22)
+    model = grid_sample_model("float32", "float32", 2, ATTRIBUTES[:2], 22)
     model.metadata_props.add(key="model", value="a model")
     for node in model.graph.node:
         node.doc_string = "a warp"
@@ -307,11 +286,8 @@ def test_metadata_and_names_stay() -> None:
     older = ogs.patch_model(model, target="ai.onnx", opset=16)
     assert older.metadata_props == model.metadata_props
     for before, after in zip(model.graph.node, older.graph.node, strict=True):
-        assert (after.name, after.doc_string, after.metadata_props) == (
-            before.name,
-            before.doc_string,
-            before.metadata_props,
-        )
+        for field in ("name", "doc_string", "metadata_props"):
+            assert getattr(after, field) == getattr(before, field)
 
 
 def test_a_function_passes_on_what_the_older_opset_calls_otherwise() -> None:
@@ -324,34 +300,20 @@ def test_a_function_passes_on_what_the_older_opset_calls_otherwise() -> None:
     older = ogs.patch_model(model, target="ai.onnx", opset=16)
     onnx.checker.check_model(older, full_check=True)
     assert {record.mode for record in ogs.inspect_model(older)} == {"cubic", "linear"}
-    assert_answers_agree(open_native(older).run(None, FEEDS), open_native(model).run(None, FEEDS))
+    assert_answers_agree(older, model)
     shared = ogs.patch_model(model, target="primitives", functions=True, opset=16)
     assert (len(shared.functions), shared.ir_version) == (2, 8)
-    assert_answers_agree(open_native(shared).run(None, FEEDS), open_native(model).run(None, FEEDS))
-
-
-def test_functions_need_a_file_that_has_them() -> None:
-    model = grid_sample_model("float32", "float32", 2, SAMPLES[:1], 16)
-    model.ir_version = 7
-    shared = ogs.patch_model(model, target="primitives", functions=True)
-    onnx.checker.check_model(shared, full_check=True)
+    assert_answers_agree(shared, model)
 
 
 def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With weights beside the model, and beside the patched one."""
     weights = numpy_helper.from_array(np.arange(3 * 64 * 64, dtype=np.float32).reshape(1, 3, 64, 64), "W")
-    nodes = [
-        helper.make_node("GridSample", ["W", "G"], ["A"], "warp", mode="cubic"),
-        helper.make_node("Relu", ["A"], ["Y"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("G", TensorProto.FLOAT, [1, "h", "w", 2])],
-        [helper.make_tensor_value_info("Y", TensorProto.FLOAT, [1, 3, "h", "w"])],
-        [weights],
+    model = parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["": {faults.OPSET}]> g (float[1,h,w,2] G) => (float[1,3,h,w] Y) {{
+            A = GridSample <mode = "cubic"> (W, G) Y = Relu (A) }}"""
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", faults.OPSET)], ir_version=9)
+    model.graph.initializer.append(weights)
     path, out = tmp_path / "model.onnx", tmp_path / "out" / "older.onnx"
     out.parent.mkdir()
     onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
@@ -366,35 +328,25 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "opset is 1000, expected a number from 1 to" in capsys.readouterr().err
 
 
+@faults.needs_named_nodes
 def test_weights_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a model of more than 2 GiB, weights included, onnx takes none."""
     weights = numpy_helper.from_array(np.ones((1, 3, 64, 64), np.float32), "W")
-    node = helper.make_node("GridSample", ["W", "G"], ["Y"], "warp")
-    graph = helper.make_graph(
-        [node, helper.make_node("Split", ["Y"], ["A", "B", "C"], "split", axis=1, num_outputs=3)],
-        "g",
-        [helper.make_tensor_value_info("G", TensorProto.FLOAT, [1, 2, 2, 2])],
-        [helper.make_tensor_value_info("A", TensorProto.FLOAT, [1, 1, 2, 2])],
-        [weights],
+    model = parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 20]> g (float[1,2,2,2] G) => (float[1,1,2,2] A) {
+            Y = GridSample (W, G) [split] A, B, C = Split <axis = 1, num_outputs = 3> (Y) }"""
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    model.graph.initializer.append(weights)
     sizes: list[int] = []
     convert = version_converter.convert_version
-    monkeypatch.setattr(
-        version_converter, "convert_version", lambda m, v: (sizes.append(m.ByteSize()), convert(m, v))[1]
-    )
+    measured = lambda m, version: (sizes.append(m.ByteSize()), convert(m, version))[1]  # noqa: E731
+    monkeypatch.setattr(version_converter, "convert_version", measured)
     there = ogs.patch_model(model, target="ai.onnx", opset=18)
     assert there.graph.initializer == model.graph.initializer
     with pytest.raises(ogs.GridSampleError, match=r"Split node 'split': opset is 16"):
         ogs.patch_model(model, target="ai.onnx", opset=16)
     assert len(sizes) > 2
     assert max(sizes) < 2000
-
-
-def test_every_scope_is_in_the_new_opset() -> None:
-    for text in GRAPHS.values():
-        older = ogs.patch_model(parser.parse_model(text), target="primitives", opset=17)
-        assert {scope.opsets[""] for scope in scopes(older)} == {17}
 
 
 #: Operators that changed between opsets 11 and 22, as nodes in which they mean the same in all of them.
@@ -415,10 +367,13 @@ MANY = """
     one = Constant <value = float[1] {1.0}> ()
     j = AveragePool <kernel_shape = [1, 1]> (i) k = ReduceMean <keepdims = 1> (j) l = Sub (j, k)
     m = ScatterND <reduction = "none"> (l, at, one)
-    Y = GridSample <padding_mode = "border"> (m, G)
+    first = Constant <value = int64[1] {0}> () step = Constant <value = float {0.01}> ()
+    n = GatherND (m, first) o = Add (m, n) p = QuantizeLinear (o, step) q = DequantizeLinear (p, step) r = Add (o, q)
+    Y = GridSample <padding_mode = "border"> (r, G)
 """
 
 
+@faults.needs_adapters
 @pytest.mark.parametrize("opset", range(11, 23))
 def test_every_step_of_the_way_down(opset: int) -> None:
     lines = MANY.strip().splitlines()
@@ -426,8 +381,8 @@ def test_every_step_of_the_way_down(opset: int) -> None:
     nodes = "\n".join([*constants, *(line for line in lines if line not in constants)])
     model = parser.parse_model(f'<ir_version: 10, opset_import: ["": 22]> {SIGNATURE} {{ {nodes} }}')
     onnx.checker.check_model(model, full_check=True)
-    expected = open_native(model).run(None, FEEDS)
     there = ogs.patch_model(model, target="mmcv", opset=opset)
     assert {(e.domain, e.version) for e in there.opset_import} == {("", opset), ("mmcv", 1)}
-    assert_answers_agree(ogs.InferenceSession(there).run(None, FEEDS), expected)
+    [ours], [theirs] = open_session(there).run(None, FEEDS), open_native(model).run(None, FEEDS)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-4)
     assert not {node.domain for node in there.graph.node} - {"", "mmcv"}

@@ -7,6 +7,7 @@ overflow in it, and ties for the libraries that order the arithmetic of a coordi
 from __future__ import annotations
 
 import importlib
+import itertools
 import runpy
 import warnings
 from dataclasses import asdict, astuple
@@ -17,10 +18,10 @@ import pytest
 
 import faults
 from cases import ATTRIBUTES, Attributes, generator, image
-from compare import assert_identical
+from compare import about, assert_identical
 from models import affine_grid_model, grid_sample_model
 from ort_gridsample import affine_grid, grid_sample, spec
-from paths import Function, Model, open_native, run
+from paths import PATHS, Function, Model, open_native, run
 
 DATA = Path(__file__).parent / "data"
 ANSWERS = dict(np.load(DATA / "pytorch_answers.npz"))
@@ -50,75 +51,67 @@ def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
     np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE[found.dtype.name] * max(1, abs(expected).max()))
 
 
-def combinations(*ranks: int) -> list:
-    """Ranks and attributes that the field supports: cubic in 2-D only."""
-    return [
-        pytest.param(r, attributes, id=f"{r}d-{attributes}")
-        for r in ranks
-        for attributes in ATTRIBUTES
-        if attributes.mode != "cubic" or r == 2
-    ]
+#: Attributes that the field supports, by rank: cubic in 2-D only.
+SUPPORTED = {2: ATTRIBUTES, 3: [each for each in ATTRIBUTES if each.mode != "cubic"]}
 
 
 # onnxruntime's own kernels
 
+OPSETS = {"float32": (16, 20, 22), "float64": (20, 22)}
 
-NATIVE = [("float32", 16), ("float32", 20), ("float32", 22), ("float64", 20), ("float64", 22)]
 
-
-@pytest.mark.parametrize(("dtype", "opset"), NATIVE)
-@pytest.mark.parametrize(("r", "attributes"), combinations(2, 3))
-def test_native(dtype: str, opset: int, r: int, attributes: Attributes, path: Function | Model) -> None:
+@pytest.mark.parametrize("dtype", OPSETS)
+@pytest.mark.parametrize("r", SUPPORTED)
+def test_native(dtype: str, r: int, path: Function | Model) -> None:
+    """At the opsets in turns."""
+    opset = min(OPSETS[dtype][(list(PATHS.values()).index(path) + r) % len(OPSETS[dtype])], faults.OPSET)
+    native = open_native(grid_sample_model(dtype, dtype, r, SUPPORTED[r], opset))
     X, grid = arrays(dtype, r)
-    model = grid_sample_model(dtype, dtype, r, [attributes], opset)
-    native = open_native(model)
     on_ties = ties(dtype, r)
-    if attributes == Attributes("nearest", "reflection", False):
-        # Its kernel rounds before it reflects, the specification's nearest after: they differ on a tie outside.
-        on_ties = on_ties.clip(-1, 1)
-    for positions in (grid, on_ties):
-        [expected] = run(native, X.dtype, X, positions)
-        assert_close(path.grid_sample(X, positions, *astuple(attributes), opset=opset), expected)
+    for positions in (grid, on_ties, on_ties.clip(-1, 1)):
+        answers = path.grid_samples(X, positions, SUPPORTED[r], opset)
+        for attributes, Y, expected in zip(SUPPORTED[r], answers, run(native, X.dtype, X, positions), strict=True):
+            # Its kernel rounds before it reflects, the specification's nearest after: they differ on a tie outside.
+            if positions is not on_ties or attributes != Attributes("nearest", "reflection", False):
+                with about((attributes, opset)):
+                    assert_close(Y, expected)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("align_corners", [False, True])
-@pytest.mark.parametrize("r", [2, 3])
-def test_native_affine_grid(r: int, align_corners: bool, dtype: str, path: Function | Model) -> None:
-    theta, size = generator("theta", r).normal(size=(2, r, r + 1)).astype(dtype), (2, 3, *(4, 5, 6)[:r])
-    model = affine_grid_model(dtype, r, align_corners)
-    native = open_native(model)
-    [expected] = run(native, theta.dtype, theta, np.array(size))
-    found = path.affine_grid(theta, size, align_corners)
-    assert found.dtype == dtype
+@pytest.mark.parametrize("dtype", OPSETS)
+def test_native_affine_grid(dtype: str, path: Function | Model) -> None:
     precision = "float32" if faults.SINGLE_AFFINE_GRID else dtype
-    assert_close(found.astype(precision), expected.astype(precision))
+    for r, align_corners in itertools.product((2, 3), (False, True)):
+        theta, size = generator("theta", r).normal(size=(2, r, r + 1)).astype(dtype), (2, 3, *(4, 5, 6)[:r])
+        native = open_native(affine_grid_model(dtype, r, align_corners))
+        [expected] = run(native, theta.dtype, theta, np.array(size))
+        found = path.affine_grid(theta, size, align_corners)
+        assert found.dtype == dtype
+        with about((r, align_corners)):
+            assert_close(found.astype(precision), expected.astype(precision))
 
 
 # PyTorch, from its answers on file and, where it is installed, from itself
 
 
-def on_file(operator: str) -> list:
-    """The keys and answers of one operator."""
-    keys = {name: tuple(name.split()) for name in ANSWERS}
-    return [
-        pytest.param(key[1:], ANSWERS[name], id="-".join(key[1:])) for name, key in keys.items() if key[0] == operator
-    ]
+def test_pytorch_on_file(path: Function | Model) -> None:
+    assert sum(name.startswith("grid_sample ") for name in ANSWERS) == sum(map(len, SUPPORTED.values()))
+    for r, supported in SUPPORTED.items():
+        answers = path.grid_samples(ANSWERS[f"X{r}"], ANSWERS[f"grid{r}"], supported)
+        for (mode, padding_mode, align_corners), Y in zip(map(astuple, supported), answers, strict=True):
+            name = f"grid_sample {r} {mode} {padding_mode} {align_corners:d}"
+            with about(name):
+                assert_close(Y, ANSWERS[name])
 
 
-@pytest.mark.parametrize(("key", "expected"), on_file("grid_sample"))
-def test_pytorch_on_file(key: tuple[str, ...], expected: np.ndarray, path: Function | Model) -> None:
-    r, mode, padding_mode, align_corners = key
-    Y = path.grid_sample(ANSWERS[f"X{r}"], ANSWERS[f"grid{r}"], mode, padding_mode, align_corners == "1")
-    assert_close(Y, expected)
-
-
-@pytest.mark.parametrize(("key", "expected"), on_file("affine_grid"))
-def test_pytorch_affine_grid_on_file(key: tuple[str, ...], expected: np.ndarray, path: Function | Model) -> None:
-    r, _, align_corners = key
-    n, *lengths, _ = expected.shape
-    grid = path.affine_grid(ANSWERS[f"theta{r}"], (n, 1, *lengths), align_corners == "1")
-    assert_close(grid, expected)
+def test_pytorch_affine_grid_on_file(path: Function | Model) -> None:
+    names = [name for name in ANSWERS if name.startswith("affine_grid ")]
+    assert len(names) == 12
+    for name in names:
+        _, r, _, align_corners = name.split()
+        n, *lengths, _ = ANSWERS[name].shape
+        with about(name):
+            grid = path.affine_grid(ANSWERS[f"theta{r}"], (n, 1, *lengths), align_corners == "1")
+            assert_close(grid, ANSWERS[name])
 
 
 def test_pytorch_on_file_is_pytorch() -> None:
@@ -130,32 +123,35 @@ def test_pytorch_on_file_is_pytorch() -> None:
         answers = script["answers"](arrays)
     assert set(ANSWERS) == set(arrays) | set(answers)
     for name, value in (arrays | answers).items():
-        assert_close(ANSWERS[name], value)
+        with about(name):
+            assert_close(ANSWERS[name], value)
 
 
 @pytest.mark.usefixtures("core")
 @pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize(("r", "attributes"), combinations(2, 3))
-def test_pytorch(dtype: str, r: int, attributes: Attributes) -> None:
+def test_pytorch(dtype: str) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch's answers on file are tested without it")
-    X, grid = arrays(dtype, r)
-    mode = SYNONYMS.get(attributes.mode, attributes.mode)
-    expected = torch.nn.functional.grid_sample(
-        torch.from_numpy(X), torch.from_numpy(grid), mode, attributes.padding_mode, attributes.align_corners
-    )
-    assert_close(grid_sample(X, grid, *astuple(attributes)), expected.numpy())
+    for r, supported in SUPPORTED.items():
+        X, grid = arrays(dtype, r)
+        for each in supported:
+            mode = SYNONYMS.get(each.mode, each.mode)
+            expected = torch.nn.functional.grid_sample(
+                torch.from_numpy(X), torch.from_numpy(grid), mode, each.padding_mode, each.align_corners
+            )
+            with about((r, each)):
+                assert_close(grid_sample(X, grid, *astuple(each)), expected.numpy())
 
 
 @pytest.mark.usefixtures("core")
 @pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("align_corners", [False, True])
-@pytest.mark.parametrize("size", [(2, 3, 4, 5), (2, 1, 2, 3, 4)], ids=str)
-def test_pytorch_affine_grid(size: tuple[int, ...], align_corners: bool, dtype: str) -> None:
+def test_pytorch_affine_grid(dtype: str) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch's answers on file are tested without it")
-    r = len(size) - 2
-    theta = generator("theta", r).normal(size=(2, r, r + 1)).astype(dtype)
-    expected = torch.nn.functional.affine_grid(torch.from_numpy(theta), size, align_corners)
-    assert_close(affine_grid(theta, size, align_corners), expected.numpy())
+    for size, align_corners in itertools.product([(2, 3, 4, 5), (2, 1, 2, 3, 4)], (False, True)):
+        r = len(size) - 2
+        theta = generator("theta", r).normal(size=(2, r, r + 1)).astype(dtype)
+        expected = torch.nn.functional.affine_grid(torch.from_numpy(theta), size, align_corners)
+        with about((size, align_corners)):
+            assert_close(affine_grid(theta, size, align_corners), expected.numpy())
 
 
 # OpenVINO, whose CPU plugin computes in float32
@@ -163,22 +159,23 @@ def test_pytorch_affine_grid(size: tuple[int, ...], align_corners: bool, dtype: 
 
 @pytest.mark.usefixtures("core")
 @pytest.mark.parametrize("dtype", ["float32", "int32"])
-@pytest.mark.parametrize("attributes", ATTRIBUTES, ids=str)
-def test_openvino(attributes: Attributes, dtype: str) -> None:
+def test_openvino(dtype: str) -> None:
     openvino = pytest.importorskip("openvino", reason="OpenVINO is not a dependency of the tests")
     opset = importlib.import_module("openvino.opset9")
     X, grid = arrays("float32", 2)
     X = (X * 100).astype(dtype)
     inputs = [opset.parameter([-1] * 4, X.dtype), opset.parameter([-1, -1, -1, 2], grid.dtype)]
-    named = {**asdict(attributes), "mode": SYNONYMS.get(attributes.mode, attributes.mode)}
-    model = openvino.Model([opset.grid_sample(*inputs, named)], inputs)
-    compiled = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    expected = compiled([X, grid])[0]
-    Y = grid_sample(X, grid, *astuple(attributes))
-    if dtype == "float32":
-        assert_close(Y, expected)
-    elif attributes.mode == "cubic":
-        # Truncated from float32: where all taps are equal, its rounding error may cost it 1.
-        assert abs(Y - expected).max() <= 1
-    else:
-        assert_identical(Y, expected)
+    for attributes in ATTRIBUTES:
+        named = {**asdict(attributes), "mode": SYNONYMS.get(attributes.mode, attributes.mode)}
+        model = openvino.Model([opset.grid_sample(*inputs, named)], inputs)
+        compiled = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        expected = compiled([X, grid])[0]
+        Y = grid_sample(X, grid, *astuple(attributes))
+        with about(attributes):
+            if dtype == "float32":
+                assert_close(Y, expected)
+            elif attributes.mode == "cubic":
+                # Truncated from float32: where all taps are equal, its rounding error may cost it 1.
+                assert abs(Y - expected).max() <= 1
+            else:
+                assert_identical(Y, expected)

@@ -23,7 +23,9 @@ def test_what_the_nodes_need_is_prepared(patched_before: bool, monkeypatch: pyte
     assert asked == [(np.dtype("float32"), np.dtype("float64"), "cubic")]
 
 
-@pytest.mark.parametrize("X_type", ["float16", "float32", "uint8", "complex64"])
+@pytest.mark.parametrize(
+    "X_type", ["float32", *(pytest.param(name, marks=pytest.mark.slow) for name in ("float16", "uint8", "complex64"))]
+)
 def test_nothing_is_left_to_compile_in_a_run(X_type: str) -> None:
     """Not even to load: LLVM ends a process that has no memory left for that."""
     pytest.importorskip("numba")

@@ -6,7 +6,7 @@ import importlib.util
 import io
 import itertools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import onnx
@@ -131,23 +131,14 @@ def test_sampling(rank: int, opset: int) -> None:
 
 
 @dynamo
-@pytest.mark.parametrize("rank", [2, 3])
-@pytest.mark.parametrize("opset", [20, 22])
-def test_grids_of_dynamic_sizes(rank: int, opset: int) -> None:
-    module, args = Grid(), (image(SMALL[rank]), theta(rank))
-    model = exported(module, args, opset, ({2 + axis: f"X{axis}" for axis in range(rank)}, {}))
+@pytest.mark.parametrize(("rank", "opset", "dynamic"), [(2, 20, True), (3, 22, True), (2, 20, False)])
+def test_grids_of_dynamic_and_fixed_sizes(rank: int, opset: int, dynamic: bool) -> None:
+    axes = ({2 + axis: f"X{axis}" for axis in range(rank)}, {}) if dynamic else None
+    model = exported(Grid(), (image(SMALL[rank]), theta(rank)), opset, axes)
     assert_at(model, opset)
     assert [node.op_type for node in nodes(model)].count("AffineGrid") == 2
-    for lengths in (SMALL[rank], LARGE[rank]):
-        assert_answers_as_pytorch(model, module, image(lengths), theta(rank))
-
-
-@dynamo
-def test_grids_of_fixed_sizes() -> None:
-    module, args = Grid(), (image(SMALL[2]), theta(2))
-    model = exported(module, args, 20)
-    assert [node.op_type for node in nodes(model)].count("AffineGrid") == 2
-    assert_answers_as_pytorch(model, module, *args)
+    for lengths in (SMALL[rank], LARGE[rank])[: 1 + dynamic]:
+        assert_answers_as_pytorch(model, Grid(), image(lengths), theta(rank))
 
 
 @dynamo
@@ -182,43 +173,36 @@ def test_a_grid_before_its_opset_is_refused_in_words() -> None:
 
 
 @dynamo
-@pytest.mark.parametrize("meta", [False, True])
-def test_the_shape_of_a_grid_is_pytorch_s(meta: bool) -> None:
+def test_the_shape_of_a_grid_is_pytorch_s() -> None:
     """Knowing it changes no answer."""
     before = [grid.clone() for grid in Grid()(image(SMALL[3]), theta(3))]
     ogs.torch_translation_table()
-    device = "meta" if meta else "cpu"
-    for grid, expected in zip(Grid()(image(SMALL[3]).to(device), theta(3).to(device)), before, strict=True):
-        assert (grid.shape, grid.dtype, grid.stride()) == (expected.shape, expected.dtype, expected.stride())
-        assert meta or torch.equal(grid, expected)
+    for device in ("cpu", "meta"):
+        for grid, expected in zip(Grid()(image(SMALL[3]).to(device), theta(3).to(device)), before, strict=True):
+            assert (grid.shape, grid.dtype, grid.stride()) == (expected.shape, expected.dtype, expected.stride())
+            assert device == "meta" or torch.equal(grid, expected)
 
 
-def older(test: Callable[..., None]) -> Callable[..., None]:
-    """Skip a test where PyTorch has only the newer exporter."""
-    there = importlib.util.find_spec("torch.onnx.symbolic_helper") is not None
-    return pytest.mark.skipif(not there, reason="this PyTorch has no exporter by TorchScript")(test)
+older = pytest.mark.skipif(
+    importlib.util.find_spec("torch.onnx.symbolic_helper") is None, reason="this PyTorch has no exporter by TorchScript"
+)
 
 
 @older
 @pytest.mark.parametrize("rank", [2, 3])
-@pytest.mark.parametrize("opset", [16, 18, 20])
-def test_the_older_exporter_samples(rank: int, opset: int) -> None:
+def test_the_older_exporter(rank: int) -> None:
+    """Samples at every opset, and makes grids of dynamic sizes."""
     module, args = Sampler(rank), (image(SMALL[rank]), positions(SMALL[rank]))
-    with ogs.torch_symbolics():
-        model = exported_by_the_older(module, args, opset)
-    assert_at(model, opset)
-    assert_answers_as_pytorch(model, module, *args)
-
-
-@older
-@pytest.mark.parametrize("rank", [2, 3])
-def test_the_older_exporter_makes_grids_of_dynamic_sizes(rank: int) -> None:
-    module = Grid()
+    for opset in (16, 18, 20):
+        with ogs.torch_symbolics():
+            model = exported_by_the_older(module, args, opset)
+        assert_at(model, opset)
+        assert_answers_as_pytorch(model, module, *args)
     axes = {"first": {2 + axis: f"X{axis}" for axis in range(rank)}}
     with ogs.torch_symbolics():
-        model = exported_by_the_older(module, (image(SMALL[rank]), theta(rank)), 20, axes)
+        model = exported_by_the_older(Grid(), (args[0], theta(rank)), 20, axes)
     assert [node.op_type for node in nodes(model)].count("AffineGrid") == 2
-    assert_answers_as_pytorch(model, module, image(LARGE[rank]), theta(rank))
+    assert_answers_as_pytorch(model, Grid(), image(LARGE[rank]), theta(rank))
 
 
 @older

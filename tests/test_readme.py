@@ -1,191 +1,174 @@
 """Every command and every snippet of the README and its pages, every example among them, as they stand: new ones too.
 
-Run in a folder that looks like a clone, with a model in it. What is called by a placeholder is given, and what takes
-minutes is asked for less.
+Run in a folder that looks like a clone, beside a model that onnxruntime refuses. What is called by a placeholder is
+given. The suites' tools are asked for their options alone, as their own tests run them.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 
+import ort_gridsample as ogs
 from cases import Attributes
 from models import grid_sample_model
 
 REPOSITORY = Path(__file__).parents[1]
-PAGES = [
-    REPOSITORY / page
-    for page in (
-        "README.md",
-        "ort_gridsample/INSTALL.md",
-        "examples/README.md",
-        "ort_gridsample/README.md",
-        "ort_gridsample/SEMANTICS.md",
-        "ort_gridsample/model/README.md",
-        "tests/README.md",
-        "tests/benchmarks/README.md",
-        "tests/runtimes/README.md",
-    )
-]
-TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
-GALLERY = (REPOSITORY / "examples/README.md").read_text(encoding="utf-8")
-EXAMPLES = sorted(path.name for path in (REPOSITORY / "examples").glob("*.py"))
-#: The examples that draw a picture, by the picture that is stored.
-DRAWN = sorted(path.with_suffix(".py").name for path in (REPOSITORY / "examples").glob("*.png") if path.stem != "demo")
-#: Examples that test_clusters.py runs.
-ON_CLUSTERS = ("dask_folder.py", "ray_folder.py")
+FOLDERS = ("", ".github", "ort_gridsample", "ort_gridsample/model", "examples", "tests", "tests/*")
+FILES = [file for folder in FOLDERS for file in sorted(REPOSITORY.glob(f"{folder}/*.md".lstrip("/")))]
+PAGES = {file.relative_to(REPOSITORY).as_posix(): file.read_text(encoding="utf-8") for file in FILES}
+TEXT = "\n".join(PAGES.values())
+#: The gallery's pictures, and the commands that draw them.
+PICTURES = {name: line for line, name in re.findall(r"^`(.+)`\n\n!\[.+\]\((.+)\)$", PAGES["examples/README.md"], re.M)}
 
 #: Placeholder -> what a user would write there.
-PLACEHOLDERS = {"MODEL": "model.onnx", "IN": "model.onnx", "OUT": "out.onnx", "A": "model.onnx", "B": "model.onnx"}
-#: Beginning of a command -> what is added to it: what it cannot do without, or what makes it short. The longer ones of
-#: two that begin alike come later.
-ADDED = {
-    "ort-gridsample run": "--random",
-    "ort-gridsample bench": "--rounds 1",
-    "python -m tests": "--list",
-    "python -m tests.versions": "--list",
-    "python -m tests.install": "--help",
-    "python -m tests.fuzz": "--cases 200 --workers 1",
-    "python -m tests.mutants": "--list",
-    "python -m tests.benchmarks": "--quick --only tiny",
-    "python -m tests.benchmarks.evaluator_speed": "--quick",
-    "python -m tests.benchmarks.lowered_speed": "--quick",
-    "python -m tests.benchmarks.scales": "--quick",
-    "python -m tests.benchmarks.spinning": "--quick",
-    "python -m tests.benchmarks.throughput": "--quick",
-    "python -m tests.runtimes": "--list",
-}
-#: Commands that are run as they stand elsewhere: .ci/run makes environments, and installs; a test compares pictures.
-ELSEWHERE = ("python3 -m venv", "pip install", *(f"python examples/{name}" for name in (*DRAWN, *ON_CLUSTERS)))
+PLACEHOLDERS = {**dict.fromkeys(("MODEL", "IN", "A"), "model.onnx"), **dict.fromkeys(("OUT", "B"), "anywhere.onnx")}
+#: Commands that are run elsewhere: .ci/run makes environments, and installs; test_clusters runs the folders.
+ELSEWHERE = (
+    *("python3 -m venv", "pip install", "pre-commit", "pytest", "python -m pytest", "tox", "bash .ci/run"),
+    *("ort-gridsample demo", "python examples/dask_folder.py", "python examples/ray_folder.py", "python -m tests"),
+    *PICTURES.values(),
+)
 
 
 def blocks(language: str) -> list[str]:
     """The code blocks of that language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+    return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.M | re.S)
 
 
-def scripts() -> list[str]:
-    """The commands: the sh blocks, lines after a prompt, and what sentences and tables call."""
-    found = blocks("sh")
+def commands() -> list[str]:
+    """What sh blocks, lines after a prompt, sentences and tables call, with what a user would fill in."""
+    found = [line for block in blocks("sh") for line in block.splitlines()]
     found += [line.removeprefix("$ ") for block in blocks("text") for line in block.splitlines() if line[:2] == "$ "]
-    prose = re.sub(r"^```.*?^```$", "", TEXT, flags=re.MULTILINE | re.DOTALL)
+    prose = re.sub(r"^```.*?^```$", "", TEXT, flags=re.M | re.S)
     code = (" ".join(text.split()) for text in re.findall(r"`([^`]+)`", prose))
-    found += [text for text in code if re.match(r"(python3?|pip|ort-gridsample) [^…]+$", text)]
-    return list(dict.fromkeys(map(str.strip, found)))
+    found += [text for text in code if re.match(r"(python3?|pip|tox|ort-gridsample) [^…]+$", text)]
+    plain = (command.partition("  #")[0] for command in found)
+    return list(dict.fromkeys(" ".join(PLACEHOLDERS.get(word, word) for word in line.split()) for line in plain))
 
 
-def as_run(command: str) -> str:
-    """The command as the test runs it: placeholders filled in, and what is ADDED to the longest of its beginnings."""
-    command = command.partition("  #")[0]
-    beginnings = [beginning for beginning in ADDED if f"{command} ".startswith(f"{beginning} ")]
-    words = [PLACEHOLDERS.get(word, word) for word in command.split()]
-    return " ".join([*words, *(ADDED[beginning] for beginning in beginnings[-1:])])
+COMMANDS, SNIPPETS = commands(), blocks("python")
+RUN = [command for command in COMMANDS if not command.startswith(ELSEWHERE)]
+#: Tool of a suite -> the options that the pages name.
+TOOLS: dict[str, set[str]] = {}
+for tool, options in re.findall(r"^python -m (tests\S*)(.*)$", "\n".join(COMMANDS), re.M):
+    TOOLS.setdefault(tool, set()).update(re.findall(r"--[\w-]+", options))
 
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that has the repository's tests, its examples without their pictures, a model, and its inputs."""
     folder = tmp_path_factory.mktemp("clone")
-    # Links to files, not to folders: what a command writes there comes in the place of a link.
-    shutil.copytree(
-        REPOSITORY / "tests",
-        folder / "tests",
-        copy_function=os.symlink,
-        ignore=shutil.ignore_patterns("__pycache__"),
-    )
+    (folder / "tests").symlink_to(REPOSITORY / "tests")
     shutil.copytree(REPOSITORY / "examples", folder / "examples", ignore=shutil.ignore_patterns("*.png"))
-    model = grid_sample_model("float32", "float32", 2, [Attributes("linear", "zeros", False)], opset=20)
+    model = grid_sample_model("uint8", "float32", 2, [Attributes("linear")], opset=20)
     onnx.save(model, folder / "model.onnx")
-    np.save(folder / "X.npy", np.zeros((1, 2, 4, 4), np.float32))
+    onnx.save(ogs.patch_model(model, target="primitives"), folder / "anywhere.onnx")
+    np.save(folder / "X.npy", np.zeros((1, 2, 4, 4), np.uint8))
     np.save(folder / "grid.npy", np.zeros((1, 3, 3, 2), np.float32))
     return folder
 
 
-def run(command: str, folder: Path) -> None:
-    scripts = str(Path(sys.executable).parent)
-    environment = {
-        **os.environ,
-        "PATH": os.pathsep.join([scripts, os.environ["PATH"]]),
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")])),
-    }
-    done = subprocess.run(command, shell=True, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
+def run(command: str, folder: Path) -> str:
+    """What it prints, run with this Python's scripts and this package; it must end well."""
+    first = {"PATH": str(Path(sys.executable).parent), "PYTHONPATH": str(REPOSITORY)}
+    paths = {name: os.pathsep.join(filter(None, [path, os.environ.get(name)])) for name, path in first.items()}
+    done = subprocess.run(command, shell=True, cwd=folder, env={**os.environ, **paths}, capture_output=True, text=True)
     assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+    return done.stdout
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(REPOSITORY).as_posix())
-def test_what_is_linked_and_named_is_there(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
-        assert (page.parent / target).exists(), target
-    file = ""
-    for linked, test in re.findall(r"\[\w+\]\(([\w/.]+\.py)\)|`::(\w+)`", text):
-        file = (page.parent / linked).read_text(encoding="utf-8") if linked else file
+@pytest.mark.parametrize("page", PAGES)
+def test_what_is_linked_and_named_is_there(page: str) -> None:
+    folder, file = (REPOSITORY / page).parent, ""
+    for target, place in re.findall(r"\]\((?!https:)([^)#]*)(?:#([^)]*))?\)", PAGES[page]):
+        assert (folder / target).exists(), target
+        text = (folder / target).read_text(encoding="utf-8") if target.endswith(".md") else PAGES[page]
+        places = [re.sub(r"[^\w -]", "", title).replace(" ", "-").lower() for title in re.findall("(?m)^#+ (.+)", text)]
+        assert not place or place in places, place
+    for linked, test in re.findall(r"\[\w+\]\(([\w/.]+\.py)\)|`::(\w+)`", PAGES[page]):
+        file = (folder / linked).read_text(encoding="utf-8") if linked else file
         assert not test or f"def {test}(" in file, test
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(REPOSITORY).as_posix())
-def test_every_row_of_what_is_held_names_a_test(page: Path) -> None:
-    tables = re.findall(r"^\|.*\| held by \|\n\|[-|]+\|\n((?:\|.*\n)+)", page.read_text(encoding="utf-8"), re.MULTILINE)
-    assert tables or "held by" not in page.read_text(encoding="utf-8")
+    tables = re.findall(r"^\|.*\| held by \|\n\|[-|]+\|\n((?:\|.*\n)+)", PAGES[page], re.MULTILINE)
+    assert tables or "held by" not in PAGES[page]
     for row in "".join(tables).splitlines():
-        held_by = row.split("|")[-2]
-        assert re.search(r"\[test_\w+\]\([\w/.]*test_\w+\.py\)", held_by), row
+        assert re.search(r"\[test_\w+\]\([\w/.]*test_\w+\.py\)", row.split("|")[-2]), row
 
 
 def test_the_readme_is_a_tour() -> None:
-    assert len((REPOSITORY / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+    lines = PAGES["README.md"].splitlines()
+    assert len(lines) <= 150
+    assert max(map(len, lines)) <= 120
+
+
+def test_every_public_name_is_on_its_page_as_it_is_called() -> None:
+    page = re.findall(r"(?m)^### (.+)\n\n```pyi\n((?:.+\n)+)```\n\n\w.{10}", PAGES["ort_gridsample/API.md"])
+    assert sorted(name for name, _ in page) == sorted({*ogs.__all__} - {"__version__"})
+    for name, written in page:
+        called = inspect.signature(getattr(ogs, name))
+        if inspect.isclass(getattr(ogs, name)):
+            called = called.replace(return_annotation=called.empty)
+        found, expected = (re.sub(r"""[\s"']|,(?=\n\))""", "", text) for text in (written, f"{name}{called}"))
+        assert found == expected, f"{name}{called}"
 
 
 def test_nothing_is_overlooked() -> None:
-    found = scripts()
-    assert "ort-gridsample inspect MODEL" in found  # in a table
-    assert "python examples/native_support.py" in found  # in a sentence
-    assert "python -m tests.benchmarks" in found  # after a prompt
-    assert any("pip install --no-deps ." in script for script in found)  # in a block of several lines
-    assert any("ogs.InferenceSession" in block for block in blocks("python"))
-    for beginning in ADDED:  # and nothing is listed above that is nowhere
-        assert any(f"{script} ".startswith(f"{beginning} ") for script in found)
-    for name in EXAMPLES:
-        assert any(f"{script} ".startswith(f"python examples/{name} ") for script in found), name
+    assert "ort-gridsample inspect model.onnx" in RUN  # in a table
+    assert "python examples/native_support.py" in RUN  # in a sentence
+    assert "python -m tests.benchmarks" in COMMANDS  # after a prompt
+    assert "pip install --no-deps ." in COMMANDS  # in a block of several lines
+    examples = {path.name for path in (REPOSITORY / "examples").glob("*.p*")}
+    assert examples == {*PICTURES, *re.findall(r"python examples/(\w+\.py)", " ".join(COMMANDS))}
+    configuration = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
+    for names in re.findall(r"tox -e ([\w,-]+)", " ".join(COMMANDS)):
+        assert all(f"[tool.tox.env.{name}]" in configuration for name in names.split(",")), names
 
 
-@pytest.mark.parametrize("script", [script for script in scripts() if not script.startswith(ELSEWHERE)])
-def test_command(script: str, clone: Path) -> None:
-    if script.startswith("ort-gridsample demo"):
-        pytest.importorskip("matplotlib", reason="the demo needs matplotlib")
-        pytest.importorskip("PIL", reason="the demo needs pillow")
-    run(" && ".join(map(as_run, script.splitlines())), clone)
+@pytest.mark.parametrize(
+    "command", [pytest.param(c, marks=[pytest.mark.slow] * c.endswith("native_support.py")) for c in RUN]
+)
+def test_command(command: str, clone: Path) -> None:
+    run(command, clone)
 
 
-@pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_tool_has_the_options_that_the_pages_name(tool: str, clone: Path) -> None:
+    assert TOOLS[tool] <= set(re.findall(r"--[\w-]+", run(f"python -m {tool} --help", clone)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PICTURES)
 def test_the_picture_in_the_gallery_is_what_its_line_draws(name: str, clone: Path) -> None:
-    pytest.importorskip("matplotlib", reason="the examples need matplotlib")
-    image = pytest.importorskip("PIL.Image", reason="the examples need pillow")
-    picture = Path("examples", name).with_suffix(".png")
-    assert re.search(rf"^`python examples/{name}`\n\n!\[.+\]\({picture.name}\)$", GALLERY, re.MULTILINE)
-    assert (REPOSITORY / picture).stat().st_size < 150_000
-    run(f"python examples/{name}", clone)
-    stored, drawn = (
-        np.asarray(image.open(folder / picture).convert("L").resize((32, 32)), float) for folder in (REPOSITORY, clone)
-    )
+    image = pytest.importorskip("PIL.Image", reason="the examples need pillow and matplotlib")
+    run(PICTURES[name], clone)
+    pictures = [folder / "examples" / name for folder in (REPOSITORY, clone)]
+    assert pictures[0].stat().st_size < (1_000_000 if name == "demo.png" else 150_000)
+    stored, drawn = (np.asarray(image.open(each).convert("L").resize((32, 32)), float) for each in pictures)
     assert abs(drawn - stored).mean() < 5  # of 255: fonts and palettes vary a little from release to release
 
 
-def test_snippets(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(clone)
-    theta = np.array([[[1, 0, 0], [0, 1, 0]]], np.float32)
-    names: dict[str, Any] = {"onnx": onnx, "onnxruntime": onnxruntime, "theta": theta, "X": np.load("X.npy")}
-    for snippet in blocks("python"):
-        exec(compile(snippet, "README.md", "exec"), names)
-    assert names["Y"].shape == (1, 2, 480, 640)
-    assert names["session"].run(None, {"X": names["X"], "grid": np.load("grid.npy")})[0].shape == (1, 2, 3, 3)
+@pytest.mark.parametrize(
+    ("number", "beside"), [*((i, "") for i, _ in enumerate(SNIPPETS)), (0, "ic_stn_loop"), (0, "voxelmorph")]
+)
+def test_a_snippet_runs_when_it_is_pasted_beside_a_model(number: int, beside: str, clone: Path, tmp_path: Path) -> None:
+    (tmp_path / "pasted.py").write_text(SNIPPETS[number], encoding="utf-8")
+    model = REPOSITORY / "tests/exported" / f"{beside}.onnx" if beside else clone / "model.onnx"
+    shutil.copy(model, tmp_path / "model.onnx")
+    assert "GridSample node " in run("python pasted.py", tmp_path) or number
+
+
+def test_the_error_of_the_readme_is_onnxruntime_s(clone: Path) -> None:
+    with pytest.raises(Exception, match="NOT_IMPLEMENTED : Could not find an implementation for GridSample") as raised:
+        onnxruntime.InferenceSession(clone / "model.onnx")
+    (line,) = [block for block in blocks("text") if "Could not find" in block]
+    assert line.strip().partition("GridSample")[0] in f"{type(raised.value).__name__}: {raised.value}"

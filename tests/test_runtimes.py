@@ -3,65 +3,67 @@
 from __future__ import annotations
 
 import json
-import socket
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import onnx
 import pytest
 
+import faults
 from runtimes import environments, report
-from runtimes.__main__ import attempt, main
+from runtimes.__main__ import attempt, main, save
 from runtimes.environments import ADAPTERS, NotInstalledError, environment
-from runtimes.operators import OPERATORS
 from runtimes.report import REST, Result
 from runtimes.rest import rest_of
-from runtimes.smallest import smallest
 from runtimes.table import RUNTIMES, Runtime
-from runtimes.trials import EXPORTED, Trial, operator_trials, trials
+from runtimes.trials import EXPORTED, Trial, trials
 from runtimes.verdicts import Verdict, judge, shortened
 from runtimes.workers import Worker
 
 LINEAR = Trial("primitives", "2-D linear", "zeros unaligned")
 STANDARD = Trial("standard", "2-D linear", "zeros unaligned")
 DYNAMIC = Trial("primitives", "2-D linear", "zeros unaligned", dynamic=True)
+STN = Trial("primitives", "exported", "stn")
+N_EXPORTED = len(list(EXPORTED.glob("*.onnx")))
+Toy: TypeAlias = Callable[..., Worker]
 
-#: A runtime that is as right as onnxruntime, and does something else besides.
+#: A runtime that is as right as onnxruntime, and does something else besides: what a file beside it says.
 ADAPTER = """
 import os, sys, time
+from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
 
 def load(path, inputs, outputs):
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    ops = [node.op_type for node in onnx.load(path).graph.node]
+    known = {"os": os, "sys": sys, "time": time, "np": np, "again": -1}
+    known["ops"] = [node.op_type for node in onnx.load(path).graph.node]
     def run(feed):
-        answers = session.run(outputs, feed)
-        {besides}
-        return answers
+        known["answers"], known["again"] = session.run(outputs, feed), known["again"] + 1
+        exec(Path(__file__).with_suffix(".besides").read_text(), known)
+        return known["answers"]
     return run
 """
 
 
-@pytest.fixture
-def toy(tmp_path: Path) -> Iterator[object]:
-    """Makes a worker of a toy runtime that does that besides."""
-    workers = []
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toy]:
+    """Says what the toy runtime does besides from now on, and returns its worker."""
+    adapter = tmp_path_factory.mktemp("toy") / "toy.py"
+    adapter.write_text(ADAPTER)
+    with Worker((sys.executable, str(ADAPTERS / "worker.py"), str(adapter)), 60) as worker:
 
-    def make(besides: str = "pass", seconds: float = 60) -> Worker:
-        adapter = tmp_path / f"toy{len(workers)}.py"
-        adapter.write_text(ADAPTER.format(besides=besides))
-        worker = Worker((sys.executable, str(ADAPTERS / "worker.py"), str(adapter)), seconds)
-        workers.append(worker.__enter__())
-        return worker
+        def make(besides: str = "pass") -> Worker:
+            adapter.with_suffix(".besides").write_text(besides)
+            return worker
 
-    yield make
-    for worker in workers:
-        worker.__exit__()
+        yield make
 
 
 def verdict(worker: Worker, trial: Trial) -> Verdict:
@@ -74,10 +76,8 @@ def verdict(worker: Worker, trial: Trial) -> Verdict:
 
 def test_every_cell_is_there_once() -> None:
     cells = list(trials())
-    models = len(list(EXPORTED.glob("*.onnx")))
-    assert len(cells) == 2 * (2 * 3 * 3 * 2 * 2 + models)  # rank, mode, padding, alignment, static and dynamic
+    assert len(cells) == 2 * (2 * 3 * 3 * 2 * 2 + N_EXPORTED)  # rank, mode, padding, alignment, static and dynamic
     assert len({cell.name for cell in cells}) == len(cells)
-    assert len({cell.name for cell in operator_trials()}) == len(list(operator_trials()))
 
 
 def test_a_dynamic_model_is_asked_twice_and_knows_no_shape() -> None:
@@ -93,44 +93,28 @@ def test_lowered_models_have_no_grid_sample() -> None:
     assert [node.op_type for node in STANDARD.task().model.graph.node] == ["GridSample"]
 
 
-@pytest.mark.parametrize("opset", OPERATORS)
-def test_operators_are_stated_rightly(opset: int, toy: object) -> None:
-    worker = toy()
-    cells = [trial for trial in operator_trials() if trial.group == f"opset {opset}"]
-    assert len(cells) > 70
-    wrong = {trial.name: found for trial in cells if (found := verdict(worker, trial)).kind != "right"}
-    assert not wrong
-
-
 # What a runtime may do
 
 
-def test_a_right_answer(toy: object) -> None:
-    assert verdict(toy(), LINEAR).kind == "right"
-    assert verdict(toy(), DYNAMIC).kind == "right"
+def test_a_right_answer(toy: Toy) -> None:
+    assert verdict(toy(), LINEAR).kind == verdict(toy(), DYNAMIC).kind == "right"
 
 
-def test_a_wrong_answer_says_by_how_much(toy: object) -> None:
+def test_a_wrong_answer_says_by_how_much(toy: Toy) -> None:
     found = verdict(toy("answers[0][0, 0, 0, 0] += 0.5"), LINEAR)
     assert found.kind == "wrong"
     assert found.error == pytest.approx(0.5 / np.abs(LINEAR.task().expected[0]["Y"]).max(), rel=1e-4)
-
-
-def test_wrong_at_the_second_shape(toy: object) -> None:
-    found = verdict(toy("answers[0] += run.__dict__.setdefault('again', 0); run.again = 1"), DYNAMIC)
+    found = verdict(toy("answers[0] += again"), DYNAMIC)
     assert (found.kind, found.message) == ("wrong", "at the second shape only")
 
 
-@pytest.mark.parametrize(
-    ("besides", "message"),
-    [
+def test_an_answer_that_is_none(toy: Toy) -> None:
+    for besides, message in (
         ("answers = [answers[0][0]]", "Y of shape (3, 6, 4), not (2, 3, 6, 4)"),
         ("answers = []", "no output Y"),
         ("answers[0][0] = np.nan", "Y is not finite"),
-    ],
-)
-def test_an_answer_that_is_none(besides: str, message: str, toy: object) -> None:
-    assert verdict(toy(besides), LINEAR) == Verdict("wrong", np.inf, message)
+    ):
+        assert verdict(toy(besides), LINEAR) == Verdict("wrong", np.inf, message)
 
 
 @pytest.mark.parametrize(
@@ -140,19 +124,23 @@ def test_an_answer_that_is_none(besides: str, message: str, toy: object) -> None
         ("raise SystemExit(3)", "SystemExit: 3"),
         ("print('out of luck', file=sys.stderr, flush=True); os.abort()", "crashed: SIGABRT out of luck"),
         ("os._exit(7)", "crashed: exit status 7"),
-        ("time.sleep(60)", "timed out after 3 s"),
+        ("time.sleep(600)", "timed out after 1 s"),
     ],
 )
-def test_whatever_happens_is_a_cell_and_the_next_one_is_asked(besides: str, message: str, toy: object) -> None:
-    worker = toy(f"if 'Floor' in ops: {besides}", seconds=3 if "sleep" in besides else 60)
-    assert verdict(worker, LINEAR) == Verdict("refused", message=message)
+def test_whatever_happens_is_a_cell_and_the_next_one_is_asked(
+    besides: str, message: str, toy: Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = toy(f"if 'Floor' in ops: {besides}")
+    assert verdict(worker, STANDARD).kind == "right"
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, "seconds", 1 if "sleep" in besides else worker.seconds)
+        assert verdict(worker, LINEAR) == Verdict("refused", message=message)
     assert verdict(worker, STANDARD).kind == "right"
 
 
-def test_what_a_runtime_prints_and_reads_is_no_answer(toy: object) -> None:
+def test_what_a_runtime_prints_and_reads_is_no_answer(toy: Toy) -> None:
     worker = toy("print('{}', flush=True); os.system('echo noise'); sys.stdin.read()")
-    assert verdict(worker, LINEAR).kind == "right"
-    assert verdict(worker, LINEAR).kind == "right"
+    assert verdict(worker, LINEAR).kind == verdict(worker, LINEAR).kind == "right"
 
 
 def test_a_runtime_that_cannot_be_imported(tmp_path: Path) -> None:
@@ -188,21 +176,21 @@ def test_an_environment_that_others_make_meanwhile_serves_all(tmp_path: Path, mo
     assert len(list(tmp_path.iterdir())) == 1  # and nothing is left beside it
 
 
-EXPORTED_STN = Trial("primitives", "exported", "stn")
-
-
 @pytest.mark.parametrize(("missing", "rest"), [("Floor", False), ("Conv", True)])
-def test_whether_the_rest_of_a_model_runs(missing: str, rest: bool, toy: object) -> None:
+def test_whether_the_rest_of_a_model_runs(missing: str, rest: bool, toy: Toy) -> None:
     worker = toy(f"if '{missing}' in ops: raise ValueError('no {missing}')")
-    found = attempt(Runtime("toy", "toy"), worker, EXPORTED_STN)
+    found = attempt(Runtime("toy", "toy"), worker, STN)
     assert found == Verdict("refused", message=f"{REST} (refused): ValueError: no {missing}" if rest else found.message)
     assert found.message.startswith(REST) == rest
-    assert (f"; {REST} in 1" in report.summary([Result(RUNTIMES["tract"], "", {EXPORTED_STN: found})])) == rest
+    assert (f"; {REST} in 1" in report.summary([Result(RUNTIMES["tract"], "", {STN: found})])) == rest
 
 
 @pytest.mark.parametrize("name", [path.stem for path in sorted(EXPORTED.glob("*.onnx"))])
 def test_the_rest_has_neither_node_and_the_same_outputs(name: str) -> None:
     task = Trial("standard", "exported", name).task()
+    faults.skip_unread(task.model)
+    if faults.FUSED_WITHOUT_KERNEL and name == "kornia_warp_perspective_float64":
+        pytest.skip("onnxruntime fuses a MatMul of float64 into an op that it has no kernel for")
     rest = rest_of(task)
     onnx.checker.check_model(rest.model, full_check=True)
     text = onnx.printer.to_text(rest.model)
@@ -213,14 +201,6 @@ def test_the_rest_has_neither_node_and_the_same_outputs(name: str) -> None:
 
 
 # What is said
-
-
-def test_the_smallest_model_is_one_node(toy: object) -> None:
-    worker = toy("if 'Floor' in ops: raise ValueError('no Floor')")
-    found = smallest(LINEAR.task(), lambda task: bool(worker.ask(task).error))
-    assert [node.op_type for node in found.model.graph.node if node.op_type != "Constant"] == ["Floor"]
-    onnx.checker.check_model(found.model, full_check=True)
-    assert judge(found, toy().ask(found), 1e-4).kind == "right"
 
 
 def test_messages_are_shortened() -> None:
@@ -241,18 +221,25 @@ def test_the_summary() -> None:
     assert "| tract 0.23.9 | ✓/✓ | ✓/wrong 1 of 6 by 0.25 | ✓/✓ |" in static
     assert "| tract 0.23.9 | ✓/✓ | ✓/✗ 1 of 6 | ✓/✓ |" in dynamic
     assert "| MNN 3.6.1 | not installed |" in static
-    models = len(list(EXPORTED.glob("*.onnx")))
-    assert f"| tract 0.23.9 | {models} of {models} right |" in exported
+    assert f"| tract 0.23.9 | {N_EXPORTED} of {N_EXPORTED} right |" in exported
 
 
 def test_the_reasons_and_every_cell() -> None:
     assert "| tract 0.23.9 | primitives | 2-D linear dynamic (1) | no Shape |" in report.reasons(results())
     assert "there is no pip" in report.reasons(results())
-    assert "| tract 0.23.9 | primitives-2d-linear-zeros-unaligned-static | wrong | 2.5e-01 |  |" in report.every_cell(
-        results()
-    )
+    cell = "| tract 0.23.9 | primitives-2d-linear-zeros-unaligned-static | wrong | 2.5e-01 |  |"
+    assert cell in report.every_cell(results())
     cells = report.as_json(results(), "2026-01-01")
     assert report.from_json(json.loads(json.dumps(cells))) == ("2026-01-01", results())
+
+
+def test_what_fails_is_saved(tmp_path: Path) -> None:
+    lines = list(save(results()[0], tmp_path))
+    assert [line.partition(": ")[2].strip() for line in lines] == ["wrong by 0.25", "✗ no Shape"]
+    path = tmp_path / "tract" / f"{LINEAR.name}.onnx"
+    onnx.checker.check_model(onnx.load(path), full_check=True)
+    with np.load(path.with_suffix(".npz")) as arrays:
+        assert sorted(arrays) == ["in.X", "in.grid", "out.Y"]
 
 
 def test_an_unknown_runtime_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
@@ -261,18 +248,12 @@ def test_an_unknown_runtime_is_a_sentence(capsys: pytest.CaptureFixture[str]) ->
     assert "no runtime is called tracked" in capsys.readouterr().err
 
 
-# In truth
-
-
-def registry_is_reachable() -> bool:
-    try:
-        socket.create_connection(("pypi.org", 443), timeout=3).close()
-    except OSError:
-        return False
-    return True
-
-
-@pytest.mark.skipif(not registry_is_reachable(), reason="the runtimes come from pypi.org, which cannot be reached")
-def test_lowered_models_are_right_in_the_fast_runtimes(capsys: pytest.CaptureFixture[str]) -> None:
-    status = main(["--fast", "--form", "primitives", "--only", "unaligned-static"])
+@pytest.mark.network
+@pytest.mark.timeout(1200)
+def test_lowered_models_are_right_in_the_fast_runtimes(
+    tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are installed into the folder that ORT_GRIDSAMPLE_RUNTIMES says, which may be kept, or a temporary one."""
+    folder = os.environ.get("ORT_GRIDSAMPLE_RUNTIMES") or str(tmp_path_factory.mktemp("runtimes"))
+    status = main(["--fast", "--form", "primitives", "--only", "unaligned-static", "--cache", folder])
     assert status == 0, capsys.readouterr().out

@@ -1,80 +1,56 @@
-"""Every case that ONNX Runtime can hold, through a session, against the function: bit for bit, as both are one core.
+"""Every type that ONNX Runtime can hold, through a session, against the function: bit for bit, as both are one core.
 
 Halves reach the op as float32: they are the same but for a rounding.
 """
 
 from __future__ import annotations
 
-from functools import cache
+import itertools
 
 import numpy as np
 import pytest
 
-from cases import ATTRIBUTES, RANKS, SESSION_TYPES, Attributes, Case, by_types_and_rank, is_defined, matrix, positions
+from cases import ATTRIBUTES, RANKS, SESSION_TYPES, Case, is_defined
 from compare import about, assert_identical, finfo
+from conftest import CORES
 from models import grid_sample_model
 from ort_gridsample import spec
 from paths import function_answer, open_patched_file, open_session, run
 
 HALVES = ("float16", "bfloat16")
-MATRIX = by_types_and_rank(matrix(SESSION_TYPES))
+#: The types that the default run compiles kernels for.
+COMPILED = ("float32", "float16", "uint8")
 
 
-def attributes_of(X_type: str) -> list[Attributes]:
-    return [attributes for attributes in ATTRIBUTES if is_defined(X_type, attributes.mode)]
-
-
-def answers(open_model, X_type: str, grid_type: str, rank: int, opset: int = 22) -> dict[Attributes, np.ndarray]:
-    """What one model answers that holds a node for each mode, padding and alignment."""
-    X, grid = Case(X_type, grid_type, rank, ATTRIBUTES[0]).X, positions(grid_type, rank)
-    attributes = attributes_of(X_type)
-    session = open_model(grid_sample_model(X_type, grid_type, rank, attributes, opset))
-    return dict(zip(attributes, run(session, X.dtype, X, grid), strict=True))
-
-
-@cache
-def session_answers(core: str, X_type: str, grid_type: str, rank: int) -> dict[Attributes, np.ndarray]:
-    return answers(open_session, X_type, grid_type, rank)
-
-
-@pytest.mark.parametrize("group", MATRIX)
-def test_session_answers_as_the_function(group: str, core: str) -> None:
-    for case in MATRIX[group]:
-        Y = session_answers(core, case.X_type, case.grid_type, case.rank)[case.attributes]
-        with about(case):
-            expected = function_answer(case, core)
-            if (
-                case.X_type in HALVES and case.attributes.mode != "nearest"
-            ):  # the op gets float32, and adds up otherwise
-                assert Y.dtype == expected.dtype
-                rounding = float(finfo(Y.dtype).eps)
-                found, wanted = Y.astype(np.float32), expected.astype(np.float32)
-                np.testing.assert_allclose(found, wanted, rtol=rounding, atol=rounding)
-            else:
-                assert_identical(Y, expected)
-
-
-# Every pair of types, the ranks in turn.
 @pytest.mark.parametrize(
-    ("X_type", "grid_type", "rank"),
+    ("core", "X_type"),
     [
-        (X_type, grid_type, RANKS[(i + j) % len(RANKS)])
-        for i, X_type in enumerate(SESSION_TYPES)
-        for j, grid_type in enumerate(spec.FLOATS)
+        pytest.param(*pair, marks=() if pair[0] == "numpy" or pair[1] in COMPILED else pytest.mark.slow)
+        for pair in itertools.product(CORES, SESSION_TYPES)
     ],
+    indirect=["core"],
 )
-def test_patched_file_answers_as_the_session(X_type: str, grid_type: str, rank: int, core: str) -> None:
-    expected = session_answers(core, X_type, grid_type, rank)
-    for attributes, Y in answers(open_patched_file, X_type, grid_type, rank).items():
-        assert_identical(Y, expected[attributes])
+def test_session_answers_as_the_function(core: str, X_type: str) -> None:
+    """With each type of grid; ranks, opsets, and sessions of the model or of a patched file, in turns."""
+    attributes = [each for each in ATTRIBUTES if is_defined(X_type, each.mode)]
+    compiled = core == "jit" and X_type in COMPILED
+    turn = SESSION_TYPES.index(X_type)
+    for i, grid_type in enumerate([X_type if X_type in HALVES else "float32"] if compiled else spec.FLOATS):
+        rank, open_model = RANKS[(turn + i) % 4], (open_session, open_patched_file)[(turn // 2 + i) % 2]
+        opset = 22 if "bfloat16" in (X_type, grid_type) else (16, 20, None)[(turn + i) % 3]
+        cases = [Case(X_type, grid_type, rank, each) for each in attributes]
+        session = open_model(grid_sample_model(X_type, grid_type, rank, attributes, opset))
+        for case, Y in zip(cases, run(session, cases[0].X.dtype, cases[0].X, cases[0].grid), strict=True):
+            with about(f"{case}, opset {opset}, {open_model.__name__}"):
+                assert_the_functions(Y, case, core)
 
 
-# Every type, the ranks in turn.
-@pytest.mark.parametrize("opset", [16, 20])
-@pytest.mark.parametrize(
-    ("X_type", "rank"), [(name, RANKS[i % len(RANKS)]) for i, name in enumerate(SESSION_TYPES) if name != "bfloat16"]
-)
-def test_older_opsets_answer_as_the_newest(X_type: str, rank: int, opset: int, core: str) -> None:
-    expected = session_answers(core, X_type, "float32", rank)
-    for attributes, Y in answers(open_session, X_type, "float32", rank, opset).items():
-        assert_identical(Y, expected[attributes])
+def assert_the_functions(Y: np.ndarray, case: Case, core: str) -> None:
+    """Bit for bit, but for halves that are added up: the op gets float32, and adds up otherwise."""
+    expected = function_answer(case, core)
+    if case.X_type not in HALVES or case.attributes.mode == "nearest":
+        assert_identical(Y, expected)
+    else:
+        assert (Y.dtype, Y.shape) == (expected.dtype, expected.shape)
+        rounding = float(finfo(Y.dtype).eps)
+        np.testing.assert_allclose(Y.astype("f"), expected.astype("f"), rtol=rounding, atol=rounding)

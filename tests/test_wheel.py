@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from ort_gridsample import __version__, cli
 
 ROOT = Path(cli.__file__).parents[2]
+README = ROOT / "README.md"
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
     for path in (ROOT / "ort_gridsample").rglob("*.py")
@@ -50,50 +50,15 @@ def test_no_benchmark_suite_is_installed() -> None:
     assert not any("bench" in name for name in MODULES if name != "ort_gridsample.cli.bench")
 
 
-PAGE = """[code](x.py#L3) `[a](b)` [there](https://elsewhere/x) [below](#below)
-```python
-f[0](x)
-```
-![a picture](examples/demo.png) and [`a`
-test](tests/test_a.py).
-"""
-
-
-def hook(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """What the build asks for the README, without the tool that builds."""
-    interface = SimpleNamespace(MetadataHookInterface=SimpleNamespace)
-    monkeypatch.setitem(sys.modules, "hatchling.metadata.plugin.interface", interface)
-    spec = importlib.util.spec_from_file_location("metadata", ROOT / ".ci" / "metadata.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_links_lead_to_the_repository_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    absolute = hook(monkeypatch).absolute
-    at = "https://host/owner/name"
-    assert absolute(PAGE, f"{at}/") == (
-        f"[code]({at}/blob/HEAD/x.py#L3) `[a](b)` [there](https://elsewhere/x) [below](#below)\n"
-        "```python\nf[0](x)\n```\n"
-        f"![a picture]({at}/raw/HEAD/examples/demo.png) and [`a`\ntest]({at}/blob/HEAD/tests/test_a.py).\n"
-    )
-    assert absolute(PAGE, None) == (
-        "code `[a](b)` [there](https://elsewhere/x) [below](#below)\n"
-        "```python\nf[0](x)\n```\n"
-        "*a picture* and `a`\ntest.\n"
-    )
-
-
-@pytest.mark.parametrize("repository", [None, "https://host/owner/name"])
-def test_no_link_of_the_readme_is_dead_on_a_registry_s_page(
-    repository: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    metadata = {} if repository is None else {"urls": {"Repository": repository}}
-    hook(monkeypatch).Metadata(root=str(ROOT)).update(metadata)
-    text = re.sub(r"```.*?```", "", metadata["readme"]["text"], flags=re.DOTALL)
-    assert all(target.startswith(("#", "https://")) for target in re.findall(r"\]\(([^)]+)\)", text))
-    assert repository is None or "![A photograph" in text
-    assert repository is None or f"]({repository}/raw/HEAD/examples/demo.png)" in text
+def test_no_link_of_the_readme_is_dead_on_a_registry_s_page() -> None:
+    """Around that there is no repository."""
+    builder = pytest.importorskip("hatch_fancy_pypi_readme", reason="it comes with the extra 'dev'")
+    command = [sys.executable, "-m", builder.__name__]
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    readme, shown = (re.sub(r"```.*?```", "", text, flags=re.DOTALL) for text in (README.read_text("utf-8"), shown))
+    targets = re.findall(r"\]\(([^)]+)\)", shown)
+    assert all(target.startswith(("#", "https://")) for target in targets), targets
+    assert [text for text, _ in re.findall(r"(?<!!)\[([^\[\]]+)\]\(([^)#:]+)\)", readme) if text not in shown] == []
 
 
 def test_the_changelog_speaks_of_this_version() -> None:

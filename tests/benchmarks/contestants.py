@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -13,18 +14,20 @@ import onnxruntime
 
 from ort_gridsample.cli.timing import Turn
 from ort_gridsample.core.arrays import Array
-from ort_gridsample.core.choice import CoreName, set_core
+from ort_gridsample.core.choice import CoreName, get_core, set_core
 from ort_gridsample.core.threads import for_each
 from ort_gridsample.functions import affine_grid, grid_sample
 from ort_gridsample.runtime.choice import OpsName, set_ops
 from ort_gridsample.runtime.compiled_ops import ops as compiled_ops
 from ort_gridsample.runtime.session import InferenceSession
 
-from . import cores
 from .suite import Arrays, Case
 
 Answers = list[Array]
 Call = Callable[[], Answers]
+
+#: The cores of this package that can be had here, the fastest first.
+CORES: tuple[CoreName, ...] = ("jit", "numpy") if find_spec("numba") else ("numpy",)
 
 #: Only errors: a refusal is an answer here.
 _QUIET = 4
@@ -59,7 +62,7 @@ class Contestant:
     def installed(self) -> bool:
         if self.core is None:
             return find_spec(self.needs) is not None
-        return self.core in cores.installed() and not (self.ops == "compiled" and compiled_ops.why_not())
+        return self.core in CORES and not (self.ops == "compiled" and compiled_ops.why_not())
 
     def begin(self) -> None:
         """What must be done before its turn."""
@@ -72,6 +75,17 @@ class Contestant:
         self.begin()
         call = self.prepare(case, feeds, threads)
         return Turn(call, self.begin), call()
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """Set the core again that was set before, and let the environment choose the ops."""
+    before = get_core()
+    try:
+        yield
+    finally:
+        set_core(before)
+        set_ops(None)
 
 
 def options_for(threads: int) -> onnxruntime.SessionOptions:
@@ -88,16 +102,12 @@ def _native(case: Case, feeds: Arrays, threads: int) -> Call:
 
 
 def _session(case: Case, feeds: Arrays, threads: int) -> Call:
-    options = options_for(threads)
-    session = InferenceSession(case.model(), options, providers=["CPUExecutionProvider"], nodes="all")
+    session = InferenceSession(case.model(), options_for(threads), providers=["CPUExecutionProvider"], nodes="all")
     return partial(session.run, None, feeds)
 
 
-_FUNCTIONS: Mapping[str, Callable[..., Array]] = {"GridSample": grid_sample, "AffineGrid": affine_grid}
-
-
 def _function(case: Case, feeds: Arrays, threads: int) -> Call:
-    function = _FUNCTIONS[str(case.operator)]
+    function: Callable[..., Array] = grid_sample if case.operator == "GridSample" else affine_grid
     arguments = list(feeds.values())
     attributes: dict[str, Any] = {**case.attributes, "num_threads": threads}
     return lambda: [function(*arguments, **attributes)]
@@ -155,7 +165,7 @@ NATIVE, COMPILED, PYTHON = "onnxruntime", "compiled op", "Python op"
 CONTESTANTS = (
     Contestant(NATIVE, _native, networks=True),
     Contestant(COMPILED, _session, core="jit", ops="compiled", networks=True),
-    Contestant(PYTHON, _session, core=cores.installed()[0], ops="python", networks=True),
+    Contestant(PYTHON, _session, core=CORES[0], ops="python", networks=True),
     Contestant("function jit", _function, core="jit"),
     Contestant("function numpy", _function, core="numpy"),
     Contestant("PyTorch", _pytorch, needs="torch"),

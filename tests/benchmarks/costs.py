@@ -6,17 +6,16 @@ import os
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import onnxruntime
 
-from ort_gridsample.cli.timing import Turn, measure
+from ort_gridsample.cli.timing import Timing, Turn, measure
 
-from . import cores, probes
-from .contestants import COMPILED, CONTESTANTS, NATIVE, PYTHON, options_for, plain_copy
-from .suite import GridSampleCase, one_node
-from .summary import Target
+from . import probes
+from .contestants import CONTESTANTS, CORES, kept, options_for, plain_copy
+from .suite import grid_sample_case, one_node
 
 Row = dict[str, object]
 
@@ -31,20 +30,9 @@ class Effort:
     quick: bool
 
 
-@dataclass
-class Cost:
-    """One table: its name, what it says, its rows, and the targets that it decides."""
-
-    name: str
-    title: str
-    rows: list[Row] = field(default_factory=list)
-    targets: list[Target] = field(default_factory=list)
-
-
-def tiny_call(effort: Effort) -> Cost:
+def tiny_call(effort: Effort) -> Iterator[Row]:
     """A run of one node on tiny tensors."""
-    cost = Cost("tiny call", "A run on tiny tensors (2×2 pixels), µs")
-    case = GridSampleCase((1, 1, 2, 2), (2, 2), "linear")
+    case = grid_sample_case((1, 1, 2, 2), (2, 2), "linear")
     feeds = case.feeds()
     identity = one_node("Identity", {"X": ("float32", (1, 1, 2, 2))}, ("float32", (1, 1, 2, 2)), {})
     session = onnxruntime.InferenceSession(identity, options_for(effort.threads))
@@ -56,145 +44,121 @@ def tiny_call(effort: Effort) -> Cost:
     timings = measure(turns, effort.rounds, effort.seconds)
     floor = timings["native Identity"]
     for name, timing in timings.items():
-        above = statistics.median(t - f for t, f in zip(timing.rounds, floor.rounds, strict=True)) * 1e6
-        cost.rows.append(
-            {"": name, "µs": timing.median * 1e6, "above Identity": above if timing is not floor else None}
-        )
-    if COMPILED in timings:
-        ratio = timings[COMPILED].times_faster_than(timings[NATIVE]).median
-        cost.targets.append(Target(f"{COMPILED}: a tiny call", ratio, 1, at_least=True))
-    return cost
+        above = None if timing is floor else _above(timing, floor) * 1e6
+        yield {"": name, "µs": timing.median * 1e6, "above Identity": above}
 
 
-def dispatch(effort: Effort) -> Cost:
+def _above(timing: Timing, floor: Timing) -> float:
+    """The median of how much longer it takes, round by round."""
+    return statistics.median(a - b for a, b in zip(timing.rounds, floor.rounds, strict=True))
+
+
+def dispatch(effort: Effort) -> Iterator[Row]:
     """What a session adds to the function, with small inputs and with large ones."""
-    cost = Cost("dispatch", "A run with 4 million output elements against the function, linear, ms")
-    for case in (
-        GridSampleCase((1, 64, 64, 64), (256, 256), "linear"),
-        GridSampleCase((1, 4, 1024, 1024), (1024, 1024), "linear"),
-    ):
+    for X, output in (((1, 64, 64, 64), (256, 256)), ((1, 4, 1024, 1024), (1024, 1024))):
+        case = grid_sample_case(X, output, "linear")
         feeds = case.feeds()
-        turns = {"copy": plain_copy(2 * case.moved_bytes(), effort.threads)}
-        for contestant in CONTESTANTS:
-            if contestant.core in cores.installed():
-                turns[contestant.name], _ = contestant.turn(case, feeds, effort.threads)
+        turns = {"copy": plain_copy(2 * (case.moved_bytes or 0), effort.threads)}
+        ours = [contestant for contestant in CONTESTANTS if contestant.core and contestant.installed]
+        for contestant in ours:
+            turns[contestant.name], _ = contestant.turn(case, feeds, effort.threads)
         timings = measure(turns, effort.rounds, effort.seconds)
-        for contestant in CONTESTANTS:
-            if contestant.ops is None or contestant.name not in timings:
-                continue
-            session, function = timings[contestant.name], timings[f"function {contestant.core}"]
-            above = statistics.median(s - f for s, f in zip(session.rounds, function.rounds, strict=True)) * 1e3
-            cost.rows.append(
-                {
+        for contestant in ours:
+            if contestant.ops is not None:
+                session, function = timings[contestant.name], timings[f"function {contestant.core}"]
+                yield {
                     "": f"{case.heading} {contestant.name}",
                     "function": function.median * 1e3,
                     "session": session.median * 1e3,
-                    "above": above,
+                    "above": _above(session, function) * 1e3,
                     "a copy of inputs and output": timings["copy"].median * 1e3,
                 }
-            )
-    return cost
 
 
-#: Milliseconds that making a session may take: with Python ops, and with compiled ones.
-MAKING = (
-    {"cold cache": 10_000, "first": 1000, "after": 50},
-    {"cold cache": 5000, "first": 600, "after": 10},
-)
-
-
-def making(effort: Effort) -> Cost:
+def making(effort: Effort) -> Iterator[Row]:
     """Sessions, in fresh processes with a fresh cache: the first process compiles, the second finds it compiled."""
-    cost = Cost("making", "Making a session for a model of one node, more than a native one, ms")
     for name in (contestant.name for contestant in CONTESTANTS if contestant.ops and contestant.installed):
         with tempfile.TemporaryDirectory() as cache:
-            environment = {"NUMBA_CACHE_DIR": cache}
-            cold = probes.ask("making", name, environment=environment)
-            warm = [probes.ask("making", name, environment=environment) for _ in range(1 if effort.quick else 3)]
-        above: dict[str, float] = {"cold cache": cold["patched first"] - cold["native first"]}
-        for which in ("first", "after"):
-            above[which] = statistics.median(each[f"patched {which}"] - each[f"native {which}"] for each in warm)
-        limits = MAKING[name == COMPILED]
-        words = {"cold cache": "cold cache", "first": "first in a process", "after": "each after"}
-        row: Row = {"": name, "a native one": statistics.median(each["native after"] for each in warm) * 1e3}
-        for which, limit in limits.items():
-            row[words[which]] = above[which] * 1e3
-            what = f"{name}: making it, {words[which]}"
-            cost.targets.append(Target(what, above[which] * 1e3, limit, at_least=False, unit="ms"))
-        for when, process in (("cold", cold), ("warm", warm[0])):
-            row[f"first run, {when}"] = process["patched run"] * 1e3
-        cost.rows.append(row)
-    return cost
+            ask = partial(probes.ask, "making", name, environment={"NUMBA_CACHE_DIR": cache})
+            cold, *warm = (ask() for _ in range(2 if effort.quick else 4))
+
+        def above(processes: list[dict[str, float]], which: str) -> float:
+            return statistics.median(each[f"patched {which}"] - each[f"native {which}"] for each in processes) * 1e3
+
+        yield {
+            "": name,
+            "a native one": statistics.median(each["native after"] for each in warm) * 1e3,
+            "cold cache": above([cold], "first"),
+            "first in a process": above(warm, "first"),
+            "each after": above(warm, "after"),
+            "first run, cold": cold["patched run"] * 1e3,
+            "first run, warm": warm[0]["patched run"] * 1e3,
+        }
 
 
-def importing(effort: Effort) -> Cost:
+def importing(effort: Effort) -> Iterator[Row]:
     """The package's own part of the import."""
     milliseconds = [probes.import_seconds() * 1e3 for _ in range(3 if effort.quick else 7)]
-    median = statistics.median(milliseconds)
-    cost = Cost("import", "Importing ort_gridsample after its hard dependencies, ms")
-    cost.rows.append({"median": median, "least": min(milliseconds), "most": max(milliseconds)})
-    cost.targets.append(Target("importing the package", median, 50, at_least=False, unit="ms"))
-    return cost
+    yield {"median": statistics.median(milliseconds), "least": min(milliseconds), "most": max(milliseconds)}
 
 
-def memory(effort: Effort) -> Cost:
+def memory(effort: Effort) -> Iterator[Row]:
     """Peak memory, in fresh processes."""
-    cost = Cost(
-        "memory",
-        "Temporary memory beyond inputs and output, MiB\n"
-        "(of it, with a Python op, copies: of the inputs and the output, by onnxruntime-extensions)",
-    )
     if not os.path.exists("/proc/self/clear_refs"):
-        cost.rows.append({"": "cannot be measured here: this needs Linux"})
-        return cost
+        yield {"": "cannot be measured here: this needs Linux"}
+        return
     rows: dict[str, Row] = {}
-    most: dict[str, float] = {}
-    for core in cores.installed():
+    for core in CORES:
         for which in ("suite",) if effort.quick else ("suite", "large"):
             found = probes.ask("memory", core, which, environment=probes.MEMORY_ENVIRONMENT)
             for case, mebibytes in found.items():
-                copies = mebibytes.pop("copies")
-                row = rows.setdefault(case, {"": case.removesuffix(" zeros rotated"), "copies": copies})
-                for name, value in mebibytes.items():
-                    row[name] = value
-                    own = value - (copies if name == PYTHON else 0.0)
-                    what = f"{name}: temporary memory" + (" but for the copies" if name == PYTHON else "")
-                    most[what] = max(most.get(what, 0.0), own)
-    cost.rows += rows.values()
-    cost.targets += (Target(what, value, 64, at_least=False, unit="MiB") for what, value in most.items())
-    return cost
+                rows.setdefault(case, {"": case.removesuffix(" zeros rotated")}).update(mebibytes)
+    yield from rows.values()
 
 
-def growth(effort: Effort) -> Cost:
+def growth(effort: Effort) -> Iterator[Row]:
     """Time by output elements."""
-    cost = Cost("growth", "Growth with the output (1×4×512×512 → 4 channels, linear), ns an output element")
-    exponents = range(14, 23 if effort.quick else 27, 2)
     contestants = [c for c in CONTESTANTS if c.networks and c.installed]
-    for exponent in exponents:
+    for exponent in range(14, 23 if effort.quick else 27, 2):
         height = 1 << (exponent - 2) // 2
-        case = GridSampleCase((1, 4, 512, 512), (height, (1 << exponent - 2) // height), "linear")
+        case = grid_sample_case((1, 4, 512, 512), (height, (1 << exponent - 2) // height), "linear")
         feeds = case.feeds()
         turns = {c.name: c.turn(case, feeds, effort.threads)[0] for c in contestants}
         timings = measure(turns, effort.rounds, effort.seconds)
-        row: Row = {"elements": f"2^{exponent}"}
-        row.update({name: timing.median / 2**exponent * 1e9 for name, timing in timings.items()})
-        cost.rows.append(row)
-    return cost
+        yield {
+            "elements": f"2^{exponent}",
+            **{name: timing.median / 2**exponent * 1e9 for name, timing in timings.items()},
+        }
 
 
-COSTS: Mapping[str, Callable[[Effort], Cost]] = {
-    "tiny call": tiny_call,
-    "dispatch": dispatch,
-    "making": making,
-    "import": importing,
-    "memory": memory,
-    "growth": growth,
+#: Name -> what the table says, and what makes its rows.
+COSTS: Mapping[str, tuple[str, Callable[[Effort], Iterator[Row]]]] = {
+    "tiny call": ("A run on tiny tensors (2×2 pixels), µs", tiny_call),
+    "dispatch": ("A run with 4 million output elements against the function, linear, ms", dispatch),
+    "making": ("Making a session for a model of one node, more than a native one, ms", making),
+    "import": ("Importing ort_gridsample after its hard dependencies, ms", importing),
+    "memory": (
+        "Temporary memory beyond inputs and output, MiB\n"
+        "(of it, with a Python op, copies: of the inputs and the output, by onnxruntime-extensions)",
+        memory,
+    ),
+    "growth": ("Growth with the output (1×4×512×512 → 4 channels, linear), ns an output element", growth),
 }
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One table: its name, what it says, and its rows."""
+
+    name: str
+    title: str
+    rows: list[Row]
 
 
 def run_costs(names: list[str], effort: Effort, begin: Callable[[str], None]) -> Iterator[Cost]:
     """Measure the costs called ``names``, one by one."""
-    with cores.kept():
+    with kept():
         for name in names:
             begin(f"costs: {name}")
-            yield COSTS[name](effort)
+            title, rows = COSTS[name]
+            yield Cost(name, title, list(rows(effort)))

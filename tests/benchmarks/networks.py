@@ -83,10 +83,9 @@ def optical_flow() -> onnx.ModelProto:
     coordinates = []
     for axis, length in enumerate((w, h)):
         place = graph.node("Gather", places, graph.constant(np.array(axis)), axis=1)
-        twice = graph.node("Mul", place, graph.constant(np.float32(2)))
-        part = graph.node("Div", twice, graph.constant(np.float32(length - 1)))
-        moved = graph.node("Sub", part, graph.constant(np.float32(1)))
-        coordinates.append(graph.node("Unsqueeze", moved, graph.constant(np.array([3]))))
+        for operator, number in (("Mul", 2), ("Div", length - 1), ("Sub", 1)):
+            place = graph.node(operator, place, graph.constant(np.float32(number)))
+        coordinates.append(graph.node("Unsqueeze", place, graph.constant(np.array([3]))))
     grid = graph.node("Concat", *coordinates, axis=3)
     return graph.model(**{graph.grid_sample("X", grid): (1, c, h, w)})
 

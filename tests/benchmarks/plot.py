@@ -1,4 +1,4 @@
-"""Pictures of the ratios, and of how the time goes with the size."""
+"""Pictures of the ratios."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any
 
 from ort_gridsample.model.files import written_whole
 
-from .contestants import CONTESTANTS, COPY, NATIVE
+from .contestants import CONTESTANTS, NATIVE
 from .run import Result
-from .suite import name_of
 from .summary import means
 
 #: Contestant -> marker and colour; those of this package are filled.
@@ -27,20 +26,16 @@ Line = tuple[str, Mapping[str, float]]
 
 def draw_cases(path: str, results: Sequence[Result]) -> None:
     """One line a case."""
-    lines: list[Line] = []
-    for result in results:
-        if NATIVE in result.timings:
-            ratios = {name: ratio.median for name in _STYLES if (ratio := result.ratio(name)) is not None}
-            lines.append((name_of(result.case), ratios))
-    _draw(path, lines, 7)
+    timed = [result for result in results if NATIVE in result.timings]
+    _draw(path, [(r.case.name, {name: found.median for name in _STYLES if (found := r.ratio(name))}) for r in timed], 7)
 
 
 def draw_means(path: str, results: Sequence[Result]) -> None:
     """One line a group of cases, of which it shows the geometric means."""
     groups: dict[str, dict[str, float]] = {}
     for name in _STYLES:
-        for mean in means(results, name):
-            groups.setdefault(mean.group, {})[name] = mean.mean
+        for group, mean in means(results, name).items():
+            groups.setdefault(group, {})[name] = mean.mean
     groups["all"] = groups.pop("all", {})
     _draw(path, list(groups.items()), 9)
 
@@ -72,35 +67,3 @@ def _draw(path: str, lines: Sequence[Line], font: int) -> None:
     figure.legend(loc="outside upper center", ncols=6, frameon=False)
     with written_whole(path) as file:
         figure.savefig(file, dpi=110, format="png")
-
-
-#: In :func:`draw_scales`, those that :data:`_STYLES` says nothing of.
-_LINES = {NATIVE: "black", COPY: "silver"}
-
-
-def draw_scales(path: str, found: Mapping[tuple[str, str], Mapping[int, Mapping[str, float]]]) -> None:
-    """A row of panels for each thing that grows, a column for each grid: from (thing, grid) to size to nanoseconds."""
-    from matplotlib.figure import Figure
-
-    things, grids = (list(dict.fromkeys(key[i] for key in found)) for i in range(2))
-    figure: Any = Figure(figsize=(11, 3.4 * len(things)), layout="constrained")
-    panels = figure.subplots(len(things), len(grids), sharey="row", squeeze=False)
-    names = [contestant.name for contestant in CONTESTANTS] + [COPY]
-    for row, thing in zip(panels, things, strict=True):
-        for axes, grid in zip(row, grids, strict=True):
-            curves = found[thing, grid]
-            for name in names:
-                points = [(size, times[name]) for size, times in curves.items() if name in times]
-                if points:
-                    marker, colour = _STYLES.get(name, ("", _LINES.get(name, "")))
-                    axes.plot(*zip(*points, strict=True), marker=marker, color=colour, label=name, linewidth=1)
-            axes.set_xscale("log", base=2)
-            axes.set_yscale("log")
-            axes.set_xlabel(thing)
-            axes.set_title(f"{grid} grid", fontsize=10)
-            axes.grid(alpha=0.25)
-        row[0].set_ylabel("ns an element of Y")
-    handles, labels = panels[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False)
-    with written_whole(path) as file:
-        figure.savefig(file, dpi=100, format="png")

@@ -1,7 +1,4 @@
-"""What must be measured in a process of its own.
-
-``python -m benchmarks.probes NAME ARGUMENT…``, with this folder's parent on the path, prints what it found, as JSON.
-"""
+"""What must be measured in a process of its own: run as a module, with a probe's arguments, this prints JSON."""
 
 from __future__ import annotations
 
@@ -12,9 +9,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import onnxruntime
@@ -22,13 +18,16 @@ import onnxruntime
 from ort_gridsample.runtime.session import InferenceSession
 
 from .contestants import CONTESTANTS, options_for
-from .suite import SHAPES, Case, GridSampleCase, modes_of, name_of
+from .suite import SHAPES, grid_sample_case, modes_of
 
 #: Sessions made after the first.
 REPEATS = 5
 
-#: The large output, with a small X.
-LARGE = GridSampleCase((1, 3, 512, 512), (8192, 8192), "linear")
+#: Memory is looked at with these shapes of X and output, in these modes.
+SIZES: Mapping[str, Sequence[tuple[tuple[int, ...], tuple[int, ...], str]]] = {
+    "suite": [(X, output, mode) for X, output in SHAPES for mode in modes_of(len(output))],
+    "large": [((1, 3, 512, 512), (8192, 8192), "linear")],
+}
 
 _IMPORT = """
 import time, numpy, onnx, onnxruntime, onnxruntime_extensions
@@ -44,7 +43,7 @@ class ProbeError(Exception):
 
 def ask(probe: str, *arguments: str, environment: Mapping[str, str] | None = None) -> Any:
     """What ``probe`` answers in a fresh process."""
-    return json.loads(_python(["-m", "benchmarks.probes", probe, *arguments], environment))
+    return json.loads(_python(["-m", f"{__package__}.probes", probe, *arguments], environment))
 
 
 def import_seconds() -> float:
@@ -53,11 +52,9 @@ def import_seconds() -> float:
 
 
 def _python(arguments: list[str], environment: Mapping[str, str] | None = None) -> str:
-    tests, repository = Path(__file__).resolve().parents[1:3]
-    path = os.pathsep.join(filter(None, (str(tests), str(repository), os.environ.get("PYTHONPATH"))))
     done = subprocess.run(
         [sys.executable, *arguments],
-        env={**os.environ, "PYTHONPATH": path, **(environment or {})},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **(environment or {})},
         capture_output=True,
         text=True,
     )
@@ -71,7 +68,7 @@ def making(name: str) -> dict[str, float]:
 
     And the seconds of the first run, in which nothing should be left to be made.
     """
-    case = GridSampleCase((1, 3, 64, 64), (64, 64), "linear")
+    case = grid_sample_case((1, 3, 64, 64), (64, 64), "linear")
     model, options, feeds = case.model(), options_for(2), case.feeds()
     sessions: dict[str, Callable[[], onnxruntime.InferenceSession]] = {
         "native": lambda: onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"]),
@@ -96,37 +93,27 @@ def memory(core: str, which: str) -> dict[str, dict[str, float]]:
     The peak is the kernel's, so that it has everything in it; blocks of memory are given back at once (see
     :data:`MEMORY_ENVIRONMENT`), so that none hides in what a call before left.
     """
-    adapters = {c.name: c for c in CONTESTANTS if c.core == core and c.installed}
     found: dict[str, dict[str, float]] = {}
-    for case, small in _memory_cases(which):
-        found[name_of(case)] = {}
-        for name, contestant in adapters.items():
+    for X, output, mode in SIZES[which]:
+        case = grid_sample_case(X, output, mode)
+        small = grid_sample_case((1, 1, *[8] * len(output)), (64,) * len(output), mode)  # it needs the same code
+        mebibytes = found[case.name] = {}
+        for contestant in (c for c in CONTESTANTS if c.core == core and c.installed):
             contestant.turn(small, small.feeds(), 2)  # threads, and what is compiled at the first call
-            contestant.begin()
             feeds = case.feeds()
             call = contestant.prepare(case, feeds, 2)
             gc.collect()
             before = _reset_peak()
             outputs = call()
-            kept = sum(output.nbytes for output in outputs)
-            found[name_of(case)]["copies"] = (kept + sum(array.nbytes for array in feeds.values())) / 2**20
-            found[name_of(case)][name] = (_status("VmHWM") - before - kept) / 2**20
+            kept = sum(array.nbytes for array in outputs)
+            mebibytes["copies"] = (kept + sum(array.nbytes for array in feeds.values())) / 2**20
+            mebibytes[contestant.name] = (_status("VmHWM") - before - kept) / 2**20
             del outputs, call, feeds
     return found
 
 
 #: glibc: every block of 128 KiB and more is mapped, and unmapped when it is free.
 MEMORY_ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": str(1 << 17)}
-
-
-def _memory_cases(which: str) -> Iterator[tuple[Case, Case]]:
-    """Each case, and a small one that needs the same code."""
-    cases = [LARGE] if which == "large" else []
-    if which == "suite":
-        cases = [GridSampleCase(X, output, mode) for X, output in SHAPES for mode in modes_of(len(output))]
-    for case in cases:
-        r = len(case.output)
-        yield case, GridSampleCase((1, 1, *[8] * r), (64,) * r, case.mode)
 
 
 def _reset_peak() -> float:

@@ -9,10 +9,11 @@ import numpy as np
 
 from ort_gridsample.cli.timing import Timing, Turn, measure
 
-from . import cores
-from .compare import disagreement
-from .contestants import CONTESTANTS, COPY, NATIVE, Answers, Contestant, plain_copy
-from .suite import Case, name_of
+from .contestants import COPY, NATIVE, Answers, Contestant, kept, plain_copy
+from .suite import Case
+
+#: Nearest: the part of the elements that may be a neighbour's, where a coordinate lies on a tie.
+TIES = 2e-3
 
 
 @dataclass
@@ -38,11 +39,6 @@ class Result:
         return self.timings[contestant].times_faster_than(self.timings[baseline])
 
 
-def taking_part() -> list[Contestant]:
-    """The contestants that are installed."""
-    return [contestant for contestant in CONTESTANTS if contestant.installed]
-
-
 def run_cases(
     cases: Sequence[Case],
     contestants: Iterable[Contestant],
@@ -54,9 +50,9 @@ def run_cases(
 ) -> Iterator[Result]:
     """Time ``contestants`` on each of ``cases`` in turn; the core that was set before is set again after."""
     contestants = list(contestants)
-    with cores.kept():
+    with kept():
         for case in cases:
-            begin(name_of(case))
+            begin(case.name)
             yield run_case(case, contestants, threads=threads, rounds=rounds, seconds=seconds)
 
 
@@ -88,8 +84,24 @@ def run_case(case: Case, contestants: Sequence[Contestant], *, threads: int, rou
             result.reasons[contestant.name] = f"another answer: {wrong}"
         else:
             turns[contestant.name] = turn
-    moved = case.moved_bytes()
-    if moved is not None:
-        turns[COPY] = plain_copy(moved, threads)
+    if case.moved_bytes is not None:
+        turns[COPY] = plain_copy(case.moved_bytes, threads)
     result.timings = measure(turns, rounds, seconds)
     return result
+
+
+def disagreement(found: Answers, expected: Answers, case: Case) -> str:
+    """What is wrong with the outputs ``found``, in words; empty where they agree."""
+    for a, b in zip(found, expected, strict=True):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return f"{a.dtype} {a.shape} instead of {b.dtype} {b.shape}"
+        with np.errstate(invalid="ignore"):  # float64 only where float32 would not do
+            difference = np.abs(np.subtract(a, b, dtype=np.float64 if a.dtype == np.float64 else np.float32))
+        allowed = case.tolerance if b.dtype.kind in "iu" else case.tolerance * float(np.abs(b).max(initial=1e-30))
+        if case.attributes.get("mode") == "nearest":
+            part = np.count_nonzero(difference > allowed) / max(1, difference.size)
+            if part > TIES:
+                return f"{part:.1%} of the values are others"
+        elif not difference.max(initial=0) <= allowed:  # NaN is wrong too
+            return f"a value is {difference.max():.2g} off, {allowed:.2g} are allowed"
+    return ""

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+import onnx.parser
 
 from ort_gridsample import spec
 from ort_gridsample.core.arrays import Array
@@ -31,8 +31,12 @@ REACH = 1.1
 
 Arrays = dict[str, Array]
 
+#: By type of X, and of a whole model.
+TOLERANCES = {"float64": 1e-8, "float32": 1e-3, "float16": 1e-2, "uint8": 1.0}
 
-class Case(Protocol):
+
+@dataclass(frozen=True)
+class Case:
     """Something to time: what it is called, the model that does it, and what the model is fed.
 
     Attributes:
@@ -40,175 +44,96 @@ class Case(Protocol):
         label: what tells it from these.
         group: what it is averaged with.
         short: what tells it from the others in its group.
+        feeds: makes the inputs, the same every time.
+        model: makes the model, as bytes.
         operator: the one operator that it is, None for a whole model.
         attributes: the operator's.
         tolerance: how far answers may lie apart, as a part of the largest value (for integers: in units).
+        moved_bytes: the bytes of the inputs, as far as they are read, and of the output; None where nobody knows.
     """
 
+    heading: str
+    label: str
+    group: str
+    short: str
+    feeds: Callable[[], Arrays]
+    model: Callable[[], bytes]
+    operator: str | None = None
+    attributes: Mapping[str, str | int] = field(default_factory=dict)
+    tolerance: float = TOLERANCES["float32"]
+    moved_bytes: int | None = None
+
     @property
-    def heading(self) -> str: ...
-    @property
-    def label(self) -> str: ...
-    @property
-    def group(self) -> str: ...
-    @property
-    def short(self) -> str: ...
-    @property
-    def operator(self) -> str | None: ...
-    @property
-    def attributes(self) -> Mapping[str, str | int]: ...
-    @property
-    def tolerance(self) -> float: ...
-    def feeds(self) -> Arrays: ...
-    def model(self) -> bytes: ...
-    def moved_bytes(self) -> int | None: ...
+    def name(self) -> str:
+        """The whole name, which ``--only`` is matched with."""
+        return f"{self.heading} {self.label}"
 
 
-def name_of(case: Case) -> str:
-    """A case's whole name, which ``--only`` is matched with."""
-    return f"{case.heading} {case.label}"
-
-
-#: By type of X.
-TOLERANCES = {"float64": 1e-8, "float32": 1e-3, "float16": 1e-2, "uint8": 1.0}
-
-
-@dataclass(frozen=True)
-class GridSampleCase:
+def grid_sample_case(
+    X: tuple[int, ...],
+    output: tuple[int, ...],
+    mode: str,
+    padding_mode: str = "zeros",
+    grid: str = "rotated",
+    type: str = "float32",
+) -> Case:
     """One GridSample node: X (N, C, D1, …), the output's spatial axes, how it samples, and where."""
+    grid_type = "float32" if type == "uint8" else type
+    attributes: dict[str, str | int] = {"mode": mode, "padding_mode": padding_mode, "align_corners": 0}
+    Y, grid_shape = (*X[:2], *output), (X[0], *output, len(output))
+    taps = len(MODES[mode].offsets) ** len(output)
 
-    X: tuple[int, ...]
-    output: tuple[int, ...]
-    mode: str
-    padding_mode: str = "zeros"
-    grid: str = "rotated"
-    type: str = "float32"
-
-    operator = "GridSample"
-
-    @property
-    def heading(self) -> str:
-        return f"{self._sizes} {self.type}"
-
-    @property
-    def label(self) -> str:
-        return f"{self.mode} {self.padding_mode} {self.grid}"
-
-    @property
-    def group(self) -> str:
-        return f"{len(self.X) - 2}-D {self.mode}" + ("" if self.type == "float32" else f" {self.type}")
-
-    @property
-    def short(self) -> str:
-        return f"{self._sizes} {self.padding_mode} {self.grid}"
-
-    @property
-    def _sizes(self) -> str:
-        return f"{times(self.X)} → {times(self.output)}"
-
-    @property
-    def attributes(self) -> dict[str, str | int]:
-        return {"mode": self.mode, "padding_mode": self.padding_mode, "align_corners": 0}
-
-    @property
-    def tolerance(self) -> float:
-        return TOLERANCES[self.type]
-
-    def feeds(self) -> Arrays:
+    def feeds() -> Arrays:
         generator = np.random.default_rng(SEED)
-        if self.type == "uint8":
-            X = generator.integers(0, 256, self.X, np.uint8)
-        else:
-            X = generator.uniform(-1, 1, self.X).astype(self.type)
-        grid = GRIDS[self.grid](generator, self.X[0], self.output)
-        return {"X": X, "grid": grid.astype("float32" if self.type == "uint8" else self.type)}
+        values = generator.integers(0, 256, X, np.uint8) if type == "uint8" else generator.uniform(-1, 1, X)
+        return {"X": values.astype(type), "grid": GRIDS[grid](generator, X[0], output).astype(grid_type)}
 
-    def model(self) -> bytes:
-        feeds = {name: (array.dtype.name, array.shape) for name, array in self.feeds().items()}
-        return one_node(self.operator, feeds, (self.type, (*self.X[:2], *self.output)), self.attributes)
-
-    def moved_bytes(self) -> int:
-        """The bytes of the grid, of Y, and of X as far as it is read."""
-        positions = self.X[0] * math.prod(self.output)
-        taps = len(MODES[self.mode].offsets) ** len(self.output)
-        item = np.dtype(self.type).itemsize
-        grid_item = 4 if self.type == "uint8" else item
-        Y = positions * self.X[1]
-        return (min(math.prod(self.X), taps * Y) + Y) * item + positions * len(self.output) * grid_item
+    sizes = f"{times(X)} → {times(output)}"
+    return Case(
+        heading=f"{sizes} {type}",
+        label=f"{mode} {padding_mode} {grid}",
+        group=f"{len(output)}-D {mode}" + ("" if type == "float32" else f" {type}"),
+        short=f"{sizes} {padding_mode} {grid}",
+        feeds=feeds,
+        model=lambda: one_node("GridSample", {"X": (type, X), "grid": (grid_type, grid_shape)}, (type, Y), attributes),
+        operator="GridSample",
+        attributes=attributes,
+        tolerance=TOLERANCES[type],
+        moved_bytes=(min(math.prod(X), taps * math.prod(Y)) + math.prod(Y)) * np.dtype(type).itemsize
+        + math.prod(grid_shape) * np.dtype(grid_type).itemsize,
+    )
 
 
-@dataclass(frozen=True)
-class AffineGridCase:
+def affine_grid_case(n: int, output: tuple[int, ...]) -> Case:
     """One AffineGrid node of float32: N, and the output's spatial axes."""
-
-    n: int
-    output: tuple[int, ...]
-
-    operator = "AffineGrid"
-    group = "AffineGrid"
-    label = "AffineGrid"
-    tolerance = 1e-5
-
-    @property
-    def heading(self) -> str:
-        return f"{self.short} float32"
-
-    @property
-    def short(self) -> str:
-        return times((self.n, *self.output))
-
-    @property
-    def attributes(self) -> dict[str, str | int]:
-        return {"align_corners": 0}
-
-    def feeds(self) -> Arrays:
-        return {"theta": rotation(self.n, len(self.output)), "size": np.array([self.n, 1, *self.output])}
-
-    def model(self) -> bytes:
-        r = len(self.output)
-        inputs = {"theta": ("float32", (self.n, r, r + 1)), "size": ("int64", (r + 2,))}
-        return one_node(self.operator, inputs, ("float32", (self.n, *self.output, r)), self.attributes)
-
-    def moved_bytes(self) -> int:
-        """The bytes of the grid."""
-        return self.n * math.prod(self.output) * len(self.output) * 4
+    r, short, attributes = len(output), times((n, *output)), {"align_corners": 0}
+    inputs = {"theta": ("float32", (n, r, r + 1)), "size": ("int64", (r + 2,))}
+    return Case(
+        heading=f"{short} float32",
+        label="AffineGrid",
+        group="AffineGrid",
+        short=short,
+        feeds=lambda: {"theta": rotation(n, r), "size": np.array([n, 1, *output])},
+        model=lambda: one_node("AffineGrid", inputs, ("float32", (n, *output, r)), attributes),
+        operator="AffineGrid",
+        attributes=attributes,
+        tolerance=1e-5,
+        moved_bytes=n * math.prod(output) * r * 4,
+    )
 
 
-@dataclass(frozen=True)
-class NetworkCase:
+def network_case(label: str, build: Callable[[], onnx.ModelProto], stored: Path | None = None) -> Case:
     """A small whole model, with the default options of each side; fed what is ``stored``, or at random."""
 
-    label: str
-    build: Callable[[], onnx.ModelProto]
-    stored: Path | None = None
-
-    operator = None
-    group = "whole models"
-    heading = "whole model"
-
-    @property
-    def short(self) -> str:
-        return self.label
-
-    tolerance = TOLERANCES["float32"]
-
-    @property
-    def attributes(self) -> dict[str, str | int]:
-        return {}
-
-    def feeds(self) -> Arrays:
-        if self.stored is not None:
-            with np.load(self.stored) as arrays:
+    def feeds() -> Arrays:
+        if stored is not None:
+            with np.load(stored) as arrays:
                 return {name.removeprefix("in."): arrays[name] for name in arrays.files if name.startswith("in.")}
         generator = np.random.default_rng(SEED)
-        shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in self.build().graph.input}
+        shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in build().graph.input}
         return {name: generator.uniform(-1, 1, shape).astype(np.float32) for name, shape in shapes.items()}
 
-    def model(self) -> bytes:
-        return self.build().SerializeToString()
-
-    def moved_bytes(self) -> None:
-        """Nobody knows."""
+    return Case("whole model", label, "whole models", label, feeds, lambda: build().SerializeToString())
 
 
 def times(lengths: tuple[int, ...]) -> str:
@@ -225,17 +150,10 @@ def rotation(n: int, r: int) -> Array:
     return theta
 
 
-def _rotated(generator: np.random.Generator, n: int, output: tuple[int, ...]) -> Array:
-    return affine_grid(rotation(n, len(output)), (n, 1, *output))
-
-
-def _random(generator: np.random.Generator, n: int, output: tuple[int, ...]) -> Array:
-    return generator.uniform(-REACH, REACH, (n, *output, len(output))).astype(np.float32)
-
-
+#: Name -> from a generator, N and the output's spatial axes to a grid of float32.
 GRIDS: Mapping[str, Callable[[np.random.Generator, int, tuple[int, ...]], Array]] = {
-    "rotated": _rotated,
-    "random": _random,
+    "rotated": lambda _, n, output: affine_grid(rotation(n, len(output)), (n, 1, *output)),
+    "random": lambda generator, n, output: generator.uniform(-REACH, REACH, (n, *output, len(output))).astype("f4"),
 }
 
 
@@ -246,15 +164,12 @@ def one_node(
     attributes: Mapping[str, str | int],
 ) -> bytes:
     """A model of one node, as bytes; inputs and output given as (type, shape)."""
-    written: dict[str, Any] = dict(attributes)
-    node = helper.make_node(operator, list(inputs), ["Y"], operator, **written)
-    values = [
-        helper.make_tensor_value_info(name, TensorProto.DataType.Value(spec.TYPES[type_].onnx.upper()), shape)
-        for name, (type_, shape) in {**inputs, "Y": output}.items()
-    ]
-    graph = helper.make_graph([node], operator, values[:-1], values[-1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=9)
-    return model.SerializeToString()
+    values = [f"{spec.TYPES[type_].onnx}{list(shape)} {name}" for name, (type_, shape) in inputs.items()]
+    Y = f"{spec.TYPES[output[0]].onnx}{list(output[1])} Y"
+    settings = ", ".join(f"{name} = {json.dumps(value)}" for name, value in attributes.items())
+    written = f"<{settings}>" if attributes else ""  # the parser takes no empty pair
+    text = f"{operator} ({', '.join(values)}) => ({Y}) {{ Y = {operator} {written} ({', '.join(inputs)}) }}"
+    return onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": {OPSET}]> {text}').SerializeToString()
 
 
 #: X and the output's spatial axes.
@@ -289,24 +204,24 @@ def modes_of(rank: int) -> tuple[str, ...]:
     return tuple(mode for mode in spec.MODES if mode != "cubic" or rank == 2)
 
 
-def operator_cases() -> Iterator[GridSampleCase | AffineGridCase]:
+def operator_cases() -> Iterator[Case]:
     """The kernels, float32 first."""
     for i, (X, output) in enumerate(SHAPES):
         paddings = spec.PADDING_MODES if i < SHAPES_WITH_EVERY_PADDING else ("zeros",)
         for mode, padding_mode, grid in product(modes_of(len(output)), paddings, GRIDS):
-            yield GridSampleCase(X, output, mode, padding_mode, grid)
+            yield grid_sample_case(X, output, mode, padding_mode, grid)
     for mode, grid in product(("nearest", "linear"), GRIDS):
-        yield GridSampleCase(*SHAPES[1], mode, grid=grid, type="uint8")
+        yield grid_sample_case(*SHAPES[1], mode, grid=grid, type="uint8")
     for type_, mode, grid in product(("float64", "float16"), spec.MODES, GRIDS):
-        yield GridSampleCase(*SHAPES[0], mode, grid=grid, type=type_)
+        yield grid_sample_case(*SHAPES[0], mode, grid=grid, type=type_)
     for n, output in AFFINE_GRIDS:
-        yield AffineGridCase(n, output)
+        yield affine_grid_case(n, output)
 
 
-def network_cases() -> Iterator[NetworkCase]:
+def network_cases() -> Iterator[Case]:
     """The whole models."""
     for name, build in NETWORKS.items():
-        yield NetworkCase(name, build)
+        yield network_case(name, build)
     for name in EXPORTED:
         path = Path(__file__).parents[1] / "exported" / f"{name}.onnx"
-        yield NetworkCase(f"{name}, exported", partial(onnx.load, path), path.with_suffix(".npz"))
+        yield network_case(f"{name}, exported", partial(onnx.load, path), path.with_suffix(".npz"))

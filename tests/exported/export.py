@@ -8,9 +8,8 @@ PyTorch's own outputs (`out.*`).
 from __future__ import annotations
 
 import argparse
-import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +28,9 @@ from transformers.models.grounding_dino import modeling_grounding_dino
 from transformers.models.grounding_dino.modeling_grounding_dino import (
     generate_masks_with_special_tokens_and_transfer_map,
 )
+from writing import Call, anonymous, written
 
 HERE = Path(__file__).parent
-CASES: dict[str, Case] = {}
 Axes = dict[str, dict[int, str]]
 
 
@@ -45,34 +44,20 @@ class Built:
     other: dict[str, Tensor] | None = None
 
 
-@dataclass
-class Case:
-    build: Callable[[], Built]
-    opset: int
-    dynamo: bool
-    axes: Axes = field(default_factory=dict)
-    fold: bool = False
+#: By name: what makes a module, the opset and the exporter, dynamic axes, and whether ONNX Script's optimizer folds it.
+CASES: dict[str, tuple[Callable[[], Built], int, bool, Axes, bool]] = {}
 
 
-def case(opset: int, *, dynamo: bool, axes: Axes | None = None, fold: bool = False) -> Callable[..., Any]:
-    """Register a builder under its own name; `fold` runs ONNX Script's optimizer after the export."""
+def case(
+    opset: int, *, dynamo: bool, axes: Axes | None = None, fold: bool = False, name: str = ""
+) -> Callable[..., Any]:
+    """Register a builder under its own name, or another one."""
 
     def register(build: Callable[[], Built]) -> Callable[[], Built]:
-        CASES[build.__name__] = Case(build, opset, dynamo, axes or {}, fold)
+        CASES[name or build.__name__] = build, opset, dynamo, axes or {}, fold
         return build
 
     return register
-
-
-class Call(nn.Module):
-    """A function as a module, for the functional APIs."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Tensor) -> Any:
-        return self.function(*args)
 
 
 def conv(c_in: int, c_out: int, *, stride: int = 1, rank: int = 2) -> nn.Sequential:
@@ -118,23 +103,18 @@ def kornia_warp_affine() -> Built:
 @case(18, dynamo=True)
 def kornia_elastic_transform2d() -> Built:
     """`kornia.geometry.transform.elastic_transform2d`: smoothed noise as displacement."""
-
-    def warp(x: Tensor, noise: Tensor) -> Tensor:
-        kernel, sigma, alpha = (7, 7), (2.0, 2.0), (0.5, 0.7)
-        return kornia.geometry.transform.elastic_transform2d(
-            x, noise, kernel, sigma, alpha, mode="bicubic", padding_mode="border"
-        )
-
-    return Built(Call(warp), {"X": image(1, 2, 12, 15), "noise": torch.rand(1, 2, 12, 15) * 2 - 1})
+    how: dict[str, Any] = {"kernel_size": (7, 7), "sigma": (2.0, 2.0), "alpha": (0.5, 0.7)}
+    how |= {"mode": "bicubic", "padding_mode": "border"}
+    warp = Call(lambda x, noise: kornia.geometry.transform.elastic_transform2d(x, noise, **how))
+    return Built(warp, {"X": image(1, 2, 12, 15), "noise": torch.rand(1, 2, 12, 15) * 2 - 1})
 
 
 @case(16, dynamo=False)
 def kornia_warp_perspective() -> Built:
     """`kornia.geometry.warp_perspective`, bicubic with reflection."""
     matrix = torch.tensor([[[0.8, -0.2, 3.0], [0.3, 1.1, -2.0], [0.01, -0.004, 1.0]]])
-    warp = Call(
-        lambda x, m: kornia.geometry.warp_perspective(x, m, (14, 18), mode="bicubic", padding_mode="reflection")
-    )
+    how = {"mode": "bicubic", "padding_mode": "reflection"}
+    warp = Call(lambda x, m: kornia.geometry.warp_perspective(x, m, (14, 18), **how))
     return Built(warp, {"X": image(1, 3, 16, 15), "M": matrix})
 
 
@@ -284,22 +264,13 @@ class VoxelMorph(nn.Module):
         return self.warp(moving, flow), self.warp(labels, flow, mode="nearest", padding_mode="border"), flow
 
 
-def voxelmorph_inputs() -> Built:
+# Five GridSample nodes on volumes; at opset 18 under opset 16's text, which knows images only: dynamo writes that.
+@case(20, dynamo=False)
+@case(18, dynamo=True, name="voxelmorph_opset18")
+def voxelmorph() -> Built:
     inputs = {name: image(1, 1, 8, 6, 7) for name in ("moving", "fixed")}
     inputs["labels"] = torch.randint(0, 4, (1, 1, 8, 6, 7)).float()
     return Built(perturbed(VoxelMorph(), 0.2), inputs, ("moved", "moved_labels", "flow"))
-
-
-@case(20, dynamo=False)
-def voxelmorph() -> Built:
-    """Five GridSample nodes on volumes."""
-    return voxelmorph_inputs()
-
-
-@case(18, dynamo=True)
-def voxelmorph_opset18() -> Built:
-    """Volumes under opset 16's GridSample, whose text knows images only: the dynamo exporter writes that."""
-    return voxelmorph_inputs()
 
 
 class PWCWarp(nn.Module):
@@ -556,26 +527,14 @@ def sfmlearner_function() -> Built:
 
 # Deformable attention: detectors and segmenters of transformers.
 
-RESNET: dict[str, Any] = {
-    "embedding_size": 8,
-    "hidden_sizes": [8, 8, 8, 16],
-    "depths": [1, 1, 1, 1],
-    "layer_type": "basic",
-    "out_features": ["stage2", "stage3", "stage4"],
-}
+RESNET: dict[str, Any] = {"embedding_size": 8, "hidden_sizes": [8, 8, 8, 16], "depths": [1] * 4, "layer_type": "basic"}
+RESNET["out_features"] = ["stage2", "stage3", "stage4"]
 SWIN: dict[str, Any] = {"image_size": 64, "embed_dim": 4, "depths": [1] * 4, "num_heads": [1] * 4, "window_size": 2}
+#: Of every one, with what only some of them read.
 DETR: dict[str, Any] = {
-    "d_model": 32,
-    "encoder_layers": 1,
-    "decoder_layers": 2,
-    "encoder_ffn_dim": 16,
-    "decoder_ffn_dim": 16,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "num_queries": 5,
-    "num_feature_levels": 3,
-    "encoder_n_points": 2,
-    "decoder_n_points": 2,
+    **{"d_model": 32, "encoder_layers": 1, "decoder_layers": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16},
+    **{"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_n_points": 2, "decoder_n_points": 2},
+    **{"num_queries": 5, "num_feature_levels": 3, "num_labels": 3},
 }
 
 
@@ -600,25 +559,18 @@ def transformer(model: nn.Module, outputs: Sequence[str], **inputs: Tensor) -> B
 @case(20, dynamo=True)
 def deformable_detr() -> Built:
     """Deformable DETR (Zhu et al., 2021)."""
-    config = tr.DeformableDetrConfig(backbone_config=tr.ResNetConfig(**RESNET), num_labels=3, **DETR)
+    config = tr.DeformableDetrConfig(backbone_config=tr.ResNetConfig(**RESNET), **DETR)
     return transformer(tr.DeformableDetrForObjectDetection(config), ("logits", "pred_boxes"))
 
 
 @case(22, dynamo=True)
 def mask2former() -> Built:
     """Mask2Former (Cheng et al., 2022) on a Swin backbone."""
+    swin = tr.SwinConfig(**SWIN, out_features=["stage1", "stage2", "stage3", "stage4"])
+    sizes = dict.fromkeys(("feature_size", "mask_feature_size", "hidden_dim"), 32)
+    sizes |= dict.fromkeys(("encoder_feedforward_dim", "dim_feedforward"), 16) | {"num_attention_heads": 2}
     config = tr.Mask2FormerConfig(
-        backbone_config=tr.SwinConfig(**SWIN, out_features=["stage1", "stage2", "stage3", "stage4"]),
-        feature_size=32,
-        mask_feature_size=32,
-        hidden_dim=32,
-        encoder_feedforward_dim=16,
-        encoder_layers=1,
-        decoder_layers=2,
-        num_attention_heads=2,
-        dim_feedforward=16,
-        num_queries=5,
-        num_labels=3,
+        backbone_config=swin, **sizes, encoder_layers=1, decoder_layers=2, num_queries=5, num_labels=3
     )
     outputs = ("class_queries_logits", "masks_queries_logits")
     return transformer(tr.Mask2FormerForUniversalSegmentation(config), outputs)
@@ -644,89 +596,35 @@ def grounding_dino() -> Built:
 @case(16, dynamo=False, fold=True)
 def rt_detr_v2() -> Built:
     """RT-DETRv2 (Lv et al., 2024)."""
-    config = tr.RTDetrV2Config(
-        backbone_config=tr.RTDetrResNetConfig(**RESNET),
-        encoder_hidden_dim=16,
-        encoder_in_channels=[8, 8, 16],
-        encoder_ffn_dim=16,
-        encoder_attention_heads=2,
-        hidden_expansion=0.5,
-        d_model=16,
-        num_queries=5,
-        decoder_in_channels=[16, 16, 16],
-        decoder_ffn_dim=16,
-        decoder_layers=2,
-        decoder_attention_heads=2,
-        decoder_n_points=2,
-        num_labels=3,
-        num_denoising=0,
-    )
+    resnet, fewer = tr.RTDetrResNetConfig(**RESNET), {"d_model": 16, "hidden_expansion": 0.5, "num_denoising": 0}
+    channels = {"encoder_hidden_dim": 16, "encoder_in_channels": [8, 8, 16], "decoder_in_channels": [16, 16, 16]}
+    config = tr.RTDetrV2Config(backbone_config=resnet, **DETR | channels | fewer)
     return transformer(tr.RTDetrV2ForObjectDetection(config), ("logits", "pred_boxes"))
-
-
-def anonymous(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Drop what the exporters note about the machine: stack traces, doc strings, profiling scopes."""
-
-    def strip(graph: onnx.GraphProto | onnx.FunctionProto) -> None:
-        del graph.metadata_props[:]
-        for item in (graph, *graph.node, *graph.value_info, *getattr(graph, "input", ())):
-            if hasattr(item, "doc_string"):
-                item.ClearField("doc_string")
-            if hasattr(item, "metadata_props"):
-                del item.metadata_props[:]
-        if isinstance(graph, onnx.GraphProto):
-            del graph.value_info[:]  # half of a small file, and onnxruntime infers it again
-            for value in (*graph.input, *graph.output, *graph.initializer):
-                value.ClearField("doc_string")
-                del value.metadata_props[:]
-        for node in graph.node:
-            for attribute in node.attribute:
-                attribute.ClearField("doc_string")
-                if attribute.type == onnx.AttributeProto.GRAPH:
-                    strip(attribute.g)
-
-    del model.metadata_props[:]
-    model.ClearField("doc_string")
-    for graph in (model.graph, *model.functions):
-        strip(graph)
-    return model
 
 
 def export(name: str, folder: Path) -> None:
     """Write the model of that name, its inputs and its outputs into ``folder``."""
     torch.manual_seed(0)
-    this = CASES[name]
-    built = this.build()
+    build, opset, dynamo, axes, fold = CASES[name]
+    built = build()
     if isinstance(built.module, nn.Module):
         built.module.eval()
-    options: dict[str, Any] = {}
-    if this.dynamo and this.axes:
-        dims = {axis: torch.export.Dim(axis) for axes in this.axes.values() for axis in axes.values()}
-        shapes = tuple({i: dims[axis] for i, axis in this.axes.get(key, {}).items()} for key in built.inputs)
+    options: dict[str, Any] = {"input_names": list(built.inputs), "output_names": list(built.outputs)}
+    if dynamo and axes:
+        dims = {axis: torch.export.Dim(axis) for each in axes.values() for axis in each.values()}
+        shapes = tuple({i: dims[axis] for i, axis in axes.get(key, {}).items()} for key in built.inputs)
         options["dynamic_shapes"] = (shapes,) if isinstance(built.module, Call) else shapes
-    elif this.axes:
-        options["dynamic_axes"] = this.axes
-    buffer = io.BytesIO()
-    torch.onnx.export(
-        built.module,
-        tuple(built.inputs.values()),
-        buffer,
-        input_names=list(built.inputs),
-        output_names=list(built.outputs),
-        opset_version=this.opset,
-        dynamo=this.dynamo,
-        verbose=False,
-        **options,
-    )
-    model = onnx.load_from_string(buffer.getvalue())
-    model = anonymous(onnxscript.optimizer.optimize(model) if this.fold else model)
+    elif axes:
+        options["dynamic_axes"] = axes
+    model = written(built.module, tuple(built.inputs.values()), opset_version=opset, dynamo=dynamo, **options)
+    model = anonymous(onnxscript.optimizer.optimize(model) if fold else model)
     onnx.checker.check_model(model, full_check=True)
     onnx.save(model, folder / f"{name}.onnx")
-    inputs = built.other or built.inputs
+    fed = built.other or built.inputs
     with torch.no_grad():
-        answer = built.module(*inputs.values())
+        answer = built.module(*fed.values())
     answers = (answer,) if isinstance(answer, Tensor) else answer
-    arrays = {f"in.{key}": value.numpy() for key, value in inputs.items()}
+    arrays = {f"in.{key}": value.numpy() for key, value in fed.items()}
     arrays |= {f"out.{key}": value.numpy() for key, value in zip(built.outputs, answers, strict=True)}
     np.savez_compressed(folder / f"{name}.npz", **arrays)
 

@@ -8,11 +8,11 @@ FORM/MODE-PADDING-ALIGN-SIZES-EXPORTER.
 from __future__ import annotations
 
 import argparse
-import io
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -20,20 +20,17 @@ from typing import Any
 import onnx
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import Tensor, nn
+from torch import Tensor
 from torch._decomp import core_aten_decompositions, get_decompositions
+from writing import Call, anonymous, written
 
 HERE = Path(__file__).parent
 DYNAMIC = torch.export.Dim.DYNAMIC
 OPSET = 18
 
 
-class Call(nn.Module):
-    """A function as a module."""
-
-    def __init__(self, function: Callable[..., Tensor]) -> None:
-        super().__init__()
-        self.function = function
+class OfTwo(Call):
+    """A function of two values, which the exporters call so."""
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
         return self.function(a, b)
@@ -108,8 +105,14 @@ def discrete(X: Tensor, locations: Tensor) -> Tensor:
     return X[batch, :, y, x].permute(0, 3, 1, 2)
 
 
-def affine(theta: Tensor, sizes: tuple[int, ...], align: bool) -> Tensor:
+def batched(theta: Tensor, image: Tensor, align: bool) -> Tensor:
+    """AffineGrid of as many as ``theta`` has, of the size of one image."""
+    return F.affine_grid(theta, [theta.shape[0], *image.shape[1:]], align)
+
+
+def affine(theta: Tensor, image: Tensor, align: bool) -> Tensor:
     """The base grid, which is constant, times theta: what ATen's affine_grid does, by hand."""
+    sizes = tuple(image.shape[2:])
     axes = [torch.linspace(-1, 1, size) * (1 if align else (size - 1) / size) for size in sizes]
     base = torch.stack([*torch.meshgrid(*axes, indexing="ij")[::-1], torch.ones(sizes)], -1)
     base = base.reshape(1, -1, len(sizes) + 1).expand(theta.shape[0], -1, -1)
@@ -137,18 +140,15 @@ def forms() -> Iterator[tuple[str, Form]]:
     for mode, padding, align, size in product(("bilinear", "nearest", "bicubic"), paddings, aligns, sizes):
         if mode == "bicubic" and (size == "static") == (padding == "border"):
             continue  # dynamic ones take minutes; a static one of border lacks a value, as torch 2.13.0 writes it
-        sample = lambda X, grid, *how: F.grid_sample(X, grid, *how)  # noqa: E731
-        function = bound(sample, mode, padding, bool(align))
-        yield (
-            f"decomposed/{mode}-{padding}-{align}-{size}-dynamo",
-            Form(function, (X, grid), sizes[size], decompose=True),
-        )
+        function = partial(F.grid_sample, mode=mode, padding_mode=padding, align_corners=bool(align))
+        form = Form(function, (X, grid), sizes[size], decompose=True)
+        yield f"decomposed/{mode}-{padding}-{align}-{size}-dynamo", form
     for align, size, exporter in product(aligns, sizes, exporters):
         rest = f"{align}-{size}-{exporter}"
         how: dict[str, Any] = {"axes": sizes[size], "dynamo": exporters[exporter]}
-        yield f"padded/bilinear-zeros-{rest}", Form(bound(padded, bool(align)), (X, grid), **how)
+        yield f"padded/bilinear-zeros-{rest}", Form(partial(padded, align=bool(align)), (X, grid), **how)
         for padding in paddings[:2]:
-            function = bound(clamped, padding, bool(align))
+            function = partial(clamped, padding=padding, align=bool(align))
             yield f"clamped/bilinear-{padding}-{rest}", Form(function, (X, grid), **how)
     value, locations = torch.rand(2, 4, 3, 30), torch.rand(2, 5, 4, 2, 3, 2)
     for size, exporter in product(sizes, exporters):
@@ -159,53 +159,27 @@ def forms() -> Iterator[tuple[str, Form]]:
     for rank, align, size in product((2, 3), aligns, sizes):
         theta, image = torch.rand(2, rank, rank + 1), torch.rand(2, 3, *(4, 5, 6)[:rank])
         batch = ((0,), ()) if size == "dynamic" else ((), ())
-        name = f"affine_grid/{rank}-{align}-{size}"
-        function = bound(lambda theta, image, align: F.affine_grid(theta, image.shape, align), bool(align))
-        image = image[:1] if size == "dynamic" else image
-        if size == "dynamic":
-            function = bound(batched, tuple(image.shape[1:]), bool(align))
-        yield f"{name}-dynamo", Form(function, (theta, image), batch)
-        function = bound(lambda theta, image, align: affine(theta, tuple(image.shape[2:]), align), bool(align))
-        yield f"{name}-torchscript", Form(function, (theta, image), batch, dynamo=False)
-
-
-def batched(theta: Tensor, image: Tensor, shape: tuple[int, ...], align: bool) -> Tensor:
-    """AffineGrid of as many as ``theta`` has, of the size of one image."""
-    return F.affine_grid(theta, [theta.shape[0], *shape], align)
-
-
-def bound(function: Callable[..., Tensor], *how: object) -> Callable[..., Tensor]:
-    """``function`` with its last arguments."""
-    return lambda a, b: function(a, b, *how)
+        name, inputs = f"affine_grid/{rank}-{align}-{size}", (theta, image[:1] if size == "dynamic" else image)
+        yield f"{name}-dynamo", Form(partial(batched, align=bool(align)), inputs, batch)
+        yield f"{name}-torchscript", Form(partial(affine, align=bool(align)), inputs, batch, dynamo=False)
 
 
 def exported(form: Form) -> onnx.ModelProto:
     """The model that PyTorch writes."""
-    module, names = Call(form.function).eval(), ["a", "b"]
-    buffer = io.BytesIO()
-    if form.dynamo:
-        shapes = {name: dict.fromkeys(axes, DYNAMIC) for name, axes in zip(names, form.axes, strict=True)}
+    module = OfTwo(form.function).eval()
+    options = {"input_names": ["a", "b"], "output_names": ["Y"], "opset_version": OPSET}
+    if not form.dynamo:
+        axes = {n: {i: f"{n}{i}" for i in each} for n, each in zip("ab", form.axes, strict=True)}
+        model = written(module, form.inputs, dynamo=False, dynamic_axes=axes, **options)
+    else:
+        shapes = {name: dict.fromkeys(axes, DYNAMIC) for name, axes in zip("ab", form.axes, strict=True)}
         program = torch.export.export(module, form.inputs, dynamic_shapes=shapes)
         if form.decompose:
             decompositions = core_aten_decompositions()
             decompositions.update(get_decompositions([torch.ops.aten.grid_sampler_2d]))
             program = program.run_decompositions(decompositions)
-        torch.onnx.export(
-            program, (), buffer, input_names=names, output_names=["Y"], opset_version=OPSET, verbose=False
-        )
-    else:
-        axes = {n: {i: f"{n}{i}" for i in each} for n, each in zip(names, form.axes, strict=True)}
-        options = {"input_names": names, "output_names": ["Y"], "opset_version": OPSET, "dynamo": False}
-        torch.onnx.export(module, form.inputs, buffer, dynamic_axes=axes, **options)
-    model = onnx.load_from_string(buffer.getvalue())
-    model.ClearField("doc_string")
-    del model.metadata_props[:]
-    del model.graph.metadata_props[:]
-    del model.graph.value_info[:]
-    for item in (*model.graph.node, *model.graph.input, *model.graph.output, *model.graph.initializer):
-        item.ClearField("doc_string")
-        del item.metadata_props[:]
-    onnx.checker.check_model(model)
+        model = written(program, (), **options)
+    onnx.checker.check_model(anonymous(model))
     return model
 
 

@@ -194,16 +194,21 @@ def _model(case: Case) -> onnx.ModelProto:
         nodes.append(helper.make_node("Transpose", names[-1:], ["grid"], perm=[0, *range(2, len(second.shape)), 1]))
         names[-1] = "grid"
     half = case.first.type == "bfloat16"
-    node = helper.make_node(case.operator, names, ["half" if half else "Y"], case.name)
+    names = names[:1] if case.slip == "no second input" else names + ["first"] * (case.slip == "third input")
+    node = helper.make_node(case.operator, names, _outputs(case), case.name)
     attributes = {"align_corners": case.align_corners, "mode": case.mode, "padding_mode": case.padding_mode}
     node.attribute.extend(helper.make_attribute(key, value) for key, value in attributes.items() if value is not None)
-    _slip(node, case.slip)
+    if case.slip == "attribute":
+        node.attribute.append(helper.make_attribute("antialias", 1))
+    elif case.slip == "kind of attribute":
+        del node.attribute[:]
+        node.attribute.append(helper.make_attribute("align_corners", [1.0]))
     nodes.append(node)
     if half:
         nodes.append(helper.make_node("Cast", ["half"], ["Y"], to=TensorProto.FLOAT))
     Y = helper.make_tensor_value_info("Y", ELEM_TYPES["float32" if half else case.first.type], None)
     graph = helper.make_graph(nodes, "fuzz", inputs[:1] if case.slip == "no second input" else inputs, [Y], constants)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", case.opset)], ir_version=10)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", case.opset)], ir_version=9)
 
 
 def _declared(how: str, name: str, tensor: Tensor) -> list[int | str] | None:
@@ -215,18 +220,9 @@ def _declared(how: str, name: str, tensor: Tensor) -> list[int | str] | None:
     }[how]
 
 
-def _slip(node: onnx.NodeProto, slip: str) -> None:
-    if slip == "third input":
-        node.input.append("first")
-    elif slip == "no second input":
-        del node.input[1:]
-    elif slip == "second output":
-        node.output.append("Z")
-    elif slip == "attribute":
-        node.attribute.append(helper.make_attribute("antialias", 1))
-    elif slip == "kind of attribute":
-        del node.attribute[:]
-        node.attribute.append(helper.make_attribute("align_corners", [1.0]))
+def _outputs(case: Case) -> list[str]:
+    """The names of the node's outputs."""
+    return ["half" if case.first.type == "bfloat16" else "Y"] + ["Z"] * (case.slip == "second output")
 
 
 #: What an exception may name as the argument.
@@ -256,8 +252,7 @@ def _says_where_and_what(case: Case, error: Exception) -> bool:
 
 
 def _label(case: Case) -> str:
-    outputs = ["half" if case.first.type == "bfloat16" else "Y"] + ["Z"] * (case.slip == "second output")
-    return case.name or f"({', '.join(outputs)})"
+    return case.name or f"({', '.join(_outputs(case))})"
 
 
 def _check(case: Case, first: np.ndarray, second: np.ndarray, Y: np.ndarray) -> None:

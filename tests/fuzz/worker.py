@@ -14,13 +14,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from processes import WITHOUT_TORCH
+from processes import BEGINNING, WITHOUT_TORCH
 
 from .inputs import Case
 from .verdict import Outcome, outcome
 
-#: A case that takes longer than this, in seconds, hangs.
-PATIENCE = 120.0
+#: A case that takes longer than this, in seconds, hangs; most of the time kernels with checks are compiled.
+PATIENCE = 300.0
 
 #: Memory that a worker may address: what a case claims beyond it is refused; what it claims below takes its time.
 ADDRESS_SPACE = 5 << 29
@@ -32,31 +32,22 @@ CHECKED_KERNELS = {
     "NUMBA_CACHE_DIR": str(Path(tempfile.gettempdir()) / f"ort_gridsample_checked_{getpass.getuser()}"),
 }
 
-_ROOT = Path(__file__).resolve().parent.parent.parent
-
 
 class Worker:
     """Runs cases in a process of its own, and starts another where a case ended it."""
 
-    def __init__(self, core: str | None = None, ops: str | None = None, check_kernels: bool = True) -> None:
-        self._environment = {**os.environ, **(CHECKED_KERNELS if check_kernels else {})}
-        for variable, name in (("ORT_GRIDSAMPLE_CORE", core), ("ORT_GRIDSAMPLE_OPS", ops)):
-            if name:
-                self._environment[variable] = name
+    def __init__(self, core: str, ops: str, check_kernels: bool) -> None:
+        self.name = f"{core}-{ops}"
+        chosen = {"ORT_GRIDSAMPLE_CORE": core, "ORT_GRIDSAMPLE_OPS": ops}
+        self._environment = {**os.environ, **chosen, **(CHECKED_KERNELS if check_kernels else {})}
         self._process: subprocess.Popen[str] | None = None
 
     def run(self, case: Case) -> Outcome:
         """The outcome of ``case``; an abort is one too."""
         if self._process is None:
-            path = os.pathsep.join(p for p in (str(_ROOT), self._environment.get("PYTHONPATH")) if p)
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", WITHOUT_TORCH + "from tests.fuzz.worker import main; main()"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                cwd=_ROOT,
-                env={**self._environment, "PYTHONPATH": path},
-            )
+            command = [sys.executable, "-c", WITHOUT_TORCH + BEGINNING + "from fuzz.worker import main; main()"]
+            pipe = subprocess.PIPE
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=self._environment)
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -104,7 +95,3 @@ def _end_if_outside(unraisable: Any) -> None:
     sys.__unraisablehook__(unraisable)
     if unraisable.exc_type is IndexError:
         os._exit(1)
-
-
-if __name__ == "__main__":
-    main()

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy
 import onnx
@@ -21,9 +22,8 @@ from . import report
 from .environments import NotInstalledError, default_cache, environment
 from .report import REST, Result, alike
 from .rest import rest_of
-from .smallest import smallest
 from .table import RUNTIMES, Runtime
-from .trials import FORMS, Task, Trial, operator_trials, trials
+from .trials import FORMS, Trial, trials
 from .verdicts import Verdict, judge
 from .workers import Worker
 
@@ -60,37 +60,24 @@ def run(runtime: Runtime, chosen: Sequence[Trial], cache: Path, seconds: float) 
     return Result(runtime, installed.versions, cells)
 
 
-def save(result: Result, cache: Path, seconds: float, folder: Path) -> Iterator[str]:
-    """For everything that the runtime says about lowered models, write the smallest model that shows it; what it is."""
+def save(result: Result, folder: Path) -> Iterator[str]:
+    """Write a lowered model for each thing that the runtime says about them, with inputs and the right outputs."""
     runtime = result.runtime
-    with Worker(environment(runtime, cache).command, seconds) as worker:
-
-        def ask(task: Task) -> Verdict:
-            return judge(task, worker.ask(task), runtime.tolerance)
-
-        for trials in alike(result.cells):
-            if trials[0].form != "primitives" or result.cells[trials[0]].kind == "right":
-                continue
-            try:
-                tasks = [trial.task(2 if runtime.batches else 1, runtime.form) for trial in trials]
-                shown = smallest(
-                    min(tasks, key=lambda task: len(task.model.graph.node)), lambda t: ask(t).kind != "right"
-                )
-            except Exception as error:  # onnxruntime's, where it cannot run the model either
-                yield f"{runtime.title}: {trials[0].name}: {error}"
-                continue
-            ops = [node.op_type for node in shown.model.graph.node]
-            path = folder / runtime.name / f"{trials[0].name}.onnx"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            onnx.save(shown.model, path)
-            arrays = {
-                f"{prefix}.{n}": v
-                for prefix, each in (("in", shown.feeds), ("out", shown.expected))
-                for n, v in each[0].items()
-            }
-            numpy.savez_compressed(path.with_suffix(".npz"), allow_pickle=False, **arrays)
-            verdict = ask(shown)
-            yield f"{runtime.title}: {path}: {', '.join(ops[-6:])} ({len(ops)} nodes): {verdict} {verdict.message}"
+    for trial, *_ in alike(result.cells):
+        verdict = result.cells[trial]
+        if trial.form != "primitives" or verdict.kind == "right":
+            continue
+        try:
+            task = trial.task(2 if runtime.batches else 1, runtime.form)
+        except ogs.GridSampleError:
+            continue  # as its cell says
+        path = folder / runtime.name / f"{trial.name}.onnx"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        onnx.save(task.model, path)
+        arrays: dict[str, Any] = {f"in.{name}": value for name, value in task.feeds[0].items()}
+        arrays |= {f"out.{name}": value for name, value in task.expected[0].items()}
+        numpy.savez_compressed(path.with_suffix(".npz"), **arrays)
+        yield f"{path}: {verdict} {verdict.message}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -101,14 +88,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true", help="print what would be tried, and run nothing")
     parser.add_argument("--only", default="", metavar="REGEX", help="only the cells whose name this matches")
     parser.add_argument("--form", choices=FORMS, help="only the standard operators, or only primitives")
-    parser.add_argument("--operators", action="store_true", help="try basic operators one by one instead")
     parser.add_argument("--all", action="store_true", help="print every cell")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every cell there")
     parser.add_argument("--read", type=Path, nargs="+", metavar="FILE", help="print what --json wrote, and run nothing")
-    parser.add_argument("--save", type=Path, metavar="DIR", help="write the smallest models that show what fails")
-    parser.add_argument(
-        "--cache", type=Path, default=default_cache(), metavar="DIR", help="where environments are kept"
-    )
+    parser.add_argument("--save", type=Path, metavar="DIR", help="write models that show what fails")
+    parser.add_argument("--cache", type=Path, default=default_cache(), metavar="DIR", help="keeps the environments")
     parser.add_argument("--seconds", type=float, default=120, help="how long a runtime may take for one model")
     options = parser.parse_args(arguments)
     unknown = set(options.runtimes) - set(RUNTIMES)
@@ -119,11 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.list:
         print(report.runtimes(rows))
         return 0
-    chosen = [
-        t
-        for t in (operator_trials if options.operators else trials)()
-        if re.search(options.only, t.name) and options.form in (None, t.form)
-    ]
+    chosen = [t for t in trials() if re.search(options.only, t.name) and options.form in (None, t.form)]
     date, results = datetime.date.today().isoformat(), []
     for file in options.read or []:
         date, read = report.from_json(json.loads(file.read_text(encoding="utf-8")))
@@ -134,13 +114,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.json.write_text(json.dumps(report.as_json(results, date), indent=1), encoding="utf-8")
     results.sort(key=lambda result: list(RUNTIMES).index(result.runtime.name))
     print(f"{date}; ort-gridsample {ogs.__version__}, onnx {onnx.__version__}, numpy {numpy.__version__}\n")
-    print(report.operators(results) if options.operators else f"{report.summary(results)}\n\n{report.reasons(results)}")
+    print(f"{report.summary(results)}\n\n{report.reasons(results)}")
     if options.all:
         print(f"\n{report.every_cell(results)}")
     if options.save:
         for result in results:
-            for line in save(result, options.cache.resolve(), options.seconds, options.save):
-                print(line, flush=True)
+            print("\n".join(save(result, options.save)))
     lowered = [v for result in results for trial, v in result.cells.items() if trial.form == "primitives"]
     return int(any(verdict.kind != "right" for verdict in lowered))
 

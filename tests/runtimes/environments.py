@@ -85,9 +85,8 @@ def _run(runtime: Runtime, command: list[str], folder: Path) -> None:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     if done.returncode:
         errors = [line for line in done.stderr.splitlines() if "ERROR" in line or "error" in line]
-        raise NotInstalledError(
-            f"{runtime.name}: {' '.join(command[-4:])}: {' '.join(errors[-2:]) or done.stderr[-300:]}"
-        )
+        said = " ".join(errors[-2:]) or done.stderr[-300:]
+        raise NotInstalledError(f"{runtime.name}: {' '.join(command[-4:])}: {said}")
 
 
 def _node() -> str:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .operators import OPERATORS
 from .table import RUNTIMES, Runtime
 from .trials import FORMS, MODES, RANKS, Trial
 from .verdicts import Verdict
@@ -109,10 +108,8 @@ def reasons(results: Sequence[Result]) -> str:
             for at in alike({trial: verdict for trial, verdict in result.cells.items() if trial.form == form}):
                 verdicts = [result.cells[trial] for trial in at]
                 worst_of = max(verdicts, key=lambda verdict: verdict.error)
-                message = (
-                    worst_of.message if worst_of.kind != "wrong" else f"{worst_of}: {worst_of.message}".rstrip(": ")
-                )
-                rows.append([result.runtime.title, form, _places(at), message])
+                said = f"{worst_of}: {worst_of.message}".rstrip(": ") if worst_of.kind == "wrong" else worst_of.message
+                rows.append([result.runtime.title, form, _places(at), said])
     return markdown(rows)
 
 
@@ -131,25 +128,6 @@ def _places(trials: Sequence[Trial]) -> str:
     return "; ".join(words)
 
 
-def operators(results: Sequence[Result]) -> str:
-    """A row a basic operator: ✓ where all its opsets are right, static and dynamic, else what is not."""
-    rows = [["operator", *(result.runtime.title for result in results)]]
-    for name in dict.fromkeys(name for each in OPERATORS.values() for name in each):
-        row = [f"`{name}`"]
-        for result in results:
-            cells = {t: v for t, v in result.cells.items() if t.form == "operator" and t.detail == name}
-            bad = {t: v for t, v in cells.items() if v.kind != "right"}
-            static = [t.group.removeprefix("opset ") for t in bad if not t.dynamic]
-            kinds = " and ".join(sorted({v.kind for v in bad.values()}))
-            where = f" at {', '.join(static)}" if static and len(static) < sum(not t.dynamic for t in cells) else ""
-            remarks = {v.message for v in cells.values() if v.kind == "right" and v.message}
-            row.append(
-                f"{kinds}{where if static else ' dynamic'}" if bad else "✓ " + ", ".join(remarks) if cells else "–"
-            )
-        rows.append(row)
-    return markdown(rows)
-
-
 def every_cell(results: Sequence[Result]) -> str:
     """A row a cell."""
     rows = [["runtime", "cell", "verdict", "error", "message"]]
@@ -162,33 +140,30 @@ def every_cell(results: Sequence[Result]) -> str:
 
 def as_json(results: Sequence[Result], date: str) -> dict[str, object]:
     """Everything, for programs."""
-    return {
-        "date": date,
-        "runtimes": [
-            {
-                "name": result.runtime.name,
-                "title": result.runtime.title,
-                "versions": result.versions,
-                "missing": result.missing,
-                "cells": [
-                    {**dataclasses.asdict(trial), "name": trial.name, **dataclasses.asdict(verdict)}
-                    for trial, verdict in result.cells.items()
-                ],
-            }
-            for result in results
-        ],
-    }
+    runtimes = [
+        {
+            "name": result.runtime.name,
+            "title": result.runtime.title,
+            "versions": result.versions,
+            "missing": result.missing,
+            "cells": [
+                {**dataclasses.asdict(trial), "name": trial.name, **dataclasses.asdict(verdict)}
+                for trial, verdict in result.cells.items()
+            ],
+        }
+        for result in results
+    ]
+    return {"date": date, "runtimes": runtimes}
 
 
 def from_json(data: dict[str, Any]) -> tuple[str, list[Result]]:
     """The date and the results that :func:`as_json` wrote."""
+
+    def made(of: type, cell: dict[str, Any]) -> Any:
+        return of(**{field.name: cell[field.name] for field in dataclasses.fields(of)})
+
     results = []
     for each in data["runtimes"]:
-        cells = {
-            Trial(*(cell[field.name] for field in dataclasses.fields(Trial))): Verdict(
-                *(cell[field.name] for field in dataclasses.fields(Verdict))
-            )
-            for cell in each["cells"]
-        }
+        cells = {made(Trial, cell): made(Verdict, cell) for cell in each["cells"]}
         results.append(Result(RUNTIMES[each["name"]], each["versions"], cells, each["missing"]))
     return data["date"], results

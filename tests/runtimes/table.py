@@ -50,19 +50,8 @@ RUNTIMES = {
     for runtime in (
         Runtime("onnxruntime", "onnxruntime 1.32.0, CPU", ("onnxruntime==1.32.0",)),
         Runtime("openvino", "OpenVINO 2026.4.1", ("openvino==2026.4.1",)),
-        Runtime(
-            "opencv5",
-            "OpenCV 5.0",
-            ("opencv-python-headless==5.0.0.93", "numpy"),
-            adapter="opencv",
-        ),
-        Runtime(
-            "opencv4",
-            "OpenCV 4.14",
-            ("opencv-python-headless==4.14.0.94", "numpy"),
-            adapter="opencv",
-            fast=True,
-        ),
+        Runtime("opencv5", "OpenCV 5.0", ("opencv-python-headless==5.0.0.93", "numpy"), adapter="opencv"),
+        Runtime("opencv4", "OpenCV 4.14", ("opencv-python-headless==4.14.0.94", "numpy"), adapter="opencv", fast=True),
         Runtime("tract", "tract 0.23.9", ("tract==0.23.9", "numpy"), fast=True),
         Runtime("mnn", "MNN 3.6.1", ("MNN==3.6.1", "numpy"), form="mnn", fast=True),
         Runtime(

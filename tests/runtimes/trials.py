@@ -15,8 +15,6 @@ from onnx import TensorProto, helper
 import ort_gridsample as ogs
 from ort_gridsample.model.targets.runtimes import RuntimeName
 
-from .operators import DYNAMIC, OPERATORS
-
 Arrays = dict[str, np.ndarray]
 
 FORMS = ("standard", "primitives")
@@ -54,9 +52,9 @@ class Trial:
     """One cell of the matrix.
 
     Attributes:
-        form: ``"standard"``; ``"primitives"``: what patch_model makes of it; or ``"operator"``: a basic one alone.
-        group: ``"2-D linear"``, …, ``"exported"``, or ``"opset 13"``, ….
-        detail: padding mode and alignment, or the name of the exported model or the operator.
+        form: ``"standard"``, or ``"primitives"``: what patch_model makes of it.
+        group: ``"2-D linear"``, …, or ``"exported"``.
+        detail: padding mode and alignment, or the name of the exported model.
         dynamic: whether the shapes are left open, and two are asked.
     """
 
@@ -77,10 +75,6 @@ class Trial:
         Raises:
             GridSampleError: the model cannot be lowered.
         """
-        if self.form == "operator":
-            opset = int(self.group.removeprefix("opset "))
-            model, *feed = OPERATORS[opset][self.detail].model(opset, self.dynamic)
-            return Task(model, *((each,) for each in feed))
         task = self.unpatched(batch)
         if self.form == "standard":
             return task
@@ -103,13 +97,6 @@ def trials() -> Iterator[Trial]:
             yield Trial(form, f"{rank}-D {mode}", f"{padding_mode} {alignment}", dynamic)
     for form in FORMS:
         yield from (Trial(form, "exported", path.stem) for path in sorted(EXPORTED.glob("*.onnx")))
-
-
-def operator_trials() -> Iterator[Trial]:
-    """The basic operators."""
-    for opset, operators in OPERATORS.items():
-        for name in operators:
-            yield from (Trial("operator", f"opset {opset}", name, dynamic) for dynamic in {False, opset == DYNAMIC})
 
 
 @functools.cache
@@ -143,21 +130,11 @@ def _one_node(rank: int, mode: str, padding_mode: str, align_corners: bool, dyna
         grid = np.where(rng.random(grid.shape) < 0.5, grid, rng.choice(np.array(SPECIAL, np.float32), grid.shape))
         feeds.append({"X": X, "grid": grid})
         expected.append({"Y": on_numpy(ogs.grid_sample, X, grid, mode, padding_mode, align_corners)})
-    node = helper.make_node(
-        "GridSample",
-        ["X", "grid"],
-        ["Y"],
-        "sample",
-        mode=_OPSET_16.get(mode, mode) if opset < 20 else mode,
-        padding_mode=padding_mode,
-        align_corners=int(align_corners),
-    )
+    said = {"mode": _OPSET_16.get(mode, mode) if opset < 20 else mode, "padding_mode": padding_mode}
+    node = helper.make_node("GridSample", ["X", "grid"], ["Y"], "sample", **said, align_corners=int(align_corners))
     D, D_out = ([f"D{i}{end}" for i in range(rank)] for end in ("", "_out"))
-    symbols: dict[str, list[str | int | None]] = {
-        "X": ["N", "C", *D],
-        "grid": ["N", *D_out, rank],
-        "Y": ["N", "C", *D_out],
-    }
+    symbols: dict[str, list[str | int | None]]
+    symbols = {"X": ["N", "C", *D], "grid": ["N", *D_out, rank], "Y": ["N", "C", *D_out]}
     X, grid, Y = (
         helper.make_tensor_value_info(name, TensorProto.FLOAT, symbols[name] if dynamic else list(value.shape))
         for name, value in (*feeds[0].items(), *expected[0].items())

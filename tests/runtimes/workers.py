@@ -74,14 +74,9 @@ class Worker:
         return Answer(outputs, remark=str(answer.get("remark", "")))
 
     def _start(self) -> str:
+        pipe, folder = subprocess.PIPE, self.folder.name
         self.process = subprocess.Popen(
-            self.command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.printed,
-            text=True,
-            cwd=self.folder.name,
-            start_new_session=True,
+            self.command, stdin=pipe, stdout=pipe, stderr=self.printed, text=True, cwd=folder, start_new_session=True
         )
         began = self._exchange(None)
         return began if isinstance(began, str) else ""

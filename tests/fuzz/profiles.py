@@ -1,0 +1,33 @@
+"""How many cases Hypothesis tries: few and always the same ones, or many with ``--hypothesis-profile=nightly``."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import tempfile
+from pathlib import Path
+
+from hypothesis import HealthCheck, Phase, settings
+
+FEW, MANY = 150, 20_000
+
+
+def register() -> None:
+    """Give Hypothesis its profiles, and load the default one; what it keeps lies in the folder of temporary files."""
+    folder = Path(tempfile.gettempdir()) / f"ort_gridsample_hypothesis_{getpass.getuser()}"
+    os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(folder))
+    always = settings(
+        deadline=None,
+        database=None,
+        phases=[Phase.explicit, Phase.generate, Phase.shrink],
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+    )
+    settings.register_profile("default", always, max_examples=FEW, derandomize=True)
+    settings.register_profile("nightly", always, max_examples=MANY, derandomize=False)
+    settings.load_profile("default")
+
+
+def is_nightly() -> bool:
+    """Whether a long run was asked for."""
+    return settings().max_examples >= MANY

@@ -1,0 +1,185 @@
+"""Kernels on disk: what is compiled once, later processes load, unless something that it is made of changed."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import shutil
+import sys
+import threading
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+import ort_gridsample as ogs
+from processes import python
+
+pytest.importorskip("numba", reason="the kernels are Numba's")
+from numba import config
+
+from ort_gridsample.core import compilation, jit_core, lanes, ways
+
+PACKAGE = Path(ogs.__file__).parent
+
+
+def one_more(number: int) -> int:
+    return number + 1
+
+
+def is_at_hand(sources: list[Path]) -> bool:
+    """Whether the function need not be compiled; it is there afterwards."""
+    function = compilation.Function(one_more, sources)
+    was = function.is_at_hand
+    assert ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(function.address())(41) == 42
+    assert function.is_at_hand
+    return was
+
+
+def test_a_change_in_any_file_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In each of those that kernels are made of; what was compiled before is still there for those who have that."""
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "cache"))
+    copies = [tmp_path / path.name for path in compilation.SOURCES]
+    for path, copy in zip(compilation.SOURCES, copies, strict=True):
+        shutil.copyfile(path, copy)
+    assert [is_at_hand(copies) for _ in range(2)] == [False, True]
+    function = compilation.Function(one_more, copies)
+    seen = {compilation.fingerprint(copies)}
+    for copy in copies:
+        before = copy.read_bytes()
+        copy.write_bytes(before + b"# changed\n")
+        assert not compilation.Function(one_more, copies).is_at_hand
+        seen.add(compilation.fingerprint(copies))
+        copy.write_bytes(before)
+    assert len(seen) == 1 + len(copies)
+    assert function.is_at_hand
+    assert is_at_hand(copies)
+
+
+def test_every_file_that_kernels_are_made_of_is_looked_at() -> None:
+    """All that the first of them takes from the package, and what that takes."""
+    found, asked = set[Path](), [lanes.__name__]
+    while asked:
+        module = sys.modules[asked.pop()]
+        found.add(Path(module.__file__).resolve())
+        taken = {
+            value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) or ""
+            for value in vars(module).values()
+        }
+        asked += [n for n in taken if n.startswith(ogs.__name__) and Path(sys.modules[n].__file__) not in found]
+    assert found == {path.resolve() for path in compilation.SOURCES}
+
+
+#: Whether a function need not be compiled, and where it lies then.
+LOADED = """
+import os
+sys.path.insert(0, os.environ["PACKAGE_IN"])
+from ort_gridsample.core import compilation, lanes
+function = compilation.function((lanes.copy_for, "uint8"))
+print(function.is_at_hand)
+function.address()
+print(function._cache.cache_path)
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A copy of the package."""
+    return Path(shutil.copytree(PACKAGE, tmp_path / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__")))
+
+
+def loaded(package: Path, **environment: str) -> list[str]:
+    """What a process of its own says of a kernel of the ``package``."""
+    return python(LOADED, {**os.environ, "PACKAGE_IN": str(package.parent), **environment})
+
+
+@pytest.mark.slow
+def test_other_processes_find_what_is_compiled_until_a_file_changes(package: Path) -> None:
+    cache = str(package.parent / "cache")
+    first, second = (loaded(package, NUMBA_CACHE_DIR=cache)[0] for _ in range(2))
+    source = package / "core" / "halves.py"
+    source.write_text(source.read_text() + "# changed\n")
+    assert (first, second, loaded(package, NUMBA_CACHE_DIR=cache)[0]) == ("False", "True", "False")
+
+
+@pytest.mark.slow
+def test_the_cache_works_where_the_package_is_read_only(package: Path) -> None:
+    # A file where the folder would be: nobody, not even root, can write to it.
+    (package / "core" / "__pycache__").write_text("")
+    home = str(package.parent / "home")
+    environment = {"XDG_CACHE_HOME": home, "HOME": home, "NUMBA_CACHE_DIR": ""}
+    first, second = (loaded(package, **environment) for _ in range(2))
+    assert (first[0], second[0]) == ("False", "True")
+    assert home in second[1]
+
+
+def test_a_compilation_is_explained(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    missing, made = [(lanes.lane,)], []
+    monkeypatch.setattr(jit_core, "not_at_hand", lambda parts: missing)
+    monkeypatch.setattr(jit_core, "_way", lambda *words: made.append(words))
+    for _ in range(2):
+        jit_core.prepare(np.dtype("uint8"), np.dtype("float32"), "nearest")
+        missing = []
+    text = "compiling nearest for X of uint8, a few seconds, once: Numba keeps it on disk (NUMBA_CACHE_DIR)"
+    assert caplog.record_tuples == [("ort_gridsample", logging.WARNING, text)]
+    assert made == [("uint8", "float32", "nearest", "zeros", False)] * 2
+
+
+def test_so_much_memory_must_be_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More to compile than to load: LLVM ends a process that has none."""
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    free, asked = 0, []
+
+    def probe(nbytes: int) -> None:
+        asked.append(nbytes)
+        if nbytes > free:
+            raise MemoryError
+
+    monkeypatch.setattr(compilation.memory, "probe", probe)
+    for needed in (1 << 26, 1 << 24):
+        free = needed - 1
+        with pytest.raises(MemoryError):
+            is_at_hand([])
+        free = needed
+        is_at_hand([])
+        assert asked == [needed] * 2
+        asked.clear()
+
+
+def test_what_two_processes_save_at_once_is_not_mixed_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither sees what the other is about to save."""
+    files = [compilation._Files(str(tmp_path), "f", "stamp") for _ in range(2)]
+    saved = []
+    monkeypatch.setattr(compilation._Files, "_save_data", lambda self, name, data: saved.append((name, data)))
+    for each, key in zip(files, ("first", "second"), strict=True):
+        each.save(key, key)
+    monkeypatch.undo()
+    for name, data in saved:
+        files[0]._save_data(name, data)
+    assert [files[1].load(key) for key in ("first", "second", "third")] == ["first", "second", None]
+    assert [files[1].has(key) for key in ("first", "second", "third")] == [True, True, False]
+    assert compilation._Files(str(tmp_path), "f", "another stamp").load("first") is None
+
+
+def test_one_thread_at_a_time_asks_what_is_on_disk() -> None:
+    """Numba's registries are no more for two at once than its compiler."""
+    asked, answers = compilation.Function(lanes.steer, compilation.SOURCES), []
+    thread = threading.Thread(target=lambda: answers.append(asked.is_at_hand))
+    with compilation.global_compiler_lock:
+        thread.start()
+        thread.join(0.3)
+        assert not answers
+    thread.join()
+    assert len(answers) == 1
+
+
+def test_what_takes_longest_is_compiled_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As another process begins with what takes least."""
+    monkeypatch.setattr(compilation, "function", lambda part: compilation.Function(one_more, [PACKAGE / "none"]))
+    monkeypatch.setattr(compilation.Function, "is_at_hand", False)
+    parts = ways.parts("float32", "float16", "linear", (lanes.steer,))
+    names = [make.__name__ for make, *_ in compilation.not_at_hand([*parts, None])]
+    assert names == ["sum_for", "lane", "combine_for", "sum_rows_for", "steer", "reorder_for", "axis_for",
+                     "coordinates_for"]  # fmt: skip

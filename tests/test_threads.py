@@ -1,0 +1,380 @@
+"""Threads: how many there are, the pool that runs blocks, and the helpers of the compiled core."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import re
+import threading
+import time
+import weakref
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import ort_gridsample as ogs
+from ort_gridsample.core import affine, numpy_core, threads
+from ort_gridsample.core.plan import plan_for
+
+pytest.importorskip("numba", reason="the compiled core is one of those that threads run")
+
+from ort_gridsample.core import crew, jit_core, lanes
+
+
+@pytest.fixture(autouse=True)
+def _default_core():
+    yield
+    ogs.set_core(None)
+
+
+def wait_until(condition: Callable[[], bool], meanwhile: Callable[[], object] = lambda: time.sleep(0.001)) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        meanwhile()
+
+
+class TestNumThreads:
+    @pytest.fixture(autouse=True)
+    def _default(self, monkeypatch):
+        monkeypatch.delenv(threads.ENVIRONMENT_VARIABLE, raising=False)
+        monkeypatch.setattr(threads, "_num_threads", None)
+
+    def test_it_is_what_was_set_or_the_environment_s_or_the_machine_s(self, monkeypatch):
+        assert ogs.get_num_threads() == threads.available_cpus()
+        monkeypatch.setenv(threads.ENVIRONMENT_VARIABLE, "7")
+        assert ogs.get_num_threads() == 7
+        ogs.set_num_threads(np.int64(3))
+        assert ogs.get_num_threads() == 3
+        assert type(ogs.get_num_threads()) is int
+        ogs.set_num_threads(None)
+        assert ogs.get_num_threads() == 7
+        monkeypatch.setenv(threads.ENVIRONMENT_VARIABLE, "")
+        assert ogs.get_num_threads() == threads.available_cpus()
+
+    @pytest.mark.parametrize("said", ["0", "-2", "1.5", "many"])
+    def test_an_environment_that_says_no_number_is_an_error(self, said, monkeypatch):
+        monkeypatch.setenv(threads.ENVIRONMENT_VARIABLE, said)
+        with pytest.raises(ValueError, match=rf"ORT_GRIDSAMPLE_NUM_THREADS is '{said}', expected a whole number"):
+            ogs.get_num_threads()
+
+    @pytest.mark.parametrize(
+        ("wrong", "kind"), [(1.5, TypeError), ("2", TypeError), (0, ValueError), (np.int8(-1), ValueError)]
+    )
+    def test_what_is_no_number_of_threads_is_refused(self, wrong, kind):
+        ogs.set_num_threads(5)
+        expected = rf"num_threads is {re.escape(repr(wrong))}, expected a whole number, at least 1"
+        with pytest.raises(kind, match=expected):
+            ogs.set_num_threads(wrong)
+        assert ogs.get_num_threads() == 5
+        X, grid, theta = np.zeros((1, 1, 2, 2)), np.zeros((1, 1, 1, 2)), np.zeros((1, 2, 3))
+        for function, arguments in ((ogs.grid_sample, (X, grid)), (ogs.affine_grid, (theta, (1, 1, 2, 2)))):
+            with pytest.raises(ogs.GridSampleError, match=expected):
+                function(*arguments, num_threads=wrong)
+
+    @pytest.mark.parametrize("core", ["numpy", "jit"])
+    def test_so_many_are_used_and_no_more(self, core, monkeypatch):
+        """What was set, unless a call says another number; a small call takes one."""
+        ogs.set_core(core)
+        seen = []
+        original = threads.for_each
+        for user in (numpy_core, affine):
+            monkeypatch.setattr(user, "for_each", lambda f, items, n: (seen.append(n), original(f, items, n)))
+        do = jit_core._do
+        monkeypatch.setattr(jit_core, "_do", lambda *run: (seen.append(run[-1]), do(*run)))
+        X, grid = np.zeros((4, 4, 8, 8), np.float32), np.zeros((4, 300, 300, 2), np.float32)
+        ogs.set_num_threads(3)
+        for call, most in (
+            (lambda: ogs.grid_sample(X, grid), 3),
+            (lambda: ogs.grid_sample(X, grid, num_threads=np.int64(2)), 2),
+            (lambda: ogs.grid_sample(X, grid[:, :2, :2]), 1),
+            (lambda: ogs.affine_grid(np.zeros((4, 2, 3)), (4, 1, 200, 200)), 3),
+            (lambda: ogs.affine_grid(np.zeros((4, 2, 3)), (4, 1, 200, 200), num_threads=1), 1),
+        ):
+            seen.clear()
+            call()
+            assert max(seen) == most
+
+
+class TestForEach:
+    def test_every_item_once(self):
+        for num_threads in (1, 4):
+            done: list[int] = []
+            threads.for_each(done.append, range(100), num_threads)
+            assert sorted(done) == list(range(100))
+
+    @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+    def test_the_first_exception_stops_the_work(self, error):
+        done = []
+
+        def work(item: int) -> None:
+            if item == 3:
+                raise error(item)
+            done.append(item)
+
+        with pytest.raises(error):
+            threads.for_each(work, range(10**6), 2)
+        assert len(done) < 10**6 - 1
+
+    @pytest.mark.parametrize("startable", [0, 1])
+    def test_a_thread_that_cannot_be_started_leaves_the_work_to_the_others(self, startable, monkeypatch):
+        """The call returns when all is done, also what the helper does that did start."""
+        monkeypatch.setattr(threads, "_pool", None)
+        start, started = threading.Thread.start, []
+
+        def start_some(thread: threading.Thread) -> None:
+            if len(started) == startable:
+                raise RuntimeError("can't start new thread")
+            started.append(thread)
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", start_some)
+        main, helping, done = threading.get_ident(), threading.Event(), []
+
+        def work(item: int) -> None:
+            if threading.get_ident() != main:
+                helping.set()
+                time.sleep(0.1)  # while the others finish
+            elif startable:
+                assert helping.wait(60)
+            done.append(item)
+
+        threads.for_each(work, range(5), 4)
+        assert sorted(done) == list(range(5))
+
+    def test_what_could_not_be_started_keeps_nothing(self, monkeypatch):
+        """Where no thread can be started, however often that is tried."""
+        monkeypatch.setattr(threads, "_pool", None)
+
+        def refuse(thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        kept = []
+        for _ in range(3):
+            held = np.zeros(3)
+            kept.append(weakref.ref(held))
+            threads.for_each(lambda i, held=held: held.__setitem__(i, 1), range(3), 4)
+            assert held.tolist() == [1, 1, 1]
+            del held
+        gc.collect()
+        assert all(ref() is None for ref in kept)
+
+    def test_an_error_of_a_helper_is_raised_and_keeps_nothing(self):
+        class WrongError(Exception):
+            pass
+
+        main, failed, held = threading.get_ident(), threading.Event(), np.zeros(3)
+
+        def work(item: int, held: np.ndarray = held) -> None:
+            if threading.get_ident() != main:
+                failed.set()
+                raise WrongError
+            assert failed.wait(60)
+
+        gc.collect()
+        gc.disable()
+        try:
+            with contextlib.suppress(WrongError):
+                threads.for_each(work, range(100), 2)
+                pytest.fail("nothing was raised")
+            kept = weakref.ref(held)
+            del held, work
+            wait_until(lambda: kept() is None)  # the helper may still be on its way out
+        finally:
+            gc.enable()
+
+    @pytest.mark.parametrize(
+        ("woken", "cpus", "error", "expected"),
+        [
+            (3, {2, 3, 5}, None, [{2, 5}, {2, 3, 5}]),
+            (3, {2, 3, 5}, OSError, [{2, 5}]),
+            (3, {3}, None, []),
+            (2, {2, 3}, None, []),
+        ],
+    )
+    def test_one_that_wakes_beside_its_waker_moves_if_it_can(self, woken, cpus, error, expected, monkeypatch):
+        """To any other processor, and then it may run where it could before."""
+        places, moves, done = [3, woken], [], threading.Event()
+
+        def move(thread: int, cpus: set[int]) -> None:
+            moves.append((thread, cpus))
+            if error is not None:
+                raise error
+
+        monkeypatch.setattr(threads, "_cpu", lambda: places.pop(0))
+        monkeypatch.setattr(os, "sched_getaffinity", lambda thread: cpus, raising=False)
+        monkeypatch.setattr(os, "sched_setaffinity", move, raising=False)
+        threads.submit(done.set, 1)
+        assert done.wait(60)
+        assert moves == [(0, each) for each in expected]
+
+    def test_nested_calls_do_not_wait_for_each_other(self):
+        done: list[int] = []
+        threads.for_each(lambda _: threads.for_each(done.append, range(5), 2), range(4), 2)
+        assert len(done) == 20
+
+
+def number_of(words) -> int:
+    """How many do what the words of a run say."""
+    return words[(lanes.TASK + crew.NUMBER) // 8]
+
+
+class TestHelpers:
+    """Threads that stay for a moment when they have helped, of the compiled core."""
+
+    X, grid = np.ones((1, 4, 64, 64), np.float32), np.zeros((1, 300, 300, 2), np.float32)
+    Y = np.ones((1, 4, 300, 300), np.float32)
+
+    @pytest.fixture(autouse=True)
+    def setup(self):
+        ogs.set_core("jit")
+
+    @pytest.fixture
+    def runs(self, monkeypatch):
+        """The words of all runs, which outlive them here."""
+        seen, original = [], jit_core._do
+        monkeypatch.setattr(
+            jit_core, "_do", lambda way, words, *rest: (seen.append(words), original(way, words, *rest))
+        )
+        return seen
+
+    @staticmethod
+    def words_of_places():
+        return jit_core._places_of_crew.view(np.int64)
+
+    def wait_until_all_have_gone(self):
+        wait_until(lambda: not self.words_of_places().any())
+
+    def sample(self, num_threads=2):
+        np.testing.assert_array_equal(ogs.grid_sample(self.X, self.grid, num_threads=num_threads), self.Y)
+
+    def test_one_who_is_there_helps_where_nobody_is_woken(self, runs, monkeypatch):
+        """Less is worth a helper than is worth waking one."""
+        way = jit_core._way("float32", "float32", "linear", "zeros", False)
+        ends = threading.Event()
+        monkeypatch.setattr(jit_core, "TAPS_PER_THREAD", 1 << 40)
+        monkeypatch.setattr(jit_core, "submit", lambda *_: pytest.fail("one is woken"))
+
+        def stay():
+            while not ends.is_set():
+                way.steer(0, lanes.ATTEND, jit_core._places)
+
+        self.wait_until_all_have_gone()
+        self.sample()
+        assert number_of(runs.pop()) == 1
+        thread = threading.Thread(target=stay)
+        thread.start()
+        try:
+            # It goes, and comes back at once.
+            wait_until(lambda: bool(runs) and number_of(runs.pop()) != 1, meanwhile=self.sample)
+        finally:
+            ends.set()
+            thread.join()
+
+    @pytest.mark.parametrize("num_threads", [2, 5, 1000])
+    def test_where_nobody_comes_nothing_is_missed(self, num_threads, runs, monkeypatch):
+        asked = []
+        monkeypatch.setattr(jit_core, "submit", lambda work, count: asked.append(count))
+        monkeypatch.setattr(jit_core, "TAPS_PER_HELPER", 1)
+        monkeypatch.setattr(jit_core, "TAPS_PER_THREAD", 1)
+        self.wait_until_all_have_gone()
+        self.sample(num_threads)
+        assert asked == [runs[0][(lanes.TASK + crew.WANTED) // 8]]
+        assert asked[0] == min(num_threads - 1, asked[0]) > 0
+        assert not self.words_of_places().any()
+
+    def test_one_who_comes_late_finds_nothing(self, monkeypatch):
+        late = []
+        monkeypatch.setattr(jit_core, "submit", lambda work, count: late.append(work))
+        self.wait_until_all_have_gone()
+        self.sample()
+        (work,) = late
+        assert work() == 0
+        assert not self.words_of_places().any()
+
+    def test_no_more_than_there_are_places(self):
+        """Some wait for an offer, the others go at once."""
+        way = jit_core._way("float32", "float32", "linear", "zeros", False)
+        self.wait_until_all_have_gone()
+        self.words_of_places()[:] = 1
+        try:
+            assert way.steer(0, lanes.ATTEND, jit_core._places) == 0
+            assert self.words_of_places().all()
+        finally:
+            self.words_of_places()[:] = 0
+
+    def test_an_interrupted_call_waits_for_them(self, runs, monkeypatch):
+        """They write to memory of its own."""
+        monkeypatch.setattr(jit_core, "TAPS_PER_HELPER", 1)
+        monkeypatch.setattr(jit_core, "TAPS_PER_THREAD", 1)
+        original, helped = jit_core._way, []
+
+        def interrupted(*words):
+            way = original(*words)
+
+            def lane(run, index):
+                wait_until(lambda: number_of(runs[-1]) != 1, meanwhile=lambda: None)
+                helped.append(1)
+                raise KeyboardInterrupt
+
+            return way._replace(lane=lane)
+
+        monkeypatch.setattr(jit_core, "_way", interrupted)
+        Y, plan = np.empty((1, 4, 90000), np.float32), plan_for(self.X.dtype, "linear", "zeros", False)
+        for _ in range(5):
+            with pytest.raises(KeyboardInterrupt):
+                jit_core.grid_sample(self.X, self.grid.reshape(1, -1, 2), Y, plan, 3)
+            assert runs[-1][(lanes.TASK + crew.EXPECTED) // 8] == 0
+            before = Y.copy()
+            time.sleep(0.01)
+            np.testing.assert_array_equal(Y, before)
+        assert helped == 5 * [1]
+
+    def test_many_callers_share_them(self):
+        """Whoever comes first is helped, and every answer is right."""
+        failed = []
+
+        def work(seed):
+            rng = np.random.default_rng(seed)
+            X = rng.random((2, 3, 20, 20), np.float32)
+            grid = rng.uniform(-1.2, 1.2, (2, 150, 150, 2)).astype(np.float32)
+            expected = ogs.grid_sample(X, grid, num_threads=1)
+            for num_threads in (2, 3, 8) * 15:
+                if not np.array_equal(ogs.grid_sample(X, grid, num_threads=num_threads), expected):
+                    failed.append((seed, num_threads))
+
+        callers = [threading.Thread(target=work, args=(seed,)) for seed in range(5)]
+        for caller in callers:
+            caller.start()
+        for caller in callers:
+            caller.join()
+        assert not failed
+
+    def test_a_fork_forgets_them(self):
+        self.wait_until_all_have_gone()
+        self.words_of_places()[:] = 1
+        jit_core._after_fork()
+        assert not self.words_of_places().any()
+
+
+def test_a_signal_s_handler_may_sample_too():
+    """Memory is kept for the next call, and is nobody else's while it is used."""
+    X, grid = np.ones((1, 20, 8, 8), np.float32), np.zeros((1, 40, 40, 2), np.float32)
+    ogs.set_core("jit")
+    ogs.grid_sample(X, grid)
+    kept, calls = jit_core._kept.memory, []
+
+    def handler(*_):
+        calls.append(hasattr(jit_core._kept, "memory"))
+        ogs.grid_sample(2 * X, grid)
+
+    way = jit_core._way("float32", "float32", "linear", "zeros", False)
+    with pytest.MonkeyPatch.context() as patch:
+        interrupted = way._replace(lane=lambda *words: (calls or handler(), way.lane(*words))[1])
+        patch.setattr(jit_core, "_way", lambda *_: interrupted)
+        np.testing.assert_array_equal(ogs.grid_sample(X, grid), np.ones((1, 20, 40, 40), np.float32))
+    assert calls == [False]
+    assert jit_core._kept.memory is kept

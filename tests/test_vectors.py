@@ -1,0 +1,107 @@
+"""Pixels in the CPU's vectors: what is written in LLVM answers as the loops beside it, and as NumPy."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cases import dtype_of
+from processes import python
+
+pytest.importorskip("numba", reason="the vectors are Numba's")
+import numba
+
+from ort_gridsample.core import halves, vectors
+
+#: All compile for seconds; the default run holds the whole core, which is made of these, against the oracle.
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("way", ["the CPU's", "in bits"])
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_halves_are_converted_as_by_numpy(kind: str, way: str) -> None:
+    half, dtype = halves.HALVES[kind], dtype_of(kind)
+    if way == "the CPU's":
+        widened, rounded = half.widened, half.rounded
+    else:
+        widened, rounded = (getattr(halves, f"{name}_{kind}") for name in ("from", "to"))
+
+    @numba.njit
+    def convert(numbers, bits, back, forth):
+        for i in range(len(numbers)):
+            back[i] = widened(bits[i])
+            forth[i] = rounded(numbers[i])
+
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    rng = np.random.default_rng(2)
+    near = bits.view(dtype).astype(np.float32)  # every half, and numbers around each
+    with np.errstate(invalid="ignore"):
+        numbers = np.concatenate([near, near * np.float32(1 + 2**-11), np.float32(1e5) * rng.normal(size=1 << 16)])
+    numbers = numbers.astype(np.float32)
+    back, forth = np.empty(len(numbers), np.float32), np.empty(len(numbers), np.uint16)
+    convert(numbers, np.resize(bits, len(numbers)), back, forth)
+    np.testing.assert_array_equal(back[: len(bits)], near)
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(forth.view(dtype).astype(np.float32), numbers.astype(dtype).astype(np.float32))
+
+
+@pytest.mark.timeout(600)
+def test_loops_answer_as_the_vectors(tmp_path: Path) -> None:
+    """On a CPU that does not gather, and where Numba's insides are others, but for a rounding."""
+    script = """
+import itertools, os, types, numpy as np
+from ort_gridsample.core import vectors
+if os.environ["WAY"] != "vectors":
+    vectors.GATHERS = False
+if os.environ["WAY"] == "loops":
+    vectors.cgutils = types.SimpleNamespace()
+import ort_gridsample as ogs
+rng = np.random.default_rng(0)
+answers = {}
+for kind, mode, r, channels in itertools.product(("float32", "float16", "int16"), ("linear", "cubic"), (1, 2), (3, 37)):
+    X = (100 * rng.normal(size=(1, channels, *(9,) * r))).astype(kind)
+    grid = rng.uniform(-1.2, 1.2, (1, 70, *(5,) * (r - 1), r)).astype(np.float32)
+    grid[:, :20] *= 0.5
+    answers[f"{kind} {mode} {r} {channels}"] = ogs.grid_sample(X, grid, mode=mode)
+np.savez(os.environ["OUT"], **answers)
+"""
+    found = {}
+    for way in ("vectors", "no gathering", "loops"):
+        out, cache = str(tmp_path / f"{way}.npz"), str(tmp_path / way)
+        said = {"WAY": way, "OUT": out, "NUMBA_CACHE_DIR": cache, "ORT_GRIDSAMPLE_CORE": "jit"}
+        assert python(script, {**os.environ, **said}) == []
+        found[way] = np.load(out)
+    for name, way in itertools.product(found["vectors"], ("no gathering", "loops")):
+        a, b = found["vectors"][name], found[way][name]
+        close = {"float32": 1e-5, "float16": 2e-3, "int16": 0}[name.split()[0]]
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(b.astype("d"), a.astype("d"), rtol=close, atol=100 * close or 1, err_msg=name)
+
+
+def in_kernel(vector: Any) -> Any:
+    """What is to be called in a kernel, as a function."""
+    return numba.njit(lambda *arguments: vector(*arguments))
+
+
+def test_what_cannot_be_written_is_a_loop(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Also where that shows only after some of it was written."""
+    rng = np.random.default_rng(4)
+    X, weight = rng.normal(size=(9, 4)).astype("f"), rng.normal(size=(6, vectors.AHEAD + 2)).astype("f")
+    index = rng.integers(0, 9, weight.shape).astype(np.uint32)
+    sums, expected = np.empty((1, 4), np.float32), np.empty((1, 4), np.float32)
+    vectors.add_up_in_loops(X, index, weight, 1, expected, 0)
+    before = {name: getattr(vectors.cgutils, name) for name in ("unpack_tuple", "alloca_once_value")}
+    before["get_or_insert_function"] = vectors.cgutils.get_or_insert_function
+    for insides, missing in ((before, "for_range"), ({}, "unpack_tuple")):
+        caplog.clear()
+        monkeypatch.setattr(vectors, "cgutils", SimpleNamespace(**insides))
+        sums[:] = np.nan
+        in_kernel(vectors.add_up(4))(X, index, weight, 1, sums, 0)
+        np.testing.assert_allclose(sums, expected, rtol=1e-5)
+        assert missing in caplog.text
