@@ -109,6 +109,6 @@ def python(
 ) -> list[str]:
     """The lines that ``script`` prints; it must end well."""
     with started(script, env, as_file, storms) as process:
-        out, err = process.communicate(timeout=300)
+        out, err = process.communicate(timeout=1800)  # the test's own timeout comes first
     assert process.returncode == 0, f"ended with {process.returncode} after\n{out}\n{err}"
     return out.splitlines()
