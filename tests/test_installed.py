@@ -22,10 +22,7 @@ PROJECT = PYPROJECT["project"]
 
 
 def test_releases_are_told_apart() -> None:
-    new_enough = {
-        "onnxruntime": ["1.17", "1.17.0", "1.100.0.dev20300101+gpu", "2.0"],
-        "numpy": ["1.26.0rc1", "2.0.0"],
-    }
+    new_enough = {"onnxruntime": ["1.17", "1.17.0", "1.100.0.dev20300101+gpu", "2.0"], "numpy": ["1.26.0rc1", "2.0.0"]}
     older = {"onnxruntime": ["1.16.3", "0.99"], "numpy": ["1.25.2"]}
     for wanted, releases in ((True, new_enough), (False, older)):
         for name, release in [(name, release) for name, every in releases.items() for release in every]:

@@ -14,12 +14,10 @@ import numpy as np
 import onnx
 import pytest
 
-import faults
 from runtimes import environments, report
-from runtimes.__main__ import attempt, main, save
+from runtimes.__main__ import main, save
 from runtimes.environments import ADAPTERS, NotInstalledError, environment
-from runtimes.report import REST, Result
-from runtimes.rest import rest_of
+from runtimes.report import Result
 from runtimes.table import RUNTIMES, Runtime
 from runtimes.trials import EXPORTED, Trial, trials
 from runtimes.verdicts import Verdict, judge, shortened
@@ -28,7 +26,6 @@ from runtimes.workers import Worker
 LINEAR = Trial("primitives", "2-D linear", "zeros unaligned")
 STANDARD = Trial("standard", "2-D linear", "zeros unaligned")
 DYNAMIC = Trial("primitives", "2-D linear", "zeros unaligned", dynamic=True)
-STN = Trial("primitives", "exported", "stn")
 N_EXPORTED = len(list(EXPORTED.glob("*.onnx")))
 Toy: TypeAlias = Callable[..., Worker]
 
@@ -174,30 +171,6 @@ def test_an_environment_that_others_make_meanwhile_serves_all(tmp_path: Path, mo
     subprocess.run([python, "-c", ""], check=True)
     assert len(installs) == 3
     assert len(list(tmp_path.iterdir())) == 1  # and nothing is left beside it
-
-
-@pytest.mark.parametrize(("missing", "rest"), [("Floor", False), ("Conv", True)])
-def test_whether_the_rest_of_a_model_runs(missing: str, rest: bool, toy: Toy) -> None:
-    worker = toy(f"if '{missing}' in ops: raise ValueError('no {missing}')")
-    found = attempt(Runtime("toy", "toy"), worker, STN)
-    assert found == Verdict("refused", message=f"{REST} (refused): ValueError: no {missing}" if rest else found.message)
-    assert found.message.startswith(REST) == rest
-    assert (f"; {REST} in 1" in report.summary([Result(RUNTIMES["tract"], "", {STN: found})])) == rest
-
-
-@pytest.mark.parametrize("name", [path.stem for path in sorted(EXPORTED.glob("*.onnx"))])
-def test_the_rest_has_neither_node_and_the_same_outputs(name: str) -> None:
-    task = Trial("standard", "exported", name).task()
-    faults.skip_unread(task.model)
-    if faults.FUSED_WITHOUT_KERNEL and name == "kornia_warp_perspective_float64":
-        pytest.skip("onnxruntime fuses a MatMul of float64 into an op that it has no kernel for")
-    rest = rest_of(task)
-    onnx.checker.check_model(rest.model, full_check=True)
-    text = onnx.printer.to_text(rest.model)
-    assert "= GridSample" not in text
-    assert "= AffineGrid" not in text
-    for found, expected in zip(rest.expected, task.expected, strict=True):
-        assert {n: (v.shape, v.dtype) for n, v in found.items()} == {n: (v.shape, v.dtype) for n, v in expected.items()}
 
 
 # What is said

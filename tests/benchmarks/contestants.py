@@ -33,10 +33,6 @@ CORES: tuple[CoreName, ...] = ("jit", "numpy") if find_spec("numba") else ("nump
 _QUIET = 4
 
 
-class UnsupportedError(Exception):
-    """A contestant cannot run a case; the message says why."""
-
-
 @dataclass(frozen=True)
 class Contestant:
     """One way to run a case.
@@ -140,9 +136,9 @@ def _pytorch(case: Case, feeds: Arrays, threads: int) -> Call:
 
 def _openvino(case: Case, feeds: Arrays, threads: int) -> Call:
     if case.operator != "GridSample":
-        raise UnsupportedError(f"OpenVINO has no {case.operator}")
+        raise NotImplementedError(f"OpenVINO has no {case.operator}")
     if feeds["X"].ndim != 4:
-        raise UnsupportedError("OpenVINO's GridSample is 2-D only")
+        raise NotImplementedError("OpenVINO's GridSample is 2-D only")
     import openvino
     from openvino import opset9
 

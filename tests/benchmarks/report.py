@@ -16,8 +16,7 @@ from ort_gridsample.cli.table import table
 
 from .contestants import COMPILED, CONTESTANTS, COPY, NATIVE, PYTHON
 from .costs import Cost
-from .run import Result
-from .summary import means
+from .run import Result, means
 
 _PACKAGES = ("ort-gridsample", "numpy", "numba", "onnx", "onnxruntime", "onnxruntime-extensions", "torch", "openvino")
 
@@ -161,19 +160,10 @@ def _shown(value: object) -> str:
 
 
 def as_json(environment: Mapping[str, Any], results: Sequence[Result], costs: Sequence[Cost]) -> dict[str, Any]:
-    """Everything, numbers in seconds unless their name says otherwise."""
+    """Everything that was measured, times in seconds; what it comes to, the tables say."""
     return {
         "environment": dict(environment),
         "cases": [_result_json(result) for result in results],
-        "means": {
-            f"{contestant.name} against {baseline}": [
-                {"group": group, "cases": m.cases, "mean": m.mean, "least": m.least, "at": m.at.case.name}
-                for group, m in found.items()
-            ]
-            for contestant in CONTESTANTS
-            for baseline in (NATIVE, "PyTorch", "OpenVINO")
-            if contestant.name != baseline and (found := means(results, contestant.name, baseline))
-        },
         "costs": [asdict(cost) for cost in costs],
     }
 
@@ -184,13 +174,7 @@ def _result_json(result: Result) -> dict[str, Any]:
         "group": result.case.group,
         "moved_bytes": result.case.moved_bytes,
         "contestants": {
-            name: {
-                "median": timing.median,
-                "quartiles": timing.quartiles,
-                "rounds": timing.rounds,
-                "ratio": None if (ratio := result.ratio(name)) is None else ratio.median,
-                "ratio_quartiles": None if ratio is None else ratio.quartiles,
-            }
+            name: {"median": timing.median, "quartiles": timing.quartiles, "rounds": timing.rounds}
             for name, timing in result.timings.items()
         },
         "reasons": result.reasons,

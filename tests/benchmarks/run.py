@@ -1,7 +1,8 @@
-"""Running cases: every contestant checked against the others, then timed against them."""
+"""Running cases: every contestant checked against the others, then timed against them; and what that comes to."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -105,3 +106,33 @@ def disagreement(found: Answers, expected: Answers, case: Case) -> str:
         elif not difference.max(initial=0) <= allowed:  # NaN is wrong too
             return f"a value is {difference.max():.2g} off, {allowed:.2g} are allowed"
     return ""
+
+
+@dataclass(frozen=True)
+class Mean:
+    """How one contestant compares with another on a group of cases.
+
+    Attributes:
+        cases: on how many both have a time.
+        mean: the geometric mean of the ratios.
+        least: the least ratio.
+        at: the result that has it.
+    """
+
+    cases: int
+    mean: float
+    least: float
+    at: Result
+
+
+def means(results: Sequence[Result], contestant: str, baseline: str = NATIVE) -> dict[str, Mean]:
+    """By group in turn, and "all" at last; groups without a ratio are left out."""
+    found = {}
+    for group in (*dict.fromkeys(result.case.group for result in results), "all"):
+        members = [result for result in results if group in (result.case.group, "all")]
+        ratios = [(ratio.median, i) for i, r in enumerate(members) if (ratio := r.ratio(contestant, baseline))]
+        if ratios:
+            least, at = min(ratios)
+            mean = statistics.geometric_mean(ratio for ratio, _ in ratios)
+            found[group] = Mean(len(ratios), mean, least, members[at])
+    return found

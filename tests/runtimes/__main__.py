@@ -20,8 +20,7 @@ import ort_gridsample as ogs
 
 from . import report
 from .environments import NotInstalledError, default_cache, environment
-from .report import REST, Result, alike
-from .rest import rest_of
+from .report import Result, alike
 from .table import RUNTIMES, Runtime
 from .trials import FORMS, Trial, trials
 from .verdicts import Verdict, judge
@@ -34,14 +33,7 @@ def attempt(runtime: Runtime, worker: Worker, trial: Trial) -> Verdict:
         task = trial.task(2 if runtime.batches else 1, runtime.form)
     except ogs.GridSampleError as error:
         return Verdict("refused", message=f"patch_model: {error}")
-    verdict = judge(task, worker.ask(task), runtime.tolerance)
-    if verdict.kind == "right" or (trial.form, trial.group) != ("primitives", "exported"):
-        return verdict
-    rest = rest_of(trial.unpatched())
-    found = judge(rest, worker.ask(rest), runtime.tolerance)
-    if found.kind == "right":
-        return verdict
-    return dataclasses.replace(verdict, message=f"{REST} ({found.kind}): {found.message}".rstrip(": "))
+    return judge(task, worker.ask(task), runtime.tolerance)
 
 
 def run(runtime: Runtime, chosen: Sequence[Trial], cache: Path, seconds: float) -> Result:

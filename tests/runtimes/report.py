@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from .table import RUNTIMES, Runtime
@@ -13,8 +12,6 @@ from .trials import FORMS, MODES, RANKS, Trial
 from .verdicts import Verdict
 
 Cells = dict[Trial, Verdict]
-#: How the message begins where a runtime does not run a model without its GridSample and AffineGrid nodes either.
-REST = "the rest of the model does not run"
 GROUPS = tuple(f"{rank}-D {mode}" for rank in RANKS for mode in MODES)
 
 
@@ -85,8 +82,7 @@ def _count(verdicts: Sequence[Verdict]) -> str:
     kinds = [verdict.kind for verdict in verdicts]
     words = [f"{kinds.count('right')} of {len(kinds)} right"] if kinds else ["–"]
     words += [f"{kinds.count(kind)} {kind}" for kind in ("wrong", "refused") if kind in kinds]
-    rest = sum(verdict.message.startswith(REST) for verdict in verdicts)
-    return ", ".join(words) + (f"; {REST} in {rest}" if rest else "")
+    return ", ".join(words)
 
 
 def alike(cells: Cells) -> list[list[Trial]]:
@@ -140,30 +136,18 @@ def every_cell(results: Sequence[Result]) -> str:
 
 def as_json(results: Sequence[Result], date: str) -> dict[str, object]:
     """Everything, for programs."""
-    runtimes = [
-        {
-            "name": result.runtime.name,
-            "title": result.runtime.title,
-            "versions": result.versions,
-            "missing": result.missing,
-            "cells": [
-                {**dataclasses.asdict(trial), "name": trial.name, **dataclasses.asdict(verdict)}
-                for trial, verdict in result.cells.items()
-            ],
-        }
-        for result in results
-    ]
+    runtimes = []
+    for each in results:
+        cells = [{"trial": asdict(trial), "verdict": asdict(verdict)} for trial, verdict in each.cells.items()]
+        kept = {"name": each.runtime.name, "versions": each.versions, "missing": each.missing, "cells": cells}
+        runtimes.append(kept)
     return {"date": date, "runtimes": runtimes}
 
 
 def from_json(data: dict[str, Any]) -> tuple[str, list[Result]]:
     """The date and the results that :func:`as_json` wrote."""
-
-    def made(of: type, cell: dict[str, Any]) -> Any:
-        return of(**{field.name: cell[field.name] for field in dataclasses.fields(of)})
-
     results = []
     for each in data["runtimes"]:
-        cells = {made(Trial, cell): made(Verdict, cell) for cell in each["cells"]}
+        cells = {Trial(**cell["trial"]): Verdict(**cell["verdict"]) for cell in each["cells"]}
         results.append(Result(RUNTIMES[each["name"]], each["versions"], cells, each["missing"]))
     return data["date"], results

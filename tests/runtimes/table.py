@@ -61,10 +61,7 @@ RUNTIMES = {
             note="interpreted where there is no clang, and then slow",
         ),
         Runtime(
-            "iree",
-            "IREE 3.13",
-            ("iree-base-compiler[onnx]==3.13.0", "iree-base-runtime==3.13.0", "numpy"),
-            form="iree",
+            "iree", "IREE 3.13", ("iree-base-compiler[onnx]==3.13.0", "iree-base-runtime==3.13.0", "numpy"), form="iree"
         ),
         Runtime("tvm", "TVM 0.27", ("apache-tvm==0.27.0.post1", "onnx", "numpy"), form="tvm"),
         Runtime("onnxruntime-web", "onnxruntime-web 1.30, WASM", npm=("onnxruntime-web@1.30.0",)),

@@ -75,19 +75,16 @@ class Trial:
         Raises:
             GridSampleError: the model cannot be lowered.
         """
-        task = self.unpatched(batch)
+        if self.group == "exported":
+            task = _exported(self.detail)
+        else:
+            rank, mode = self.group.split("-D ")
+            padding_mode, alignment = self.detail.split()
+            task = _one_node(int(rank), mode, padding_mode, alignment == "aligned", self.dynamic, batch)
         if self.form == "standard":
             return task
         lowered = ogs.patch_model(task.model, target="primitives", for_runtime=for_runtime)
         return Task(lowered, task.feeds, task.expected)
-
-    def unpatched(self, batch: int = 2) -> Task:
-        """The same with the standard operators."""
-        if self.group == "exported":
-            return _exported(self.detail)
-        rank, mode = self.group.split("-D ")
-        padding_mode, alignment = self.detail.split()
-        return _one_node(int(rank), mode, padding_mode, alignment == "aligned", self.dynamic, batch)
 
 
 def trials() -> Iterator[Trial]:
