@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,15 +49,12 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.splitlines() == [*names, *(f"costs: {name}" for name in costs.COSTS)]
 
 
-@pytest.mark.parametrize(
-    ("case", "moved"), [(TINY, 164 * 4), (UNSUPPORTED, 40 + 40 + 160), (suite.affine_grid_case(2, (3, 4)), 24 * 8)]
-)
-def test_a_case_is_a_model_and_the_same_feeds_every_time(case: Case, moved: int) -> None:
+@pytest.mark.parametrize("case", [TINY, UNSUPPORTED, suite.affine_grid_case(2, (3, 4))])
+def test_a_case_is_a_model_and_the_same_feeds_every_time(case: Case) -> None:
     model, feeds = onnx.load_from_string(case.model()), case.feeds()
     onnx.checker.check_model(model, full_check=True)
     assert [value.name for value in model.graph.input] == list(feeds)
     np.testing.assert_equal(feeds, case.feeds())
-    assert case.moved_bytes == moved
 
 
 def test_whole_models() -> None:
@@ -84,7 +81,7 @@ def test_a_wrong_answer_has_no_time(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     everyone = [CONTESTANTS[0], Contestant("Python op", wrong, "numpy"), Contestant("PyTorch", wrong)]
     monkeypatch.setattr("benchmarks.__main__.CONTESTANTS", everyone)
     result = run.run_case(TINY, everyone, threads=1, rounds=1, seconds=0)
-    assert set(result.timings) == {NATIVE, "copy"}
+    assert set(result.timings) == {NATIVE}
     assert "another answer: a value is 0.01 off" in result.reasons["PyTorch"]
     assert main(["--only", "6×7.*float32", "--rounds", "1"]) == 1
     assert "Python op: WRONG: a value is 0.01 off" in capsys.readouterr().out
@@ -117,50 +114,45 @@ def test_means() -> None:
 
 
 def test_text_fits_100_columns() -> None:
-    slow = dict.fromkeys([*(c.name for c in CONTESTANTS), "copy"], Timing((1.23, 1.5, 0.98)))
+    slow = {c.name: Timing((1.23, 1.5, 0.98)) for c in CONTESTANTS}
     found = [run.Result(case, slow, {NATIVE: "no " * 60}) for case in STANDARD]
     lines = f"{report.results_text(found)}\n{report.summary_text(found)}".splitlines()
     assert max(map(len, lines)) <= 100
-    row = "linear zeros random 1230 ±11% 1230 ±11% 1.00× 1230 ±11% 1.00× 1230 1.00 1.00 1.00"
+    row = "linear zeros random 1230 ±11% 1230 ±11% 1.00× 1230 ±11% 1.00×"
     assert row in [" ".join(line.split()) for line in lines]
 
 
 def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib", reason="a plot needs the extra demo")
     monkeypatch.setattr(costs, "range", lambda *_: [6, 8], raising=False)  # exponents of the sizes in growth
-    words = ["--only", "6×7|tiny|growth", "--rounds", "2", "--seconds", "0"]
-    files = [(f"--{name}", str(tmp_path / name)) for name in ("json", "plot", "plot-means")]
-    assert main([*words, *(word for pair in files for word in pair)]) == 0
+    pictures = [tmp_path / "cases.png", tmp_path / "means.png"]
+    words = ["--only", "6×7|tiny|growth", "--rounds", "2", "--seconds", "0", "--plot", str(pictures[0])]
+    assert main([*words, "--plot-means", str(pictures[1])]) == 0
+    assert all(picture.read_bytes().startswith(b"\x89PNG") for picture in pictures)
     out = capsys.readouterr().out
-    assert "1×2×6×7 → 4×5 float32" in out
     assert max(map(len, out.splitlines())) <= 110  # 100, unless a busy machine makes the numbers long
-    assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in ("plot", "plot-means"))
-    content = json.loads((tmp_path / "json").read_text(encoding="utf-8"))
-    assert set(content) == {"environment", "cases", "costs"}
-    assert content["environment"]["versions"]["numpy"] == np.__version__
-    tiny, unsupported = content["cases"]
-    assert set(tiny["contestants"]) == {c.name for c in INSTALLED} | {"copy"}
-    assert not any((tiny["reasons"], tiny["wrong"], unsupported["wrong"]))
-    assert all(found["median"] == np.median(found["rounds"]) for found in tiny["contestants"].values())
-    assert {"Python op", "function numpy"} <= set(unsupported["contestants"])
-    assert "GridSample" in unsupported["reasons"][NATIVE]
-    tiny_call, growth = (cost["rows"] for cost in content["costs"])
-    assert [row[""] for row in tiny_call] == ["native Identity", *(c.name for c in INSTALLED if c.networks)]
-    assert [row["elements"] for row in growth] == ["2^6", "2^8"]
+    assert f"numpy {np.__version__}" in " ".join(out.split())
+    tables = [[re.split("  +", line) for line in block.splitlines()] for block in out.split("\n\n")]
+    heads = [table[1][1:] for table in tables if table[0] == [TINY.heading]]
+    assert heads == [[c.name for c in INSTALLED if c.networks], [c.name for c in INSTALLED if not c.networks]]
+    assert re.search(rf"  {NATIVE}: .+\n    {UNSUPPORTED.name}$", out, re.MULTILINE)
+    tiny_call, growth = tables[-2:]
+    assert [row[1] for row in tiny_call[2:]] == ["native Identity", *heads[0]]
+    assert [row[1] for row in growth[1:]] == ["elements", "2^6", "2^8"]
 
 
 def test_an_interruption_loses_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     done = run.Result(TINY, {NATIVE: Timing((0.25,))})
     monkeypatch.setattr(run, "run_case", Mock(side_effect=[done, KeyboardInterrupt]))
-    assert main(["--json", "-"]) == 130  # prints that, and nothing else
-    assert json.loads(capsys.readouterr().out)["cases"][0]["contestants"][NATIVE]["median"] == 0.25
+    assert main([]) == 130
+    assert "linear zeros rotated  250 ±0%" in capsys.readouterr().out
 
 
 def test_a_mistake_is_said_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     for words, sentence in (
         ("--only nothing", "'nothing' matches no case of --list"),
         ("--only (", "is not a regular expression"),
-        ("--json missing/b.json", "is not in a folder that exists"),
+        ("--plot missing/b.png", "is not in a folder that exists"),
         ("--seconds -1", "not a finite number of 0 or more"),
         ("--rounds 0", "less than 1"),
     ):

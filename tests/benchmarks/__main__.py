@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import re
 import sys
 from collections.abc import Sequence
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from ort_gridsample.cli.arguments import magnitude, positive
-from ort_gridsample.model.files import written_whole
 from ort_gridsample.progress import shown
 
 from . import costs, plot, report, suite
@@ -37,7 +35,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="fewer rounds, and no costs at large sizes")
     parser.add_argument("--rounds", type=positive, metavar="N", help=f"at most (default: {STANDARD[0]})")
     parser.add_argument("--seconds", type=magnitude, metavar="S", help=f"a case, about (default: {STANDARD[1]:g})")
-    parser.add_argument("--json", type=_file, metavar="FILE", help="write all as JSON; - prints it, and no tables")
     parser.add_argument("--plot", type=_picture, metavar="FILE.png", help="draw the ratios of each case")
     parser.add_argument("--plot-means", type=_picture, metavar="FILE.png", help="draw their means, group by group")
     return parser
@@ -74,17 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             found.extend(costs.run_costs([name.removeprefix("costs: ") for name in names], effort, begin))
     except KeyboardInterrupt:
         interrupted = True
-    environment = report.environment(effort.threads)
-    content = json.dumps(report.as_json(environment, results, found), indent=1, ensure_ascii=False) + "\n"
-    if arguments.json == "-":
-        sys.stdout.write(content)
-    elif arguments.json:
-        with written_whole(arguments.json) as beside:
-            beside.write_text(content, encoding="utf-8")
-    if arguments.json != "-":
-        parts = [report.environment_text(environment)]
-        parts += [report.results_text(results), report.summary_text(results)] if results else []
-        print("\n\n".join(filter(None, [*parts, report.costs_text(found)])))
+    parts = [report.environment_text(effort.threads)]
+    parts += [report.results_text(results), report.summary_text(results)] if results else []
+    print("\n\n".join(filter(None, [*parts, report.costs_text(found)])))
     if arguments.plot:
         plot.draw_cases(arguments.plot, results)
     if arguments.plot_means:
@@ -92,18 +81,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 130 if interrupted else int(any(result.wrong for result in results))
 
 
-def _file(text: str) -> str:
-    """A file that can be written: what would fail after minutes is said at once."""
-    if text != "-" and not Path(text).resolve().parent.is_dir():
-        raise argparse.ArgumentTypeError(f"{text!r} is not in a folder that exists")
-    return text
-
-
 def _picture(text: str) -> str:
-    """A file that a picture can be written to."""
+    """A file that a picture can be written to: what would fail after minutes is said at once."""
     if not importlib.util.find_spec("matplotlib"):
         raise argparse.ArgumentTypeError("a picture needs matplotlib: pip install matplotlib")
-    return _file(text)
+    if not Path(text).resolve().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is not in a folder that exists")
+    return text
 
 
 def _pattern(text: str) -> re.Pattern[str]:

@@ -9,13 +9,11 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
-import numpy as np
 import onnxruntime
 
 from ort_gridsample.cli.timing import Turn
 from ort_gridsample.core.arrays import Array
 from ort_gridsample.core.choice import CoreName, get_core, set_core
-from ort_gridsample.core.threads import for_each
 from ort_gridsample.functions import affine_grid, grid_sample
 from ort_gridsample.runtime.choice import OpsName, set_ops
 from ort_gridsample.runtime.compiled_ops import ops as compiled_ops
@@ -167,18 +165,3 @@ CONTESTANTS = (
     Contestant("PyTorch", _pytorch, needs="torch"),
     Contestant("OpenVINO", _openvino, needs="openvino"),
 )
-
-COPY = "copy"
-
-
-def plain_copy(moved_bytes: int, threads: int) -> Turn:
-    """A copy that reads and writes so many bytes in all, on so many threads: the floor of what can be reached."""
-    source = np.ones(max(1, moved_bytes // 2), np.uint8)
-    target = np.empty_like(source)
-    step = 1 << 18
-    starts = range(0, len(source), step)
-
-    def copy(start: int) -> None:
-        target[start : start + step] = source[start : start + step]
-
-    return Turn(lambda: for_each(copy, starts, min(threads, len(starts))))

@@ -15,6 +15,7 @@ from .contestants import CONTESTANTS, kept, options_for
 from .suite import Arrays, Case, grid_sample_case, one_node
 
 Row = dict[str, object]
+Cost = tuple[str, list[Row]]
 
 
 @dataclass(frozen=True)
@@ -64,19 +65,10 @@ COSTS: Mapping[str, tuple[str, Callable[[Effort], Iterator[Row]]]] = {
 }
 
 
-@dataclass(frozen=True)
-class Cost:
-    """One table: its name, what it says, and its rows."""
-
-    name: str
-    title: str
-    rows: list[Row]
-
-
 def run_costs(names: list[str], effort: Effort, begin: Callable[[str], None]) -> Iterator[Cost]:
-    """Measure the costs called ``names``, one by one."""
+    """Measure the costs called ``names``, one by one: what each table says, and its rows."""
     with kept():
         for name in names:
             begin(f"costs: {name}")
             title, rows = COSTS[name]
-            yield Cost(name, title, list(rows(effort)))
+            yield title, list(rows(effort))

@@ -10,7 +10,7 @@ import numpy as np
 
 from ort_gridsample.cli.timing import Timing, Turn, measure
 
-from .contestants import COPY, NATIVE, Answers, Contestant, kept, plain_copy
+from .contestants import NATIVE, Answers, Contestant, kept
 from .suite import Case
 
 #: Nearest: the part of the elements that may be a neighbour's, where a coordinate lies on a tie.
@@ -23,7 +23,7 @@ class Result:
 
     Attributes:
         case: the case.
-        timings: contestant -> its seconds, COPY among them.
+        timings: contestant -> its seconds.
         reasons: contestant -> why it has no timing.
         wrong: contestant of this package -> what is wrong with its answer.
     """
@@ -85,8 +85,6 @@ def run_case(case: Case, contestants: Sequence[Contestant], *, threads: int, rou
             result.reasons[contestant.name] = f"another answer: {wrong}"
         else:
             turns[contestant.name] = turn
-    if case.moved_bytes is not None:
-        turns[COPY] = plain_copy(case.moved_bytes, threads)
     result.timings = measure(turns, rounds, seconds)
     return result
 

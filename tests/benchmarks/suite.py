@@ -16,7 +16,6 @@ import onnx.parser
 
 from ort_gridsample import spec
 from ort_gridsample.core.arrays import Array
-from ort_gridsample.core.taps import MODES
 from ort_gridsample.functions import affine_grid
 
 from . import networks
@@ -49,7 +48,6 @@ class Case:
         operator: the one operator that it is, None for a whole model.
         attributes: the operator's.
         tolerance: how far answers may lie apart, as a part of the largest value (for integers: in units).
-        moved_bytes: the bytes of the inputs, as far as they are read, and of the output; None where nobody knows.
     """
 
     heading: str
@@ -61,7 +59,6 @@ class Case:
     operator: str | None = None
     attributes: Mapping[str, str | int] = field(default_factory=dict)
     tolerance: float = TOLERANCES["float32"]
-    moved_bytes: int | None = None
 
     @property
     def name(self) -> str:
@@ -81,7 +78,6 @@ def grid_sample_case(
     grid_type = "float32" if type == "uint8" else type
     attributes: dict[str, str | int] = {"mode": mode, "padding_mode": padding_mode, "align_corners": 0}
     Y, grid_shape = (*X[:2], *output), (X[0], *output, len(output))
-    taps = len(MODES[mode].offsets) ** len(output)
 
     def feeds() -> Arrays:
         generator = np.random.default_rng(SEED)
@@ -99,8 +95,6 @@ def grid_sample_case(
         operator="GridSample",
         attributes=attributes,
         tolerance=TOLERANCES[type],
-        moved_bytes=(min(math.prod(X), taps * math.prod(Y)) + math.prod(Y)) * np.dtype(type).itemsize
-        + math.prod(grid_shape) * np.dtype(grid_type).itemsize,
     )
 
 
@@ -118,7 +112,6 @@ def affine_grid_case(n: int, output: tuple[int, ...]) -> Case:
         operator="AffineGrid",
         attributes=attributes,
         tolerance=1e-5,
-        moved_bytes=n * math.prod(output) * r * 4,
     )
 
 
