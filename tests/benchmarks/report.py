@@ -13,7 +13,6 @@ from itertools import groupby
 from ort_gridsample.cli.table import table
 
 from .contestants import COMPILED, CONTESTANTS, NATIVE, PYTHON
-from .costs import Cost
 from .run import Result, means
 
 _PACKAGES = ("ort-gridsample", "numpy", "numba", "onnx", "onnxruntime", "onnxruntime-extensions", "torch", "openvino")
@@ -122,18 +121,3 @@ def summary_text(results: Sequence[Result]) -> str:
                 rows.append((group, mean.cases, digits(mean.mean), digits(mean.least), at))
             parts.append(f"{contestant} against {baseline}\n{table(rows, indent='  ')}")
     return "\n\n".join(parts)
-
-
-def costs_text(costs: Sequence[Cost]) -> str:
-    """A table for each cost."""
-    parts = []
-    for title, rows in costs:
-        cells = [list(rows[0]), *([_shown(value) for value in row.values()] for row in rows)]
-        parts.append(f"{title}\n{table(cells, indent='  ')}")
-    return "\n\n".join(parts)
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, float):
-        return "0" if abs(value) < 5e-4 else ("-" if value < 0 else "") + digits(abs(value))
-    return NONE if value is None else str(value)

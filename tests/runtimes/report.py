@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
-from .table import RUNTIMES, Runtime
+from .table import Runtime
 from .trials import FORMS, MODES, RANKS, Trial
 from .verdicts import Verdict
 
@@ -85,37 +84,28 @@ def _count(verdicts: Sequence[Verdict]) -> str:
     return ", ".join(words)
 
 
-def alike(cells: Cells) -> list[list[Trial]]:
-    """The cells about which there is something to say, those together that say the same but for numbers."""
-    said: dict[tuple[str, str, str], list[Trial]] = {}
-    for trial, verdict in cells.items():
-        if verdict.kind != "right" or verdict.message:
-            said.setdefault((trial.form, verdict.kind, re.sub(r"\d+", "#", verdict.message)), []).append(trial)
-    return list(said.values())
-
-
 def reasons(results: Sequence[Result]) -> str:
     """What each runtime said, and at which cells."""
     rows = [["runtime", "form", "at", "what it says"]]
     for result in results:
         if result.missing:
             rows.append([result.runtime.title, "", "", result.missing])
-        for form in FORMS:
-            for at in alike({trial: verdict for trial, verdict in result.cells.items() if trial.form == form}):
-                verdicts = [result.cells[trial] for trial in at]
-                worst_of = max(verdicts, key=lambda verdict: verdict.error)
-                said = f"{worst_of}: {worst_of.message}".rstrip(": ") if worst_of.kind == "wrong" else worst_of.message
-                rows.append([result.runtime.title, form, _places(at), said])
+        alike: dict[tuple[str, str, str], list[Trial]] = {}  # those together that say the same but for numbers
+        for trial, verdict in result.cells.items():
+            if verdict.kind != "right" or verdict.message:
+                alike.setdefault((trial.form, verdict.kind, re.sub(r"\d+", "#", verdict.message)), []).append(trial)
+        for (form, kind, _), at in sorted(alike.items(), key=lambda said: FORMS.index(said[0][0])):
+            worst_of = max((result.cells[trial] for trial in at), key=lambda verdict: verdict.error)
+            said = f"{worst_of}: {worst_of.message}".rstrip(": ") if kind == "wrong" else worst_of.message
+            rows.append([result.runtime.title, form, _places(at), said])
     return markdown(rows)
 
 
 def _places(trials: Sequence[Trial]) -> str:
     """The cells in a few words."""
-    groups: dict[str, list[Trial]] = {}
-    for trial in trials:
-        groups.setdefault(trial.group, []).append(trial)
     words = []
-    for group, members in groups.items():
+    for group in dict.fromkeys(trial.group for trial in trials):
+        members = [trial for trial in trials if trial.group == group]
         if group == "exported":
             words.append(", ".join(trial.detail for trial in members))
         else:
@@ -132,22 +122,3 @@ def every_cell(results: Sequence[Result]) -> str:
             error = "" if verdict.kind == "refused" else f"{verdict.error:.1e}"
             rows.append([result.runtime.title, trial.name, verdict.kind, error, verdict.message])
     return markdown(rows)
-
-
-def as_json(results: Sequence[Result], date: str) -> dict[str, object]:
-    """Everything, for programs."""
-    runtimes = []
-    for each in results:
-        cells = [{"trial": asdict(trial), "verdict": asdict(verdict)} for trial, verdict in each.cells.items()]
-        kept = {"name": each.runtime.name, "versions": each.versions, "missing": each.missing, "cells": cells}
-        runtimes.append(kept)
-    return {"date": date, "runtimes": runtimes}
-
-
-def from_json(data: dict[str, Any]) -> tuple[str, list[Result]]:
-    """The date and the results that :func:`as_json` wrote."""
-    results = []
-    for each in data["runtimes"]:
-        cells = {Trial(**cell["trial"]): Verdict(**cell["verdict"]) for cell in each["cells"]}
-        results.append(Result(RUNTIMES[each["name"]], each["versions"], cells, each["missing"]))
-    return data["date"], results
