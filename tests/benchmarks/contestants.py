@@ -33,24 +33,17 @@ _QUIET = 4
 
 @dataclass(frozen=True)
 class Contestant:
-    """One way to run a case.
+    """One way to run a case: from that, its feeds and a number of threads to a call that returns the outputs.
 
-    Attributes:
-        name: as tables show it.
-        prepare: from a case, its feeds and a number of threads to a call that returns the outputs. Whatever it, or the
-            first call, raises is the reason why the contestant cannot run the case.
-        core: the core of this package that it runs on; None for others' code.
-        ops: what the nodes of its sessions run on.
-        needs: the module that must be installed, where it is not this package's.
-        networks: whether it runs whole models.
+    Whatever ``prepare``, or the first call, raises is the reason why the contestant cannot run the case.
     """
 
     name: str
     prepare: Callable[[Case, Arrays, int], Call]
-    core: CoreName | None = None
-    ops: OpsName | None = None
-    needs: str = "onnxruntime"
-    networks: bool = False
+    core: CoreName | None = None  # of this package
+    ops: OpsName | None = None  # what the nodes of its sessions run on
+    needs: str = "onnxruntime"  # the module that must be installed, where it is not this package's
+    networks: bool = False  # whether it runs whole models
 
     @property
     def installed(self) -> bool:

@@ -19,19 +19,12 @@ TIES = 2e-3
 
 @dataclass
 class Result:
-    """What came of a case.
-
-    Attributes:
-        case: the case.
-        timings: contestant -> its seconds.
-        reasons: contestant -> why it has no timing.
-        wrong: contestant of this package -> what is wrong with its answer.
-    """
+    """What came of a case, by contestant."""
 
     case: Case
     timings: dict[str, Timing] = field(default_factory=dict)
-    reasons: dict[str, str] = field(default_factory=dict)
-    wrong: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)  # why it has no timing
+    wrong: dict[str, str] = field(default_factory=dict)  # what is wrong with an answer of this package
 
     def ratio(self, contestant: str, baseline: str = NATIVE) -> Timing | None:
         """How many times faster than ``baseline``; None where one of the two has no time."""
@@ -108,19 +101,12 @@ def disagreement(found: Answers, expected: Answers, case: Case) -> str:
 
 @dataclass(frozen=True)
 class Mean:
-    """How one contestant compares with another on a group of cases.
+    """How one contestant compares with another on a group of cases."""
 
-    Attributes:
-        cases: on how many both have a time.
-        mean: the geometric mean of the ratios.
-        least: the least ratio.
-        at: the result that has it.
-    """
-
-    cases: int
-    mean: float
+    cases: int  # on which both have a time
+    mean: float  # the geometric one, of the ratios
     least: float
-    at: Result
+    at: Result  # which has the least ratio
 
 
 def means(results: Sequence[Result], contestant: str, baseline: str = NATIVE) -> dict[str, Mean]:

@@ -36,28 +36,17 @@ TOLERANCES = {"float64": 1e-8, "float32": 1e-3, "float16": 1e-2, "uint8": 1.0}
 
 @dataclass(frozen=True)
 class Case:
-    """Something to time: what it is called, the model that does it, and what the model is fed.
+    """Something to time: what it is called, the model that does it, and what the model is fed."""
 
-    Attributes:
-        heading: what it shares with the cases beside it in a table.
-        label: what tells it from these.
-        group: what it is averaged with.
-        short: what tells it from the others in its group.
-        feeds: makes the inputs, the same every time.
-        model: makes the model, as bytes.
-        operator: the one operator that it is, None for a whole model.
-        attributes: the operator's.
-        tolerance: how far answers may lie apart, as a part of the largest value (for integers: in units).
-    """
-
-    heading: str
-    label: str
-    group: str
-    short: str
-    feeds: Callable[[], Arrays]
+    heading: str  # what it shares with the cases beside it in a table
+    label: str  # what tells it from these
+    group: str  # what it is averaged with
+    short: str  # what tells it from the others in its group
+    feeds: Callable[[], Arrays]  # makes the inputs, the same every time
     model: Callable[[], bytes]
-    operator: str | None = None
+    operator: str | None = None  # None for a whole model
     attributes: Mapping[str, str | int] = field(default_factory=dict)
+    #: How far answers may lie apart, as a part of the largest value (for integers: in units).
     tolerance: float = TOLERANCES["float32"]
 
     @property

@@ -13,17 +13,11 @@ from .workers import Answer
 
 @dataclass(frozen=True)
 class Verdict:
-    """A cell of the matrix.
+    """A cell of the matrix; where there was an answer, its greatest error as a share of the greatest magnitude."""
 
-    Attributes:
-        kind: ``"right"``, ``"wrong"`` or ``"refused"``.
-        error: the greatest difference as a share of the output's greatest magnitude, where there was an answer.
-        message: what the runtime said, how its answer is no answer, or what is to be remarked about a right one.
-    """
-
-    kind: str
+    kind: str  # "right", "wrong" or "refused"
     error: float = 0.0
-    message: str = ""
+    message: str = ""  # what the runtime said, how its answer is no answer, or what to remark about a right one
 
     def __str__(self) -> str:
         return {"right": "✓", "wrong": f"wrong by {self.error:.2g}", "refused": "✗"}[self.kind]
