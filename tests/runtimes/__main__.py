@@ -57,7 +57,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true", help="print what would be tried, and run nothing")
     parser.add_argument("--only", default="", metavar="REGEX", help="only the cells whose name this matches")
     parser.add_argument("--form", choices=FORMS, help="only the standard operators, or only primitives")
-    parser.add_argument("--all", action="store_true", help="print every cell")
     parser.add_argument("--cache", type=Path, default=default_cache(), metavar="DIR", help="keeps the environments")
     parser.add_argument("--seconds", type=float, default=120, help="how long a runtime may take for one model")
     options = parser.parse_args(arguments)
@@ -73,8 +72,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results = [run(row, chosen, options.cache.resolve(), options.seconds) for row in rows]
     versions = f"ort-gridsample {ogs.__version__}, onnx {onnx.__version__}, numpy {numpy.__version__}"
     print(f"{datetime.date.today()}; {versions}\n\n{report.summary(results)}\n\n{report.reasons(results)}")
-    if options.all:
-        print(f"\n{report.every_cell(results)}")
     lowered = [v for result in results for trial, v in result.cells.items() if trial.form == "primitives"]
     return int(any(verdict.kind != "right" for verdict in lowered))
 

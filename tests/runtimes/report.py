@@ -112,13 +112,3 @@ def _places(trials: Sequence[Trial]) -> str:
             kinds = {"dynamic" if trial.dynamic else "static" for trial in members}
             words.append(f"{group} {' and '.join(sorted(kinds))} ({len(members)})")
     return "; ".join(words)
-
-
-def every_cell(results: Sequence[Result]) -> str:
-    """A row a cell."""
-    rows = [["runtime", "cell", "verdict", "error", "message"]]
-    for result in results:
-        for trial, verdict in result.cells.items():
-            error = "" if verdict.kind == "refused" else f"{verdict.error:.1e}"
-            rows.append([result.runtime.title, trial.name, verdict.kind, error, verdict.message])
-    return markdown(rows)
