@@ -27,9 +27,6 @@ Call = Callable[[], Answers]
 #: The cores of this package that can be had here, the fastest first.
 CORES: tuple[CoreName, ...] = ("jit", "numpy") if find_spec("numba") else ("numpy",)
 
-#: Only errors: a refusal is an answer here.
-_QUIET = 4
-
 
 @dataclass(frozen=True)
 class Contestant:
@@ -78,7 +75,7 @@ def kept() -> Iterator[None]:
 def options_for(threads: int) -> onnxruntime.SessionOptions:
     """So many threads, 0 for onnxruntime's default."""
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = _QUIET
+    options.log_severity_level = 4  # a refusal is an answer here
     options.intra_op_num_threads = threads
     return options
 
