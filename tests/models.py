@@ -51,16 +51,13 @@ def grid_sample_model(
     the coordinates of the grid come in planes, one behind the other, and the model moves them for each node.
     """
     opset = opset or (22 if "bfloat16" in (X_type, grid_type) else faults.OPSET)
-    nodes = [
-        helper.make_node("Transpose", ["grid"], [f"moved{i}"], perm=[0, *range(2, rank + 2), 1])
-        for i in range(len(attributes))
-        if planar
-    ]
-    nodes += [
-        helper.make_node("GridSample", ["X", grid], [f"Y{i}"], f"sample{i}", **node_attributes(each, opset))
-        for i, each in enumerate(attributes)
-        for grid in [f"moved{i}" if planar else "grid"]
-    ]
+    nodes = []
+    for i, each in enumerate(attributes):
+        grid = f"moved{i}" if planar else "grid"
+        if planar:
+            nodes.append(helper.make_node("Transpose", ["grid"], [grid], perm=[0, *range(2, rank + 2), 1]))
+        said = node_attributes(each, opset)
+        nodes.append(helper.make_node("GridSample", ["X", grid], [f"Y{i}"], f"sample{i}", **said))
     X_shape = ["N", "C", *(f"D{i}" for i in range(rank))]
     outputs = [f"D{i}_out" for i in range(rank)]
     inputs = {"X": (X_type, X_shape), "grid": (grid_type, ["N", rank, *outputs] if planar else ["N", *outputs, rank])}
@@ -71,10 +68,8 @@ def affine_grid_model(theta_type: str, rank: int, align_corners: bool) -> onnx.M
     """A model of inputs theta and size with one AffineGrid node and output, grid."""
     node = helper.make_node("AffineGrid", ["theta", "size"], ["grid"], align_corners=int(align_corners))
     inputs = {"theta": (theta_type, ["N", rank, rank + 1]), "size": ("int64", [rank + 2])}
-    outputs = [f"D{i}" for i in range(rank)]
-    return make_model(
-        [node], inputs, {"grid": (theta_type, ["N", *outputs, rank])}, 22 if theta_type == "bfloat16" else 20
-    )
+    grid = (theta_type, ["N", *(f"D{i}" for i in range(rank)), rank])
+    return make_model([node], inputs, {"grid": grid}, 22 if theta_type == "bfloat16" else 20)
 
 
 Values = dict[str, tuple[str, list]]

@@ -65,14 +65,11 @@ def started(
     if as_file is not None:  # which a process that it starts can import
         as_file.write_text(code)
     command = [sys.executable, *(["-c", code] if as_file is None else [str(as_file)])]
-    environment = {
-        name: value
-        for name, value in (os.environ if env is None else env).items()
-        if not (storms and name.startswith("COVERAGE_"))
-    }
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    ) as process:
+    environment = dict(os.environ if env is None else env)
+    if storms:
+        environment = {name: value for name, value in environment.items() if not name.startswith("COVERAGE_")}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
         try:
             yield process
         finally:

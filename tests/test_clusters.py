@@ -21,16 +21,10 @@ THETA = np.array([[[0.87, -0.5, 0], [0.5, 0.87, 0]]], np.float32)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "library",
-    [
-        pytest.param(
-            library, marks=pytest.mark.skipif(find_spec(package) is None, reason=f"{package} is not installed")
-        )
-        for library, package in {"dask": "distributed", "ray": "ray"}.items()
-    ],
-)
-def test_a_folder_on_a_cluster(library: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("library", "package"), [("dask", "distributed"), ("ray", "ray")])
+def test_a_folder_on_a_cluster(library: str, package: str, tmp_path: Path) -> None:
+    if find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
     folder, into = tmp_path / "pictures", tmp_path / "straight"
     folder.mkdir()
     rng = np.random.default_rng(0)

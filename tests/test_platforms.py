@@ -52,10 +52,14 @@ def on(system: str, script: str) -> list[str]:
     return python(LACKS[system] + NO_FILES + PREAMBLE.format(open_model="open_session") + script)
 
 
-def test_on_windows_there_are_python_ops_and_a_reason() -> None:
+def test_on_windows_there_are_python_ops_and_a_reason_and_interrupts_wait_for_the_end_of_a_run() -> None:
+    """Ctrl-C is one of six signals there; its handler is there again after the run."""
     script = """
+import signal
+from ort_gridsample.core import numpy_core
 from ort_gridsample.runtime.compiled_ops import ops
 print(ogs.get_ops(), '|', ops.why_not())
+ogs.set_core("numpy")
 session = ogs.InferenceSession(grid_sample_model("uint8", "float32", 2, [Attributes()]))
 print(session.replaced[0].runs_on, '|', session.replaced[0].reason)
 print(session.run(None, {"X": X.astype(np.uint8), "grid": grid})[0].shape)
@@ -63,27 +67,12 @@ try:
     ogs.set_ops("compiled")
 except ImportError as error:
     print(error)
-"""
-    why = "ctypes finds no malloc on this system"
-    assert on("Windows", script) == [
-        f"python | {why}",
-        f"Python op | {why}",
-        "(1, 2, 64, 64)",
-        f"compiled ops cannot be had: {why}",
-    ]
 
-
-def test_interrupts_arrive_as_on_windows() -> None:
-    """Where Ctrl-C is one of six signals: it waits for the end of the run, and its handler is there again."""
-    script = """
-import signal, threading
 session = make(open_model)
 handler = signal.getsignal(signal.SIGINT)
 def interrupt(*args):
     signal.raise_signal(signal.SIGINT)
     return core_grid_sample(*args)
-from ort_gridsample.core import numpy_core
-ogs.set_core("numpy")
 core_grid_sample, numpy_core.grid_sample = numpy_core.grid_sample, interrupt
 try:
     session.run(None, {"X": X, "grid": grid})
@@ -92,7 +81,9 @@ except KeyboardInterrupt:
     print("KeyboardInterrupt")
 print(signal.getsignal(signal.SIGINT) is handler)
 """
-    assert on("Windows", script) == ["KeyboardInterrupt", "True"]
+    why = "ctypes finds no malloc on this system"
+    answers = [f"python | {why}", f"Python op | {why}", "(1, 2, 64, 64)", f"compiled ops cannot be had: {why}"]
+    assert on("Windows", script) == [*answers, "KeyboardInterrupt", "True"]
 
 
 def test_on_macos_there_are_threads() -> None:

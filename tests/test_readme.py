@@ -158,7 +158,11 @@ def test_the_picture_in_the_gallery_is_what_its_line_draws(name: str, clone: Pat
 
 
 @pytest.mark.parametrize(
-    ("number", "beside"), [*((i, "") for i, _ in enumerate(SNIPPETS)), (0, "ic_stn_loop"), (0, "voxelmorph")]
+    ("number", "beside"),
+    [
+        *((number, "") for number, _ in enumerate(SNIPPETS)),
+        *(pytest.param(0, name, marks=pytest.mark.slow) for name in ("ic_stn_loop", "voxelmorph")),
+    ],
 )
 def test_a_snippet_runs_when_it_is_pasted_beside_a_model(number: int, beside: str, clone: Path, tmp_path: Path) -> None:
     (tmp_path / "pasted.py").write_text(SNIPPETS[number], encoding="utf-8")

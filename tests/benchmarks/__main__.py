@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import re
 import sys
 from collections.abc import Sequence
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from ort_gridsample.cli.arguments import magnitude, positive
-from ort_gridsample.model.files import written_whole
 from ort_gridsample.progress import shown
 
 from . import costs, plot, report, suite
@@ -34,10 +32,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--only", type=_pattern, default="", metavar="REGEX", help="only cases whose names match")
     parser.add_argument("--list", action="store_true", help="print the names of the cases, and stop")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds, and no costs at large sizes")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds")
     parser.add_argument("--rounds", type=positive, metavar="N", help=f"at most (default: {STANDARD[0]})")
     parser.add_argument("--seconds", type=magnitude, metavar="S", help=f"a case, about (default: {STANDARD[1]:g})")
-    parser.add_argument("--json", type=_file, metavar="FILE", help="write all as JSON; - prints it, and no tables")
     parser.add_argument("--plot", type=_picture, metavar="FILE.png", help="draw the ratios of each case")
     parser.add_argument("--plot-means", type=_picture, metavar="FILE.png", help="draw their means, group by group")
     return parser
@@ -48,43 +45,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     arguments = parser.parse_args(argv)
     kernels, networks = list(suite.operator_cases()), list(suite.network_cases())
-    names = [f"costs: {name}" for name in costs.COSTS]
     wanted = arguments.only
     kernels, networks = ([case for case in cases if wanted.search(case.name)] for cases in (kernels, networks))
-    names = [name for name in names if wanted.search(name)]
-    if not (kernels or networks or names):
+    others = [costs.TINY_CALL] * bool(wanted.search(costs.TINY_CALL))
+    if not (kernels or networks or others):
         parser.error(f"argument --only: {wanted.pattern!r} matches no case of --list")
     if arguments.list:
-        print("\n".join([*(case.name for case in (*kernels, *networks)), *names]))
+        print("\n".join([*(case.name for case in (*kernels, *networks)), *others]))
         return 0
     rounds, seconds = QUICK if arguments.quick else STANDARD
     rounds = arguments.rounds or rounds
     seconds = seconds if arguments.seconds is None else arguments.seconds
-    effort = costs.Effort(arguments.threads or THREADS, rounds, seconds, arguments.quick)
+    threads = arguments.threads or THREADS
     contestants = [contestant for contestant in CONTESTANTS if contestant.installed]
     results: list[runner.Result] = []
-    found: list[costs.Cost] = []
+    found: list[str] = []
     interrupted = False
     # extend() takes what a generator yielded until it was interrupted: that is shown too.
     try:
-        with shown("benchmarks", len(kernels) + len(networks) + len(names)) as begin:
+        with shown("benchmarks", len(kernels) + len(networks) + len(others)) as begin:
             how: dict[str, Any] = {"rounds": rounds, "seconds": seconds, "begin": begin}
-            results.extend(runner.run_cases(kernels, contestants, threads=effort.threads, **how))
+            results.extend(runner.run_cases(kernels, contestants, threads=threads, **how))
             results.extend(runner.run_cases(networks, contestants, threads=arguments.threads or 0, **how))
-            found.extend(costs.run_costs([name.removeprefix("costs: ") for name in names], effort, begin))
+            for name in others:
+                begin(name)
+                found.append(costs.tiny_call(threads, rounds, seconds))
     except KeyboardInterrupt:
         interrupted = True
-    environment = report.environment(effort.threads)
-    content = json.dumps(report.as_json(environment, results, found), indent=1, ensure_ascii=False) + "\n"
-    if arguments.json == "-":
-        sys.stdout.write(content)
-    elif arguments.json:
-        with written_whole(arguments.json) as beside:
-            beside.write_text(content, encoding="utf-8")
-    if arguments.json != "-":
-        parts = [report.environment_text(environment)]
-        parts += [report.results_text(results), report.summary_text(results)] if results else []
-        print("\n\n".join(filter(None, [*parts, report.costs_text(found)])))
+    parts = [report.environment_text(threads)]
+    parts += [report.results_text(results), report.summary_text(results)] if results else []
+    print("\n\n".join(filter(None, [*parts, *found])))
     if arguments.plot:
         plot.draw_cases(arguments.plot, results)
     if arguments.plot_means:
@@ -92,18 +82,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 130 if interrupted else int(any(result.wrong for result in results))
 
 
-def _file(text: str) -> str:
-    """A file that can be written: what would fail after minutes is said at once."""
-    if text != "-" and not Path(text).resolve().parent.is_dir():
-        raise argparse.ArgumentTypeError(f"{text!r} is not in a folder that exists")
-    return text
-
-
 def _picture(text: str) -> str:
-    """A file that a picture can be written to."""
+    """A file that a picture can be written to: what would fail after minutes is said at once."""
     if not importlib.util.find_spec("matplotlib"):
         raise argparse.ArgumentTypeError("a picture needs matplotlib: pip install matplotlib")
-    return _file(text)
+    if not Path(text).resolve().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is not in a folder that exists")
+    return text
 
 
 def _pattern(text: str) -> re.Pattern[str]:

@@ -9,13 +9,11 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
-import numpy as np
 import onnxruntime
 
 from ort_gridsample.cli.timing import Turn
 from ort_gridsample.core.arrays import Array
 from ort_gridsample.core.choice import CoreName, get_core, set_core
-from ort_gridsample.core.threads import for_each
 from ort_gridsample.functions import affine_grid, grid_sample
 from ort_gridsample.runtime.choice import OpsName, set_ops
 from ort_gridsample.runtime.compiled_ops import ops as compiled_ops
@@ -29,34 +27,20 @@ Call = Callable[[], Answers]
 #: The cores of this package that can be had here, the fastest first.
 CORES: tuple[CoreName, ...] = ("jit", "numpy") if find_spec("numba") else ("numpy",)
 
-#: Only errors: a refusal is an answer here.
-_QUIET = 4
-
-
-class UnsupportedError(Exception):
-    """A contestant cannot run a case; the message says why."""
-
 
 @dataclass(frozen=True)
 class Contestant:
-    """One way to run a case.
+    """One way to run a case: from that, its feeds and a number of threads to a call that returns the outputs.
 
-    Attributes:
-        name: as tables show it.
-        prepare: from a case, its feeds and a number of threads to a call that returns the outputs. Whatever it, or the
-            first call, raises is the reason why the contestant cannot run the case.
-        core: the core of this package that it runs on; None for others' code.
-        ops: what the nodes of its sessions run on.
-        needs: the module that must be installed, where it is not this package's.
-        networks: whether it runs whole models.
+    Whatever ``prepare``, or the first call, raises is the reason why the contestant cannot run the case.
     """
 
     name: str
     prepare: Callable[[Case, Arrays, int], Call]
-    core: CoreName | None = None
-    ops: OpsName | None = None
-    needs: str = "onnxruntime"
-    networks: bool = False
+    core: CoreName | None = None  # of this package
+    ops: OpsName | None = None  # what the nodes of its sessions run on
+    needs: str = "onnxruntime"  # the module that must be installed, where it is not this package's
+    networks: bool = False  # whether it runs whole models
 
     @property
     def installed(self) -> bool:
@@ -91,7 +75,7 @@ def kept() -> Iterator[None]:
 def options_for(threads: int) -> onnxruntime.SessionOptions:
     """So many threads, 0 for onnxruntime's default."""
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = _QUIET
+    options.log_severity_level = 4  # a refusal is an answer here
     options.intra_op_num_threads = threads
     return options
 
@@ -140,9 +124,9 @@ def _pytorch(case: Case, feeds: Arrays, threads: int) -> Call:
 
 def _openvino(case: Case, feeds: Arrays, threads: int) -> Call:
     if case.operator != "GridSample":
-        raise UnsupportedError(f"OpenVINO has no {case.operator}")
+        raise NotImplementedError(f"OpenVINO has no {case.operator}")
     if feeds["X"].ndim != 4:
-        raise UnsupportedError("OpenVINO's GridSample is 2-D only")
+        raise NotImplementedError("OpenVINO's GridSample is 2-D only")
     import openvino
     from openvino import opset9
 
@@ -171,18 +155,3 @@ CONTESTANTS = (
     Contestant("PyTorch", _pytorch, needs="torch"),
     Contestant("OpenVINO", _openvino, needs="openvino"),
 )
-
-COPY = "copy"
-
-
-def plain_copy(moved_bytes: int, threads: int) -> Turn:
-    """A copy that reads and writes so many bytes in all, on so many threads: the floor of what can be reached."""
-    source = np.ones(max(1, moved_bytes // 2), np.uint8)
-    target = np.empty_like(source)
-    step = 1 << 18
-    starts = range(0, len(source), step)
-
-    def copy(start: int) -> None:
-        target[start : start + step] = source[start : start + step]
-
-    return Turn(lambda: for_each(copy, starts, min(threads, len(starts))))

@@ -8,8 +8,7 @@ from typing import Any
 from ort_gridsample.model.files import written_whole
 
 from .contestants import CONTESTANTS, NATIVE
-from .run import Result
-from .summary import means
+from .run import Result, means
 
 #: Contestant -> marker and colour; those of this package are filled.
 _STYLES = {

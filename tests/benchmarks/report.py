@@ -1,4 +1,4 @@
-"""Results as text of at most 100 columns, and as JSON."""
+"""Results as text of at most 100 columns."""
 
 from __future__ import annotations
 
@@ -6,28 +6,23 @@ import os
 import platform
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import metadata
 from itertools import groupby
-from typing import Any
 
 from ort_gridsample.cli.table import table
 
-from .contestants import COMPILED, CONTESTANTS, COPY, NATIVE, PYTHON
-from .costs import Cost
-from .run import Result
-from .summary import means
+from .contestants import COMPILED, CONTESTANTS, NATIVE, PYTHON
+from .run import Result, means
 
 _PACKAGES = ("ort-gridsample", "numpy", "numba", "onnx", "onnxruntime", "onnxruntime-extensions", "torch", "openvino")
 
 NONE = "–"
 
-#: Captions, and which contestants stand side by side. Sessions are compared with the first, and beside a plain copy;
-#: of the functions the first is compared with the others.
+#: Captions, and which contestants stand side by side. Sessions are compared with the first; of the functions the first
+#: is compared with the others.
 _SESSIONS = (
-    "Through session.run: ms a call ± half the distance of the quartiles, × as fast as onnxruntime.\n"
-    "copy: ms to copy the bytes that must move; then how many times that each of the sessions takes.",
+    "Through session.run: ms a call ± half the distance of the quartiles, × as fast as onnxruntime.",
     (NATIVE, COMPILED, PYTHON),
 )
 _FUNCTIONS = (
@@ -36,14 +31,11 @@ _FUNCTIONS = (
 )
 
 
-def environment(threads: int) -> dict[str, Any]:
+def environment_text(threads: int) -> str:
     """Where the numbers come from."""
-    return {
-        "python": platform.python_version(),
-        "machine": f"{_processor()}, {os.cpu_count()} processors",
-        "threads": threads,
-        "versions": {name: metadata.version(name) for name in _PACKAGES if any(metadata.distributions(name=name))},
-    }
+    where = f"Python {platform.python_version()} on {_processor()}, {os.cpu_count()} processors; {threads} threads"
+    versions = [f"{name} {metadata.version(name)}" for name in _PACKAGES if any(metadata.distributions(name=name))]
+    return textwrap.fill(f"{where}; {', '.join(versions)}", 98)
 
 
 def _processor() -> str:
@@ -52,12 +44,6 @@ def _processor() -> str:
             return next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
-
-
-def environment_text(environment: Mapping[str, Any]) -> str:
-    versions = [f"{name} {version}" for name, version in environment["versions"].items()]
-    where = f"Python {environment['python']} on {environment['machine']}; {environment['threads']} threads"
-    return textwrap.fill(f"{where}; {', '.join(versions)}", 98)
 
 
 def results_text(results: Sequence[Result]) -> str:
@@ -69,26 +55,19 @@ def results_text(results: Sequence[Result]) -> str:
         for heading, group in groupby(results, key=lambda result: result.case.heading):
             members = [result for result in group if any(name in result.timings for name in shown)]
             if members:
-                copied = names[0] == NATIVE and all(COPY in result.timings for result in members)
-                heads = ["", *shown, *([COPY, "× copy"] if copied else [])]
-                rows = [list(_row(result, shown, copied)) for result in members]
-                parts.append(f"{heading}\n{table([heads, *rows], indent='  ')}")
+                rows = [list(_row(result, shown)) for result in members]
+                parts.append(f"{heading}\n{table([['', *shown], *rows], indent='  ')}")
     return "\n\n".join([*parts, *_reasons(results)])
 
 
-def _row(result: Result, names: Sequence[str], copied: bool) -> Iterator[str]:
-    """The label and the times of ``names``; where ``copied``, the plain copy and how many times that they take."""
+def _row(result: Result, names: Sequence[str]) -> Iterator[str]:
+    """The label and the times of ``names``."""
     yield result.case.label
     for name in names:
         timing, first = result.timings.get(name), names[0]
         ratio = result.ratio(name) if NATIVE in names else result.ratio(first, name)
         text = NONE if timing is None else f"{digits(timing.median * 1e3)} ±{timing.spread:.0%}"
         yield text if ratio is None or name == first else f"{text} {digits(ratio.median)}×"
-    if copied:
-        copy = result.timings[COPY].median
-        yield digits(copy * 1e3)
-        times = (result.timings.get(name) for name in names)
-        yield " ".join(NONE if timing is None else digits(timing.median / copy) for timing in times)
 
 
 def digits(value: float) -> str:
@@ -142,57 +121,3 @@ def summary_text(results: Sequence[Result]) -> str:
                 rows.append((group, mean.cases, digits(mean.mean), digits(mean.least), at))
             parts.append(f"{contestant} against {baseline}\n{table(rows, indent='  ')}")
     return "\n\n".join(parts)
-
-
-def costs_text(costs: Sequence[Cost]) -> str:
-    """A table for each cost."""
-    parts = []
-    for cost in costs:
-        heads = list(cost.rows[0])
-        rows = [[_shown(row.get(head)) for head in heads] for row in cost.rows]
-        parts.append(f"{cost.title}\n{table([heads, *rows], indent='  ')}")
-    return "\n\n".join(parts)
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, float):
-        return "0" if abs(value) < 5e-4 else ("-" if value < 0 else "") + digits(abs(value))
-    return NONE if value is None else str(value)
-
-
-def as_json(environment: Mapping[str, Any], results: Sequence[Result], costs: Sequence[Cost]) -> dict[str, Any]:
-    """Everything, numbers in seconds unless their name says otherwise."""
-    return {
-        "environment": dict(environment),
-        "cases": [_result_json(result) for result in results],
-        "means": {
-            f"{contestant.name} against {baseline}": [
-                {"group": group, "cases": m.cases, "mean": m.mean, "least": m.least, "at": m.at.case.name}
-                for group, m in found.items()
-            ]
-            for contestant in CONTESTANTS
-            for baseline in (NATIVE, "PyTorch", "OpenVINO")
-            if contestant.name != baseline and (found := means(results, contestant.name, baseline))
-        },
-        "costs": [asdict(cost) for cost in costs],
-    }
-
-
-def _result_json(result: Result) -> dict[str, Any]:
-    return {
-        "name": result.case.name,
-        "group": result.case.group,
-        "moved_bytes": result.case.moved_bytes,
-        "contestants": {
-            name: {
-                "median": timing.median,
-                "quartiles": timing.quartiles,
-                "rounds": timing.rounds,
-                "ratio": None if (ratio := result.ratio(name)) is None else ratio.median,
-                "ratio_quartiles": None if ratio is None else ratio.quartiles,
-            }
-            for name, timing in result.timings.items()
-        },
-        "reasons": result.reasons,
-        "wrong": result.wrong,
-    }

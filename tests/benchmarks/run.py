@@ -1,7 +1,8 @@
-"""Running cases: every contestant checked against the others, then timed against them."""
+"""Running cases: every contestant checked against the others, then timed against them; and what that comes to."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from ort_gridsample.cli.timing import Timing, Turn, measure
 
-from .contestants import COPY, NATIVE, Answers, Contestant, kept, plain_copy
+from .contestants import NATIVE, Answers, Contestant, kept
 from .suite import Case
 
 #: Nearest: the part of the elements that may be a neighbour's, where a coordinate lies on a tie.
@@ -18,19 +19,12 @@ TIES = 2e-3
 
 @dataclass
 class Result:
-    """What came of a case.
-
-    Attributes:
-        case: the case.
-        timings: contestant -> its seconds, COPY among them.
-        reasons: contestant -> why it has no timing.
-        wrong: contestant of this package -> what is wrong with its answer.
-    """
+    """What came of a case, by contestant."""
 
     case: Case
     timings: dict[str, Timing] = field(default_factory=dict)
-    reasons: dict[str, str] = field(default_factory=dict)
-    wrong: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)  # why it has no timing
+    wrong: dict[str, str] = field(default_factory=dict)  # what is wrong with an answer of this package
 
     def ratio(self, contestant: str, baseline: str = NATIVE) -> Timing | None:
         """How many times faster than ``baseline``; None where one of the two has no time."""
@@ -84,8 +78,6 @@ def run_case(case: Case, contestants: Sequence[Contestant], *, threads: int, rou
             result.reasons[contestant.name] = f"another answer: {wrong}"
         else:
             turns[contestant.name] = turn
-    if case.moved_bytes is not None:
-        turns[COPY] = plain_copy(case.moved_bytes, threads)
     result.timings = measure(turns, rounds, seconds)
     return result
 
@@ -105,3 +97,26 @@ def disagreement(found: Answers, expected: Answers, case: Case) -> str:
         elif not difference.max(initial=0) <= allowed:  # NaN is wrong too
             return f"a value is {difference.max():.2g} off, {allowed:.2g} are allowed"
     return ""
+
+
+@dataclass(frozen=True)
+class Mean:
+    """How one contestant compares with another on a group of cases."""
+
+    cases: int  # on which both have a time
+    mean: float  # the geometric one, of the ratios
+    least: float
+    at: Result  # which has the least ratio
+
+
+def means(results: Sequence[Result], contestant: str, baseline: str = NATIVE) -> dict[str, Mean]:
+    """By group in turn, and "all" at last; groups without a ratio are left out."""
+    found = {}
+    for group in (*dict.fromkeys(result.case.group for result in results), "all"):
+        members = [result for result in results if group in (result.case.group, "all")]
+        ratios = [(ratio.median, i) for i, r in enumerate(members) if (ratio := r.ratio(contestant, baseline))]
+        if ratios:
+            least, at = min(ratios)
+            mean = statistics.geometric_mean(ratio for ratio, _ in ratios)
+            found[group] = Mean(len(ratios), mean, least, members[at])
+    return found

@@ -24,10 +24,7 @@ import transformers as tr
 from onnxscript import opset16 as op16
 from torch import Tensor, nn
 from torch._higher_order_ops.scan import scan
-from transformers.models.grounding_dino import modeling_grounding_dino
-from transformers.models.grounding_dino.modeling_grounding_dino import (
-    generate_masks_with_special_tokens_and_transfer_map,
-)
+from transformers.models.grounding_dino import modeling_grounding_dino as grounding
 from writing import Call, anonymous, written
 
 HERE = Path(__file__).parent
@@ -48,9 +45,7 @@ class Built:
 CASES: dict[str, tuple[Callable[[], Built], int, bool, Axes, bool]] = {}
 
 
-def case(
-    opset: int, *, dynamo: bool, axes: Axes | None = None, fold: bool = False, name: str = ""
-) -> Callable[..., Any]:
+def case(opset: int, *, dynamo: bool, axes: Axes | None = None, fold: bool = False, name: str = "") -> Any:
     """Register a builder under its own name, or another one."""
 
     def register(build: Callable[[], Built]) -> Callable[[], Built]:
@@ -175,9 +170,8 @@ def stn() -> Built:
 @case(20, dynamo=False)
 def stn_3d() -> Built:
     """AffineGrid (N, 3, 4) into a 5-D GridSample."""
-    return Built(
-        perturbed(SpatialTransformer(3, "nearest", "border"), 0.3), {"X": image(2, 1, 5, 6, 7)}, ("Y", "logits")
-    )
+    module = perturbed(SpatialTransformer(3, "nearest", "border"), 0.3)
+    return Built(module, {"X": image(2, 1, 5, 6, 7)}, ("Y", "logits"))
 
 
 @case(22, dynamo=True)
@@ -569,9 +563,8 @@ def mask2former() -> Built:
     swin = tr.SwinConfig(**SWIN, out_features=["stage1", "stage2", "stage3", "stage4"])
     sizes = dict.fromkeys(("feature_size", "mask_feature_size", "hidden_dim"), 32)
     sizes |= dict.fromkeys(("encoder_feedforward_dim", "dim_feedforward"), 16) | {"num_attention_heads": 2}
-    config = tr.Mask2FormerConfig(
-        backbone_config=swin, **sizes, encoder_layers=1, decoder_layers=2, num_queries=5, num_labels=3
-    )
+    counts = {"encoder_layers": 1, "decoder_layers": 2, "num_queries": 5, "num_labels": 3}
+    config = tr.Mask2FormerConfig(backbone_config=swin, **sizes, **counts)
     outputs = ("class_queries_logits", "masks_queries_logits")
     return transformer(tr.Mask2FormerForUniversalSegmentation(config), outputs)
 
@@ -588,8 +581,8 @@ def grounding_dino() -> Built:
     )
     words = torch.tensor([[5, 17, 23, 40, 9]])
     # The masks of phrases hang on the text alone; isin or cummax in them stops either exporter: they become constants.
-    masks = generate_masks_with_special_tokens_and_transfer_map(words, torch.tensor([5, 40, 9]))
-    modeling_grounding_dino.generate_masks_with_special_tokens_and_transfer_map = lambda *_, **__: masks
+    masks = grounding.generate_masks_with_special_tokens_and_transfer_map(words, torch.tensor([5, 40, 9]))
+    grounding.generate_masks_with_special_tokens_and_transfer_map = lambda *_, **__: masks
     return transformer(tr.GroundingDinoForObjectDetection(config), ("logits", "pred_boxes"), input_ids=words)
 
 

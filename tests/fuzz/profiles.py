@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, settings
 
-FEW, MANY = 150, 20_000
+FEW, MANY = 100, 20_000
 
 
 def register() -> None:

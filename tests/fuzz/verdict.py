@@ -93,19 +93,18 @@ def _bytes(case: Case) -> int:
 
 def outcome(case: Case) -> Outcome:
     """Run ``case``, and say what came of it."""
-    if (
-        case.route != "function"
-        and _bytes(case) > FILLED
-        and {case.first.type, case.second.type} & {"float16", "bfloat16"}
-    ):
+    halves = {"float16", "bfloat16"}.intersection([case.first.type, case.second.type])
+    if halves and case.route != "function" and _bytes(case) > FILLED:
         # Nobody asks for the room of an op's copy of what the model's own Casts make: where there is none the process
         # ends, as with any Python op (README: what it does not promise).
         return Outcome(UNTRIED, "too large for the Casts")
     rng = np.random.default_rng(case.seed)
     try:
         first = array(case.first, rng, coordinates=case.operator == "AffineGrid")
-        coordinates = case.operator == "GridSample"
-        second = array(case.second, rng, coordinates=True) if coordinates else _sizes(case)
+        if case.operator == "GridSample":
+            second = array(case.second, rng, coordinates=True)
+        else:
+            second = np.array(case.size, np.int64).astype(case.second.type)
     except (ValueError, MemoryError, OverflowError) as error:  # numpy's own limits: there is no such array
         return Outcome(REFUSAL, f"no such feed: {error}")
     expected = must(case)
@@ -127,18 +126,16 @@ def outcome(case: Case) -> Outcome:
     return Outcome(ANSWER, f"{Y.dtype} {Y.shape}")
 
 
-def _sizes(case: Case) -> np.ndarray:
-    return np.array(case.size, np.int64).astype(case.second.type)
-
-
 def _run(case: Case, first: np.ndarray, second: np.ndarray) -> np.ndarray:
     if case.route == "function":
         if case.operator == "AffineGrid":
             return ogs.affine_grid(first, second, bool(case.align_corners))
         return ogs.grid_sample(first, second, case.mode, case.padding_mode, bool(case.align_corners))  # type: ignore[arg-type]
-    model = _model(case)
+    model, options = _model(case), onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
     if case.route == "session":
-        session = ogs.InferenceSession(model, _options(), ["CPUExecutionProvider"], nodes="all")
+        session = ogs.InferenceSession(model, options, ["CPUExecutionProvider"], nodes="all")
     else:
         target = "compiled" if ogs.get_ops() == "compiled" and case.first.type != "str" else "ort_gridsample"
         patched = ogs.patch_model(model, target=target).SerializeToString()
@@ -146,18 +143,11 @@ def _run(case: Case, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         # only this package's asks before.
         plain = _bytes(case) <= FILLED
         open_one = onnxruntime.InferenceSession if plain else ogs.InferenceSession
-        session = open_one(patched, ogs.register(_options()), ["CPUExecutionProvider"])
+        session = open_one(patched, ogs.register(options), ["CPUExecutionProvider"])
     second = np.ascontiguousarray(np.moveaxis(second, -1, 1)) if _is_planar(case) else _fed(second)
     feeds = {"first": _fed(first)} | ({} if case.slip == "no second input" else {"second": second})
     (Y,) = session.run(None, feeds)
     return Y.astype(ml_dtypes.bfloat16) if case.first.type == "bfloat16" else Y
-
-
-def _options() -> onnxruntime.SessionOptions:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    return options
 
 
 def _fed(value: np.ndarray) -> np.ndarray:
@@ -195,9 +185,8 @@ def _model(case: Case) -> onnx.ModelProto:
         names[-1] = "grid"
     half = case.first.type == "bfloat16"
     names = names[:1] if case.slip == "no second input" else names + ["first"] * (case.slip == "third input")
-    node = helper.make_node(case.operator, names, _outputs(case), case.name)
     attributes = {"align_corners": case.align_corners, "mode": case.mode, "padding_mode": case.padding_mode}
-    node.attribute.extend(helper.make_attribute(key, value) for key, value in attributes.items() if value is not None)
+    node = helper.make_node(case.operator, names, _outputs(case), case.name, **attributes)  # without those of None
     if case.slip == "attribute":
         node.attribute.append(helper.make_attribute("antialias", 1))
     elif case.slip == "kind of attribute":

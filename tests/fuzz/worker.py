@@ -49,8 +49,6 @@ class Worker:
             pipe = subprocess.PIPE
             self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=self._environment)
         process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
         try:
             process.stdin.write(case.to_json() + "\n")
             process.stdin.flush()

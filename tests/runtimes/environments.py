@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 
 from .table import Runtime
@@ -21,27 +20,14 @@ class NotInstalledError(Exception):
     """A runtime's environment cannot be made here; the text says why."""
 
 
-@dataclass(frozen=True)
-class Environment:
-    """Where a runtime is installed.
-
-    Attributes:
-        command: what runs its adapter.
-        versions: what was installed, by package.
-    """
-
-    command: tuple[str, ...]
-    versions: str
-
-
 def default_cache() -> Path:
     """Where environments are kept between runs: in the user's cache folder."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "ort_gridsample" / "runtimes"
 
 
-def environment(runtime: Runtime, cache: Path) -> Environment:
-    """The runtime's environment, made where there is none yet that has what is wanted.
+def environment(runtime: Runtime, cache: Path) -> tuple[tuple[str, ...], str]:
+    """What runs the runtime's adapter, in an environment made where there is none yet, and what was installed there.
 
     Raises:
         NotInstalledError: something that it needs is not to be had.
@@ -50,20 +36,16 @@ def environment(runtime: Runtime, cache: Path) -> Environment:
     folder = cache / f"{runtime.name}-{zlib.crc32(wanted.encode()):08x}"
     if not folder.exists():
         cache.mkdir(parents=True, exist_ok=True)
-        # Made beside it and renamed: another process may want the same, or have it in use.
+        # Made beside it and renamed: what cannot be made whole is not kept.
         with tempfile.TemporaryDirectory(prefix=f"{folder.name}-", dir=cache) as scratch:
             made = Path(scratch) / "made"
             made.mkdir()
             _install(runtime, made)
-            try:
-                made.rename(folder)
-            except OSError:
-                if not folder.exists():  # else the other was first
-                    raise
+            made.rename(folder)
     adapter = str(ADAPTERS / runtime.program)
     if not runtime.packages:
-        return Environment((_node(), adapter, str(folder)), ", ".join(runtime.npm))
-    return Environment((str(folder / "bin" / "python"), str(ADAPTERS / "worker.py"), adapter), _versions(folder))
+        return (_node(), adapter, str(folder)), ", ".join(runtime.npm)
+    return (str(folder / "bin" / "python"), str(ADAPTERS / "worker.py"), adapter), _versions(folder)
 
 
 def _install(runtime: Runtime, folder: Path) -> None:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from .table import RUNTIMES, Runtime
+from .table import Runtime
 from .trials import FORMS, MODES, RANKS, Trial
 from .verdicts import Verdict
 
 Cells = dict[Trial, Verdict]
-#: How the message begins where a runtime does not run a model without its GridSample and AffineGrid nodes either.
-REST = "the rest of the model does not run"
 GROUPS = tuple(f"{rank}-D {mode}" for rank in RANKS for mode in MODES)
 
 
@@ -85,17 +81,7 @@ def _count(verdicts: Sequence[Verdict]) -> str:
     kinds = [verdict.kind for verdict in verdicts]
     words = [f"{kinds.count('right')} of {len(kinds)} right"] if kinds else ["–"]
     words += [f"{kinds.count(kind)} {kind}" for kind in ("wrong", "refused") if kind in kinds]
-    rest = sum(verdict.message.startswith(REST) for verdict in verdicts)
-    return ", ".join(words) + (f"; {REST} in {rest}" if rest else "")
-
-
-def alike(cells: Cells) -> list[list[Trial]]:
-    """The cells about which there is something to say, those together that say the same but for numbers."""
-    said: dict[tuple[str, str, str], list[Trial]] = {}
-    for trial, verdict in cells.items():
-        if verdict.kind != "right" or verdict.message:
-            said.setdefault((trial.form, verdict.kind, re.sub(r"\d+", "#", verdict.message)), []).append(trial)
-    return list(said.values())
+    return ", ".join(words)
 
 
 def reasons(results: Sequence[Result]) -> str:
@@ -104,66 +90,25 @@ def reasons(results: Sequence[Result]) -> str:
     for result in results:
         if result.missing:
             rows.append([result.runtime.title, "", "", result.missing])
-        for form in FORMS:
-            for at in alike({trial: verdict for trial, verdict in result.cells.items() if trial.form == form}):
-                verdicts = [result.cells[trial] for trial in at]
-                worst_of = max(verdicts, key=lambda verdict: verdict.error)
-                said = f"{worst_of}: {worst_of.message}".rstrip(": ") if worst_of.kind == "wrong" else worst_of.message
-                rows.append([result.runtime.title, form, _places(at), said])
+        alike: dict[tuple[str, str, str], list[Trial]] = {}  # those together that say the same but for numbers
+        for trial, verdict in result.cells.items():
+            if verdict.kind != "right" or verdict.message:
+                alike.setdefault((trial.form, verdict.kind, re.sub(r"\d+", "#", verdict.message)), []).append(trial)
+        for (form, kind, _), at in sorted(alike.items(), key=lambda said: FORMS.index(said[0][0])):
+            worst_of = max((result.cells[trial] for trial in at), key=lambda verdict: verdict.error)
+            said = f"{worst_of}: {worst_of.message}".rstrip(": ") if kind == "wrong" else worst_of.message
+            rows.append([result.runtime.title, form, _places(at), said])
     return markdown(rows)
 
 
 def _places(trials: Sequence[Trial]) -> str:
     """The cells in a few words."""
-    groups: dict[str, list[Trial]] = {}
-    for trial in trials:
-        groups.setdefault(trial.group, []).append(trial)
     words = []
-    for group, members in groups.items():
+    for group in dict.fromkeys(trial.group for trial in trials):
+        members = [trial for trial in trials if trial.group == group]
         if group == "exported":
             words.append(", ".join(trial.detail for trial in members))
         else:
             kinds = {"dynamic" if trial.dynamic else "static" for trial in members}
             words.append(f"{group} {' and '.join(sorted(kinds))} ({len(members)})")
     return "; ".join(words)
-
-
-def every_cell(results: Sequence[Result]) -> str:
-    """A row a cell."""
-    rows = [["runtime", "cell", "verdict", "error", "message"]]
-    for result in results:
-        for trial, verdict in result.cells.items():
-            error = "" if verdict.kind == "refused" else f"{verdict.error:.1e}"
-            rows.append([result.runtime.title, trial.name, verdict.kind, error, verdict.message])
-    return markdown(rows)
-
-
-def as_json(results: Sequence[Result], date: str) -> dict[str, object]:
-    """Everything, for programs."""
-    runtimes = [
-        {
-            "name": result.runtime.name,
-            "title": result.runtime.title,
-            "versions": result.versions,
-            "missing": result.missing,
-            "cells": [
-                {**dataclasses.asdict(trial), "name": trial.name, **dataclasses.asdict(verdict)}
-                for trial, verdict in result.cells.items()
-            ],
-        }
-        for result in results
-    ]
-    return {"date": date, "runtimes": runtimes}
-
-
-def from_json(data: dict[str, Any]) -> tuple[str, list[Result]]:
-    """The date and the results that :func:`as_json` wrote."""
-
-    def made(of: type, cell: dict[str, Any]) -> Any:
-        return of(**{field.name: cell[field.name] for field in dataclasses.fields(of)})
-
-    results = []
-    for each in data["runtimes"]:
-        cells = {made(Trial, cell): made(Verdict, cell) for cell in each["cells"]}
-        results.append(Result(RUNTIMES[each["name"]], each["versions"], cells, each["missing"]))
-    return data["date"], results

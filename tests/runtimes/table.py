@@ -9,35 +9,20 @@ from ort_gridsample.model.targets.runtimes import RuntimeName
 
 @dataclass(frozen=True)
 class Runtime:
-    """One runtime.
+    """One runtime."""
 
-    Attributes:
-        name: on the command line; its adapter is ``adapters/<adapter>.py`` (or ``.mjs``).
-        title: in tables, with the version.
-        packages: what pip installs; where that is nothing, the adapter runs in node.
-        alone: what pip installs without what it asks for besides (pnnx asks for all of PyTorch, and needs none of it).
-        adapter: where it is not called like the runtime.
-        python: the versions of Python that its packages are for; none says any.
-        npm: what npm installs.
-        fast: whether it installs, and runs all that is tried, in seconds.
-        batches: whether tensors may have more than one image in a batch.
-        tolerance: the greatest difference that is still right, as a share of the output's greatest magnitude.
-        form: what ``patch_model`` calls it, where it has lowered nodes of a form of their own for it.
-        note: what a reader of its results must know.
-    """
-
-    name: str
-    title: str
-    packages: tuple[str, ...] = ()
-    alone: tuple[str, ...] = ()
-    adapter: str = ""
-    python: tuple[str, ...] = ()
-    npm: tuple[str, ...] = ()
-    fast: bool = False
-    batches: bool = True
-    tolerance: float = 1e-4
-    form: RuntimeName | None = None
-    note: str = ""
+    name: str  # on the command line
+    title: str  # in tables, with the version
+    packages: tuple[str, ...] = ()  # what pip installs; where that is nothing, the adapter runs in node
+    alone: tuple[str, ...] = ()  # without what it asks for (pnnx asks for all of PyTorch, and needs none of it)
+    adapter: str = ""  # its file in adapters/, where it is not called like the runtime
+    python: tuple[str, ...] = ()  # the versions of Python that its packages are for; none says any
+    npm: tuple[str, ...] = ()  # what npm installs
+    fast: bool = False  # whether it installs, and runs all that is tried, in seconds
+    batches: bool = True  # whether tensors may have more than one image in a batch
+    tolerance: float = 1e-4  # the greatest error that is still right, as a share of the output's greatest magnitude
+    form: RuntimeName | None = None  # what patch_model calls it, where it lowers nodes in a form of their own for it
+    note: str = ""  # what a reader of its results must know
 
     @property
     def program(self) -> str:
@@ -61,10 +46,7 @@ RUNTIMES = {
             note="interpreted where there is no clang, and then slow",
         ),
         Runtime(
-            "iree",
-            "IREE 3.13",
-            ("iree-base-compiler[onnx]==3.13.0", "iree-base-runtime==3.13.0", "numpy"),
-            form="iree",
+            "iree", "IREE 3.13", ("iree-base-compiler[onnx]==3.13.0", "iree-base-runtime==3.13.0", "numpy"), form="iree"
         ),
         Runtime("tvm", "TVM 0.27", ("apache-tvm==0.27.0.post1", "onnx", "numpy"), form="tvm"),
         Runtime("onnxruntime-web", "onnxruntime-web 1.30, WASM", npm=("onnxruntime-web@1.30.0",)),

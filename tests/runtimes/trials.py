@@ -34,34 +34,21 @@ SPECIAL = (-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, -1.3125, 1.375, 
 
 @dataclass(frozen=True)
 class Task:
-    """A model, and what it answers.
-
-    Attributes:
-        model: as the runtime gets it.
-        feeds: inputs by name, in the model's order; the runtime answers each with the model loaded once.
-        expected: the outputs for each of ``feeds``.
-    """
+    """A model, and what it answers to each of the feeds, with the model loaded once."""
 
     model: onnx.ModelProto
-    feeds: tuple[Arrays, ...]
+    feeds: tuple[Arrays, ...]  # by name, in the model's order
     expected: tuple[Arrays, ...]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One cell of the matrix.
+    """One cell of the matrix."""
 
-    Attributes:
-        form: ``"standard"``, or ``"primitives"``: what patch_model makes of it.
-        group: ``"2-D linear"``, …, or ``"exported"``.
-        detail: padding mode and alignment, or the name of the exported model.
-        dynamic: whether the shapes are left open, and two are asked.
-    """
-
-    form: str
-    group: str
-    detail: str
-    dynamic: bool = False
+    form: str  # "standard", or "primitives": what patch_model makes of it
+    group: str  # "2-D linear", …, or "exported"
+    detail: str  # padding mode and alignment, or the name of the exported model
+    dynamic: bool = False  # whether the shapes are left open, and two are asked
 
     @property
     def name(self) -> str:
@@ -75,19 +62,16 @@ class Trial:
         Raises:
             GridSampleError: the model cannot be lowered.
         """
-        task = self.unpatched(batch)
+        if self.group == "exported":
+            task = _exported(self.detail)
+        else:
+            rank, mode = self.group.split("-D ")
+            padding_mode, alignment = self.detail.split()
+            task = _one_node(int(rank), mode, padding_mode, alignment == "aligned", self.dynamic, batch)
         if self.form == "standard":
             return task
         lowered = ogs.patch_model(task.model, target="primitives", for_runtime=for_runtime)
         return Task(lowered, task.feeds, task.expected)
-
-    def unpatched(self, batch: int = 2) -> Task:
-        """The same with the standard operators."""
-        if self.group == "exported":
-            return _exported(self.detail)
-        rank, mode = self.group.split("-D ")
-        padding_mode, alignment = self.detail.split()
-        return _one_node(int(rank), mode, padding_mode, alignment == "aligned", self.dynamic, batch)
 
 
 def trials() -> Iterator[Trial]:

@@ -13,17 +13,11 @@ from .workers import Answer
 
 @dataclass(frozen=True)
 class Verdict:
-    """A cell of the matrix.
+    """A cell of the matrix; where there was an answer, its greatest error as a share of the greatest magnitude."""
 
-    Attributes:
-        kind: ``"right"``, ``"wrong"`` or ``"refused"``.
-        error: the greatest difference as a share of the output's greatest magnitude, where there was an answer.
-        message: what the runtime said, how its answer is no answer, or what is to be remarked about a right one.
-    """
-
-    kind: str
+    kind: str  # "right", "wrong" or "refused"
     error: float = 0.0
-    message: str = ""
+    message: str = ""  # what the runtime said, how its answer is no answer, or what to remark about a right one
 
     def __str__(self) -> str:
         return {"right": "✓", "wrong": f"wrong by {self.error:.2g}", "refused": "✗"}[self.kind]
@@ -34,32 +28,31 @@ def judge(task: Task, answer: Answer, tolerance: float) -> Verdict:
     if answer.error:
         return Verdict("refused", message=shortened(answer.error))
     found = [_difference(a, b) for a, b in zip(answer.outputs, task.expected, strict=True)]
-    for each in found:
-        if isinstance(each, str):
-            return Verdict("wrong", np.inf, each)
-    errors = [each for each in found if not isinstance(each, str)]
-    error = max(errors)
+    error, why = max(found, key=lambda each: each[0])
     if error <= tolerance:
         return Verdict("right", error, answer.remark)
-    return Verdict("wrong", error, "" if len(errors) == 1 or errors[0] > tolerance else "at the second shape only")
+    if not why and found[0][0] <= tolerance:
+        why = "at the second shape only"
+    return Verdict("wrong", error, why)
 
 
-def _difference(actual: Arrays, expected: Arrays) -> float | str:
+def _difference(actual: Arrays, expected: Arrays) -> tuple[float, str]:
+    """The greatest one, infinite where it is no number, and then why."""
     worst = 0.0
     for name, value in expected.items():
         if name not in actual:
-            return f"no output {name}"
+            return np.inf, f"no output {name}"
         if actual[name].shape != value.shape:
-            return f"{name} of shape {actual[name].shape}, not {value.shape}"
+            return np.inf, f"{name} of shape {actual[name].shape}, not {value.shape}"
         finite = np.isfinite(value)
         a, b = actual[name].astype(np.float64), value.astype(np.float64)
         if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
-            return f"{name} is not infinite where it should be"
+            return np.inf, f"{name} is not infinite where it should be"
         if not np.isfinite(a[finite]).all():
-            return f"{name} is not finite"
+            return np.inf, f"{name} is not finite"
         scale = float(np.abs(b[finite]).max(initial=0)) or 1.0
         worst = max(worst, float(np.abs(a[finite] - b[finite]).max(initial=0)) / scale)
-    return worst
+    return worst, ""
 
 
 #: What says nothing in what runtimes print: whole lines, and parts of lines.

@@ -16,12 +16,8 @@ def shapes(feed):
 
 
 def load(path, inputs, outputs):
-    done = subprocess.run(
-        [PNNX, path, f"inputshape={shapes(inputs)}", "fp16=0"],
-        cwd=os.path.dirname(path),
-        capture_output=True,
-        text=True,
-    )
+    command = [PNNX, path, f"inputshape={shapes(inputs)}", "fp16=0"]
+    done = subprocess.run(command, cwd=os.path.dirname(path), capture_output=True, text=True)
     base = os.path.splitext(path)[0]
     if done.returncode or not os.path.exists(f"{base}.ncnn.param"):
         raise RuntimeError(f"pnnx: exit status {done.returncode} {(done.stdout + done.stderr)[-1000:]}")
