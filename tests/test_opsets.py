@@ -9,14 +9,13 @@ from typing import Literal
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper, parser, version_converter
+from onnx import helper, numpy_helper, parser, version_converter
 
 import faults
 import ort_gridsample as ogs
 from cases import ATTRIBUTES
 from compare import about
 from models import grid_sample_model
-from ort_gridsample.cli import main
 from ort_gridsample.model.graphs import opset_of, scopes
 from ort_gridsample.patching import TargetName
 from ort_gridsample.runtime import choice
@@ -79,19 +78,10 @@ def opened(moved: str | Path) -> tuple[str, onnx.ModelProto, Feeds]:
 
 
 #: What has no way to 18, and what to 13.
-STUCK = {"grounding_dino": "Gelu", "mask2former": "Gelu"}
-STUCK_AT_13 = {
-    "If": "If",
-    "Loop": "Loop",
-    "function in a function in an If": "If",
-    "cond_if": "If",
-    "deformable_detr": "LayerNormalization",
-    "grounding_dino": "LayerNormalization",
-    "ic_stn_loop": "Loop",
-    "kornia_remap": "Shape",
-    "mask2former": "LayerNormalization",
-    "sfmlearner_function": "CastLike",
-}
+STUCK = dict.fromkeys(("grounding_dino", "mask2former"), "Gelu")
+STUCK_AT_13 = {"kornia_remap": "Shape", "sfmlearner_function": "CastLike", "Loop": "Loop", "ic_stn_loop": "Loop"}
+STUCK_AT_13 |= dict.fromkeys(("If", "function in a function in an If", "cond_if"), "If")
+STUCK_AT_13 |= dict.fromkeys(("deformable_detr", "grounding_dino", "mask2former"), "LayerNormalization")
 
 
 @pytest.mark.parametrize("moved", MOVED)
@@ -214,18 +204,13 @@ def test_nodes_that_are_not_replaced_are_written_for_the_opset_too() -> None:
     assert set(seen) == {("", 22, "GridSample"), ("", 17, "GridSample")}
 
 
-CANNOT_BE_SAID = {
-    "3 axes": (grid_sample_model("float32", "float32", 3, ATTRIBUTES[:1], 22), 19, "at least 20"),
-    "1 axis": (grid_sample_model("float32", "float32", 1, ATTRIBUTES[:1], 20), 16, "at least 20"),
-    "bfloat16": (grid_sample_model("bfloat16", "float32", 2, ATTRIBUTES[:1], 22), 20, "at least 22"),
-    "before the first": (grid_sample_model("float32", "float32", 2, ATTRIBUTES[:1], 16), 15, "at least 16"),
-}
-
-
-@pytest.mark.parametrize(("model", "opset", "expected"), CANNOT_BE_SAID.values(), ids=CANNOT_BE_SAID)
-def test_what_an_older_opset_cannot_say_is_refused(model: onnx.ModelProto, opset: int, expected: str) -> None:
-    said = message_of(model, target="ai.onnx", opset=opset)
-    assert said == f"GridSample node 'sample0': opset is {opset}, expected {expected}"
+@pytest.mark.parametrize(
+    ("X_type", "rank", "old", "new", "least"),
+    [("float32", 3, 22, 19, 20), ("float32", 1, 20, 16, 20), ("bfloat16", 2, 22, 20, 22), ("float32", 2, 16, 15, 16)],
+)
+def test_what_an_older_opset_cannot_say_is_refused(X_type: str, rank: int, old: int, new: int, least: int) -> None:
+    said = message_of(grid_sample_model(X_type, "float32", rank, ATTRIBUTES[:1], old), target="ai.onnx", opset=new)
+    assert said == f"GridSample node 'sample0': opset is {new}, expected at least {least}"
 
 
 @pytest.mark.parametrize("nodes", ["", "B = Squeeze (X)"])
@@ -259,17 +244,18 @@ def test_a_node_that_the_converter_cannot_take_down_is_named() -> None:
 
 @faults.needs_adapters
 def test_attributes_that_go_without_saying_are_dropped_and_others_refused() -> None:
-    pooled = parser.parse_model(
-        f"""<ir_version: 10, opset_import: ["": 20]> {SIGNATURE} {{
-        A = GridSample (X, G) Y = AveragePool <kernel_shape = [2, 2], dilations = [2, 2]> (A) }}"""
+    pooled, reduced = (
+        parser.parse_model(
+            f"""<ir_version: 10, opset_import: ["": 20]> {SIGNATURE} <int64[1] axes = {{1}}> {{
+            A = GridSample (X, G) Y = {last} }}"""
+        )
+        for last in (
+            "AveragePool <kernel_shape = [2, 2], dilations = [2, 2]> (A)",
+            "ReduceMax <noop_with_empty_axes = 0> (A, axes)",
+        )
     )
     said = message_of(pooled, target="ai.onnx", opset=18)
     assert said == "AveragePool node '(Y)': dilations is [2, 2], expected what opset 18 can say"
-    reduced = parser.parse_model(
-        f"""<ir_version: 10, opset_import: ["": 20]> {SIGNATURE} <int64[1] axes = {{1}}> {{
-        A = GridSample (X, G)
-        Y = ReduceMax <noop_with_empty_axes = 0> (A, axes) }}"""
-    )
     older = ogs.patch_model(reduced, target="ai.onnx", opset=16)
     onnx.checker.check_model(older, full_check=True)
     assert "noop_with_empty_axes" not in {a.name for a in older.graph.node[1].attribute}
@@ -278,16 +264,15 @@ def test_attributes_that_go_without_saying_are_dropped_and_others_refused() -> N
 
 
 def test_metadata_and_names_stay() -> None:
-    model = grid_sample_model("float32", "float32", 2, ATTRIBUTES[:2], 22)
+    model = grid_sample_model("float32", "float32", 2, ATTRIBUTES[:1], 22)
     model.metadata_props.add(key="model", value="a model")
-    for node in model.graph.node:
-        node.doc_string = "a warp"
-        node.metadata_props.add(key="made by", value="hand")
+    (node,) = model.graph.node
+    node.doc_string = "a warp"
+    node.metadata_props.add(key="made by", value="hand")
     older = ogs.patch_model(model, target="ai.onnx", opset=16)
     assert older.metadata_props == model.metadata_props
-    for before, after in zip(model.graph.node, older.graph.node, strict=True):
-        for field in ("name", "doc_string", "metadata_props"):
-            assert getattr(after, field) == getattr(before, field)
+    del older.graph.node[0].attribute[:], node.attribute[:]
+    assert older.graph.node[0] == node
 
 
 def test_a_function_passes_on_what_the_older_opset_calls_otherwise() -> None:
@@ -304,28 +289,6 @@ def test_a_function_passes_on_what_the_older_opset_calls_otherwise() -> None:
     shared = ogs.patch_model(model, target="primitives", functions=True, opset=16)
     assert (len(shared.functions), shared.ir_version) == (2, 8)
     assert_answers_agree(shared, model)
-
-
-def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With weights beside the model, and beside the patched one."""
-    weights = numpy_helper.from_array(np.arange(3 * 64 * 64, dtype=np.float32).reshape(1, 3, 64, 64), "W")
-    model = parser.parse_model(
-        f"""<ir_version: 9, opset_import: ["": {faults.OPSET}]> g (float[1,h,w,2] G) => (float[1,3,h,w] Y) {{
-            A = GridSample <mode = "cubic"> (W, G) Y = Relu (A) }}"""
-    )
-    model.graph.initializer.append(weights)
-    path, out = tmp_path / "model.onnx", tmp_path / "out" / "older.onnx"
-    out.parent.mkdir()
-    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
-    assert main(["patch", str(path), str(out), "--target", "ai.onnx", "--opset", "17"]) == 0
-    assert f"{out}: opset {faults.OPSET} → 17" in capsys.readouterr().out.splitlines()
-    assert (out.parent / "weights.bin").read_bytes() == (path.parent / "weights.bin").read_bytes()
-    older = onnx.load(out, load_external_data=False)
-    assert older.graph.initializer[0].data_location == TensorProto.EXTERNAL
-    assert older.graph.node[0].attribute[0].s == b"bicubic"
-    assert main(["verify", str(path), str(out)]) == 0
-    assert main(["patch", str(path), str(out), "--target", "mmcv", "--opset", "1000"]) == 2
-    assert "opset is 1000, expected a number from 1 to" in capsys.readouterr().err
 
 
 @faults.needs_named_nodes
