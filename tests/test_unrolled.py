@@ -348,26 +348,25 @@ def test_it_is_found_in_a_function() -> None:
     assert_answers_stay(model, sessions=[open_session, open_compiled])
 
 
-def two(other: str) -> onnx.ModelProto:
-    """Two samples that share their coordinates, as exporters that find common expressions write them."""
-    model = load(SAMPLED)
-    seconds, made = onnx.GraphProto(), set[str]()
-    for node in model.graph.node:
-        if node.op_type == "GatherND" or not made.isdisjoint(node.input):
-            second = seconds.node.add()
+def add_second(model: onnx.ModelProto, begins: str = "", X: str = "a") -> None:
+    """Write the nodes a second time, those of the operator ``begins`` and what comes of these, or all."""
+    made = set[str]()
+    for node in [*model.graph.node]:
+        if begins in ("", node.op_type) or not made.isdisjoint(node.input):
+            second = model.graph.node.add()
             second.CopyFrom(node)
-            second.input[:] = [f"second {n}" if n in made else other if n == "a" else n for n in node.input]
+            second.input[:] = [f"second {n}" if n in made else X if n == "a" else n for n in node.input]
             second.output[:] = [f"second {name}" for name in node.output]
             second.name = f"second {node.name}"
             made.update(node.output)
-    model.graph.node.extend(seconds.node)
-    model.graph.input.append(helper.make_tensor_value_info(other, TensorProto.FLOAT, [2, 3, 4, 5]))
-    model.graph.output.append(helper.make_tensor_value_info("second Y", TensorProto.FLOAT, [2, 3, 6, 7]))
-    return model
+    model.graph.output.append(helper.make_tensor_value_info("second Y", TensorProto.FLOAT, None))
 
 
 def test_two_that_share_their_coordinates() -> None:
-    model = two("mask")
+    """As exporters that find common expressions write them."""
+    model = load(SAMPLED)
+    add_second(model, "GatherND", "mask")
+    model.graph.input.append(helper.make_tensor_value_info("mask", TensorProto.FLOAT, [2, 3, 4, 5]))
     onnx.checker.check_model(model)
     assert found(model) == said(SAMPLED) * 2
     both = ogs.patch_model(model, target="ai.onnx")
@@ -380,21 +379,19 @@ def test_two_that_share_their_coordinates() -> None:
 
 def test_shapes_may_be_read_elsewhere() -> None:
     model = load(DYNAMIC)
-    shape = next(n for n in model.graph.node if n.op_type == "Shape").output[0]
-    model.graph.output.append(helper.make_tensor_value_info(shape, TensorProto.INT64, None))
+    model.graph.output.append(helper.make_tensor_value_info(first(model, "Shape").output[0], TensorProto.INT64, None))
     assert found(model) == said(DYNAMIC)
     assert_answers_stay(model, ogs.patch_model(model, target="ai.onnx"), sessions=[open_session])
 
 
 def test_sizes_of_something_else_count_where_they_are_the_same() -> None:
     """Exporters read a size wherever it was first met, of another tensor with the same dimension."""
-    for dims, same in ((["N", "C", "H", "W"], True), (["N", "C", "H", "V"], False)):
+    for dims, same in (("NCHW", True), ("NCHV", False)):
         model = load(DYNAMIC)
-        for value, names in zip(model.graph.input, (["N", "C", "H", "W"], ["N", "h", "w", ""]), strict=True):
-            for dim, name in zip(value.type.tensor_type.shape.dim, names, strict=True):
-                if name:
-                    dim.dim_param = name
-        model.graph.input.append(helper.make_tensor_value_info("image", TensorProto.FLOAT, dims))
+        for value, names in zip(model.graph.input, ("NCHW", "Nhw"), strict=True):
+            for dim, name in zip(value.type.tensor_type.shape.dim, names, strict=False):
+                dim.dim_param = name
+        model.graph.input.append(helper.make_tensor_value_info("image", TensorProto.FLOAT, [*dims]))
         for node in model.graph.node:
             if node.op_type == "Shape" and node.input[0] == "a":
                 node.input[0] = "image"
@@ -406,16 +403,9 @@ def test_parts_that_are_alike_are_tried_once(name: str, monkeypatch: pytest.Monk
     asked, answers = [], native.answers
     monkeypatch.setattr(native, "answers", lambda model, feeds: asked.append(len(feeds)) or answers(model, feeds))
     model = load(name)
-    first = [n.output[0] for n in model.graph.node]
     found(model)
     once = len(asked)
-    copies = onnx.GraphProto(node=model.graph.node)
-    for node in copies.node:  # another layer, of the same inputs
-        node.input[:] = [f"{n} again" if n in first else n for n in node.input]
-        node.output[:] = [f"{n} again" for n in node.output]
-        node.name += " again"
-    model.graph.node.extend(copies.node)
-    model.graph.output.append(helper.make_tensor_value_info("Y again", TensorProto.FLOAT, None))
+    add_second(model)  # another layer, of the same inputs
     asked.clear()
     assert found(model) == said(name) * 2
     assert len(asked) == once
