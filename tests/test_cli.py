@@ -23,7 +23,6 @@ import ort_gridsample as ogs
 from cases import Attributes
 from conftest import OPS
 from models import grid_sample_model
-from ort_gridsample import spec
 from ort_gridsample.cli import COMMANDS, demo, main, verify
 from ort_gridsample.cli.demo import draw_grid
 from ort_gridsample.cli.inputs import random_array
@@ -489,32 +488,6 @@ def test_options_that_make_no_sense_are_refused(capsys: pytest.CaptureFixture[st
 # demo
 
 
-@pytest.mark.slow
-@DEMO
-def test_demo(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    from matplotlib.figure import Figure
-
-    figures, save = [], Figure.savefig
-    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: (figures.append(self), save(self, *a, **k)))
-    out = cli("demo --output demo.png")
-    assert files(".") == sorted(["demo.png", "model.onnx", "X.npy", "grid.npy", "wrong.npy", "far.npy"])
-    assert "NOT_IMPLEMENTED" in out
-    differences = [float(word) for word in re.findall(r"\d\.\de-?\+?\d\d", out)]
-    assert len(differences) == 9
-    assert max(differences) < 2e-4
-    # The picture has every mode and padding, and the colour bar's range every difference.
-    photo, *images, bar = figures[0].axes
-    assert [len(axes.images) for axes in images] == [1] * (3 + 9 + 9)
-    assert [axes.get_title() for axes in images[:12]] == [*spec.MODES, *spec.PADDING_MODES, *[""] * 6]
-    shown = [axes.images[0] for axes in images if axes.images[0].get_cmap().name == "magma"]
-    most = max(float(each.get_array().max()) for each in shown)
-    assert [bar.get_xlim()[1], *(each.norm.vmax for each in shown)] == pytest.approx([most] * (1 + 9), rel=1e-6)
-    # The output is turned about the middle of the photograph.
-    height, width = photo.images[0].get_array().shape[:2]
-    middle = np.mean([line.get_xydata() for line in photo.lines[:13]], axis=(0, 1))
-    np.testing.assert_allclose(middle, ((width - 1) / 2, (height - 1) / 2), atol=1e-2)
-
-
 def test_the_demo_measures_ties_along_the_nearer_axis(capsys: pytest.CaptureFixture[str]) -> None:
     height, width = 8, 16
     pixels = np.array([[(2.501, 3.2), (2.504, 3.2), (4.2, 5.498), (1, 1)]])  # the last one is no tie
@@ -531,6 +504,10 @@ def test_the_demo_says_why_nearest_differs_on_a_large_picture(cli: Cli, monkeypa
     monkeypatch.setattr(demo, "read_photo", lambda path: noise)
     monkeypatch.setattr(demo, "draw", lambda *given: None)
     out = cli("demo")
+    assert "NOT_IMPLEMENTED" in out
+    differences = [float(word) for word in re.findall(r"\d\.\de-?\+?\d\d", out)]
+    assert len(differences) == 9
+    assert max(differences[3:]) < 2e-3  # of the modes that add up
     (part, most) = re.search(r"another pixel at (.*)% of the positions. They lie at most (\S+)\n", out).groups()
     assert 0 < float(part) < 0.2
     assert 0 < float(most) < 2e-3

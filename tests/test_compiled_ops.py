@@ -13,17 +13,19 @@ import onnxruntime
 import pytest
 
 import ort_gridsample as ogs
+import test_fusion
 import test_patch
 from cases import ATTRIBUTES, RANKS, SESSION_TYPES, Attributes, Case, dtype_of, generator, matrix, positions
 from compare import about, assert_identical, assert_matches
 from models import affine_grid_model, grid_sample_model
 from ort_gridsample import spec, versions
-from ort_gridsample.core import numpy_core
+from ort_gridsample.core import compilation, numpy_core
 from ort_gridsample.core.memory import available
 from ort_gridsample.runtime import choice
 from ort_gridsample.runtime.compiled_ops import c_api, kernels
 from paths import open_compiled, open_compiled_file, open_native, quiet_options, run, running_on
 from processes import run as run_process
+from processes import run_each
 from processes import start as start_process
 
 pytestmark = pytest.mark.skipif(bool(choice.ops.why_not()), reason=f"no compiled ops: {choice.ops.why_not()}")
@@ -308,26 +310,12 @@ def test_the_oldest_release_has_every_function() -> None:
 def test_shapes_are_read_without_the_function_that_newer_releases_have(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of X and of grids, of theta and size, and of what the fused op takes; all other tests read them with it."""
     monkeypatch.setattr(c_api.Api, "shape_of", 0)
-    model = onnx.parser.parse_model(
-        """<ir_version: 9, opset_import: ["": 20]>
-        g (float[N, 3, H, W] X, float[N, 2, 3] theta, int64[4] size)
-            => (float[N, 3, h, w] Y, float[N, h, w, 2] grid, float[N, 3, h, w] Z) {
-            grid = AffineGrid (theta, size)
-            Y = GridSample (X, grid)
-            alone = AffineGrid <align_corners = 1> (theta, size)
-            Z = GridSample <mode = "cubic"> (X, alone) }"""
-    )
-    rng = np.random.default_rng(0)
-    feeds = {"X": rng.standard_normal((2, 3, 7, 5), np.float32), "theta": rng.normal(size=(2, 2, 3)).astype("f")}
-    session = open_compiled(model)
-    assert {placement.runs_on for placement in session.replaced} == {"compiled op"}
-    Y, grid, Z = session.run(None, feeds | {"size": np.array([2, 3, 4, 6])})
-    plain, aligned = (ogs.affine_grid(feeds["theta"], (2, 3, 4, 6), align_corners=each) for each in (False, True))
-    np.testing.assert_allclose(grid, plain, atol=1e-6)
-    np.testing.assert_allclose(Y, ogs.grid_sample(feeds["X"], plain), atol=1e-5)
-    np.testing.assert_allclose(Z, ogs.grid_sample(feeds["X"], aligned, "cubic"), atol=1e-5)
-    with pytest.raises(Exception, match="size is"):
-        session.run(None, feeds | {"size": np.array([3, 3, 4, 6])})
+    model, fed = test_fusion.transformer(attributes=Attributes()), test_fusion.feed()
+    expected = ogs.grid_sample(fed["X"], ogs.affine_grid(fed["theta"], fed["size"]))
+    for session in (ogs.InferenceSession(model, quiet_options()), test_fusion.two_ops(model)):
+        np.testing.assert_allclose(session.run(None, fed)[0], expected, atol=1e-5)
+        with pytest.raises(Exception, match="size is"):
+            session.run(None, fed | {"size": np.array([3, 3, 4, 6])})
 
 
 def test_files_of_python_ops_become_compiled_ones() -> None:
@@ -407,7 +395,7 @@ def test_a_forked_child_and_the_end_of_the_interpreter_with_sessions_alive() -> 
     assert (process.returncode, err, out.splitlines()) == (0, "", ["(1, 2, 64, 64)"] * 3)
 
 
-#: What a run takes at its peak beyond what was there before, and whether its answer is right.
+#: What a run takes at its peak beyond what was there before, in MiB, and whether its answer is right.
 PEAK = """
 def status(key):
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(key)) / 1024
@@ -416,6 +404,7 @@ line = np.linspace(-0.9, 0.9, positions, dtype=np.float32)
 grid = np.stack(np.broadcast_arrays(line, line[:, None]), -1)[None].copy()
 session = make(open_model)
 attempt(session, X, np.zeros((1, 64, 64, 2), np.float32))
+open("/proc/self/clear_refs", "w").write("5")  # forgets the peak of whoever ran before
 before = status("VmRSS")
 (Y,) = session.run(None, {"X": image, "grid": grid})
 print(status("VmHWM") - before, bool(abs(Y[0, :, ::16, ::16] - 1).max() < 1e-5))
@@ -428,10 +417,8 @@ SCRATCH = 64 + 16
 @pytest.mark.parametrize(("channels", "positions"), [(12, 512), pytest.param(64, 2048, marks=pytest.mark.slow)])
 def test_a_large_run_takes_no_more_memory_than_natively_but_for_its_scratch(channels: int, positions: int) -> None:
     """Of an X of 200 MiB, or of X and Y of a GiB each."""
-    script = f"channels, positions = {channels}, {positions}{PEAK}"
-    (compiled, right), (native, as_well) = (
-        line.split() for way in ("open_compiled", "open_native") for line in run_process(script, way)
-    )
+    answers = run_each(f"channels, positions = {channels}, {positions}{PEAK}", ["open_compiled", "open_native"])
+    (compiled, right), (native, as_well) = (line.split() for (line,) in answers.values())
     assert (right, as_well) == ("True", "True")
     assert float(compiled) <= float(native) + SCRATCH
 
@@ -467,10 +454,6 @@ def one_more(number: int) -> int:
 
 @pytest.mark.parametrize("how", ["damaged", "empty files", "full disk", "no folder"])
 def test_a_useless_cache_is_slower_and_no_worse(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from numba import config
-
-    from ort_gridsample.core import compilation
-
     def fails(*_: object) -> None:
         raise {"full disk": OSError, "no folder": RuntimeError}[how]
 
@@ -479,7 +462,7 @@ def test_a_useless_cache_is_slower_and_no_worse(how: str, tmp_path: Path, monkey
         function = compilation.Function(one_more, [Path(__file__)])
         return function.is_at_hand, ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(function.address())(41)
 
-    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path))
     if how == "full disk":
         monkeypatch.setattr(compilation._Files, "_save_data", fails)
     if how == "no folder":
@@ -491,42 +474,3 @@ def test_a_useless_cache_is_slower_and_no_worse(how: str, tmp_path: Path, monkey
         file.write_bytes(file.read_bytes()[: 100 if how == "damaged" else 0])
     assert answer() == (how != "full disk", 42)
     assert all(file.stat().st_size > 100 for file in files), "what cannot be read is written anew"
-
-
-COLD = """
-import pathlib
-from ort_gridsample.core import compilation
-{before}
-asked, compiled = [], []
-address, not_at_hand = compilation.Function.address, compilation.not_at_hand
-def counted(self):
-    if not self.is_at_hand:
-        compiled.append(self)
-    return address(self)
-def listed(parts):
-    asked.append(not_at_hand(parts))
-    return asked[-1]
-compilation.Function.address, compilation.not_at_hand = counted, listed
-answer = attempt(make(open_compiled), X, grid)
-assert compiled == [compilation.function(part) for part in sum(asked, [])][:len(compiled)], "in another order"
-print(answer, len(sum(asked, [])), len(compiled), len(list(pathlib.Path({cache!r}).rglob("*.nbc"))))
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_compile_from_both_ends(tmp_path: Path) -> None:
-    """The first begins with the first of the eight functions that are not on disk, its helper with the last.
-
-    Without a helper all are compiled here; with a full cache none.
-    """
-    alone = "def refused(*_, **__):\n    raise OSError\ncompilation.subprocess.Popen = refused"
-    here = {}
-    for name, script in {"alone": alone, "helped": "compilation.available_cpus = lambda: 2"}.items():
-        cache = str(tmp_path / name)
-        first = f"import os\nos.environ['NUMBA_CACHE_DIR'] = {cache!r}\n"
-        for missing in (8, 0):
-            (said,) = run_process(COLD.format(before=script, cache=cache), "open_compiled", first=first)
-            asked, here[name, missing], on_disk = map(int, said.removeprefix("(1, 2, 64, 64) ").split())
-            assert (asked, on_disk) == (missing, 8)
-    assert 1 <= here.pop(("helped", 8)) < 8
-    assert here == {("alone", 8): 8, ("alone", 0): 0, ("helped", 0): 0}

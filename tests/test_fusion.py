@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import cycle
 from pathlib import Path
@@ -88,16 +88,6 @@ def two_ops(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(patched, ogs.register(quiet_options()))
 
 
-def opened_again(model: onnx.ModelProto, folder: Path) -> Iterator[ogs.InferenceSession]:
-    """Sessions of the model, of its bytes, and of its file and that of its patch, and what each is when unpickled."""
-    onnx.save(ogs.patch_model(model, target="compiled"), folder / "patched.onnx")
-    onnx.save(model, folder / "model.onnx")
-    for given in (model, model.SerializeToString(), folder / "model.onnx", folder / "patched.onnx"):
-        session = ogs.InferenceSession(given, quiet_options())
-        yield session
-        yield pickle.loads(pickle.dumps(session))
-
-
 def within(session: ogs.InferenceSession) -> list[str]:
     return [placement.within for placement in session.replaced]
 
@@ -159,9 +149,14 @@ def test_wrong_inputs_are_told_as_by_the_two_ops() -> None:
 def test_is_pickled_and_opened_again(tmp_path: Path) -> None:
     model, fed = transformer(), feed()
     expected = two_ops(model).run(None, fed)[0]
-    for session in opened_again(model, tmp_path):
-        assert "sample" in within(session)
-        assert_identical(session.run(None, fed)[0], expected)
+    paths = {tmp_path / "model.onnx": model, tmp_path / "patched.onnx": ogs.patch_model(model, target="compiled")}
+    for path, each in paths.items():
+        onnx.save(each, path)
+    for given in (model, model.SerializeToString(), *paths):
+        session = ogs.InferenceSession(given, quiet_options())
+        for each in (session, pickle.loads(pickle.dumps(session))):
+            assert "sample" in within(each)
+            assert_identical(each.run(None, fed)[0], expected)
 
 
 @compiled

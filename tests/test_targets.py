@@ -59,6 +59,15 @@ def called(op_type: str, domain: str, attributes: Mapping[str, object]) -> str:
     return f"{domain}.{op_type}"[not domain :] + (f" <{said}>" if said else "")
 
 
+def written(nodes: str, opset: int = 22, function: str = "") -> onnx.ModelProto:
+    """The model of these nodes, which give Y of X and G, and of a function of the domain ``local``."""
+    text = nodes + function
+    others = "".join(f', "{domain}": 1' for domain in ("local", "mmcv", "mmdeploy") if f"{domain}." in text)
+    header = f'["": {opset}{others}]>'
+    local = f'<domain: "local", opset_import: {header} {function}' if function else ""
+    return parser.parse_model(f"<ir_version: 9, opset_import: {header} {SIGNATURE} {{ {nodes} }} {local}")
+
+
 def sampler(op_type: str, domain: str, opset: int = 11, axes: int = 2, **attributes: object) -> onnx.ModelProto:
     opsets = {"": opset} | ({domain: 1} if domain else {})
     return one_node(f"{called(op_type, domain, attributes)} (X, grid)", opsets, axes)
@@ -451,12 +460,9 @@ def test_a_function_passes_on_a_dialects_integers(target: TargetName) -> None:
         ("m = 1, p = 2, ac = 1", "", "mmcv", ("nearest", "reflection", True)),
         ("m = 2, p = 0", ": int = 0", "mmdeploy", ("cubic", "zeros", False)),
     ):
-        model = parser.parse_model(
-            f"""<ir_version: 9, opset_import: ["": 20, "local": 1]> {SIGNATURE} {{ Y = local.warp <{said}> (X, G) }}
-            <domain: "local", opset_import: ["": 20, "{dialect}": 1]> warp <m, p, ac{default}> (A, B) => (C) {{
-                C = {dialect}.grid_sampler <interpolation_mode: int = @m, padding_mode: int = @p,
-                    align_corners: int = @ac> (A, B) }}"""
-        )
+        codes = "interpolation_mode: int = @m, padding_mode: int = @p, align_corners: int = @ac"
+        warp = f"warp <m, p, ac{default}> (A, B) => (C) {{ C = {dialect}.grid_sampler <{codes}> (A, B) }}"
+        model = written(f"Y = local.warp <{said}> (X, G)", 20, warp)
         patched, expected = ogs.patch_model(model, target=target), ogs.grid_sample(X, GRID, *attributes)
         np.testing.assert_allclose(answer_of(patched, target), expected, rtol=1e-5, atol=1e-4)
         # Where the words are the same, the function stays.
@@ -466,14 +472,11 @@ def test_a_function_passes_on_a_dialects_integers(target: TargetName) -> None:
 @pytest.mark.parametrize("target", targets())
 def test_a_function_passes_on_the_standards_attributes(target: TargetName) -> None:
     expected = ogs.grid_sample(X, GRID, "cubic", "border") + ogs.grid_sample(X, GRID, "nearest", "zeros", True)
+    words = "mode: string = @m, padding_mode: string = @p, align_corners: int = @ac"
+    warp = f"warp <m, p, ac> (A, B) => (C) {{ C = GridSample <{words}> (A, B) }}"
     for opset, mode in ((16, "bicubic"), (20, "cubic")):
-        model = parser.parse_model(
-            f"""<ir_version: 9, opset_import: ["": {opset}, "local": 1]> {SIGNATURE} {{
-                A = local.warp <m = "{mode}", p = "border"> (X, G) B = local.warp <m = "nearest", ac = 1> (X, G)
-                Y = Add (A, B) }}
-            <domain: "local", opset_import: ["": {opset}]> warp <m, p, ac> (A, B) => (C) {{
-                C = GridSample <mode: string = @m, padding_mode: string = @p, align_corners: int = @ac> (A, B) }}"""
-        )
+        nodes = f'A = local.warp <m = "{mode}", p = "border"> (X, G) B = local.warp <m = "nearest", ac = 1> (X, G)'
+        model = written(f"{nodes} Y = Add (A, B)", opset, warp)
         patched = ogs.patch_model(model, target=target)
         # The one cannot say a node of two axes, the other is read back.
         said = {"GridSample3D": "ai.onnx", "primitives": "unrolled"}.get(target, target)
@@ -484,15 +487,12 @@ def test_a_function_passes_on_the_standards_attributes(target: TargetName) -> No
 @pytest.mark.parametrize("target", ["ort_gridsample", "com.microsoft", "ai.onnx"])
 def test_an_attribute_that_is_passed_on_elsewhere_too_keeps_that_ones_default(target: TargetName) -> None:
     """What a call leaves out is 0 to the one operator and -1 to the other."""
-    model = parser.parse_model(
-        f"""<ir_version: 9, opset_import: ["": 20, "local": 1]> {SIGNATURE} {{
-            A = local.warp (X, G) B = local.warp <k = 1> (X, G) Y = Add (A, B) }}
-        <domain: "local", opset_import: ["": 20]> warp <k> (A, B) => (D) {{
-            C = GridSample <align_corners: int = @k> (A, B)
-            one = Constant <value = bool {{1}}> ()
-            D = If (one) <then_branch = t () => (E) {{ E = Softmax <axis: int = @k> (C) }},
-                          else_branch = e () => (F) {{ F = Identity (C) }}> }}"""
-    )
+    warp = """warp <k> (A, B) => (D) {
+        C = GridSample <align_corners: int = @k> (A, B)
+        one = Constant <value = bool {1}> ()
+        D = If (one) <then_branch = t () => (E) { E = Softmax <axis: int = @k> (C) },
+                      else_branch = e () => (F) { F = Identity (C) }> }"""
+    model = written("A = local.warp (X, G) B = local.warp <k = 1> (X, G) Y = Add (A, B)", 20, warp)
     [expected] = open_native(model).run(None, FEEDS)
     patched = ogs.patch_model(model, target=target)
     session = open_session(patched) if target == "ort_gridsample" else open_native(patched)
@@ -500,11 +500,8 @@ def test_an_attribute_that_is_passed_on_elsewhere_too_keeps_that_ones_default(ta
 
 
 def test_two_nodes_that_are_passed_the_same_attribute_stay_in_their_function() -> None:
-    model = parser.parse_model(
-        f"""<ir_version: 9, opset_import: ["": 20, "local": 1]> {SIGNATURE} {{ Y = local.warp (X, G) }}
-        <domain: "local", opset_import: ["": 20]> warp <k> (A, B) => (D) {{
-            C = GridSample <align_corners: int = @k> (A, B) D = GridSample <align_corners: int = @k> (C, B) }}"""
-    )
+    twice = "C = GridSample <align_corners: int = @k> (A, B) D = GridSample <align_corners: int = @k> (C, B)"
+    model = written("Y = local.warp (X, G)", 20, f"warp <k> (A, B) => (D) {{ {twice} }}")
     assert [f.name for f in ogs.patch_model(model).functions] == ["warp"]
 
 
