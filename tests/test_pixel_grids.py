@@ -157,23 +157,9 @@ def one_for_both(graph: Graph, n: int, h: int, w: int) -> str:
     return graph.add("Mul", graph.fed("coords", n, h, w, 1), [0.1, 0.2])
 
 
-def places(h: int, w: int) -> np.ndarray:
-    """The pixels of an image (h, w, 2), x first."""
-    return np.stack(np.meshgrid(np.arange(w), np.arange(h)), -1)
-
-
 def displaced(graph: Graph, n: int, h: int, w: int) -> str:
-    """Normalized coordinates that all batches share, and planes of what is added to them."""
-    scaled = graph.add("Mul", graph.fed("flow", n, 2, h, w), 0.02)
-    last = graph.add("Transpose", scaled, perm=[0, 2, 3, 1])
-    return graph.add("Add", places(h, w)[None] / (max(h, 2), max(w, 2)) - 0.5, last)
-
-
-def displaced_pixels(graph: Graph, n: int, h: int, w: int) -> str:
     """Pixels that a flow begins at, each coordinate normalized by itself; less, and as a part of, a third."""
-    shared = graph.constant(places(h, w).transpose(2, 0, 1)[None])
-    if h == 0:  # onnxruntime 1.17 refuses a model that subtracts from a constant without elements
-        shared = graph.fed("places", 1, 2, h, w)
+    shared = graph.constant([np.meshgrid(np.arange(w), np.arange(h))])  # x first
     less = graph.add("Sub", shared, graph.add("Add", graph.fed("flow", n, 2, h, w), shared))
     part = graph.add("Div", less, graph.add("Add", graph.fed("scale", n, 1, h, w), 20))
     made = []
@@ -187,7 +173,7 @@ def displaced_pixels(graph: Graph, n: int, h: int, w: int) -> str:
 #: the lengths of coordinates that meet.
 CHAINS: dict[Chain, tuple[int, int]] = {
     **{flow: (8, 8), remap: (9, 9), planar: (6, 6), from_shapes: (6, 6), slices: (11, 7)},
-    **{one_for_both: (1, 1), displaced: (3, 0), displaced_pixels: (11, 7)},
+    **{one_for_both: (1, 1), displaced: (11, 7)},
 }
 
 
