@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,17 +13,20 @@ import onnxruntime
 import pytest
 
 import ort_gridsample as ogs
+import test_function
+import test_fusion
 import test_patch
-from cases import ATTRIBUTES, RANKS, SESSION_TYPES, Attributes, Case, dtype_of, generator, is_defined, matrix, positions
+from cases import ATTRIBUTES, RANKS, SESSION_TYPES, Attributes, dtype_of, generator, matrix
 from compare import about, assert_identical, assert_matches
 from models import affine_grid_model, grid_sample_model
 from ort_gridsample import spec, versions
-from ort_gridsample.core import numpy_core
+from ort_gridsample.core import compilation, numpy_core
 from ort_gridsample.core.memory import available
 from ort_gridsample.runtime import choice
 from ort_gridsample.runtime.compiled_ops import c_api, kernels
 from paths import open_compiled, open_compiled_file, open_native, quiet_options, run, running_on
 from processes import run as run_process
+from processes import run_each
 from processes import start as start_process
 
 pytestmark = pytest.mark.skipif(bool(choice.ops.why_not()), reason=f"no compiled ops: {choice.ops.why_not()}")
@@ -34,6 +38,10 @@ PAIRS = [
     pytest.param(*pair, marks=[pytest.mark.slow] * (pair not in USUAL))
     for pair in itertools.product(TYPES, spec.FLOATS)
 ]
+
+
+def slow(*values: object) -> list[Any]:
+    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
 @pytest.mark.parametrize(("X_type", "grid_type"), PAIRS)
@@ -57,10 +65,7 @@ SIZES = [(2, 3, 4, 5), (2, 1, 3, 4, 5), (1, 1, 3, 5000), (1, 1, 300, 1), (2, 1, 
 SIZES += [(1, 1, 1451, 1453), (2, 1, 73, 101, 103)]
 
 
-@pytest.mark.parametrize(
-    "theta_type",
-    ["float32", "float16", *(pytest.param(name, marks=pytest.mark.slow) for name in ("float64", "bfloat16"))],
-)
+@pytest.mark.parametrize("theta_type", ["float32", "float16", *slow("float64", "bfloat16")])
 def test_affine_grid_is_the_functions(theta_type: str) -> None:
     from ort_gridsample.core.lanes import PASSED_BYTES
 
@@ -68,7 +73,7 @@ def test_affine_grid_is_the_functions(theta_type: str) -> None:
         (axes, aligned): open_compiled(affine_grid_model(theta_type, axes, aligned))
         for axes, aligned in itertools.product((2, 3), (False, True))
     }
-    for size, aligned in itertools.product(SIZES, (False, True)):
+    for size, aligned in (*itertools.product(SIZES[:-2], (False, True)), *zip(SIZES[-2:], (False, True), strict=True)):
         axes = len(size) - 2
         theta = generator("theta", axes).normal(size=(size[0], axes, axes + 1)).astype(dtype_of(theta_type))
         (grid,) = run(sessions[axes, aligned], theta.dtype, theta, np.array(size, np.int64))
@@ -92,13 +97,11 @@ LARGE = {
 ROUNDINGS = {("float32", "float32"): 1e-3, ("float16", "float16"): 0.13, ("uint8", "float32"): 1}
 
 
-@pytest.mark.parametrize("shapes", LARGE.values(), ids=LARGE)
-@pytest.mark.parametrize("turn", [0, *(pytest.param(turn, marks=pytest.mark.slow) for turn in (1, 2))])
-def test_large_inputs_answer_as_the_numpy_core(
-    turn: int, shapes: tuple[tuple[int, ...], ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("name", LARGE)
+def test_large_inputs_answer_as_the_numpy_core(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """However the work is cut: threads lay X out for themselves where there is enough of it for each of the CPUs."""
-    for i, mode in enumerate(spec.MODES, turn + list(LARGE.values()).index(shapes)):
+    shapes = LARGE[name]
+    for i, mode in enumerate(spec.MODES, list(LARGE).index(name)):
         types = list(ROUNDINGS)[i % 3]
         rng = generator("large", shapes)
         X = (rng.normal(size=shapes[0]) * 60).astype(types[0])
@@ -117,16 +120,11 @@ def test_large_inputs_answer_as_the_numpy_core(
                 np.testing.assert_allclose(Y.astype(float), expected, rtol=0, atol=rounding)
 
 
-#: X and grid of no batch, no channel, no position, and neither pixel nor position.
-EMPTY = [((0, 2, 3, 3), (0, 4, 4, 2)), ((2, 0, 3, 3), (2, 4, 4, 2)), ((1, 2, 3, 3), (1, 0, 4, 2))]
-EMPTY += [((1, 2, 0, 3), (1, 0, 4, 2))]
-
-
 def test_no_position_and_no_pixel() -> None:
     for padding_mode in spec.PADDING_MODES:
         session = open_compiled(grid_sample_model("float32", "float32", 2, [Attributes("linear", padding_mode)]))
         without_pixels = [((1, 2, 0, 3), (1, 2, 2, 2))] if padding_mode == "zeros" else []
-        for X, grid in EMPTY + without_pixels:
+        for X, grid in test_function.EMPTY[:-1] + without_pixels:  # the last is of another rank
             (Y,) = session.run(None, {"X": np.ones(X, np.float32), "grid": np.zeros(grid, np.float32)})
             assert_identical(Y, np.zeros((*X[:2], *grid[1:-1]), np.float32))
 
@@ -138,27 +136,18 @@ def loose(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-#: What each wrong pair of inputs makes the op say, but for the node.
-WRONG_GRIDS = {
-    ((1, 2, 5, 6), (1, 3, 4, 3)): "reflection",
-    ((1, 2, 5, 6), (1, 3, 2)): "reflection",
-    ((1, 2, 5, 6), (2, 3, 4, 2)): "reflection",
-    ((1, 2, 5), (1, 3, 4, 2)): "reflection",
-    ((1, 2), (1, 3)): "reflection",
-    ((), ()): "zeros",
-    ((1, 2, 0, 6), (1, 3, 4, 2)): "border",
-    ((1, 2, 5, 6, 7), (1, 3, 4, 3, 12345678901)): "zeros",
-}
+#: Shapes of X and grid that do not go together, of border padding.
+WRONG_GRIDS = [((1, 2, 5, 6), grid) for grid in ((1, 3, 4, 3), (1, 3, 2), (2, 3, 4, 2))]
+WRONG_GRIDS += [((1, 2, 5), (1, 3, 4, 2)), ((1, 2), (1, 3)), ((), ()), ((1, 2, 0, 6), (1, 3, 4, 2))]
+WRONG_GRIDS += [((1, 2, 5, 6, 7), (1, 3, 4, 3, 4))]
 
 
-@pytest.mark.parametrize(("shapes", "padding_mode"), WRONG_GRIDS.items(), ids=str)
-def test_a_wrong_grid_is_the_functions_sentence(shapes: tuple, padding_mode: str) -> None:
-    X, grid = (np.broadcast_to(np.float32(0), shape) for shape in shapes)
-    if grid.size > 1 << 20:  # as a claim: nobody makes it
-        grid = np.zeros((*grid.shape[:-1], 4), np.float32)
-    model = loose(grid_sample_model("float32", "float32", 2, [Attributes("linear", padding_mode)]))
+@pytest.mark.parametrize("shapes", WRONG_GRIDS, ids=str)
+def test_a_wrong_grid_is_the_functions_sentence(shapes: tuple) -> None:
+    X, grid = (np.zeros(shape, np.float32) for shape in shapes)
+    model = loose(grid_sample_model("float32", "float32", 2, [Attributes("linear", "border")]))
     with pytest.raises(ogs.GridSampleError) as expected:
-        ogs.grid_sample(X, grid, "linear", padding_mode, where="GridSample node 'sample0'")
+        ogs.grid_sample(X, grid, padding_mode="border", where="GridSample node 'sample0'")
     session = open_compiled(model)
     for _ in range(2):  # the session goes on
         with pytest.raises(ogs.GridSampleError) as found:
@@ -175,8 +164,9 @@ def test_a_node_that_says_no_label_goes_by_its_own_name() -> None:
     """As one that was written by hand, or copied by a tool that knows only its inputs."""
     model = loose(grid_sample_model("float32", "float32", 2, [Attributes("linear")]))
     patched = ogs.patch_model(model, target="compiled")
-    (node,) = (node for node in patched.graph.node if node.domain)
-    (label,) = (attribute for attribute in node.attribute if attribute.name == "node")
+    (node,) = patched.graph.node
+    *said, label = node.attribute
+    assert [each.name for each in said] == ["mode", "padding_mode", "align_corners"]  # and no number of threads
     node.attribute.remove(label)
     node.name = "by hand"
     session = onnxruntime.InferenceSession(patched.SerializeToString(), ogs.register())
@@ -184,37 +174,26 @@ def test_a_node_that_says_no_label_goes_by_its_own_name() -> None:
         session.run(None, {"X": np.ones((1, 2, 3, 3), np.float32), "grid": np.zeros((1, 2, 2, 3), np.float32)})
 
 
-WRONG_SIZES = [
-    ((1, 2, 4), (1, 1, 2, 3)),
-    ((2, 3), (1, 1, 2, 3)),
-    ((1, 2, 3), (1, 1, 2, 3, 4)),
-    ((1, 3, 4), (1, 1, 2, 3)),
-    ((2, 2, 3), (1, 1, 2, 3)),
-    ((1, 2, 3), (1, 1, -2, 3)),
-    ((1, 3, 4), (1, 1, 2, -(2**63), 3)),
-    ((1, 2, 3), ((1, 1), (2, 3))),
-    ((1, 2, 3), 5),
-]
+#: Shapes of theta with a size, and sizes with a theta.
+WRONG_SIZES = [(theta, (1, 1, 2, 3)) for theta in ((1, 2, 4), (2, 3), (1, 3, 4), (2, 2, 3))]
+WRONG_SIZES += [((1, 2, 3), size) for size in ((1, 1, 2, 3, 4), (1, 1, -2, 3), ((1, 1), (2, 3)), 5)]
+WRONG_SIZES += [((1, 3, 4), (1, 1, 2, -(2**63), 3))]
 
 
 @pytest.mark.parametrize(("theta", "size"), WRONG_SIZES, ids=str)
 def test_a_wrong_size_is_the_functions_sentence(theta: tuple[int, ...], size: object) -> None:
-    where, feeds = "AffineGrid node '(grid)'", {"theta": np.zeros(theta, np.float32), "size": np.array(size, np.int64)}
+    feeds = {"theta": np.zeros(theta, np.float32), "size": np.array(size, np.int64)}
     with pytest.raises(ogs.GridSampleError) as expected:
-        ogs.affine_grid(*feeds.values(), where=where)
+        ogs.affine_grid(*feeds.values(), where="AffineGrid node '(grid)'")
     with pytest.raises(ogs.GridSampleError) as found:
         open_compiled(loose(affine_grid_model("float32", 2, False))).run(None, feeds)
     assert found.value.args == expected.value.args
 
 
 def test_sizes_that_no_machine_has_are_refused() -> None:
-    session = open_compiled(loose(affine_grid_model("float32", 2, False)))
-    theta = np.zeros((1, 2, 3), np.float32)
-    with pytest.raises(ogs.GridSampleError, match="fewer bytes than an address can reach"):
-        session.run(None, {"theta": theta, "size": np.array([1, 1, 2**40, 2**40])})
-    with pytest.raises(Exception, match="allocate"):  # in onnxruntime's own words
-        session.run(None, {"theta": theta, "size": np.array([1, 1, 2**21, 2**21])})
+    """An AffineGrid's are in test_memory."""
     session = open_compiled(loose(grid_sample_model("float32", "float32", 1, [Attributes()])))
+    # The second in onnxruntime's own words.
     for channels, sentence in ((2**60, "fewer bytes than an address can reach"), (2**45, "allocate")):
         X = np.zeros((1, channels, 0), np.float32)  # of no pixel
         with pytest.raises(Exception, match=sentence):
@@ -224,16 +203,11 @@ def test_sizes_that_no_machine_has_are_refused() -> None:
 
 
 def test_shapes_are_inferred() -> None:
-    for inputs, expected in (
-        ("float[N, C, H, W] X, float[N, h, w, 2] grid", ["N", "C", "h", "w"]),
-        ("float[1, 3, H, W] X, float[1, 7, 8, 2] grid", [1, 3, 7, 8]),
-    ):
-        model = onnx.parser.parse_model(
-            f'<ir_version: 9, opset_import: ["": 20]> g ({inputs}) => (float Y) {{ Y = GridSample (X, grid) }}'
-        )
-        model.graph.output[0].type.tensor_type.ClearField("shape")
-        for session in (open_compiled(model), open_native(model)):
-            assert [output.shape for output in session.get_outputs()] == [expected]
+    text = "g (float[N, 3, H, W] X, float[N, h, 8, 2] grid) => (float Y) { Y = GridSample (X, grid) }"
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 20]> {text}')
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    for session in (open_compiled(model), open_native(model)):
+        assert [output.shape for output in session.get_outputs()] == [["N", 3, "h", 8]]
 
 
 NOT_INFERRED = pytest.mark.xfail(
@@ -255,24 +229,11 @@ def test_in_functions_and_bodies(graph: str) -> None:
 def test_a_kernel_that_cannot_be_made_is_an_exception() -> None:
     """Such as one for a mode that somebody wrote into a file by hand."""
     model = ogs.patch_model(grid_sample_model("float32", "float32", 2, [Attributes()]), target="compiled")
-    (node,) = (node for node in model.graph.node if node.domain)
-    (mode,) = (attribute for attribute in node.attribute if attribute.name == "mode")
-    mode.s = b"bogus"
+    (node,) = model.graph.node
+    assert node.attribute[0].name == "mode"
+    node.attribute[0].s = b"bogus"
     with pytest.raises(Exception, match="GridSample node 'sample0': mode is 'bogus', expected"):
         onnxruntime.InferenceSession(model.SerializeToString(), ogs.register())
-
-
-def test_there_and_back() -> None:
-    model = grid_sample_model("float16", "float16", 2, ATTRIBUTES)
-    compiled = ogs.patch_model(model, target="compiled")
-    assert {node.domain for node in compiled.graph.node} == {"ai.onnx.contrib"}
-    assert ogs.patch_model(compiled, target="compiled") == compiled
-    python = ogs.patch_model(compiled)
-    assert ogs.patch_model(model).graph.node == python.graph.node
-    assert ogs.patch_model(python, target="compiled").graph.node == compiled.graph.node
-    back = ogs.patch_model(compiled, target="ai.onnx")
-    assert back.graph == ogs.patch_model(python, target="ai.onnx").graph
-    assert back.opset_import == model.opset_import
 
 
 def test_strings_stay_with_the_python_op() -> None:
@@ -311,8 +272,7 @@ def test_what_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_where_there_are_none_the_python_op_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice.ops, "why_not", lambda: "it is Tuesday")
-    model = grid_sample_model("uint8", "float32", 2, [Attributes()])
-    (placement,) = ogs.InferenceSession(model).replaced
+    (placement,) = ogs.InferenceSession(grid_sample_model("uint8", "float32", 2, [Attributes()])).replaced
     assert (placement.runs_on, placement.reason) == ("Python op", "it is Tuesday")
     with pytest.raises(ImportError, match="compiled ops cannot be had: it is Tuesday"):
         ogs.set_ops("compiled")
@@ -338,53 +298,24 @@ def test_the_oldest_release_has_every_function() -> None:
     assert all(function.since <= c_api.VERSION for function in c_api.FUNCTIONS.values())
 
 
-HAS_SHAPE_OF = versions.at_least(onnxruntime.__version__, "1.25")
+def test_shapes_are_read_without_the_function_that_newer_releases_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of X and of grids, of theta and size, and of what the fused op takes; all other tests read them with it."""
+    monkeypatch.setattr(c_api.Api, "shape_of", 0)
+    model, fed = test_fusion.transformer(attributes=Attributes()), test_fusion.feed()
+    expected = ogs.grid_sample(fed["X"], ogs.affine_grid(fed["theta"], fed["size"]))
+    for session in (ogs.InferenceSession(model, quiet_options()), test_fusion.two_ops(model)):
+        np.testing.assert_allclose(session.run(None, fed)[0], expected, atol=1e-5)
+        with pytest.raises(Exception, match="size is"):
+            session.run(None, fed | {"size": np.array([3, 3, 4, 6])})
 
 
-@pytest.mark.parametrize("is_there", [False, *[True] * HAS_SHAPE_OF])
-def test_shapes_are_read_with_and_without_the_function_that_newer_releases_have(
-    is_there: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of X and of grids, of theta and size, and of what the fused op takes."""
-    if not is_there:
-        monkeypatch.setattr(c_api.Api, "shape_of", 0)
-    model = onnx.parser.parse_model(
-        """<ir_version: 9, opset_import: ["": 20]>
-        g (float[N, 3, H, W] X, float[N, 2, 3] theta, int64[4] size)
-            => (float[N, 3, h, w] Y, float[N, h, w, 2] grid, float[N, 3, h, w] Z) {
-            grid = AffineGrid (theta, size)
-            Y = GridSample (X, grid)
-            alone = AffineGrid <align_corners = 1> (theta, size)
-            Z = GridSample <mode = "cubic"> (X, alone) }"""
-    )
-    rng = np.random.default_rng(0)
-    feeds = {"X": rng.standard_normal((2, 3, 7, 5), np.float32), "theta": rng.normal(size=(2, 2, 3)).astype("f")}
-    session = open_compiled(model)
-    assert {placement.runs_on for placement in session.replaced} == {"compiled op"}
-    Y, grid, Z = session.run(None, feeds | {"size": np.array([2, 3, 4, 6])})
-    plain, aligned = (ogs.affine_grid(feeds["theta"], (2, 3, 4, 6), align_corners=each) for each in (False, True))
-    np.testing.assert_allclose(grid, plain, atol=1e-6)
-    np.testing.assert_allclose(Y, ogs.grid_sample(feeds["X"], plain), atol=1e-5)
-    np.testing.assert_allclose(Z, ogs.grid_sample(feeds["X"], aligned, "cubic"), atol=1e-5)
-    with pytest.raises(Exception, match="size is"):
-        session.run(None, feeds | {"size": np.array([3, 3, 4, 6])})
-
-
-def test_files_of_python_ops_become_compiled_ones() -> None:
+def test_files_of_python_ops_become_compiled_ones_and_the_other_way_round() -> None:
     model = grid_sample_model("float16", "float16", 2, [Attributes()])
-    session = ogs.InferenceSession(ogs.patch_model(model))
-    assert [placement.runs_on for placement in session.replaced] == ["compiled op"]
+    (placement,) = ogs.InferenceSession(ogs.patch_model(model)).replaced
+    assert placement.runs_on == "compiled op"
     with running_on("python"):
-        session = ogs.InferenceSession(ogs.patch_model(model, target="compiled"))
-    assert [placement.runs_on for placement in session.replaced] == ["Python op"]
-    X, grid = Case("float16", "float16", 2, ATTRIBUTES[0]).X, positions("float16", 2)
-    expected = ogs.grid_sample(X, grid)
-    np.testing.assert_allclose(session.run(None, {"X": X, "grid": grid})[0], expected, rtol=1e-2)
-
-
-def test_no_number_of_threads_is_written() -> None:
-    (node,) = ogs.patch_model(grid_sample_model("float32", "float32", 2, [Attributes()]), target="compiled").graph.node
-    assert [attribute.name for attribute in node.attribute] == ["mode", "padding_mode", "align_corners", "node"]
+        (placement,) = ogs.InferenceSession(ogs.patch_model(model, target="compiled")).replaced
+    assert placement.runs_on == "Python op"
 
 
 #: Once a run has written its first number, a call of C keeps Python's lock until it has written its last. Both are read
@@ -452,7 +383,7 @@ def test_a_forked_child_and_the_end_of_the_interpreter_with_sessions_alive() -> 
     assert (process.returncode, err, out.splitlines()) == (0, "", ["(1, 2, 64, 64)"] * 3)
 
 
-#: What a run takes at its peak beyond what was there before, and whether its answer is right.
+#: What a run takes at its peak beyond what was there before, in MiB, and whether its answer is right.
 PEAK = """
 def status(key):
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(key)) / 1024
@@ -461,6 +392,7 @@ line = np.linspace(-0.9, 0.9, positions, dtype=np.float32)
 grid = np.stack(np.broadcast_arrays(line, line[:, None]), -1)[None].copy()
 session = make(open_model)
 attempt(session, X, np.zeros((1, 64, 64, 2), np.float32))
+open("/proc/self/clear_refs", "w").write("5")  # forgets the peak of whoever ran before
 before = status("VmRSS")
 (Y,) = session.run(None, {"X": image, "grid": grid})
 print(status("VmHWM") - before, bool(abs(Y[0, :, ::16, ::16] - 1).max() < 1e-5))
@@ -470,13 +402,11 @@ SCRATCH = 64 + 16
 
 
 @pytest.mark.skipif((available() or 1 << 40) < 8 << 30, reason="X and Y take a GiB each, in one process after another")
-@pytest.mark.parametrize(("channels", "positions"), [(24, 512), pytest.param(64, 2048, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("channels", "positions"), [(12, 512), pytest.param(64, 2048, marks=pytest.mark.slow)])
 def test_a_large_run_takes_no_more_memory_than_natively_but_for_its_scratch(channels: int, positions: int) -> None:
-    """Of an X of 400 MiB, or of X and Y of a GiB each."""
-    script = f"channels, positions = {channels}, {positions}{PEAK}"
-    (compiled, right), (native, as_well) = (
-        line.split() for way in ("open_compiled", "open_native") for line in run_process(script, way)
-    )
+    """Of an X of 200 MiB, or of X and Y of a GiB each."""
+    answers = run_each(f"channels, positions = {channels}, {positions}{PEAK}", ["open_compiled", "open_native"])
+    (compiled, right), (native, as_well) = (line.split() for (line,) in answers.values())
     assert (right, as_well) == ("True", "True")
     assert float(compiled) <= float(native) + SCRATCH
 
@@ -501,36 +431,9 @@ print(sizes[-1] - sizes[0] < 8)
 """
 
 
-@pytest.mark.parametrize("count", [400, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
+@pytest.mark.parametrize("count", [200, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
 def test_ten_thousand_sessions_made_and_dropped_leave_nothing_behind(count: int) -> None:
     assert run_process(f"count = {count}\n{MANY_SESSIONS}", "open_compiled") == ["True"]
-
-
-RELOADED = """
-import importlib, sys
-from ort_gridsample.runtime.compiled_ops import ops
-first = make(open_compiled)
-importlib.reload(ops)
-for name in [name for name in sys.modules if name.startswith("ort_gridsample")]:
-    del sys.modules[name]
-import ort_gridsample as again
-from ort_gridsample.runtime.compiled_ops import ops as other
-print(other is not ops, other.why_not() == "")
-second = again.InferenceSession(grid_sample_model("float32", "float32", 2, [Attributes()]))
-print([placement.runs_on for placement in second.replaced], attempt(first, X, grid), attempt(second, X, grid))
-again.set_ops("python")
-third = again.InferenceSession(grid_sample_model("float32", "float32", 2, [Attributes()]), nodes="all")
-print([placement.runs_on for placement in third.replaced], attempt(third, X, grid))
-"""
-
-
-@pytest.mark.slow
-def test_reloading_adds_nothing_twice() -> None:
-    assert run_process(RELOADED, "open_compiled") == [
-        "True True",
-        "['compiled op'] (1, 2, 64, 64) (1, 2, 64, 64)",
-        "['Python op'] (1, 2, 64, 64)",
-    ]
 
 
 def one_more(number: int) -> int:
@@ -539,10 +442,6 @@ def one_more(number: int) -> int:
 
 @pytest.mark.parametrize("how", ["damaged", "empty files", "full disk", "no folder"])
 def test_a_useless_cache_is_slower_and_no_worse(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from numba import config
-
-    from ort_gridsample.core import compilation
-
     def fails(*_: object) -> None:
         raise {"full disk": OSError, "no folder": RuntimeError}[how]
 
@@ -551,7 +450,7 @@ def test_a_useless_cache_is_slower_and_no_worse(how: str, tmp_path: Path, monkey
         function = compilation.Function(one_more, [Path(__file__)])
         return function.is_at_hand, ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(function.address())(41)
 
-    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path))
     if how == "full disk":
         monkeypatch.setattr(compilation._Files, "_save_data", fails)
     if how == "no folder":
@@ -563,54 +462,3 @@ def test_a_useless_cache_is_slower_and_no_worse(how: str, tmp_path: Path, monkey
         file.write_bytes(file.read_bytes()[: 100 if how == "damaged" else 0])
     assert answer() == (how != "full disk", 42)
     assert all(file.stat().st_size > 100 for file in files), "what cannot be read is written anew"
-
-
-COLD = """
-import pathlib
-from ort_gridsample.core import compilation
-{before}
-asked, compiled = [], []
-address, not_at_hand = compilation.Function.address, compilation.not_at_hand
-def counted(self):
-    if not self.is_at_hand:
-        compiled.append(self)
-    return address(self)
-def listed(parts):
-    asked.append(not_at_hand(parts))
-    return asked[-1]
-compilation.Function.address, compilation.not_at_hand = counted, listed
-answer = attempt(make(open_compiled), X, grid)
-assert compiled == [compilation.function(part) for part in sum(asked, [])][:len(compiled)], "in another order"
-print(answer, len(sum(asked, [])), len(compiled), len(list(pathlib.Path({cache!r}).rglob("*.nbc"))))
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_compile_from_both_ends(tmp_path: Path) -> None:
-    """The first begins with the first of the eight functions that are not on disk, its helper with the last.
-
-    Without a helper all are compiled here; with a full cache none.
-    """
-    before = {
-        "alone": "def refused(*_, **__):\n    raise OSError\ncompilation.subprocess.Popen = refused",
-        "helped": "compilation.available_cpus = lambda: 2",
-    }
-    found = {}
-    for name, script in before.items():
-        cache = str(tmp_path / name)
-        first = f"import os\nos.environ['NUMBA_CACHE_DIR'] = {cache!r}\n"
-        for which in ("cold", "warm"):
-            (found[name, which],) = run_process(COLD.format(before=script, cache=cache), "open_compiled", first=first)
-    helped = found.pop(("helped", "cold")).split()
-    assert found == {
-        ("alone", "cold"): "(1, 2, 64, 64) 8 8 8",
-        ("alone", "warm"): "(1, 2, 64, 64) 0 0 8",
-        ("helped", "warm"): "(1, 2, 64, 64) 0 0 8",
-    }
-    assert (helped[-3], helped[-1]) == ("8", "8")
-    assert 1 <= int(helped[-2]) < 8
-
-
-def test_every_type_is_compiled_or_named() -> None:
-    assert set(c_api.ELEMENT_TYPES) | {"str", "complex64", "complex128"} == set(spec.TYPES)
-    assert all(is_defined(name, "linear") for name in c_api.ELEMENT_TYPES)

@@ -27,13 +27,12 @@ Between = Sequence[tuple[str, dict[str, object]]]
 
 compiled = pytest.mark.skipif(bool(choice.ops.why_not()), reason=f"no compiled ops: {choice.ops.why_not()}")
 
+#: The orders of a Transpose that moves the coordinates, for any number of axes.
+FIRST, LAST = {"to": "first"}, {"to": "last"}
 #: Of the types that theta and the grid may have, what is between.
 CHAINS: dict[str, tuple[str, Between]] = {
     "nothing": ("FLOAT", ()),
-    "Transposes that undo each other": (
-        "FLOAT",
-        [("Transpose", {"to": "first"}), ("Identity", {}), ("Transpose", {"to": "last"})],
-    ),
+    "Transposes that undo each other": ("FLOAT", [("Transpose", FIRST), ("Identity", {}), ("Transpose", LAST)]),
     "a narrower grid": ("FLOAT", [("Cast", {"to": TensorProto.FLOAT16})]),
     "float64": ("DOUBLE", ()),
     "a wider grid": ("FLOAT16", [("Cast", {"to": TensorProto.FLOAT})]),
@@ -66,9 +65,8 @@ def transformer(
     for i, (op_type, said) in enumerate(between):
         nodes.append(helper.make_node(op_type, [f"g{i}"], [f"g{i + 1}"], **said))
     grid = f"g{len(between)}"
-    model.graph.node.extend(
-        [*nodes, helper.make_node("GridSample", ["X", grid], ["Y"], "sample", **asdict(attributes))]
-    )
+    nodes.append(helper.make_node("GridSample", ["X", grid], ["Y"], "sample", **asdict(attributes)))
+    model.graph.node.extend(nodes)
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.ClearField("shape")
     faults.skip_unread(model)
@@ -119,17 +117,15 @@ def test_whatever_the_number_of_channels_and_threads() -> None:
     """X laid out in rows asks for coordinates before any lane works."""
     model, rng = transformer(), np.random.default_rng(0)
     session, expected = ogs.InferenceSession(model), two_ops(model)
-    for shape, out in (
+    for X, out in (
         ((2, 37, 20, 20), (60, 70)),
         ((1, 16, 4, 4), (1, 300)),
         ((0, 3, 4, 4), (2, 2)),
         ((2, 3, 4, 4), (0, 5)),
     ):
-        fed = {
-            "X": rng.normal(size=shape).astype(np.float32),
-            "theta": rng.normal(size=(shape[0], 2, 3)).astype(np.float32),
-            "size": np.array([shape[0], 1, *out]),
-        }
+        shapes = {"X": X, "theta": (X[0], 2, 3)}
+        fed = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+        fed["size"] = np.array([X[0], 1, *out])
         assert_identical(session.run(None, fed)[0], expected.run(None, fed)[0])
 
 
@@ -137,20 +133,10 @@ def test_whatever_the_number_of_channels_and_threads() -> None:
 def test_wrong_inputs_are_told_as_by_the_two_ops() -> None:
     model, good = transformer(), feed()
     session, expected = ogs.InferenceSession(model, quiet_options()), two_ops(model)
-    wrong = [
-        {"size": good["size"][:-1]},
-        {"size": good["size"][None]},
-        {"size": -good["size"]},
-        {"size": np.array([3, 3, 5, 6])},
-        {"size": np.array([2, 1, 1 << 40, 1 << 40])},
-        {"theta": good["theta"][:, :1]},
-        {"theta": good["theta"][0]},
-        {"X": good["X"][:1]},
-        {"X": good["X"][..., None]},
-        {"X": good["X"][:, :, :, 0]},
-        {"X": good["X"][0, 0]},
-    ]
-    for change in wrong:
+    X, theta, size = good.values()
+    sizes = [size[:-1], size[None], -size, np.array([3, 3, 5, 6]), np.array([2, 1, 1 << 40, 1 << 40])]
+    wrong = {"size": sizes, "theta": [theta[:, :1], theta[0]], "X": [X[:1], X[..., None], X[:, :, :, 0], X[0, 0]]}
+    for change in ({name: value} for name, values in wrong.items() for value in values):
         with pytest.raises(ogs.GridSampleError) as told:
             session.run(None, good | change)
         with pytest.raises(Exception, match="node '") as twice:
@@ -163,10 +149,11 @@ def test_wrong_inputs_are_told_as_by_the_two_ops() -> None:
 def test_is_pickled_and_opened_again(tmp_path: Path) -> None:
     model, fed = transformer(), feed()
     expected = two_ops(model).run(None, fed)[0]
-    onnx.save(ogs.patch_model(model, target="compiled"), tmp_path / "patched.onnx")
-    onnx.save(model, tmp_path / "model.onnx")
-    for given in (model, model.SerializeToString(), tmp_path / "model.onnx", tmp_path / "patched.onnx"):
-        session = ogs.InferenceSession(given)
+    paths = {tmp_path / "model.onnx": model, tmp_path / "patched.onnx": ogs.patch_model(model, target="compiled")}
+    for path, each in paths.items():
+        onnx.save(each, path)
+    for given in (model, model.SerializeToString(), *paths):
+        session = ogs.InferenceSession(given, quiet_options())
         for each in (session, pickle.loads(pickle.dumps(session))):
             assert "sample" in within(each)
             assert_identical(each.run(None, fed)[0], expected)
@@ -176,10 +163,8 @@ def test_is_pickled_and_opened_again(tmp_path: Path) -> None:
 def test_nodes_can_decline_it() -> None:
     model, fed = transformer(), feed()
     session = ogs.InferenceSession(model, quiet_options(), nodes=lambda record: record.operator != "AffineGrid")
-    assert [(each.record.operator, each.runs_on, each.within) for each in session.replaced] == [
-        ("GridSample", "compiled op", ""),
-        ("AffineGrid", "onnxruntime", ""),
-    ]
+    placed = [("GridSample", "compiled op", ""), ("AffineGrid", "onnxruntime", "")]
+    assert [(each.record.operator, each.runs_on, each.within) for each in session.replaced] == placed
     np.testing.assert_allclose(session.run(None, fed)[0], two_ops(model).run(None, fed)[0], atol=1e-5)
 
 

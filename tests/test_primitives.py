@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 import itertools
 from dataclasses import asdict, astuple
 
@@ -94,18 +92,12 @@ def run_reference(model, *inputs):
         return ReferenceEvaluator(model).run(None, feeds)[0]
 
 
-@functools.cache
-def openvino_core():
-    import openvino
-
-    return openvino.Core()
-
-
 def run_openvino(model, *inputs):
     """What OpenVINO answers on the CPU."""
-    read = openvino_core().read_model(model.SerializeToString())
+    core = pytest.importorskip("openvino", reason="OpenVINO is not installed").Core()
+    read = core.read_model(model.SerializeToString())
     settings = {"INFERENCE_NUM_THREADS": 1, "INFERENCE_PRECISION_HINT": "f32"}
-    return openvino_core().compile_model(read, "CPU", settings)(list(inputs))[0]
+    return core.compile_model(read, "CPU", settings)(list(inputs))[0]
 
 
 def check(Y, X, grid, attributes, tolerance=1e-5):
@@ -154,7 +146,6 @@ def test_agrees_with_the_core(attributes):
             check(run_reference(model, X, grid), X, grid, attributes)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="OpenVINO is not installed")
 @pytest.mark.parametrize("padding_mode", spec.PADDING_MODES)
 @pytest.mark.parametrize("mode", spec.MODES)
 def test_agrees_in_openvino(mode, padding_mode):
@@ -231,24 +222,15 @@ def test_bfloat16():
     assert_identical(run(lowered(X, grid, LINEAR, 22), X, grid), np.zeros((1, 2, 3, 3), ml_dtypes.bfloat16))
 
 
-@pytest.mark.parametrize("X_type", ["uint8", "int32", "int64", "uint64"])
-def test_constant_integers_stay_constant(X_type):
-    limits = np.iinfo(X_type)
-    for r, mode in itertools.product((1, 2, 3), ("linear", "cubic")):
-        values = np.array([limits.max, limits.max - 1, limits.min, 99], X_type).reshape(1, 4, *[1] * r)
-        X, grid = np.broadcast_to(values, (1, 4, *LENGTHS[:r])), positions(r)
-        assert (run(lowered(X, grid, Attributes(mode, "border", True)), X, grid) == values).all(), (r, mode)
-
-
 @pytest.mark.parametrize("X_type", ["int64", "uint64"])
-@pytest.mark.parametrize("r", [1, 2, 3, 5])  # of so many axes there are taps together
-def test_integers_of_64_bits_are_exact_where_all_taps_agree(X_type, r):
-    high = np.iinfo(X_type).max
-    X = np.broadcast_to(np.array([high - 5] * 3 + [high - 7] * 3, X_type), (1, 2, *[4] * (r - 1), 6)).copy()
-    grid = np.zeros((1, *[1] * (r - 1), 4, r), np.float32)
-    grid[..., 0] = 2 * np.array([0.5, 3.5, 1.5, 4.5]) / 5 - 1
-    answer = run(lowered(X, grid, Attributes("linear", "border", True)), X, grid)
-    assert answer[0, 1].ravel().tolist() == [high - 5, high - 7, high - 5, high - 7]
+def test_integers_of_64_bits_are_exact_where_all_taps_agree(X_type):
+    for r in (1, 2, 3, 5):  # of so many axes there are taps together
+        high = np.iinfo(X_type).max
+        X = np.broadcast_to(np.array([high - 5] * 3 + [high - 7] * 3, X_type), (1, 2, *[4] * (r - 1), 6)).copy()
+        grid = np.zeros((1, *[1] * (r - 1), 4, r), np.float32)
+        grid[..., 0] = 2 * np.array([0.5, 3.5, 1.5, 4.5]) / 5 - 1
+        answer = run(lowered(X, grid, Attributes("linear", "border", True)), X, grid)
+        assert answer[0, 1].ravel().tolist() == [high - 5, high - 7, high - 5, high - 7], r
 
 
 @pytest.mark.parametrize("attributes", ATTRIBUTES, ids=str)
@@ -285,17 +267,15 @@ def test_axes_of_one_pixel(mode):
 @pytest.mark.parametrize("mode", spec.MODES)
 def test_empty_axes(mode):
     attributes = Attributes(mode, "zeros", False)
-    for X_shape, out in (
-        *(((0, 3, 5, 4), (3, 4)), ((2, 0, 5, 4), (3, 4)), ((2, 3, 5, 4), (0, 4))),
-        *(((2, 3, 5, 4), (3, 0)), ((2, 3, 0, 4), (3, 4))),
-    ):
+    shapes = [((0, 3, 5, 4), (3, 4)), ((2, 0, 5, 4), (3, 4)), ((2, 3, 0, 4), (3, 4))]
+    shapes += [((2, 3, 5, 4), (0, 4)), ((2, 3, 5, 4), (3, 0))]
+    # Opset 13 has no way to reshape to a length that turns out to be 0.
+    for (X_shape, out), (opset, known) in itertools.product(shapes, ((13, True), (20, False))):
         X, grid = np.ones(X_shape, "float32"), np.zeros((X_shape[0], *out, 2), "float32")
-        # Opset 13 has no way to reshape to a length that turns out to be 0.
-        for opset, known in ((13, True), (20, False)):
-            with about(f"{X_shape}, {out}, {known=}"):
-                model = lowered(X, grid, attributes, opset, known)
-                assert not known or {"Gather", "Reshape"}.isdisjoint(node.op_type for node in model.graph.node)
-                check(run(model, X, grid), X, grid, attributes)
+        with about(f"{X_shape}, {out}, {known=}"):
+            model = lowered(X, grid, attributes, opset, known)
+            assert not known or {"Gather", "Reshape"}.isdisjoint(node.op_type for node in model.graph.node)
+            check(run(model, X, grid), X, grid, attributes)
 
 
 def test_partly_known_shapes():
@@ -344,31 +324,11 @@ def test_affine_grid(r, align_corners):
             np.testing.assert_allclose(grid, expected, 0, tolerance, err_msg=f"{out} {type} {known=} {constant=}")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="OpenVINO is not installed")
-def test_affine_grid_in_openvino():
-    theta, size = np.random.default_rng(0).standard_normal((2, 2, 3)).astype("float32"), np.array([2, 3, 4, 5])
-    for constant in (True, False):
-        grid = run_openvino(affine_model(theta, size, False, 17, True, constant), theta, *[size] * (not constant))
-        np.testing.assert_allclose(grid, ogs.affine_grid(theta, size), rtol=0, atol=1e-6)
-
-
-def test_constant_affine_grid_is_a_constant():
-    theta, size = np.eye(2, 3, dtype="float32")[None], np.array([1, 1, 2, 2])
-    values = Value("theta", "float32", None, theta), Value("size", "int64", None, size)
-    (node,) = lower_affine_grid("n", *values, "grid", align_corners=True, opset=20)
-    np.testing.assert_array_equal(numpy_helper.to_array(node.attribute[0].t), ogs.affine_grid(theta, size, True))
-
-
-#: What the nodes for a runtime are without, how many Gathers they are at most, and how many outputs each has.
-FORMS = {
-    "iree": ({"allowzero", "Range"}, 16, 16),
-    "mnn": ({"Mod", "Round"}, 16, 16),
-    "onnx2tf": ({"Mod"}, 16, 16),
-    "onnx2torch": ({"allowzero"}, 16, 16),
-    "onnxconverter-common": (set(), 16, 16),
-    "onnxruntime-webgpu": ({"Max", "Min", "Mod", "Round", elem_type("int64")}, 16, 8),
-    "rknn": (set(), 1, 16),
-    "tvm": ({"allowzero", "Range"}, 16, 16),
+#: What the nodes for a runtime are without.
+WITHOUT = {
+    **{"iree": {"allowzero", "Range"}, "tvm": {"allowzero", "Range"}, "onnx2torch": {"allowzero"}},
+    **{"mnn": {"Mod", "Round"}, "onnx2tf": {"Mod"}, "onnxconverter-common": set(), "rknn": set()},
+    "onnxruntime-webgpu": {"Max", "Min", "Mod", "Round", elem_type("int64")},
 }
 
 
@@ -387,9 +347,13 @@ def readers_of_lengths(nodes):
 @pytest.mark.parametrize("r", [1, 2, 3])
 @pytest.mark.parametrize("name", RUNTIMES)
 def test_a_runtime_s_own_form(name, r):
-    """It has nothing that the runtime lacks, and the same answers; alignments, and known shapes, take turns."""
-    runtime, (without, gathers, parts) = RUNTIMES[name], FORMS[name]
-    for i, (mode, padding_mode) in enumerate(itertools.product(spec.MODES, spec.PADDING_MODES)):
+    """It has nothing that the runtime lacks, and the same answers; alignments, and known shapes, take turns.
+
+    Of three axes each mode has one padding.
+    """
+    runtime, without = RUNTIMES[name], WITHOUT[name]
+    cases = [*enumerate(itertools.product(spec.MODES, spec.PADDING_MODES))]
+    for i, (mode, padding_mode) in cases[:: 4 if r == 3 else 1]:
         X, grid = arrays(r, 2, FEW_CHANNELS + 1 if r == 2 else 3)
         if padding_mode == "reflection" and "Mod" in without:  # so far out it is not exact
             grid[np.abs(grid) == np.float32(1e10)] = 20
@@ -399,10 +363,10 @@ def test_a_runtime_s_own_form(name, r):
             said = {node.op_type for node in nodes} | {a.name for node in nodes for a in node.attribute}
             said |= {a.i for node in nodes if node.op_type == "Cast" for a in node.attribute}
             assert not said & without
-            assert max(len(node.output) for node in nodes) <= parts
+            assert max(len(node.output) for node in nodes) <= (8 if name == "onnxruntime-webgpu" else 16)
             calculated = readers_of_lengths(nodes) - {"Reshape", "Expand", "Cast"}
             assert known or bool(calculated) == (name not in ("iree", "tvm"))
-            assert not known or sum(node.op_type == "Gather" for node in nodes) <= gathers
+            assert not known or sum(node.op_type == "Gather" for node in nodes) <= (1 if name == "rknn" else 16)
             check(run(model, X, grid), X, grid, attributes)
 
 
@@ -449,16 +413,6 @@ def test_a_mode_and_a_padding_are_stated_once(r, monkeypatch):
         assert not np.array_equal(Y, ogs.grid_sample(X, grid, "linear", "border"))
 
 
-def test_lowering_is_small():
-    """As few nodes as the taps need, whatever the rank: 256 taps of 4-D cubic take 16 gathers."""
-    X, grid = arrays(4, c=FEW_CHANNELS + 1)
-    nodes = lowered(X, grid, Attributes("cubic", "zeros", False)).graph.node
-    assert sum(node.op_type == "Gather" for node in nodes) == 16
-    assert sum(node.op_type != "Constant" for node in nodes) < 115
-    constants = [node.attribute[0].t.SerializeToString() for node in nodes if node.op_type == "Constant"]
-    assert len(constants) == len(set(constants))
-
-
 #: Nodes, constants apart, of 2-D lowerings whose lengths are known, and of those whose lengths are not.
 NODES = {
     "zeros": {"nearest": (26, 66), "linear": (48, 85), "cubic": (103, 128)},
@@ -470,73 +424,62 @@ NODES = {
 @pytest.mark.parametrize("padding_mode", NODES)
 @pytest.mark.parametrize("mode", spec.MODES)
 def test_lowering_stays_small(mode, padding_mode):
+    """And no constant is written twice."""
     models = [lowered(*arrays(2), Attributes(mode, padding_mode), known=known) for known in (True, False)]
     counts = tuple(sum(node.op_type != "Constant" for node in model.graph.node) for model in models)
     assert counts == NODES[padding_mode][mode]
+    for model in models:
+        constants = [n.attribute[0].t.SerializeToString() for n in model.graph.node if n.op_type == "Constant"]
+        assert len(constants) == len(set(constants))
 
 
 FLOATS = "float32, float64, float16, bfloat16"
-NO_RANK = "X is of unknown rank, expected a known rank to be lowered to primitives"
-OF_FOUR = "expected shape (N, D1_out, D2_out, 2), as X of shape (1, 1, 2, 2) has 2 spatial axes"
+INTEGERS = "int8, int16, int32, int64, uint8, uint16, uint32, uint64"
+SHAPE = (1, 1, 2, 2)
+OF_FOUR = f"expected shape (N, D1_out, D2_out, 2), as X of shape {SHAPE} has 2 spatial axes"
+OF_ONE = f"expected N = 1 first, as X is of shape {SHAPE}"
+#: What each argument is, and what is said of it; X and grid are of a type and shape.
+MISTAKES = [
+    ("opset", 10, "opset is 10, expected 11 or newer to be lowered to primitives"),
+    ("mode", "area", "mode is 'area', expected 'nearest', 'linear', 'cubic', 'bilinear' or 'bicubic'"),
+    ("padding_mode", "wrap", "padding_mode is 'wrap', expected 'zeros', 'border' or 'reflection'"),
+    ("X", ("str", SHAPE), "mode is 'linear', expected 'nearest', the only mode that is defined for str X"),
+    ("X", ("complex64", SHAPE), f"X is of type complex64, expected one of {FLOATS}, {INTEGERS}, bool, str"),
+    ("X", ("float32", (1, 1)), "X is of shape (1, 1), expected shape (N, C, D1, …, Dr) with at least one spatial axis"),
+    ("X", ("float32", None), "X is of unknown rank, expected a known rank to be lowered to primitives"),
+    ("X", ("float32", (1, 1, 0)), "X is of shape (1, 1, 0), expected a pixel, which 'border' padding needs"),
+    ("grid", ("int64", None), f"grid is of type int64, expected one of {FLOATS}"),
+    ("grid", ("float32", (2, None, 2)), f"grid is of shape (2, ?, 2), {OF_FOUR}"),
+    ("grid", ("float32", (2, None, 9, 2)), f"grid is of shape (2, ?, 9, 2), {OF_ONE}"),
+    ("grid", ("float32", (1, 2, 2, 3)), f"grid is of shape (1, 2, 2, 3), {OF_FOUR}"),
+    ("grid", ("float32", (None,) * 7), f"grid is of shape (?, ?, ?, ?, ?, ?, ?), {OF_FOUR}"),
+]
 
 
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"opset": 10}, "opset is 10, expected 11 or newer to be lowered to primitives"),
-        ({"mode": "area"}, "mode is 'area', expected 'nearest', 'linear', 'cubic', 'bilinear' or 'bicubic'"),
-        ({"padding_mode": "wrap"}, "padding_mode is 'wrap', expected 'zeros', 'border' or 'reflection'"),
-        (
-            {"X": ("str", (1, 1, 2, 2))},
-            "mode is 'linear', expected 'nearest', the only mode that is defined for str X",
-        ),
-        (
-            {"X": ("complex64", (1, 1, 2, 2))},
-            f"X is of type complex64, expected one of {FLOATS}, int8, int16, int32, int64, uint8, uint16, uint32, "
-            "uint64, bool, str",
-        ),
-        (
-            {"X": ("float32", (1, 1))},
-            "X is of shape (1, 1), expected shape (N, C, D1, …, Dr) with at least one spatial axis",
-        ),
-        ({"X": ("float32", None)}, NO_RANK),
-        (
-            {"X": ("float32", (1, 1, 0, None)), "padding_mode": "border"},
-            "X is of shape (1, 1, 0, None), expected a pixel, which 'border' padding needs",
-        ),
-        ({"grid": ("int64", None)}, f"grid is of type int64, expected one of {FLOATS}"),
-        ({"grid": ("float32", (1, 2, 2, 3))}, f"grid is of shape (1, 2, 2, 3), {OF_FOUR}"),
-        (
-            {"grid": ("float32", (2, None, None, 2))},
-            "grid is of shape (2, ?, ?, 2), expected N = 1 first, as X is of shape (1, 1, 2, 2)",
-        ),
-        ({"grid": ("float32", (1, 2, 2))}, f"grid is of shape (1, 2, 2), {OF_FOUR}"),
-        ({"grid": ("float32", (None,) * 7)}, f"grid is of shape (?, ?, ?, ?, ?, ?, ?), {OF_FOUR}"),
-    ],
-)
-def test_what_cannot_be_lowered_is_an_error(change, sentence):
-    arguments = {"X": ("float32", (1, 1, 2, 2)), "grid": ("float32", None), **asdict(LINEAR), "opset": 17, **change}
-    values = [Value(name, *arguments.pop(name)) for name in ("X", "grid")]
+@pytest.mark.parametrize(("name", "value", "sentence"), MISTAKES)
+def test_what_cannot_be_lowered_is_an_error(name, value, sentence):
+    arguments = {"X": ("float32", SHAPE), "grid": ("float32", None), **asdict(Attributes("linear", "border"))}
+    arguments |= {"opset": 17, name: value}
+    values = [Value(each, *arguments.pop(each)) for each in ("X", "grid")]
     with pytest.raises(GridSampleError) as caught:
         lower_grid_sample("sampler", *values, "Y", **arguments)
     assert str(caught.value) == f"sampler: {sentence}"
 
 
+FITTING = ", expected (N, 2, 3) for a size (4,), or (N, 3, 4) for a size (5,)"
+
+
 @pytest.mark.parametrize(
-    ("theta", "size", "argument", "found"),
+    ("theta", "size", "said"),
     [
-        (("float32", None), ("int64", None), "theta", "of shape None for a size of shape None"),
-        (("float32", (1, 2, 3)), ("int64", (5,)), "theta", "of shape (1, 2, 3) for a size of shape (5,)"),
-        (("float32", (1, 1, 2)), ("int64", (3,)), "theta", "of shape (1, 1, 2) for a size of shape (3,)"),
-        (("int32", (1, 2, 3)), ("int64", (4,)), "theta", "of type int32"),
-        (("float32", (1, 2, 3)), ("int32", (4,)), "size", "of type int32"),
+        (("float32", None), ("int64", None), f"theta is of shape None for a size of shape None{FITTING}"),
+        (("float32", (1, 2, 3)), ("int64", (5,)), f"theta is of shape (1, 2, 3) for a size of shape (5,){FITTING}"),
+        (("float32", (1, 1, 2)), ("int64", (3,)), f"theta is of shape (1, 1, 2) for a size of shape (3,){FITTING}"),
+        (("int32", (1, 2, 3)), ("int64", (4,)), f"theta is of type int32, expected one of {FLOATS}"),
+        (("float32", (1, 2, 3)), ("int32", (4,)), "size is of type int32, expected one of int64"),
     ],
 )
-def test_what_affine_grid_cannot_lower_is_an_error(theta, size, argument, found):
-    expected = {
-        "of type": f"one of {FLOATS if argument == 'theta' else 'int64'}",
-        "of shap": "(N, 2, 3) for a size (4,), or (N, 3, 4) for a size (5,)",
-    }[found[:7]]
+def test_what_affine_grid_cannot_lower_is_an_error(theta, size, said):
     with pytest.raises(GridSampleError) as caught:
         lower_affine_grid("n", Value("theta", *theta), Value("size", *size), "grid", align_corners=False, opset=20)
-    assert str(caught.value) == f"n: {argument} is {found}, expected {expected}"
+    assert str(caught.value) == f"n: {said}"

@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from unittest.mock import Mock, call
 
 import numpy as np
 import pytest
@@ -86,7 +87,7 @@ class TestNumThreads:
         monkeypatch.setattr(jit_core, "_do", lambda *run: (seen.append(run[-1]), do(*run)))
         X, grid = np.zeros((4, 4, 8, 8), np.float32), np.zeros((4, 300, 300, 2), np.float32)
         ogs.set_num_threads(3)
-        for call, most in (
+        for sample, most in (
             (lambda: ogs.grid_sample(X, grid), 3),
             (lambda: ogs.grid_sample(X, grid, num_threads=np.int64(2)), 2),
             (lambda: ogs.grid_sample(X, grid[:, :2, :2]), 1),
@@ -94,7 +95,7 @@ class TestNumThreads:
             (lambda: ogs.affine_grid(np.zeros((4, 2, 3)), (4, 1, 200, 200), num_threads=1), 1),
         ):
             seen.clear()
-            call()
+            sample()
             assert max(seen) == most
 
 
@@ -120,7 +121,7 @@ class TestForEach:
 
     @pytest.mark.parametrize("startable", [0, 1])
     def test_a_thread_that_cannot_be_started_leaves_the_work_to_the_others(self, startable, monkeypatch):
-        """The call returns when all is done, also what the helper does that did start."""
+        """The call returns when all is done, also what the helper does that did start, and keeps nothing."""
         monkeypatch.setattr(threads, "_pool", None)
         start, started = threading.Thread.start, []
 
@@ -131,36 +132,23 @@ class TestForEach:
             start(thread)
 
         monkeypatch.setattr(threading.Thread, "start", start_some)
-        main, helping, done = threading.get_ident(), threading.Event(), []
+        main, helping, done = threading.get_ident(), threading.Event(), np.zeros(5)
 
-        def work(item: int) -> None:
+        def work(item: int, done: np.ndarray = done) -> None:
             if threading.get_ident() != main:
                 helping.set()
                 time.sleep(0.1)  # while the others finish
             elif startable:
                 assert helping.wait(60)
-            done.append(item)
+            done[item] += 1
 
-        threads.for_each(work, range(5), 4)
-        assert sorted(done) == list(range(5))
-
-    def test_what_could_not_be_started_keeps_nothing(self, monkeypatch):
-        """Where no thread can be started, however often that is tried."""
-        monkeypatch.setattr(threads, "_pool", None)
-
-        def refuse(thread: threading.Thread) -> None:
-            raise RuntimeError("can't start new thread")
-
-        monkeypatch.setattr(threading.Thread, "start", refuse)
-        kept = []
-        for _ in range(3):
-            held = np.zeros(3)
-            kept.append(weakref.ref(held))
-            threads.for_each(lambda i, held=held: held.__setitem__(i, 1), range(3), 4)
-            assert held.tolist() == [1, 1, 1]
-            del held
+        for _ in range(1 if startable else 3):
+            threads.for_each(work, range(5), 4)
+        assert set(done) == {1 if startable else 3}
+        kept = weakref.ref(done)
+        del done, work
         gc.collect()
-        assert all(ref() is None for ref in kept)
+        wait_until(lambda: kept() is None)  # the helper may still be on its way out
 
     def test_an_error_of_a_helper_is_raised_and_keeps_nothing(self):
         class WrongError(Exception):
@@ -187,7 +175,7 @@ class TestForEach:
             gc.enable()
 
     @pytest.mark.parametrize(
-        ("woken", "cpus", "error", "expected"),
+        ("woken", "cpus", "error", "moves"),
         [
             (3, {2, 3, 5}, None, [{2, 5}, {2, 3, 5}]),
             (3, {2, 3, 5}, OSError, [{2, 5}]),
@@ -195,21 +183,15 @@ class TestForEach:
             (2, {2, 3}, None, []),
         ],
     )
-    def test_one_that_wakes_beside_its_waker_moves_if_it_can(self, woken, cpus, error, expected, monkeypatch):
+    def test_one_that_wakes_beside_its_waker_moves_if_it_can(self, woken, cpus, error, moves, monkeypatch):
         """To any other processor, and then it may run where it could before."""
-        places, moves, done = [3, woken], [], threading.Event()
-
-        def move(thread: int, cpus: set[int]) -> None:
-            moves.append((thread, cpus))
-            if error is not None:
-                raise error
-
-        monkeypatch.setattr(threads, "_cpu", lambda: places.pop(0))
+        move, done = Mock(side_effect=error), threading.Event()
+        monkeypatch.setattr(threads, "_cpu", Mock(side_effect=[3, woken]))
         monkeypatch.setattr(os, "sched_getaffinity", lambda thread: cpus, raising=False)
         monkeypatch.setattr(os, "sched_setaffinity", move, raising=False)
         threads.submit(done.set, 1)
         assert done.wait(60)
-        assert moves == [(0, each) for each in expected]
+        assert move.call_args_list == [call(0, each) for each in moves]
 
     def test_nested_calls_do_not_wait_for_each_other(self):
         done: list[int] = []
@@ -235,10 +217,8 @@ class TestHelpers:
     @pytest.fixture
     def runs(self, monkeypatch):
         """The words of all runs, which outlive them here."""
-        seen, original = [], jit_core._do
-        monkeypatch.setattr(
-            jit_core, "_do", lambda way, words, *rest: (seen.append(words), original(way, words, *rest))
-        )
+        seen, do = [], jit_core._do
+        monkeypatch.setattr(jit_core, "_do", lambda way, words, *rest: (seen.append(words), do(way, words, *rest)))
         return seen
 
     @staticmethod
@@ -276,27 +256,21 @@ class TestHelpers:
 
     @pytest.mark.parametrize("num_threads", [2, 5, 1000])
     def test_where_nobody_comes_nothing_is_missed(self, num_threads, runs, monkeypatch):
+        """And who comes late finds nothing."""
         asked = []
-        monkeypatch.setattr(jit_core, "submit", lambda work, count: asked.append(count))
+        monkeypatch.setattr(jit_core, "submit", lambda *work_and_count: asked.append(work_and_count))
         monkeypatch.setattr(jit_core, "TAPS_PER_HELPER", 1)
         monkeypatch.setattr(jit_core, "TAPS_PER_THREAD", 1)
         self.wait_until_all_have_gone()
         self.sample(num_threads)
-        assert asked == [runs[0][(lanes.TASK + crew.WANTED) // 8]]
-        assert asked[0] == min(num_threads - 1, asked[0]) > 0
-        assert not self.words_of_places().any()
-
-    def test_one_who_comes_late_finds_nothing(self, monkeypatch):
-        late = []
-        monkeypatch.setattr(jit_core, "submit", lambda work, count: late.append(work))
-        self.wait_until_all_have_gone()
-        self.sample()
-        (work,) = late
+        ((work, count),) = asked
+        assert count == runs[0][(lanes.TASK + crew.WANTED) // 8]
+        assert 0 < count < num_threads
         assert work() == 0
         assert not self.words_of_places().any()
 
     def test_no_more_than_there_are_places(self):
-        """Some wait for an offer, the others go at once."""
+        """Some wait for an offer, the others go at once; a forked child forgets them all."""
         way = jit_core._way("float32", "float32", "linear", "zeros", False)
         self.wait_until_all_have_gone()
         self.words_of_places()[:] = 1
@@ -304,7 +278,8 @@ class TestHelpers:
             assert way.steer(0, lanes.ATTEND, jit_core._places) == 0
             assert self.words_of_places().all()
         finally:
-            self.words_of_places()[:] = 0
+            jit_core._after_fork()
+        assert not self.words_of_places().any()
 
     def test_an_interrupted_call_waits_for_them(self, runs, monkeypatch):
         """They write to memory of its own."""
@@ -352,12 +327,6 @@ class TestHelpers:
         for caller in callers:
             caller.join()
         assert not failed
-
-    def test_a_fork_forgets_them(self):
-        self.wait_until_all_have_gone()
-        self.words_of_places()[:] = 1
-        jit_core._after_fork()
-        assert not self.words_of_places().any()
 
 
 def test_a_signal_s_handler_may_sample_too():

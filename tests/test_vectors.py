@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +15,7 @@ from processes import python
 pytest.importorskip("numba", reason="the vectors are Numba's")
 import numba
 
-from ort_gridsample.core import halves, vectors
+from ort_gridsample.core import halves
 
 #: All compile for seconds; the default run holds the whole core, which is made of these, against the oracle.
 pytestmark = pytest.mark.slow
@@ -59,8 +57,9 @@ import itertools, os, types, numpy as np
 from ort_gridsample.core import vectors
 if os.environ["WAY"] != "vectors":
     vectors.GATHERS = False
-if os.environ["WAY"] == "loops":
-    vectors.cgutils = types.SimpleNamespace()
+if os.environ["WAY"] == "loops":  # as shows only after some of it was written
+    there = ("unpack_tuple", "alloca_once_value", "get_or_insert_function")
+    vectors.cgutils = types.SimpleNamespace(**{name: getattr(vectors.cgutils, name) for name in there})
 import ort_gridsample as ogs
 rng = np.random.default_rng(0)
 answers = {}
@@ -82,26 +81,3 @@ np.savez(os.environ["OUT"], **answers)
         close = {"float32": 1e-5, "float16": 2e-3, "int16": 0}[name.split()[0]]
         assert a.dtype == b.dtype
         np.testing.assert_allclose(b.astype("d"), a.astype("d"), rtol=close, atol=100 * close or 1, err_msg=name)
-
-
-def in_kernel(vector: Any) -> Any:
-    """What is to be called in a kernel, as a function."""
-    return numba.njit(lambda *arguments: vector(*arguments))
-
-
-def test_what_cannot_be_written_is_a_loop(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Also where that shows only after some of it was written."""
-    rng = np.random.default_rng(4)
-    X, weight = rng.normal(size=(9, 4)).astype("f"), rng.normal(size=(6, vectors.AHEAD + 2)).astype("f")
-    index = rng.integers(0, 9, weight.shape).astype(np.uint32)
-    sums, expected = np.empty((1, 4), np.float32), np.empty((1, 4), np.float32)
-    vectors.add_up_in_loops(X, index, weight, 1, expected, 0)
-    before = {name: getattr(vectors.cgutils, name) for name in ("unpack_tuple", "alloca_once_value")}
-    before["get_or_insert_function"] = vectors.cgutils.get_or_insert_function
-    for insides, missing in ((before, "for_range"), ({}, "unpack_tuple")):
-        caplog.clear()
-        monkeypatch.setattr(vectors, "cgutils", SimpleNamespace(**insides))
-        sums[:] = np.nan
-        in_kernel(vectors.add_up(4))(X, index, weight, 1, sums, 0)
-        np.testing.assert_allclose(sums, expected, rtol=1e-5)
-        assert missing in caplog.text
