@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import hashlib
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -28,13 +30,33 @@ global_compiler_lock: Any = untyped_compiler_lock
 #: LLVM ends the process where there is no memory for it: so much must be free before it compiles, and before it loads.
 COMPILING, LOADING = 1 << 26, 1 << 24
 
-_HERE = Path(__file__).parent
-#: The files that the core's functions are made of. Numba itself looks only at the one that a function lies in.
-_NAMES = "lanes.py", "crew.py", "kernels.py", "vectors.py", "halves.py", "pointers.py", "../spec.py"
-SOURCES = tuple(_HERE / name for name in _NAMES)
+#: How a module takes something from its own package.
+_TAKES = re.compile(r"^ *(from \.[^\n(]*(?:\([^)]*\))?)", re.MULTILINE)
 
 #: A function to compile; or what makes one, and the types that it makes it for.
 Part = tuple[Any, ...]
+
+
+@cache
+def sources(module: Path) -> tuple[Path, ...]:
+    """The files that the functions of a ``module`` of a package are made of, by what they say that they take.
+
+    They are this one, which compiles them, the module's own, those of the package that it takes anything from, and so
+    on. Numba itself looks only at the module's own.
+    """
+    found = [module]
+    for path in found:  # grows while it is walked
+        texts = _TAKES.findall(path.read_bytes().decode()) if path.is_file() else []
+        for said in (statement for text in texts for statement in ast.parse(text).body):
+            assert isinstance(said, ast.ImportFrom)
+            there = path.parents[said.level - 1] / (said.module or "").replace(".", "/")
+            for each in said.names:
+                modules = there / each.name, there
+                places = (place for m in modules for place in (m.with_suffix(".py"), m / "__init__.py"))
+                place = next(filter(Path.is_file, places), there)
+                if place not in found:
+                    found.append(place)
+    return Path(__file__), *found
 
 
 def fingerprint(sources: Sequence[Path]) -> str:
@@ -145,9 +167,7 @@ class Function:
 def function(part: Part) -> Function:
     """The compiled function of this ``part``."""
     make, *kinds = part
-    folder = Path(make.__code__.co_filename).parent
-    sources = SOURCES if folder == _HERE else (*SOURCES, *sorted(folder.glob("*.py")))
-    return Function(make(*kinds) if kinds else make, sources)
+    return Function(make(*kinds) if kinds else make, sources(Path(make.__code__.co_filename)))
 
 
 #: How long functions take to compile, the longest first and last, as two processes take them from both ends.
