@@ -66,7 +66,7 @@ GOOD = -1
 def compute(state: int, context: int) -> int:
     """KernelComputeV2: sample, and answer with a status, 0 for good."""
     api = load(state + API)
-    inputs = memory_of_call()
+    inputs = memory_of_call(2, SIZE)
     status = open_inputs(api, load(state + SHAPE_OF), context, inputs, 2)
     if status == 0:
         axes, grid_axes = load(inputs + AXES), load(inputs + SIZE + AXES)
