@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import shutil
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -223,3 +224,25 @@ def test_what_takes_longest_is_compiled_first(monkeypatch: pytest.MonkeyPatch) -
     names = [make.__name__ for make, *_ in compilation.not_at_hand([*parts, None])]
     assert names == ["sum_for", "lane", "combine_for", "sum_rows_for", "steer", "reorder_for", "axis_for",
                      "coordinates_for"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("executable", "helps"),
+    [
+        *(("/usr/bin/uwsgi", False), ("C:\\Blender\\blender.exe", False), ("", False), (None, False)),
+        *(("/usr/bin/pythonista", False), ("/usr/bin/python3.13t", True), ("C:\\venv\\Scripts\\pythonw.exe", True)),
+        *(("/Library/Python", True), ("C:\\python_d.exe", True), (sys.executable, True)),
+    ],
+)
+def test_only_a_python_helps(executable: str | None, helps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inside a host program it is that which Python calls its executable."""
+    commands: list[list[str]] = []
+    monkeypatch.setattr(sys, "executable", executable)
+    monkeypatch.setattr(compilation, "available_cpus", lambda: 2)
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **_: commands.append(command))
+    with compilation._helped([(lanes.lane,), (lanes.steer,)]):
+        assert [command[0] for command in commands] == [executable] * helps
+    monkeypatch.setattr(sys, "hexversion", 0x020700F0)
+    for _, _, code in commands:  # of another version it ends at once
+        with pytest.raises(SystemExit):
+            exec(code, {})

@@ -193,6 +193,10 @@ def not_at_hand(parts: Sequence[Part | None]) -> list[Part]:
     return sorted(found, key=lambda part: _ORDER.index(part[0].__name__))
 
 
+#: How a Python is called: inside a host program it is that which Python calls its executable.
+_IS_PYTHON = re.compile(r"(^|[\\/])python(\d|\.|w|t|_?d)*(\.exe)?$", re.IGNORECASE)
+
+
 @contextmanager
 def _helped(parts: Sequence[Part]) -> Iterator[None]:
     """Have another process compile ``parts``, the last first, while this one begins with the first.
@@ -202,10 +206,12 @@ def _helped(parts: Sequence[Part]) -> Iterator[None]:
     """
     modules = ", ".join({__name__, *(make.__module__ for make, *_ in parts)})
     listed = "".join(f"({make.__module__}.{make.__name__}, *{kinds!r}), " for make, *kinds in parts)
-    code = f"import sys; sys.path[:] = {sys.path!r}; import {modules}; {__name__}.last([{listed}])"
+    code = f"sys.path[:] = {sys.path!r}; import {modules}; {__name__}.last([{listed}])"
+    code = f"import sys; sys.hexversion == {sys.hexversion} or sys.exit(); {code}"
     quiet: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     helper = None
-    if len(parts) > 1 and available_cpus() > 1 and not getattr(sys, "frozen", False):
+    is_python = _IS_PYTHON.search(sys.executable or "") and not getattr(sys, "frozen", False)
+    if len(parts) > 1 and available_cpus() > 1 and is_python:
         with suppress(OSError):
             helper = subprocess.Popen([sys.executable, "-c", code], **quiet)
     try:
