@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import ctypes
 import hashlib
+import logging
 import re
 import subprocess
 import sys
@@ -26,6 +27,8 @@ from .threads import available_cpus
 FunctionCache: Any = untyped_caching.FunctionCache
 IndexDataCacheFile: Any = untyped_caching.IndexDataCacheFile
 global_compiler_lock: Any = untyped_compiler_lock
+
+logger = logging.getLogger("ort_gridsample")
 
 #: LLVM ends the process where there is no memory for it: so much must be free before it compiles, and before it loads.
 COMPILING, LOADING = 1 << 26, 1 << 24
@@ -116,7 +119,8 @@ class KernelCache(FunctionCache):
         memory.probe(LOADING if self.has(signature, target_context) else COMPILING)
         try:
             return super().load_overload(signature, target_context)
-        except Exception:  # whatever unpickling half a file raises
+        except Exception as error:  # whatever unpickling half a file raises
+            logger.debug("a kernel on disk cannot be read: %r", error)
             return None
 
     def has(self, signature: Any, target_context: Any) -> bool:
@@ -127,8 +131,10 @@ class KernelCache(FunctionCache):
 
     def save_overload(self, *arguments: Any) -> None:
         """Put it on disk, unless that is full or has become read-only."""
-        with suppress(OSError):
+        try:
             super().save_overload(*arguments)
+        except OSError as error:
+            logger.debug("a kernel cannot be kept on disk: %r", error)
 
     def _index_key(self, *arguments: Any) -> Any:
         return (*super()._index_key(*arguments), self._fingerprint)
@@ -142,9 +148,10 @@ class Function:
         made: Any = CFunc(function, signature, {}, {"error_model": "numpy"})
         self._made = made
         self._cache: KernelCache | None = None
-        with suppress(RuntimeError, OSError):  # else it is compiled in every process anew
-            self._cache = KernelCache(function, sources)
-            made._cache = self._cache
+        try:
+            self._cache = made._cache = KernelCache(function, sources)
+        except (RuntimeError, OSError) as error:
+            logger.debug("kernels cannot be kept on disk, each process compiles its own: %r", error)
         self._address = 0
 
     @property
