@@ -158,7 +158,7 @@ def _fill(api: int, context: int, state: int, run: int) -> int:
     if load(run + PIXELS) == 0:
         set_memory(load(run + Y), np.int32(0), nbytes)
         return status
-    store(run + MOST_LANES, lanes.LANES)
+    store(run + MOST_LANES, max(lanes.LANES, load(state + lanes.CPUS)))
     size = lanes.cut(run)
     store(run + lanes.PAUSE, 1 << 62)  # a lane comes back when nothing is left
     scratch = allocate(size)
