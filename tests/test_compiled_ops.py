@@ -441,7 +441,11 @@ def one_more(number: int) -> int:
 
 
 @pytest.mark.parametrize("how", ["damaged", "empty files", "full disk", "no folder"])
-def test_a_useless_cache_is_slower_and_no_worse(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_useless_cache_is_slower_and_no_worse(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", "ort_gridsample")
+
     def fails(*_: object) -> None:
         raise {"full disk": OSError, "no folder": RuntimeError}[how]
 
@@ -461,4 +465,5 @@ def test_a_useless_cache_is_slower_and_no_worse(how: str, tmp_path: Path, monkey
     for file in files:
         file.write_bytes(file.read_bytes()[: 100 if how == "damaged" else 0])
     assert answer() == (how != "full disk", 42)
+    assert {record.levelname for record in caplog.records} == {"DEBUG"}, "why it is of no use"
     assert all(file.stat().st_size > 100 for file in files), "what cannot be read is written anew"

@@ -59,6 +59,28 @@ def test_onnxruntime_extensions_may_be_imported_before_or_after() -> None:
     assert python(f"{WITHOUT_TORCH}{OURS}\n{theirs}", on_python) == both[::-1]
 
 
+def test_another_thread_may_import_onnxruntime_extensions_meanwhile() -> None:
+    """It gets the package that it always is, and both the same module of it."""
+    script = f"""{WITHOUT_TORCH}
+import os, sys, threading
+def theirs():
+    import onnxruntime_extensions
+    from onnxruntime_extensions import OrtPyFunction
+    print(onnxruntime_extensions.get_library_path is sys.modules["onnxruntime_extensions._ocos"].get_library_path)
+thread = threading.Thread(target=theirs)
+def meanwhile(event, args):
+    file = getattr(args[0], "co_filename", "") if event == "exec" else ""
+    if file.endswith(os.path.join("onnxruntime_extensions", "_version.py")) and thread.ident is None:
+        thread.start()
+        thread.join(0.5)
+sys.addaudithook(meanwhile)
+{OURS}
+thread.join()
+import onnxruntime_extensions
+"""
+    assert sorted(python(script)) == [ANSWER, "True"]
+
+
 def test_only_public_names_are_shown() -> None:
     assert sorted(name for name in dir(ogs) if not name.startswith("__")) == sorted(set(ogs.__all__) - {"__version__"})
     assert all(hasattr(ogs, name) for name in ogs.__all__)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import onnx
@@ -11,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper, parser, shape_inference
 
 import faults
 import ort_gridsample as ogs
-from ort_gridsample.model import skeleton
+from ort_gridsample.model import inference, skeleton
 from ort_gridsample.model.graphs import scopes
 from ort_gridsample.model.inference import Inference, Value
 from ort_gridsample.model.matches import records_of
@@ -499,6 +500,19 @@ def test_alternatives_of_a_function_that_nobody_calls() -> None:
     found = scopes(model)
     assert Inference(model, found).alternatives(found[1], "A") == []
     assert [record.types["X"] for record in ogs.inspect_model(model)] == [("float32",), ()]
+
+
+@pytest.mark.parametrize("ask", [inference._inferred, native.types_of, lambda model: native.answers(model, [[]])])
+def test_why_something_is_not_known_is_logged(
+    ask: Callable[[onnx.ModelProto], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    model = parser.parse_model(f"{GELU} {SIGNATURE} {{ Y = GridSample (X, G) }}".replace("HALF", "float16"))
+    del model.opset_import[:]
+    with caplog.at_level(logging.DEBUG, "ort_gridsample"):
+        ask(model)
+    ((name, level, text),) = caplog.record_tuples
+    assert (name, level) == ("ort_gridsample", logging.DEBUG)
+    assert "opset" in text
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,12 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import re
 import shutil
+import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from unittest.mock import Mock, call
@@ -22,6 +25,7 @@ pytest.importorskip("numba", reason="the kernels are Numba's")
 from numba import config
 
 from ort_gridsample.core import compilation, jit_core, lanes, ways
+from ort_gridsample.runtime.compiled_ops import affine, affine_sampling, pixel_sampling, sampling
 
 PACKAGE = Path(ogs.__file__).parent
 
@@ -42,8 +46,9 @@ def is_at_hand(sources: list[Path]) -> bool:
 def test_a_change_in_any_file_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In each of those that kernels are made of; what was compiled before is still there for those who have that."""
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "cache"))
-    copies = [tmp_path / path.name for path in compilation.SOURCES]
-    for path, copy in zip(compilation.SOURCES, copies, strict=True):
+    sources = compilation.sources(Path(lanes.__file__))
+    copies = [tmp_path / path.name for path in sources]
+    for path, copy in zip(sources, copies, strict=True):
         shutil.copyfile(path, copy)
     assert [is_at_hand(copies) for _ in range(2)] == [False, True]
     function = compilation.Function(one_more, copies)
@@ -59,18 +64,54 @@ def test_a_change_in_any_file_is_noticed(tmp_path: Path, monkeypatch: pytest.Mon
     assert is_at_hand(copies)
 
 
-def test_every_file_that_kernels_are_made_of_is_looked_at() -> None:
+MADE = [lanes.lane, affine.compute, sampling.compute, affine_sampling.compute, pixel_sampling.compute]
+
+
+@pytest.mark.parametrize("made", MADE, ids=lambda made: made.__module__.rpartition(".")[2])
+def test_every_file_that_kernels_are_made_of_is_looked_at(made: Callable[..., int]) -> None:
     """All that the first of them takes from the package, and what that takes."""
-    found, asked = set[Path](), [lanes.__name__]
+    found, asked = set[Path](), [made.__module__]
     while asked:
         module = sys.modules[asked.pop()]
-        found.add(Path(module.__file__).resolve())
+        found.add(Path(module.__file__))
         taken = {
             value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) or ""
             for value in vars(module).values()
         }
         asked += [n for n in taken if n.startswith(ogs.__name__) and Path(sys.modules[n].__file__) not in found]
-    assert found == {path.resolve() for path in compilation.SOURCES}
+    looked_at = compilation.sources(Path(made.__code__.co_filename))
+    assert found <= set(looked_at)
+    assert not [path for path in looked_at if re.search(r"^ *(from|import) ort_", path.read_text("utf-8"), re.M)]
+
+
+@pytest.mark.parametrize(
+    ("made", "file", "old", "new"),
+    [
+        (pixel_sampling.compute, "pixel_grids.py", b"MOST_STEPS = 6, 16", b"MOST_STEPS = 6, 17"),
+        (pixel_sampling.coordinates_for, "pixel_grids.py", b'("Add", "Sub", ', b'("Sub", "Add", '),
+        (sampling.compute, "taps.py", b"MAX_TAPS = 1 << 16", b"MAX_TAPS = 1 << 15"),
+        (affine.fill_for, "crew.py", b"PATIENCE = 1000", b"PATIENCE = 100"),
+        (lanes.lane, "compilation.py", b'"error_model": "numpy"', b'"error_model": "python"'),
+    ],
+)
+def test_a_number_that_kernels_see_is_part_of_their_key(
+    made: Callable[..., int], file: str, old: bytes, new: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = (made, "float32") if made.__name__.endswith("_for") else (made,)
+    before, read = compilation.function.__wrapped__(part)._cache._fingerprint, Path.read_bytes
+    text = next(read(path) for path in PACKAGE.rglob(file))
+    assert old in text
+    monkeypatch.setattr(Path, "read_bytes", lambda p: text.replace(old, new) if p.name == file else read(p))
+    assert compilation.function.__wrapped__(part)._cache._fingerprint != before
+
+
+def test_without_its_files_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in an archive: it is compiled in every process anew."""
+    compilation.sources.cache_clear()
+    monkeypatch.setattr(Path, "is_file", lambda path: False)
+    monkeypatch.setattr(Path, "read_bytes", lambda path: (_ for _ in ()).throw(FileNotFoundError))
+    assert compilation.function.__wrapped__((lanes.lane,))._cache is None
+    compilation.sources.cache_clear()
 
 
 #: Whether a function need not be compiled, and where it lies then.
@@ -138,7 +179,7 @@ def test_what_two_processes_save_at_once_is_not_mixed_up(tmp_path: Path, monkeyp
 
 def test_one_thread_at_a_time_asks_what_is_on_disk() -> None:
     """Numba's registries are no more for two at once than its compiler."""
-    asked, answers = compilation.Function(lanes.steer, compilation.SOURCES), []
+    asked, answers = compilation.Function(lanes.steer, compilation.sources(Path(lanes.__file__))), []
     thread = threading.Thread(target=lambda: answers.append(asked.is_at_hand))
     with compilation.global_compiler_lock:
         thread.start()
@@ -156,3 +197,25 @@ def test_what_takes_longest_is_compiled_first(monkeypatch: pytest.MonkeyPatch) -
     names = [make.__name__ for make, *_ in compilation.not_at_hand([*parts, None])]
     assert names == ["sum_for", "lane", "combine_for", "sum_rows_for", "steer", "reorder_for", "axis_for",
                      "coordinates_for"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("executable", "helps"),
+    [
+        *(("/usr/bin/uwsgi", False), ("C:\\Blender\\blender.exe", False), ("", False), (None, False)),
+        *(("/usr/bin/pythonista", False), ("/usr/bin/python3.13t", True), ("C:\\venv\\Scripts\\pythonw.exe", True)),
+        *(("/Library/Python", True), ("C:\\python_d.exe", True), (sys.executable, True)),
+    ],
+)
+def test_only_a_python_helps(executable: str | None, helps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inside a host program it is that which Python calls its executable."""
+    commands: list[list[str]] = []
+    monkeypatch.setattr(sys, "executable", executable)
+    monkeypatch.setattr(compilation, "available_cpus", lambda: 2)
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **_: commands.append(command))
+    with compilation._helped([(lanes.lane,), (lanes.steer,)]):
+        assert [command[0] for command in commands] == [executable] * helps
+    monkeypatch.setattr(sys, "hexversion", 0x020700F0)
+    for _, _, code in commands:  # of another version it ends at once
+        with pytest.raises(SystemExit):
+            exec(code, {})

@@ -160,19 +160,24 @@ def test_an_empty_answer_is_refused_where_its_other_axes_are_too_long_for_numpy(
     assert ogs.affine_grid(np.zeros((0, 3, 4)), (0, 1, *(1 << 17,) * 3)).shape == (0, *(1 << 17,) * 3, 3)
 
 
+#: The limit, what is used, what of that is kept of files (None: not said), and what is left.
 GROUPS = {
-    "limit": (("1000\n", "400\n"), 600),
-    "more is used than allowed": (("1000\n", "4000\n"), 0),
-    "no limit": (("max\n", "400\n"), None),
-    "no such file": ((None, "400\n"), None),
+    "limit": ("1000\n", "400\n", None, 600),
+    "more is used than allowed": ("1000\n", "4000\n", None, 0),
+    "no limit": ("max\n", "400\n", None, None),
+    "no such file": (None, "400\n", None, None),
+    "files that nobody has asked for of late": ("1000\n", "990\n", "anon 90\ninactive_file 700\nfile 900\n", 710),
+    "those of the groups within": ("1000\n", "990\n", "inactive_file 7\ntotal_inactive_file 700\n", 710),
+    "more of them than is used": ("1000\n", "400\n", "inactive_file 700\n", 1000),
+    "no number of them": ("1000\n", "400\n", "inactive_file\n", 600),
 }
 
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_control_group_s_room_counts(group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    texts, room = GROUPS[group]
+    *texts, room = GROUPS[group]
     files = tmp_path / "limit", tmp_path / "usage"
-    for file, text in zip(files, texts, strict=True):
+    for file, text in zip((*files, tmp_path / "memory.stat"), texts, strict=True):
         if text is not None:
             file.write_text(text)
     monkeypatch.setattr(memory, "_GROUPS", ())

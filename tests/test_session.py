@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import multiprocessing
 import os
@@ -129,6 +130,18 @@ def test_every_way_to_run(session: ogs.InferenceSession, expected: np.ndarray) -
         with pytest.raises(ogs.GridSampleError, match=SENTENCE):
             run(session, WRONG)
         np.testing.assert_array_equal(run(session, FEEDS), expected)
+
+
+def test_who_watches_the_parents_runs_sees_them(session: ogs.InferenceSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though they begin late, and take along all that a method knows of itself."""
+    seen = []
+    for name in ("run", "run_with_ort_values", "run_with_iobinding", "run_with_ortvaluevector"):
+        run = getattr(onnxruntime.InferenceSession, name)
+        watched = functools.wraps(run)(lambda *args, run=run: seen.append(run.__name__) or run(*args))
+        monkeypatch.setattr(onnxruntime.InferenceSession, name, watched)
+    for way in (lambda session, feeds: session.run(None, feeds), by_ort_values, by_ort_value_vector, by_io_binding):
+        way(session, FEEDS)
+    assert seen == ["run", "run_with_ort_values", "run_with_ortvaluevector", "run_with_iobinding"]
 
 
 def test_run_async(session: ogs.InferenceSession, expected: np.ndarray) -> None:

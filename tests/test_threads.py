@@ -18,6 +18,7 @@ import pytest
 import ort_gridsample as ogs
 from ort_gridsample.core import affine, numpy_core, threads
 from ort_gridsample.core.plan import plan_for
+from processes import python
 
 pytest.importorskip("numba", reason="the compiled core is one of those that threads run")
 
@@ -268,6 +269,23 @@ class TestHelpers:
         assert 0 < count < num_threads
         assert work() == 0
         assert not self.words_of_places().any()
+
+    def test_as_many_as_the_machine_has(self):
+        """However many that are, they find what to do."""
+        script = """
+import numpy as np, ort_gridsample as ogs
+from ort_gridsample.core import threads
+threads.available_cpus = lambda: 100
+from ort_gridsample.core import crew, jit_core, lanes
+jit_core.TAPS_PER_HELPER = jit_core.TAPS_PER_THREAD = 1
+jit_core.submit = lambda work, count: print(count)
+do = jit_core._do
+jit_core._do = lambda way, words, run, count: print(count, words[lanes.ITEMS // 8] >= 100, do(way, words, run, count))
+for most in (100, 1000):
+    ogs.set_num_threads(most)
+    ogs.grid_sample(np.ones((1, 4, 64, 64), "f"), np.zeros((1, 1000, 1000, 2), "f"))
+"""
+        assert python(script, {**os.environ, "ORT_GRIDSAMPLE_CORE": "jit"}) == ["99", "100 True None"] * 2
 
     def test_no_more_than_there_are_places(self):
         """Some wait for an offer, the others go at once; a forked child forgets them all."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import hashlib
+import logging
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -25,16 +28,38 @@ FunctionCache: Any = untyped_caching.FunctionCache
 IndexDataCacheFile: Any = untyped_caching.IndexDataCacheFile
 global_compiler_lock: Any = untyped_compiler_lock
 
+logger = logging.getLogger("ort_gridsample")
+
 #: LLVM ends the process where there is no memory for it: so much must be free before it compiles, and before it loads.
 COMPILING, LOADING = 1 << 26, 1 << 24
 
-_HERE = Path(__file__).parent
-#: The files that the core's functions are made of. Numba itself looks only at the one that a function lies in.
-_NAMES = "lanes.py", "crew.py", "kernels.py", "vectors.py", "halves.py", "pointers.py", "../spec.py"
-SOURCES = tuple(_HERE / name for name in _NAMES)
+#: How a module takes something from its own package.
+_TAKES = re.compile(r"^ *(from \.[^\n(]*(?:\([^)]*\))?)", re.MULTILINE)
 
 #: A function to compile; or what makes one, and the types that it makes it for.
 Part = tuple[Any, ...]
+
+
+@cache
+def sources(module: Path) -> tuple[Path, ...]:
+    """The files that the functions of a ``module`` of a package are made of, by what they say that they take.
+
+    They are this one, which compiles them, the module's own, those of the package that it takes anything from, and so
+    on. Numba itself looks only at the module's own.
+    """
+    found = [module]
+    for path in found:  # grows while it is walked
+        texts = _TAKES.findall(path.read_bytes().decode()) if path.is_file() else []
+        for said in (statement for text in texts for statement in ast.parse(text).body):
+            assert isinstance(said, ast.ImportFrom)
+            there = path.parents[said.level - 1] / (said.module or "").replace(".", "/")
+            for each in said.names:
+                modules = there / each.name, there
+                places = (place for m in modules for place in (m.with_suffix(".py"), m / "__init__.py"))
+                place = next(filter(Path.is_file, places), there)
+                if place not in found:
+                    found.append(place)
+    return Path(__file__), *found
 
 
 def fingerprint(sources: Sequence[Path]) -> str:
@@ -94,7 +119,8 @@ class KernelCache(FunctionCache):
         memory.probe(LOADING if self.has(signature, target_context) else COMPILING)
         try:
             return super().load_overload(signature, target_context)
-        except Exception:  # whatever unpickling half a file raises
+        except Exception as error:  # whatever unpickling half a file raises
+            logger.debug("a kernel on disk cannot be read: %r", error)
             return None
 
     def has(self, signature: Any, target_context: Any) -> bool:
@@ -105,8 +131,10 @@ class KernelCache(FunctionCache):
 
     def save_overload(self, *arguments: Any) -> None:
         """Put it on disk, unless that is full or has become read-only."""
-        with suppress(OSError):
+        try:
             super().save_overload(*arguments)
+        except OSError as error:
+            logger.debug("a kernel cannot be kept on disk: %r", error)
 
     def _index_key(self, *arguments: Any) -> Any:
         return (*super()._index_key(*arguments), self._fingerprint)
@@ -120,9 +148,10 @@ class Function:
         made: Any = CFunc(function, signature, {}, {"error_model": "numpy"})
         self._made = made
         self._cache: KernelCache | None = None
-        with suppress(RuntimeError, OSError):  # else it is compiled in every process anew
-            self._cache = KernelCache(function, sources)
-            made._cache = self._cache
+        try:
+            self._cache = made._cache = KernelCache(function, sources)
+        except (RuntimeError, OSError) as error:
+            logger.debug("kernels cannot be kept on disk, each process compiles its own: %r", error)
         self._address = 0
 
     @property
@@ -145,9 +174,7 @@ class Function:
 def function(part: Part) -> Function:
     """The compiled function of this ``part``."""
     make, *kinds = part
-    folder = Path(make.__code__.co_filename).parent
-    sources = SOURCES if folder == _HERE else (*SOURCES, *sorted(folder.glob("*.py")))
-    return Function(make(*kinds) if kinds else make, sources)
+    return Function(make(*kinds) if kinds else make, sources(Path(make.__code__.co_filename)))
 
 
 #: How long functions take to compile, the longest first and last, as two processes take them from both ends.
@@ -173,6 +200,10 @@ def not_at_hand(parts: Sequence[Part | None]) -> list[Part]:
     return sorted(found, key=lambda part: _ORDER.index(part[0].__name__))
 
 
+#: How a Python is called: inside a host program it is that which Python calls its executable.
+_IS_PYTHON = re.compile(r"(^|[\\/])python(\d|\.|w|t|_?d)*(\.exe)?$", re.IGNORECASE)
+
+
 @contextmanager
 def _helped(parts: Sequence[Part]) -> Iterator[None]:
     """Have another process compile ``parts``, the last first, while this one begins with the first.
@@ -182,10 +213,12 @@ def _helped(parts: Sequence[Part]) -> Iterator[None]:
     """
     modules = ", ".join({__name__, *(make.__module__ for make, *_ in parts)})
     listed = "".join(f"({make.__module__}.{make.__name__}, *{kinds!r}), " for make, *kinds in parts)
-    code = f"import sys; sys.path[:] = {sys.path!r}; import {modules}; {__name__}.last([{listed}])"
+    code = f"sys.path[:] = {sys.path!r}; import {modules}; {__name__}.last([{listed}])"
+    code = f"import sys; sys.hexversion == {sys.hexversion} or sys.exit(); {code}"
     quiet: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     helper = None
-    if len(parts) > 1 and available_cpus() > 1 and not getattr(sys, "frozen", False):
+    is_python = _IS_PYTHON.search(sys.executable or "") and not getattr(sys, "frozen", False)
+    if len(parts) > 1 and available_cpus() > 1 and is_python:
         with suppress(OSError):
             helper = subprocess.Popen([sys.executable, "-c", code], **quiet)
     try:

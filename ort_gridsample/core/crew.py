@@ -11,9 +11,9 @@ from numba.extending import register_jitable
 
 from .pointers import LINE, call, compare_and_swap, fetch_add, give_way, load, load_shared, store, store_shared
 
-#: The places, of so many helpers; each has two words, in a line of the cache of its own.
-HELPERS = 63
-PLACES_BYTES = HELPERS * LINE
+#: The places, one a helper; each has two words, in a line of the cache of its own. Before the first lies how many bytes
+#: all of them take: no number of processors is compiled in.
+PLACES_BYTES = -8
 (THERE, OFFER) = range(0, 16, 8)
 #: An offer is the address of a task, until a helper comes to it.
 NOTHING, TAKEN = 0, 1
@@ -33,7 +33,7 @@ def invite(task: int, places: int) -> int:
     invited = woken = 0
     for is_there in (1, 0):
         most = load(task + WANTED) if is_there else min(load(task + WANTED), load(task + WOKEN))
-        for place in range(places, places + PLACES_BYTES, LINE):
+        for place in range(places, places + load(places + PLACES_BYTES), LINE):
             if invited >= most:
                 break
             if load_shared(place + THERE) == is_there:
@@ -49,7 +49,7 @@ def invite(task: int, places: int) -> int:
 @register_jitable
 def finish(task: int, places: int) -> int:
     """Take back what nobody has come to, and wait for the others."""
-    for place in range(places, places + PLACES_BYTES, LINE):
+    for place in range(places, places + load(places + PLACES_BYTES), LINE):
         if load_shared(task + EXPECTED) == 0:
             break
         if compare_and_swap(place + OFFER, task, NOTHING):
@@ -85,7 +85,7 @@ def attend(places: int) -> int:
 def _free_place(places: int) -> int:
     """The place of a helper that is not there, if possible one with an offer; 0 if there is none."""
     for wants in (1, 0):
-        for place in range(places, places + PLACES_BYTES, LINE):
+        for place in range(places, places + load(places + PLACES_BYTES), LINE):
             if (load_shared(place + OFFER) > TAKEN or not wants) and compare_and_swap(place + THERE, 0, 1):
                 return place
     return 0

@@ -21,7 +21,7 @@ from .compilation import not_at_hand
 from .plan import Plan, type_name
 from .pointers import LINE
 from .taps import MAX_TAPS
-from .threads import submit
+from .threads import available_cpus, submit
 from .ways import PADDING, TAPS, parts, state_of
 
 logger = logging.getLogger("ort_gridsample")
@@ -30,6 +30,9 @@ logger = logging.getLogger("ort_gridsample")
 TAPS_PER_HELPER, TAPS_PER_THREAD = 1 << 16, 1 << 18
 #: So much memory each thread keeps for its next call: fresh memory costs more than to write to it.
 KEPT_BYTES = 1 << 21
+
+#: As many helpers as the machine has processors for, or as somebody may ask for all the same.
+HELPERS = max(63, available_cpus() - 1)
 
 _WORDS = lanes.RUN_BYTES // 8
 
@@ -45,7 +48,7 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
     way = _way(type_name(X.dtype), type_name(grid.dtype), plan.mode, plan.padding_mode, plan.align_corners)
     X, grid = _plain(X), _plain(grid)
     taps = Y.size * rows
-    threads = min(num_threads, taps // TAPS_PER_HELPER + 1)
+    threads = min(num_threads, HELPERS + 1, taps // TAPS_PER_HELPER + 1)
     words = (ctypes.c_int64 * (_WORDS + len(lengths)))(
         way.address, _address(X), _address(grid), _address(Y), n, c, len(lengths), pixels, positions, rows, 0, threads
     )
@@ -132,8 +135,10 @@ def _address(array: Array) -> int:
         return int(array.__array_interface__["data"][0])
 
 
-_places_of_crew = np.zeros(crew.PLACES_BYTES + LINE, np.uint8)
-_places = (_address(_places_of_crew) + LINE - 1) & -LINE
+_crew = np.zeros((2 + HELPERS) * LINE, np.uint8)
+_places = (_address(_crew) + 2 * LINE - 1) & -LINE
+_places_of_crew = _crew[_places - _address(_crew) :][: HELPERS * LINE]
+ctypes.c_int64.from_address(_places + crew.PLACES_BYTES).value = _places_of_crew.nbytes
 
 
 def _after_fork() -> None:

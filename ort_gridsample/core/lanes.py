@@ -47,10 +47,11 @@ RUN_BYTES = TASK + crew.TASK_BYTES
 # whether it knows where the columns of Y lie. It begins its scratch memory.
 (PLACE, CHANNEL, COUNT, TAPS_LIE, KNOWN) = range(0, 40, 8)
 
-#: What one stretch reads at least, in taps and channels, how many of them a large run is cut into, and after how much a
-#: lane comes back where it is asked to.
+#: What one stretch reads at least, in taps and channels, how many of them a large run is cut into (or one a lane, if
+#: that is more), and after how much a lane comes back where it is asked to.
 WORTH_A_STRETCH, STRETCHES, WORTH_A_PAUSE = 1 << 16, 64, 1 << 24
 #: A thread takes a lane, and in it stretch after stretch; each lane has scratch memory, which is the bound of it all.
+#: Where nobody says how many threads there are, there are so many lanes, or as many as processors.
 LANES, SCRATCH_BYTES = 64, 32 << 20
 #: Beside its table, what a position costs, in channels.
 OVERHEAD = 8
@@ -82,7 +83,8 @@ def cut(run: int) -> int:
     state = load(run + STATE)
     taps = load(state + TAPS)
     cost = (c + OVERHEAD) * rows
-    step = min(max(WORTH_A_STRETCH // cost, n * positions // STRETCHES), max(1, WORTH_A_PAUSE // cost))
+    stretches = max(STRETCHES, load(run + MOST_LANES))
+    step = min(max(WORTH_A_STRETCH // cost, n * positions // stretches), max(1, WORTH_A_PAUSE // cost))
     step = min((step + LINE) & -LINE, positions)
     parts = (positions + step - 1) // step
     store(run + STEP, step)
@@ -112,7 +114,7 @@ def cut(run: int) -> int:
     store(run + STRIDE, at)
     # What is not worth two stretches is not worth waking a thread, however many batches it is.
     worth = 1 + n * positions * cost // WORTH_A_STRETCH
-    lanes = min(load(run + MOST_LANES), LANES, max(1, SCRATCH_BYTES // at), worth)
+    lanes = min(load(run + MOST_LANES), max(1, SCRATCH_BYTES // at), worth)
     store(run + MOST_LANES, lanes)
     return lanes * at + LINE
 

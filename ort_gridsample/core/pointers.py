@@ -119,14 +119,15 @@ def compare_and_swap(typing: Any, at: Any, expected: Any, value: Any) -> Any:
     return types.boolean(types.int64, types.int64, types.int64), generate
 
 
-@intrinsic
-def memory_of_call(typing: Any) -> Any:
-    """The address of thirty-two int64 that are the calling function's own until it returns."""
+@intrinsic(prefer_literal=True)
+def memory_of_call(typing: Any, count: Any, size: Any) -> Any:
+    """The address of ``count`` times ``size`` bytes, constants and whole int64, that are the calling function's own."""
+    words = count.literal_value * size.literal_value // 8
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.ptrtoint(cgutils.alloca_once(builder, _WORD, size=32), _WORD)
+        return builder.ptrtoint(cgutils.alloca_once(builder, _WORD, size=words), _WORD)
 
-    return types.int64(), generate
+    return types.int64(count, size), generate
 
 
 @intrinsic

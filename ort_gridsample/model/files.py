@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import filecmp
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike
@@ -87,13 +87,10 @@ def written_whole(path: str | PathLike[str]) -> Iterator[Path]:
     """
     target, beside = Path(path), None
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=target.suffix, dir=target.parent)
-        os.close(handle)
-        beside = Path(name)
+        new = target.parent / f".{target.name}.{secrets.token_hex(4)}{target.suffix}"
+        new.touch(exist_ok=False)  # as public as the system makes any: tempfile's are private
+        beside = new
         yield beside
-        mask = os.umask(0)
-        os.umask(mask)
-        beside.chmod(0o666 & ~mask)  # mkstemp makes a file private
         beside.replace(target)
     except BaseException as error:
         if beside is not None:

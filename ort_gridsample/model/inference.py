@@ -6,6 +6,7 @@ know an operator, onnxruntime is asked.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,8 @@ from .. import spec
 from .asking import Native
 from .graphs import Scope, scopes, subgraphs
 from .skeleton import STAND_IN, Skeleton
+
+logger = logging.getLogger("ort_gridsample")
 
 #: No shape is longer than this, nor anything that is computed on the way to one.
 LONGEST_ROW = 1 << 16
@@ -122,7 +125,8 @@ def _inferred(model: onnx.ModelProto) -> Types:
         rows = (v.shape for v in map(value_of, _types_in(annotated).values()) if v.rank == 1)
         if all(not isinstance(length, int) or length <= LONGEST_ROW for (length,) in filter(None, rows)):
             annotated = shape_inference.infer_shapes(annotated, data_prop=True)
-    except Exception:  # of a model that is not valid: what it says itself is still known
+    except Exception as error:  # of a model that is not valid: what it says itself is still known
+        logger.debug("onnx infers no types and shapes: %s", error)
         annotated = model
     return _types_in(annotated)
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import threading
 from typing import Any
 
 from .. import versions
 
 _NAME = "onnxruntime_extensions"
+_lock = threading.RLock()
 
 
 def load() -> Any:
@@ -33,17 +35,30 @@ def load() -> Any:
 
 
 def _load() -> Any:
-    if _NAME in sys.modules:
-        return _ocos()
-    spec = importlib.util.find_spec(_NAME)
-    if spec is None:
-        raise ModuleNotFoundError("it is not installed")
-    # A package that was not executed, for as long as its module is imported: it says where to look.
-    sys.modules[_NAME] = importlib.util.module_from_spec(spec)
-    try:
-        return _ocos()
-    finally:
-        del sys.modules[_NAME]
+    with _lock:
+        if _NAME in sys.modules:
+            return _ocos()
+        spec = importlib.util.find_spec(_NAME)
+        if spec is None:
+            raise ModuleNotFoundError("it is not installed")
+        # A package that was not executed, for as long as its module is imported: it says where to look.
+        package = importlib.util.module_from_spec(spec)
+        vars(package)["__getattr__"] = _of_package
+        sys.modules.setdefault(_NAME, package)
+        try:
+            return _ocos()
+        finally:
+            if sys.modules.get(_NAME) is package:
+                del sys.modules[_NAME]
+
+
+def _of_package(name: str) -> Any:
+    """What the package itself has of that ``name``, for another thread that imported what was not executed."""
+    with _lock:  # until that is out of the way
+        package = importlib.import_module(_NAME)
+    if vars(package).get("__getattr__") is _of_package:
+        raise AttributeError(name)
+    return getattr(package, name)
 
 
 def _ocos() -> Any:

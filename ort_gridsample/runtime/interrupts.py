@@ -28,20 +28,21 @@ Handler = Callable[[int, FrameType | None], object]
 
 
 @cache
-def defer_in_sessions(
-    made_with: Callable[[onnxruntime.SessionOptions | None], bool],
-    runs_python: Callable[[Any], bool],
-) -> None:
-    """Let sessions be made, with such options, and run, if they run Python ops, :func:`undisturbed`.
+def defer_in_sessions(made_with: Callable[[onnxruntime.SessionOptions | None], bool]) -> None:
+    """Let sessions be made, with such options, and run, if they may run Python ops, :func:`undisturbed`.
 
-    They are wrapped in onnxruntime's own class, as a plain session runs patched models too.
+    They are wrapped in onnxruntime's own class, as a plain session runs patched models too. Whether it does, this
+    package's own knows; any other that is made with such options may.
     """
 
     def makes(session: Any, path_or_bytes: Any = None, sess_options: Any = None, *_: Any, **__: Any) -> bool:
-        return made_with(sess_options)
+        is_concerned = made_with(sess_options)
+        if is_concerned:
+            vars(session).setdefault("_runs_python_ops", True)
+        return is_concerned
 
     def runs(session: Any, *_: Any, **__: Any) -> bool:
-        return runs_python(session)
+        return getattr(session, "_runs_python_ops", False)
 
     for name in ("__init__", *RUNS):
         method = bare(getattr(onnxruntime.InferenceSession, name))
@@ -55,13 +56,14 @@ def _wrapped(run: Callable[..., Any], concerned: Callable[..., bool]) -> Callabl
             return undisturbed(run, session, *args, **kwargs)
         return run(session, *args, **kwargs)
 
-    setattr(wrapper, _BARE, run)
+    setattr(wrapper, _BARE, (wrapper, run))
     return wrapper
 
 
 def bare(method: Callable[..., Any]) -> Callable[..., Any]:
     """The ``method`` of onnxruntime's class as it was before it was wrapped here, if it was."""
-    return getattr(method, _BARE, method)
+    kept: tuple[Any, Callable[..., Any]] = getattr(method, _BARE, (method, method))
+    return kept[1] if kept[0] is method else method  # what others wrap around it takes its attributes along
 
 
 class _Waiting:

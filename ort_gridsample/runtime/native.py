@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -17,6 +18,8 @@ from ..core import numpy_core
 from ..core.arrays import Array
 from ..core.plan import plan_for
 from ..model.element_types import elem_type
+
+logger = logging.getLogger("ort_gridsample")
 
 #: A silent logger: a refusal is an answer here.
 _SILENT = 4
@@ -90,7 +93,8 @@ def types_of(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
     """
     try:
         outputs = _pybind_state.InferenceSession(_options(), model.SerializeToString(), False, False).outputs_meta
-    except Exception:
+    except Exception as error:
+        logger.debug("onnxruntime is asked for types, and refuses: %s", error)
         return {}
     return {output.name: found for output in outputs if (found := _type_proto(output.type, output.shape)) is not None}
 
@@ -103,7 +107,8 @@ def answers(model: onnx.ModelProto, feeds: Sequence[Sequence[Array]]) -> list[Ar
     try:
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         return [session.run(None, dict(zip(names, fed, strict=True)))[0] for fed in feeds]
-    except Exception:
+    except Exception as error:
+        logger.debug("onnxruntime is asked for answers, and refuses: %s", error)
         return None
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import cache
-from typing import Any
 from weakref import ref
 
 import onnx
@@ -60,18 +59,13 @@ def register_anew(options: onnxruntime.SessionOptions, known: bool = False) -> o
     for key in [key for key, each in list(_registered.items()) if each() is None]:
         _registered.pop(key, None)
     _registered[id(options)] = ref(options)
-    interrupts.defer_in_sessions(_is_registered, _runs_ops)
+    interrupts.defer_in_sessions(_is_registered)
     return options
 
 
 def _is_registered(options: onnxruntime.SessionOptions | None) -> bool:
     found = _registered.get(id(options))
     return found is not None and found() is options
-
-
-def _runs_ops(session: Any) -> bool:
-    """Whether the session may run Python ops; this package's own knows."""
-    return getattr(session, "_runs_python_ops", True) and _is_registered(session._sess_options_initial)
 
 
 def _library_is_known_to(options: onnxruntime.SessionOptions) -> bool:

@@ -34,8 +34,6 @@ from .python_ops import exits, failures
 from .registration import register, register_anew
 
 _Parent = onnxruntime.InferenceSession
-#: Its runs as they are where nothing makes signals wait.
-_RUNS = {name: interrupts.bare(getattr(_Parent, name)) for name in interrupts.RUNS}
 
 Model = onnx.ModelProto | bytes | str | PathLike[str]
 
@@ -193,7 +191,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         else:
             if exits.is_ending():
                 exits.hold()
-            run = _RUNS[name]
+            run = interrupts.bare(getattr(_Parent, name))  # nothing makes signals wait
         try:
             return run(self, *args)
         except Exception as error:

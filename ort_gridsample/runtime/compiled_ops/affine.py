@@ -26,8 +26,8 @@ get_data = function("GetTensorMutableData")
 parallel_for = function("KernelContext_ParallelFor")
 
 # The kernel's state.
-(API, SHAPE_OF, LANE, ALIGNED, THETA_SIZE) = range(0, 40, 8)
-SENTENCES = 40
+(API, SHAPE_OF, LANE, ALIGNED, THETA_SIZE, CPUS) = range(0, 48, 8)
+SENTENCES = 48
 
 TOO_LARGE = checks.Sentence("grid", "for size {size}", "fewer bytes than an address can reach")
 #: What a run may have to say, each for 2 and for 3 spatial axes.
@@ -56,7 +56,7 @@ LANE_BYTES = 4 * CHUNK * 8
 def compute(state: int, context: int) -> int:
     """KernelComputeV2: make the grid, and answer with a status, 0 for good."""
     api = load(state + API)
-    inputs = memory_of_call()
+    inputs = memory_of_call(2, SIZE)
     status = open_inputs(api, load(state + SHAPE_OF), context, inputs, 2)
     if status == 0:
         axes, size_axes = load(inputs + AXES), load(inputs + SIZE + AXES)
@@ -153,7 +153,7 @@ def _make(api: int, context: int, state: int, inputs: int, run: int) -> int:
     store(run + PARTS, parts)
     store(run + ITEMS, items)
     store(run + NEXT, 0)
-    lanes = min(items, LANES)
+    lanes = min(items, max(LANES, load(state + CPUS)))
     room = lanes * LANE_BYTES + LINE
     scratch = allocate(room)
     if scratch == 0:

@@ -138,11 +138,12 @@ def affine_grid(api: Api, info: int, types: Sequence[str]) -> Kernel:
 
 def affine_grid_kernel(here: str, aligned: bool, theta_type: str) -> Kernel:
     """The kernel that makes grids so; compiled now, if no other was made of the same functions before."""
-    from ...core import compilation, halves
+    from ...core import compilation, halves, threads
     from . import affine
 
     compute, fill = compilation.addresses([(affine.compute,), (affine.fill_for, theta_type)])
-    return Kernel(compute, [fill, int(aligned), halves.stored(theta_type).itemsize], _said_of_theta(here))
+    numbers = [fill, int(aligned), halves.stored(theta_type).itemsize, threads.available_cpus()]
+    return Kernel(compute, numbers, _said_of_theta(here))
 
 
 def _said_of_theta(here: str) -> list[bytes]:

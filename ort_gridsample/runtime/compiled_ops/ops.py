@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import logging
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -32,6 +33,8 @@ from . import c_api
 from .c_api import ELEMENT_TYPES, Api, OrtCustomOp
 from .kernels import Kernel, affine_grid, affine_grid_sample, grid_sample, pixel_grid_sample
 from .shapes import grid_sample_shape
+
+logger = logging.getLogger("ort_gridsample")
 
 _NAMES = {dialect.operator: dialect.op_type for dialect in dialects() if dialect.name == COMPILED}
 _PROBE = "ort_gridsample_probe"
@@ -247,8 +250,8 @@ def _infers(shape: Callable[[list[Any], list[Any]], list[int | str] | None]) -> 
                 inferred = shape(first, second)
                 if inferred is not None:
                     api.set_output_type(context, element_type, inferred)
-        except BaseException:  # a wrong shape is said in the run, in words
-            pass
+        except BaseException as error:  # a wrong shape is said in the run, in words
+            logger.debug("no shape is inferred: %r", error)
         return None
 
     return infer

@@ -41,6 +41,9 @@ RECORD = CODES + 8 * MOST_STEPS
 #: more where that is no number, but the next of the coordinates that are operands.
 PAIR = 2 * len(OPERATIONS)
 
+#: X, the numbers, and the values.
+MOST_INPUTS = 2 + MOST_SOURCES
+
 #: Of an axis' length, that no value has said it yet.
 UNKNOWN = -1
 
@@ -95,7 +98,7 @@ def _about(source: str, r: int, axis: int, length: int, shared: int, alone: bool
 def compute(state: int, context: int) -> int:
     """KernelComputeV2: sample X at the grid that is made of the other inputs, and answer with a status, 0 for good."""
     api = load(state + API)
-    inputs = memory_of_call()
+    inputs = memory_of_call(MOST_INPUTS, SIZE)
     what = load(state + WHAT)
     count = 2 + load(what + SOURCES)
     status, is_there = 0, True

@@ -66,7 +66,7 @@ GOOD = -1
 def compute(state: int, context: int) -> int:
     """KernelComputeV2: sample, and answer with a status, 0 for good."""
     api = load(state + API)
-    inputs = memory_of_call()
+    inputs = memory_of_call(2, SIZE)
     status = open_inputs(api, load(state + SHAPE_OF), context, inputs, 2)
     if status == 0:
         axes, grid_axes = load(inputs + AXES), load(inputs + SIZE + AXES)
@@ -158,7 +158,7 @@ def _fill(api: int, context: int, state: int, run: int) -> int:
     if load(run + PIXELS) == 0:
         set_memory(load(run + Y), np.int32(0), nbytes)
         return status
-    store(run + MOST_LANES, lanes.LANES)
+    store(run + MOST_LANES, max(lanes.LANES, load(state + lanes.CPUS)))
     size = lanes.cut(run)
     store(run + lanes.PAUSE, 1 << 62)  # a lane comes back when nothing is left
     scratch = allocate(size)
