@@ -88,7 +88,6 @@ STUCK_AT_13 = {
     "deformable_detr": "LayerNormalization",
     "grounding_dino": "LayerNormalization",
     "ic_stn_loop": "Loop",
-    "kornia_remap": "Shape",
     "mask2former": "LayerNormalization",
     "sfmlearner_function": "CastLike",
 }
@@ -355,7 +354,7 @@ MANY = """
     parts = Constant <value = int64[2] {1, 2}> () pads = Constant <value = int64[8] {0, 0, 1, 1, 0, 0, 1, 1}> ()
     low = Constant <value = float {-1.0}> () repeats = Constant <value = int64[4] {1, 1, 1, 1}> ()
     scale = Constant <value = float[3] {1.0, 2.0, 0.5}> () zeros = Constant <value = float[3] {0.0, 0.1, 0.2}> ()
-    length = Constant <value = int64[4] {1, 1, 1, 1}> ()
+    length = Constant <value_ints = [1, 1, 1, 1]> ()
     A = Abs (X) B = Add (A, X) C = Clip (B, low) D = Relu (C) E = Sigmoid (D) F = Pad (E, pads)
     H = Reshape <allowzero = 0> (F, shape) I = Softmax <axis = 1> (H) J = ReduceMax (F, axes) K = Mul (F, J)
     L = BatchNormalization <training_mode = 0> (K, scale, zeros, zeros, scale) M1, M2 = Split <axis = 1> (L, parts)

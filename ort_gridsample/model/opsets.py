@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper, shape_inference, version_converter
 
@@ -11,7 +12,7 @@ from .. import spec
 from ..errors import GridSampleError, where
 from .conversion import import_used, inline, versions_of
 from .dialects import ASIDE, SET_ASIDE, STANDARD, PassedOn, dialect_of
-from .graphs import domain_of, function_key, opset_of, scopes, subgraphs
+from .graphs import Names, constant, domain_of, function_key, opset_of, scopes, subgraphs
 from .skeleton import SMALL_BYTES
 
 #: Where nodes are while the converter works that are in ONNX's domain without being ONNX's: it takes all for its own.
@@ -96,6 +97,7 @@ def _convert(model: onnx.ModelProto, version: int) -> None:
     before = opset_of(model)
     if before > version:
         _drop_allowzero(model)
+        _write_older(model, version)
     steps = [at for at in range(before, version, -1) if any(_means_the_same(n, at) for s in scopes(model) for n in s)]
     for at in steps:
         _step(model, at)
@@ -174,6 +176,33 @@ def _drop_allowzero(model: onnx.ModelProto) -> None:
             if shape is not None and 0 not in shape and not domain_of(node.domain):
                 for attribute in [each for each in node.attribute if each.name == "allowzero"]:
                     node.attribute.remove(attribute)
+
+
+def _write_older(model: onnx.ModelProto, version: int) -> None:
+    """Write what the converter has no way down for in operators that it has: part of a Shape, a Constant's number."""
+    names = Names(model)
+    for scope in scopes(model):
+        nodes = onnx.GraphProto()
+        for node in scope:
+            said = {attribute.name: attribute for attribute in node.attribute}
+            nodes.node.append(node)
+            if domain_of(node.domain) or node.op_type not in ("Constant", "Shape") or not said:
+                continue
+            if node.op_type == "Constant" and version < 13 and (tensor := scope.tensor(node.output[0])) is not None:
+                del nodes.node[-1].attribute[:]
+                nodes.node[-1].attribute.append(helper.make_attribute("value", tensor))
+            elif node.op_type == "Shape" and version < 15:
+                part, (whole, *ends) = (
+                    node.output[0],
+                    [names.new(f"{node.output[0]}_{of}") for of in ("whole", "start", "end")],
+                )
+                del nodes.node[-1].attribute[:]
+                nodes.node[-1].output[0] = whole
+                for name, (of, default) in zip(ends, (("start", 0), ("end", 1 << 62)), strict=True):
+                    nodes.node.append(constant(np.array([said[of].i if of in said else default]), name))
+                nodes.node.append(helper.make_node("Slice", [whole, *ends], [part]))
+        del scope.container.node[:]
+        scope.container.node.extend(nodes.node)
 
 
 def _signature(schema: onnx.defs.OpSchema) -> tuple[object, ...]:
