@@ -168,13 +168,12 @@ def as_text(sides: Mapping[str, Side]) -> str:
         for side in sides.values()
     }
     concerned = {n: node for nodes in said.values() for n, node in nodes.items()}
-    native = sides.get(NATIVE)
     rows: list[Sequence[object]] = [("ms", "operator", *sides)]
     for name, node in concerned.items():
-        rows.append((name, node.op_type, *(_cell(name, said[id(side)], side, native) for side in sides.values())))
+        rows.append((name, node.op_type, *(_cell(name, said[id(side)], side, sides) for side in sides.values())))
     others = (sum(n.seconds for name, n in side.nodes.items() if name not in said[id(side)]) for side in sides.values())
     rows.append(("all other nodes", "", *(_ms(seconds) for seconds in others)))
-    whole = []
+    native, whole = sides.get(NATIVE), list[str]()
     for side in sides.values():
         ratio = side.timing.times_faster_than(native.timing).median if native and side is not native else None
         times = "" if ratio is None else f" {ratio:.3g}×"
@@ -182,13 +181,16 @@ def as_text(sides: Mapping[str, Side]) -> str:
     return table([*rows, ("a run", "", *whole)], indent="  ")
 
 
-def _cell(name: str, nodes: Mapping[str, Node], side: Side, native: Side | None) -> str:
+def _cell(name: str, nodes: Mapping[str, Node], side: Side, sides: Mapping[str, Side]) -> str:
     """What a node took on a ``side``, and how many times as long it and all that it is one op with took natively."""
     if name not in nodes:
         return next((f"in {other}" for other, shared in side.shares.items() if name in shared), "–")
-    seconds = nodes[name].seconds
-    there = [native.nodes[n].seconds for n in (name, *side.shares.get(name, ())) if n in native.nodes] if native else []
-    return _ms(seconds) + (f" {sum(there) / seconds:.3g}×" if there and side is not native and seconds else "")
+    native, seconds = sides.get(NATIVE), nodes[name].seconds
+    same = native is not None and native.nodes.get(name, nodes[name]).op_type == nodes[name].op_type
+    if native is None or native is side or not same or not seconds:
+        return _ms(seconds)
+    there = sum(native.nodes[n].seconds for n in (name, *side.shares.get(name, ())) if n in native.nodes)
+    return _ms(seconds) + (f" {there / seconds:.3g}×" if there else "")
 
 
 def _ms(seconds: float) -> str:
