@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, parser
+from onnx import TensorProto, helper, numpy_helper, parser
 
 import ort_gridsample as ogs
 from cases import Attributes
@@ -584,3 +585,15 @@ def test_patch_and_verify_on_the_command_line(tmp_path: Path, capsys: pytest.Cap
     capsys.readouterr()
     assert main(["verify", paths[0], paths[2], *shapes]) == 1
     assert "differs" in capsys.readouterr().out
+    assert main(["verify", paths[0], paths[1]]) == 0
+    assert {"(1, 8, 8, 8)", "(2, 11, 11, 11)"} <= set(re.findall(r"\(.*?\)", capsys.readouterr().out))
+    baked = onnx.load(paths[0])  # for a batch of 1
+    baked.graph.node[0].output[0] = "of_all"
+    shape = numpy_helper.from_array(np.array([1, -1, 8, 8]), "shape")
+    baked.graph.initializer.append(shape)
+    baked.graph.node.append(helper.make_node("Reshape", ["of_all", "shape"], ["Y0"]))
+    onnx.save(baked, paths[2])
+    assert main(["verify", paths[0], paths[2]]) == 2
+    assert paths[2] in capsys.readouterr().err
+    assert main(["verify", paths[2], paths[0]]) == 0
+    assert f"{paths[2]} does not run with other lengths" in capsys.readouterr().out
