@@ -93,7 +93,7 @@ def test_profile() -> None:
 def test_a_side_is_compared_with_the_native_one() -> None:
     def side(value: float, whole: float, warp: float) -> bench.Side:
         nodes = {"warp": bench.Node("GridSample", warp), "rest": bench.Node("Conv", 0.001)}
-        return bench.Side([np.array([1, value])], Timing((whole,)), nodes)
+        return bench.Side([np.array([1, value])], Timing((whole,)), nodes, {})
 
     sides = {bench.NATIVE: side(4, 0.006, 0.004), bench.OURS: side(3, 0.003, 0.002)}
     assert [re.split(" {2,}", line.strip()) for line in bench.as_text(sides).splitlines()] == [
@@ -103,7 +103,7 @@ def test_a_side_is_compared_with_the_native_one() -> None:
         ["a run", "6 ±0%", "3 ±0% 2×"],
     ]
     unrolled = {
-        bench.NATIVE: bench.Side([], Timing((0.006,)), {"warp": bench.Node("Add", 0.004)}),
+        bench.NATIVE: bench.Side([], Timing((0.006,)), {"warp": bench.Node("Add", 0.004)}, {}),
         bench.OURS: sides[bench.OURS],
     }
     assert [re.split(" {2,}", line.strip()) for line in bench.as_text(unrolled).splitlines()][1:3] == [
@@ -137,6 +137,18 @@ def test_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
     assert content["sides"][bench.NATIVE]["ratio"] == 1
     assert content["sides"][bench.OURS]["difference"] < 1e-6
     assert sorted(path.name for path in tmp_path.iterdir()) == ["grid.npy", "model.onnx"]  # no profile is left
+
+
+def test_nodes_that_are_one_op(capsys: pytest.CaptureFixture[str]) -> None:
+    """The op counts as the GridSample, and natively so does all that it stands for."""
+    stn = str(Path(__file__).parent / "exported" / "stn.onnx")
+    assert main(["bench", stn, "--rounds", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "/GridSample is one op with /AffineGrid, which its × counts" in lines
+    (affine,) = (line.split() for line in lines if line.startswith("  /AffineGrid "))
+    assert affine[-2:] == ["in", "/GridSample"]
+    (sample,) = (line.split() for line in lines if line.startswith("  /GridSample "))
+    assert sample[-1].endswith("×")
 
 
 def test_a_model_that_does_not_run_natively(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

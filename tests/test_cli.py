@@ -306,6 +306,19 @@ def test_verify_runs_each_side_as_a_stranger_would(cli: Cli) -> None:
     assert "NOT_IMPLEMENTED" in json.loads(out)["A"]["refusal"]
 
 
+def test_verify_tries_two_lengths_of_what_is_open(cli: Cli) -> None:
+    """What a patch has baked in shows, and what the model itself has is said."""
+    save("(float[N,1,H,W] X) => (float[N,1,H,W] Y) { Y = Neg (X) }", "model.onnx")
+    save(
+        "(float[N,1,H,W] X) => (float[N,1,H,W] Y) { S = Constant <value_ints = [1, 1, 8, 8]> () R = Neg (X)"
+        " Y = Reshape (R, S) }",
+        "baked.onnx",
+    )
+    assert {"(1, 1, 8, 8)", "(2, 1, 11, 11)"} <= set(re.findall(r"\(.*?\)", cli("verify model.onnx model.onnx")))
+    assert cli("verify model.onnx baked.onnx", 2).startswith("ort-gridsample: baked.onnx: ")
+    assert "baked.onnx does not run with other lengths" in cli("verify baked.onnx model.onnx")
+
+
 def test_verify_says_so_where_coordinates_are_not_to_blame(cli: Cli) -> None:
     onnx.save(grid_sample_model("float32", "float32", 2, [Attributes("cubic", "zeros", True)], opset=20), "other.onnx")
     for name, grid in {"outside": GRID * 3, "far": FAR * 3}.items():

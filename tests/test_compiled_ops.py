@@ -210,14 +210,7 @@ def test_shapes_are_inferred() -> None:
         assert [output.shape for output in session.get_outputs()] == [["N", 3, "h", 8]]
 
 
-NOT_INFERRED = pytest.mark.xfail(
-    strict=True, reason="onnxruntime infers no type of a compiled op in a function whose output needs one declared"
-)
-GRAPHS = dict.fromkeys(test_patch.MODELS, ())
-GRAPHS |= dict.fromkeys(["function in a function in an If", "half in a function, full outside"], NOT_INFERRED)
-
-
-@pytest.mark.parametrize("graph", [pytest.param(name, marks=marks) for name, marks in GRAPHS.items()])
+@pytest.mark.parametrize("graph", test_patch.MODELS)
 def test_in_functions_and_bodies(graph: str) -> None:
     model = onnx.parser.parse_model(test_patch.MODELS[graph])
     native, compiled = open_native(model), (open_compiled(model), open_compiled_file(model))

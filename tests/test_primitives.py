@@ -18,7 +18,7 @@ import paths
 from cases import ATTRIBUTES, Attributes, image
 from compare import about, assert_identical, type_name
 from conftest import CORES
-from models import PRIMITIVES, make_model
+from models import PRIMITIVES, grid_sample_model, make_model
 from ort_gridsample import GridSampleError, spec
 from ort_gridsample.core.coordinates import PADDING, Padding
 from ort_gridsample.core.taps import MODES, Mode
@@ -231,6 +231,17 @@ def test_integers_of_64_bits_are_exact_where_all_taps_agree(X_type):
         grid[..., 0] = 2 * np.array([0.5, 3.5, 1.5, 4.5]) / 5 - 1
         answer = run(lowered(X, grid, Attributes("linear", "border", True)), X, grid)
         assert answer[0, 1].ravel().tolist() == [high - 5, high - 7, high - 5, high - 7], r
+
+
+@pytest.mark.parametrize("mode", spec.MODES)
+def test_a_large_constant_grid_makes_no_larger_model(mode):
+    X, grid = arrays(2, 2)[0], np.random.default_rng(0).uniform(-1, 1, (2, 300, 300, 2)).astype(np.float32)
+    model = grid_sample_model("float32", "float32", 2, [Attributes(mode)])
+    model.graph.input.pop()
+    model.graph.initializer.append(numpy_helper.from_array(grid, "grid"))
+    there = ogs.patch_model(model, target="primitives")
+    assert there.ByteSize() < 1.05 * model.ByteSize()
+    check(run(there, X), X, grid, Attributes(mode))
 
 
 @pytest.mark.parametrize("attributes", ATTRIBUTES, ids=str)

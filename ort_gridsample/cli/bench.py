@@ -19,7 +19,8 @@ import onnxruntime
 from .. import spec
 from ..core.arrays import Array
 from ..core.choice import get_core
-from ..model.dialects import COMPILED, dialects
+from ..model.dialects import COMPILED, FROM_PIXELS, FUSED, dialects
+from ..runtime.placement import Placement
 from ..runtime.session import InferenceSession
 from . import inputs
 from .arguments import magnitude, positive
@@ -37,6 +38,7 @@ SIDES: Mapping[str, Callable[..., onnxruntime.InferenceSession]] = {
 }
 #: The compiled ops' names, and the operators that they are.
 _OPERATORS = {dialect.op_type: dialect.operator for dialect in dialects() if dialect.name == COMPILED}
+_OPERATORS |= dict.fromkeys((FUSED, FROM_PIXELS), "GridSample")
 #: Runs under the profiler, after WARM_UP that do not count.
 PROFILED_RUNS, WARM_UP = 7, 2
 
@@ -51,11 +53,15 @@ class Node:
 
 @dataclass(frozen=True)
 class Side:
-    """What came of a side: its answers, the seconds of a run, and those of its nodes by name."""
+    """What came of a side: its answers, the seconds of a run, and those of its nodes by name.
+
+    ``shares`` has the nodes that are one op with a node, by its name.
+    """
 
     answers: Sequence[Array]
     timing: Timing
     nodes: Mapping[str, Node]
+    shares: Mapping[str, Sequence[str]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,6 +86,8 @@ def run(arguments: argparse.Namespace) -> None:
     print("ms: nodes from onnxruntime's profile; a run without it, ± half the distance of the quartiles")
     print(f"×: how many times as fast as {NATIVE}")
     print(as_text(sides))
+    for node, others in sides[OURS].shares.items():
+        print(f"{node} is one op with {', '.join(others)}, which its × counts")
     for name, reason in refusals.items():
         print(f"{name} does not run it: {reason}")
     for name, part in _differences(sides).items():
@@ -89,6 +97,7 @@ def run(arguments: argparse.Namespace) -> None:
 def _measured(arguments: argparse.Namespace, feeds: dict[str, Array]) -> tuple[dict[str, Side], dict[str, str]]:
     """What came of each side, and why onnxruntime alone has none where it refuses the model."""
     turns, answers, nodes, refusals = {}, {}, {}, {}
+    shares: dict[str, Mapping[str, Sequence[str]]] = {}
     for name, make in SIDES.items():
         try:
             session = make(arguments.model, _options(arguments.threads), providers=["CPUExecutionProvider"])
@@ -98,10 +107,21 @@ def _measured(arguments: argparse.Namespace, feeds: dict[str, Array]) -> tuple[d
                 raise
             refusals[name] = " ".join(str(error).split())
             continue
+        shares[name] = _shares(session.replaced) if isinstance(session, InferenceSession) else {}
         turns[name] = Turn(partial(session.run, None, feeds))
         nodes[name] = _profile(make, arguments, feeds)
     timings = measure(turns, arguments.rounds, arguments.seconds)
-    return {name: Side(answers[name], timing, nodes[name]) for name, timing in timings.items()}, refusals
+    return {n: Side(answers[n], timing, nodes[n], shares[n]) for n, timing in timings.items()}, refusals
+
+
+def _shares(placements: Sequence[Placement]) -> dict[str, list[str]]:
+    """The name of a node -> the names of those that are one op with it."""
+    shares = {each.record.name: [*each.takes_in] for each in placements}
+    by_label = {each.record.label: each.record.name for each in placements}
+    for each in placements:
+        if each.within:
+            shares[by_label[each.within]].append(each.record.name)
+    return {name: others for name, others in shares.items() if others}
 
 
 def _options(threads: int | None) -> onnxruntime.SessionOptions:
@@ -148,15 +168,12 @@ def as_text(sides: Mapping[str, Side]) -> str:
         for side in sides.values()
     }
     concerned = {n: node for nodes in said.values() for n, node in nodes.items()}
-    native = sides.get(NATIVE)
     rows: list[Sequence[object]] = [("ms", "operator", *sides)]
     for name, node in concerned.items():
-        base = said[id(native)].get(name) if native else None
-        cells = (_cell(said[id(side)].get(name), base if side is not native else None) for side in sides.values())
-        rows.append((name, node.op_type, *cells))
+        rows.append((name, node.op_type, *(_cell(name, said[id(side)], side, sides) for side in sides.values())))
     others = (sum(n.seconds for name, n in side.nodes.items() if name not in said[id(side)]) for side in sides.values())
     rows.append(("all other nodes", "", *(_ms(seconds) for seconds in others)))
-    whole = []
+    native, whole = sides.get(NATIVE), list[str]()
     for side in sides.values():
         ratio = side.timing.times_faster_than(native.timing).median if native and side is not native else None
         times = "" if ratio is None else f" {ratio:.3g}×"
@@ -164,10 +181,16 @@ def as_text(sides: Mapping[str, Side]) -> str:
     return table([*rows, ("a run", "", *whole)], indent="  ")
 
 
-def _cell(node: Node | None, native: Node | None) -> str:
-    if node is None:
-        return "–"
-    return _ms(node.seconds) + (f" {native.seconds / node.seconds:.3g}×" if native and node.seconds else "")
+def _cell(name: str, nodes: Mapping[str, Node], side: Side, sides: Mapping[str, Side]) -> str:
+    """What a node took on a ``side``, and how many times as long it and all that it is one op with took natively."""
+    if name not in nodes:
+        return next((f"in {other}" for other, shared in side.shares.items() if name in shared), "–")
+    native, seconds = sides.get(NATIVE), nodes[name].seconds
+    same = native is not None and native.nodes.get(name, nodes[name]).op_type == nodes[name].op_type
+    if native is None or native is side or not same or not seconds:
+        return _ms(seconds)
+    there = sum(native.nodes[n].seconds for n in (name, *side.shares.get(name, ())) if n in native.nodes)
+    return _ms(seconds) + (f" {there / seconds:.3g}×" if there else "")
 
 
 def _ms(seconds: float) -> str:
@@ -185,6 +208,7 @@ def as_json(sides: Mapping[str, Side], refusals: Mapping[str, str]) -> dict[str,
             "rounds": side.timing.rounds,
             "ratio": side.timing.times_faster_than(native.timing).median if native else None,
             "nodes": {n: {"op_type": node.op_type, "seconds": node.seconds} for n, node in side.nodes.items()},
+            "shares": side.shares,
             "difference": _differences(sides).get(name),
         }
     return found

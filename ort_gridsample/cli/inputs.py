@@ -15,8 +15,8 @@ from ..core.arrays import Array
 from ..errors import GridSampleError
 from .arguments import at_least_0
 
-#: What a dimension that the model leaves open becomes in a random input.
-OPEN_DIMENSION = 8
+#: What dimensions that the model leaves open become in a random input: the first of an input, and others.
+OPEN, OPEN_OTHERWISE = (1, 8), (2, 11)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,13 +28,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=1,3,64,64",
-        help=f"the shape of a random input (default: the model's; dimensions left open are {OPEN_DIMENSION})",
+        help=f"the shape of a random input (default: the model's; dimensions left open are {OPEN[1]})",
     )
     parser.add_argument("--seed", type=at_least_0, default=0, help="of the random inputs (default: 0)")
 
 
-def feeds(session: onnxruntime.InferenceSession, arguments: argparse.Namespace, *, random: bool) -> dict[str, Array]:
+def feeds(
+    session: onnxruntime.InferenceSession,
+    arguments: argparse.Namespace,
+    *,
+    random: bool,
+    lengths: tuple[int, int] = OPEN,
+) -> dict[str, Array]:
     """The inputs of ``session``'s model: those of files, and where ``random`` the others at random.
+
+    ``lengths`` are those of dimensions that are left open, of the first and of others.
 
     Raises:
         GridSampleError: a name, a file, an array or a shape that does not fit, or a missing input.
@@ -53,7 +61,7 @@ def feeds(session: onnxruntime.InferenceSession, arguments: argparse.Namespace, 
         if name in files:
             feeds[name] = _fitting(_read(files[name]), value, files[name], arguments.model)
         elif random:
-            shape = _shape(shapes[name]) if name in shapes else _open(value.shape)
+            shape = _shape(shapes[name]) if name in shapes else _open(value.shape, *lengths)
             feeds[name] = random_array(generator, name, value.type, shape)
         else:
             raise GridSampleError(arguments.model, f"input {name!r}", "missing", f"--input {name}=FILE.npy or --random")
@@ -138,9 +146,6 @@ def _shape(text: str) -> tuple[int, ...]:
     return tuple(map(int, lengths))
 
 
-def _open(shape: list[object]) -> tuple[int, ...]:
-    """The model's own dimensions; of those that it leaves open, the first is 1."""
-    lengths = [length if isinstance(length, int) else OPEN_DIMENSION for length in shape]
-    if shape and not isinstance(shape[0], int):
-        lengths[0] = 1
-    return tuple(lengths)
+def _open(shape: list[object], first: int, other: int) -> tuple[int, ...]:
+    """The model's own dimensions; those that it leaves open as these say."""
+    return tuple(length if isinstance(length, int) else other if at else first for at, length in enumerate(shape))

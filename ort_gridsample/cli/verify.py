@@ -14,7 +14,7 @@ from ..errors import GridSampleError
 from ..model.far import LIMIT
 from . import inputs, sides
 from .arguments import magnitude
-from .failures import about
+from .failures import about, sentence
 from .far import Far, far_coordinates
 from .output import print_json, type_of
 from .table import table
@@ -48,14 +48,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """0 where all outputs agree, 1 where one does not."""
     paths = arguments.model, arguments.other
-    feeds: dict[str, Array] = {}
+    feeds, otherwise = dict[str, Array](), dict[str, Array]()
     ran = []
     for path in paths:
         with about(path):
-            ran.append(sides.run(path, _feeder(path, feeds, arguments)))
+            ran.append(sides.run(path, _feeder(path, feeds, otherwise, arguments)))
     if (names := list(ran[0].answers)) != list(ran[1].answers):
         raise GridSampleError(paths[1], "outputs", str(list(ran[1].answers)), f"those of {paths[0]}: {names}")
-    found = agreements(ran[0].answers, ran[1].answers, arguments.tolerance)
+    found, note = agreements(ran[0].answers, ran[1].answers, arguments.tolerance), ""
+    # What a patch bakes in shows with other lengths.
+    if all(each.agrees for each in found) and any(
+        array.shape != otherwise[name].shape for name, array in feeds.items()
+    ):
+        feeds = otherwise
+        try:
+            answers = sides.answers(ran[0].way, paths[0], lambda _: feeds)
+        except Exception as error:
+            note = f"{paths[0]} does not run with other lengths of what it leaves open: {sentence(error)}"
+        else:
+            with about(paths[1]):
+                others = sides.answers(ran[1].way, paths[1], lambda _: feeds)
+            found += agreements(answers, others, arguments.tolerance)
     agree = all(each.agrees for each in found)
     far = None if agree else far_coordinates(paths, [side.way for side in ran], feeds)
     without = agreements(far.answers[0], far.answers[1], arguments.tolerance) if far and far.answers else []
@@ -65,22 +78,32 @@ def run(arguments: argparse.Namespace) -> int:
             for side, path, each in zip("AB", paths, ran, strict=True)
         }
         outputs = [vars(each) for each in found]
-        print_json({**content, "outputs": outputs, "agree": agree, "far": far and _far_json(far, without)})
+        print_json(
+            {**content, "outputs": outputs, "note": note, "agree": agree, "far": far and _far_json(far, without)}
+        )
     else:
         rows = [(side, path, each.way) for side, path, each in zip("AB", paths, ran, strict=True)]
         print(table([("", "model", "run by"), *rows]))
         print(as_text(found))
+        if note:
+            print(note)
         if far:
             print(_far_text(far, without))
     return 0 if agree else 1
 
 
-def _feeder(path: str, feeds: dict[str, Array], arguments: argparse.Namespace) -> sides.Feeds:
-    """What gives a session of the model at ``path`` its inputs, which the first one decides and ``feeds`` keeps."""
+def _feeder(
+    path: str, feeds: dict[str, Array], otherwise: dict[str, Array], arguments: argparse.Namespace
+) -> sides.Feeds:
+    """What gives a session of the model at ``path`` its inputs, which the first one decides and ``feeds`` keeps.
+
+    ``otherwise`` keeps some of other lengths of what that leaves open.
+    """
 
     def feed(session: onnxruntime.InferenceSession) -> Mapping[str, Array]:
         if path == arguments.model and not feeds:
             feeds.update(inputs.feeds(session, arguments, random=True))
+            otherwise.update(inputs.feeds(session, arguments, random=True, lengths=inputs.OPEN_OTHERWISE))
         wanted = [value.name for value in session.get_inputs()]
         if missing := [name for name in wanted if name not in feeds]:
             raise GridSampleError(path, "inputs", str(wanted), f"those of {arguments.model}, without {missing}")

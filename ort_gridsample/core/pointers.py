@@ -159,7 +159,7 @@ LINE = 64
 allocate: Any = types.ExternalFunction("malloc", types.int64(types.int64))
 free: Any = types.ExternalFunction("free", types.void(types.int64))
 set_memory: Any = types.ExternalFunction("memset", types.int64(types.int64, types.int32, types.int64))
-_copy: Any = types.ExternalFunction("memcpy", types.int64(types.int64, types.int64, types.int64))
+copy: Any = types.ExternalFunction("memcpy", types.int64(types.int64, types.int64, types.int64))
 
 
 @intrinsic
@@ -185,7 +185,7 @@ def copy_past_caches(to: int, source: int, nbytes: int) -> None:
     """
     first = min(-to & (LINE - 1), nbytes)
     last = first + (nbytes - first & -LINE)
-    _copy(to, source, first)
+    copy(to, source, first)
     for at in range(first, last, LINE):
         _copy_line_past_caches(to + at, source + at)
-    _copy(to + last, source + last, nbytes - last)
+    copy(to + last, source + last, nbytes - last)

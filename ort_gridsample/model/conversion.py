@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 import onnx
-from onnx import helper, inliner
+from onnx import TensorProto, helper, inliner, numpy_helper
 
 from .graphs import domain_of, function_key, scopes
+from .skeleton import SMALL_BYTES
 
 #: The domain and the name of a function.
 Name = tuple[str, str]
@@ -31,7 +32,15 @@ def inline(model: onnx.ModelProto, names: Collection[Name]) -> None:
     while left:
         inner = _calls_with_defaults(model, left)
         now = left - inner or left
-        model.CopyFrom(inliner.inline_selected_functions(model, sorted(now)))
+        inlined = inliner.inline_selected_functions(without_weights(model), sorted(now))
+        for ours, made in (
+            (model.graph.node, inlined.graph.node),
+            (model.graph.value_info, inlined.graph.value_info),
+            (model.functions, inlined.functions),
+            (model.opset_import, inlined.opset_import),
+        ):
+            del ours[:]
+            ours.extend(made)
         left -= now
     for function in model.functions:
         del function.opset_import[:]
@@ -88,6 +97,32 @@ def _defaults(
 def _name(node: onnx.NodeProto | onnx.FunctionProto) -> Name:
     """What the inliner knows a function by: its overloads are one to it."""
     return function_key(node)[:2]
+
+
+def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy in which large initializers are inputs: onnx copies a model several times, and takes none above 2 GiB."""
+    graph, weights = model.graph, [t for t in model.graph.initializer if t.ByteSize() > SMALL_BYTES]
+    names = {tensor.name for tensor in weights}
+    light = onnx.GraphProto(
+        name=graph.name,
+        node=graph.node,
+        input=[value for value in graph.input if value.name not in names],
+        output=graph.output,
+        value_info=graph.value_info,
+        initializer=[_plain(tensor) for tensor in graph.initializer if tensor.name not in names],
+        sparse_initializer=graph.sparse_initializer,
+    )
+    light.input.extend(helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in weights)
+    return onnx.ModelProto(
+        ir_version=model.ir_version, graph=light, opset_import=model.opset_import, functions=model.functions
+    )
+
+
+def _plain(tensor: TensorProto) -> TensorProto:
+    """``tensor`` with its numbers one by one, where they may be axes: onnx's converter reads no others before 1.22."""
+    if tensor.data_type != TensorProto.INT64 or not tensor.HasField("raw_data"):
+        return tensor
+    return helper.make_tensor(tensor.name, tensor.data_type, tensor.dims, numpy_helper.to_array(tensor).ravel())
 
 
 def import_used(model: onnx.ModelProto, versions: Mapping[str, int], dropped: Collection[str] = ()) -> None:

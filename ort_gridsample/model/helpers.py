@@ -11,7 +11,7 @@ from functools import cached_property
 
 import onnx
 
-from .dialects import DOMAIN
+from .dialects import DOMAIN, EXTENSIONS_DOMAIN
 from .graphs import Scope
 
 #: The key in a helper node's ``metadata_props``; its value is the node that it helps.
@@ -86,7 +86,7 @@ class Helpers:
     def around(self, node: onnx.NodeProto) -> tuple[Sequence[str], str, frozenset[int]]:
         """The values that ``node`` reads and the one that it makes, helpers aside, and the helpers' positions."""
         output = node.output[0] if node.output else ""
-        if node.domain != DOMAIN:
+        if node.domain not in (DOMAIN, EXTENSIONS_DOMAIN):
             return node.input, output, frozenset()
         belonging, inputs = set(), []
         for name in node.input:

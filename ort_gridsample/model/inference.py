@@ -61,10 +61,16 @@ class Inference:
 
     def alternatives(self, scope: Scope, name: str) -> list[Value]:
         """What is known of ``name`` as ``scope`` sees it: several values where a function is called with several."""
+        return [value for (value,) in self.cases(scope, [name]) if value != Value()]
+
+    def cases(self, scope: Scope, names: Sequence[str]) -> list[tuple[Value, ...]]:
+        """What is known of ``names`` in each kind of call that leads to ``scope``; at least one case."""
         instances = self._skeleton.instances.get(id(scope), [])
-        names = dict.fromkeys(instance.name(name) for instance in instances)
-        values = dict.fromkeys(value_of(self._types[name]) for name in names if name in self._types)
-        return [value for value in values if value != Value()]
+        found = dict.fromkeys(tuple(self._value(each.name(name)) for name in names) for each in instances)
+        return list(found) or [tuple(Value() for _ in names)]
+
+    def _value(self, name: str) -> Value:
+        return value_of(self._types[name]) if name in self._types else Value()
 
     def known(self, scope: Scope, name: str) -> Value:
         """What is known of ``name`` as ``scope`` sees it, where that is one thing."""
@@ -89,6 +95,22 @@ class Inference:
             skeleton.state({name: told[name] for name in new})
             types = told | _inferred(skeleton.model)
         return types
+
+
+def forget_guesses(model: onnx.ModelProto, found: Sequence[Scope], native: Native | None) -> None:
+    """Clear the lengths that ``model`` says of values that lead to the nodes concerned, where nothing else says so.
+
+    onnxruntime answers a Shape with them, whatever a run's are.
+    """
+    said = [(scope, value) for scope in found for value in scope.container.value_info]
+    if not any(dim.dim_value for _, value in said for dim in value.type.tensor_type.shape.dim):
+        return
+    inference = Inference(model, found, native)
+    for scope, value in said:
+        shapes = [known.shape or () for known in inference.alternatives(scope, value.name)]
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if any(shape[axis : axis + 1] != (dim.dim_value,) for shape in shapes):
+                dim.ClearField("dim_value")
 
 
 def value_of(proto: onnx.TypeProto) -> Value:

@@ -128,16 +128,16 @@ def _unrolled(model: onnx.ModelProto, scope: Scope, search: Search, inference: I
         first, *others = part.region.inputs
         values = dict(zip(spec.newest(part.operator).types, (first, *others), strict=False))
         known, before = dict[str, Array](), tuple[onnx.NodeProto, ...]()
-        inputs = {name: inference.alternatives(scope, value) for name, value in values.items()}
+        cases = inference.cases(scope, list(values.values()))
         if part.operator == "AffineGrid":
-            values["size"], inputs["size"] = "", [Value("int64", (len(part.size),))]
+            values["size"], cases = "", [(case[0], Value("int64", (len(part.size),))) for case in cases]
             if None in part.size:
                 values["size"], before = _size(model, first, part.size, output)
             else:
                 known["size"] = np.array(part.size, np.int64)
         elif part.size:
             values["X"], before = _reshaped(model, first, part.size, output)
-            inputs["X"] = [replace(value, shape=(*(value.shape or ())[:2], *part.size)) for value in inputs["X"]]
+            cases = [(replace(X, shape=(*(X.shape or ())[:2], *part.size)), grid) for X, grid in cases]
         node = onnx.NodeProto(
             op_type=part.operator,
             domain=UNROLLED,
@@ -154,7 +154,7 @@ def _unrolled(model: onnx.ModelProto, scope: Scope, search: Search, inference: I
             opset=scope.opsets.get("", 0),
             dialect=dialect,
             attributes=part.attributes,
-            inputs=inputs,
+            cases=cases,
             values=values,
             constants=known,
             output=output,
@@ -204,17 +204,20 @@ def _match(
     opset = scope.opsets.get(domain, dialect.version if domain else 0)
     name = called(node)
     sources, output, belonging = helpers.around(node)
-    inputs, values, known = {}, {}, {}
+    values, known = {}, {}
     for position, argument in enumerate(spec.newest(dialect.operator).types):
         size = constant_size(node, dialect, argument)
         value = sources[position] if position < len(sources) and size is None else ""
         constant = scope.constant(value) if value else size
         values[argument] = value
-        inputs[argument] = inference.alternatives(scope, value) if value else []
         if constant is not None:
             known[argument] = constant
-            if not inputs[argument]:
-                inputs[argument] = [Value(type_name(constant.dtype), constant.shape)]
+    # Of a constant that inference does not see, such as one in an attribute.
+    held = {name: Value(type_name(each.dtype), each.shape) for name, each in known.items()}
+    cases = [
+        tuple(held.get(name, value) if value == Value() else value for name, value in zip(values, case, strict=True))
+        for case in inference.cases(scope, list(values.values()))
+    ]
     attributes: dict[str, AttributeValue] = {}
     unreadable = None
     try:
@@ -232,7 +235,7 @@ def _match(
         opset=opset,
         dialect=standard(dialect.operator, opset) if aside else dialect,
         attributes=attributes,
-        inputs=inputs,
+        cases=cases,
         values=values,
         constants=known,
         output=output,

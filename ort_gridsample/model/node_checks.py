@@ -50,7 +50,7 @@ def reason_of(record: NodeRecord, opsets: Mapping[str, int], native: Native) -> 
     }
     node = onnx.NodeProto(op_type=record.op_type, domain=record.domain, attribute=record.dialect.write(attributes))
     for case in record.cases:
-        types = {name: value.type for name, value in zip(record.inputs, case, strict=True) if value.type is not None}
+        types = {name: value.type for name, value in zip(record.values, case, strict=True) if value.type is not None}
         axes = spatial_axes(record.operator, case)
         if len(types) < len(case) or axes is None:
             return _UNKNOWN

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper, shape_inference, version_converter
+from onnx import helper, shape_inference, version_converter
 
 from .. import spec
 from ..errors import GridSampleError, where
-from .conversion import import_used, inline, versions_of
+from .conversion import import_used, inline, versions_of, without_weights
 from .dialects import ASIDE, SET_ASIDE, STANDARD, PassedOn, dialect_of
-from .graphs import domain_of, function_key, opset_of, scopes, subgraphs
-from .skeleton import SMALL_BYTES
+from .graphs import Names, constant, domain_of, function_key, opset_of, scopes, subgraphs
 
 #: Where nodes are while the converter works that are in ONNX's domain without being ONNX's: it takes all for its own.
 _FOREIGN = "ort_gridsample.foreign"
@@ -79,8 +79,8 @@ def unconvertible(model: onnx.ModelProto, version: int) -> tuple[str, str]:
     good, bad = 0, len(model.graph.node)
     while good < bad:
         middle = (good + bad) // 2
-        part = _without_weights(model)
-        del part.graph.output[:], part.graph.node[middle + 1 :]
+        part = without_weights(model)
+        del part.graph.output[:], part.graph.node[middle + 1 :], part.functions[:]
         try:
             _convert(part, version)
         except Exception as error:
@@ -96,11 +96,12 @@ def _convert(model: onnx.ModelProto, version: int) -> None:
     before = opset_of(model)
     if before > version:
         _drop_allowzero(model)
+        _write_older(model, version)
     steps = [at for at in range(before, version, -1) if any(_means_the_same(n, at) for s in scopes(model) for n in s)]
     for at in steps:
         _step(model, at)
         # The types of what is behind such nodes are known only while they are ONNX's.
-        typed = shape_inference.infer_shapes(_without_weights(model))
+        typed = shape_inference.infer_shapes(without_weights(model))
         for scope in scopes(typed):
             for node in scope:
                 if _means_the_same(node, at):
@@ -114,7 +115,7 @@ def _step(model: onnx.ModelProto, version: int, source: onnx.ModelProto | None =
     """Let ``model`` have what onnx's converter makes of it, or of ``source``, which is it without weights."""
     if opset_of(model) == version:
         return
-    source = source or _without_weights(model)
+    source = source or without_weights(model)
     _take_nodes(model.graph, version_converter.convert_version(source, version).graph)
     for scope in scopes(model):
         for node in scope:
@@ -123,30 +124,6 @@ def _step(model: onnx.ModelProto, version: int, source: onnx.ModelProto | None =
     for entry in model.opset_import:
         if domain_of(entry.domain) == "":
             entry.version = version
-
-
-def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which large initializers are inputs: onnx copies a model several times, and takes none above 2 GiB."""
-    graph, weights = model.graph, [t for t in model.graph.initializer if t.ByteSize() > SMALL_BYTES]
-    names = {tensor.name for tensor in weights}
-    light = onnx.GraphProto(
-        name=graph.name,
-        node=graph.node,
-        input=[value for value in graph.input if value.name not in names],
-        output=graph.output,
-        value_info=graph.value_info,
-        initializer=[_plain(tensor) for tensor in graph.initializer if tensor.name not in names],
-        sparse_initializer=graph.sparse_initializer,
-    )
-    light.input.extend(helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in weights)
-    return onnx.ModelProto(ir_version=model.ir_version, graph=light, opset_import=model.opset_import)
-
-
-def _plain(tensor: TensorProto) -> TensorProto:
-    """``tensor`` with its numbers one by one, where they may be axes: onnx's converter reads no others before 1.22."""
-    if tensor.data_type != TensorProto.INT64 or not tensor.HasField("raw_data"):
-        return tensor
-    return helper.make_tensor(tensor.name, tensor.data_type, tensor.dims, numpy_helper.to_array(tensor).ravel())
 
 
 def _means_the_same(node: onnx.NodeProto, version: int) -> bool:
@@ -174,6 +151,33 @@ def _drop_allowzero(model: onnx.ModelProto) -> None:
             if shape is not None and 0 not in shape and not domain_of(node.domain):
                 for attribute in [each for each in node.attribute if each.name == "allowzero"]:
                     node.attribute.remove(attribute)
+
+
+def _write_older(model: onnx.ModelProto, version: int) -> None:
+    """Write what the converter has no way down for in operators that it has: part of a Shape, a Constant's number."""
+    names = Names(model)
+    for scope in scopes(model):
+        nodes = onnx.GraphProto()
+        for node in scope:
+            said = {attribute.name: attribute for attribute in node.attribute}
+            nodes.node.append(node)
+            if domain_of(node.domain) or node.op_type not in ("Constant", "Shape") or not said:
+                continue
+            if node.op_type == "Constant" and version < 13 and (tensor := scope.tensor(node.output[0])) is not None:
+                del nodes.node[-1].attribute[:]
+                nodes.node[-1].attribute.append(helper.make_attribute("value", tensor))
+            elif node.op_type == "Shape" and version < 15:
+                part, (whole, *ends) = (
+                    node.output[0],
+                    [names.new(f"{node.output[0]}_{of}") for of in ("whole", "start", "end")],
+                )
+                del nodes.node[-1].attribute[:]
+                nodes.node[-1].output[0] = whole
+                for name, (of, default) in zip(ends, (("start", 0), ("end", 1 << 62)), strict=True):
+                    nodes.node.append(constant(np.array([said[of].i if of in said else default]), name))
+                nodes.node.append(helper.make_node("Slice", [whole, *ends], [part]))
+        del scope.container.node[:]
+        scope.container.node.extend(nodes.node)
 
 
 def _signature(schema: onnx.defs.OpSchema) -> tuple[object, ...]:
@@ -211,7 +215,7 @@ def _set_aside(model: onnx.ModelProto, version: int) -> None:
 def _check_types(model: onnx.ModelProto, version: int) -> None:
     """Check that the opset ``version`` has the types of all nodes, as far as they are known."""
     try:
-        shape_inference.infer_shapes(_without_weights(model), check_type=True)
+        shape_inference.infer_shapes(without_weights(model), check_type=True)
     except shape_inference.InferenceError as error:
         expected = f"one that has the types of all nodes, and onnx says: {' '.join(str(error).split())}"
         raise GridSampleError("model", "opset", str(version), expected) from None

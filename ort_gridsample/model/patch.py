@@ -15,6 +15,7 @@ from .conversion import import_used, inline
 from .dialects import COMPILED, DOMAIN, SET_ASIDE
 from .files import explaining_invalid
 from .graphs import Names, Scope, function_key, opset_of, scopes
+from .inference import forget_guesses
 from .matches import Match, find
 from .opsets import convert_opset, unconvertible
 from .records import NodeRecord
@@ -107,6 +108,8 @@ def _patch(
         names, by_scope = Names(model), _by_scope([match for match, _ in written])
         names.take_all({name for match in selected for node in match.before for name in node.output})
         replacements = {id(match): target.replace(match, names) for match, target in written}
+        if to.reads_shapes:
+            forget_guesses(model, found, native)
         for scope in reversed(found):  # inner graphs first: a list of nodes that was rewritten holds copies
             if id(scope) in by_scope:
                 _rewrite(scope, by_scope[id(scope)], replacements)

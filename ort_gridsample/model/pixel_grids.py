@@ -45,13 +45,13 @@ class Place:
         name: the value that it lies in.
         axis: the axis of that along which the coordinates lie; None where there is only this one.
         index: its own place on that axis.
-        shared: whether there is one batch of it, for all that there are.
+        spreads: whether it may be shorter than what it meets on the way: one batch of it for all, for instance.
     """
 
     name: str
     axis: int | None
     index: int = 0
-    shared: bool = False
+    spreads: bool = False
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ class _Walk:
             if isinstance(before, tuple):
                 steps.append(before[1])
             nodes.add(at)
-            place = replace(_place(before), shared=place.shared or _place(before).shared)
+            place = replace(_place(before), spreads=place.spreads or _place(before).spreads)
         self.nodes |= nodes
         length = self.length(place)
         return None if length is None else Coordinate(place, length, tuple(reversed(steps)))
@@ -317,7 +317,8 @@ def _concat(walk: _Walk, node: onnx.NodeProto, place: Place) -> Place | None:
     for name in node.input:
         shape = walk.shape(name)
         length = None if shape is None or len(shape) != walk.rank(place) else shape[place.axis]
-        if not isinstance(length, int):
+        # What it puts together must be alike, which is not looked at again where it may be spread.
+        if not isinstance(length, int) or (place.spreads and not all(isinstance(each, int) for each in shape or ())):
             return None
         if index < length:
             return Place(name, place.axis, index)
@@ -386,14 +387,15 @@ def _pair(walk: _Walk, node: onnx.NodeProto, place: Place) -> tuple[Place, Step]
     if any(len(shape) != walk.rank(place) for shape in shapes):
         return None
     batch, places = 1 if place.axis == 0 else 0, []
-    for name, shape, other in zip(node.input, shapes, reversed(shapes), strict=True):
-        for axis, (length, there) in enumerate(zip(shape, other, strict=True)):
-            spreads = axis == batch and 1 in (length, there)
-            if axis != place.axis and not spreads and (length is None or length != there):
-                return None
-        shared = place.shared or shape[batch] == 1 != other[batch]
+    others = [pair for axis, pair in enumerate(zip(*shapes, strict=True)) if axis not in (place.axis, batch)]
+    if any(isinstance(one, int) and isinstance(other, int) and one != other for one, other in others):
+        return None
+    # Of lengths that only a run knows, one may be 1 and spread: symbols do not say that they are the same.
+    lengths = [*others, (shapes[0][batch], shapes[1][batch])]
+    spreads = place.spreads or any(one != other or not isinstance(one, int) for one, other in lengths)
+    for name, shape in zip(node.input, shapes, strict=True):
         index = 0 if place.axis is None or shape[place.axis] == 1 else place.index
-        places.append(Place(name, place.axis, index, shared))
+        places.append(Place(name, place.axis, index, spreads))
     if any(walk.length(each) is None for each in places):
         return None
     # The other is not followed back over pairs again.
@@ -487,4 +489,4 @@ def _said(coordinate: Coordinate, sources: Sequence[str]) -> list[Any]:
         code = 2 * OPERATIONS.index(step.operation) + step.first
         steps.append([code, _said(step.operand, sources)] if isinstance(step.operand, Coordinate) else code)
     axis = -1 if place.axis is None else place.axis
-    return [sources.index(place.name), axis, place.index, coordinate.length, int(place.shared), *steps]
+    return [sources.index(place.name), axis, place.index, coordinate.length, *steps]

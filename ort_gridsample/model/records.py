@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
 from typing import TypeVar
 
 from .. import spec
@@ -34,7 +33,7 @@ class NodeRecord:
         dialect: how it is spelled.
         attributes: the operator's attributes, modes by their names in :data:`ort_gridsample.spec.MODES`, defaults
             filled in; ``str()`` of what a function passes on is ``@name``. Empty where they cannot be read.
-        inputs: input name -> what is known of its type and shape, with alternatives in a function called with several.
+        cases: what is known of the types and shapes of its inputs, in their order: in a function of each kind of call.
         values: input name -> the name of its value in the model, "" where it has none.
         constants: input name -> its value, where the model holds it.
         output: the name of its output in the model.
@@ -53,7 +52,7 @@ class NodeRecord:
     opset: int
     dialect: Dialect
     attributes: Mapping[str, AttributeValue] = field(hash=False)
-    inputs: Mapping[str, Sequence[Value]] = field(hash=False)
+    cases: Sequence[tuple[Value, ...]] = field(hash=False)
     values: Mapping[str, str] = field(hash=False)
     constants: Mapping[str, Array] = field(compare=False)
     output: str
@@ -113,9 +112,10 @@ class NodeRecord:
         return _distinct(spatial_axes(self.operator, case) for case in self.cases)
 
     @property
-    def cases(self) -> list[tuple[Value, ...]]:
-        """Every combination of what its inputs may be."""
-        return list(product(*(values or [Value()] for values in self.inputs.values())))
+    def inputs(self) -> dict[str, list[Value]]:
+        """Input name -> what is known of its type and shape: alternatives in a function that is called with several."""
+        each = zip(self.values, zip(*self.cases, strict=True), strict=True)
+        return {name: [value for value in dict.fromkeys(found) if value != Value()] for name, found in each}
 
     @property
     def types(self) -> dict[str, tuple[str, ...]]:

@@ -226,12 +226,12 @@ class Skeleton:
         body = self._instance(scope, around=here, given=here.given, calls=here.calls, depth=here.depth + 1)
         graph = onnx.GraphProto(name="body")
         assert isinstance(scope.container, onnx.GraphProto)
-        graph.output.extend(_renamed(value, body.name(value.name)) for value in scope.container.output)
+        graph.output.extend(_guessed(value, body.name(value.name)) for value in scope.container.output)
         self._wanted.update(value.name for value in graph.output)
         graph.node.extend(self._nodes(body))
         for value in scope.container.input:
             if scope.definitions[value.name] is None:
-                graph.input.append(_renamed(value, body.name(value.name)))
+                graph.input.append(_guessed(value, body.name(value.name)))
         return graph
 
     def _in_opset(self, opset: int, node: onnx.NodeProto) -> onnx.NodeProto:
@@ -253,12 +253,12 @@ class Skeleton:
         scope, container = instance.scope, instance.scope.container
         for value in container.value_info:
             if value.name in scope.definitions and instance.name(value.name) in self._wanted:
-                graph.value_info.append(_renamed(value, instance.name(value.name)))
+                graph.value_info.append(_guessed(value, instance.name(value.name)))
         if isinstance(container, onnx.FunctionProto):
             return
         if scope.parent is None:
             for value in container.output:
-                graph.value_info.append(_renamed(value, instance.name(value.name)))
+                graph.value_info.append(_guessed(value, instance.name(value.name)))
             for value in container.input:
                 if scope.definitions[value.name] is None and instance.name(value.name) in self._wanted:
                     graph.input.append(_renamed(value, instance.name(value.name)))
@@ -348,6 +348,14 @@ def _renamed(value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
     renamed.CopyFrom(value)
     renamed.name = name
     return renamed
+
+
+def _guessed(value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
+    """As :func:`_renamed`, of what onnxruntime holds no run to: its lengths may be left over from another model."""
+    guessed = _renamed(value, name)
+    for dim in guessed.type.tensor_type.shape.dim if guessed.type.tensor_type.HasField("shape") else ():
+        dim.ClearField("dim_value")
+    return guessed
 
 
 def _since(op_type: str, opset: int) -> int:

@@ -102,7 +102,7 @@ def no_compiled_op(record: NodeRecord, compiling: bool) -> str:
 
 def prepare(record: NodeRecord) -> None:
     """Compile what the node of ``record`` needs, as far as its types and its mode are known."""
-    first, second = (record.types[name] or (None,) for name in record.inputs)
+    first, second = (types or (None,) for types in record.types.values())
     for one in first:
         for other in second:
             if one is None or other is None or record.passes_on:
@@ -115,6 +115,8 @@ def prepare(record: NodeRecord) -> None:
 
 class Ops:
     """A target: for each node the op that :func:`placed` says. See :class:`ort_gridsample.model.targets.Target`."""
+
+    reads_shapes = False
 
     def __init__(self, nodes: Selection | None) -> None:
         self._nodes = nodes

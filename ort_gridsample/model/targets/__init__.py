@@ -14,8 +14,12 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ..graphs import Names
+from ..helpers import cast_name, mark
 from ..matches import Match
 from ..records import NodeRecord
+
+#: The first opset with CastLike.
+CAST_LIKE = 15
 
 #: The domain of the functions that lowered nodes share.
 FUNCTIONS_DOMAIN = "ort_gridsample.primitives"
@@ -37,7 +41,13 @@ class Replacement:
 
 
 class Target(Protocol):
-    """One kind of thing to turn nodes into."""
+    """One kind of thing to turn nodes into.
+
+    Attributes:
+        reads_shapes: whether the replacements do.
+    """
+
+    reads_shapes: bool
 
     def takes(self, match: Match) -> bool:
         """Whether the target has something else for a node than what it is."""
@@ -62,6 +72,20 @@ def renamed(original: onnx.NodeProto, op_type: str, domain: str) -> onnx.NodePro
     if domain:
         node.domain = domain
     return node
+
+
+def typed_in_function(match: Match, first: str, names: Names) -> tuple[str, list[onnx.NodeProto]]:
+    """The value that an op of this package writes, and what makes the node's output of that.
+
+    onnxruntime infers types inside functions before it knows the op: there a CastLike says that it has the type of the
+    ``first`` input.
+    """
+    record = match.record
+    if match.scope.function is None:
+        return record.output, []
+    value = names.new(f"{record.output}_untyped")
+    like = helper.make_node("CastLike", [value, first], [record.output], names.new(cast_name(record.where)))
+    return value, [mark(like, record.where)]
 
 
 def arguments(record: NodeRecord, names: Names) -> tuple[list[onnx.NodeProto], list[str]]:

@@ -9,7 +9,7 @@ from ..dialects import COMPILED
 from ..graphs import Names
 from ..matches import Match
 from ..records import NodeRecord
-from . import Replacement
+from . import CAST_LIKE, Replacement, typed_in_function
 from .spelled import Spelled
 
 
@@ -23,10 +23,14 @@ class CompiledOp(Spelled):
         # A wrong node is taken, as a patch raises what is wrong with those that it takes.
         return super().takes(match) and (match.record.error is not None or not unsupported(match.record))
 
+    def needs_inlining(self, match: Match) -> bool:
+        return super().needs_inlining(match) or match.scope.opsets.get("", 0) < CAST_LIKE
+
     def replace(self, match: Match, names: Names) -> Replacement:
-        replacement = super().replace(match, names)
-        replacement.nodes[-1].attribute.append(helper.make_attribute("node", match.record.label))
-        return replacement
+        *before, op = super().replace(match, names).nodes
+        op.attribute.append(helper.make_attribute("node", match.record.label))
+        op.output[0], after = typed_in_function(match, op.input[0], names)
+        return Replacement([*before, op, *after])
 
 
 def unsupported(record: NodeRecord) -> str:

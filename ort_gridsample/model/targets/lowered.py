@@ -27,6 +27,8 @@ class Primitives:
         runtime: what the nodes are for.
     """
 
+    reads_shapes = True
+
     def __init__(
         self, functions: bool = False, there: Iterable[onnx.FunctionProto] = (), runtime: Runtime = ANY
     ) -> None:

@@ -30,6 +30,10 @@ from .runtimes import ANY, Runtime
 #: The oldest opset that the nodes are for: from it on, a Pad has inputs, and there is a Round.
 FIRST_OPSET = 11
 
+#: A constant grid of more bytes stays in the model as it is: its indices and weights take 5 (linear) to 17 (cubic)
+#: times as many, and onnxruntime computes them once, when a session is made.
+FOLDED = 1 << 20
+
 #: What X is where a runtime need not have a Pad of it.
 PADDED = ("float32", "float64")
 
@@ -78,7 +82,8 @@ def lower_grid_sample(
     Args:
         name: the node's name; the names of all nodes and of the values between them begin with it and a slash.
         X: (N, C, D1, …, Dr), r ≥ 1. What is known of its shape is folded; ``X.constant`` is not looked at.
-        grid: (N, D1_out, …, Dr_out, r). A constant one becomes constant indices and weights.
+        grid: (N, D1_out, …, Dr_out, r). A constant one of at most :data:`FOLDED` bytes becomes constant indices and
+            weights.
         Y: the name of the output.
         mode: the attribute, or its synonym.
         padding_mode: the attribute.
@@ -96,7 +101,7 @@ def lower_grid_sample(
     X_shape, grid_shape = _check_grid_sample(name, X, grid, mode, padding_mode)
     padding = PADDING[padding_mode]
     e = Expressions(name, opset, runtime)
-    image, coordinates = e.input(X.name, X.type), _input(e, grid)
+    image, coordinates = e.input(X.name, X.type), _input(e, grid, 0 if grid.constant is None else grid.constant.size)
     if X.type == "bfloat16":
         image = image.astype("float32")  # few runtimes can do more with it
     batches, c, *lengths = e.dims(image, X_shape)
@@ -155,7 +160,8 @@ def lower_affine_grid(
     _check_opset(name, opset)
     r = _check_affine_grid(name, theta, size)
     e = Expressions(name, opset, runtime)
-    transform = _input(e, theta)
+    made = 0 if size.constant is None else r * prod(np.delete(size.constant, 1).tolist())
+    transform = _input(e, theta, made)
     # (N, r, 1, …, 1) each: what multiplies the innermost axis first, the shift last.
     columns = e.split(e.reshape(transform, [-1, r, *[1] * (r - 1), r + 1]), r + 1, 1, axis=r + 1)
     *factors, total = columns
@@ -467,10 +473,10 @@ def _weighted_sum(e: Expressions, values: Sequence[Tensor], taps: _Taps) -> Tens
     return total
 
 
-def _input(e: Expressions, value: Value) -> Tensor:
-    """A floating-point value in the type that its coordinates are computed in."""
+def _input(e: Expressions, value: Value, made: int) -> Tensor:
+    """A floating-point value in the type that coordinates are computed in, of which so many are made of it."""
     compute = spec.TYPES[value.type].compute or value.type
-    if value.constant is not None:
+    if value.constant is not None and made * value.constant.itemsize <= FOLDED:
         return e.constant(value.constant.astype(compute), compute)
     return e.input(value.name, value.type).astype(compute)
 

@@ -12,14 +12,16 @@ from ..graphs import Names, subgraphs
 from ..helpers import cast_name, guard_name, mark
 from ..matches import Match
 from ..records import NodeRecord
-from . import Replacement, arguments, renamed
+from . import CAST_LIKE, Replacement, arguments, renamed, typed_in_function
 
-#: The first opset with CastLike, and the first whose Cast knows bfloat16.
-_CAST_LIKE, _BFLOAT16 = 15, 13
+#: The first opset whose Cast knows bfloat16.
+_BFLOAT16 = 13
 
 
 class PythonOp:
     """See :class:`ort_gridsample.model.targets.Target`."""
+
+    reads_shapes = False
 
     def takes(self, match: Match) -> bool:
         return match.record.dialect.name != DOMAIN
@@ -33,7 +35,7 @@ class PythonOp:
             and not (_op_knows(record.dialect.attributes[name]) and _goes_to_one_kind(value, match.scope.function))
             for name, value in record.attributes.items()
         )
-        return different or foreign or opset < _CAST_LIKE
+        return different or foreign or opset < CAST_LIKE
 
     def least_opset(self, match: Match) -> int:
         return _BFLOAT16 if any("bfloat16" in types for types in match.record.types.values()) else 1
@@ -41,7 +43,7 @@ class PythonOp:
     def replace(self, match: Match, names: Names) -> Replacement:
         record = match.record
         op = renamed(match.node, record.operator, DOMAIN)
-        (before, values), after = arguments(record, names), []
+        before, values = arguments(record, names)
         for argument, value in zip(record.values, values, strict=True):
             if argument in record.casts:
                 source, value = value, names.new(f"{value}_as_{record.casts[argument]}")
@@ -50,14 +52,9 @@ class PythonOp:
         first, value = next(iter(record.values)), record.output
         if first in record.casts:  # the output has the first input's type
             value = names.new(f"{value}_as_{record.casts[first]}")
-            after.append(self._cast(record, names, value, record.output, record.types[first][0]))
-        elif match.scope.function is not None:
-            # onnxruntime infers types inside functions before it knows the op; CastLike tells it the output's.
-            value = names.new(f"{value}_untyped")
-            like = helper.make_node(
-                "CastLike", [value, op.input[0]], [record.output], names.new(cast_name(record.where))
-            )
-            after.append(mark(like, record.where))
+            after = [self._cast(record, names, value, record.output, record.types[first][0])]
+        else:
+            value, after = typed_in_function(match, op.input[0], names)
         op.output.extend([value, names.new(f"{record.output}_status")])
         op.attribute.extend(self._attributes(match))
         # Of one element and indexed by itself: anything but 0 is out of bounds.

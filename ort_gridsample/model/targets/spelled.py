@@ -22,6 +22,8 @@ class Spelled:
             Exporters write it for all, and onnxruntime reads that.
     """
 
+    reads_shapes = False
+
     def __init__(self, name: str, strict: bool = False) -> None:
         self.name = name
         self._strict = strict

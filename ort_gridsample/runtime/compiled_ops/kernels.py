@@ -82,7 +82,7 @@ def pixel_grid_sample(api: Api, info: int, types: Sequence[str]) -> Kernel:
 
     here = where("GridSample", _label(api, info))
     coordinates, sources = (json.loads(api.text(info, name)) for name in ("coordinates", "sources"))
-    texts = pixel_sampling.texts(here, coordinates, sources)
+    texts = pixel_sampling.texts(here, types[1], coordinates, sources)
     part = pixel_sampling.coordinates_for, types[1]
     return _sampling(here, api, info, types[0], Grid(types[1], (pixel_sampling.compute,), part, texts=texts))
 

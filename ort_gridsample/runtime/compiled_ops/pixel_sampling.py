@@ -19,7 +19,7 @@ from ... import checks, spec
 from ...core import kernels
 from ...core.lanes import AXIS as OTHER  # free until the coordinates are there
 from ...core.lanes import BLOCK, COORDINATE, GRID, POSITIONS, STATE, R, X
-from ...core.pointers import allocate, array, free, load, memory_of_call, store
+from ...core.pointers import allocate, array, copy, free, load, memory_of_call, store
 from ...errors import GridSampleError
 from ...model.pixel_grids import MOST_SOURCES, MOST_STEPS, OPERATIONS
 from . import sentences
@@ -31,11 +31,11 @@ WHAT = SENTENCES + 8 * len(SAID)
 MISSING = WHAT + 8
 ABOUT = MISSING + 8
 
-# What is done: with how many values and numbers to how many coordinates, and how many these are with those that are
-# operands, which come behind the grid's own; and one by one the value that it lies in, on which axis (-1: none), where
-# on it and of how many, whether all batches share it, how many steps there are, and these.
-(SOURCES, NUMBERS, COORDINATES, RECORDS, FIRST) = range(0, 40, 8)
-(SOURCE, AXIS, INDEX, LENGTH, SHARED, STEPS, CODES) = range(0, 56, 8)
+# What is done: with how many values and numbers to how many coordinates, how many these are with those that are
+# operands, which come behind the grid's own, and of how many bytes each is; and one by one the value that it lies in,
+# on which axis (-1: none), where on it and of how many, how many steps there are, and these.
+(SOURCES, NUMBERS, COORDINATES, RECORDS, ITEM, FIRST) = range(0, 48, 8)
+(SOURCE, AXIS, INDEX, LENGTH, STEPS, CODES) = range(0, 48, 8)
 RECORD = CODES + 8 * MOST_STEPS
 #: A step is twice its operation's place in :data:`OPERATIONS`, and 1 more where the operand comes first; and so much
 #: more where that is no number, but the next of the coordinates that are operands.
@@ -44,16 +44,14 @@ PAIR = 2 * len(OPERATIONS)
 #: X, the numbers, and the values.
 MOST_INPUTS = 2 + MOST_SOURCES
 
-#: Of an axis' length, that no value has said it yet.
-UNKNOWN = -1
-
-#: What a run knows of each coordinate, behind the address of the numbers: the address of its value, and how many
-#: elements of that lie together that differ in no axis before the coordinates' own.
-(BASE, INNER, PLACE) = range(0, 24, 8)
+#: What a run knows of each coordinate, behind the address of the numbers: the address of its first element, how many
+#: elements lie together that differ in no axis before the coordinates' own, how many such rows there are from one of
+#: its own to the next, whether all batches share it, and the address of a copy that was made of it (0: none).
+(BASE, INNER, ROWS, SHARED, COPY, PLACE) = range(0, 48, 8)
 
 
-def texts(where: str, coordinates: Any, sources: Any) -> list[bytes]:
-    """What a kernel needs besides its sentences, from what the node ``where`` says.
+def texts(where: str, grid_type: str, coordinates: Any, sources: Any) -> list[bytes]:
+    """What a kernel needs besides its sentences, from what the node ``where`` says of coordinates of ``grid_type``.
 
     Raises:
         GridSampleError: that is not what a session writes.
@@ -61,33 +59,32 @@ def texts(where: str, coordinates: Any, sources: Any) -> list[bytes]:
     try:
         r, records = len(coordinates), [list(row) for row in coordinates]
         for own in range(r):
-            for at, step in enumerate(records[own][5:], 5):
+            for at, step in enumerate(records[own][4:], 4):
                 code, *operands = step if isinstance(step, list) else [step]
                 if code not in range(PAIR) or len(operands) != isinstance(step, list):
                     raise ValueError(step)
                 records[own][at] = code + PAIR * len(operands)
                 records += operands
-        numbers = sum(step < PAIR for row in records for step in row[5:])
-        if all(row[4] for row in records):
-            raise ValueError(records)  # who says how many batches there are?
-        rows, said = [len(sources), numbers, r, len(records)], []
-        for number, (source, axis, index, length, shared, *steps) in enumerate(records):
-            record = [source, axis, index, length, shared, len(steps), *steps]
+        numbers = sum(step < PAIR for row in records for step in row[4:])
+        item = np.dtype(spec.TYPES[grid_type].compute).itemsize
+        rows, said = [len(sources), numbers, r, len(records), item], []
+        for number, (source, axis, index, length, *steps) in enumerate(records):
+            record = [source, axis, index, length, len(steps), *steps]
             fits = 0 <= source < len(sources) <= MOST_SOURCES and -1 <= axis <= r + 1 and 0 <= index < length
             known = len(steps) <= MOST_STEPS and {*steps} <= {*range(PAIR if number >= r else 2 * PAIR)}
-            if not (fits and known and shared in (0, 1) and all(type(each) is int for each in record)):
+            if not (fits and known and all(type(each) is int for each in record)):
                 raise ValueError(record)
             rows += [*record, *[0] * (MOST_STEPS - len(steps))]
-            said.append(_about(str(sources[source]), r, axis, length, shared, alone=len(sources) == 1))
+            said.append(_about(str(sources[source]), r, axis, length, alone=len(sources) == 1))
     except (LookupError, TypeError, ValueError) as error:
         raise GridSampleError(where, "coordinates", repr(coordinates), "what a session writes") from error
     missing = checks.Sentence("grid", "made of a value that is left out", f"{len(sources)} values and their numbers")
     return [np.array(rows, np.int64).tobytes(), *(sentences.as_bytes(each, where) for each in (missing, *said))]
 
 
-def _about(source: str, r: int, axis: int, length: int, shared: int, alone: bool) -> checks.Sentence:
+def _about(source: str, r: int, axis: int, length: int, alone: bool) -> checks.Sentence:
     """What is said of a value ``source`` whose shape is not one that r coordinates may lie in, ``length`` of them."""
-    shape = ["1" if shared else "N", *(f"D{i + 1}_out" for i in range(r))]
+    shape = ["N", *(f"D{i + 1}_out" for i in range(r))]
     if axis >= 0:
         shape.insert(axis, str(length))
     name = repr(source).replace("{", "{{").replace("}", "}}")
@@ -115,34 +112,40 @@ def compute(state: int, context: int) -> int:
         axes, most, r, records = load(inputs + AXES), 1, load(what + COORDINATES), load(what + RECORDS)
         for index in range(1, count):
             most = max(most, load(inputs + index * SIZE + AXES))
-        # Of X, the grid and Y first, as they are sampled; then of one value, and what a run knows of each.
+        # Of X, the grid and Y first, as they are sampled; then of one coordinate and one value, and what a run knows of
+        # each coordinate.
         grid_shape = SHAPES + 8 * axes
-        value_shape = grid_shape + 8 * (max(axes, r + 2) + r + 2)
-        places = value_shape + 8 * most
+        shapes = grid_shape + 8 * (max(axes, r + 2) + r + 2)
+        places = shapes + 8 * (r + 1 + most)
         run = allocate(places + 8 + records * PLACE)
         if run == 0:
             status = sentences.status(api, load(state + SENTENCES), 0, 0, 0, 0, SHAPES)
         else:
+            for index in range(records):
+                store(run + places + 8 + index * PLACE + COPY, 0)
             status = copy_shape(api, inputs, run + SHAPES)
             if status == 0:
-                status = _measure(api, state, inputs, run + grid_shape, run + value_shape, run + places)
+                status = _measure(api, state, inputs, run + grid_shape, run + shapes, run + places)
             if status == 0:
                 store(run + X, load(inputs + DATA))
                 store(run + GRID, run + places)
                 status = sample(api, context, state, run, run + SHAPES, axes, run + grid_shape, r + 2)
+            for index in range(records):
+                free(load(run + places + 8 + index * PLACE + COPY))
             free(run)
     close_inputs(api, inputs, count)
     return status
 
 
 @register_jitable
-def _measure(api: int, state: int, inputs: int, grid_shape: int, shape: int, places: int) -> int:
+def _measure(api: int, state: int, inputs: int, grid_shape: int, made: int, places: int) -> int:
     """Check the shapes of what the grid is made of, and write down its own, and where its coordinates are taken from.
 
-    There is room for one value's ``shape``.
+    There is room for the shape that is ``made`` of one coordinate, and behind it for one value's.
     """
     what, said = load(state + WHAT), load(state + MISSING)
     r, good = load(what + COORDINATES), False
+    shape = made + 8 * (r + 1)
     store(places, load(inputs + SIZE + DATA))
     if load(inputs + SIZE + AXES) == 1:
         status = copy_shape(api, inputs + SIZE, shape)
@@ -151,36 +154,99 @@ def _measure(api: int, state: int, inputs: int, grid_shape: int, shape: int, pla
         good = load(shape) >= load(what + NUMBERS)
     if not good:
         return sentences.status(api, said, 0, 0, 0, 0, 0)
-    for axis in range(r + 1):
-        store(grid_shape + 8 * axis, UNKNOWN)
-    for index in range(load(what + RECORDS)):
-        record, place = what + FIRST + index * RECORD, places + 8 + index * PLACE
-        value, axis = inputs + (2 + load(record + SOURCE)) * SIZE, load(record + AXIS)
-        axes = load(value + AXES)
-        status = copy_shape(api, value, shape)
+    operand = r
+    for own in range(r):
+        for axis in range(r + 1):
+            store(made + 8 * axis, 1)
+        status, record = _meet(api, state, inputs, own, made, shape), what + FIRST + own * RECORD
+        for step in range(load(record + STEPS)):
+            if load(record + CODES + 8 * step) >= PAIR:
+                if status == 0:
+                    status = _meet(api, state, inputs, operand, made, shape)
+                operand += 1
+        for axis in range(r + 1):
+            if own == 0:
+                store(grid_shape + 8 * axis, load(made + 8 * axis))
+            elif status == 0 and load(made + 8 * axis) != load(grid_shape + 8 * axis):
+                status = sentences.status(api, load(state + ABOUT + 8 * own), made, r + 1, 0, 0, 0)
         if status != 0:
             return status
-        good = axes == r + 1 + (axis >= 0)
-        inner, at = 1, grid_shape
-        for each in range(axes if good else 0):
-            length = load(shape + 8 * each)
-            if each == axis:
-                good = good and length == load(record + LENGTH)
-                inner = 1
-                continue
-            if at == grid_shape and load(record + SHARED):
-                good = good and length == 1
-            elif load(at) == UNKNOWN:
-                store(at, length)
-            else:
-                good = good and length == load(at)
-            at += 8
-            inner *= length
-        if not good:
-            return sentences.status(api, load(state + ABOUT + 8 * index), shape, axes, 0, 0, 0)
-        store(place + BASE, load(value + DATA))
-        store(place + INNER, inner)
     store(grid_shape + 8 * (r + 1), r)
+    for index in range(load(what + RECORDS)):
+        status = _find(api, state, inputs, index, grid_shape, shape, places + 8 + index * PLACE)
+        if status != 0:
+            return status
+    return 0
+
+
+@register_jitable
+def _meet(api: int, state: int, inputs: int, index: int, made: int, shape: int) -> int:
+    """Let the shape that is ``made`` of one coordinate so far meet that of another, as broadcasting does."""
+    what = load(state + WHAT)
+    record = what + FIRST + index * RECORD
+    value, axis = inputs + (2 + load(record + SOURCE)) * SIZE, load(record + AXIS)
+    axes = load(value + AXES)
+    status = copy_shape(api, value, shape)
+    if status != 0:
+        return status
+    good, at = axes == load(what + COORDINATES) + 1 + (axis >= 0), made
+    for each in range(axes if good else 0):
+        length = load(shape + 8 * each)
+        if each == axis:
+            good = good and length == load(record + LENGTH)
+        else:
+            if load(at) == 1:
+                store(at, length)
+            good = good and (length == 1 or length == load(at))
+            at += 8
+    return 0 if good else sentences.status(api, load(state + ABOUT + 8 * index), shape, axes, 0, 0, 0)
+
+
+@register_jitable
+def _find(api: int, state: int, inputs: int, index: int, grid_shape: int, shape: int, place: int) -> int:
+    """Write down where a coordinate is taken from; where more than batches share it, from a copy that spreads it."""
+    what = load(state + WHAT)
+    record, item = what + FIRST + index * RECORD, load(what + ITEM)
+    value, axis = inputs + (2 + load(record + SOURCE)) * SIZE, load(record + AXIS)
+    axes, data = load(value + AXES), load(value + DATA)
+    status = copy_shape(api, value, shape)
+    if status != 0:
+        return status
+    inner, at, spreads, total = 1, grid_shape, False, 1
+    for each in range(axes):
+        length = load(shape + 8 * each)
+        inner = 1 if each == axis else inner * length
+        if each != axis:
+            if at == grid_shape:
+                store(place + SHARED, length != load(at))
+            else:
+                spreads = spreads or length != load(at)
+            total *= load(at)
+            at += 8
+    store(place + INNER, inner)
+    store(place + ROWS, load(record + LENGTH))
+    store(place + BASE, data + load(record + INDEX) * inner * item)
+    if spreads:
+        copied = allocate(total * item + 8)
+        if copied == 0:
+            return sentences.status(api, load(state + SENTENCES), 0, 0, 0, 0, total * item)
+        for to in range(total):
+            rest, source, stride, at = to, 0, 1, grid_shape + 8 * load(what + COORDINATES)
+            for each in range(axes - 1, -1, -1):
+                length = load(shape + 8 * each)
+                if each == axis:
+                    source += load(record + INDEX) * stride
+                else:
+                    source += 0 if length == 1 else rest % load(at) * stride
+                    rest //= load(at)
+                    at -= 8
+                stride *= length
+            copy(copied + to * item, data + source * item, item)
+        store(place + COPY, copied)
+        store(place + BASE, copied)
+        store(place + INNER, 1)
+        store(place + ROWS, 1)
+        store(place + SHARED, 0)
     return 0
 
 
@@ -195,15 +261,15 @@ def coordinates_for(grid_type: str) -> Callable[..., int]:
         g = array(scratch + load(run + COORDINATE), (r, block), dtype)
         other = array(scratch + load(run + OTHER), (positions,), dtype)
         numbers, number, operand = array(load(places), (load(what + NUMBERS),), dtype), 0, r
-        whole = _is_grid(what, places)
+        whole = _is_grid(r, places + 8, size)
         if whole:
-            at = load(places + 8 + BASE) + _first(run, what + FIRST, batch, begin) * r * size
+            at = load(places + 8 + BASE) + _first(run, places + 8, batch, begin) * r * size
             kernels.split(array(at, (positions, r), dtype), g)
         for index in range(r):
             record, place = what + FIRST + index * RECORD, places + 8 + index * PLACE
             along = g[r - 1 - index, :positions]  # a grid lists the innermost axis first
             if not whole:
-                _take_all(record, place, _first(run, record, batch, begin), along)
+                _take_all(place, _first(run, place, batch, begin), along)
             for step in range(load(record + STEPS)):
                 code = load(record + CODES + 8 * step)
                 if code < PAIR:
@@ -212,7 +278,7 @@ def coordinates_for(grid_type: str) -> Callable[..., int]:
                 else:
                     record_of_other = what + FIRST + operand * RECORD
                     place_of_other = places + 8 + operand * PLACE
-                    _take_all(record_of_other, place_of_other, _first(run, record_of_other, batch, begin), other)
+                    _take_all(place_of_other, _first(run, place_of_other, batch, begin), other)
                     for each in range(load(record_of_other + STEPS)):
                         _apply(load(record_of_other + CODES + 8 * each), numbers[number], other)
                         number += 1
@@ -224,34 +290,34 @@ def coordinates_for(grid_type: str) -> Callable[..., int]:
 
 
 @register_jitable
-def _first(run: int, record: int, batch: int, begin: int) -> int:
+def _first(run: int, place: int, batch: int, begin: int) -> int:
     """The position of all batches' at which a block begins, of a coordinate; of the only batch's if they share it."""
-    return begin if load(record + SHARED) else batch * load(run + POSITIONS) + begin
+    return begin if load(place + SHARED) else batch * load(run + POSITIONS) + begin
 
 
 @register_jitable
-def _is_grid(what: int, places: int) -> bool:
+def _is_grid(r: int, places: int, size: int) -> bool:
     """Whether what a grid is made of lies as a grid does: its coordinates side by side, and nothing between."""
-    r = load(what + COORDINATES)
     for index in range(r):
-        record, place = what + FIRST + index * RECORD, places + 8 + index * PLACE
-        lies = load(record + INDEX) == index and load(record + LENGTH) == r and load(place + INNER) == 1
-        same = load(place + BASE) == load(places + 8 + BASE) and load(record + SHARED) == load(what + FIRST + SHARED)
-        if not (lies and same):
+        place = places + index * PLACE
+        lies = load(place + ROWS) == r and load(place + INNER) == 1
+        if not lies or load(place + BASE) != load(places + BASE) + index * size:
+            return False
+        if load(place + SHARED) != load(places + SHARED):
             return False
     return True
 
 
 @register_jitable
-def _take_all(record: int, place: int, first: int, here: Any) -> None:
+def _take_all(place: int, first: int, here: Any) -> None:
     """Take a coordinate of as many positions as there is room for, from the ``first`` on."""
-    length, inner, index = load(record + LENGTH), load(place + INNER), load(record + INDEX)
+    rows, inner = load(place + ROWS), load(place + INNER)
     positions, done = len(here), 0
     while done < positions:
         outer, rest = (first + done) // inner, (first + done) % inner
-        at = load(place + BASE) + ((outer * length + index) * inner + rest) * here.itemsize
+        at = load(place + BASE) + (outer * rows * inner + rest) * here.itemsize
         if inner == 1:
-            count, step = positions - done, length
+            count, step = positions - done, rows
         else:
             count, step = min(positions - done, inner - rest), 1
         _take(array(at, ((count - 1) * step + 1,), here.dtype), step, here[done : done + count])
