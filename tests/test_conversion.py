@@ -33,11 +33,9 @@ def assert_answers(model: onnx.ModelProto, expected: np.ndarray) -> None:
 
 
 def test_raising_the_opset_keeps_all_that_the_converter_loses() -> None:
-    model = old(
-        f"""A = Relu (X) Z = mmcv.grid_sampler <{CODES}> (A, G)
+    model = old(f"""A = Relu (X) Z = mmcv.grid_sampler <{CODES}> (A, G)
         Y = If (c) <then_branch = t () => (float[N,C,h,w] T) {{ T = Neg (Z) }},
-                    else_branch = e () => (float[N,C,h,w] E) {{ E = Abs (Z) }}>"""
-    )
+                    else_branch = e () => (float[N,C,h,w] E) {{ E = Abs (Z) }}>""")
     for scope in scopes(model):
         for node in scope:
             node.name = node.doc_string = f"{node.op_type} {node.output[0]}"
@@ -66,11 +64,9 @@ def test_raising_the_opset_keeps_all_that_the_converter_loses() -> None:
 
 
 def test_nodes_that_newer_opsets_write_otherwise_are_converted_in_branches_too() -> None:
-    model = old(
-        f"""Z = mmcv.grid_sampler <{CODES}> (X, G)
+    model = old(f"""Z = mmcv.grid_sampler <{CODES}> (X, G)
         Y = If (c) <then_branch = t () => (float[N,C,h,w] T) {{ U = Unsqueeze <axes = [0]> (Z) T = Squeeze <axes = [0]>
-                        (U) }}, else_branch = e () => (float[N,C,h,w] E) {{ E = Abs (Z) }}>"""
-    )
+                        (U) }}, else_branch = e () => (float[N,C,h,w] E) {{ E = Abs (Z) }}>""")
     raised = ogs.patch_model(model, target="ai.onnx")
     assert_answers(raised, BORDER)
 
@@ -167,13 +163,11 @@ def test_helpers_are_found_again_after_inlining() -> None:
 
 def test_a_function_is_inlined_into_a_model_of_another_opset() -> None:
     """Valid, as the operators that it uses are the same in both; onnx's inliner alone refuses."""
-    model = parser.parse_model(
-        f"""<ir_version: 9, opset_import: ["": 20, "local": 1]> {SIGNATURE} {{
+    model = parser.parse_model(f"""<ir_version: 9, opset_import: ["": 20, "local": 1]> {SIGNATURE} {{
             H = Cast <to = 10> (X) I = local.warp (H, G) J = Cast <to = 1> (I) K = local.warp (X, G) L = Add (J, K)
             Y = local.other (L) }}
         <domain: "local", opset_import: ["": 21]> warp (A, B) => (C) {{ C = GridSample <mode = "nearest"> (A, B) }}
-        <domain: "local", opset_import: ["": 19, "local": 2]> other (A) => (C) {{ C = Relu (A) }}"""
-    )
+        <domain: "local", opset_import: ["": 19, "local": 2]> other (A) => (C) {{ C = Relu (A) }}""")
     patched = ogs.patch_model(model)
     assert [[(e.domain, e.version) for e in f.opset_import] for f in patched.functions] == [[("", 19), ("local", 2)]]
     expected = ogs.grid_sample(X, GRID, "nearest")
@@ -205,15 +199,13 @@ def test_inlining_imports_what_only_the_function_imported() -> None:
 
 @pytest.mark.parametrize("names", [{"warp"}, {"outer"}, {"warp", "outer"}])
 def test_inlining_keeps_the_defaults_of_functions(names: set[str]) -> None:
-    model = parser.parse_model(
-        f"""<ir_version: 9, opset_import: ["": 20, "local": 1]> {SIGNATURE} {{
+    model = parser.parse_model(f"""<ir_version: 9, opset_import: ["": 20, "local": 1]> {SIGNATURE} {{
             A = local.warp (X, G) B = local.warp <ac = 0> (X, G) C = local.outer (X, G) D = local.outer <x = 0> (X, G)
             Y = Sum (A, B, C, D) }}
         <domain: "local", opset_import: ["": 20, "local": 1]> outer <x> (A, B) => (C) {{
             D = local.warp <ac: int = @x> (A, B) C = Neg (D) }}
         <domain: "local", opset_import: ["": 20]> warp <ac: int = 1> (A, B) => (C) {{
-            C = GridSample <align_corners: int = @ac, padding_mode = "border"> (A, B) }}"""
-    )
+            C = GridSample <align_corners: int = @ac, padding_mode = "border"> (A, B) }}""")
     rest = inlined(model, names)
     assert {f.name for f in rest.functions} == ({"warp"} if names == {"outer"} else set())
     [expected] = open_native(model).run(None, FEEDS)

@@ -43,13 +43,11 @@ def network(size: int, attributes: Attributes, flow: bool = False, channels: int
         weights |= {"pixels": pixels, "half": np.array((size - 1) / 2), "one": np.array(1)}
         made = "[move] moved = Add (pixels, F) [scale] scaled = Div (moved, half) [shift] G = Sub (scaled, one)"
     said = called("GridSample", "", node_attributes(attributes, 17))
-    model = parser.parse_model(
-        f"""<ir_version: 8, opset_import: ["": 17]>
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17]>
         net (float[1,1,{size},{size}] X, float[1,{size},{size},2] {"F" if flow else "G"})
         => (float[1,1,{size},{size}] Y) {{
             [first] A = Conv <pads = [1, 1, 1, 1]> (X, first, bias) [relu] B = Relu (A) {made}
-            [warp] C = {said} (B, G) [second] Y = Conv <pads = [1, 1, 1, 1]> (C, second) }}"""
-    )
+            [warp] C = {said} (B, G) [second] Y = Conv <pads = [1, 1, 1, 1]> (C, second) }}""")
     model.graph.initializer.extend(numpy_helper.from_array(w.astype(np.float32), name) for name, w in weights.items())
     onnx.checker.check_model(model, full_check=True)
     return model
@@ -244,12 +242,10 @@ def test_a_patched_model_lists_what_its_nodes_became(target: str, functions: boo
 
 
 def test_a_function_that_samples_is_listed_as_its_calls() -> None:
-    names = listed(
-        f"""{SIGNATURE} {{ [call] A = local.outer (X, G) [other] Y = local.plain (A) }}
+    names = listed(f"""{SIGNATURE} {{ [call] A = local.outer (X, G) [other] Y = local.plain (A) }}
         <domain: "local", opset_import: ["": 20, "local": 1]> outer (A, B) => (C) {{ [inner] C = local.inner (A, B) }}
         <domain: "local", opset_import: ["": 20]> inner (A, B) => (C) {{ [warp] C = GridSample (A, B) }}
-        <domain: "local", opset_import: ["": 20]> plain (A) => (C) {{ [relu] C = Relu (A) }}"""
-    )
+        <domain: "local", opset_import: ["": 20]> plain (A) => (C) {{ [relu] C = Relu (A) }}""")
     assert names == ["call"]
 
 

@@ -107,11 +107,9 @@ def test_other_dialects() -> None:
 
 
 def test_the_size_of_an_aten_grid_is_an_attribute() -> None:
-    model = parser.parse_model(
-        """<ir_version: 8, opset_import: ["": 16, "aten": 1]>
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["": 16, "aten": 1]>
         g (float[N, 2, 3] theta) => (float[N, H, W, 2] grid) {
-            grid = aten.affine_grid_generator <size = [2, 1, 3, 4], align_corners = 1> (theta) }"""
-    )
+            grid = aten.affine_grid_generator <size = [2, 1, 3, 4], align_corners = 1> (theta) }""")
     theta = np.random.default_rng(0).normal(size=(2, 2, 3)).astype(np.float32)
     assert_identical(run(model, theta)[0], ogs.affine_grid(theta, (2, 1, 3, 4), True))
 
@@ -135,12 +133,10 @@ def test_bodies_and_functions(graph: str) -> None:
 
 def test_functions_are_right_inlined() -> None:
     """Where the evaluator's own operator is wrong."""
-    model = parser.parse_model(
-        """<ir_version: 10, opset_import: ["": 20, "local": 1]>
+    model = parser.parse_model("""<ir_version: 10, opset_import: ["": 20, "local": 1]>
         g (float[N,C,H,W] X, float[N,h,w,2] G) => (float[N,C,h,w] Y) { Y = local.warp <p = "border"> (X, G) }
         <domain: "local", opset_import: ["": 20]> warp <p: string = "zeros"> (A, B) => (C) {
-            C = GridSample <mode = "cubic", padding_mode: string = @p> (A, B) }"""
-    )
+            C = GridSample <mode = "cubic", padding_mode: string = @p> (A, B) }""")
     expected = ogs.grid_sample(X, GRID, "cubic", "border")
     for target in ("", *targets()):
         (found,) = run(

@@ -62,15 +62,13 @@ def test_a_name_means_what_the_nearest_scope_says(name: str) -> None:
 
 def test_types_are_those_of_the_nearest_scope() -> None:
     """The X that a Loop carries is called as the main graph's, whose type is another."""
-    model = parser.parse_model(
-        """<ir_version: 9, opset_import: ["": 20]>
+    model = parser.parse_model("""<ir_version: 9, opset_import: ["": 20]>
         g (float16[N,C,H,W] X, float[N,C,H,W] Z, float[N,h,w,2] G) => (float[N,C,h,w] Y) {
             one = Constant <value_int = 1> ()
             true = Constant <value = bool {1}> ()
             unread = Identity (X)
             Y = Loop (one, true, Z) <body = b (int64 i, bool on, float[N,C,H,W] X) => (bool go, float[N,C,h,w] Q)
-                { go = Identity (on) Q = GridSample (X, G) }> }"""
-    )
+                { go = Identity (on) Q = GridSample (X, G) }> }""")
     (record,) = ogs.inspect_model(model)
     assert record.types["X"] == ("float32",)
     assert_answers(model, X=X.astype(np.float16), Z=X, G=GRID)
@@ -78,13 +76,11 @@ def test_types_are_those_of_the_nearest_scope() -> None:
 
 def test_what_hides_a_type_is_not_read_past() -> None:
     """The inner X comes from a node that nobody knows: that the outer one is float16 says nothing of it."""
-    model = parser.parse_model(
-        """<ir_version: 9, opset_import: ["": 20, "unknown": 1]>
+    model = parser.parse_model("""<ir_version: 9, opset_import: ["": 20, "unknown": 1]>
         g (float16[N,C,H,W] X, float[N,h,w,2] G, bool c) => (Y) {
             unread = Identity (X)
             Y = If (c) <then_branch = t () => (T) { X = unknown.Op (G) T = GridSample (X, G) },
-                        else_branch = e () => (E) { E = Identity (G) }> }"""
-    )
+                        else_branch = e () => (E) { E = Identity (G) }> }""")
     (record,) = ogs.inspect_model(model)
     assert record.types["X"] == ()
     assert record.types["grid"] == ("float32",)
@@ -162,11 +158,9 @@ def test_an_initializer_that_is_an_input_is_constant_before_ir_4(ir_version: int
 
 def test_a_shape_that_may_be_overridden_is_not_followed() -> None:
     """From IR 4 on the initializer ``shape`` is a default: X need not have the shape that it says."""
-    model = parser.parse_model(
-        """<ir_version: 9, opset_import: ["": 20]>
+    model = parser.parse_model("""<ir_version: 9, opset_import: ["": 20]>
         g (float[2,60] F, int64[4] shape = {2, 3, 4, 5}, float[2,4,5,2] G) => (float[a,b,c,d] Y) {
-            X = Reshape (F, shape) Y = GridSample (X, G) }"""
-    )
+            X = Reshape (F, shape) Y = GridSample (X, G) }""")
     assert [value.name for value in model.graph.input] == ["F", "shape", "G"]
     (record,) = ogs.inspect_model(model)
     (known,) = record.inputs["X"]
@@ -271,10 +265,8 @@ def test_a_model_that_does_not_import_the_onnx_domain(name: str) -> None:
 
 def test_onnx_nodes_without_an_import_are_what_onnxruntime_takes_them_for() -> None:
     """The checker of onnx refuses such a model; onnxruntime reads it in its newest opset."""
-    model = parser.parse_model(
-        f"""<ir_version: 9, opset_import: ["com.microsoft": 1]> {SIGNATURE} {{
-            A = Relu (X) B = com.microsoft.GridSample (A, G) Y = GridSample (B, G) }}"""
-    )
+    model = parser.parse_model(f"""<ir_version: 9, opset_import: ["com.microsoft": 1]> {SIGNATURE} {{
+            A = Relu (X) B = com.microsoft.GridSample (A, G) Y = GridSample (B, G) }}""")
     [expected] = open_native(model).run(None, FEEDS)
     np.testing.assert_allclose(open_session(model).run(None, FEEDS)[0], expected, rtol=1e-5, atol=1e-4)
 

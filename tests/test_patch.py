@@ -21,6 +21,7 @@ from processes import python
 
 X = np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)
 GRID = np.random.default_rng(0).uniform(-1.3, 1.3, (2, 4, 5, 2)).astype(np.float32)
+FEEDS = {"X": X, "G": GRID, "c": np.array(True)}
 
 HEADER = '<ir_version: 9, opset_import: ["": 20, "local": 1]>'
 SIGNATURE = "g (float[N,C,H,W] X, float[N,h,w,2] G, bool c) => (float[N,C,h,w] Y)"
@@ -160,12 +161,10 @@ def test_halves_go_through_casts_and_all_attributes_are_written_out() -> None:
 
 
 def test_unsupported_asks_the_runtime() -> None:
-    model = parser.parse_model(
-        """<ir_version: 9, opset_import: ["": 20]>
+    model = parser.parse_model("""<ir_version: 9, opset_import: ["": 20]>
         g (float[1,1,4,4] X, float[1,2,2,2] G, float[1,1,4,4,4] V, float[1,2,2,2,3] H, uint8[1,1,4,4] B) => (
             float[1,1,2,2] A, float[1,1,2,2,2] C, uint8[1,1,2,2] D)
-        { A = GridSample (X, G) C = GridSample <mode = "cubic"> (V, H) D = GridSample (B, G) }"""
-    )
+        { A = GridSample (X, G) C = GridSample <mode = "cubic"> (V, H) D = GridSample (B, G) }""")
     for node, name in zip(model.graph.node, ("runs", "cubic_in_3d", "bytes"), strict=True):
         node.name = name
     native = {r.name for r in ogs.inspect_model(model) if r.native}
@@ -264,8 +263,7 @@ def test_types_reach_through_patched_nodes() -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows tells no peak of memory through Python")
 def test_a_long_row_of_weights_costs_no_memory() -> None:
-    (line,) = python(
-        """
+    (line,) = python("""
 import resource, ort_gridsample as ogs
 from onnx import parser
 model = parser.parse_model('''<ir_version: 9, opset_import: ["": 20]>
@@ -275,8 +273,7 @@ peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.pl
 before = peak()
 (record,) = ogs.inspect_model(model)
 print(record.types["X"], peak() - before)
-"""
-    )
+""")
     types, _, more = line.rpartition(" ")
     assert types == "('float32',)"
     assert int(more) < 100 << 20

@@ -25,11 +25,9 @@ from paths import open_native, open_session
 from test_patch import GRID, HEADER, SIGNATURE, X, one_node
 
 WARP = grid_sample_model("float32", "float32", 2, [Attributes("linear", "border", True)], opset=20)
-PASSES_ON = parser.parse_model(
-    f"""{HEADER} {SIGNATURE} {{ Y = local.warp <m = "nearest", ac = 1> (X, G) }}
+PASSES_ON = parser.parse_model(f"""{HEADER} {SIGNATURE} {{ Y = local.warp <m = "nearest", ac = 1> (X, G) }}
     <domain: "local", opset_import: ["": 20]> warp <m, ac> (A, B) => (C) {{
-        C = GridSample <mode: string = @m, align_corners: int = @ac> (A, B) }}"""
-)
+        C = GridSample <mode: string = @m, align_corners: int = @ac> (A, B) }}""")
 
 
 def test_records_are_hashable() -> None:
