@@ -189,14 +189,6 @@ def test_the_action_names_the_types() -> None:
     assert [r.action for r in ogs.inspect_model(ogs.patch_model(half))] == ["nothing, it is patched"]
 
 
-def test_an_output_without_a_name_is_said() -> None:
-    model = one_node()
-    model.graph.node[0].output[0] = ""
-    sentence = "GridSample node 'warp': the output is without a name, expected one that has a name"
-    with pytest.raises(ogs.GridSampleError, match=sentence):
-        ogs.patch_model(model)
-
-
 #: Functions that are called as a dialect calls its operators.
 NAMESAKES = {
     "GridSampler of a domain": ("custom.plugins", "GridSampler"),
