@@ -179,6 +179,7 @@ FLOATS = "float32, float64, float16, bfloat16"
 MISTAKES: list[tuple[dict[str, object], str]] = [
     ({"mode": "lanczos"}, f"mode is 'lanczos', expected {MODES}"),
     ({"mode": "bilinear"}, f"mode is 'bilinear', expected {MODES}"),
+    ({"mode": "@linear"}, f"mode is '@linear', expected {MODES}"),  # as what a function passes on is shown
     ({"mode": "linear", "opset": 16}, "mode is 'linear', expected 'bilinear', 'nearest' or 'bicubic' (opset 16)"),
     ({"padding_mode": "x"}, "padding_mode is 'x', expected 'zeros', 'border' or 'reflection' (opset 20)"),
     ({"align_corners": 2}, "align_corners is 2, expected 0 or 1 (opset 20)"),
