@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import textwrap
 from pathlib import Path
 
 import pytest
 
-import ort_gridsample as ogs
+from test_typing import mypy
 
-api = pytest.importorskip("mypy.api", reason="mypy comes with the extra 'dev'")
+pytest.importorskip("mypy.api", reason="mypy comes with the extra 'dev'")
 
 #: Each line is right, or says which argument is wrong.
 CODE = """
@@ -43,16 +41,7 @@ if ogs.get_core() == "bogus":  # wrong: comparison-overlap
 
 @pytest.mark.slow
 def test_a_type_checker_refuses_what_there_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = tmp_path / "user.py"
-    source.write_text(textwrap.dedent(CODE))
-    monkeypatch.setenv("MYPYPATH", os.pathsep.join([str(Path(ogs.__file__).parents[1])]))
-    monkeypatch.chdir(tmp_path)
-    found, errors, _ = api.run(
-        ["--strict", "--follow-imports=silent", "--hide-error-context", "--no-error-summary", str(source)]
-    )
-    assert not errors
-    refused = {
-        int(line.split(":")[1]): line.rpartition("[")[2].rstrip("]") for line in found.splitlines() if ": error" in line
-    }
+    (tmp_path / "user.py").write_text(CODE)
+    found = {(line, said.rpartition("[")[2].rstrip("]")) for _, line, said in mypy(tmp_path, monkeypatch)}
     lines = enumerate(CODE.splitlines(), 1)
-    assert refused == {number: line.partition("# wrong: ")[2] for number, line in lines if "# wrong" in line}, found
+    assert found == {(number, line.partition("# wrong: ")[2]) for number, line in lines if "# wrong" in line}
