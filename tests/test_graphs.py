@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 import ort_gridsample as ogs
 from compare import about
-from ort_gridsample.model.graphs import Names, called, opset_of, scopes
+from ort_gridsample.model.graphs import Names, opset_of, scopes
 from paths import open_native, open_patched_file, open_session
 from test_patch import FEEDS, GRID, HEADER, SIGNATURE, X
 
@@ -262,11 +262,6 @@ def test_a_size_of_unknown_rank() -> None:
     assert (record.ranks["size"], record.spatial_axes, record.native) == ((), (2,), True), record.reason
     expected = ogs.affine_grid(THETA, (1, 1, 3, 5))
     assert_answers(model, expected, theta=THETA, numbers=np.array([1, 1, 3, 5]), shape=np.array([4]))
-
-
-def test_a_node_is_called_by_its_name_or_its_outputs() -> None:
-    assert called(helper.make_node("Split", ["a"], ["b", "c"])) == "(b, c)"
-    assert called(helper.make_node("Split", ["a"], ["b", "c"], "split")) == "split"
 
 
 def test_all_names_are_taken_or_none() -> None:

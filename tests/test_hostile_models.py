@@ -127,14 +127,6 @@ def test_the_work_of_a_patch_grows_with_the_nodes_only() -> None:
     assert calls_for(400) < 2.5 * calls_for(200)
 
 
-@pytest.mark.slow
-def test_ten_thousand_nodes() -> None:
-    many = model(*(sample("X", f"Y{i}" if i else "Y", f"n{i}") for i in range(10_000)))
-    patched = ogs.patch_model(many)
-    assert sum(n.domain == "ort_gridsample" for n in patched.graph.node) == 10_000
-    assert len(ogs.inspect_model(many)) == 10_000
-
-
 def nested(levels: int) -> onnx.ModelProto:
     """A GridSample in so many Ifs, as text, which has no limit."""
     inner = "T0 = GridSample (X, G)"

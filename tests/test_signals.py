@@ -145,42 +145,6 @@ def test_asyncio_installs_its_own_handler() -> None:
     assert run_each(ASYNCIO) == dict.fromkeys(WAYS, expected)
 
 
-#: Ctrl-C, again and again, while the main thread and others run sessions.
-WORKERS = """
-import _thread, os, random, signal, threading, time
-session, rng, going, caught, elsewhere = make(open_model, mode="cubic"), random.Random(0), True, 0, []
-def work():
-    while going:
-        try:
-            session.run(output_names=None, input_feed={"X": X, "grid": grid})
-        except BaseException as error:
-            elsewhere.append(error)
-threads = [threading.Thread(target=work) for _ in range(4)]
-[thread.start() for thread in threads]
-def shoot(delay):
-    time.sleep(delay)
-    os.kill(os.getpid(), signal.SIGINT)
-for _ in range(TRIES):
-    try:
-        _thread.start_new_thread(shoot, (rng.uniform(0, 0.02),))
-        while True:
-            session.run(output_names=None, input_feed={"X": X, "grid": grid})
-    except KeyboardInterrupt:
-        caught += 1
-going = False
-[thread.join() for thread in threads]
-print(caught, elsewhere)
-"""
-
-
-@HERE
-@pytest.mark.parametrize("tries", [2, pytest.param(40, marks=pytest.mark.slow)])
-def test_only_the_main_thread_is_interrupted(tries: int) -> None:
-    """And arguments may be named, on every thread."""
-    answers = run_each(WORKERS.replace("TRIES", str(tries)), storms=True)
-    assert answers == dict.fromkeys(WAYS, (f"{tries} []",))
-
-
 def test_sessions_of_others_are_left_alone() -> None:
     """In them a handler is called at once, as it always was; and sessions are wrapped once, whatever is reloaded."""
     script = """
