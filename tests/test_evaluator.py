@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import astuple
 
 import numpy as np
 import onnx
@@ -13,8 +12,8 @@ from onnx.reference import ReferenceEvaluator
 
 import faults
 import ort_gridsample as ogs
-from cases import ATTRIBUTES, RANKS, Attributes, Case, dtype_of, is_defined
-from compare import about, assert_identical, assert_matches
+from cases import ATTRIBUTES, RANKS, Case, dtype_of, is_defined
+from compare import about, assert_identical
 from models import affine_grid_model, grid_sample_model
 from ort_gridsample import spec
 from ort_gridsample.model.patch import targets
@@ -27,9 +26,9 @@ from test_targets import DIALECTS, GRID3, X3, feeds_of, sampler
 pytestmark = pytest.mark.usefixtures("numpy_core")
 
 
-def run(model: onnx.ModelProto, *inputs: np.ndarray, own: bool = False) -> list[np.ndarray]:
+def run(model: onnx.ModelProto, *inputs: np.ndarray) -> list[np.ndarray]:
     """All outputs of ``model``; bfloat16 travels as float32, as NumPy knows none."""
-    evaluator = ReferenceEvaluator(model, new_ops=None if own else ogs.reference_ops())
+    evaluator = ReferenceEvaluator(model, new_ops=ogs.reference_ops())
     carried = [value.astype(np.float32) if value.dtype.name == "bfloat16" else value for value in inputs]
     return evaluator.run(None, dict(zip(evaluator.input_names, carried, strict=True)))
 
@@ -70,18 +69,6 @@ def test_affine_grid(theta_type: str, target: str) -> None:
         (found,) = run(patched(model, target), theta.astype(expected.dtype), size)
         with about((rank, align_corners)):
             assert_identical(found.astype(expected.dtype), expected)
-
-
-def test_is_right_where_the_evaluator_s_own_is_wrong() -> None:
-    """Its own clips the coordinate before it takes cubic's taps, and stores the weights in an integer X's type."""
-    case = Case("float32", "float32", 2, Attributes("cubic", "border", False))
-    inside = np.random.default_rng(0).uniform(-1.2, 1.2, case.grid.shape).astype(np.float32)
-    model = grid_sample_model("float32", "float32", 2, [case.attributes])
-    (theirs,), (ours,) = run(model, case.X[:, :1], inside, own=True), run(model, case.X[:, :1], inside)
-    expected = ogs.grid_sample(case.X[:, :1], inside, *astuple(case.attributes))
-    assert np.abs(theirs - expected).max() > 0.01
-    assert_identical(ours, expected)
-    assert_matches(function_answer(case, "numpy"), case.expected, case.grid.dtype, "cubic", "border")
 
 
 def test_other_dialects() -> None:

@@ -28,8 +28,7 @@ SIGNATURE = "g (HALF[N,C,H,W] X, float[N,h,w,2] G, bool c) => (HALF[N,C,h,w] Y)"
 BEHIND = {
     "main graph": f"{GELU} {SIGNATURE} {{ A = com.microsoft.Gelu (X) Y = GridSample (A, G) }}",
     "two in a row": f"""{GELU} {SIGNATURE} {{
-        A = com.microsoft.Gelu (X) B = GridSample (A, G)
-        C = com.microsoft.Gelu (B) Y = GridSample (C, G) }}""",
+        A = com.microsoft.Gelu (X) B = GridSample (A, G) C = com.microsoft.Gelu (B) Y = GridSample (C, G) }}""",
     "nodes of ONNX between": f"""{GELU} {SIGNATURE} {{
         A = com.microsoft.Gelu (X) B = Add (A, A) C = com.microsoft.Gelu (B) D = Sub (C, A) Y = GridSample (D, G) }}""",
     "function": f"""{GELU} {SIGNATURE} {{ Y = local.warp (X, G) }}
@@ -43,8 +42,7 @@ BEHIND = {
                     else_branch = e () => (E) {{ E = com.microsoft.Gelu (X) }}>
         Y = GridSample (A, G) }}""",
     "Loop": f"""{GELU} {SIGNATURE} {{
-        two = Constant <value_int = 2> ()
-        first = com.microsoft.Gelu (X)
+        two = Constant <value_int = 2> () first = com.microsoft.Gelu (X)
         Y = Loop (two, c, first) <body = b (int64 i, bool on, before) => (bool go, after)
             {{ go = Identity (on) A = com.microsoft.Gelu (before) after = GridSample (A, G) }}> }}""",
     "a function in an If in a function": f"""{GELU} {SIGNATURE} {{ Y = local.outer (X, G, c) }}
@@ -238,13 +236,9 @@ def test_each_call_of_a_function_counts() -> None:
         <domain: "local", opset_import: ["": 20, "local": 1]> both (A, B) => (C, D) {
             C, E = local.warp (A, B) D = GridSample <mode = "nearest"> (E, B) }""")
     warp, both = ogs.inspect_model(model)
-    image, volume, bytes_ = (
-        Value("float32", tuple("NCHW")),
-        Value("float16", tuple("NCHWD")),
-        Value("uint8", tuple("NCHW")),
-    )
-    assert set(warp.inputs["X"]) == {image, volume, bytes_}
-    assert both.inputs["X"] == [bytes_]
+    axes = {"float32": "NCHW", "float16": "NCHWD", "uint8": "NCHW"}
+    assert set(warp.inputs["X"]) == {Value(type_, tuple(each)) for type_, each in axes.items()}
+    assert both.inputs["X"] == [Value("uint8", tuple("NCHW"))]
 
 
 def large(name: str, *shape: int) -> onnx.TensorProto:
@@ -410,9 +404,12 @@ def test_calls_in_branches_of_calls(levels: int) -> None:
     assert inner.types["X"] == (("float32",) if levels < skeleton.DEEPEST else ())
 
 
-def test_a_node_may_hold_a_list_of_graphs() -> None:
-    """No operator of ONNX does, but the format has it."""
+def test_a_function_that_nobody_calls_and_a_node_that_holds_a_list_of_graphs() -> None:
+    """As no operator of ONNX does, but the format has it."""
     model = in_function(call="Y = GridSample (X, G)")
+    found = scopes(model)
+    assert Inference(model, found).alternatives(found[1], "A") == []
+    assert [record.types["X"] for record in ogs.inspect_model(model)] == [("float32",), ()]
     bodies = [parser.parse_graph(f"b{i} () => (float[N] Q{i}) {{ Q{i} = GridSample (X, G) }}") for i in range(3)]
     held = helper.make_node("Several", [], ["Z"], domain="unknown", bodies=bodies[:2], last=bodies[2])
     model.graph.node.append(held)
@@ -434,13 +431,6 @@ def test_functions_that_call_themselves_end() -> None:
     if not faults.RECURSION_CRASHES:
         with pytest.raises(Exception, match="recursi"):
             open_native(model)
-
-
-def test_alternatives_of_a_function_that_nobody_calls() -> None:
-    model = in_function(call="Y = GridSample (X, G)")
-    found = scopes(model)
-    assert Inference(model, found).alternatives(found[1], "A") == []
-    assert [record.types["X"] for record in ogs.inspect_model(model)] == [("float32",), ()]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 from cases import ATTRIBUTES, Attributes, dtype_of, image
-from compare import about, assert_identical, assert_same_to_rounding
+from compare import assert_same_to_rounding
 from conftest import CORES
 from ort_gridsample import grid_sample, spec
 
@@ -153,14 +153,3 @@ def test_any_grid_gives_finite_answers_within_reach(
         slack = 1e-5 * abs(X).max() + 1e-30
         assert min(read) - slack <= Y.min()
         assert Y.max() <= max(read) + slack
-
-
-def test_repeated_calls_answer_the_same() -> None:
-    """In any number of threads."""
-    rng = np.random.default_rng(0)
-    X, grid = image("float32", (2, 5, 30, 31)), rng.uniform(-1.5, 1.5, (2, 90, 95, 2)).astype(np.float32)
-    for attributes in ATTRIBUTES:
-        first, *others = (grid_sample(X, grid, *astuple(attributes), num_threads=n) for n in (1, 2, 5, None))
-        for answer in others:
-            with about(attributes):
-                assert_identical(answer, first)

@@ -80,14 +80,6 @@ def test_onnxruntime_is_asked_where_the_answer_counts(monkeypatch: pytest.Monkey
         assert asked == ["GridSample"] * times
 
 
-def test_reading_a_record_starts_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    records = [record for model in (WARP, PASSES_ON) for record in ogs.inspect_model(model)]
-    monkeypatch.setattr(onnxruntime, "InferenceSession", None)
-    for record in records:
-        for name in dir(record):
-            getattr(record, name)
-
-
 def test_a_kernel_that_answers_wrongly_does_not_run_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
     """Older releases clip the coordinates of cubic with border padding, not the taps."""
 

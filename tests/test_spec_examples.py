@@ -183,17 +183,6 @@ def test_onnx_gridsample_22_20_16__the_package_s_table_is_the_schema_s() -> None
                 assert types == allowed.get(argument.type_str, {argument.type_str}), argument.name
 
 
-# openvino-gridsample-9.rst: the layer of its example.
-
-
-def test_openvino_gridsample_9__example(path: Function | Model) -> None:
-    X = image("float32", (1, 3, 100, 100))
-    grid = generator("openvino").uniform(-1.2, 1.2, (1, 10, 10, 2)).astype(np.float32)
-    Y, expected = (f(X, grid, "nearest", "border", True) for f in (path.grid_sample, oracle.grid_sample))
-    assert Y.shape == (1, 3, 10, 10)
-    assert_matches(Y, expected, grid.dtype, "nearest", "border")
-
-
 # onnx-affinegrid-20.txt
 
 
