@@ -1,4 +1,4 @@
-"""Threads, processes, signals and the interpreter's end: right answers, and ends that are Python's own."""
+"""Errors, threads, processes, signals and the interpreter's end: right answers, and ends that are Python's own."""
 
 from __future__ import annotations
 
@@ -6,14 +6,60 @@ import random
 import signal
 import sys
 import time
+import weakref
 from itertools import product
 from pathlib import Path
 
 import pytest
+from onnxruntime import SessionOptions
 
-from processes import COMPILED, PYTHON, WAYS, run, run_each, start
+import ort_gridsample as ogs
+from cases import Attributes
+from models import grid_sample_model
+from processes import COMPILED, PYTHON, WAYS, python, run, run_each, start
 
 SHAPE = "(1, 2, 64, 64)"
+
+#: Wrong grids, of a run and of twenty asynchronous ones, and what an op raises on purpose, where Python is in the run.
+EXCEPTIONS = """
+import threading
+import ort_gridsample.runtime.python_ops.ops as ops
+session, function = make(open_model), ops.grid_sample
+done, seen = threading.Semaphore(0), {}
+def callback(results, i, error):
+    seen[i] = error if error else results[0].shape
+    done.release()
+for i in range(20):
+    session.run_async(None, {"X": X, "grid": grid[[0] * (2 if i % 5 == 0 else 1)]}, callback, i)
+print(all(done.acquire(timeout=60) for i in range(20)))
+print(all(seen[i] == X.shape if i % 5 else "GridSample node" in seen[i] for i in range(20)))
+print(attempt(session, X, grid[[0] * 3]))
+print(attempt(session, X, grid))
+for exception in (ValueError, MemoryError, KeyboardInterrupt, SystemExit, RecursionError)[:RAISED]:
+    def broken(*args, **kwargs):
+        raise exception("broken on purpose")
+    ops.grid_sample = broken
+    try:
+        print(attempt(session, X, grid))
+    except BaseException as error:
+        print(type(error).__name__, error)
+    ops.grid_sample = function
+    print(attempt(session, X, grid))
+"""
+
+
+def test_wrong_grid_and_exceptions_in_the_core() -> None:
+    answers = run_each(EXCEPTIONS.replace("RAISED", "5 if open_model in (open_session, open_patched_file) else 0"))
+    assert list(answers) == WAYS
+    node = "GridSample node 'sample0'"
+    for way, (all_ended, as_they_should, wrong, *raised) in answers.items():
+        assert (all_ended, as_they_should) == ("True", "True"), way
+        plain = way == "open_patched_file"  # which says no more than which node it was
+        assert (f"rejected the input of {node}" if plain else f"{node}: grid is of shape (3, 64, 64, 2)") in wrong, way
+        sentence = "ort_gridsample rejected" if plain else "broken on purpose"
+        assert [sentence in line for line in raised[1::2]] == [True] * (5 if way in PYTHON else 0), (way, raised)
+        assert set(raised[::2]) == {SHAPE}, way
+
 
 THREADS = """
 import threading
@@ -241,6 +287,8 @@ def test_a_full_stack_is_a_recursion_error() -> None:
     assert run(DEEP, "open_session") == [f"['{SHAPE}', 'RecursionError'] {SHAPE}"]
 
 
+can_be_sent = pytest.mark.skipif(sys.platform == "win32", reason="no signal can be sent there")
+
 #: Signals one after the other, in runs and while sessions are made; Ctrl-C's own handler, and one that was set late.
 #: Other threads run a session meanwhile, and name its arguments: to them comes nothing.
 STORM = """
@@ -277,7 +325,7 @@ print(elsewhere)
 """
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no signal can be sent there")
+@can_be_sent
 @pytest.mark.parametrize("tries", [2, pytest.param(100, marks=pytest.mark.slow)])
 def test_a_hundred_signals_are_handled_as_python_does(tries: int) -> None:
     """Whether Python is what runs, or what makes the kernels of the ops that run without it."""
@@ -309,3 +357,164 @@ def test_a_signal_that_nobody_handles_ends_the_process_as_pythons_own(open_model
         _, err = process.communicate(timeout=60)
     assert process.returncode == -signum, err
     assert signum == signal.SIGTERM or "KeyboardInterrupt" in err
+
+
+#: Sends a signal from inside the op, where a handler that raises would end the process.
+INSIDE = """
+import os, signal
+import ort_gridsample.runtime.python_ops.ops as ops
+session, function = make(open_model), ops.grid_sample
+def during_an_op(signums, then=lambda: None):
+    def grid_sample(*args, **kwargs):
+        for signum in signums:
+            signal.raise_signal(signum)
+        then()
+        return function(*args, **kwargs)
+    ops.grid_sample = grid_sample
+    try:
+        return attempt(session, X, grid)
+    finally:
+        ops.grid_sample = function
+def names():
+    return [getattr(signal.getsignal(s), "__name__", "?") for s in (signal.SIGINT, signal.SIGTERM)]
+"""
+
+HANDLERS = """
+said = []
+def terminate(signum, frame):
+    said.append((signum, frame is not None))
+    raise SystemExit(3)
+signal.signal(signal.SIGTERM, terminate)
+"""
+
+#: A signal that comes in an op, or several, whose handlers were set after the session was made.
+WAITS = """
+calls = []
+signal.signal(signal.SIGTERM, lambda signum, frame: calls.append(("called", signum, frame.f_code.co_name)))
+print(during_an_op([signal.SIGTERM] * 3, then=lambda: calls.append("op")), calls)
+try:
+    print(during_an_op([signal.SIGINT]))
+except KeyboardInterrupt:
+    print("interrupted", attempt(session, X, grid), len(calls))
+"""
+WAITED = ("(1, 2, 64, 64) ['op', ('called', 15, 'deliver')]", "interrupted (1, 2, 64, 64) 2")
+
+#: Not by registering, nor by a run, nor by a handler that raises while others wait to be put back.
+LEAVES_NO_HANDLER = """
+print(names())
+ogs.register()
+print(names(), attempt(session, X, grid), names())
+for signums in [signal.SIGINT], [signal.SIGTERM], [signal.SIGTERM, signal.SIGINT]:
+    try:
+        during_an_op(signums)
+    except BaseException as error:
+        print(type(error).__name__, names(), said)
+"""
+OWN = "['default_int_handler', 'terminate']"
+LEFT_NONE = (
+    *(OWN, f"{OWN} (1, 2, 64, 64) {OWN}", f"KeyboardInterrupt {OWN} []"),
+    *(f"SystemExit {OWN} [(15, True)]", f"SystemExit {OWN} [(15, True), (15, True)]"),
+)
+
+#: The run, and with it the end that puts the handlers back, is not in a child that another thread forks.
+FORK = """
+import threading
+begun, forked, ends = threading.Event(), threading.Event(), []
+def fork():
+    begun.wait(60)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        os._exit(0 if names() == ["default_int_handler", "terminate"] else 1)
+    forked.set()
+    ends.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+thread = threading.Thread(target=fork)
+thread.start()
+def meanwhile():
+    begun.set()
+    forked.wait(60)
+print(during_an_op([], then=meanwhile))
+thread.join()
+print(*ends)
+"""
+
+#: A handler that is set during a run stays, and an event loop's is called once.
+SET = """
+import asyncio
+def mine(signum, frame):
+    print("mine")
+during_an_op([], then=lambda: signal.signal(signal.SIGTERM, mine))
+print(names())
+calls = []
+async def main():
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: calls.append("called"))
+    print(during_an_op([signal.SIGTERM]))
+    await asyncio.sleep(0.2)
+asyncio.run(main())
+print(calls)
+"""
+STAYED = ("['default_int_handler', 'mine']", "(1, 2, 64, 64)", "['called']")
+
+
+@can_be_sent
+def test_a_waiting_signal_is_delivered_and_no_handler_is_left() -> None:
+    answers = run_each(INSIDE + WAITS + HANDLERS + LEAVES_NO_HANDLER + FORK + SET, PYTHON)
+    assert answers == dict.fromkeys(PYTHON, (*WAITED, *LEFT_NONE, "(1, 2, 64, 64)", "0", *STAYED))
+
+
+ASYNCIO = """
+import asyncio, os, signal, threading
+session = make(open_model)
+attempt(session, X, grid)
+ogs.register()
+async def main():
+    print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+    try:
+        attempt(session, X, grid)
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(30)
+    except asyncio.CancelledError:
+        print("cancelled", attempt(session, X, grid))
+        raise
+try:
+    asyncio.run(main())
+except KeyboardInterrupt:
+    print("interrupted", signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio.run handles SIGINT from Python 3.11 on")
+def test_asyncio_installs_its_own_handler() -> None:
+    expected = ("False", "cancelled (1, 2, 64, 64)", "interrupted True")
+    assert run_each(ASYNCIO) == dict.fromkeys(WAYS, expected)
+
+
+def test_sessions_of_others_are_left_alone() -> None:
+    """In them a handler is called at once, as it always was; and sessions are wrapped once, whatever is reloaded."""
+    script = """
+import importlib, onnx, onnxruntime, numpy as np, ort_gridsample as ogs
+from ort_gridsample.runtime import interrupts, registration
+text = '<ir_version: 9, opset_import: ["": 20]> g (float[1] X) => (float[1] Y) { Y = Relu (X) }'
+model = onnx.parser.parse_model(text).SerializeToString()
+ogs.register()
+seen = []
+undisturbed = interrupts.undisturbed
+interrupts.undisturbed = lambda run, *a, **k: seen.append(run.__name__) or undisturbed(run, *a, **k)
+for options in None, onnxruntime.SessionOptions(), ogs.register():
+    onnxruntime.InferenceSession(model, options).run(None, {"X": np.ones(1, np.float32)})
+print(seen)
+bare = [interrupts.bare(getattr(onnxruntime.InferenceSession, name)) for name in ("__init__", "run")]
+for _ in range(3):
+    importlib.reload(interrupts)
+    importlib.reload(registration).register()
+print(*[m is interrupts.bare(getattr(onnxruntime.InferenceSession, m.__name__)) for m in bare])
+"""
+    assert python(script) == ["['register_custom_ops_library', '__init__', 'run']", "True True"]
+
+
+def test_nothing_of_pythons_runs_when_options_go() -> None:
+    """A session ends slowly: what Python runs next would get the signal, and a callback would lose its exception."""
+    model = grid_sample_model("float32", "float32", 2, [Attributes()])
+    session = ogs.InferenceSession(model, nodes="all")
+    for each in (ogs.register(), session._sess_options_initial, ogs.register(SessionOptions())):
+        assert {reference.__callback__ for reference in weakref.getweakrefs(each)} == {None}
