@@ -174,7 +174,7 @@ FORKS = """
 import os, signal, threading
 from ort_gridsample.runtime.python_ops import exits
 exits.asynchronous_run_begins()
-image, places = np.ones((1, 16, 256, 256), np.float32), np.zeros((1, 256, 256, 2), np.float32)
+image, places = np.ones((1, 16, 128, 128), np.float32), np.zeros((1, 128, 128, 2), np.float32)
 session, going = make(open_model, mode="cubic"), True
 attempt(session, X, grid)  # a fork inside an import leaves the module locked in the child, whatever is imported
 def work():
@@ -205,18 +205,16 @@ def test_a_fork_while_other_threads_compute(times: int) -> None:
 
 ENDING = """
 import threading, time
-image = np.ones((1, 16, 256, 256), np.float32)
-places = np.random.default_rng(0).uniform(-1, 1, (1, 256, 256, 2)).astype(np.float32)
+image = np.ones((1, 16, 128, 128), np.float32)
+places = np.random.default_rng(0).uniform(-1, 1, (1, 128, 128, 2)).astype(np.float32)
 session, begun = make(open_model, mode="cubic"), threading.Semaphore(0)
 def work():
     for i in range(1000):
         if i == 1:
             begun.release()
         session.run(None, {"X": image, "grid": places})
-for _ in range(3):
-    threading.Thread(target=work, daemon=True).start()
-for _ in range(3):
-    begun.acquire()
+[threading.Thread(target=work, daemon=True).start() for _ in range(3)]
+[begun.acquire() for _ in range(3)]
 print(attempt(session, X, grid), flush=True)
 """
 ENDS = {"sys.exit(7)": 7, "raise ValueError('an end')": 1, "": 0}
