@@ -40,10 +40,6 @@ def positions(grid_type: str, rank: int) -> np.ndarray:
     return generator("OpenVINO", rank).uniform(-1.4, 1.4, SHAPES[rank].grid).astype(dtype_of(grid_type))
 
 
-def kinds(model) -> list[str]:
-    return [op.get_type_name() for op in model.get_ops()]
-
-
 NUMBERS = [name for name in SESSION_TYPES if name != "str"]
 
 
@@ -58,7 +54,7 @@ def test_answers_as_the_function(X_type: str, rank: int, target: str) -> None:
     pixels, grid = np.ascontiguousarray(image(X_type, SHAPES[rank].X)[:, :1]), positions("float32", rank)
     model = read(ogs.patch_model(grid_sample_model(X_type, "float32", rank, attributes), target=target))
     own = [each for each in attributes if each.mode == "nearest" or X_type in spec.FLOATS] if rank == 2 else []
-    assert kinds(model).count("GridSample") == len(own)
+    assert [op.get_type_name() for op in model.get_ops()].count("GridSample") == len(own)
     for each, Y in zip(attributes, run(model, pixels, grid), strict=True):
         expected = ogs.grid_sample(pixels, grid, *astuple(each))
         error = {"float16": 2e-3, "bfloat16": 2e-2}.get(X_type, 1e-5) * float(np.abs(pixels.astype(np.float64)).max())
