@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from itertools import chain, repeat
 from types import SimpleNamespace
 
@@ -72,9 +73,7 @@ SAMPLES = [LINEAR, Attributes("cubic", "reflection", True), Attributes("nearest"
 def half(model: onnx.ModelProto, blocked: Sequence[str]) -> onnx.ModelProto:
     """The model in float16, converted by onnxconverter-common, but for its inputs and outputs."""
     float16 = pytest.importorskip("onnxconverter_common.float16", reason="pip install onnxconverter-common")
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    return float16.convert_float_to_float16(copy, keep_io_types=True, node_block_list=list(blocked))
+    return float16.convert_float_to_float16(deepcopy(model), keep_io_types=True, node_block_list=list(blocked))
 
 
 @pytest.mark.parametrize(
@@ -114,9 +113,7 @@ def test_what_is_listed_computes_in_float32() -> None:
         open_native(half(lowered, []))
 
 
-def rewritten(
-    model: onnx.ModelProto, rewrite: Callable[..., None], *arguments: object, **how: object
-) -> onnx.ModelProto:
+def rewritten(model: onnx.ModelProto, rewrite: Callable, *arguments: object, **how: object) -> onnx.ModelProto:
     """The model that ``rewrite`` makes of one in a file."""
     with tempfile.TemporaryDirectory() as folder:
         onnx.save(model, f"{folder}/model.onnx")

@@ -10,6 +10,7 @@ import queue
 import re
 import typing
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -249,8 +250,7 @@ def test_what_was_added_to_the_options_is_copied(model: onnx.ModelProto) -> None
 @pytest.mark.usefixtures("python_ops")
 def test_options_with_what_cannot_be_copied_are_taken_themselves(model: onnx.ModelProto, expected: np.ndarray) -> None:
     """Libraries of others, which a model with other domains may need, and execution providers."""
-    options, others = onnxruntime.SessionOptions(), onnx.ModelProto()
-    others.CopyFrom(model)
+    options, others = onnxruntime.SessionOptions(), deepcopy(model)
     others.opset_import.append(helper.make_opsetid("someone", 1))
     others.graph.node.append(helper.make_node("Theirs", ["X"], ["Z"], domain="someone"))
     with pytest.raises(Exception, match="Theirs"):
@@ -350,8 +350,7 @@ def test_pickled_to_another_process(model: onnx.ModelProto, expected: np.ndarray
 
 
 def test_what_is_no_onnx_model_is_the_parents_affair(tmp_path: Path) -> None:
-    bad = tmp_path / "bad.onnx"
-    bad.write_bytes(b"no model")
+    (bad := tmp_path / "bad.onnx").write_bytes(b"no model")
     for model in (bad, b"no model", 5):
         with pytest.raises(Exception, match=r".") as native:
             onnxruntime.InferenceSession(model)
