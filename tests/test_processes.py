@@ -357,9 +357,9 @@ def test_a_signal_that_nobody_handles_ends_the_process_as_pythons_own(open_model
     assert signum == signal.SIGTERM or "KeyboardInterrupt" in err
 
 
-#: Sends a signal from inside the op, where a handler that raises would end the process.
+#: Signals from inside the op, where a handler that raises would end the process.
 INSIDE = """
-import os, signal
+import asyncio, os, signal, threading
 import ort_gridsample.runtime.python_ops.ops as ops
 session, function = make(open_model), ops.grid_sample
 def during_an_op(signums, then=lambda: None):
@@ -375,18 +375,8 @@ def during_an_op(signums, then=lambda: None):
         ops.grid_sample = function
 def names():
     return [getattr(signal.getsignal(s), "__name__", "?") for s in (signal.SIGINT, signal.SIGTERM)]
-"""
 
-HANDLERS = """
-said = []
-def terminate(signum, frame):
-    said.append((signum, frame is not None))
-    raise SystemExit(3)
-signal.signal(signal.SIGTERM, terminate)
-"""
-
-#: A signal that comes in an op, or several, whose handlers were set after the session was made.
-WAITS = """
+# One that comes in an op, or several, whose handlers were set after the session was made.
 calls = []
 signal.signal(signal.SIGTERM, lambda signum, frame: calls.append(("called", signum, frame.f_code.co_name)))
 print(during_an_op([signal.SIGTERM] * 3, then=lambda: calls.append("op")), calls)
@@ -394,11 +384,13 @@ try:
     print(during_an_op([signal.SIGINT]))
 except KeyboardInterrupt:
     print("interrupted", attempt(session, X, grid), len(calls))
-"""
-WAITED = ("(1, 2, 64, 64) ['op', ('called', 15, 'deliver')]", "interrupted (1, 2, 64, 64) 2")
 
-#: Not by registering, nor by a run, nor by a handler that raises while others wait to be put back.
-LEAVES_NO_HANDLER = """
+# No handler is left, by registering, by a run, or by a handler that raises while others wait to be put back.
+said = []
+def terminate(signum, frame):
+    said.append((signum, frame is not None))
+    raise SystemExit(3)
+signal.signal(signal.SIGTERM, terminate)
 print(names())
 ogs.register()
 print(names(), attempt(session, X, grid), names())
@@ -407,16 +399,8 @@ for signums in [signal.SIGINT], [signal.SIGTERM], [signal.SIGTERM, signal.SIGINT
         during_an_op(signums)
     except BaseException as error:
         print(type(error).__name__, names(), said)
-"""
-OWN = "['default_int_handler', 'terminate']"
-LEFT_NONE = (
-    *(OWN, f"{OWN} (1, 2, 64, 64) {OWN}", f"KeyboardInterrupt {OWN} []"),
-    *(f"SystemExit {OWN} [(15, True)]", f"SystemExit {OWN} [(15, True), (15, True)]"),
-)
 
-#: The run, and with it the end that puts the handlers back, is not in a child that another thread forks.
-FORK = """
-import threading
+# The run, and with it the end that puts the handlers back, is not in a child that another thread forks.
 begun, forked, ends = threading.Event(), threading.Event(), []
 def fork():
     begun.wait(60)
@@ -434,11 +418,8 @@ def meanwhile():
 print(during_an_op([], then=meanwhile))
 thread.join()
 print(*ends)
-"""
 
-#: A handler that is set during a run stays, and an event loop's is called once.
-SET = """
-import asyncio
+# A handler that is set during a run stays, and an event loop's is called once.
 def mine(signum, frame):
     print("mine")
 during_an_op([], then=lambda: signal.signal(signal.SIGTERM, mine))
@@ -451,13 +432,16 @@ async def main():
 asyncio.run(main())
 print(calls)
 """
-STAYED = ("['default_int_handler', 'mine']", "(1, 2, 64, 64)", "['called']")
+OWN = "['default_int_handler', 'terminate']"
 
 
 @can_be_sent
 def test_a_waiting_signal_is_delivered_and_no_handler_is_left() -> None:
-    answers = run_each(INSIDE + WAITS + HANDLERS + LEAVES_NO_HANDLER + FORK + SET, PYTHON)
-    assert answers == dict.fromkeys(PYTHON, (*WAITED, *LEFT_NONE, "(1, 2, 64, 64)", "0", *STAYED))
+    waited = (f"{SHAPE} ['op', ('called', 15, 'deliver')]", f"interrupted {SHAPE} 2")
+    terminated = (f"SystemExit {OWN} [(15, True)]", f"SystemExit {OWN} [(15, True), (15, True)]")
+    left = (OWN, f"{OWN} {SHAPE} {OWN}", f"KeyboardInterrupt {OWN} []", *terminated, SHAPE, "0")
+    stayed = (OWN.replace("terminate", "mine"), SHAPE, "['called']")
+    assert run_each(INSIDE, PYTHON) == dict.fromkeys(PYTHON, (*waited, *left, *stayed))
 
 
 ASYNCIO = """
@@ -483,7 +467,7 @@ except KeyboardInterrupt:
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio.run handles SIGINT from Python 3.11 on")
 def test_asyncio_installs_its_own_handler() -> None:
-    expected = ("False", "cancelled (1, 2, 64, 64)", "interrupted True")
+    expected = ("False", f"cancelled {SHAPE}", "interrupted True")
     assert run_each(ASYNCIO) == dict.fromkeys(WAYS, expected)
 
 
