@@ -108,22 +108,20 @@ def test_bodies_and_functions(graph: str) -> None:
 
 
 def test_what_is_wrong_is_said() -> None:
-    right, unnamed = sampler("GridSample", "", 20), ogs.patch_model(sampler("GridSample", "", 20))
+    right, without = (sampler("GridSample", "", 20) for _ in range(2))
+    unnamed = ogs.patch_model(right)
     unnamed.graph.node[0].name = ""  # which the patch wrote into an attribute as well
-    without = sampler("GridSample", "", 20)
+    without.graph.node[0].name = ""
     del without.graph.node[0].input[1]
+    operator = "operator is 'roll', expected grid_sampler or affine_grid_generator"
     mode = "mode is 'bilinear', expected 'linear', 'nearest' or 'cubic'"
     shape = "grid is of shape (2, 4, 5, 1), expected shape (N, D1_out, D2_out, 2), as X of shape (2, 3, 4, 5) has 2 "
     for model, grid, said in (
         (sampler("GridSample", "", 20, mode="bilinear"), GRID, f"GridSample node 'warp': {mode}"),
         (right, GRID[..., :1], f"GridSample node 'warp': {shape}spatial axes"),
         (unnamed, GRID[..., :1], f"GridSample node 'warp': {shape}spatial axes"),
-        (without, GRID, "GridSample node 'warp': grid is missing, expected an input"),
-        (
-            sampler("ATen", "aten", operator="roll"),
-            GRID,
-            "ATen node 'warp': operator is 'roll', expected grid_sampler or affine_grid_generator",
-        ),
+        (without, GRID, "GridSample node '(Y)': grid is missing, expected an input"),
+        (sampler("ATen", "aten", operator="roll"), GRID, f"ATen node 'warp': {operator}"),
     ):
         with pytest.raises(ogs.GridSampleError) as caught:
             run(model, X, grid)

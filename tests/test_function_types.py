@@ -23,15 +23,12 @@ Y: npt.NDArray[np.float32] = ogs.grid_sample(X, grid, "bicubic", "reflection", T
 sampled = ogs.grid_sample(halves, grid)
 Y = sampled  # wrong: assignment
 listed: npt.NDArray[np.uint8] = ogs.grid_sample([[[1, 2]]], [[[0.0]]])
-ogs.grid_sample(X, grid, "bogus")  # wrong: call-overload
 ogs.grid_sample(X, grid, padding_mode="bogus")  # wrong: call-overload
 ogs.grid_sample(X, grid, num_threads=1.5)  # wrong: call-overload
 theta: npt.NDArray[np.float16] = ogs.affine_grid(np.zeros((1, 2, 3), np.float16), X.shape)
 wide = ogs.affine_grid(np.zeros((1, 2, 3)), np.array([1, 1, 2, 2], np.int32))
 theta = wide  # wrong: assignment
 ogs.affine_grid([[[1, 0, 0], [0, 1, 0]]], "1122")  # wrong: arg-type
-ogs.set_core("jit")
-ogs.set_core(None)
 ogs.set_core("bogus")  # wrong: arg-type
 ogs.set_num_threads(1.5)  # wrong: arg-type
 if ogs.get_core() == "bogus":  # wrong: comparison-overlap
