@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import numpy as np
 import onnx
 import pytest
@@ -122,29 +124,16 @@ def test_lengths_behind_a_computed_shape_are_known() -> None:
     assert sum(node.op_type == "Shape" for node in patched.graph.node) == 1  # the model's own
 
 
-class Told:
-    """Answers what ``native`` does, and keeps what it was asked."""
-
-    def __init__(self) -> None:
-        self.questions: list[onnx.ModelProto] = []
-
-    refusal = staticmethod(native.refusal)
-
-    def types_of(self, model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
-        self.questions.append(model)
-        return native.types_of(model)
-
-
 def test_only_what_is_unknown_is_asked_for() -> None:
-    told, known = Told(), halves(BEHIND["main graph"])
+    told, known = Mock(wraps=native), halves(BEHIND["main graph"])
     known.graph.value_info.append(helper.make_tensor_value_info("A", TensorProto.FLOAT16, None))
     gelus = "A = com.microsoft.Gelu (X) Y = GridSample (X, G) Z = com.microsoft.Gelu (Y)"
     aside = halves(f"{GELU} {SIGNATURE} {{ {gelus} }}")
     for model in (known, aside):
         assert [record.types["X"] for record in records_of(model, told)] == [("float16",)]
-    assert not told.questions
+    told.types_of.assert_not_called()
     records_of(halves(BEHIND["nodes of ONNX between"]), told)
-    (question,) = told.questions
+    [((question,), _)] = told.types_of.call_args_list
     assert [node.op_type for node in question.graph.node] == ["Gelu", "Add", "Gelu", "Sub"]
     assert len(question.graph.input) == 1
 
@@ -286,12 +275,12 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Given:
 def test_no_weight_is_given_to_the_inference(given: Given) -> None:
     model = with_weights()
     assert model.ByteSize() > 80_000
-    told = Told()
-    (record,) = records_of(model, told)
+    (record,) = records_of(model, told := Mock(wraps=native))
     assert record.inputs["grid"] == [Value("float32", ("N", "h", "w", 2))]
+    asked = [call.args[0] for call in told.types_of.call_args_list]
     assert given
-    assert told.questions
-    assert max(m.ByteSize() for m in (*given, *told.questions)) < SMALL_BYTES
+    assert asked
+    assert max(m.ByteSize() for m in (*given, *asked)) < SMALL_BYTES
     # They are known by their types.
     nodes = (helper.make_node("GridSample", [name, "G"], [f"sampled {name}"], mode="nearest") for name in "ABSE")
     model.graph.node.extend(nodes)
