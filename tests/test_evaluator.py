@@ -18,8 +18,7 @@ from models import affine_grid_model, grid_sample_model
 from ort_gridsample import spec
 from ort_gridsample.model.patch import targets
 from paths import function_answer, open_native
-from test_patch import GRID, X
-from test_patch import MODELS as GRAPHS
+from test_patch import GRID, HEADER, MODELS, SIGNATURE, X
 from test_targets import DIALECTS, GRID3, X3, feeds_of, sampler
 
 #: What the function answers on any core, the evaluator passes on.
@@ -90,6 +89,11 @@ def test_the_size_of_an_aten_grid_is_an_attribute() -> None:
     assert_identical(run(model, theta)[0], ogs.affine_grid(theta, (2, 1, 3, 4), True))
 
 
+GRAPHS = MODELS | {
+    "function, attribute with a default": f"""{HEADER} {SIGNATURE} {{ Y = local.warp <p = "border"> (X, G) }}
+        <domain: "local", opset_import: ["": 20]> warp <p: string = "zeros"> (A, B) => (C) {{
+            C = GridSample <padding_mode: string = @p> (A, B) }}"""
+}
 SCAN = pytest.mark.skipif(faults.SCAN_SEES_NOTHING, reason="onnx's evaluator shows a Scan's body nothing from outside")
 
 
