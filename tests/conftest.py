@@ -47,6 +47,15 @@ def python_ops() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def numpy_core() -> Iterator[None]:
+    """Run the test on the NumPy core, which need not be compiled for the many types of some tests."""
+    before = ogs.get_core()
+    ogs.set_core("numpy")
+    yield
+    ogs.set_core(before)
+
+
 @pytest.fixture(params=PATHS)
 def path(request: pytest.FixtureRequest) -> Function | Model:
     """Run the test through the function, a session and a patched file."""

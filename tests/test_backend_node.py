@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
 from onnx.backend.test.case import node as node_cases
@@ -30,54 +30,32 @@ def load() -> dict[str, object]:
 CASES = load()
 
 
-def named(is_expanded: bool) -> list:
-    """The names of the nodes, or of their bodies; those of an opset that this onnxruntime does not read are skipped."""
-    return [
-        pytest.param(name, marks=faults.skip_opset(case.model.opset_import[0].version))
-        for name, case in CASES.items()
-        if (EXPANDED in name) == is_expanded
-    ]
+#: Those of an opset that this onnxruntime does not read are skipped.
+NAMED = [pytest.param(name, marks=faults.skip_opset(c.model.opset_import[0].version)) for name, c in CASES.items()]
 
 
 def run(session: onnxruntime.InferenceSession, inputs: list[np.ndarray]) -> list[np.ndarray]:
     return session.run(None, {each.name: value for each, value in zip(session.get_inputs(), inputs, strict=True)})
 
 
-def assert_close(found: list[np.ndarray], expected: list[np.ndarray], case) -> None:
-    for Y, answer in zip(found, expected, strict=True):
-        assert (Y.dtype, Y.shape) == (answer.dtype, answer.shape)
-        np.testing.assert_allclose(Y, answer, rtol=case.rtol, atol=max(case.atol, 1e-6))
-
-
-def operators(model: onnx.ModelProto) -> list[tuple[str, str]]:
-    return [(node.domain, node.op_type) for node in model.graph.node]
-
-
 def test_all_are_there() -> None:
     assert len(CASES) >= 26
-    assert named(True)
+    assert any(EXPANDED in name for name in CASES)
 
 
-@pytest.mark.parametrize("name", named(False))
+@pytest.mark.parametrize("name", NAMED)
 def test_node(name: str) -> None:
-    case = CASES[name]
-    [(_, op_type)] = operators(case.model)
-    patched = operators(ogs.patch_model(case.model))
-    assert any(domain == "ort_gridsample" for domain, _ in patched)
-    assert ("", op_type) not in patched
-    for open_model in (open_session, open_patched_file, *[open_compiled] * (not why_not())):
-        for inputs, outputs in case.data_sets:
-            assert_close(run(open_model(case.model), inputs), outputs, case)
-
-
-@pytest.mark.parametrize("name", named(True))
-def test_expanded(name: str) -> None:
-    # It holds the operator's function body, nothing to patch: onnxruntime, this session and the op must agree.
-    case = CASES[name]
-    op = CASES[name.partition(EXPANDED)[0]]
-    assert not any(op_type in spec.OPERATORS for _, op_type in operators(case.model))
-    for inputs, outputs in case.data_sets:
-        native = run(open_native(case.model), inputs)
-        assert_close(run(open_session(case.model), inputs), native, case)
-        assert_close(native, outputs, case)
-        assert_close(run(open_session(op.model), inputs), native, case)
+    """Or the operator's function body, in which there is nothing to patch: onnxruntime and the op agree with it."""
+    case, op = CASES[name], CASES[name.partition(EXPANDED)[0]]
+    patched = {(node.domain, node.op_type) for node in ogs.patch_model(case.model).graph.node}
+    assert patched.isdisjoint(("", op_type) for op_type in spec.OPERATORS)
+    assert any(domain == "ort_gridsample" for domain, _ in patched) == (case is op)
+    sessions = [open_session(op.model), open_patched_file(op.model)]
+    if case is not op:
+        sessions += [open_native(case.model), open_session(case.model)]
+    elif not why_not():
+        sessions.append(open_compiled(op.model))
+    for session, (inputs, outputs) in itertools.product(sessions, case.data_sets):
+        for Y, expected in zip(run(session, inputs), outputs, strict=True):
+            assert (Y.dtype, Y.shape) == (expected.dtype, expected.shape)
+            np.testing.assert_allclose(Y, expected, rtol=case.rtol, atol=max(case.atol, 1e-6))

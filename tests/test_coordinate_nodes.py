@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from itertools import chain, repeat
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -31,33 +31,26 @@ Feeds = Mapping[str, np.ndarray]
 
 def network(size: int, attributes: Attributes, flow: bool = False, channels: int = 4) -> onnx.ModelProto:
     """Conv, Relu, GridSample, Conv on a picture; the grid is an input, or made of a flow in pixels."""
-    rng = np.random.default_rng(3)
-    weights = {
-        "first": rng.standard_normal((channels, 1, 3, 3)) / 3,
-        "bias": rng.standard_normal(channels) / 10,
-        "second": rng.standard_normal((1, channels, 3, 3)) / 6,
-    }
-    made = ""
+    rng, made = np.random.default_rng(3), ""
+    weights = {"first": rng.standard_normal((channels, 1, 3, 3)) / 3, "bias": rng.standard_normal(channels) / 10}
+    weights["second"] = rng.standard_normal((1, channels, 3, 3)) / 6
     if flow:
         pixels = np.stack(np.meshgrid(np.arange(size), np.arange(size)), -1)[None]
         weights |= {"pixels": pixels, "half": np.array((size - 1) / 2), "one": np.array(1)}
         made = "[move] moved = Add (pixels, F) [scale] scaled = Div (moved, half) [shift] G = Sub (scaled, one)"
     said = called("GridSample", "", node_attributes(attributes, 17))
-    model = parser.parse_model(
-        f"""<ir_version: 8, opset_import: ["": 17]>
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17]>
         net (float[1,1,{size},{size}] X, float[1,{size},{size},2] {"F" if flow else "G"})
         => (float[1,1,{size},{size}] Y) {{
             [first] A = Conv <pads = [1, 1, 1, 1]> (X, first, bias) [relu] B = Relu (A) {made}
-            [warp] C = {said} (B, G) [second] Y = Conv <pads = [1, 1, 1, 1]> (C, second) }}"""
-    )
+            [warp] C = {said} (B, G) [second] Y = Conv <pads = [1, 1, 1, 1]> (C, second) }}""")
     model.graph.initializer.extend(numpy_helper.from_array(w.astype(np.float32), name) for name, w in weights.items())
     onnx.checker.check_model(model, full_check=True)
     return model
 
 
 def feeds_for(model: onnx.ModelProto) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(4)
-    size = model.graph.input[0].type.tensor_type.shape.dim[2].dim_value
+    rng, size = np.random.default_rng(4), model.graph.input[0].type.tensor_type.shape.dim[2].dim_value
     feeds = {"X": rng.standard_normal((1, 1, size, size)), "F": rng.uniform(-2, 2, (1, size, size, 2))}
     axis = np.linspace(-1, 1, size)
     feeds["G"] = np.stack(np.meshgrid(axis, axis), -1)[None] + feeds["F"] / size
@@ -80,9 +73,7 @@ SAMPLES = [LINEAR, Attributes("cubic", "reflection", True), Attributes("nearest"
 def half(model: onnx.ModelProto, blocked: Sequence[str]) -> onnx.ModelProto:
     """The model in float16, converted by onnxconverter-common, but for its inputs and outputs."""
     float16 = pytest.importorskip("onnxconverter_common.float16", reason="pip install onnxconverter-common")
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    return float16.convert_float_to_float16(copy, keep_io_types=True, node_block_list=list(blocked))
+    return float16.convert_float_to_float16(deepcopy(model), keep_io_types=True, node_block_list=list(blocked))
 
 
 @pytest.mark.parametrize(
@@ -93,8 +84,7 @@ def test_float16_loses_no_more_than_in_the_rest_of_the_net(
     size: int, channels: int, attributes: Attributes, flow: bool
 ) -> None:
     model = network(size, attributes, flow, channels)
-    feeds = feeds_for(model)
-    expected = answer(model, feeds)
+    expected = answer(model, feeds := feeds_for(model))
     # All of the net but what finds the coordinates.
     rest = error(half(model, ogs.coordinate_nodes(model)), feeds, expected)
     lowered = ogs.patch_model(model, target="primitives", functions=True)
@@ -118,21 +108,17 @@ def test_what_is_listed_computes_in_float32() -> None:
         types = {value.name: value.type.tensor_type.elem_type for value in converted.graph.value_info}
         flow = [node for node in converted.graph.node if node.name in ("move", "scale", "shift")]
         assert {types[name] for node in flow[1:] for name in node.input if name in types} == there
-
-
-def test_a_lowered_node_that_is_not_listed_is_refused_and_not_wrong() -> None:
-    lowered = ogs.patch_model(network(64, LINEAR), target="primitives", functions=True)
+    # What is not listed is refused, and not wrong.
     with pytest.raises(Exception, match="GridSample_1"):
         open_native(half(lowered, []))
 
 
-def rewritten(model: onnx.ModelProto, rewrite: Callable[[Path, Path], None]) -> onnx.ModelProto:
+def rewritten(model: onnx.ModelProto, rewrite: Callable, *arguments: object, **how: object) -> onnx.ModelProto:
     """The model that ``rewrite`` makes of one in a file."""
     with tempfile.TemporaryDirectory() as folder:
-        source, target = Path(folder) / "model.onnx", Path(folder) / "rewritten.onnx"
-        onnx.save(model, source)
-        rewrite(source, target)
-        return onnx.load(target)
+        onnx.save(model, f"{folder}/model.onnx")
+        rewrite(f"{folder}/model.onnx", f"{folder}/rewritten.onnx", *arguments, **how)
+        return onnx.load(f"{folder}/rewritten.onnx")
 
 
 def quantized(model: onnx.ModelProto, feeds: Feeds, excluded: Sequence[str], format: str = "QDQ") -> onnx.ModelProto:
@@ -140,14 +126,14 @@ def quantized(model: onnx.ModelProto, feeds: Feeds, excluded: Sequence[str], for
 
     reader = SimpleNamespace(get_next=chain([dict(feeds)], repeat(None)).__next__)
     settings = {"quant_format": QuantFormat[format], "nodes_to_exclude": list(excluded)}
-    return rewritten(model, lambda source, target: quantize_static(source, target, reader, **settings))
+    return rewritten(model, quantize_static, reader, **settings)
 
 
 def preprocessed(model: onnx.ModelProto) -> onnx.ModelProto:
     """What onnxruntime asks for before it quantizes."""
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    return rewritten(model, lambda source, target: quant_pre_process(source, target, skip_symbolic_shape=True))
+    return rewritten(model, quant_pre_process, skip_symbolic_shape=True)
 
 
 @pytest.fixture(autouse=True)
@@ -161,10 +147,8 @@ def _quiet() -> Iterator[None]:
 @pytest.mark.parametrize("size", [64, pytest.param(1024, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("functions", [False, True])
 def test_quantization_loses_no_more_than_in_the_rest_of_the_net(size: int, functions: bool) -> None:
-    flow = functions == (size == 64)
-    model = network(size, LINEAR, flow)
-    feeds = feeds_for(model)
-    expected = answer(model, feeds)
+    model = network(size, LINEAR, flow=functions == (size == 64))
+    expected = answer(model, feeds := feeds_for(model))
     # onnxruntime quantizes no GridSample.
     rest = error(quantized(model, feeds, ogs.coordinate_nodes(model)), feeds, expected)
     lowered = ogs.patch_model(model, target="primitives", functions=functions)
@@ -177,8 +161,7 @@ def test_quantization_loses_no_more_than_in_the_rest_of_the_net(size: int, funct
 def test_the_nodes_are_found_in_what_onnxruntime_preprocessed(attributes: Attributes, functions: bool) -> None:
     """It inlines, renames, fuses, moves a Transpose of what was sampled to the end, and forgets metadata."""
     model, format = network(64, attributes), "QDQ" if functions == (attributes.mode == "cubic") else "QOperator"
-    feeds = feeds_for(model)
-    expected = answer(model, feeds)
+    expected = answer(model, feeds := feeds_for(model))
     rest = error(quantized(preprocessed(model), feeds, [], format), feeds, expected)
     lowered = preprocessed(ogs.patch_model(model, target="primitives", functions=functions))
     listed = ogs.coordinate_nodes(lowered)
@@ -201,12 +184,14 @@ def test_this_packages_ops_in_a_model_that_was_converted_before(target: str) -> 
         np.testing.assert_allclose(session.run(None, feeds)[0], answer(converted, feeds), atol=1e-3)
 
 
-def listed(text: str, opsets: str = '"": 20, "mmcv": 1, "local": 1') -> list[str]:
-    return ogs.coordinate_nodes(parser.parse_model(f"<ir_version: 10, opset_import: [{opsets}]> {text}"))
+def listed(text: str) -> list[str]:
+    header = '<ir_version: 10, opset_import: ["": 20, "mmcv": 1, "local": 1]>'
+    return ogs.coordinate_nodes(parser.parse_model(f"{header} {text}"))
 
 
 WARP = "[warp] Y = GridSample (X, H)"
 LISTS = {
+    "nothing": ("[relu] Y = Relu (X)", []),
     "the node alone": ("[warp] Y = GridSample (X, G)", ["warp"]),
     "arithmetic above": ("[a] A = Mul (G, G) [b] B = Cast <to = 1> (A) [c] H = Add (B, G)" + WARP, [*"abc", "warp"]),
     "constants": ("[two] T = Constant <value_float = 2.0> () [a] H = Mul (G, T)" + WARP, ["two", "a", "warp"]),
@@ -230,34 +215,26 @@ def test_what_is_listed(nodes: str, names: list[str]) -> None:
     assert listed(f"{signature} {{ {nodes} }}") == names
 
 
-@pytest.mark.parametrize("target", ["ort_gridsample", "compiled", "primitives", "mmcv"])
-@pytest.mark.parametrize("functions", [False, True])
-def test_a_patched_model_lists_what_its_nodes_became(target: str, functions: bool) -> None:
-    text = f"""<ir_version: 10, opset_import: ["": 20]> {SIGNATURE} {{
-        [a] H = Neg (G) [relu] A = Relu (X) [warp] B = GridSample (A, H) [abs] Y = Abs (B) }}"""
-    model = parser.parse_model(text)
-    patched = ogs.patch_model(model, target=target, functions=functions)  # type: ignore[arg-type]
-    names = ogs.coordinate_nodes(patched)
-    assert [n.name for n in patched.graph.node if n.name not in names] == ["relu", "abs"]
-    assert set(names) == {n.name for n in patched.graph.node} - {"relu", "abs"}
-    assert ogs.coordinate_nodes(patched.SerializeToString()) == names
-
-
-def test_a_function_that_samples_is_listed_as_its_calls() -> None:
-    names = listed(
-        f"""{SIGNATURE} {{ [call] A = local.outer (X, G) [other] Y = local.plain (A) }}
-        <domain: "local", opset_import: ["": 20, "local": 1]> outer (A, B) => (C) {{ [inner] C = local.inner (A, B) }}
-        <domain: "local", opset_import: ["": 20]> inner (A, B) => (C) {{ [warp] C = GridSample (A, B) }}
-        <domain: "local", opset_import: ["": 20]> plain (A) => (C) {{ [relu] C = Relu (A) }}"""
-    )
-    assert names == ["call"]
-
-
 def test_a_node_without_a_name_is_reported() -> None:
     with pytest.raises(ogs.GridSampleError) as info:
         listed(f"{SIGNATURE} {{ Y = GridSample (X, G) }}")
     assert str(info.value) == "GridSample node (Y): name is '', expected a name, by which it can be left alone"
 
 
-def test_a_model_without_such_nodes_lists_none() -> None:
-    assert listed(f"{SIGNATURE} {{ [relu] Y = Relu (X) }}") == []
+@pytest.mark.parametrize("target", ["ort_gridsample", "compiled", "primitives", "mmcv"])
+@pytest.mark.parametrize("functions", [False, True])
+def test_a_patched_model_lists_what_its_nodes_became(target: str, functions: bool) -> None:
+    model = parser.parse_model(f"""<ir_version: 10, opset_import: ["": 20]> {SIGNATURE} {{
+        [a] H = Neg (G) [relu] A = Relu (X) [warp] B = GridSample (A, H) [abs] Y = Abs (B) }}""")
+    patched = ogs.patch_model(model, target=target, functions=functions)  # type: ignore[arg-type]
+    names = ogs.coordinate_nodes(patched)
+    assert [n.name for n in patched.graph.node if n.name not in names] == ["relu", "abs"]
+    assert set(names) < {n.name for n in patched.graph.node}
+    assert ogs.coordinate_nodes(patched.SerializeToString()) == names
+
+
+def test_a_function_that_samples_is_listed_as_its_calls() -> None:
+    assert listed(f"""{SIGNATURE} {{ [call] A = local.outer (X, G) [other] Y = local.plain (A) }}
+        <domain: "local", opset_import: ["": 20, "local": 1]> outer (A, B) => (C) {{ [inner] C = local.inner (A, B) }}
+        <domain: "local", opset_import: ["": 20]> inner (A, B) => (C) {{ [warp] C = GridSample (A, B) }}
+        <domain: "local", opset_import: ["": 20]> plain (A) => (C) {{ [relu] C = Relu (A) }}""") == ["call"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
-from dataclasses import astuple
 
 import numpy as np
 import onnx
@@ -14,85 +12,62 @@ from onnx.reference import ReferenceEvaluator
 
 import faults
 import ort_gridsample as ogs
-from cases import ATTRIBUTES, RANKS, Attributes, Case, dtype_of, is_defined
-from compare import about, assert_identical, assert_matches
+from cases import ATTRIBUTES, RANKS, Case, dtype_of, is_defined
+from compare import about, assert_identical
 from models import affine_grid_model, grid_sample_model
 from ort_gridsample import spec
 from ort_gridsample.model.patch import targets
 from paths import function_answer, open_native
-from test_patch import GRID, X
-from test_patch import MODELS as GRAPHS
+from test_patch import GRID, HEADER, MODELS, SIGNATURE, X
 from test_targets import DIALECTS, GRID3, X3, feeds_of, sampler
 
-
-@pytest.fixture(autouse=True)
-def numpy_core() -> Iterator[None]:
-    """What the function answers on any core, the evaluator passes on."""
-    ogs.set_core("numpy")
-    yield
-    ogs.set_core(None)
+#: What the function answers on any core, the evaluator passes on.
+pytestmark = pytest.mark.usefixtures("numpy_core")
 
 
-def run(model: onnx.ModelProto, *inputs: np.ndarray, own: bool = False) -> list[np.ndarray]:
+def run(model: onnx.ModelProto, *inputs: np.ndarray) -> list[np.ndarray]:
     """All outputs of ``model``; bfloat16 travels as float32, as NumPy knows none."""
-    evaluator = ReferenceEvaluator(model, new_ops=None if own else ogs.reference_ops())
+    evaluator = ReferenceEvaluator(model, new_ops=ogs.reference_ops())
     carried = [value.astype(np.float32) if value.dtype.name == "bfloat16" else value for value in inputs]
     return evaluator.run(None, dict(zip(evaluator.input_names, carried, strict=True)))
 
 
 #: What the evaluator is given: the model, or what a patch makes of it.
 TARGETS = ["", "ort_gridsample", "compiled", "ai.onnx"]
+FLOATS = [name for name in spec.FLOATS if not (name == "bfloat16" and faults.NO_BFLOAT16_ARRAYS)]
 
 
-NO_BFLOAT16 = pytest.mark.skipif(faults.NO_BFLOAT16_ARRAYS, reason="onnx's evaluator has no arrays of bfloat16 yet")
+def patched(model: onnx.ModelProto, target: str) -> onnx.ModelProto:
+    return ogs.patch_model(model, target=target) if target else model
 
 
-def types(names: Iterable[str]) -> list:
-    """The parameters of a test of each of these types."""
-    return [pytest.param(name, marks=NO_BFLOAT16 if name == "bfloat16" else ()) for name in names]
-
-
-@pytest.mark.parametrize("X_type", types(spec.TYPES))
+@pytest.mark.parametrize("X_type", [name for name in spec.TYPES if name in FLOATS or name not in spec.FLOATS])
 def test_answers_as_the_function(X_type: str) -> None:
     """With each type of grid; ranks, opsets and targets in turns."""
     attributes = [each for each in ATTRIBUTES if is_defined(X_type, each.mode)]
     turn = list(spec.TYPES).index(X_type)
-    grid_types = [name for name in spec.FLOATS if not (name == "bfloat16" and faults.NO_BFLOAT16_ARRAYS)]
-    for i, grid_type in enumerate(grid_types):
+    for i, grid_type in enumerate(FLOATS):
         rank = RANKS[(turn + i) % 4]
         opset = 22 if "bfloat16" in (X_type, grid_type) else (16, 20, 22)[(turn + i) % 3]
         target = TARGETS[(turn // 4 + i) % 4] if spec.TYPES[X_type].carrier is not None else ""
         model = grid_sample_model(X_type, grid_type, rank, attributes, opset)
         cases = [Case(X_type, grid_type, rank, each) for each in attributes]
-        found = run(ogs.patch_model(model, target=target) if target else model, cases[0].X, cases[0].grid)
+        found = run(patched(model, target), cases[0].X, cases[0].grid)
         for case, Y in zip(cases, found, strict=True):
             with about(f"{case}, opset {opset}, {target}"):
                 assert_identical(Y.astype(cases[0].X.dtype), function_answer(case, "numpy"))
 
 
-@pytest.mark.parametrize("theta_type", types(spec.FLOATS))
+@pytest.mark.parametrize("theta_type", FLOATS)
 @pytest.mark.parametrize("target", TARGETS[:3])
 def test_affine_grid(theta_type: str, target: str) -> None:
     for rank, align_corners in itertools.product((2, 3), (False, True)):
         theta = np.random.default_rng(rank).normal(size=(2, rank, rank + 1)).astype(np.float32)
         model, size = affine_grid_model(theta_type, rank, align_corners), np.array([2, 3, 1, 4, 5][: rank + 2])
         expected = ogs.affine_grid(theta.astype(dtype_of(theta_type)), size, align_corners)
-        inputs = [theta.astype(expected.dtype), size]
-        (found,) = run(ogs.patch_model(model, target=target) if target else model, *inputs)
+        (found,) = run(patched(model, target), theta.astype(expected.dtype), size)
         with about((rank, align_corners)):
             assert_identical(found.astype(expected.dtype), expected)
-
-
-def test_is_right_where_the_evaluator_s_own_is_wrong() -> None:
-    """Its own clips the coordinate before it takes cubic's taps, and stores the weights in an integer X's type."""
-    case = Case("float32", "float32", 2, Attributes("cubic", "border", False))
-    inside = np.random.default_rng(0).uniform(-1.2, 1.2, case.grid.shape).astype(np.float32)
-    model = grid_sample_model("float32", "float32", 2, [case.attributes])
-    (theirs,), (ours,) = run(model, case.X[:, :1], inside, own=True), run(model, case.X[:, :1], inside)
-    expected = ogs.grid_sample(case.X[:, :1], inside, *astuple(case.attributes))
-    assert np.abs(theirs - expected).max() > 0.01
-    assert_identical(ours, expected)
-    assert_matches(function_answer(case, "numpy"), case.expected, case.grid.dtype, "cubic", "border")
 
 
 def test_other_dialects() -> None:
@@ -107,15 +82,18 @@ def test_other_dialects() -> None:
 
 
 def test_the_size_of_an_aten_grid_is_an_attribute() -> None:
-    model = parser.parse_model(
-        """<ir_version: 8, opset_import: ["": 16, "aten": 1]>
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["": 16, "aten": 1]>
         g (float[N, 2, 3] theta) => (float[N, H, W, 2] grid) {
-            grid = aten.affine_grid_generator <size = [2, 1, 3, 4], align_corners = 1> (theta) }"""
-    )
+            grid = aten.affine_grid_generator <size = [2, 1, 3, 4], align_corners = 1> (theta) }""")
     theta = np.random.default_rng(0).normal(size=(2, 2, 3)).astype(np.float32)
     assert_identical(run(model, theta)[0], ogs.affine_grid(theta, (2, 1, 3, 4), True))
 
 
+GRAPHS = MODELS | {
+    "function, attribute with a default": f"""{HEADER} {SIGNATURE} {{ Y = local.warp <p = "border"> (X, G) }}
+        <domain: "local", opset_import: ["": 20]> warp <p: string = "zeros"> (A, B) => (C) {{
+            C = GridSample <padding_mode: string = @p> (A, B) }}"""
+}
 SCAN = pytest.mark.skipif(faults.SCAN_SEES_NOTHING, reason="onnx's evaluator shows a Scan's body nothing from outside")
 
 
@@ -123,64 +101,32 @@ SCAN = pytest.mark.skipif(faults.SCAN_SEES_NOTHING, reason="onnx's evaluator sho
 def test_bodies_and_functions(graph: str) -> None:
     """Nodes in If, Loop and Scan bodies, and in functions, which the evaluator takes inlined, patched to any target."""
     model = parser.parse_model(GRAPHS[graph])
-    native, patched = open_native(model), {target: ogs.patch_model(model, target=target) for target in targets()}
+    native = open_native(model)
+    inlined = {each: inliner.inline_local_functions(patched(model, each)) for each in ("", *targets())}
     for condition in (False, True):
         inputs = X, GRID, np.array(condition)
         (expected,) = native.run(None, dict(zip("XGc", inputs, strict=True)))
-        for target, each in {"": model, **patched}.items():
-            (found,) = run(inliner.inline_local_functions(each), *inputs)
+        for target, each in inlined.items():
             with about((target, condition)):
-                np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
-
-
-def test_functions_are_right_inlined() -> None:
-    """Where the evaluator's own operator is wrong."""
-    model = parser.parse_model(
-        """<ir_version: 10, opset_import: ["": 20, "local": 1]>
-        g (float[N,C,H,W] X, float[N,h,w,2] G) => (float[N,C,h,w] Y) { Y = local.warp <p = "border"> (X, G) }
-        <domain: "local", opset_import: ["": 20]> warp <p: string = "zeros"> (A, B) => (C) {
-            C = GridSample <mode = "cubic", padding_mode: string = @p> (A, B) }"""
-    )
-    expected = ogs.grid_sample(X, GRID, "cubic", "border")
-    for target in ("", *targets()):
-        (found,) = run(
-            inliner.inline_local_functions(ogs.patch_model(model, target=target) if target else model), X, GRID
-        )
-        with about(target):
-            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
-
-
-WRONG = [
-    (
-        sampler("GridSample", "", 20, mode="bilinear"),
-        GRID,
-        "GridSample node 'warp': mode is 'bilinear', expected 'linear', 'nearest' or 'cubic'",
-    ),
-    (
-        sampler("GridSample", "", 20),
-        GRID[..., :1],
-        "GridSample node 'warp': grid is of shape (2, 4, 5, 1), expected shape (N, D1_out, D2_out, 2), "
-        "as X of shape (2, 3, 4, 5) has 2 spatial axes",
-    ),
-    (
-        parser.parse_model(
-            '<ir_version: 8, opset_import: ["": 20]> g (float[N] X, float[N] G) => (float[N] Y) { Y = GridSample (X) }'
-        ),
-        GRID,
-        "GridSample node '(Y)': grid is missing, expected an input",
-    ),
-    (
-        sampler("ATen", "aten", operator="roll"),
-        GRID,
-        "ATen node 'warp': operator is 'roll', expected grid_sampler or affine_grid_generator",
-    ),
-]
+                np.testing.assert_allclose(run(each, *inputs)[0], expected, rtol=1e-5, atol=1e-4)
 
 
 def test_what_is_wrong_is_said() -> None:
-    patched = ogs.patch_model(WRONG[1][0])
-    patched.graph.node[0].name = ""  # which the patch wrote into an attribute as well
-    for model, grid, said in (*WRONG, (patched, *WRONG[1][1:])):
+    right, without = (sampler("GridSample", "", 20) for _ in range(2))
+    unnamed = ogs.patch_model(right)
+    unnamed.graph.node[0].name = ""  # which the patch wrote into an attribute as well
+    without.graph.node[0].name = ""
+    del without.graph.node[0].input[1]
+    operator = "operator is 'roll', expected grid_sampler or affine_grid_generator"
+    mode = "mode is 'bilinear', expected 'linear', 'nearest' or 'cubic'"
+    shape = "grid is of shape (2, 4, 5, 1), expected shape (N, D1_out, D2_out, 2), as X of shape (2, 3, 4, 5) has 2 "
+    for model, grid, said in (
+        (sampler("GridSample", "", 20, mode="bilinear"), GRID, f"GridSample node 'warp': {mode}"),
+        (right, GRID[..., :1], f"GridSample node 'warp': {shape}spatial axes"),
+        (unnamed, GRID[..., :1], f"GridSample node 'warp': {shape}spatial axes"),
+        (without, GRID, "GridSample node '(Y)': grid is missing, expected an input"),
+        (sampler("ATen", "aten", operator="roll"), GRID, f"ATen node 'warp': {operator}"),
+    ):
         with pytest.raises(ogs.GridSampleError) as caught:
             run(model, X, grid)
         assert str(caught.value) == said

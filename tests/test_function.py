@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import oracle
-from cases import ATTRIBUTES, Attributes, Case, dtype_of, generator, image, matrix
+from cases import ATTRIBUTES, Attributes, Case, dtype_of, generator, image, is_defined, matrix
 from compare import about, assert_identical, assert_matches, finfo
 from conftest import CORES
 from ort_gridsample import GridSampleError, affine_grid, checks, grid_sample, spec
@@ -29,7 +29,7 @@ USUAL = [("float32", "float32"), ("float16", "float16"), ("uint8", "float32")]
 def on_cores(names: str, values: Iterable[tuple[str, ...]], usual: Iterable[tuple[str, ...]]) -> pytest.MarkDecorator:
     """Every core with these ``values``; those beside the ``usual`` ones are slow on the compiled core."""
     parameters = [
-        pytest.param(core, *value, marks=() if core == "numpy" or value in usual else pytest.mark.slow)
+        pytest.param(core, *value, marks=[pytest.mark.slow] * (core == "jit" and value not in usual))
         for core, value in itertools.product(CORES, values)
     ]
     return pytest.mark.parametrize(f"core,{names}", parameters, indirect=["core"])
@@ -97,17 +97,14 @@ def test_synonyms() -> None:
 def test_inputs_are_read_only_and_stay_as_they_are() -> None:
     for case in FLOAT_CASES:
         X, grid = case.X.copy(), case.grid.copy()
-        assert not case.X.flags.writeable
-        assert not case.grid.flags.writeable
         Y = sample(case)
         with about(case):
             assert_identical(case.X, X)
             assert_identical(case.grid, grid)
-            assert Y.flags.writeable
-            assert Y.flags.c_contiguous
-            assert not np.shares_memory(Y, case.X)
+            assert (Y.flags.writeable, Y.flags.c_contiguous, np.shares_memory(Y, case.X)) == (True, True, False)
 
 
+STRINGS = [np.dtype("U8"), *([np.dtypes.StringDType()] if hasattr(np.dtypes, "StringDType") else [])]
 LAYOUTS = {
     "fortran": np.asfortranarray,
     "strided": lambda a: np.repeat(a, 2, axis=-1)[..., ::2],
@@ -129,28 +126,19 @@ def test_any_layout_answers_the_same(layout: str, core: str) -> None:
 
 
 @on_cores("wide", [("int64",)], usual=())
-def test_array_likes(wide: str) -> None:
-    Y = grid_sample([[[1, 2, 4]]], [[[0.0], [1.0]]], "nearest")
-    assert Y.dtype == wide
-    assert Y.tolist() == [[[2, 4]]]
-
-
-@pytest.mark.parametrize("dtype", ["U8", np.dtypes.StringDType() if hasattr(np.dtypes, "StringDType") else "U9"])
-def test_every_string_type_is_copied(dtype: object) -> None:
+def test_array_likes_and_every_type_of_strings(wide: str) -> None:
+    assert_identical(grid_sample([[[1, 2, 4]]], [[[0.0], [1.0]]], "nearest"), np.array([[[2, 4]]], wide))
     case = Case("str", "float32", 2, Attributes("nearest", "zeros", False))
-    assert sample(case, case.X.astype(dtype)).tolist() == sample(case).tolist()
+    for dtype in STRINGS:
+        assert sample(case, case.X.astype(dtype)).tolist() == sample(case).tolist()
 
 
 # Empty and degenerate
 
 
 EMPTY = [
-    ((0, 3, 4, 5), (0, 6, 7, 2)),
-    ((2, 0, 4, 5), (2, 6, 7, 2)),
-    ((2, 3, 4, 5), (2, 0, 7, 2)),
-    ((2, 3, 4, 5), (2, 6, 0, 2)),
-    ((2, 3, 0, 5), (2, 6, 0, 2)),
-    ((0, 0, 0), (0, 0, 1)),
+    *(((0, 3, 4, 5), (0, 6, 7, 2)), ((2, 0, 4, 5), (2, 6, 7, 2)), ((2, 3, 4, 5), (2, 0, 7, 2))),
+    *(((2, 3, 4, 5), (2, 6, 0, 2)), ((2, 3, 0, 5), (2, 6, 0, 2)), ((0, 0, 0), (0, 0, 1))),
 ]
 
 
@@ -164,13 +152,10 @@ def test_empty_outputs() -> None:
 @pytest.mark.parametrize("lengths", [(0, 5), (4, 0), (0, 0)])
 def test_no_pixel_to_read(lengths: tuple[int, int]) -> None:
     grid = np.zeros((1, 3, 1, 2), np.float32)
-    for X_type, mode in itertools.product(spec.TYPES, spec.MODES):
-        if X_type == "str" and mode != "nearest":
-            continue
+    for X_type, mode in filter(lambda each: is_defined(*each), itertools.product(spec.TYPES, spec.MODES)):
         X = np.zeros((1, 2, *lengths), dtype_of(X_type))
-        zero = "" if X_type == "str" else 0
         with about((X_type, mode)):
-            assert_identical(grid_sample(X, grid, mode), np.full((1, 2, 3, 1), zero, X.dtype))
+            assert_identical(grid_sample(X, grid, mode), np.full((1, 2, 3, 1), "" if X_type == "str" else 0, X.dtype))
         for padding_mode in ("border", "reflection"):
             needs = rf"expected no spatial axis of length 0, as padding_mode '{padding_mode}' needs a pixel"
             with pytest.raises(GridSampleError, match=rf"X is of shape \(1, 2, {lengths[0]}, {lengths[1]}\), {needs}"):
@@ -225,9 +210,7 @@ def test_bool_is_true_where_the_sum_is_not_zero(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", spec.MODES)
 def test_nan_and_infinity_show_only_where_they_are_read(mode: str) -> None:
-    for case in FLOAT_CASES:
-        if case.attributes.mode != mode:
-            continue
+    for case in [case for case in FLOAT_CASES if case.attributes.mode == mode]:
         lengths = case.X.shape[2:]
         taps = oracle.grid_taps(case.grid, lengths, *astuple(case.attributes))
         for pixel in ((0,) * case.rank, tuple(n - 1 for n in lengths), tuple(n // 2 for n in lengths)):
@@ -304,19 +287,15 @@ MISTAKES = {
     "mode": ((ONE, TWO, "lanczos"), "mode", "'lanczos'", "'nearest', 'linear', 'cubic', 'bilinear' or 'bicubic'"),
     "padding": ((ONE, TWO, "linear", "wrap"), "padding_mode", "'wrap'", "'zeros', 'border' or 'reflection'"),
     "string linear": ((ONE.astype(str), TWO, "linear"), "mode", "'linear'", FOR_TEXT),
-    "string cubic": ((ONE.astype(object), TWO, "bicubic"), "mode", "'bicubic'", FOR_TEXT),
     "X type": ((ONE.astype("datetime64[s]"), TWO), "X", "of type datetime64[s]", TYPES),
     "X structured": ((np.zeros((1, 1, 4), "f4,f4"), POINTS), "X", "of type [('f0', '<f4'), ('f1', '<f4')]", TYPES),
     "integer grid": ((ONE, TWO.astype(np.int64)), "grid", "of type int64", FLOATS),
-    "complex grid": ((ONE, TWO.astype(complex)), "grid", "of type complex128", FLOATS),
     "X rank": ((ONE[0, 0], TWO), "X", "of shape (4, 5)", NO_AXIS),
     "X scalar": ((np.float32(1), TWO), "X", "of shape ()", NO_AXIS),
     "grid rank": ((ONE, TWO[0]), "grid", "of shape (2, 3, 2)", IN_TWO),
     "grid last axis": ((ONE, TWO[..., :1]), "grid", "of shape (1, 2, 3, 1)", IN_TWO),
-    "grid rank, one axis": ((LINE, POINTS[0]), "grid", "of shape (3, 1)", IN_ONE),
     "grid last axis, one axis": ((LINE, TWO[0]), "grid", "of shape (2, 3, 2)", IN_ONE),
     "batch": ((ONE, TWO.repeat(2, 0)), "grid", "of shape (2, 2, 3, 2)", "N = 1 first, as X is of shape (1, 1, 4, 5)"),
-    "batches": ((ONE.repeat(3, 0), TWO), "grid", "of shape (1, 2, 3, 2)", "N = 3 first, as X is of shape (3, 1, 4, 5)"),
 }
 THETA = np.zeros((2, 2, 3), np.float32)
 THETAS, AS_THETA = "shape (N, 2, 3) or (N, 3, 4)", "as theta is of shape (2, 2, 3)"
@@ -334,13 +313,10 @@ AFFINE_MISTAKES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("function", "mistake"),
-    [(grid_sample, m) for m in MISTAKES.values()] + [(affine_grid, m) for m in AFFINE_MISTAKES.values()],
-    ids=[*MISTAKES, *AFFINE_MISTAKES],
-)
-def test_a_mistake_names_argument_found_and_expected(function, mistake) -> None:
-    arguments, argument, found, expected = mistake
+@pytest.mark.parametrize("mistake", [*MISTAKES, *AFFINE_MISTAKES])
+def test_a_mistake_names_argument_found_and_expected(mistake: str) -> None:
+    function, mistakes = (grid_sample, MISTAKES) if mistake in MISTAKES else (affine_grid, AFFINE_MISTAKES)
+    arguments, argument, found, expected = mistakes[mistake]
     for where, named in ((function.__name__, {}), ("the node", {"where": "the node"})):
         with pytest.raises(GridSampleError) as raised:
             function(*arguments, **named)
@@ -380,10 +356,13 @@ def test_affine_grid_centres_an_aligned_axis_of_one_pixel() -> None:
     assert affine_grid(theta, (1, 1, 1, 1), True).tolist() == [[[[0.25, -0.5]]]]
 
 
-def test_size_may_be_any_row_of_integers() -> None:
+def test_size_may_be_any_row_of_integers_and_theta_any_number() -> None:
     size = (2, 1, 3, 4)
     for row in (size, list(size), *(np.array(size, name) for name in ("int32", "int64", "uint8"))):
         assert affine_grid(THETA, row).shape == (2, 3, 4, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert np.isinf(affine_grid(np.full((2, 2, 3), np.finfo(np.float32).max), size, align_corners=True)).any()
 
 
 def test_a_size_alone_may_be_empty_and_not_negative() -> None:
@@ -394,11 +373,3 @@ def test_a_size_alone_may_be_empty_and_not_negative() -> None:
         with pytest.raises(GridSampleError) as raised:
             checks.affine_grid_shapes("here", None, size)
         assert str(raised.value) == f"here: size is {tuple(size)}, expected {expected}"
-
-
-def test_a_theta_that_overflows_is_no_warning() -> None:
-    theta = np.full((1, 2, 3), np.finfo(np.float32).max)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        grid = affine_grid(theta.astype(np.float32), (1, 1, 3, 3), align_corners=True)
-    assert np.isinf(grid).any()

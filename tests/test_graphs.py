@@ -12,33 +12,30 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 import ort_gridsample as ogs
 from compare import about
-from ort_gridsample.model.graphs import Names, called, opset_of, scopes
+from ort_gridsample.model.graphs import Names, opset_of, scopes
 from paths import open_native, open_patched_file, open_session
-from test_patch import GRID, HEADER, SIGNATURE, X
+from test_patch import FEEDS, GRID, HEADER, SIGNATURE, X
 
 THETA = np.array([[[0.9, 0.1, 0.0], [-0.1, 0.9, 0.2]]], np.float32)
 SIZES = np.array([[1, 1, 3, 5]] * 2)
+SPARSE = helper.make_sparse_tensor(
+    numpy_helper.from_array(np.ones(1, np.float32), "sparse"), numpy_helper.from_array(np.array([1])), [3]
+)
 
 AFFINE = '<ir_version: 9, opset_import: ["": 20]> g (float[1,2,3] theta, int64[2,4] sizes, bool c)'
 OUTER = "size = Constant <value_ints = [1, 1, 2, 2]> () outer = Identity (size)"
 
 #: Each has an outer constant ``size`` of 2×2, and an AffineGrid in a body whose ``size``, of 3×5, it is fed.
 FED = {
-    "Scan": f"""{AFFINE} => (float[K,N,H,W,R] Y) {{ {OUTER}
-        one = Constant <value_int = 1> ()
+    "Scan": f"""{AFFINE} => (float[K,N,H,W,R] Y) {{ {OUTER} one = Constant <value_int = 1> ()
         last, Y = Scan <num_scan_inputs = 1, body = b (int64 i, int64[4] size) => (int64 o, float[N,H,W,R] out) {{
             o = Identity (i) out = AffineGrid (theta, size) }}> (one, sizes) }}""",
     "Loop": f"""{AFFINE} => (float[K,N,H,W,R] Y) {{ {OUTER}
-        two = Constant <value_int = 2> ()
-        zero = Constant <value_int = 0> ()
-        first = Gather (sizes, zero)
+        two = Constant <value_int = 2> () zero = Constant <value_int = 0> () first = Gather (sizes, zero)
         last, Y = Loop (two, c, first) <body = b (int64 i, bool on, int64[4] size) => (
                 bool go, int64[4] after, float[N,H,W,R] out) {{
             go = Identity (on) after = Identity (size) out = AffineGrid (theta, size) }}> }}""",
 }
-
-
-FEEDS = {"X": X, "G": GRID, "c": np.array(True)}
 
 
 def lowered(model: onnx.ModelProto | Path) -> onnxruntime.InferenceSession:
@@ -62,15 +59,11 @@ def test_a_name_means_what_the_nearest_scope_says(name: str) -> None:
 
 def test_types_are_those_of_the_nearest_scope() -> None:
     """The X that a Loop carries is called as the main graph's, whose type is another."""
-    model = parser.parse_model(
-        """<ir_version: 9, opset_import: ["": 20]>
+    model = parser.parse_model("""<ir_version: 9, opset_import: ["": 20]>
         g (float16[N,C,H,W] X, float[N,C,H,W] Z, float[N,h,w,2] G) => (float[N,C,h,w] Y) {
-            one = Constant <value_int = 1> ()
-            true = Constant <value = bool {1}> ()
-            unread = Identity (X)
+            one = Constant <value_int = 1> () true = Constant <value = bool {1}> () unread = Identity (X)
             Y = Loop (one, true, Z) <body = b (int64 i, bool on, float[N,C,H,W] X) => (bool go, float[N,C,h,w] Q)
-                { go = Identity (on) Q = GridSample (X, G) }> }"""
-    )
+                { go = Identity (on) Q = GridSample (X, G) }> }""")
     (record,) = ogs.inspect_model(model)
     assert record.types["X"] == ("float32",)
     assert_answers(model, X=X.astype(np.float16), Z=X, G=GRID)
@@ -78,45 +71,37 @@ def test_types_are_those_of_the_nearest_scope() -> None:
 
 def test_what_hides_a_type_is_not_read_past() -> None:
     """The inner X comes from a node that nobody knows: that the outer one is float16 says nothing of it."""
-    model = parser.parse_model(
-        """<ir_version: 9, opset_import: ["": 20, "unknown": 1]>
+    model = parser.parse_model("""<ir_version: 9, opset_import: ["": 20, "unknown": 1]>
         g (float16[N,C,H,W] X, float[N,h,w,2] G, bool c) => (Y) {
             unread = Identity (X)
             Y = If (c) <then_branch = t () => (T) { X = unknown.Op (G) T = GridSample (X, G) },
-                        else_branch = e () => (E) { E = Identity (G) }> }"""
-    )
+                        else_branch = e () => (E) { E = Identity (G) }> }""")
     (record,) = ogs.inspect_model(model)
-    assert record.types["X"] == ()
-    assert record.types["grid"] == ("float32",)
+    assert record.types == {"X": (), "grid": ("float32",)}
 
 
 def test_what_gives_a_name_its_value() -> None:
     body = helper.make_graph([], "body", [], [])
     body.initializer.append(numpy_helper.from_array(np.array(2), "initializer"))
-    values, indices = numpy_helper.from_array(np.ones(1, np.float32), "sparse"), numpy_helper.from_array(np.array([1]))
-    body.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [3]))
+    body.sparse_initializer.append(SPARSE)
     body.output.add(name="output")
-    node = helper.make_node("Identity", ["outer"], ["output", ""])
-    body.node.append(node)
+    body.node.append(helper.make_node("Identity", ["outer"], ["output", ""]))
     names = ("outer", "initializer", "sparse", "output", "")
     outer = [helper.make_node("Constant", [], [name], value_int=1) for name in names if name]
     choose = helper.make_node("If", ["c"], ["Y"], then_branch=body, else_branch=body)
-    graph = helper.make_graph([*outer, choose], "g", [], [])
-    main, inner, _ = scopes(helper.make_model(graph))
+    main, inner, _ = scopes(helper.make_model(helper.make_graph([*outer, choose], "g", [], [])))
     assert [inner.home(name) for name in names] == [main, inner, inner, inner, None]
     assert [inner.constant(name) for name in names] == [1, 2, None, None, None]
     assert [main.constant(name) for name in names[:-1]] == [1, 1, 1, 1]
 
 
 def test_a_grid_of_constants_is_folded_in_branches_too() -> None:
-    model = parser.parse_model(
-        """<ir_version: 9, opset_import: ["": 20]> g (float[1,3,4,4] X, bool c) => (float[1,3,2,2] Y) {
+    model = parser.parse_model("""<ir_version: 9, opset_import: ["": 20]>
+        g (float[1,3,4,4] X, bool c) => (float[1,3,2,2] Y) {
             theta = Constant <value = float[1,2,3] {0.9, 0.1, 0.0, -0.1, 0.9, 0.2}> ()
-            size = Constant <value_ints = [1, 3, 2, 2]> ()
-            grid = AffineGrid (theta, size)
+            size = Constant <value_ints = [1, 3, 2, 2]> () grid = AffineGrid (theta, size)
             Y = If (c) <then_branch = t () => (float[1,3,2,2] T) { T = GridSample (X, grid) },
-                        else_branch = e () => (float[1,3,2,2] E) { E = GridSample <mode = "cubic"> (X, grid) }> }"""
-    )
+                        else_branch = e () => (float[1,3,2,2] E) { E = GridSample <mode = "cubic"> (X, grid) }> }""")
     patched = ogs.patch_model(model, target="primitives")
     assert "Floor" not in {node.op_type for scope in scopes(patched) for node in scope}
     for c in (True, False):
@@ -125,12 +110,10 @@ def test_a_grid_of_constants_is_folded_in_branches_too() -> None:
 
 def affine(*nodes: onnx.NodeProto, ir_version: int = 9) -> onnx.ModelProto:
     """A model of an AffineGrid of ``theta`` and what ``nodes`` make of ``size``."""
-    model = parser.parse_model(
-        f"""<ir_version: {ir_version}, opset_import: ["": 20]> g (float[1,2,3] theta) => (float[a,b,c,d] Y) {{
-            Y = AffineGrid (theta, size) }}"""
-    )
-    for node in reversed(nodes):
-        model.graph.node.insert(0, node)
+    model = parser.parse_model(f"""<ir_version: {ir_version}, opset_import: ["": 20]>
+        g (float[1,2,3] theta) => (float[a,b,c,d] Y) {{ Y = AffineGrid (theta, size) }}""")
+    read = model.graph.node.pop()
+    model.graph.node.extend([*nodes, read])
     return model
 
 
@@ -162,35 +145,30 @@ def test_an_initializer_that_is_an_input_is_constant_before_ir_4(ir_version: int
 
 def test_a_shape_that_may_be_overridden_is_not_followed() -> None:
     """From IR 4 on the initializer ``shape`` is a default: X need not have the shape that it says."""
-    model = parser.parse_model(
-        """<ir_version: 9, opset_import: ["": 20]>
+    model = parser.parse_model("""<ir_version: 9, opset_import: ["": 20]>
         g (float[2,60] F, int64[4] shape = {2, 3, 4, 5}, float[2,4,5,2] G) => (float[a,b,c,d] Y) {
-            X = Reshape (F, shape) Y = GridSample (X, G) }"""
-    )
+            X = Reshape (F, shape) Y = GridSample (X, G) }""")
     assert [value.name for value in model.graph.input] == ["F", "shape", "G"]
     (record,) = ogs.inspect_model(model)
     (known,) = record.inputs["X"]
     assert known.rank == 4
     assert not any(isinstance(length, int) for length in known.shape)
     for shape in ((2, 3, 4, 5), (2, 1, 12, 5)):
-        assert_answers(
-            model, ogs.grid_sample(X.reshape(shape), GRID), F=X.reshape(2, 60), shape=np.array(shape), G=GRID
-        )
+        feeds = {"F": X.reshape(2, 60), "shape": np.array(shape), "G": GRID}
+        assert_answers(model, ogs.grid_sample(X.reshape(shape), GRID), **feeds)
 
 
 IN_FUNCTION = """<ir_version: 9, opset_import: ["": 20, "local": 1]>
     g (float[1,2,3] theta) => (float[N,H,W,R] Y) {{ Y = local.make <{attribute}> (theta) }}
     <domain: "local", opset_import: ["": 20]> make <s> (A) => (C) {{
         size = Constant <{constant}> () C = AffineGrid (A, size) }}"""
-FUNCTIONS = {
-    "value": ("s: tensor = int64[4] {1, 1, 3, 5}", "value: tensor = @s"),
-    "value_ints": ("s = [1, 1, 3, 5]", "value_ints: ints = @s"),
-}
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_constant_that_a_function_passes_on(name: str) -> None:
-    attribute, constant = FUNCTIONS[name]
+@pytest.mark.parametrize(
+    ("attribute", "constant"),
+    [("s: tensor = int64[4] {1, 1, 3, 5}", "value: tensor = @s"), ("s = [1, 1, 3, 5]", "value_ints: ints = @s")],
+)
+def test_a_constant_that_a_function_passes_on(attribute: str, constant: str) -> None:
     model = parser.parse_model(IN_FUNCTION.format(attribute=attribute, constant=constant))
     (record,) = ogs.inspect_model(model)
     assert "size" not in record.constants
@@ -204,13 +182,11 @@ def test_a_constant_of_external_data_is_none(tmp_path: Path) -> None:
     tensor = TensorProto(name="size", data_type=TensorProto.INT64, dims=[4], data_location=TensorProto.EXTERNAL)
     tensor.external_data.add(key="location", value="size.bin")
     model = affine(helper.make_node("Constant", [], ["size"], value=tensor))
-    (record,) = ogs.inspect_model(model)
-    assert record.constants == {}
-    assert record.types["size"] == ("int64",)
     (tmp_path / "size.bin").write_bytes(np.array([1, 1, 3, 5]).tobytes())
     onnx.save(model, tmp_path / "model.onnx")
-    (record,) = ogs.inspect_model(tmp_path / "model.onnx")
-    assert record.constants == {}
+    for each in (model, tmp_path / "model.onnx"):
+        (record,) = ogs.inspect_model(each)
+        assert (record.constants, record.types["size"]) == ({}, ("int64",))
     expected = ogs.affine_grid(THETA, (1, 1, 3, 5))  # with its external data
     np.testing.assert_allclose(lowered(tmp_path / "model.onnx").run(None, {"theta": THETA})[0], expected, atol=1e-6)
 
@@ -230,14 +206,10 @@ def test_a_name_that_only_a_value_info_has_is_taken(name: str) -> None:
         container.value_info.append(helper.make_tensor_value_info(stale, TensorProto.FLOAT, [7, 7]))
     made = {output for scope in scopes(ogs.patch_model(model)) for node in scope for output in node.output}
     assert made.isdisjoint({"Y_status", "Y_unread"})
-    np.testing.assert_array_equal(open_patched_file(model).run(None, FEEDS)[0], ogs.grid_sample(X, GRID))
-
-
-def test_an_input_that_nothing_reads_keeps_its_name() -> None:
-    model = parser.parse_model(STALE["main graph"])
+    # Nor does an input lose its name that nothing reads.
     model.graph.input.append(helper.make_tensor_value_info("Y_status", TensorProto.FLOAT, [1]))
-    feeds = FEEDS | {"Y_status": np.ones(1, np.float32)}
-    np.testing.assert_array_equal(open_patched_file(model).run(None, feeds)[0], ogs.grid_sample(X, GRID))
+    answer = open_patched_file(model).run(None, FEEDS | {"Y_status": np.ones(1, np.float32)})[0]
+    np.testing.assert_array_equal(answer, ogs.grid_sample(X, GRID))
 
 
 NO_ONNX = {
@@ -253,28 +225,30 @@ NO_ONNX = {
 }
 
 
+#: And who runs what a patch makes.
+TARGETS = {
+    **{"ort_gridsample": open_patched_file, "mmcv": open_session},
+    **{"ai.onnx": open_native, "primitives": open_native},
+}
+
+
 @pytest.mark.parametrize("name", NO_ONNX)
 def test_a_model_that_does_not_import_the_onnx_domain(name: str) -> None:
     model = parser.parse_model(NO_ONNX[name])
     (record,) = ogs.inspect_model(model)
-    assert record.error is None
-    assert record.native, record.reason
+    assert (record.error, record.native) == (None, True), record.reason
     expected = ogs.grid_sample(X, GRID, padding_mode="border")
-    sessions = {"ort_gridsample": open_patched_file, "mmcv": open_session}
-    for target in ("ort_gridsample", "ai.onnx", "primitives", "mmcv"):
+    for target, open_model in TARGETS.items():
         patched = ogs.patch_model(model, target=target)
         onnx.checker.check_model(patched)
-        answer = sessions.get(target, open_native)(patched).run(None, FEEDS)[0]
         with about(target):
-            np.testing.assert_allclose(answer, expected, rtol=1e-5, atol=1e-4)
+            np.testing.assert_allclose(open_model(patched).run(None, FEEDS)[0], expected, rtol=1e-5, atol=1e-4)
 
 
 def test_onnx_nodes_without_an_import_are_what_onnxruntime_takes_them_for() -> None:
     """The checker of onnx refuses such a model; onnxruntime reads it in its newest opset."""
-    model = parser.parse_model(
-        f"""<ir_version: 9, opset_import: ["com.microsoft": 1]> {SIGNATURE} {{
-            A = Relu (X) B = com.microsoft.GridSample (A, G) Y = GridSample (B, G) }}"""
-    )
+    model = parser.parse_model(f"""<ir_version: 9, opset_import: ["com.microsoft": 1]> {SIGNATURE} {{
+            A = Relu (X) B = com.microsoft.GridSample (A, G) Y = GridSample (B, G) }}""")
     [expected] = open_native(model).run(None, FEEDS)
     np.testing.assert_allclose(open_session(model).run(None, FEEDS)[0], expected, rtol=1e-5, atol=1e-4)
 
@@ -285,25 +259,16 @@ def test_a_size_of_unknown_rank() -> None:
     for value in model.graph.input[1:]:
         value.type.tensor_type.ClearField("shape")
     (record,) = ogs.inspect_model(model)
-    assert record.ranks["size"] == ()
-    assert record.spatial_axes == (2,)
-    assert record.native, record.reason
+    assert (record.ranks["size"], record.spatial_axes, record.native) == ((), (2,), True), record.reason
     expected = ogs.affine_grid(THETA, (1, 1, 3, 5))
     assert_answers(model, expected, theta=THETA, numbers=np.array([1, 1, 3, 5]), shape=np.array([4]))
 
 
-def test_a_node_is_called_by_its_name_or_its_outputs() -> None:
-    assert called(helper.make_node("Split", ["a"], ["b", "c"])) == "(b, c)"
-    assert called(helper.make_node("Split", ["a"], ["b", "c"], "split")) == "split"
-
-
 def test_all_names_are_taken_or_none() -> None:
-    model = parser.parse_model(
-        f"""{HEADER} {SIGNATURE} <float[1] initializer = {{1}}, float[1] valued> {{ Y = local.f (X, G) }}
-        <domain: "local", opset_import: ["": 20]> f (A, B) => (D) {{ D = GridSample (A, B) }}"""
-    )
-    values, indices = numpy_helper.from_array(np.ones(1, np.float32), "sparse"), numpy_helper.from_array(np.array([1]))
-    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [3]))
+    model = parser.parse_model(f"""{HEADER} {SIGNATURE}
+        <float[1] initializer = {{1}}, float[1] valued> {{ Y = local.f (X, G) }}
+        <domain: "local", opset_import: ["": 20]> f (A, B) => (D) {{ D = GridSample (A, B) }}""")
+    model.graph.sparse_initializer.append(SPARSE)
     model.graph.node[0].name = "node"
     names = Names(model)
     for taken in ("X", "c", "Y", "initializer", "valued", "sparse", "node", "A", "D"):

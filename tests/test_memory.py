@@ -11,29 +11,32 @@ import pytest
 import faults
 import ort_gridsample as ogs
 from ort_gridsample.core import memory
-from processes import COMPILED, PYTHON, run, started
+from processes import COMPILED, WAYS, run, run_each, started
 
-#: Lets the process address so many bytes more than it does.
+#: Lets the process address so many bytes more than it does, or any number.
 LIMIT = """
 import resource
 def limit(more):
     pages = int(open("/proc/self/statm").read().split()[0])
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + more, resource.RLIM_INFINITY))
+    soft = resource.RLIM_INFINITY if more is None else pages * resource.getpagesize() + more
+    resource.setrlimit(resource.RLIMIT_AS, (soft, resource.RLIM_INFINITY))
+"""
+TRIED = f"""{LIMIT}
 def kind(session, feeds):
     try:
         return session.run(None, feeds)[0].shape
-    except MemoryError as error:
+    except MemoryError:
         return "MemoryError"
     except Exception as error:
         return " ".join(str(error).split())
 def fed(X, grid):
-    return {"X": X, "grid": grid}
+    return {{"X": X, "grid": grid}}
 session = make(open_model)
 session.run(None, fed(X, grid))
 """
 QUICK = ("open_session", "open_compiled")
 ways = pytest.mark.parametrize(
-    "open_model", [pytest.param(way, marks=() if way in QUICK else pytest.mark.slow) for way in [*PYTHON, *COMPILED]]
+    "open_model", [pytest.param(way, marks=() if way in QUICK else pytest.mark.slow) for way in WAYS]
 )
 #: What onnxruntime says.
 NO_ROOM = "Failed to allocate memory"
@@ -50,18 +53,16 @@ def test_no_memory_is_an_exception_and_the_session_goes_on(open_model: str, feed
     large, megabytes = LARGE[feeds]
     if open_model in COMPILED:  # which copy nothing
         megabytes = (5, *(size for size in megabytes if size < 64 or not faults.OUTPUT_CRASHES))
-    answers = run(
-        f"""{LIMIT}
+    script = f"""{TRIED}
 for megabytes in {megabytes}:
     session, large = make(open_model), {large}
     kind(session, fed(X, grid))
     limit(megabytes << 20)
     print(kind(session, large))
-    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    limit(None)
     print(kind(session, fed(X, grid)))
-""",
-        open_model,
-    )
+"""
+    answers = run(script, open_model)
     first, again = answers[::2], answers[1::2]
     words = ("MemoryError", "rejected", NO_ROOM if open_model in COMPILED else "rejected", "(1, ")
     assert all(any(word in each for word in words) for each in first), first
@@ -71,17 +72,20 @@ for megabytes in {megabytes}:
 
 def test_no_memory_for_an_ops_copy_of_a_feed_is_an_exception() -> None:
     """A feed of 64 MiB that is copied once, and one that onnxruntime makes contiguous first."""
-    answers = run(
-        f"""{LIMIT}
+    script = f"""{TRIED}
 once, twice = np.ones((1, 4, 2048, 2048), np.float32), np.broadcast_to(np.float32(1), (1, 4, 2048, 2048))
 for large, megabytes in ((once, 30), (twice, 100)):
     limit(megabytes << 20)
     print(kind(session, fed(large, grid)), kind(session, fed(X, grid)))
-    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-""",
-        "open_session",
-    )
-    assert answers == ["MemoryError (1, 2, 64, 64)"] * 2
+    limit(None)
+"""
+    assert run(script, "open_session") == ["MemoryError (1, 2, 64, 64)"] * 2
+    # What a copy takes is what is asked for.
+    assert memory.copied_bytes(np.zeros((2, 3), np.int16)) == 12
+    assert memory.copied_bytes(np.array(["a", "b"], object)) == 128
+    memory.probe(1 << 21)
+    with pytest.raises(MemoryError):
+        memory.probe(1 << 60)
 
 
 HUGE_SIZES = [
@@ -90,10 +94,7 @@ HUGE_SIZES = [
 ]
 
 
-@ways
-def test_sizes_that_no_machine_has_are_refused(open_model: str) -> None:
-    *answers, right = run(
-        f"""
+HUGE = f"""
 from models import affine_grid_model
 model = affine_grid_model("float32", 2, False)
 model.graph.input[1].type.tensor_type.ClearField("shape")
@@ -104,17 +105,19 @@ for size in {[*HUGE_SIZES, [1, 1, 2, 3]]}:
         print(session.run(None, {{"theta": theta, "size": np.array(size, np.int64)}})[0].shape)
     except Exception as error:
         print(str(error).replace(chr(10), " "))
-""",
-        open_model,
-    )
-    node = "AffineGrid node '(grid)'"
-    word = f"rejected the input of {node}" if open_model == "open_patched_file" else f"{node}: "
-    assert len(answers) == len(HUGE_SIZES)
-    if open_model in COMPILED:  # whose output onnxruntime makes
-        assert any(NO_ROOM in answer for answer in answers)
-        answers = [answer.replace(NO_ROOM, word) for answer in answers]
-    assert all(word in answer for answer in answers), answers
-    assert right == "(1, 2, 3, 2)"
+"""
+
+
+def test_sizes_that_no_machine_has_are_refused() -> None:
+    for way, (*answers, right) in run_each(HUGE).items():
+        node = "AffineGrid node '(grid)'"
+        word = f"rejected the input of {node}" if way == "open_patched_file" else f"{node}: "
+        assert len(answers) == len(HUGE_SIZES)
+        if way in COMPILED:  # whose output onnxruntime makes
+            assert any(NO_ROOM in answer for answer in answers)
+            answers = [answer.replace(NO_ROOM, word) for answer in answers]
+        assert all(word in answer for answer in answers), (way, answers)
+        assert right == "(1, 2, 3, 2)"
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1 << 40), (1, 1 << 40, 3), (1, 1, 1 << 33)])
@@ -126,14 +129,6 @@ def test_claims_of_a_function_are_checked(shape: tuple[int, ...]) -> None:
         ogs.grid_sample(np.ones((1, 1, 4)), np.broadcast_to(np.float32(0), (1, 1 << 41, 1)))
 
 
-def test_what_a_copy_takes_is_asked_for() -> None:
-    assert memory.copied_bytes(np.zeros((2, 3), np.int16)) == 12
-    assert memory.copied_bytes(np.array(["a", "b"], object)) == 128
-    memory.probe(1 << 21)
-    with pytest.raises(MemoryError):
-        memory.probe(1 << 60)
-
-
 def test_what_is_available_is_what_the_system_says(monkeypatch: pytest.MonkeyPatch) -> None:
     room = memory.available()
     assert room is None or 1 << 24 < room < 1 << 48
@@ -141,11 +136,8 @@ def test_what_is_available_is_what_the_system_says(monkeypatch: pytest.MonkeyPat
     assert ogs.affine_grid(np.eye(2, 3)[None], (1, 1, 2, 2)).shape == (1, 2, 2, 2)
     with pytest.raises(ogs.GridSampleError, match="at most 1073741824 bytes, the memory that is left"):
         ogs.grid_sample(np.ones((1, 1, 2)), np.broadcast_to(0.0, (1, 1 << 28, 1)))
-    assert ogs.grid_sample(np.ones((1, 1, 2), np.float32), np.broadcast_to(np.float32(0), (1, 1 << 10, 1))).shape == (
-        1,
-        1,
-        1 << 10,
-    )
+    Y = ogs.grid_sample(np.ones((1, 1, 2), np.float32), np.broadcast_to(np.float32(0), (1, 1 << 10, 1)))
+    assert Y.shape == (1, 1, 1 << 10)
 
 
 def test_an_empty_answer_is_refused_where_its_other_axes_are_too_long_for_numpy() -> None:
@@ -210,8 +202,7 @@ def test_meminfo_counts_what_can_be_freed_and_swapped(tmp_path: Path, monkeypatc
 def test_no_memory_to_compile_or_load_a_kernel_is_an_exception(is_on_disk: bool, tmp_path: Path) -> None:
     """Where LLVM has none, it ends the process."""
     pytest.importorskip("numba")
-    script = """
-import resource
+    script = f"""{LIMIT}
 import numpy as np, ort_gridsample as ogs
 ogs.set_core("jit")
 X, grid = np.ones((1, 20, 8, 8), np.float32), np.zeros((1, 4, 4, 2), np.float32)
@@ -221,9 +212,6 @@ def sample(kind, mode):
     except MemoryError:
         return "MemoryError"
 sample("float32", "linear")
-def limit(more):
-    pages = int(open("/proc/self/statm").read().split()[0])
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + more, resource.RLIM_INFINITY))
 if True:
     limit(1 << 20)
     hog = []  # what C keeps of memory that was given back
@@ -233,7 +221,7 @@ if True:
     except MemoryError:
         pass
     print(sample("int16", "cubic"))
-    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    limit(None)
 print(sample("int16", "cubic"))
 """
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
@@ -247,27 +235,24 @@ print(sample("int16", "cubic"))
 
 @pytest.mark.parametrize(
     ("open_model", "count"),
-    [("open_session", 1500), *(pytest.param(way, 10_000, marks=pytest.mark.slow) for way in [*PYTHON, *COMPILED])],
+    [("open_session", 1500), *(pytest.param(way, 10_000, marks=pytest.mark.slow) for way in WAYS)],
 )
 def test_ten_thousand_runs_keep_nothing(open_model: str, count: int) -> None:
-    (grown,) = run(
-        f"""
-count = {count}
+    script = f"""
+import gc
 session = make(open_model)
 small, wrong = dict(X=X, grid=grid[:, :8, :8]), dict(X=X[:, :, :8], grid=grid[[0] * 2])
 def resident():
-    import gc
     gc.collect()
     return int(open("/proc/self/statm").read().split()[1]) * 4096
 def some(count):
     for i in range(count):
         attempt(session, **(wrong if i % 10 == 0 else small))
-some(count // 5)
+some({count // 5})
 before = resident()
-some(count)
+some({count})
 print(resident() - before)
-""",
-        open_model,
-    )
+"""
+    (grown,) = run(script, open_model)
     # One byte a run would be an array of nothing; the allocator's own ups and downs are larger.
     assert int(grown) < 4 << 20

@@ -20,7 +20,7 @@ import faults
 from cases import ATTRIBUTES, Attributes, generator, image
 from compare import about, assert_identical
 from models import affine_grid_model, grid_sample_model
-from ort_gridsample import affine_grid, grid_sample, spec
+from ort_gridsample import grid_sample, spec
 from paths import PATHS, Function, Model, open_native, run
 
 DATA = Path(__file__).parent / "data"
@@ -58,9 +58,11 @@ SUPPORTED = {2: ATTRIBUTES, 3: [each for each in ATTRIBUTES if each.mode != "cub
 # onnxruntime's own kernels
 
 OPSETS = {"float32": (16, 20, 22), "float64": (20, 22)}
+#: The default run compiles no kernels for float64.
+on_floats = pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 
 
-@pytest.mark.parametrize("dtype", OPSETS)
+@on_floats
 @pytest.mark.parametrize("r", SUPPORTED)
 def test_native(dtype: str, r: int, path: Function | Model) -> None:
     """At the opsets in turns."""
@@ -77,7 +79,7 @@ def test_native(dtype: str, r: int, path: Function | Model) -> None:
                     assert_close(Y, expected)
 
 
-@pytest.mark.parametrize("dtype", OPSETS)
+@on_floats
 def test_native_affine_grid(dtype: str, path: Function | Model) -> None:
     precision = "float32" if faults.SINGLE_AFFINE_GRID else dtype
     for r, align_corners in itertools.product((2, 3), (False, True)):
@@ -125,33 +127,6 @@ def test_pytorch_on_file_is_pytorch() -> None:
     for name, value in (arrays | answers).items():
         with about(name):
             assert_close(ANSWERS[name], value)
-
-
-@pytest.mark.usefixtures("core")
-@pytest.mark.parametrize("dtype", TOLERANCE)
-def test_pytorch(dtype: str) -> None:
-    torch = pytest.importorskip("torch", reason="PyTorch's answers on file are tested without it")
-    for r, supported in SUPPORTED.items():
-        X, grid = arrays(dtype, r)
-        for each in supported:
-            mode = SYNONYMS.get(each.mode, each.mode)
-            expected = torch.nn.functional.grid_sample(
-                torch.from_numpy(X), torch.from_numpy(grid), mode, each.padding_mode, each.align_corners
-            )
-            with about((r, each)):
-                assert_close(grid_sample(X, grid, *astuple(each)), expected.numpy())
-
-
-@pytest.mark.usefixtures("core")
-@pytest.mark.parametrize("dtype", TOLERANCE)
-def test_pytorch_affine_grid(dtype: str) -> None:
-    torch = pytest.importorskip("torch", reason="PyTorch's answers on file are tested without it")
-    for size, align_corners in itertools.product([(2, 3, 4, 5), (2, 1, 2, 3, 4)], (False, True)):
-        r = len(size) - 2
-        theta = generator("theta", r).normal(size=(2, r, r + 1)).astype(dtype)
-        expected = torch.nn.functional.affine_grid(torch.from_numpy(theta), size, align_corners)
-        with about((size, align_corners)):
-            assert_close(affine_grid(theta, size, align_corners), expected.numpy())
 
 
 # OpenVINO, whose CPU plugin computes in float32

@@ -21,6 +21,7 @@ from processes import python
 
 X = np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)
 GRID = np.random.default_rng(0).uniform(-1.3, 1.3, (2, 4, 5, 2)).astype(np.float32)
+FEEDS = {"X": X, "G": GRID, "c": np.array(True)}
 
 HEADER = '<ir_version: 9, opset_import: ["": 20, "local": 1]>'
 SIGNATURE = "g (float[N,C,H,W] X, float[N,h,w,2] G, bool c) => (float[N,C,h,w] Y)"
@@ -33,19 +34,15 @@ MODELS = {
                     else_branch = e () => (float[N,C,h,w] E) {{
                         A = GridSample <mode = "nearest"> (X, G)
                         E = If (c) <then_branch = tt () => (float[N,C,h,w] TT) {{ TT = Identity (A) }},
-                                    else_branch = ee () => (float[N,C,h,w] EE) {{ EE = GridSample (A, G) }}> }}>
-    }}""",
+                                    else_branch = ee () => (float[N,C,h,w] EE) {{ EE = GridSample (A, G) }}> }}> }}""",
     "Loop": f"""{HEADER} {SIGNATURE} {{
-        three = Constant <value_int = 3> ()
-        true = Constant <value = bool {{1}}> ()
+        three = Constant <value_int = 3> () true = Constant <value = bool {{1}}> ()
         Y = Loop (three, true, X) <body = b (int64 i, bool on, float[N,C,h,w] before) => (bool go, float[N,C,h,w] after)
-            {{ go = Identity (on) after = GridSample <padding_mode = "border"> (before, G) }}>
-    }}""",
+            {{ go = Identity (on) after = GridSample <padding_mode = "border"> (before, G) }}> }}""",
     "Scan": f"""{HEADER} {SIGNATURE} {{
         rows = Constant <value = int64[3] {{1, 2, 3}}> ()
         Y, _ = Scan <num_scan_inputs = 1, body = b (float[N,C,h,w] before, int64 i) => (float[N,C,h,w] after, int64 o)
-            {{ o = Identity (i) after = GridSample <padding_mode = "reflection"> (before, G) }}> (X, rows)
-    }}""",
+            {{ o = Identity (i) after = GridSample <padding_mode = "reflection"> (before, G) }}> (X, rows) }}""",
     "function": f"""{HEADER} {SIGNATURE} {{ Y = local.warp <ac = 1> (X, G) }}
         <domain: "local", opset_import: ["": 20]> warp <ac> (A, B) => (C) {{
             C = GridSample <align_corners: int = @ac> (A, B) }}""",
@@ -65,11 +62,8 @@ MODELS = {
         <domain: "local", opset_import: ["": 20]> warp (A, B) => (C) {{ C = GridSample <mode = "nearest"> (A, B) }}""",
     "AffineGrid": f"""{HEADER} {SIGNATURE} {{
         theta = Constant <value = float[1,2,3] {{0.9, 0.1, 0.0, -0.1, 0.9, 0.2}}> ()
-        two = Constant <value_ints = [2, 1, 1]> ()
-        thetas = Tile (theta, two)
-        size = Constant <value_ints = [2, 3, 4, 5]> ()
-        B = AffineGrid (thetas, size)
-        Y = GridSample (X, B) }}""",
+        two = Constant <value_ints = [2, 1, 1]> () thetas = Tile (theta, two)
+        size = Constant <value_ints = [2, 3, 4, 5]> () B = AffineGrid (thetas, size) Y = GridSample (X, B) }}""",
 }
 
 
@@ -86,7 +80,7 @@ def test_patched_answers_as_native(name: str) -> None:
     model = parser.parse_model(MODELS[name])
     native, *patched = (open_model(model) for open_model in (open_native, open_session, open_patched_file))
     for condition in (False, True):
-        feeds = {"X": X, "G": GRID, "c": np.array(condition)}
+        feeds = FEEDS | {"c": np.array(condition)}
         for session in patched:
             np.testing.assert_allclose(session.run(None, feeds)[0], native.run(None, feeds)[0], rtol=1e-5, atol=1e-4)
 
@@ -133,39 +127,22 @@ def one_node(
     return model
 
 
-def test_names_made_by_the_patch_avoid_names_in_the_model() -> None:
-    model = parser.parse_model(
-        f"""{HEADER} {SIGNATURE} {{ Y_status = Relu (X) Y_unread = Relu (Y_status) ort_gridsample_zero = Relu (Y_unread)
-            Y = GridSample (ort_gridsample_zero, G) }}"""
-    )
-    made = [name for node in ogs.patch_model(model).graph.node for name in node.output]
-    assert len(made) == len(set(made))
-    answer = open_session(model).run(None, {"X": X, "G": GRID, "c": np.array(True)})[0]
-    np.testing.assert_array_equal(answer, ogs.grid_sample(X, GRID))
-
-
 def test_halves_go_through_casts_and_all_attributes_are_written_out() -> None:
     for half in (TensorProto.FLOAT16, TensorProto.BFLOAT16):
         patched = ogs.patch_model(one_node(half, half, opset=22))
         assert [n.op_type for n in patched.graph.node] == ["Cast", "Cast", "GridSample", "Cast", "Gather"]
         assert patched.graph.output[0].type.tensor_type.elem_type == half
     (op,) = (n for n in nodes(ogs.patch_model(one_node())) if n.domain == DOMAIN)
-    assert {a.name: helper.get_attribute_value(a) for a in op.attribute} == {
-        "mode": b"linear",
-        "padding_mode": b"zeros",
-        "align_corners": 0,
-        "node": b"warp",
-        "num_threads": 0,
-    }
+    said = {a.name: helper.get_attribute_value(a) for a in op.attribute}
+    attributes = {"mode": b"linear", "padding_mode": b"zeros", "align_corners": 0}
+    assert said == attributes | {"node": b"warp", "num_threads": 0}
 
 
 def test_unsupported_asks_the_runtime() -> None:
-    model = parser.parse_model(
-        """<ir_version: 9, opset_import: ["": 20]>
+    model = parser.parse_model("""<ir_version: 9, opset_import: ["": 20]>
         g (float[1,1,4,4] X, float[1,2,2,2] G, float[1,1,4,4,4] V, float[1,2,2,2,3] H, uint8[1,1,4,4] B) => (
             float[1,1,2,2] A, float[1,1,2,2,2] C, uint8[1,1,2,2] D)
-        { A = GridSample (X, G) C = GridSample <mode = "cubic"> (V, H) D = GridSample (B, G) }"""
-    )
+        { A = GridSample (X, G) C = GridSample <mode = "cubic"> (V, H) D = GridSample (B, G) }""")
     for node, name in zip(model.graph.node, ("runs", "cubic_in_3d", "bytes"), strict=True):
         node.name = name
     native = {r.name for r in ogs.inspect_model(model) if r.native}
@@ -193,6 +170,7 @@ FLOATS = "float32, float64, float16, bfloat16"
 MISTAKES: list[tuple[dict[str, object], str]] = [
     ({"mode": "lanczos"}, f"mode is 'lanczos', expected {MODES}"),
     ({"mode": "bilinear"}, f"mode is 'bilinear', expected {MODES}"),
+    ({"mode": "@linear"}, f"mode is '@linear', expected {MODES}"),  # as what a function passes on is shown
     ({"mode": "linear", "opset": 16}, "mode is 'linear', expected 'bilinear', 'nearest' or 'bicubic' (opset 16)"),
     ({"padding_mode": "x"}, "padding_mode is 'x', expected 'zeros', 'border' or 'reflection' (opset 20)"),
     ({"align_corners": 2}, "align_corners is 2, expected 0 or 1 (opset 20)"),
@@ -205,10 +183,7 @@ MISTAKES: list[tuple[dict[str, object], str]] = [
     ),
     ({"grid_type": TensorProto.INT32}, f"grid is of type int32, expected one of {FLOATS}"),
     ({"grid_type": TensorProto.STRING}, f"grid is of type str, expected one of {FLOATS}"),
-    (
-        {"X_type": TensorProto.STRING},
-        "mode is 'linear', expected 'nearest', the only mode that is defined for str X",
-    ),
+    ({"X_type": TensorProto.STRING}, "mode is 'linear', expected 'nearest', the only mode that is defined for str X"),
     (
         {"shapes": "float[N,C,H,W] X, float[N,h,w,3] G"},
         "grid is of shape (N, h, w, 3), expected shape (N, D1_out, D2_out, 2), as X of shape (N, C, H, W) has 2 "
@@ -232,11 +207,16 @@ def test_static_mistakes_are_reported_at_once(said: dict[str, object], sentence:
     assert (str(record.error), record.action) == (str(caught.value), "refuses it")
 
 
-def test_missing_input_is_reported() -> None:
-    model = one_node()
-    del model.graph.node[0].input[1]
-    with pytest.raises(ogs.GridSampleError, match="GridSample node 'warp': grid is missing, expected an input"):
-        ogs.patch_model(model)
+def test_what_a_node_lacks_is_reported() -> None:
+    without_grid, without_name = one_node(), one_node()
+    del without_grid.graph.node[0].input[1]
+    without_name.graph.node[0].output[0] = ""
+    for model, said in (
+        (without_grid, "grid is missing, expected an input"),
+        (without_name, "the output is without a name, expected one that has a name"),
+    ):
+        with pytest.raises(ogs.GridSampleError, match=f"^GridSample node 'warp': {said}$"):
+            ogs.patch_model(model)
 
 
 def test_inspect_says_where_a_node_is() -> None:
@@ -245,27 +225,20 @@ def test_inspect_says_where_a_node_is() -> None:
         ("function local::inner", {"X": ("float32",), "grid": ("float32",)}, {"X": (4,), "grid": (4,)})
     ]
     records = ogs.inspect_model(parser.parse_model(MODELS["If"]))
-    assert {r.graph for r in records} == {
-        "If #0 then_branch",
-        "If #0 else_branch",
-        "If #0 else_branch/If #1 else_branch",
-    }
+    outer = "If #0 else_branch"
+    assert {r.graph for r in records} == {"If #0 then_branch", outer, f"{outer}/If #1 else_branch"}
 
 
 def test_types_reach_through_patched_nodes() -> None:
-    model = parser.parse_model(
-        f"{HEADER} g (float16[N,C,H,W] X, float[N,h,w,2] G) => (float16[N,C,h,w] Y)"
-        "{ A = GridSample (X, G) Y = GridSample (A, G) }"
-    )
+    model = parser.parse_model(MODELS["two in a row"].replace("float[N,C", "float16[N,C"))
     half_patched = ogs.patch_model(model, nodes=lambda record: record.output == "A")
     assert ogs.patch_model(half_patched).graph.node[-1].op_type == "Gather"
-    open_session(half_patched).run(None, {"X": X.astype(np.float16), "G": GRID})
+    open_session(half_patched).run(None, FEEDS | {"X": X.astype(np.float16)})
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows tells no peak of memory through Python")
 def test_a_long_row_of_weights_costs_no_memory() -> None:
-    (line,) = python(
-        """
+    (line,) = python("""
 import resource, ort_gridsample as ogs
 from onnx import parser
 model = parser.parse_model('''<ir_version: 9, opset_import: ["": 20]>
@@ -275,8 +248,7 @@ peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.pl
 before = peak()
 (record,) = ogs.inspect_model(model)
 print(record.types["X"], peak() - before)
-"""
-    )
+""")
     types, _, more = line.rpartition(" ")
     assert types == "('float32',)"
     assert int(more) < 100 << 20

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 
 from cases import ATTRIBUTES, Attributes, dtype_of, image
-from compare import about, assert_identical, assert_same_to_rounding
+from compare import assert_same_to_rounding
 from conftest import CORES
-from ort_gridsample import affine_grid, grid_sample, spec
+from ort_gridsample import grid_sample, spec
 
 pytestmark = pytest.mark.usefixtures("core")
 
@@ -26,7 +26,6 @@ in_float64 = pytest.mark.parametrize(
 Lengths = tuple[int, ...]
 Drawn = tuple[Lengths, Attributes, np.random.Generator]
 lengths = st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple)
-planes = st.lists(st.integers(1, 5), min_size=2, max_size=3).map(tuple)
 attributes = st.sampled_from(ATTRIBUTES)
 seeds = st.integers(0, 2**32 - 1).map(np.random.default_rng)
 drawn = st.tuples(lengths, attributes, seeds)
@@ -62,16 +61,6 @@ def test_identity_grid_reproduces_the_image(drawn: Drawn) -> None:
     np.testing.assert_allclose(sample(X, grid, attributes), X, rtol=0, atol=1e-12)
 
 
-@in_float64
-@quick
-@given(st.tuples(planes, attributes, seeds))
-def test_identity_affine_reproduces_the_image(drawn: Drawn) -> None:
-    lengths, attributes, rng = drawn
-    X, r = rng.normal(size=(2, 3, *lengths)), len(lengths)
-    grid = affine_grid(np.repeat(np.eye(r, r + 1)[None], 2, 0), X.shape, attributes.align_corners)
-    np.testing.assert_allclose(sample(X, grid, attributes), X, rtol=0, atol=1e-12)
-
-
 @quick
 @given(drawn, st.data())
 def test_a_constant_image_stays_constant(core: str, drawn: Drawn, data: st.DataObject) -> None:
@@ -89,17 +78,6 @@ def test_a_constant_image_stays_constant(core: str, drawn: Drawn, data: st.DataO
     else:
         tolerance = 1e-12 if X_type in ("float64", "complex128") else 1e-4 if "32" in X_type or "64" in X_type else 1e-2
         np.testing.assert_allclose(Y.astype(np.complex128), np.complex128(value), rtol=tolerance)
-
-
-@in_float64
-@quick
-@given(drawn)
-def test_linear_in_the_image(drawn: Drawn) -> None:
-    lengths, attributes, rng = drawn
-    A, B = rng.normal(size=(2, 1, 2, *lengths))
-    grid = uniform_grid(rng, len(lengths))
-    combined = 2.5 * sample(A, grid, attributes) - 0.75 * sample(B, grid, attributes)
-    np.testing.assert_allclose(sample(2.5 * A - 0.75 * B, grid, attributes), combined, rtol=0, atol=1e-11)
 
 
 @in_float64
@@ -151,14 +129,6 @@ def test_batches_channels_and_positions_are_independent(drawn: Drawn, grid_type:
     assert_same_to_rounding(Y, np.concatenate(halves, -1), attributes.mode)
 
 
-@settings(quick, max_examples=18)
-@given(attributes, seeds)
-def test_positions_are_independent_beyond_one_block(attributes: Attributes, rng: np.random.Generator) -> None:
-    X, grid = (a.astype(np.float32) for a in (rng.normal(size=(1, 3, 9, 11)), rng.uniform(-1.3, 1.3, (1, 160, 170, 2))))
-    rows = [sample(X, grid[:, at], attributes) for at in (slice(1), slice(1, 71), slice(71, None))]
-    assert_same_to_rounding(sample(X, grid, attributes), np.concatenate(rows, 2), attributes.mode)
-
-
 finite = st.floats(-1e6, 1e6, width=32)
 far = np.array([np.nan, np.inf, -np.inf, 1e10, -1e30, 3.4e38], np.float32)
 anything = st.one_of(st.floats(width=32), st.sampled_from(far.tolist()), st.floats(-1.5, 1.5, width=32))
@@ -179,29 +149,7 @@ def test_any_grid_gives_finite_answers_within_reach(
     assert np.isfinite(Y).all()
     assert abs(Y).max() <= OVERSHOOT[attributes.mode] ** r * abs(X).max() * (1 + 1e-4) + 1e-30
     if attributes.mode != "cubic":
-        low, high = X.min(), X.max()
-        if attributes.padding_mode == "zeros":
-            low, high = min(low, 0), max(high, 0)
+        read = [*X.flat, *[0] * (attributes.padding_mode == "zeros")]
         slack = 1e-5 * abs(X).max() + 1e-30
-        assert low - slack <= Y.min()
-        assert Y.max() <= high + slack
-
-
-def test_repeated_calls_answer_the_same() -> None:
-    """In any number of threads."""
-    rng = np.random.default_rng(0)
-    X, grid = image("float32", (2, 5, 30, 31)), rng.uniform(-1.5, 1.5, (2, 90, 95, 2)).astype(np.float32)
-    for attributes in ATTRIBUTES:
-        first, *others = (grid_sample(X, grid, *astuple(attributes), num_threads=n) for n in (1, 2, 5, None))
-        for answer in others:
-            with about(attributes):
-                assert_identical(answer, first)
-
-
-@quick
-@given(seeds, st.sampled_from([2, 3]), st.booleans())
-def test_affine_grid_is_affine_in_theta(rng: np.random.Generator, r: int, align_corners: bool) -> None:
-    A, B = rng.normal(size=(2, 1, r, r + 1))
-    size = (1, 1, *rng.integers(1, 6, r))
-    combined = 2 * affine_grid(A, size, align_corners) - affine_grid(B, size, align_corners)
-    np.testing.assert_allclose(affine_grid(2 * A - B, size, align_corners), combined, rtol=0, atol=1e-12)
+        assert min(read) - slack <= Y.min()
+        assert Y.max() <= max(read) + slack

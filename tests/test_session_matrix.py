@@ -10,12 +10,13 @@ import itertools
 import numpy as np
 import pytest
 
-from cases import ATTRIBUTES, RANKS, SESSION_TYPES, Case, is_defined
+import ort_gridsample as ogs
+from cases import ATTRIBUTES, RANKS, SESSION_TYPES, Attributes, Case, dtype_of, is_defined
 from compare import about, assert_identical, finfo
 from conftest import CORES
 from models import grid_sample_model
 from ort_gridsample import spec
-from paths import function_answer, open_patched_file, open_session, run
+from paths import PATHS, function_answer, open_patched_file, open_session, run
 
 HALVES = ("float16", "bfloat16")
 #: The types that the default run compiles kernels for.
@@ -25,8 +26,8 @@ COMPILED = ("float32", "float16", "uint8")
 @pytest.mark.parametrize(
     ("core", "X_type"),
     [
-        pytest.param(*pair, marks=() if pair[0] == "numpy" or pair[1] in COMPILED else pytest.mark.slow)
-        for pair in itertools.product(CORES, SESSION_TYPES)
+        pytest.param(core, name, marks=[pytest.mark.slow] * (core == "jit" and name not in COMPILED))
+        for core, name in itertools.product(CORES, SESSION_TYPES)
     ],
     indirect=["core"],
 )
@@ -42,15 +43,32 @@ def test_session_answers_as_the_function(core: str, X_type: str) -> None:
         session = open_model(grid_sample_model(X_type, grid_type, rank, attributes, opset))
         for case, Y in zip(cases, run(session, cases[0].X.dtype, cases[0].X, cases[0].grid), strict=True):
             with about(f"{case}, opset {opset}, {open_model.__name__}"):
-                assert_the_functions(Y, case, core)
+                expected = function_answer(case, core)
+                assert (Y.dtype, Y.shape) == (expected.dtype, expected.shape)
+                # Halves that are added up reach the op as float32, and are added up otherwise.
+                if X_type not in HALVES or case.attributes.mode == "nearest":
+                    assert_identical(Y, expected)
+                else:
+                    rounding = float(finfo(Y.dtype).eps)
+                    np.testing.assert_allclose(Y.astype("f"), expected.astype("f"), rtol=rounding, atol=rounding)
 
 
-def assert_the_functions(Y: np.ndarray, case: Case, core: str) -> None:
-    """Bit for bit, but for halves that are added up: the op gets float32, and adds up otherwise."""
-    expected = function_answer(case, core)
-    if case.X_type not in HALVES or case.attributes.mode == "nearest":
-        assert_identical(Y, expected)
-    else:
-        assert (Y.dtype, Y.shape) == (expected.dtype, expected.shape)
-        rounding = float(finfo(Y.dtype).eps)
-        np.testing.assert_allclose(Y.astype("f"), expected.astype("f"), rtol=rounding, atol=rounding)
+@pytest.mark.parametrize(
+    ("X_type", "bit"), [("float16", 2**-9), pytest.param("bfloat16", 2**-6, marks=pytest.mark.slow)]
+)
+def test_half_precision(X_type: str, bit: float) -> None:
+    """Through Casts to and from float32 on a Python op, as it is on a compiled one; the answer is the function's."""
+    attributes = Attributes("linear", "border")
+    model = grid_sample_model(X_type, "float32", 2, [attributes])
+    outside = [node.op_type for node in model.graph.node if node.op_type != "GridSample"]
+    for target, casts in (("ort_gridsample", 2), ("compiled", 0))[: 2 if "compiled" in PATHS else 1]:
+        patched = [node.op_type for node in ogs.patch_model(model, target=target).graph.node]
+        assert patched.count("Cast") == len(outside) + casts, target
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1, 2, 5, 6)).astype(dtype_of(X_type))
+    grid = rng.uniform(-1.2, 1.2, (1, 3, 4, 2)).astype(np.float32)
+    expected = ogs.grid_sample(X, grid, "linear", "border")
+    for name, path in PATHS.items():
+        found = path.grid_sample(X, grid, "linear", "border", False)
+        assert found.dtype == X.dtype, name
+        np.testing.assert_allclose(found.astype(float), expected.astype(float), rtol=0, atol=bit, err_msg=name)
