@@ -272,11 +272,9 @@ def far_model(kind: str) -> onnx.ModelProto:
         "function": "Y = f.warp (X, given)",
     }[kind]
     function = f'<domain: "f", opset_import: ["": 20]> warp (X, grid) => (Y) {{ {sample} }}'
-    return onnx.parser.parse_model(
-        f"""<ir_version: 9, opset_import: ["": 20, "f": 1]>
+    return onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["": 20, "f": 1]>
         g (float[N, C, H, W] X, float[N, h, w, 2] given) => (float[N, C, h, w] Y) {{ {body} }}
-        {function if kind == "function" else ""}"""
-    )
+        {function if kind == "function" else ""}""")
 
 
 @pytest.mark.parametrize("kind", ["input", "computed", "branch", "function"])

@@ -234,12 +234,10 @@ def test_each_call_of_a_function_counts() -> None:
 
 def test_shapes_belong_to_a_call() -> None:
     """A function that is called with several batches and numbers of axes is refused for none."""
-    model = parser.parse_model(
-        """<ir_version: 9, opset_import: ["": 20, "local": 1]>
+    model = parser.parse_model("""<ir_version: 9, opset_import: ["": 20, "local": 1]>
         g (float[2,1,4,4] X, float[2,5,5,2] G, float[3,1,4,4] Z, float[3,5,5,2] K, float[1,1,3,3,3] U,
            float[1,2,2,2,3] V) => (P, Q, R) { P = local.warp (X, G) Q = local.warp (Z, K) R = local.warp (U, V) }
-        <domain: "local", opset_import: ["": 20]> warp (A, B) => (C) { C = GridSample (A, B) }"""
-    )
+        <domain: "local", opset_import: ["": 20]> warp (A, B) => (C) { C = GridSample (A, B) }""")
     (record,) = ogs.inspect_model(model)
     assert len(record.cases) == len(record.inputs["X"]) == 3
     shapes = {value.name: value_of(value.type).shape for value in model.graph.input}
@@ -252,11 +250,9 @@ def test_shapes_belong_to_a_call() -> None:
 
 def test_lengths_left_over_on_the_way_decide_nothing() -> None:
     """Such as those of a model that was exported for a batch of 1, and made dynamic by its inputs alone."""
-    model = parser.parse_model(
-        """<ir_version: 9, opset_import: ["": 20]>
+    model = parser.parse_model("""<ir_version: 9, opset_import: ["": 20]>
         g (float[N,1,4,4] X, float[N,H,W,2] G) => (float[N,1,H,W] Y) <float[1,1,4,4] A, float[1,5,5,2] B> {
-            A = Relu (X) B = Tanh (G) Y = GridSample (A, B) }"""
-    )
+            A = Relu (X) B = Tanh (G) Y = GridSample (A, B) }""")
     rng = np.random.default_rng(0)
     shapes = {"X": (3, 1, 4, 4), "G": (3, 6, 7, 2)}
     feeds = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}

@@ -154,13 +154,11 @@ NO_COMPILED_OPS = pytest.mark.skipif(bool(choice.ops.why_not()), reason="there a
 @pytest.mark.parametrize("target", ["ort_gridsample", pytest.param("compiled", marks=NO_COMPILED_OPS)])
 def test_this_packages_ops_run_what_the_opset_cannot_say(target: Literal["ort_gridsample", "compiled"]) -> None:
     """AffineGrid, and three axes, at opset 18: the functions of the session's file know no opset."""
-    model = parser.parse_model(
-        """<ir_version: 10, opset_import: ["": 22]>
+    model = parser.parse_model("""<ir_version: 10, opset_import: ["": 22]>
         g (float[N,C,D,H,W] X, float[N,3,4] theta, int64[5] size) => (float[N,C,d,h,w] Y) {
             grid = AffineGrid (theta, size)
             A = GridSample <mode = "nearest", padding_mode = "border"> (X, grid)
-            Y = Relu (A) }"""
-    )
+            Y = Relu (A) }""")
     rng = np.random.default_rng(5)
     volume = rng.standard_normal((1, 2, 4, 5, 6)).astype(np.float32)
     theta = rng.uniform(-1, 1, (1, 3, 4)).astype(np.float32)

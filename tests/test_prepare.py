@@ -29,8 +29,7 @@ def test_what_the_nodes_need_is_prepared(patched_before: bool, monkeypatch: pyte
 def test_nothing_is_left_to_compile_in_a_run(X_type: str) -> None:
     """Not even to load: LLVM ends a process that has no memory left for that."""
     pytest.importorskip("numba")
-    (added,) = python(
-        f"""
+    (added,) = python(f"""
 import numpy as np
 from ort_gridsample import grid_sample
 from ort_gridsample.core import compilation, jit_core, lanes, ways
@@ -48,8 +47,7 @@ for n in (1, 8):
             X, grid = np.ones((n, channels, 9, 9), "{X_type}"), np.ones((n, side, side, 2), np.float32)
             grid_sample(X, grid, "linear", num_threads=2)
 print(before, known() - before)
-"""
-    )
+""")
     count, _, more = added.partition(" ")
     assert int(count) > 0
     assert more == "0"

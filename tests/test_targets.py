@@ -44,11 +44,9 @@ def one_node(call: str, opsets: dict[str, int], axes: int, initializers: str = "
     dims = [f"d{i}" for i in range(axes)]
     inside, outside = ", ".join(dims), ", ".join(dims[::-1])
     imports = ", ".join(f'"{domain}": {version}' for domain, version in opsets.items())
-    model = parser.parse_model(
-        f"""<ir_version: 8, opset_import: [{imports}]>
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: [{imports}]>
         g (float[N, C, {inside}] X, float[N, {outside}, {axes}] grid) => (float[N, C, {outside}] Y)
-        <{initializers}> {{ Y = {call} }}"""
-    )
+        <{initializers}> {{ Y = {call} }}""")
     model.graph.node[0].name = "warp"
     return model
 
@@ -147,11 +145,9 @@ def test_affine_grid_generator(size: str, domain: str, op_type: str, attributes:
     theta = np.array([[[0.9, 0.1, 0.0], [-0.1, 0.9, 0.2]]] * 2, np.float32)
     attributes = attributes | ({"size": [2, 3, 4, 5]} if size == "attribute" else {})
     inputs = "theta, " + ("size" if size == "input" else "") + ("" if "align_corners" in attributes else ", align")
-    model = parser.parse_model(
-        f"""<ir_version: 8, opset_import: ["": 14, "{domain or "none"}": 1]>
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 14, "{domain or "none"}": 1]>
         g (float[2, 2, 3] theta) => (float[2, 4, 5, 2] grid) <int64[4] size = {{2, 3, 4, 5}}, bool align = {{1}}>
-        {{ grid = {called(op_type, domain, attributes)} ({inputs}) }}"""
-    )
+        {{ grid = {called(op_type, domain, attributes)} ({inputs}) }}""")
     expected = ogs.affine_grid(theta, (2, 3, 4, 5), True)
     np.testing.assert_array_equal(open_session(model).run(None, {"theta": theta})[0], expected)
     for target in ("ai.onnx", "primitives"):
@@ -333,12 +329,10 @@ def test_a_model_from_before_there_were_functions_is_of_a_later_version_with_the
 
 def test_lowered_models_have_functions_only_where_they_are_asked_for() -> None:
     """Many runtimes have none: those that hold a node are inlined, others stay."""
-    model = parser.parse_model(
-        """<ir_version: 10, opset_import: ["": 20, "f": 1]>
+    model = parser.parse_model("""<ir_version: 10, opset_import: ["": 20, "f": 1]>
         g (float[2,3,4,5] X, float[2,4,5,2] G) => (float[2,3,4,5] Y) { A = f.sample(X, G) Y = f.negate(A) }
         <domain: "f", opset_import: ["": 20]> sample (X, G) => (Y) { Y = GridSample(X, G) }
-        <domain: "f", opset_import: ["": 20]> negate (X) => (Y) { Y = Neg(X) }"""
-    )
+        <domain: "f", opset_import: ["": 20]> negate (X) => (Y) { Y = Neg(X) }""")
     lowered = ogs.patch_model(model, target="primitives")
     assert [function.name for function in lowered.functions] == ["negate"]
     shared = ogs.patch_model(model, target="primitives", functions=True)
@@ -409,11 +403,9 @@ def test_what_all_calls_of_a_function_know_of_a_shape() -> None:
 
 
 def test_a_grid_from_constants_is_folded() -> None:
-    model = parser.parse_model(
-        """<ir_version: 9, opset_import: ["": 20]> g (float[1,3,4,5] X) => (float[1,3,2,2] Y)
+    model = parser.parse_model("""<ir_version: 9, opset_import: ["": 20]> g (float[1,3,4,5] X) => (float[1,3,2,2] Y)
         <float[1,2,3] theta = {0.9, 0.1, 0.0, -0.1, 0.9, 0.2}, int64[4] size = {1, 3, 2, 2}> {
-            grid = AffineGrid (theta, size) Y = GridSample (X, grid) }"""
-    )
+            grid = AffineGrid (theta, size) Y = GridSample (X, grid) }""")
     lowered = ogs.patch_model(model, target="primitives")
     assert "Floor" not in {n.op_type for n in lowered.graph.node}
     [answer], [native] = (open_native(each).run(None, {"X": X[:1]}) for each in (lowered, model))

@@ -144,10 +144,8 @@ def test_what_was_lowered_is_found(number: int) -> None:
 
 def test_of_very_many_positions_some_are_compared() -> None:
     """More than :data:`ort_gridsample.model.unrolled.COMPARED`."""
-    model = parser.parse_model(
-        """<ir_version: 9, opset_import: ["": 20]>
-        g (float[1, 1, 20, 30] X, float[1, 250, 300, 2] G) => (float[1, 1, 250, 300] Y) { Y = GridSample (X, G) }"""
-    )
+    model = parser.parse_model("""<ir_version: 9, opset_import: ["": 20]>
+        g (float[1, 1, 20, 30] X, float[1, 250, 300, 2] G) => (float[1, 1, 250, 300] Y) { Y = GridSample (X, G) }""")
     lowered = ogs.patch_model(model, target="primitives")
     assert found(lowered) == [("GridSample", "linear", "zeros", 0)]
 
@@ -404,10 +402,8 @@ def test_parts_that_are_alike_are_tried_once(name: str, monkeypatch: pytest.Monk
 def test_models_without_any_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Flow, "__init__", None)  # to make one fails
     standard = grid_sample_model("float32", "float32", 2, [Attributes("linear", "zeros", True)])
-    other = parser.parse_model(
-        """<ir_version: 8, opset_import: ["": 18]> g (float[N,3,H,W] X) => (float[N,3,H,W] Y) {
-            A = Relu (X) S = Shape (A) B = Reshape (A, S) Y = Add (A, B) }"""
-    )
+    other = parser.parse_model("""<ir_version: 8, opset_import: ["": 18]> g (float[N,3,H,W] X) => (float[N,3,H,W] Y) {
+            A = Relu (X) S = Shape (A) B = Reshape (A, S) Y = Add (A, B) }""")
     for model in (standard, other, affine_grid_model("float32", 2, True)):
         assert Search(scopes(model), native).values == {}
 
