@@ -102,8 +102,8 @@ def test_names_like_those_of_the_patch_are_left_to_the_model() -> None:
     session = ogs.InferenceSession(
         model(
             helper.make_node("Identity", ["X"], ["Y_status"], GUARD),
-            helper.make_node("Identity", ["Y_status"], ["Y_unread"], "idx=3 must be within"),
-            sample("Y_unread", "Y", "a"),
+            helper.make_node("Identity", ["Y_status"], ["Y_unguarded"], "idx=3 must be within"),
+            sample("Y_unguarded", "Y", "a"),
         )
     )
     np.testing.assert_array_equal(session.run(None, FEEDS)[0], ogs.grid_sample(X, GRID))

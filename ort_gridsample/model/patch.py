@@ -221,10 +221,6 @@ def _rewrite(scope: Scope, matches: Sequence[Match], replacements: dict[int, Rep
             nodes.node.extend(replaced[index].nodes)
         elif index not in dropped:
             nodes.node.append(node)
-    # The first node's guard comes last: onnxruntime walks back from the last node, so that a failed op is reported
-    # before what reads its placeholder can fail.
-    for index in sorted(replaced, reverse=True):
-        nodes.node.extend(replaced[index].guards)
     fed = {name for index in parts & (dropped | set(replaced)) for name in scope.container.node[index].input}
     del scope.container.node[:]
     scope.container.node.extend(nodes.node)
