@@ -11,7 +11,7 @@ from onnxruntime import SessionOptions
 import ort_gridsample as ogs
 from cases import Attributes
 from models import grid_sample_model
-from processes import PYTHON, WAYS, python, run_each
+from processes import PYTHON, WAYS, python, run, run_each
 
 HERE = pytest.mark.skipif(sys.platform == "win32", reason="no signal can be sent there")
 
@@ -114,6 +114,23 @@ asyncio.run(main())
 print(calls)
 """
 STAYED = ("['default_int_handler', 'mine']", "(1, 2, 64, 64)", "['called']")
+
+
+#: In onnxruntime's own format, of which onnx reads nothing.
+ORT_FORMAT = """
+import tempfile
+def open_model(model):
+    options, path = ogs.register(), tempfile.mkdtemp() + "/patched.ort"
+    options.optimized_model_filepath = path
+    options.add_session_config_entry("session.save_model_format", "ORT")
+    onnxruntime.InferenceSession(ogs.patch_model(model).SerializeToString(), options)
+    return ogs.InferenceSession(path)
+"""
+
+
+@HERE
+def test_a_signal_waits_where_nobody_knows_what_runs() -> None:
+    assert run(ORT_FORMAT + INSIDE + WAITS, "None", storms=True) == list(WAITED)
 
 
 @HERE

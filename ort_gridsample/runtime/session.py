@@ -108,7 +108,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         kept = nodes if path or not callable(nodes) else "unsupported"
         self._arguments = (path or patched.unfused, providers, provider_options, kept, kwargs)
         self._placements = patched.placements
-        self._runs_python_ops = bool(patched.python)
+        # Where nobody could read the nodes, there may be any.
+        self._runs_python_ops = bool(patched.python) or patched.domains is None
         super().__init__(patched.model, options, providers, provider_options, **kwargs)
         self._names = [output.name for output in self.get_outputs()]  # or every run would ask for them anew
 
