@@ -22,7 +22,7 @@ from cases import ATTRIBUTES, Attributes
 from compare import about, assert_identical
 from ort_gridsample.model.pixel_grids import MOST_SOURCES, MOST_STEPS, OPERATIONS, absorb
 from paths import open_native, quiet_options
-from test_fusion import compiled, readers, two_ops
+from test_fusion import assert_read_back, compiled, readers, two_ops
 
 Shape = tuple[int, ...]
 #: What float64 is tried with: each mode would be compiled for it.
@@ -211,6 +211,16 @@ def test_is_the_graph_bit_for_bit(chain: Callable[[Graph, int, int, int], str]) 
         model = graph.sampled(chain(graph, n, h, w), (n, 3, 9, 8), attributes, loose)
         with about((type_, loose, (n, h, w), attributes)):
             assert_fused(graph, model, CHAINS[chain][loose])
+
+
+@compiled
+@pytest.mark.parametrize("chain", CHAINS, ids=lambda chain: chain.__name__)
+def test_a_model_that_a_session_saved_is_read_back(
+    chain: Callable[[Graph, int, int, int], str], tmp_path: Path
+) -> None:
+    graph = Graph()
+    model = graph.sampled(chain(graph, 2, 3, 5), (2, 3, 9, 8))
+    assert_read_back(model, graph.feeds, tmp_path / "saved.onnx", "GridSample")
 
 
 @compiled
@@ -625,8 +635,8 @@ def test_in_functions_and_inner_graphs() -> None:
         assert_fused(graph, model, *[3] * count)
 
 
-def open_written(coordinates: object, sources: list[str]) -> onnxruntime.InferenceSession:
-    """A session of the op as somebody may write it."""
+def written(coordinates: object, sources: list[str]) -> onnx.ModelProto:
+    """The op as somebody may write it."""
     graph = Graph()
     model = graph.sampled(graph.fed("coords", 1, 3, 4, 2), (1, 1, 5, 6))
     node = model.graph.node[-1]
@@ -637,6 +647,11 @@ def open_written(coordinates: object, sources: list[str]) -> onnxruntime.Inferen
         node.attribute.append(helper.make_attribute(name, json.dumps(value)))
     model.graph.initializer.append(numpy_helper.from_array(np.zeros(1, np.float32), "numbers"))
     model.opset_import.append(helper.make_opsetid("ai.onnx.contrib", 1))
+    return model
+
+
+def open_written(coordinates: object, sources: list[str]) -> onnxruntime.InferenceSession:
+    model = written(coordinates, sources)
     return onnxruntime.InferenceSession(model.SerializeToString(), ogs.register(quiet_options()))
 
 
@@ -660,6 +675,8 @@ def test_an_op_that_no_session_wrote_is_refused() -> None:
             open_written(coordinates, ["coords"])
         sentence = f"GridSample node 'sample': coordinates is {coordinates!r}, expected what a session writes"
         assert str(told.value).endswith(sentence)
+        with pytest.raises(ogs.GridSampleError, match="expected what a session writes"):
+            ogs.patch_model(written(coordinates, ["coords"]), target="primitives")
 
 
 @compiled

@@ -24,6 +24,7 @@ from .targets.compiled_op import CompiledOp
 from .targets.python_op import PythonOp
 from .targets.runtimes import ANY, RUNTIMES
 from .targets.spelled import Spelled
+from .unfusing import unfused
 
 Selection = Literal["all", "unsupported"] | Callable[[NodeRecord], bool]
 
@@ -74,6 +75,7 @@ def patch_and_report(
             opset = read
     to = _target(target, functions, model.functions, opset, for_runtime) if isinstance(target, str) else target
     with explaining_invalid(model):
+        model.CopyFrom(unfused(model))
         return _patch(model, nodes, to, native, opset)
 
 

@@ -33,6 +33,10 @@ MOST_SOURCES, MOST_STEPS = 6, 16
 #: What is done to a coordinate x with an operand n; of each, x before n and n before x.
 OPERATIONS = ("Add", "Sub", "Mul", "Div")
 
+#: What an op is told of a step: twice its operation's place, and 1 more where the operand comes first; and so much more
+#: where that is no number, but the next of the coordinates that are operands.
+PAIR = 2 * len(OPERATIONS)
+
 #: A number that a coordinate meets: itself, or the name of the value that it is.
 Number = float | str
 
@@ -488,3 +492,27 @@ def _said(coordinate: Coordinate, sources: Sequence[str]) -> list[Any]:
         steps.append([code, _said(step.operand, sources)] if isinstance(step.operand, Coordinate) else code)
     axis = -1 if place.axis is None else place.axis
     return [sources.index(place.name), axis, place.index, coordinate.length, int(place.shared), *steps]
+
+
+def read(coordinates: Any, sources: int) -> list[list[int]]:
+    """What an op is told of the ``coordinates`` of so many ``sources``, and then of those that are operands, in rows.
+
+    Raises:
+        LookupError, TypeError, ValueError: that is not what a session writes.
+    """
+    r, records = len(coordinates), [list(row) for row in coordinates]
+    for own in range(r):
+        for at, step in enumerate(records[own][5:], 5):
+            code, *operands = step if isinstance(step, list) else [step]
+            if code not in range(PAIR) or len(operands) != isinstance(step, list):
+                raise ValueError(step)
+            records[own][at] = code + PAIR * len(operands)
+            records += operands
+    if all(row[4] for row in records):
+        raise ValueError(records)  # who says how many batches there are?
+    for number, (source, axis, index, length, shared, *steps) in enumerate(records):
+        fits = 0 <= source < sources <= MOST_SOURCES and -1 <= axis <= r + 1 and 0 <= index < length
+        known = len(steps) <= MOST_STEPS and {*steps} <= {*range(PAIR if number >= r else 2 * PAIR)}
+        if not (fits and known and shared in (0, 1) and all(type(each) is int for each in records[number])):
+            raise ValueError(records[number])
+    return records
