@@ -224,6 +224,24 @@ def test_a_model_that_a_session_saved_is_read_back(
 
 
 @compiled
+@pytest.mark.parametrize("as_node", [False, True])
+def test_a_number_that_is_added_to_the_options_is_met(as_node: bool) -> None:
+    graph, options = Graph(), quiet_options()
+    model = graph.sampled(graph.add("Sub", graph.add("Mul", graph.fed("coords", 1, 3, 4, 2), 0.1), 1), (1, 2, 6, 7))
+    name = model.graph.node[0].input[1]
+    if as_node:  # which is an initializer to onnxruntime
+        (tensor,) = (each for each in model.graph.initializer if each.name == name)
+        model.graph.node.insert(0, helper.make_node("Constant", [], [name], value=tensor))
+        model.graph.initializer.remove(tensor)
+    added = onnxruntime.OrtValue.ortvalue_from_numpy(np.array(0.4, np.float32))
+    options.add_initializer(name, added)
+    expected = onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, graph.feeds)[0]
+    session = ogs.InferenceSession(model, options, nodes="all")
+    np.testing.assert_allclose(session.run(None, graph.feeds)[0], expected, atol=1e-5)
+    assert taken_in(session) == [1]
+
+
+@compiled
 def test_as_onnxruntime_does_it() -> None:
     """The nodes that are taken in answer as onnxruntime's own do."""
     for chain in CHAINS:

@@ -254,8 +254,10 @@ class _Walk:
         """The number ``name`` that the coordinate at ``place`` meets; None where it is not one."""
         tensor = self.flow.scope.tensor(name)
         if tensor is None:
-            shape = self.shape(name)
-            return name if shape is not None and {*shape} <= {1} else None
+            shape, home = self.shape(name), self.flow.scope.home(name)
+            # onnxruntime folds what reads an initializer, even one that the session has another for.
+            unread = home is not None and isinstance(home.definitions[name], onnx.TensorProto)
+            return name if shape is not None and {*shape} <= {1} and not unread else None
         lengths = [1] * (self.rank(place) - len(tensor.dims)) + list(tensor.dims)
         if any(length != 1 for axis, length in enumerate(lengths) if axis != place.axis):
             return None
