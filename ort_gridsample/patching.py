@@ -13,6 +13,7 @@ from .model.matches import records_of
 from .model.patch import Selection, patch_in_place
 from .model.records import NodeRecord, NodeRecords
 from .model.targets.runtimes import RuntimeName
+from .model.unfusing import unfused
 from .runtime import native
 
 #: The targets that are always there; a dialect that was added is a target as well.
@@ -43,7 +44,7 @@ def inspect_model(model: Model) -> list[NodeRecord]:
     """
     proto = read_model(model)
     with explaining_invalid(proto):
-        return NodeRecords(records_of(proto, native))
+        return NodeRecords(records_of(unfused(proto), native))
 
 
 def coordinate_nodes(model: Model) -> list[str]:

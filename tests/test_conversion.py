@@ -6,6 +6,7 @@ from copy import deepcopy
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, parser
 
@@ -117,10 +118,10 @@ def test_helpers_are_found_again_after_the_opset_is_raised() -> None:
     assert [(n.op_type, n.name, *n.input, *n.output) for n in patched.graph.node] == [
         ("Cast", "", "X", "H"),
         ("Cast", casts, "H", "H_as_float32"),
-        ("GridSample", "", "H_as_float32", "G", "Z_as_float32", "Z_status"),
+        ("GridSample", "", "H_as_float32", "G", "Z_unguarded", "Z_status"),
+        ("GatherND", guard, "Z_unguarded", "Z_status", "Z_as_float32"),
         ("Cast", f"{casts}_2", "Z_as_float32", "Z"),
         ("Cast", "", "Z", "Y"),
-        ("Gather", guard, "Z_status", "Z_status", "Z_unread"),
     ]
     helps = [(entry.key, entry.value) for node in patched.graph.node for entry in node.metadata_props]
     assert helps == [("ort_gridsample.helps", sampler)] * 3
@@ -130,6 +131,20 @@ def test_helpers_are_found_again_after_the_opset_is_raised() -> None:
     back = ogs.patch_model(patched, target="ai.onnx")
     assert back.opset_import[0].version == 16
     assert [n.op_type for n in back.graph.node] == ["Cast", "GridSample", "Cast"]
+
+
+@pytest.mark.parametrize("opset", [7, 10, 11])
+def test_the_guard_of_an_old_opset_is_found_again(opset: int) -> None:
+    model = old(f"A = mmcv.grid_sampler <{CODES}> (X, G) Y = Relu (A)", opset=opset)
+    patched = ogs.patch_model(model)
+    session = onnxruntime.InferenceSession(patched.SerializeToString(), ogs.register())
+    np.testing.assert_allclose(session.run(None, FEEDS)[0], BORDER.clip(0), rtol=1e-5, atol=1e-4)
+    with pytest.raises(Exception, match="ort_gridsample rejected the input of grid_sampler node"):
+        session.run(None, FEEDS | {"G": GRID[:1]})
+    for node in patched.graph.node:
+        del node.metadata_props[:]
+    assert ogs.patch_model(patched) == patched
+    assert ogs.patch_model(patched, target="mmcv").graph == model.graph
 
 
 def test_a_patched_model_whose_metadata_someone_dropped_stays_valid() -> None:
@@ -150,7 +165,7 @@ def test_helpers_are_found_again_after_inlining() -> None:
         <domain: "local", opset_import: ["": 20]> warp <ac> (A, B) => (C) {{
             C = GridSample <align_corners: int = @ac, padding_mode = "border"> (A, B) }}""")
     patched = ogs.patch_model(model)
-    assert [n.op_type for n in patched.functions[0].node] == ["GridSample", "CastLike", "Gather"]
+    assert [n.op_type for n in patched.functions[0].node] == ["GridSample", "GatherND", "CastLike"]
     for target in ("mmcv", "primitives", "ai.onnx"):
         there = ogs.patch_model(patched, target=target)
         onnx.checker.check_model(there)

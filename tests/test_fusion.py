@@ -21,7 +21,7 @@ from compare import about, assert_identical
 from ort_gridsample.model.fusion import pairs
 from ort_gridsample.model.graphs import scopes
 from ort_gridsample.runtime import choice
-from paths import quiet_options
+from paths import open_native, quiet_options
 
 Between = Sequence[tuple[str, dict[str, object]]]
 
@@ -86,6 +86,33 @@ def two_ops(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     """A session of the compiled ops, one for each node."""
     patched = ogs.patch_model(model, target="compiled").SerializeToString()
     return onnxruntime.InferenceSession(patched, ogs.register(quiet_options()))
+
+
+def assert_read_back(model: onnx.ModelProto, feeds: dict[str, np.ndarray], path: Path, *operators: str) -> None:
+    """What onnxruntime saves of a session's model runs in a session, and is patched, as the model itself."""
+    options, answers = quiet_options(), list[np.ndarray]()
+    options.optimized_model_filepath = str(path)
+    answers += ogs.InferenceSession(model, options).run(None, feeds)
+    saved = onnx.load(path)
+    before = saved.SerializeToString(deterministic=True)
+    assert [record.operator for record in ogs.inspect_model(saved)] == [*operators]
+    assert_identical(ogs.InferenceSession(path, quiet_options()).run(None, feeds)[0], answers[0])
+    lowered = ogs.patch_model(saved, target="primitives")
+    assert {node.domain for node in lowered.graph.node} <= {"", "ai.onnx"}
+    np.testing.assert_allclose(open_native(lowered).run(None, feeds)[0], answers[0], rtol=1e-3, atol=1e-3)
+    assert saved.SerializeToString(deterministic=True) == before
+
+
+@compiled
+@pytest.mark.parametrize("chain", list(CHAINS)[:4])
+def test_a_model_that_a_session_saved_is_read_back(chain: str, tmp_path: Path) -> None:
+    theta, between = CHAINS[chain]
+    model, feeds = transformer(between, theta, grid_corners=1), feed(theta)
+    for value in model.graph.input:
+        value.CopyFrom(
+            helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, feeds[value.name].shape)
+        )
+    assert_read_back(model, feeds, tmp_path / "saved.onnx", "AffineGrid", "GridSample")
 
 
 def within(session: ogs.InferenceSession) -> list[str]:

@@ -201,11 +201,11 @@ STALE = {
 @pytest.mark.parametrize("name", STALE)
 def test_a_name_that_only_a_value_info_has_is_taken(name: str) -> None:
     model = parser.parse_model(STALE[name])
-    for stale in ("Y_status", "Y_unread"):
+    for stale in ("Y_status", "Y_unguarded"):
         container = model.functions[0] if model.functions else model.graph
         container.value_info.append(helper.make_tensor_value_info(stale, TensorProto.FLOAT, [7, 7]))
     made = {output for scope in scopes(ogs.patch_model(model)) for node in scope for output in node.output}
-    assert made.isdisjoint({"Y_status", "Y_unread"})
+    assert made.isdisjoint({"Y_status", "Y_unguarded"})
     # Nor does an input lose its name that nothing reads.
     model.graph.input.append(helper.make_tensor_value_info("Y_status", TensorProto.FLOAT, [1]))
     answer = open_patched_file(model).run(None, FEEDS | {"Y_status": np.ones(1, np.float32)})[0]

@@ -98,8 +98,8 @@ GUARD = "ort_gridsample rejected the input of GridSample node 'a' (ort_gridsampl
 
 def test_names_like_those_of_the_patch_are_left_to_the_model() -> None:
     status = helper.make_node("Identity", ["X"], ["Y_status"], GUARD)
-    unread = helper.make_node("Identity", ["Y_status"], ["Y_unread"], "idx=3 must be within")
-    session = ogs.InferenceSession(model(status, unread, sample("Y_unread", "Y", "a")))
+    unread = helper.make_node("Identity", ["Y_status"], ["Y_unguarded"], "idx=3 must be within")
+    session = ogs.InferenceSession(model(status, unread, sample("Y_unguarded", "Y", "a")))
     np.testing.assert_array_equal(session.run(None, FEEDS)[0], ogs.grid_sample(X, GRID))
     with pytest.raises(ogs.GridSampleError, match="'a': grid is of shape"):
         session.run(None, {**FEEDS, "G": GRID[:1]})

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -20,7 +21,7 @@ from cases import ATTRIBUTES, Attributes
 from compare import about, assert_identical
 from ort_gridsample.model.pixel_grids import MOST_SOURCES, MOST_STEPS, OPERATIONS, absorb
 from paths import open_native, quiet_options
-from test_fusion import compiled, readers, two_ops
+from test_fusion import assert_read_back, compiled, readers, two_ops
 
 Shape = tuple[int, ...]
 #: What float64 is tried with: each mode would be compiled for it.
@@ -188,6 +189,32 @@ def test_is_the_graph_bit_for_bit(chain: Chain) -> None:
         model = graph.sampled(chain(graph, n, h, w), (n, 3, 9, 8), attributes, loose)
         with about((type_, loose, (n, h, w), attributes)):
             assert_fused(graph, model, CHAINS[chain][loose])
+
+
+@compiled
+@pytest.mark.parametrize("chain", CHAINS, ids=lambda chain: chain.__name__)
+def test_a_model_that_a_session_saved_is_read_back(chain: Chain, tmp_path: Path) -> None:
+    graph = Graph()
+    model = graph.sampled(chain(graph, 2, 3, 5), (2, 3, 9, 8))
+    assert_read_back(model, graph.feeds, tmp_path / "saved.onnx", "GridSample")
+
+
+@compiled
+@pytest.mark.parametrize("as_node", [False, True])
+def test_a_number_that_is_added_to_the_options_is_met(as_node: bool) -> None:
+    graph, options = Graph(), quiet_options()
+    model = graph.sampled(graph.add("Sub", graph.add("Mul", graph.fed("coords", 1, 3, 4, 2), 0.1), 1), (1, 2, 6, 7))
+    name = model.graph.node[0].input[1]
+    if as_node:  # which is an initializer to onnxruntime
+        (tensor,) = (each for each in model.graph.initializer if each.name == name)
+        model.graph.node.insert(0, helper.make_node("Constant", [], [name], value=tensor))
+        model.graph.initializer.remove(tensor)
+    added = onnxruntime.OrtValue.ortvalue_from_numpy(np.array(0.4, np.float32))
+    options.add_initializer(name, added)
+    expected = onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, graph.feeds)[0]
+    session = ogs.InferenceSession(model, options, nodes="all")
+    np.testing.assert_allclose(session.run(None, graph.feeds)[0], expected, atol=1e-5)
+    assert taken_in(session) == [1]
 
 
 @compiled
@@ -617,8 +644,8 @@ def test_in_functions_and_inner_graphs() -> None:
         assert_fused(graph, model, *[6] * count)
 
 
-def open_written(coordinates: object, sources: list[str]) -> onnxruntime.InferenceSession:
-    """A session of the op as somebody may write it."""
+def written(coordinates: object, sources: list[str]) -> onnx.ModelProto:
+    """The op as somebody may write it."""
     graph = Graph()
     model = graph.sampled(graph.fed("coords", 1, 3, 4, 2), (1, 1, 5, 6))
     node = model.graph.node[-1]
@@ -629,6 +656,11 @@ def open_written(coordinates: object, sources: list[str]) -> onnxruntime.Inferen
         node.attribute.append(helper.make_attribute(name, json.dumps(value)))
     model.graph.initializer.append(numpy_helper.from_array(np.zeros(1, np.float32), "numbers"))
     model.opset_import.append(helper.make_opsetid("ai.onnx.contrib", 1))
+    return model
+
+
+def open_written(coordinates: object, sources: list[str]) -> onnxruntime.InferenceSession:
+    model = written(coordinates, sources)
     return onnxruntime.InferenceSession(model.SerializeToString(), ogs.register(quiet_options()))
 
 
@@ -651,6 +683,8 @@ def test_an_op_that_no_session_wrote_is_refused() -> None:
             open_written(coordinates, ["coords"])
         sentence = f"GridSample node 'sample': coordinates is {coordinates!r}, expected what a session writes"
         assert str(told.value).endswith(sentence)
+        with pytest.raises(ogs.GridSampleError, match="expected what a session writes"):
+            ogs.patch_model(written(coordinates, ["coords"]), target="primitives")
 
 
 @compiled

@@ -435,6 +435,18 @@ print(calls)
 OWN = "['default_int_handler', 'terminate']"
 
 
+#: In onnxruntime's own format, of which onnx reads nothing.
+ORT_FORMAT = """
+import tempfile
+def open_model(model):
+    options, path = ogs.register(), tempfile.mkdtemp() + "/patched.ort"
+    options.optimized_model_filepath = path
+    options.add_session_config_entry("session.save_model_format", "ORT")
+    onnxruntime.InferenceSession(ogs.patch_model(model).SerializeToString(), options)
+    return ogs.InferenceSession(path)
+"""
+
+
 @can_be_sent
 def test_a_waiting_signal_is_delivered_and_no_handler_is_left() -> None:
     waited = (f"{SHAPE} ['op', ('called', 15, 'deliver')]", f"interrupted {SHAPE} 2")
@@ -442,6 +454,7 @@ def test_a_waiting_signal_is_delivered_and_no_handler_is_left() -> None:
     left = (OWN, f"{OWN} {SHAPE} {OWN}", f"KeyboardInterrupt {OWN} []", *terminated, SHAPE, "0")
     stayed = (OWN.replace("terminate", "mine"), SHAPE, "['called']")
     assert run_each(INSIDE, PYTHON) == dict.fromkeys(PYTHON, (*waited, *left, *stayed))
+    assert run(ORT_FORMAT + INSIDE, "None", storms=True) == [*waited, *left, *stayed]
 
 
 ASYNCIO = """

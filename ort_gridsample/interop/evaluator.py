@@ -75,4 +75,4 @@ def _run(self: OpRun, *inputs: Array | None, **attributes: Any) -> tuple[Array, 
         arguments[name] = value
     said["align_corners"] = bool(said["align_corners"])
     answer = _FUNCTIONS[dialect.operator](**arguments, **said, where=here)
-    return (answer, np.zeros(1, np.int64)) if dialect.domain == DOMAIN else (answer,)
+    return (answer, np.arange(len(answer), dtype=np.int64)[:, None]) if dialect.domain == DOMAIN else (answer,)

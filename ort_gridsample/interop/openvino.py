@@ -58,8 +58,12 @@ def _convert(dialect: Dialect, node: Any) -> list[Any]:
         answer = opset.grid_sample(*inputs, named).output(0)
     else:
         answer = _lowered(_one_node(operator, label, said, inputs, types), inputs)
-    # A Python op says in a second output that all went well.
-    return [answer, opset.constant(np.zeros(1, np.int64)).output(0)] if dialect.domain == DOMAIN else [answer]
+    # A Python op says in a second output the places that its guard gathers.
+    if dialect.domain != DOMAIN:
+        return [answer]
+    zero, one = (opset.constant(np.array(number, np.int64)) for number in (0, 1))
+    length = opset.gather(opset.shape_of(answer, output_type="i64"), zero, zero)
+    return [answer, opset.unsqueeze(opset.range(zero, length, one, output_type="i64"), one).output(0)]
 
 
 def _is_its_own(X: Any, type_name: str, mode: str) -> bool:

@@ -14,6 +14,7 @@ from .dialects import dialect_of
 from .graphs import Scope, domain_of, function_key, scopes, subgraphs
 from .helpers import is_helper, lowered_from, reads_grid
 from .targets import FUNCTIONS_DOMAIN
+from .unfusing import is_fused
 
 #: What makes coordinates of coordinates, or lays them out anew; above any other node the rest of the net begins.
 _ARITHMETIC = frozenset(
@@ -67,7 +68,8 @@ def _coordinate_nodes(scope: Scope, sampling: Container[Key]) -> list[onnx.NodeP
 def _is_concerned(node: onnx.NodeProto, scope: Scope, sampling: Container[Key]) -> bool:
     if function_key(node) in sampling or node.domain == FUNCTIONS_DOMAIN:
         return True
-    return lowered_from(node) is not None or is_helper(node) or dialect_of(node, scope.opsets) is not None
+    known = is_helper(node) or is_fused(node) or dialect_of(node, scope.opsets) is not None
+    return known or lowered_from(node) is not None
 
 
 def _coordinates(node: onnx.NodeProto, scope: Scope) -> Sequence[str]:
@@ -76,7 +78,7 @@ def _coordinates(node: onnx.NodeProto, scope: Scope) -> Sequence[str]:
         return node.input if reads_grid(node) else ()
     dialect = dialect_of(node, scope.opsets)
     operator = node.op_type if dialect is None else dialect.operator
-    if dialect is not None or node.domain == FUNCTIONS_DOMAIN:
+    if dialect is not None or node.domain == FUNCTIONS_DOMAIN or is_fused(node):
         return node.input if operator.startswith("AffineGrid") else node.input[1:]
     return ()
 

@@ -17,7 +17,7 @@ from ..spec import newest
 from .dialects import COMPILED, EXTENSIONS_DOMAIN, FUSED, Dialect, dialect_of
 from .element_types import type_of
 from .graphs import Scope, domain_of, function_key, scopes, subgraphs
-from .helpers import is_helper
+from .helpers import guards, is_helper
 from .regions import rewrite
 
 
@@ -96,8 +96,9 @@ def _back_from(
             if order is not None and order != sorted(order):
                 return None
             return Pair(at, sample, tuple(between), grid_type)
+        is_guard = guards(node, nodes[makers.get(next(iter(node.input), ""), at)])
         is_type = is_helper(node) and node.op_type == "CastLike"
-        if domain_of(node.domain) or len(node.input) != 1 + is_type:
+        if domain_of(node.domain) or not (is_guard or is_type or len(node.input) == 1):
             return None
         if node.op_type == "Cast" and not grid_type:
             to = next((a.i for a in node.attribute if a.name == "to" and not a.ref_attr_name), 0)
@@ -107,7 +108,7 @@ def _back_from(
         elif node.op_type == "Transpose" and node.attribute and not node.attribute[0].ref_attr_name:
             axes = list(node.attribute[0].ints)
             order = axes if order is None else [axes[axis] for axis in order]
-        elif node.op_type != "Identity" and not is_type:
+        elif node.op_type != "Identity" and not (is_guard or is_type):
             return None
         between.append(at)
         value = node.input[0]

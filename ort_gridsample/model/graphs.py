@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -141,6 +142,43 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[tuple[onnx.AttributeProto, onnx.
             yield attribute, attribute.g
         for graph in attribute.graphs:
             yield attribute, graph
+
+
+def constants(model: onnx.ModelProto) -> set[str]:
+    """The names of the initializers that the graphs of ``model`` hold themselves, and of what Constants make there."""
+    return {
+        name
+        for scope in scopes(model)
+        for name in scope.definitions
+        if isinstance(scope.container, onnx.GraphProto) and scope.tensor(name) is not None
+    }
+
+
+@contextmanager
+def unread(model: onnx.ModelProto, names: Collection[str]) -> Iterator[None]:
+    """Let the ``names`` among :func:`constants` be unknown meanwhile, as external data is: a session has others.
+
+    Constants become initializers, as in onnxruntime.
+    """
+
+    def locate(location: onnx.TensorProto.DataLocation) -> None:
+        for scope in reversed(scopes(model)) if names else ():  # inner graphs first, as nodes are dropped
+            graph = scope.container
+            if isinstance(graph, onnx.GraphProto):
+                for index, node in reversed([*enumerate(graph.node)]):
+                    if (tensor := _constant_tensor(node)) is not None and node.output[0] in names:
+                        graph.initializer.add().CopyFrom(tensor)
+                        graph.initializer[-1].name = node.output[0]
+                        del graph.node[index]
+                for tensor in graph.initializer:
+                    if tensor.name in names and not tensor.external_data:
+                        tensor.data_location = location
+
+    locate(onnx.TensorProto.EXTERNAL)
+    try:
+        yield
+    finally:
+        locate(onnx.TensorProto.DEFAULT)
 
 
 class Names:

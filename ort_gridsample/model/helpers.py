@@ -26,6 +26,14 @@ def guard_name(where: str) -> str:
     return f"ort_gridsample rejected the input of {where} (ort_gridsample.InferenceSession says why)"
 
 
+def guards(node: onnx.NodeProto, op: onnx.NodeProto) -> bool:
+    """Whether ``node`` is the guard behind ``op``: the status is the places along the first axis of what it hands on.
+
+    Whoever reads the answer reads it through its guard, so nobody can drop that.
+    """
+    return node.op_type in ("Gather", "GatherND") and list(node.input) == list(op.output)
+
+
 def cast_name(where: str) -> str:
     """The name of a Cast or CastLike around the node ``where``."""
     return f"ort_gridsample casts for {where}"
@@ -95,8 +103,14 @@ class Helpers:
                 belonging.add(maker)
                 name = self._nodes[maker].input[0]
             inputs.append(name)
-        for name in node.output[1:]:  # the status, which only guards read
-            belonging.update(self._readers.get(name, ()))
+        for reader in (each for name in node.output[1:] for each in self._readers.get(name, ())):
+            belonging.add(reader)  # of the status, which only guards read
+            if guards(self._nodes[reader], node):
+                output = self._nodes[reader].output[0]
+                if self._nodes[reader].op_type == "Gather":
+                    (squeeze,) = self._readers[output]
+                    belonging.add(squeeze)
+                    output = self._nodes[squeeze].output[0]
         for reader in self._readers.get(output, ()):
             after = self._nodes[reader]
             if is_helper(after) and after.input[0] == output:

@@ -15,6 +15,7 @@ from ..core.plan import type_name
 from ..errors import GridSampleError, where
 from .asking import Native
 from .dialects import (
+    DOMAIN,
     PARTS,
     SET_ASIDE,
     UNROLLED,
@@ -202,8 +203,8 @@ def _match(
     aside = node.domain == SET_ASIDE
     domain = "" if aside else domain_of(node.domain)
     opset = scope.opsets.get(domain, dialect.version if domain else 0)
-    name = called(node)
     sources, output, belonging = helpers.around(node)
+    name = node.name or (f"({output})" if domain == DOMAIN else called(node))
     values, known = {}, {}
     for position, argument in enumerate(spec.newest(dialect.operator).types):
         size = constant_size(node, dialect, argument)

@@ -25,6 +25,7 @@ from .targets.compiled_op import CompiledOp
 from .targets.python_op import PythonOp
 from .targets.runtimes import ANY, RUNTIMES
 from .targets.spelled import Spelled
+from .unfusing import unfused
 
 Selection = Literal["all", "unsupported"] | Callable[[NodeRecord], bool]
 
@@ -75,6 +76,7 @@ def patch_and_report(
             opset = read
     to = _target(target, functions, model.functions, opset, for_runtime) if isinstance(target, str) else target
     with explaining_invalid(model):
+        model.CopyFrom(unfused(model))
         return _patch(model, nodes, to, native, opset)
 
 
@@ -224,10 +226,6 @@ def _rewrite(scope: Scope, matches: Sequence[Match], replacements: dict[int, Rep
             nodes.node.extend(replaced[index].nodes)
         elif index not in dropped:
             nodes.node.append(node)
-    # The first node's guard comes last: onnxruntime walks back from the last node, so that a failed op is reported
-    # before what reads its placeholder can fail.
-    for index in sorted(replaced, reverse=True):
-        nodes.node.extend(replaced[index].guards)
     fed = {name for index in parts & (dropped | set(replaced)) for name in scope.container.node[index].input}
     del scope.container.node[:]
     scope.container.node.extend(nodes.node)

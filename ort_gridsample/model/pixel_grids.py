@@ -33,6 +33,10 @@ MOST_SOURCES, MOST_STEPS = 6, 16
 #: What is done to a coordinate x with an operand n; of each, x before n and n before x.
 OPERATIONS = ("Add", "Sub", "Mul", "Div")
 
+#: What an op is told of a step: twice its operation's place, and 1 more where the operand comes first; and so much more
+#: where that is no number, but the next of the coordinates that are operands.
+PAIR = 2 * len(OPERATIONS)
+
 #: A number that a coordinate meets: itself, or the name of the value that it is.
 Number = float | str
 
@@ -250,8 +254,10 @@ class _Walk:
         """The number ``name`` that the coordinate at ``place`` meets; None where it is not one."""
         tensor = self.flow.scope.tensor(name)
         if tensor is None:
-            shape = self.shape(name)
-            return name if shape is not None and {*shape} <= {1} else None
+            shape, home = self.shape(name), self.flow.scope.home(name)
+            # onnxruntime folds what reads an initializer, even one that the session has another for.
+            unread = home is not None and isinstance(home.definitions[name], onnx.TensorProto)
+            return name if shape is not None and {*shape} <= {1} and not unread else None
         lengths = [1] * (self.rank(place) - len(tensor.dims)) + list(tensor.dims)
         if any(length != 1 for axis, length in enumerate(lengths) if axis != place.axis):
             return None
@@ -490,3 +496,25 @@ def _said(coordinate: Coordinate, sources: Sequence[str]) -> list[Any]:
         steps.append([code, _said(step.operand, sources)] if isinstance(step.operand, Coordinate) else code)
     axis = -1 if place.axis is None else place.axis
     return [sources.index(place.name), axis, place.index, coordinate.length, *steps]
+
+
+def read(coordinates: Any, sources: int) -> list[list[int]]:
+    """What an op is told of the ``coordinates`` of so many ``sources``, and then of those that are operands, in rows.
+
+    Raises:
+        LookupError, TypeError, ValueError: that is not what a session writes.
+    """
+    r, records = len(coordinates), [list(row) for row in coordinates]
+    for own in range(r):
+        for at, step in enumerate(records[own][4:], 4):
+            code, *operands = step if isinstance(step, list) else [step]
+            if code not in range(PAIR) or len(operands) != isinstance(step, list):
+                raise ValueError(step)
+            records[own][at] = code + PAIR * len(operands)
+            records += operands
+    for number, (source, axis, index, length, *steps) in enumerate(records):
+        fits = 0 <= source < sources <= MOST_SOURCES and -1 <= axis <= r + 1 and 0 <= index < length
+        known = len(steps) <= MOST_STEPS and {*steps} <= {*range(PAIR if number >= r else 2 * PAIR)}
+        if not (fits and known and all(type(each) is int for each in records[number])):
+            raise ValueError(records[number])
+    return records

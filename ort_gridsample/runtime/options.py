@@ -7,10 +7,12 @@ ops and execution providers, is not part of that copy.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import onnxruntime
-from onnx import helper
+from onnx import TensorProto, helper
 from onnxruntime.capi import _pybind_state
 
 #: The configuration entries of a session that onnxruntime 1.20 to 1.32 know; it does not list those of given options.
@@ -109,6 +111,25 @@ def copied(options: onnxruntime.SessionOptions) -> onnxruntime.SessionOptions:
     copy = loaded(options, _EMPTY).session_options
     copy.enable_profiling = options.enable_profiling
     return copy
+
+
+def added_to(options: onnxruntime.SessionOptions, names: Sequence[str]) -> set[str]:
+    """Those of the initializers ``names`` that were added to ``options``, which do not tell: a session must show it."""
+    if not names:
+        return set()
+    copy = copied(options)
+    copy.optimized_model_filepath, copy.enable_profiling = "", False
+    copy.graph_optimization_level, copy.intra_op_num_threads = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL, 1
+    copy.log_severity_level = 4  # what was added has another shape than what stands here
+    nodes = [helper.make_node("Shape", [name], [f"{name} is added"]) for name in names]
+    outputs = [helper.make_tensor_value_info(node.output[0], TensorProto.INT64, [None]) for node in nodes]
+    tensors = [helper.make_tensor(name, TensorProto.INT64, [0], []) for name in names]
+    graph = helper.make_graph(nodes, "added", [], outputs, tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    with suppress(Exception):  # options for which onnxruntime refuses this model
+        session = onnxruntime.InferenceSession(model.SerializeToString(), copy, providers=["CPUExecutionProvider"])
+        return {name for name, shape in zip(names, session.run(None, {}), strict=True) if shape.tolist() != [0]}
+    return set()
 
 
 def has_providers(options: onnxruntime.SessionOptions) -> bool:

@@ -22,13 +22,13 @@ from ..errors import GridSampleError
 from ..model.dialects import DOMAIN
 from ..model.files import external_files, follow_links, read_model
 from ..model.fusion import fuse
-from ..model.graphs import domain_of, scopes
+from ..model.graphs import constants, domain_of, scopes, unread
 from ..model.patch import Selection, bind_threads, check_selection, patch_and_report
 from ..model.pixel_grids import absorb
 from ..model.records import NodeRecord
 from . import interrupts, native
 from .compiled_ops.errors import error_in
-from .options import State, copied, entry, from_state, has_providers, set_entry, state
+from .options import State, added_to, copied, entry, from_state, has_providers, set_entry, state
 from .placement import Ops, Placement
 from .python_ops import exits, failures
 from .registration import register, register_anew
@@ -98,7 +98,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         given: Any = path_or_bytes if model is None else model
         if nodes is not None:
             check_selection("InferenceSession", nodes)
-        patched = _patched(given, nodes, 0 if sess_options is None else sess_options.intra_op_num_threads)
+        patched = _patched(given, nodes, sess_options)
         _prepare(patched.python)
         options = _options(sess_options, patched)
         path = os.path.abspath(given) if isinstance(given, (str, PathLike)) else None
@@ -106,7 +106,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         kept = nodes if path or not callable(nodes) else "unsupported"
         self._arguments = (path or patched.unfused, providers, provider_options, kept, kwargs)
         self._placements = patched.placements
-        self._runs_python_ops = bool(patched.python)
+        # Where nobody could read the nodes, there may be any.
+        self._runs_python_ops = bool(patched.python) or patched.domains is None
         super().__init__(patched.model, options, providers, provider_options, **kwargs)
         self._names = [output.name for output in self.get_outputs()]  # or every run would ask for them anew
 
@@ -262,7 +263,7 @@ class _Patched:
         return [placement.record for placement in self.placements if placement.runs_on == "Python op"]
 
 
-def _patched(model: Model, nodes: Selection | None, num_threads: int) -> _Patched:
+def _patched(model: Model, nodes: Selection | None, options: onnxruntime.SessionOptions | None) -> _Patched:
     if isinstance(model, onnx.ModelProto):
         proto = onnx.ModelProto()
         proto.CopyFrom(model)
@@ -273,18 +274,21 @@ def _patched(model: Model, nodes: Selection | None, num_threads: int) -> _Patche
             # onnxruntime knows its own format, and says what is wrong with any other
             return _Patched(model, model, [], None)
     ops = Ops(nodes)
-    replaced, others = patch_and_report(proto, target=ops, native=native)
+    elsewhere = set() if options is None else added_to(options, sorted(constants(proto)))
+    with unread(proto, elsewhere):
+        replaced, others = patch_and_report(proto, target=ops, native=native)
     placements = ops.placements([*replaced, *others])
     if not placements:
         given = proto.SerializeToString() if isinstance(model, onnx.ModelProto) else model
         return _Patched(given, given, [], frozenset())
-    bound = bind_threads(proto, num_threads)
+    bound = bind_threads(proto, 0 if options is None else options.intra_op_num_threads)
     domains = _domains(proto)
     path = model if isinstance(model, (str, PathLike)) else None
     unfused = model
     if isinstance(model, onnx.ModelProto) or (path is None and (replaced or bound)):
         unfused = proto.SerializeToString()
-    fused, placements = _fused(proto, placements)
+    with unread(proto, elsewhere):
+        fused, placements = _fused(proto, placements)
     if not (replaced or bound or fused):
         if path is not None:
             external_files(proto, path)  # older onnxruntimes read data outside the folder

@@ -31,12 +31,10 @@ class Replacement:
 
     Attributes:
         nodes: in its place.
-        guards: at the end of its graph, the first node's last.
         functions: model-local functions that ``nodes`` call.
     """
 
     nodes: Sequence[onnx.NodeProto]
-    guards: Sequence[onnx.NodeProto] = ()
     functions: Sequence[onnx.FunctionProto] = ()
 
 

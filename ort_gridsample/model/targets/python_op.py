@@ -9,13 +9,13 @@ from ...spec import TYPES, mode_of
 from ..dialects import DOMAIN, OURS, PassedOn, Spelling
 from ..element_types import elem_type
 from ..graphs import Names, subgraphs
-from ..helpers import cast_name, guard_name, mark
+from ..helpers import cast_name, guard_name, guards, mark
 from ..matches import Match
 from ..records import NodeRecord
 from . import CAST_LIKE, Replacement, arguments, renamed, typed_in_function
 
-#: The first opset whose Cast knows bfloat16.
-_BFLOAT16 = 13
+#: The first opset whose Cast knows bfloat16, and the first with GatherND.
+_BFLOAT16, _GATHER_ND = 13, 11
 
 
 class PythonOp:
@@ -24,7 +24,9 @@ class PythonOp:
     reads_shapes = False
 
     def takes(self, match: Match) -> bool:
-        return match.record.dialect.name != DOMAIN
+        # Earlier releases wrote a guard that nobody reads, and that others therefore drop.
+        around = (match.scope.container.node[index] for index in match.helpers)
+        return match.record.dialect.name != DOMAIN or not any(guards(node, match.node) for node in around)
 
     def needs_inlining(self, match: Match) -> bool:
         """Calls bring types of which one needs a Cast, or attributes that are not the op's; or CastLike is missing."""
@@ -38,7 +40,9 @@ class PythonOp:
         return different or foreign or opset < CAST_LIKE
 
     def least_opset(self, match: Match) -> int:
-        return _BFLOAT16 if any("bfloat16" in types for types in match.record.types.values()) else 1
+        types = {each for types in match.record.types.values() for each in types}
+        # onnxruntime's Gather takes of each row of strings the first.
+        return _BFLOAT16 if "bfloat16" in types else _GATHER_ND if "str" in types else 1
 
     def replace(self, match: Match, names: Names) -> Replacement:
         record = match.record
@@ -55,12 +59,14 @@ class PythonOp:
             after = [self._cast(record, names, value, record.output, record.types[first][0])]
         else:
             value, after = typed_in_function(match, op.input[0], names)
-        op.output.extend([value, names.new(f"{record.output}_status")])
+        op.output.extend([names.new(f"{record.output}_{name}") for name in ("unguarded", "status")])
         op.attribute.extend(self._attributes(match))
-        # Of one element and indexed by itself: anything but 0 is out of bounds.
-        unread = names.new(f"{record.output}_unread")
-        guard = helper.make_node("Gather", [op.output[1]] * 2, [unread], names.new(guard_name(record.where)))
-        return Replacement([*before, op, *after], [mark(guard, record.where)])
+        kind = "GatherND"
+        if match.scope.opsets.get("", 0) < _GATHER_ND:  # Gather leaves the places' own axis in the answer
+            kind, squeezed, value = "Gather", value, names.new(f"{value}_gathered")
+            after.insert(0, mark(helper.make_node("Squeeze", [value], [squeezed], axes=[1]), record.where))
+        guard = helper.make_node(kind, op.output, [value], names.new(guard_name(record.where)))
+        return Replacement([*before, op, mark(guard, record.where), *after])
 
     @staticmethod
     def _cast(record: NodeRecord, names: Names, source: str, to: str, type_name: str) -> onnx.NodeProto:

@@ -21,7 +21,7 @@ from ...core.lanes import AXIS as OTHER  # free until the coordinates are there
 from ...core.lanes import BLOCK, COORDINATE, GRID, POSITIONS, STATE, R, X
 from ...core.pointers import allocate, array, copy, free, load, memory_of_call, store
 from ...errors import GridSampleError
-from ...model.pixel_grids import MOST_SOURCES, MOST_STEPS, OPERATIONS
+from ...model.pixel_grids import MOST_SOURCES, MOST_STEPS, PAIR, read
 from . import sentences
 from .inputs import AXES, DATA, SIZE, close_inputs, copy_shape, get_input, open_inputs
 from .sampling import API, SAID, SENTENCES, SHAPE_OF, SHAPES, sample
@@ -37,10 +37,6 @@ ABOUT = MISSING + 8
 (SOURCES, NUMBERS, COORDINATES, RECORDS, ITEM, FIRST) = range(0, 48, 8)
 (SOURCE, AXIS, INDEX, LENGTH, STEPS, CODES) = range(0, 48, 8)
 RECORD = CODES + 8 * MOST_STEPS
-#: A step is twice its operation's place in :data:`OPERATIONS`, and 1 more where the operand comes first; and so much
-#: more where that is no number, but the next of the coordinates that are operands.
-PAIR = 2 * len(OPERATIONS)
-
 #: X, the numbers, and the values.
 MOST_INPUTS = 2 + MOST_SOURCES
 
@@ -57,24 +53,12 @@ def texts(where: str, grid_type: str, coordinates: Any, sources: Any) -> list[by
         GridSampleError: that is not what a session writes.
     """
     try:
-        r, records = len(coordinates), [list(row) for row in coordinates]
-        for own in range(r):
-            for at, step in enumerate(records[own][4:], 4):
-                code, *operands = step if isinstance(step, list) else [step]
-                if code not in range(PAIR) or len(operands) != isinstance(step, list):
-                    raise ValueError(step)
-                records[own][at] = code + PAIR * len(operands)
-                records += operands
+        r, records = len(coordinates), read(coordinates, len(sources))
         numbers = sum(step < PAIR for row in records for step in row[4:])
         item = np.dtype(spec.TYPES[grid_type].compute).itemsize
         rows, said = [len(sources), numbers, r, len(records), item], []
-        for number, (source, axis, index, length, *steps) in enumerate(records):
-            record = [source, axis, index, length, len(steps), *steps]
-            fits = 0 <= source < len(sources) <= MOST_SOURCES and -1 <= axis <= r + 1 and 0 <= index < length
-            known = len(steps) <= MOST_STEPS and {*steps} <= {*range(PAIR if number >= r else 2 * PAIR)}
-            if not (fits and known and all(type(each) is int for each in record)):
-                raise ValueError(record)
-            rows += [*record, *[0] * (MOST_STEPS - len(steps))]
+        for source, axis, index, length, *steps in records:
+            rows += [source, axis, index, length, len(steps), *steps, *[0] * (MOST_STEPS - len(steps))]
             said.append(_about(str(sources[source]), r, axis, length, alone=len(sources) == 1))
     except (LookupError, TypeError, ValueError) as error:
         raise GridSampleError(where, "coordinates", repr(coordinates), "what a session writes") from error

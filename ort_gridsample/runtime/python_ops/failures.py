@@ -1,7 +1,9 @@
 """How an op says that it failed: it may not raise, so it returns a number, and the exception waits here under it.
 
-The number travels as the op's ``status`` output to the guard that the patch puts behind every op (a ``Gather`` of one
-element): 0 passes, anything else is out of its bounds, and ONNX Runtime's own error text then quotes the number.
+The number travels as the op's ``status`` output to the guard that the patch puts behind every op, a ``GatherND`` of Y
+by it along the first axis: all places there pass, a number is out of the bounds of the nothing that a failed op
+returns, and ONNX Runtime's own error text then quotes it. Before opset 11, and in models of earlier releases, the guard
+is a ``Gather``.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ LOST = (1 << 63) - 1
 
 _numbers = itertools.count(1)
 _waiting: OrderedDict[int, BaseException] = OrderedDict()
-_QUOTED = re.compile(r"ort_gridsample rejected .* idx=(\d+) must be within", re.DOTALL)
+_QUOTED = re.compile(r"ort_gridsample rejected .* (?:idx=|index = )(\d+)", re.DOTALL)
 
 
 def record(failure: BaseException) -> int:

@@ -23,9 +23,6 @@ from ...spec import ModeName, PaddingModeName
 from .. import extensions
 from . import exits, failures
 
-#: Beyond this a failed op's placeholder has no elements instead of the right number.
-PLACEHOLDER_ELEMENTS = 1 << 16
-
 _ocos = extensions.load()
 PyCustomOpDef, onnx_op = _ocos.PyCustomOpDef, _ocos.Opdef.declare
 library_path: str = _ocos.get_library_path()
@@ -51,15 +48,14 @@ class Output:
         return list(self.array.ravel()) if self.array.dtype.kind == "O" else self.array
 
 
-_GOOD = Output(np.zeros(1, np.int64))
 #: What a failure leaves that cannot even be recorded.
-_LOST = Output(np.array([failures.LOST], np.int64))
+_LOST = Output(np.array([[failures.LOST]], np.int64))
 _NOTHING = {np.dtype(kind): Output(np.empty(0, kind)) for kind in "?bBhHiIlLqQfdO"}
 Outputs = tuple[Output, Output]
 
 
-def _guarded(compute: Callable[[], Array], shape: Callable[[], Sequence[int]], dtype: np.dtype[np.generic]) -> Outputs:
-    """``compute()`` and a good status, or a placeholder of about ``shape()`` and the number of the failure."""
+def _guarded(compute: Callable[[], Array], dtype: np.dtype[np.generic]) -> Outputs:
+    """``compute()`` and the places along its first axis, or nothing and the number of the failure."""
     exits.hold()
     try:
         with turns:
@@ -67,21 +63,13 @@ def _guarded(compute: Callable[[], Array], shape: Callable[[], Sequence[int]], d
         memory.probe(
             memory.copied_bytes(array)
         )  # onnxruntime takes as much again for its copy; its failure would end the process
-        return Output(array), _GOOD
+        return Output(array), Output(np.arange(len(array), dtype=np.int64)[:, None])
     except BaseException as failure:  # also KeyboardInterrupt and SystemExit: none may leave an op
-        placeholder, status = _NOTHING.get(dtype, _NOTHING[np.dtype(object)]), _LOST
+        nothing = _NOTHING.get(dtype, _NOTHING[np.dtype(object)])
         try:
-            status = Output(np.array([failures.record(failure)], np.int64))
-            placeholder = Output(_placeholder(shape(), dtype))
-        except BaseException:  # no memory or no stack, of which contextlib.suppress takes some
-            pass
-        return placeholder, status
-
-
-def _placeholder(shape: Sequence[int], dtype: np.dtype[np.generic]) -> Array:
-    if np.prod(shape, dtype=float) > PLACEHOLDER_ELEMENTS:
-        shape = (0,) * len(shape)
-    return np.full(shape, "" if dtype.kind == "O" else 0, dtype)
+            return nothing, Output(np.array([[failures.record(failure)]], np.int64))
+        except BaseException:  # no memory or no stack
+            return nothing, _LOST
 
 
 def _grid_sample_op(
@@ -105,7 +93,7 @@ def _grid_sample_op(
             num_threads=num_threads or None,
         )
 
-    return _guarded(compute, lambda: (*(*X.shape, 1, 1)[:2], *grid.shape[1:-1]), X.dtype)
+    return _guarded(compute, X.dtype)
 
 
 def _affine_grid_op(theta: Array, size: Array, *, align_corners: int, node: str, num_threads: int) -> Outputs:
@@ -114,11 +102,7 @@ def _affine_grid_op(theta: Array, size: Array, *, align_corners: int, node: str,
             theta, size, bool(align_corners), where=where("AffineGrid", node), num_threads=num_threads or None
         )
 
-    def shape() -> list[int]:
-        lengths = [max(0, length) for length in size.ravel().tolist()]
-        return [*lengths[:1], *lengths[2:], max(1, len(lengths) - 2)]
-
-    return _guarded(compute, shape, theta.dtype)
+    return _guarded(compute, theta.dtype)
 
 
 _INTEGER, _STRING = PyCustomOpDef.dt_int64, PyCustomOpDef.dt_string

@@ -1,0 +1,118 @@
+"""The nodes that only sessions write, which onnxruntime saves with an optimized model: read as what they stand for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from ..errors import GridSampleError, where
+from .dialects import EXTENSIONS_DOMAIN, FROM_PIXELS, FUSED, OURS
+from .element_types import elem_type
+from .fusion import label
+from .graphs import Names, Scope, constant, scopes
+from .pixel_grids import OPERATIONS, read
+from .regions import rewrite
+
+
+def unfused(model: onnx.ModelProto) -> onnx.ModelProto:
+    """``model`` itself, or where it has such nodes a copy that has compiled ops and what feeds these in their places.
+
+    Raises:
+        GridSampleError: such a node is not what a session writes.
+    """
+    if not any(is_fused(node) for scope in scopes(model) for node in scope):
+        return model
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    names = Names(copy)
+    for scope in reversed(scopes(copy)):  # inner graphs first: a list of nodes that was rewritten holds copies
+        rewrite(scope, {at: _Parts(node, scope, names).nodes for at, node in enumerate(scope) if is_fused(node)})
+    return copy
+
+
+def is_fused(node: onnx.NodeProto) -> bool:
+    """Whether ``node`` is one that only sessions write."""
+    return node.op_type in (FUSED, FROM_PIXELS) and node.domain == EXTENSIONS_DOMAIN
+
+
+class _Parts:
+    """What one of these nodes stands for, as :attr:`nodes`."""
+
+    def __init__(self, fused: onnx.NodeProto, scope: Scope, names: Names) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self._fused, self._names, self._opset = fused, names, scope.opsets.get("", 0)
+        self._said = {attribute.name: attribute for attribute in fused.attribute}
+        try:
+            grid = self._affine_grid() if fused.op_type == FUSED else self._pixel_grid()
+            node = onnx.NodeProto()
+            node.CopyFrom(fused)
+            del node.input[:], node.attribute[:]
+            node.input.extend([fused.input[0], grid])
+            self._finish(node, "GridSample", self._said)
+        except (LookupError, TypeError, ValueError) as error:
+            here = where(fused.op_type, label(fused))
+            raise GridSampleError(here, "inputs or attributes", repr(error), "what a session writes") from error
+
+    def _finish(self, node: onnx.NodeProto, operator: str, said: dict[str, onnx.AttributeProto]) -> None:
+        """Let ``node`` be the compiled ``operator``, with what of ``said`` is its own."""
+        node.op_type, node.domain = f"ort_gridsample_{operator}", EXTENSIONS_DOMAIN
+        own = (*OURS[operator].attributes, "node")
+        node.attribute.extend(said[name] for name in own if name in said)
+        self.nodes.append(node)
+
+    def _affine_grid(self) -> str:
+        _, theta, size = self._fused.input
+        grid, said = self._names.new(f"{self._fused.output[0]}_grid"), dict[str, onnx.AttributeProto]()
+        for name in ("align_corners", "node"):
+            if f"affine_grid_{name}" in self._said:
+                said[name] = onnx.AttributeProto()
+                said[name].CopyFrom(self._said[f"affine_grid_{name}"])
+                said[name].name = name
+        node = helper.make_node("", [theta, size], [grid])
+        self._finish(node, "AffineGrid", said)
+        if not label(node).startswith("("):  # as the names of nodes are that have none
+            node.name = self._names.new(label(node))
+        to = self._said.get("grid_type")
+        return self._add("Cast", grid, to=elem_type(to.s.decode())) if to is not None else grid
+
+    def _pixel_grid(self) -> str:
+        coordinates = json.loads(self._said["coordinates"].s)
+        read(coordinates, len(self._fused.input) - 2)
+        numbers, last, columns = count(), len(coordinates) + 1, []
+        for each in coordinates:
+            flat = self._coordinate(each, numbers)
+            axes = {"axes": [last]} if self._opset < 13 else {}
+            columns.append(self._add("Unsqueeze", flat, *([] if axes else [self._integers([last])]), **axes))
+        return self._add("Concat", *columns, axis=last)
+
+    def _coordinate(self, said: Sequence[Any], numbers: count[int]) -> str:
+        """The coordinate that is ``said`` as :func:`.pixel_grids._said` says it, without an axis of its own."""
+        source, axis, index, _, *steps = said
+        value = self._fused.input[2 + source]
+        if axis >= 0:
+            value = self._add("Gather", value, self._integers(index), axis=axis)
+        for step in steps:
+            code, *other = step if isinstance(step, list) else [step]
+            if other:
+                operand = self._coordinate(other[0], numbers)
+            else:
+                operand = self._add("Gather", self._fused.input[1], self._integers(next(numbers)), axis=0)
+            pair = (operand, value) if code % 2 else (value, operand)
+            value = self._add(OPERATIONS[code // 2], *pair)
+        return value
+
+    def _integers(self, value: int | list[int]) -> str:
+        name = self._names.new(f"{self._fused.output[0]}_index")
+        self.nodes.append(constant(np.array(value, np.int64), name))
+        return name
+
+    def _add(self, op_type: str, *inputs: str, **attributes: Any) -> str:
+        name = self._names.new(f"{self._fused.output[0]}_grid")
+        self.nodes.append(helper.make_node(op_type, inputs, [name], name, **attributes))
+        return name
