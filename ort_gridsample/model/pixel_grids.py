@@ -177,6 +177,7 @@ class PixelGrids:
                 if any(name in read or not flow.readers.get(name, set()) <= inside for name in names)
                 for name in names
             }
+            leaking |= {name for name, left in walk.unlike.items() if left}
             if not leaking:
                 return pixels
             kept |= leaking
@@ -197,10 +198,13 @@ def _behind(flow: Flow, grids: Collection[str]) -> Iterator[str]:
 
 
 class _Walk:
-    """Follows coordinates of one grid back, and collects the nodes on the way; not past the values ``kept``."""
+    """Follows coordinates of one grid back, and collects the nodes on the way; not past the values ``kept``.
+
+    ``unlike`` has what was made of values that only a run shows to be alike, and those of them that were not taken.
+    """
 
     def __init__(self, flow: Flow, inference: Inference, axes: int, kept: Collection[str]) -> None:
-        self.flow, self.nodes = flow, set[int]()
+        self.flow, self.nodes, self.unlike = flow, set[int](), dict[str, set[str]]()
         self._inference, self._axes, self._kept = inference, axes, kept
 
     def back(self, place: Place, pairs: bool) -> Coordinate | None:
@@ -319,14 +323,16 @@ def _squeeze(walk: _Walk, node: onnx.NodeProto, place: Place) -> Place | None:
 def _concat(walk: _Walk, node: onnx.NodeProto, place: Place) -> Place | None:
     if place.axis is None or _axis(node, walk.rank(place)) != place.axis:
         return None
-    index = place.index
-    for name in node.input:
-        shape = walk.shape(name)
-        length = None if shape is None or len(shape) != walk.rank(place) else shape[place.axis]
-        # What it puts together must be alike, which is not looked at again where it may be spread.
-        if not isinstance(length, int) or (place.spreads and not all(isinstance(each, int) for each in shape or ())):
+    index, shapes = place.index, [walk.shape(name) or () for name in node.input]
+    # That all are alike is not looked at again of what is spread, nor of what is not taken.
+    is_known = all(isinstance(length, int) for shape in shapes for length in shape)
+    for name, shape in zip(node.input, shapes, strict=True):
+        length = shape[place.axis] if len(shape) == walk.rank(place) else None
+        if not isinstance(length, int) or (place.spreads and not is_known):
             return None
         if index < length:
+            if not is_known:
+                walk.unlike.setdefault(node.output[0], {*node.input}).discard(name)
             return Place(name, place.axis, index)
         index -= length
     return None
