@@ -25,9 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: %(default)s)",
     )
     parser.add_argument(
-        "--functions",
-        action="store_true",
-        help="with --target primitives: nodes lowered alike share a function",
+        "--functions", action="store_true", help="with --target primitives: nodes lowered alike share a function"
     )
     parser.add_argument(
         "--opset",

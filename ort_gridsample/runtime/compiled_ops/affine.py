@@ -32,12 +32,7 @@ SENTENCES = 48
 TOO_LARGE = checks.Sentence("grid", "for size {size}", "fewer bytes than an address can reach")
 #: What a run may have to say, each for 2 and for 3 spatial axes.
 SAID = (
-    ROOM,
-    checks.THETA,
-    checks.SIZE_IS_NO_ROW,
-    checks.SIZE_AXES,
-    checks.SIZE_NEGATIVE,
-    checks.SIZE_BATCHES,
+    *(ROOM, checks.THETA, checks.SIZE_IS_NO_ROW, checks.SIZE_AXES, checks.SIZE_NEGATIVE, checks.SIZE_BATCHES),
     TOO_LARGE,
 )
 SAID_OF_ALL = len(SAID)

@@ -50,14 +50,8 @@ PIXELS_LIMIT = checks.Sentence("X", "of shape {X}", f"at most {kernels.MAX_PIXEL
 TAPS_LIMIT = checks.Sentence("X", "of shape {X}", "fewer spatial axes: a position has too many taps")
 TOO_LARGE = checks.Sentence("Y", "for X of shape {X} and grid of shape {grid}", "fewer bytes than an address can reach")
 SAID = (
-    ROOM,
-    checks.X_HAS_NO_AXES,
-    checks.GRID_AXES,
-    checks.GRID_BATCHES,
-    TOO_LARGE,
-    checks.X_HAS_NO_PIXEL,
-    PIXELS_LIMIT,
-    TAPS_LIMIT,
+    *(ROOM, checks.X_HAS_NO_AXES, checks.GRID_AXES, checks.GRID_BATCHES, TOO_LARGE, checks.X_HAS_NO_PIXEL),
+    *(PIXELS_LIMIT, TAPS_LIMIT),
 )
 (_, NO_AXES, WRONG_AXES, WRONG_BATCHES, IS_TOO_LARGE, NO_PIXEL, TOO_MANY_PIXELS, TOO_MANY_TAPS) = range(8)
 GOOD = -1
