@@ -17,13 +17,8 @@ from ...core.halves import HALVES, stored, widened
 from ...core.lanes import LANES, PASSED_BYTES
 from ...core.pointers import LINE, allocate, array, call, copy_past_caches, fetch_add, free, load, memory_of_call, store
 from . import sentences
-from .calls import function
-from .inputs import AXES, DATA, SIZE, close_inputs, copy_shape, open_inputs
-from .sampling import ROOM
-
-get_output = function("KernelContext_GetOutput")
-get_data = function("GetTensorMutableData")
-parallel_for = function("KernelContext_ParallelFor")
+from .inputs import AXES, DATA, SIZE, close_inputs, copy_shape, get_data, open_inputs
+from .sampling import ROOM, get_output, parallel_for
 
 # The kernel's state.
 (API, SHAPE_OF, LANE, ALIGNED, THETA_SIZE, CPUS) = range(0, 48, 8)

@@ -33,10 +33,9 @@ from ...core.pointers import allocate, call, free, load, memory_of_call, set_mem
 from ...core.taps import MAX_TAPS
 from . import sentences
 from .calls import function
-from .inputs import AXES, DATA, SIZE, close_inputs, copy_shape, open_inputs
+from .inputs import AXES, DATA, SIZE, close_inputs, copy_shape, get_data, open_inputs
 
 get_output = function("KernelContext_GetOutput")
-get_data = function("GetTensorMutableData")
 parallel_for = function("KernelContext_ParallelFor")
 
 (API, SHAPE_OF) = range(0, 16, 8)
