@@ -22,26 +22,14 @@ S = TypeVar("S", bound=np.generic)
 
 @overload
 def grid_sample(
-    X: npt.NDArray[S],
-    grid: npt.ArrayLike,
-    mode: ModeName = ...,
-    padding_mode: PaddingModeName = ...,
-    align_corners: bool = ...,
-    *,
-    where: str = ...,
-    num_threads: SupportsIndex | None = ...,
-) -> npt.NDArray[S]: ...
+    X: npt.NDArray[S], grid: npt.ArrayLike, mode: ModeName = ..., padding_mode: PaddingModeName = ...,
+    align_corners: bool = ..., *, where: str = ..., num_threads: SupportsIndex | None = ...,
+) -> npt.NDArray[S]: ...  # fmt: skip
 @overload
 def grid_sample(
-    X: npt.ArrayLike,
-    grid: npt.ArrayLike,
-    mode: ModeName = ...,
-    padding_mode: PaddingModeName = ...,
-    align_corners: bool = ...,
-    *,
-    where: str = ...,
-    num_threads: SupportsIndex | None = ...,
-) -> Array: ...
+    X: npt.ArrayLike, grid: npt.ArrayLike, mode: ModeName = ..., padding_mode: PaddingModeName = ...,
+    align_corners: bool = ..., *, where: str = ..., num_threads: SupportsIndex | None = ...,
+) -> Array: ...  # fmt: skip
 def grid_sample(
     X: npt.ArrayLike,
     grid: npt.ArrayLike,
@@ -110,22 +98,14 @@ def grid_sample(
 
 @overload
 def affine_grid(
-    theta: npt.NDArray[S],
-    size: Sequence[SupportsIndex] | npt.NDArray[np.integer],
-    align_corners: bool = ...,
-    *,
-    where: str = ...,
-    num_threads: SupportsIndex | None = ...,
-) -> npt.NDArray[S]: ...
+    theta: npt.NDArray[S], size: Sequence[SupportsIndex] | npt.NDArray[np.integer], align_corners: bool = ...,
+    *, where: str = ..., num_threads: SupportsIndex | None = ...,
+) -> npt.NDArray[S]: ...  # fmt: skip
 @overload
 def affine_grid(
-    theta: npt.ArrayLike,
-    size: Sequence[SupportsIndex] | npt.NDArray[np.integer],
-    align_corners: bool = ...,
-    *,
-    where: str = ...,
-    num_threads: SupportsIndex | None = ...,
-) -> Array: ...
+    theta: npt.ArrayLike, size: Sequence[SupportsIndex] | npt.NDArray[np.integer], align_corners: bool = ...,
+    *, where: str = ..., num_threads: SupportsIndex | None = ...,
+) -> Array: ...  # fmt: skip
 def affine_grid(
     theta: npt.ArrayLike,
     size: Sequence[SupportsIndex] | npt.NDArray[np.integer],

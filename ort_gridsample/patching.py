@@ -18,16 +18,9 @@ from .runtime import native
 
 #: The targets that are always there; a dialect that was added is a target as well.
 TargetName = Literal[
-    "ort_gridsample",
-    "compiled",
-    "ai.onnx",
-    "primitives",
-    "com.microsoft",
-    "mmcv",
-    "mmdeploy",
-    "GridSampler",
-    "GridSample3D",
-]
+    "ort_gridsample", "compiled", "ai.onnx", "primitives",
+    "com.microsoft", "mmcv", "mmdeploy", "GridSampler", "GridSample3D",
+]  # fmt: skip
 
 
 def inspect_model(model: Model) -> list[NodeRecord]:

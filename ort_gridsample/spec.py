@@ -121,11 +121,7 @@ OPERATORS: Mapping[str, Mapping[int, Version]] = {
         22: _grid_sample(("linear", "nearest", "cubic"), _ALL_TYPES, FLOATS),
     },
     "AffineGrid": {
-        20: Version(
-            attributes={"align_corners": Attribute(0, (0, 1))},
-            types={"theta": FLOATS, "size": ("int64",)},
-            axes=(2, 3),
-        ),
+        20: Version({"align_corners": Attribute(0, (0, 1))}, {"theta": FLOATS, "size": ("int64",)}, axes=(2, 3)),
     },
 }
 

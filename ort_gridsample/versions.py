@@ -7,13 +7,7 @@ import re
 PYTHON = (3, 10)
 
 #: The oldest release by the name under which it is installed.
-OLDEST = {
-    "numpy": "1.26",
-    "onnx": "1.17",
-    "onnxruntime": "1.17",
-    "onnxruntime-extensions": "0.11",
-    "numba": "0.61",
-}
+OLDEST = {"numpy": "1.26", "onnx": "1.17", "onnxruntime": "1.17", "onnxruntime-extensions": "0.11", "numba": "0.61"}
 
 
 def complaint(name: str, found: str) -> str:

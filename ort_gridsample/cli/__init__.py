@@ -52,7 +52,8 @@ def _run(argv: list[str]) -> int:
         parents=[common],
         formatter_class=argparse.RawDescriptionHelpFormatter,  # which leaves --version on one line
     )
-    parser.add_argument("--version", action="version", version=output.versions_text())
+    versions = ", ".join(f"{name} {version}" for name, version in output.versions().items())
+    parser.add_argument("--version", action="version", version=versions)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, line in COMMANDS.items():
         command = commands.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".", parents=[common])

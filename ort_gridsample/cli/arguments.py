@@ -8,18 +8,12 @@ import math
 
 def positive(text: str) -> int:
     """A whole number of 1 or more."""
-    number = _number(int, text, "a whole number")
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is less than 1")
-    return int(number)
+    return _at_least(1, text)
 
 
 def at_least_0(text: str) -> int:
     """A whole number of 0 or more."""
-    number = _number(int, text, "a whole number")
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{text} is less than 0")
-    return int(number)
+    return _at_least(0, text)
 
 
 def magnitude(text: str) -> float:
@@ -28,6 +22,13 @@ def magnitude(text: str) -> float:
     if not 0 <= number < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is not a finite number of 0 or more")
     return number
+
+
+def _at_least(least: int, text: str) -> int:
+    number = _number(int, text, "a whole number")
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{text} is less than {least}")
+    return int(number)
 
 
 def _number(kind: type[int] | type[float], text: str, what: str) -> float:

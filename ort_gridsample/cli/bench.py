@@ -26,6 +26,7 @@ from . import inputs
 from .arguments import magnitude, positive
 from .failures import about
 from .output import print_json, versions
+from .sides import quiet
 from .table import table
 from .timing import Timing, Turn, measure
 from .verify import difference
@@ -125,8 +126,7 @@ def _shares(placements: Sequence[Placement]) -> dict[str, list[str]]:
 
 
 def _options(threads: int | None) -> onnxruntime.SessionOptions:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # a refusal is an answer here
+    options = quiet()
     options.intra_op_num_threads = threads or 0
     return options
 

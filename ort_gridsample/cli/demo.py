@@ -19,6 +19,7 @@ from ..errors import GridSampleError
 from ..functions import affine_grid
 from ..model.files import written_whole
 from ..runtime.session import InferenceSession
+from . import sides
 from .table import table
 
 #: Height and width of the warped images, in pixels.
@@ -149,10 +150,8 @@ def spatial_transformer(mode: str, padding_mode: str, image_type: int = onnx.Ten
 
 
 def plain(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    """``model`` in onnxruntime alone."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # what it refuses is part of the demonstration
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    """``model`` in onnxruntime alone, which logs nothing: what it refuses is part of the demonstration."""
+    return sides.WAYS["onnxruntime"](model.SerializeToString())
 
 
 def theta(height: int, width: int) -> Array:

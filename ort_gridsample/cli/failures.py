@@ -51,10 +51,5 @@ def remedy(error: BaseException) -> str | None:
         return package and f": pip install {package}"
     if isinstance(error, MemoryError):
         return " (there is not enough memory)"
-    if isinstance(error, (GridSampleError, AboutFileError, OSError, ImportError)) or _is_onnxruntimes(error):
-        return ""
-    return None
-
-
-def _is_onnxruntimes(error: BaseException) -> bool:
-    return type(error).__module__.startswith("onnxruntime.")
+    of_onnxruntime = type(error).__module__.startswith("onnxruntime.")
+    return "" if of_onnxruntime or isinstance(error, (GridSampleError, AboutFileError, OSError, ImportError)) else None

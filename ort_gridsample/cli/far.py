@@ -44,7 +44,6 @@ def far_coordinates(paths: Sequence[str], ways: Sequence[str], feeds: Mapping[st
 
 
 def _far_coordinates(paths: Sequence[str], ways: Sequence[str], feeds: Mapping[str, Array]) -> Far:
-
     def fed(session: onnxruntime.InferenceSession) -> Mapping[str, Array]:
         return {value.name: near[value.name] for value in session.get_inputs()}
 

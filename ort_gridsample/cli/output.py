@@ -70,10 +70,6 @@ def versions() -> dict[str, str]:
     return {**found, "Python": platform.python_version()}
 
 
-def versions_text() -> str:
-    return ", ".join(f"{name} {version}" for name, version in versions().items())
-
-
 def type_of(array: Array) -> str:
     """The element type of an array, strings by that name."""
     return "string" if array.dtype == np.dtype(object) else str(array.dtype)

@@ -25,9 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: %(default)s)",
     )
     parser.add_argument(
-        "--functions",
-        action="store_true",
-        help="with --target primitives: nodes lowered alike share a function",
+        "--functions", action="store_true", help="with --target primitives: nodes lowered alike share a function"
     )
     parser.add_argument(
         "--opset",
@@ -52,23 +50,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     source, target = arguments.model, arguments.patched
-    if arguments.functions and arguments.target != "primitives":
-        raise GridSampleError("patch", "--functions", f"given with --target {arguments.target}", "--target primitives")
-    if arguments.for_runtime and arguments.target != "primitives":
-        raise GridSampleError("patch", "--for", f"given with --target {arguments.target}", "--target primitives")
+    functions, for_runtime = arguments.functions, arguments.for_runtime
+    for option, given in (("--functions", functions), ("--for", for_runtime)):
+        if given and arguments.target != "primitives":
+            raise GridSampleError("patch", option, f"given with --target {arguments.target}", "--target primitives")
     if Path(target).exists() and Path(target).samefile(source):
         raise GridSampleError("patch", "OUT", f"{target!r}, which is IN", "another file")
     with about(source):
         model = read_model(source)
         before = opset_of(model)
         replaced = patch_in_place(
-            model,
-            arguments.nodes,
-            arguments.target,
-            arguments.functions,
-            native,
-            arguments.opset,
-            arguments.for_runtime,
+            model, arguments.nodes, arguments.target, functions, native, arguments.opset, for_runtime
         )
         ours = arguments.target == targets()[0]
         lines = [f"{r.op_type} {r.label}: {r.action if ours else f'now {arguments.target}'}" for r in replaced]

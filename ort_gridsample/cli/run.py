@@ -35,23 +35,14 @@ def run(arguments: argparse.Namespace) -> None:
         outputs = dict(zip((value.name for value in session.get_outputs()), session.run(None, feeds), strict=True))
         seconds = time.perf_counter() - start
     files = save(outputs, Path(arguments.output)) if arguments.output else {}
+    taken, given = ([_described(*each) for each in values.items()] for values in (feeds, outputs))
     if arguments.json:
-        output.print_json(
-            {
-                "model": arguments.model,
-                "inputs": [_described(name, value) for name, value in feeds.items()],
-                "outputs": [
-                    {**_described(name, value), **({"file": str(files[name])} if name in files else {})}
-                    for name, value in outputs.items()
-                ],
-                "seconds": seconds,
-            }
-        )
+        if files:
+            given = [{**each, "file": str(file)} for each, file in zip(given, files.values(), strict=True)]
+        output.print_json({"model": arguments.model, "inputs": taken, "outputs": given, "seconds": seconds})
         return
-    rows: list[tuple[object, ...]] = [("", "name", "type", "shape")]
-    rows += [("input", *_described(name, value).values()) for name, value in feeds.items()]
-    rows += [("output", *_described(name, value).values()) for name, value in outputs.items()]
-    print(table(rows))
+    rows = [("input", *each.values()) for each in taken] + [("output", *each.values()) for each in given]
+    print(table([("", "name", "type", "shape"), *rows]))
     print(f"time    {seconds * 1e3:.2f} ms (one run, without making the session)")
     for name, file in files.items():
         print(f"saved   {name}: {file}")

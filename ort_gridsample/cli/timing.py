@@ -58,11 +58,7 @@ class Turn:
     begin: Callable[[], None] = lambda: None
 
 
-def measure(
-    turns: Mapping[str, Turn],
-    rounds: int,
-    seconds: float,
-) -> dict[str, Timing]:
+def measure(turns: Mapping[str, Turn], rounds: int, seconds: float) -> dict[str, Timing]:
     """Time each of ``turns``, called before, once a round, in an order that rotates: the median of a few calls.
 
     Before its timed calls a contestant waits until the threads of the one before sleep, and makes a call that is not

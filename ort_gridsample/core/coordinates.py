@@ -100,10 +100,6 @@ def _infinity_at_edge(xp: Namespace, g: Values, axis: Axis) -> Values:
     return xp.where(xp.equal(x - x, 0), x, xp.clip(g, 0, 1) * axis.last)
 
 
-def _as_it_is(xp: Namespace, x: Values, axis: Axis) -> Values:
-    return x
-
-
 Step = Callable[[Namespace, Values, Axis], Values]
 
 
@@ -126,7 +122,7 @@ class Padding:
 
 
 PADDING: Mapping[str, Padding] = {
-    "zeros": Padding(_as_it_is, _near, zero_outside=True),
+    "zeros": Padding(lambda xp, x, axis: x, _near, zero_outside=True),
     "border": Padding(clip, _near, bounds=True),
     "reflection": Padding(reflect),
 }

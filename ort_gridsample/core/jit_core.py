@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import logging
 import math
-import os
 import threading
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -21,7 +20,7 @@ from .compilation import not_at_hand
 from .plan import Plan, type_name
 from .pointers import LINE
 from .taps import MAX_TAPS
-from .threads import available_cpus, submit
+from .threads import after_fork, available_cpus, submit
 from .ways import PADDING, TAPS, parts, state_of
 
 logger = logging.getLogger("ort_gridsample")
@@ -141,13 +140,10 @@ _places_of_crew = _crew[_places - _address(_crew) :][: HELPERS * LINE]
 ctypes.c_int64.from_address(_places + crew.PLACES_BYTES).value = _places_of_crew.nbytes
 
 
+@after_fork
 def _after_fork() -> None:
     # Threads do not survive a fork.
     _places_of_crew[:] = 0
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _plain(array: Array) -> Array:

@@ -674,56 +674,43 @@ def _turn_for(X: Any, channel: int, begin: int, end: int, rows: Any, width: int,
     return in_vectors if X.dtype == rows.dtype else in_fours
 
 
+@register_jitable
 def sum_rows(
     X: Any, index: Any, offsets: Any, how: int, weight: Any, tile: Any, Y: Any, start: int, positions: int
-) -> Any: ...
-
-
-@overload(sum_rows, strict=False)
-def _sum_rows_for(
-    X: Any, index: Any, offsets: Any, how: int, weight: Any, tile: Any, Y: Any, start: int, positions: int
-) -> Any:
+) -> None:
     """Read the rows X (S + 1, W) through the table, whose taps lie as ``how`` says, into Y[:W, start:].
 
     Only floats are laid out in rows. ``tile`` (TILE, W) is scratch.
     """
-    if not isinstance(Y.dtype, types.Float):
-        return lambda X, index, offsets, how, weight, tile, Y, start, positions: None
-
-    def loop(
-        X: Any, index: Any, offsets: Any, how: int, weight: Any, tile: Any, Y: Any, start: int, positions: int
-    ) -> None:
-        width, first = X.shape[1], index[0]
-        channels = min(width, len(Y))
-        for begin in range(0, positions, TILE):
-            size = min(TILE, positions - begin)
-            whole = size - size % width if channels == width else 0
-            if width == NARROW:
-                for p in range(size):
-                    if how == APART:
-                        _sum_narrow(X, index, weight, begin + p, tile, p)
-                    elif how == GAPS:
-                        _sum_gaps_narrow(X, first, offsets, weight, begin + p, tile, p)
-                    else:
-                        _sum_whole_narrow(X, first, offsets, weight, begin + p, tile, p)
-                for p in range(0, whole, width):
-                    _transpose_narrow(tile, p, 0, Y, 0, start + begin + p)
-            else:
-                for p in range(size):
-                    if how == APART:
-                        _sum_wide(X, index, weight, begin + p, tile, p)
-                    elif how == GAPS:
-                        _sum_gaps_wide(X, first, offsets, weight, begin + p, tile, p)
-                    else:
-                        _sum_whole_wide(X, first, offsets, weight, begin + p, tile, p)
-                for p in range(0, whole, width):
-                    _transpose_wide(tile, p, 0, Y, 0, start + begin + p)
-            for c in range(channels):
-                y = Y[c, start + begin :]
-                for p in range(whole, size):
-                    y[p] = tile[p, c]
-
-    return loop
+    width, first = X.shape[1], index[0]
+    channels = min(width, len(Y))
+    for begin in range(0, positions, TILE):
+        size = min(TILE, positions - begin)
+        whole = size - size % width if channels == width else 0
+        if width == NARROW:
+            for p in range(size):
+                if how == APART:
+                    _sum_narrow(X, index, weight, begin + p, tile, p)
+                elif how == GAPS:
+                    _sum_gaps_narrow(X, first, offsets, weight, begin + p, tile, p)
+                else:
+                    _sum_whole_narrow(X, first, offsets, weight, begin + p, tile, p)
+            for p in range(0, whole, width):
+                _transpose_narrow(tile, p, 0, Y, 0, start + begin + p)
+        else:
+            for p in range(size):
+                if how == APART:
+                    _sum_wide(X, index, weight, begin + p, tile, p)
+                elif how == GAPS:
+                    _sum_gaps_wide(X, first, offsets, weight, begin + p, tile, p)
+                else:
+                    _sum_whole_wide(X, first, offsets, weight, begin + p, tile, p)
+            for p in range(0, whole, width):
+                _transpose_wide(tile, p, 0, Y, 0, start + begin + p)
+        for c in range(channels):
+            y = Y[c, start + begin :]
+            for p in range(whole, size):
+                y[p] = tile[p, c]
 
 
 _sum_narrow, _sum_wide = add_up(NARROW), add_up(WIDE)

@@ -39,15 +39,7 @@ def plan_for(dtype: np.dtype[np.generic], mode: str, padding_mode: str, align_co
     """The plan for an X of type ``dtype``; ``mode`` may be a synonym."""
     mode = spec.mode_of(mode)
     compute = np.dtype(spec.TYPES[type_name(dtype)].compute or "float32")  # strings have nothing but nearest
-    how: sums.Sum | None
-    if mode == "nearest":
-        how = None
-    elif dtype.kind == "b":
-        how = sums.boolean
-    elif dtype.kind in "iu":
-        how = sums.integer
-    else:
-        how = sums.floating
+    how = {"b": sums.boolean, "i": sums.integer, "u": sums.integer}.get(dtype.kind, sums.floating)
     return Plan(
         mode=mode,
         padding_mode=padding_mode,
@@ -55,7 +47,7 @@ def plan_for(dtype: np.dtype[np.generic], mode: str, padding_mode: str, align_co
         compute=compute,
         weights=np.finfo(compute).dtype,
         zero="" if type_name(dtype) == "str" else 0,
-        sum=how,
+        sum=None if mode == "nearest" else how,
     )
 
 

@@ -41,14 +41,11 @@ class Table:
         return Table(self.index[:, at], weight, None if self.inside is None else self.inside[:, at])
 
     def _inside_times(self, inner: Table) -> Mask | None:
-        if self.inside is None and inner.inside is None:
-            return None
-        everywhere = np.True_
-        return _pairs(
-            np.logical_and,
-            np.broadcast_to(everywhere, self.index.shape) if self.inside is None else self.inside,
-            np.broadcast_to(everywhere, inner.index.shape) if inner.inside is None else inner.inside,
-        )
+        if inner.inside is None:
+            return None if self.inside is None else np.repeat(self.inside, len(inner.index), axis=0)
+        if self.inside is None:
+            return np.tile(inner.inside, (len(self.index), 1))
+        return _pairs(np.logical_and, self.inside, inner.inside)
 
 
 def _pairs(function: np.ufunc, outer: Any, inner: Array) -> Array:

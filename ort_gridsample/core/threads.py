@@ -154,14 +154,10 @@ def for_each(function: Callable[[T], None], items: Iterable[T], num_threads: int
         errors.clear()  # an error knows its frames, and these know the list
 
 
-def _find_cpu() -> Callable[[], int] | None:
-    """What says on which processor a thread runs, where threads can be moved."""
-    if not hasattr(os, "sched_getaffinity"):
-        return None
-    return getattr(ctypes.CDLL(None), "sched_getcpu", None)
-
-
-_cpu = _find_cpu()
+#: What says on which processor a thread runs, where threads can be moved.
+_cpu: Callable[[], int] | None = None
+if hasattr(os, "sched_getaffinity"):
+    _cpu = getattr(ctypes.CDLL(None), "sched_getcpu", None)
 
 
 def _elsewhere(work: Callable[[], None], cpu: int) -> None:
@@ -197,12 +193,16 @@ def submit(work: Callable[[], None], count: int) -> None:
             _pool = None
 
 
+def after_fork(forget: Callable[[], None]) -> Callable[[], None]:
+    """Have ``forget`` called in the child of each fork, where there are any."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=forget)
+    return forget
+
+
+@after_fork
 def _after_fork() -> None:
     # Threads do not survive a fork; a lock may have been held by one of them.
     global _pool, _pool_size, _lock
     _pool, _pool_size, _lock = None, 0, threading.Lock()
     turns.renew()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

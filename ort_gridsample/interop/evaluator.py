@@ -38,17 +38,11 @@ def reference_ops() -> list[type[OpRun]]:
     from onnx.reference.op_run import OpRun
 
     # Without a schema the evaluator adds no defaults: the newest opset's would be wrong in an older one.
-    return [
-        type(op_type, (OpRun,), {"op_domain": domain, "op_schema": None, "_run": _run}) for domain, op_type in _keys()
-    ]
-
-
-def _keys() -> list[tuple[str, str]]:
-    """Domain and type of all nodes that are one of the operators."""
+    own = {"op_schema": None, "_run": _run}
     keys = [(domain, operator) for domain in ("", DOMAIN) for operator in spec.OPERATORS]
     for dialect in dialects():
         keys += [(domain, dialect.op_type) for domain in dialect.domains or ("", dialect.written_domain)]
-    return list(dict.fromkeys(keys))
+    return [type(op_type, (OpRun,), {"op_domain": domain, **own}) for domain, op_type in dict.fromkeys(keys)]
 
 
 def _run(self: OpRun, *inputs: Array | None, **attributes: Any) -> tuple[Array, ...]:

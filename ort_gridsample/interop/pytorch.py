@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import checks, spec
 from ..errors import GridSampleError
-from ..model.dialects import Dialect, dialects, standard
+from ..model.dialects import dialects, standard
 
 #: What PyTorch calls GridSample: what its function calls, and what that comes to.
 _SAMPLERS = ("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
@@ -81,16 +81,12 @@ def torch_symbolics() -> Iterator[None]:
         exporter.unregister_custom_op_symbolic(*known)
 
 
-def _integers() -> Dialect:
-    """The dialect of PyTorch's own nodes, which is how it numbers modes and paddings."""
-    return next(dialect for dialect in dialects() if dialect.op_type == _SAMPLERS[0] and "aten" in dialect.domains)
-
-
 def _attributes(opset: int, *numbers: int) -> Mapping[str, str | int]:
     """GridSample's attributes as ``opset`` spells them, of PyTorch's mode, padding mode and align_corners."""
     written = {}
     spelling = standard("GridSample", opset).attributes
-    for (name, code), number in zip(_integers().attributes.items(), numbers, strict=True):
+    own = next(each for each in dialects() if each.op_type == _SAMPLERS[0] and "aten" in each.domains)
+    for (name, code), number in zip(own.attributes.items(), numbers, strict=True):
         plain = next((plain for plain, each in code.values.items() if each == number), None)
         if plain is None:
             raise GridSampleError("grid_sample", code.name, str(number), checks.listed(code.values.values()))

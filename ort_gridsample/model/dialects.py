@@ -256,14 +256,7 @@ _DIALECTS: list[Dialect] = [
         )
         for operator, versions in STANDARD.items()
     ),
-    Dialect(
-        "com.microsoft",
-        "GridSample",
-        "GridSample",
-        ("com.microsoft",),
-        _OPSET_16.attributes,
-        axes=(2,),
-    ),
+    Dialect("com.microsoft", "GridSample", "GridSample", ("com.microsoft",), _OPSET_16.attributes, axes=(2,)),
     Dialect("mmcv", "GridSample", "grid_sampler", ("mmcv",), _codes(), axes=(2,)),
     Dialect("mmdeploy", "GridSample", "grid_sampler", ("mmdeploy",), _codes(), axes=(2,)),
     # mmcv's and mmdeploy's symbolics where their domains got lost ("grid_sampler is not a registered function/op"), and

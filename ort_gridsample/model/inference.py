@@ -118,9 +118,7 @@ def value_of(proto: onnx.TypeProto) -> Value:
     if not proto.HasField("tensor_type"):
         return Value()
     tensor = proto.tensor_type
-    shape = None
-    if tensor.HasField("shape"):
-        shape = tuple(map(_dim, tensor.shape.dim))
+    shape = tuple(map(_dim, tensor.shape.dim)) if tensor.HasField("shape") else None
     return Value(_type_name(tensor.elem_type), shape)
 
 

@@ -167,10 +167,8 @@ def _write_older(model: onnx.ModelProto, version: int) -> None:
                 del nodes.node[-1].attribute[:]
                 nodes.node[-1].attribute.append(helper.make_attribute("value", tensor))
             elif node.op_type == "Shape" and version < 15:
-                part, (whole, *ends) = (
-                    node.output[0],
-                    [names.new(f"{node.output[0]}_{of}") for of in ("whole", "start", "end")],
-                )
+                part = node.output[0]
+                whole, *ends = (names.new(f"{part}_{of}") for of in ("whole", "start", "end"))
                 del nodes.node[-1].attribute[:]
                 nodes.node[-1].output[0] = whole
                 for name, (of, default) in zip(ends, (("start", 0), ("end", 1 << 62)), strict=True):

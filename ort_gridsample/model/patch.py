@@ -107,7 +107,9 @@ def _patch(
         for match, target in written if opset is not None else ():
             if target.least_opset(match) > match.scope.opsets.get("", 0):
                 raise GridSampleError(match.record.where, "opset", str(opset), f"at least {target.least_opset(match)}")
-        names, by_scope = Names(model), _by_scope([match for match, _ in written])
+        names, by_scope = Names(model), dict[int, list[Match]]()
+        for match, _ in written:
+            by_scope.setdefault(id(match.scope), []).append(match)
         names.take_all({name for match in selected for node in match.before for name in node.output})
         replacements = {id(match): target.replace(match, names) for match, target in written}
         if to.reads_shapes:
@@ -116,7 +118,9 @@ def _patch(
             if id(scope) in by_scope:
                 _rewrite(scope, by_scope[id(scope)], replacements)
         _add_functions(model, replacements.values())
-        versions = _imports() | {domain: version for domain, version in found[0].opsets.items() if domain == ""}
+        versions = {d.domain: d.version for d in dialects.dialects() if d.domain}  # that a replacement may be in
+        versions |= {DOMAIN: dialects.VERSION, FUNCTIONS_DOMAIN: 1}
+        versions |= {domain: version for domain, version in found[0].opsets.items() if domain == ""}
         import_used(model, versions, dropped={SET_ASIDE, *(match.record.domain for match in selected)})
     return [m.record for m in selected], [m.record for m in left]
 
@@ -162,13 +166,6 @@ def _is_selected(match: Match, nodes: Selection, standard: Target) -> bool:
         return True
     # onnxruntime runs some that their opset does not allow; nobody writes them.
     return match.is_set_aside and standard.least_opset(match) > match.record.opset
-
-
-def _by_scope(matches: Sequence[Match]) -> dict[int, list[Match]]:
-    grouped: dict[int, list[Match]] = {}
-    for match in matches:
-        grouped.setdefault(id(match.scope), []).append(match)
-    return grouped
 
 
 def _inline(model: onnx.ModelProto, selected: Sequence[Match], to: Target) -> bool:
@@ -240,9 +237,3 @@ def _add_functions(model: onnx.ModelProto, replacements: Iterable[Replacement]) 
             if function_key(function) not in there:
                 there.add(function_key(function))
                 model.functions.append(function)
-
-
-def _imports() -> dict[str, int]:
-    """Domain -> version, of the domains that a replacement may be in."""
-    versions = {d.domain: d.version for d in dialects.dialects() if d.domain}
-    return versions | {DOMAIN: dialects.VERSION, FUNCTIONS_DOMAIN: 1}

@@ -8,7 +8,6 @@ back, and called if its signal came. Runs on other threads need nothing of the k
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import threading
@@ -19,6 +18,8 @@ from types import FrameType
 from typing import Any
 
 import onnxruntime
+
+from ..core.threads import after_fork
 
 RUNS = ("run", "run_with_ort_values", "run_with_ortvaluevector", "run_with_iobinding")
 _BARE = "_ort_gridsample_bare"
@@ -130,13 +131,10 @@ def _end() -> None:
             _end()
 
 
+@after_fork
 def _after_fork() -> None:
     global _under_way
     _under_way = False  # the run is the parent's, as are the signals that came
     for waiting in reversed(_waiting):
         waiting.put_back()
     _waiting.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

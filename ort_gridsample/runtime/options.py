@@ -98,12 +98,10 @@ def loaded(options: onnxruntime.SessionOptions, model: bytes) -> Any:
     with _lock:  # or another thread would take for the caller's what is set here
         profiling = options.enable_profiling  # which would write a file
         try:
-            if profiling:
-                options.enable_profiling = False
+            options.enable_profiling = False
             return _pybind_state.InferenceSession(options, model, False, False)
         finally:
-            if profiling:
-                options.enable_profiling = True
+            options.enable_profiling = profiling
 
 
 def copied(options: onnxruntime.SessionOptions) -> onnxruntime.SessionOptions:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Literal
 
 from .. import spec
@@ -57,11 +58,9 @@ class Placement:
 def foreseen(record: NodeRecord) -> Placement:
     """What the node of ``record``, with what onnxruntime answered, runs on in a session by default."""
     placement = placed(record, None, lambda: record, compiling=False)
-    return (
-        replace(placement, within=record.feeds, takes_in=record.takes_in)
-        if placement.runs_on == "compiled op"
-        else placement
-    )
+    if placement.runs_on != "compiled op":
+        return placement
+    return replace(placement, within=record.feeds, takes_in=record.takes_in)
 
 
 def placed(
@@ -102,15 +101,11 @@ def no_compiled_op(record: NodeRecord, compiling: bool) -> str:
 
 def prepare(record: NodeRecord) -> None:
     """Compile what the node of ``record`` needs, as far as its types and its mode are known."""
-    first, second = (types or (None,) for types in record.types.values())
-    for one in first:
-        for other in second:
-            if one is None or other is None or record.passes_on:
-                continue
-            if record.operator == "AffineGrid":
-                kernels.affine_grid_kernel("", False, one)
-            elif record.mode in spec.MODES:
-                kernels.grid_sample_kernel("", str(record.mode), spec.PADDING_MODES[0], False, one, kernels.Grid(other))
+    for one, other in () if record.passes_on else product(*record.types.values()):
+        if record.operator == "AffineGrid":
+            kernels.affine_grid_kernel("", False, one)
+        elif record.mode in spec.MODES:
+            kernels.grid_sample_kernel("", str(record.mode), spec.PADDING_MODES[0], False, one, kernels.Grid(other))
 
 
 class Ops:

@@ -206,12 +206,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
 
 
 def _unpickled(
-    model: bytes | str,
-    providers: Any,
-    provider_options: Any,
-    nodes: Selection | None,
-    kwargs: dict[str, Any],
-    options: State,
+    model: bytes | str, providers: Any, provider_options: Any, nodes: Selection | None, kwargs: Any, options: State
 ) -> InferenceSession:
     return InferenceSession(model, from_state(options), providers, provider_options, nodes=nodes, **kwargs)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from types import MappingProxyType
+from typing import Any
 
 import onnx
 from onnx import helper
@@ -79,14 +80,8 @@ class Primitives:
         nodes = self._lower(match, record.operator, "output", inputs)
         read = {name for node in nodes for name in node.input}
         arguments = [value for value, name in inputs.items() if name in read]
-        body = primitives.as_function(
-            nodes,
-            [inputs[value] for value in arguments],
-            "output",
-            domain=FUNCTIONS_DOMAIN,
-            name="",
-            opset=match.scope.opsets[""],
-        )
+        parameters, imports = [inputs[value] for value in arguments], [helper.make_opsetid("", match.scope.opsets[""])]
+        body = helper.make_function(FUNCTIONS_DOMAIN, "", parameters, ["output"], nodes, imports)
         function = self._shared.setdefault(_body_of(body), body)
         if not function.name:
             taken = {each.name for each in self._shared.values()}
@@ -103,26 +98,14 @@ class Primitives:
         """The nodes, which call the node's ``inputs`` as that says."""
         record, opset = match.record, match.scope.opsets.get("", 0)
         first, second = (self._value(match, argument, inputs) for argument in record.values)
-        align_corners = bool(record.align_corners)
+        said: dict[str, Any] = {"align_corners": bool(record.align_corners), "opset": opset, "runtime": self._runtime}
         if record.operator == "AffineGrid":
-            nodes = primitives.lower_affine_grid(
-                name, first, second, output, align_corners=align_corners, opset=opset, runtime=self._runtime
-            )
+            grid, nodes = first, primitives.lower_affine_grid(name, first, second, output, **said)
         else:
-            nodes = primitives.lower_grid_sample(
-                name,
-                first,
-                second,
-                output,
-                mode=str(record.mode),
-                padding_mode=str(record.padding_mode),
-                align_corners=align_corners,
-                opset=opset,
-                runtime=self._runtime,
-            )
-        grid = first.name if record.operator == "AffineGrid" else second.name
+            said |= {"mode": str(record.mode), "padding_mode": str(record.padding_mode)}
+            grid, nodes = second, primitives.lower_grid_sample(name, first, second, output, **said)
         for node in nodes:
-            node.name = lowered_name(name, node.name.removeprefix(f"{name}/"), grid in node.input)
+            node.name = lowered_name(name, node.name.removeprefix(f"{name}/"), grid.name in node.input)
         return nodes
 
     def _value(self, match: Match, argument: str, inputs: Mapping[str, str]) -> primitives.Value:

@@ -17,7 +17,6 @@ from math import prod
 
 import numpy as np
 import onnx
-from onnx import helper
 
 from ... import checks, spec
 from ...core.arrays import Array
@@ -174,24 +173,6 @@ def lower_affine_grid(
         position = e.reshape(steps / span, [-1, *[1] * (r - 1 - axis)])
         total = total + position * factors[r - 1 - axis]
     return e.finish(e.transpose(total.astype(theta.type), [0, *range(2, r + 2), 1]), grid)
-
-
-def as_function(
-    nodes: Sequence[onnx.NodeProto], inputs: Sequence[str], output: str, *, domain: str, name: str, opset: int
-) -> onnx.FunctionProto:
-    """The nodes of one lowering as a model-local function.
-
-    Lowerings with the same arguments are the same function, ``name`` included: choose one for all of them.
-
-    Args:
-        nodes: what :func:`lower_grid_sample` or :func:`lower_affine_grid` returned.
-        inputs: the names that X and grid, or theta and size, had there.
-        output: the name that Y, or grid, had there.
-        domain: the function's domain.
-        name: the function's name.
-        opset: the version of the ONNX domain that the nodes are for.
-    """
-    return helper.make_function(domain, name, list(inputs), [output], list(nodes), [helper.make_opsetid("", opset)])
 
 
 @dataclass(frozen=True)

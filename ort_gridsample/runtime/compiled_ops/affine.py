@@ -17,13 +17,8 @@ from ...core.halves import HALVES, stored, widened
 from ...core.lanes import LANES, PASSED_BYTES
 from ...core.pointers import LINE, allocate, array, call, copy_past_caches, fetch_add, free, load, memory_of_call, store
 from . import sentences
-from .calls import function
-from .inputs import AXES, DATA, SIZE, close_inputs, copy_shape, open_inputs
-from .sampling import ROOM
-
-get_output = function("KernelContext_GetOutput")
-get_data = function("GetTensorMutableData")
-parallel_for = function("KernelContext_ParallelFor")
+from .inputs import AXES, DATA, SIZE, close_inputs, copy_shape, get_data, open_inputs
+from .sampling import ROOM, get_output, parallel_for
 
 # The kernel's state.
 (API, SHAPE_OF, LANE, ALIGNED, THETA_SIZE, CPUS) = range(0, 48, 8)
@@ -32,12 +27,7 @@ SENTENCES = 48
 TOO_LARGE = checks.Sentence("grid", "for size {size}", "fewer bytes than an address can reach")
 #: What a run may have to say, each for 2 and for 3 spatial axes.
 SAID = (
-    ROOM,
-    checks.THETA,
-    checks.SIZE_IS_NO_ROW,
-    checks.SIZE_AXES,
-    checks.SIZE_NEGATIVE,
-    checks.SIZE_BATCHES,
+    *(ROOM, checks.THETA, checks.SIZE_IS_NO_ROW, checks.SIZE_AXES, checks.SIZE_NEGATIVE, checks.SIZE_BATCHES),
     TOO_LARGE,
 )
 SAID_OF_ALL = len(SAID)

@@ -59,20 +59,9 @@ SHAPE_OF = Function(3312, 24)
 
 #: The element types of :data:`ort_gridsample.spec.TYPES` by ``ONNXTensorElementDataType``.
 ELEMENT_TYPES = {
-    "float32": 1,
-    "uint8": 2,
-    "int8": 3,
-    "uint16": 4,
-    "int16": 5,
-    "int32": 6,
-    "int64": 7,
-    "bool": 9,
-    "float16": 10,
-    "float64": 11,
-    "uint32": 12,
-    "uint64": 13,
-    "bfloat16": 16,
-}
+    "float32": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7,
+    "bool": 9, "float16": 10, "float64": 11, "uint32": 12, "uint64": 13, "bfloat16": 16,
+}  # fmt: skip
 
 address, count = ctypes.c_void_p, ctypes.c_size_t
 #: The kinds of functions in the struct.

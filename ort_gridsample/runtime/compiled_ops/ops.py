@@ -142,10 +142,7 @@ def _at(op: int) -> _Op:
 
 def _all_ops() -> list[_Op]:
     ops = [_op(_PROBE, ["float32"], c_api.CreateKernel(_create_probe))]
-    for operator, make, shape in (
-        ("GridSample", grid_sample, grid_sample_shape),
-        ("AffineGrid", affine_grid, None),
-    ):
+    for operator, make, shape in (("GridSample", grid_sample, grid_sample_shape), ("AffineGrid", affine_grid, None)):
         versions = spec.OPERATORS[operator]
         create, infer = c_api.CreateKernel(_creates(make)), None if shape is None else c_api.InferShape(_infers(shape))
         for types in product(*versions[max(versions)].types.values()):

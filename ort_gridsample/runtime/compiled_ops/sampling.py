@@ -33,10 +33,9 @@ from ...core.pointers import allocate, call, free, load, memory_of_call, set_mem
 from ...core.taps import MAX_TAPS
 from . import sentences
 from .calls import function
-from .inputs import AXES, DATA, SIZE, close_inputs, copy_shape, open_inputs
+from .inputs import AXES, DATA, SIZE, close_inputs, copy_shape, get_data, open_inputs
 
 get_output = function("KernelContext_GetOutput")
-get_data = function("GetTensorMutableData")
 parallel_for = function("KernelContext_ParallelFor")
 
 (API, SHAPE_OF) = range(0, 16, 8)
@@ -50,14 +49,8 @@ PIXELS_LIMIT = checks.Sentence("X", "of shape {X}", f"at most {kernels.MAX_PIXEL
 TAPS_LIMIT = checks.Sentence("X", "of shape {X}", "fewer spatial axes: a position has too many taps")
 TOO_LARGE = checks.Sentence("Y", "for X of shape {X} and grid of shape {grid}", "fewer bytes than an address can reach")
 SAID = (
-    ROOM,
-    checks.X_HAS_NO_AXES,
-    checks.GRID_AXES,
-    checks.GRID_BATCHES,
-    TOO_LARGE,
-    checks.X_HAS_NO_PIXEL,
-    PIXELS_LIMIT,
-    TAPS_LIMIT,
+    *(ROOM, checks.X_HAS_NO_AXES, checks.GRID_AXES, checks.GRID_BATCHES, TOO_LARGE, checks.X_HAS_NO_PIXEL),
+    *(PIXELS_LIMIT, TAPS_LIMIT),
 )
 (_, NO_AXES, WRONG_AXES, WRONG_BATCHES, IS_TOO_LARGE, NO_PIXEL, TOO_MANY_PIXELS, TOO_MANY_TAPS) = range(8)
 GOOD = -1

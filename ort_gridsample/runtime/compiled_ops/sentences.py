@@ -17,16 +17,9 @@ from .calls import function
 FIRST, SECOND, FIRST_LENGTH, AXES, OUTPUTS, PLURAL, BYTES, END = 1, 2, 3, 4, 5, 6, 7, 0
 
 _QUOTED = {
-    "X": FIRST,
-    "theta": FIRST,
-    "grid": SECOND,
-    "size": SECOND,
-    "N": FIRST_LENGTH,
-    "r": AXES,
-    "outputs": OUTPUTS,
-    "is": PLURAL,
-    "nbytes": BYTES,
-}
+    "X": FIRST, "theta": FIRST, "grid": SECOND, "size": SECOND,
+    "N": FIRST_LENGTH, "r": AXES, "outputs": OUTPUTS, "is": PLURAL, "nbytes": BYTES,
+}  # fmt: skip
 
 #: The digits of an int64, its sign, what stands between two numbers, and some more.
 _ROOM = 32

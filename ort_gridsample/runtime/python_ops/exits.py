@@ -7,7 +7,6 @@ killed. So at exit the ops, and this package's sessions, hold such threads where
 from __future__ import annotations
 
 import atexit
-import os
 import sys
 import threading
 import time
@@ -16,6 +15,7 @@ from types import FrameType
 
 import onnxruntime
 
+from ...core.threads import after_fork
 from .. import extensions
 
 #: How long, in seconds, the end of the interpreter waits for runs to reach an op or their own end.
@@ -92,6 +92,7 @@ def _is_in_runtime(frame: FrameType | None) -> bool:
     return False
 
 
+@after_fork
 def _after_fork() -> None:
     global _pending
     _pending = 0  # the child has none of its parent's threads
@@ -100,5 +101,3 @@ def _after_fork() -> None:
 with suppress(ImportError):
     extensions.load()  # first: its own exit handler, which ends every op, runs after the one that is registered later
 atexit.register(_at_exit)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

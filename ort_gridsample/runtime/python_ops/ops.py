@@ -9,6 +9,8 @@ there is no onnxruntime-extensions.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -54,55 +56,32 @@ _NOTHING = {np.dtype(kind): Output(np.empty(0, kind)) for kind in "?bBhHiIlLqQfd
 Outputs = tuple[Output, Output]
 
 
-def _guarded(compute: Callable[[], Array], dtype: np.dtype[np.generic]) -> Outputs:
-    """``compute()`` and the places along its first axis, or nothing and the number of the failure."""
+def _guarded(
+    operator: str, function: Callable[..., Array], *arguments: Any, align_corners: int, node: str, num_threads: int
+) -> Outputs:
+    """What ``function`` answers and the places along its first axis, or nothing and the number of the failure."""
     exits.hold()
     try:
+        here, threads = where(operator, node), num_threads or None
         with turns:
-            array = compute()
-        memory.probe(
-            memory.copied_bytes(array)
-        )  # onnxruntime takes as much again for its copy; its failure would end the process
+            array = function(*arguments, align_corners=bool(align_corners), where=here, num_threads=threads)
+        # onnxruntime takes as much again for its copy; its failure would end the process.
+        memory.probe(memory.copied_bytes(array))
         return Output(array), Output(np.arange(len(array), dtype=np.int64)[:, None])
     except BaseException as failure:  # also KeyboardInterrupt and SystemExit: none may leave an op
-        nothing = _NOTHING.get(dtype, _NOTHING[np.dtype(object)])
+        nothing = _NOTHING.get(arguments[0].dtype, _NOTHING[np.dtype(object)])
         try:
             return nothing, Output(np.array([[failures.record(failure)]], np.int64))
         except BaseException:  # no memory or no stack
             return nothing, _LOST
 
 
-def _grid_sample_op(
-    X: Array,
-    grid: Array,
-    *,
-    mode: ModeName,
-    padding_mode: PaddingModeName,
-    align_corners: int,
-    node: str,
-    num_threads: int,
-) -> Outputs:
-    def compute() -> Array:
-        return grid_sample(
-            X,
-            grid,
-            mode,
-            padding_mode,
-            bool(align_corners),
-            where=where("GridSample", node),
-            num_threads=num_threads or None,
-        )
-
-    return _guarded(compute, X.dtype)
+def _grid_sample_op(X: Array, grid: Array, *, mode: ModeName, padding_mode: PaddingModeName, **others: Any) -> Outputs:
+    return _guarded("GridSample", grid_sample, X, grid, mode, padding_mode, **others)
 
 
-def _affine_grid_op(theta: Array, size: Array, *, align_corners: int, node: str, num_threads: int) -> Outputs:
-    def compute() -> Array:
-        return affine_grid(
-            theta, size, bool(align_corners), where=where("AffineGrid", node), num_threads=num_threads or None
-        )
-
-    return _guarded(compute, theta.dtype)
+def _affine_grid_op(theta: Array, size: Array, **others: Any) -> Outputs:
+    return _guarded("AffineGrid", affine_grid, theta, size, **others)
 
 
 _INTEGER, _STRING = PyCustomOpDef.dt_int64, PyCustomOpDef.dt_string
@@ -112,10 +91,10 @@ _EXTRA_ATTRIBUTES = {"node": _STRING, "num_threads": _INTEGER}
 _ATTRIBUTES = {
     operator: {
         name: _STRING if isinstance(attribute.default, str) else _INTEGER
-        for name, attribute in versions[max(versions)].attributes.items()
+        for name, attribute in spec.newest(operator).attributes.items()
     }
     | _EXTRA_ATTRIBUTES
-    for operator, versions in spec.OPERATORS.items()
+    for operator in spec.OPERATORS
 }
 
 
@@ -131,30 +110,23 @@ def _cast_attributes(attributes: dict[str, str]) -> dict[str, str | int]:
     return {name: int(value) if name in _INTEGERS else value for name, value in attributes.items()}
 
 
-def _register(operator: str, function: Callable[..., Outputs], inputs: Sequence[str]) -> None:
-    op = onnx_op(
-        op_type=f"{DOMAIN}::{operator}",
-        inputs=[_op_type(name) for name in inputs],
-        outputs=[_op_type(inputs[0]), _INTEGER],
-        attrs=_ATTRIBUTES[operator],
-    )(function)
-    # The original asks the C++ side for the attributes' types, for each attribute of each call: 10 times as slow.
-    op.cast_attributes = _cast_attributes
-
-
 def carriers(types: Sequence[str]) -> list[str]:
     """The types in which tensors of ``types`` reach an op, each once."""
     return list(dict.fromkeys(c for c in (spec.TYPES[name].carrier for name in types) if c is not None))
 
 
 def _register_all() -> None:
-    newest = {operator: versions[max(versions)].types for operator, versions in spec.OPERATORS.items()}
-    for X in carriers(newest["GridSample"]["X"]):
-        for grid in carriers(newest["GridSample"]["grid"]):
-            _register("GridSample", _grid_sample_op, [X, grid])
-    for theta in carriers(newest["AffineGrid"]["theta"]):
-        for size in carriers(newest["AffineGrid"]["size"]):
-            _register("AffineGrid", _affine_grid_op, [theta, size])
+    for operator, function in (("GridSample", _grid_sample_op), ("AffineGrid", _affine_grid_op)):
+        for types in product(*map(carriers, spec.newest(operator).types.values())):
+            inputs = [_op_type(name) for name in types]
+            op = onnx_op(
+                op_type=f"{DOMAIN}::{operator}",
+                inputs=inputs,
+                outputs=[inputs[0], _INTEGER],
+                attrs=_ATTRIBUTES[operator],
+            )(function)
+            # The original asks the C++ side for the type of each attribute of each call: 10 times as slow.
+            op.cast_attributes = _cast_attributes
 
 
 if "_ort_gridsample_ops" not in vars(_ocos):  # else another copy of this module was imported before: its ops are there
