@@ -137,3 +137,5 @@ PATHS = {"function": Function(), "session": Model(open_session), "patched file":
 if not choice.ops.why_not():
     PATHS |= {"compiled": Model(open_compiled), "compiled file": Model(open_compiled_file)}
     PATHS |= {"compiled, planes": Model(open_compiled, planar=True)}
+#: What opens a model in one of these ways.
+OPENERS = {path.open for path in PATHS.values() if isinstance(path, Model)}

@@ -6,7 +6,6 @@ import importlib
 import itertools
 
 import numpy as np
-import onnxruntime
 import pytest
 from onnx.backend.test.case import node as node_cases
 
@@ -14,7 +13,7 @@ import faults
 import ort_gridsample as ogs
 from ort_gridsample import spec
 from ort_gridsample.runtime.compiled_ops.ops import why_not
-from paths import open_compiled, open_native, open_patched_file, open_session
+from paths import open_compiled, open_native, open_patched_file, open_session, run
 
 EXPANDED = "_expanded"
 
@@ -28,14 +27,8 @@ def load() -> dict[str, object]:
 
 
 CASES = load()
-
-
 #: Those of an opset that this onnxruntime does not read are skipped.
 NAMED = [pytest.param(name, marks=faults.skip_opset(c.model.opset_import[0].version)) for name, c in CASES.items()]
-
-
-def run(session: onnxruntime.InferenceSession, inputs: list[np.ndarray]) -> list[np.ndarray]:
-    return session.run(None, {each.name: value for each, value in zip(session.get_inputs(), inputs, strict=True)})
 
 
 def test_all_are_there() -> None:
@@ -56,6 +49,6 @@ def test_node(name: str) -> None:
     elif not why_not():
         sessions.append(open_compiled(op.model))
     for session, (inputs, outputs) in itertools.product(sessions, case.data_sets):
-        for Y, expected in zip(run(session, inputs), outputs, strict=True):
+        for Y, expected in zip(run(session, inputs[0].dtype, *inputs), outputs, strict=True):
             assert (Y.dtype, Y.shape) == (expected.dtype, expected.shape)
             np.testing.assert_allclose(Y, expected, rtol=case.rtol, atol=max(case.atol, 1e-6))

@@ -228,11 +228,3 @@ def test_raising_to_the_opset_that_is_there_changes_nothing_but_functions() -> N
     before = deepcopy(model)
     convert_opset(model, 16)
     assert model == before
-
-
-@pytest.mark.parametrize("target", ["ai.onnx", "primitives"])
-def test_a_model_that_does_not_import_the_onnx_domain_gets_it(target: str) -> None:
-    model = old(f"Y = mmcv.grid_sampler <{CODES}> (X, G)")
-    del model.opset_import[0]
-    for opset in (None, 16):
-        assert_answers(ogs.patch_model(model, target=target, opset=opset), BORDER)

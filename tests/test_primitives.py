@@ -33,20 +33,14 @@ from ort_gridsample.model.targets.primitives import (
 )
 from ort_gridsample.model.targets.runtimes import ANY, RUNTIMES
 
+#: The lowering adds up in the NumPy core's order: types are compared with it bit for bit.
+pytestmark = pytest.mark.usefixtures("numpy_core")
+
 OPSETS = (11, 12, 13, 16, 20, 22)
 LENGTHS, OUT = (5, 4, 3, 6, 2), (3, 4, 2, 3, 2)
 #: Of coordinates: where padding, infinities and what is not a number matter.
 SPECIAL = (np.nan, np.inf, -np.inf, 1e10, -1e10, 1, -1)
 LINEAR = Attributes("linear", "zeros", False)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def numpy_core():
-    """The lowering adds up in the NumPy core's order: types are compared with it bit for bit."""
-    before = ogs.get_core()
-    ogs.set_core("numpy")
-    yield
-    ogs.set_core(before)
 
 
 def positions(r, n=1, grid_type="float32"):
@@ -399,7 +393,6 @@ def test_a_coordinate_is_answered_though_twice_it_would_be_infinite():
     for core in CORES:
         ogs.set_core(core)
         assert ogs.grid_sample(X, grid, "nearest", "reflection").tolist() == expected
-    ogs.set_core("numpy")
 
 
 @pytest.mark.parametrize("r", [1, 2])

@@ -433,8 +433,6 @@ asyncio.run(main())
 print(calls)
 """
 OWN = "['default_int_handler', 'terminate']"
-
-
 #: In onnxruntime's own format, of which onnx reads nothing.
 ORT_FORMAT = """
 import tempfile
