@@ -135,7 +135,6 @@ def test_array_likes_and_every_type_of_strings(wide: str) -> None:
 
 # Empty and degenerate
 
-
 EMPTY = [
     *(((0, 3, 4, 5), (0, 6, 7, 2)), ((2, 0, 4, 5), (2, 6, 7, 2)), ((2, 3, 4, 5), (2, 0, 7, 2))),
     *(((2, 3, 4, 5), (2, 6, 0, 2)), ((2, 3, 0, 5), (2, 6, 0, 2)), ((0, 0, 0), (0, 0, 1))),
@@ -239,7 +238,6 @@ def test_a_far_coordinate_is_the_edge_it_lies_beyond(grid_type: str) -> None:
 
 # Mistakes
 
-
 ONE = np.zeros((1, 1, 4, 5), np.float32)
 TWO = np.zeros((1, 2, 3, 2), np.float32)
 LINE, POINTS = np.zeros((1, 1, 4), np.float32), np.zeros((1, 3, 1), np.float32)
@@ -293,7 +291,6 @@ def test_a_mistake_names_argument_found_and_expected(mistake: str) -> None:
 
 
 # AffineGrid
-
 
 SIZES = [(2, 3, 4, 5), (1, 1, 1, 1), (2, 1, 1, 6), (1, 2, 7, 1), (2, 3, 3, 4, 5), (1, 1, 1, 5, 1), (3, 0, 2, 2)]
 SIZES += [(0, 3, 4, 5), (2, 3, 0, 5), (2, 3, 4, 0, 5)]

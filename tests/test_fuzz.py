@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, seed, settings
 
 from conftest import CORES, OPS
+from fuzz import is_nightly
 from fuzz.inputs import FEW_TYPES, X_TYPES, Case, Tensor, cases
-from fuzz.profiles import is_nightly
 from fuzz.worker import Worker
 
 pytestmark = [

@@ -54,7 +54,6 @@ def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
 #: Attributes that the field supports, by rank: cubic in 2-D only.
 SUPPORTED = {2: ATTRIBUTES, 3: [each for each in ATTRIBUTES if each.mode != "cubic"]}
 
-
 # onnxruntime's own kernels
 
 OPSETS = {"float32": (16, 20, 22), "float64": (20, 22)}
