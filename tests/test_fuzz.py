@@ -38,9 +38,8 @@ SHRINKING = 60.0
 @pytest.fixture(scope="module")
 def worker(request: pytest.FixtureRequest) -> Iterator[Worker]:
     # With checks each kernel is compiled anew; test_cores.test_kernels_stay_inside does so with some.
-    worker = Worker(*request.param, check_kernels=is_nightly())
-    yield worker
-    worker.close()
+    with Worker(*request.param, check_kernels=is_nightly()) as worker:
+        yield worker
 
 
 @pytest.mark.parametrize(

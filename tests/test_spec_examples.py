@@ -79,6 +79,11 @@ def test_onnx_gridsample_16_first_draft(path: Function | Model) -> None:
 WAYS = list(itertools.product(spec.MODES, (False, True)))
 
 
+def floats(*numbers: float) -> np.ndarray:
+    """An X of one row, of a type that most tests have kernels for."""
+    return np.array([[numbers]], np.float32)
+
+
 def at(*coordinates: float) -> np.ndarray:
     """A grid of one axis; float32 is exact at all that are given here."""
     return np.array(coordinates, np.float32)[None, :, None]
@@ -91,31 +96,21 @@ def test_onnx_gridsample_22__minus_3_5_reflects_to_1_5_and_then_0_5(path: Functi
             np.testing.assert_allclose(Y[..., :2], Y[..., 2:].repeat(2, -1), rtol=2e-6)
 
 
-#: The numbers of X, coordinates, attributes and the answer, to one sentence after the other.
-ON_A_ROW = [
-    # "If index 0 represents the margin pixel", as where corners are aligned, the value at -1 is the one at 1.
-    *(((2, 3, 5, 7, 11), (-1.5, 1.5), (mode, "reflection", True), [3, 7]) for mode in spec.MODES),
-    # The extrema -1 and 1 are the centers of the corner pixels.
-    *(((2, 3, 5, 7), (-1, 1), (mode, "zeros", True), [2, 7]) for mode in spec.MODES),
-    # Or their outer corners, which are halfway to the padding: linear answers the mean of both.
-    *(((2, 3, 5, 7), (-0.75, 0.75), (mode, "zeros", False), [2, 7]) for mode in spec.MODES),
-    ((2, 3, 5, 7), (-1, 1), ("linear", "zeros", False), [1, 3.5]),
-    # Nearest rounds halfway, here 0.5, 1.5, 2.5 and 3.5, to even.
-    ((0, 1, 2, 3, 4), (-0.75, -0.25, 0.25, 0.75), ("nearest", "zeros", True), [0, 2, 2, 4]),
-    # It reflects before it rounds: the pixel coordinate -1.5 to 0.5, which rounds to 0. Rounded first it would be 1.
-    ((0, 1, 2, 3), (-1.5,), ("nearest", "reflection", False), [0]),
-    # Cubic pads each tap: at the pixel coordinate -0.5 those at -2, -1, 0 and 1, of Keys' weights for a = -0.75.
-    ((1, 2, 4, 8, 16), (-1.25,), ("cubic", "zeros", True), [0.59375 - 2 * 0.09375]),
-    ((1, 2, 4, 8, 16), (-1.25,), ("cubic", "border", True), [2 * 0.59375 - 3 * 0.09375]),
-    ((1, 2, 4, 8, 16), (-1.25,), ("cubic", "reflection", True), [3 * 0.59375 - 6 * 0.09375]),
-]
+def test_onnx_gridsample_22__the_value_at_index_minus_1_is_the_one_at_index_1(path: Function | Model) -> None:
+    # "If index 0 represents the margin pixel": -1 and 1 are the centres of the corner pixels, 0.5 apart.
+    for mode in spec.MODES:
+        Y = path.grid_sample(floats(2, 3, 5, 7, 11), at(-1.5, 1.5), mode, "reflection", True)
+        assert Y.tolist() == [[[3.0, 7.0]]], mode
 
 
-def test_onnx_gridsample_22__sentences_on_a_row_of_pixels(path: Function | Model) -> None:
-    for numbers, coordinates, attributes, expected in ON_A_ROW:
-        with about((numbers, coordinates, attributes)):
-            Y = path.grid_sample(np.array([[numbers]], np.float32), at(*coordinates), *attributes)
-            assert Y.tolist() == [[expected]]
+def test_onnx_gridsample_22__the_extrema_are_centers_or_corners(path: Function | Model) -> None:
+    X = floats(2, 3, 5, 7)
+    for mode, align_corners in WAYS:
+        center = 1.0 if align_corners else 0.75
+        Y = path.grid_sample(X, at(-center, center), mode, "zeros", align_corners)
+        assert Y.tolist() == [[[2.0, 7.0]]], (mode, align_corners)
+    # The outer corner of a corner pixel is halfway to the padding: linear answers the mean of both.
+    assert path.grid_sample(X, at(-1, 1), "linear").tolist() == [[[1.0, 3.5]]]
 
 
 def test_onnx_gridsample_22__the_grid_lists_the_innermost_axis_first(path: Function | Model) -> None:
@@ -123,6 +118,30 @@ def test_onnx_gridsample_22__the_grid_lists_the_innermost_axis_first(path: Funct
     # x = 3 of W, y = 0 of H, z = 1 of D.
     grid = np.array([1, -1, 1], np.float32).reshape(1, 1, 1, 1, 3)
     assert path.grid_sample(X, grid, "nearest", "zeros", True).item() == X[0, 0, 1, 0, 3]
+
+
+def test_onnx_gridsample_22__nearest_rounds_halfway_to_even(path: Function | Model) -> None:
+    x = np.array([0.5, 1.5, 2.5, 3.5])
+    Y = path.grid_sample(floats(*range(5)), at(*(x / 2 - 1)), "nearest", "zeros", True)
+    assert Y.tolist() == [[[0, 2, 2, 4]]]
+
+
+def test_onnx_gridsample_22__nearest_reflects_before_it_rounds(path: Function | Model) -> None:
+    # The pixel coordinate -1.5 is reflected to 0.5, halfway, which rounds to 0; rounded first it would be -2, then 1.
+    Y = path.grid_sample(floats(*range(4)), at(-1.5), "nearest", "reflection", False)
+    assert Y.tolist() == [[[0]]]
+
+
+def test_onnx_gridsample_22__cubic_pads_each_tap(path: Function | Model) -> None:
+    # At the pixel coordinate -0.5 the taps -2, -1, 0 and 1 have the weights of Keys' kernel for a = -0.75.
+    X, grid = floats(1, 2, 4, 8, 16), at(-0.5 * 2 / 4 - 1)
+    for padding_mode, expected in {
+        "zeros": 0.59375 - 2 * 0.09375,
+        "border": 2 * 0.59375 - 3 * 0.09375,
+        "reflection": 3 * 0.59375 - 6 * 0.09375,
+    }.items():
+        with about(padding_mode):
+            assert path.grid_sample(X, grid, "cubic", padding_mode, True).tolist() == [[[expected]]]
 
 
 def test_onnx_gridsample_22__integers_are_computed_as_floating_point_and_cast(path: Function | Model) -> None:
