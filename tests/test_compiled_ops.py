@@ -31,10 +31,8 @@ from processes import start as start_process
 pytestmark = pytest.mark.skipif(bool(choice.ops.why_not()), reason=f"no compiled ops: {choice.ops.why_not()}")
 
 TYPES = tuple(name for name in SESSION_TYPES if name != "str")
-#: The types, of X and the grid, that the default run compiles kernels for.
-USUAL = [("float32", "float32"), ("float16", "float16"), ("uint8", "float32")]
 PAIRS = [
-    pytest.param(*pair, marks=[pytest.mark.slow] * (pair not in USUAL))
+    pytest.param(*pair, marks=[pytest.mark.slow] * (pair not in test_function.USUAL))
     for pair in itertools.product(TYPES, spec.FLOATS)
 ]
 

@@ -47,10 +47,7 @@ def run(session: ort.InferenceSession, path: Path) -> Arrays:
 
 
 def assert_close(actual: Arrays, expected: Arrays) -> None:
-    """Every output, to 1e-5 of its own largest magnitude, which covers the deepest model.
-
-    Two libraries sum convolutions and attention in different orders.
-    """
+    """Every output, to 1e-5 of its own largest magnitude: two libraries sum in different orders."""
     assert actual.keys() == expected.keys()
     for name, value in expected.items():
         assert actual[name].dtype == value.dtype

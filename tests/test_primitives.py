@@ -123,10 +123,8 @@ def assert_no_arithmetic_of_shapes(nodes):
 
 @pytest.mark.parametrize("attributes", ATTRIBUTES, ids=str)
 def test_agrees_with_the_core(attributes):
-    """In onnxruntime and in onnx's evaluator; batches, channels, opsets and what is known of shapes take turns.
-
-    Linear has 32 taps in five axes, more than are gathered one by one.
-    """
+    """In onnxruntime and in onnx's evaluator; batches, channels, opsets and what is known of shapes take turns."""
+    # Linear has 32 taps in five axes, more than are gathered one by one.
     at = ATTRIBUTES.index(attributes)
     for r in (1, 2, 3, 4, 5) if attributes.mode != "cubic" else (1, 2, 3, 4):
         n, few, known = 1 + (at // 2 + r // 2) % 2, (at // 2 % 3 + r) % 2, (at + r) % 2 == 0
@@ -352,12 +350,9 @@ def readers_of_lengths(nodes):
 @pytest.mark.parametrize("r", [1, 2, 3])
 @pytest.mark.parametrize("name", RUNTIMES)
 def test_a_runtime_s_own_form(name, r):
-    """It has nothing that the runtime lacks, and the same answers; alignments, and known shapes, take turns.
-
-    Of three axes each mode has one padding.
-    """
+    """It has nothing that the runtime lacks, and the same answers; alignments, and known shapes, take turns."""
     runtime, without = RUNTIMES[name], WITHOUT[name]
-    cases = [*enumerate(itertools.product(spec.MODES, spec.PADDING_MODES))]
+    cases = [*enumerate(itertools.product(spec.MODES, spec.PADDING_MODES))]  # each mode with one padding of three axes
     for i, (mode, padding_mode) in cases[:: 4 if r == 3 else 1]:
         X, grid = arrays(r, 2, FEW_CHANNELS + 1 if r == 2 else 3)
         if padding_mode == "reflection" and "Mod" in without:  # so far out it is not exact

@@ -174,12 +174,6 @@ def test_the_summary_and_the_reasons() -> None:
     assert "there is no pip" in reasons
 
 
-def test_an_unknown_runtime_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["tracked"])
-    assert "no runtime is called tracked" in capsys.readouterr().err
-
-
 @pytest.mark.network
 @pytest.mark.timeout(1200)
 def test_lowered_models_are_right_in_the_fast_runtimes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
