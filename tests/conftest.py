@@ -1,7 +1,5 @@
 """What every test may ask for: a core to run on, and a path to reach the operators by."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from collections.abc import Iterator

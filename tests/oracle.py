@@ -4,8 +4,6 @@ Written from the specification texts alone and as slow as it is simple: it share
 becomes a list of taps, ``(index, weight)`` with index None where the tap counts as 0; everything else is a sum.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The ways in which a user reaches the operators: each answers the same calls."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The standard suite: what it times, how it counts, and what it says. No test looks at how fast anything is."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator

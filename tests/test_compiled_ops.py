@@ -1,7 +1,5 @@
 """The ops of machine code: the whole matrix against the oracle, their sentences, and what may not disturb them."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a patch asks of onnx's inliner and version converter, and that nothing is lost there."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 
 import numpy as np

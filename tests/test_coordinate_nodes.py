@@ -1,7 +1,5 @@
 """Models that are converted to float16, or quantized, after they were patched: coordinates stay what they were."""
 
-from __future__ import annotations
-
 import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Models that PyTorch exported from published architectures, patched against native, and the scripts that export."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

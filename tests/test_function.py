@@ -1,7 +1,5 @@
 """The functions against the oracle: every type, rank, mode and padding, and everything that can be odd about arrays."""
 
-from __future__ import annotations
-
 import itertools
 import warnings
 from collections.abc import Iterable

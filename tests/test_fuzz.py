@@ -1,7 +1,5 @@
 """Random cases on every core and kind of op; ``tests/README.md`` says how to try many."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import shlex

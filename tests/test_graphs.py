@@ -1,7 +1,5 @@
 """Names and constants of a model: what a name means where it is read, and new names that mean nothing yet."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

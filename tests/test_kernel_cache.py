@@ -1,7 +1,5 @@
 """Kernels on disk: what is compiled once, later processes load, unless something that it is made of changed."""
 
-from __future__ import annotations
-
 import ctypes
 import logging
 import os

@@ -1,7 +1,5 @@
 """What a feed claims is checked before it is taken, what cannot be taken is an exception, and nothing is kept."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

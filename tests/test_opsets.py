@@ -1,7 +1,5 @@
 """A model in the opset that somebody asked for: older ones, newer ones, and there and back."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Literal

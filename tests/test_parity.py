@@ -4,8 +4,6 @@ Two things are left out because the field itself disagrees there: coordinates fa
 overflow in it, and ties for the libraries that order the arithmetic of a coordinate differently from ONNX Runtime.
 """
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import runpy

@@ -1,7 +1,5 @@
 """What a patch does to a model, and what it leaves alone."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Iterator

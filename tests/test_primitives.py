@@ -1,7 +1,5 @@
 """Nodes lowered to primitives: only basic operators, and the core's answers in every runtime."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import asdict, astuple
 

@@ -1,7 +1,5 @@
 """Errors, threads, processes, signals and the interpreter's end: right answers, and ends that are Python's own."""
 
-from __future__ import annotations
-
 import random
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Progress is shown where somebody looks, and in a notebook records are a table."""
 
-from __future__ import annotations
-
 import io
 import pickle
 import sys

@@ -1,7 +1,5 @@
 """What must hold whatever the arrays are."""
 
-from __future__ import annotations
-
 from dataclasses import astuple
 
 import hypothesis.extra.numpy as arrays

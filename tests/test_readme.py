@@ -4,8 +4,6 @@ Run in a folder that looks like a clone, beside a model that onnxruntime refuses
 given. The suites' tools are asked for their options alone, as their own tests run them.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import re

@@ -1,7 +1,5 @@
 """What is known of a node, and how it is said."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

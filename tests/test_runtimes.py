@@ -1,7 +1,5 @@
 """The matrix of runtimes: what is asked, how answers are judged, and that no runtime can stop it."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """``InferenceSession`` and ``register``: as onnxruntime's own, in everything but what they run."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import multiprocessing

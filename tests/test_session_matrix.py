@@ -3,8 +3,6 @@
 Halves reach the op as float32: they are the same but for a rounding.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

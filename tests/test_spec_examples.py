@@ -1,7 +1,5 @@
 """What the specification texts show and say, on every path, tests named after the texts; and onnx's own node tests."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 from dataclasses import astuple

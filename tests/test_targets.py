@@ -1,7 +1,5 @@
 """Every dialect in, every target out."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple

@@ -1,7 +1,5 @@
 """What type checkers accept of a user's calls, and what they refuse."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

@@ -1,7 +1,5 @@
 """``python -m tests.benchmarks``: time this package against onnxruntime's own kernels, PyTorch and OpenVINO."""
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import re

@@ -1,7 +1,5 @@
 """Who takes part: small adapters from a case to something to call."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

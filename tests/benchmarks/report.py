@@ -1,7 +1,5 @@
 """Results as text of at most 100 columns."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

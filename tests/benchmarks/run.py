@@ -1,7 +1,5 @@
 """Running cases: every contestant checked against the others, then timed against them; and what that comes to."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ the smallest case that causes it. ``test_fuzz.py`` holds the answers; here is ho
 few and always the same ones, or many with ``--hypothesis-profile=nightly``.
 """
 
-from __future__ import annotations
-
 import getpass
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """What must come of a case, and what does."""
 
-from __future__ import annotations
-
 import math
 import re
 import warnings

@@ -1,7 +1,5 @@
 """A process that runs cases, one after another, until one ends it."""
 
-from __future__ import annotations
-
 import faulthandler
 import getpass
 import json

@@ -1,7 +1,5 @@
 """An environment of its own for each runtime, made once and kept."""
 
-from __future__ import annotations
-
 import glob
 import os
 import shutil

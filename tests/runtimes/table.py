@@ -1,7 +1,5 @@
 """The runtimes that are tried: what to install for each, and what it cannot do by its nature."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ort_gridsample.model.targets.runtimes import RuntimeName
