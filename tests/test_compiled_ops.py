@@ -3,7 +3,6 @@
 import ctypes
 import itertools
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -35,10 +34,6 @@ PAIRS = [
 ]
 
 
-def slow(*values: object) -> list[Any]:
-    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
-
-
 @pytest.mark.parametrize(("X_type", "grid_type"), PAIRS)
 def test_matches_the_oracle(X_type: str, grid_type: str) -> None:
     """And a file that was patched earlier answers as the session, bit for bit."""
@@ -55,12 +50,13 @@ def test_matches_the_oracle(X_type: str, grid_type: str) -> None:
                 assert_identical(of_file, Y)
 
 
+THETA_TYPES = ["float32", "float16", *(pytest.param(name, marks=pytest.mark.slow) for name in ("float64", "bfloat16"))]
 #: Empty ones among them, and two that are written past the caches.
 SIZES = [(2, 3, 4, 5), (2, 1, 3, 4, 5), (1, 1, 3, 5000), (1, 1, 300, 1), (2, 1, 0, 4), (0, 1, 2, 3)]
 SIZES += [(1, 1, 1451, 1453), (2, 1, 73, 101, 103)]
 
 
-@pytest.mark.parametrize("theta_type", ["float32", "float16", *slow("float64", "bfloat16")])
+@pytest.mark.parametrize("theta_type", THETA_TYPES)
 def test_affine_grid_is_the_functions(theta_type: str) -> None:
     from ort_gridsample.core.lanes import PASSED_BYTES
 

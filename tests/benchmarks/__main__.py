@@ -22,12 +22,8 @@ STANDARD, QUICK = (21, 3.0), (3, 0.3)
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
-    parser.add_argument(
-        "--threads",
-        type=positive,
-        metavar="N",
-        help=f"threads for each contestant (default: {THREADS}; whole models: each side's own default)",
-    )
+    threads = f"for each contestant (default: {THREADS}; whole models: each side's own)"
+    parser.add_argument("--threads", type=positive, metavar="N", help=threads)
     parser.add_argument("--only", type=re.compile, default="", metavar="REGEX", help="only cases whose names match")
     parser.add_argument("--list", action="store_true", help="print the names of the cases, and stop")
     parser.add_argument("--quick", action="store_true", help="fewer rounds")

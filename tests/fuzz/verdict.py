@@ -219,11 +219,8 @@ def _says_where_and_what(case: Case, error: Exception) -> bool:
     if isinstance(error, GridSampleError):
         if case.route == "function":
             return error.where in ("grid_sample", "affine_grid") and error.argument in ARGUMENTS[case.operator]
-        return (
-            error.where == f"{case.operator} node {_label(case)!r}"
-            and error.argument in ARGUMENTS[case.operator] + IN_MODELS
-            and "\n" not in str(error)
-        )
+        named = error.where == f"{case.operator} node {_label(case)!r}" and "\n" not in str(error)
+        return named and error.argument in ARGUMENTS[case.operator] + IN_MODELS
     if isinstance(error, MemoryError):
         return _bytes(case) > FILLED
     if case.route == "function":

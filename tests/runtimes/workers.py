@@ -31,17 +31,12 @@ class Answer:
 
 
 class Worker:
-    """A runtime's process, started when it is first asked and whenever the one before is gone.
+    """A runtime's process, started when it is first asked and whenever the one before is gone."""
 
-    Args:
-        command: what runs the adapter.
-        seconds: how long it may take to start, or for one task.
-    """
-
-    #: How long it may take to end once it has no more to read, in seconds.
-    grace = 1.0
+    grace = 1.0  # how long it may take to end once it has no more to read, in seconds
 
     def __init__(self, command: tuple[str, ...], seconds: float) -> None:
+        """``command`` runs the adapter; it may take so many ``seconds`` to start, or for one task."""
         self.command, self.seconds = command, seconds
         self.process: subprocess.Popen[str] | None = None
 
