@@ -1,7 +1,5 @@
 """The cases that every core, path and oracle is tried on, as data: X type × grid type × rank × attributes."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import zlib

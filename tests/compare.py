@@ -1,7 +1,5 @@
 """How near an answer must come to the oracle's."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

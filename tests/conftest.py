@@ -1,19 +1,17 @@
 """What every test may ask for: a core to run on, and a path to reach the operators by."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from collections.abc import Iterator
 
 import pytest
 
+import fuzz
 import ort_gridsample as ogs
-from fuzz import profiles
 from ort_gridsample.runtime.compiled_ops.ops import why_not
 from paths import PATHS, Function, Model, running_on
 
-profiles.register()
+fuzz.register()
 
 #: The NumPy core is always there, the compiled one where Numba is; ORT_GRIDSAMPLE_CORE narrows it down to one.
 CORES = ("numpy", "jit") if importlib.util.find_spec("numba") else ("numpy",)

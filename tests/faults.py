@@ -2,8 +2,6 @@
 named, and what these refuse for their age.
 """
 
-from __future__ import annotations
-
 from types import ModuleType
 
 import onnx

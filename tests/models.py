@@ -1,7 +1,5 @@
 """Small models made of the operators' nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import count
 

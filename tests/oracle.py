@@ -4,8 +4,6 @@ Written from the specification texts alone and as slow as it is simple: it share
 becomes a list of taps, ``(index, weight)`` with index None where the tap counts as 0; everything else is a sum.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence
@@ -13,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-Tap = tuple["tuple[int, ...] | None", float]
+Tap = tuple[tuple[int, ...] | None, float]
+AxisTap = tuple[int | None, float]
 
 
 def unnormalize(g: np.generic, length: int, align_corners: bool) -> float:
@@ -54,9 +53,7 @@ def keys(distance: float) -> float:
     return 0.0
 
 
-def axis_taps(
-    g: np.generic, length: int, mode: str, padding_mode: str, align_corners: bool
-) -> list[tuple[int | None, float]]:
+def axis_taps(g: np.generic, length: int, mode: str, padding_mode: str, align_corners: bool) -> list[AxisTap]:
     """The (index, weight) pairs of one axis; index None is a tap that counts as 0."""
     x = unnormalize(g, length, align_corners)
     if math.isinf(x):

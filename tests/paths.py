@@ -1,7 +1,5 @@
 """The ways in which a user reaches the operators: each answers the same calls."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +20,7 @@ from models import affine_grid_model, grid_sample_model
 from ort_gridsample.model import pixel_grids
 from ort_gridsample.runtime import choice
 
+Array = np.ndarray
 Open = Callable[[onnx.ModelProto], onnxruntime.InferenceSession]
 
 
@@ -98,37 +97,30 @@ def function_answer(case: Case, core: str) -> np.ndarray:
 class Function:
     """The Python functions themselves."""
 
-    def grid_samples(
-        self, X: np.ndarray, grid: np.ndarray, attributes: Sequence[Attributes], opset: int = 22
-    ) -> list[np.ndarray]:
+    def grid_samples(self, X: Array, grid: Array, attributes: Sequence[Attributes], opset: int = 22) -> list[Array]:
         return [ogs.grid_sample(X, grid, *astuple(each)) for each in attributes]
 
-    def grid_sample(self, X: np.ndarray, grid: np.ndarray, *attributes: str | bool, opset: int = 22) -> np.ndarray:
-        return ogs.grid_sample(X, grid, *attributes)
+    def grid_sample(self, X: Array, grid: Array, *attributes: str | bool, opset: int = 22) -> Array:
+        return self.grid_samples(X, grid, [Attributes(*attributes)], opset)[0]
 
-    def affine_grid(self, theta: np.ndarray, size: Sequence[int], align_corners: bool = False) -> np.ndarray:
+    def affine_grid(self, theta: Array, size: Sequence[int], align_corners: bool = False) -> Array:
         return ogs.affine_grid(theta, size, align_corners)
 
 
-class Model:
+class Model(Function):
     """Models of nodes side by side, in the session that ``open`` makes of them."""
 
     def __init__(self, open: Open, planar: bool = False) -> None:
         """``planar``: the coordinates of a grid come in planes, where a session takes the node in that moves them."""
         self.open, self.planar = open, planar
 
-    def grid_samples(
-        self, X: np.ndarray, grid: np.ndarray, attributes: Sequence[Attributes], opset: int = 22
-    ) -> list[np.ndarray]:
+    def grid_samples(self, X: Array, grid: Array, attributes: Sequence[Attributes], opset: int = 22) -> list[Array]:
         planar = self.planar and grid.dtype.name in pixel_grids.TYPES
         model = grid_sample_model(type_name(X.dtype), type_name(grid.dtype), X.ndim - 2, attributes, opset, planar)
         fed = np.ascontiguousarray(np.moveaxis(grid, -1, 1)) if planar else grid
         return run(self.open(model), X.dtype, X, fed)
 
-    def grid_sample(self, X: np.ndarray, grid: np.ndarray, *attributes: str | bool, opset: int = 22) -> np.ndarray:
-        return self.grid_samples(X, grid, [Attributes(*attributes)], opset)[0]
-
-    def affine_grid(self, theta: np.ndarray, size: Sequence[int], align_corners: bool = False) -> np.ndarray:
+    def affine_grid(self, theta: Array, size: Sequence[int], align_corners: bool = False) -> Array:
         model = affine_grid_model(type_name(theta.dtype), theta.shape[1], align_corners)
         return run(self.open(model), theta.dtype, theta, np.array(size, np.int64))[0]
 
@@ -137,3 +129,5 @@ PATHS = {"function": Function(), "session": Model(open_session), "patched file":
 if not choice.ops.why_not():
     PATHS |= {"compiled": Model(open_compiled), "compiled file": Model(open_compiled_file)}
     PATHS |= {"compiled, planes": Model(open_compiled, planar=True)}
+#: What opens a model in one of these ways.
+OPENERS = {path.open for path in PATHS.values() if isinstance(path, Model)}

@@ -1,7 +1,5 @@
 """Python in processes of their own, for what might end one."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

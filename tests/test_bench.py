@@ -1,7 +1,5 @@
 """``ort-gridsample bench MODEL``: how it counts, and what it says. No test looks at how fast anything is."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 The other build is onnxruntime's own wheel under another name.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

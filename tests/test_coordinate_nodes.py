@@ -1,7 +1,5 @@
 """Models that are converted to float16, or quantized, after they were patched: coordinates stay what they were."""
 
-from __future__ import annotations
-
 import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -80,9 +78,7 @@ def half(model: onnx.ModelProto, blocked: Sequence[str]) -> onnx.ModelProto:
     ("size", "channels", "flow"), [(64, 4, False), (64, 32, True), pytest.param(1024, 4, True, marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize("attributes", SAMPLES, ids=lambda a: a.mode)
-def test_float16_loses_no_more_than_in_the_rest_of_the_net(
-    size: int, channels: int, attributes: Attributes, flow: bool
-) -> None:
+def test_float16_loses_no_more_than_in_the_rest(size: int, channels: int, attributes: Attributes, flow: bool) -> None:
     model = network(size, attributes, flow, channels)
     expected = answer(model, feeds := feeds_for(model))
     # All of the net but what finds the coordinates.
@@ -146,7 +142,7 @@ def _quiet() -> Iterator[None]:
 
 @pytest.mark.parametrize("size", [64, pytest.param(1024, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("functions", [False, True])
-def test_quantization_loses_no_more_than_in_the_rest_of_the_net(size: int, functions: bool) -> None:
+def test_quantization_loses_no_more_than_in_the_rest(size: int, functions: bool) -> None:
     model = network(size, LINEAR, flow=functions == (size == 64))
     expected = answer(model, feeds := feeds_for(model))
     # onnxruntime quantizes no GridSample.

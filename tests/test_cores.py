@@ -1,7 +1,5 @@
 """What is particular to the cores: they agree, are chosen as documented, and keep within memory and bounds."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import os

@@ -1,7 +1,5 @@
 """onnx's own evaluator with this package's operators: the function's answers, bit for bit."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,13 +1,10 @@
 """Models that PyTorch exported from published architectures, patched against native, and the scripts that export."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
 import zipfile
 from collections import Counter
-from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -18,6 +15,7 @@ import pytest
 
 import faults
 import ort_gridsample as ogs
+from test_patch import nodes
 
 FOLDER = Path(__file__).parent / "exported"
 MODELS = sorted(FOLDER.glob("*.onnx"))
@@ -31,18 +29,9 @@ OPTIONS = {"disabled_optimizers": ["MatmulTransposeFusion"]} if faults.FUSED_WIT
 Arrays = dict[str, np.ndarray]
 
 
-def nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
-    """Those of the graph and of the graphs within, at any depth."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            yield from nodes(attribute.g)
-
-
 def count(model: onnx.ModelProto) -> Counter[tuple[str, str]]:
     """How many GridSample and AffineGrid nodes of each domain the model holds, at any depth and in functions."""
-    every = (node for graph in (model.graph, *model.functions) for node in nodes(graph))
-    return Counter((node.domain, node.op_type) for node in every if node.op_type in ("GridSample", "AffineGrid"))
+    return Counter((node.domain, node.op_type) for node in nodes(model) if node.op_type in ogs.spec.OPERATORS)
 
 
 def stored(path: Path, prefix: str) -> Arrays:
@@ -56,10 +45,7 @@ def run(session: ort.InferenceSession, path: Path) -> Arrays:
 
 
 def assert_close(actual: Arrays, expected: Arrays) -> None:
-    """Every output, to 1e-5 of its own largest magnitude, which covers the deepest model.
-
-    Two libraries sum convolutions and attention in different orders.
-    """
+    """Every output, to 1e-5 of its own largest magnitude: two libraries sum in different orders."""
     assert actual.keys() == expected.keys()
     for name, value in expected.items():
         assert actual[name].dtype == value.dtype
@@ -117,11 +103,11 @@ def needs(*needed: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(bool(missing), reason=f"the script needs {', '.join(missing)}")
 
 
-def wiring(graph: onnx.GraphProto | onnx.FunctionProto) -> list[tuple[object, ...]]:
+def wiring(model: onnx.ModelProto) -> list[tuple[object, ...]]:
     """What each node is and how it is wired, at any depth; not the numbers, which processors round differently."""
     return [
         (node.domain, node.op_type, node.name, *([*names] for names in (node.input, node.output)), *said)
-        for node in nodes(graph)
+        for node in nodes(model)
         for said in [[(each.name, each.type, each.i, each.s, *each.ints) for each in node.attribute]]
     ]
 
@@ -142,8 +128,7 @@ def test_the_script_makes_what_is_stored(tmp_path: Path) -> None:
     for path in MODELS:
         a, b = onnx.load(tmp_path / path.name), onnx.load(path)
         assert {e.domain: e.version for e in a.opset_import} == {e.domain: e.version for e in b.opset_import}, path.stem
-        for made, there in zip((a.graph, *a.functions), (b.graph, *b.functions), strict=True):
-            assert wiring(made) == wiring(there), path.stem
+        assert wiring(a) == wiring(b), path.stem
         assert_close(stored(tmp_path / path.name, ""), stored(path, ""))
 
 
@@ -156,4 +141,4 @@ def test_the_script_of_what_is_unrolled_makes_what_is_stored(tmp_path: Path) -> 
         assert again.namelist() == stored.namelist()
         for name in stored.namelist():
             made, there = (onnx.load_from_string(archive.read(name)) for archive in (again, stored))
-            assert wiring(made.graph) == wiring(there.graph), name
+            assert wiring(made) == wiring(there), name

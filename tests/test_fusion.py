@@ -1,7 +1,5 @@
 """AffineGrid and GridSample in one: found where nothing else reads the grid, with the two ops' answers bit for bit."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Random cases on every core and kind of op; ``tests/README.md`` says how to try many."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import shlex
@@ -15,8 +13,8 @@ import pytest
 from hypothesis import given, seed, settings
 
 from conftest import CORES, OPS
+from fuzz import is_nightly
 from fuzz.inputs import FEW_TYPES, X_TYPES, Case, Tensor, cases
-from fuzz.profiles import is_nightly
 from fuzz.worker import Worker
 
 pytestmark = [
@@ -38,9 +36,8 @@ SHRINKING = 60.0
 @pytest.fixture(scope="module")
 def worker(request: pytest.FixtureRequest) -> Iterator[Worker]:
     # With checks each kernel is compiled anew; test_cores.test_kernels_stay_inside does so with some.
-    worker = Worker(*request.param, check_kernels=is_nightly())
-    yield worker
-    worker.close()
+    with Worker(*request.param, check_kernels=is_nightly()) as worker:
+        yield worker
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Names and constants of a model: what a name means where it is read, and new names that mean nothing yet."""
 
-from __future__ import annotations
-
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -224,7 +223,6 @@ NO_ONNX = {
             C = com.microsoft.GridSample <padding_mode = "border"> (A, B) }}""",
 }
 
-
 #: And who runs what a patch makes.
 TARGETS = {
     **{"ort_gridsample": open_patched_file, "mmcv": open_session},
@@ -238,10 +236,10 @@ def test_a_model_that_does_not_import_the_onnx_domain(name: str) -> None:
     (record,) = ogs.inspect_model(model)
     assert (record.error, record.native) == (None, True), record.reason
     expected = ogs.grid_sample(X, GRID, padding_mode="border")
-    for target, open_model in TARGETS.items():
-        patched = ogs.patch_model(model, target=target)
+    for (target, open_model), opset in itertools.product(TARGETS.items(), (None, 20)):
+        patched = ogs.patch_model(model, target=target, opset=opset)
         onnx.checker.check_model(patched)
-        with about(target):
+        with about((target, opset)):
             np.testing.assert_allclose(open_model(patched).run(None, FEEDS)[0], expected, rtol=1e-5, atol=1e-4)
 
 

@@ -1,7 +1,5 @@
 """Damaged and hostile models: a sentence or a right answer, and a file that is whole or not there."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

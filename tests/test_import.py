@@ -1,7 +1,5 @@
 """Importing the package: what it brings along, what it leaves alone, and what works without onnxruntime-extensions."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 import os

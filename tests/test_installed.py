@@ -1,7 +1,5 @@
 """What the package says of older releases of what it stands on, and where the bounds of these are written."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Kernels on disk: what is compiled once, later processes load, unless something that it is made of changed."""
 
-from __future__ import annotations
-
 import ctypes
 import logging
 import os
@@ -148,6 +146,35 @@ def test_a_compilation_is_explained(monkeypatch: pytest.MonkeyPatch, caplog: pyt
     text = "compiling nearest for X of uint8, a few seconds, once: Numba keeps it on disk (NUMBA_CACHE_DIR)"
     assert caplog.record_tuples == [("ort_gridsample", logging.WARNING, text)]
     assert made == [("uint8", "float32", "nearest", "zeros", False)] * 2
+
+
+@pytest.mark.parametrize(
+    "X_type", ["float32", *(pytest.param(name, marks=pytest.mark.slow) for name in ("float16", "uint8", "complex64"))]
+)
+def test_nothing_is_left_to_compile_in_a_run(X_type: str) -> None:
+    """Not even to load: LLVM ends a process that has no memory left for that."""
+    (added,) = python(f"""
+import numpy as np
+from ort_gridsample import grid_sample
+from ort_gridsample.core import compilation, jit_core, lanes, ways
+
+def known():
+    return compilation.function.cache_info().currsize
+
+jit_core.prepare(np.dtype("{X_type}"), np.dtype("float32"), "linear")
+before = known()
+parts = ways.parts("{X_type}", "float32", "linear", (lanes.steer,))
+assert all(compilation.function(part)._address for part in parts if part is not None)
+for n in (1, 8):
+    for channels in (1, 2, 8, 9, 40):
+        for side in (2, 60):
+            X, grid = np.ones((n, channels, 9, 9), "{X_type}"), np.ones((n, side, side, 2), np.float32)
+            grid_sample(X, grid, "linear", num_threads=2)
+print(before, known() - before)
+""")
+    count, _, more = added.partition(" ")
+    assert int(count) > 0
+    assert more == "0"
 
 
 def test_so_much_memory_must_be_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,5 @@
 """What a feed claims is checked before it is taken, what cannot be taken is an exception, and nothing is kept."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -92,8 +90,6 @@ HUGE_SIZES = [
     *([1, 1, 1 << 40, 1], [1, 1, 1 << 31, 1 << 31], [1, 1, 1 << 62, 1 << 62], [1, 1, (1 << 63) - 1, 2], [1, 1, -1, 4]),
     *([], [1], [1] * 100, [1 << 40, 1, 2, 2], [1, 1 << 62, 1 << 20, 1 << 20]),
 ]
-
-
 HUGE = f"""
 from models import affine_grid_model
 model = affine_grid_model("float32", 2, False)

@@ -1,7 +1,5 @@
 """A model in the opset that somebody asked for: older ones, newer ones, and there and back."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Literal
@@ -24,17 +22,7 @@ from test_exported import MODELS as EXPORTED
 from test_exported import REFUSED, stored
 from test_patch import GRID, X
 from test_patch import MODELS as GRAPHS
-from test_targets import by_size, message_of, normalized, written
-
-Feeds = dict[str, np.ndarray]
-FEEDS: Feeds = {"X": X, "G": GRID, "c": np.array(True)}
-
-
-def assert_answers_agree(ours: onnx.ModelProto, other: onnx.ModelProto, feeds: Feeds = FEEDS) -> None:
-    answers = (open_native(model).run(None, feeds) for model in (ours, other))
-    for a, b in zip(*answers, strict=True):
-        finite = b[np.isfinite(b)]
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5 * float(np.abs(finite).max(initial=0)))
+from test_targets import FEEDS, assert_answers_agree, by_size, message_of, normalized, written
 
 
 @pytest.mark.parametrize("opset", [16, 17, 18, 19])
@@ -66,7 +54,7 @@ def test_defaults_are_said_or_stay_unsaid_rightly(old: int) -> None:
 MOVED = [*map(pytest.param, GRAPHS), *by_size(path for path in EXPORTED if path.stem not in REFUSED)]
 
 
-def opened(moved: str | Path) -> tuple[str, onnx.ModelProto, Feeds]:
+def opened(moved: str | Path) -> tuple[str, onnx.ModelProto, dict[str, np.ndarray]]:
     """The name of the graph or file, the model, and what to feed it."""
     if isinstance(moved, str):
         name, model, feeds = moved, parser.parse_model(GRAPHS[moved]), FEEDS

@@ -4,8 +4,6 @@ Two things are left out because the field itself disagrees there: coordinates fa
 overflow in it, and ties for the libraries that order the arithmetic of a coordinate differently from ONNX Runtime.
 """
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import runpy
@@ -53,7 +51,6 @@ def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
 
 #: Attributes that the field supports, by rank: cubic in 2-D only.
 SUPPORTED = {2: ATTRIBUTES, 3: [each for each in ATTRIBUTES if each.mode != "cubic"]}
-
 
 # onnxruntime's own kernels
 

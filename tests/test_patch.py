@@ -1,7 +1,5 @@
 """What a patch does to a model, and what it leaves alone."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +17,7 @@ import ort_gridsample as ogs
 from ort_gridsample.model.graphs import scopes
 from ort_gridsample.patching import TargetName
 from ort_gridsample.runtime.python_ops.ops import DOMAIN
-from paths import open_native, open_patched_file, open_session
+from paths import OPENERS, open_native, open_session
 from processes import python
 
 X = np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)
@@ -81,7 +79,7 @@ def is_standard(node: onnx.NodeProto) -> bool:
 @pytest.mark.parametrize("name", MODELS)
 def test_patched_answers_as_native(name: str) -> None:
     model = parser.parse_model(MODELS[name])
-    native, *patched = (open_model(model) for open_model in (open_native, open_session, open_patched_file))
+    native, *patched = (open_model(model) for open_model in (open_native, *OPENERS))
     for condition in (False, True):
         feeds = FEEDS | {"c": np.array(condition)}
         for session in patched:

@@ -2,8 +2,6 @@
 of a process' processors, and neither a file that says how much memory there is.
 """
 
-from __future__ import annotations
-
 from processes import PREAMBLE, python
 
 #: System -> what Python has not there.

@@ -1,7 +1,5 @@
 """Nodes lowered to primitives: only basic operators, and the core's answers in every runtime."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import asdict, astuple
 
@@ -33,20 +31,14 @@ from ort_gridsample.model.targets.primitives import (
 )
 from ort_gridsample.model.targets.runtimes import ANY, RUNTIMES
 
+#: The lowering adds up in the NumPy core's order: types are compared with it bit for bit.
+pytestmark = pytest.mark.usefixtures("numpy_core")
+
 OPSETS = (11, 12, 13, 16, 20, 22)
 LENGTHS, OUT = (5, 4, 3, 6, 2), (3, 4, 2, 3, 2)
 #: Of coordinates: where padding, infinities and what is not a number matter.
 SPECIAL = (np.nan, np.inf, -np.inf, 1e10, -1e10, 1, -1)
 LINEAR = Attributes("linear", "zeros", False)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def numpy_core():
-    """The lowering adds up in the NumPy core's order: types are compared with it bit for bit."""
-    before = ogs.get_core()
-    ogs.set_core("numpy")
-    yield
-    ogs.set_core(before)
 
 
 def positions(r, n=1, grid_type="float32"):
@@ -129,10 +121,8 @@ def assert_no_arithmetic_of_shapes(nodes):
 
 @pytest.mark.parametrize("attributes", ATTRIBUTES, ids=str)
 def test_agrees_with_the_core(attributes):
-    """In onnxruntime and in onnx's evaluator; batches, channels, opsets and what is known of shapes take turns.
-
-    Linear has 32 taps in five axes, more than are gathered one by one.
-    """
+    """In onnxruntime and in onnx's evaluator; batches, channels, opsets and what is known of shapes take turns."""
+    # Linear has 32 taps in five axes, more than are gathered one by one.
     at = ATTRIBUTES.index(attributes)
     for r in (1, 2, 3, 4, 5) if attributes.mode != "cubic" else (1, 2, 3, 4):
         n, few, known = 1 + (at // 2 + r // 2) % 2, (at // 2 % 3 + r) % 2, (at + r) % 2 == 0
@@ -358,12 +348,9 @@ def readers_of_lengths(nodes):
 @pytest.mark.parametrize("r", [1, 2, 3])
 @pytest.mark.parametrize("name", RUNTIMES)
 def test_a_runtime_s_own_form(name, r):
-    """It has nothing that the runtime lacks, and the same answers; alignments, and known shapes, take turns.
-
-    Of three axes each mode has one padding.
-    """
+    """It has nothing that the runtime lacks, and the same answers; alignments, and known shapes, take turns."""
     runtime, without = RUNTIMES[name], WITHOUT[name]
-    cases = [*enumerate(itertools.product(spec.MODES, spec.PADDING_MODES))]
+    cases = [*enumerate(itertools.product(spec.MODES, spec.PADDING_MODES))]  # each mode with one padding of three axes
     for i, (mode, padding_mode) in cases[:: 4 if r == 3 else 1]:
         X, grid = arrays(r, 2, FEW_CHANNELS + 1 if r == 2 else 3)
         if padding_mode == "reflection" and "Mod" in without:  # so far out it is not exact
@@ -399,7 +386,6 @@ def test_a_coordinate_is_answered_though_twice_it_would_be_infinite():
     for core in CORES:
         ogs.set_core(core)
         assert ogs.grid_sample(X, grid, "nearest", "reflection").tolist() == expected
-    ogs.set_core("numpy")
 
 
 @pytest.mark.parametrize("r", [1, 2])

@@ -1,7 +1,5 @@
 """Errors, threads, processes, signals and the interpreter's end: right answers, and ends that are Python's own."""
 
-from __future__ import annotations
-
 import random
 import signal
 import sys
@@ -433,8 +431,6 @@ asyncio.run(main())
 print(calls)
 """
 OWN = "['default_int_handler', 'terminate']"
-
-
 #: In onnxruntime's own format, of which onnx reads nothing.
 ORT_FORMAT = """
 import tempfile

@@ -1,7 +1,5 @@
 """Progress is shown where somebody looks, and in a notebook records are a table."""
 
-from __future__ import annotations
-
 import io
 import pickle
 import sys
@@ -64,9 +62,8 @@ def test_a_log_is_shown_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("without_tqdm", [False, True])
-def test_what_is_soon_done_is_not_shown_nor_anything_without_tqdm(
-    without_tqdm: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_soon_done_is_not_shown(without_tqdm: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor anything without tqdm."""
     if without_tqdm:
         monkeypatch.setattr(progress, "SECONDS", 0.0)
         monkeypatch.setitem(sys.modules, "tqdm.auto", None)

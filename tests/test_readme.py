@@ -4,14 +4,13 @@ Run in a folder that looks like a clone, beside a model that onnxruntime refuses
 given. The suites' tools are asked for their options alone, as their own tests run them.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import re
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +20,7 @@ import pytest
 
 import ort_gridsample as ogs
 from cases import Attributes
+from conftest import OPS
 from models import grid_sample_model
 
 REPOSITORY = Path(__file__).parents[1]
@@ -33,7 +33,7 @@ PICTURES = {name: line for line, name in re.findall(r"^`(.+)`\n\n!\[.+\]\((.+)\)
 
 #: Placeholder -> what a user would write there.
 PLACEHOLDERS = {**dict.fromkeys(("MODEL", "IN", "A"), "model.onnx"), **dict.fromkeys(("OUT", "B"), "anywhere.onnx")}
-#: Commands that are run elsewhere: .ci/run makes environments, and installs; test_clusters runs the folders.
+#: Commands that are run elsewhere: .ci/run makes environments, and installs; a test of its own runs the folders.
 ELSEWHERE = (
     *("python3 -m venv", "pip install", "pre-commit", "pytest", "python -m pytest", "tox", "bash .ci/run"),
     *("ort-gridsample demo", "python examples/dask_folder.py", "python examples/ray_folder.py", "python -m tests"),
@@ -155,6 +155,34 @@ def test_the_picture_in_the_gallery_is_what_its_line_draws(name: str, clone: Pat
     assert pictures[0].stat().st_size < (1_000_000 if name == "demo.png" else 150_000)
     stored, drawn = (np.asarray(image.open(each).convert("L").resize((32, 32)), float) for each in pictures)
     assert abs(drawn - stored).mean() < 5  # of 255: fonts and palettes vary a little from release to release
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("library", "package"), [("dask", "distributed"), ("ray", "ray")])
+def test_a_folder_on_a_cluster(library: str, package: str, clone: Path, tmp_path: Path) -> None:
+    """Of one machine: every picture, and one compilation."""
+    if find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    image = pytest.importorskip("PIL.Image", reason="pillow is not installed: pip install '.[examples]'")
+    folder, into = tmp_path / "pictures", tmp_path / "straight"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    pictures = {f"{i:02}.png": rng.integers(0, 256, (24, 40, 3), np.uint8) for i in range(24)}
+    for name, picture in pictures.items():
+        image.fromarray(picture).save(folder / name)
+    said = run(f"NUMBA_CACHE_DIR={tmp_path}/kernels python examples/{library}_folder.py {folder} {into}", clone)
+    assert "kernels on disk: 0\n" in said
+    (compiled,) = re.findall(r"after the first session: (\d+)", said)
+    assert (int(compiled) > 0) == ("compiled" in OPS)
+    assert re.search(rf"^24 pictures in {re.escape(str(into))}, by [12] workers$", said, re.MULTILINE)
+    assert "kernels that workers compiled: 0\n" in said
+    assert sorted(path.name for path in into.iterdir()) == sorted(pictures)
+    theta = np.array([[[0.87, -0.5, 0], [0.5, 0.87, 0]]], np.float32)
+    for name, picture in pictures.items():
+        X = np.ascontiguousarray(picture.transpose(2, 0, 1)[None])
+        expected = ogs.grid_sample(X, ogs.affine_grid(theta, X.shape), "cubic", "reflection")[0].transpose(1, 2, 0)
+        # Sums in another order may be truncated another way.
+        assert np.abs(np.asarray(image.open(into / name)).astype(int) - expected).max() <= 1, name
 
 
 @pytest.mark.parametrize(

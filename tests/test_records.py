@@ -1,7 +1,5 @@
 """What is known of a node, and how it is said."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -52,9 +50,7 @@ def test_repr_says_what_inspect_says(tmp_path: Path, capsys: pytest.CaptureFixtu
     )
 
 
-def test_what_a_function_passes_on_is_a_type_and_reads_as_before(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_function_passes_on_reads_as_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (record,) = ogs.inspect_model(PASSES_ON)
     assert record.attributes == {"mode": PassedOn("m"), "padding_mode": "zeros", "align_corners": PassedOn("ac")}
     assert (str(record.mode), record.padding_mode, str(record.align_corners)) == ("@m", "zeros", "@ac")

@@ -1,7 +1,5 @@
 """``InferenceSession`` and ``register``: as onnxruntime's own, in everything but what they run."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import multiprocessing
@@ -26,6 +24,7 @@ import faults
 import ort_gridsample as ogs
 from cases import Attributes
 from models import grid_sample_model
+from ort_gridsample.core import numpy_core
 from ort_gridsample.runtime import session as sessions
 from ort_gridsample.runtime.compiled_ops.ops import why_not
 from ort_gridsample.runtime.python_ops import exits, failures
@@ -336,6 +335,17 @@ def test_threads_follow_the_options(model: onnx.ModelProto, monkeypatch: pytest.
             ogs.InferenceSession(each, options, nodes="all").run(None, FEEDS)
     ogs.InferenceSession(model, nodes="all").run(None, FEEDS)
     assert seen == [1, 1, 3, 3, None]
+
+
+@pytest.mark.usefixtures("python_ops")
+@pytest.mark.parametrize("patched_before", [False, True])
+def test_what_the_nodes_need_is_prepared(patched_before: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr("ort_gridsample.runtime.session.core", lambda: numpy_core)
+    monkeypatch.setattr(numpy_core, "prepare", lambda *what: asked.append(what))
+    model = grid_sample_model("float16", "float64", 2, [Attributes("cubic", "zeros", False)] * 2)
+    ogs.InferenceSession(ogs.patch_model(model) if patched_before else model, nodes="all")
+    assert asked == [(np.dtype("float32"), np.dtype("float64"), "cubic")]
 
 
 def run_pickled(pickled: bytes) -> np.ndarray:

@@ -3,34 +3,22 @@
 Halves reach the op as float32: they are the same but for a rounding.
 """
 
-from __future__ import annotations
-
-import itertools
-
 import numpy as np
 import pytest
 
 import ort_gridsample as ogs
 from cases import ATTRIBUTES, RANKS, SESSION_TYPES, Attributes, Case, dtype_of, is_defined
 from compare import about, assert_identical, finfo
-from conftest import CORES
 from models import grid_sample_model
 from ort_gridsample import spec
 from paths import PATHS, function_answer, open_patched_file, open_session, run
+from test_function import USUAL, on_cores_by_type
 
 HALVES = ("float16", "bfloat16")
-#: The types that the default run compiles kernels for.
-COMPILED = ("float32", "float16", "uint8")
+COMPILED = [X_type for X_type, _ in USUAL]
 
 
-@pytest.mark.parametrize(
-    ("core", "X_type"),
-    [
-        pytest.param(core, name, marks=[pytest.mark.slow] * (core == "jit" and name not in COMPILED))
-        for core, name in itertools.product(CORES, SESSION_TYPES)
-    ],
-    indirect=["core"],
-)
+@on_cores_by_type(SESSION_TYPES)
 def test_session_answers_as_the_function(core: str, X_type: str) -> None:
     """With each type of grid; ranks, opsets, and sessions of the model or of a patched file, in turns."""
     attributes = [each for each in ATTRIBUTES if is_defined(X_type, each.mode)]

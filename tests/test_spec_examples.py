@@ -1,22 +1,24 @@
-"""What the specification texts show and say, one test (or family of tests) named after each text, on every path."""
+"""What the specification texts show and say, on every path, tests named after the texts; and onnx's own node tests."""
 
-from __future__ import annotations
-
+import importlib
 import itertools
 from dataclasses import astuple
 
 import numpy as np
 import onnx
 import pytest
+from onnx.backend.test.case import node as node_cases
 from onnx.reference import ReferenceEvaluator
 
 import faults
 import oracle
+import ort_gridsample as ogs
 from cases import Attributes, generator, image
 from compare import about, assert_identical, assert_matches
 from models import make_model
 from ort_gridsample import spec
-from paths import Function, Model, open_patched_file, open_session, run
+from ort_gridsample.runtime.compiled_ops.ops import why_not
+from paths import Function, Model, open_compiled, open_native, open_patched_file, open_session, run
 
 # onnx-gridsample-16-first-draft.rst: its examples. Only the shared X and grids are named here; the text repeats them.
 
@@ -70,7 +72,6 @@ def test_onnx_gridsample_16_first_draft(path: Function | Model) -> None:
 
 
 # onnx-gridsample-22.md, sentence by sentence.
-
 
 #: Mode and alignment.
 WAYS = list(itertools.product(spec.MODES, (False, True)))
@@ -141,16 +142,9 @@ def test_onnx_gridsample_22__cubic_pads_each_tap(path: Function | Model) -> None
             assert path.grid_sample(X, grid, "cubic", padding_mode, True).tolist() == [[[expected]]]
 
 
-@pytest.mark.parametrize(
-    ("X_type", "first", "expected"),
-    # 3.25, 8.25 and 3.5; 1.25, 8.25 and -0.5.
-    [("uint8", 4, [3, 8, 3]), pytest.param("int8", -4, [1, 8, 0], marks=pytest.mark.slow)],
-)
-def test_onnx_gridsample_22__integers_are_computed_as_floating_point_and_cast(
-    X_type: str, first: int, expected: list[int], path: Function | Model
-) -> None:
-    Y = path.grid_sample(np.array([[[first, 3, 10]]], X_type), at(-0.25, 0.75, -0.5), "linear", "zeros", True)
-    assert_identical(Y, np.array([[expected]], X_type))
+def test_onnx_gridsample_22__integers_are_computed_as_floating_point_and_cast(path: Function | Model) -> None:
+    Y = path.grid_sample(np.array([[[4, 3, 10]]], np.uint8), at(-0.25, 0.75, -0.5), "linear", "zeros", True)
+    assert_identical(Y, np.array([[[3, 8, 3]]], np.uint8))  # 3.25, 8.25 and 3.5
 
 
 # onnx-gridsample-22-20-16.txt: three versions that differ in names, defaults and types.
@@ -207,3 +201,44 @@ def test_onnx_affinegrid_20__illustration(path: Function | Model) -> None:
     for align_corners, marks in ((True, [-1, -1 / 3, 1 / 3, 1]), (False, [-0.75, -0.25, 0.25, 0.75])):
         grid = path.affine_grid(np.eye(2, 3, dtype=np.float32)[None], (1, 1, 1, 4), align_corners)
         np.testing.assert_allclose(grid[0, 0, :, 0], marks, rtol=1e-7)
+
+
+# The node tests that the onnx package ships for backends.
+
+EXPANDED = "_expanded"
+
+
+def load() -> dict[str, object]:
+    """The tests by name. Importing an operator's module is what registers its tests; all operators take 15 s."""
+    for operator in spec.OPERATORS:
+        importlib.import_module(f"{node_cases.__name__}.{operator.lower()}")
+    wanted = ("test_gridsample", "test_affine_grid")
+    return {case.name: case for case in node_cases._NodeTestCases if case.name.startswith(wanted)}
+
+
+CASES = load()
+#: Those of an opset that this onnxruntime does not read are skipped.
+NAMED = [pytest.param(name, marks=faults.skip_opset(c.model.opset_import[0].version)) for name, c in CASES.items()]
+
+
+def test_all_are_there() -> None:
+    assert len(CASES) >= 26
+    assert any(EXPANDED in name for name in CASES)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_node(name: str) -> None:
+    """Or the operator's function body, in which there is nothing to patch: onnxruntime and the op agree with it."""
+    case, op = CASES[name], CASES[name.partition(EXPANDED)[0]]
+    patched = {(node.domain, node.op_type) for node in ogs.patch_model(case.model).graph.node}
+    assert patched.isdisjoint(("", op_type) for op_type in spec.OPERATORS)
+    assert any(domain == "ort_gridsample" for domain, _ in patched) == (case is op)
+    sessions = [open_session(op.model), open_patched_file(op.model)]
+    if case is not op:
+        sessions += [open_native(case.model), open_session(case.model)]
+    elif not why_not():
+        sessions.append(open_compiled(op.model))
+    for session, (inputs, outputs) in itertools.product(sessions, case.data_sets):
+        for Y, expected in zip(run(session, inputs[0].dtype, *inputs), outputs, strict=True):
+            assert (Y.dtype, Y.shape) == (expected.dtype, expected.shape)
+            np.testing.assert_allclose(Y, expected, rtol=case.rtol, atol=max(case.atol, 1e-6))

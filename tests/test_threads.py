@@ -1,7 +1,5 @@
 """Threads: how many there are, the pool that runs blocks, and the helpers of the compiled core."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os

@@ -1,7 +1,5 @@
 """What type checkers accept of a user's calls, and what they refuse."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re
@@ -23,6 +21,7 @@ from test_readme import REPOSITORY, blocks
 #: Lines of a user's program; those that end in "refused" are mistakes.
 PROGRAM = """
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -69,6 +68,16 @@ Y: npt.NDArray[np.float32] = ogs.grid_sample(X, grid, mode="cubic", padding_mode
 print(ogs.grid_sample([[[1, 2, 4]]], [[[0.0], [1.0]]], "nearest").sum())
 ogs.grid_sample(X, grid, "spline")  # refused
 ogs.grid_sample(X)  # refused
+ogs.grid_sample(X, grid, padding_mode="bogus")  # refused
+ogs.grid_sample(X, grid, num_threads=1.5)  # refused
+ogs.affine_grid([[[1, 0, 0], [0, 1, 0]]], "1122")  # refused
+Y = ogs.grid_sample(X, grid, "bicubic", "reflection", True, num_threads=np.int64(2))
+listed: npt.NDArray[np.uint8] = ogs.grid_sample([[[1, 2]]], [[[0.0]]])
+halves: npt.NDArray[np.float16] = ogs.affine_grid(np.zeros((1, 2, 3), np.float16), X.shape)
+sampled = ogs.grid_sample(halves, grid)
+Y = sampled  # refused
+wide = ogs.affine_grid(np.zeros((1, 2, 3)), np.array([1, 1, 2, 2], np.int32))
+halves = wide  # refused
 
 session = ogs.InferenceSession("model.onnx", providers=["CPUExecutionProvider"], nodes=cubic)
 print(session.run(None, {"X": X})[0].shape, [placement.runs_on.upper() for placement in session.replaced])
@@ -77,7 +86,10 @@ plain = onnxruntime.InferenceSession(patched.SerializeToString(), ogs.register()
 ogs.set_ops("compiled")
 ogs.set_ops("bogus")  # refused
 ogs.set_core(None)
+ogs.set_core("bogus")  # refused
+core: Literal["numpy", "jit"] = ogs.get_core()
 ogs.set_num_threads(2)
+ogs.set_num_threads(1.5)  # refused
 
 evaluator = ReferenceEvaluator(patched, new_ops=ogs.reference_ops())
 print(len(ogs.openvino_extensions()), len(ogs.torch_translation_table()))

@@ -1,7 +1,5 @@
 """Pixels in the CPU's vectors: what is written in LLVM answers as the loops beside it, and as NumPy."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is installed, no benchmark suite and no module that only tests use, and what a registry shows of it."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

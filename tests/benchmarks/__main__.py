@@ -1,7 +1,5 @@
 """``python -m tests.benchmarks``: time this package against onnxruntime's own kernels, PyTorch and OpenVINO."""
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import re
@@ -13,7 +11,7 @@ from typing import Any
 from ort_gridsample.cli.arguments import magnitude, positive
 from ort_gridsample.progress import shown
 
-from . import costs, plot, report, suite
+from . import plot, report, suite
 from . import run as runner
 from .contestants import CONTESTANTS
 
@@ -24,13 +22,9 @@ STANDARD, QUICK = (21, 3.0), (3, 0.3)
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
-    parser.add_argument(
-        "--threads",
-        type=positive,
-        metavar="N",
-        help=f"threads for each contestant (default: {THREADS}; whole models: each side's own default)",
-    )
-    parser.add_argument("--only", type=_pattern, default="", metavar="REGEX", help="only cases whose names match")
+    threads = f"for each contestant (default: {THREADS}; whole models: each side's own)"
+    parser.add_argument("--threads", type=positive, metavar="N", help=threads)
+    parser.add_argument("--only", type=re.compile, default="", metavar="REGEX", help="only cases whose names match")
     parser.add_argument("--list", action="store_true", help="print the names of the cases, and stop")
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
     parser.add_argument("--rounds", type=positive, metavar="N", help=f"at most (default: {STANDARD[0]})")
@@ -47,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     kernels, networks = list(suite.operator_cases()), list(suite.network_cases())
     wanted = arguments.only
     kernels, networks = ([case for case in cases if wanted.search(case.name)] for cases in (kernels, networks))
-    others = [costs.TINY_CALL] * bool(wanted.search(costs.TINY_CALL))
+    others = [report.TINY_CALL] * bool(wanted.search(report.TINY_CALL))
     if not (kernels or networks or others):
         parser.error(f"argument --only: {wanted.pattern!r} matches no case of --list")
     if arguments.list:
@@ -69,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             results.extend(runner.run_cases(networks, contestants, threads=arguments.threads or 0, **how))
             for name in others:
                 begin(name)
-                found.append(costs.tiny_call(threads, rounds, seconds))
+                found.append(report.tiny_call(threads, rounds, seconds))
     except KeyboardInterrupt:
         interrupted = True
     parts = [report.environment_text(threads)]
@@ -89,13 +83,6 @@ def _picture(text: str) -> str:
     if not Path(text).resolve().parent.is_dir():
         raise argparse.ArgumentTypeError(f"{text!r} is not in a folder that exists")
     return text
-
-
-def _pattern(text: str) -> re.Pattern[str]:
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a regular expression ({error})") from None
 
 
 if __name__ == "__main__":

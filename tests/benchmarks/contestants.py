@@ -1,7 +1,5 @@
 """Who takes part: small adapters from a case to something to call."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -134,12 +132,8 @@ def _openvino(case: Case, feeds: Arrays, threads: int) -> Call:
     attributes["mode"] = _OLD_MODES.get(attributes["mode"], attributes["mode"])
     inputs = [opset9.parameter(array.shape, array.dtype, name) for name, array in feeds.items()]
     model = openvino.Model([opset9.grid_sample(*inputs, attributes)], inputs)
-    settings = {
-        "INFERENCE_NUM_THREADS": threads,
-        "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_PRECISION_HINT": "f32",
-        "ENABLE_CPU_PINNING": False,
-    }
+    settings: dict[str, Any] = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
+    settings |= {"INFERENCE_PRECISION_HINT": "f32", "ENABLE_CPU_PINNING": False}
     request = openvino.Core().compile_model(model, "CPU", settings).create_infer_request()
     arrays = dict(enumerate(feeds.values()))
     return lambda: [request.infer(arrays, share_inputs=True, share_outputs=True)[0]]

@@ -1,7 +1,5 @@
 """Small whole models with GridSample nodes in them, weights at random."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

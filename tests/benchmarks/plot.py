@@ -1,7 +1,5 @@
 """Pictures of the ratios."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

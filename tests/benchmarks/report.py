@@ -1,23 +1,29 @@
 """Results as text of at most 100 columns."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re
+import statistics
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from importlib import metadata
-from itertools import groupby
+from itertools import groupby, product
+
+import onnxruntime
 
 from ort_gridsample.cli.table import table
+from ort_gridsample.cli.timing import Turn, measure
 
-from .contestants import COMPILED, CONTESTANTS, NATIVE, PYTHON
+from .contestants import COMPILED, CONTESTANTS, NATIVE, PYTHON, kept, options_for
 from .run import Result, means
+from .suite import grid_sample_case, one_node
 
 _PACKAGES = ("ort-gridsample", "numpy", "numba", "onnx", "onnxruntime", "onnxruntime-extensions", "torch", "openvino")
 
 NONE = "–"
+#: What ``--only`` and ``--list`` call it.
+TINY_CALL = "a run on tiny tensors"
 
 #: Captions, and which contestants stand side by side. Sessions are compared with the first; of the functions the first
 #: is compared with the others.
@@ -106,18 +112,29 @@ def summary_text(results: Sequence[Result]) -> str:
             if any(group in column for column in columns):
                 rows.append((group, *(f"{digits(c[group].mean)}×" if group in c else NONE for c in columns)))
         parts.append(f"Geometric mean of how many times as fast as onnxruntime\n{table(rows, indent='  ')}")
-    for contestant, baseline in (
-        (COMPILED, NATIVE),
-        (PYTHON, NATIVE),
-        ("function numpy", NATIVE),
-        ("function jit", "PyTorch"),
-        ("function jit", "OpenVINO"),
-    ):
-        found = means(results, contestant, baseline)
-        if found:
+    natively = product((COMPILED, PYTHON, "function numpy"), [NATIVE])
+    for contestant, baseline in (*natively, *product(["function jit"], ("PyTorch", "OpenVINO"))):
+        if found := means(results, contestant, baseline):
             rows = [("", "cases", "mean", "least", "at")]
             for group, mean in found.items():
                 at = f"{mean.at.case.group}, as above" if group == "all" else mean.at.case.short
                 rows.append((group, mean.cases, digits(mean.mean), digits(mean.least), at))
             parts.append(f"{contestant} against {baseline}\n{table(rows, indent='  ')}")
     return "\n\n".join(parts)
+
+
+def tiny_call(threads: int, rounds: int, seconds: float) -> str:
+    """A table of how long a run of one node takes, in microseconds, and how much more than an Identity."""
+    case = grid_sample_case((1, 1, 2, 2), (2, 2), "linear")
+    feeds, X = case.feeds(), ("float32", (1, 1, 2, 2))
+    session = onnxruntime.InferenceSession(one_node("Identity", {"X": X}, X, {}), options_for(threads))
+    turns = {"native Identity": Turn(partial(session.run, None, {"X": feeds["X"]}))}
+    with kept():
+        turns |= {c.name: c.turn(case, feeds, threads)[0] for c in CONTESTANTS if c.networks and c.installed}
+        turns["native Identity"].call()
+        timings = measure(turns, rounds, seconds)
+    rows, floor = [["", "µs", "above Identity"]], timings["native Identity"]
+    for name, timing in timings.items():
+        above = statistics.median(a - b for a, b in zip(timing.rounds, floor.rounds, strict=True)) * 1e6
+        rows.append([name, digits(timing.median * 1e6), NONE if timing is floor else digits(above)])
+    return f"A run on tiny tensors (2×2 pixels), µs\n{table(rows, indent='  ')}"

@@ -1,10 +1,9 @@
 """Running cases: every contestant checked against the others, then timed against them; and what that comes to."""
 
-from __future__ import annotations
-
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -34,20 +33,13 @@ class Result:
 
 
 def run_cases(
-    cases: Sequence[Case],
-    contestants: Iterable[Contestant],
-    *,
-    threads: int,
-    rounds: int,
-    seconds: float,
-    begin: Callable[[str], None],
+    cases: Sequence[Case], contestants: Sequence[Contestant], *, begin: Callable[[str], None], **how: Any
 ) -> Iterator[Result]:
-    """Time ``contestants`` on each of ``cases`` in turn; the core that was set before is set again after."""
-    contestants = list(contestants)
+    """Time each of ``cases`` in turn, as :func:`run_case`; the core that was set before is set again after."""
     with kept():
         for case in cases:
             begin(case.name)
-            yield run_case(case, contestants, threads=threads, rounds=rounds, seconds=seconds)
+            yield run_case(case, contestants, **how)
 
 
 def run_case(case: Case, contestants: Sequence[Contestant], *, threads: int, rounds: int, seconds: float) -> Result:

@@ -1,7 +1,5 @@
 """The standard suite, as data."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping

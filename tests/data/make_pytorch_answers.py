@@ -3,8 +3,6 @@
 The tests compare with the file where PyTorch is not installed, and the file with PyTorch where it is.
 """
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

@@ -244,9 +244,8 @@ def _values(
         low, high = (limits.min, limits.max) if wild else (max(limits.min, -9), 9)
         return np.asarray(rng.integers(low, high, shape, dtype, endpoint=True))
     else:
-        values = rng.normal(size=shape) * rng.choice([1.0, 1000.0]) + (
-            1j * rng.normal(size=shape) if kind == "c" else 0
-        )
+        values = rng.normal(size=shape) * rng.choice([1.0, 1000.0])
+        values = values + (1j * rng.normal(size=shape) if kind == "c" else 0)
         if wild:
             values = np.where(rng.random(shape) < 0.1, rng.choice([np.nan, np.inf, -np.inf]), values)
     with np.errstate(over="ignore"):

@@ -1,7 +1,5 @@
 """What must come of a case, and what does."""
 
-from __future__ import annotations
-
 import math
 import re
 import warnings
@@ -16,9 +14,10 @@ from onnx import TensorProto, helper, numpy_helper
 import oracle
 import ort_gridsample as ogs
 from compare import assert_matches, finfo
+from models import tensor_type
 from ort_gridsample import GridSampleError
 
-from .inputs import FLOATS, MODES, PADDING, X_TYPES, Case, Tensor, array
+from .inputs import FLOATS, MODES, PADDING, Case, Tensor, array
 
 #: Arrays of more bytes than this are claimed, never filled.
 FILLED = 1 << 28
@@ -27,9 +26,6 @@ FILLED = 1 << 28
 CHECKED = 1 << 12
 
 ANSWER, REFUSAL, EITHER, UNTRIED = "answer", "refusal", "either", "untried"
-
-_ELEM_TYPES = {name: TensorProto.DataType.Value(name.upper()) for name in X_TYPES if hasattr(TensorProto, name.upper())}
-ELEM_TYPES = {**_ELEM_TYPES, "float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE, "str": TensorProto.STRING}
 
 
 @dataclass(frozen=True)
@@ -170,7 +166,7 @@ def _model(case: Case) -> onnx.ModelProto:
         declared = _declared(case.declared, name, tensor)
         if tensor is not case.first and tensor is not case.second and declared is not None:
             declared[1] = tensor.shape[1]  # or nothing is taken in
-        inputs.append(helper.make_tensor_value_info(name, ELEM_TYPES[fed], declared))
+        inputs.append(helper.make_tensor_value_info(name, tensor_type(fed), declared))
         names.append(name)
         if fed != tensor.type:
             names[-1] = f"{name} as {tensor.type}"
@@ -195,7 +191,7 @@ def _model(case: Case) -> onnx.ModelProto:
     nodes.append(node)
     if half:
         nodes.append(helper.make_node("Cast", ["half"], ["Y"], to=TensorProto.FLOAT))
-    Y = helper.make_tensor_value_info("Y", ELEM_TYPES["float32" if half else case.first.type], None)
+    Y = helper.make_tensor_value_info("Y", tensor_type("float32" if half else case.first.type), None)
     graph = helper.make_graph(nodes, "fuzz", inputs[:1] if case.slip == "no second input" else inputs, [Y], constants)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", case.opset)], ir_version=9)
 
@@ -223,11 +219,8 @@ def _says_where_and_what(case: Case, error: Exception) -> bool:
     if isinstance(error, GridSampleError):
         if case.route == "function":
             return error.where in ("grid_sample", "affine_grid") and error.argument in ARGUMENTS[case.operator]
-        return (
-            error.where == f"{case.operator} node {_label(case)!r}"
-            and error.argument in ARGUMENTS[case.operator] + IN_MODELS
-            and "\n" not in str(error)
-        )
+        named = error.where == f"{case.operator} node {_label(case)!r}" and "\n" not in str(error)
+        return named and error.argument in ARGUMENTS[case.operator] + IN_MODELS
     if isinstance(error, MemoryError):
         return _bytes(case) > FILLED
     if case.route == "function":

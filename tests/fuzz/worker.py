@@ -1,13 +1,9 @@
 """A process that runs cases, one after another, until one ends it."""
 
-from __future__ import annotations
-
 import faulthandler
 import getpass
 import json
 import os
-import select
-import subprocess
 import sys
 import tempfile
 from dataclasses import asdict
@@ -15,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from processes import BEGINNING, WITHOUT_TORCH
+from runtimes import workers
 
 from .inputs import Case
 from .verdict import Outcome, outcome
@@ -33,42 +30,21 @@ CHECKED_KERNELS = {
 }
 
 
-class Worker:
+class Worker(workers.Worker):
     """Runs cases in a process of its own, and starts another where a case ended it."""
+
+    grace = 60.0
 
     def __init__(self, core: str, ops: str, check_kernels: bool) -> None:
         self.name = f"{core}-{ops}"
-        chosen = {"ORT_GRIDSAMPLE_CORE": core, "ORT_GRIDSAMPLE_OPS": ops}
-        self._environment = {**os.environ, **chosen, **(CHECKED_KERNELS if check_kernels else {})}
-        self._process: subprocess.Popen[str] | None = None
+        chosen = {"ORT_GRIDSAMPLE_CORE": core, "ORT_GRIDSAMPLE_OPS": ops, **(CHECKED_KERNELS if check_kernels else {})}
+        code = WITHOUT_TORCH + BEGINNING + "from fuzz.worker import main; main()"
+        super().__init__(("env", *map("=".join, chosen.items()), sys.executable, "-c", code), PATIENCE)
 
     def run(self, case: Case) -> Outcome:
         """The outcome of ``case``; an abort is one too."""
-        if self._process is None:
-            command = [sys.executable, "-c", WITHOUT_TORCH + BEGINNING + "from fuzz.worker import main; main()"]
-            pipe = subprocess.PIPE
-            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=self._environment)
-        process = self._process
-        try:
-            process.stdin.write(case.to_json() + "\n")
-            process.stdin.flush()
-            ready, _, _ = select.select([process.stdout], [], [], PATIENCE)
-            line = process.stdout.readline() if ready else ""
-        except BrokenPipeError:
-            ready, line = [process], ""
-        if line:
-            return Outcome(**json.loads(line))
-        if not ready:
-            process.kill()
-        self._process = None
-        status = process.wait()
-        return Outcome("abort", "", f"ended the process with status {status}" if ready else "hangs")
-
-    def close(self) -> None:
-        """End the process."""
-        if self._process is not None:
-            self._process.communicate()
-            self._process = None
+        answer = self.start() or self.exchange(case.to_json())
+        return Outcome("abort", "", answer) if isinstance(answer, str) else Outcome(**answer)
 
 
 def main() -> None:
@@ -82,10 +58,10 @@ def main() -> None:
     faulthandler.enable()
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
     answers, sys.stdout = sys.stdout, sys.stderr
+    print("{}", file=answers, flush=True)
     for line in sys.stdin:
         result = outcome(Case.from_json(line))
-        answers.write(json.dumps(asdict(result)) + "\n")
-        answers.flush()
+        print(json.dumps(asdict(result)), file=answers, flush=True)
 
 
 def _end_if_outside(unraisable: Any) -> None:

@@ -1,7 +1,5 @@
 """``python -m tests.runtimes``: try every runtime, each in an environment of its own, and print the matrix."""
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import re

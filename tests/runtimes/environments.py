@@ -1,7 +1,5 @@
 """An environment of its own for each runtime, made once and kept."""
 
-from __future__ import annotations
-
 import glob
 import os
 import shutil
@@ -44,7 +42,9 @@ def environment(runtime: Runtime, cache: Path) -> tuple[tuple[str, ...], str]:
             made.rename(folder)
     adapter = str(ADAPTERS / runtime.program)
     if not runtime.packages:
-        return (_node(), adapter, str(folder)), ", ".join(runtime.npm)
+        if not (node := shutil.which("node")):
+            raise NotInstalledError("there is no node")
+        return (node, adapter, str(folder)), ", ".join(runtime.npm)
     return (str(folder / "bin" / "python"), str(ADAPTERS / "worker.py"), adapter), _versions(folder)
 
 
@@ -69,13 +69,6 @@ def _run(runtime: Runtime, command: list[str], folder: Path) -> None:
         errors = [line for line in done.stderr.splitlines() if "ERROR" in line or "error" in line]
         said = " ".join(errors[-2:]) or done.stderr[-300:]
         raise NotInstalledError(f"{runtime.name}: {' '.join(command[-4:])}: {said}")
-
-
-def _node() -> str:
-    node = shutil.which("node")
-    if node is None:
-        raise NotInstalledError("there is no node")
-    return node
 
 
 def _python(runtime: Runtime) -> str:

@@ -1,7 +1,5 @@
 """What is printed of a run."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The runtimes that are tried: what to install for each, and what it cannot do by its nature."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ort_gridsample.model.targets.runtimes import RuntimeName
@@ -39,12 +37,7 @@ RUNTIMES = {
         Runtime("opencv4", "OpenCV 4.14", ("opencv-python-headless==4.14.0.94", "numpy"), adapter="opencv", fast=True),
         Runtime("tract", "tract 0.23.9", ("tract==0.23.9", "numpy"), fast=True),
         Runtime("mnn", "MNN 3.6.1", ("MNN==3.6.1", "numpy"), form="mnn", fast=True),
-        Runtime(
-            "tinygrad",
-            "tinygrad 0.14",
-            ("tinygrad==0.14.0", "numpy"),
-            note="interpreted where there is no clang, and then slow",
-        ),
+        Runtime("tinygrad", "tinygrad 0.14", ("tinygrad==0.14.0", "numpy"), note="slow where there is no clang"),
         Runtime(
             "iree", "IREE 3.13", ("iree-base-compiler[onnx]==3.13.0", "iree-base-runtime==3.13.0", "numpy"), form="iree"
         ),

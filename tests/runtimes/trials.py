@@ -1,7 +1,5 @@
 """What every runtime is asked: models, inputs, and the answers that are right."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Callable, Iterator

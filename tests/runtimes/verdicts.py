@@ -1,7 +1,5 @@
 """Whether an answer is right."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -31,14 +31,12 @@ class Answer:
 
 
 class Worker:
-    """A runtime's process, started when it is first asked and whenever the one before is gone.
+    """A runtime's process, started when it is first asked and whenever the one before is gone."""
 
-    Args:
-        command: what runs the adapter.
-        seconds: how long it may take to start, or for one task.
-    """
+    grace = 1.0  # how long it may take to end once it has no more to read, in seconds
 
     def __init__(self, command: tuple[str, ...], seconds: float) -> None:
+        """``command`` runs the adapter; it may take so many ``seconds`` to start, or for one task."""
         self.command, self.seconds = command, seconds
         self.process: subprocess.Popen[str] | None = None
 
@@ -54,17 +52,15 @@ class Worker:
 
     def ask(self, task: Task) -> Answer:
         """The runtime's answer: a crash, a hang and an answer that is none of these are errors too."""
-        if self.process is None:
-            started = self._start()
-            if started:
-                return Answer(error=started)
+        if complaint := self.start():
+            return Answer(error=complaint)
         with tempfile.TemporaryDirectory(dir=self.folder.name) as folder:
             path = Path(folder) / "model.onnx"
             onnx.save(task.model, path)
             names = [output.name for output in task.model.graph.output]
             feeds = [{name: _encoded(value) for name, value in feed.items()} for feed in task.feeds]
             before = self.printed.seek(0, os.SEEK_END)
-            answer = self._exchange(json.dumps({"model": str(path), "feeds": feeds, "outputs": names}))
+            answer = self.exchange(json.dumps({"model": str(path), "feeds": feeds, "outputs": names}))
         if isinstance(answer, str):
             return Answer(error=answer)
         if "error" in answer:
@@ -73,15 +69,18 @@ class Worker:
         outputs = tuple(dict(zip(names, map(_decoded, values), strict=False)) for values in answer["outputs"])
         return Answer(outputs, remark=str(answer.get("remark", "")))
 
-    def _start(self) -> str:
+    def start(self) -> str:
+        """Start the process where there is none; why there is none then."""
+        if self.process is not None:
+            return ""
         pipe, folder = subprocess.PIPE, self.folder.name
         self.process = subprocess.Popen(
             self.command, stdin=pipe, stdout=pipe, stderr=self.printed, text=True, cwd=folder, start_new_session=True
         )
-        began = self._exchange(None)
+        began = self.exchange(None)
         return began if isinstance(began, str) else ""
 
-    def _exchange(self, line: str | None) -> dict[str, Any] | str:
+    def exchange(self, line: str | None) -> dict[str, Any] | str:
         """The answer to a line, or why there is none, and then the process is gone."""
         process, before = self.process, self.printed.seek(0, os.SEEK_END)
         assert process is not None
@@ -116,7 +115,7 @@ class Worker:
             with contextlib.suppress(BrokenPipeError):
                 stream.close()
         try:
-            code = self.process.wait(1)
+            code = self.process.wait(self.grace)
         except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, signal.SIGKILL)
             code = self.process.wait()
