@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple
 from itertools import cycle, groupby, product
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import numpy as np
 import onnx
@@ -18,7 +20,8 @@ import faults
 import ort_gridsample as ogs
 from cases import ATTRIBUTES, Attributes
 from models import affine_grid_model, grid_sample_model
-from ort_gridsample.model.graphs import scopes
+from ort_gridsample.model import inference, matches
+from ort_gridsample.model.graphs import Names, scopes
 from ort_gridsample.model.matches import records_of
 from ort_gridsample.model.records import Value
 from ort_gridsample.model.regions import Flow, dead
@@ -440,6 +443,18 @@ def test_sizes_of_something_else_count_where_they_are_the_same() -> None:
         assert found(model) == (said(DYNAMIC) if same else [])
 
 
+def add_layer(model: onnx.ModelProto, suffix: str) -> None:
+    """Add the nodes of ``model`` once more, with the same inputs."""
+    made, copies = {name for n in model.graph.node for name in n.output}, onnx.GraphProto(node=model.graph.node)
+    for node in copies.node:
+        node.input[:] = [f"{n}{suffix}" if n in made else n for n in node.input]
+        node.output[:] = [f"{n}{suffix}" for n in node.output]
+        node.name += suffix
+    outputs = [helper.make_tensor_value_info(f"{o.name}{suffix}", TensorProto.FLOAT, None) for o in model.graph.output]
+    model.graph.node.extend(copies.node)
+    model.graph.output.extend(outputs)
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -455,19 +470,46 @@ def test_parts_that_are_alike_are_tried_once(name: str, monkeypatch: pytest.Monk
     answers = native.answers
     monkeypatch.setattr(native, "answers", lambda model, feeds: asked.append(len(feeds)) or answers(model, feeds))
     model = load(name)
-    first = [n.output[0] for n in model.graph.node]
     found(model)
     once = len(asked)
-    copies = onnx.GraphProto(node=model.graph.node)
-    for node in copies.node:  # another layer, of the same inputs
-        node.input[:] = [f"{n} again" if n in first else n for n in node.input]
-        node.output[:] = [f"{n} again" for n in node.output]
-        node.name += " again"
-    model.graph.node.extend(copies.node)
-    model.graph.output.append(helper.make_tensor_value_info("Y again", TensorProto.FLOAT, None))
+    add_layer(model, " again")
     asked.clear()
     assert found(model) == said(name) * 2
     assert len(asked) == once
+
+
+def test_many_layers_are_no_more_work_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is known of a model is worked out once."""
+    model, made, asked = load("affine_grid/2-0-dynamic-dynamo"), [], []
+    for suffix in " a", " b", " c", " d", " e":
+        add_layer(model, suffix)
+    monkeypatch.setattr(matches, "Names", lambda of: made.append(of) or Names(of))
+    assert len(found(model)) == 32
+    assert len(made) == 1
+    warps = "".join(f"G{i} = Add (G, D) Y{i} = GridSample (X, G{i})\n" for i in range(20))
+    text = f"float[N,1,4,4] X, float[N,3,3,2] G, float[N,3,3,2] D) => (float[N,1,3,3] Y0) {{ {warps} }}"
+    value_of = inference.value_of
+    monkeypatch.setattr(inference, "value_of", lambda proto: asked.append(proto) or value_of(proto))
+    records = ogs.inspect_model(parser.parse_model(f'<ir_version: 9, opset_import: ["": 20]> g ({text}'))
+    assert [len(record.takes_in) for record in records] == [1] * 20
+    assert len(asked) < 8 * 20
+
+
+def test_what_does_not_read_a_value_is_not_looked_at() -> None:
+    others = "".join(f"B{i + 1} = Neg (B{i})\n" for i in range(20_000))
+    (scope,) = scopes(
+        parser.parse_model(
+            f"""<ir_version: 9, opset_import: ["": 20]> g (float[2] A, float[2] B0) => (float[2] D) {{
+                C = Add (A, A) {others} D = Add (C, B20000) }}"""
+        )
+    )
+    flow, before = Flow(scope), time.process_time()
+    assert flow.kind("B20000") == "data"
+    assert time.process_time() - before < 1  # and not the square of the chain's length
+    assert list(flow.joins([0])) == ["C", "D"]
+    flow.nodes = MagicMock(**{"__getitem__.side_effect": flow.nodes.__getitem__, "__len__.return_value": 20_002})
+    assert list(flow.joins([0])) == ["C", "D"]
+    assert flow.nodes.__getitem__.call_count == 2
 
 
 def test_models_without_any_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

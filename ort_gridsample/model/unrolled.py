@@ -134,11 +134,12 @@ class Search:
             for candidate in self._candidates[id(scope)]
             if (each := _resolved(candidate, flow, inference, native, self._said)) is not None
         }
+        makers = {flow.makers[output]: output for output in by_output}
         inside = {
-            output
+            makers[index]
             for each in by_output.values()
-            for output in by_output
-            if output != each.region.output and flow.makers[output] in each.region.nodes
+            for index in each.region.nodes
+            if makers.get(index, each.region.output) != each.region.output
         }
         all_found = [each for output, each in by_output.items() if output not in inside]
         while True:
