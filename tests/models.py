@@ -13,7 +13,7 @@ from ort_gridsample import spec
 #: Every operator that nodes lowered to primitives may be.
 PRIMITIVES = {
     *("Abs", "Add", "Cast", "Clip", "Concat", "Constant", "Div", "Equal", "Expand", "Floor", "Gather", "Less", "Max"),
-    *("Min", "Mod", "Mul", "Pad", "Range", "ReduceSum", "Relu", "Reshape", "Round", "Shape", "Split", "Sub"),
+    *("Min", "Mod", "Mul", "Pad", "Range", "ReduceSum", "Reshape", "Round", "Shape", "Split", "Sub"),
     *("Transpose", "Where"),
 }
 

@@ -75,6 +75,26 @@ def test_affine_grid(theta_type: str, target: str) -> None:
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-2 if theta_type == "float16" else 1e-5)
 
 
+@pytest.mark.parametrize("none", range(4))
+def test_lengths_of_0(none: int) -> None:
+    size = np.array([0 if axis == none else 2 + axis for axis in range(4)])
+    theta = np.zeros((size[0], 2, 3), np.float32)
+    (found,) = run(read(ogs.patch_model(affine_grid_model("float32", 2, False))), theta, size)
+    assert found.shape == ogs.affine_grid(theta, size, False).shape
+    X, grid = (np.zeros(shape, np.float32) for shape in ((*size[:2], 4, 5), (size[0], *size[2:], 2)))
+    for X_type, mode in itertools.product(("float32", "int32"), ("nearest", "linear")):
+        model = read(ogs.patch_model(grid_sample_model(X_type, "float32", 2, [Attributes(mode)])))
+        assert run(model, X.astype(X_type), grid)[0].shape == ogs.grid_sample(X, grid, mode).shape
+
+
+def test_an_image_known_to_have_no_pixels() -> None:
+    model = grid_sample_model("float32", "float32", 2, [Attributes("linear")])
+    model.graph.input[0].type.tensor_type.shape.dim[2].dim_value = 0
+    (found,) = run(read(ogs.patch_model(model)), np.ones((1, 1, 0, 5), np.float32), np.zeros((1, 3, 4, 2), np.float32))
+    assert found.shape == (1, 1, 3, 4)
+    assert not found.any()
+
+
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("graph", [name for name in GRAPHS if name != "Scan"])  # which OpenVINO does not read
 def test_bodies_and_functions(graph: str, target: str) -> None:

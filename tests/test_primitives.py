@@ -368,6 +368,21 @@ def test_a_runtime_s_own_form(name, r):
             check(run(model, X, grid), X, grid, attributes)
 
 
+@pytest.mark.parametrize("name", RUNTIMES)
+@pytest.mark.parametrize("length", [7, 9_000_001])
+def test_ties_in_a_runtime_s_own_form(name, length):
+    """What lies on one, or a rounding beside it, falls as in the function, also where a float has no fractions."""
+    X, far = np.arange(length, dtype="float32").reshape(1, 1, -1), 3 if length < 10 else 1
+    ties = np.random.default_rng(0).integers(-far * length, far * length, 300) + 0.5
+    for padding_mode, align_corners in itertools.product(spec.PADDING_MODES, (False, True)):
+        grid = (ties * 2 / (length - 1) - 1 if align_corners else (2 * ties + 1) / length - 1).astype("float32")
+        grid = np.concatenate([grid, *(np.nextafter(grid, np.float32(each)) for each in (-9, 9))])
+        grid = np.concatenate([grid, np.nextafter(grid, np.float32(0))]).reshape(1, -1, 1)
+        model = lowered(X, grid, Attributes("nearest", padding_mode, align_corners), runtime=RUNTIMES[name])
+        expected = ogs.grid_sample(X, grid, "nearest", padding_mode, align_corners)
+        np.testing.assert_array_equal(run(model, X, grid), expected, f"{padding_mode} {align_corners}")
+
+
 def test_strings_in_a_runtime_s_own_form():
     attributes, grid = Attributes("nearest", "border", False), positions(2, 2)
     for name, c in itertools.product(RUNTIMES, (3, FEW_CHANNELS + 1)):

@@ -187,10 +187,11 @@ _ORDER = (
 def addresses(parts: Sequence[Part | None]) -> list[int]:
     """The addresses of these ``parts``, compiled if need be; 0 for None."""
     missing = not_at_hand(parts)
-    with _helped(missing), progress.shown("compiling", len(missing)) as begin:
-        for make, *kinds in missing:
-            begin(" ".join([make.__name__.removesuffix("_for").replace("_", " "), *kinds]))
-            function((make, *kinds)).address()
+    if missing:
+        with _helped(missing), progress.shown("compiling", len(missing)) as begin:
+            for make, *kinds in missing:
+                begin(" ".join([make.__name__.removesuffix("_for").replace("_", " "), *kinds]))
+                function((make, *kinds)).address()
     return [0 if part is None else function(part).address() for part in parts]
 
 

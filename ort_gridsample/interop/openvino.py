@@ -67,9 +67,9 @@ def _convert(dialect: Dialect, node: Any) -> list[Any]:
 
 
 def _is_its_own(X: Any, type_name: str, mode: str) -> bool:
-    """Whether OpenVINO has a GridSample that is right for such an X."""
-    rank = X.get_partial_shape().rank
-    return rank.is_static and rank.get_length() == 4 and (mode == "nearest" or type_name in spec.FLOATS)
+    """Whether OpenVINO has a GridSample that is right for such an X: of one without pixels it reads what is beside."""
+    shape = _shape(X) or []
+    return len(shape) == 4 and 0 not in shape and (mode == "nearest" or type_name in spec.FLOATS)
 
 
 def _one_node(

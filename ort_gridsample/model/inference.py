@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from types import MappingProxyType
 
 import onnx
@@ -58,6 +58,7 @@ class Inference:
         values: Mapping[int, Collection[str]] = MappingProxyType({}),
     ) -> None:
         self._model, self._found, self._native, self._values = model, found, native, values
+        self._asked: dict[tuple[int, str], Value] = {}
 
     def alternatives(self, scope: Scope, name: str) -> list[Value]:
         """What is known of ``name`` as ``scope`` sees it: several values where a function is called with several."""
@@ -74,8 +75,11 @@ class Inference:
 
     def known(self, scope: Scope, name: str) -> Value:
         """What is known of ``name`` as ``scope`` sees it, where that is one thing."""
-        values = self.alternatives(scope, name)
-        return values[0] if len(values) == 1 else Value()
+        asked = id(scope), name
+        if asked not in self._asked:
+            values = self.alternatives(scope, name)
+            self._asked[asked] = values[0] if len(values) == 1 else Value()
+        return self._asked[asked]
 
     @cached_property
     def _skeleton(self) -> Skeleton:
@@ -129,6 +133,7 @@ def _dim(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
     return dim.dim_param if dim.dim_param and isinstance(dim.dim_param, str) else None
 
 
+@cache
 def _type_name(elem_type: int) -> str | None:
     if elem_type == onnx.TensorProto.UNDEFINED or elem_type not in onnx.TensorProto.DataType.values():
         return None

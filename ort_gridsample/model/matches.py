@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 
 import numpy as np
 import onnx
@@ -88,13 +89,14 @@ def find(model: onnx.ModelProto, found: Sequence[Scope], native: Native | None, 
     }
     pixel_grids = PixelGrids(found, grids)
     inference = Inference(model, found, native, pixel_grids.values)  # among them those of ``search``
+    names = cache(partial(Names, model))  # which few need
     for scope in found:
         helpers = Helpers(scope)
         for index, node in candidates[id(scope)]:
             dialect = dialect_of(node, scope.opsets, functions)
             if dialect is not None:
                 matches.append(_match(dialect, node, index, scope, inference, helpers, native if asked else None))
-        matches += _unrolled(model, scope, search, inference)
+        matches += _unrolled(names, scope, search, inference)
     return [_taking_in(match, pixel_grids, inference) for match in _paired(matches, functions)]
 
 
@@ -121,7 +123,7 @@ def _paired(matches: list[Match], functions: Collection[tuple[str, str, str]]) -
     return [replace(m, record=replace(m.record, feeds=feeds[id(m)])) if id(m) in feeds else m for m in matches]
 
 
-def _unrolled(model: onnx.ModelProto, scope: Scope, search: Search, inference: Inference) -> Iterator[Match]:
+def _unrolled(names: Callable[[], Names], scope: Scope, search: Search, inference: Inference) -> Iterator[Match]:
     """What is unrolled in ``scope``, as a node each that says it."""
     for part in search.found(scope, inference):
         dialect, output = PARTS[part.operator], part.region.output
@@ -133,11 +135,11 @@ def _unrolled(model: onnx.ModelProto, scope: Scope, search: Search, inference: I
         if part.operator == "AffineGrid":
             values["size"], cases = "", [(case[0], Value("int64", (len(part.size),))) for case in cases]
             if None in part.size:
-                values["size"], before = _size(model, first, part.size, output)
+                values["size"], before = _size(names(), first, part.size, output)
             else:
                 known["size"] = np.array(part.size, np.int64)
         elif part.size:
-            values["X"], before = _reshaped(model, first, part.size, output)
+            values["X"], before = _reshaped(names(), first, part.size, output)
             cases = [(replace(X, shape=(*(X.shape or ())[:2], *part.size)), grid) for X, grid in cases]
         node = onnx.NodeProto(
             op_type=part.operator,
@@ -165,11 +167,8 @@ def _unrolled(model: onnx.ModelProto, scope: Scope, search: Search, inference: I
         yield Match(record, node, scope, index, part=frozenset(part.region.nodes), before=before)
 
 
-def _size(
-    model: onnx.ModelProto, theta: str, size: Sequence[int | None], output: str
-) -> tuple[str, tuple[onnx.NodeProto, ...]]:
+def _size(names: Names, theta: str, size: Sequence[int | None], output: str) -> tuple[str, tuple[onnx.NodeProto, ...]]:
     """The value that says ``size``, its first number being that of ``theta``, and the nodes that make it."""
-    names = Names(model)
     shape, zero, batch, rest, whole = (
         names.new(f"{output}_{name}") for name in ("shape", "zero", "batch", "rest", "size")
     )
@@ -182,11 +181,8 @@ def _size(
     )
 
 
-def _reshaped(
-    model: onnx.ModelProto, X: str, size: Sequence[int | None], output: str
-) -> tuple[str, tuple[onnx.NodeProto, ...]]:
+def _reshaped(names: Names, X: str, size: Sequence[int | None], output: str) -> tuple[str, tuple[onnx.NodeProto, ...]]:
     """X with its pixels in as many axes as ``size`` says, and the nodes that make it."""
-    names = Names(model)
     shape, image = names.new(f"{output}_shape"), names.new(f"{output}_X")
     return image, (constant(np.array([0, 0, *size], np.int64), shape), helper.make_node("Reshape", [X, shape], [image]))
 

@@ -224,7 +224,8 @@ class _Walk:
             if isinstance(before, tuple):
                 steps.append(before[1])
             nodes.add(at)
-            place = replace(_place(before), spreads=place.spreads or _place(before).spreads)
+            place, spreads = _place(before), place.spreads
+            place = replace(place, spreads=True) if spreads else place
         self.nodes |= nodes
         length = self.length(place)
         return None if length is None else Coordinate(place, length, tuple(reversed(steps)))

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
+from heapq import heappop, heappush
 from typing import Literal
 
 import onnx
@@ -32,6 +34,9 @@ ARITHMETIC = LINEAR | {
 
 GATHERS = ("Gather", "GatherElements", "GatherND")
 ROUNDINGS = ("Floor", "Round")
+
+#: What a part is made of, and what puts values elsewhere.
+_IN_PARTS, _MOVES = ARITHMETIC.union(GATHERS), LAYOUT | {"Concat"}
 
 #: No part is larger, and no more values are tried as one end of one.
 MOST_NODES, MOST_ENDS = 4096, 20
@@ -96,12 +101,12 @@ class Flow:
 
     def kind(self, name: str) -> Kind:
         """What the value ``name`` depends on."""
-        todo = [name]
+        todo = dict.fromkeys([name])
         while todo:  # no recursion, however long the chain
-            at = todo[-1]
+            at = next(reversed(todo))
             maker = self.makers.get(at)
             if at in self._kinds:
-                todo.pop()
+                del todo[at]
             elif maker is None:
                 self._kinds[at] = self._outer(at)
             elif is_op(self.nodes[maker], ("Shape", "Size")):
@@ -115,7 +120,7 @@ class Flow:
                 if "data" in known or unknown in todo:
                     self._kinds[at] = "data"
                 elif unknown is not None:
-                    todo.append(unknown)
+                    todo[unknown] = None
                 else:
                     self._kinds[at] = "shape" if "shape" in known else "constant"
         return self._kinds[name]
@@ -145,7 +150,7 @@ class Flow:
         found = [name]
         while len(found) < MOST_ENDS:
             maker = self.makers.get(found[-1])
-            if maker is None or not is_op(self.nodes[maker], (*LAYOUT, "Concat")):
+            if maker is None or not is_op(self.nodes[maker], _MOVES):
                 break
             node = self.nodes[maker]
             data = [each for each in node.input if each and self.kind(each) == "data"] or [node.input[0]]
@@ -168,8 +173,9 @@ class Flow:
     def joins(self, starts: Collection[int]) -> Iterator[str]:
         """The values that all passes through that the nodes ``starts`` make, while it is linear; the nearest first."""
         waiting, open_ = set(starts), Counter[str]()
-        for index in range(min(starts), len(self.nodes)):
-            node = self.nodes[index]
+        known, todo = set(starts), sorted(starts)
+        while todo:
+            node = self.nodes[index := heappop(todo)]
             read = {name for name in node.input if name in open_}
             if index in waiting:
                 waiting.discard(index)
@@ -181,8 +187,12 @@ class Flow:
                 open_[name] -= 1
                 if not open_[name]:
                     del open_[name]
-            output = node.output[0]
-            open_[output] = len(self.readers.get(output, ()))
+            output, readers = node.output[0], self.readers.get(node.output[0], set())
+            for reader in readers - known:
+                if reader > index:
+                    known.add(reader)
+                    heappush(todo, reader)
+            open_[output] = len(readers)
             if not waiting and len(open_) == 1:
                 yield output
             if not open_[output]:
@@ -226,7 +236,7 @@ class Flow:
                 constants[name] = None
                 continue
             node = self.nodes[maker]
-            if len(nodes) > MOST_NODES or not is_op(node, (*ARITHMETIC, *GATHERS)):
+            if len(nodes) > MOST_NODES or not is_op(node, _IN_PARTS):
                 return None
             nodes.add(maker)
             if is_op(node, ("Shape", "Size")) and node.input[0] not in seen and self.kind(node.input[0]) == "data":
@@ -245,13 +255,12 @@ class Flow:
         derived = set(inputs)
         first = min((self.makers.get(name, OUTSIDE) for name in inputs), default=0)
         for node in self.nodes[max(first, 0) :]:
-            if is_op(node, (*ARITHMETIC, *GATHERS)) and not derived.isdisjoint(node.input):
+            if is_op(node, _IN_PARTS) and not derived.isdisjoint(node.input):
                 derived.update(node.output)
         return derived
 
-    def leaks(self, region: Region, others: Collection[int]) -> bool:
-        """Whether a node that is neither in ``region`` nor one of ``others`` reads data on the way to its output."""
-        inside = {*region.nodes, *others}
+    def leaks(self, region: Region, inside: AbstractSet[int]) -> bool:
+        """Whether a node that is not one of ``inside`` reads data on the way to the output of ``region``."""
         return any(
             not self.readers.get(name, set()) <= inside
             for index in region.nodes

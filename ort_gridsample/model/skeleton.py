@@ -134,7 +134,7 @@ class Skeleton:
 
     def _nodes(self, instance: Instance) -> list[onnx.NodeProto]:
         """The nodes of ``instance``, and of what it calls, that lead to a node concerned."""
-        last_first = []
+        last_first, op_types = [], operator_types()
         running = [(instance, _last_first(instance.scope))]
         self._want(instance)
         while running:  # no recursion, however long the chain of calls
@@ -143,7 +143,7 @@ class Skeleton:
                 outputs = [here.name(name) for name in node.output]
                 callee = self._functions.get(function_key(node))
                 bodies = here.scope.bodies.get(index, [])
-                dialect = dialect_of(node, {}) if callee is None else None
+                dialect = dialect_of(node, {}) if callee is None and node.op_type in op_types else None
                 if dialect is not None:
                     last_first.append(self._stand_in(dialect.operator, [*map(here.name, node.input)], outputs))
                     continue

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count, islice, product
+from typing import Any
 
 import numpy as np
 import onnx
@@ -44,9 +45,11 @@ POSITIONS, RUNS, MOST_ELEMENTS = 1024, 64, 1 << 26
 #: So many positions are compared of a run, while there are several possibilities, and when there is one.
 COMPARED = 1 << 12, 1 << 16
 
-#: What no mode, padding or alignment has in common with another, and rounding does not explain.
+#: What no mode, padding or alignment has in common with another: no answer is taken for one that is further off.
 TOLERANCE = 2e-4
 
+#: Nor one further off than so many roundings of the values and coordinates that it is made of.
+ROUNDED = 8
 
 Attributes = Mapping[str, AttributeValue]
 Size = tuple[int | None, ...]
@@ -131,11 +134,12 @@ class Search:
             for candidate in self._candidates[id(scope)]
             if (each := _resolved(candidate, flow, inference, native, self._said)) is not None
         }
+        makers = {flow.makers[output]: output for output in by_output}
         inside = {
-            output
+            makers[index]
             for each in by_output.values()
-            for output in by_output
-            if output != each.region.output and flow.makers[output] in each.region.nodes
+            for index in each.region.nodes
+            if makers.get(index, each.region.output) != each.region.output
         }
         all_found = [each for output, each in by_output.items() if output not in inside]
         while True:
@@ -336,7 +340,8 @@ def _samples_to_try(
     """Values for a part: X, of lengths ``size`` if that is known, grids, and zeros where the shape alone counts.
 
     Positions are inside and outside, some far, and in every other round at edges and centres of pixels; where the part
-    ``jumps`` there, only at those that are exact in any arithmetic.
+    ``jumps`` there, only at those that are exact in any arithmetic. After the first round comes one inside an X that is
+    1 everywhere: there no rounding of a coordinate hides what is done to X.
     """
     for each in shapes if rounds[0] else shapes[:1]:
         grid = each[1]
@@ -345,9 +350,13 @@ def _samples_to_try(
         X = generator.uniform(-1, 1, each[0])
         others = [np.zeros(shape) for shape in each[2:]]
         needed = -(-POSITIONS // math.prod(grid[:-1]))
+        inside = generator.uniform(-1, 1, grid) * np.clip(1 - 4 / lengths, 0, 1)
+        made = [(np.ones_like(X), inside)] if rounds[0] else []
         for number in rounds[: 2 * needed - bool(rounds[0])]:
-            made = _at_edges(generator, grid, lengths, jumps) if number % 2 else _anywhere(generator, grid, lengths)
-            fed = zip([X, made, *others], values, strict=True)
+            at = _at_edges(generator, grid, lengths, jumps) if number % 2 else _anywhere(generator, grid, lengths)
+            made.append((X, at))
+        for pair in made:
+            fed = zip([*pair, *others], values, strict=True)
             yield [array.astype(str(value.type), copy=False) for array, value in fed]
 
 
@@ -402,9 +411,12 @@ def _is_sample(kind: Kind, X: Array, grid: Array, answer: Array, most: int) -> b
         chosen = np.random.default_rng(0).choice(chosen, most, replace=False)
         chosen[[0, -1]] = 0, positions.shape[1] - 1
     expected = np.empty((*X.shape[:2], len(chosen)), X.dtype)
-    plan = plan_for(X.dtype, *kind)
-    numpy_core.grid_sample(X, np.ascontiguousarray(positions[:, chosen]), expected, plan, 1)
-    return _equal(answer.reshape(*X.shape[:2], -1)[..., chosen], expected)
+    at = np.ascontiguousarray(positions[:, chosen])
+    numpy_core.grid_sample(X, at, expected, plan_for(X.dtype, *kind), 1)
+    pixels = ((abs(at) + 1) * X.shape[:1:-1] / 2).sum(-1)[:, None]
+    terms = 8 if kind[0] == "cubic" else 1  # the largest one of what a weight is the sum of
+    magnitudes = terms * abs(X).max() + np.ptp(X) * pixels  # a coordinate's rounding counts as X is steep
+    return _equal(answer.reshape(*X.shape[:2], -1)[..., chosen], expected, magnitudes, grid.dtype)
 
 
 def _try_grid(part: onnx.ModelProto, values: Sequence[Value], native: Native) -> Said | None:
@@ -439,11 +451,13 @@ def _is_grid(theta: Array, answer: Array, axes: int, align_corners: bool) -> boo
         return False
     expected = np.empty_like(answer)
     affine.affine_grid(theta, lengths, align_corners, expected, 1)
-    return _equal(answer, expected)
+    return _equal(answer, expected, abs(theta).sum(-1).max(), theta.dtype)
 
 
-def _equal(answer: Array, expected: Array) -> bool:
-    return bool((abs(answer - expected) <= TOLERANCE).all())
+def _equal(answer: Array, expected: Array, magnitudes: Array, coarser: np.dtype[Any]) -> bool:
+    """Whether two arrays are the same but for rounding, in their type or another, what has these ``magnitudes``."""
+    epsilon = max(np.finfo(answer.dtype).eps, np.finfo(coarser).eps)
+    return bool((abs(answer - expected) <= np.minimum(TOLERANCE, ROUNDED * epsilon * magnitudes)).all())
 
 
 def _rank(value: Value) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 from typing import Literal
 
@@ -103,9 +104,16 @@ def prepare(record: NodeRecord) -> None:
     """Compile what the node of ``record`` needs, as far as its types and its mode are known."""
     for one, other in () if record.passes_on else product(*record.types.values()):
         if record.operator == "AffineGrid":
-            kernels.affine_grid_kernel("", False, one)
+            _once(kernels.affine_grid_kernel, "", False, one)
         elif record.mode in spec.MODES:
-            kernels.grid_sample_kernel("", str(record.mode), spec.PADDING_MODES[0], False, one, kernels.Grid(other))
+            mode, padding_mode = str(record.mode), spec.PADDING_MODES[0]
+            _once(kernels.grid_sample_kernel, "", mode, padding_mode, False, one, kernels.Grid(other))
+
+
+@cache
+def _once(make: Callable[..., kernels.Kernel], *arguments: object) -> None:
+    """Call ``make``, unless it was called so before and raised nothing: what it compiles is never freed."""
+    make(*arguments)
 
 
 class Ops:

@@ -78,12 +78,12 @@ _COMPUTE: Mapping[str, Callable[..., Array]] = {
     "Expand": lambda x, shape: np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(shape))),
     "Floor": np.floor,
     "Gather": lambda x, at, axis: np.take(x, at, axis),
+    "Less": np.less,
     "Max": np.maximum,
     "Min": np.minimum,
     "Mod": lambda x, y, fmod: np.fmod(x, y),
     "Mul": np.multiply,
     "Range": np.arange,
-    "Relu": lambda x: np.maximum(x, 0),
     "Reshape": lambda x, shape, **_: x.reshape(shape),
     "Round": np.rint,
     "Sub": np.subtract,
@@ -179,27 +179,32 @@ class Expressions:
     def rint(self, x: Tensor) -> Tensor:
         """The nearest whole number, of two the even one."""
         if "Round" in self.runtime.without:
-            large = 1.5 * 2 ** np.finfo(x.type).nmant  # beside which there is no fraction
-            return x + large - large
+            large = self.constant(2.0 ** np.finfo(x.type).nmant, x.type)  # beside which there is no fraction
+            beside = self.where(self._less(x, 0), 0 - large, large)
+            return self.where(self._less(self.abs(x), large), x + beside - beside, x)
         return self.op("Round", x)
 
     def fmod(self, x: Tensor, y: Operand) -> Tensor:
-        """The remainder, of the sign of ``x``, or where a runtime has no other that of the sign of ``y``."""
+        """The remainder, of the sign of ``x``; ``y`` is positive."""
         if "Mod" in self.runtime.without:
-            return x - self.floor(x / y) * y
+            whole = self.floor(self.abs(x) / y) * y
+            return self.where(self._less(x, 0), x + whole, x - whole)
         return self.op("Mod", x, y, fmod=1)
 
     def maximum(self, x: Tensor, y: Operand) -> Tensor:
         """The larger one of the two."""
-        if "Max" in self.runtime.without:
-            return self.op("Relu", x - y) + y  # right for infinities, too
+        if "Max" in self.runtime.without:  # no sum of differences, which would be rounded
+            return self.where(self._less(x, y), y, x)
         return self.op("Max", x, y)
 
     def minimum(self, x: Tensor, y: Operand) -> Tensor:
         """The smaller one of the two."""
         if "Min" in self.runtime.without:
-            return y - self.op("Relu", y - x)
+            return self.where(self._less(x, y), x, y)
         return self.op("Min", x, y)
+
+    def _less(self, x: Tensor, y: Operand) -> Tensor:
+        return self.op("Less", x, y)
 
     def clip(self, x: Tensor, low: float, high: float) -> Tensor:
         """The nearest value between the two."""

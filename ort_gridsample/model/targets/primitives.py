@@ -167,8 +167,9 @@ def lower_affine_grid(
     sizes = e.input(size.name, size.type) if size.constant is None else e.constant(size.constant)
     for axis in range(r):
         length = e.gather(sizes, 2 + axis)
-        # From 1 - length to length - 1 in steps of 2: exact until the one division.
-        steps = e.op("Range", 1 - length, length, 2).astype(total.type)
+        # From 1 - length to length - 1 in steps of 2: exact until the one division. For a length of 0 it ends where it
+        # begins, as OpenVINO's Range goes either way.
+        steps = e.op("Range", 1 - length, length + 1, 2).astype(total.type)
         span = e.maximum((length - 1).astype(total.type), 1) if align_corners else length.astype(total.type)
         position = e.reshape(steps / span, [-1, *[1] * (r - 1 - axis)])
         total = total + position * factors[r - 1 - axis]

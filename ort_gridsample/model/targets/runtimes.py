@@ -70,9 +70,9 @@ RUNTIMES: Mapping[str, Runtime] = {
     "onnxruntime-webgpu": Runtime(
         without=frozenset({"Max", "Min", "Mod", "Round", "int64"}),
         parts=8,
-        why="onnxruntime's WebGPU provider 1.27 leaves these to the CPU, and a GPU has few buffers at once. A Relu "
-        "stands for Max and Min, the others are as for MNN. Where its shape is not known before it runs, X must have "
-        "less than 2**31 pixels, those of its whole batch together.",
+        why="onnxruntime's WebGPU provider 1.27 leaves these to the CPU, and a GPU has few buffers at once. A Less "
+        "and a Where stand for Max and Min, the others are as for MNN. Where its shape is not known before it runs, X "
+        "must have less than 2**31 pixels, those of its whole batch together.",
     ),
     "rknn": Runtime(
         gathers=1,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import onnxruntime
@@ -121,8 +122,7 @@ class Api:
         return _address_at(self.table + SHAPE_OF.offset)
 
     def _function(self, name: str, result: Any, arguments: tuple[Any, ...]) -> Callable[..., Any]:
-        at = _address_at(self.table + FUNCTIONS[name].offset)
-        return ctypes.CFUNCTYPE(result, *(type(argument) for argument in arguments))(at)
+        return _function_at(_address_at(self.table + FUNCTIONS[name].offset), result, *map(type, arguments))
 
     def ask(self, name: str, *arguments: Any) -> None:
         """Call the function ``name``, of ctypes' ``arguments``, which answers with a status.
@@ -197,6 +197,11 @@ class Api:
             self.ask("ShapeInferContext_SetOutputTypeShape", address(context), count(0), info)
         finally:
             self.release("ReleaseTensorTypeAndShapeInfo", info.value)
+
+
+@cache
+def _function_at(at: int, result: Any, *kinds: Any) -> Callable[..., Any]:
+    return ctypes.CFUNCTYPE(result, *kinds)(at)
 
 
 def _address_at(place: int) -> int:

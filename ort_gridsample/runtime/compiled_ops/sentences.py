@@ -5,6 +5,8 @@ A sentence becomes bytes when a session is made; where it quotes a shape or a nu
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numba.extending import register_jitable
 
@@ -29,8 +31,13 @@ create_status = function("CreateStatus")
 
 def as_bytes(sentence: Sentence, where: str, **known: object) -> bytes:
     """The sentence about the node ``where``, with bytes for what only a run knows, and 0 at its end."""
+    return f"{where}{_behind_place(sentence, *known.items())}\0".encode()
+
+
+@lru_cache(maxsize=128)  # some name a model's values
+def _behind_place(sentence: Sentence, *known: tuple[str, object]) -> str:
     quoted = {name: chr(code) for name, code in _QUOTED.items()}
-    return str(sentence.error(where, **(quoted | known))).encode() + b"\0"
+    return str(sentence.error("", **(quoted | dict(known))))
 
 
 @register_jitable
