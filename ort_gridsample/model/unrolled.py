@@ -415,7 +415,7 @@ def _is_sample(kind: Kind, X: Array, grid: Array, answer: Array, most: int) -> b
     numpy_core.grid_sample(X, at, expected, plan_for(X.dtype, *kind), 1)
     pixels = ((abs(at) + 1) * X.shape[:1:-1] / 2).sum(-1)[:, None]
     terms = 8 if kind[0] == "cubic" else 1  # the largest one of what a weight is the sum of
-    magnitudes = terms * abs(X).max() + np.ptp(X) * pixels  # a coordinate's rounding counts as X is steep
+    magnitudes = terms * np.max(np.abs(X)) + np.ptp(X) * pixels  # a coordinate's rounding counts as X is steep
     return _equal(answer.reshape(*X.shape[:2], -1)[..., chosen], expected, magnitudes, grid.dtype)
 
 
@@ -451,7 +451,7 @@ def _is_grid(theta: Array, answer: Array, axes: int, align_corners: bool) -> boo
         return False
     expected = np.empty_like(answer)
     affine.affine_grid(theta, lengths, align_corners, expected, 1)
-    return _equal(answer, expected, abs(theta).sum(-1).max(), theta.dtype)
+    return _equal(answer, expected, np.max(np.abs(theta).sum(-1)), theta.dtype)
 
 
 def _equal(answer: Array, expected: Array, magnitudes: Array, coarser: np.dtype[Any]) -> bool:
