@@ -65,8 +65,8 @@ def _guarded(
         here, threads = where(operator, node), num_threads or None
         with turns:
             array = function(*arguments, align_corners=bool(align_corners), where=here, num_threads=threads)
-        # onnxruntime takes as much again for its copy; its failure would end the process.
-        memory.probe(memory.copied_bytes(array))
+        # onnxruntime takes as much again for its copy, and for the guard's; its failure would end the process.
+        memory.probe(2 * memory.copied_bytes(array))
         return Output(array), Output(np.arange(len(array), dtype=np.int64)[:, None])
     except BaseException as failure:  # also KeyboardInterrupt and SystemExit: none may leave an op
         nothing = _NOTHING.get(arguments[0].dtype, _NOTHING[np.dtype(object)])
