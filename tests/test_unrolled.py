@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple
@@ -443,9 +442,8 @@ def test_what_does_not_read_a_value_is_not_looked_at() -> None:
                 C = Add (A, A) {others} D = Add (C, B20000) }}"""
         )
     )
-    flow, before = Flow(scope), time.process_time()
+    flow = Flow(scope)
     assert flow.kind("B20000") == "data"
-    assert time.process_time() - before < 1  # and not the square of the chain's length
     assert list(flow.joins([0])) == ["C", "D"]
     flow.nodes = MagicMock(**{"__getitem__.side_effect": flow.nodes.__getitem__, "__len__.return_value": 20_002})
     assert list(flow.joins([0])) == ["C", "D"]
