@@ -313,6 +313,7 @@ def test_verify_tries_two_lengths_of_what_is_open(cli: Cli) -> None:
     assert {"(1, 1, 8, 8)", "(2, 1, 11, 11)"} <= set(re.findall(r"\(.*?\)", cli("verify model.onnx model.onnx")))
     assert cli("verify model.onnx baked.onnx", 2).startswith("ort-gridsample: baked.onnx: ")
     assert "baked.onnx does not run with other lengths" in cli("verify baked.onnx model.onnx")
+    assert "with other lengths" in json.loads(cli("verify baked.onnx model.onnx --json"))["note"]
 
 
 def test_verify_says_so_where_coordinates_are_not_to_blame(cli: Cli) -> None:
@@ -331,6 +332,8 @@ def test_answers_are_compared_as_they_are() -> None:
     a, b = np.array([2**60]), np.array([2**60 + 1])  # which are one float64
     assert verify.difference(a, b)[0] > 0
     assert verify.difference(a, a)[0] == 0
+    assert verify.difference(np.array([1 + 1j]), np.array([1 + 3j]))[0] == 2
+    assert verify.difference(np.array(["a"], object), np.array(["b"], object))[0] == np.inf
     for values in ([], [np.nan], [np.nan, np.inf, -np.inf]):
         without_largest = np.array(values, np.float32)
         (found,) = verify.agreements({"Y": without_largest}, {"Y": without_largest.copy()}, 1e-5)

@@ -500,3 +500,5 @@ def test_a_user_adds_a_dialect(mine: ogs.Dialect) -> None:
 def test_a_dialect_that_lacks_an_attribute_is_refused() -> None:
     with pytest.raises(ogs.GridSampleError, match=r"^dialect 'half': attributes is"):
         ogs.add_dialect(ogs.Dialect("half", "GridSample", "Warp", ("my.domain",), {}))
+    with pytest.raises(ogs.GridSampleError, match=r"operator is 'Warp', expected 'GridSample' or 'AffineGrid'$"):
+        ogs.add_dialect(ogs.Dialect("none", "Warp", "Warp", ("my.domain",), {}))
