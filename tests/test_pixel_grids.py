@@ -402,7 +402,7 @@ MEETINGS: list[tuple[dict[str, Shape], Build, int]] = [
         lambda g: g.add("Transpose", g.add("Add", "coords", "y"), perm=[1, 2, 3, 0]),
         2,
     ),
-    # What spreads out over more than batches and coordinates is left alone.
+    # What is broadcast over more than batches and coordinates is left alone.
     ({"y": (2, 1, 4, 2)}, lambda g: g.add("Add", "coords", "y"), 0),
     ({"y": (3, 4, 2)}, lambda g: g.add("Add", "coords", "y"), 0),
     # Of two values that are made of two each, one is followed back, whichever it is.
@@ -613,7 +613,7 @@ def test_what_a_model_guesses_decides_nothing() -> None:
 
 @compiled
 def test_coordinates_of_two_shapes_are_put_together_by_nobody() -> None:
-    """Where a flow would spread what Concat refuses, Concat is left where it is."""
+    """Where a flow would broadcast what Concat refuses, Concat is left where it is."""
     graph = Graph()
     parts = [graph.fed(name, 1, 4, 5, 1) for name in "xy"]
     moved = graph.add("Add", graph.add("Concat", *parts, axis=3), graph.fed("flow", 3, 4, 5, 2))

@@ -49,13 +49,13 @@ class Place:
         name: the value that it lies in.
         axis: the axis of that along which the coordinates lie; None where there is only this one.
         index: its own place on that axis.
-        spreads: whether it may be shorter than what it meets on the way: one batch of it for all, for instance.
+        broadcasts: whether it may be broadcast on the way: one batch of it for all, for instance.
     """
 
     name: str
     axis: int | None
     index: int = 0
-    spreads: bool = False
+    broadcasts: bool = False
 
 
 @dataclass(frozen=True)
@@ -224,8 +224,8 @@ class _Walk:
             if isinstance(before, tuple):
                 steps.append(before[1])
             nodes.add(at)
-            place, spreads = _place(before), place.spreads
-            place = replace(place, spreads=True) if spreads else place
+            place, broadcasts = _place(before), place.broadcasts
+            place = replace(place, broadcasts=True) if broadcasts else place
         self.nodes |= nodes
         length = self.length(place)
         return None if length is None else Coordinate(place, length, tuple(reversed(steps)))
@@ -325,11 +325,11 @@ def _concat(walk: _Walk, node: onnx.NodeProto, place: Place) -> Place | None:
     if place.axis is None or _axis(node, walk.rank(place)) != place.axis:
         return None
     index, shapes = place.index, [walk.shape(name) or () for name in node.input]
-    # That all are alike is not looked at again of what is spread, nor of what is not taken.
+    # That all are alike is not looked at again of what is broadcast, nor of what is not taken.
     is_known = all(isinstance(length, int) for shape in shapes for length in shape)
     for name, shape in zip(node.input, shapes, strict=True):
         length = shape[place.axis] if len(shape) == walk.rank(place) else None
-        if not isinstance(length, int) or (place.spreads and not is_known):
+        if not isinstance(length, int) or (place.broadcasts and not is_known):
             return None
         if index < length:
             if not is_known:
@@ -403,12 +403,12 @@ def _pair(walk: _Walk, node: onnx.NodeProto, place: Place) -> tuple[Place, Step]
     others = [pair for axis, pair in enumerate(zip(*shapes, strict=True)) if axis not in (place.axis, batch)]
     if any(isinstance(one, int) and isinstance(other, int) and one != other for one, other in others):
         return None
-    # Of lengths that only a run knows, one may be 1 and spread: symbols do not say that they are the same.
+    # Of lengths that only a run knows, one may be 1 and be broadcast: symbols do not say that they are the same.
     lengths = [*others, (shapes[0][batch], shapes[1][batch])]
-    spreads = place.spreads or any(one != other or not isinstance(one, int) for one, other in lengths)
+    broadcasts = place.broadcasts or any(one != other or not isinstance(one, int) for one, other in lengths)
     for name, shape in zip(node.input, shapes, strict=True):
         index = 0 if place.axis is None or shape[place.axis] == 1 else place.index
-        places.append(Place(name, place.axis, index, spreads))
+        places.append(Place(name, place.axis, index, broadcasts))
     if any(walk.length(each) is None for each in places):
         return None
     # The other is not followed back over pairs again.

@@ -188,7 +188,7 @@ def _meet(api: int, state: int, inputs: int, index: int, made: int, shape: int) 
 
 @register_jitable
 def _find(api: int, state: int, inputs: int, index: int, grid_shape: int, shape: int, place: int) -> int:
-    """Write down where a coordinate is taken from; where more than batches share it, from a copy that spreads it."""
+    """Write down where a coordinate is taken from; where more than batches share it, from a copy, broadcast."""
     what = load(state + WHAT)
     record, item = what + FIRST + index * RECORD, load(what + ITEM)
     value, axis = inputs + (2 + load(record + SOURCE)) * SIZE, load(record + AXIS)
@@ -196,7 +196,7 @@ def _find(api: int, state: int, inputs: int, index: int, grid_shape: int, shape:
     status = copy_shape(api, value, shape)
     if status != 0:
         return status
-    inner, at, spreads, total = 1, grid_shape, False, 1
+    inner, at, broadcasts, total = 1, grid_shape, False, 1
     for each in range(axes):
         length = load(shape + 8 * each)
         inner = 1 if each == axis else inner * length
@@ -204,13 +204,13 @@ def _find(api: int, state: int, inputs: int, index: int, grid_shape: int, shape:
             if at == grid_shape:
                 store(place + SHARED, length != load(at))
             else:
-                spreads = spreads or length != load(at)
+                broadcasts = broadcasts or length != load(at)
             total *= load(at)
             at += 8
     store(place + INNER, inner)
     store(place + ROWS, load(record + LENGTH))
     store(place + BASE, data + load(record + INDEX) * inner * item)
-    if spreads:
+    if broadcasts:
         copied = allocate(total * item + 8)
         if copied == 0:
             return sentences.status(api, load(state + SENTENCES), 0, 0, 0, 0, total * item)
