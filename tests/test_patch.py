@@ -1,5 +1,6 @@
 """What a patch does to a model, and what it leaves alone."""
 
+import json
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ import ort_gridsample as ogs
 from ort_gridsample.model.graphs import scopes
 from ort_gridsample.patching import TargetName
 from ort_gridsample.runtime.python_ops.ops import DOMAIN
-from paths import OPENERS, open_native, open_session
+from paths import OPENERS, open_native, open_session, quiet_options, running_on
 from processes import python
 
 X = np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)
@@ -123,7 +124,7 @@ CLEANERS = ("onnxslim.slim", "onnxoptimizer.optimize", "onnxsim.simplify", "onnx
 
 
 @pytest.mark.parametrize("behind", ["Identity (A)", "Reshape (A, all)", "Cast <to = 11> (A)"])
-@pytest.mark.parametrize("by", ["onnx", "ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_ALL", *CLEANERS])
+@pytest.mark.parametrize("by", ["onnx", "session", "ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_ALL", *CLEANERS])
 def test_a_failed_op_has_no_answer_whoever_cleans_the_model(by: str, behind: str, tmp_path: Path) -> None:
     model = parser.parse_model(f"""{HEADER} g (float[2,3,4,5] X, float[2,4,5,r] G) => (float[M] Y) {{
         all = Constant <value_ints = [-1]> () A = GridSample (X, G) B = {behind} Y = Reshape (B, all) }}""")
@@ -133,7 +134,13 @@ def test_a_failed_op_has_no_answer_whoever_cleans_the_model(by: str, behind: str
     if module:
         pytest.importorskip(module)
         patched = getattr(import_module(module), function)(patched)
-    elif by == "onnx":
+    elif by in ("onnx", "session"):
+        if by == "session":  # what it runs itself has a guard that nobody reads, what it saves has not
+            saving = quiet_options()
+            saving.optimized_model_filepath = str(tmp_path / "saved.onnx")
+            with running_on("python"):
+                ogs.InferenceSession(model, saving, nodes="all")
+            patched = onnx.load(tmp_path / "saved.onnx")
         patched = extracted(patched, tmp_path)
     else:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.__members__[by]
@@ -142,6 +149,16 @@ def test_a_failed_op_has_no_answer_whoever_cleans_the_model(by: str, behind: str
     np.testing.assert_allclose(session.run(["Y"], {"X": X, "G": GRID})[0], ogs.grid_sample(X, GRID).ravel(), rtol=1e-6)
     with pytest.raises(Exception, match="ort_gridsample rejected the input of GridSample node"):
         session.run(["Y"], {"X": X, "G": GRID[..., :1]})
+
+
+def test_the_guard_of_a_session_copies_nothing(tmp_path: Path, python_ops: None) -> None:
+    options = quiet_options()
+    options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "run")
+    session = ogs.InferenceSession(one_node(), options, nodes="all")
+    session.run(None, {"X": X, "G": GRID})
+    said = [event["args"] for event in json.loads(Path(session.end_profiling()).read_text()) if "args" in event]
+    (copied,) = (args["output_size"] for args in said if args.get("op_name") == "GatherND" and "output_size" in args)
+    assert int(copied) <= 8 * len(X)
 
 
 @pytest.mark.parametrize("X_type", ["FLOAT", "FLOAT16"])

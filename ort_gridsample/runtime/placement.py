@@ -117,13 +117,21 @@ def _once(make: Callable[..., kernels.Kernel], *arguments: object) -> None:
 
 
 class Ops:
-    """A target: for each node the op that :func:`placed` says. See :class:`ort_gridsample.model.targets.Target`."""
+    """A target: for each node the op that :func:`placed` says. See :class:`ort_gridsample.model.targets.Target`.
+
+    Args:
+        nodes: as :func:`placed` takes it.
+        saved: whether onnxruntime saves the model, which others may change then.
+    """
 
     reads_shapes = False
 
-    def __init__(self, nodes: Selection | None) -> None:
+    def __init__(self, nodes: Selection | None, saved: bool) -> None:
         self._nodes = nodes
-        self._targets: dict[RunsOn, Target] = {"compiled op": CompiledOp(), "Python op": PythonOp()}
+        self._targets: dict[RunsOn, Target] = {
+            "compiled op": CompiledOp(),
+            "Python op": PythonOp(in_session=not saved),
+        }
         self._placements: dict[int, Placement] = {}
 
     def placements(self, records: Sequence[NodeRecord]) -> list[Placement]:

@@ -268,7 +268,7 @@ def _patched(model: Model, nodes: Selection | None, options: onnxruntime.Session
         except GridSampleError:
             # onnxruntime knows its own format, and says what is wrong with any other
             return _Patched(model, model, [], None)
-    ops = Ops(nodes)
+    ops = Ops(nodes, saved=options is not None and bool(options.optimized_model_filepath))
     elsewhere = set() if options is None else added_to(options, sorted(constants(proto)))
     with unread(proto, elsewhere):
         replaced, others = patch_and_report(proto, target=ops, native=native)

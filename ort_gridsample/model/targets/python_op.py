@@ -19,14 +19,23 @@ _BFLOAT16, _GATHER_ND = 13, 11
 
 
 class PythonOp:
-    """See :class:`ort_gridsample.model.targets.Target`."""
+    """See :class:`ort_gridsample.model.targets.Target`.
+
+    Args:
+        in_session: whether no one else changes the model afterwards. Then nobody reads what the guard makes, and Y is
+            not copied; else Y goes through the guard, as others' passes drop what nobody reads.
+    """
 
     reads_shapes = False
 
+    def __init__(self, in_session: bool = False) -> None:
+        self._in_session = in_session
+
     def takes(self, match: Match) -> bool:
-        # Earlier releases wrote a guard that nobody reads, and that others therefore drop.
+        # Sessions and earlier releases write a guard that nobody reads.
         around = (match.scope.container.node[index] for index in match.helpers)
-        return match.record.dialect.name != DOMAIN or not any(guards(node, match.node) for node in around)
+        guarded = any(guards(node, match.node) for node in around)
+        return match.record.dialect.name != DOMAIN or not (guarded or self._in_session)
 
     def needs_inlining(self, match: Match) -> bool:
         """Calls bring types of which one needs a Cast, or attributes that are not the op's; or CastLike is missing."""
@@ -59,13 +68,19 @@ class PythonOp:
             after = [self._cast(record, names, value, record.output, record.types[first][0])]
         else:
             value, after = typed_in_function(match, op.input[0], names)
-        op.output.extend([names.new(f"{record.output}_{name}") for name in ("unguarded", "status")])
+        unguarded, status = (names.new(f"{record.output}_{name}") for name in ("unguarded", "status"))
         op.attribute.extend(self._attributes(match))
-        kind = "GatherND"
-        if match.scope.opsets.get("", 0) < _GATHER_ND:  # Gather leaves the places' own axis in the answer
-            kind, squeezed, value = "Gather", value, names.new(f"{value}_gathered")
-            after.insert(0, mark(helper.make_node("Squeeze", [value], [squeezed], axes=[1]), record.where))
-        guard = helper.make_node(kind, op.output, [value], names.new(guard_name(record.where)))
+        kind = "GatherND" if match.scope.opsets.get("", 0) >= _GATHER_ND else "Gather"
+        if self._in_session:
+            op.output.extend([value, status])
+            guarded = [status, status], [unguarded]
+        else:
+            op.output.extend([unguarded, status])
+            if kind == "Gather":  # it leaves the places' own axis in the answer
+                squeezed, value = value, names.new(f"{value}_gathered")
+                after.insert(0, mark(helper.make_node("Squeeze", [value], [squeezed], axes=[1]), record.where))
+            guarded = [unguarded, status], [value]
+        guard = helper.make_node(kind, *guarded, names.new(guard_name(record.where)))
         return Replacement([*before, op, mark(guard, record.where), *after])
 
     @staticmethod
