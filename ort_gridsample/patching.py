@@ -18,7 +18,7 @@ from .runtime import native
 
 #: The targets that are always there; a dialect that was added is a target as well.
 TargetName = Literal[
-    "ort_gridsample", "compiled", "ai.onnx", "primitives",
+    "ort_gridsample", "compiled", "ai.onnx", "ai.onnx-2d", "primitives",
     "com.microsoft", "mmcv", "mmdeploy", "GridSampler", "GridSample3D",
 ]  # fmt: skip
 
@@ -86,6 +86,10 @@ def patch_model(
             ``"compiled"``: this package's ops of machine code, which need Numba where they run, and take every type but
             strings. The result runs on such an ``InferenceSession`` too. Strings stay as they are.
             ``"ai.onnx"``: the standard operators, the model's opset raised where it has none yet.
+            ``"ai.onnx-2d"``: 4-D GridSamples of opset 16 to 19, also of 5-D nodes (linear and nearest of floats) and of
+                3-D ones, for what runs no others. A 5-D one is off by up to 2**-22 times the pixels of its two shortest
+                spatial axes (their product, of the outer two where lengths are not known), times the difference between
+                neighbouring pixels. AffineGrid becomes basic operators.
             ``"primitives"``: basic standard operators only, from opset 11 on; runs anywhere, without this package.
                 Functions that hold such a node are inlined.
             ``"com.microsoft"``, ``"mmcv"``, ``"mmdeploy"``, ``"GridSampler"``, ``"GridSample3D"``, or a dialect that

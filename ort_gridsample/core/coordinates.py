@@ -91,7 +91,7 @@ def _near(xp: Namespace, g: Values, axis: Axis) -> Values:
     near = xp.clip(g, -BEYOND, BEYOND)
     x = unnormalize(near, axis)
     if axis.may_collapse:  # where all that is finite is the one pixel, but not infinity
-        x = xp.where(xp.equal(g - g, 0), x, near)
+        x = xp.where(xp.equal(g - g, 0), x, near * axis.length)
     return x
 
 

@@ -72,6 +72,15 @@ MODES: Mapping[str, Mode] = {
 }
 
 
+def pixel_coordinates(xp: Namespace, g: Values, axis: Axis, mode: Mode, padding: Padding) -> Values:
+    """The finite pixel coordinates of the normalized ones ``g``, of any; padded, where the mode pads coordinates."""
+    g = xp.where(xp.equal(g, g), g, -1)  # NaN counts as -1
+    if mode.pads_taps:
+        return padding.finite(xp, g, axis)
+    bounded = padding.bounds and not axis.may_collapse
+    return padding.pad(xp, unnormalize(g, axis) if bounded else padding.finite(xp, g, axis), axis)
+
+
 def axis_taps(
     xp: Namespace, g: Values, axis: Axis, mode: Mode, padding: Padding, dtype: object, first: int = 0
 ) -> tuple[Values, Values | None]:
@@ -80,12 +89,7 @@ def axis_taps(
     Both are (…, T, P). With zeros padding a tap may lie outside; so may, with the others, linear's second tap, one
     pixel beyond the last: its weight is 0. The position of the first pixel is called ``first``.
     """
-    g = xp.where(xp.equal(g, g), g, -1)  # NaN counts as -1
-    if mode.pads_taps:
-        x = padding.finite(xp, g, axis)
-    else:
-        bounded = padding.bounds and not axis.may_collapse
-        x = padding.pad(xp, unnormalize(g, axis) if bounded else padding.finite(xp, g, axis), axis)
+    x = pixel_coordinates(xp, g, axis, mode, padding)
     base = mode.base(xp, x)
     offsets = [first + offset for offset in mode.offsets]
     position = base if offsets == [0] else base + _column(offsets, x)

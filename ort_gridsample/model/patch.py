@@ -27,13 +27,16 @@ from .targets.runtimes import ANY, RUNTIMES
 from .targets.spelled import Spelled
 from .unfusing import unfused
 
+#: The target of 4-D GridSamples.
+TWO_AXES = "ai.onnx-2d"
+
 Selection = Literal["all", "unsupported"] | Callable[[NodeRecord], bool]
 
 
 def targets() -> list[str]:
     """The names that :func:`ort_gridsample.patch_model` takes as ``target``."""
     spelled = dict.fromkeys(dialect.name for dialect in reversed(dialects.dialects()) if not dialect.reads_only)
-    return [DOMAIN, "ai.onnx", "primitives", *spelled]
+    return [DOMAIN, "ai.onnx", TWO_AXES, "primitives", *spelled]
 
 
 def patch_in_place(
@@ -74,10 +77,24 @@ def patch_and_report(
         read = RUNTIMES[for_runtime].opset
         if opset is None and read is not None and opset_of(model) > read:
             opset = read
+    if target == TWO_AXES:
+        opset = _opset_of_two_axes(model, opset)
     to = _target(target, functions, model.functions, opset, for_runtime) if isinstance(target, str) else target
     with explaining_invalid(model):
         model.CopyFrom(unfused(model))
         return _patch(model, nodes, to, native, opset)
+
+
+def _opset_of_two_axes(model: onnx.ModelProto, opset: int | None) -> int | None:
+    """The opset to convert ``model`` to, where it is too new for :data:`TWO_AXES` or ``opset`` is asked for."""
+    from .targets.two_axes import FIRST_OPSET, LAST_OPSET
+
+    if opset is None:
+        return LAST_OPSET if opset_of(model) > LAST_OPSET else None
+    if not FIRST_OPSET <= opset <= LAST_OPSET:
+        expected = f"a number from {FIRST_OPSET} to {LAST_OPSET} with target {TWO_AXES!r}"
+        raise GridSampleError("patch_model", "opset", repr(opset), expected)
+    return opset
 
 
 def check_selection(where: str, nodes: object) -> None:
@@ -141,10 +158,12 @@ def _target(
         return PythonOp()
     if name == COMPILED:
         return CompiledOp()
-    if name == "primitives":
-        from .targets.lowered import Primitives  # here, as few need it and importing it takes a while
+    if name in ("primitives", TWO_AXES):
+        from .targets.lowered import Primitives, TwoAxes  # here, as few need it and importing it takes a while
 
-        return Primitives(functions, there, RUNTIMES[for_runtime] if for_runtime else ANY)
+        return (TwoAxes if name == TWO_AXES else Primitives)(
+            functions, there, RUNTIMES[for_runtime] if for_runtime else ANY
+        )
     return Spelled(name, strict=opset is not None)
 
 

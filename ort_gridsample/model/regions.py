@@ -159,17 +159,6 @@ class Flow:
             found.append(data[0])
         return found
 
-    def root(self, name: str) -> onnx.TensorProto | None:
-        """The constant that ``name`` is a rearrangement of, if that is what it is."""
-        for _ in range(MOST_ENDS):
-            maker = self.makers.get(name)
-            if maker is None or self.nodes[maker].op_type == "Constant":
-                return self.scope.tensor(name)
-            if not is_op(self.nodes[maker], LAYOUT):
-                return None
-            name = self.nodes[maker].input[0]
-        return None
-
     def joins(self, starts: Collection[int]) -> Iterator[str]:
         """The values that all passes through that the nodes ``starts`` make, while it is linear; the nearest first."""
         waiting, open_ = set(starts), Counter[str]()

@@ -1,4 +1,4 @@
-"""The target ``primitives``: basic standard operators, which every runtime has."""
+"""The targets ``primitives``, basic standard operators, and ``ai.onnx-2d``, GridSamples of two spatial axes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...errors import GridSampleError
 from ..graphs import Names
 from ..helpers import lowered_name
 from ..matches import Match
-from . import FUNCTIONS_DOMAIN, Replacement, primitives
+from . import FUNCTIONS_DOMAIN, Replacement, primitives, two_axes
 from .runtimes import ANY, Runtime
 
 
@@ -29,6 +29,8 @@ class Primitives:
     """
 
     reads_shapes = True
+    _first_opset = primitives.FIRST_OPSET
+    _lower_grid_sample = staticmethod(primitives.lower_grid_sample)
 
     def __init__(
         self, functions: bool = False, there: Iterable[onnx.FunctionProto] = (), runtime: Runtime = ANY
@@ -53,7 +55,7 @@ class Primitives:
         )
 
     def least_opset(self, match: Match) -> int:
-        return primitives.FIRST_OPSET
+        return self._first_opset
 
     def replace(self, match: Match, names: Names) -> Replacement:
         return self._call(match) if self._functions else self._in_place(match, names)
@@ -103,7 +105,7 @@ class Primitives:
             grid, nodes = first, primitives.lower_affine_grid(name, first, second, output, **said)
         else:
             said |= {"mode": str(record.mode), "padding_mode": str(record.padding_mode)}
-            grid, nodes = second, primitives.lower_grid_sample(name, first, second, output, **said)
+            grid, nodes = second, self._lower_grid_sample(name, first, second, output, **said)
         for node in nodes:
             node.name = lowered_name(name, node.name.removeprefix(f"{name}/"), grid.name in node.input)
         return nodes
@@ -119,6 +121,18 @@ class Primitives:
             constant = self._grids.get((id(match.scope.home(name)), name))
         shape = _common([value.shape for value in record.inputs[argument]])
         return primitives.Value(inputs.get(name, name), types[0], shape, constant)
+
+
+class TwoAxes(Primitives):
+    """See :class:`ort_gridsample.model.targets.Target`. AffineGrid, which opset 16 does not have, is lowered."""
+
+    _first_opset = two_axes.FIRST_OPSET
+    _lower_grid_sample = staticmethod(two_axes.lower_grid_sample)
+
+    def takes(self, match: Match) -> bool:
+        record = match.record
+        is_one = record.dialect.name == "ai.onnx" and record.operator == "GridSample" and record.spatial_axes == (2,)
+        return super().takes(match) and not is_one
 
 
 def _body_of(function: onnx.FunctionProto) -> bytes:

@@ -96,17 +96,17 @@ def lower_grid_sample(
     Source: ONNX GridSample-22.
     """
     mode = spec.mode_of(mode)
-    _check_opset(name, opset)
-    X_shape, grid_shape = _check_grid_sample(name, X, grid, mode, padding_mode)
+    check_opset(name, opset, FIRST_OPSET)
+    X_shape, grid_shape = check_grid_sample(name, X, grid, mode, padding_mode)
     padding = PADDING[padding_mode]
     e = Expressions(name, opset, runtime)
-    image, coordinates = e.input(X.name, X.type), _input(e, grid, 0 if grid.constant is None else grid.constant.size)
+    image, coordinates = e.input(X.name, X.type), input_of(e, grid, 0 if grid.constant is None else grid.constant.size)
     if X.type == "bfloat16":
         image = image.astype("float32")  # few runtimes can do more with it
     batches, c, *lengths = e.dims(image, X_shape)
     n, *out, _ = e.dims(coordinates, grid_shape)
     if 0 in (n, c, *out, *lengths):  # no output, or no pixel but zeros
-        return e.finish(_zeros(e, [n, c, *out], image.type).astype(X.type), Y)
+        return e.finish(zeros_of(e, [n, c, *out], image.type).astype(X.type), Y)
 
     how = _copy if mode == "nearest" else _integer if X.type.lstrip("u").startswith("int") else _floating
     if how is _floating:
@@ -121,7 +121,7 @@ def lower_grid_sample(
     axes = _Axes(e, n, lengths, out, around, zeros_first, bool(align_corners), compute)
     rows = e.reshape(rows, [e.product([batches, *axes.rows]), c])
     if zeros_first:
-        rows = e.concatenate([_zeros(e, [1, c], rows.type), rows])
+        rows = e.concatenate([zeros_of(e, [1, c], rows.type), rows])
     if "lengths" in runtime.without:  # IREE takes the 1 for N
         g = e.transpose(e.reshape(coordinates, [axes.positions, len(out)]), (1, 0))
         g = e.reshape(g, [len(out), 1, axes.positions])
@@ -156,11 +156,11 @@ def lower_affine_grid(
 
     Source: ONNX AffineGrid-20. On an axis of one pixel with ``align_corners`` the position is 0, as in PyTorch.
     """
-    _check_opset(name, opset)
+    check_opset(name, opset, FIRST_OPSET)
     r = _check_affine_grid(name, theta, size)
     e = Expressions(name, opset, runtime)
     made = 0 if size.constant is None else r * prod(np.delete(size.constant, 1).tolist())
-    transform = _input(e, theta, made)
+    transform = input_of(e, theta, made)
     # (N, r, 1, …, 1) each: what multiplies the innermost axis first, the shift last.
     columns = e.split(e.reshape(transform, [-1, r, *[1] * (r - 1), r + 1]), r + 1, 1, axis=r + 1)
     *factors, total = columns
@@ -255,7 +255,7 @@ class _Axes:
         return "int32" if known or "int64" in self.e.runtime.without else "int64"
 
 
-def _zeros(e: Expressions, dims: Sequence[Dim], type: str) -> Tensor:
+def zeros_of(e: Expressions, dims: Sequence[Dim], type: str) -> Tensor:
     """A tensor of zeros, or of empty strings."""
     return e.expand(e.constant(np.full([1] * len(dims), "" if type == "str" else 0), type), dims)
 
@@ -280,7 +280,7 @@ def _surrounded(e: Expressions, rows: Tensor, n: Dim, lengths: Sequence[Dim], c:
     rows = e.reshape(rows, dims)
     for axis in range(1, len(dims) - 1):
         dims[axis] = 1
-        zeros = _zeros(e, dims, rows.type)
+        zeros = zeros_of(e, dims, rows.type)
         dims[axis] = lengths[axis - 1] + 2
         rows = e.concatenate([zeros, rows, zeros], axis)
     return rows
@@ -455,7 +455,7 @@ def _weighted_sum(e: Expressions, values: Sequence[Tensor], taps: _Taps) -> Tens
     return total
 
 
-def _input(e: Expressions, value: Value, made: int) -> Tensor:
+def input_of(e: Expressions, value: Value, made: int) -> Tensor:
     """A floating-point value in the type that coordinates are computed in, of which so many are made of it."""
     compute = spec.TYPES[value.type].compute or value.type
     if value.constant is not None and made * value.constant.itemsize <= FOLDED:
@@ -463,12 +463,12 @@ def _input(e: Expressions, value: Value, made: int) -> Tensor:
     return e.input(value.name, value.type).astype(compute)
 
 
-def _check_opset(name: str, opset: int) -> None:
-    if opset < FIRST_OPSET:
-        raise GridSampleError(name, "opset", str(opset), f"{FIRST_OPSET} or newer to be lowered to primitives")
+def check_opset(name: str, opset: int, first: int) -> None:
+    if opset < first:
+        raise GridSampleError(name, "opset", str(opset), f"{first} or newer to be lowered to primitives")
 
 
-def _check_grid_sample(name: str, X: Value, grid: Value, mode: str, padding_mode: str) -> tuple[Shape, Shape]:
+def check_grid_sample(name: str, X: Value, grid: Value, mode: str, padding_mode: str) -> tuple[Shape, Shape]:
     """The shapes, as far as they are known from each other, checked as far as they are known."""
     allowed = [t.name for t in spec.TYPES.values() if not t.name.startswith("complex")]
     _check_type(name, "X", X, allowed)

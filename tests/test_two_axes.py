@@ -1,0 +1,171 @@
+"""The target ``ai.onnx-2d``: GridSamples of two spatial axes only, and the core's answers."""
+
+import itertools
+from dataclasses import astuple
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, parser
+
+import ort_gridsample as ogs
+from cases import ATTRIBUTES, SHAPES, Attributes, positions
+from compare import about
+from models import affine_grid_model, node_attributes
+from ort_gridsample.model.targets.two_axes import COORDINATE_ERROR, FIRST_OPSET, LAST_OPSET
+from paths import open_native
+
+TARGET = "ai.onnx-2d"
+
+#: Lengths of which the outer two axes, the inner two, or the first and the last, are the shortest.
+LENGTHS = ((3, 4, 20), (20, 3, 4), (3, 20, 4), (1, 2, 1))
+
+
+def sampling(X, grid, attributes, opset=20, known=True):
+    """The model of one GridSample node."""
+    values = [
+        helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape if known else [None] * x.ndim
+        )
+        for name, x in (("X", X), ("grid", grid))
+    ]
+    Y = helper.make_tensor_value_info("Y", values[0].type.tensor_type.elem_type, [None] * X.ndim)
+    node = helper.make_node("GridSample", ["X", "grid"], ["Y"], "sample", **node_attributes(attributes, opset))
+    graph = helper.make_graph([node], "g", values, [Y])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+
+
+def assert_two_axes(model):
+    """Every GridSample of it has four axes and the words of opset 16, and there is no AffineGrid."""
+    assert FIRST_OPSET <= model.opset_import[0].version <= LAST_OPSET
+    onnx.checker.check_model(model)
+    inferred = onnx.shape_inference.infer_shapes(model)
+    known = {value.name: value for value in (*inferred.graph.value_info, *inferred.graph.input)}
+    for node in model.graph.node:
+        assert (node.op_type, node.domain) != ("AffineGrid", "")
+        if node.op_type == "GridSample":
+            assert next(a.s for a in node.attribute if a.name == "mode") in (b"bilinear", b"nearest", b"bicubic")
+            assert all(len(known[name].type.tensor_type.shape.dim) == 4 for name in node.input if name in known)
+
+
+def answer(model, X, grid):
+    assert_two_axes(model)
+    return open_native(model).run(None, {"X": X, "grid": grid})[0]
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["static", "dynamic"])
+@pytest.mark.parametrize("attributes", [a for a in ATTRIBUTES if a.mode != "cubic"], ids=str)
+def test_three_axes_agree_with_the_core(attributes, known):
+    grid = positions("float32", 3)
+    for i, lengths in enumerate(LENGTHS):
+        X = np.random.default_rng(i).standard_normal((2, 3, *lengths)).astype("float32")
+        model = ogs.patch_model(sampling(X, grid, attributes, known=known), target=TARGET)
+        assert sum(node.op_type == "GridSample" for node in model.graph.node) == 1 + (attributes.mode == "linear")
+        assert ogs.patch_model(model, target=TARGET) == model
+        with about(lengths):
+            expected = ogs.grid_sample(X, grid, *astuple(attributes))
+            np.testing.assert_allclose(answer(model, X, grid), expected, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["static", "dynamic"])
+def test_one_axis_agrees_with_the_core(known):
+    shape = SHAPES[1]
+    X = np.random.default_rng(1).standard_normal(shape.X).astype("float32")
+    grid = positions("float32", 1)
+    grid = np.where(abs(grid) < 1e4, grid, 0)  # further out, onnxruntime's own kernel answers otherwise
+    for attributes in ATTRIBUTES:
+        model = ogs.patch_model(sampling(X, grid, attributes, known=known), target=TARGET)
+        expected = ogs.grid_sample(X, grid, *astuple(attributes))
+        tie_breaks = attributes.mode == "nearest" and attributes.padding_mode == "reflection"
+        with about(attributes):
+            Y = answer(model, X, grid)
+            assert Y.shape == expected.shape
+            if not tie_breaks:  # onnxruntime rounds before it reflects
+                np.testing.assert_allclose(Y, expected, rtol=0, atol=1e-5)
+
+
+def test_two_axes_stay_and_others_words_are_the_standard_s():
+    X, grid = np.ones((1, 1, 4, 4), "float32"), np.zeros((1, 2, 2, 2), "float32")
+    for opset in (16, 19, 20):
+        model = sampling(X, grid, Attributes("cubic", "border", True), opset)
+        there = ogs.patch_model(model, target=TARGET)
+        assert [node.op_type for node in there.graph.node] == ["GridSample"]
+        assert there.graph.node[0].name == "sample"
+        assert (there == model) == (opset < 20)
+        assert_two_axes(there)
+    foreign = ogs.patch_model(sampling(X, grid, Attributes(), 16), target="com.microsoft")
+    assert answer(ogs.patch_model(foreign, target=TARGET), X, grid).shape == (1, 1, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("X_type", "grid_type"), [*itertools.product(["float16", "float32"], ["float16", "float32", "float64"])]
+)
+def test_other_types_are_computed_in_wide_ones(X_type, grid_type):
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((1, 2, 6, 5, 7)).astype(X_type)
+    grid = rng.uniform(-1.2, 1.2, (1, 3, 4, 5, 3)).astype(grid_type)
+    for attributes in (Attributes(), Attributes("nearest", "reflection", True)):
+        Y = answer(ogs.patch_model(sampling(X, grid, attributes), target=TARGET), X, grid)
+        assert Y.dtype == X.dtype
+        expected = ogs.grid_sample(X, grid, *astuple(attributes)).astype("float64")
+        np.testing.assert_allclose(Y, expected, rtol=0, atol=2e-3 if X_type == "float16" else 2e-5)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "limit"), [((16, 64, 64), 1e-3), ((64, 64, 64), np.inf), ((5, 300, 7), np.inf)], ids=str
+)
+def test_the_longer_axis_costs_no_more_than_is_said(lengths, limit):
+    rng = np.random.default_rng(sum(lengths))
+    X = rng.standard_normal((1, 2, *lengths)).astype("float32")
+    grid = rng.uniform(-1.1, 1.1, (1, 20, 30, 40, 3)).astype("float32")
+    padded = np.pad(X, [(0, 0)] * 2 + [(1, 1)] * 3)
+    steps = max(np.abs(np.diff(padded, axis=axis)).max() for axis in (2, 3, 4))
+    pixels = np.prod(sorted(length + 2 for length in lengths)[:2])
+    for padding_mode in ("zeros", "border", "reflection"):
+        attributes = Attributes("linear", padding_mode)
+        Y = answer(ogs.patch_model(sampling(X, grid, attributes), target=TARGET), X, grid)
+        off = abs(Y - ogs.grid_sample(X, grid, *astuple(attributes))).max()
+        assert off < min(limit, COORDINATE_ERROR * pixels * steps), padding_mode
+
+
+def test_what_is_around_a_node_may_not_exist_in_the_newest_opsets():
+    """A model of AffineGrid and a 5-D GridSample in a function is written in opset 19."""
+    model = affine_grid_model("float32", 3, True)
+    size, theta = np.array([1, 1, 2, 3, 4]), np.random.default_rng(0).standard_normal((1, 3, 4)).astype("float32")
+    patched = ogs.patch_model(model, target=TARGET)
+    assert_two_axes(patched)
+    grid = open_native(patched).run(None, {"theta": theta, "size": size})[0]
+    np.testing.assert_allclose(grid, ogs.affine_grid(theta, size, align_corners=True), rtol=0, atol=1e-6)
+    called = parser.parse_model("""<ir_version: 9, opset_import: ["": 22, "local": 1]>
+        g (float[1,2,3,4,5] X, float[1,2,2,2,3] grid) => (float[1,2,2,2,2] Y) { Y = local.f (X, grid) }
+        <opset_import: ["": 22], domain: "local"> f (X, grid) => (Y) { Y = GridSample (X, grid) }""")
+    X, grid = np.ones((1, 2, 3, 4, 5), "float32"), np.zeros((1, 2, 2, 2, 3), "float32")
+    np.testing.assert_allclose(answer(ogs.patch_model(called, target=TARGET), X, grid), 1, rtol=1e-6)
+
+
+REFUSED = [
+    ((4, 4, 4), "float32", Attributes("cubic"), {}, "mode is 'cubic' of 5-D, expected linear or nearest; .*primitives"),
+    ((4, 4, 4), "int8", Attributes(), {}, "X is of type int8, 5-D, expected .*'float32'; target 'primitives' has"),
+    ((2, 2, 2, 2), "float32", Attributes(), {}, "X is 6-D, expected at most 5-D .*primitives"),
+    ((4, 4, 4), "float32", Attributes(), {"opset": 20}, "opset is 20, expected a number from 16 to 19 with target"),
+    ((4, 4, 4), "float32", Attributes(), {"opset": 15}, "opset is 15, expected a number from 16 to 19 with target"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("lengths", "X_type", "attributes", "asked", "sentence"), REFUSED, ids=[r[-1] for r in REFUSED]
+)
+def test_what_has_no_such_form_is_refused(lengths, X_type, attributes, asked, sentence):
+    X, grid = np.zeros((1, 1, *lengths), X_type), np.zeros((1, *lengths, len(lengths)), "float32")
+    with pytest.raises(ogs.GridSampleError, match=sentence):
+        ogs.patch_model(sampling(X, grid, attributes), target=TARGET, **asked)
+
+
+def test_bfloat16_goes_through_float32():
+    model = sampling(np.zeros((1, 1, 2, 3, 4), "float32"), np.zeros((1, 2, 2, 2, 3), "float32"), Attributes(), 22)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = TensorProto.BFLOAT16
+    patched = ogs.patch_model(model, target=TARGET)
+    assert_two_axes(patched)
+    onnxruntime.InferenceSession(patched.SerializeToString(), providers=["CPUExecutionProvider"])
