@@ -21,7 +21,7 @@ class GridSampleError(ValueError):
         self.expected = expected
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.argument} is {self.found}, expected {self.expected}"
+        return self.where + ": " + self.argument + " is " + self.found + ", expected " + self.expected
 
 
 def where(op_type: str, node: str) -> str:

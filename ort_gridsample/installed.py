@@ -15,7 +15,7 @@ from . import versions
 _OTHERS = {"onnxruntime": "onnxruntime (or another build of it, such as onnxruntime-gpu)"}
 
 
-def _look() -> None:
+def _look() -> None:  # pragma: no mutate block
     if sys.version_info < versions.PYTHON:
         found, oldest = (".".join(map(str, each[:2])) for each in (sys.version_info, versions.PYTHON))
         raise ImportError(f"ort_gridsample needs Python {oldest} or newer, and this is {found}")

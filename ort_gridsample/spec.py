@@ -99,7 +99,7 @@ class Version:
     axes: tuple[int, ...] | None = None
 
 
-def _grid_sample(
+def _grid_sample(  # pragma: no mutate block
     modes: tuple[str, ...], X: tuple[str, ...], grid: tuple[str, ...], axes: tuple[int, ...] | None = None
 ) -> Version:
     return Version(

@@ -1,6 +1,7 @@
 """The command line, as a user types it."""
 
 import io
+import itertools
 import json
 import os
 import re
@@ -21,6 +22,7 @@ import ort_gridsample as ogs
 from cases import Attributes
 from conftest import OPS
 from models import grid_sample_model
+from ort_gridsample import spec
 from ort_gridsample.cli import COMMANDS, demo, main, verify
 from ort_gridsample.cli.demo import draw_grid
 from ort_gridsample.cli.inputs import random_array
@@ -511,18 +513,42 @@ def test_the_demo_measures_ties_along_the_nearer_axis(capsys: pytest.CaptureFixt
 
 
 @DEMO
-def test_the_demo_says_why_nearest_differs_on_a_large_picture(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    noise = np.random.default_rng(0).integers(0, 256, (1600, 2400, 3), np.uint8)
+def test_the_demo_prints_and_draws_what_each_side_answers(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a large picture, of which nearest takes other pixels than onnxruntime at a few positions."""
+    from matplotlib.figure import Figure
+
+    noise, drawn = np.random.default_rng(0).integers(0, 256, (1600, 2400, 3), np.uint8), []
     monkeypatch.setattr(demo, "read_photo", lambda path: noise)
-    monkeypatch.setattr(demo, "draw", lambda *given: None)
-    out = cli("demo")
-    assert "NOT_IMPLEMENTED" in out
+    monkeypatch.setattr(Figure, "savefig", lambda figure, file, **how: drawn.append((figure, how)))
+    out = cli("demo --output warps.png")
+    assert "ort_gridsample runs it; at most 1.00 of 255 from the result above (bytes are truncated)\n" in out
+    assert re.search("  onnxruntime    .*NOT_IMPLEMENTED.*GridSample.*\n", out)
+    assert out.endswith("\nwarps.png: what each mode and padding did\n")
     differences = [float(word) for word in re.findall(r"\d\.\de-?\+?\d\d", out)]
     assert len(differences) == 9
     assert max(differences[3:]) < 2e-3  # of the modes that add up
     (part, most) = re.search(r"another pixel at (.*)% of the positions. They lie at most (\S+)\n", out).groups()
     assert 0 < float(part) < 0.2
     assert 0 < float(most) < 2e-3
+
+    ((figure, how),) = drawn
+    assert how["format"] == "png"
+    photo, *others = figure.axes
+    assert [axes.get_title() for axes in others[:3]] == list(spec.MODES)
+    assert np.array_equal(photo.images[0].get_array(), noise)
+    X = noise.transpose(2, 0, 1)[None].astype("float32") / 255
+    for number, (mode, padding_mode) in enumerate(itertools.product(spec.MODES, spec.PADDING_MODES)):
+        axes, beside = others[3 + number], others[12 + number]
+        grid = ogs.affine_grid(demo.theta(1600, 2400), (1, 3, *demo.OUTPUT))
+        Y = ogs.grid_sample(X, grid, mode, padding_mode)[0].transpose(1, 2, 0).clip(0, 1)
+        np.testing.assert_allclose(axes.images[0].get_array(), Y, atol=1e-5)
+        assert axes.get_title() == (padding_mode if number < 3 else "")
+        assert axes.get_ylabel() == beside.get_ylabel() == ("" if number % 3 else mode)
+        assert beside.get_title() == f"at most {differences[number]:.1e}"
+        assert f"{beside.images[0].get_array().max():.1e}" == f"{differences[number]:.1e}"
+        assert not (*axes.get_xticks(), *axes.get_yticks())
+    titles = [each.get_suptitle() for each in (figure, *figure.subfigs[0].subfigs, *figure.subfigs[1:])]
+    assert [title.split()[0] for title in titles] == ["GridSample:", "The", "The", "The", "Difference"]
 
 
 def test_the_demo_draws_the_outputs_pixels_where_they_lie() -> None:

@@ -171,7 +171,7 @@ def _read(where: str, node: onnx.NodeProto, spelling: Spelling, constant: Consta
 _BOOLEAN: Mapping[Plain, Plain] = {0: 0, 1: 1}
 
 
-def _standard(operator: str, first: int) -> Dialect:
+def _standard(operator: str, first: int) -> Dialect:  # pragma: no mutate block
     """What the specification's version ``first`` of ``operator`` says, as a dialect."""
     attributes = {
         name: Spelling(
@@ -194,7 +194,7 @@ def standard(operator: str, opset: int) -> Dialect:
     return STANDARD[operator][spec.version_of(operator, opset) or min(STANDARD[operator])]
 
 
-def _codes(position: int | None = None) -> dict[str, Spelling]:
+def _codes(position: int | None = None) -> dict[str, Spelling]:  # pragma: no mutate block
     """PyTorch's integers (its GridSamplerUtils.h), as attributes or (from ``position`` on) as constant inputs."""
     at = {name: None if position is None else position + i for i, name in enumerate(("mode", "padding", "align"))}
     return {
@@ -204,7 +204,7 @@ def _codes(position: int | None = None) -> dict[str, Spelling]:
     }
 
 
-def _plugin(default: bool = False) -> dict[str, Spelling]:
+def _plugin(default: bool = False) -> dict[str, Spelling]:  # pragma: no mutate block
     """As TensorRT's plugins say it: in PyTorch's integers, or in the standard's words where somebody renamed its node.
 
     The other names are those of onnxparser-trt-plugin-sample and of the many exports that were made after it.
