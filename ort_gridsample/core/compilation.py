@@ -22,7 +22,7 @@ from numba.core.compiler_lock import global_compiler_lock as untyped_compiler_lo
 
 from .. import progress
 from . import memory
-from .threads import available_cpus
+from .threads import available_cpus, interpreter
 
 FunctionCache: Any = untyped_caching.FunctionCache
 IndexDataCacheFile: Any = untyped_caching.IndexDataCacheFile
@@ -201,10 +201,6 @@ def not_at_hand(parts: Sequence[Part | None]) -> list[Part]:
     return sorted(found, key=lambda part: _ORDER.index(part[0].__name__))
 
 
-#: How a Python is called: inside a host program it is that which Python calls its executable.
-_IS_PYTHON = re.compile(r"(^|[\\/])python(\d|\.|w|t|_?d)*(\.exe)?$", re.IGNORECASE)
-
-
 @contextmanager
 def _helped(parts: Sequence[Part]) -> Iterator[None]:
     """Have another process compile ``parts``, the last first, while this one begins with the first.
@@ -218,10 +214,10 @@ def _helped(parts: Sequence[Part]) -> Iterator[None]:
     code = f"import sys; sys.hexversion == {sys.hexversion} or sys.exit(); {code}"
     quiet: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     helper = None
-    is_python = _IS_PYTHON.search(sys.executable or "") and not getattr(sys, "frozen", False)
-    if len(parts) > 1 and available_cpus() > 1 and is_python:
+    python = interpreter()
+    if len(parts) > 1 and available_cpus() > 1 and python:
         with suppress(OSError):
-            helper = subprocess.Popen([sys.executable, "-c", code], **quiet)
+            helper = subprocess.Popen([python, "-c", code], **quiet)
     try:
         yield
     finally:

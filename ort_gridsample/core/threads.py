@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -45,6 +47,16 @@ _lock = threading.Lock()
 _pool: ThreadPoolExecutor | None = None
 _pool_size = 0
 _num_threads: int | None = None
+
+
+#: How a Python is called: inside a host program it is that which Python calls its executable.
+_IS_PYTHON = re.compile(r"(^|[\\/])python(\d|\.|w|t|_?d)*(\.exe)?$", re.IGNORECASE)
+
+
+def interpreter() -> str | None:
+    """What starts another process of this Python; None inside a host program, whose name Python gives there."""
+    executable = sys.executable or ""
+    return executable if _IS_PYTHON.search(executable) and not getattr(sys, "frozen", False) else None
 
 
 def available_cpus() -> int:

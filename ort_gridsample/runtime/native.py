@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
 import numpy as np
@@ -60,9 +60,9 @@ def _refusal(
     else:
         arrays = [np.zeros((1, axes, axes + 1)), np.array([1, 1, *[2] * axes])]
     try:
-        model = _one_node(proto, imports, types, [a.ndim for a in arrays])
+        model = one_node(proto, imports, types, [[None] * a.ndim for a in arrays]).SerializeToString()
         session = onnxruntime.InferenceSession(model, _options(), providers=["CPUExecutionProvider"])
-        feeds = {name: a.astype(_fed(type_name)) for (name, type_name), a in zip(types, arrays, strict=True)}
+        feeds = {name: a.astype(fed(type_name)) for (name, type_name), a in zip(types, arrays, strict=True)}
         (answer,) = session.run(None, feeds)
     except Exception as error:
         return " ".join(str(error).split())
@@ -129,28 +129,35 @@ def _options() -> onnxruntime.SessionOptions:
     return options
 
 
-def _one_node(
-    node: onnx.NodeProto, imports: tuple[tuple[str, int], ...], types: tuple[tuple[str, str], ...], ranks: list[int]
-) -> bytes:
-    inputs, casts = [], []
-    for (name, type_name), rank in zip(types, ranks, strict=True):
-        fed = _fed(type_name)
-        inputs.append(helper.make_tensor_value_info(name, elem_type(fed), [None] * rank))
+def one_node(
+    node: onnx.NodeProto,
+    imports: Iterable[tuple[str, int]],
+    types: Iterable[tuple[str, str]],
+    shapes: Iterable[Sequence[int | str | None]],
+) -> onnx.ModelProto:
+    """A model of ``node``, which has none yet, with inputs of these names, ``types`` and ``shapes``, and Y.
+
+    Numpy itself has no bfloat16: what is of it is float32 outside (:func:`fed`).
+    """
+    inputs, casts, named = [], [], list(types)
+    for (name, type_name), shape in zip(named, shapes, strict=True):
+        outside = fed(type_name)
+        inputs.append(helper.make_tensor_value_info(name, elem_type(outside), shape))
         node.input.append(name)
-        if fed != type_name:
+        if outside != type_name:
             node.input[-1] = f"{name} as {type_name}"
             casts.append(helper.make_node("Cast", [name], node.input[-1:], to=elem_type(type_name)))
-    nodes, answer = [*casts, node], _fed(types[0][1])
+    nodes, answer = [*casts, node], fed(named[0][1])
     node.output.append("Y")
-    if answer != types[0][1]:
-        node.output[0] = f"Y as {types[0][1]}"
+    if answer != named[0][1]:
+        node.output[0] = f"Y as {named[0][1]}"
         nodes.append(helper.make_node("Cast", node.output[:], ["Y"], to=elem_type(answer)))
     output = helper.make_tensor_value_info("Y", elem_type(answer), None)
     graph = helper.make_graph(nodes, "one node", inputs, [output])
     opsets = [helper.make_opsetid(domain, version) for domain, version in imports]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
-def _fed(type_name: str) -> str:
-    """The type that a tensor of ``type_name`` is fed as: numpy itself has no bfloat16."""
+def fed(type_name: str) -> str:
+    """The type that a tensor of ``type_name`` is fed as."""
     return "float32" if type_name == "bfloat16" else type_name

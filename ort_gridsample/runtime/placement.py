@@ -1,4 +1,6 @@
-"""What each node of a session runs on: a compiled op, a Python op, or onnxruntime's own kernel; and why."""
+"""What each node of a session runs on: another provider than the CPU's, a compiled op, a Python op, or onnxruntime's
+own kernel; and why.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
-from typing import Literal
 
 from .. import spec
 from ..model.graphs import Names
@@ -19,11 +20,12 @@ from ..model.targets import Replacement, Target
 from ..model.targets.compiled_op import CompiledOp, unsupported
 from ..model.targets.python_op import PythonOp
 from . import choice, native
+from .accelerators import Accelerators, Way
 from .compiled_ops import kernels
 
 logger = logging.getLogger("ort_gridsample")
 
-RunsOn = Literal["compiled op", "Python op", "onnxruntime"]
+_OURS = ("compiled op", "Python op")
 
 
 @dataclass(frozen=True)
@@ -32,20 +34,27 @@ class Placement:
 
     Attributes:
         record: what is known of the node.
-        runs_on: ``"compiled op"``, ``"Python op"`` or ``"onnxruntime"``, whose own kernel it is then.
-        reason: why it is no compiled op; empty where it is one.
+        runs_on: ``"compiled op"``, ``"Python op"``, the execution provider that comes before the CPU's, or
+            ``"onnxruntime"``, whose own kernel it is then.
+        reason: why it is no compiled op; empty where it is one. Of another provider: what it is written as for that,
+            and why; empty where it stays as it is.
         within: the GridSample that it is one op with, as nothing else reads its grid; else empty.
         takes_in: the nodes that it is one op with, as they make its grid and nothing else.
     """
 
     record: NodeRecord
-    runs_on: RunsOn
+    runs_on: str
     reason: str = ""
     within: str = ""
     takes_in: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.record.where}: {self.runs_on}{self.note and f' ({self.note})'}"
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is an op of this package."""
+        return self.runs_on in _OURS
 
     @property
     def note(self) -> str:
@@ -56,18 +65,36 @@ class Placement:
         return self.reason or (self.within and f"one with GridSample node {self.within!r}")
 
 
-def foreseen(record: NodeRecord) -> Placement:
+def foreseen(record: NodeRecord, accelerators: Accelerators | None = None) -> Placement:
     """What the node of ``record``, with what onnxruntime answered, runs on in a session by default."""
+    opsets = {"": max(spec.OPERATORS["GridSample"]), record.domain: record.opset}
+    if accelerators and (way := accelerators.way(record, opsets)):
+        return accelerated(record, accelerators, way)
     placement = placed(record, None, lambda: record, compiling=False)
     if placement.runs_on != "compiled op":
         return placement
     return replace(placement, within=record.feeds, takes_in=record.takes_in)
 
 
+def accelerated(record: NodeRecord, accelerators: Accelerators, way: Way) -> Placement:
+    """Of a node that ``accelerators`` run in this ``way``."""
+    reason = f"written as {way.name}, as it does not run the node itself: {way.why}" if way.name else ""
+    return Placement(record, accelerators.name, reason)
+
+
+def stays(record: NodeRecord, nodes: Selection | None, ask: Callable[[], NodeRecord]) -> Placement | None:
+    """What the node runs on where ``nodes`` leave it to onnxruntime; else None. Arguments: see :func:`placed`."""
+    if callable(nodes) and not record.patched and not nodes(ask()):
+        return Placement(record, "onnxruntime", "the function given as nodes leaves it")
+    if nodes == "unsupported" and not record.patched and ask().native:
+        return Placement(record, "onnxruntime", "onnxruntime runs it, and nodes is 'unsupported'")
+    return None
+
+
 def placed(
     record: NodeRecord, nodes: Selection | None, ask: Callable[[], NodeRecord], compiling: bool = True
 ) -> Placement:
-    """What the node of ``record`` runs on.
+    """What the node of ``record``, which does not stay as it is, runs on beside the CPU alone.
 
     Args:
         record: what is known of it, whoever was asked or not.
@@ -75,10 +102,6 @@ def placed(
         ask: the record with what onnxruntime answered.
         compiling: whether to compile what it takes, or to load it, to see whether that can be done.
     """
-    if callable(nodes) and not record.patched and not nodes(ask()):
-        return Placement(record, "onnxruntime", "the function given as nodes leaves it")
-    if nodes == "unsupported" and not record.patched and ask().native:
-        return Placement(record, "onnxruntime", "onnxruntime runs it, and nodes is 'unsupported'")
     reason = no_compiled_op(record, compiling)
     if not reason:
         return Placement(record, "compiled op")
@@ -117,34 +140,48 @@ def _once(make: Callable[..., kernels.Kernel], *arguments: object) -> None:
 
 
 class Ops:
-    """A target: for each node the op that :func:`placed` says. See :class:`ort_gridsample.model.targets.Target`.
+    """A target: for each node what it runs on. See :class:`ort_gridsample.model.targets.Target`.
 
     Args:
         nodes: as :func:`placed` takes it.
+        accelerators: the providers that come before the CPU's; they are asked where ``nodes`` do not ask for ops.
         saved: whether onnxruntime saves the model, which others may change then.
     """
 
-    reads_shapes = False
-
-    def __init__(self, nodes: Selection | None, saved: bool) -> None:
+    def __init__(self, nodes: Selection | None, accelerators: Accelerators, saved: bool) -> None:
         self._nodes = nodes
-        self._targets: dict[RunsOn, Target] = {
-            "compiled op": CompiledOp(),
-            "Python op": PythonOp(in_session=not saved),
-        }
-        self._placements: dict[int, Placement] = {}
+        self._accelerators = accelerators if nodes in (None, "unsupported") else None
+        self._ours: dict[str, Target] = {"compiled op": CompiledOp(), "Python op": PythonOp(in_session=not saved)}
+        self._chosen: dict[int, tuple[Placement, Target | None]] = {}
+
+    @property
+    def reads_shapes(self) -> bool:
+        """Whether a replacement does."""
+        return any(target is not None and target.reads_shapes for _, target in self._chosen.values())
 
     def placements(self, records: Sequence[NodeRecord]) -> list[Placement]:
         """Those of ``records``, which this target was asked about."""
-        return [self._placements[id(record)] for record in records]
+        return [self._chosen[id(record)][0] for record in records]
 
     def _target(self, match: Match) -> Target | None:
         record = match.record
-        if id(record) not in self._placements:  # kept in there, a record is no other's by its id
-            self._placements[id(record)] = placed(
-                record, self._nodes, lambda: replace(record, reason=reason_of(record, match.scope.opsets, native))
-            )
-        return self._targets.get(self._placements[id(record)].runs_on)
+        if id(record) not in self._chosen:  # kept in there, a record is no other's by its id
+            self._chosen[id(record)] = self._choose(match)
+        return self._chosen[id(record)][1]
+
+    def _choose(self, match: Match) -> tuple[Placement, Target | None]:
+        record, opsets = match.record, match.scope.opsets
+
+        def ask() -> NodeRecord:
+            return replace(record, reason=reason_of(record, opsets, native))
+
+        placement = stays(record, self._nodes, ask)
+        if placement is not None:
+            return placement, None
+        if self._accelerators and (way := self._accelerators.way(record, opsets)):
+            return accelerated(record, self._accelerators, way), way.target
+        placement = placed(record, self._nodes, ask)
+        return placement, self._ours.get(placement.runs_on)
 
     def takes(self, match: Match) -> bool:
         target = self._target(match)

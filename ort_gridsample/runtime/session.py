@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -16,10 +17,11 @@ import onnx
 import onnxruntime
 
 from .. import spec, versions
+from ..checks import listed
 from ..core import memory
 from ..core.choice import core
 from ..errors import GridSampleError
-from ..model.dialects import DOMAIN
+from ..model.dialects import DOMAIN, operator_types
 from ..model.files import external_files, follow_links, read_model
 from ..model.fusion import fuse
 from ..model.graphs import constants, domain_of, scopes, unread
@@ -27,11 +29,14 @@ from ..model.patch import Selection, bind_threads, check_selection, patch_and_re
 from ..model.pixel_grids import absorb
 from ..model.records import NodeRecord
 from . import interrupts, native
+from .accelerators import ACCELERATED, Accelerated, Accelerators, Providers, before_the_cpu
 from .compiled_ops.errors import error_in
 from .options import State, added_to, copied, entry, from_state, has_providers, set_entry, state
 from .placement import Ops, Placement
 from .python_ops import exits, failures
 from .registration import register, register_anew
+
+logger = logging.getLogger("ort_gridsample")
 
 _Parent = onnxruntime.InferenceSession
 
@@ -72,6 +77,9 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         nodes: which nodes may not stay onnxruntime's own: ``"all"``, ``"unsupported"`` or a function, as
             :func:`patch_model` takes them. None: those that have a compiled op, or that onnxruntime does not run.
             :attr:`replaced` says what became of them.
+        accelerated: what becomes of nodes, which ``nodes`` do not ask to be ops, where providers come before the CPU's:
+            ``"lower"``: they stay on these, written in another form where a provider runs only that; ``"keep"``: they
+            stay where a provider runs them as they are; ``"never"``: they are placed as if there were the CPU alone.
 
     Raises:
         GridSampleError: a node concerned is not what its opset allows, or external data lies outside a path's folder.
@@ -90,6 +98,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         *,
         model: Model | None = None,
         nodes: Selection | None = None,
+        accelerated: Accelerated = "lower",
         **kwargs: Any,
     ) -> None:
         if (path_or_bytes is None) == (model is None):
@@ -98,22 +107,44 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         given: Any = path_or_bytes if model is None else model
         if nodes is not None:
             check_selection("InferenceSession", nodes)
-        patched = _patched(given, nodes, sess_options)
-        _prepare(patched.python)
-        options = _options(sess_options, patched)
+        if accelerated not in ACCELERATED:
+            raise GridSampleError("InferenceSession", "accelerated", repr(accelerated), listed(ACCELERATED))
+        there = before_the_cpu(providers, provider_options)
+        patched = _patched(given, nodes, sess_options, there, accelerated)
         path = os.path.abspath(given) if isinstance(given, (str, PathLike)) else None
         # A model that goes along is patched already, and what it left to onnxruntime is left there.
         kept = nodes if path or not callable(nodes) else "unsupported"
-        self._arguments = (path or patched.unfused, providers, provider_options, kept, kwargs)
+        self._arguments = (path or patched.unfused, providers, provider_options, kept, accelerated, kwargs)
+        try:
+            self._open(patched, sess_options, providers, provider_options, kwargs)
+        except Exception as error:
+            if all(each.ours or each.runs_on == "onnxruntime" for each in patched.placements):
+                raise
+            logger.warning("with nodes on another provider than the CPU's, it is no session: %s", error)
+            patched = _patched(given, nodes, sess_options, there, "never")
+            self._open(patched, sess_options, providers, provider_options, kwargs)
+        self._names = [output.name for output in self.get_outputs()]  # or every run would ask for them anew
+
+    def _open(
+        self,
+        patched: _Patched,
+        sess_options: onnxruntime.SessionOptions | None,
+        providers: Any,
+        provider_options: Any,
+        kwargs: dict[str, Any],
+    ) -> None:
+        _prepare(patched.python)
         self._placements = patched.placements
         # Where nobody could read the nodes, there may be any.
         self._runs_python_ops = bool(patched.python) or patched.domains is None
+        options = _options(sess_options, patched)
         super().__init__(patched.model, options, providers, provider_options, **kwargs)
-        self._names = [output.name for output in self.get_outputs()]  # or every run would ask for them anew
 
     @property
     def replaced(self) -> list[Placement]:
-        """What each GridSample and AffineGrid node runs on: a compiled op, a Python op or onnxruntime's own kernel."""
+        """What each GridSample and AffineGrid node runs on: a compiled op, a Python op, another provider than the CPU's
+        or onnxruntime's own kernel.
+        """
         return list(self._placements)
 
     def run(
@@ -206,9 +237,16 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
 
 
 def _unpickled(
-    model: bytes | str, providers: Any, provider_options: Any, nodes: Selection | None, kwargs: Any, options: State
+    model: bytes | str,
+    providers: Any,
+    provider_options: Any,
+    nodes: Selection | None,
+    accelerated: Accelerated,
+    kwargs: Any,
+    options: State,
 ) -> InferenceSession:
-    return InferenceSession(model, from_state(options), providers, provider_options, nodes=nodes, **kwargs)
+    kwargs = {"nodes": nodes, "accelerated": accelerated, **kwargs}
+    return InferenceSession(model, from_state(options), providers, provider_options, **kwargs)
 
 
 def _copied_bytes(value: Any) -> int:
@@ -258,7 +296,13 @@ class _Patched:
         return [placement.record for placement in self.placements if placement.runs_on == "Python op"]
 
 
-def _patched(model: Model, nodes: Selection | None, options: onnxruntime.SessionOptions | None) -> _Patched:
+def _patched(
+    model: Model,
+    nodes: Selection | None,
+    options: onnxruntime.SessionOptions | None,
+    providers: Providers,
+    accelerated: Accelerated,
+) -> _Patched:
     if isinstance(model, onnx.ModelProto):
         proto = onnx.ModelProto()
         proto.CopyFrom(model)
@@ -268,7 +312,8 @@ def _patched(model: Model, nodes: Selection | None, options: onnxruntime.Session
         except GridSampleError:
             # onnxruntime knows its own format, and says what is wrong with any other
             return _Patched(model, model, [], None)
-    ops = Ops(nodes, saved=options is not None and bool(options.optimized_model_filepath))
+    accelerators = Accelerators(providers, accelerated, _holds_nothing_else(proto))
+    ops = Ops(nodes, accelerators, saved=options is not None and bool(options.optimized_model_filepath))
     elsewhere = set() if options is None else added_to(options, sorted(constants(proto)))
     with unread(proto, elsewhere):
         replaced, others = patch_and_report(proto, target=ops, native=native)
@@ -307,6 +352,11 @@ def _fused(model: onnx.ModelProto, placements: list[Placement]) -> tuple[bool, l
     ]
 
 
+def _holds_nothing_else(model: onnx.ModelProto) -> bool:
+    """Whether ``model`` has no nodes but those that may be concerned."""
+    return all(node.op_type in {*operator_types(), "Constant"} for scope in scopes(model) for node in scope)
+
+
 def _domains(model: onnx.ModelProto) -> frozenset[str]:
     used = frozenset(domain_of(node.domain) for scope in scopes(model) for node in scope)
     return used - {domain_of(function.domain) for function in model.functions}
@@ -318,7 +368,7 @@ def _options(given: onnxruntime.SessionOptions | None, patched: _Patched) -> onn
         with suppress(ImportError):  # the ops may be in it, or not
             return register(given)
         return given
-    if all(placement.runs_on == "onnxruntime" for placement in patched.placements):
+    if not any(placement.ours for placement in patched.placements):
         return given
     if given is None:
         options = register()

@@ -39,13 +39,11 @@ class Replacement:
 
 
 class Target(Protocol):
-    """One kind of thing to turn nodes into.
+    """One kind of thing to turn nodes into."""
 
-    Attributes:
-        reads_shapes: whether the replacements do.
-    """
-
-    reads_shapes: bool
+    @property
+    def reads_shapes(self) -> bool:
+        """Whether the replacements do."""
 
     def takes(self, match: Match) -> bool:
         """Whether the target has something else for a node than what it is."""

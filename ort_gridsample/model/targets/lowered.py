@@ -131,8 +131,8 @@ class TwoAxes(Primitives):
 
     def takes(self, match: Match) -> bool:
         record = match.record
-        is_one = record.dialect.name == "ai.onnx" and record.operator == "GridSample" and record.spatial_axes == (2,)
-        return super().takes(match) and not is_one
+        is_one = record.dialect.name == "ai.onnx" and record.spatial_axes == (2,)
+        return super().takes(match) and not (is_one and record.operator == "GridSample")
 
 
 def _body_of(function: onnx.FunctionProto) -> bytes:

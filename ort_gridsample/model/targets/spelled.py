@@ -84,3 +84,18 @@ class Spelled:
                 raise GridSampleError(record.where, name, repr(value), expected)
         node.attribute.extend(dialect.write(said))
         return Replacement([*constants, node])
+
+
+class FirstWords(Spelled):
+    """The standard's node in the words of its first version, in a model of any opset: some providers know no others."""
+
+    def __init__(self) -> None:
+        super().__init__("ai.onnx")
+
+    def _dialect(self, match: Match) -> Dialect | None:
+        return standard(match.record.operator, 0)
+
+    def takes(self, match: Match) -> bool:
+        record = match.record
+        first = standard(record.operator, 0).version
+        return record.operator == "GridSample" and record.dialect.version > first

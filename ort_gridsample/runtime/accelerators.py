@@ -1,0 +1,239 @@
+"""What execution providers other than the CPU's run of a node, and in which form: asked of them, by trying.
+
+They are asked with a model of that node alone, CPU fallback switched off, in a process that may crash, and the answer
+is looked at. What they said is kept on disk, for this release of onnxruntime, these options and this device.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from ..core.arrays import Array
+from ..core.threads import interpreter
+from ..errors import GridSampleError
+from ..model.files import written_whole
+from ..model.patch import patch_and_report
+from ..model.records import NodeRecord
+from ..model.targets import Target
+from ..model.targets.runtimes import ANY, RUNTIMES
+from ..model.targets.spelled import FirstWords, Spelled
+from .probes import Probe, probe
+
+logger = logging.getLogger("ort_gridsample")
+
+#: What may be done to nodes for providers that come before the CPU's: ``"lower"``: write them in a form that these run;
+#: ``"keep"``: leave those that these run as they are; ``"never"``: nothing, as if there were the CPU alone.
+Accelerated: TypeAlias = Literal["lower", "keep", "never"]
+ACCELERATED: tuple[str, ...] = get_args(Accelerated)
+
+#: The form of basic operators that a provider needs.
+_FORMS = {"WebGpuExecutionProvider": RUNTIMES["onnxruntime-webgpu"]}
+
+#: So long may a provider take to compile and run one node.
+SECONDS = 60
+
+#: What no rounding explains, of values in [0, 1] and in half precision.
+_WRONG = 0.1
+
+#: Execution providers with their options.
+Providers: TypeAlias = Sequence[tuple[str, Mapping[str, str]]]
+
+
+@dataclass(frozen=True)
+class Way:
+    """A form of a node that the providers run.
+
+    Attributes:
+        name: in words; empty where it is the node's own.
+        target: what writes it; None where there is nothing to write.
+        why: why they do not run the node as it is.
+    """
+
+    name: str = ""
+    target: Target | None = None
+    why: str = ""
+
+
+def before_the_cpu(
+    providers: Sequence[str | tuple[str, Mapping[Any, Any]]] | None, options: Sequence[Mapping[Any, Any]] | None
+) -> Providers:
+    """Those of a session's ``providers`` that are installed and come before the CPU's, with their ``options``."""
+    given = list(providers or ())
+    beside = options or [{}] * len(given)
+    each = [(p, o) if isinstance(p, str) else p for p, o in zip(given, beside, strict=False)]
+    names = [name for name, _ in each]
+    there = onnxruntime.get_available_providers() if each else []
+    first = names.index("CPUExecutionProvider") if "CPUExecutionProvider" in names else len(each)
+    return [(name, {str(k): str(v) for k, v in said.items()}) for name, said in each[:first] if name in there]
+
+
+class Accelerators:
+    """The execution providers of a session that come before the CPU's.
+
+    Args:
+        providers: in their order.
+        accelerated: what may be done to nodes for them.
+        alone: whether the model has no other nodes than those concerned.
+    """
+
+    def __init__(self, providers: Providers, accelerated: Accelerated, alone: bool) -> None:
+        self._providers = providers
+        self._accelerated = accelerated
+        self._alone = alone
+        self.name = " or ".join(name for name, _ in providers)
+
+    def __bool__(self) -> bool:
+        return bool(self._providers) and self._accelerated != "never"
+
+    def way(self, record: NodeRecord, opsets: Mapping[str, int]) -> Way | None:
+        """How they run the node of ``record``; None where they do not, or too little is known of it to ask.
+
+        What several nodes compute stays as it is: the providers know basic operators.
+        """
+        if record.unrolled:
+            return Way()
+        if record.patched or record.error is not None:
+            return None
+        probes = [probe(record, case, opsets, self._alone) for case in record.cases]
+        known = [each for each in probes if each is not None]
+        if not known or len(known) < len(probes):
+            return None
+        why = ""
+        for name, target in self._forms(record):
+            models = [_written(each.model, target) for each in known]
+            refusals = (self._refusal(model, each) for model, each in zip(models, known, strict=True) if model)
+            refusal = next(filter(None, refusals), "") if all(models) else "it has no such form"
+            logger.debug("%s, %s, %s: %s", record.where, self.name, name or "as it is", refusal or "yes")
+            if not refusal:
+                return Way(name, target, why)
+            why = why or refusal
+        return None
+
+    @cached_property
+    def _targets(self) -> dict[str, Target]:
+        """The forms to try where a node does not run as it is, in their order."""
+        from ..model.targets.lowered import Primitives, TwoAxes  # here, as importing it takes a while
+
+        runtime = next((_FORMS[name] for name, _ in self._providers if name in _FORMS), ANY)
+        return {
+            "the standard's node": Spelled("ai.onnx"),
+            "opset 16's words": FirstWords(),
+            "com.microsoft's node": Spelled("com.microsoft"),
+            "4-D GridSamples": TwoAxes(runtime=runtime),
+            "basic operators": Primitives(runtime=runtime),
+        }
+
+    def _forms(self, record: NodeRecord) -> Iterator[tuple[str, Target | None]]:
+        yield "", None
+        if self._accelerated == "lower" and not record.passes_on:
+            yield from self._targets.items()
+
+    def _refusal(self, model: bytes, asked: Probe) -> str:
+        """Why they do not run ``model`` alone, and rightly; empty where they do."""
+        key = _key(model, self._providers)
+        if key not in _known:
+            found = _kept(key)
+            if found is None:
+                found = _verdict(_answer(model, self._providers, asked.feeds), asked.expected)
+                _keep(key, found)
+            _known[key] = found
+        return _known[key]
+
+
+#: What was answered in this process, and before it forked.
+_known: dict[str, str] = {}
+
+
+def _written(model: onnx.ModelProto, target: Target | None) -> bytes | None:
+    """``model`` with its node as ``target`` writes it; None where that has nothing for it."""
+    if target is None:
+        return model.SerializeToString(deterministic=True)
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    try:
+        replaced, _ = patch_and_report(copy, target=target)
+    except GridSampleError:
+        return None
+    return copy.SerializeToString(deterministic=True) if replaced else None
+
+
+def _verdict(answer: Array | str, expected: Array) -> str:
+    if isinstance(answer, str):
+        return answer
+    if answer.shape != expected.shape:
+        return f"its answer is of shape {answer.shape}, expected {expected.shape}"
+    off = float(np.nan_to_num(np.abs(answer - expected), nan=np.inf).max(initial=0))
+    return "" if off < _WRONG else f"its answer is off by {off:.2g} where values are in [0, 1]"
+
+
+def _answer(model: bytes, providers: Providers, feeds: Mapping[str, Array]) -> Array | str:
+    """The output of ``model`` on ``providers`` alone; in words why there is none."""
+    python = interpreter()
+    if python is None:
+        return "it cannot be asked: inside a host program there is no Python for another process"
+    names, options = [name for name, _ in providers], [dict(said) for _, said in providers]
+    path = Path(__file__).with_name("trial.py")
+    code = f"import sys, runpy; sys.path[:] = {sys.path!r}; runpy.run_path({str(path)!r}, run_name='__main__')"
+    try:
+        done = subprocess.run(
+            [python, "-c", code],
+            input=pickle.dumps((model, names, options, dict(feeds))),
+            capture_output=True,
+            timeout=SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"it takes longer than {SECONDS} seconds"
+    except OSError as error:
+        return f"it cannot be asked: {error}"
+    if done.returncode:
+        return f"it ends the process, with {done.returncode}"
+    answer: Array | str = pickle.loads(done.stdout)
+    return answer
+
+
+def _key(model: bytes, providers: Providers) -> str:
+    asked = repr((onnxruntime.__version__, _devices(), [(name, sorted(said.items())) for name, said in providers]))
+    return hashlib.sha256(asked.encode() + model).hexdigest()
+
+
+@cache
+def _devices() -> str:
+    """The devices of this machine, as far as onnxruntime says."""
+    with suppress(Exception):  # onnxruntime before 1.22, or a provider that fails
+        return repr(sorted((d.ep_name, d.device.vendor, d.device.device_id) for d in onnxruntime.get_ep_devices()))
+    return onnxruntime.get_device()
+
+
+def _folder() -> Path:
+    """Where answers are kept."""
+    cache_home = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
+    return Path(cache_home or Path.home() / ".cache") / "ort_gridsample" / "providers"
+
+
+def _kept(key: str) -> str | None:
+    with suppress(OSError, RuntimeError):  # no file, or no home
+        return (_folder() / key).read_text(encoding="utf-8")
+    return None
+
+
+def _keep(key: str, answer: str) -> None:
+    with suppress(OSError, RuntimeError):
+        _folder().mkdir(parents=True, exist_ok=True)
+        with written_whole(_folder() / key) as file:
+            file.write_text(answer, encoding="utf-8")

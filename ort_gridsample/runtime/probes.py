@@ -1,0 +1,117 @@
+"""What a kind of node is asked, to see whether a kernel of it answers rightly: inputs, and the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from .. import spec
+from ..core import numpy_core
+from ..core.arrays import Array
+from ..core.plan import plan_for
+from ..functions import affine_grid
+from ..model.dialects import PassedOn
+from ..model.inference import Value
+from ..model.records import NodeRecord, spatial_axes
+from .native import fed, one_node
+
+#: Lengths of axes that only a run knows: a batch of heads, some channels, pixels, and few positions.
+_BATCH, _CHANNELS, _LENGTHS, _OUT = 8, 4, (9, 7, 6), (5, 3, 4)
+
+#: Of more values X has few channels in a probe.
+_LARGE = 1 << 23
+
+Shape = list[int | str | None]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A model of one node, whose shapes are what is known of the node's, and what to ask it.
+
+    Attributes:
+        model: the model.
+        feeds: its inputs: values in [0, 1), positions inside and around X where no rounding takes another pixel.
+        expected: its output.
+    """
+
+    model: onnx.ModelProto
+    feeds: Mapping[str, Array]
+    expected: Array
+
+
+def probe(record: NodeRecord, case: Sequence[Value], opsets: Mapping[str, int], alone: bool) -> Probe | None:
+    """The probe of a node that is called as in ``case``; None where too little is known of it.
+
+    Args:
+        record: the node's.
+        case: one of the record's.
+        opsets: the versions of the domains that the node is written in.
+        alone: whether the model is to have no other node: some providers take nothing that is alone.
+    """
+    types = {name: value.type for name, value in zip(record.values, case, strict=True) if value.type}
+    axes = spatial_axes(record.operator, case)
+    if axes not in (1, 2, 3) or len(types) < len(case) or not set(types.values()) <= {*spec.FLOATS, "int64"}:
+        return None
+    said = {
+        name: next(iter(record.dialect.attributes[name].values)) if isinstance(value, PassedOn) else value
+        for name, value in record.attributes.items()
+    }
+    known: list[Shape] = [[] if value.shape is None else list(value.shape) for value in case]
+    if record.operator == "AffineGrid":
+        first: Shape = known[0] or [None, axes, axes + 1]
+        shapes: list[Shape] = [first, [axes + 2]]
+        arrays = _theta_and_size(first, record.constants.get("size"), axes)
+        expected = affine_grid(*arrays, bool(said["align_corners"]))
+    else:
+        unknown: Shape = [None] * (axes + 2)
+        shapes = [known[0] or unknown[:], [*(known[1] or unknown)[:-1], axes]]
+        mode, padding_mode, align_corners = str(said["mode"]), str(said["padding_mode"]), bool(said["align_corners"])
+        arrays = _x_and_grid(shapes[0], shapes[1], align_corners)
+        expected = _sampled(*arrays, mode, padding_mode, align_corners)
+    node = onnx.NodeProto(op_type=record.op_type, domain=record.domain, attribute=record.dialect.write(said))
+    imports = [(domain, opsets.get(domain, 1)) for domain in dict.fromkeys(("", record.domain))]
+    model = one_node(node, imports, types.items(), shapes)
+    if not alone:
+        source = model.graph.input[0].name
+        for reader in model.graph.node:
+            reader.input[:] = ["beside" if name == source else name for name in reader.input]
+        model.graph.node.insert(0, helper.make_node("Relu", [source], ["beside"]))  # no value in it is below 0
+    feeds = {name: each.astype(fed(types[name])) for name, each in zip(types, arrays, strict=True)}
+    return Probe(model, feeds, expected)
+
+
+def _theta_and_size(theta: Shape, size: Array | None, axes: int) -> tuple[Array, Array]:
+    lengths = [_BATCH, _CHANNELS, *_OUT[:axes]] if size is None else size.tolist()
+    n = theta[0] if isinstance(theta[0], int) else lengths[0]
+    return np.random.default_rng(0).random((n, axes, axes + 1)), np.array([n, *lengths[1:]], np.int64)
+
+
+def _x_and_grid(X_shape: Shape, grid_shape: Shape, align_corners: bool) -> tuple[Array, Array]:
+    axes, lengths = len(X_shape) - 2, dict[str, int]()
+
+    def filled(shape: Shape, guess: Sequence[int]) -> tuple[int, ...]:
+        pairs = zip(shape, guess, strict=True)
+        return tuple(d if isinstance(d, int) else lengths.setdefault(d, g) if d else g for d, g in pairs)
+
+    n = next((d for d in (X_shape[0], grid_shape[0]) if isinstance(d, int)), _BATCH)
+    if prod(filled([n, *X_shape[1:]], [n, _CHANNELS, *_LENGTHS[:axes]])) > _LARGE:
+        X_shape[1] = min(_CHANNELS, X_shape[1]) if isinstance(X_shape[1], int) else X_shape[1]
+    n, *rest = filled([n, *X_shape[1:]], [n, _CHANNELS, *_LENGTHS[:axes]])
+    positions = filled([n, *grid_shape[1:]], [n, *_OUT[:axes], axes])
+    rng, sides = np.random.default_rng(0), np.array(rest[1:][::-1], np.float64)
+    pixels = np.floor(rng.uniform(-1, sides + 1, positions)) + rng.uniform(0.1, 0.4, positions)
+    grid = 2 * pixels / np.maximum(sides - 1, 1) - 1 if align_corners else (2 * pixels + 1) / sides - 1
+    return rng.random((n, *rest)), grid
+
+
+def _sampled(X: Array, grid: Array, mode: str, padding_mode: str, align_corners: bool) -> Array:
+    n, *out, axes = grid.shape
+    Y = np.empty((*X.shape[:2], prod(out)))
+    plan = plan_for(X.dtype, mode, padding_mode, align_corners)
+    numpy_core.grid_sample(X, grid.reshape(n, -1, axes), Y, plan, 1)
+    return Y.reshape(*X.shape[:2], *out)
