@@ -6,10 +6,15 @@ import argparse
 from collections.abc import Sequence
 from itertools import groupby
 
+import onnxruntime
+
+from ..checks import listed
+from ..errors import GridSampleError
 from ..model.dialects import PassedOn
-from ..model.records import NodeRecord, columns
+from ..model.records import columns
 from ..patching import inspect_model
-from ..runtime.placement import foreseen
+from ..runtime.accelerators import Accelerators, before_the_cpu
+from ..runtime.placement import Placement, foreseen
 from .failures import about
 from .output import print_json
 from .table import table
@@ -17,23 +22,32 @@ from .table import table
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="an ONNX model; its external data is not read")
+    parser.add_argument(
+        "--provider",
+        metavar="NAME",
+        help="what a session runs the nodes on that has this execution provider before the CPU's",
+    )
     parser.add_argument("--json", action="store_true", help="print a JSON array, one object a node")
 
 
 def run(arguments: argparse.Namespace) -> None:
+    there, name = onnxruntime.get_available_providers(), arguments.provider
+    if name and name not in there:
+        raise GridSampleError("inspect", "--provider", repr(name), f"one that this onnxruntime has: {listed(there)}")
+    accelerators = Accelerators(before_the_cpu([name], None), "lower", alone=False) if name else None
     with about(arguments.model):
-        records = inspect_model(arguments.model)
+        placements = [foreseen(record, accelerators) for record in inspect_model(arguments.model)]
     if arguments.json:
-        print_json([as_json(record) for record in records])
-    elif not records:
+        print_json([as_json(placement) for placement in placements])
+    elif not placements:
         print(f"{arguments.model} holds no GridSample and no AffineGrid")
     else:
-        print(as_text(records))
+        print(as_text(placements))
 
 
-def as_json(record: NodeRecord) -> dict[str, object]:
-    """A record as JSON has it."""
-    placement = foreseen(record)
+def as_json(placement: Placement) -> dict[str, object]:
+    """A node's record, and what it runs on in a session, as JSON has it."""
+    record = placement.record
     return {
         "graph": record.graph,
         "name": record.name,
@@ -57,16 +71,15 @@ def as_json(record: NodeRecord) -> dict[str, object]:
     }
 
 
-def as_text(records: Sequence[NodeRecord]) -> str:
+def as_text(placements: Sequence[Placement]) -> str:
     """A table for every graph, with the reasons below."""
     reasons: dict[str, int] = {}
     parts = []
-    for graph, members in groupby(records, key=lambda record: record.graph):
+    for graph, members in groupby(placements, key=lambda placement: placement.record.graph):
         rows = []
-        for record in members:
-            placement = foreseen(record)
-            said = {**columns(record), "a session": placement.runs_on}
-            for column, reason in (("native", record.reason), ("a session", placement.note)):
+        for placement in members:
+            said = {**columns(placement.record), "a session": placement.runs_on}
+            for column, reason in (("native", placement.record.reason), ("a session", placement.note)):
                 if reason:
                     said[column] += f" [{reasons.setdefault(reason, len(reasons) + 1)}]"
             rows.append(said)

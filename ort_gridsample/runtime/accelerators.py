@@ -10,6 +10,7 @@ import hashlib
 import logging
 import os
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,11 +45,19 @@ ACCELERATED: tuple[str, ...] = get_args(Accelerated)
 #: The form of basic operators that a provider needs.
 _FORMS = {"WebGpuExecutionProvider": RUNTIMES["onnxruntime-webgpu"]}
 
+_TRIAL = Path(__file__).with_name("trial.py")
+
 #: So long may a provider take to compile and run one node.
 SECONDS = 60
 
 #: What no rounding explains, of values in [0, 1] and in half precision.
 _WRONG = 0.1
+
+#: What a record says of a node that is in a function, and in no body there.
+_FUNCTION = re.compile(r"function \S+")
+
+#: Of what onnxruntime says where a provider does not take all nodes, and how much to show of what providers say.
+_LEFT, _LONGEST = "fallback to CPU EP has been explicitly disabled", 300
 
 #: Execution providers with their options.
 Providers: TypeAlias = Sequence[tuple[str, Mapping[str, str]]]
@@ -140,8 +149,13 @@ class Accelerators:
 
     def _forms(self, record: NodeRecord) -> Iterator[tuple[str, Target | None]]:
         yield "", None
-        if self._accelerated == "lower" and not record.passes_on:
-            yield from self._targets.items()
+        # Bodies of If, Loop and Scan are left: some providers crash over others than those that they refuse.
+        is_in_body = bool(record.graph) and not _FUNCTION.fullmatch(record.graph)
+        if self._accelerated == "keep" or record.passes_on or is_in_body:
+            return
+        for name, target in self._targets.items():
+            if record.operator == "GridSample" or name == "basic operators":
+                yield name, target
 
     def _refusal(self, model: bytes, asked: Probe) -> str:
         """Why they do not run ``model`` alone, and rightly; empty where they do."""
@@ -149,7 +163,7 @@ class Accelerators:
         if key not in _known:
             found = _kept(key)
             if found is None:
-                found = _verdict(_answer(model, self._providers, asked.feeds), asked.expected)
+                found = ask(model, self._providers, asked)
                 _keep(key, found)
             _known[key] = found
         return _known[key]
@@ -172,9 +186,13 @@ def _written(model: onnx.ModelProto, target: Target | None) -> bytes | None:
     return copy.SerializeToString(deterministic=True) if replaced else None
 
 
-def _verdict(answer: Array | str, expected: Array) -> str:
+def ask(model: bytes, providers: Providers, asked: Probe) -> str:
+    """Why ``providers`` do not run ``model`` alone, and rightly; empty where they do."""
+    answer, expected = _answer(model, providers, asked.feeds), asked.expected
     if isinstance(answer, str):
-        return answer
+        if _LEFT in answer:
+            return "it leaves the node to the CPU"
+        return answer if len(answer) <= _LONGEST else f"…{answer[-_LONGEST:]}"
     if answer.shape != expected.shape:
         return f"its answer is of shape {answer.shape}, expected {expected.shape}"
     off = float(np.nan_to_num(np.abs(answer - expected), nan=np.inf).max(initial=0))
@@ -187,8 +205,7 @@ def _answer(model: bytes, providers: Providers, feeds: Mapping[str, Array]) -> A
     if python is None:
         return "it cannot be asked: inside a host program there is no Python for another process"
     names, options = [name for name, _ in providers], [dict(said) for _, said in providers]
-    path = Path(__file__).with_name("trial.py")
-    code = f"import sys, runpy; sys.path[:] = {sys.path!r}; runpy.run_path({str(path)!r}, run_name='__main__')"
+    code = f"import sys, runpy; sys.path[:] = {sys.path!r}; runpy.run_path({str(_TRIAL)!r}, run_name='__main__')"
     try:
         done = subprocess.run(
             [python, "-c", code],

@@ -112,15 +112,19 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         there = before_the_cpu(providers, provider_options)
         patched = _patched(given, nodes, sess_options, there, accelerated)
         path = os.path.abspath(given) if isinstance(given, (str, PathLike)) else None
-        # A model that goes along is patched already, and what it left to onnxruntime is left there.
+        # A model that goes along is patched already, and what it left to onnxruntime is left there. What is written for
+        # another provider is not: no one else need read that.
         kept = nodes if path or not callable(nodes) else "unsupported"
-        self._arguments = (path or patched.unfused, providers, provider_options, kept, accelerated, kwargs)
+        unfused = patched.unfused
+        if there and not path and not callable(nodes):
+            unfused = given.SerializeToString() if isinstance(given, onnx.ModelProto) else given
+        self._arguments = (path or unfused, providers, provider_options, kept, accelerated, kwargs)
         try:
             self._open(patched, sess_options, providers, provider_options, kwargs)
         except Exception as error:
             if all(each.ours or each.runs_on == "onnxruntime" for each in patched.placements):
                 raise
-            logger.warning("with nodes on another provider than the CPU's, it is no session: %s", error)
+            logger.warning("%s do not make a session of this model with its nodes: %s", dict(there), error)
             patched = _patched(given, nodes, sess_options, there, "never")
             self._open(patched, sess_options, providers, provider_options, kwargs)
         self._names = [output.name for output in self.get_outputs()]  # or every run would ask for them anew
@@ -312,7 +316,7 @@ def _patched(
         except GridSampleError:
             # onnxruntime knows its own format, and says what is wrong with any other
             return _Patched(model, model, [], None)
-    accelerators = Accelerators(providers, accelerated, _holds_nothing_else(proto))
+    accelerators = Accelerators(providers, accelerated, bool(providers) and _holds_nothing_else(proto))
     ops = Ops(nodes, accelerators, saved=options is not None and bool(options.optimized_model_filepath))
     elsewhere = set() if options is None else added_to(options, sorted(constants(proto)))
     with unread(proto, elsewhere):

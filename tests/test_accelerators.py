@@ -1,0 +1,306 @@
+"""Sessions with execution providers before the CPU's: one that is faked where it is asked, and OpenVINO's."""
+
+import json
+import os
+import pickle
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import parser
+
+import ort_gridsample as ogs
+from ort_gridsample.cli import main
+from ort_gridsample.model.matches import records_of
+from ort_gridsample.runtime import accelerators, native
+from ort_gridsample.runtime.accelerators import Accelerators, before_the_cpu
+
+#: Every onnxruntime has it, and it takes no node.
+AZURE, OPENVINO = "AzureExecutionProvider", "OpenVINOExecutionProvider"
+THERE = onnxruntime.get_available_providers()
+FAKED = pytest.mark.skipif(AZURE not in THERE, reason="this onnxruntime has no provider to fake")
+OPENVINOS = pytest.mark.skipif(OPENVINO not in THERE, reason="onnxruntime-openvino is not installed")
+
+RNG = np.random.default_rng(0)
+
+
+def model_of(axes: int, mode: str, opset: int, beside: bool = True, static: bool = True) -> onnx.ModelProto:
+    """GridSample, with a Relu before it where there is something ``beside``."""
+    shapes = ["2", "3", *"567"[:axes]], ["2", *"234"[:axes], str(axes)]
+    X, grid = (",".join(d if static else f"{n}{i}" for i, d in enumerate(s)) for n, s in zip("xg", shapes, strict=True))
+    nodes, read = ("A = Relu (X)", "A") if beside else ("", "X")
+    return parser.parse_model(f"""<ir_version: 9, opset_import: ["": {opset}]>
+        g (float[{X}] X, float[{grid}] G) => (float[] Y) {{ {nodes} Y = GridSample <mode = "{mode}"> ({read}, G) }}""")
+
+
+def feeds_of(axes: int) -> dict[str, np.ndarray]:
+    X = RNG.random((2, 3, *(5, 6, 7)[:axes])).astype("float32")
+    return {"X": X, "G": RNG.uniform(-1.2, 1.2, (2, *(2, 3, 4)[:axes], axes)).astype("float32")}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(accelerators, "_known", {})
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+Takes = Callable[[list[onnx.NodeProto]], bool]
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[[Takes], list[str]]:
+    """What makes a provider that takes what a function says; the list grows by what it is asked."""
+
+    def takes(rule: Takes) -> list[str]:
+        asked = list[str]()
+
+        def ask(model: bytes, providers: accelerators.Providers, probe: accelerators.Probe) -> str:
+            nodes = list(onnx.load_model_from_string(model).graph.node)
+            asked.append(" ".join(node.op_type for node in nodes))
+            return "" if rule(nodes) else "it takes something else"
+
+        monkeypatch.setattr(accelerators, "ask", ask)
+        return asked
+
+    return takes
+
+
+def samples(nodes: list[onnx.NodeProto], word: bytes, domain: str = "") -> bool:
+    """Whether there is a GridSample with that ``word`` for a mode in the ``domain``."""
+    found = [n for n in nodes if n.op_type == "GridSample" and n.domain == domain]
+    return any(a.s == word for n in found for a in n.attribute if a.name == "mode")
+
+
+def is_plain(nodes: list[onnx.NodeProto]) -> bool:
+    return not any(node.op_type in ("GridSample", "AffineGrid") for node in nodes)
+
+
+WAYS = [
+    (2, "linear", lambda nodes: samples(nodes, b"linear"), "", {"GridSample"}),
+    (2, "cubic", lambda nodes: samples(nodes, b"bicubic"), "opset 16's words", None),
+    (2, "linear", lambda nodes: samples(nodes, b"bilinear", "com.microsoft"), "com.microsoft's node", {"GridSample"}),
+    (3, "linear", lambda nodes: sum(n.op_type == "GridSample" for n in nodes) == 2, "4-D GridSamples", None),
+    (3, "cubic", is_plain, "basic operators", {"Gather"}),
+]
+
+
+@FAKED
+@pytest.mark.parametrize(("axes", "mode", "takes", "form", "op_types"), WAYS, ids=[way[3] or "itself" for way in WAYS])
+def test_each_way_is_taken_and_declined(
+    axes: int,
+    mode: str,
+    takes: Takes,
+    form: str,
+    op_types: set[str] | None,
+    fake: Callable[[Takes], list[str]],
+    tmp_path: Path,
+) -> None:
+    asked, model = fake(takes), model_of(axes, mode, 20)
+    (record,) = records_of(model, native)
+    providers = before_the_cpu([AZURE, "CPUExecutionProvider"], None)
+    way = Accelerators(providers, "lower", alone=False).way(record, {"": 20})
+    assert way is not None
+    assert (way.name, way.why) == (form, "it takes something else" if form else "")
+    there = len(asked)
+    again = Accelerators(providers, "lower", alone=False).way(record, {"": 20})
+    assert again == way or (again.name, again.why) == (way.name, way.why)
+    assert len(asked) == there  # nothing twice
+    kept = Accelerators(providers, "keep", alone=False).way(record, {"": 20})
+    assert (kept is None) == bool(form)
+
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "saved.onnx")
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    expected = ogs.InferenceSession(model).run(None, feeds := feeds_of(axes))[0]
+    session = ogs.InferenceSession(model, options, [AZURE, "CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, feeds)[0], expected, rtol=0, atol=1e-4)
+    (found,) = session.replaced
+    if op_types is None:  # in words that onnxruntime's own kernel, on which they come to lie here, does not know
+        assert found.runs_on in ("compiled op", "onnxruntime", "Python op")
+    else:
+        assert found.runs_on == AZURE
+        assert form in found.note
+        saved = onnx.load(tmp_path / "saved.onnx")
+        assert op_types <= {node.op_type for node in saved.graph.node}
+        assert not any(
+            node.domain.startswith("ort_gridsample") or "contrib" in node.domain for node in saved.graph.node
+        )
+    for declined in ({"accelerated": "never"}, {"nodes": "all"}, {"nodes": lambda record: True}):
+        (found,) = ogs.InferenceSession(model, None, [AZURE], **declined).replaced
+        assert found.ours
+    assert {each.runs_on for each in pickle.loads(pickle.dumps(session)).replaced} == {session.replaced[0].runs_on}
+
+
+@FAKED
+def test_the_fifth_way_is_the_cpu_s(fake: Callable[[Takes], list[str]]) -> None:
+    asked, model, feeds = fake(lambda nodes: False), model_of(3, "linear", 20), feeds_of(3)
+    session, beside = ogs.InferenceSession(model, None, [AZURE]), ogs.InferenceSession(model)
+    assert session.replaced == beside.replaced
+    assert len(asked) == 4  # itself, in other words, as 4-D ones and as basic operators
+    np.testing.assert_array_equal(session.run(None, feeds)[0], beside.run(None, feeds)[0])
+
+
+@FAKED
+def test_affine_grid_is_asked_about_alike(fake: Callable[[Takes], list[str]]) -> None:
+    model = parser.parse_model("""<ir_version: 9, opset_import: ["": 20]>
+        g (float[2,2,3] theta, float[2,3,5,6] X) => (float[] Y) {
+        size = Constant <value_ints = [2, 3, 4, 5]> () G = AffineGrid (theta, size) Y = GridSample (X, G) }""")
+    fake(lambda nodes: not any(node.op_type == "AffineGrid" for node in nodes))
+    session = ogs.InferenceSession(model, None, [AZURE])
+    affine, sample = sorted(session.replaced, key=lambda each: each.record.operator)
+    assert "basic operators" in affine.note
+    assert (sample.runs_on, sample.note) == (AZURE, "")
+    feeds = {"theta": RNG.random((2, 2, 3)).astype("float32"), "X": RNG.random((2, 3, 5, 6)).astype("float32")}
+    np.testing.assert_allclose(session.run(None, feeds)[0], ogs.InferenceSession(model).run(None, feeds)[0], atol=1e-5)
+
+
+@FAKED
+def test_what_is_not_known_is_not_asked(fake: Callable[[Takes], list[str]]) -> None:
+    asked = fake(lambda nodes: True)
+    model = model_of(2, "linear", 20)
+    for value in model.graph.input:
+        value.type.tensor_type.ClearField("shape")
+    ogs.InferenceSession(model, None, [AZURE])
+    ogs.InferenceSession(model_of(2, "linear", 20), None, ["CPUExecutionProvider", AZURE])
+    ogs.InferenceSession(model_of(2, "linear", 20))
+    assert not asked
+    with pytest.raises(ogs.GridSampleError, match="accelerated is 'fast', expected 'lower', 'keep' or 'never'"):
+        ogs.InferenceSession(model, None, [AZURE], accelerated="fast")  # type: ignore[arg-type]
+
+
+@FAKED
+def test_inspect_says_what_a_provider_runs(
+    fake: Callable[[Takes], list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake(is_plain)
+    onnx.save(model_of(3, "cubic", 20), tmp_path / "model.onnx")
+    assert main(["inspect", str(tmp_path / "model.onnx"), "--provider", AZURE, "--json"]) == 0
+    ((said),) = json.loads(capsys.readouterr().out)
+    assert said["session"]["runs_on"] == AZURE
+    assert said["session"]["reason"].startswith(
+        "written as basic operators, as it does not run the node itself: it takes"
+    )
+    assert main(["inspect", str(tmp_path / "model.onnx"), "--provider", "Toaster"]) == 2
+    assert "--provider is 'Toaster', expected one that this onnxruntime has: " in capsys.readouterr().err
+
+
+def test_an_answer_is_kept_for_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[bytes]()
+    monkeypatch.setattr(accelerators, "ask", lambda model, providers, probe: asked.append(model) or "no")
+    (record,) = records_of(model_of(2, "nearest", 16), native)
+    for known in ({}, {}):  # of two processes
+        monkeypatch.setattr(accelerators, "_known", known)
+        assert Accelerators([(AZURE, {})], "keep", alone=False).way(record, {"": 16}) is None
+    assert len(asked) == 1
+    assert [path.read_text() for path in (tmp_path / "ort_gridsample" / "providers").iterdir()] == ["no"]
+
+
+ENDS = {
+    "it ends the process, with 3": "import os; os._exit(3)",
+    "it takes longer than 1 seconds": "import time; time.sleep(60)",
+    "it leaves the node to the CPU": None,
+    "its answer is of shape (1, 1), expected (2, 3, 2, 3)": "[[0.0]]",
+    "its answer is off by": "np.zeros((2, 3, 2, 3), 'float32')",
+}
+
+
+@FAKED
+@pytest.mark.parametrize("says", ENDS)
+def test_a_provider_may_end_its_process_or_answer_wrongly(
+    says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = ENDS[says]
+    if code is not None:
+        answers = f"import numpy as np, pickle, sys; sys.stdout.buffer.write(pickle.dumps(np.array({code})))"
+        (tmp_path / "trial.py").write_text(code if code.startswith("import") else answers)
+        monkeypatch.setattr(accelerators, "_TRIAL", tmp_path / "trial.py")
+    monkeypatch.setattr(accelerators, "SECONDS", 1 if "longer" in says else 60)
+    (record,) = records_of(model_of(2, "linear", 20), native)
+    assert Accelerators([(AZURE, {})], "keep", alone=False).way(record, {"": 20}) is None
+    probe = accelerators.probe(record, record.cases[0], {"": 20}, False)
+    assert accelerators.ask(probe.model.SerializeToString(), [(AZURE, {})], probe).startswith(says)
+
+
+# onnxruntime-openvino
+
+
+def made(model: onnx.ModelProto, **kwargs: object) -> tuple[ogs.InferenceSession, Callable[[], Counter[str]]]:
+    """A session with OpenVINO first, and what ends it and counts the nodes that each provider ran."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.enable_profiling, options.profile_file_prefix = True, tempfile.mktemp()
+    session = ogs.InferenceSession(model, options, [OPENVINO], **kwargs)
+
+    def ran() -> Counter[str]:
+        path = Path(session.end_profiling())
+        events = [each.get("args", {}) for each in json.loads(path.read_text())]
+        os.unlink(path)
+        return Counter(event["provider"] for event in events if event.get("provider"))
+
+    return session, ran
+
+
+@OPENVINOS
+@pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
+@pytest.mark.parametrize(
+    ("axes", "mode", "opset"),
+    [(2, "bilinear", 16), (2, "linear", 20), (2, "cubic", 20), (3, "linear", 20), (3, "nearest", 22)],
+)
+def test_openvino_runs_the_whole_model(axes: int, mode: str, opset: int, static: bool) -> None:
+    session, ran = made(model_of(axes, mode, opset, static=static))
+    feeds = feeds_of(axes)
+    answer = session.run(None, feeds)[0]
+    np.testing.assert_allclose(answer, ogs.grid_sample(feeds["X"], feeds["G"], mode), rtol=0, atol=1e-4)
+    assert ran() == {OPENVINO: 1}  # one subgraph
+    assert [each.runs_on for each in session.replaced] == [OPENVINO]
+
+
+@OPENVINOS
+@pytest.mark.parametrize(("axes", "mode"), [(2, "linear"), (2, "cubic"), (3, "linear"), (3, "cubic")])
+def test_openvino_runs_a_node_that_is_alone(axes: int, mode: str) -> None:
+    session, ran = made(model_of(axes, mode, 20, beside=False))
+    feeds = feeds_of(axes)
+    answer = session.run(None, feeds)[0]
+    np.testing.assert_allclose(answer, ogs.grid_sample(feeds["X"], feeds["G"], mode), rtol=0, atol=1e-4)
+    assert ran() == {OPENVINO: 1}
+
+
+#: What OpenVINO's provider refuses, whoever wrote it: a Loop with a graph in it, a Parameter of unknown rank, and
+#: onnxruntime's own fusion of a MatMul of doubles, beside it, that it then has no kernel for.
+REFUSED = ("ic_stn_loop", "mask2former", "kornia_warp_perspective_float64")
+
+
+@OPENVINOS
+@pytest.mark.parametrize(
+    "path", sorted(Path(__file__).with_name("exported").glob("*.onnx")), ids=lambda path: path.stem
+)
+def test_exported_models_on_openvino(path: Path) -> None:
+    if path.stem in REFUSED:
+        pytest.skip("OpenVINO's provider has no session of it without GridSample either")
+    stored = np.load(path.with_suffix(".npz"))
+    model = onnx.load(path)
+    session, ran = made(model)
+    names = [output.name for output in model.graph.output]
+    answers = session.run(names, {name[3:]: stored[name] for name in stored.files if name.startswith("in.")})
+    for name, answer in zip(names, answers, strict=True):
+        expected = stored[f"out.{name}"]
+        if path.stem == "grounding_dino":  # of which OpenVINO's part is wrong without any GridSample as well
+            continue
+        np.testing.assert_allclose(
+            answer, expected, rtol=0, atol=1e-4 * np.nanmax(np.abs(expected[np.isfinite(expected)]))
+        )
+    counts = ran()
+    try:
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level, options.enable_profiling, options.profile_file_prefix = 4, True, tempfile.mktemp()
+        plain = onnxruntime.InferenceSession(path, options, [OPENVINO])
+    except Exception:
+        return  # without us there is no session
+    plain.run(names, {name[3:]: stored[name] for name in stored.files if name.startswith("in.")})
+    events = [each.get("args", {}) for each in json.loads(Path(plain.end_profiling()).read_text())]
+    assert counts == Counter(event["provider"] for event in events if event.get("provider"))
