@@ -13,6 +13,7 @@ import ort_gridsample as ogs
 from cases import ATTRIBUTES, SHAPES, Attributes, positions
 from compare import about
 from models import affine_grid_model, node_attributes
+from ort_gridsample.cli import main
 from ort_gridsample.model.targets.two_axes import COORDINATE_ERROR, FIRST_OPSET, LAST_OPSET
 from paths import open_native
 
@@ -169,3 +170,17 @@ def test_bfloat16_goes_through_float32():
     patched = ogs.patch_model(model, target=TARGET)
     assert_two_axes(patched)
     onnxruntime.InferenceSession(patched.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize(("known", "off"), [(True, "2e-05 pixels"), (False, "2**-22 of what they span")])
+def test_verify_says_how_far_coordinates_are_off(known, off, tmp_path, capsys):
+    X, grid = np.zeros((1, 1, 6, 7, 8), "float32"), np.zeros((1, 2, 2, 2, 3), "float32")
+    model = sampling(X, grid, Attributes("linear", "zeros"), known=known)
+    onnx.save(model, tmp_path / "a.onnx")
+    onnx.save(ogs.patch_model(model, target=TARGET), tmp_path / "b.onnx")
+    assert main(["verify", "--tolerance", "1e-4", *(str(tmp_path / name) for name in ("a.onnx", "b.onnx"))]) == 0
+    out = capsys.readouterr().out
+    assert out.count("5-D nodes") == 1
+    assert out.endswith(
+        f"b.onnx: 5-D nodes are written as 4-D ones, whose coordinates are off by up to {off}: see --tolerance\n"
+    )

@@ -7,11 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import onnx
 import onnxruntime
 
 from ..core.arrays import Array
 from ..errors import GridSampleError
 from ..model.far import LIMIT
+from ..model.files import read_model
+from ..model.helpers import lowered_from
+from ..model.targets.two_axes import COORDINATE_ERROR
 from . import inputs, sides
 from .arguments import magnitude
 from .failures import about, sentence
@@ -85,8 +89,8 @@ def run(arguments: argparse.Namespace) -> int:
         rows = [(side, path, each.way) for side, path, each in zip("AB", paths, ran, strict=True)]
         print(table([("", "model", "run by"), *rows]))
         print(as_text(found))
-        if note:
-            print(note)
+        for line in filter(None, [note, *map(_coordinate_error, paths)]):
+            print(line)
         if far:
             print(_far_text(far, without))
     return 0 if agree else 1
@@ -146,6 +150,18 @@ def as_text(found: Sequence[Agreement]) -> str:
         verdict = "agrees" if each.agrees else "differs"
         rows.append((each.name, each.type, tuple(each.shape), f"{each.difference:.2g}", f"{each.of:.2g}", verdict))
     return table(rows)
+
+
+def _coordinate_error(path: str) -> str:
+    """How far the coordinates of nodes that were written as 4-D ones may be off; empty where there are none."""
+    model = onnx.shape_inference.infer_shapes(read_model(path))
+    lengths = {value.name: [d.dim_value for d in value.type.tensor_type.shape.dim] for value in model.graph.value_info}
+    images = [node.input[0] for node in model.graph.node if node.op_type == "GridSample" and lowered_from(node)]
+    if not images:
+        return ""
+    known = [max(lengths[name][2:]) for name in images if all(lengths.get(name, [0])[2:])]
+    off = f"{COORDINATE_ERROR * max(known):.1g} pixels" if len(known) == len(images) else "2**-22 of what they span"
+    return f"{path}: 5-D nodes are written as 4-D ones, whose coordinates are off by up to {off}: see --tolerance"
 
 
 def _far_text(far: Far, without: Sequence[Agreement]) -> str:

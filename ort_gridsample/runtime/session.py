@@ -304,8 +304,8 @@ def _patched(
     model: Model,
     nodes: Selection | None,
     options: onnxruntime.SessionOptions | None,
-    providers: Providers,
-    accelerated: Accelerated,
+    providers: Providers = (),
+    accelerated: Accelerated = "lower",
 ) -> _Patched:
     if isinstance(model, onnx.ModelProto):
         proto = onnx.ModelProto()
