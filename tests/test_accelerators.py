@@ -59,10 +59,12 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[[Takes], list[str]]:
     def takes(rule: Takes) -> list[str]:
         asked = list[str]()
 
-        def ask(model: bytes, providers: accelerators.Providers, probe: accelerators.Probe) -> str:
+        def ask(
+            trial: accelerators.Trial, model: bytes, providers: accelerators.Providers, probe: accelerators.Probe
+        ) -> str:
             nodes = list(onnx.load_model_from_string(model).graph.node)
             asked.append(" ".join(node.op_type for node in nodes))
-            return "" if rule(nodes) else "it takes something else"
+            return accelerators._YES if rule(nodes) else "it takes something else"
 
         monkeypatch.setattr(accelerators, "ask", ask)
         return asked
@@ -191,7 +193,7 @@ def test_inspect_says_what_a_provider_runs(
 
 def test_an_answer_is_kept_for_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[bytes]()
-    monkeypatch.setattr(accelerators, "ask", lambda model, providers, probe: asked.append(model) or "no")
+    monkeypatch.setattr(accelerators, "ask", lambda trial, model, providers, probe: asked.append(model) or "no")
     (record,) = records_of(model_of(2, "nearest", 16), native)
     for known in ({}, {}):  # of two processes
         monkeypatch.setattr(accelerators, "_known", known)
@@ -221,9 +223,11 @@ def test_a_provider_may_end_its_process_or_answer_wrongly(
         monkeypatch.setattr(accelerators, "_TRIAL", tmp_path / "trial.py")
     monkeypatch.setattr(accelerators, "SECONDS", 1 if "longer" in says else 60)
     (record,) = records_of(model_of(2, "linear", 20), native)
-    assert Accelerators([(AZURE, {})], "keep", alone=False).way(record, {"": 20}) is None
-    probe = accelerators.probe(record, record.cases[0], {"": 20}, False)
-    assert accelerators.ask(probe.model.SerializeToString(), [(AZURE, {})], probe).startswith(says)
+    with Accelerators([(AZURE, {})], "keep", alone=False) as asked:
+        assert asked.way(record, {"": 20}) is None
+    probe, trial = accelerators.probe(record, record.cases[0], {"": 20}, False), accelerators.Trial()
+    assert accelerators.ask(trial, probe.model.SerializeToString(), [(AZURE, {})], probe).startswith(says)
+    trial.close()
 
 
 # onnxruntime-openvino

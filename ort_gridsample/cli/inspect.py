@@ -34,8 +34,8 @@ def run(arguments: argparse.Namespace) -> None:
     there, name = onnxruntime.get_available_providers(), arguments.provider
     if name and name not in there:
         raise GridSampleError("inspect", "--provider", repr(name), f"one that this onnxruntime has: {listed(there)}")
-    accelerators = Accelerators(before_the_cpu([name], None), "lower", alone=False) if name else None
-    with about(arguments.model):
+    providers = before_the_cpu([name] if name else [], None)
+    with about(arguments.model), Accelerators(providers, "lower", alone=False) as accelerators:
         placements = [foreseen(record, accelerators) for record in inspect_model(arguments.model)]
     if arguments.json:
         print_json([as_json(placement) for placement in placements])

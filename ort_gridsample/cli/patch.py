@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> None:
     with about(source):
         model = read_model(source)
         before = opset_of(model)
-        replaced = patch_in_place(
+        replaced, _ = patch_in_place(
             model, arguments.nodes, arguments.target, functions, native, arguments.opset, for_runtime
         )
         ours = arguments.target == targets()[0]

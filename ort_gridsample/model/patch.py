@@ -42,30 +42,17 @@ def targets() -> list[str]:
 def patch_in_place(
     model: onnx.ModelProto,
     nodes: Selection = "all",
-    target: str = DOMAIN,
-    functions: bool = False,
-    native: Native | None = None,
-    opset: int | None = None,
-    for_runtime: str | None = None,
-) -> list[NodeRecord]:
-    """Do as :func:`ort_gridsample.patch_model` to ``model`` itself, and return the records of what it replaced.
-
-    ``native`` is asked whether onnxruntime runs a node where ``nodes`` depend on it, and for types that onnx does not
-    know.
-    """
-    return patch_and_report(model, nodes, target, functions, native, opset, for_runtime)[0]
-
-
-def patch_and_report(
-    model: onnx.ModelProto,
-    nodes: Selection = "all",
     target: str | Target = DOMAIN,
     functions: bool = False,
     native: Native | None = None,
     opset: int | None = None,
     for_runtime: str | None = None,
 ) -> tuple[list[NodeRecord], list[NodeRecord]]:
-    """Do as :func:`patch_in_place`, and return the records of what it replaced and of the nodes that stay."""
+    """Do as :func:`ort_gridsample.patch_model` to ``model`` itself: the records of what it replaced, and of what stays.
+
+    ``native`` is asked whether onnxruntime runs a node where ``nodes`` depend on it, and for types that onnx does not
+    know.
+    """
     if isinstance(target, str) and target not in targets():
         raise GridSampleError("patch_model", "target", repr(target), checks.listed(targets()))
     check_selection("patch_model", nodes)

@@ -13,6 +13,7 @@ import pickle
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from ..core.arrays import Array
 from ..core.threads import interpreter
 from ..errors import GridSampleError
 from ..model.files import written_whole
-from ..model.patch import patch_and_report
+from ..model.patch import patch_in_place
 from ..model.records import NodeRecord
 from ..model.targets import Target
 from ..model.targets.runtimes import ANY, RUNTIMES
@@ -52,6 +53,9 @@ SECONDS = 60
 
 #: What no rounding explains, of values in [0, 1] and in half precision.
 _WRONG = 0.1
+
+#: What is kept where a provider runs a model, and how it begins where nothing is.
+_YES, _LATE = "yes", "it takes longer"
 
 #: What a record says of a node that is in a function, and in no body there.
 _FUNCTION = re.compile(r"function \S+")
@@ -92,7 +96,7 @@ def before_the_cpu(
 
 
 class Accelerators:
-    """The execution providers of a session that come before the CPU's.
+    """The execution providers of a session that come before the CPU's, to be asked within a ``with``.
 
     Args:
         providers: in their order.
@@ -104,7 +108,14 @@ class Accelerators:
         self._providers = providers
         self._accelerated = accelerated
         self._alone = alone
+        self._trial = Trial()
         self.name = " or ".join(name for name, _ in providers)
+
+    def __enter__(self) -> Accelerators:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._trial.close()
 
     def __bool__(self) -> bool:
         return bool(self._providers) and self._accelerated != "never"
@@ -161,15 +172,13 @@ class Accelerators:
         """Why they do not run ``model`` alone, and rightly; empty where they do."""
         key = _key(model, self._providers)
         if key not in _known:
-            found = _kept(key)
-            if found is None:
-                found = ask(model, self._providers, asked)
-                _keep(key, found)
-            _known[key] = found
-        return _known[key]
+            _known[key] = _kept(key) or ask(self._trial, model, self._providers, asked)
+            if not _known[key].startswith(_LATE):  # the machine may be busy
+                _keep(key, _known[key])
+        return _known[key].removeprefix(_YES)
 
 
-#: What was answered in this process, and before it forked.
+#: What was answered in this process, and before it forked: a key -> :data:`_YES`, or why not.
 _known: dict[str, str] = {}
 
 
@@ -180,48 +189,63 @@ def _written(model: onnx.ModelProto, target: Target | None) -> bytes | None:
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     try:
-        replaced, _ = patch_and_report(copy, target=target)
+        replaced, _ = patch_in_place(copy, target=target)
     except GridSampleError:
         return None
     return copy.SerializeToString(deterministic=True) if replaced else None
 
 
-def ask(model: bytes, providers: Providers, asked: Probe) -> str:
-    """Why ``providers`` do not run ``model`` alone, and rightly; empty where they do."""
-    answer, expected = _answer(model, providers, asked.feeds), asked.expected
+def ask(trial: Trial, model: bytes, providers: Providers, asked: Probe) -> str:
+    """:data:`_YES` where ``providers`` run ``model`` alone, and rightly; else why not."""
+    answer = trial.answer(model, [name for name, _ in providers], [dict(said) for _, said in providers], asked.feeds)
     if isinstance(answer, str):
-        if _LEFT in answer:
-            return "it leaves the node to the CPU"
-        return answer if len(answer) <= _LONGEST else f"…{answer[-_LONGEST:]}"
-    if answer.shape != expected.shape:
-        return f"its answer is of shape {answer.shape}, expected {expected.shape}"
-    off = float(np.nan_to_num(np.abs(answer - expected), nan=np.inf).max(initial=0))
-    return "" if off < _WRONG else f"its answer is off by {off:.2g} where values are in [0, 1]"
+        left = "it leaves the node to the CPU" if _LEFT in answer else answer
+        return left if len(left) <= _LONGEST else f"…{left[-_LONGEST:]}"
+    if answer.shape != asked.expected.shape:
+        return f"its answer is of shape {answer.shape}, expected {asked.expected.shape}"
+    off = float(np.nan_to_num(np.abs(answer - asked.expected), nan=np.inf).max(initial=0))
+    return _YES if off < _WRONG else f"its answer is off by {off:.2g} where values are in [0, 1]"
 
 
-def _answer(model: bytes, providers: Providers, feeds: Mapping[str, Array]) -> Array | str:
-    """The output of ``model`` on ``providers`` alone; in words why there is none."""
-    python = interpreter()
-    if python is None:
-        return "it cannot be asked: inside a host program there is no Python for another process"
-    names, options = [name for name, _ in providers], [dict(said) for _, said in providers]
-    code = f"import sys, runpy; sys.path[:] = {sys.path!r}; runpy.run_path({str(_TRIAL)!r}, run_name='__main__')"
-    try:
-        done = subprocess.run(
-            [python, "-c", code],
-            input=pickle.dumps((model, names, options, dict(feeds))),
-            capture_output=True,
-            timeout=SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return f"it takes longer than {SECONDS} seconds"
-    except OSError as error:
-        return f"it cannot be asked: {error}"
-    if done.returncode:
-        return f"it ends the process, with {done.returncode}"
-    answer: Array | str = pickle.loads(done.stdout)
-    return answer
+class Trial:
+    """A process of its own, in which models run; there is one while somebody asks, and another one after it ended."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def close(self) -> None:
+        """End the process, if there is one."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+    def answer(self, *asked: object) -> Array | str:
+        """The output of a model; in words why there is none."""
+        python = interpreter()
+        if python is None:
+            return "inside a host program there is no Python for another process that could be asked"
+        if self._process is None:
+            code = (
+                f"import sys, runpy; sys.path[:] = {sys.path!r}; runpy.run_path({str(_TRIAL)!r}, run_name='__main__')"
+            )
+            pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+            self._process = subprocess.Popen([python, "-c", code], **pipes)
+        process, timer = self._process, threading.Timer(SECONDS, self._process.kill)
+        timer.start()
+        try:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            pickle.dump(asked, process.stdin)
+            process.stdin.flush()
+            answer: Array | str = pickle.load(process.stdout)
+            return answer
+        except (EOFError, OSError, pickle.UnpicklingError):
+            is_late, ended = not timer.is_alive(), process.wait()
+            self.close()
+            return f"{_LATE} than {SECONDS} seconds" if is_late else f"it ends the process, with {ended}"
+        finally:
+            timer.cancel()
 
 
 def _key(model: bytes, providers: Providers) -> str:
@@ -231,7 +255,6 @@ def _key(model: bytes, providers: Providers) -> str:
 
 @cache
 def _devices() -> str:
-    """The devices of this machine, as far as onnxruntime says."""
     with suppress(Exception):  # onnxruntime before 1.22, or a provider that fails
         return repr(sorted((d.ep_name, d.device.vendor, d.device.device_id) for d in onnxruntime.get_ep_devices()))
     return onnxruntime.get_device()

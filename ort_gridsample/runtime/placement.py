@@ -65,7 +65,7 @@ class Placement:
         return self.reason or (self.within and f"one with GridSample node {self.within!r}")
 
 
-def foreseen(record: NodeRecord, accelerators: Accelerators | None = None) -> Placement:
+def foreseen(record: NodeRecord, accelerators: Accelerators) -> Placement:
     """What the node of ``record``, with what onnxruntime answered, runs on in a session by default."""
     opsets = {"": max(spec.OPERATORS["GridSample"]), record.domain: record.opset}
     if accelerators and (way := accelerators.way(record, opsets)):
@@ -82,19 +82,10 @@ def accelerated(record: NodeRecord, accelerators: Accelerators, way: Way) -> Pla
     return Placement(record, accelerators.name, reason)
 
 
-def stays(record: NodeRecord, nodes: Selection | None, ask: Callable[[], NodeRecord]) -> Placement | None:
-    """What the node runs on where ``nodes`` leave it to onnxruntime; else None. Arguments: see :func:`placed`."""
-    if callable(nodes) and not record.patched and not nodes(ask()):
-        return Placement(record, "onnxruntime", "the function given as nodes leaves it")
-    if nodes == "unsupported" and not record.patched and ask().native:
-        return Placement(record, "onnxruntime", "onnxruntime runs it, and nodes is 'unsupported'")
-    return None
-
-
 def placed(
     record: NodeRecord, nodes: Selection | None, ask: Callable[[], NodeRecord], compiling: bool = True
 ) -> Placement:
-    """What the node of ``record``, which does not stay as it is, runs on beside the CPU alone.
+    """What the node of ``record``, which ``nodes`` do not leave as it is, runs on beside the CPU alone.
 
     Args:
         record: what is known of it, whoever was asked or not.
@@ -175,9 +166,10 @@ class Ops:
         def ask() -> NodeRecord:
             return replace(record, reason=reason_of(record, opsets, native))
 
-        placement = stays(record, self._nodes, ask)
-        if placement is not None:
-            return placement, None
+        if callable(self._nodes) and not record.patched and not self._nodes(ask()):
+            return Placement(record, "onnxruntime", "the function given as nodes leaves it"), None
+        if self._nodes == "unsupported" and not record.patched and ask().native:
+            return Placement(record, "onnxruntime", "onnxruntime runs it, and nodes is 'unsupported'"), None
         if self._accelerators and (way := self._accelerators.way(record, opsets)):
             return accelerated(record, self._accelerators, way), way.target
         placement = placed(record, self._nodes, ask)

@@ -25,7 +25,7 @@ from ..model.dialects import DOMAIN, operator_types
 from ..model.files import external_files, follow_links, read_model
 from ..model.fusion import fuse
 from ..model.graphs import constants, domain_of, scopes, unread
-from ..model.patch import Selection, bind_threads, check_selection, patch_and_report
+from ..model.patch import Selection, bind_threads, check_selection, patch_in_place
 from ..model.pixel_grids import absorb
 from ..model.records import NodeRecord
 from . import interrupts, native
@@ -120,29 +120,21 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             unfused = given.SerializeToString() if isinstance(given, onnx.ModelProto) else given
         self._arguments = (path or unfused, providers, provider_options, kept, accelerated, kwargs)
         try:
-            self._open(patched, sess_options, providers, provider_options, kwargs)
+            self._open(patched, sess_options)
         except Exception as error:
             if all(each.ours or each.runs_on == "onnxruntime" for each in patched.placements):
                 raise
             logger.warning("%s do not make a session of this model with its nodes: %s", dict(there), error)
-            patched = _patched(given, nodes, sess_options, there, "never")
-            self._open(patched, sess_options, providers, provider_options, kwargs)
+            self._open(_patched(given, nodes, sess_options, there, "never"), sess_options)
         self._names = [output.name for output in self.get_outputs()]  # or every run would ask for them anew
 
-    def _open(
-        self,
-        patched: _Patched,
-        sess_options: onnxruntime.SessionOptions | None,
-        providers: Any,
-        provider_options: Any,
-        kwargs: dict[str, Any],
-    ) -> None:
+    def _open(self, patched: _Patched, sess_options: onnxruntime.SessionOptions | None) -> None:
         _prepare(patched.python)
         self._placements = patched.placements
         # Where nobody could read the nodes, there may be any.
         self._runs_python_ops = bool(patched.python) or patched.domains is None
-        options = _options(sess_options, patched)
-        super().__init__(patched.model, options, providers, provider_options, **kwargs)
+        _, providers, provider_options, *_, kwargs = self._arguments
+        super().__init__(patched.model, _options(sess_options, patched), providers, provider_options, **kwargs)
 
     @property
     def replaced(self) -> list[Placement]:
@@ -316,11 +308,12 @@ def _patched(
         except GridSampleError:
             # onnxruntime knows its own format, and says what is wrong with any other
             return _Patched(model, model, [], None)
-    accelerators = Accelerators(providers, accelerated, bool(providers) and _holds_nothing_else(proto))
-    ops = Ops(nodes, accelerators, saved=options is not None and bool(options.optimized_model_filepath))
     elsewhere = set() if options is None else added_to(options, sorted(constants(proto)))
-    with unread(proto, elsewhere):
-        replaced, others = patch_and_report(proto, target=ops, native=native)
+    saved = options is not None and bool(options.optimized_model_filepath)
+    alone = bool(providers) and _holds_nothing_else(proto)
+    with unread(proto, elsewhere), Accelerators(providers, accelerated, alone) as accelerators:
+        ops = Ops(nodes, accelerators, saved)
+        replaced, others = patch_in_place(proto, target=ops, native=native)
     placements = ops.placements([*replaced, *others])
     if not placements:
         given = proto.SerializeToString() if isinstance(model, onnx.ModelProto) else model

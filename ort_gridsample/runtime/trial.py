@@ -1,7 +1,7 @@
 """A script, run in a process of its own, which a provider may end: what a model answers on execution providers alone.
 
-It reads a pickle of the model, the providers, their options and the feeds, and writes one of the first output, or why
-there is none.
+It reads pickles of a model, the providers, their options and the feeds, and writes one of each model's first output, or
+of why there is none.
 """
 
 import os
@@ -26,5 +26,6 @@ def answer(model: bytes, providers: list[str], options: list[dict[str, str]], fe
 if __name__ == "__main__":
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a provider prints is no answer
-    pickle.dump(answer(*pickle.load(sys.stdin.buffer)), output)
-    output.flush()
+    while True:  # until it is killed
+        pickle.dump(answer(*pickle.load(sys.stdin.buffer)), output)
+        output.flush()

@@ -50,16 +50,9 @@ def lower_grid_sample(
 ) -> list[onnx.NodeProto]:
     """Nodes that compute GridSample with GridSamples of two spatial axes.
 
-    Args, as :func:`.primitives.lower_grid_sample` takes them, with r ≤ 3:
-        name: the node's name; the names of all nodes and of the values between them begin with it and a slash.
-        X: (N, C, D1, …, Dr); with r = 3, of floats of up to 32 bits.
-        grid: (N, D1_out, …, Dr_out, r).
-        Y: the name of the output.
-        mode: the attribute, or its synonym; with r = 3, linear or nearest.
-        padding_mode: the attribute.
-        align_corners: the attribute.
-        opset: from 16 to 19.
-        runtime: what the nodes are for.
+    The arguments are those of :func:`.primitives.lower_grid_sample`, with r ≤ 3, and ``opset`` from 16 to 19, unless
+    what runs them takes the words of opset 16 in later ones. With r = 3, X is of floats of up to 32 bits, and ``mode``
+    linear or nearest.
 
     Raises:
         GridSampleError: the operator is not defined for these, or what is said above does not hold.
@@ -70,14 +63,13 @@ def lower_grid_sample(
     check_opset(name, opset, FIRST_OPSET)
     X_shape, grid_shape = check_grid_sample(name, X, grid, mode, padding_mode)
     r = len(X_shape) - 2
-    if r > 3:
-        raise GridSampleError(name, "X", f"{r + 2}-D", "at most 5-D for 4-D GridSamples; target 'primitives' has more")
-    if r == 3 and mode == "cubic":
-        raise GridSampleError(name, "mode", "'cubic' of 5-D", "linear or nearest; target 'primitives' has it")
-    if r == 3 and X.type not in _TYPES:
-        raise GridSampleError(
-            name, "X", f"of type {X.type}, 5-D", f"{checks.listed(_TYPES)}; target 'primitives' has others"
-        )
+    for refused, argument, found, expected in (
+        (r > 3, "X", f"{r + 2}-D", "at most 5-D"),
+        (r == 3 and mode == "cubic", "mode", "'cubic' of 5-D", "linear or nearest"),
+        (r == 3 and X.type not in _TYPES, "X", f"of type {X.type}, 5-D", checks.listed(_TYPES)),
+    ):
+        if refused:
+            raise GridSampleError(name, argument, found, f"{expected}; target 'primitives' has others")
     e = Expressions(name, opset, runtime)
     image, coordinates = e.input(X.name, X.type), e.input(grid.name, grid.type)
     if r == 3:
