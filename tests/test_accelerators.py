@@ -6,6 +6,7 @@ import pickle
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -223,7 +224,7 @@ def test_a_provider_may_end_its_process_or_answer_wrongly(
         monkeypatch.setattr(accelerators, "_TRIAL", tmp_path / "trial.py")
     monkeypatch.setattr(accelerators, "SECONDS", 1 if "longer" in says else 60)
     (record,) = records_of(model_of(2, "linear", 20), native)
-    with Accelerators([(AZURE, {})], "keep", alone=False) as asked:
+    with closing(Accelerators([(AZURE, {})], "keep", alone=False)) as asked:
         assert asked.way(record, {"": 20}) is None
     probe, trial = accelerators.probe(record, record.cases[0], {"": 20}, False), accelerators.Trial()
     assert accelerators.ask(trial, probe.model.SerializeToString(), [(AZURE, {})], probe).startswith(says)

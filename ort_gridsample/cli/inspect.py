@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from contextlib import closing
 from itertools import groupby
 
 import onnxruntime
@@ -35,7 +36,7 @@ def run(arguments: argparse.Namespace) -> None:
     if name and name not in there:
         raise GridSampleError("inspect", "--provider", repr(name), f"one that this onnxruntime has: {listed(there)}")
     providers = before_the_cpu([name] if name else [], None)
-    with about(arguments.model), Accelerators(providers, "lower", alone=False) as accelerators:
+    with about(arguments.model), closing(Accelerators(providers, "lower", alone=False)) as accelerators:
         placements = [foreseen(record, accelerators) for record in inspect_model(arguments.model)]
     if arguments.json:
         print_json([as_json(placement) for placement in placements])

@@ -78,7 +78,7 @@ def _opset_of_two_axes(model: onnx.ModelProto, opset: int | None) -> int | None:
 
     if opset is None:
         return LAST_OPSET if opset_of(model) > LAST_OPSET else None
-    if not FIRST_OPSET <= opset <= LAST_OPSET:
+    if opset not in range(FIRST_OPSET, LAST_OPSET + 1):
         expected = f"a number from {FIRST_OPSET} to {LAST_OPSET} with target {TWO_AXES!r}"
         raise GridSampleError("patch_model", "opset", repr(opset), expected)
     return opset
@@ -148,9 +148,8 @@ def _target(
     if name in ("primitives", TWO_AXES):
         from .targets.lowered import Primitives, TwoAxes  # here, as few need it and importing it takes a while
 
-        return (TwoAxes if name == TWO_AXES else Primitives)(
-            functions, there, RUNTIMES[for_runtime] if for_runtime else ANY
-        )
+        kind = TwoAxes if name == TWO_AXES else Primitives
+        return kind(functions, there, RUNTIMES[for_runtime] if for_runtime else ANY)
     return Spelled(name, strict=opset is not None)
 
 

@@ -33,7 +33,7 @@ from ..model.patch import patch_in_place
 from ..model.records import NodeRecord
 from ..model.targets import Target
 from ..model.targets.runtimes import ANY, RUNTIMES
-from ..model.targets.spelled import FirstWords, Spelled
+from ..model.targets.spelled import Spelled
 from .probes import Probe, probe
 
 logger = logging.getLogger("ort_gridsample")
@@ -56,7 +56,6 @@ _WRONG = 0.1
 
 #: What is kept where a provider runs a model, and how it begins where nothing is.
 _YES, _LATE = "yes", "it takes longer"
-
 #: What a record says of a node that is in a function, and in no body there.
 _FUNCTION = re.compile(r"function \S+")
 
@@ -96,7 +95,7 @@ def before_the_cpu(
 
 
 class Accelerators:
-    """The execution providers of a session that come before the CPU's, to be asked within a ``with``.
+    """The execution providers of a session that come before the CPU's; to be closed once they were asked.
 
     Args:
         providers: in their order.
@@ -111,10 +110,8 @@ class Accelerators:
         self._trial = Trial()
         self.name = " or ".join(name for name, _ in providers)
 
-    def __enter__(self) -> Accelerators:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """End the process in which they are asked."""
         self._trial.close()
 
     def __bool__(self) -> bool:
@@ -152,7 +149,7 @@ class Accelerators:
         runtime = next((_FORMS[name] for name, _ in self._providers if name in _FORMS), ANY)
         return {
             "the standard's node": Spelled("ai.onnx"),
-            "opset 16's words": FirstWords(),
+            "opset 16's words": Spelled("ai.onnx", first_words=True),
             "com.microsoft's node": Spelled("com.microsoft"),
             "4-D GridSamples": TwoAxes(runtime=runtime),
             "basic operators": Primitives(runtime=runtime),
@@ -222,8 +219,7 @@ class Trial:
 
     def answer(self, *asked: object) -> Array | str:
         """The output of a model; in words why there is none."""
-        python = interpreter()
-        if python is None:
+        if (python := interpreter()) is None:
             return "inside a host program there is no Python for another process that could be asked"
         if self._process is None:
             code = (
@@ -261,9 +257,8 @@ def _devices() -> str:
 
 
 def _folder() -> Path:
-    """Where answers are kept."""
-    cache_home = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
-    return Path(cache_home or Path.home() / ".cache") / "ort_gridsample" / "providers"
+    cache = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or Path.home() / ".cache"
+    return Path(cache) / "ort_gridsample" / "providers"
 
 
 def _kept(key: str) -> str | None:

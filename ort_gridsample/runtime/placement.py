@@ -1,6 +1,4 @@
-"""What each node of a session runs on: another provider than the CPU's, a compiled op, a Python op, or onnxruntime's
-own kernel; and why.
-"""
+"""What each node of a session runs on: another provider than the CPU's, an op or onnxruntime's own kernel; and why."""
 
 from __future__ import annotations
 
@@ -24,8 +22,6 @@ from .accelerators import Accelerators, Way
 from .compiled_ops import kernels
 
 logger = logging.getLogger("ort_gridsample")
-
-_OURS = ("compiled op", "Python op")
 
 
 @dataclass(frozen=True)
@@ -54,7 +50,7 @@ class Placement:
     @property
     def ours(self) -> bool:
         """Whether it is an op of this package."""
-        return self.runs_on in _OURS
+        return self.runs_on in ("compiled op", "Python op")
 
     @property
     def note(self) -> str:

@@ -31,13 +31,7 @@ Shape = list[int | str | None]
 
 @dataclass(frozen=True)
 class Probe:
-    """A model of one node, whose shapes are what is known of the node's, and what to ask it.
-
-    Attributes:
-        model: the model.
-        feeds: its inputs: values in [0, 1), positions inside and around X where no rounding takes another pixel.
-        expected: its output.
-    """
+    """A model of one node, its inputs (values in [0, 1), positions inside and around X far from any tie), and Y."""
 
     model: onnx.ModelProto
     feeds: Mapping[str, Array]
@@ -47,11 +41,8 @@ class Probe:
 def probe(record: NodeRecord, case: Sequence[Value], opsets: Mapping[str, int], alone: bool) -> Probe | None:
     """The probe of a node that is called as in ``case``; None where too little is known of it.
 
-    Args:
-        record: the node's.
-        case: one of the record's.
-        opsets: the versions of the domains that the node is written in.
-        alone: whether the model is to have no other node: some providers take nothing that is alone.
+    Its shapes are what is known of the node's, ``opsets`` the versions of its domains; ``alone``: whether the model is
+    to have no other node, as some providers take nothing that is alone.
     """
     types = {name: value.type for name, value in zip(record.values, case, strict=True) if value.type}
     axes = spatial_axes(record.operator, case)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from os import PathLike
@@ -31,7 +31,7 @@ from ..model.records import NodeRecord
 from . import interrupts, native
 from .accelerators import ACCELERATED, Accelerated, Accelerators, Providers, before_the_cpu
 from .compiled_ops.errors import error_in
-from .options import State, added_to, copied, entry, from_state, has_providers, set_entry, state
+from .options import added_to, copied, entry, from_state, has_providers, set_entry, state
 from .placement import Ops, Placement
 from .python_ops import exits, failures
 from .registration import register, register_anew
@@ -112,13 +112,9 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         there = before_the_cpu(providers, provider_options)
         patched = _patched(given, nodes, sess_options, there, accelerated)
         path = os.path.abspath(given) if isinstance(given, (str, PathLike)) else None
-        # A model that goes along is patched already, and what it left to onnxruntime is left there. What is written for
-        # another provider is not: no one else need read that.
+        # A model that goes along is patched already, and what it left to onnxruntime is left there.
         kept = nodes if path or not callable(nodes) else "unsupported"
-        unfused = patched.unfused
-        if there and not path and not callable(nodes):
-            unfused = given.SerializeToString() if isinstance(given, onnx.ModelProto) else given
-        self._arguments = (path or unfused, providers, provider_options, kept, accelerated, kwargs)
+        self._arguments = (path or patched.unfused, providers, provider_options, kept, accelerated, kwargs)
         try:
             self._open(patched, sess_options)
         except Exception as error:
@@ -138,9 +134,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
 
     @property
     def replaced(self) -> list[Placement]:
-        """What each GridSample and AffineGrid node runs on: a compiled op, a Python op, another provider than the CPU's
-        or onnxruntime's own kernel.
-        """
+        """What each GridSample and AffineGrid node runs on, and why."""
         return list(self._placements)
 
     def run(
@@ -232,15 +226,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         return _unpickled, (*self._arguments, state(self.get_session_options()))
 
 
-def _unpickled(
-    model: bytes | str,
-    providers: Any,
-    provider_options: Any,
-    nodes: Selection | None,
-    accelerated: Accelerated,
-    kwargs: Any,
-    options: State,
-) -> InferenceSession:
+def _unpickled(*arguments: Any) -> InferenceSession:
+    model, providers, provider_options, nodes, accelerated, kwargs, options = arguments
     kwargs = {"nodes": nodes, "accelerated": accelerated, **kwargs}
     return InferenceSession(model, from_state(options), providers, provider_options, **kwargs)
 
@@ -310,8 +297,9 @@ def _patched(
             return _Patched(model, model, [], None)
     elsewhere = set() if options is None else added_to(options, sorted(constants(proto)))
     saved = options is not None and bool(options.optimized_model_filepath)
-    alone = bool(providers) and _holds_nothing_else(proto)
-    with unread(proto, elsewhere), Accelerators(providers, accelerated, alone) as accelerators:
+    concerned = {*operator_types(), "Constant"}
+    alone = bool(providers) and all(node.op_type in concerned for scope in scopes(proto) for node in scope)
+    with unread(proto, elsewhere), closing(Accelerators(providers, accelerated, alone)) as accelerators:
         ops = Ops(nodes, accelerators, saved)
         replaced, others = patch_in_place(proto, target=ops, native=native)
     placements = ops.placements([*replaced, *others])
@@ -322,7 +310,9 @@ def _patched(
     domains = _domains(proto)
     path = model if isinstance(model, (str, PathLike)) else None
     unfused = model
-    if isinstance(model, onnx.ModelProto) or (path is None and (replaced or bound)):
+    if providers and not callable(nodes):  # what is written for other providers, no one else need read
+        unfused = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
+    elif isinstance(model, onnx.ModelProto) or (path is None and (replaced or bound)):
         unfused = proto.SerializeToString()
     with unread(proto, elsewhere):
         fused, placements = _fused(proto, placements)
@@ -334,7 +324,7 @@ def _patched(
     if folder is not None and not _READS_FOLDER:
         onnx.load_external_data_for_model(proto, folder)
         folder = None
-    patched = proto.SerializeToString() if fused or path is not None else unfused
+    patched = proto.SerializeToString() if fused or providers or path is not None else unfused
     return _Patched(patched, unfused, placements, domains, folder)
 
 
@@ -347,11 +337,6 @@ def _fused(model: onnx.ModelProto, placements: list[Placement]) -> tuple[bool, l
         replace(each, within=feeds.get(each.record.label, ""), takes_in=takes_in.get(each.record.label, ()))
         for each in placements
     ]
-
-
-def _holds_nothing_else(model: onnx.ModelProto) -> bool:
-    """Whether ``model`` has no nodes but those that may be concerned."""
-    return all(node.op_type in {*operator_types(), "Constant"} for scope in scopes(model) for node in scope)
 
 
 def _domains(model: onnx.ModelProto) -> frozenset[str]:

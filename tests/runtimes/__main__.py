@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--fast", action="store_true", help="only those that install in seconds")
     parser.add_argument("--list", action="store_true", help="print what would be tried, and run nothing")
     parser.add_argument("--only", default="", metavar="REGEX", help="only the cells whose name this matches")
-    parser.add_argument("--form", choices=FORMS, help="only the standard operators, or only primitives")
+    parser.add_argument("--form", choices=FORMS, help="only the standard operators, or what a target makes of them")
     parser.add_argument("--cache", type=Path, default=default_cache(), metavar="DIR", help="keeps the environments")
     parser.add_argument("--seconds", type=float, default=120, help="how long a runtime may take for one model")
     options = parser.parse_args(arguments)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .table import Runtime
-from .trials import FORMS, MODES, RANKS, Trial
+from .trials import FORMS, MODES, RANKS, Trial, forms
 from .verdicts import Verdict
 
 Cells = dict[Trial, Verdict]
@@ -54,7 +54,7 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
 
 
 def summary(results: Sequence[Result]) -> str:
-    """A row a runtime: each group's worst cell over paddings and alignments, standard / primitives."""
+    """A row a runtime: each group's worst cell over paddings and alignments, standard / primitives / 4-D."""
     parts = []
     for dynamic in (False, True):
         rows = [[f"{'dynamic' if dynamic else 'static'} shapes", *GROUPS]]
@@ -63,14 +63,17 @@ def summary(results: Sequence[Result]) -> str:
             for group in GROUPS:
                 both = [
                     worst(v for t, v in result.cells.items() if (t.form, t.group, t.dynamic) == (form, group, dynamic))
-                    for form in FORMS
+                    for form in forms(group)
                 ]
                 row.append("/".join(both) if not result.missing else "not installed")
             rows.append(row)
         parts.append(markdown(rows))
     rows = [["exported models", "standard", "primitives"]]
     for result in results:
-        counts = [_count([v for t, v in result.cells.items() if (t.form, t.group) == (f, "exported")]) for f in FORMS]
+        cells = [
+            [v for t, v in result.cells.items() if (t.form, t.group) == (f, "exported")] for f in forms("exported")
+        ]
+        counts = [_count(verdicts) for verdicts in cells]
         rows.append([result.runtime.title, *counts])
     return "\n\n".join([*parts, markdown(rows)])
 

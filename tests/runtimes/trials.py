@@ -15,9 +15,11 @@ from ort_gridsample.model.targets.runtimes import RuntimeName
 
 Arrays = dict[str, np.ndarray]
 
-FORMS = ("standard", "primitives")
+FORMS = ("standard", "primitives", "ai.onnx-2d")
 RANKS = (2, 3)
 MODES = ("nearest", "linear", "cubic")
+#: What the last form is another one for.
+FLATTENED = ("3-D nearest", "3-D linear")
 PADDING_MODES = ("zeros", "border", "reflection")
 EXPORTED = Path(__file__).parents[1] / "exported"
 
@@ -43,7 +45,7 @@ class Task:
 class Trial:
     """One cell of the matrix."""
 
-    form: str  # "standard", or "primitives": what patch_model makes of it
+    form: str  # "standard", or the target of patch_model
     group: str  # "2-D linear", …, or "exported"
     detail: str  # padding mode and alignment, or the name of the exported model
     dynamic: bool = False  # whether the shapes are left open, and two are asked
@@ -68,16 +70,25 @@ class Trial:
             task = _one_node(int(rank), mode, padding_mode, alignment == "aligned", self.dynamic, batch)
         if self.form == "standard":
             return task
+        if self.form == "ai.onnx-2d":
+            return Task(ogs.patch_model(task.model, target="ai.onnx-2d"), task.feeds, task.expected)
         lowered = ogs.patch_model(task.model, target="primitives", for_runtime=for_runtime)
         return Task(lowered, task.feeds, task.expected)
+
+
+def forms(group: str) -> tuple[str, ...]:
+    """The forms in which a group is tried."""
+    return FORMS if group in FLATTENED else FORMS[:2]
 
 
 def trials() -> Iterator[Trial]:
     """The whole matrix."""
     for form, rank, mode, dynamic in itertools.product(FORMS, RANKS, MODES, (False, True)):
+        if form not in forms(f"{rank}-D {mode}"):
+            continue
         for padding_mode, alignment in itertools.product(PADDING_MODES, ("unaligned", "aligned")):
             yield Trial(form, f"{rank}-D {mode}", f"{padding_mode} {alignment}", dynamic)
-    for form in FORMS:
+    for form in forms("exported"):
         yield from (Trial(form, "exported", path.stem) for path in sorted(EXPORTED.glob("*.onnx")))
 
 

@@ -20,23 +20,27 @@ class Spelled:
         name: the dialect's.
         strict: whether the standard's first version is written for the numbers of axes only that it is said for.
             Exporters write it for all, and onnxruntime reads that.
+        first_words: whether a standard node is written in the words of its first version, in any opset: some providers
+            know no others.
     """
 
     reads_shapes = False
 
-    def __init__(self, name: str, strict: bool = False) -> None:
+    def __init__(self, name: str, strict: bool = False, first_words: bool = False) -> None:
         self.name = name
         self._strict = strict
+        self._first_words = first_words
         self._dialects = {d.operator: d for d in reversed(dialects()) if d.name == name}
 
     def _dialect(self, match: Match) -> Dialect | None:
         if self.name == "ai.onnx":
-            return standard(match.record.operator, match.scope.opsets.get("", 0))
+            return standard(match.record.operator, 0 if self._first_words else match.scope.opsets.get("", 0))
         return self._dialects.get(match.record.operator)
 
     def takes(self, match: Match) -> bool:
         record, dialect = match.record, self._dialect(match)
-        if dialect is None or (record.dialect.name == self.name and not match.is_set_aside):
+        is_said_so = record.dialect == dialect if self._first_words else record.dialect.name == self.name
+        if dialect is None or (is_said_so and not match.is_set_aside):
             return False
         if record.unrolled and match.scope.opsets.get("", 0) < self.least_opset(match):
             return False  # it runs as it is: no reason to convert the whole model
@@ -84,18 +88,3 @@ class Spelled:
                 raise GridSampleError(record.where, name, repr(value), expected)
         node.attribute.extend(dialect.write(said))
         return Replacement([*constants, node])
-
-
-class FirstWords(Spelled):
-    """The standard's node in the words of its first version, in a model of any opset: some providers know no others."""
-
-    def __init__(self) -> None:
-        super().__init__("ai.onnx")
-
-    def _dialect(self, match: Match) -> Dialect | None:
-        return standard(match.record.operator, 0)
-
-    def takes(self, match: Match) -> bool:
-        record = match.record
-        first = standard(record.operator, 0).version
-        return record.operator == "GridSample" and record.dialect.version > first

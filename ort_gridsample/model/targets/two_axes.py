@@ -125,7 +125,7 @@ def _three(
 
     def sample(slices: Tensor) -> Tensor:
         """The slices with these numbers, each at its position."""
-        place = slices * _number(e, lengths[second], compute) + along[second]
+        place = slices * e.length(lengths[second]).astype(compute) + along[second]
         rows, columns = (place, along[other]) if other == 2 else (along[other], place)
         normalized = [_normalize(e, at, length) for at, length in zip((columns, rows), shape[::-1], strict=True)]
         g = e.concatenate(normalized, axis=3).astype(image.type)
@@ -135,7 +135,7 @@ def _three(
         return sample(along[first])
     below = e.floor(along[first])
     t = e.reshape((along[first] - below).astype(image.type), [n, 1, out[0], e.product(out[1:])])
-    above = e.minimum(below + 1, _number(e, lengths[first], compute) - 1)
+    above = e.minimum(below + 1, e.length(lengths[first]).astype(compute) - 1)
     return sample(below) * (1 - t) + sample(above) * t
 
 
@@ -161,11 +161,7 @@ def _pixels(
     return e.minimum(e.maximum(x, -1), length) if PADDING[padding_mode].zero_outside else x
 
 
-def _number(e: Expressions, dim: Dim, type: str) -> Tensor:
-    return e.length(dim).astype(type)
-
-
 def _normalize(e: Expressions, x: Tensor, length: Dim) -> Tensor:
     """The coordinates of pixels ``x`` where -1 and 1 are the centres of the first and the last; of one pixel, 0."""
-    last = _number(e, length, x.type) - 1
+    last = e.length(length).astype(x.type) - 1
     return (x * 2 - last) / e.maximum(last, 1)
