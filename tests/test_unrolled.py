@@ -19,7 +19,7 @@ import faults
 import ort_gridsample as ogs
 from cases import ATTRIBUTES, Attributes
 from models import affine_grid_model, grid_sample_model
-from ort_gridsample.model import inference, matches
+from ort_gridsample.model import inference, matches, unrolled
 from ort_gridsample.model.graphs import Names, scopes
 from ort_gridsample.model.matches import records_of
 from ort_gridsample.model.records import Value
@@ -471,3 +471,32 @@ def test_what_a_replacement_reads_is_not_dead() -> None:
     text = "g (float[2] A) => (float[2] D) { B = Neg (A) C = Neg (B) D = Neg (C) }"
     (scope,) = scopes(parser.parse_model(f'<ir_version: 9, opset_import: ["": 20]> {text}'))
     assert [dead(Flow(scope), {2}, {read}, {0, 1}) for read in "ABC"] == [{0, 1}, {1}, set()]
+
+
+def test_positions_that_are_tried_tell_kinds_apart() -> None:
+    """Centres and edges of pixels in either alignment, inside and outside; or none near an edge, some far."""
+    lengths, shape, generator = np.array([4, 7]), (3, 20, 20, 2), np.random.default_rng(0)
+    np.testing.assert_allclose(unrolled._pixels(np.array([-1.0, 0, 1]), np.array(5)), [[0, 2, 4], [-0.5, 2, 4.5]])
+
+    def from_edge(at: np.ndarray) -> np.ndarray:
+        return abs(at - np.floor(at) - 0.5)
+
+    for jumps in (False, True):
+        grid = unrolled._at_edges(generator, shape, lengths, jumps)
+        assert grid.shape == shape
+        pixels = unrolled._pixels(grid, lengths)
+        for at in pixels:
+            assert 0.1 < (from_edge(at) < 1e-9).mean() < 0.9
+            assert (at.min(axis=(0, 1, 2)) < -1).all()
+            assert (at.max(axis=(0, 1, 2)) > lengths).all()
+        if jumps:  # all that is near an edge is on it
+            assert all(((from_edge(at) < 1e-9) | (from_edge(at) > 9e-4)).all() for at in pixels)
+        else:
+            exact = [(abs(2 * at - np.rint(2 * at)) < 1e-9).all(-1) for at in pixels]
+            assert np.logical_or(*exact).all()
+            assert min(each.mean() for each in exact) > 0.3
+    grid = unrolled._anywhere(generator, shape, lengths)
+    pixels = unrolled._pixels(grid, lengths)
+    assert all((from_edge(at) > 1.9e-3).all() for at in pixels)
+    assert 0.4 < ((pixels[0] >= 0) & (pixels[0] <= lengths - 1)).mean() < 0.9
+    assert 30 < abs(grid).max() < 101
