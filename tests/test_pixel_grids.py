@@ -357,11 +357,37 @@ def answer_of(session: onnxruntime.InferenceSession, feeds: dict[str, np.ndarray
         return None
 
 
+def called_twice(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The whole graph as a function, of the model's inputs and of others, called ``…_2``; both answers in one row."""
+    imports, inputs = list(model.opset_import), [value.name for value in model.graph.input]
+    held = [helper.make_node("Constant", [], [tensor.name], value=tensor) for tensor in model.graph.initializer]
+    chain = helper.make_function("local", "chain", inputs, ["Y"], [*held, *model.graph.node], imports)
+    nodes = [helper.make_node("Constant", [], ["row"], value_ints=[-1])]
+    for end in ("", "_2"):
+        nodes.append(
+            helper.make_node("chain", [name + end for name in inputs], [f"Y{end}"], f"call{end}", domain="local")
+        )
+        nodes.append(helper.make_node("Reshape", [f"Y{end}", "row"], [f"row{end or '_1'}"]))
+    nodes.append(helper.make_node("Concat", ["row_1", "row_2"], ["both"], axis=0))
+    others = []
+    for value in model.graph.input:
+        others.append(onnx.ValueInfoProto.FromString(value.SerializeToString()))
+        others[-1].name += "_2"
+        for dim in others[-1].type.tensor_type.shape.dim:
+            dim.ClearField("value")
+    both = helper.make_tensor_value_info("both", TensorProto.FLOAT, [None])
+    graph = helper.make_graph(nodes, "calls", [*model.graph.input, *others], [both])
+    imports.append(helper.make_opsetid("local", 1))
+    return helper.make_model(graph, opset_imports=imports, ir_version=9, functions=[chain])
+
+
 @compiled
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(chains(), st.data())
 def test_any_chain_of_other_lengths_than_the_model_says(chain: tuple[Graph, str, Shape], data: st.DataObject) -> None:
-    """Symbols that say that lengths are the same, value_info that is left over: fused, it runs as apart, or neither."""
+    """Symbols that say that lengths are the same, value_info that is left over, functions called with several shapes:
+    fused, it runs as apart, or neither.
+    """
     graph, grid, X = chain
     model = graph.sampled(grid, X, replace(ATTRIBUTES[0], mode="linear"), loose=True)
     for value in shape_inference.infer_shapes(graph.sampled(grid, X)).graph.value_info:
@@ -374,6 +400,10 @@ def test_any_chain_of_other_lengths_than_the_model_says(chain: tuple[Graph, str,
                 dim.dim_param = data.draw(st.sampled_from("NHW"))
                 if data.draw(st.integers(0, 3)) == 0:
                     feeds[value.name] = feeds[value.name].take([0], axis)
+    if data.draw(st.booleans()):
+        model, feeds["X_2"] = called_twice(model), np.concatenate([feeds["X"]] * 2, axis=1)
+        for name in graph.shapes:
+            feeds[f"{name}_2"] = graph.feeds[name].take([0], 0) if data.draw(st.booleans()) else graph.feeds[name]
     expected, answer = (answer_of(session, feeds) for session in (two_ops(model), open_fused(model)))
     assert (expected is None) == (answer is None)
     if expected is not None:

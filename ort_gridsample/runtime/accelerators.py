@@ -34,6 +34,7 @@ from ..model.records import NodeRecord
 from ..model.targets import Target
 from ..model.targets.runtimes import ANY, RUNTIMES
 from ..model.targets.spelled import Spelled
+from . import trial
 from .probes import Probe, probe
 
 logger = logging.getLogger("ort_gridsample")
@@ -46,7 +47,7 @@ ACCELERATED: tuple[str, ...] = get_args(Accelerated)
 #: The form of basic operators that a provider needs.
 _FORMS = {"WebGpuExecutionProvider": RUNTIMES["onnxruntime-webgpu"]}
 
-_TRIAL = Path(__file__).with_name("trial.py")
+_TRIAL = Path(trial.__file__)
 
 #: So long may a provider take to compile and run one node.
 SECONDS = 60
