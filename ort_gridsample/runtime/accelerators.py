@@ -48,7 +48,6 @@ ACCELERATED: tuple[str, ...] = get_args(Accelerated)
 _FORMS = {"WebGpuExecutionProvider": RUNTIMES["onnxruntime-webgpu"]}
 
 _TRIAL = Path(trial.__file__)
-
 #: So long may a provider take to compile and run one node.
 SECONDS = 60
 

@@ -2,8 +2,8 @@
 
 The number travels as the op's ``status`` output to the guard that the patch puts behind every op, a ``GatherND`` of Y
 by it along the first axis: all places there pass, a number is out of the bounds of the nothing that a failed op
-returns, and ONNX Runtime's own error text then quotes it. In a session's own model, which nobody changes, it gathers the
-number alone. Before opset 11, and in models of earlier releases, the guard is a ``Gather``.
+returns, and ONNX Runtime's own error text then quotes it. In a session's own model, which nobody changes, it gathers
+the number alone. Before opset 11, and in models of earlier releases, the guard is a ``Gather``.
 """
 
 from __future__ import annotations
