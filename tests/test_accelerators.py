@@ -200,7 +200,15 @@ def test_an_answer_is_kept_for_other_processes(tmp_path: Path, monkeypatch: pyte
         monkeypatch.setattr(accelerators, "_known", known)
         assert Accelerators([(AZURE, {})], "keep", alone=False).way(record, {"": 16}) is None
     assert len(asked) == 1
-    assert [path.read_text() for path in (tmp_path / "ort_gridsample" / "providers").iterdir()] == ["no"]
+    (file,) = (tmp_path / "ort_gridsample" / "providers").iterdir()
+    for said, again in (("no", True), (accelerators._YES, False)):  # two days later
+        file.write_text(said)
+        os.utime(file, (0, 0))
+        monkeypatch.setattr(accelerators, "_known", {})
+        asked.clear()
+        way = Accelerators([(AZURE, {})], "keep", alone=False).way(record, {"": 16})
+        assert (len(asked) == 1, way is None) == (again, again)
+    assert [path.read_text() for path in (tmp_path / "ort_gridsample" / "providers").iterdir()] == [accelerators._YES]
 
 
 ENDS = {

@@ -7,13 +7,13 @@ is looked at. What they said is kept on disk, for this release of onnxruntime, t
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import pickle
 import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,8 +37,6 @@ from ..model.targets.spelled import Spelled
 from . import trial
 from .probes import Probe, probe
 
-logger = logging.getLogger("ort_gridsample")
-
 #: What may be done to nodes for providers that come before the CPU's: ``"lower"``: write them in a form that these run;
 #: ``"keep"``: leave those that these run as they are; ``"never"``: nothing, as if there were the CPU alone.
 Accelerated: TypeAlias = Literal["lower", "keep", "never"]
@@ -50,12 +48,13 @@ _FORMS = {"WebGpuExecutionProvider": RUNTIMES["onnxruntime-webgpu"]}
 _TRIAL = Path(trial.__file__)
 #: So long may a provider take to compile and run one node.
 SECONDS = 60
-
 #: What no rounding explains, of values in [0, 1] and in half precision.
 _WRONG = 0.1
 
 #: What is kept where a provider runs a model, and how it begins where nothing is.
 _YES, _LATE = "yes", "it takes longer"
+#: After so many seconds a provider that refused is asked again: a driver may have been installed.
+_DAY = 86400.0
 #: What a record says of a node that is in a function, and in no body there.
 _FUNCTION = re.compile(r"function \S+")
 
@@ -135,7 +134,6 @@ class Accelerators:
             models = [_written(each.model, target) for each in known]
             refusals = (self._refusal(model, each) for model, each in zip(models, known, strict=True) if model)
             refusal = next(filter(None, refusals), "") if all(models) else "it has no such form"
-            logger.debug("%s, %s, %s: %s", record.where, self.name, name or "as it is", refusal or "yes")
             if not refusal:
                 return Way(name, target, why)
             why = why or refusal
@@ -227,7 +225,7 @@ class Trial:
             )
             pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
             self._process = subprocess.Popen([python, "-c", code], **pipes)
-        process, timer = self._process, threading.Timer(SECONDS, self._process.kill)
+        process, timer, began = self._process, threading.Timer(SECONDS, self._process.kill), time.monotonic()
         timer.start()
         try:
             assert process.stdin is not None
@@ -237,7 +235,7 @@ class Trial:
             answer: Array | str = pickle.load(process.stdout)
             return answer
         except (EOFError, OSError, pickle.UnpicklingError):
-            is_late, ended = not timer.is_alive(), process.wait()
+            is_late, ended = time.monotonic() - began >= SECONDS, process.wait()
             self.close()
             return f"{_LATE} than {SECONDS} seconds" if is_late else f"it ends the process, with {ended}"
         finally:
@@ -263,7 +261,9 @@ def _folder() -> Path:
 
 def _kept(key: str) -> str | None:
     with suppress(OSError, RuntimeError):  # no file, or no home
-        return (_folder() / key).read_text(encoding="utf-8")
+        file = _folder() / key
+        if (found := file.read_text(encoding="utf-8")) == _YES or time.time() - file.stat().st_mtime < _DAY:
+            return found
     return None
 
 
