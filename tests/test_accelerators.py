@@ -6,7 +6,7 @@ import pickle
 import tempfile
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
@@ -212,6 +212,24 @@ def test_an_answer_is_kept_for_other_processes(tmp_path: Path, monkeypatch: pyte
         way = Accelerators([(AZURE, {})], "keep", alone=False).way(record, {"": 16})
         assert (len(asked) == 1, way is None) == (again, again)
     assert [path.read_text() for path in (tmp_path / "ort_gridsample" / "providers").iterdir()] == [accelerators._YES]
+
+
+@FAKED
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_asks_nothing_twice(fake: Callable[[Takes], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, model = fake(is_plain), model_of(3, "cubic", 20)
+    session = ogs.InferenceSession(model, None, [AZURE])
+    monkeypatch.setattr(accelerators, "_kept", lambda key: None)
+    there = len(asked)
+    assert there > 1
+    child = os.fork()
+    if not child:
+        with suppress(BaseException):
+            again = ogs.InferenceSession(model, None, [AZURE])
+            os._exit(int(len(asked) > there or again.replaced != session.replaced))
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 ENDS = {
