@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -172,6 +173,12 @@ def test_what_is_not_known_is_not_asked(fake: Callable[[Takes], list[str]]) -> N
     for value in model.graph.input:
         value.type.tensor_type.ClearField("shape")
     ogs.InferenceSession(model, None, [AZURE])
+    for elem_type, length in ((7, 5), (1, 0)):  # of int64, and without pixels
+        model = model_of(2, "nearest", 20, beside=False)
+        X = model.graph.input[0].type.tensor_type
+        X.elem_type, X.shape.dim[2].dim_value = elem_type, length
+        model.graph.output[0].type.tensor_type.elem_type = elem_type
+        ogs.InferenceSession(model, None, [AZURE])
     ogs.InferenceSession(model_of(2, "linear", 20), None, ["CPUExecutionProvider", AZURE])
     ogs.InferenceSession(model_of(2, "linear", 20))
     assert not asked
@@ -204,6 +211,10 @@ def test_an_answer_is_kept_for_other_processes(tmp_path: Path, monkeypatch: pyte
         assert Accelerators([(AZURE, {})], "keep", alone=False).way(record, {"": 16}) is None
     assert len(asked) == 1
     (file,) = (tmp_path / "ort_gridsample" / "providers").iterdir()
+    os.utime(file, (before := time.time() - 3600,) * 2)
+    monkeypatch.setattr(accelerators, "_known", {})
+    assert Accelerators([(AZURE, {})], "keep", alone=False).way(record, {"": 16}) is None
+    assert file.stat().st_mtime == pytest.approx(before, abs=2)  # who only reads it makes it no newer
     for said, again in (("no", True), (accelerators._YES, False)):  # two days later
         file.write_text(said)
         os.utime(file, (0, 0))

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -67,13 +68,7 @@ Providers: TypeAlias = Sequence[tuple[str, Mapping[str, str]]]
 
 @dataclass(frozen=True)
 class Way:
-    """A form of a node that the providers run.
-
-    Attributes:
-        name: in words; empty where it is the node's own.
-        target: what writes it; None where there is nothing to write.
-        why: why they do not run the node as it is.
-    """
+    """A form of a node that the providers run, its target, and why they do not run the node's own, which has none."""
 
     name: str = ""
     target: Target | None = None
@@ -85,12 +80,10 @@ def before_the_cpu(
 ) -> Providers:
     """Those of a session's ``providers`` that are installed and come before the CPU's, with their ``options``."""
     given = list(providers or ())
-    beside = options or [{}] * len(given)
-    each = [(p, o) if isinstance(p, str) else p for p, o in zip(given, beside, strict=False)]
-    names = [name for name, _ in each]
+    each = [(p, o) if isinstance(p, str) else p for p, o in zip(given, options or [{}] * len(given), strict=False)]
     there = onnxruntime.get_available_providers() if each else []
-    first = names.index("CPUExecutionProvider") if "CPUExecutionProvider" in names else len(each)
-    return [(name, {str(k): str(v) for k, v in said.items()}) for name, said in each[:first] if name in there]
+    before = takewhile(lambda one: one[0] != "CPUExecutionProvider", each)
+    return [(name, {str(k): str(v) for k, v in said.items()}) for name, said in before if name in there]
 
 
 class Accelerators:
@@ -166,11 +159,13 @@ class Accelerators:
     def _refusal(self, model: bytes, asked: Probe) -> str:
         """Why they do not run ``model`` alone, and rightly; empty where they do."""
         key = _key(model, self._providers)
-        if key not in _known:
-            _known[key] = _kept(key) or ask(self._trial, model, self._providers, asked)
-            if not _known[key].startswith(_LATE):  # the machine may be busy
-                _keep(key, _known[key])
-        return _known[key].removeprefix(_YES)
+        found = _known.get(key) or _kept(key)
+        if not found:
+            found = ask(self._trial, model, self._providers, asked)
+            if not found.startswith(_LATE):  # the machine may be busy
+                _keep(key, found)
+        _known[key] = found
+        return "" if found == _YES else found
 
 
 #: What was answered in this process, and before it forked: a key -> :data:`_YES`, or why not.
@@ -179,26 +174,26 @@ _known: dict[str, str] = {}
 
 def _written(model: onnx.ModelProto, target: Target | None) -> bytes | None:
     """``model`` with its node as ``target`` writes it; None where that has nothing for it."""
-    if target is None:
-        return model.SerializeToString(deterministic=True)
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     try:
-        replaced, _ = patch_in_place(copy, target=target)
+        if target is not None and not patch_in_place(copy, target=target)[0]:
+            return None
     except GridSampleError:
         return None
-    return copy.SerializeToString(deterministic=True) if replaced else None
+    return copy.SerializeToString(deterministic=True)
 
 
 def ask(trial: Trial, model: bytes, providers: Providers, asked: Probe) -> str:
     """:data:`_YES` where ``providers`` run ``model`` alone, and rightly; else why not."""
-    answer = trial.answer(model, [name for name, _ in providers], [dict(said) for _, said in providers], asked.feeds)
+    feeds, expected = asked.make()
+    answer = trial.answer(model, [name for name, _ in providers], [dict(said) for _, said in providers], feeds)
     if isinstance(answer, str):
         left = "it leaves the node to the CPU" if _LEFT in answer else answer
         return left if len(left) <= _LONGEST else f"…{left[-_LONGEST:]}"
-    if answer.shape != asked.expected.shape:
-        return f"its answer is of shape {answer.shape}, expected {asked.expected.shape}"
-    off = float(np.nan_to_num(np.abs(answer - asked.expected), nan=np.inf).max(initial=0))
+    if answer.shape != expected.shape:
+        return f"its answer is of shape {answer.shape}, expected {expected.shape}"
+    off = float(np.nan_to_num(np.abs(answer - expected), nan=np.inf).max(initial=0))
     return _YES if off < _WRONG else f"its answer is off by {off:.2g} where values are in [0, 1]"
 
 
@@ -220,9 +215,7 @@ class Trial:
         if (python := interpreter()) is None:
             return "inside a host program there is no Python for another process that could be asked"
         if self._process is None:
-            code = (
-                f"import sys, runpy; sys.path[:] = {sys.path!r}; runpy.run_path({str(_TRIAL)!r}, run_name='__main__')"
-            )
+            code = f"import sys, runpy; sys.path[:] = {sys.path!r}; runpy.run_path({str(_TRIAL)!r}, None, '__main__')"
             pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
             self._process = subprocess.Popen([python, "-c", code], **pipes)
         process, timer, began = self._process, threading.Timer(SECONDS, self._process.kill), time.monotonic()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -31,11 +31,10 @@ Shape = list[int | str | None]
 
 @dataclass(frozen=True)
 class Probe:
-    """A model of one node, its inputs (values in [0, 1), positions inside and around X far from any tie), and Y."""
+    """A model of one node, and what makes its inputs (values in [0, 1), positions far from any tie) and Y."""
 
     model: onnx.ModelProto
-    feeds: Mapping[str, Array]
-    expected: Array
+    make: Callable[[], tuple[Mapping[str, Array], Array]]
 
 
 def probe(record: NodeRecord, case: Sequence[Value], opsets: Mapping[str, int], alone: bool) -> Probe | None:
@@ -46,7 +45,8 @@ def probe(record: NodeRecord, case: Sequence[Value], opsets: Mapping[str, int], 
     """
     types = {name: value.type for name, value in zip(record.values, case, strict=True) if value.type}
     axes = spatial_axes(record.operator, case)
-    if axes not in (1, 2, 3) or len(types) < len(case) or not set(types.values()) <= {*spec.FLOATS, "int64"}:
+    is_float = next(iter(types.values()), "") in spec.FLOATS
+    if axes not in (1, 2, 3) or len(types) < len(case) or not is_float or any(0 in (v.shape or ()) for v in case):
         return None
     said = {
         name: next(iter(record.dialect.attributes[name].values)) if isinstance(value, PassedOn) else value
@@ -54,16 +54,22 @@ def probe(record: NodeRecord, case: Sequence[Value], opsets: Mapping[str, int], 
     }
     known: list[Shape] = [[] if value.shape is None else list(value.shape) for value in case]
     if record.operator == "AffineGrid":
-        first: Shape = known[0] or [None, axes, axes + 1]
-        shapes: list[Shape] = [first, [axes + 2]]
-        arrays = _theta_and_size(first, record.constants.get("size"), axes)
-        expected = affine_grid(*arrays, bool(said["align_corners"]))
+        shapes: list[Shape] = [known[0] or [None, axes, axes + 1], [axes + 2]]
     else:
         unknown: Shape = [None] * (axes + 2)
         shapes = [known[0] or unknown[:], [*(known[1] or unknown)[:-1], axes]]
-        mode, padding_mode, align_corners = str(said["mode"]), str(said["padding_mode"]), bool(said["align_corners"])
-        arrays = _x_and_grid(shapes[0], shapes[1], align_corners)
-        expected = _sampled(*arrays, mode, padding_mode, align_corners)
+        lengths = _lengths(shapes[0], shapes[1])
+    align_corners = bool(said["align_corners"])
+
+    def make() -> tuple[Mapping[str, Array], Array]:
+        if record.operator == "AffineGrid":
+            arrays = _theta_and_size(shapes[0], record.constants.get("size"), axes)
+            expected = affine_grid(*arrays, align_corners)
+        else:
+            arrays = _x_and_grid(*lengths, align_corners)
+            expected = _sampled(*arrays, str(said["mode"]), str(said["padding_mode"]), align_corners)
+        return {name: each.astype(fed(types[name])) for name, each in zip(types, arrays, strict=True)}, expected
+
     node = onnx.NodeProto(op_type=record.op_type, domain=record.domain, attribute=record.dialect.write(said))
     imports = [(domain, opsets.get(domain, 1)) for domain in dict.fromkeys(("", record.domain))]
     model = one_node(node, imports, types.items(), shapes)
@@ -72,8 +78,7 @@ def probe(record: NodeRecord, case: Sequence[Value], opsets: Mapping[str, int], 
         for reader in model.graph.node:
             reader.input[:] = ["beside" if name == source else name for name in reader.input]
         model.graph.node.insert(0, helper.make_node("Relu", [source], ["beside"]))  # no value in it is below 0
-    feeds = {name: each.astype(fed(types[name])) for name, each in zip(types, arrays, strict=True)}
-    return Probe(model, feeds, expected)
+    return Probe(model, make)
 
 
 def _theta_and_size(theta: Shape, size: Array | None, axes: int) -> tuple[Array, Array]:
@@ -82,7 +87,8 @@ def _theta_and_size(theta: Shape, size: Array | None, axes: int) -> tuple[Array,
     return np.random.default_rng(0).random((n, axes, axes + 1)), np.array([n, *lengths[1:]], np.int64)
 
 
-def _x_and_grid(X_shape: Shape, grid_shape: Shape, align_corners: bool) -> tuple[Array, Array]:
+def _lengths(X_shape: Shape, grid_shape: Shape) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The lengths of X and the grid in a probe; where X is large, ``X_shape`` gets few channels."""
     axes, lengths = len(X_shape) - 2, dict[str, int]()
 
     def filled(shape: Shape, guess: Sequence[int]) -> tuple[int, ...]:
@@ -92,17 +98,19 @@ def _x_and_grid(X_shape: Shape, grid_shape: Shape, align_corners: bool) -> tuple
     n = next((d for d in (X_shape[0], grid_shape[0]) if isinstance(d, int)), _BATCH)
     if prod(filled([n, *X_shape[1:]], [n, _CHANNELS, *_LENGTHS[:axes]])) > _LARGE:
         X_shape[1] = min(_CHANNELS, X_shape[1]) if isinstance(X_shape[1], int) else X_shape[1]
-    n, *rest = filled([n, *X_shape[1:]], [n, _CHANNELS, *_LENGTHS[:axes]])
-    positions = filled([n, *grid_shape[1:]], [n, *_OUT[:axes], axes])
-    rng, sides = np.random.default_rng(0), np.array(rest[1:][::-1], np.float64)
+    X = filled([n, *X_shape[1:]], [n, _CHANNELS, *_LENGTHS[:axes]])
+    return X, filled([n, *grid_shape[1:]], [n, *_OUT[:axes], axes])
+
+
+def _x_and_grid(X: tuple[int, ...], positions: tuple[int, ...], align_corners: bool) -> tuple[Array, Array]:
+    rng, sides = np.random.default_rng(0), np.array(X[:1:-1], np.float64)
     pixels = np.floor(rng.uniform(-1, sides + 1, positions)) + rng.uniform(0.1, 0.4, positions)
     grid = 2 * pixels / np.maximum(sides - 1, 1) - 1 if align_corners else (2 * pixels + 1) / sides - 1
-    return rng.random((n, *rest)), grid
+    return rng.random(X), grid
 
 
 def _sampled(X: Array, grid: Array, mode: str, padding_mode: str, align_corners: bool) -> Array:
     n, *out, axes = grid.shape
     Y = np.empty((*X.shape[:2], prod(out)))
-    plan = plan_for(X.dtype, mode, padding_mode, align_corners)
-    numpy_core.grid_sample(X, grid.reshape(n, -1, axes), Y, plan, 1)
+    numpy_core.grid_sample(X, grid.reshape(n, -1, axes), Y, plan_for(X.dtype, mode, padding_mode, align_corners), 1)
     return Y.reshape(*X.shape[:2], *out)

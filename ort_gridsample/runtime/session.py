@@ -297,8 +297,7 @@ def _patched(
             return _Patched(model, model, [], None)
     elsewhere = set() if options is None else added_to(options, sorted(constants(proto)))
     saved = options is not None and bool(options.optimized_model_filepath)
-    concerned = {*operator_types(), "Constant"}
-    alone = bool(providers) and all(node.op_type in concerned for scope in scopes(proto) for node in scope)
+    alone = bool(providers) and {n.op_type for scope in scopes(proto) for n in scope} <= {*operator_types(), "Constant"}
     with unread(proto, elsewhere), closing(Accelerators(providers, accelerated, alone)) as accelerators:
         ops = Ops(nodes, accelerators, saved)
         replaced, others = patch_in_place(proto, target=ops, native=native)
