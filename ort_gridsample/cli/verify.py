@@ -154,11 +154,12 @@ def as_text(found: Sequence[Agreement]) -> str:
 
 def _coordinate_error(path: str) -> str:
     """How far the coordinates of nodes that were written as 4-D ones may be off; empty where there are none."""
-    model = onnx.shape_inference.infer_shapes(read_model(path))
-    lengths = {value.name: [d.dim_value for d in value.type.tensor_type.shape.dim] for value in model.graph.value_info}
+    model = read_model(path)
     images = [node.input[0] for node in model.graph.node if node.op_type == "GridSample" and lowered_from(node)]
     if not images:
         return ""
+    values = onnx.shape_inference.infer_shapes(model).graph.value_info
+    lengths = {value.name: [d.dim_value for d in value.type.tensor_type.shape.dim] for value in values}
     known = [max(lengths[name][2:]) for name in images if all(lengths.get(name, [0])[2:])]
     off = f"{COORDINATE_ERROR * max(known):.1g} pixels" if len(known) == len(images) else "2**-22 of what they span"
     return f"{path}: 5-D nodes are written as 4-D ones, whose coordinates are off by up to {off}: see --tolerance"

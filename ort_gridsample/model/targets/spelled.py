@@ -20,8 +20,7 @@ class Spelled:
         name: the dialect's.
         strict: whether the standard's first version is written for the numbers of axes only that it is said for.
             Exporters write it for all, and onnxruntime reads that.
-        first_words: whether a standard node is written in the words of its first version, in any opset: some providers
-            know no others.
+        first_words: whether a standard node gets its first version's words in any opset: some providers know no others.
     """
 
     reads_shapes = False
