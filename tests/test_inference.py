@@ -13,11 +13,11 @@ from onnx import TensorProto, helper, numpy_helper, parser, shape_inference
 
 import faults
 import ort_gridsample as ogs
-from ort_gridsample.model import inference, skeleton
+from ort_gridsample.model import backward_slice, inference
+from ort_gridsample.model.backward_slice import SMALL_BYTES, BackwardSlice
 from ort_gridsample.model.graphs import scopes
 from ort_gridsample.model.inference import Inference, Value, value_of
 from ort_gridsample.model.matches import records_of
-from ort_gridsample.model.skeleton import SMALL_BYTES, Skeleton
 from ort_gridsample.runtime import native
 from paths import open_compiled, open_native, open_patched_file, open_session
 from test_patch import FEEDS, GRID, X
@@ -381,7 +381,7 @@ def test_a_session_infers_once(given: Given) -> None:
 def test_only_what_leads_to_a_node_concerned_is_inferred() -> None:
 
     def kinds() -> list[str]:
-        return [node.op_type for node in Skeleton(model, scopes(model)).model.graph.node]
+        return [node.op_type for node in BackwardSlice(model, scopes(model)).model.graph.node]
 
     model = many_functions(50, chain=False, sampled=False)
     model.graph.node.insert(0, helper.make_node("Relu", ["X"], ["R"]))
@@ -402,9 +402,9 @@ def test_functions_that_double_are_not_followed_without_end(monkeypatch: pytest.
         inner = f"D = local.f{i + 1} (A, B) C = local.f{i + 1} (D, B)" if i < 39 else "C = GridSample (A, B)"
         text += f'<domain: "local", opset_import: ["": 20, "local": 1]> f{i} (A, B) => (C) {{ {inner} }}'
     model = parser.parse_model(text)
-    assert skeleton.MOST_NODES <= 1 << 16
-    monkeypatch.setattr(skeleton, "MOST_NODES", 1000)
-    assert len(Skeleton(model, scopes(model)).model.graph.node) < 1000
+    assert backward_slice.MOST_NODES <= 1 << 16
+    monkeypatch.setattr(backward_slice, "MOST_NODES", 1000)
+    assert len(BackwardSlice(model, scopes(model)).model.graph.node) < 1000
     main, inner = ogs.inspect_model(model)
     assert main.types["X"] == ("float32",)
     assert inner.types["grid"] in ((), ("float32",))
@@ -421,7 +421,7 @@ def test_calls_in_branches_of_calls(levels: int) -> None:
             C = If (c) <then_branch = t () => (T) {{ {inner} }}, else_branch = e () => (E) {{ E = Relu (A) }}> }}"""
     main, inner = ogs.inspect_model(parser.parse_model(text))
     assert main.types["X"] == ("float32",)
-    assert inner.types["X"] == (("float32",) if levels < skeleton.DEEPEST else ())
+    assert inner.types["X"] == (("float32",) if levels < backward_slice.DEEPEST else ())
 
 
 def test_a_function_that_nobody_calls_and_a_node_that_holds_a_list_of_graphs() -> None:
@@ -435,7 +435,7 @@ def test_a_function_that_nobody_calls_and_a_node_that_holds_a_list_of_graphs() -
     model.graph.node.append(held)
     found = scopes(model)
     assert [scope.path for scope in found[1:4]] == ["Several #1 bodies", "Several #1 bodies", "Several #1 last"]
-    (node,) = (node for node in Skeleton(model, found).model.graph.node if node.op_type == "Several")
+    (node,) = (node for node in BackwardSlice(model, found).model.graph.node if node.op_type == "Several")
     assert [(a.name, len(a.graphs), len(a.g.node)) for a in node.attribute] == [("bodies", 2, 0), ("last", 0, 1)]
     assert [record.ranks["X"] for record in ogs.inspect_model(model)][:4] == [(4,)] * 4
 
@@ -475,6 +475,6 @@ def test_why_something_is_not_known_is_logged(
     ],
 )
 def test_a_large_constant_is_known_by_its_type(values: dict[str, list], elem_type: int) -> None:
-    """Which is all that the skeleton holds of it."""
+    """Which is all that the slice holds of it."""
     (attribute,) = helper.make_node("Constant", [], ["row"], **values).attribute
-    assert skeleton._constant_type(attribute).tensor_type.elem_type == elem_type
+    assert backward_slice._constant_type(attribute).tensor_type.elem_type == elem_type

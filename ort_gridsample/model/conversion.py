@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 import onnx
 from onnx import TensorProto, helper, inliner, numpy_helper
 
+from .backward_slice import SMALL_BYTES
 from .graphs import domain_of, function_key, scopes
-from .skeleton import SMALL_BYTES
 
 #: The domain and the name of a function.
 Name = tuple[str, str]

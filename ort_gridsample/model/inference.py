@@ -1,7 +1,7 @@
 """Element types and shapes of the values that the nodes concerned read, as far as they can be known without a run.
 
-onnx's shape inference is run on the :mod:`skeleton <ort_gridsample.model.skeleton>` of the model; where it does not
-know an operator, onnxruntime is asked.
+onnx's shape inference is run on the :mod:`backward slice <ort_gridsample.model.backward_slice>`
+from the nodes concerned; where it does not know an operator, onnxruntime is asked.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import onnx
 from onnx import helper, shape_inference
 
 from .. import spec
-from .asking import Native
+from .backward_slice import STAND_IN, BackwardSlice
 from .graphs import Scope, scopes, subgraphs
-from .skeleton import STAND_IN, Skeleton
+from .onnxruntime_probe import OnnxruntimeProbe
 
 logger = logging.getLogger("ort_gridsample")
 
@@ -46,7 +46,7 @@ class Value:
 class Inference:
     """What is known of the values of ``model``, whose scopes are ``found``; nothing is done before it is asked for.
 
-    ``native`` is asked for the types behind operators that onnx does not know. ``values`` are those that may be asked
+    ``probe`` is asked for the types behind operators that onnx does not know. ``values`` are those that may be asked
     for besides what the nodes concerned read: names by the id of their scope.
     """
 
@@ -54,10 +54,10 @@ class Inference:
         self,
         model: onnx.ModelProto,
         found: Sequence[Scope],
-        native: Native | None = None,
+        probe: OnnxruntimeProbe | None = None,
         values: Mapping[int, Collection[str]] = MappingProxyType({}),
     ) -> None:
-        self._model, self._found, self._native, self._values = model, found, native, values
+        self._model, self._found, self._probe, self._values = model, found, probe, values
         self._asked: dict[tuple[int, str], Value] = {}
 
     def alternatives(self, scope: Scope, name: str) -> list[Value]:
@@ -66,7 +66,7 @@ class Inference:
 
     def cases(self, scope: Scope, names: Sequence[str]) -> list[tuple[Value, ...]]:
         """What is known of ``names`` in each kind of call that leads to ``scope``; at least one case."""
-        instances = self._skeleton.instances.get(id(scope), [])
+        instances = self._slice.instances.get(id(scope), [])
         found = dict.fromkeys(tuple(self._value(each.name(name)) for name in names) for each in instances)
         return list(found) or [tuple(Value() for _ in names)]
 
@@ -82,26 +82,26 @@ class Inference:
         return self._asked[asked]
 
     @cached_property
-    def _skeleton(self) -> Skeleton:
-        return Skeleton(self._model, self._found, self._values)
+    def _slice(self) -> BackwardSlice:
+        return BackwardSlice(self._model, self._found, self._values)
 
     @cached_property
     def _types(self) -> Types:
-        skeleton = self._skeleton
-        types = _inferred(skeleton.model)
-        while self._native is not None and not all(_is_known(name, types) for name in skeleton.sampled):
+        sliced = self._slice
+        types = _inferred(sliced.model)
+        while self._probe is not None and not all(_is_known(name, types) for name in sliced.sampled):
             told = types.copy()
-            _ask(self._native, skeleton.model, list(_unknown(skeleton.model.graph, types)), told)
+            _ask(self._probe, sliced.model, list(_unknown(sliced.model.graph, types)), told)
             new = [name for name in told if not _is_known(name, types)]
             if not new:
                 break
             # onnx goes on from there: types pass through its own operators, and in and out of If, Loop and Scan.
-            skeleton.state({name: told[name] for name in new})
-            types = told | _inferred(skeleton.model)
+            sliced.state({name: told[name] for name in new})
+            types = told | _inferred(sliced.model)
         return types
 
 
-def forget_guesses(model: onnx.ModelProto, found: Sequence[Scope], native: Native | None) -> None:
+def forget_guesses(model: onnx.ModelProto, found: Sequence[Scope], probe: OnnxruntimeProbe | None) -> None:
     """Clear the lengths that ``model`` says of values that lead to the nodes concerned, where nothing else says so.
 
     onnxruntime answers a Shape with them, whatever a run's are.
@@ -109,7 +109,7 @@ def forget_guesses(model: onnx.ModelProto, found: Sequence[Scope], native: Nativ
     said = [(scope, value) for scope in found for value in scope.container.value_info]
     if not any(dim.dim_value for _, value in said for dim in value.type.tensor_type.shape.dim):
         return
-    inference = Inference(model, found, native)
+    inference = Inference(model, found, probe)
     for scope, value in said:
         shapes = [known.shape or () for known in inference.alternatives(scope, value.name)]
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
@@ -143,7 +143,7 @@ def _type_name(elem_type: int) -> str | None:
 
 
 def _inferred(model: onnx.ModelProto) -> Types:
-    """What onnx infers of a skeleton's values, whose names are all different."""
+    """What onnx infers of a slice's values, whose names are all different."""
     try:
         annotated = shape_inference.infer_shapes(model)
         # Following the numbers in 1-D tensors finds the ranks behind Reshape; it takes room for each of them.
@@ -181,26 +181,26 @@ def _unknown(graph: onnx.GraphProto, types: Types) -> Iterator[onnx.NodeProto]:
             yield node
 
 
-def _ask(native: Native, skeleton: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], types: Types) -> None:
+def _ask(probe: OnnxruntimeProbe, sliced: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], types: Types) -> None:
     """Let ``types`` have what onnxruntime knows of what ``nodes`` make."""
-    model = _question(skeleton, nodes, types)
+    model = _question(sliced, nodes, types)
     if not model.graph.node:
         return
-    told = native.types_of(model)
+    told = probe.types_of(model)
     if told:
         types.update((name, type) for name, type in told.items() if not _is_known(name, types))
     elif len(nodes) > 1:  # it refuses a model for one node: the others in two parts
-        _ask(native, skeleton, nodes[: len(nodes) // 2], types)
-        _ask(native, skeleton, nodes[len(nodes) // 2 :], types)
+        _ask(probe, sliced, nodes[: len(nodes) // 2], types)
+        _ask(probe, sliced, nodes[len(nodes) // 2 :], types)
 
 
-def _question(skeleton: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], types: Types) -> onnx.ModelProto:
+def _question(sliced: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], types: Types) -> onnx.ModelProto:
     """A model of those of ``nodes`` whose inputs are known, or made by one of them before; it answers what they make.
 
     ``types`` are those of the values that it can be fed.
     """
     graph = onnx.GraphProto(name="question")
-    constants = {tensor.name: tensor for tensor in skeleton.graph.initializer}
+    constants = {tensor.name: tensor for tensor in sliced.graph.initializer}
     made: dict[str, None] = {}
     fed: dict[str, onnx.TypeProto] = {}
     for node in nodes:
@@ -219,4 +219,4 @@ def _question(skeleton: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], types:
     graph.input.extend(onnx.ValueInfoProto(name=n, type=type) for n, type in fed.items() if n not in constants)
     graph.initializer.extend(constants[name] for name in fed if name in constants)
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
-    return onnx.ModelProto(ir_version=skeleton.ir_version, graph=graph, opset_import=skeleton.opset_import)
+    return onnx.ModelProto(ir_version=sliced.ir_version, graph=graph, opset_import=sliced.opset_import)

@@ -14,7 +14,6 @@ from .. import spec
 from ..core.arrays import Array
 from ..core.plan import type_name
 from ..errors import GridSampleError, where
-from .asking import Native
 from .dialects import (
     DOMAIN,
     PARTS,
@@ -32,6 +31,7 @@ from .graphs import Names, Scope, called, constant, domain_of, function_key, sco
 from .helpers import Helpers
 from .inference import Inference, Value
 from .node_checks import fault_of, reason_of
+from .onnxruntime_probe import OnnxruntimeProbe
 from .pixel_grids import PixelGrids
 from .records import NodeRecord
 from .unrolled import Search
@@ -65,37 +65,37 @@ class Match:
         return self.node.domain == SET_ASIDE
 
 
-def records_of(model: onnx.ModelProto, native: Native | None = None) -> list[NodeRecord]:
+def records_of(model: onnx.ModelProto, probe: OnnxruntimeProbe | None = None) -> list[NodeRecord]:
     """One record for every GridSample and AffineGrid node of ``model``, in every graph and function of it.
 
-    ``native`` is asked whether onnxruntime runs them, and for types that onnx does not know; None: nobody is.
+    ``probe`` is asked whether onnxruntime runs them, and for types that onnx does not know; None: nobody is.
     """
-    return [match.record for match in find(model, scopes(model), native, asked=True)]
+    return [match.record for match in find(model, scopes(model), probe, asked=True)]
 
 
-def find(model: onnx.ModelProto, found: Sequence[Scope], native: Native | None, asked: bool) -> list[Match]:
+def find(model: onnx.ModelProto, found: Sequence[Scope], probe: OnnxruntimeProbe | None, asked: bool) -> list[Match]:
     """Every node concerned in ``found``, the scopes of ``model``, and what is unrolled there.
 
-    ``native`` is asked for types that onnx does not know, for what is unrolled, and, where ``asked``, whether
+    ``probe`` is asked for types that onnx does not know, for what is unrolled, and, where ``asked``, whether
     onnxruntime runs the nodes.
     """
     matches = []
     functions, op_types = {function_key(function) for function in model.functions}, operator_types()
-    search = Search(found, native)
+    search = Search(found, probe)
     candidates = {id(s): [(index, node) for index, node in enumerate(s) if node.op_type in op_types] for s in found}
     grids = {
         scope: [*search.values.get(scope, ()), *(node.input[1] for _, node in nodes if len(node.input) > 1)]
         for scope, nodes in candidates.items()
     }
     pixel_grids = PixelGrids(found, grids)
-    inference = Inference(model, found, native, pixel_grids.values)  # among them those of ``search``
+    inference = Inference(model, found, probe, pixel_grids.values)  # among them those of ``search``
     names = cache(partial(Names, model))  # which few need
     for scope in found:
         helpers = Helpers(scope)
         for index, node in candidates[id(scope)]:
             dialect = dialect_of(node, scope.opsets, functions)
             if dialect is not None:
-                matches.append(_match(dialect, node, index, scope, inference, helpers, native if asked else None))
+                matches.append(_match(dialect, node, index, scope, inference, helpers, probe if asked else None))
         matches += _unrolled(names, scope, search, inference)
     return [_taking_in(match, pixel_grids, inference) for match in _paired(matches, functions)]
 
@@ -194,7 +194,7 @@ def _match(
     scope: Scope,
     inference: Inference,
     helpers: Helpers,
-    native: Native | None,
+    probe: OnnxruntimeProbe | None,
 ) -> Match:
     aside = node.domain == SET_ASIDE
     domain = "" if aside else domain_of(node.domain)
@@ -238,6 +238,6 @@ def _match(
         output=output,
     )
     record = replace(record, error=fault_of(record, node, unreadable))
-    if native is not None:
-        record = replace(record, reason=reason_of(record, scope.opsets, native))
+    if probe is not None:
+        record = replace(record, reason=reason_of(record, scope.opsets, probe))
     return Match(record, node, scope, index, belonging)

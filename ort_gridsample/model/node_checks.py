@@ -8,10 +8,10 @@ import onnx
 
 from .. import checks, spec
 from ..errors import GridSampleError
-from .asking import Native
 from .dialects import PassedOn
 from .graphs import domain_of
 from .inference import Value
+from .onnxruntime_probe import OnnxruntimeProbe
 from .records import NodeRecord, spatial_axes
 
 #: Why a type cannot be run, where the reason is not that the specification has no such type.
@@ -30,13 +30,13 @@ def fault_of(
     return None
 
 
-def reason_of(record: NodeRecord, opsets: Mapping[str, int], native: Native) -> str:
+def reason_of(record: NodeRecord, opsets: Mapping[str, int], probe: OnnxruntimeProbe) -> str:
     """Why onnxruntime does not run the node by itself, or why that is not known; empty where it does.
 
     Args:
         record: the node's.
         opsets: the versions of the domains that the node is written in.
-        native: whom to ask.
+        probe: whom to ask.
     """
     if record.patched:
         return "it is a node of this package"
@@ -54,7 +54,7 @@ def reason_of(record: NodeRecord, opsets: Mapping[str, int], native: Native) -> 
         axes = spatial_axes(record.operator, case)
         if len(types) < len(case) or axes is None:
             return _UNKNOWN
-        refusal = native.refusal(node, opsets, record.operator, types, axes)
+        refusal = probe.refusal(node, opsets, record.operator, types, axes)
         if refusal:
             return refusal
     return ""

@@ -10,13 +10,13 @@ import onnx
 from .. import checks
 from ..errors import GridSampleError
 from . import dialects
-from .asking import Native
 from .conversion import import_used, inline
 from .dialects import COMPILED, DOMAIN, SET_ASIDE
 from .files import explaining_invalid
 from .graphs import Names, Scope, function_key, opset_of, scopes
 from .inference import forget_guesses
 from .matches import Match, find
+from .onnxruntime_probe import OnnxruntimeProbe
 from .opsets import convert_opset, unconvertible
 from .records import NodeRecord
 from .regions import Flow, dead, drop_unread
@@ -44,13 +44,13 @@ def patch_in_place(
     nodes: Selection = "all",
     target: str | Target = DOMAIN,
     functions: bool = False,
-    native: Native | None = None,
+    probe: OnnxruntimeProbe | None = None,
     opset: int | None = None,
     for_runtime: str | None = None,
 ) -> tuple[list[NodeRecord], list[NodeRecord]]:
     """Do as :func:`ort_gridsample.patch_model` to ``model`` itself: the records of what it replaced, and of what stays.
 
-    ``native`` is asked whether onnxruntime runs a node where ``nodes`` depend on it, and for types that onnx does not
+    ``probe`` is asked whether onnxruntime runs a node where ``nodes`` depend on it, and for types that onnx does not
     know.
     """
     if isinstance(target, str) and target not in targets():
@@ -69,7 +69,7 @@ def patch_in_place(
     to = _target(target, functions, model.functions, opset, for_runtime) if isinstance(target, str) else target
     with explaining_invalid(model):
         model.CopyFrom(unfused(model))
-        return _patch(model, nodes, to, native, opset)
+        return _patch(model, nodes, to, probe, opset)
 
 
 def _opset_of_two_axes(model: onnx.ModelProto, opset: int | None) -> int | None:
@@ -91,12 +91,12 @@ def check_selection(where: str, nodes: object) -> None:
 
 
 def _patch(
-    model: onnx.ModelProto, nodes: Selection, to: Target, native: Native | None, opset: int | None
+    model: onnx.ModelProto, nodes: Selection, to: Target, probe: OnnxruntimeProbe | None, opset: int | None
 ) -> tuple[list[NodeRecord], list[NodeRecord]]:
     standard = Spelled("ai.onnx", strict=opset is not None)
     while True:
         found = scopes(model)
-        matches = find(model, found, native, asked=nodes != "all")
+        matches = find(model, found, probe, asked=nodes != "all")
         selected = [match for match in matches if to.takes(match) and _is_selected(match, nodes, standard)]
         chosen = {id(match) for match in selected}
         left = [match for match in matches if id(match) not in chosen]
@@ -117,7 +117,7 @@ def _patch(
         names.take_all({name for match in selected for node in match.before for name in node.output})
         replacements = {id(match): target.replace(match, names) for match, target in written}
         if to.reads_shapes:
-            forget_guesses(model, found, native)
+            forget_guesses(model, found, probe)
         for scope in reversed(found):  # inner graphs first: a list of nodes that was rewritten holds copies
             if id(scope) in by_scope:
                 _rewrite(scope, by_scope[id(scope)], replacements)

@@ -18,11 +18,11 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from .asking import Native
 from .dialects import COMPILED, EXTENSIONS_DOMAIN, FROM_PIXELS, dialect_of, operator_types
 from .fusion import label
 from .graphs import Names, Scope, called, constant, function_key, scopes
 from .inference import Inference
+from .onnxruntime_probe import OnnxruntimeProbe
 from .regions import Flow, is_op, rewrite
 
 #: The types of coordinates that arithmetic is done in as the graph does it: of halves runtimes round as they like.
@@ -431,7 +431,7 @@ _RULES: Mapping[str, Rule] = {
 }
 
 
-def absorb(model: onnx.ModelProto, native: Native | None) -> dict[str, tuple[str, ...]]:
+def absorb(model: onnx.ModelProto, native: OnnxruntimeProbe | None) -> dict[str, tuple[str, ...]]:
     """Make the grids of the compiled GridSamples in ``model`` part of these, where they are made right before them.
 
     Answers with the GridSamples' labels, and the names of the nodes that each took in. ``native`` is asked for types

@@ -24,11 +24,11 @@ from .. import spec
 from ..core import affine, numpy_core
 from ..core.arrays import Array
 from ..core.plan import plan_for
-from .asking import Native
 from .dialects import AttributeValue
 from .element_types import elem_type
 from .graphs import Scope
 from .inference import Inference, Value
+from .onnxruntime_probe import OnnxruntimeProbe
 from .regions import GATHERS, MOST_ENDS, ROUNDINGS, Flow, Region, is_op
 
 #: The types in which rounding leaves no doubt.
@@ -55,7 +55,7 @@ Attributes = Mapping[str, AttributeValue]
 Size = tuple[int | None, ...]
 #: What a part was found to be: the operator's attributes, and of an AffineGrid its size.
 Said = tuple[Attributes, Size]
-Try = Callable[[onnx.ModelProto, Sequence[Value], Native], Said | None]
+Try = Callable[[onnx.ModelProto, Sequence[Value], OnnxruntimeProbe], Said | None]
 Shapes = list[tuple[int, ...]]
 #: A part, and what is known of its inputs.
 Key = tuple[bytes, tuple[Value, ...]]
@@ -102,7 +102,7 @@ class Search:
         native: whom to ask what a part computes; where nobody is, nothing is found.
     """
 
-    def __init__(self, found: Sequence[Scope], native: Native | None) -> None:
+    def __init__(self, found: Sequence[Scope], native: OnnxruntimeProbe | None) -> None:
         self._native = native
         self._flows: dict[int, Flow] = {}
         self._candidates: dict[int, list[_Candidate]] = {}
@@ -216,7 +216,7 @@ def _is_base(tensor: onnx.TensorProto | None) -> bool:
 
 
 def _resolved(
-    candidate: _Candidate, flow: Flow, inference: Inference, native: Native, said: dict[Key, Said | None]
+    candidate: _Candidate, flow: Flow, inference: Inference, native: OnnxruntimeProbe, said: dict[Key, Said | None]
 ) -> Found | None:
     """What ``candidate`` is, if anything; ``said`` is what was found of parts like it."""
     ends = [
@@ -304,7 +304,7 @@ def _part(flow: Flow, region: Region, values: Sequence[Value]) -> onnx.ModelProt
     return onnx.ModelProto(ir_version=8, graph=graph, opset_import=[opset])
 
 
-def _try_sample(part: onnx.ModelProto, values: Sequence[Value], native: Native) -> Said | None:
+def _try_sample(part: onnx.ModelProto, values: Sequence[Value], native: OnnxruntimeProbe) -> Said | None:
     """The attributes of the GridSample that ``part`` is, and the lengths of X where they are in one axis."""
     axes, flat = _rank(values[1]) - 2, _is_flat(*values[:2])
     shapes = list(_shapes(values, [((0, 0), (1, 0))], {(1, axes + 1): axes}))
@@ -419,7 +419,7 @@ def _is_sample(kind: Kind, X: Array, grid: Array, answer: Array, most: int) -> b
     return _equal(answer.reshape(*X.shape[:2], -1)[..., chosen], expected, magnitudes, grid.dtype)
 
 
-def _try_grid(part: onnx.ModelProto, values: Sequence[Value], native: Native) -> Said | None:
+def _try_grid(part: onnx.ModelProto, values: Sequence[Value], native: OnnxruntimeProbe) -> Said | None:
     """The attributes and the size of the AffineGrid that ``part`` is."""
     theta = values[0].shape
     assert theta is not None  # ``_FITS`` said so

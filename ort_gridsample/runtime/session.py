@@ -300,7 +300,7 @@ def _patched(
     alone = bool(providers) and {n.op_type for scope in scopes(proto) for n in scope} <= {*operator_types(), "Constant"}
     with unread(proto, elsewhere), closing(Accelerators(providers, accelerated, alone)) as accelerators:
         ops = Ops(nodes, accelerators, saved)
-        replaced, others = patch_in_place(proto, target=ops, native=native)
+        replaced, others = patch_in_place(proto, target=ops, probe=native)
     placements = ops.placements([*replaced, *others])
     if not placements:
         given = proto.SerializeToString() if isinstance(model, onnx.ModelProto) else model

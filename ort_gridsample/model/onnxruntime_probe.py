@@ -13,7 +13,7 @@ import onnx
 from ..core.arrays import Array
 
 
-class Native(Protocol):
+class OnnxruntimeProbe(Protocol):
     """What can be asked of onnxruntime."""
 
     def refusal(

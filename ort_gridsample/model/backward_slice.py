@@ -25,7 +25,7 @@ SMALL_BYTES = 1 << 12
 MOST_NODES, DEEPEST = 1 << 16, 30
 
 #: The domain of the functions that stand for nodes which inference does not know, or not in the main graph's opset.
-STAND_IN = "ort_gridsample.model.skeleton"
+STAND_IN = "ort_gridsample.model.backward_slice"
 
 _STAND_INS = [
     helper.make_function(
@@ -49,7 +49,7 @@ class Instance:
         number: no other instance has it.
         around: the instance of the scope around it.
         given: the function's attributes in this call.
-        aliases: the function's inputs and outputs -> what its caller's values are called in the skeleton.
+        aliases: the function's inputs and outputs -> what its caller's values are called in the slice.
         calls: how many calls led to it.
         depth: how many graphs it is in.
     """
@@ -63,7 +63,7 @@ class Instance:
     depth: int = 0
 
     def name(self, name: str) -> str:
-        """What the value that is called ``name`` here is called in the skeleton; empty where there is none."""
+        """What the value that is called ``name`` here is called in the slice; empty where there is none."""
         home = self.scope.home(name)
         if home is None:
             return name and f"undefined {name}"
@@ -74,13 +74,13 @@ class Instance:
         return at.aliases.get(name, f"{at.number} {name}")
 
 
-class Skeleton:
-    """The skeleton of ``model``, whose scopes are ``found``.
+class BackwardSlice:
+    """The backward slice of ``model``, whose scopes are ``found``.
 
     It leads to ``values`` as well, names by the id of their scope.
 
     Attributes:
-        model: the skeleton itself.
+        model: the slice itself.
         instances: the id of a scope -> its instances.
         sampled: the values that the nodes concerned read.
     """
@@ -102,7 +102,7 @@ class Skeleton:
         self._older: list[onnx.FunctionProto] = []
         self._left, self._count = MOST_NODES, 0
 
-        graph = onnx.GraphProto(name="skeleton")
+        graph = onnx.GraphProto(name="slice")
         graph.node.extend(self._nodes(self._instance(found[0])))
         for instance in (i for instances in self.instances.values() for i in instances):
             self._declare(instance, graph)
@@ -117,7 +117,7 @@ class Skeleton:
         )
 
     def state(self, types: Mapping[str, onnx.TypeProto]) -> None:
-        """Let the skeleton say what the types of these of its values are."""
+        """Let the slice say what the types of these of its values are."""
         graphs = [self.model.graph]
         for graph in graphs:  # grows while it is walked
             for value in graph.output:
@@ -162,7 +162,7 @@ class Skeleton:
         return last_first[::-1]
 
     def _want(self, instance: Instance) -> None:
-        """Let the skeleton lead to the values of ``instance`` that are asked for."""
+        """Let the slice lead to the values of ``instance`` that are asked for."""
         names = [instance.name(name) for name in self._values.get(id(instance.scope), ())]
         self._wanted.update(names)
         self.sampled.update(dict.fromkeys(names))
