@@ -38,17 +38,17 @@ class ElementType:
         name: numpy's name for it (``ml_dtypes``' for bfloat16, ``str`` for strings).
         onnx: the name in an ONNX type constraint, ``tensor(<onnx>)``.
         compute: the type that linear and cubic interpolate in; None where they are not defined.
-        carrier: the type in which a tensor of it reaches a Python-defined op; None where it cannot.
+        transport: the type in which a tensor of it reaches a Python-defined op; None where it cannot.
     """
 
     name: str
     onnx: str
     compute: str | None
-    carrier: str | None
+    transport: str | None
 
 
 _TYPES = (
-    #           numpy         ONNX          compute       carrier
+    #           numpy         ONNX          compute       transport
     ElementType("float32", "float", "float32", "float32"),
     ElementType("float64", "double", "float64", "float64"),
     ElementType("float16", "float16", "float32", "float32"),

@@ -16,7 +16,7 @@ from ort_gridsample import spec
 
 RANKS = (1, 2, 3, 4)
 #: Types that a session can hold: ONNX Runtime has no complex tensors.
-SESSION_TYPES = tuple(name for name, t in spec.TYPES.items() if t.carrier is not None)
+SESSION_TYPES = tuple(name for name, t in spec.TYPES.items() if t.transport is not None)
 
 
 @dataclass(frozen=True)

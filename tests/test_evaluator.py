@@ -47,7 +47,7 @@ def test_answers_as_the_function(X_type: str) -> None:
     for i, grid_type in enumerate(FLOATS):
         rank = RANKS[(turn + i) % 4]
         opset = 22 if "bfloat16" in (X_type, grid_type) else (16, 20, 22)[(turn + i) % 3]
-        target = TARGETS[(turn // 4 + i) % 4] if spec.TYPES[X_type].carrier is not None else ""
+        target = TARGETS[(turn // 4 + i) % 4] if spec.TYPES[X_type].transport is not None else ""
         model = grid_sample_model(X_type, grid_type, rank, attributes, opset)
         cases = [Case(X_type, grid_type, rank, each) for each in attributes]
         found = run(patched(model, target), cases[0].X, cases[0].grid)

@@ -14,7 +14,7 @@ import ort_gridsample as ogs
 from cases import Attributes
 from models import affine_grid_model, grid_sample_model
 from ort_gridsample.cli import main
-from ort_gridsample.model.dialects import PassedOn
+from ort_gridsample.model.dialects import AttributeReference
 from ort_gridsample.model.element_types import elem_type
 from ort_gridsample.model.matches import records_of
 from ort_gridsample.model.records import NOT_ASKED, columns
@@ -52,7 +52,11 @@ def test_repr_says_what_inspect_says(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_what_a_function_passes_on_reads_as_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (record,) = ogs.inspect_model(PASSES_ON)
-    assert record.attributes == {"mode": PassedOn("m"), "padding_mode": "zeros", "align_corners": PassedOn("ac")}
+    assert record.attributes == {
+        "mode": AttributeReference("m"),
+        "padding_mode": "zeros",
+        "align_corners": AttributeReference("ac"),
+    }
     assert (str(record.mode), record.padding_mode, str(record.align_corners)) == ("@m", "zeros", "@ac")
     path = tmp_path / "model.onnx"
     onnx.save(PASSES_ON, path)

@@ -19,12 +19,12 @@ import faults
 import ort_gridsample as ogs
 from cases import ATTRIBUTES, Attributes
 from models import affine_grid_model, grid_sample_model
-from ort_gridsample.model import inference, matches, unrolled
+from ort_gridsample.model import decomposed, inference, matches
+from ort_gridsample.model.decomposed import SIZES, Search, _shapes
 from ort_gridsample.model.graphs import Names, scopes
 from ort_gridsample.model.matches import records_of
 from ort_gridsample.model.records import Value
-from ort_gridsample.model.regions import Flow, dead
-from ort_gridsample.model.unrolled import SIZES, Search, _shapes
+from ort_gridsample.model.use_def import UseDef, dead
 from ort_gridsample.runtime import native
 from paths import Open, open_compiled, open_native, open_patched_file, open_session
 from test_fusion import readers
@@ -145,7 +145,7 @@ def test_what_was_lowered_is_found(number: int) -> None:
 
 
 def test_of_very_many_positions_some_are_compared() -> None:
-    """More than :data:`ort_gridsample.model.unrolled.COMPARED`."""
+    """More than :data:`ort_gridsample.model.decomposed.COMPARED`."""
     model = parser.parse_model("""<ir_version: 9, opset_import: ["": 20]>
         g (float[1, 1, 20, 30] X, float[1, 250, 300, 2] G) => (float[1, 1, 250, 300] Y) { Y = GridSample (X, G) }""")
     lowered = ogs.patch_model(model, target="primitives")
@@ -442,16 +442,16 @@ def test_what_does_not_read_a_value_is_not_looked_at() -> None:
                 C = Add (A, A) {others} D = Add (C, B20000) }}"""
         )
     )
-    flow = Flow(scope)
-    assert flow.kind("B20000") == "data"
-    assert list(flow.joins([0])) == ["C", "D"]
-    flow.nodes = MagicMock(**{"__getitem__.side_effect": flow.nodes.__getitem__, "__len__.return_value": 20_002})
-    assert list(flow.joins([0])) == ["C", "D"]
-    assert flow.nodes.__getitem__.call_count == 2
+    use_def = UseDef(scope)
+    assert use_def.kind("B20000") == "data"
+    assert list(use_def.joins([0])) == ["C", "D"]
+    use_def.nodes = MagicMock(**{"__getitem__.side_effect": use_def.nodes.__getitem__, "__len__.return_value": 20_002})
+    assert list(use_def.joins([0])) == ["C", "D"]
+    assert use_def.nodes.__getitem__.call_count == 2
 
 
 def test_models_without_any_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Flow, "__init__", None)  # to make one fails
+    monkeypatch.setattr(UseDef, "__init__", None)  # to make one fails
     standard = grid_sample_model("float32", "float32", 2, [Attributes("linear", "zeros", True)])
     other = parser.parse_model("""<ir_version: 8, opset_import: ["": 18]> g (float[N,3,H,W] X) => (float[N,3,H,W] Y) {
             A = Relu (X) S = Shape (A) B = Reshape (A, S) Y = Add (A, B) }""")
@@ -470,21 +470,21 @@ def test_lengths_that_nobody_says_are_told_apart() -> None:
 def test_what_a_replacement_reads_is_not_dead() -> None:
     text = "g (float[2] A) => (float[2] D) { B = Neg (A) C = Neg (B) D = Neg (C) }"
     (scope,) = scopes(parser.parse_model(f'<ir_version: 9, opset_import: ["": 20]> {text}'))
-    assert [dead(Flow(scope), {2}, {read}, {0, 1}) for read in "ABC"] == [{0, 1}, {1}, set()]
+    assert [dead(UseDef(scope), {2}, {read}, {0, 1}) for read in "ABC"] == [{0, 1}, {1}, set()]
 
 
 def test_positions_that_are_tried_tell_kinds_apart() -> None:
     """Centres and edges of pixels in either alignment, inside and outside; or none near an edge, some far."""
     lengths, shape, generator = np.array([4, 7]), (3, 20, 20, 2), np.random.default_rng(0)
-    np.testing.assert_allclose(unrolled._pixels(np.array([-1.0, 0, 1]), np.array(5)), [[0, 2, 4], [-0.5, 2, 4.5]])
+    np.testing.assert_allclose(decomposed._pixels(np.array([-1.0, 0, 1]), np.array(5)), [[0, 2, 4], [-0.5, 2, 4.5]])
 
     def from_edge(at: np.ndarray) -> np.ndarray:
         return abs(at - np.floor(at) - 0.5)
 
     for jumps in (False, True):
-        grid = unrolled._at_edges(generator, shape, lengths, jumps)
+        grid = decomposed._at_edges(generator, shape, lengths, jumps)
         assert grid.shape == shape
-        pixels = unrolled._pixels(grid, lengths)
+        pixels = decomposed._pixels(grid, lengths)
         for at in pixels:
             assert 0.1 < (from_edge(at) < 1e-9).mean() < 0.9
             assert (at.min(axis=(0, 1, 2)) < -1).all()
@@ -495,8 +495,8 @@ def test_positions_that_are_tried_tell_kinds_apart() -> None:
             exact = [(abs(2 * at - np.rint(2 * at)) < 1e-9).all(-1) for at in pixels]
             assert np.logical_or(*exact).all()
             assert min(each.mean() for each in exact) > 0.3
-    grid = unrolled._anywhere(generator, shape, lengths)
-    pixels = unrolled._pixels(grid, lengths)
+    grid = decomposed._anywhere(generator, shape, lengths)
+    pixels = decomposed._pixels(grid, lengths)
     assert all((from_edge(at) > 1.9e-3).all() for at in pixels)
     assert 0.4 < ((pixels[0] >= 0) & (pixels[0] <= lengths - 1)).mean() < 0.9
     assert 30 < abs(grid).max() < 101

@@ -162,7 +162,7 @@ def read_profile(events: list[dict[str, Any]]) -> dict[str, Node]:
 
 def as_text(sides: Mapping[str, Side]) -> str:
     """A table: the nodes concerned one by one, the others together, and whole runs."""
-    # What is unrolled has the name of one of many nodes of other operators, which are among all others.
+    # What is decomposed has the name of one of many nodes of other operators, which are among all others.
     said = {
         id(side): {n: node for n, node in side.nodes.items() if node.op_type in spec.OPERATORS}
         for side in sides.values()

@@ -11,7 +11,7 @@ import onnxruntime
 
 from ..checks import listed
 from ..errors import GridSampleError
-from ..model.dialects import PassedOn
+from ..model.dialects import AttributeReference
 from ..model.records import columns
 from ..patching import inspect_model
 from ..runtime.accelerators import Accelerators, before_the_cpu
@@ -55,7 +55,7 @@ def as_json(placement: Placement) -> dict[str, object]:
         "op_type": record.op_type,
         "domain": record.domain,
         "opset": record.opset,
-        **{name: str(v) if isinstance(v, PassedOn) else v for name, v in record.attributes.items()},
+        **{name: str(v) if isinstance(v, AttributeReference) else v for name, v in record.attributes.items()},
         "inputs": {
             name: [{"type": v.type, "rank": v.rank, "shape": v.shape} for v in values]
             for name, values in record.inputs.items()

@@ -22,7 +22,7 @@ Plain = str | int
 
 
 @dataclass(frozen=True)
-class PassedOn:
+class AttributeReference:
     """The value of an attribute that a function passes on to a node: its own attribute of this ``name``."""
 
     name: str
@@ -31,7 +31,7 @@ class PassedOn:
         return f"@{self.name}"
 
 
-AttributeValue = Plain | PassedOn
+AttributeValue = Plain | AttributeReference
 #: The value of a node's input by its position, where it is constant.
 ConstantInput = Callable[[int], "Array | None"]
 
@@ -56,7 +56,7 @@ class Spelling:
     names: tuple[str, ...] = ()
     words: Mapping[Plain, Plain] = field(default_factory=dict, hash=False)
 
-    def says_as(self, other: Spelling) -> bool:
+    def is_spelled_as(self, other: Spelling) -> bool:
         """Whether what is written for one may be passed on to the other."""
         return (self.values, self.default) == (other.values, other.default)
 
@@ -146,7 +146,7 @@ def _read(where: str, node: onnx.NodeProto, spelling: Spelling, constant: Consta
     for attribute in node.attribute:
         if attribute.name in (spelling.name, *spelling.names):
             if attribute.ref_attr_name:
-                return PassedOn(attribute.ref_attr_name)
+                return AttributeReference(attribute.ref_attr_name)
             if found is not None:
                 raise GridSampleError(where, spelling.name, "said twice", "said once")
             called = attribute.name
@@ -330,10 +330,10 @@ SET_ASIDE: Final = "ort_gridsample.set_aside"
 ASIDE = {operator: replace(dialect, name=SET_ASIDE, domains=(SET_ASIDE,)) for operator, dialect in OURS.items()}
 
 
-#: What no node says but a part of a graph computes: :mod:`ort_gridsample.model.unrolled` finds it.
-UNROLLED: Final = "unrolled"
+#: What no node says but a part of a graph computes: :mod:`ort_gridsample.model.decomposed` finds it.
+DECOMPOSED: Final = "unrolled"
 PARTS = {
-    operator: replace(versions[max(versions)], name=UNROLLED, domains=(UNROLLED,), reads_only=True)
+    operator: replace(versions[max(versions)], name=DECOMPOSED, domains=(DECOMPOSED,), reads_only=True)
     for operator, versions in STANDARD.items()
 }
 
@@ -383,7 +383,7 @@ def add_dialect(dialect: Dialect) -> None:
     expected = set(standard(dialect.operator, max(spec.OPERATORS[dialect.operator])).attributes)
     if set(dialect.attributes) != expected:
         raise GridSampleError(where, "attributes", str(sorted(dialect.attributes)), str(sorted(expected)))
-    if dialect.name in ("ai.onnx", DOMAIN, "primitives", COMPILED, UNROLLED):
+    if dialect.name in ("ai.onnx", DOMAIN, "primitives", COMPILED, DECOMPOSED):
         raise GridSampleError(where, "name", repr(dialect.name), "one that is not a target already")
     same = (dialect.name, dialect.operator)
     _DIALECTS[:] = [dialect, *(d for d in _DIALECTS if (d.name, d.operator) != same)]

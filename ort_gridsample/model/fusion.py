@@ -18,7 +18,7 @@ from .dialects import COMPILED, EXTENSIONS_DOMAIN, FUSED, Dialect, dialect_of
 from .element_types import type_of
 from .graphs import Scope, domain_of, function_key, scopes, subgraphs
 from .helpers import guards, is_helper
-from .regions import rewrite
+from .use_def import rewrite
 
 
 @dataclass(frozen=True)

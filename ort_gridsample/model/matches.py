@@ -14,11 +14,12 @@ from .. import spec
 from ..core.arrays import Array
 from ..core.plan import type_name
 from ..errors import GridSampleError, where
+from .decomposed import Search
 from .dialects import (
+    DECOMPOSED,
     DOMAIN,
     PARTS,
     SET_ASIDE,
-    UNROLLED,
     AttributeValue,
     Dialect,
     constant_size,
@@ -34,7 +35,6 @@ from .node_checks import fault_of, reason_of
 from .onnxruntime_probe import OnnxruntimeProbe
 from .pixel_grids import PixelGrids
 from .records import NodeRecord
-from .unrolled import Search
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ class Match:
         scope: the list of nodes that it is in.
         index: its position there.
         helpers: the positions of the nodes that a patch put around it.
-        part: of what is unrolled, the positions of all that computes it.
+        part: of what is decomposed, the positions of all that computes it.
         before: nodes that make what it reads and the model does not have.
     """
 
@@ -74,9 +74,9 @@ def records_of(model: onnx.ModelProto, probe: OnnxruntimeProbe | None = None) ->
 
 
 def find(model: onnx.ModelProto, found: Sequence[Scope], probe: OnnxruntimeProbe | None, asked: bool) -> list[Match]:
-    """Every node concerned in ``found``, the scopes of ``model``, and what is unrolled there.
+    """Every node concerned in ``found``, the scopes of ``model``, and what is decomposed there.
 
-    ``probe`` is asked for types that onnx does not know, for what is unrolled, and, where ``asked``, whether
+    ``probe`` is asked for types that onnx does not know, for what is decomposed, and, where ``asked``, whether
     onnxruntime runs the nodes.
     """
     matches = []
@@ -96,7 +96,7 @@ def find(model: onnx.ModelProto, found: Sequence[Scope], probe: OnnxruntimeProbe
             dialect = dialect_of(node, scope.opsets, functions)
             if dialect is not None:
                 matches.append(_match(dialect, node, index, scope, inference, helpers, probe if asked else None))
-        matches += _unrolled(names, scope, search, inference)
+        matches += _decomposed(names, scope, search, inference)
     return [_taking_in(match, pixel_grids, inference) for match in _paired(matches, functions)]
 
 
@@ -123,12 +123,12 @@ def _paired(matches: list[Match], functions: Collection[tuple[str, str, str]]) -
     return [replace(m, record=replace(m.record, feeds=feeds[id(m)])) if id(m) in feeds else m for m in matches]
 
 
-def _unrolled(names: Callable[[], Names], scope: Scope, search: Search, inference: Inference) -> Iterator[Match]:
-    """What is unrolled in ``scope``, as a node each that says it."""
+def _decomposed(names: Callable[[], Names], scope: Scope, search: Search, inference: Inference) -> Iterator[Match]:
+    """What is decomposed in ``scope``, as a node each that says it."""
     for part in search.found(scope, inference):
-        dialect, output = PARTS[part.operator], part.region.output
-        index = search.flow(scope).makers[output]
-        first, *others = part.region.inputs
+        dialect, output = PARTS[part.operator], part.subgraph.output
+        index = search.use_def(scope).makers[output]
+        first, *others = part.subgraph.inputs
         values = dict(zip(spec.newest(part.operator).types, (first, *others), strict=False))
         known, before = dict[str, Array](), tuple[onnx.NodeProto, ...]()
         cases = inference.cases(scope, list(values.values()))
@@ -143,7 +143,7 @@ def _unrolled(names: Callable[[], Names], scope: Scope, search: Search, inferenc
             cases = [(replace(X, shape=(*(X.shape or ())[:2], *part.size)), grid) for X, grid in cases]
         node = onnx.NodeProto(
             op_type=part.operator,
-            domain=UNROLLED,
+            domain=DECOMPOSED,
             input=list(values.values()),
             output=[output],
             name=scope.container.node[index].name,
@@ -153,7 +153,7 @@ def _unrolled(names: Callable[[], Names], scope: Scope, search: Search, inferenc
             name=node.name or f"({output})",
             operator=part.operator,
             op_type=part.operator,
-            domain=UNROLLED,
+            domain=DECOMPOSED,
             opset=scope.opsets.get("", 0),
             dialect=dialect,
             attributes=part.attributes,
@@ -164,7 +164,7 @@ def _unrolled(names: Callable[[], Names], scope: Scope, search: Search, inferenc
             reason="",
         )
         record = replace(record, error=fault_of(record, node))
-        yield Match(record, node, scope, index, part=frozenset(part.region.nodes), before=before)
+        yield Match(record, node, scope, index, part=frozenset(part.subgraph.nodes), before=before)
 
 
 def _size(names: Names, theta: str, size: Sequence[int | None], output: str) -> tuple[str, tuple[onnx.NodeProto, ...]]:

@@ -8,7 +8,7 @@ import onnx
 
 from .. import checks, spec
 from ..errors import GridSampleError
-from .dialects import PassedOn
+from .dialects import AttributeReference
 from .graphs import domain_of
 from .inference import Value
 from .onnxruntime_probe import OnnxruntimeProbe
@@ -45,7 +45,7 @@ def reason_of(record: NodeRecord, opsets: Mapping[str, int], probe: OnnxruntimeP
     if record.error is not None:
         return str(record.error)
     attributes = {
-        name: next(iter(record.dialect.attributes[name].values)) if isinstance(value, PassedOn) else value
+        name: next(iter(record.dialect.attributes[name].values)) if isinstance(value, AttributeReference) else value
         for name, value in record.attributes.items()
     }
     node = onnx.NodeProto(op_type=record.op_type, domain=record.domain, attribute=record.dialect.write(attributes))
@@ -84,7 +84,7 @@ def _check(record: NodeRecord, node: onnx.NodeProto, unreadable: GridSampleError
         for each in types:
             if each not in allowed[name]:
                 raise GridSampleError(here, name, f"of type {each}", f"one of {', '.join(allowed[name])}")
-            if spec.TYPES[each].carrier is None:
+            if spec.TYPES[each].transport is None:
                 raise GridSampleError(here, name, f"of type {each}", f"another type, {_REFUSED}")
     for first_input, second_input in record.cases:
         _check_values(record, first_input, second_input)

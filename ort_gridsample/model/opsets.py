@@ -11,7 +11,7 @@ from onnx import helper, shape_inference, version_converter
 from .. import spec
 from ..errors import GridSampleError, where
 from .conversion import import_used, inline, versions_of, without_weights
-from .dialects import ASIDE, SET_ASIDE, STANDARD, PassedOn, dialect_of
+from .dialects import ASIDE, SET_ASIDE, STANDARD, AttributeReference, dialect_of
 from .graphs import Names, constant, domain_of, function_key, opset_of, scopes, subgraphs
 
 #: Where nodes are while the converter works that are in ONNX's domain without being ONNX's: it takes all for its own.
@@ -204,7 +204,7 @@ def _set_aside(model: onnx.ModelProto, version: int) -> None:
             now = spec.version_of(node.op_type, scope.opsets.get("", 0))
             if now is not None and now != spec.version_of(node.op_type, version):
                 said = STANDARD[node.op_type][now].read(_where(node), node, lambda _: None)
-                plain = {name: value for name, value in said.items() if not isinstance(value, PassedOn)}
+                plain = {name: value for name, value in said.items() if not isinstance(value, AttributeReference)}
                 del node.attribute[:]
                 node.attribute.extend(ASIDE[node.op_type].write(plain))
                 node.domain = SET_ASIDE

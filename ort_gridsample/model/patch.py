@@ -19,13 +19,13 @@ from .matches import Match, find
 from .onnxruntime_probe import OnnxruntimeProbe
 from .opsets import convert_opset, unconvertible
 from .records import NodeRecord
-from .regions import Flow, dead, drop_unread
 from .targets import FUNCTIONS_DOMAIN, Replacement, Target
 from .targets.compiled_op import CompiledOp
 from .targets.python_op import PythonOp
 from .targets.runtimes import ANY, RUNTIMES
 from .targets.spelled import Spelled
 from .unfusing import unfused
+from .use_def import UseDef, dead, drop_unread
 
 #: The target of 4-D GridSamples.
 TWO_AXES = "ai.onnx-2d"
@@ -219,7 +219,7 @@ def _rewrite(scope: Scope, matches: Sequence[Match], replacements: dict[int, Rep
     parts = {index for match in matches for index in match.part}
     if parts:
         read = {name for each in replaced.values() for node in each.nodes for name in node.input}
-        dropped |= dead(Flow(scope), replaced, read, parts)
+        dropped |= dead(UseDef(scope), replaced, read, parts)
     before = {match.index: match.before for match in matches}
     nodes = onnx.GraphProto()  # copies, as the list that holds the originals is emptied
     for index, node in enumerate(scope):

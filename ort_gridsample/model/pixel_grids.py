@@ -23,7 +23,7 @@ from .fusion import label
 from .graphs import Names, Scope, called, constant, function_key, scopes
 from .inference import Inference
 from .onnxruntime_probe import OnnxruntimeProbe
-from .regions import Flow, is_op, rewrite
+from .use_def import UseDef, is_op, rewrite
 
 #: The types of coordinates that arithmetic is done in as the graph does it: of halves runtimes round as they like.
 TYPES = ("float32", "float64")
@@ -133,7 +133,7 @@ class PixelGrids:
     """
 
     def __init__(self, found: Sequence[Scope], grids: Mapping[int, Collection[str]]) -> None:
-        self._flows = {id(scope): Flow(scope) for scope in found if grids.get(id(scope))}
+        self._flows = {id(scope): UseDef(scope) for scope in found if grids.get(id(scope))}
         self.values = {scope: list(_behind(flow, grids[scope])) for scope, flow in self._flows.items()}
         """The id of a scope -> the values of it whose types must be known."""
 
@@ -183,7 +183,7 @@ class PixelGrids:
             kept |= leaking
 
 
-def _behind(flow: Flow, grids: Collection[str]) -> Iterator[str]:
+def _behind(flow: UseDef, grids: Collection[str]) -> Iterator[str]:
     """``grids``, and all that may be on the way to what they are made of."""
     todo = list(dict.fromkeys(grids))
     seen = set(todo)
@@ -203,7 +203,7 @@ class _Walk:
     ``unlike`` has what was made of values that only a run shows to be alike, and those of them that were not taken.
     """
 
-    def __init__(self, flow: Flow, inference: Inference, axes: int, kept: Collection[str]) -> None:
+    def __init__(self, flow: UseDef, inference: Inference, axes: int, kept: Collection[str]) -> None:
         self.flow, self.nodes, self.unlike = flow, set[int](), dict[str, set[str]]()
         self._inference, self._axes, self._kept = inference, axes, kept
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 from .. import spec
 from ..core.arrays import Array
 from ..errors import GridSampleError, where
-from .dialects import COMPILED, DOMAIN, UNROLLED, AttributeValue, Dialect, PassedOn
+from .dialects import COMPILED, DECOMPOSED, DOMAIN, AttributeReference, AttributeValue, Dialect
 from .inference import Value
 
 T = TypeVar("T")
@@ -84,7 +84,7 @@ class NodeRecord:
     @property
     def unrolled(self) -> bool:
         """Whether it is no node, but a part of the graph that computes what a node of the operator would."""
-        return self.dialect.name == UNROLLED
+        return self.dialect.name == DECOMPOSED
 
     @property
     def mode(self) -> AttributeValue | None:
@@ -104,7 +104,7 @@ class NodeRecord:
     @property
     def passes_on(self) -> bool:
         """Whether the function that the node is in passes one of its attributes on."""
-        return any(isinstance(value, PassedOn) for value in self.attributes.values())
+        return any(isinstance(value, AttributeReference) for value in self.attributes.values())
 
     @property
     def spatial_axes(self) -> tuple[int, ...]:
@@ -135,8 +135,8 @@ class NodeRecord:
     @property
     def casts(self) -> dict[str, str]:
         """Input name -> the type that a patch casts it to, for the inputs that no Python-defined op can take."""
-        carriers = {name: spec.TYPES[types[0]].carrier for name, types in self.types.items() if types}
-        return {name: to for name, to in carriers.items() if to is not None and to != self.types[name][0]}
+        transport_types = {name: spec.TYPES[types[0]].transport for name, types in self.types.items() if types}
+        return {name: to for name, to in transport_types.items() if to is not None and to != self.types[name][0]}
 
     @property
     def action(self) -> str:

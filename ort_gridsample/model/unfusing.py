@@ -17,7 +17,7 @@ from .element_types import elem_type
 from .fusion import label
 from .graphs import Names, Scope, constant, scopes
 from .pixel_grids import OPERATIONS, read
-from .regions import rewrite
+from .use_def import rewrite
 
 
 def unfused(model: onnx.ModelProto) -> onnx.ModelProto:

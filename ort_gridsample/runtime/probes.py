@@ -15,7 +15,7 @@ from ..core import numpy_core
 from ..core.arrays import Array
 from ..core.plan import plan_for
 from ..functions import affine_grid
-from ..model.dialects import PassedOn
+from ..model.dialects import AttributeReference
 from ..model.inference import Value
 from ..model.records import NodeRecord, spatial_axes
 from .native import fed, one_node
@@ -49,7 +49,7 @@ def probe(record: NodeRecord, case: Sequence[Value], opsets: Mapping[str, int], 
     if axes not in (1, 2, 3) or len(types) < len(case) or not is_float or any(0 in (v.shape or ()) for v in case):
         return None
     said = {
-        name: next(iter(record.dialect.attributes[name].values)) if isinstance(value, PassedOn) else value
+        name: next(iter(record.dialect.attributes[name].values)) if isinstance(value, AttributeReference) else value
         for name, value in record.attributes.items()
     }
     known: list[Shape] = [[] if value.shape is None else list(value.shape) for value in case]

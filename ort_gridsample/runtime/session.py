@@ -372,7 +372,7 @@ def _is_known(domain: str) -> bool:
 def _prepare(records: Iterable[NodeRecord]) -> None:
     """Let the core compile what the nodes need now, so that the first run does not wait for it."""
     needed = {
-        (spec.TYPES[X].carrier, spec.TYPES[grid].carrier, record.mode)
+        (spec.TYPES[X].transport, spec.TYPES[grid].transport, record.mode)
         for record in records
         if record.operator == "GridSample" and record.mode in spec.MODES
         for X, grid in product(record.types["X"], record.types["grid"])

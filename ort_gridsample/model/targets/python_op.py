@@ -6,7 +6,7 @@ import onnx
 from onnx import helper
 
 from ...spec import TYPES, mode_of
-from ..dialects import DOMAIN, OURS, PassedOn, Spelling
+from ..dialects import DOMAIN, OURS, AttributeReference, Spelling
 from ..element_types import elem_type
 from ..graphs import Names, subgraphs
 from ..helpers import cast_name, guard_name, guards, mark
@@ -40,9 +40,9 @@ class PythonOp:
     def needs_inlining(self, match: Match) -> bool:
         """Calls bring types of which one needs a Cast, or attributes that are not the op's; or CastLike is missing."""
         record, opset = match.record, match.scope.opsets.get("", 0)
-        different = any(len(ts) > 1 and any(TYPES[t].carrier != t for t in ts) for ts in record.types.values())
+        different = any(len(ts) > 1 and any(TYPES[t].transport != t for t in ts) for ts in record.types.values())
         foreign = any(
-            isinstance(value, PassedOn)
+            isinstance(value, AttributeReference)
             and not (_op_knows(record.dialect.attributes[name]) and _goes_to_one_kind(value, match.scope.function))
             for name, value in record.attributes.items()
         )
@@ -95,7 +95,7 @@ class PythonOp:
         written = {attribute.name: attribute for attribute in match.node.attribute}
         attributes = []
         for name, value in record.attributes.items():
-            if isinstance(value, PassedOn):
+            if isinstance(value, AttributeReference):
                 spelling = record.dialect.attributes[name]
                 attributes.append(
                     onnx.AttributeProto(name=name, type=written[spelling.name].type, ref_attr_name=value.name)
@@ -116,7 +116,7 @@ def _op_knows(spelling: Spelling) -> bool:
     )
 
 
-def _goes_to_one_kind(passed: PassedOn, function: onnx.FunctionProto | None) -> bool:
+def _goes_to_one_kind(passed: AttributeReference, function: onnx.FunctionProto | None) -> bool:
     """Whether all that a function passes an attribute on to has the same default for it, where it has none itself."""
     if function is None or passed.name not in function.attribute:
         return True

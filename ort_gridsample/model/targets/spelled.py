@@ -6,7 +6,7 @@ from onnx import helper
 
 from ... import checks, spec
 from ...errors import GridSampleError
-from ..dialects import Dialect, PassedOn, dialects, standard
+from ..dialects import AttributeReference, Dialect, dialects, standard
 from ..graphs import Names
 from ..matches import Match
 from ..records import NodeRecord
@@ -49,9 +49,9 @@ class Spelled:
         """The function passes an attribute on, and other words for it would not do."""
         record, dialect = match.record, self._dialect(match)
         return any(
-            isinstance(value, PassedOn)
+            isinstance(value, AttributeReference)
             and dialect is not None
-            and not record.dialect.attributes[name].says_as(dialect.attributes[name])
+            and not record.dialect.attributes[name].is_spelled_as(dialect.attributes[name])
             for name, value in record.attributes.items()
         )
 
@@ -77,7 +77,7 @@ class Spelled:
         said = {}
         for name, value in record.attributes.items():
             spelling = dialect.attributes[name]
-            if isinstance(value, PassedOn):
+            if isinstance(value, AttributeReference):
                 kind = helper.make_attribute("", next(iter(spelling.values.values()))).type
                 node.attribute.add(name=spelling.name, type=kind, ref_attr_name=value.name)
             elif value in spelling.values:

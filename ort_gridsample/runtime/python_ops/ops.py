@@ -110,14 +110,14 @@ def _cast_attributes(attributes: dict[str, str]) -> dict[str, str | int]:
     return {name: int(value) if name in _INTEGERS else value for name, value in attributes.items()}
 
 
-def carriers(types: Sequence[str]) -> list[str]:
+def transport_types(types: Sequence[str]) -> list[str]:
     """The types in which tensors of ``types`` reach an op, each once."""
-    return list(dict.fromkeys(c for c in (spec.TYPES[name].carrier for name in types) if c is not None))
+    return list(dict.fromkeys(c for c in (spec.TYPES[name].transport for name in types) if c is not None))
 
 
 def _register_all() -> None:
     for operator, function in (("GridSample", _grid_sample_op), ("AffineGrid", _affine_grid_op)):
-        for types in product(*map(carriers, spec.newest(operator).types.values())):
+        for types in product(*map(transport_types, spec.newest(operator).types.values())):
             inputs = [_op_type(name) for name in types]
             op = onnx_op(
                 op_type=f"{DOMAIN}::{operator}",

@@ -1,4 +1,4 @@
-"""GridSample and AffineGrid unrolled to basic operators: by exporters, by people, by this package.
+"""GridSample and AffineGrid decomposed to basic operators: by exporters, by people, by this package.
 
 What may be one is found by its shape alone: values that are gathered by indices that come from a rounding, and summed;
 or a matrix product with the constant base of a grid. What it is, and whether it is one, is then asked by trying it:
@@ -29,7 +29,7 @@ from .element_types import elem_type
 from .graphs import Scope
 from .inference import Inference, Value
 from .onnxruntime_probe import OnnxruntimeProbe
-from .regions import GATHERS, MOST_ENDS, ROUNDINGS, Flow, Region, is_op
+from .use_def import GATHERS, MOST_ENDS, ROUNDINGS, Subgraph, UseDef, is_op
 
 #: The types in which rounding leaves no doubt.
 TYPES = ("float32", "float64")
@@ -73,14 +73,14 @@ class Found:
 
     Attributes:
         operator: the key of :data:`ort_gridsample.spec.OPERATORS`.
-        region: the part.
+        subgraph: the part.
         attributes: the operator's.
         size: of an AffineGrid, what is known of its input, None for the batch where theta's says it; of a GridSample
             whose X has all pixels in one axis, the lengths of two.
     """
 
     operator: str
-    region: Region
+    subgraph: Subgraph
     attributes: Attributes
     size: Size = ()
 
@@ -95,7 +95,7 @@ class _Candidate:
 
 
 class Search:
-    """Looks for unrolled operators in the scopes of a model.
+    """Looks for decomposed operators in the scopes of a model.
 
     Args:
         found: the scopes.
@@ -104,15 +104,15 @@ class Search:
 
     def __init__(self, found: Sequence[Scope], native: OnnxruntimeProbe | None) -> None:
         self._native = native
-        self._flows: dict[int, Flow] = {}
+        self._chains: dict[int, UseDef] = {}
         self._candidates: dict[int, list[_Candidate]] = {}
         self._said: dict[Key, Said | None] = {}
         for scope in found if native is not None else ():
             if _may_hold(scope):
-                flow = Flow(scope)
-                candidates = [*_samples(flow), *_grids(flow)]
+                use_def = UseDef(scope)
+                candidates = [*_samples(use_def), *_grids(use_def)]
                 if candidates:
-                    self._flows[id(scope)], self._candidates[id(scope)] = flow, candidates
+                    self._chains[id(scope)], self._candidates[id(scope)] = use_def, candidates
 
     @property
     def values(self) -> dict[int, list[str]]:
@@ -124,34 +124,34 @@ class Search:
         }
 
     def found(self, scope: Scope, inference: Inference) -> list[Found]:
-        """The unrolled operators in ``scope``."""
-        if id(scope) not in self._flows:
+        """The decomposed operators in ``scope``."""
+        if id(scope) not in self._chains:
             return []
-        flow, native = self._flows[id(scope)], self._native
+        use_def, native = self._chains[id(scope)], self._native
         assert native is not None  # as there are candidates
         by_output = {
-            each.region.output: each
+            each.subgraph.output: each
             for candidate in self._candidates[id(scope)]
-            if (each := _resolved(candidate, flow, inference, native, self._said)) is not None
+            if (each := _resolved(candidate, use_def, inference, native, self._said)) is not None
         }
-        makers = {flow.makers[output]: output for output in by_output}
+        makers = {use_def.makers[output]: output for output in by_output}
         inside = {
             makers[index]
             for each in by_output.values()
-            for index in each.region.nodes
-            if makers.get(index, each.region.output) != each.region.output
+            for index in each.subgraph.nodes
+            if makers.get(index, each.subgraph.output) != each.subgraph.output
         }
         all_found = [each for output, each in by_output.items() if output not in inside]
         while True:
-            nodes = {index for each in all_found for index in each.region.nodes}
-            kept = [each for each in all_found if not flow.leaks(each.region, nodes)]
+            nodes = {index for each in all_found for index in each.subgraph.nodes}
+            kept = [each for each in all_found if not use_def.leaks(each.subgraph, nodes)]
             if len(kept) == len(all_found):
                 return kept
             all_found = kept
 
-    def flow(self, scope: Scope) -> Flow:
+    def use_def(self, scope: Scope) -> UseDef:
         """Who makes and who reads what in ``scope``, where something was found in it."""
-        return self._flows[id(scope)]
+        return self._chains[id(scope)]
 
 
 def _may_hold(scope: Scope) -> bool:
@@ -162,44 +162,44 @@ def _may_hold(scope: Scope) -> bool:
     return "MatMul" in op_types or {"Mul", "ReduceSum"} <= op_types
 
 
-def _samples(flow: Flow) -> Iterator[_Candidate]:
+def _samples(use_def: UseDef) -> Iterator[_Candidate]:
     """What gathers by indices that come from a rounding."""
     groups: dict[tuple[frozenset[int], str], list[int]] = {}
-    for index, node in enumerate(flow.nodes):
-        if is_op(node, GATHERS) and len(node.input) == 2 and node.input[1] in flow.makers:
-            roundings = flow.indices(node)
+    for index, node in enumerate(use_def.nodes):
+        if is_op(node, GATHERS) and len(node.input) == 2 and node.input[1] in use_def.makers:
+            roundings = use_def.indices(node)
             if roundings:
-                groups.setdefault((roundings, flow.behind(node.input[0])[-1]), []).append(index)
+                groups.setdefault((roundings, use_def.behind(node.input[0])[-1]), []).append(index)
     for (roundings, _), gathers in groups.items():
-        behind = [flow.behind(flow.nodes[index].input[0]) for index in gathers]
+        behind = [use_def.behind(use_def.nodes[index].input[0]) for index in gathers]
         X = [name for name in behind[0] if all(name in others for others in behind)]
-        outputs = _some(flow.joins(gathers))
+        outputs = _some(use_def.joins(gathers))
         if X and outputs:
-            grids = _some(flow.sources(outputs[0], gathers, roundings))
+            grids = _some(use_def.sources(outputs[0], gathers, roundings))
             if grids:
                 yield _Candidate("GridSample", outputs[::-1], (X, grids))
 
 
-def _grids(flow: Flow) -> Iterator[_Candidate]:
+def _grids(use_def: UseDef) -> Iterator[_Candidate]:
     """What multiplies the constant base of a grid."""
-    for index, node in enumerate(flow.nodes):
+    for index, node in enumerate(use_def.nodes):
         if not is_op(node, ("Mul", "MatMul")) or len(node.input) != 2:
             continue
         for base, theta in (node.input, node.input[::-1]):
-            if _may_be_base(flow, base) and flow.kind(theta) == "data":
-                outputs = _some(flow.joins([index]))
+            if _may_be_base(use_def, base) and use_def.kind(theta) == "data":
+                outputs = _some(use_def.joins([index]))
                 if outputs:
-                    yield _Candidate("AffineGrid", outputs[::-1], (flow.behind(theta),))
+                    yield _Candidate("AffineGrid", outputs[::-1], (use_def.behind(theta),))
 
 
 def _some(names: Iterator[str]) -> list[str]:
     return list(islice(names, MOST_ENDS))
 
 
-def _may_be_base(flow: Flow, name: str) -> bool:
+def _may_be_base(use_def: UseDef, name: str) -> bool:
     """Whether the value ``name`` may be the base of a grid: it is computed of constants alone, or looks like one."""
-    root = flow.behind(name)[-1]
-    return _is_base(flow.scope.tensor(root)) if root not in flow.makers else flow.kind(name) != "data"
+    root = use_def.behind(name)[-1]
+    return _is_base(use_def.scope.tensor(root)) if root not in use_def.makers else use_def.kind(name) != "data"
 
 
 def _is_base(tensor: onnx.TensorProto | None) -> bool:
@@ -216,30 +216,30 @@ def _is_base(tensor: onnx.TensorProto | None) -> bool:
 
 
 def _resolved(
-    candidate: _Candidate, flow: Flow, inference: Inference, native: OnnxruntimeProbe, said: dict[Key, Said | None]
+    candidate: _Candidate, use_def: UseDef, inference: Inference, native: OnnxruntimeProbe, said: dict[Key, Said | None]
 ) -> Found | None:
     """What ``candidate`` is, if anything; ``said`` is what was found of parts like it."""
     ends = [
-        [(name, inference.known(flow.scope, name)) for name in names]
+        [(name, inference.known(use_def.scope, name)) for name in names]
         for names in (candidate.outputs, *candidate.inputs)
     ]
     fits = _FITS[candidate.operator]
     fitting = (each for each in product(*ends) if fits(*(value for _, value in each)))
     for (output, _), *inputs in sorted(fitting, key=lambda each: _is_flat(*(value for _, value in each[1:]))):
         values = [value for _, value in inputs]
-        region = flow.region(output, [name for name, _ in inputs])
-        if region is None:
+        subgraph = use_def.subgraph(output, [name for name, _ in inputs])
+        if subgraph is None:
             continue
-        values += [inference.known(flow.scope, name) for name in region.shapes]
+        values += [inference.known(use_def.scope, name) for name in subgraph.shapes]
         if all(value.shape is not None and value.type in spec.TYPES for value in values):
-            part = _part(flow, region, values)
+            part = _part(use_def, subgraph, values)
             import hashlib  # here, as few need it and importing it takes a while
 
             key = hashlib.sha256(part.SerializeToString(deterministic=True)).digest(), tuple(values)
             if key not in said:  # layers of a model are alike
                 said[key] = _TRIED[candidate.operator](part, values, native)
             if (found := said[key]) is not None:
-                return Found(candidate.operator, region, *found)
+                return Found(candidate.operator, subgraph, *found)
     return None
 
 
@@ -278,29 +278,29 @@ def _alike(one: Sequence[int | str | None], other: Sequence[int | str | None]) -
     )
 
 
-def _part(flow: Flow, region: Region, values: Sequence[Value]) -> onnx.ModelProto:
-    """A model of ``region`` alone, in names of its own: parts that are alike are equal."""
+def _part(use_def: UseDef, subgraph: Subgraph, values: Sequence[Value]) -> onnx.ModelProto:
+    """A model of ``subgraph`` alone, in names of its own: parts that are alike are equal."""
     names: dict[str, str] = {"": ""}
 
     def name(of: str) -> str:
         return names.setdefault(of, f"v{len(names)}")
 
     graph = onnx.GraphProto(name="part")
-    for of, value in zip((*region.inputs, *region.shapes), values, strict=True):
+    for of, value in zip((*subgraph.inputs, *subgraph.shapes), values, strict=True):
         graph.input.append(helper.make_tensor_value_info(name(of), elem_type(str(value.type)), [None] * _rank(value)))
-    for of in region.constants:
-        constant = flow.scope.tensor(of)
-        assert constant is not None  # ``region`` said so
+    for of in subgraph.constants:
+        constant = use_def.scope.tensor(of)
+        assert constant is not None  # ``subgraph`` said so
         graph.initializer.append(constant)
         graph.initializer[-1].name = name(of)
-    for index in region.nodes:
-        node = flow.nodes[index]
+    for index in subgraph.nodes:
+        node = use_def.nodes[index]
         copy = onnx.NodeProto(op_type=node.op_type, attribute=node.attribute)
         copy.input.extend(map(name, node.input))
         copy.output.extend(map(name, node.output))
         graph.node.append(copy)
-    graph.output.append(onnx.ValueInfoProto(name=name(region.output)))
-    opset = helper.make_opsetid("", flow.scope.opsets.get("", 1))
+    graph.output.append(onnx.ValueInfoProto(name=name(subgraph.output)))
+    opset = helper.make_opsetid("", use_def.scope.opsets.get("", 1))
     return onnx.ModelProto(ir_version=8, graph=graph, opset_import=[opset])
 
 

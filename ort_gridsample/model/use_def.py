@@ -1,6 +1,6 @@
 """Parts of one list of nodes that compute one value from a few others: found by following values, never by names.
 
-What a part computes is not said here; :mod:`ort_gridsample.model.unrolled` asks.
+What a part computes is not said here; :mod:`ort_gridsample.model.decomposed` asks.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ OUTSIDE = -1
 
 
 @dataclass(frozen=True)
-class Region:
+class Subgraph:
     """Nodes that compute ``output`` from ``inputs``, from constants, and from the shapes of ``shapes``.
 
     Attributes:
@@ -67,7 +67,7 @@ class Region:
     constants: tuple[str, ...]
 
 
-class Flow:
+class UseDef:
     """Who makes and who reads the values of ``scope``."""
 
     def __init__(self, scope: Scope) -> None:
@@ -208,7 +208,7 @@ class Flow:
             left.update(n for n in node.input[maker in gathers :] if n and self.kind(n) == "data")
             waiting.discard(maker)
 
-    def region(self, output: str, inputs: Sequence[str]) -> Region | None:
+    def subgraph(self, output: str, inputs: Sequence[str]) -> Subgraph | None:
         """What computes ``output`` from ``inputs``; None where that reads other values as well."""
         derived: set[str] | None = None
         nodes, shapes, constants = set[int](), dict[str, None](), dict[str, None]()
@@ -237,7 +237,7 @@ class Flow:
         if not set(inputs) <= {name for index in nodes for name in self.nodes[index].input}:
             return None
         outer = [name for name in shapes if name not in inputs]
-        return Region(output, tuple(inputs), tuple(outer), tuple(sorted(nodes)), tuple(constants))
+        return Subgraph(output, tuple(inputs), tuple(outer), tuple(sorted(nodes)), tuple(constants))
 
     def _derived(self, inputs: Sequence[str]) -> set[str]:
         """``inputs``, and what is computed from them by arithmetic."""
@@ -248,17 +248,17 @@ class Flow:
                 derived.update(node.output)
         return derived
 
-    def leaks(self, region: Region, inside: AbstractSet[int]) -> bool:
-        """Whether a node that is not one of ``inside`` reads data on the way to the output of ``region``."""
+    def leaks(self, subgraph: Subgraph, inside: AbstractSet[int]) -> bool:
+        """Whether a node that is not one of ``inside`` reads data on the way to the output of ``subgraph``."""
         return any(
             not self.readers.get(name, set()) <= inside
-            for index in region.nodes
+            for index in subgraph.nodes
             for name in self.nodes[index].output
-            if name and name != region.output and self.kind(name) == "data"
+            if name and name != subgraph.output and self.kind(name) == "data"
         )
 
 
-def dead(flow: Flow, replaced: Collection[int], read: Collection[str], candidates: Collection[int]) -> set[int]:
+def dead(flow: UseDef, replaced: Collection[int], read: Collection[str], candidates: Collection[int]) -> set[int]:
     """Those of the nodes ``candidates`` that nobody reads where what stands for ``replaced`` reads ``read``."""
     gone = set(replaced)
     for index in sorted(set(candidates) - gone, reverse=True):
@@ -272,7 +272,7 @@ def rewrite(scope: Scope, replaced: Mapping[int, Sequence[onnx.NodeProto]]) -> N
     """Put other nodes, or none, in the places of those at these positions of ``scope``, and drop their constants."""
     if not replaced:
         return
-    flow = Flow(scope)
+    flow = UseDef(scope)
     fed = {name for index in replaced for name in flow.nodes[index].input}
     constants = {flow.makers[name] for name in fed & flow.makers.keys()}
     constants = {index for index in constants if is_op(flow.nodes[index], ("Constant",))}
@@ -289,7 +289,7 @@ def rewrite(scope: Scope, replaced: Mapping[int, Sequence[onnx.NodeProto]]) -> N
 def drop_unread(scope: Scope, names: Collection[str]) -> None:
     """Drop those of the initializers ``names`` of ``scope`` that nobody reads, and nobody may feed."""
     if isinstance(scope.container, onnx.GraphProto):
-        unread = set(names) - Flow(scope).readers.keys() if names else set[str]()
+        unread = set(names) - UseDef(scope).readers.keys() if names else set[str]()
         unread -= {value.name for value in scope.container.input}
         kept = [tensor for tensor in scope.container.initializer if tensor.name not in unread]
         if len(kept) < len(scope.container.initializer):
