@@ -1,7 +1,7 @@
 """ONNX GridSample and AffineGrid for ONNX Runtime: every type, rank and mode, defined in Python."""
 
 from . import installed  # noqa: F401  # first: it says what is missing
-from .core.choice import get_core, set_core
+from .core import get_core, set_core
 from .core.threads import get_num_threads, set_num_threads
 from .errors import GridSampleError
 from .functions import affine_grid, grid_sample
@@ -11,8 +11,7 @@ from .interop.pytorch import torch_symbolics, torch_translation_table
 from .model.dialects import Dialect, Spelling, add_dialect
 from .model.records import NodeRecord
 from .patching import coordinate_nodes, inspect_model, patch_model
-from .runtime.choice import get_ops, set_ops
-from .runtime.placement import Placement
+from .runtime.placement import Placement, get_ops, set_ops
 from .runtime.registration import register
 from .runtime.session import InferenceSession
 

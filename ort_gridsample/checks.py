@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import spec
-from .core import memory, threads
+from . import settings, spec
+from .core import memory
 from .core.plan import type_name
 from .errors import GridSampleError
 
@@ -40,8 +40,8 @@ def element_type(where: str, argument: str, dtype: np.dtype[np.generic], allowed
 
 def num_threads(where: str, found: object) -> None:
     """Check that there can be so many threads, or None."""
-    if found is not None and not threads.is_number(found):
-        raise GridSampleError(where, "num_threads", repr(found), f"{threads.A_NUMBER}, or None")
+    if found is not None and not settings.is_number(found):
+        raise GridSampleError(where, "num_threads", repr(found), f"{settings.A_NUMBER}, or None")
 
 
 #: A dimension; in a model it may be a name or unknown, and then agrees with everything.

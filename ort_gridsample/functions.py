@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from . import checks, spec
-from .core import affine
+from .core import affine, load_core
 from .core.arrays import Array
-from .core.choice import core
 from .core.plan import plan_for
 from .core.threads import ELEMENTS_PER_THREAD, get_num_threads
 from .spec import ModeName, PaddingModeName
@@ -86,7 +85,7 @@ def grid_sample(
     if X.size == 0:
         Y[...] = plan.zero
         return Y
-    core().grid_sample(
+    load_core().grid_sample(
         np.ascontiguousarray(X, dtype),
         grid.astype(_native(grid.dtype), copy=False).reshape(grid.shape[0], -1, grid.shape[-1]),
         Y.reshape(*shape[:2], -1),

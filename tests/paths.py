@@ -18,7 +18,7 @@ from cases import Attributes, Case, dtype_of
 from compare import type_name
 from models import affine_grid_model, grid_sample_model
 from ort_gridsample.model import pixel_grids
-from ort_gridsample.runtime import choice
+from ort_gridsample.runtime.compiled_ops import ops
 
 Array = np.ndarray
 Open = Callable[[onnx.ModelProto], onnxruntime.InferenceSession]
@@ -126,7 +126,7 @@ class Model(Function):
 
 
 PATHS = {"function": Function(), "session": Model(open_session), "patched file": Model(open_patched_file)}
-if not choice.ops.why_not():
+if not ops.why_not():
     PATHS |= {"compiled": Model(open_compiled), "compiled file": Model(open_compiled_file)}
     PATHS |= {"compiled, planes": Model(open_compiled, planar=True)}
 #: What opens a model in one of these ways.

@@ -10,7 +10,7 @@ from textwrap import indent
 
 import pytest
 
-from ort_gridsample.runtime import choice
+from ort_gridsample.runtime.compiled_ops import ops
 
 TESTS = Path(__file__).parent
 
@@ -45,7 +45,7 @@ open_model = {open_model}
 
 #: The ways with Python in the run, and all.
 PYTHON = ["open_session", "open_patched_file"]
-COMPILED = [] if choice.ops.why_not() else ["open_compiled", "open_compiled_file"]
+COMPILED = [] if ops.why_not() else ["open_compiled", "open_compiled_file"]
 WAYS = [*PYTHON, *COMPILED]
 every_way = pytest.mark.parametrize("open_model", WAYS)
 

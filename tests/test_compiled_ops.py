@@ -18,14 +18,13 @@ from models import affine_grid_model, grid_sample_model
 from ort_gridsample import spec, versions
 from ort_gridsample.core import compilation, numpy_core
 from ort_gridsample.core.memory import available
-from ort_gridsample.runtime import choice
-from ort_gridsample.runtime.compiled_ops import c_api, kernels
+from ort_gridsample.runtime.compiled_ops import c_api, kernels, ops
 from paths import open_compiled, open_compiled_file, open_native, quiet_options, run, running_on
 from processes import run as run_process
 from processes import run_each
 from processes import start as start_process
 
-pytestmark = pytest.mark.skipif(bool(choice.ops.why_not()), reason=f"no compiled ops: {choice.ops.why_not()}")
+pytestmark = pytest.mark.skipif(bool(ops.why_not()), reason=f"no compiled ops: {ops.why_not()}")
 
 TYPES = tuple(name for name in SESSION_TYPES if name != "str")
 PAIRS = [
@@ -96,7 +95,7 @@ def test_large_inputs_answer_as_the_numpy_core(name: str, monkeypatch: pytest.Mo
         X = (rng.normal(size=shapes[0]) * 60).astype(types[0])
         grid = rng.uniform(-1.2, 1.2, shapes[1]).astype(types[1])
         with monkeypatch.context() as patch:
-            patch.setattr("ort_gridsample.core.choice._core", numpy_core)
+            patch.setattr("ort_gridsample.core._core", numpy_core)
             expected = ogs.grid_sample(X, grid, mode, "reflection").astype(float)
         model = grid_sample_model(*types, X.ndim - 2, [Attributes(mode, "reflection")])
         for threads, cpus in ((1, 1), (3, 2), (3, 64)):
@@ -239,7 +238,7 @@ def test_what_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_where_there_are_none_the_python_op_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice.ops, "why_not", lambda: "it is Tuesday")
+    monkeypatch.setattr(ops, "why_not", lambda: "it is Tuesday")
     (placement,) = ogs.InferenceSession(grid_sample_model("uint8", "float32", 2, [Attributes()])).replaced
     assert (placement.runs_on, placement.reason) == ("Python op", "it is Tuesday")
     with pytest.raises(ImportError, match="compiled ops cannot be had: it is Tuesday"):

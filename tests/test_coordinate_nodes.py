@@ -17,7 +17,7 @@ import faults
 import ort_gridsample as ogs
 from cases import Attributes
 from models import node_attributes
-from ort_gridsample.runtime import choice
+from ort_gridsample.runtime.compiled_ops import ops
 from paths import open_native, quiet_options
 from test_patch import SIGNATURE
 from test_targets import called
@@ -168,7 +168,7 @@ def test_the_nodes_are_found_in_what_onnxruntime_preprocessed(attributes: Attrib
         assert error(quantized(lowered, feeds, [], format), feeds, expected) > 0.3
 
 
-@pytest.mark.parametrize("target", ["ort_gridsample", *(["compiled"] if not choice.ops.why_not() else [])])
+@pytest.mark.parametrize("target", ["ort_gridsample", *(["compiled"] if not ops.why_not() else [])])
 def test_this_packages_ops_in_a_model_that_was_converted_before(target: str) -> None:
     """Convert first, patch last: no converter knows these ops."""
     model = network(64, LINEAR)

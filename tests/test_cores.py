@@ -11,8 +11,9 @@ import pytest
 import ort_gridsample as ogs
 from cases import image
 from compare import about, finfo
-from ort_gridsample import spec
-from ort_gridsample.core import choice, numpy_core
+from ort_gridsample import core as cores
+from ort_gridsample import settings, spec
+from ort_gridsample.core import numpy_core
 from ort_gridsample.core.plan import plan_for
 from processes import python
 
@@ -167,17 +168,17 @@ def test_rough_grids_are_known(phases):
 
 
 def test_choice(monkeypatch):
-    monkeypatch.delenv(choice.ENVIRONMENT_VARIABLE, raising=False)
+    monkeypatch.delenv(settings.CORE.variable, raising=False)
     assert ogs.get_core() == "jit"
     for name, module in (("numpy", numpy_core), ("jit", jit_core)):
         ogs.set_core(name)
-        assert (ogs.get_core(), choice.core()) == (name, module)
+        assert (ogs.get_core(), cores.load_core()) == (name, module)
     with pytest.raises(ValueError, match="the core is 'cuda', expected one of 'auto', 'numpy', 'jit'"):
         ogs.set_core("cuda")
-    monkeypatch.setenv(choice.ENVIRONMENT_VARIABLE, "numpy")
+    monkeypatch.setenv(settings.CORE.variable, "numpy")
     ogs.set_core(None)
     assert ogs.get_core() == "numpy"
-    monkeypatch.setenv(choice.ENVIRONMENT_VARIABLE, "fast")
+    monkeypatch.setenv(settings.CORE.variable, "fast")
     with pytest.raises(ValueError, match="the environment variable ORT_GRIDSAMPLE_CORE is 'fast', expected one of"):
         ogs.get_core()
 
@@ -185,11 +186,11 @@ def test_choice(monkeypatch):
 def test_without_a_numba_of_these_days(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("numba.__version__", "0.1.0")
     with pytest.raises(ImportError, match="numba"):
-        choice.need_numba()
-    monkeypatch.delenv(choice.ENVIRONMENT_VARIABLE, raising=False)
-    monkeypatch.setattr(choice.importlib.util, "find_spec", lambda name: None)
+        cores.need_numba()
+    monkeypatch.delenv(settings.CORE.variable, raising=False)
+    monkeypatch.setattr(cores.importlib.util, "find_spec", lambda name: None)
     ogs.set_core(None)
-    assert (ogs.get_core(), choice.core()) == ("numpy", numpy_core)
+    assert (ogs.get_core(), cores.load_core()) == ("numpy", numpy_core)
     with pytest.raises(ImportError, match="pip install numba"):
         ogs.set_core("jit")
 
@@ -200,7 +201,7 @@ def test_a_numba_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch, caplog
     def fail() -> None:
         raise SystemError("made for another NumPy")
 
-    monkeypatch.setattr(choice, "need_numba", fail)
+    monkeypatch.setattr(cores, "need_numba", fail)
     ogs.set_core("auto")
     X, grid = np.ones((1, 1, 2, 2)), np.zeros((1, 1, 1, 2))
     for _ in range(2):
@@ -227,7 +228,7 @@ before = peak()
 Y = ogs.grid_sample(X, grid, "cubic", num_threads=2)
 print(peak() - before - Y.nbytes)
 """
-    (more,) = python(script, {**os.environ, choice.ENVIRONMENT_VARIABLE: core})
+    (more,) = python(script, {**os.environ, settings.CORE.variable: core})
     assert int(more) < 64 << 20
 
 
@@ -266,7 +267,7 @@ for lengths in ((5, 7), (1, 1), (9,), (2, 3, 4)):
         assert np.isfinite(ogs.grid_sample(X, grid, *attributes)).all()
 print("inside")
 """
-    checked = {choice.ENVIRONMENT_VARIABLE: "jit", "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
+    checked = {settings.CORE.variable: "jit", "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
     assert python(script, {**os.environ, **checked}) == ["inside"]
 
 

@@ -18,12 +18,12 @@ from cases import ATTRIBUTES, Attributes
 from compare import about, assert_identical
 from ort_gridsample.model.fusion import pairs
 from ort_gridsample.model.graphs import scopes
-from ort_gridsample.runtime import choice
+from ort_gridsample.runtime.compiled_ops import ops
 from paths import open_native, quiet_options
 
 Between = Sequence[tuple[str, dict[str, object]]]
 
-compiled = pytest.mark.skipif(bool(choice.ops.why_not()), reason=f"no compiled ops: {choice.ops.why_not()}")
+compiled = pytest.mark.skipif(bool(ops.why_not()), reason=f"no compiled ops: {ops.why_not()}")
 
 #: The orders of a Transpose that moves the coordinates, for any number of axes.
 FIRST, LAST = {"to": "first"}, {"to": "last"}

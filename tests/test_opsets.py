@@ -16,7 +16,7 @@ from compare import about
 from models import grid_sample_model
 from ort_gridsample.model.graphs import opset_of, scopes
 from ort_gridsample.patching import TargetName
-from ort_gridsample.runtime import choice
+from ort_gridsample.runtime.compiled_ops import ops
 from paths import open_native, open_patched_file, open_session
 from test_exported import MODELS as EXPORTED
 from test_exported import REFUSED, stored
@@ -136,7 +136,7 @@ def test_every_target_in_every_opset(name: str) -> None:
             assert_answers_agree(back, model)
 
 
-NO_COMPILED_OPS = pytest.mark.skipif(bool(choice.ops.why_not()), reason="there are no compiled ops")
+NO_COMPILED_OPS = pytest.mark.skipif(bool(ops.why_not()), reason="there are no compiled ops")
 
 
 @pytest.mark.parametrize("target", ["ort_gridsample", pytest.param("compiled", marks=NO_COMPILED_OPS)])

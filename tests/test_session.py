@@ -341,7 +341,7 @@ def test_threads_follow_the_options(model: onnx.ModelProto, monkeypatch: pytest.
 @pytest.mark.parametrize("patched_before", [False, True])
 def test_what_the_nodes_need_is_prepared(patched_before: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr("ort_gridsample.runtime.session.core", lambda: numpy_core)
+    monkeypatch.setattr("ort_gridsample.runtime.session.load_core", lambda: numpy_core)
     monkeypatch.setattr(numpy_core, "prepare", lambda *what: asked.append(what))
     model = grid_sample_model("float16", "float64", 2, [Attributes("cubic", "zeros", False)] * 2)
     ogs.InferenceSession(ogs.patch_model(model) if patched_before else model, nodes="all")

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import ort_gridsample as ogs
+from ort_gridsample import settings
 from ort_gridsample.core import affine, numpy_core, threads
 from ort_gridsample.core.plan import plan_for
 from processes import python
@@ -39,24 +40,24 @@ def wait_until(condition: Callable[[], bool], meanwhile: Callable[[], object] = 
 class TestNumThreads:
     @pytest.fixture(autouse=True)
     def _default(self, monkeypatch):
-        monkeypatch.delenv(threads.ENVIRONMENT_VARIABLE, raising=False)
-        monkeypatch.setattr(threads, "_num_threads", None)
+        monkeypatch.delenv(settings.NUM_THREADS.variable, raising=False)
+        monkeypatch.setattr(settings.NUM_THREADS, "value", None)
 
     def test_it_is_what_was_set_or_the_environment_s_or_the_machine_s(self, monkeypatch):
         assert ogs.get_num_threads() == threads.available_cpus()
-        monkeypatch.setenv(threads.ENVIRONMENT_VARIABLE, "7")
+        monkeypatch.setenv(settings.NUM_THREADS.variable, "7")
         assert ogs.get_num_threads() == 7
         ogs.set_num_threads(np.int64(3))
         assert ogs.get_num_threads() == 3
         assert type(ogs.get_num_threads()) is int
         ogs.set_num_threads(None)
         assert ogs.get_num_threads() == 7
-        monkeypatch.setenv(threads.ENVIRONMENT_VARIABLE, "")
+        monkeypatch.setenv(settings.NUM_THREADS.variable, "")
         assert ogs.get_num_threads() == threads.available_cpus()
 
     @pytest.mark.parametrize("said", ["0", "-2", "1.5", "many"])
     def test_an_environment_that_says_no_number_is_an_error(self, said, monkeypatch):
-        monkeypatch.setenv(threads.ENVIRONMENT_VARIABLE, said)
+        monkeypatch.setenv(settings.NUM_THREADS.variable, said)
         with pytest.raises(ValueError, match=rf"ORT_GRIDSAMPLE_NUM_THREADS is '{said}', expected a whole number"):
             ogs.get_num_threads()
 

@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from ..core.choice import get_core
+from ..core import get_core
 from . import failures, output
 
 #: Command -> what it does, in a line; its module is imported when it is asked for.

@@ -17,8 +17,8 @@ import numpy as np
 import onnxruntime
 
 from .. import spec
+from ..core import get_core
 from ..core.arrays import Array
-from ..core.choice import get_core
 from ..model.dialects import COMPILED, FROM_PIXELS, FUSED, dialects
 from ..runtime.placement import Placement
 from ..runtime.session import InferenceSession

@@ -11,9 +11,95 @@ A core is a module with two functions::
 - ``plan``: a :class:`~ort_gridsample.core.plan.Plan`; ``num_threads``: at most so many threads.
 
 :func:`prepare` does ahead of time what the first call for an X and a grid of these types would otherwise wait for.
-:mod:`.choice` says which core is used. What a caller may hand in is checked before, in :mod:`ort_gridsample.functions`.
+What a caller may hand in is checked before, in :mod:`ort_gridsample.functions`.
 
 Paddings (:mod:`.coordinates`) and modes (:mod:`.taps`) are tables, of which :mod:`.numpy_core` makes a :mod:`.table` of
 what each position reads and adds that up (:mod:`.sums`). :mod:`.jit_core` does the same with the
 compiled :mod:`.lanes`, which the compiled ops share.
 """
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+from typing import Any, Literal
+
+from .. import settings, versions
+from ..settings import CoreName
+
+logger = logging.getLogger("ort_gridsample")
+
+_core: Any = None
+_MISSING = "the core 'jit' needs Numba: pip install numba"
+
+
+def set_core(name: CoreName | None) -> None:
+    """Choose the core that :func:`ort_gridsample.grid_sample`, and with it every session, runs on from now on.
+
+    ``"jit"`` is the compiled core, which needs Numba; ``"numpy"`` needs nothing but NumPy;
+    ``"auto"`` is ``"jit"`` where Numba is installed. None goes back to the environment variable
+    ``ORT_GRIDSAMPLE_CORE``, or to ``"auto"``. Numba itself is imported by the first call that needs it.
+
+    Raises:
+        ValueError: there is no such core.
+        ImportError: ``"jit"`` was asked for and Numba is not installed.
+    """
+    global _core
+    if name == "jit" and not _numba_is_installed():
+        raise ImportError(_MISSING)
+    settings.CORE.set(name)
+    _core = None
+
+
+def get_core() -> Literal["numpy", "jit"]:
+    """The core that the next call runs on, ``"numpy"`` or ``"jit"``; how it is chosen: :func:`set_core`."""
+    if _core is not None:
+        return "numpy" if _core.__name__.endswith(".numpy_core") else "jit"
+    wanted = settings.CORE.get()
+    return "jit" if wanted == "jit" or (wanted == "auto" and _numba_is_installed()) else "numpy"
+
+
+def load_core() -> Any:
+    """The module of the chosen core, imported.
+
+    Raises:
+        ImportError: ``"jit"`` was asked for and Numba is not installed or cannot be imported.
+    """
+    global _core
+    if _core is None:
+        _core = importlib.import_module(f".{_usable()}_core", __name__)
+    return _core
+
+
+def _usable() -> Literal["numpy", "jit"]:
+    """The chosen core's name, ``"numpy"`` where ``"jit"`` was not asked for and Numba cannot be imported."""
+    if get_core() == "numpy":
+        return "numpy"
+    needed = settings.CORE.get() == "jit"
+    if needed and not _numba_is_installed():
+        raise ImportError(_MISSING)
+    try:
+        need_numba()
+        importlib.import_module(".jit_core", __name__)
+        return "jit"
+    except Exception as error:  # Numba may refuse a newer NumPy with more than an ImportError
+        if needed:
+            raise ImportError(f"the core 'jit' needs Numba, which cannot be imported: {error}") from error
+        logger.warning("Numba is installed but cannot be imported, the core 'numpy' is used: %s", error)
+    return "numpy"
+
+
+def need_numba() -> None:
+    """Import Numba.
+
+    Raises:
+        ImportError: it is not installed, or too old. A newer one than there was may refuse NumPy with other errors.
+    """
+    complaint = versions.complaint("numba", importlib.import_module("numba").__version__)
+    if complaint:
+        raise ImportError(complaint)
+
+
+def _numba_is_installed() -> bool:
+    return importlib.util.find_spec("numba") is not None

@@ -15,9 +15,9 @@ from operator import index
 from queue import SimpleQueue
 from typing import SupportsIndex, TypeVar
 
-T = TypeVar("T")
+from .. import settings
 
-ENVIRONMENT_VARIABLE = "ORT_GRIDSAMPLE_NUM_THREADS"
+T = TypeVar("T")
 
 #: Fewer output elements than this are not worth waking a thread for.
 ELEMENTS_PER_THREAD = 1 << 14
@@ -46,7 +46,6 @@ class Turns:
 _lock = threading.Lock()
 _pool: ThreadPoolExecutor | None = None
 _pool_size = 0
-_num_threads: int | None = None
 
 
 #: How a Python is called: inside a host program it is that which Python calls its executable.
@@ -80,14 +79,7 @@ def get_num_threads() -> int:
     Raises:
         ValueError: the environment variable is no whole number, or less than 1.
     """
-    if _num_threads is not None:
-        return _num_threads
-    said = os.environ.get(ENVIRONMENT_VARIABLE)
-    if not said:
-        return available_cpus()
-    if not said.isdecimal() or int(said) < 1:
-        raise ValueError(f"the environment variable {ENVIRONMENT_VARIABLE} is {said!r}, expected {A_NUMBER}")
-    return int(said)
+    return settings.NUM_THREADS.get() or available_cpus()
 
 
 def set_num_threads(num_threads: SupportsIndex | None) -> None:
@@ -97,20 +89,10 @@ def set_num_threads(num_threads: SupportsIndex | None) -> None:
         TypeError: ``num_threads`` is no whole number.
         ValueError: it is less than 1.
     """
-    global _num_threads
-    if num_threads is not None and not is_number(num_threads):
+    if num_threads is not None and not settings.is_number(num_threads):
         kind = ValueError if isinstance(num_threads, SupportsIndex) else TypeError
-        raise kind(f"num_threads is {num_threads!r}, expected {A_NUMBER} (or None)")
-    _num_threads = None if num_threads is None else index(num_threads)
-
-
-#: What a number of threads must be.
-A_NUMBER = "a whole number, at least 1"
-
-
-def is_number(num_threads: object) -> bool:
-    """Whether there can be so many threads."""
-    return isinstance(num_threads, SupportsIndex) and index(num_threads) >= 1
+        raise kind(f"num_threads is {num_threads!r}, expected {settings.A_NUMBER} (or None)")
+    settings.NUM_THREADS.value = None if num_threads is None else index(num_threads)
 
 
 def for_each(function: Callable[[T], None], items: Iterable[T], num_threads: int) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
+from typing import Literal
 
-from .. import spec
+from .. import settings, spec
 from ..model.graphs import Names
 from ..model.matches import Match
 from ..model.node_checks import reason_of
@@ -17,11 +18,54 @@ from ..model.records import NodeRecord
 from ..model.targets import Replacement, Target
 from ..model.targets.compiled_op import CompiledOp, unsupported
 from ..model.targets.python_op import PythonOp
-from . import choice, native
+from ..settings import OpsName
+from . import native
 from .accelerators import Accelerators, Way
-from .compiled_ops import kernels
+from .compiled_ops import kernels, ops
 
 logger = logging.getLogger("ort_gridsample")
+
+
+def set_ops(name: OpsName | None) -> None:
+    """Choose the ops that the nodes of every :class:`ort_gridsample.InferenceSession` run on that is made from now on.
+
+    ``"compiled"`` are the ops of machine code, of the extra ``ort-gridsample[jit]``, and what they cannot do, strings,
+    is left to ``"python"``, the ops defined in Python, which run anywhere; ``"auto"`` is ``"compiled"`` where those can
+    be had. None goes back to the environment variable ``ORT_GRIDSAMPLE_OPS``, or to ``"auto"``.
+
+    Raises:
+        ValueError: there are no such ops.
+        ImportError: ``"compiled"`` was asked for and cannot be had; it says why.
+    """
+    if name == "compiled":
+        _why_not(needed=True)
+    settings.OPS.set(name)
+
+
+def get_ops() -> Literal["compiled", "python"]:
+    """The ops that the next session's nodes run on, if they can; how they are chosen: :func:`set_ops`.
+
+    Raises:
+        ImportError: the environment variable asks for ``"compiled"``, and they cannot be had.
+    """
+    return "python" if why_no_compiled_ops() else "compiled"
+
+
+def why_no_compiled_ops() -> str:
+    """Why the next session has no compiled ops; empty where it has.
+
+    Raises:
+        ImportError: as :func:`get_ops`.
+    """
+    wanted = settings.OPS.get()
+    return "Python ops were asked for" if wanted == "python" else _why_not(needed=wanted == "compiled")
+
+
+def _why_not(needed: bool) -> str:
+    reason = ops.why_not()
+    if reason and needed:
+        raise ImportError(f"compiled ops cannot be had: {reason}")
+    return reason
 
 
 @dataclass(frozen=True)
@@ -99,7 +143,7 @@ def placed(
 
 def no_compiled_op(record: NodeRecord, compiling: bool) -> str:
     """Why the node cannot have a compiled op; empty where it can."""
-    reason = choice.why_not() or unsupported(record)
+    reason = why_no_compiled_ops() or unsupported(record)
     if reason or record.error is not None or not compiling:
         return reason
     try:

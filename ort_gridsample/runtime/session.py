@@ -18,8 +18,7 @@ import onnxruntime
 
 from .. import spec, versions
 from ..checks import listed
-from ..core import memory
-from ..core.choice import core
+from ..core import load_core, memory
 from ..errors import GridSampleError
 from ..model.dialects import DOMAIN, operator_types
 from ..model.files import external_files, follow_links, read_model
@@ -379,4 +378,4 @@ def _prepare(records: Iterable[NodeRecord]) -> None:
     }
     for X, grid, mode in sorted(needed, key=str):
         if X != "str":
-            core().prepare(np.dtype(X), np.dtype(grid), mode)
+            load_core().prepare(np.dtype(X), np.dtype(grid), mode)

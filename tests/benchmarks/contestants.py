@@ -10,12 +10,13 @@ from typing import Any
 import onnxruntime
 
 from ort_gridsample.cli.timing import Turn
+from ort_gridsample.core import get_core, set_core
 from ort_gridsample.core.arrays import Array
-from ort_gridsample.core.choice import CoreName, get_core, set_core
 from ort_gridsample.functions import affine_grid, grid_sample
-from ort_gridsample.runtime.choice import OpsName, set_ops
 from ort_gridsample.runtime.compiled_ops import ops as compiled_ops
+from ort_gridsample.runtime.placement import set_ops
 from ort_gridsample.runtime.session import InferenceSession
+from ort_gridsample.settings import CoreName, OpsName
 
 from .suite import Arrays, Case
 

@@ -23,7 +23,7 @@ import onnxruntime
 from onnx import helper
 
 from ... import spec
-from ...core.choice import need_numba
+from ...core import need_numba
 from ...errors import GridSampleError
 from ...model import pixel_grids
 from ...model.dialects import COMPILED, EXTENSIONS_DOMAIN, FROM_PIXELS, FUSED, dialects
