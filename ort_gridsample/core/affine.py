@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from .arrays import Array, Floats
+from .coordinates import Axis, Values, normalize
 from .threads import for_each
 
 
@@ -14,10 +17,16 @@ def positions(length: int, align_corners: bool) -> Floats:
     From -1 to 1 when aligned (an axis of one pixel lies at 0, as in PyTorch), else the centres of ``length`` equal
     parts of it.
     """
-    i = np.arange(length, dtype=np.float64)
-    if align_corners:
-        return 2 * i / (length - 1) - 1 if length > 1 else np.zeros(length)
-    return (2 * i + 1) / length - 1
+    axis = Axis.of(length, align_corners)
+    return normalize(np.arange(length, dtype=np.float64), axis.last, axis.span)
+
+
+def transform(row: Sequence[Values], positions: Sequence[Values]) -> Values:
+    """One coordinate of a grid: a row (r + 1,) of theta, applied to ``positions`` along its axes, outermost first."""
+    *factors, total = row
+    for position, factor in zip(positions, reversed(factors), strict=True):
+        total = position * factor + total
+    return total
 
 
 def affine_grid(theta: Floats, lengths: tuple[int, ...], align_corners: bool, grid: Array, num_threads: int) -> None:
@@ -32,11 +41,8 @@ def affine_grid(theta: Floats, lengths: tuple[int, ...], align_corners: bool, gr
     def fill(slab: tuple[int, int, slice]) -> None:
         batch, row, at = slab
         with np.errstate(all="ignore"):
-            *factors, shift = theta[batch, row]
-            outer = axes[0][at] * factors[-1] + shift
-            for axis, factor in zip(axes[1:-1], factors[-2:0:-1], strict=True):
-                outer = outer + axis * factor
-            np.add(outer, axes[-1] * factors[0], out=grid[batch, at, ..., row])
+            outer = transform(theta[batch, row, 1:], [axes[0][at], *axes[1:-1]])
+            np.add(outer, axes[-1] * theta[batch, row, 0], out=grid[batch, at, ..., row])
 
     outermost = lengths[0]
     step = max(1, outermost // (4 * num_threads))

@@ -68,6 +68,14 @@ def unnormalize(g: Values, axis: Axis) -> Values:
     return x
 
 
+def normalize(x: Values, last: Number, span: Number) -> Values:
+    """The normalized coordinates of pixel coordinates ``x``, on an axis as :class:`Axis` describes it.
+
+    Exact but for the division, and the inverse of :func:`unnormalize`. An axis of one pixel, aligned, is at 0.
+    """
+    return (x * 2 - last) / span
+
+
 def clip(xp: Namespace, x: Values, axis: Axis) -> Values:
     """The nearest coordinate between the centres of the first and the last pixel."""
     return xp.minimum(xp.maximum(x, 0), axis.last)

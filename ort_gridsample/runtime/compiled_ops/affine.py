@@ -13,12 +13,15 @@ import numpy as np
 from numba.extending import register_jitable
 
 from ... import checks, spec
+from ...core import coordinates
 from ...core.halves import HALVES, stored, widened
 from ...core.lanes import LANES, PASSED_BYTES
 from ...core.pointers import LINE, allocate, array, call, copy_past_caches, fetch_add, free, load, memory_of_call, store
 from . import sentences
 from .inputs import AXES, DATA, SIZE, close_inputs, copy_shape, get_data, open_inputs
 from .sampling import ROOM, get_output, parallel_for
+
+normalize = register_jitable(coordinates.normalize)
 
 # The kernel's state.
 (API, SHAPE_OF, LANE, ALIGNED, THETA_SIZE, CPUS) = range(0, 48, 8)
@@ -160,9 +163,8 @@ def _make(api: int, context: int, state: int, inputs: int, run: int) -> int:
 @register_jitable
 def position(i: int, length: int, aligned: int) -> float:
     """Where pixel ``i`` of an axis lies, as :func:`ort_gridsample.core.affine.positions` says."""
-    if aligned != 0:
-        return 2.0 * i / float(length - 1) - 1.0 if length > 1 else 0.0
-    return (2.0 * i + 1.0) / float(length) - 1.0
+    last = float(length - 1)
+    return normalize(float(i), last, max(last, 1.0) if aligned != 0 else float(length))
 
 
 @register_jitable
