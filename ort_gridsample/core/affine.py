@@ -21,11 +21,11 @@ def positions(length: int, align_corners: bool) -> Floats:
     return normalize(np.arange(length, dtype=np.float64), axis.last, axis.span)
 
 
-def transform(row: Sequence[Values], positions: Sequence[Values]) -> Values:
+def transform(row: Values, positions: Sequence[Values]) -> Values:
     """One coordinate of a grid: a row (r + 1,) of theta, applied to ``positions`` along its axes, outermost first."""
     *factors, total = row
     for position, factor in zip(positions, reversed(factors), strict=True):
-        total = position * factor + total
+        total = total + position * factor
     return total
 
 
