@@ -57,7 +57,7 @@ SIZES += [(1, 1, 1451, 1453), (2, 1, 73, 101, 103)]
 
 @pytest.mark.parametrize("theta_type", THETA_TYPES)
 def test_affine_grid_is_the_functions(theta_type: str) -> None:
-    from ort_gridsample.core.lanes import PASSED_BYTES
+    from ort_gridsample.core.workers import PASSED_BYTES
 
     sessions = {
         (axes, aligned): open_compiled(affine_grid_model(theta_type, axes, aligned))
@@ -99,7 +99,7 @@ def test_large_inputs_answer_as_the_numpy_core(name: str, monkeypatch: pytest.Mo
             expected = ogs.grid_sample(X, grid, mode, "reflection").astype(float)
         model = grid_sample_model(*types, X.ndim - 2, [Attributes(mode, "reflection")])
         for threads, cpus in ((1, 1), (3, 2), (3, 64)):
-            monkeypatch.setattr("ort_gridsample.core.ways.available_cpus", lambda cpus=cpus: cpus)
+            monkeypatch.setattr("ort_gridsample.core.variants.available_cpus", lambda cpus=cpus: cpus)
             options = quiet_options()
             options.intra_op_num_threads = threads
             (Y,) = ogs.InferenceSession(model, options).run(None, {"X": X, "grid": grid})

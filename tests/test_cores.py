@@ -1,6 +1,5 @@
 """What is particular to the cores: they agree, are chosen as documented, and keep within memory and bounds."""
 
-import ctypes
 import itertools
 import os
 from pathlib import Path
@@ -19,7 +18,8 @@ from processes import python
 
 pytest.importorskip("numba", reason="the compiled core is held against the NumPy core: both are needed")
 
-from ort_gridsample.core import jit_core, kernels, lanes, ways
+from ort_gridsample.core import jit_core, kernels, variants, workers
+from ort_gridsample.core.structs import LAUNCH
 
 STRANGE = np.array([1e10, -1e10, 1e30, -1e30, np.nan, np.inf, -np.inf, 1, -1, 0])
 
@@ -71,7 +71,7 @@ def on_both(*arguments: object, num_threads: int | None = None) -> tuple[np.ndar
 def test_a_block_that_lies_inside(name: str) -> None:
     """No tap of it is outside, and the table is not written out: the compiled core has a shorter way."""
     rng = np.random.default_rng(8)
-    counts = (1, 3, 40, kernels.BLOCK_POSITIONS + 76)
+    counts = (1, 3, 40, kernels.TILE_POSITIONS + 76)
     for lengths, channels, count in itertools.product(((7,), (8, 9), (7, 8, 9)), (1, 5), counts):
         X = image(name, (2, channels, *lengths))
         grid = rng.uniform(-0.3, 0.3, (2, *[1] * (len(lengths) - 1), count, len(lengths))).astype(np.float32)
@@ -82,21 +82,22 @@ def test_a_block_that_lies_inside(name: str) -> None:
 
 @pytest.fixture
 def phases(monkeypatch):
-    """Those that the compiled core goes through, READING, LAYING or BOTH, on a machine of many CPUs."""
-    seen, original = [], jit_core._way.__wrapped__  # its answers are for this machine
-    monkeypatch.setattr(ways, "available_cpus", lambda: 64)
+    """Those that the compiled core goes through, of READING, PACKING and both, on a machine of many CPUs."""
+    seen, original = [], jit_core._variant.__wrapped__  # its answers are for this machine
+    monkeypatch.setattr(variants, "available_cpus", lambda: 64)
 
     def watched(*words):
-        way = original(*words)
+        variant = original(*words)
 
-        def steer(run, what, memory):
-            if what == lanes.ADVANCE:
-                seen.append(ctypes.c_int64.from_address(run + lanes.PHASE).value)
-            return way.steer(run, what, memory)
+        def proceed(launch):
+            count = variant.proceed(launch)
+            if count:
+                seen.append(np.ctypeslib.as_ctypes_type(LAUNCH).from_address(launch).phase)
+            return count
 
-        return way._replace(steer=steer)
+        return variant._replace(proceed=proceed)
 
-    monkeypatch.setattr(jit_core, "_way", watched)
+    monkeypatch.setattr(jit_core, "_variant", watched)
     return seen
 
 
@@ -112,9 +113,9 @@ def test_a_copy_past_the_caches(name: str) -> None:
     for channels in (1, 3, 5):  # three at once, and then two, or one by itself
         rng = np.random.default_rng(0)
         X = image(name, (1, channels, 20, 30))
-        count = lanes.PASSED_BYTES // (channels * X.itemsize) + 7
+        count = workers.PASSED_BYTES // (channels * X.itemsize) + 7
         a, b = on_both(X, rng.uniform(-1.2, 1.2, (1, count, 1, 2)).astype(np.float32), "nearest")
-        assert a.nbytes >= lanes.PASSED_BYTES
+        assert a.nbytes >= workers.PASSED_BYTES
         np.testing.assert_array_equal(a.view(np.uint8), b.view(np.uint8))
 
 
@@ -130,8 +131,8 @@ def test_rows_of_channels(name: str, phases: list[int], monkeypatch: pytest.Monk
             phases.clear()
             assert_same(*on_both(X, grid, *how, num_threads=num_threads))
             seen.add(tuple(phases))
-    shared = (lanes.LAYING, lanes.READING)
-    assert {(lanes.BOTH,), shared, 3 * shared} <= seen
+    shared = (workers.PACKING, workers.READING)
+    assert {(workers.PACKING_AND_READING,), shared, 3 * shared} <= seen
 
 
 @pytest.mark.parametrize(("name", "num_threads"), [("float16", 1), ("float32", 2), ("complex64", 2)])
@@ -164,7 +165,7 @@ def test_rough_grids_are_known(phases):
     for grid, is_laid_out in ((smooth, False), (rough, True), (np.full_like(rough, np.inf), False)):
         phases.clear()
         ogs.grid_sample(X, grid[None, None], "linear", "border")
-        assert (set(phases) != {lanes.READING}) == is_laid_out
+        assert (set(phases) != {workers.READING}) == is_laid_out
 
 
 def test_choice(monkeypatch):
@@ -285,6 +286,6 @@ def test_an_axis_so_long_that_float32_knows_no_pixel_of_its_own(padding_mode):
 
 
 def test_what_the_kernels_do_not_state_is_the_numpy_cores(monkeypatch):
-    monkeypatch.delitem(ways.TAPS, "cubic")
+    monkeypatch.delitem(variants.TAPS, "cubic")
     a, b = on_both(np.random.default_rng(0).random((1, 2, 5, 6)), np.zeros((1, 3, 3, 2)), "cubic")
     np.testing.assert_array_equal(a, b)

@@ -22,7 +22,7 @@ from processes import python
 pytest.importorskip("numba", reason="the kernels are Numba's")
 from numba import config
 
-from ort_gridsample.core import compilation, jit_core, lanes, ways
+from ort_gridsample.core import compilation, jit_core, variants, workers
 from ort_gridsample.runtime.compiled_ops import affine, affine_sampling, pixel_sampling, sampling
 
 PACKAGE = Path(ogs.__file__).parent
@@ -44,7 +44,7 @@ def is_at_hand(sources: list[Path]) -> bool:
 def test_a_change_in_any_file_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In each of those that kernels are made of; what was compiled before is still there for those who have that."""
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "cache"))
-    sources = compilation.sources(Path(lanes.__file__))
+    sources = compilation.sources(Path(workers.__file__))
     copies = [tmp_path / path.name for path in sources]
     for path, copy in zip(sources, copies, strict=True):
         shutil.copyfile(path, copy)
@@ -62,7 +62,7 @@ def test_a_change_in_any_file_is_noticed(tmp_path: Path, monkeypatch: pytest.Mon
     assert is_at_hand(copies)
 
 
-MADE = [lanes.lane, affine.compute, sampling.compute, affine_sampling.compute, pixel_sampling.compute]
+MADE = [workers.worker, affine.compute, sampling.compute, affine_sampling.compute, pixel_sampling.compute]
 
 
 @pytest.mark.parametrize("made", MADE, ids=lambda made: made.__module__.rpartition(".")[2])
@@ -88,8 +88,8 @@ def test_every_file_that_kernels_are_made_of_is_looked_at(made: Callable[..., in
         (pixel_sampling.compute, "pixel_grids.py", b"MOST_STEPS = 6, 16", b"MOST_STEPS = 6, 17"),
         (pixel_sampling.coordinates_for, "pixel_grids.py", b'("Add", "Sub", ', b'("Sub", "Add", '),
         (sampling.compute, "taps.py", b"MAX_TAPS = 1 << 16", b"MAX_TAPS = 1 << 15"),
-        (affine.fill_for, "crew.py", b"PATIENCE = 1000", b"PATIENCE = 100"),
-        (lanes.lane, "compilation.py", b'"error_model": "numpy"', b'"error_model": "python"'),
+        (affine.fill_for, "helper_threads.py", b"PATIENCE = 1000", b"PATIENCE = 100"),
+        (workers.worker, "compilation.py", b'"error_model": "numpy"', b'"error_model": "python"'),
     ],
 )
 def test_a_number_that_kernels_see_is_part_of_their_key(
@@ -108,7 +108,7 @@ def test_without_its_files_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> N
     compilation.sources.cache_clear()
     monkeypatch.setattr(Path, "is_file", lambda path: False)
     monkeypatch.setattr(Path, "read_bytes", lambda path: (_ for _ in ()).throw(FileNotFoundError))
-    assert compilation.function.__wrapped__((lanes.lane,))._cache is None
+    assert compilation.function.__wrapped__((workers.worker,))._cache is None
     compilation.sources.cache_clear()
 
 
@@ -116,8 +116,8 @@ def test_without_its_files_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> N
 LOADED = """
 import os
 sys.path.insert(0, os.environ["PACKAGE_IN"])
-from ort_gridsample.core import compilation, lanes
-function = compilation.function((lanes.copy_for, "uint8"))
+from ort_gridsample.core import compilation, workers
+function = compilation.function((workers.copy_for, "uint8"))
 print(function.is_at_hand)
 function.address()
 print(function._cache.cache_path)
@@ -137,9 +137,9 @@ def test_other_processes_find_what_is_compiled_where_the_package_is_read_only(tm
 
 
 def test_a_compilation_is_explained(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    missing, made = [(lanes.lane,)], []
+    missing, made = [(workers.worker,)], []
     monkeypatch.setattr(jit_core, "not_at_hand", lambda parts: missing)
-    monkeypatch.setattr(jit_core, "_way", lambda *words: made.append(words))
+    monkeypatch.setattr(jit_core, "_variant", lambda *words: made.append(words))
     for _ in range(2):
         jit_core.prepare(np.dtype("uint8"), np.dtype("float32"), "nearest")
         missing = []
@@ -156,14 +156,14 @@ def test_nothing_is_left_to_compile_in_a_run(X_type: str) -> None:
     (added,) = python(f"""
 import numpy as np
 from ort_gridsample import grid_sample
-from ort_gridsample.core import compilation, jit_core, lanes, ways
+from ort_gridsample.core import compilation, jit_core, variants, workers
 
 def known():
     return compilation.function.cache_info().currsize
 
 jit_core.prepare(np.dtype("{X_type}"), np.dtype("float32"), "linear")
 before = known()
-parts = ways.parts("{X_type}", "float32", "linear", (lanes.steer,))
+parts = [*jit_core._HELPING, *variants.parts("{X_type}", "float32", "linear").values()]
 assert all(compilation.function(part)._address for part in parts if part is not None)
 for n in (1, 8):
     for channels in (1, 2, 8, 9, 40):
@@ -206,7 +206,7 @@ def test_what_two_processes_save_at_once_is_not_mixed_up(tmp_path: Path, monkeyp
 
 def test_one_thread_at_a_time_asks_what_is_on_disk() -> None:
     """Numba's registries are no more for two at once than its compiler."""
-    asked, answers = compilation.Function(lanes.steer, compilation.sources(Path(lanes.__file__))), []
+    asked, answers = compilation.Function(workers.proceed, compilation.sources(Path(workers.__file__))), []
     thread = threading.Thread(target=lambda: answers.append(asked.is_at_hand))
     with compilation.global_compiler_lock:
         thread.start()
@@ -220,9 +220,9 @@ def test_what_takes_longest_is_compiled_first(monkeypatch: pytest.MonkeyPatch) -
     """As another process begins with what takes least."""
     monkeypatch.setattr(compilation, "function", lambda part: compilation.Function(one_more, [PACKAGE / "none"]))
     monkeypatch.setattr(compilation.Function, "is_at_hand", False)
-    parts = ways.parts("float32", "float16", "linear", (lanes.steer,))
+    parts = variants.parts("float32", "float16", "linear").values()
     names = [make.__name__ for make, *_ in compilation.not_at_hand([*parts, None])]
-    assert names == ["sum_for", "lane", "combine_for", "sum_rows_for", "steer", "reorder_for", "axis_for",
+    assert names == ["sum_for", "proceed", "combine_for", "sum_packed_for", "worker", "pack_for", "axis_taps_for",
                      "coordinates_for"]  # fmt: skip
 
 
@@ -240,7 +240,7 @@ def test_only_a_python_helps(executable: str | None, helps: bool, monkeypatch: p
     monkeypatch.setattr(sys, "executable", executable)
     monkeypatch.setattr(compilation, "available_cpus", lambda: 2)
     monkeypatch.setattr(subprocess, "Popen", lambda command, **_: commands.append(command))
-    with compilation._helped([(lanes.lane,), (lanes.steer,)]):
+    with compilation._helped([(workers.worker,), (workers.proceed,)]):
         assert [command[0] for command in commands] == [executable] * helps
     monkeypatch.setattr(sys, "hexversion", 0x020700F0)
     for _, _, code in commands:  # of another version it ends at once

@@ -21,7 +21,7 @@ from processes import python
 
 pytest.importorskip("numba", reason="the compiled core is one of those that threads run")
 
-from ort_gridsample.core import crew, jit_core, lanes
+from ort_gridsample.core import jit_core
 
 
 @pytest.fixture(autouse=True)
@@ -199,9 +199,9 @@ class TestForEach:
         assert len(done) == 20
 
 
-def number_of(words) -> int:
-    """How many do what the words of a run say."""
-    return words[(lanes.TASK + crew.NUMBER) // 8]
+def number_of(launch) -> int:
+    """How many work on a launch."""
+    return launch.task.number
 
 
 class TestHelpers:
@@ -216,31 +216,33 @@ class TestHelpers:
 
     @pytest.fixture
     def runs(self, monkeypatch):
-        """The words of all runs, which outlive them here."""
+        """The arguments of all launches, which outlive them here."""
         seen, do = [], jit_core._do
-        monkeypatch.setattr(jit_core, "_do", lambda way, words, *rest: (seen.append(words), do(way, words, *rest)))
+        monkeypatch.setattr(
+            jit_core, "_do", lambda variant, launch, *rest: (seen.append(launch), do(variant, launch, *rest))
+        )
         return seen
 
     @staticmethod
-    def words_of_places():
-        return jit_core._places_of_crew.view(np.int64)
+    def words_of_slots():
+        return jit_core._slots.view(np.int64)
 
     def wait_until_all_have_gone(self):
-        wait_until(lambda: not self.words_of_places().any())
+        wait_until(lambda: not self.words_of_slots().any())
 
     def sample(self, num_threads=2):
         np.testing.assert_array_equal(ogs.grid_sample(self.X, self.grid, num_threads=num_threads), self.Y)
 
     def test_one_who_is_there_helps_where_nobody_is_woken(self, runs, monkeypatch):
         """Less is worth a helper than is worth waking one."""
-        way = jit_core._way("float32", "float32", "linear", "zeros", False)
+        helping = jit_core._variant("float32", "float32", "linear", "zeros", False).helping
         ends = threading.Event()
         monkeypatch.setattr(jit_core, "TAPS_PER_THREAD", 1 << 40)
         monkeypatch.setattr(jit_core, "submit", lambda *_: pytest.fail("one is woken"))
 
         def stay():
             while not ends.is_set():
-                way.steer(0, lanes.ATTEND, jit_core._places)
+                helping.attend(jit_core._slots_at)
 
         self.wait_until_all_have_gone()
         self.sample()
@@ -264,10 +266,10 @@ class TestHelpers:
         self.wait_until_all_have_gone()
         self.sample(num_threads)
         ((work, count),) = asked
-        assert count == runs[0][(lanes.TASK + crew.WANTED) // 8]
+        assert count == runs[0].task.wanted
         assert 0 < count < num_threads
         assert work() == 0
-        assert not self.words_of_places().any()
+        assert not self.words_of_slots().any()
 
     def test_as_many_as_the_machine_has(self):
         """However many that are, they find what to do."""
@@ -275,11 +277,11 @@ class TestHelpers:
 import numpy as np, ort_gridsample as ogs
 from ort_gridsample.core import threads
 threads.available_cpus = lambda: 100
-from ort_gridsample.core import crew, jit_core, lanes
+from ort_gridsample.core import jit_core
 jit_core.TAPS_PER_HELPER = jit_core.TAPS_PER_THREAD = 1
 jit_core.submit = lambda work, count: print(count)
 do = jit_core._do
-jit_core._do = lambda way, words, run, count: print(count, words[lanes.ITEMS // 8] >= 100, do(way, words, run, count))
+jit_core._do = lambda variant, launch, *rest: print(rest[-1], launch.items >= 100, do(variant, launch, *rest))
 for most in (100, 1000):
     ogs.set_num_threads(most)
     ogs.grid_sample(np.ones((1, 4, 64, 64), "f"), np.zeros((1, 1000, 1000, 2), "f"))
@@ -288,38 +290,38 @@ for most in (100, 1000):
 
     def test_no_more_than_there_are_places(self):
         """Some wait for an offer, the others go at once; a forked child forgets them all."""
-        way = jit_core._way("float32", "float32", "linear", "zeros", False)
+        helping = jit_core._variant("float32", "float32", "linear", "zeros", False).helping
         self.wait_until_all_have_gone()
-        self.words_of_places()[:] = 1
+        self.words_of_slots()[:] = 1
         try:
-            assert way.steer(0, lanes.ATTEND, jit_core._places) == 0
-            assert self.words_of_places().all()
+            assert helping.attend(jit_core._slots_at) == 0
+            assert self.words_of_slots().all()
         finally:
             jit_core._after_fork()
-        assert not self.words_of_places().any()
+        assert not self.words_of_slots().any()
 
     def test_an_interrupted_call_waits_for_them(self, runs, monkeypatch):
         """They write to memory of its own."""
         monkeypatch.setattr(jit_core, "TAPS_PER_HELPER", 1)
         monkeypatch.setattr(jit_core, "TAPS_PER_THREAD", 1)
-        original, helped = jit_core._way, []
+        original, helped = jit_core._variant, []
 
         def interrupted(*words):
-            way = original(*words)
+            variant = original(*words)
 
-            def lane(run, index):
+            def worker(launch, number):
                 wait_until(lambda: number_of(runs[-1]) != 1, meanwhile=lambda: None)
                 helped.append(1)
                 raise KeyboardInterrupt
 
-            return way._replace(lane=lane)
+            return variant._replace(worker=worker)
 
-        monkeypatch.setattr(jit_core, "_way", interrupted)
+        monkeypatch.setattr(jit_core, "_variant", interrupted)
         Y, plan = np.empty((1, 4, 90000), np.float32), plan_for(self.X.dtype, "linear", "zeros", False)
         for _ in range(5):
             with pytest.raises(KeyboardInterrupt):
                 jit_core.grid_sample(self.X, self.grid.reshape(1, -1, 2), Y, plan, 3)
-            assert runs[-1][(lanes.TASK + crew.EXPECTED) // 8] == 0
+            assert runs[-1].task.expected == 0
             before = Y.copy()
             time.sleep(0.01)
             np.testing.assert_array_equal(Y, before)
@@ -347,20 +349,18 @@ for most in (100, 1000):
 
 
 def test_a_signal_s_handler_may_sample_too():
-    """Memory is kept for the next call, and is nobody else's while it is used."""
-    X, grid = np.ones((1, 20, 8, 8), np.float32), np.zeros((1, 40, 40, 2), np.float32)
+    """In the midst of a launch, whose memory is nobody else's."""
+    X, grid, calls = np.ones((1, 20, 8, 8), np.float32), np.zeros((1, 40, 40, 2), np.float32), []
     ogs.set_core("jit")
-    ogs.grid_sample(X, grid)
-    kept, calls = jit_core._kept.memory, []
+    variant = jit_core._variant("float32", "float32", "linear", "zeros", False)
 
-    def handler(*_):
-        calls.append(hasattr(jit_core._kept, "memory"))
-        ogs.grid_sample(2 * X, grid)
+    def handler(*words):
+        calls.append(words)
+        if len(calls) == 1:
+            ogs.grid_sample(2 * X, grid)
+        return variant.worker(*words)
 
-    way = jit_core._way("float32", "float32", "linear", "zeros", False)
     with pytest.MonkeyPatch.context() as patch:
-        interrupted = way._replace(lane=lambda *words: (calls or handler(), way.lane(*words))[1])
-        patch.setattr(jit_core, "_way", lambda *_: interrupted)
+        patch.setattr(jit_core, "_variant", lambda *_: variant._replace(worker=handler))
         np.testing.assert_array_equal(ogs.grid_sample(X, grid), np.ones((1, 20, 40, 40), np.float32))
-    assert calls == [False]
-    assert jit_core._kept.memory is kept
+    assert len(set(calls)) == 2

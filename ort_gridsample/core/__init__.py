@@ -15,7 +15,7 @@ What a caller may hand in is checked before, in :mod:`ort_gridsample.functions`.
 
 Paddings (:mod:`.coordinates`) and modes (:mod:`.taps`) are tables, of which :mod:`.numpy_core` makes a :mod:`.table` of
 what each position reads and adds that up (:mod:`.sums`). :mod:`.jit_core` does the same with the
-compiled :mod:`.lanes`, which the compiled ops share.
+compiled :mod:`.workers`, which the compiled ops share.
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ from .vectors import (
 ZEROS, BORDER, REFLECTION = range(3)
 
 #: How the taps of a block lie: each for itself, an index to each; or side by side, an index to the first of them, where
-#: those with GAPS count as 0 if their weight is no number.
-APART, GAPS, WHOLE = range(3)
+#: those with MASKED count as 0 if their weight is no number.
+GATHERED, MASKED, CONTIGUOUS = range(3)
 
 #: The index of a tap that counts as 0; every other index is a pixel of X.
 OUTSIDE = np.uint32(0xFFFFFFFF)
@@ -47,12 +47,12 @@ OUTSIDE_BIT = np.uint32(0x80000000)
 MAX_PIXELS = 1 << 30  # and so that a coordinate beyond X, too, is an int32
 
 #: A block's table: positions, and positions times taps. It stays in a CPU's second cache.
-BLOCK_POSITIONS = 2048
-BLOCK_TAPS = 1 << 14
+TILE_POSITIONS = 2048
+TILE_TAPS = 1 << 14
 #: Rows are this much longer than a power of two, so that they do not all compete for the same lines of the cache.
 ROW_PADDING = 16
 #: Positions whose rows' sums are gathered before they are written out.
-TILE = 64
+STRIP = 64
 #: Taps of all channels from which on wide vectors gain more than they cost.
 WORTH_WIDE = 1 << 16
 #: Integers that are added up in vectors, and so many positions at once.
@@ -159,7 +159,7 @@ def _weigh(x: Any, weight: Any, p: int, taps: int) -> Any:
 
 
 #: A block's coordinates: all read whole taps, or none is further out than :data:`FAR`, or there are no numbers, too.
-INSIDE, NEAR, WILD = range(3)
+INSIDE, NEAR, NON_FINITE = range(3)
 FAR = 1 << 22
 
 
@@ -169,7 +169,7 @@ def _unpadded_taps(
 ) -> int:
     """The coordinates ``x`` (≥ P,) of :func:`axis_taps`, weights, and first pixels in ``index`` (≥ P,), unpadded.
 
-    Answers whether that is right already: for coordinates that are all ``INSIDE``; if ``WILD``, for none.
+    Answers whether that is right already: for coordinates that are all ``INSIDE``; if ``NON_FINITE``, for none.
     """
     kind = g.dtype.type
     least, most, offset, far = kind(-first), kind(length - 1 - (taps - 1 + first)), kind(first), kind(FAR)
@@ -185,7 +185,7 @@ def _unpadded_taps(
         return INSIDE
     for p in range(len(g)):
         wild = np.uint32(wild | (np.uint32(0) if abs(x[p]) <= far else np.uint32(1)))
-    return WILD if wild else NEAR
+    return NON_FINITE if wild else NEAR
 
 
 # What follows writes nothing where it reads: that takes three times as long.
@@ -264,8 +264,8 @@ def axis_taps(
 ) -> int:
     """The taps, 1, 2 or 4 for nearest, linear or cubic, of the coordinates ``g`` (P,) on an axis of ``length`` pixels.
 
-    Fills the first P columns of ``index``, unless the taps lie :data:`APART` its first row alone, and of ``weight``,
-    (taps, ≥ P) both; ``x`` (≥ P,) is scratch. Answers how they lie: with :data:`GAPS` only if they ``may_gap``.
+    Fills the first P columns of ``index``, unless the taps lie :data:`GATHERED` its first row alone, and of ``weight``,
+    (taps, ≥ P) both; ``x`` (≥ P,) is scratch. Answers how they lie: with :data:`MASKED` only if they ``may_gap``.
     """
     positions = len(g)
     kind = x.dtype.type
@@ -274,8 +274,8 @@ def axis_taps(
     lie_together = may_gap and length >= taps and can_lie_together(taps, padding)
     where = _unpadded_taps(g, length, align_corners, x, index[0], weight, taps, first)
     if where == INSIDE:
-        return WHOLE
-    none_outside = WHOLE if taps == 1 and padding != ZEROS else APART
+        return CONTIGUOUS
+    none_outside = CONTIGUOUS if taps == 1 and padding != ZEROS else GATHERED
     is_near = where == NEAR and padding != REFLECTION
     if is_near and taps == 1:
         _pad_pixels(x, positions, length, padding, index[0])
@@ -287,10 +287,10 @@ def axis_taps(
         near = _pad_coordinates(g, x, length, padding, align_corners, low, span, cubic)
     if lie_together and cubic:
         _pad_quads(x, positions, length, index[0], weight)
-        return GAPS
+        return MASKED
     if lie_together:
         _pad_pairs(x, positions, length, padding, index[0], weight)
-        return GAPS
+        return MASKED
     for p in range(positions):
         x[p] = _weigh(x[p], weight, p, taps)
     reflects_index = cubic and padding == REFLECTION
@@ -348,14 +348,14 @@ def begin_offsets(offsets: Any, taps: int) -> None:
 
 
 @register_jitable
-def spread(index: Any, offsets: Any, weight: Any, how: int, positions: int) -> None:
+def spread(index: Any, offsets: Any, weight: Any, layout: int, positions: int) -> None:
     """Give the taps of a table (R, ≥ P) that lie side by side by their ``offsets`` (≥ R,) an index each."""
     first = index[0]
     for row in range(len(index) - 1, -1, -1):
         out, offset = index[row], np.uint32(offsets[row])
         for p in range(positions):
             out[p] = first[p] + offset
-    if how == GAPS:
+    if layout == MASKED:
         for row in range(len(index)):
             out, by = index[row], weight[row]
             for p in range(positions):
@@ -366,34 +366,34 @@ def spread(index: Any, offsets: Any, weight: Any, how: int, positions: int) -> N
 
 @register_jitable
 def combine(
-    index: Any, weight: Any, along: Any, along_weight: Any, offsets: Any, how: int, how_along: int,
+    index: Any, weight: Any, along: Any, along_weight: Any, offsets: Any, layout: int, layout_along: int,
     length: int, positions: int, to: Any, to_weight: Any,
 ) -> int:  # fmt: skip
     """Every combination of the taps so far, in ``index`` (R, ≥ P), with those of an inner axis in ``along`` (T, ≥ P).
 
     Fills ``to`` (R · T, ≥ P) and, of more than one tap, ``to_weight``, and turns the ``offsets`` (≥ R · T,) of the taps
-    so far into theirs. Those so far lie as ``how`` says, the others as ``how_along``; answers how all do.
+    so far into theirs. Those so far lie as ``layout`` says, the others as ``layout_along``; answers how all do.
     """
     rows, taps = len(index), len(along)
-    how_all = min(how, how_along)
-    if how_all == APART and how != APART:
-        spread(index, offsets, weight, how, positions)
+    layout_all = min(layout, layout_along)
+    if layout_all == GATHERED and layout != GATHERED:
+        spread(index, offsets, weight, layout, positions)
     for row in range(rows - 1, -1, -1):
         offset = offsets[row] * length
         for tap in range(taps - 1, -1, -1):
             offsets[row * taps + tap] = offset + tap
-    if how_all == APART and how_along != APART:
+    if layout_all == GATHERED and layout_along != GATHERED:
         # Of the first row's taps, offsets are as on one axis.
-        spread(along, offsets, along_weight, how_along, positions)
+        spread(along, offsets, along_weight, layout_along, positions)
     stride = np.uint32(length)
-    if how_all != APART:
+    if layout_all != GATHERED:
         outer, inner, out = index[0], along[0], to[0]
         for p in range(positions):
             out[p] = outer[p] * stride + inner[p]
     for row in range(rows):
         outer, outer_weight = index[row], weight[row]
         for tap in range(taps):
-            if how_all == APART:
+            if layout_all == GATHERED:
                 inner, out = along[tap], to[row * taps + tap]
                 for p in range(positions):
                     a, b = outer[p], inner[p]
@@ -402,7 +402,7 @@ def combine(
                 inner_weight, out_weight = along_weight[tap], to_weight[row * taps + tap]
                 for p in range(positions):
                     out_weight[p] = outer_weight[p] * inner_weight[p]
-    return how_all
+    return layout_all
 
 
 @register_jitable
@@ -416,19 +416,19 @@ def clear_outside(index: Any, inside: Any) -> None:
 
 
 @register_jitable
-def copy_pixels(X: Any, index: Any, how: int, inside: Any, Y: Any) -> None:
-    """Copy the pixels ``inside`` of X (C, S), up to three channels at once, into Y (C, ≥ P).
+def copy_pixels(X: Any, index: Any, layout: int, inside: Any, Y: Any, start: int) -> None:
+    """Copy the pixels ``inside`` of X (C, S), up to three channels at once, into Y[:, start:].
 
-    They are 0 for an ``index`` outside, if they lie APART.
+    They are 0 for an ``index`` outside, if they lie GATHERED.
     """
     channels, positions = len(X), len(inside)
     whole = positions - positions % EVERY
-    first, to_first = X[0], Y[0]
+    first, to_first = X[0], Y[0, start:]
     if channels == 1:
         for p in range(positions):
             to_first[p] = first[inside[p]]
     else:  # of two, one twice
-        second, third, to_second, to_third = X[1], X[channels - 1], Y[1], Y[channels - 1]
+        second, third, to_second, to_third = X[1], X[channels - 1], Y[1, start:], Y[channels - 1, start:]
         for begin in range(0, whole, EVERY):
             soon = inside[min(begin + PIXELS_AHEAD, positions - 1)]
             prefetch(first, soon)
@@ -440,58 +440,60 @@ def copy_pixels(X: Any, index: Any, how: int, inside: Any, Y: Any) -> None:
         for p in range(whole, positions):
             i = inside[p]
             to_first[p], to_second[p], to_third[p] = first[i], second[i], third[i]
-    if how == APART:
+    if layout == GATHERED:
         zero = X.dtype.type(0)
         for c in range(channels):
-            out = Y[c]
+            out = Y[c, start:]
             for p in range(len(index)):
                 out[p] = out[p] if index[p] < OUTSIDE_BIT else zero
 
 
-def sum_taps(X: Any, index: Any, offsets: Any, how: int, weight: Any, Y: Any, start: int, positions: int) -> Any: ...
+def sum_taps(X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any, start: int, positions: int) -> Any: ...
 
 
 @overload(sum_taps, strict=False)
-def _sum_taps_for(X: Any, index: Any, offsets: Any, how: int, weight: Any, Y: Any, start: int, positions: int) -> Any:
-    """Read X (C, S) through the table, whose taps lie as ``how`` says, into Y[:, start:]; answers how they lie then."""
+def _sum_taps_for(
+    X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any, start: int, positions: int
+) -> Any:
+    """Read X (C, S) through the table, whose taps lie as ``layout`` says, into Y[:, start:]; answers how then."""
     in_vectors = GATHERS and Y.dtype == weight.dtype
     are_halves = X.dtype != Y.dtype
     are_short = GATHERS and not are_halves and X.dtype in SHORT_INTEGERS
 
-    def read(X: Any, index: Any, offsets: Any, how: int, weight: Any, Y: Any, start: int, positions: int) -> int:
-        if in_vectors and how != APART:
-            _sum_whole(X, index, offsets, how, weight, Y, start, positions)
-            return how
+    def read(X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any, start: int, positions: int) -> int:
+        if in_vectors and layout != GATHERED:
+            _sum_whole(X, index, offsets, layout, weight, Y, start, positions)
+            return layout
         if in_vectors:
             _sum_in_vectors(X, index, offsets, weight, Y, start, positions)
-            return APART
-        if are_short and how == WHOLE and positions >= INTEGERS:
+            return GATHERED
+        if are_short and layout == CONTIGUOUS and positions >= INTEGERS:
             _sum_integers_whole(X, index[0], offsets, weight, Y, start, positions)
-            return how
-        if how != APART:
-            spread(index, offsets, weight, how, positions)
+            return layout
+        if layout != GATHERED:
+            spread(index, offsets, weight, layout, positions)
         if are_short and positions >= INTEGERS:
             _sum_integers(X, index, weight, Y, start, positions)
         else:
             _sum_in_loops(X, index, weight, Y, start, positions)
-        return APART
+        return GATHERED
 
     return read
 
 
 @register_jitable
-def _sum_whole(X: Any, index: Any, offsets: Any, how: int, weight: Any, Y: Any, start: int, positions: int) -> None:
+def _sum_whole(X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any, start: int, positions: int) -> None:
     wide, narrow, wides, narrows = _in_vectors(X, weight, positions)
     first = index[0]
     for c in range(len(X)):
         image, out = X[c], Y[c]
         for p in range(0, wides, wide):
-            if how == GAPS:
+            if layout == MASKED:
                 _gather_gaps_wide(image, first, offsets, weight, p, out, start + p)
             else:
                 _gather_whole_wide(image, first, offsets, weight, p, out, start + p)
         for p in range(wides, narrows, narrow):
-            if how == GAPS:
+            if layout == MASKED:
                 _gather_gaps_narrow(image, first, offsets, weight, p, out, start + p)
             else:
                 _gather_whole_narrow(image, first, offsets, weight, p, out, start + p)
@@ -635,8 +637,8 @@ def channels_last(X: Any, batch: int, channel: int, start: int, rows: Any) -> No
     if start + PART > pixels:
         rows[pixels] = 0
     end = min(start + PART, pixels)
-    for begin in range(start, end, 2 * TILE):
-        _turn(X[batch], channel, begin, min(begin + 2 * TILE, end), rows, width, channels)
+    for begin in range(start, end, 2 * STRIP):
+        _turn(X[batch], channel, begin, min(begin + 2 * STRIP, end), rows, width, channels)
 
 
 def _turn(X: Any, channel: int, begin: int, end: int, rows: Any, width: int, channels: int) -> None: ...
@@ -676,41 +678,41 @@ def _turn_for(X: Any, channel: int, begin: int, end: int, rows: Any, width: int,
 
 @register_jitable
 def sum_rows(
-    X: Any, index: Any, offsets: Any, how: int, weight: Any, tile: Any, Y: Any, start: int, positions: int
+    X: Any, index: Any, offsets: Any, layout: int, weight: Any, strip: Any, Y: Any, start: int, positions: int
 ) -> None:
-    """Read the rows X (S + 1, W) through the table, whose taps lie as ``how`` says, into Y[:W, start:].
+    """Read the rows X (S + 1, W) through the table, whose taps lie as ``layout`` says, into Y[:W, start:].
 
-    Only floats are laid out in rows. ``tile`` (TILE, W) is scratch.
+    Only floats are laid out in rows. ``tile`` (STRIP, W) is scratch.
     """
     width, first = X.shape[1], index[0]
     channels = min(width, len(Y))
-    for begin in range(0, positions, TILE):
-        size = min(TILE, positions - begin)
+    for begin in range(0, positions, STRIP):
+        size = min(STRIP, positions - begin)
         whole = size - size % width if channels == width else 0
         if width == NARROW:
             for p in range(size):
-                if how == APART:
-                    _sum_narrow(X, index, weight, begin + p, tile, p)
-                elif how == GAPS:
-                    _sum_gaps_narrow(X, first, offsets, weight, begin + p, tile, p)
+                if layout == GATHERED:
+                    _sum_narrow(X, index, weight, begin + p, strip, p)
+                elif layout == MASKED:
+                    _sum_gaps_narrow(X, first, offsets, weight, begin + p, strip, p)
                 else:
-                    _sum_whole_narrow(X, first, offsets, weight, begin + p, tile, p)
+                    _sum_whole_narrow(X, first, offsets, weight, begin + p, strip, p)
             for p in range(0, whole, width):
-                _transpose_narrow(tile, p, 0, Y, 0, start + begin + p)
+                _transpose_narrow(strip, p, 0, Y, 0, start + begin + p)
         else:
             for p in range(size):
-                if how == APART:
-                    _sum_wide(X, index, weight, begin + p, tile, p)
-                elif how == GAPS:
-                    _sum_gaps_wide(X, first, offsets, weight, begin + p, tile, p)
+                if layout == GATHERED:
+                    _sum_wide(X, index, weight, begin + p, strip, p)
+                elif layout == MASKED:
+                    _sum_gaps_wide(X, first, offsets, weight, begin + p, strip, p)
                 else:
-                    _sum_whole_wide(X, first, offsets, weight, begin + p, tile, p)
+                    _sum_whole_wide(X, first, offsets, weight, begin + p, strip, p)
             for p in range(0, whole, width):
-                _transpose_wide(tile, p, 0, Y, 0, start + begin + p)
+                _transpose_wide(strip, p, 0, Y, 0, start + begin + p)
         for c in range(channels):
             y = Y[c, start + begin :]
             for p in range(whole, size):
-                y[p] = tile[p, c]
+                y[p] = strip[p, c]
 
 
 _sum_narrow, _sum_wide = add_up(NARROW), add_up(WIDE)

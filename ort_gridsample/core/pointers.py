@@ -1,4 +1,4 @@
-"""Addresses in compiled code: memory read and written through them, and the functions that lie there called.
+"""Memory in compiled code: records and arrays at an address, atomic operations on fields, and calls by address.
 
 In compiled code an address is an int64. Nothing here raises or allocates anything of Python's.
 """
@@ -9,10 +9,13 @@ import sys
 from typing import Any
 
 import numba as untyped_numba
+import numpy as np
 from llvmlite import ir
 from numba import extending, types
 from numba.core import cgutils as untyped_cgutils
 from numba.extending import register_jitable
+
+from .structs import CACHE_LINE
 
 cgutils: Any = untyped_cgutils
 numba: Any = untyped_numba
@@ -77,46 +80,84 @@ def store_byte(typing: Any, at: Any, value: Any) -> Any:
 
 
 @intrinsic
-def fetch_add(typing: Any, at: Any, value: Any) -> Any:
-    """Add ``value`` to the int64 that lies ``at``, whoever else does at the same time; answers what it was."""
+def struct(typing: Any, at: Any, dtype: Any) -> Any:
+    """The record of ``dtype``, one of :mod:`.structs`, ``at`` an address."""
+    kind = dtype.dtype
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.atomic_rmw("add", builder.inttoptr(values[0], _WORD.as_pointer()), values[1], "seq_cst")
+        return builder.inttoptr(values[0], context.get_value_type(kind))
 
-    return types.int64(types.int64, types.int64), generate
+    return kind(types.int64, dtype), generate
 
 
 @intrinsic
-def load_shared(typing: Any, at: Any) -> Any:
-    """The int64 that lies ``at``, and all that another thread wrote before it."""
+def address(typing: Any, record: Any) -> Any:
+    """Where the ``record`` lies."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.load_atomic(builder.inttoptr(values[0], _WORD.as_pointer()), "seq_cst", 8)
+        return builder.ptrtoint(values[0], _WORD)
 
-    return types.int64(types.int64), generate
+    return types.int64(record), generate
 
 
 @intrinsic
-def store_shared(typing: Any, at: Any, value: Any) -> Any:
-    """Put the int64 ``value`` where ``at`` says, for other threads to find with all that was written before."""
+def sizeof(typing: Any, dtype: Any) -> Any:
+    """The bytes of a record of ``dtype``."""
+    size = dtype.dtype.size
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        builder.store_atomic(values[1], builder.inttoptr(values[0], _WORD.as_pointer()), "seq_cst", 8)
+        return _WORD(size)
+
+    return types.int64(dtype), generate
+
+
+def _field(builder: Any, signature: Any, values: Any) -> Any:
+    """A pointer to the int64 field of a record, the first argument, that the second names."""
+    record, name = signature.args[:2]
+    place = builder.gep(values[0], [ir.IntType(32)(0), ir.IntType(32)(record.offset(name.literal_value))])
+    return builder.bitcast(place, _WORD.as_pointer())
+
+
+@intrinsic(prefer_literal=True)
+def fetch_add(typing: Any, record: Any, field: Any, value: Any) -> Any:
+    """Add ``value`` to a field, whoever else does at the same time; answers what it was."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.atomic_rmw("add", _field(builder, signature, values), values[2], "seq_cst")
+
+    return types.int64(record, field, types.int64), generate
+
+
+@intrinsic(prefer_literal=True)
+def load_shared(typing: Any, record: Any, field: Any) -> Any:
+    """A field, and all that another thread wrote before it."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.load_atomic(_field(builder, signature, values), "seq_cst", 8)
+
+    return types.int64(record, field), generate
+
+
+@intrinsic(prefer_literal=True)
+def store_shared(typing: Any, record: Any, field: Any, value: Any) -> Any:
+    """Put ``value`` into a field, for other threads to find with all that was written before."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        builder.store_atomic(values[2], _field(builder, signature, values), "seq_cst", 8)
         return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64), generate
+    return types.void(record, field, types.int64), generate
 
 
-@intrinsic
-def compare_and_swap(typing: Any, at: Any, expected: Any, value: Any) -> Any:
-    """Put ``value`` where ``at`` says if ``expected`` lies there, in one step; answers whether it did."""
+@intrinsic(prefer_literal=True)
+def compare_and_swap(typing: Any, record: Any, field: Any, expected: Any, value: Any) -> Any:
+    """Put ``value`` into a field if ``expected`` is there, in one step; answers whether it was."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        at, expected, value = values
-        found = builder.cmpxchg(builder.inttoptr(at, _WORD.as_pointer()), expected, value, "seq_cst", "seq_cst")
+        found = builder.cmpxchg(_field(builder, signature, values), *values[2:], "seq_cst", "seq_cst")
         return builder.extract_value(found, 1)
 
-    return types.boolean(types.int64, types.int64, types.int64), generate
+    return types.boolean(record, field, types.int64, types.int64), generate
 
 
 @intrinsic(prefer_literal=True)
@@ -145,15 +186,24 @@ def array(at: int, shape: Any, dtype: Any) -> Any:
 
 
 @register_jitable
+def view(record: Any, offset: int, shape: Any, dtype: Any) -> Any:
+    """The array in C order that begins ``offset`` bytes behind the beginning of ``record``."""
+    return array(address(record) + offset, shape, dtype)
+
+
+@register_jitable
+def aligned(size: int) -> int:
+    """``size``, or an address, raised to a multiple of a line of the caches."""
+    return (size + CACHE_LINE - 1) & -CACHE_LINE
+
+
+@register_jitable
 def _keep_on() -> int:
     return 0
 
 
 #: Let another thread have the processor, if one wants it. Windows has no such function of this name.
-give_way: Any = _keep_on if sys.platform == "win32" else types.ExternalFunction("sched_yield", types.int32())
-
-#: What a processor's caches read and write at a time, in bytes.
-LINE = 64
+sched_yield: Any = _keep_on if sys.platform == "win32" else types.ExternalFunction("sched_yield", types.int32())
 
 #: malloc, free, memset and memcpy of C.
 allocate: Any = types.ExternalFunction("malloc", types.int64(types.int64))
@@ -165,12 +215,12 @@ copy: Any = types.ExternalFunction("memcpy", types.int64(types.int64, types.int6
 @intrinsic
 def _copy_line_past_caches(typing: Any, to: Any, source: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        line = ir.VectorType(ir.IntType(32), LINE // 4).as_pointer()
+        line = ir.VectorType(ir.IntType(32), CACHE_LINE // 4).as_pointer()
         there, here = (builder.inttoptr(value, line) for value in values)
         loaded = builder.load(here)
         loaded.align = 1
         stored = builder.store(loaded, there)
-        stored.align = LINE
+        stored.align = CACHE_LINE
         stored.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
         return context.get_dummy_value()
 
@@ -178,14 +228,15 @@ def _copy_line_past_caches(typing: Any, to: Any, source: Any) -> Any:
 
 
 @register_jitable
-def copy_past_caches(to: int, source: int, nbytes: int) -> None:
-    """Copy so many bytes, whole lines of the caches past them: what is there is not read before it is written.
+def copy_past_caches(to: Any, source: Any) -> None:
+    """Copy the array ``source`` (P,) into ``to`` (≥ P,), both in C order, whole lines of the caches past them.
 
-    Other threads find them after an operation on memory that they share.
+    What is there is not read before it is written. Other threads find it after an operation on memory that they share.
     """
-    first = min(-to & (LINE - 1), nbytes)
-    last = first + (nbytes - first & -LINE)
-    copy(to, source, first)
-    for at in range(first, last, LINE):
-        _copy_line_past_caches(to + at, source + at)
-    copy(to + last, source + last, nbytes - last)
+    there, here, nbytes = np.int64(to.ctypes.data), np.int64(source.ctypes.data), source.nbytes
+    first = min(-there & (CACHE_LINE - 1), nbytes)
+    last = first + (nbytes - first & -CACHE_LINE)
+    copy(there, here, first)
+    for at in range(first, last, CACHE_LINE):
+        _copy_line_past_caches(there + at, here + at)
+    copy(there + last, here + last, nbytes - last)

@@ -15,8 +15,19 @@ from numba.extending import register_jitable
 from ... import checks, spec
 from ...core import coordinates
 from ...core.halves import HALVES, stored, widened
-from ...core.lanes import LANES, PASSED_BYTES
-from ...core.pointers import LINE, allocate, array, call, copy_past_caches, fetch_add, free, load, memory_of_call, store
+from ...core.lanes import LANES, LINE, PASSED_BYTES
+from ...core.pointers import (
+    allocate,
+    array,
+    call,
+    copy_past_caches,
+    fetch_add,
+    free,
+    load,
+    memory_of_call,
+    store,
+    struct,
+)
 from . import sentences
 from .inputs import AXES, DATA, SIZE, close_inputs, copy_shape, get_data, open_inputs
 from .sampling import ROOM, get_output, parallel_for
@@ -38,6 +49,9 @@ SAID_OF_ALL = len(SAID)
 
 # The run's call.
 (KERNEL, THETA, GRID, N, R, LENGTHS, ROWS, COLUMNS, STEP, CHUNKS, PARTS, ITEMS, NEXT, SCRATCH) = range(0, 112, 8)
+#: The one field of it that is counted up by several at once.
+_RUN: Any = {"names": ["next"], "formats": ["i8"], "offsets": [NEXT], "itemsize": 112}
+RUN = np.dtype(_RUN, align=True)
 SHAPES = 112  # those of theta, of size, and of the grid, one after the other
 
 #: The columns and the positions that are filled in one go.
@@ -208,7 +222,7 @@ def fill_for(theta_type: str) -> Callable[..., int]:
         passes = load(run + N) * rows * columns * r * size >= PASSED_BYTES
         theta = array(load(run + THETA), (load(run + N), r, r + 1), there)
         while True:
-            item = fetch_add(run + NEXT, 1)
+            item = fetch_add(struct(run, RUN), "next", 1)
             if item >= items:
                 return 0
             chunk = item % chunks
@@ -232,6 +246,6 @@ def fill_for(theta_type: str) -> Callable[..., int]:
                         for i in range(count):
                             out[3 * i + coordinate] = rounded(base + x[i] * factor)
                 if passes:
-                    copy_past_caches(to, waiting, count * r * size)
+                    copy_past_caches(array(to, (count * r,), there), out)
 
     return lane

@@ -13,12 +13,12 @@ from numba.extending import register_jitable
 
 from ... import spec
 from ...core.halves import HALVES, stored, widened
-from ...core.lanes import BLOCK, COORDINATE, GRID, GRID_ALIGNED, KNOWN, STATE, STEPS, R, X
+from ...core.lanes import BLOCK, COORDINATE, GRID, GRID_ALIGNED, KNOWN, OUT, STATE, STEPS, R, X
 from ...core.pointers import allocate, array, free, load, memory_of_call, store
 from . import sentences
 from .affine import measure, position, refuse, row_base, unchanged
 from .inputs import AXES, DATA, SIZE, close_inputs, copy_shape, open_inputs
-from .sampling import API, OUT, SAID, SENTENCES, SHAPE_OF, SHAPES, sample
+from .sampling import API, SAID, SENTENCES, SHAPE_OF, SHAPES, sample
 
 #: Where a lane knows the columns of Y once for all, there are at most so many.
 MOST_COLUMNS = 4096

@@ -118,14 +118,14 @@ def _sampling(here: str, api: Api, info: int, X_type: str, grid: Grid) -> Kernel
 
 def grid_sample_kernel(here: str, mode: str, padding_mode: str, aligned: bool, X_type: str, grid: Grid) -> Kernel:
     """The kernel that samples so; compiled now, if no other was made of the same functions before."""
-    from ...core import ways
+    from ...core import structs, variants
     from . import sampling, sentences
 
-    compute, *numbers = ways.state_of(
-        X_type, grid.type, mode, padding_mode, aligned,
-        entry=grid.entry or (sampling.compute,),
-        coordinates=grid.coordinates, columns=grid.columns, grid_aligned=grid.aligned,
+    (compute,), fields = variants.descriptor(
+        X_type, grid.type, mode, padding_mode, aligned, entry=[grid.entry or (sampling.compute,)],
+        coordinates=grid.coordinates, columns=grid.columns, grid_align_corners=grid.aligned,
     )  # fmt: skip
+    numbers = [fields[name] for name in (structs.KERNEL.names or ())[2:]]
     said = [sentences.as_bytes(sentence, here, padding_mode=padding_mode) for sentence in sampling.SAID]
     return Kernel(compute, numbers, [*said, *grid.texts])
 

@@ -10,15 +10,20 @@ import numpy as np
 from numba.extending import register_jitable
 
 from ... import checks
-from ...core import kernels, lanes
+from ...core import kernels, lanes, workers
 from ...core.lanes import (
     GRID,
     LANE,
     LENGTHS,
     MOST_LANES,
+    NBYTES,
+    OUT,
     PADDING,
+    PAUSES,
+    PHASE,
     PIXELS,
     POSITIONS,
+    PROCEED,
     ROWS,
     STATE,
     TAPS,
@@ -40,8 +45,7 @@ parallel_for = function("KernelContext_ParallelFor")
 
 (API, SHAPE_OF) = range(0, 16, 8)
 SENTENCES = lanes.STATE_BYTES
-OUT = lanes.RUN_BYTES  # where the lengths of Y lie
-SHAPES = OUT + 8  # those of X, grid and Y, one after the other
+SHAPES = lanes.RUN_BYTES  # those of X, grid and Y, one after the other
 
 #: What a run may have to say, in the order of :data:`SENTENCES`: first that there is no memory.
 ROOM = checks.Sentence("memory", "not to be had", "{nbytes} bytes of scratch")
@@ -152,20 +156,17 @@ def _fill(api: int, context: int, state: int, run: int) -> int:
         set_memory(load(run + Y), np.int32(0), nbytes)
         return status
     store(run + MOST_LANES, max(lanes.LANES, load(state + lanes.CPUS)))
-    size = lanes.cut(run)
-    store(run + lanes.PAUSE, 1 << 62)  # a lane comes back when nothing is left
-    scratch = allocate(size)
-    if scratch == 0:
-        return sentences.status(api, load(state + SENTENCES), 0, 0, 0, 0, size)
-    size = lanes.lay(run, scratch)
-    rows = allocate(size) if size > 0 else 0  # without that memory X stays as it is
-    count = lanes.begin(run, rows)
-    while count > 0 and status == 0:
+    store(run + PAUSES, 0)
+    store(run + PHASE, workers.NEW)
+    count = call(load(state + PROCEED), (run,))
+    while count > 0:
         if count > 1:
             status = parallel_for(api, (context, load(state + LANE), count, 0, run))
         else:
             call(load(state + LANE), (run, 0))
-        count = lanes.advance(run)
-    free(rows)
-    free(scratch)
+        if status != 0:
+            store(run + PHASE, workers.END)
+        count = call(load(state + PROCEED), (run,))
+    if count < 0:
+        return sentences.status(api, load(state + SENTENCES), 0, 0, 0, 0, load(run + NBYTES))
     return status
