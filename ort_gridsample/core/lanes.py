@@ -1,10 +1,10 @@
-# ruff: noqa: F401
 """Offsets of fields, for the compiled ops that do not use records yet."""
 
 from typing import Any
 
 from .structs import CACHE_LINE, KERNEL, LAUNCH, SCRATCH, WORKER
-from .workers import PASSED_BYTES, WORKERS
+from .workers import PASSED_BYTES as PASSED_BYTES
+from .workers import WORKERS
 
 
 def _offsets(record: Any, names: str) -> list[int]:
