@@ -15,7 +15,9 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError
 
 from ..errors import GridSampleError
-from .graphs import scopes
+from .graphs import may_hold, scopes
+
+_TENSORS = (onnx.defs.OpSchema.AttrType.TENSOR, onnx.defs.OpSchema.AttrType.TENSORS)
 
 #: A model in memory, serialized, or at a path.
 Model = onnx.ModelProto | bytes | str | PathLike[str]
@@ -192,8 +194,8 @@ def _locations(model: onnx.ModelProto) -> Iterator[onnx.StringStringEntryProto]:
     for scope in scopes(model):
         if isinstance(scope.container, onnx.GraphProto):
             tensors += scope.container.initializer
-        for node in scope:
-            for attribute in node.attribute:
+        for node in scope.nodes:
+            for attribute in node.attribute if may_hold(node.op_type, node.domain, _TENSORS) else ():
                 tensors += [attribute.t] if attribute.HasField("t") else attribute.tensors
     for tensor in tensors:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:

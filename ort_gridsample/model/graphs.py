@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain
 from typing import Any
 
@@ -22,6 +22,8 @@ UNSTATED_OPSET = 20
 
 #: From this IR version on, an initializer that is also an input is a default that may be overridden.
 _OVERRIDABLE = 4
+
+_GRAPHS = (onnx.defs.OpSchema.AttrType.GRAPH, onnx.defs.OpSchema.AttrType.GRAPHS)
 
 #: What gives a name its value: a node, an initializer, or (None) what calls or feeds the graph.
 Definition = onnx.NodeProto | onnx.TensorProto | None
@@ -79,6 +81,39 @@ class Scope:
         return iter(self.container.node)
 
     @cached_property
+    def nodes(self) -> list[onnx.NodeProto]:
+        """The nodes as they were when they were first asked for, as :attr:`inputs`, :attr:`outputs` and the like are.
+
+        Read once: Python takes longer to read a node than onnxruntime to load it.
+        """
+        return list(self.container.node)
+
+    @cached_property
+    def op_types(self) -> list[str]:
+        """The operator of each node."""
+        return [node.op_type for node in self.nodes]
+
+    @cached_property
+    def domains(self) -> set[str]:
+        """The domains that the nodes are in."""
+        return {domain_of(name) for name in {node.domain for node in self.nodes}}
+
+    @cached_property
+    def inputs(self) -> list[list[str]]:
+        """The names that each node reads."""
+        return [node.input[:] for node in self.nodes]  # many times as fast as to iterate
+
+    @cached_property
+    def outputs(self) -> list[list[str]]:
+        """The names that each node makes."""
+        return [node.output[:] for node in self.nodes]
+
+    @cached_property
+    def makers(self) -> Mapping[str, int]:
+        """Value -> the position of the node that makes it."""
+        return {name: index for index, names in enumerate(self.outputs) for name in names if name}
+
+    @cached_property
     def definitions(self) -> Mapping[str, Definition]:
         """The names that are given a value here, and what gives it to them."""
         found: dict[str, Definition] = {}
@@ -89,8 +124,17 @@ class Scope:
             initializers = {tensor.name: tensor for tensor in self.container.initializer}
             found.update(dict.fromkeys(sparse.values.name for sparse in self.container.sparse_initializer))
             found |= initializers | inputs if self.ir_version >= _OVERRIDABLE else inputs | initializers
-        found.update((name, node) for node in self for name in node.output if name)
+        found.update((name, self.nodes[index]) for name, index in self.makers.items())
         return found
+
+    def replace(self, replaced: Mapping[int, Sequence[onnx.NodeProto]]) -> None:
+        """Put other nodes, or none, in the places of those at these positions, and forget what was read of them all."""
+        for index in sorted(replaced, reverse=True):
+            del self.container.node[index]
+            for node in reversed(replaced[index]):
+                self.container.node.insert(index, node)
+        for read in ("nodes", "op_types", "domains", "inputs", "outputs", "makers", "definitions"):
+            self.__dict__.pop(read, None)
 
     def home(self, name: str) -> Scope | None:
         """The scope that gives ``name``, as it is seen here, its value: this one or the nearest around it."""
@@ -125,7 +169,7 @@ def scopes(model: onnx.ModelProto) -> list[Scope]:
 def _grow(root: Scope) -> list[Scope]:
     found = [root]
     for scope in found:  # grows while it is walked: no recursion, whatever the depth
-        for index, node in enumerate(scope):
+        for index, node in enumerate(scope.nodes):
             for attribute, graph in subgraphs(node):
                 here = f"{node.op_type} {node.name or f'#{index}'} {attribute.name}"
                 path = f"{scope.path}/{here}" if scope.path else here
@@ -137,11 +181,19 @@ def _grow(root: Scope) -> list[Scope]:
 
 def subgraphs(node: onnx.NodeProto) -> Iterator[tuple[onnx.AttributeProto, onnx.GraphProto]]:
     """The graphs that ``node`` holds as attributes (bodies of If, Loop and Scan)."""
-    for attribute in node.attribute:
+    for attribute in node.attribute if may_hold(node.op_type, node.domain, _GRAPHS) else ():
         if attribute.HasField("g"):
             yield attribute, attribute.g
         for graph in attribute.graphs:
             yield attribute, graph
+
+
+@cache
+def may_hold(op_type: str, domain: str, kinds: Collection[onnx.defs.OpSchema.AttrType]) -> bool:
+    """Whether nodes of an operator may have attributes of these types: ONNX's own have what their schema says."""
+    if domain_of(domain) or not onnx.defs.has(op_type):
+        return True
+    return any(each.type in kinds for each in onnx.defs.get_schema(op_type).attributes.values())
 
 
 def constants(model: onnx.ModelProto) -> set[str]:
@@ -184,11 +236,14 @@ def unread(model: onnx.ModelProto, names: Collection[str]) -> Iterator[None]:
 class Names:
     """The names of a model's values and nodes, and new ones that are none of them."""
 
-    def __init__(self, model: onnx.ModelProto) -> None:
+    def __init__(self, model: onnx.ModelProto, found: Sequence[Scope] = ()) -> None:
+        """Args:
+        model: the model.
+        found: its scopes, where they are known.
+        """
         self._taken: set[str] = set()
-        for scope in scopes(model):
-            for node in scope:
-                self._taken.update((node.name, *node.input, *node.output))
+        for scope in found or scopes(model):
+            self._taken.update([node.name for node in scope.nodes], *scope.inputs, *scope.outputs)
             self._taken.update(value.name for value in scope.container.value_info)
             if isinstance(scope.container, onnx.FunctionProto):
                 self._taken.update((*scope.container.input, *scope.container.output))

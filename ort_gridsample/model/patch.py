@@ -111,7 +111,7 @@ def _patch(
         for match, target in written if opset is not None else ():
             if target.least_opset(match) > match.scope.opsets.get("", 0):
                 raise GridSampleError(match.record.where, "opset", str(opset), f"at least {target.least_opset(match)}")
-        names, by_scope = Names(model), dict[int, list[Match]]()
+        names, by_scope = Names(model, found), dict[int, list[Match]]()
         for match, _ in written:
             by_scope.setdefault(id(match.scope), []).append(match)
         names.take_all({name for match in selected for node in match.before for name in node.output})
@@ -214,23 +214,14 @@ def _convert(model: onnx.ModelProto, selected: Sequence[Match], to: Target, opse
 
 def _rewrite(scope: Scope, matches: Sequence[Match], replacements: dict[int, Replacement]) -> None:
     """Put the replacements where the nodes of ``matches`` and their helpers are."""
-    replaced = {match.index: replacements[id(match)] for match in matches}
+    replaced = {m.index: [*m.before, *replacements[id(m)].nodes] for m in matches}
     dropped = {index for match in matches for index in match.helpers}
     parts = {index for match in matches for index in match.part}
     if parts:
-        read = {name for each in replaced.values() for node in each.nodes for name in node.input}
+        read = {name for nodes in replaced.values() for node in nodes for name in node.input}
         dropped |= dead(UseDef(scope), replaced, read, parts)
-    before = {match.index: match.before for match in matches}
-    nodes = onnx.GraphProto()  # copies, as the list that holds the originals is emptied
-    for index, node in enumerate(scope):
-        if index in replaced:
-            nodes.node.extend(before.get(index, ()))
-            nodes.node.extend(replaced[index].nodes)
-        elif index not in dropped:
-            nodes.node.append(node)
-    fed = {name for index in parts & (dropped | set(replaced)) for name in scope.container.node[index].input}
-    del scope.container.node[:]
-    scope.container.node.extend(nodes.node)
+    fed = {name for index in parts & (dropped | set(replaced)) for name in scope.inputs[index]}
+    scope.replace({**dict.fromkeys(dropped, ()), **replaced})
     drop_unread(scope, fed)
 
 

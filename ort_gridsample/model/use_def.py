@@ -44,6 +44,8 @@ MOST_NODES, MOST_ENDS = 4096, 20
 #: What a value depends on: on the model alone, on shapes as well, or on what is fed.
 Kind = Literal["constant", "shape", "data"]
 
+_KINDS: tuple[Kind, Kind] = ("constant", "shape")
+
 #: The reader of a value that a graph hands out.
 OUTSIDE = -1
 
@@ -71,59 +73,52 @@ class UseDef:
     """Who makes and who reads the values of ``scope``."""
 
     def __init__(self, scope: Scope) -> None:
-        self.scope = scope
-        self.nodes = list(scope)
-        self._kinds: dict[str, Kind] = {}
-
-    @cached_property
-    def makers(self) -> dict[str, int]:
-        """Value -> the position of the node that makes it."""
-        return {name: index for index, node in enumerate(self.nodes) for name in node.output if name}
+        self.scope, self.nodes, self.makers = scope, scope.nodes, scope.makers
+        self._outer: dict[str, Kind] = {}
 
     @cached_property
     def readers(self) -> dict[str, set[int]]:
         """Value -> the positions of the nodes that read it, also in graphs that they hold, and :data:`OUTSIDE`."""
         found: dict[str, set[int]] = {}
-        for index, node in enumerate(self.nodes):
-            for name in (*node.input, *_captured(self.scope.bodies.get(index, ()))):
+        for index, inputs in enumerate(self.scope.inputs):
+            for name in inputs:
+                found.setdefault(name, set()).add(index)
+        for index, bodies in self.scope.bodies.items():
+            for name in _captured(bodies):
                 found.setdefault(name, set()).add(index)
         for value in self.scope.container.output:
             found.setdefault(value if isinstance(value, str) else value.name, set()).add(OUTSIDE)
         return found
 
-    def _outer(self, name: str) -> Kind:
-        """What a value is that no node here makes."""
-        home = self.scope.home(name)
-        definition = home.definitions[name] if home is not None else None
-        if isinstance(definition, onnx.TensorProto):
-            return "data" if definition.data_location == onnx.TensorProto.EXTERNAL else "constant"
-        return "constant" if definition is not None and is_op(definition, ("Constant",)) else "data"
-
     def kind(self, name: str) -> Kind:
         """What the value ``name`` depends on."""
-        todo = dict.fromkeys([name])
-        while todo:  # no recursion, however long the chain
-            at = next(reversed(todo))
-            maker = self.makers.get(at)
-            if at in self._kinds:
-                del todo[at]
-            elif maker is None:
-                self._kinds[at] = self._outer(at)
-            elif is_op(self.nodes[maker], ("Shape", "Size")):
-                self._kinds[at] = "shape"
-            elif not is_op(self.nodes[maker], ARITHMETIC):
-                self._kinds[at] = "data"
+        if name in self.makers:
+            return self._kinds[name]
+        if name not in self._outer:
+            home = self.scope.home(name)
+            definition = home.definitions[name] if home is not None else None
+            if isinstance(definition, onnx.TensorProto):
+                is_known = definition.data_location != onnx.TensorProto.EXTERNAL
             else:
-                inputs = [each for each in self.nodes[maker].input if each]
-                known = {self._kinds[each] for each in inputs if each in self._kinds}
-                unknown = next((each for each in inputs if each not in self._kinds), None)
-                if "data" in known or unknown in todo:
-                    self._kinds[at] = "data"
-                elif unknown is not None:
-                    todo[unknown] = None
-                else:
-                    self._kinds[at] = "shape" if "shape" in known else "constant"
-        return self._kinds[name]
+                is_known = definition is not None and is_op(definition, ("Constant",))
+            self._outer[name] = "constant" if is_known else "data"
+        return self._outer[name]
+
+    @cached_property
+    def _kinds(self) -> dict[str, Kind]:
+        """Value that a node makes -> what it depends on, from the first node to the last."""
+        found: dict[str, Kind] = {}
+        for node, op_type, inputs, outputs in zip(
+            self.nodes, self.scope.op_types, self.scope.inputs, self.scope.outputs, strict=True
+        ):
+            kind: Kind = "data"
+            if op_type in ARITHMETIC and is_op(node, ARITHMETIC):
+                # What a node reads before another makes it, in a model that is not valid, is data.
+                kinds = {found.get(each, "data") if each in self.makers else self.kind(each) for each in inputs if each}
+                is_shape = op_type in ("Shape", "Size") or "shape" in kinds
+                kind = "data" if "data" in kinds and op_type not in ("Shape", "Size") else _KINDS[is_shape]
+            found.update(dict.fromkeys(outputs, kind))
+        return found
 
     def indices(self, node: onnx.NodeProto) -> frozenset[int]:
         """The roundings that the indices of the gathering ``node`` come from; none where they come from elsewhere."""
@@ -135,7 +130,7 @@ class UseDef:
             seen.add(name)
             maker = self.makers.get(name)
             if maker is None:
-                if self._outer(name) == "data":
+                if self.kind(name) == "data":
                     return frozenset()
             elif len(seen) > MOST_NODES or not is_op(self.nodes[maker], ARITHMETIC):
                 return frozenset()
@@ -272,30 +267,23 @@ def rewrite(scope: Scope, replaced: Mapping[int, Sequence[onnx.NodeProto]]) -> N
     """Put other nodes, or none, in the places of those at these positions of ``scope``, and drop their constants."""
     if not replaced:
         return
-    flow = UseDef(scope)
-    fed = {name for index in replaced for name in flow.nodes[index].input}
-    constants = {flow.makers[name] for name in fed & flow.makers.keys()}
-    constants = {index for index in constants if is_op(flow.nodes[index], ("Constant",))}
+    use_def = UseDef(scope)
+    fed = {name for index in replaced for name in scope.inputs[index]}
+    constants = {use_def.makers[name] for name in fed & use_def.makers.keys()}
+    constants = {index for index in constants if is_op(scope.nodes[index], ("Constant",))}
     read = {name for nodes in replaced.values() for node in nodes for name in node.input}
-    gone = dead(flow, replaced, read, constants)
-    kept = onnx.GraphProto()  # copies, as the list that holds the originals is emptied
-    for index, node in enumerate(flow.nodes):
-        kept.node.extend(replaced.get(index, () if index in gone else (node,)))
-    del scope.container.node[:]
-    scope.container.node.extend(kept.node)
+    gone = dead(use_def, replaced, read, constants)
+    scope.replace({**dict.fromkeys(gone, ()), **replaced})
     drop_unread(scope, fed)
 
 
 def drop_unread(scope: Scope, names: Collection[str]) -> None:
     """Drop those of the initializers ``names`` of ``scope`` that nobody reads, and nobody may feed."""
-    if isinstance(scope.container, onnx.GraphProto):
-        unread = set(names) - UseDef(scope).readers.keys() if names else set[str]()
-        unread -= {value.name for value in scope.container.input}
-        kept = [tensor for tensor in scope.container.initializer if tensor.name not in unread]
-        if len(kept) < len(scope.container.initializer):
-            copies = onnx.GraphProto(initializer=kept)
-            del scope.container.initializer[:]
-            scope.container.initializer.extend(copies.initializer)
+    if names and isinstance(scope.container, onnx.GraphProto):
+        unread = set(names) - UseDef(scope).readers.keys() - {value.name for value in scope.container.input}
+        initializers = scope.container.initializer
+        for index in reversed([at for at, tensor in enumerate(initializers) if tensor.name in unread]):
+            del initializers[index]
 
 
 def is_op(node: onnx.NodeProto, op_types: Collection[str]) -> bool:
