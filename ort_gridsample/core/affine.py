@@ -17,7 +17,7 @@ def positions(length: int, align_corners: bool) -> Floats:
     From -1 to 1 when aligned (an axis of one pixel lies at 0, as in PyTorch), else the centres of ``length`` equal
     parts of it.
     """
-    axis = Axis.of(length, align_corners)
+    axis = Axis.of(length, align_corners, length == 1)
     return normalize(np.arange(length, dtype=np.float64), axis.last, axis.span)
 
 

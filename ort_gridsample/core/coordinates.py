@@ -46,10 +46,10 @@ class Axis:
         return self.align_corners and self.may_be_single
 
     @classmethod
-    def of(cls, length: int, align_corners: bool) -> Axis:
-        """An axis of ``length`` pixels."""
-        span = max(length - 1, 1) if align_corners else length
-        return cls(float(length), float(length - 1), float(span), align_corners, length == 1)
+    def of(cls, length: Number, align_corners: bool, may_be_single: bool, maximum: Callable[..., Number] = max) -> Axis:
+        """An axis of ``length`` pixels; ``maximum`` is the function for such a number."""
+        last = length - 1
+        return cls(length, last, maximum(last, 1) if align_corners else length, align_corners, may_be_single)
 
 
 def unnormalize(g: Values, axis: Axis) -> Values:

@@ -65,7 +65,8 @@ def table(grid: Floats, lengths: tuple[int, ...], plan: Plan) -> Table:
 
 def _axis_table(g: Floats, length: int, plan: Plan) -> Table:
     """The table of ``g`` (1, P) on an axis of ``length`` pixels."""
-    mode, padding, axis = MODES[plan.mode], PADDING[plan.padding_mode], Axis.of(length, plan.align_corners)
+    mode, padding = MODES[plan.mode], PADDING[plan.padding_mode]
+    axis = Axis.of(length, plan.align_corners, length == 1)
     x = unnormalize(g, axis)
     low, high = float(x.min()), float(x.max())
     if low + mode.offsets[0] >= 0 and high + mode.offsets[-1] <= length - 1:  # every tap is inside

@@ -19,8 +19,9 @@ import numpy as np
 import onnx
 
 from ... import checks, spec
+from ...core import affine
 from ...core.arrays import Array
-from ...core.coordinates import PADDING, Axis, Padding
+from ...core.coordinates import PADDING, Axis, Padding, normalize
 from ...core.taps import MODES, Mode, axis_taps
 from ...errors import GridSampleError
 from .expressions import Dim, Expressions, Tensor
@@ -163,17 +164,15 @@ def lower_affine_grid(
     transform = input_of(e, theta, made)
     # (N, r, 1, …, 1) each: what multiplies the innermost axis first, the shift last.
     columns = e.split(e.reshape(transform, [-1, r, *[1] * (r - 1), r + 1]), r + 1, 1, axis=r + 1)
-    *factors, total = columns
     sizes = e.input(size.name, size.type) if size.constant is None else e.constant(size.constant)
-    for axis in range(r):
-        length = e.gather(sizes, 2 + axis)
-        # From 1 - length to length - 1 in steps of 2: exact until the one division. For a length of 0 it ends where it
-        # begins, as OpenVINO's Range goes either way.
-        steps = e.op("Range", 1 - length, length + 1, 2).astype(total.type)
-        span = e.maximum((length - 1).astype(total.type), 1) if align_corners else length.astype(total.type)
-        position = e.reshape(steps / span, [-1, *[1] * (r - 1 - axis)])
-        total = total + position * factors[r - 1 - axis]
-    return e.finish(e.transpose(total.astype(theta.type), [0, *range(2, r + 2), 1]), grid)
+    positions = []
+    for i in range(r):
+        length = e.gather(sizes, 2 + i)
+        axis = Axis.of(length.astype(transform.type), align_corners, True, e.maximum)
+        pixels = e.op("Range", 0, length, 1).astype(transform.type)
+        positions.append(e.reshape(normalize(pixels, axis.last, axis.span), [-1, *[1] * (r - 1 - i)]))
+    total = affine.transform(columns, positions).astype(theta.type)
+    return e.finish(e.transpose(total, [0, *range(2, r + 2), 1]), grid)
 
 
 @dataclass(frozen=True)
@@ -229,13 +228,8 @@ class _Axes:
     def axis(self) -> Axis:
         """All axes as one, of tensors (axes, 1, 1)."""
         length = self.each(self.lengths).astype(self.type)
-        return Axis(
-            length=length,
-            last=length - 1,
-            span=self.e.maximum(length - 1, 1) if self.align_corners else length,
-            align_corners=self.align_corners,
-            may_be_single=not all(isinstance(length, int) and length > 1 for length in self.lengths),
-        )
+        may_be_single = not all(isinstance(length, int) and length > 1 for length in self.lengths)
+        return Axis.of(length, self.align_corners, may_be_single, self.e.maximum)
 
     @property
     def rows(self) -> list[Dim]:

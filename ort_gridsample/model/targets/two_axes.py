@@ -17,7 +17,7 @@ from itertools import combinations
 import onnx
 
 from ... import checks, spec
-from ...core.coordinates import PADDING, Axis
+from ...core.coordinates import PADDING, Axis, normalize
 from ...core.taps import MODES, pixel_coordinates
 from ...errors import GridSampleError
 from .expressions import Dim, Expressions, Tensor
@@ -152,9 +152,8 @@ def _pixels(
 ) -> Tensor:
     """The pixel coordinates (…, 3), innermost axis first: inside X, or one pixel around it with zeros."""
     length = e.shape(lengths[::-1]).astype(g.type)
-    span = e.maximum(length - 1, 1) if align_corners else length
     may_be_single = not all(isinstance(length, int) and length > 1 for length in lengths)
-    axis = Axis(length, length - 1, span, align_corners, may_be_single)
+    axis = Axis.of(length, align_corners, may_be_single, e.maximum)
     x = pixel_coordinates(e, g, axis, MODES[mode], PADDING[padding_mode])
     if mode == "nearest":
         x = e.rint(x)
@@ -164,4 +163,4 @@ def _pixels(
 def _normalize(e: Expressions, x: Tensor, length: Dim) -> Tensor:
     """The coordinates of pixels ``x`` where -1 and 1 are the centres of the first and the last; of one pixel, 0."""
     last = e.length(length).astype(x.type) - 1
-    return (x * 2 - last) / e.maximum(last, 1)
+    return normalize(x, last, e.maximum(last, 1))
