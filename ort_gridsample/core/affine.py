@@ -1,4 +1,4 @@
-"""AffineGrid: the positions of the output, transformed by theta."""
+"""AffineGrid: the positions of the output's pixels, transformed by theta."""
 
 from __future__ import annotations
 
@@ -9,16 +9,6 @@ import numpy as np
 from .arrays import Array, Floats
 from .coordinates import Axis, Values, normalize
 from .threads import for_each
-
-
-def positions(length: int, align_corners: bool) -> Floats:
-    """Where the ``length`` pixels of one output axis lie, in normalized coordinates (float64).
-
-    From -1 to 1 when aligned (an axis of one pixel lies at 0, as in PyTorch), else the centres of ``length`` equal
-    parts of it.
-    """
-    axis = Axis.of(length, align_corners, length == 1)
-    return normalize(np.arange(length, dtype=np.float64), axis.last, axis.span)
 
 
 def transform(row: Values, positions: Sequence[Values]) -> Values:
@@ -35,8 +25,11 @@ def affine_grid(theta: Floats, lengths: tuple[int, ...], align_corners: bool, gr
     ``lengths`` are D1, …, Dr; coordinates are normalized, innermost axis first.
     """
     r = len(lengths)
-    axes = [positions(length, align_corners).astype(theta.dtype) for length in lengths]
-    axes = [axis.reshape((-1,) + (1,) * (r - 1 - i)) for i, axis in enumerate(axes)]
+    axes = []
+    for i, length in enumerate(lengths):
+        axis = Axis.of(length, align_corners, length == 1)
+        positions = normalize(np.arange(length, dtype=np.float64), axis.last, axis.span)
+        axes.append(positions.astype(theta.dtype).reshape((-1,) + (1,) * (r - 1 - i)))
 
     def fill(slab: tuple[int, int, slice]) -> None:
         batch, row, at = slab

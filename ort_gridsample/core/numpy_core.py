@@ -38,7 +38,7 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
     """Sample ``X`` (N, C, D1, …, Dr) at ``grid`` (N, P, r) into ``Y`` (N, C, P); see :mod:`ort_gridsample.core`."""
     n, c, positions = Y.shape
     lengths = X.shape[2:]
-    flat_X, taps = X.reshape(n, c, -1), len(MODES[plan.mode].offsets) ** len(lengths)
+    flat_X, taps = X.reshape(n, c, -1), MODES[plan.mode].taps ** len(lengths)
     threads = max(1, min(num_threads, -(-Y.size * taps // TAPS_PER_THREAD)))
     if _reads_rows(c, flat_X.shape[2], positions, taps, plan):
         each = 1 if n >= threads else threads

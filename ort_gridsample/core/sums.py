@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from .arrays import Array
+from .coordinates import Namespace, Values
 
 Sum = Callable[[Array, Array, Array], None]
 
@@ -42,14 +43,23 @@ def integer(values: Array, weight: Array, Y: Array) -> None:
     origin = first.astype(weight.dtype)
     difference = values[:, 1:].astype(weight.dtype)
     difference -= origin[:, None]
-    total = np.einsum(_WEIGHTED_SUM, difference, weight[1:])
-    exact = total == 0
-    total += origin
-    limits = np.iinfo(Y.dtype)
-    too_high = total >= float(limits.max)
-    too_low = total <= float(limits.min)
-    with np.errstate(invalid="ignore"):
-        Y[...] = total  # numpy truncates toward zero
-    Y[too_high] = limits.max
-    Y[too_low] = limits.min
-    np.copyto(Y, first, where=exact)  # beyond 2**53 the origin itself was rounded
+    difference = np.einsum(_WEIGHTED_SUM, difference, weight[1:])
+    Y[...] = to_integers(np, origin, difference, Y.dtype.name, lambda: first.astype("int64"))
+
+
+def to_integers(xp: Namespace, origin: Values, difference: Values, dtype: str, exact: Callable[[], Values]) -> Values:
+    """``origin + difference`` as integers of type ``dtype``: truncated toward zero, saturated at the type's limits.
+
+    ``exact`` gives the integers from which ``origin`` was rounded, as int64: where the difference is 0 they are the
+    answer. Of a type of 64 bits the answer is the int64 of the same bits, as ONNX Runtime has no Where for uint64.
+    """
+    limits, total = np.iinfo(dtype), origin + difference
+    largest = float(limits.max)
+    fits = int(largest) == limits.max  # 64 bits do not fit into float64
+    low, high = float(limits.min), largest if fits else float(np.nextafter(largest, 0))
+    integers = xp.clip(total, low, high).astype(dtype)
+    if fits:
+        return integers
+    saturated = int(np.array(limits.max, dtype).astype("int64"))
+    integers = xp.where(xp.less(total, largest), integers.astype("int64"), saturated)
+    return xp.where(xp.equal(difference, 0), exact(), integers)

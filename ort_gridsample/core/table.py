@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from .. import spec
 from .arrays import Array, Floats, Indices, Mask
 from .coordinates import PADDING, Axis, unnormalize
-from .plan import Plan
+from .plan import Plan, type_name
 from .taps import MODES, axis_taps
 
 
@@ -54,7 +55,7 @@ def _pairs(function: np.ufunc, outer: Any, inner: Array) -> Array:
 
 def table(grid: Floats, lengths: tuple[int, ...], plan: Plan) -> Table:
     """The table of the positions ``grid`` (P, r) in an X with axes of these ``lengths``."""
-    coordinates = np.float64 if grid.dtype == np.float64 else np.float32
+    coordinates = spec.TYPES[type_name(grid.dtype)].compute
     found: Table | None = None
     for g, length in zip(grid.T[::-1], lengths, strict=True):  # the grid lists the innermost axis first
         along = _axis_table(g.astype(coordinates)[None], length, plan)

@@ -36,6 +36,11 @@ class Mode:
     weights: Callable[[Namespace, Values], Values] | None
     pads_taps: bool
 
+    @property
+    def taps(self) -> int:
+        """How many pixels of an axis a coordinate reads."""
+        return len(self.offsets)
+
 
 def _linear(xp: Namespace, t: Values) -> Values:
     return xp.abs(t - _column((1, 0), t))  # 1 - t and t, to the last bit

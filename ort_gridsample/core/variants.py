@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .. import spec
 from . import kernels, workers
 from .compilation import Part, addresses
 from .halves import HALVES, stored
+from .taps import MODES
 from .threads import available_cpus
 
 #: The modes, with their taps on an axis, and the paddings that the kernels state; any other is the NumPy core's.
-TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
+TAPS = {mode: MODES[mode].taps for mode in ("nearest", "linear", "cubic")}
 PADDING = {"zeros": kernels.ZEROS, "border": kernels.BORDER, "reflection": kernels.REFLECTION}
 
 
@@ -64,5 +66,5 @@ def parts(X_type: str, grid_type: str, mode: str, coordinates: Part | None = Non
 
 def _types(X_type: str, grid_type: str, mode: str) -> tuple[str, str]:
     """Those of the coordinates and of the weights, which nearest has none of."""
-    coordinate = "float64" if grid_type == "float64" else "float32"
+    coordinate = str(spec.TYPES[grid_type].compute)
     return coordinate, coordinate if mode == "nearest" else workers.weights_of(X_type).name

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from .. import spec
 from .element_types import elem_type
 from .graphs import Names, Scope, constant, scopes
 
@@ -91,7 +92,7 @@ def _rename(scope: Scope, grids: Mapping[str, str], names: Names) -> list[Place]
 
 def _without_far(place: Place, type_name: str, names: Names) -> list[onnx.NodeProto]:
     """Nodes that make the value of what it was, in types that every runtime computes in."""
-    work = np.dtype("float64" if type_name == "float64" else "float32")
+    work = np.dtype(spec.TYPES[type_name].compute)
     size, limit, near, zero, put = (names.new(f"{place.name}_{what}") for what in ("size", "limit", "near", "0", "put"))
     return [
         helper.make_node("Cast", [place.before], [place.wide], to=elem_type(work.name)),

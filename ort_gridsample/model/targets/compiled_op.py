@@ -39,7 +39,7 @@ def unsupported(record: NodeRecord) -> str:
         if "str" in types:
             return f"{name} is of type str"
     if record.mode in MODES:
-        taps = len(MODES[str(record.mode)].offsets)
+        taps = MODES[str(record.mode)].taps
         for axes in record.spatial_axes:
             if taps**axes > MAX_TAPS:
                 return f"{record.mode} in {axes} spatial axes has more than {MAX_TAPS} taps"

@@ -180,30 +180,31 @@ class Expressions:
         """The nearest whole number, of two the even one."""
         if "Round" in self.runtime.without:
             large = self.constant(2.0 ** np.finfo(x.type).nmant, x.type)  # beside which there is no fraction
-            beside = self.where(self._less(x, 0), 0 - large, large)
-            return self.where(self._less(self.abs(x), large), x + beside - beside, x)
+            beside = self.where(self.less(x, 0), 0 - large, large)
+            return self.where(self.less(self.abs(x), large), x + beside - beside, x)
         return self.op("Round", x)
 
     def fmod(self, x: Tensor, y: Operand) -> Tensor:
         """The remainder, of the sign of ``x``; ``y`` is positive."""
         if "Mod" in self.runtime.without:
             whole = self.floor(self.abs(x) / y) * y
-            return self.where(self._less(x, 0), x + whole, x - whole)
+            return self.where(self.less(x, 0), x + whole, x - whole)
         return self.op("Mod", x, y, fmod=1)
 
     def maximum(self, x: Tensor, y: Operand) -> Tensor:
         """The larger one of the two."""
         if "Max" in self.runtime.without:  # no sum of differences, which would be rounded
-            return self.where(self._less(x, y), y, x)
+            return self.where(self.less(x, y), y, x)
         return self.op("Max", x, y)
 
     def minimum(self, x: Tensor, y: Operand) -> Tensor:
         """The smaller one of the two."""
         if "Min" in self.runtime.without:
-            return self.where(self._less(x, y), x, y)
+            return self.where(self.less(x, y), x, y)
         return self.op("Min", x, y)
 
-    def _less(self, x: Tensor, y: Operand) -> Tensor:
+    def less(self, x: Tensor, y: Operand) -> Tensor:
+        """Where the first is less than the second."""
         return self.op("Less", x, y)
 
     def clip(self, x: Tensor, low: float, high: float) -> Tensor:

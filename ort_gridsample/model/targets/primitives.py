@@ -22,6 +22,7 @@ from ... import checks, spec
 from ...core import affine
 from ...core.arrays import Array
 from ...core.coordinates import PADDING, Axis, Padding, normalize
+from ...core.sums import to_integers
 from ...core.taps import MODES, Mode, axis_taps
 from ...errors import GridSampleError
 from .expressions import Dim, Expressions, Tensor
@@ -118,7 +119,7 @@ def lower_grid_sample(
     around = int(padding.zero_outside and not zeros_first)
     if around:
         rows = _surrounded(e, rows, batches, lengths, c)
-    compute = "float64" if grid.type == "float64" else "float32"
+    compute = str(spec.TYPES[grid.type].compute)
     axes = _Axes(e, n, lengths, out, around, zeros_first, bool(align_corners), compute)
     rows = e.reshape(rows, [e.product([batches, *axes.rows]), c])
     if zeros_first:
@@ -259,7 +260,7 @@ def _is_large(n: Dim, c: Dim, lengths: Sequence[Dim], mode: Mode, runtime: Runti
     dims = [dim for dim in (n, c, *lengths) if isinstance(dim, int)]
     if not isinstance(c, int) or len(dims) < 2 + len(lengths) or runtime != ANY:
         return False
-    return prod(dims) >= LARGE and c >= CHANNELS_PER_TAP * len(mode.offsets) ** len(lengths)
+    return prod(dims) >= LARGE and c >= CHANNELS_PER_TAP * mode.taps ** len(lengths)
 
 
 def _surrounded(e: Expressions, rows: Tensor, n: Dim, lengths: Sequence[Dim], c: Dim) -> Tensor:
@@ -310,7 +311,7 @@ class _Taps:
 
 def _taps(axes: _Axes, g: Tensor, mode: Mode, padding: Padding, compute: str | None, few: bool) -> _Taps:
     """The taps of the normalized coordinates ``g`` (axes, 1, N·P), with weights of type ``compute``."""
-    e, r, t, axis = axes.e, len(axes.lengths), len(mode.offsets), axes.axis
+    e, r, t, axis = axes.e, len(axes.lengths), mode.taps, axes.axis
     position, weights = axis_taps(e, g.astype(axes.type), axis, mode, padding, compute, axes.around)
     pixel = position
     if axes.around:
@@ -420,23 +421,16 @@ def _integer(e: Expressions, rows: Tensor, taps: _Taps) -> Tensor:
 
     Weights add up to 1, so where all taps are equal this is exact.
     """
-    compute, limits = taps.weight[0].type, np.iinfo(rows.type)
-    converted = rows.astype(compute)
+    converted = rows.astype(taps.weight[0].type)
     values = [taps.values(e, converted, index) for index in taps.index]
     origin = values[0] if taps.together == 1 else e.gather(values[0], [0])
     difference = _weighted_sum(e, [value - origin for value in values], taps)
-    total = difference + origin
-    # The largest number of type ``compute`` that the cast can take.
-    high = float(limits.max) if int(float(limits.max)) <= limits.max else float(np.nextafter(float(limits.max), 0))
-    result = e.clip(total, float(limits.min), high).astype(rows.type)
-    if high == limits.max:
-        return result
-    # 64 bits do not fit into float64: the largest integer, and the first tap itself, come from beside the cast.
-    first = taps.index[0] if taps.together == 1 else e.gather(taps.index[0], [0])
-    # uint64 as the int64 of the same bits: ONNX Runtime has no Where for it.
-    largest, exact = e.constant(limits.max, rows.type).astype("int64"), taps.values(e, rows, first).astype("int64")
-    result = e.where(e.op("Less", total, float(limits.max)), result.astype("int64"), largest)
-    return e.where(e.equal(difference, 0), exact, result)
+
+    def exact() -> Tensor:
+        first = taps.index[0] if taps.together == 1 else e.gather(taps.index[0], [0])
+        return taps.values(e, rows, first).astype("int64")
+
+    return to_integers(e, origin, difference, rows.type, exact)
 
 
 def _weighted_sum(e: Expressions, values: Sequence[Tensor], taps: _Taps) -> Tensor:

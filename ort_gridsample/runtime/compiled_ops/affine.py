@@ -176,7 +176,7 @@ def _make(api: int, context: int, state: int, inputs: int, run: int) -> int:
 
 @register_jitable
 def position(i: int, length: int, aligned: int) -> float:
-    """Where pixel ``i`` of an axis lies, as :func:`ort_gridsample.core.affine.positions` says."""
+    """Where pixel ``i`` of an axis lies, in normalized coordinates."""
     last = float(length - 1)
     return normalize(float(i), last, max(last, 1.0) if aligned != 0 else float(length))
 
