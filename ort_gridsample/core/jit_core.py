@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import math
+import threading
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -27,6 +28,9 @@ logger = logging.getLogger("ort_gridsample")
 
 #: Fewer taps than this are not worth a helper that is there, and not worth waking one.
 TAPS_PER_HELPER, TAPS_PER_THREAD = 1 << 16, 1 << 18
+
+#: So much memory each thread keeps for its next call: fresh memory costs more than to write to it.
+KEPT_BYTES = 1 << 21
 
 #: As many helpers as the machine has processors for, or as somebody may ask for all the same.
 HELPERS = max(63, available_cpus() - 1)
@@ -57,6 +61,9 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
         workers=min(num_threads, HELPERS + 1, taps // TAPS_PER_HELPER + 1), pauses=1,
     )  # fmt: skip
     launch.task.woken = taps // TAPS_PER_THREAD
+    # Not there while it is used: a signal's handler may sample, too.
+    memory = _kept.__dict__.pop("memory", None) or _Memory()
+    launch.own_memory, launch.own_bytes = ctypes.addressof(memory), KEPT_BYTES
     at = ctypes.addressof(launch)
     try:
         while (count := variant.proceed(at)) > 0:
@@ -67,6 +74,10 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
         raise
     if count < 0:
         raise MemoryError(f"no room for {launch.nbytes} bytes of scratch")
+    _kept.memory = memory
+
+
+_kept, _Memory = threading.local(), ctypes.c_byte * KEPT_BYTES
 
 
 def _do(variant: _Variant, launch: Any, at: int, count: int) -> None:

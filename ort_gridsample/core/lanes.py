@@ -14,6 +14,7 @@ def _offsets(record: Any, names: str) -> list[int]:
 STATE, X, GRID, Y, N, C, R, PIXELS, POSITIONS, ROWS, LENGTHS, OUT, MOST_LANES, PAUSES, BLOCK, PHASE, NBYTES = _offsets(
     LAUNCH, "kernel X grid Y n c r pixels positions rows lengths out_lengths workers pauses tile phase nbytes"
 )
+(OWN_BYTES,) = _offsets(LAUNCH, "own_bytes")
 LANE, PROCEED, TAPS, PADDING, X_SIZE, CPUS, GRID_ALIGNED = _offsets(
     KERNEL, "worker proceed taps padding X_size cpus grid_align_corners"
 )

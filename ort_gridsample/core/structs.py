@@ -62,11 +62,13 @@ LAUNCH = record(
     "tile width chunk chunks",
     # The phase, its items, the next of them, and after how many a worker comes back.
     "phase items next pause",
-    # Memory for the workers: its bytes, its address, where the first worker's lies, and the bytes of each.
+    # Memory that the caller has, and its bytes.
+    "own_memory own_bytes",
+    # The workers': its bytes, what was allocated for it, where the first one's lies, and the bytes of each.
     "nbytes memory first_worker worker_size",
     ("scratch", SCRATCH),
-    # X packed in panels of so many channels: where (0: it is not), its memory, how it is packed; the batches and panels
-    # that are there at a time, and the first of them.
+    # X packed in panels of so many channels: where (0: it is not), what was allocated, and how it is packed; the
+    # batches and panels that are there at a time, and the first of them.
     "packed packed_memory packing panel batches panels first_batch first_channel",
     ("task", TASK),
 )

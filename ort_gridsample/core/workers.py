@@ -60,18 +60,14 @@ def proceed(launch_at: int) -> int:
     """
     launch = struct(launch_at, LAUNCH)
     if launch.phase == NEW:
-        launch.packed = launch.packed_memory = 0
         _cut(launch)
-        launch.memory = allocate(launch.nbytes)
-        if launch.memory == 0:
+        launch.memory, launch.first_worker = _memory(launch, launch.nbytes)
+        if launch.first_worker == 0:
             return -1
-        launch.first_worker = aligned(launch.memory)
         _worker(launch, 0).has_columns = 0
         size = _plan_packing(launch)
-        if size > 0:  # without that memory X stays as it is
-            launch.packed_memory = allocate(size)
-            launch.packed = aligned(launch.packed_memory)
-        if launch.packed == 0:  # read in one go, of all channels
+        launch.packed_memory, launch.packed = _memory(launch, size) if size > 0 else (0, 0)
+        if launch.packed == 0:  # nor where there is no memory for that: read in one go, of all channels
             launch.packing, launch.batches, launch.panels, launch.panel = READING, launch.n, 1, launch.c
         launch.first_batch = launch.first_channel = 0
         return _enter(launch, launch.packing)
@@ -88,6 +84,16 @@ def proceed(launch_at: int) -> int:
     free(launch.memory)
     launch.memory = launch.packed_memory = 0  # for one who is interrupted before the answer reaches it
     return 0
+
+
+@register_jitable
+def _memory(launch: Any, size: int) -> tuple[int, int]:
+    """What was allocated, 0 where the caller's own memory has so many bytes left; and where they begin."""
+    if size <= launch.own_bytes:
+        launch.own_bytes -= size
+        return 0, aligned(launch.own_memory + launch.own_bytes)
+    at = allocate(size)
+    return at, aligned(at)
 
 
 @register_jitable

@@ -18,6 +18,7 @@ from ...core.lanes import (
     MOST_LANES,
     NBYTES,
     OUT,
+    OWN_BYTES,
     PADDING,
     PAUSES,
     PHASE,
@@ -157,6 +158,7 @@ def _fill(api: int, context: int, state: int, run: int) -> int:
         return status
     store(run + MOST_LANES, max(lanes.LANES, load(state + lanes.CPUS)))
     store(run + PAUSES, 0)
+    store(run + OWN_BYTES, 0)
     store(run + PHASE, workers.NEW)
     count = call(load(state + PROCEED), (run,))
     while count > 0:
