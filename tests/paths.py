@@ -17,7 +17,7 @@ import ort_gridsample as ogs
 from cases import Attributes, Case, dtype_of
 from compare import type_name
 from models import affine_grid_model, grid_sample_model
-from ort_gridsample.model import pixel_grids
+from ort_gridsample.model import programs
 from ort_gridsample.runtime.compiled_ops import ops
 
 Array = np.ndarray
@@ -115,7 +115,7 @@ class Model(Function):
         self.open, self.planar = open, planar
 
     def grid_samples(self, X: Array, grid: Array, attributes: Sequence[Attributes], opset: int = 22) -> list[Array]:
-        planar = self.planar and grid.dtype.name in pixel_grids.TYPES
+        planar = self.planar and grid.dtype.name in programs.TYPES
         model = grid_sample_model(type_name(X.dtype), type_name(grid.dtype), X.ndim - 2, attributes, opset, planar)
         fed = np.ascontiguousarray(np.moveaxis(grid, -1, 1)) if planar else grid
         return run(self.open(model), X.dtype, X, fed)

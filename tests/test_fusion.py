@@ -16,8 +16,8 @@ import faults
 import ort_gridsample as ogs
 from cases import ATTRIBUTES, Attributes
 from compare import about, assert_identical
-from ort_gridsample.model.fusion import pairs
 from ort_gridsample.model.graphs import scopes
+from ort_gridsample.model.matches import find
 from ort_gridsample.runtime.compiled_ops import ops
 from paths import open_native, quiet_options
 
@@ -80,6 +80,12 @@ def feed(theta: str = "FLOAT", r: int = 2, out: Sequence[int] = (7, 5, 6)) -> di
     }
 
 
+def in_axes(between: Between, r: int) -> Between:
+    """``between``, with the orders of the Transposes of a grid of r axes."""
+    orders = {"first": [0, r + 1, *range(1, r + 1)], "last": [0, *range(2, r + 2), 1]}
+    return [(op, {"perm": orders[str(a["to"])]} if op == "Transpose" else a) for op, a in between]
+
+
 def two_ops(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     """A session of the compiled ops, one for each node."""
     patched = ogs.patch_model(model, target="compiled").SerializeToString()
@@ -105,7 +111,7 @@ def assert_read_back(model: onnx.ModelProto, feeds: dict[str, np.ndarray], path:
 @pytest.mark.parametrize("chain", list(CHAINS)[:4])
 def test_a_model_that_a_session_saved_is_read_back(chain: str, tmp_path: Path) -> None:
     theta, between = CHAINS[chain]
-    model, feeds = transformer(between, theta, grid_corners=1), feed(theta)
+    model, feeds = transformer(in_axes(between, 2), theta, grid_corners=1), feed(theta)
     for value in model.graph.input:
         value.CopyFrom(
             helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, feeds[value.name].shape)
@@ -113,8 +119,8 @@ def test_a_model_that_a_session_saved_is_read_back(chain: str, tmp_path: Path) -
     assert_read_back(model, feeds, tmp_path / "saved.onnx", "AffineGrid", "GridSample")
 
 
-def within(session: ogs.InferenceSession) -> list[str]:
-    return [placement.within for placement in session.replaced]
+def fused(session: ogs.InferenceSession) -> list[int]:
+    return [len(placement.fused) for placement in session.replaced]
 
 
 @compiled
@@ -125,12 +131,10 @@ def test_is_the_two_ops_bit_for_bit(chain: str) -> None:
     theta, said = CHAINS[chain]
     several = ATTRIBUTES if chain == "nothing" else ATTRIBUTES[6:12:3]  # linear alone: each mode would be compiled
     for attributes, r, corners in zip(several, cycle((2, 3, 3)), cycle((0, 1, 1, 0)), strict=False):
-        orders = {"first": [0, r + 1, *range(1, r + 1)], "last": [0, *range(2, r + 2), 1]}
-        between = [(op, {"perm": orders[str(a["to"])]} if op == "Transpose" else a) for op, a in said]
-        model = transformer(between, theta, attributes, corners)
+        model = transformer(in_axes(said, r), theta, attributes, corners)
         session, expected = ogs.InferenceSession(model, quiet_options()), two_ops(model)
-        assert within(session) == ["sample", ""]
-        assert str(session.replaced[0]).endswith(": compiled op (one with GridSample node 'sample')")
+        assert fused(session) == [0, 1 + len(said)]
+        assert str(session.replaced[0]).endswith(": compiled op (fused into GridSample node 'sample')")
         for out in ((7, 5, 6), (1, 40, 90), (2, 3, 5000), (3, 1, 1)):
             fed = feed(theta, r, out)
             with about((attributes, r, corners, out)):
@@ -180,7 +184,7 @@ def test_is_pickled_and_opened_again(tmp_path: Path) -> None:
     for given in (model, model.SerializeToString(), *paths):
         session = ogs.InferenceSession(given, quiet_options())
         for each in (session, pickle.loads(pickle.dumps(session))):
-            assert "sample" in within(each)
+            assert {*fused(each)} == {0, 1}
             assert_identical(each.run(None, fed)[0], expected)
 
 
@@ -188,16 +192,16 @@ def test_is_pickled_and_opened_again(tmp_path: Path) -> None:
 def test_nodes_can_decline_it() -> None:
     model, fed = transformer(), feed()
     session = ogs.InferenceSession(model, quiet_options(), nodes=lambda record: record.operator != "AffineGrid")
-    placed = [("GridSample", "compiled op", ""), ("AffineGrid", "onnxruntime", "")]
-    assert [(each.record.operator, each.runs_on, each.within) for each in session.replaced] == placed
+    placed = [("GridSample", "compiled op", ()), ("AffineGrid", "onnxruntime", ())]
+    assert [(each.record.operator, each.runs_on, each.fused) for each in session.replaced] == placed
     np.testing.assert_allclose(session.run(None, fed)[0], two_ops(model).run(None, fed)[0], atol=1e-5)
 
 
 def found(model: onnx.ModelProto) -> list[tuple[str, str]]:
     return [
-        (scope.container.node[pair.affine].name, scope.container.node[pair.sample].name)
-        for scope in scopes(model)
-        for pair in pairs(scope, ())
+        (match.record.name, match.fused_into.record.name)
+        for match in find(model, scopes(model), None, asked=False)
+        if match.fused_into is not None
     ]
 
 
@@ -205,7 +209,7 @@ def found(model: onnx.ModelProto) -> list[tuple[str, str]]:
 def test_what_changes_the_grid_is_left_alone(between: Between) -> None:
     model = transformer(between)
     assert found(model) == []
-    assert {record.feeds for record in ogs.inspect_model(model)} == {""}
+    assert not any("affine" in record.fused for record in ogs.inspect_model(model))
 
 
 def readers(model: onnx.ModelProto, name: str) -> list[onnx.ModelProto]:
@@ -222,7 +226,7 @@ def readers(model: onnx.ModelProto, name: str) -> list[onnx.ModelProto]:
 def test_a_grid_that_somebody_else_reads_is_left_alone() -> None:
     alone = transformer([("Identity", {})])
     affine, sample = ogs.inspect_model(alone)
-    assert (affine.feeds, sample.feeds) == ("sample", "")
+    assert (affine.fused, sample.fused) == ((), ("affine", "(g1)"))
     assert found(alone) == [("affine", "sample")]
     for name in ("g0", "g1"):
         for model in readers(alone, name):

@@ -85,8 +85,8 @@ def test_every_file_that_kernels_are_made_of_is_looked_at(made: Callable[..., in
 @pytest.mark.parametrize(
     ("made", "file", "old", "new"),
     [
-        (pixel_sampling.compute, "pixel_grids.py", b"MOST_STEPS = 6, 16", b"MOST_STEPS = 6, 17"),
-        (pixel_sampling.coordinates_for, "pixel_grids.py", b'("Add", "Sub", ', b'("Sub", "Add", '),
+        (pixel_sampling.compute, "programs.py", b"MOST_STEPS = 6, 16", b"MOST_STEPS = 6, 17"),
+        (pixel_sampling.coordinates_for, "programs.py", b'("Add", "Sub", ', b'("Sub", "Add", '),
         (sampling.compute, "taps.py", b"MAX_TAPS = 1 << 16", b"MAX_TAPS = 1 << 15"),
         (affine.fill_for, "helper_threads.py", b"PATIENCE = 1000", b"PATIENCE = 100"),
         (workers.worker, "compilation.py", b'"error_model": "numpy"', b'"error_model": "python"'),

@@ -19,7 +19,9 @@ from onnx import TensorProto, helper, numpy_helper, shape_inference
 import ort_gridsample as ogs
 from cases import ATTRIBUTES, Attributes
 from compare import about, assert_identical
-from ort_gridsample.model.pixel_grids import MOST_SOURCES, MOST_STEPS, OPERATIONS, absorb
+from ort_gridsample.model.patch import patch_in_place
+from ort_gridsample.model.programs import MOST_SOURCES, MOST_STEPS, OPERATIONS
+from ort_gridsample.model.targets.compiled_op import FusedOp
 from paths import open_native, quiet_options
 from test_fusion import assert_read_back, compiled, readers, two_ops
 
@@ -90,18 +92,18 @@ def open_fused(model: onnx.ModelProto) -> ogs.InferenceSession:
     return ogs.InferenceSession(model, quiet_options())
 
 
-def taken_in(session: ogs.InferenceSession) -> list[int]:
-    return [len(placement.takes_in) for placement in session.replaced]
+def fused_nodes(session: ogs.InferenceSession) -> list[int]:
+    return [len(placement.fused) for placement in session.replaced]
 
 
 def found(model: onnx.ModelProto) -> list[int]:
-    return [len(record.takes_in) for record in ogs.inspect_model(model)]
+    return [len(record.fused) for record in ogs.inspect_model(model)]
 
 
 def assert_fused(graph: Graph, model: onnx.ModelProto, *nodes: int) -> ogs.InferenceSession:
-    """So many nodes are taken in, and all answers are those of one op for each node."""
+    """So many nodes are fused, and all answers are those of one op for each node."""
     session, expected = open_fused(model), two_ops(model)
-    assert taken_in(session) == [*nodes]
+    assert fused_nodes(session) == [*nodes]
     for answer, one in zip(session.run(None, graph.feeds), expected.run(None, graph.feeds), strict=True):
         assert_identical(answer, one)
     return session
@@ -170,7 +172,7 @@ def displaced(graph: Graph, n: int, h: int, w: int) -> str:
     return graph.add("Concat", *made, axis=3)
 
 
-#: How many of a chain's nodes are taken in; and where the number of coordinates that they choose from is not known, nor
+#: How many of a chain's nodes are fused; and where the number of coordinates that they choose from is not known, nor
 #: the lengths of coordinates that meet.
 CHAINS: dict[Chain, tuple[int, int]] = {
     **{flow: (8, 8), remap: (9, 9), planar: (6, 6), from_shapes: (6, 6), slices: (11, 7)},
@@ -214,7 +216,7 @@ def test_a_number_that_is_added_to_the_options_is_met(as_node: bool) -> None:
     expected = onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, graph.feeds)[0]
     session = ogs.InferenceSession(model, options, nodes="all")
     np.testing.assert_allclose(session.run(None, graph.feeds)[0], expected, atol=1e-5)
-    assert taken_in(session) == [1]
+    assert fused_nodes(session) == [1]
 
 
 @compiled
@@ -260,7 +262,7 @@ def moved(axes: int, start: int, to: int) -> list[int]:
 
 @st.composite
 def chains(draw: st.DrawFn) -> tuple[Graph, str, Shape]:
-    """A chain of any nodes that are taken in, in any order; the grid that it makes, and a shape of X for that."""
+    """A chain of any nodes that are fused, in any order; the grid that it makes, and a shape of X for that."""
     r = draw(st.integers(1, 3))
     graph = Graph(draw(st.sampled_from(["float32", "float64"])))
     batches = [draw(st.integers(1, 3))]  # those of the values on the way, one after the other
@@ -341,10 +343,9 @@ def test_any_chain(chain: tuple[Graph, str, Shape], attributes: Attributes) -> N
     assert_identical(open_fused(model).run(None, graph.feeds)[0], two_ops(model).run(None, graph.feeds)[0])
     pairs = sum(name.startswith("other") for name in graph.feeds)
     if len(X) > 3 and pairs <= MOST_SOURCES - 3:  # of one axis a grid and a plane are told apart by nothing
-        fused = ogs.patch_model(model, target="compiled")
-        absorb(fused, None)
-        node = fused.graph.node[-1]
-        assert node.op_type == f"ort_gridsample_{'PixelGridSample' if graph.nodes else 'GridSample'}"
+        patch_in_place(model, target=FusedOp())
+        node = model.graph.node[-1]
+        assert node.op_type == f"ort_gridsample_{'FusedGridSample' if graph.nodes else 'GridSample'}"
         assert pairs or {*node.input[2:]} <= {*graph.feeds}  # nothing is left between the node and what is fed
 
 
@@ -421,7 +422,7 @@ def moved_back(graph: Graph) -> str:
 
 Build = Callable[[Graph], str]
 #: What is fed besides coordinates of shape (2, 3, 4, 2), or instead of them; how a grid is made of these; and how many
-#: nodes are taken in.
+#: nodes are fused.
 MEETINGS: list[tuple[dict[str, Shape], Build, int]] = [
     ({}, lambda g: g.add("Mul", "coords", "coords"), 1),
     ({"y": (2, 3, 4, 2)}, lambda g: g.add("Add", "coords", "y"), 1),
@@ -459,7 +460,7 @@ MEETINGS: list[tuple[dict[str, Shape], Build, int]] = [
 ]
 
 
-def test_what_is_taken_in_of_coordinates_that_meet_others_or_change_otherwise() -> None:
+def test_what_is_fused_of_coordinates_that_meet_others_or_change_otherwise() -> None:
     for fed, build, nodes in MEETINGS:
         graph, shapes = Graph(), {"coords": (2, 3, 4, 2), **fed}
         for name, shape in shapes.items():
@@ -508,12 +509,12 @@ def test_a_record_and_a_session_say_so_and_nodes_can_decline_it() -> None:
     graph, one = Graph(), Graph()
     model = graph.sampled(remap(graph, 1, 3, 4), (1, 1, 5, 6))
     (record,) = ogs.inspect_model(model)
-    assert record.takes_in == tuple(node.name for node in graph.nodes)
-    assert str(open_fused(model).replaced[0]).endswith(": compiled op (one with the 9 nodes that make its grid)")
-    declined = ogs.InferenceSession(model, quiet_options(), nodes=lambda record: not record.takes_in)
-    assert [(each.runs_on, each.takes_in) for each in declined.replaced] == [("onnxruntime", ())]
+    assert record.fused == tuple(node.name for node in graph.nodes)
+    assert str(open_fused(model).replaced[0]).endswith(": compiled op (fused with the 9 nodes that compute its grid)")
+    declined = ogs.InferenceSession(model, quiet_options(), nodes=lambda record: not record.fused)
+    assert [(each.runs_on, each.fused) for each in declined.replaced] == [("onnxruntime", ())]
     session = open_fused(one.sampled(one_for_both(one, 1, 3, 4), (1, 1, 5, 6)))
-    assert str(session.replaced[0]).endswith(": compiled op (one with the 1 node that makes its grid)")
+    assert str(session.replaced[0]).endswith(": compiled op (fused with the node that computes its grid)")
 
 
 @compiled
@@ -547,9 +548,10 @@ def test_no_constant_is_left_that_nobody_reads() -> None:
     graph = Graph()
     graph.nodes.append(helper.make_node("Constant", [], ["two"], value_float=2.0))
     grid = graph.apply(graph.fed("coords", 1, 3, 4, 2), ("Mul", "two"), ("Sub", [1, 2]))
-    model = ogs.patch_model(graph.sampled(grid, (1, 1, 5, 6)), target="compiled")
-    assert absorb(model, None) == {"sample": ("Mul1", "Sub2")}
-    assert [node.op_type for node in model.graph.node] == ["Constant", "ort_gridsample_PixelGridSample"]
+    model = graph.sampled(grid, (1, 1, 5, 6))
+    (record,), _ = patch_in_place(model, target=FusedOp())
+    assert record.fused == ("Mul1", "Sub2")
+    assert [node.op_type for node in model.graph.node] == ["Constant", "ort_gridsample_FusedGridSample"]
     assert not model.graph.initializer
 
 
@@ -587,7 +589,7 @@ def test_inputs_that_have_defaults_stay() -> None:
 
 
 @compiled
-def test_what_is_too_long_is_taken_in_in_part() -> None:
+def test_what_is_too_long_is_fused_in_part() -> None:
     graph = Graph()
     grid = graph.apply(graph.fed("coords", 1, 3, 4, 2), *[("Mul", 1.01)] * (MOST_STEPS + 3))
     assert_fused(graph, graph.sampled(grid, (1, 1, 5, 6)), MOST_STEPS)
@@ -629,7 +631,7 @@ def test_what_a_model_guesses_decides_nothing() -> None:
             dim.dim_param = symbol
     model.graph.value_info.append(helper.make_tensor_value_info(moved, TensorProto.FLOAT, [1, 4, 5, 2]))
     session, native = open_fused(model), open_native(model)
-    assert taken_in(session) == [2]
+    assert fused_nodes(session) == [2]
     rng = np.random.default_rng(0)
     for base, flow in product([(3, 4, 5), (1, 4, 5), (3, 1, 5), (1, 1, 1), (3, 4, 1)], repeat=2):
         graph.feeds |= {"base": rng.normal(size=(*base, 2)), "flow": rng.normal(size=(*flow, 2))}
@@ -651,7 +653,7 @@ def test_coordinates_of_two_shapes_are_put_together_by_nobody() -> None:
     for value in model.graph.input:
         value.type.tensor_type.shape.dim[0].dim_param = value.name
     session = open_fused(model)
-    assert taken_in(session) == [1]
+    assert fused_nodes(session) == [1]
     session.run(None, graph.feeds)
     with pytest.raises(Exception, match="Concat"):
         session.run(None, graph.feeds | {"x": np.zeros((3, 4, 5, 1), np.float32)})
@@ -679,7 +681,7 @@ def written(coordinates: object, sources: list[str]) -> onnx.ModelProto:
     graph = Graph()
     model = graph.sampled(graph.fed("coords", 1, 3, 4, 2), (1, 1, 5, 6))
     node = model.graph.node[-1]
-    node.op_type, node.domain = "ort_gridsample_PixelGridSample", "ai.onnx.contrib"
+    node.op_type, node.domain = "ort_gridsample_FusedGridSample", "ai.onnx.contrib"
     del node.input[:], node.attribute[:]
     node.input.extend(["X", "numbers", "coords"])
     for name, value in (("coordinates", coordinates), ("sources", sources)):

@@ -430,7 +430,7 @@ def test_many_layers_are_no_more_work_each(monkeypatch: pytest.MonkeyPatch) -> N
     value_of = inference.value_of
     monkeypatch.setattr(inference, "value_of", lambda proto: asked.append(proto) or value_of(proto))
     records = ogs.inspect_model(parser.parse_model(f'<ir_version: 9, opset_import: ["": 20]> g ({text}'))
-    assert [len(record.takes_in) for record in records] == [1] * 20
+    assert [len(record.fused) for record in records] == [1] * 20
     assert len(asked) < 8 * 20
 
 

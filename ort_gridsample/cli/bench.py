@@ -19,7 +19,7 @@ import onnxruntime
 from .. import spec
 from ..core import get_core
 from ..core.arrays import Array
-from ..model.dialects import COMPILED, FROM_PIXELS, FUSED, dialects
+from ..model.dialects import COMPILED, FUSED, dialects
 from ..runtime.placement import Placement
 from ..runtime.session import InferenceSession
 from . import inputs
@@ -39,7 +39,7 @@ SIDES: Mapping[str, Callable[..., onnxruntime.InferenceSession]] = {
 }
 #: The compiled ops' names, and the operators that they are.
 _OPERATORS = {dialect.op_type: dialect.operator for dialect in dialects() if dialect.name == COMPILED}
-_OPERATORS |= dict.fromkeys((FUSED, FROM_PIXELS), "GridSample")
+_OPERATORS[FUSED] = "GridSample"
 #: Runs under the profiler, after WARM_UP that do not count.
 PROFILED_RUNS, WARM_UP = 7, 2
 
@@ -117,12 +117,7 @@ def _measured(arguments: argparse.Namespace, feeds: dict[str, Array]) -> tuple[d
 
 def _shares(placements: Sequence[Placement]) -> dict[str, list[str]]:
     """The name of a node -> the names of those that are one op with it."""
-    shares = {each.record.name: [*each.takes_in] for each in placements}
-    by_label = {each.record.label: each.record.name for each in placements}
-    for each in placements:
-        if each.within:
-            shares[by_label[each.within]].append(each.record.name)
-    return {name: others for name, others in shares.items() if others}
+    return {each.record.name: [*each.fused] for each in placements if each.fused}
 
 
 def _options(threads: int | None) -> onnxruntime.SessionOptions:

@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise GridSampleError("inspect", "--provider", repr(name), f"one that this onnxruntime has: {listed(there)}")
     providers = before_the_cpu([name] if name else [], None)
     with about(arguments.model), closing(Accelerators(providers, "lower", alone=False)) as accelerators:
-        placements = [foreseen(record, accelerators) for record in inspect_model(arguments.model)]
+        placements = foreseen(inspect_model(arguments.model), accelerators)
     if arguments.json:
         print_json([as_json(placement) for placement in placements])
     elif not placements:
@@ -66,8 +66,7 @@ def as_json(placement: Placement) -> dict[str, object]:
         "session": {
             "runs_on": placement.runs_on,
             "reason": placement.reason,
-            "within": placement.within,
-            "takes_in": placement.takes_in,
+            "fused": placement.fused,
         },
     }
 

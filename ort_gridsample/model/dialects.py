@@ -239,10 +239,8 @@ _SIZE = {"size": "size"}
 #: long.
 COMPILED: Final = "compiled"
 EXTENSIONS_DOMAIN = "ai.onnx.contrib"
-#: The compiled op that is an AffineGrid and a GridSample in one, which only sessions write.
-FUSED: Final = "ort_gridsample_AffineGridSample"
-#: The compiled op that is a GridSample and what makes its grid, which only sessions write.
-FROM_PIXELS: Final = "ort_gridsample_PixelGridSample"
+#: The compiled op that is a GridSample and what computes its grid, which only sessions write.
+FUSED: Final = "ort_gridsample_FusedGridSample"
 
 _DIALECTS: list[Dialect] = [
     *(

@@ -1,152 +1,418 @@
-"""AffineGrid nodes whose grid is read by one GridSample alone: found in a graph, and made one node with it.
+"""What computes the grid of a GridSample, and nothing else: found in a graph, to be fused into that node.
 
-Between the two may stand what exporters leave there and what changes no place: Identities, Transposes that undo each
-other, and a Cast.
+That is an AffineGrid; or arithmetic that makes coordinates of pixels, or of a flow and what it displaces; or nodes that
+only rearrange coordinates. Each node on the way is stepped over by a rule of :data:`_RULES`. An AffineGrid's grid is
+followed as a whole, as its rank may be unknown; all else coordinate by coordinate, to where each is stored.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import onnx
-from onnx import helper
+from onnx import numpy_helper
 
 from ..spec import newest
-from .dialects import COMPILED, EXTENSIONS_DOMAIN, FUSED, Dialect, dialect_of
 from .element_types import type_of
-from .graphs import Scope, domain_of, function_key, scopes, subgraphs
-from .helpers import guards, is_helper
-from .use_def import rewrite
+from .graphs import Scope, called
+from .inference import Inference
+from .programs import MOST_SOURCES, MOST_STEPS, OPERATIONS, TYPES, Component, Program, Scalar, Step
+from .use_def import UseDef, is_op
+
+if TYPE_CHECKING:
+    from .matches import Match  # which imports this module
 
 
 @dataclass(frozen=True)
-class Pair:
-    """An AffineGrid and the GridSample that alone reads its grid.
+class FusedGrid:
+    """What computes the grid of a GridSample.
 
     Attributes:
-        affine, sample: their positions in their scope.
-        between: those of the nodes between them.
-        grid_type: the type that the grid is cast to, by numpy's name; empty where it stays theta's.
+        nodes: the positions of the nodes to fuse but for the AffineGrid, and of the Constants that they read.
+        names: the names of all nodes to fuse, in order.
+        type: the grid's element type; empty where it is that of an AffineGrid's theta.
+        affine_grid: the AffineGrid, if it is one's grid.
+        programs: else one for each coordinate, innermost axis first.
     """
 
-    affine: int
-    sample: int
-    between: tuple[int, ...]
-    grid_type: str
+    nodes: tuple[int, ...]
+    names: tuple[str, ...]
+    type: str
+    affine_grid: Match | None = None
+    programs: tuple[Program, ...] = ()
+
+    @property
+    def sources(self) -> list[str]:
+        """The values that the programs read."""
+        return list(dict.fromkeys(name for program in self.programs for name in program.sources))
+
+    @property
+    def scalars(self) -> list[Scalar]:
+        """The scalar operands of the programs, in order."""
+        return [scalar for program in self.programs for scalar in program.scalars]
 
 
-def pairs(scope: Scope, functions: Collection[tuple[str, str, str]], dialect: str | None = None) -> Iterator[Pair]:
-    """The pairs in ``scope``, of nodes in the ``dialect`` of that name; None: in any.
+class FusedGrids:
+    """Looks for what can be fused into the GridSamples of a model.
 
-    ``functions`` are the keys (:func:`.graphs.function_key`) of its model's functions.
+    Args:
+        found: its scopes.
+        grids: the id of a scope -> the names of the grids in it.
     """
-    nodes = list(scope)
-    spelled: dict[int, Dialect] = {}
-    for index, node in enumerate(nodes):
-        found = dialect_of(node, scope.opsets, functions)
-        if found is not None and dialect in (None, found.name):
-            spelled[index] = found
-    if len({each.operator for each in spelled.values()}) < 2:
-        return
-    makers = {name: index for index, node in enumerate(nodes) for name in node.output}
-    reads = Counter(_read(scope))
-    for sample, found in spelled.items():
-        if found.operator == "GridSample" and len(nodes[sample].input) > 1:
-            pair = _back_from(sample, nodes, makers, reads, spelled)
-            if pair is not None:
-                yield pair
 
+    def __init__(self, found: Sequence[Scope], grids: Mapping[int, Collection[str]]) -> None:
+        self._use_defs = {id(scope): UseDef(scope) for scope in found if grids.get(id(scope))}
+        self.values = {scope: list(_behind(use_def, grids[scope])) for scope, use_def in self._use_defs.items()}
+        """The id of a scope -> the values of it whose types must be known."""
 
-def _read(scope: Scope) -> Iterator[str]:
-    """Every name that is read in ``scope`` or in what it holds, as often as it is."""
-    yield from (
-        scope.container.output
-        if isinstance(scope.container, onnx.FunctionProto)
-        else (value.name for value in scope.container.output)
-    )
-    graphs: list[Sequence[onnx.NodeProto]] = [scope.container.node]
-    for nodes in graphs:  # grows while it is walked
-        for node in nodes:
-            yield from node.input
-            for _, graph in subgraphs(node):
-                yield from (value.name for value in graph.output)
-                graphs.append(graph.node)
+    def found(self, sample: Match, inference: Inference, affine_grids: Mapping[str, Match]) -> FusedGrid | None:
+        """What can be fused into the GridSample ``sample``; None where nothing can.
 
-
-def _back_from(
-    sample: int,
-    nodes: Sequence[onnx.NodeProto],
-    makers: dict[str, int],
-    reads: Counter[str],
-    spelled: dict[int, Dialect],
-) -> Pair | None:
-    between: list[int] = []
-    order: list[int] | None = None
-    value, grid_type = nodes[sample].input[1], ""
-    while True:
-        at = makers.get(value)
-        if at is None or reads[value] != 1:
+        Args:
+            sample: the GridSample.
+            inference: what is known of :attr:`values`.
+            affine_grids: the AffineGrids in its scope, by the names of their grids.
+        """
+        use_def, grid = self._use_defs.get(id(sample.scope)), sample.record.values["grid"]
+        if use_def is None or grid not in use_def.makers:
             return None
-        node = nodes[at]
-        if at in spelled:
-            if spelled[at].operator != "AffineGrid" or len(node.input) != 2:
-                return None
-            if order is not None and order != sorted(order):
-                return None
-            return Pair(at, sample, tuple(between), grid_type)
-        is_guard = guards(node, nodes[makers.get(next(iter(node.input), ""), at)])
-        is_type = is_helper(node) and node.op_type == "CastLike"
-        if domain_of(node.domain) or not (is_guard or is_type or len(node.input) == 1):
+        fused = _affine_grid(use_def, sample, inference, affine_grids)
+        return _arithmetic_of(use_def, sample, inference) if fused is None else fused
+
+
+def _affine_grid(
+    use_def: UseDef, sample: Match, inference: Inference, affine_grids: Mapping[str, Match]
+) -> FusedGrid | None:
+    """The AffineGrid whose grid ``sample`` alone reads, and what lies between them."""
+    walk, component = (
+        _Walk(use_def, inference),
+        Component(sample.record.values["grid"], -1),
+    )  # as any of its coordinates
+    read = [component.name]
+    while component.name not in affine_grids:
+        at = use_def.makers.get(component.name)
+        if at is None or at in walk.nodes or not is_op(use_def.nodes[at], _OF_WHOLE_GRIDS):
             return None
-        if node.op_type == "Cast" and not grid_type:
-            to = next((a.i for a in node.attribute if a.name == "to" and not a.ref_attr_name), 0)
-            grid_type = type_of(to) or ""
-            if grid_type not in newest("GridSample").types["grid"]:
-                return None
-        elif node.op_type == "Transpose" and node.attribute and not node.attribute[0].ref_attr_name:
-            axes = list(node.attribute[0].ints)
-            order = axes if order is None else [axes[axis] for axis in order]
-        elif node.op_type != "Identity" and not (is_guard or is_type):
+        before = _OF_WHOLE_GRIDS[use_def.nodes[at].op_type](walk, use_def.nodes[at], component)
+        if not isinstance(before, Component):
             return None
-        between.append(at)
-        value = node.input[0]
+        component = before
+        walk.nodes.add(at)
+        read.append(component.name)
+    affine_grid = affine_grids[component.name]
+    inside = {*walk.nodes, *_own(sample), *_own(affine_grid)}
+    if component.axis != -1 or sample.record.values["X"] in read:
+        return None
+    if any(not use_def.readers.get(name, set()) <= inside for name in read):
+        return None
+    nodes = tuple(sorted(walk.nodes))
+    names = affine_grid.record.name, *(called(use_def.nodes[index]) for index in nodes)
+    return FusedGrid(nodes, names, walk.type, affine_grid)  # between them, no node reads a Constant
 
 
-def fuse(model: onnx.ModelProto) -> dict[str, str]:
-    """Make each pair of compiled ops in ``model`` one node; answers with the AffineGrids' labels and GridSamples'."""
-    fused: dict[str, str] = {}
-    functions = {function_key(function) for function in model.functions}
-    for scope in reversed(scopes(model)):  # inner graphs first: a list of nodes that was rewritten holds copies
-        found = list(pairs(scope, functions, COMPILED))
-        if found:
-            nodes = list(scope)
-            replaced = {index: list[onnx.NodeProto]() for pair in found for index in (pair.affine, *pair.between)}
-            replaced |= {
-                pair.sample: [_fused(nodes[pair.affine], nodes[pair.sample], pair.grid_type)] for pair in found
-            }
-            fused.update((label(nodes[pair.affine]), label(nodes[pair.sample])) for pair in found)
-            rewrite(scope, replaced)
-    return fused
+def _own(match: Match) -> set[int]:
+    """The positions of all nodes that are replaced with ``match``."""
+    return {match.index, *match.helpers, *match.part}
 
 
-def label(node: onnx.NodeProto) -> str:
-    """How errors name the compiled op ``node``."""
-    return next((a.s.decode() for a in node.attribute if a.name == "node"), node.name)
+def _arithmetic_of(use_def: UseDef, sample: Match, inference: Inference) -> FusedGrid | None:
+    """The arithmetic that computes the grid of ``sample`` from values of its type."""
+    grid, X = sample.record.values["grid"], sample.record.values["X"]
+    known = inference.known(sample.scope, grid)
+    if known.type not in TYPES or known.shape is None or len(known.shape) < 3:
+        return None
+    r = len(known.shape) - 2
+    if isinstance(known.shape[-1], int) and known.shape[-1] != r:
+        return None
+    kept: set[str] = set()
+    pairs = True
+    while True:  # what others read as well is left to them, and where it is made, the search ends
+        walk = _Walk(use_def, inference, r + 2, kept)
+        programs = [walk.back(Component(grid, r + 1, index), pairs) for index in range(r)]
+        nodes = tuple(sorted(walk.nodes))
+        names = tuple(called(use_def.nodes[index]) for index in nodes)
+        constants = {use_def.makers.get(name, -1) for index in nodes for name in use_def.nodes[index].input}
+        constants = {at for at in constants - {-1} if is_op(use_def.nodes[at], ("Constant",))}
+        fused = FusedGrid((*nodes, *constants), names, known.type, programs=tuple(filter(None, programs)))
+        if pairs and len(fused.sources) > MOST_SOURCES:
+            pairs = False
+            continue
+        if not nodes or None in programs or len(fused.sources) > MOST_SOURCES:
+            return None
+        inside, read = {*nodes, *_own(sample)}, {X, *fused.sources, *fused.scalars}
+        outputs = [list(filter(None, use_def.nodes[index].output)) for index in nodes]
+        leaking = {
+            name
+            for names in outputs
+            if any(name in read or not use_def.readers.get(name, set()) <= inside for name in names)
+            for name in names
+        }
+        leaking |= {name for name, left in walk.unlike.items() if left}
+        if not leaking:
+            return fused
+        kept |= leaking
 
 
-def _fused(affine: onnx.NodeProto, sample: onnx.NodeProto, grid_type: str) -> onnx.NodeProto:
-    node = onnx.NodeProto()
-    node.CopyFrom(sample)
-    node.op_type, node.domain = FUSED, EXTENSIONS_DOMAIN
-    del node.input[:]
-    node.input.extend([sample.input[0], *affine.input])
-    for attribute in affine.attribute:
-        if attribute.name == "align_corners":
-            node.attribute.add().CopyFrom(attribute)
-            node.attribute[-1].name = "affine_grid_align_corners"
-    node.attribute.append(helper.make_attribute("affine_grid_node", label(affine)))
-    if grid_type:
-        node.attribute.append(helper.make_attribute("grid_type", grid_type))
-    return node
+def _behind(use_def: UseDef, grids: Collection[str]) -> Iterator[str]:
+    """``grids``, and all values that they may be computed from."""
+    todo = list(dict.fromkeys(grids))
+    seen = set(todo)
+    for name in todo:  # grows while it is walked
+        yield name
+        maker = use_def.makers.get(name)
+        if maker is not None and is_op(use_def.nodes[maker], _RULES):
+            node = use_def.nodes[maker]
+            more = dict.fromkeys(each for each in (*node.input, *node.output) if each and each not in seen)
+            seen.update(more)
+            todo += more
+
+
+class _Walk:
+    """Follows the coordinates of one grid back, not past the values ``kept``, and collects the nodes on the way.
+
+    ``axes`` is the grid's number of axes, 0 where nobody asks for it.
+    ``unlike``: output of a Concat of shapes that only a run can tell to be alike -> those of its inputs not taken.
+    ``type``: the one that a whole grid is cast to.
+    """
+
+    def __init__(self, use_def: UseDef, inference: Inference, axes: int = 0, kept: Collection[str] = ()) -> None:
+        self.use_def, self.nodes, self.unlike, self.type = use_def, set[int](), dict[str, set[str]](), ""
+        self._inference, self._axes, self._kept = inference, axes, kept
+
+    def back(self, component: Component, pairs: bool) -> Program | None:
+        """How the coordinate at ``component`` is computed; with ``pairs``, from other coordinates as well."""
+        steps: list[Step] = []
+        nodes = set[int]()
+        while component.name not in self._kept and len(steps) < MOST_STEPS:
+            at = self.use_def.makers.get(component.name)
+            if at is None or at in nodes or not is_op(self.use_def.nodes[at], _RULES):
+                break  # in a model that is not valid, a node may come from itself
+            node = self.use_def.nodes[at]
+            before = _RULES[node.op_type](self, node, component)
+            if before is None and pairs and node.op_type in OPERATIONS:
+                before = _pair(self, node, component)
+            if before is None:
+                break
+            found, *step = before if isinstance(before, tuple) else (before,)
+            if self.length(found) is None:
+                break
+            steps += step
+            nodes.add(at)
+            component = replace(found, broadcasts=True) if component.broadcasts else found
+        self.nodes |= nodes
+        length = self.length(component)
+        return None if length is None else Program(component, length, tuple(reversed(steps)))
+
+    def rank(self, component: Component) -> int:
+        """The number of axes of the value that holds ``component``; 0 where nobody knows."""
+        return self._axes and self._axes - (component.axis is None)
+
+    def shape(self, name: str) -> tuple[int | str | None, ...] | None:
+        """The shape of ``name``, as far as it is known."""
+        return self._inference.known(self.use_def.scope, name).shape
+
+    def length(self, component: Component) -> int | None:
+        """The length of the axis of ``component``; None where it cannot be one."""
+        shape, index = self.shape(component.name), component.index
+        if shape is None or len(shape) != self.rank(component):
+            return None
+        length = 1 if component.axis is None else shape[component.axis]
+        return length if isinstance(length, int) and 0 <= index < length else None
+
+    def integers(self, node: onnx.NodeProto, position: int, attribute: str) -> list[int] | None:
+        """The integers of an input of ``node``, or of the attribute that older opsets have; None: not known."""
+        if len(node.input) > position:
+            value = self.use_def.scope.constant(node.input[position]) if node.input[position] else None
+            return None if value is None or value.dtype.kind != "i" else [int(each) for each in value.reshape(-1)]
+        said = _attribute(node, attribute)
+        return None if said is None else list(said.ints)
+
+    def scalar(self, name: str, component: Component) -> Scalar | None:
+        """The scalar that ``name`` is to ``component``, an operand of the same node; None where it is none."""
+        tensor = self.use_def.scope.tensor(name)
+        if tensor is None:
+            shape, home = self.shape(name), self.use_def.scope.home(name)
+            # onnxruntime folds what reads an initializer, even one that the session has another for.
+            unread = home is not None and isinstance(home.definitions[name], onnx.TensorProto)
+            return name if shape is not None and {*shape} <= {1} and not unread else None
+        lengths = [1] * (self.rank(component) - len(tensor.dims)) + list(tensor.dims)
+        if any(length != 1 for axis, length in enumerate(lengths) if axis != component.axis):
+            return None
+        row = numpy_helper.to_array(tensor).reshape(-1)
+        index = 0 if len(row) == 1 else component.index
+        return float(row[index]) if index < len(row) else None
+
+
+#: A rule's answer: where the coordinate comes from, and what the node does to it.
+Before = Component | tuple[Component, Step]
+Rule = Callable[[_Walk, onnx.NodeProto, Component], Before | None]
+
+
+def _attribute(node: onnx.NodeProto, name: str) -> onnx.AttributeProto | None:
+    return next((each for each in node.attribute if each.name == name and not each.ref_attr_name), None)
+
+
+def _axis(node: onnx.NodeProto, rank: int, default: int = 0) -> int | None:
+    """The attribute ``axis`` of ``node``, counted from the front of ``rank`` axes; None where a caller says it."""
+    if any(each.name == "axis" and each.ref_attr_name for each in node.attribute):
+        return None
+    said = _attribute(node, "axis")
+    axis = default if said is None else int(said.i)
+    return axis + rank if axis < 0 else axis
+
+
+def _identity(walk: _Walk, node: onnx.NodeProto, component: Component) -> Component:
+    return Component(node.input[0], component.axis, component.index)
+
+
+def _transpose(walk: _Walk, node: onnx.NodeProto, component: Component) -> Component | None:
+    said, axis = _attribute(node, "perm"), component.axis
+    if said is None or walk.rank(component) not in (0, len(said.ints)):  # the default turns all axes round
+        return None
+    others = list(said.ints)
+    if axis is not None:
+        axis = others.pop(axis) - (len(said.ints) if axis < 0 else 0)  # from the end, where that is how it came
+    return Component(node.input[0], axis, component.index) if others == sorted(others) else None
+
+
+def _cast(walk: _Walk, node: onnx.NodeProto, component: Component) -> Component | None:
+    to = _attribute(node, "to")
+    cast_type = None if to is None else type_of(to.i)
+    if cast_type is None or walk.type or cast_type not in newest("GridSample").types["grid"]:
+        return None
+    walk.type = cast_type
+    return Component(node.input[0], component.axis, component.index)
+
+
+def _unsqueeze(walk: _Walk, node: onnx.NodeProto, component: Component) -> Component | None:
+    axes = walk.integers(node, 1, "axes")
+    if axes is None or component.axis is None or [axis % walk.rank(component) for axis in axes] != [component.axis]:
+        return None
+    return Component(node.input[0], None)
+
+
+def _squeeze(walk: _Walk, node: onnx.NodeProto, component: Component) -> Component | None:
+    axes = walk.integers(node, 1, "axes")
+    if axes is None or len(axes) != 1:
+        return None
+    return Component(node.input[0], axes[0] % (walk.rank(component) + 1))
+
+
+def _concat(walk: _Walk, node: onnx.NodeProto, component: Component) -> Component | None:
+    if component.axis is None or _axis(node, walk.rank(component)) != component.axis:
+        return None
+    index, shapes = component.index, [walk.shape(name) or () for name in node.input]
+    # That all are alike is not looked at again of what is broadcast, nor of what is not taken.
+    is_known = all(isinstance(length, int) for shape in shapes for length in shape)
+    for name, shape in zip(node.input, shapes, strict=True):
+        length = shape[component.axis] if len(shape) == walk.rank(component) else None
+        if not isinstance(length, int) or (component.broadcasts and not is_known):
+            return None
+        if index < length:
+            if not is_known:
+                walk.unlike.setdefault(node.output[0], {*node.input}).discard(name)
+            return Component(name, component.axis, index)
+        index -= length
+    return None
+
+
+def _split(walk: _Walk, node: onnx.NodeProto, component: Component) -> Component | None:
+    if component.axis is None or _axis(node, walk.rank(component)) != component.axis:
+        return None
+    index = component.index
+    for name in node.output:
+        if name == component.name:
+            return Component(node.input[0], component.axis, index)
+        shape = walk.shape(name) if name else None
+        length = None if shape is None or len(shape) != walk.rank(component) else shape[component.axis]
+        if not isinstance(length, int):
+            return None
+        index += length
+    return None
+
+
+def _gather(walk: _Walk, node: onnx.NodeProto, component: Component) -> Component | None:
+    indices, shape = walk.use_def.scope.constant(node.input[1]), walk.shape(node.input[0])
+    if (
+        indices is None
+        or shape is None
+        or indices.ndim != (component.axis is not None)
+        or indices.size <= component.index
+    ):
+        return None
+    axis = _axis(node, len(shape))
+    if axis is None or not 0 <= axis < len(shape) or component.axis not in (None, axis):
+        return None
+    index, length = int(indices.reshape(-1)[component.index]), shape[axis]
+    if index < 0 and isinstance(length, int):
+        index += length
+    return Component(node.input[0], axis, index)
+
+
+def _slice(walk: _Walk, node: onnx.NodeProto, component: Component) -> Component | None:
+    shape = walk.shape(node.input[0])
+    starts, ends = walk.integers(node, 1, "starts"), walk.integers(node, 2, "ends")
+    if shape is None or component.axis is None or starts is None or ends is None or len(shape) != walk.rank(component):
+        return None
+    axes = walk.integers(node, 3, "axes") if len(node.input) > 3 or _attribute(node, "axes") else [*range(len(starts))]
+    steps = walk.integers(node, 4, "steps") if len(node.input) > 4 else [1] * len(starts)
+    length = shape[component.axis]
+    if axes is None or steps is None or not isinstance(length, int):
+        return None
+    if [axis % len(shape) for axis in axes] != [component.axis] or len(starts) != 1 or len(steps) != 1 or steps[0] < 1:
+        return None
+    taken = range(length)[starts[0] : ends[0] : steps[0]]
+    return Component(node.input[0], component.axis, taken[component.index]) if component.index < len(taken) else None
+
+
+def _arithmetic(walk: _Walk, node: onnx.NodeProto, component: Component) -> tuple[Component, Step] | None:
+    for at in (1, 0):
+        scalar = walk.scalar(node.input[at], component)
+        shape = walk.shape(node.input[1 - at])
+        if scalar is not None and shape is not None and len(shape) == walk.rank(component):
+            is_one = component.axis is not None and shape[component.axis] == 1  # which all meet
+            before = Component(node.input[1 - at], component.axis, 0 if is_one else component.index)
+            return before, Step(node.op_type, scalar, first=at == 0)
+    return None
+
+
+def _pair(walk: _Walk, node: onnx.NodeProto, component: Component) -> tuple[Component, Step] | None:
+    """As a rule, for arithmetic with another coordinate: None where more than a batch or a coordinate meets many."""
+    shapes = [walk.shape(name) or () for name in node.input]
+    if any(len(shape) != walk.rank(component) for shape in shapes):
+        return None
+    batch, places = 1 if component.axis == 0 else 0, []
+    others = [pair for axis, pair in enumerate(zip(*shapes, strict=True)) if axis not in (component.axis, batch)]
+    if any(isinstance(one, int) and isinstance(other, int) and one != other for one, other in others):
+        return None
+    # Of lengths that only a run knows, one may be 1 and be broadcast: symbols do not say that they are the same.
+    lengths = [*others, (shapes[0][batch], shapes[1][batch])]
+    broadcasts = component.broadcasts or any(one != other or not isinstance(one, int) for one, other in lengths)
+    for name, shape in zip(node.input, shapes, strict=True):
+        index = 0 if component.axis is None or shape[component.axis] == 1 else component.index
+        places.append(Component(name, component.axis, index, broadcasts))
+    if any(walk.length(each) is None for each in places):
+        return None
+    # The other is not followed back over pairs again.
+    makers = [walk.use_def.makers.get(name) for name in node.input]
+    first = makers[0] is None or not is_op(walk.use_def.nodes[makers[0]], _RULES)
+    operand = walk.back(places[1 - first], pairs=False)
+    return None if operand is None else (places[first], Step(node.op_type, operand, first))
+
+
+_RULES: Mapping[str, Rule] = {
+    "Identity": _identity,
+    "Transpose": _transpose,
+    "Unsqueeze": _unsqueeze,
+    "Squeeze": _squeeze,
+    "Concat": _concat,
+    "Split": _split,
+    "Gather": _gather,
+    "Slice": _slice,
+    **dict.fromkeys(OPERATIONS, _arithmetic),
+}
+
+#: What may lie between an AffineGrid and the GridSample that reads its grid, of whatever rank.
+_OF_WHOLE_GRIDS: Mapping[str, Rule] = {"Identity": _identity, "Transpose": _transpose, "Cast": _cast}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
@@ -27,13 +27,12 @@ from .dialects import (
     operator_types,
     standard,
 )
-from .fusion import pairs
+from .fusion import FusedGrid, FusedGrids
 from .graphs import Names, Scope, called, constant, domain_of, function_key, scopes
 from .helpers import Helpers
 from .inference import Inference, Value
 from .node_checks import fault_of, reason_of
 from .onnxruntime_probe import OnnxruntimeProbe
-from .pixel_grids import PixelGrids
 from .records import NodeRecord
 
 
@@ -49,6 +48,8 @@ class Match:
         helpers: the positions of the nodes that a patch put around it.
         part: of what is decomposed, the positions of all that computes it.
         before: nodes that make what it reads and the model does not have.
+        fused: what computes the grid of this GridSample and can be fused into it.
+        fused_into: the GridSample that this AffineGrid can be fused into.
     """
 
     record: NodeRecord
@@ -58,6 +59,8 @@ class Match:
     helpers: frozenset[int] = frozenset()
     part: frozenset[int] = frozenset()
     before: tuple[onnx.NodeProto, ...] = ()
+    fused: FusedGrid | None = None
+    fused_into: Match | None = None
 
     @property
     def is_set_aside(self) -> bool:
@@ -73,22 +76,29 @@ def records_of(model: onnx.ModelProto, probe: OnnxruntimeProbe | None = None) ->
     return [match.record for match in find(model, scopes(model), probe, asked=True)]
 
 
-def find(model: onnx.ModelProto, found: Sequence[Scope], probe: OnnxruntimeProbe | None, asked: bool) -> list[Match]:
-    """Every node concerned in ``found``, the scopes of ``model``, and what is decomposed there.
+def find(
+    model: onnx.ModelProto,
+    found: Sequence[Scope],
+    probe: OnnxruntimeProbe | None,
+    asked: bool,
+    decomposed: bool = True,
+    fused: bool = True,
+) -> list[Match]:
+    """Every node concerned in ``found``, the scopes of ``model``.
 
     ``probe`` is asked for types that onnx does not know, for what is decomposed, and, where ``asked``, whether
-    onnxruntime runs the nodes.
+    onnxruntime runs the nodes. What is ``decomposed``, and what can be ``fused``, is looked for where they say so.
     """
     matches = []
     functions, op_types = {function_key(function) for function in model.functions}, operator_types()
-    search = Search(found, probe)
+    search = Search(found if decomposed else (), probe)
     candidates = {id(s): [(index, node) for index, node in enumerate(s) if node.op_type in op_types] for s in found}
     grids = {
         scope: [*search.values.get(scope, ()), *(node.input[1] for _, node in nodes if len(node.input) > 1)]
         for scope, nodes in candidates.items()
     }
-    pixel_grids = PixelGrids(found, grids)
-    inference = Inference(model, found, probe, pixel_grids.values)  # among them those of ``search``
+    fused_grids = FusedGrids(found, grids) if fused else None
+    inference = Inference(model, found, probe, search.values if fused_grids is None else fused_grids.values)
     names = cache(partial(Names, model))  # which few need
     for scope in found:
         helpers = Helpers(scope)
@@ -97,30 +107,27 @@ def find(model: onnx.ModelProto, found: Sequence[Scope], probe: OnnxruntimeProbe
             if dialect is not None:
                 matches.append(_match(dialect, node, index, scope, inference, helpers, probe if asked else None))
         matches += _decomposed(names, scope, search, inference)
-    return [_taking_in(match, pixel_grids, inference) for match in _paired(matches, functions)]
+    return matches if fused_grids is None else list(_with_fused(matches, fused_grids, inference))
 
 
-def _taking_in(match: Match, pixel_grids: PixelGrids, inference: Inference) -> Match:
-    """The ``match``, which of a GridSample knows what makes its grid alone."""
-    record = match.record
-    if record.operator != "GridSample" or not record.values["grid"]:
-        return match
-    readers = {match.index, *match.helpers, *match.part}
-    pixels = pixel_grids.found(match.scope, inference, record.values["X"], record.values["grid"], readers)
-    if pixels is None:
-        return match
-    return replace(match, record=replace(record, takes_in=pixel_grids.names(match.scope, pixels)))
-
-
-def _paired(matches: list[Match], functions: Collection[tuple[str, str, str]]) -> list[Match]:
-    """The ``matches``, of which each AffineGrid knows the GridSample that alone reads its grid."""
-    by_place = {(id(match.scope), match.index): match for match in matches}
-    feeds = {
-        id(by_place[id(scope), pair.affine]): by_place[id(scope), pair.sample].record.label
-        for scope in {id(m.scope): m.scope for m in matches if m.record.operator == "AffineGrid"}.values()
-        for pair in pairs(scope, functions)
-    }
-    return [replace(m, record=replace(m.record, feeds=feeds[id(m)])) if id(m) in feeds else m for m in matches]
+def _with_fused(matches: Sequence[Match], fused_grids: FusedGrids, inference: Inference) -> Iterator[Match]:
+    """The ``matches``; each GridSample knows what can be fused into it, and each AffineGrid into which."""
+    affine_grids: dict[int, dict[str, Match]] = {}
+    for match in matches:
+        if match.record.operator == "AffineGrid":
+            affine_grids.setdefault(id(match.scope), {})[match.record.output] = match
+    samples: dict[int, Match] = {}
+    into: dict[int, Match] = {}
+    for match in matches:
+        if match.record.operator == "GridSample":
+            fused = fused_grids.found(match, inference, affine_grids.get(id(match.scope), {}))
+            if fused is not None:
+                sample = replace(match, record=replace(match.record, fused=fused.names), fused=fused)
+                samples[id(match)] = sample
+                if fused.affine_grid is not None:
+                    into[id(fused.affine_grid)] = sample
+    for match in matches:
+        yield replace(match, fused_into=into[id(match)]) if id(match) in into else samples.get(id(match), match)
 
 
 def _decomposed(names: Callable[[], Names], scope: Scope, search: Search, inference: Inference) -> Iterator[Match]:

@@ -96,7 +96,8 @@ def _patch(
     standard = Spelled("ai.onnx", strict=opset is not None)
     while True:
         found = scopes(model)
-        matches = find(model, found, probe, asked=nodes != "all")
+        fused = to.fuses or callable(nodes)
+        matches = find(model, found, probe, nodes != "all", decomposed=to.reads_decomposed, fused=fused)
         selected = [match for match in matches if to.takes(match) and _is_selected(match, nodes, standard)]
         chosen = {id(match) for match in selected}
         left = [match for match in matches if id(match) not in chosen]
@@ -216,10 +217,10 @@ def _rewrite(scope: Scope, matches: Sequence[Match], replacements: dict[int, Rep
     """Put the replacements where the nodes of ``matches`` and their helpers are."""
     replaced = {m.index: [*m.before, *replacements[id(m)].nodes] for m in matches}
     dropped = {index for match in matches for index in match.helpers}
-    parts = {index for match in matches for index in match.part}
+    parts = {index for match in matches for index in (*match.part, *replacements[id(match)].fused)}
     if parts:
         read = {name for nodes in replaced.values() for node in nodes for name in node.input}
-        dropped |= dead(UseDef(scope), replaced, read, parts)
+        dropped |= dead(UseDef(scope), {*replaced, *dropped}, read, parts)
     fed = {name for index in parts & (dropped | set(replaced)) for name in scope.inputs[index]}
     scope.replace({**dict.fromkeys(dropped, ()), **replaced})
     drop_unread(scope, fed)

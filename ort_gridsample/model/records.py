@@ -39,9 +39,8 @@ class NodeRecord:
         output: the name of its output in the model.
         error: what is wrong with the node, as far as it can be seen without running it.
         reason: why the installed onnxruntime does not run this node by itself, or why that is not known; else empty.
-        feeds: the label of the GridSample that alone reads the grid of this AffineGrid; else empty.
-        takes_in: the names of the nodes that make the grid of this GridSample, of pixels or of coordinates that lie
-            otherwise, and nothing else.
+        fused: the names of the nodes that compute the grid of this GridSample and nothing else, such as an AffineGrid:
+            as a compiled op, the GridSample does what they do.
     """
 
     graph: str
@@ -58,8 +57,7 @@ class NodeRecord:
     output: str
     error: GridSampleError | None = field(default=None, compare=False)
     reason: str = field(default=NOT_ASKED, compare=False)
-    feeds: str = field(default="", compare=False)
-    takes_in: tuple[str, ...] = field(default=(), compare=False)
+    fused: tuple[str, ...] = field(default=(), compare=False)
 
     def __repr__(self) -> str:
         said = ", ".join(f"{column}: {text}" for column, text in columns(self).items() if text)

@@ -12,12 +12,15 @@ import onnx
 from onnx import helper
 
 from ..errors import GridSampleError, where
-from .dialects import EXTENSIONS_DOMAIN, FROM_PIXELS, FUSED, OURS
+from .dialects import EXTENSIONS_DOMAIN, FUSED, OURS
 from .element_types import elem_type
-from .fusion import label
 from .graphs import Names, Scope, constant, scopes
-from .pixel_grids import OPERATIONS, read
+from .programs import OPERATIONS, flattened
+from .targets.compiled_op import label
 from .use_def import rewrite
+
+#: What the op was called before, when AffineGrid, with theta before size, and programs had one each.
+_FORMER_AFFINE, _FORMER_PROGRAMS = "ort_gridsample_AffineGridSample", "ort_gridsample_PixelGridSample"
 
 
 def unfused(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -38,7 +41,7 @@ def unfused(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def is_fused(node: onnx.NodeProto) -> bool:
     """Whether ``node`` is one that only sessions write."""
-    return node.op_type in (FUSED, FROM_PIXELS) and node.domain == EXTENSIONS_DOMAIN
+    return node.op_type in (FUSED, _FORMER_AFFINE, _FORMER_PROGRAMS) and node.domain == EXTENSIONS_DOMAIN
 
 
 class _Parts:
@@ -49,14 +52,14 @@ class _Parts:
         self._fused, self._names, self._opset = fused, names, scope.opsets.get("", 0)
         self._said = {attribute.name: attribute for attribute in fused.attribute}
         try:
-            grid = self._affine_grid() if fused.op_type == FUSED else self._pixel_grid()
+            grid = self._programs() if "coordinates" in self._said else self._affine_grid()
             node = onnx.NodeProto()
             node.CopyFrom(fused)
             del node.input[:], node.attribute[:]
             node.input.extend([fused.input[0], grid])
             self._finish(node, "GridSample", self._said)
         except (LookupError, TypeError, ValueError) as error:
-            here = where(fused.op_type, label(fused))
+            here = where(fused.op_type, label(fused) or fused.name)
             raise GridSampleError(here, "inputs or attributes", repr(error), "what a session writes") from error
 
     def _finish(self, node: onnx.NodeProto, operator: str, said: dict[str, onnx.AttributeProto]) -> None:
@@ -67,7 +70,9 @@ class _Parts:
         self.nodes.append(node)
 
     def _affine_grid(self) -> str:
-        _, theta, size = self._fused.input
+        _, size, theta = self._fused.input
+        if self._fused.op_type == _FORMER_AFFINE:
+            theta, size = size, theta
         grid, said = self._names.new(f"{self._fused.output[0]}_grid"), dict[str, onnx.AttributeProto]()
         for name in ("align_corners", "node"):
             if f"affine_grid_{name}" in self._said:
@@ -76,14 +81,14 @@ class _Parts:
                 said[name].name = name
         node = helper.make_node("", [theta, size], [grid])
         self._finish(node, "AffineGrid", said)
-        if not label(node).startswith("("):  # as the names of nodes are that have none
+        if label(node) and not label(node).startswith("("):  # as the names of nodes are that have none
             node.name = self._names.new(label(node))
         to = self._said.get("grid_type")
         return self._add("Cast", grid, to=elem_type(to.s.decode())) if to is not None else grid
 
-    def _pixel_grid(self) -> str:
+    def _programs(self) -> str:
         coordinates = json.loads(self._said["coordinates"].s)
-        read(coordinates, len(self._fused.input) - 2)
+        flattened(coordinates, len(self._fused.input) - 2)
         numbers, last, columns = count(), len(coordinates) + 1, []
         for each in coordinates:
             flat = self._coordinate(each, numbers)
@@ -92,7 +97,7 @@ class _Parts:
         return self._add("Concat", *columns, axis=last)
 
     def _coordinate(self, said: Sequence[Any], numbers: count[int]) -> str:
-        """The coordinate that is ``said`` as :func:`.pixel_grids._said` says it, without an axis of its own."""
+        """The coordinate of the program that is ``said`` as :func:`.written`, without an axis of its own."""
         source, axis, index, _, *steps = said
         value = self._fused.input[2 + source]
         if axis >= 0:

@@ -16,7 +16,7 @@ from ..model.node_checks import reason_of
 from ..model.patch import Selection
 from ..model.records import NodeRecord
 from ..model.targets import Replacement, Target
-from ..model.targets.compiled_op import CompiledOp, unsupported
+from ..model.targets.compiled_op import CompiledOp, FusedOp, unsupported
 from ..model.targets.python_op import PythonOp
 from ..settings import OpsName
 from . import native
@@ -76,17 +76,15 @@ class Placement:
         record: what is known of the node.
         runs_on: ``"compiled op"``, ``"Python op"``, the execution provider that comes before the CPU's, or
             ``"onnxruntime"``, whose own kernel it is then.
-        reason: why it is no compiled op; empty where it is one. Of another provider: what it is written as for that,
-            and why; empty where it stays as it is.
-        within: the GridSample that it is one op with, as nothing else reads its grid; else empty.
-        takes_in: the nodes that it is one op with, as they make its grid and nothing else.
+        reason: why it is no compiled op, or the GridSample that it is fused into; empty where it is one by itself. Of
+            another provider: what it is written as for that, and why; empty where it stays as it is.
+        fused: the names of the nodes that are fused into it, as they compute its grid and nothing else.
     """
 
     record: NodeRecord
     runs_on: str
     reason: str = ""
-    within: str = ""
-    takes_in: tuple[str, ...] = ()
+    fused: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.record.where}: {self.runs_on}{self.note and f' ({self.note})'}"
@@ -98,22 +96,35 @@ class Placement:
 
     @property
     def note(self) -> str:
-        """The reason, or what it is one op with."""
-        if self.takes_in:
-            count = len(self.takes_in)
-            return f"one with the {count} node{'s' * (count > 1)} that make{'s' * (count == 1)} its grid"
-        return self.reason or (self.within and f"one with GridSample node {self.within!r}")
+        """The reason, or how many nodes are fused into it."""
+        count = len(self.fused)
+        nodes = "node that computes" if count == 1 else f"{count} nodes that compute"
+        return self.reason or (f"fused with the {nodes} its grid" if count else "")
+
+    def fused_into(self, sample: NodeRecord) -> Placement:
+        """That of an AffineGrid which is fused into the GridSample of ``sample``."""
+        return replace(self, reason=f"fused into {sample.where}")
 
 
-def foreseen(record: NodeRecord, accelerators: Accelerators) -> Placement:
-    """What the node of ``record``, with what onnxruntime answered, runs on in a session by default."""
+def foreseen(records: Sequence[NodeRecord], accelerators: Accelerators) -> list[Placement]:
+    """What the nodes of a model run on in a session by default; onnxruntime was asked for their ``records``."""
+    placements = [_foreseen(record, accelerators) for record in records]
+    affine_grids = {(r.graph, r.name): at for at, r in enumerate(records) if r.operator == "AffineGrid"}
+    for at, sample in enumerate(records):
+        names = ((sample.graph, name) for name in sample.fused)
+        grids = [affine_grids[name] for name in names if name in affine_grids]
+        if all(placements[each].runs_on == "compiled op" for each in (at, *grids)):
+            placements[at] = replace(placements[at], fused=sample.fused)
+            for each in grids:
+                placements[each] = placements[each].fused_into(sample)
+    return placements
+
+
+def _foreseen(record: NodeRecord, accelerators: Accelerators) -> Placement:
     opsets = {"": max(spec.OPERATORS["GridSample"]), record.domain: record.opset}
     if accelerators and (way := accelerators.way(record, opsets)):
         return accelerated(record, accelerators, way)
-    placement = placed(record, None, lambda: record, compiling=False)
-    if placement.runs_on != "compiled op":
-        return placement
-    return replace(placement, within=record.feeds, takes_in=record.takes_in)
+    return placed(record, None, lambda: record, compiling=False)
 
 
 def accelerated(record: NodeRecord, accelerators: Accelerators, way: Way) -> Placement:
@@ -179,10 +190,14 @@ class Ops:
         saved: whether onnxruntime saves the model, which others may change then.
     """
 
+    reads_decomposed, fuses = True, True
+
     def __init__(self, nodes: Selection | None, accelerators: Accelerators, saved: bool) -> None:
         self._nodes = nodes
         self._accelerators = accelerators if nodes in (None, "unsupported") else None
         self._ours: dict[str, Target] = {"compiled op": CompiledOp(), "Python op": PythonOp(in_session=not saved)}
+        self._fused = FusedOp()
+        self._alone: dict[int, tuple[Placement, Target | None]] = {}
         self._chosen: dict[int, tuple[Placement, Target | None]] = {}
 
     @property
@@ -201,6 +216,23 @@ class Ops:
         return self._chosen[id(record)][1]
 
     def _choose(self, match: Match) -> tuple[Placement, Target | None]:
+        placement, target = self._choose_alone(match)
+        sample = match.fused_into or match
+        if sample.fused is not None:
+            nodes = filter(None, (sample, sample.fused.affine_grid))
+            if all(self._choose_alone(each)[0].runs_on == "compiled op" for each in nodes):
+                own = match.fused is not None
+                fused = replace(placement, fused=match.record.fused) if own else placement.fused_into(sample.record)
+                return fused, self._fused
+        return placement, target
+
+    def _choose_alone(self, match: Match) -> tuple[Placement, Target | None]:
+        """What the node of ``match`` runs on where nothing is fused."""
+        if id(match.record) not in self._alone:
+            self._alone[id(match.record)] = self._decide(match)
+        return self._alone[id(match.record)]
+
+    def _decide(self, match: Match) -> tuple[Placement, Target | None]:
         record, opsets = match.record, match.scope.opsets
 
         def ask() -> NodeRecord:

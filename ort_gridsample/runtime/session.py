@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from os import PathLike
 from typing import Any
@@ -22,10 +22,8 @@ from ..core import load_core, memory
 from ..errors import GridSampleError
 from ..model.dialects import DOMAIN, operator_types
 from ..model.files import external_files, follow_links, read_model
-from ..model.fusion import fuse
 from ..model.graphs import constants, domain_of, scopes, unread
 from ..model.patch import Selection, bind_threads, check_selection, patch_in_place
-from ..model.pixel_grids import absorb
 from ..model.records import NodeRecord
 from . import interrupts, native
 from .accelerators import ACCELERATED, Accelerated, Accelerators, Providers, before_the_cpu
@@ -113,7 +111,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         path = os.path.abspath(given) if isinstance(given, (str, PathLike)) else None
         # A model that goes along is patched already, and what it left to onnxruntime is left there.
         kept = nodes if path or not callable(nodes) else "unsupported"
-        self._arguments = (path or patched.unfused, providers, provider_options, kept, accelerated, kwargs)
+        self._arguments = (path or patched.pickled, providers, provider_options, kept, accelerated, kwargs)
         try:
             self._open(patched, sess_options)
         except Exception as error:
@@ -263,11 +261,11 @@ class _Patched:
         domains: those of its nodes that it does not define itself, where nodes are concerned; None where onnx cannot
             read it.
         folder: where its external data is, if onnxruntime cannot know.
-        unfused: its bytes, or what was given, with each AffineGrid a node of its own.
+        pickled: what a pickled session keeps of it.
     """
 
     model: bytes | str | PathLike[str]
-    unfused: bytes | str | PathLike[str]
+    pickled: bytes | str | PathLike[str]
     placements: list[Placement]
     domains: frozenset[str] | None
     folder: str | None = None
@@ -307,34 +305,21 @@ def _patched(
     bound = bind_threads(proto, 0 if options is None else options.intra_op_num_threads)
     domains = _domains(proto)
     path = model if isinstance(model, (str, PathLike)) else None
-    unfused = model
+    pickled = model
     if providers and not callable(nodes):  # what is written for other providers, no one else need read
-        unfused = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
+        pickled = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
     elif isinstance(model, onnx.ModelProto) or (path is None and (replaced or bound)):
-        unfused = proto.SerializeToString()
-    with unread(proto, elsewhere):
-        fused, placements = _fused(proto, placements)
-    if not (replaced or bound or fused):
+        pickled = proto.SerializeToString()
+    if not (replaced or bound):
         if path is not None:
             external_files(proto, path)  # older onnxruntimes read data outside the folder
-        return _Patched(unfused, unfused, placements, domains)
+        return _Patched(pickled, pickled, placements, domains)
     folder = None if path is None else follow_links(proto, path)
     if folder is not None and not _READS_FOLDER:
         onnx.load_external_data_for_model(proto, folder)
         folder = None
-    patched = proto.SerializeToString() if fused or providers or path is not None else unfused
-    return _Patched(patched, unfused, placements, domains, folder)
-
-
-def _fused(model: onnx.ModelProto, placements: list[Placement]) -> tuple[bool, list[Placement]]:
-    """Fuse what can be in ``model``: whether there was anything, and the ``placements`` that say so."""
-    compiled = {placement.record.operator for placement in placements if placement.runs_on == "compiled op"}
-    feeds = fuse(model) if len(compiled) > 1 else {}
-    takes_in = absorb(model, native) if "GridSample" in compiled else {}
-    return bool(feeds or takes_in), [
-        replace(each, within=feeds.get(each.record.label, ""), takes_in=takes_in.get(each.record.label, ()))
-        for each in placements
-    ]
+    patched = proto.SerializeToString() if providers or path is not None else pickled
+    return _Patched(patched, pickled, placements, domains, folder)
 
 
 def _domains(model: onnx.ModelProto) -> frozenset[str]:

@@ -32,10 +32,12 @@ class Replacement:
     Attributes:
         nodes: in its place.
         functions: model-local functions that ``nodes`` call.
+        fused: the positions of other nodes that ``nodes`` replace as well, where nobody else reads these.
     """
 
     nodes: Sequence[onnx.NodeProto]
     functions: Sequence[onnx.FunctionProto] = ()
+    fused: Sequence[int] = ()
 
 
 class Target(Protocol):
@@ -44,6 +46,14 @@ class Target(Protocol):
     @property
     def reads_shapes(self) -> bool:
         """Whether the replacements do."""
+
+    @property
+    def reads_decomposed(self) -> bool:
+        """Whether it takes nodes that are decomposed."""
+
+    @property
+    def fuses(self) -> bool:
+        """Whether it fuses nodes."""
 
     def takes(self, match: Match) -> bool:
         """Whether the target has something else for a node than what it is."""

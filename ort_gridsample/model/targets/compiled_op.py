@@ -1,13 +1,20 @@
-"""The target ``compiled``: this package's op of machine code, a node for a node."""
+"""The target ``compiled``: this package's op of machine code, a node for a node; and fused, a node for several."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
 from onnx import helper
 
 from ...core.taps import MAX_TAPS, MODES
-from ..dialects import COMPILED
-from ..graphs import Names
+from ..dialects import COMPILED, FUSED
+from ..fusion import FusedGrid
+from ..graphs import Names, constant
 from ..matches import Match
+from ..programs import written
 from ..records import NodeRecord
 from . import CAST_LIKE, Replacement, typed_in_function
 from .spelled import Spelled
@@ -27,10 +34,74 @@ class CompiledOp(Spelled):
         return super().needs_inlining(match) or match.scope.opsets.get("", 0) < CAST_LIKE
 
     def replace(self, match: Match, names: Names) -> Replacement:
-        *before, op = super().replace(match, names).nodes
-        op.attribute.append(helper.make_attribute("node", match.record.label))
+        *before, op = self._nodes(match, names)
         op.output[0], after = typed_in_function(match, op.input[0], names)
         return Replacement([*before, op, *after])
+
+    def _nodes(self, match: Match, names: Names) -> list[onnx.NodeProto]:
+        """The op, last, and the Constants that it reads."""
+        *before, op = super().replace(match, names).nodes
+        op.attribute.append(helper.make_attribute("node", label(match.node) or match.record.label))
+        return [*before, op]
+
+
+class FusedOp(CompiledOp):
+    """Also fuses what computes the grid of a GridSample into it; of an AffineGrid fused so, nothing stays."""
+
+    fuses = True
+
+    def takes(self, match: Match) -> bool:
+        return match.fused is not None or match.fused_into is not None or super().takes(match)
+
+    def replace(self, match: Match, names: Names) -> Replacement:
+        if match.fused_into is not None:
+            return Replacement([])
+        replacement = super().replace(match, names)
+        return replacement if match.fused is None else self._fused(replacement, match.fused, names)
+
+    def _fused(self, replacement: Replacement, fused: FusedGrid, names: Names) -> Replacement:
+        at = next(i for i, node in enumerate(replacement.nodes) if node.output[0] and label(node))
+        op, before = replacement.nodes[at], list[onnx.NodeProto]()
+        op.op_type = FUSED
+        if fused.affine_grid is not None:
+            *before, affine = self._nodes(fused.affine_grid, names)
+            theta, size = affine.input
+            op.input[1:] = [size, theta]
+            for attribute in affine.attribute:
+                op.attribute.add().CopyFrom(attribute)
+                op.attribute[-1].name = f"affine_grid_{attribute.name}"
+            if fused.type:
+                op.attribute.append(helper.make_attribute("grid_type", fused.type))
+        else:
+            scalars = names.new(f"{op.output[0]}_scalars")
+            before += _scalars(fused, scalars, names)
+            op.input[1:] = [scalars, *fused.sources]
+            programs = [written(program, fused.sources) for program in fused.programs]
+            op.attribute.append(helper.make_attribute("coordinates", json.dumps(programs)))
+            op.attribute.append(helper.make_attribute("sources", json.dumps(fused.sources)))
+        return Replacement([*replacement.nodes[:at], *before, *replacement.nodes[at:]], fused=fused.nodes)
+
+
+def _scalars(fused: FusedGrid, name: str, names: Names) -> Iterator[onnx.NodeProto]:
+    """The nodes that make the scalars of a program the one value ``name``."""
+    if not any(isinstance(scalar, str) for scalar in fused.scalars):
+        yield constant(np.array(fused.scalars or [0], fused.type), name)
+        return
+    rows = []
+    for scalar in fused.scalars:
+        rows.append(names.new(f"{name}_row"))
+        if isinstance(scalar, str):
+            one = names.new(f"{name}_one")
+            yield constant(np.array([1], np.int64), one)
+            yield helper.make_node("Reshape", [scalar, one], [rows[-1]])
+        else:
+            yield constant(np.array([scalar], fused.type), rows[-1])
+    yield helper.make_node("Concat", rows, [name], axis=0)
+
+
+def label(node: onnx.NodeProto) -> str:
+    """How errors name the compiled op ``node``; empty where it does not say it."""
+    return next((a.s.decode() for a in node.attribute if a.name == "node"), "")
 
 
 def unsupported(record: NodeRecord) -> str:

@@ -28,7 +28,7 @@ class Primitives:
         runtime: what the nodes are for.
     """
 
-    reads_shapes = True
+    reads_shapes, reads_decomposed, fuses = True, False, False
     _first_opset = primitives.FIRST_OPSET
     _lower_grid_sample = staticmethod(primitives.lower_grid_sample)
 

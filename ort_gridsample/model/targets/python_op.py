@@ -26,7 +26,7 @@ class PythonOp:
             not copied; else Y goes through the guard, as others' passes drop what nobody reads.
     """
 
-    reads_shapes = False
+    reads_shapes, reads_decomposed, fuses = False, True, False
 
     def __init__(self, in_session: bool = False) -> None:
         self._in_session = in_session

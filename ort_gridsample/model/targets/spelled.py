@@ -23,7 +23,7 @@ class Spelled:
         first_words: whether a standard node gets its first version's words in any opset: some providers know no others.
     """
 
-    reads_shapes = False
+    reads_shapes, reads_decomposed, fuses = False, True, False
 
     def __init__(self, name: str, strict: bool = False, first_words: bool = False) -> None:
         self.name = name

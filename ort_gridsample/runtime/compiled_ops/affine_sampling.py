@@ -32,7 +32,7 @@ def compute(state: int, context: int) -> int:
     """KernelComputeV2: sample X at the grid that theta and size say, and answer with a status, 0 for good."""
     api = load(state + API)
     inputs = memory_of_call(3, SIZE)
-    theta, size = inputs + SIZE, inputs + 2 * SIZE
+    size, theta = inputs + SIZE, inputs + 2 * SIZE
     status = open_inputs(api, load(state + SHAPE_OF), context, inputs, 3)
     if status == 0:
         axes, theta_axes, size_axes = load(inputs + AXES), load(theta + AXES), load(size + AXES)

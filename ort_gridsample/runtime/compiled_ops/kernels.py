@@ -52,20 +52,22 @@ def grid_sample(api: Api, info: int, types: Sequence[str]) -> Kernel:
     return _sampling(where("GridSample", _label(api, info)), api, info, types[0], Grid(types[1]))
 
 
-def affine_grid_sample(api: Api, info: int, types: Sequence[str]) -> Kernel:
-    """The kernel of an AffineGrid and a GridSample node in one, for X and theta of the first of ``types``.
+def fused_grid_sample(api: Api, info: int, types: Sequence[str]) -> Kernel:
+    """The kernel of a GridSample node and what computes its grid, for X, scalars or size, and sources of ``types``.
 
-    Raises: as :func:`grid_sample`.
+    Raises: as :func:`grid_sample`; of a node that no session wrote whatever reading it does.
     """
+    if types[1] != "int64":
+        return _program_sample(api, info, types)
     from . import affine_sampling
 
     here = where("AffineGrid", _said(api.text, info, "affine_grid_node", ""))
     aligned = bool(_said(api.integer, info, "affine_grid_align_corners", 0))
-    grid_type = _said(api.text, info, "grid_type", types[1])
+    grid_type = _said(api.text, info, "grid_type", types[2])
     grid = Grid(
         grid_type,
         (affine_sampling.compute,),
-        (affine_sampling.coordinates_for, types[1], grid_type),
+        (affine_sampling.coordinates_for, types[2], grid_type),
         affine_sampling.MOST_COLUMNS,
         aligned,
         _said_of_theta(here),
@@ -73,11 +75,7 @@ def affine_grid_sample(api: Api, info: int, types: Sequence[str]) -> Kernel:
     return _sampling(where("GridSample", _label(api, info)), api, info, types[0], grid)
 
 
-def pixel_grid_sample(api: Api, info: int, types: Sequence[str]) -> Kernel:
-    """The kernel of a GridSample node and of what makes its grid, for X, numbers and values of these ``types``.
-
-    Raises: as :func:`grid_sample`; of a node that no session wrote whatever reading it does.
-    """
+def _program_sample(api: Api, info: int, types: Sequence[str]) -> Kernel:
     from . import pixel_sampling
 
     here = where("GridSample", _label(api, info))

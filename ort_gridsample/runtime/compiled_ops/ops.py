@@ -25,13 +25,13 @@ from onnx import helper
 from ... import spec
 from ...core import need_numba
 from ...errors import GridSampleError
-from ...model import pixel_grids
-from ...model.dialects import COMPILED, EXTENSIONS_DOMAIN, FROM_PIXELS, FUSED, dialects
+from ...model import programs
+from ...model.dialects import COMPILED, EXTENSIONS_DOMAIN, FUSED, dialects
 from ..extensions import load
 from ..interrupts import undisturbed
 from . import c_api
 from .c_api import ELEMENT_TYPES, Api, OrtCustomOp
-from .kernels import Kernel, affine_grid, affine_grid_sample, grid_sample, pixel_grid_sample
+from .kernels import Kernel, affine_grid, fused_grid_sample, grid_sample
 from .shapes import grid_sample_shape
 
 logger = logging.getLogger("ort_gridsample")
@@ -42,7 +42,7 @@ _PROBE = "ort_gridsample_probe"
 #: The attribute of the extensions' module, beside whose list of ops it lies, that holds what is known of ours.
 _MARK = "_ort_gridsample_compiled_ops"
 
-_MOST_INPUTS = 2 + pixel_grids.MOST_SOURCES
+_MOST_INPUTS = 2 + programs.MOST_SOURCES
 
 _TYPE_NAMES = {number: name for name, number in ELEMENT_TYPES.items()}
 
@@ -148,15 +148,14 @@ def _all_ops() -> list[_Op]:
         for types in product(*versions[max(versions)].types.values()):
             if all(name in ELEMENT_TYPES for name in types):
                 ops.append(_op(_NAMES[operator], types, create, infer))
-    create = c_api.CreateKernel(_creates(affine_grid_sample))
-    X_types, theta_types = (spec.newest(name).types[of] for name, of in (("GridSample", "X"), ("AffineGrid", "theta")))
-    for types in product(X_types, theta_types):
-        if all(name in ELEMENT_TYPES for name in types):
-            ops.append(_op(FUSED, [*types, "int64"], create))
-    create = c_api.CreateKernel(_creates(pixel_grid_sample))
-    for X_type, grid_type in product(X_types, pixel_grids.TYPES):
-        if X_type in ELEMENT_TYPES:
-            ops.append(_op(FROM_PIXELS, [X_type] + [grid_type] * (1 + pixel_grids.MOST_SOURCES), create))
+    create = c_api.CreateKernel(_creates(fused_grid_sample))
+    # A program reads its scalars, then its sources; an AffineGrid reads size, then theta.
+    read = [(each, each) for each in programs.TYPES] + [
+        ("int64", each) for each in spec.newest("AffineGrid").types["theta"]
+    ]
+    for X_type, (second, third) in product(spec.newest("GridSample").types["X"], read):
+        if X_type in ELEMENT_TYPES and third in ELEMENT_TYPES:
+            ops.append(_op(FUSED, [X_type, second, *[third] * programs.MOST_SOURCES], create))
     return ops
 
 
@@ -179,7 +178,7 @@ _get_type = c_api.NumberAt(lambda op, index: _at(op).types[index])
 _get_output_type = c_api.NumberAt(lambda op, index: _at(op).types[0])
 _zero = c_api.NumberAt(lambda op, index: 0)
 _sizes = {size: c_api.Size(lambda op, size=size: size) for size in range(1, _MOST_INPUTS + 1)}
-#: Of all ops only what makes a grid of values leaves inputs out: all of these but the first.
+#: A fused op leaves inputs out, but for its first source.
 _optional = c_api.NumberAt(lambda op, index: int(index > 2))
 
 

@@ -21,7 +21,8 @@ from ...core.lanes import AXIS as OTHER  # free until the coordinates are there
 from ...core.lanes import BLOCK, COORDINATE, GRID, POSITIONS, STATE, R, X
 from ...core.pointers import allocate, array, copy, free, load, memory_of_call, store
 from ...errors import GridSampleError
-from ...model.pixel_grids import MOST_SOURCES, MOST_STEPS, PAIR, read
+from ...model.programs import MOST_SOURCES, MOST_STEPS, flattened
+from ...model.programs import WITH_PROGRAM as PAIR
 from . import sentences
 from .inputs import AXES, DATA, SIZE, close_inputs, copy_shape, get_input, open_inputs
 from .sampling import API, SAID, SENTENCES, SHAPE_OF, SHAPES, sample
@@ -53,7 +54,7 @@ def texts(where: str, grid_type: str, coordinates: Any, sources: Any) -> list[by
         GridSampleError: that is not what a session writes.
     """
     try:
-        r, records = len(coordinates), read(coordinates, len(sources))
+        r, records = len(coordinates), flattened(coordinates, len(sources))
         numbers = sum(step < PAIR for row in records for step in row[4:])
         item = np.dtype(spec.TYPES[grid_type].compute).itemsize
         rows, said = [len(sources), numbers, r, len(records), item], []

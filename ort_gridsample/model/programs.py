@@ -1,0 +1,120 @@
+"""Programs: how each coordinate of a fused grid is computed, and how the node that it is fused into writes that down.
+
+Every step is a node of the graph, in its order and its type, so that no answer changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+#: The types that programs compute in. Runtimes round arithmetic of halves as they like.
+TYPES = ("float32", "float64")
+#: The most values that a grid is computed from, and the most steps of a program.
+MOST_SOURCES, MOST_STEPS = 6, 16
+
+#: What a step does to a coordinate x with an operand n: ``x op n``, or ``n op x``.
+OPERATIONS = ("Add", "Sub", "Mul", "Div")
+
+#: A step's code is twice the index of its operation, and 1 more where the operand comes first; and this much more where
+#: the operand is the next program that computes one, and no scalar.
+WITH_PROGRAM = 2 * len(OPERATIONS)
+
+#: A scalar operand: a number, or the name of a value that is one.
+Scalar = float | str
+
+
+@dataclass(frozen=True)
+class Component:
+    """Where a coordinate is stored.
+
+    Attributes:
+        name: the value that holds it.
+        axis: the axis of the value that lists the coordinates; None where the value holds this one only.
+        index: its index on that axis.
+        broadcasts: whether it may be broadcast on the way, such as one batch of it to all.
+    """
+
+    name: str
+    axis: int | None
+    index: int = 0
+    broadcasts: bool = False
+
+
+@dataclass(frozen=True)
+class Step:
+    """One of :data:`OPERATIONS` with an operand, which comes ``first`` or second."""
+
+    operation: str
+    operand: Scalar | Program
+    first: bool
+
+
+@dataclass(frozen=True)
+class Program:
+    """How one coordinate is computed.
+
+    Attributes:
+        component: where it is read.
+        length: the length of the component's axis; 1 where it has none.
+        steps: what is done to it, in order. The steps of an operand have scalar operands only.
+    """
+
+    component: Component
+    length: int
+    steps: tuple[Step, ...]
+
+    @property
+    def sources(self) -> Iterator[str]:
+        """The values that it reads, with repetitions."""
+        yield self.component.name
+        for step in self.steps:
+            if isinstance(step.operand, Program):
+                yield from step.operand.sources
+
+    @property
+    def scalars(self) -> Iterator[Scalar]:
+        """Its scalar operands, in order."""
+        for step in self.steps:
+            if isinstance(step.operand, Program):
+                yield from step.operand.scalars
+            else:
+                yield step.operand
+
+
+def written(program: Program, sources: Sequence[str]) -> list[Any]:
+    """A program as a node writes it: source, axis (-1: none), index, length, then the code of each step.
+
+    A step whose operand is a program is the list of its code and that program.
+    """
+    component, steps = program.component, list[Any]()
+    for step in program.steps:
+        code = 2 * OPERATIONS.index(step.operation) + step.first
+        steps.append([code, written(step.operand, sources)] if isinstance(step.operand, Program) else code)
+    axis = -1 if component.axis is None else component.axis
+    return [sources.index(component.name), axis, component.index, program.length, *steps]
+
+
+def flattened(programs: Any, n_sources: int) -> list[list[int]]:
+    """The ``programs`` of :func:`written`, one a coordinate, and behind them those that compute operands, in order.
+
+    Raises:
+        LookupError, TypeError, ValueError: they are not what a session writes for ``n_sources`` values.
+    """
+    r, rows = len(programs), [list(row) for row in programs]
+    for own in range(r):
+        for at, step in enumerate(rows[own][4:], 4):
+            code, *operands = step if isinstance(step, list) else [step]
+            if code not in range(WITH_PROGRAM) or len(operands) != isinstance(step, list):
+                raise ValueError(step)
+            rows[own][at] = code + WITH_PROGRAM * len(operands)
+            rows += operands
+    for number, (source, axis, index, length, *steps) in enumerate(rows):
+        fits = 0 <= source < n_sources <= MOST_SOURCES and -1 <= axis <= r + 1 and 0 <= index < length
+        codes = range(WITH_PROGRAM if number >= r else 2 * WITH_PROGRAM)
+        if not (fits and len(steps) <= MOST_STEPS and {*steps} <= {*codes}):
+            raise ValueError(rows[number])
+        if not all(type(each) is int for each in rows[number]):
+            raise ValueError(rows[number])
+    return rows
