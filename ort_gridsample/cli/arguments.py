@@ -4,34 +4,31 @@ from __future__ import annotations
 
 import argparse
 import math
+from typing import Any
 
 
 def positive(text: str) -> int:
     """A whole number of 1 or more."""
-    return _at_least(1, text)
+    return at_least_0(text, least=1)
 
 
-def at_least_0(text: str) -> int:
+def at_least_0(text: str, least: int = 0) -> int:
     """A whole number of 0 or more."""
-    return _at_least(0, text)
+    number: int = _number(int, text, "a whole number")
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{text} is less than {least}")
+    return number
 
 
 def magnitude(text: str) -> float:
     """A finite number of 0 or more: seconds, a tolerance."""
-    number = _number(float, text, "a number")
+    number: float = _number(float, text, "a number")
     if not 0 <= number < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is not a finite number of 0 or more")
     return number
 
 
-def _at_least(least: int, text: str) -> int:
-    number = _number(int, text, "a whole number")
-    if number < least:
-        raise argparse.ArgumentTypeError(f"{text} is less than {least}")
-    return int(number)
-
-
-def _number(kind: type[int] | type[float], text: str, what: str) -> float:
+def _number(kind: type[int] | type[float], text: str, what: str) -> Any:
     try:
         return kind(text)
     except ValueError:

@@ -25,9 +25,8 @@ from ..runtime.session import InferenceSession
 from . import inputs
 from .arguments import magnitude, positive
 from .failures import about
-from .output import print_json, versions
+from .output import print_json, table, versions
 from .sides import quiet
-from .table import table
 from .timing import Timing, Turn, measure
 from .verify import difference
 
@@ -145,47 +144,42 @@ def read_profile(events: list[dict[str, Any]]) -> dict[str, Node]:
     seconds: dict[str, dict[float, float]] = defaultdict(lambda: dict.fromkeys(runs, 0.0))
     op_types: dict[str, str] = {}
     for event in events:
-        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
-            run = max((start for start in runs if start <= event["ts"]), default=None)
-            if run is not None:
-                name = event["name"].removesuffix("_kernel_time")
-                seconds[name][run] += event["dur"] / 1e6
-                op_type = event["args"].get("op_name", "?")
-                op_types[name] = _OPERATORS.get(op_type, op_type)
+        if event.get("cat") != "Node" or not event["name"].endswith("_kernel_time") or event["ts"] < min(runs):
+            continue
+        name, op_type = event["name"].removesuffix("_kernel_time"), event["args"].get("op_name", "?")
+        seconds[name][max(start for start in runs if start <= event["ts"])] += event["dur"] / 1e6
+        op_types[name] = _OPERATORS.get(op_type, op_type)
     return {name: Node(op_types[name], statistics.median(by_run.values())) for name, by_run in seconds.items()}
 
 
 def as_text(sides: Mapping[str, Side]) -> str:
-    """A table: the nodes concerned one by one, the others together, and whole runs."""
-    # What is decomposed has the name of one of many nodes of other operators, which are among all others.
-    said = {
-        id(side): {n: node for n, node in side.nodes.items() if node.op_type in spec.OPERATORS}
-        for side in sides.values()
-    }
-    concerned = {n: node for nodes in said.values() for n, node in nodes.items()}
-    rows: list[Sequence[object]] = [("ms", "operator", *sides)]
-    for name, node in concerned.items():
-        rows.append((name, node.op_type, *(_cell(name, said[id(side)], side, sides) for side in sides.values())))
-    others = (sum(n.seconds for name, n in side.nodes.items() if name not in said[id(side)]) for side in sides.values())
-    rows.append(("all other nodes", "", *(_ms(seconds) for seconds in others)))
-    native, whole = sides.get(NATIVE), list[str]()
+    """A table: GridSample and AffineGrid one by one, the other nodes together, and whole runs."""
+    # A decomposed form has the name of one of its nodes, of other operators, and counts among the other nodes.
+    op_types = {name: node.op_type for side in sides.values() for name, node in side.nodes.items() if _samples(node)}
+    native, columns = sides.get(NATIVE), list[list[str]]()
     for side in sides.values():
-        ratio = side.timing.times_faster_than(native.timing).median if native and side is not native else None
-        times = "" if ratio is None else f" {ratio:.3g}×"
-        whole.append(f"{_ms(side.timing.median)} ±{side.timing.spread:.0%}{times}")
-    return table([*rows, ("a run", "", *whole)], indent="  ")
+        others = sum(node.seconds for node in side.nodes.values() if not _samples(node))
+        whole = f"{_ms(side.timing.median)} ±{side.timing.spread:.0%}"
+        if native and side is not native:
+            whole += f" {side.timing.times_faster_than(native.timing).median:.3g}×"
+        columns.append([*(_cell(name, side, native) for name in op_types), _ms(others), whole])
+    names, operators = [*op_types, "all other nodes", "a run"], [*op_types.values(), "", ""]
+    return table([("ms", "operator", *sides), *zip(names, operators, *columns, strict=True)], indent="  ")
 
 
-def _cell(name: str, nodes: Mapping[str, Node], side: Side, sides: Mapping[str, Side]) -> str:
-    """What a node took on a ``side``, and how many times as long it and all that it is one op with took natively."""
-    if name not in nodes:
+def _samples(node: Node) -> bool:
+    return node.op_type in spec.OPERATORS
+
+
+def _cell(name: str, side: Side, native: Side | None) -> str:
+    """The time of a node on ``side``, and how many times as long it and the nodes fused with it took natively."""
+    node = side.nodes.get(name)
+    if node is None or not _samples(node):
         return next((f"in {other}" for other, shared in side.shares.items() if name in shared), "–")
-    native, seconds = sides.get(NATIVE), nodes[name].seconds
-    same = native is not None and native.nodes.get(name, nodes[name]).op_type == nodes[name].op_type
-    if native is None or native is side or not same or not seconds:
-        return _ms(seconds)
+    if native is None or native is side or not node.seconds or native.nodes.get(name, node).op_type != node.op_type:
+        return _ms(node.seconds)
     there = sum(native.nodes[n].seconds for n in (name, *side.shares.get(name, ())) if n in native.nodes)
-    return _ms(seconds) + (f" {there / seconds:.3g}×" if there else "")
+    return _ms(node.seconds) + (f" {there / node.seconds:.3g}×" if there else "")
 
 
 def _ms(seconds: float) -> str:
@@ -211,11 +205,9 @@ def as_json(sides: Mapping[str, Side], refusals: Mapping[str, str]) -> dict[str,
 
 def _differences(sides: Mapping[str, Side]) -> dict[str, float]:
     """Side -> the largest difference of an output to the native one, over its largest value."""
-    if NATIVE not in sides:
-        return {}
-    found = {}
+    found, native = {}, sides.get(NATIVE)
     for name, side in sides.items():
-        if name != NATIVE:
-            pairs = (difference(a, b) for a, b in zip(sides[NATIVE].answers, side.answers, strict=True))
+        if native and side is not native:
+            pairs = (difference(a, b) for a, b in zip(native.answers, side.answers, strict=True))
             found[name] = max((most / max(size, np.finfo(float).tiny) for most, size in pairs), default=0.0)
     return found

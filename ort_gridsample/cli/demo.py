@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from ..functions import affine_grid
 from ..model.files import written_whole
 from ..runtime.session import InferenceSession
 from . import sides
-from .table import table
+from .output import table
 
 #: Height and width of the warped images, in pixels.
 OUTPUT = (300, 256)
@@ -48,41 +49,33 @@ def run(arguments: argparse.Namespace) -> None:
     image = np.ascontiguousarray(photo.transpose(2, 0, 1)[None]).astype(np.float32) / 255
     height, width = photo.shape[:2]
     warp = theta(height, width)
+    feeds = {"image": image, "theta": warp, "size": np.array([1, 3, *OUTPUT])}
     warped: dict[Key, Array] = {}
-    native: dict[Key, Array] = {}
-    for mode in spec.MODES:
-        for padding_mode in spec.PADDING_MODES:
-            model = spatial_transformer(mode, padding_mode)
-            feeds = {"image": image, "theta": warp, "size": np.array([1, 3, *OUTPUT])}
-            warped[mode, padding_mode] = InferenceSession(model, nodes="all").run(None, feeds)[0]
-            native[mode, padding_mode] = plain(model).run(None, feeds)[0]
+    differences: dict[Key, Array] = {}
+    for key in product(spec.MODES, spec.PADDING_MODES):
+        model = spatial_transformer(*key)
+        warped[key] = answer(model, feeds)
+        differences[key] = np.abs(warped[key] - plain(model).run(None, feeds)[0])
     print(f"AffineGrid → GridSample (opset 20) on a photograph of {width}×{height} pixels: ort_gridsample against")
     print(f"onnxruntime {onnxruntime.__version__}'s own kernels, the largest difference of values in [0, 1]\n")
-    rows: list[Sequence[object]] = [("", *spec.PADDING_MODES)]
-    for mode in spec.MODES:
-        rows.append((mode, *(f"{difference(warped, native, (mode, p)).max():.1e}" for p in spec.PADDING_MODES)))
-    print(table(rows))
-    print_ties(warped, native, affine_grid(warp, (1, 3, *OUTPUT), align_corners=False), photo.shape[:2])
+    rows = [[mode, *(f"{differences[mode, p].max():.1e}" for p in spec.PADDING_MODES)] for mode in spec.MODES]
+    print(table([["", *spec.PADDING_MODES], *rows]))
+    print_ties(differences, affine_grid(warp, (1, 3, *OUTPUT), align_corners=False), photo.shape[:2])
 
     print("\nThe same on the photograph's own bytes (uint8):")
     model = spatial_transformer("cubic", "reflection", onnx.TensorProto.UINT8)
-    feeds = {"image": (image * 255).round().astype(np.uint8), "theta": warp, "size": np.array([1, 3, *OUTPUT])}
+    feeds["image"] = (image * 255).round().astype(np.uint8)
     try:
         plain(model).run(None, feeds)
         print("  onnxruntime    runs it too")
     except Exception as error:
         print(f"  onnxruntime    {str(error).splitlines()[0]}")
-    as_bytes = InferenceSession(model, nodes="all").run(None, feeds)[0]
-    off = np.abs(as_bytes / 255 - warped["cubic", "reflection"].clip(0, 1)).max() * 255
+    off = np.abs(answer(model, feeds) / 255 - warped["cubic", "reflection"].clip(0, 1)).max() * 255
     print(f"  ort_gridsample runs it; at most {off:.2f} of 255 from the result above (bytes are truncated)")
 
-    details = {
-        mode: InferenceSession(spatial_transformer(mode, "zeros"), nodes="all").run(
-            None, {"image": image, "theta": detail_theta(height, width), "size": np.array([1, 3, 300, 300])}
-        )[0]
-        for mode in spec.MODES
-    }
-    draw(arguments.output, suffix, photo, warp, warped, native, details)
+    detail = {"image": image, "theta": detail_theta(height, width), "size": np.array([1, 3, 300, 300])}
+    details = {mode: answer(spatial_transformer(mode, "zeros"), detail) for mode in spec.MODES}
+    draw(arguments.output, suffix, photo, warp, warped, differences, details)
     print(f"\n{arguments.output}: what each mode and padding did")
 
 
@@ -107,10 +100,9 @@ def picture_format(path: str, image: str | None) -> str:
     return suffix
 
 
-def print_ties(warped: Mapping[Key, Array], native: Mapping[Key, Array], grid: Array, lengths: tuple[int, ...]) -> None:
-    """Say how near to a tie the pixels lie at which nearest differs; nothing where it does not."""
-    apart = [np.any(difference(warped, native, key), axis=(0, 1)) for key in warped if key[0] == "nearest"]
-    differs = np.any(apart, axis=0)
+def print_ties(differences: Mapping[Key, Array], grid: Array, lengths: tuple[int, ...]) -> None:
+    """Print how near to a tie the pixels lie at which nearest differs; nothing where it does not."""
+    differs = np.any([np.any(each, axis=(0, 1)) for key, each in differences.items() if key[0] == "nearest"], axis=0)
     if not differs.any():
         return
     pixels = ((grid[0, differs].astype(np.float64) + 1) * lengths[::-1] - 1) / 2
@@ -149,6 +141,11 @@ def spatial_transformer(mode: str, padding_mode: str, image_type: int = onnx.Ten
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
 
 
+def answer(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> Array:
+    """The one output of ``model`` on this package's ops."""
+    return InferenceSession(model, nodes="all").run(None, feeds)[0]
+
+
 def plain(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     """``model`` in onnxruntime alone, which logs nothing: what it refuses is part of the demonstration."""
     return sides.WAYS["onnxruntime"](model.SerializeToString())
@@ -166,17 +163,13 @@ def detail_theta(height: int, width: int) -> Array:
     return np.array([[[DETAIL * height / width, 0, x], [0, DETAIL, y]]], np.float32)
 
 
-def difference(a: Mapping[Key, Array], b: Mapping[Key, Array], key: Key) -> Array:
-    return np.abs(a[key] - b[key])
-
-
 def draw(
     path: str,
     suffix: str,
     photo: Array,
     warp: Array,
     warped: Mapping[Key, Array],
-    native: Mapping[Key, Array],
+    differences: Mapping[Key, Array],
     details: Mapping[str, Array],
 ) -> None:
     """The picture: the photograph with the grid on it, every mode and padding, a detail, the difference to native."""
@@ -190,7 +183,7 @@ def draw(
 
     figure: Any = Figure(figsize=(17, 9.6), layout="constrained")
     figure.suptitle("GridSample: every pixel of the output looks up a place in the input", fontsize=16)
-    source, results, differences = figure.subfigures(1, 3, width_ratios=[1.25, 2.35, 1.2])
+    source, results, right = figure.subfigures(1, 3, width_ratios=[1.25, 2.35, 1.2])
 
     top, bottom = source.subfigures(2, 1, height_ratios=[2.1, 1])
     top.suptitle("The input, and the places that are looked up", fontsize=12)
@@ -202,20 +195,18 @@ def draw(
         show(axes, details[mode], mode)
 
     results.suptitle("The output: rows are modes, columns say what lies outside the input", fontsize=12)
-    differences.suptitle("Difference to onnxruntime's kernels", fontsize=12)
-    outputs, errors = results.subplots(3, 3), differences.subplots(3, 3)
-    most = max(difference(warped, native, key).max() for key in warped)
+    right.suptitle("Difference to onnxruntime's kernels", fontsize=12)
+    outputs, errors = results.subplots(3, 3), right.subplots(3, 3)
+    most = max(each.max() for each in differences.values())
     colours = LogNorm(LEAST, max(most, 10 * LEAST), clip=True)  # differences of rounding beside a whole pixel's
+    for (key, error), output, beside in zip(differences.items(), outputs.flat, errors.flat, strict=True):
+        show(output, warped[key], key[1] if key[0] == spec.MODES[0] else "")
+        title = f"at most {error.max():.1e}" if error.max() else "none"
+        show(beside, error[0].max(axis=0), title, cmap="magma", norm=colours)
     for row, mode in enumerate(spec.MODES):
-        for column, padding_mode in enumerate(spec.PADDING_MODES):
-            key = (mode, padding_mode)
-            show(outputs[row, column], warped[key], padding_mode if row == 0 else "")
-            error = difference(warped, native, key)
-            title = f"at most {error.max():.1e}" if error.max() else "none"
-            show(errors[row, column], error[0].max(axis=0), title, cmap="magma", norm=colours)
         outputs[row, 0].set_ylabel(mode, fontsize=12)
         errors[row, 0].set_ylabel(mode, fontsize=10)
-    differences.colorbar(errors[0, 0].images[0], ax=errors, location="bottom", shrink=0.9, label="values are in [0, 1]")
+    right.colorbar(errors[0, 0].images[0], ax=errors, location="bottom", shrink=0.9, label="values are in [0, 1]")
     with written_whole(path) as file:
         figure.savefig(file, dpi=75, format=suffix)
 
@@ -224,10 +215,9 @@ def draw_grid(axes: Any, warp: Array, height: int, width: int) -> None:
     """Lines of the output's pixels, where they lie in the photograph, and the outline of the detail."""
     lines = affine_grid(warp, (1, 1, 13, 11), align_corners=True)[0]
     x, y = ((lines[..., i] + 1) * n / 2 - 0.5 for i, n in enumerate((width, height)))
-    for i in range(len(x)):
-        axes.plot(x[i], y[i], color="yellow", linewidth=2 if i in (0, len(x) - 1) else 0.7)
-    for i in range(len(x[0])):
-        axes.plot(x[:, i], y[:, i], color="yellow", linewidth=2 if i in (0, len(x[0]) - 1) else 0.7)
+    for across, down in ((x, y), (x.T, y.T)):
+        for i in range(len(across)):
+            axes.plot(across[i], down[i], color="yellow", linewidth=2 if i in (0, len(across) - 1) else 0.7)
     axes.annotate("output's top left", (x[0, 0], y[0, 0]), color="black", backgroundcolor="yellow", fontsize=9)
     corners = affine_grid(detail_theta(height, width), (1, 1, 2, 2), align_corners=True)[0]
     left, top = ((corners[0, 0, i] + 1) * n / 2 - 0.5 for i, n in enumerate((width, height)))

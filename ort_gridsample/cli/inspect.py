@@ -17,8 +17,7 @@ from ..patching import inspect_model
 from ..runtime.accelerators import Accelerators, before_the_cpu
 from ..runtime.placement import Placement, foreseen
 from .failures import about
-from .output import print_json
-from .table import table
+from .output import print_json, table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""What the commands print: in any encoding, as JSON, and of which versions."""
+"""What the commands print: in any encoding, as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import math
 import platform
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import metadata
 from io import TextIOWrapper
@@ -44,6 +44,14 @@ def _plain(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return "".join(_PLAIN.get(c, "?") for c in error.object[error.start : error.end]), error.end
+
+
+def table(rows: Iterable[Sequence[object]], indent: str = "") -> str:
+    """``rows`` in aligned columns, the first row being the heads."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
+    return "\n".join(indent + line.rstrip() for line in lines)
 
 
 def print_json(content: Any) -> None:

@@ -16,7 +16,6 @@ from ..model.files import written_whole
 from ..runtime.session import InferenceSession
 from . import inputs, output
 from .failures import about
-from .table import table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
         output.print_json({"model": arguments.model, "inputs": taken, "outputs": given, "seconds": seconds})
         return
     rows = [("input", *each.values()) for each in taken] + [("output", *each.values()) for each in given]
-    print(table([("", "name", "type", "shape"), *rows]))
+    print(output.table([("", "name", "type", "shape"), *rows]))
     print(f"time    {seconds * 1e3:.2f} ms (one run, without making the session)")
     for name, file in files.items():
         print(f"saved   {name}: {file}")

@@ -20,8 +20,7 @@ from . import inputs, sides
 from .arguments import magnitude
 from .failures import about, sentence
 from .far import Far, far_coordinates
-from .output import print_json, type_of
-from .table import table
+from .output import print_json, table, type_of
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from itertools import groupby, product
 
 import onnxruntime
 
-from ort_gridsample.cli.table import table
+from ort_gridsample.cli.output import table
 from ort_gridsample.cli.timing import Turn, measure
 
 from .contestants import COMPILED, CONTESTANTS, NATIVE, PYTHON, kept, options_for
