@@ -1,8 +1,7 @@
-"""Write ONNX nodes as expressions: ``(g + 1) * scale`` becomes an Add and a Mul, and what is constant is computed here.
+"""Write ONNX nodes as expressions: ``(g + 1) * scale`` becomes an Add and a Mul.
 
-An :class:`Expressions` holds the nodes of one lowering, a :class:`Tensor` is a value in it. An operation whose inputs
-are all constant is done in NumPy at once; one that was written before is not written twice; what nobody reads in the
-end is dropped.
+An :class:`Expressions` holds the nodes of one lowering, a :class:`Tensor` is a value in it. An operation on constants
+is computed by NumPy at once, equal nodes are written once, and nodes whose outputs nobody reads are dropped.
 """
 
 from __future__ import annotations
@@ -23,6 +22,11 @@ from ..element_types import elem_type
 from .runtimes import ANY, Runtime
 
 
+def _operator(op_type: str) -> Callable[[Tensor, Operand], Tensor]:
+    """The method of :class:`Tensor` for a binary operator."""
+    return lambda self, other: self.owner.op(op_type, self, other)
+
+
 @dataclass(frozen=True, eq=False)
 class Tensor:
     """A value: an input, the output of a node, or a constant that becomes a node when another node reads it.
@@ -39,20 +43,13 @@ class Tensor:
     name: str
     constant: Array | None = None
 
-    def __add__(self, other: Operand) -> Tensor:
-        return self.owner.op("Add", self, other)
-
-    def __sub__(self, other: Operand) -> Tensor:
-        return self.owner.op("Sub", self, other)
+    __add__ = _operator("Add")
+    __sub__ = _operator("Sub")
+    __mul__ = _operator("Mul")
+    __truediv__ = _operator("Div")
 
     def __rsub__(self, other: Operand) -> Tensor:
         return self.owner.op("Sub", other, self)
-
-    def __mul__(self, other: Operand) -> Tensor:
-        return self.owner.op("Mul", self, other)
-
-    def __truediv__(self, other: Operand) -> Tensor:
-        return self.owner.op("Div", self, other)
 
     @property
     def dtype(self) -> np.dtype[np.generic]:
@@ -60,7 +57,7 @@ class Tensor:
         return np.dtype(self.type)
 
     def astype(self, to: str, copy: bool = False) -> Tensor:
-        """The same values as type ``to``; nothing is ever written to, so that ``copy`` has no meaning."""
+        """The same values as type ``to``; tensors are never changed in place, so ``copy`` has no effect."""
         return self if to == self.type else self.owner.op("Cast", self, type=to, to=elem_type(to))
 
 
@@ -93,34 +90,58 @@ _COMPUTE: Mapping[str, Callable[..., Array]] = {
 _BOOLEAN = ("Equal", "Less")
 
 
+def _mod_by_floor(e: Expressions, x: Tensor, y: Operand, fmod: int) -> Tensor:
+    whole = e.floor(e.abs(x) / y) * y
+    return e.where(e.less(x, 0), x + whole, x - whole)
+
+
+def _round_by_sum(e: Expressions, x: Tensor) -> Tensor:
+    large = e.constant(2.0 ** np.finfo(x.type).nmant, x.type)  # a sum with it has no fraction
+    beside = e.where(e.less(x, 0), 0 - large, large)
+    return e.where(e.less(e.abs(x), large), x + beside - beside, x)
+
+
+#: For an operator that a runtime is without, the same of others.
+_INSTEAD: Mapping[str, Callable[..., Tensor]] = {
+    "Max": lambda e, x, y: e.where(e.less(x, y), y, x),  # exact, as a sum of differences is not
+    "Min": lambda e, x, y: e.where(e.less(x, y), x, y),
+    "Mod": _mod_by_floor,
+    "Round": _round_by_sum,
+}
+
+
+def _operation(op_type: str, **attributes: int) -> Callable[..., Tensor]:
+    """The method of :class:`Expressions` that writes one node."""
+    return lambda self, *operands: self.op(op_type, *operands, **attributes)
+
+
 class Expressions:
     """The nodes of one lowering: every name among them begins with ``prefix`` and a slash.
 
     Args:
         prefix: the name of the node that is lowered.
         opset: the version of the ONNX domain that the nodes are for, 11 or newer.
-        runtime: what the nodes are for.
+        runtime: the runtime that the nodes are for.
     """
 
     def __init__(self, prefix: str, opset: int, runtime: Runtime = ANY) -> None:
         self._prefix = prefix
         self._opset = opset
         self.runtime = runtime
-        self._nodes: list[onnx.NodeProto] = []
-        self._known: dict[object, list[str]] = {}
+        self._nodes: dict[bytes, onnx.NodeProto] = {}  # by what they are besides names
         self._lengths: list[Tensor] = []
-        self._floats: set[str] = set()  # the names of what is of float32
+        self._floats: set[str] = set()  # the names of values of type float32
 
     def input(self, name: str, type: str) -> Tensor:
         """A value from outside."""
         return Tensor(self, type, name)
 
     def constant(self, value: npt.ArrayLike, type: str = "int64") -> Tensor:
-        """A value that is known."""
+        """A constant."""
         return Tensor(self, type, "", np.asarray(value, "object" if type == "str" else type))
 
     def op(self, op_type: str, *inputs: Operand, type: str | None = None, **attributes: Any) -> Tensor:
-        """The output of this operation; Python numbers take the type of the tensor beside them."""
+        """The output of an operator, by default of its first input's type; numbers take the type of a tensor beside."""
         *_, beside = [operand for operand in inputs if isinstance(operand, Tensor)]
         tensors = [x if isinstance(x, Tensor) else self.constant(x, beside.type) for x in inputs]
         if type is None:
@@ -129,83 +150,14 @@ class Expressions:
         if len(values) == len(tensors) and op_type in _COMPUTE and type != "bfloat16":  # NumPy itself has none
             with np.errstate(all="ignore"):
                 return self.constant(_COMPUTE[op_type](*values, **attributes), type)
-        return self._tensors(type, self._node(op_type, tensors, 1, attributes))[0]
+        if op_type in self.runtime.without:
+            return _INSTEAD[op_type](self, *tensors, **attributes)
+        return self._write(op_type, tensors, type, **attributes)[0]
 
-    def split(self, x: Tensor, parts: int, size: int, axis: int) -> list[Tensor]:
-        """``x`` in so many parts, each ``size`` long on ``axis``."""
-        if parts == 1:
-            return [x]
-        if x.constant is not None:
-            return [self.constant(part, x.type) for part in np.split(x.constant, parts, axis)]
-        sizes = [size] * parts
-        if self._opset < 13:
-            names = self._node("Split", [x], parts, {"axis": axis, "split": tuple(sizes)})
-        else:
-            names = self._node("Split", [x, self.constant(sizes)], parts, {"axis": axis})
-        return self._tensors(x.type, names)
-
-    def sum(self, x: Tensor) -> Tensor:
-        """The sum along the first axis, which stays, of length 1."""
-        if self._opset < 13:
-            return self.op("ReduceSum", x, axes=(0,), keepdims=1)
-        return self.op("ReduceSum", x, self.constant([0]), type=x.type, keepdims=1)
-
-    def pad(self, x: Tensor, before_and_after: Sequence[int]) -> Tensor:
-        """``x`` with so many zeros before and after it on each axis."""
-        return self.op("Pad", x, self.constant([*before_and_after] * 2), type=x.type)
-
-    def gather(self, x: Tensor, at: Tensor | npt.ArrayLike, axis: int = 0) -> Tensor:
-        """The slices of ``x`` at these indices along ``axis``."""
-        return self.op("Gather", x, at if isinstance(at, Tensor) else self.constant(at), type=x.type, axis=axis)
-
-    # What these are called is NumPy's choice, as they stand in its place: see ``core.coordinates``.
-
-    def where(self, condition: Tensor, x: Operand, y: Operand) -> Tensor:
-        """``x`` where the condition holds, elsewhere ``y``."""
-        return self.op("Where", condition, x, y)
-
-    def equal(self, x: Tensor, y: Operand) -> Tensor:
-        """Where the two are equal."""
-        return self.op("Equal", x, y)
-
-    def abs(self, x: Tensor) -> Tensor:
-        """The absolute value."""
-        return self.op("Abs", x)
-
-    def floor(self, x: Tensor) -> Tensor:
-        """The next whole number below."""
-        return self.op("Floor", x)
-
-    def rint(self, x: Tensor) -> Tensor:
-        """The nearest whole number, of two the even one."""
-        if "Round" in self.runtime.without:
-            large = self.constant(2.0 ** np.finfo(x.type).nmant, x.type)  # beside which there is no fraction
-            beside = self.where(self.less(x, 0), 0 - large, large)
-            return self.where(self.less(self.abs(x), large), x + beside - beside, x)
-        return self.op("Round", x)
-
-    def fmod(self, x: Tensor, y: Operand) -> Tensor:
-        """The remainder, of the sign of ``x``; ``y`` is positive."""
-        if "Mod" in self.runtime.without:
-            whole = self.floor(self.abs(x) / y) * y
-            return self.where(self.less(x, 0), x + whole, x - whole)
-        return self.op("Mod", x, y, fmod=1)
-
-    def maximum(self, x: Tensor, y: Operand) -> Tensor:
-        """The larger one of the two."""
-        if "Max" in self.runtime.without:  # no sum of differences, which would be rounded
-            return self.where(self.less(x, y), y, x)
-        return self.op("Max", x, y)
-
-    def minimum(self, x: Tensor, y: Operand) -> Tensor:
-        """The smaller one of the two."""
-        if "Min" in self.runtime.without:
-            return self.where(self.less(x, y), x, y)
-        return self.op("Min", x, y)
-
-    def less(self, x: Tensor, y: Operand) -> Tensor:
-        """Where the first is less than the second."""
-        return self.op("Less", x, y)
+    # As NumPy names them: the core's functions take these for NumPy's, see ``core.coordinates``.
+    abs, floor, rint = map(_operation, ("Abs", "Floor", "Round"))
+    equal, less, maximum, minimum, where = map(_operation, ("Equal", "Less", "Max", "Min", "Where"))
+    fmod = _operation("Mod", fmod=1)
 
     def clip(self, x: Tensor, low: float, high: float) -> Tensor:
         """The nearest value between the two."""
@@ -221,9 +173,38 @@ class Expressions:
         """``x`` with its axes in this order."""
         return self.op("Transpose", x, perm=tuple(perm))
 
+    def split(self, x: Tensor, parts: int, size: int, axis: int) -> list[Tensor]:
+        """``x`` in so many parts, each ``size`` long on ``axis``."""
+        if parts == 1:
+            return [x]
+        if x.constant is not None:
+            return [self.constant(part, x.type) for part in np.split(x.constant, parts, axis)]
+        sizes = [size] * parts
+        if self._opset < 13:
+            return self._write("Split", [x], x.type, parts, axis=axis, split=sizes)
+        return self._write("Split", [x, self.constant(sizes)], x.type, parts, axis=axis)
+
+    def sum(self, x: Tensor) -> Tensor:
+        """The sum along the first axis, which stays, of length 1."""
+        if self._opset < 13:
+            return self.op("ReduceSum", x, axes=(0,), keepdims=1)
+        return self.op("ReduceSum", x, self.constant([0]), keepdims=1)
+
+    def pad(self, x: Tensor, before_and_after: Sequence[int]) -> Tensor:
+        """``x`` with so many zeros before and after it on each axis."""
+        return self.op("Pad", x, self.constant([*before_and_after] * 2))
+
+    def gather(self, x: Tensor, at: Tensor | npt.ArrayLike, axis: int = 0) -> Tensor:
+        """The slices of ``x`` at these indices along ``axis``."""
+        return self.op("Gather", x, at if isinstance(at, Tensor) else self.constant(at), axis=axis)
+
+    def zeros(self, dims: Sequence[Dim], type: str) -> Tensor:
+        """A tensor of zeros, or of empty strings."""
+        return self.expand(self.constant(np.full([1] * len(dims), "" if type == "str" else 0), type), dims)
+
     def expand(self, x: Tensor, dims: Sequence[Dim]) -> Tensor:
         """``x`` repeated to this shape."""
-        return self.op("Expand", x, self.shape(dims), type=x.type)
+        return self.op("Expand", x, self.shape(dims))
 
     def reshape(self, x: Tensor, dims: Sequence[Dim]) -> Tensor:
         """``x`` in this shape; one of several dims may be -1."""
@@ -236,17 +217,14 @@ class Expressions:
                 dims = [-1 if dim is computed[0] else dim for dim in dims]
         shape = self.shape(dims)
         literal = shape.constant is not None and 0 not in shape.constant
-        # Without allowzero a 0 stands for "as in the input"; opset 13 has no way to say a 0 that is a 0.
-        allowzero = {} if literal or self._opset < 14 or "allowzero" in self.runtime.without else {"allowzero": 1}
-        return self.op("Reshape", x, shape, type=x.type, **allowzero)
+        # Without allowzero a 0 stands for the input's length; opset 13 cannot write a length of 0.
+        if literal or self._opset < 14 or "allowzero" in self.runtime.without:
+            return self.op("Reshape", x, shape)
+        return self.op("Reshape", x, shape, allowzero=1)
 
     def shape(self, dims: Sequence[Dim]) -> Tensor:
         """A shape as a tensor."""
-        return self.concatenate([self.length(dim) for dim in dims])
-
-    def length(self, dim: Dim) -> Tensor:
-        """One length as a tensor of one element."""
-        return self.constant([dim]) if isinstance(dim, int) else dim
+        return self.concatenate([self.constant([dim]) if isinstance(dim, int) else dim for dim in dims])
 
     def product(self, dims: Sequence[Dim]) -> Dim:
         """The product of some lengths."""
@@ -261,86 +239,72 @@ class Expressions:
 
     def dims(self, x: Tensor, known: Sequence[int | str | None]) -> list[Dim]:
         """The lengths of the axes of ``x``, taken from ``known`` where that has them."""
-        found: list[Dim] = []
-        for axis, dim in enumerate(known):
-            if isinstance(dim, int):
-                found.append(dim)
-            else:
-                shape = self.op("Shape", x, type="int64")
-                if "lengths" in self.runtime.without:
-                    length = self.op("Slice", shape, self.constant([axis]), self.constant([axis + 1]), type="int64")
-                else:
-                    length = self.gather(shape, [axis])
-                self._lengths.append(length)
-                found.append(length)
-        return found
+        return [dim if isinstance(dim, int) else self._length(x, axis) for axis, dim in enumerate(known)]
+
+    def _length(self, x: Tensor, axis: int) -> Tensor:
+        shape = self.op("Shape", x, type="int64")
+        if "lengths" in self.runtime.without:
+            length = self.op("Slice", shape, self.constant([axis]), self.constant([axis + 1]))
+        else:
+            length = self.gather(shape, [axis])
+        self._lengths.append(length)
+        return length
 
     def finish(self, result: Tensor, name: str) -> list[onnx.NodeProto]:
-        """The nodes that ``result`` needs, in order; its name becomes ``name``."""
-        (last,) = self._names([result])
-        needed, nodes = {last}, []
-        for node in reversed(self._nodes):
+        """The nodes that ``result`` needs, in order; it is called ``name``."""
+        last = self._name(result)
+        needed, nodes = {last}, list[onnx.NodeProto]()
+        for node in reversed(self._nodes.values()):
             if needed.intersection(node.output):
                 needed.update(node.input)
                 nodes.append(node)
-        nodes = self._unshared(nodes[::-1]) if "shared" in self.runtime.without else nodes[::-1]
+        nodes.reverse()
+        if "shared" in self.runtime.without:
+            nodes = self._unshared(nodes)
         for node in nodes:
             for names in (node.input, node.output):
                 names[:] = [name if each == last else each for each in names]
         return nodes
 
     def _unshared(self, nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
-        """The ``nodes``, each of which reads a float32 by a name of its own, which comes by way of float64.
+        """The ``nodes``, where each reader of a float32 value has a copy of its own, cast to float64 and back.
 
-        Only what is gathered from several may read: it is pixels.
+        Values that are only gathered, which are pixels, stay as they are.
         """
-        readers = Counter(name for node in nodes for name in _reads(node))
+        reads = [node.input[1:] if node.op_type == "Gather" else node.input for node in nodes]
+        readers = Counter(name for names in reads for name in names)
         shared = {name for name, count in readers.items() if count > 1 and name in self._floats}
         made: list[onnx.NodeProto] = []
-
-        def cast(source: str, name: str, to: int) -> str:
-            made.append(helper.make_node("Cast", [source], [name], name, to=to))
-            return name
-
-        for node in nodes:
+        for node, names in zip(nodes, reads, strict=True):
             for i, name in enumerate(node.input):
-                if name in shared.intersection(_reads(node)):
-                    alone = f"{self._prefix}/Cast_{len(self._nodes) + len(made)}"
-                    node.input[i] = cast(f"{name}_float64", alone, TensorProto.FLOAT)
+                if name in shared.intersection(names):
+                    node.input[i] = f"{self._prefix}/Cast_{len(self._nodes) + len(made)}"
+                    made.append(_cast(f"{name}_float64", node.input[i], TensorProto.FLOAT))
             made.append(node)
-            for name in shared.intersection(node.output):
-                cast(name, f"{name}_float64", TensorProto.DOUBLE)
+            made += [_cast(n, f"{n}_float64", TensorProto.DOUBLE) for n in node.output if n in shared]
         return made
 
-    def _node(self, op_type: str, inputs: list[Tensor], outputs: int, attributes: dict[str, Any]) -> list[str]:
-        names = self._names(inputs)
-        return self._once((op_type, *names, *attributes.items()), op_type, names, outputs, attributes)
+    def _write(
+        self, op_type: str, inputs: Sequence[Tensor], type: str, outputs: int = 1, **attributes: Any
+    ) -> list[Tensor]:
+        """The outputs of a node, written now if it is not there yet."""
+        node = helper.make_node(op_type, [*map(self._name, inputs)], [], **attributes)
+        name = f"{self._prefix}/{op_type}_{len(self._nodes)}"
+        node = self._nodes.setdefault(node.SerializeToString(), node)
+        if not node.output:
+            node.name = name
+            node.output.extend([name] if outputs == 1 else [f"{name}_{i}" for i in range(outputs)])
+            if type == "float32":
+                self._floats.update(node.output)
+        return [Tensor(self, type, output) for output in node.output]
 
-    def _once(
-        self, key: object, op_type: str, inputs: list[str], outputs: int, attributes: dict[str, Any]
-    ) -> list[str]:
-        if key not in self._known:
-            name = f"{self._prefix}/{op_type}_{len(self._nodes)}"
-            found = [name] if outputs == 1 else [f"{name}_{i}" for i in range(outputs)]
-            self._nodes.append(helper.make_node(op_type, inputs, found, name, **attributes))
-            self._known[key] = found
-        return self._known[key]
-
-    def _tensors(self, type: str, names: list[str]) -> list[Tensor]:
-        if type == "float32":
-            self._floats.update(names)
-        return [Tensor(self, type, name) for name in names]
-
-    def _names(self, tensors: list[Tensor]) -> list[str]:
-        return [x.name if x.constant is None else self._written(x.constant, x.type) for x in tensors]
-
-    def _written(self, value: Array, type: str) -> str:
-        """The name of the node that holds this constant."""
-        tensor = numpy_helper.from_array(np.array(value, order="C"), "value")
-        names = self._once(tensor.SerializeToString(), "Constant", [], 1, {"value": tensor})
-        return self._tensors(type, names)[0].name
+    def _name(self, x: Tensor) -> str:
+        """The name of ``x``; a constant is written now."""
+        if x.constant is None:
+            return x.name
+        value = numpy_helper.from_array(np.array(x.constant, order="C"), "value")
+        return self._write("Constant", [], x.type, value=value)[0].name
 
 
-def _reads(node: onnx.NodeProto) -> Sequence[str]:
-    """The values that a node computes with, each as often as it reads it."""
-    return node.input[1:] if node.op_type == "Gather" else node.input
+def _cast(source: str, name: str, to: int) -> onnx.NodeProto:
+    return helper.make_node("Cast", [source], [name], name, to=to)

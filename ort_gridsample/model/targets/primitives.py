@@ -13,15 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from math import prod
 
 import numpy as np
 import onnx
 
 from ... import checks, spec
-from ...core import affine
+from ...core.affine import transform
 from ...core.arrays import Array
-from ...core.coordinates import PADDING, Axis, Padding, normalize
+from ...core.coordinates import PADDING, Axis, normalize
 from ...core.sums import to_integers
 from ...core.taps import MODES, Mode, axis_taps
 from ...errors import GridSampleError
@@ -100,42 +101,43 @@ def lower_grid_sample(
     mode = spec.mode_of(mode)
     check_opset(name, opset, FIRST_OPSET)
     X_shape, grid_shape = check_grid_sample(name, X, grid, mode, padding_mode)
-    padding = PADDING[padding_mode]
+    padding, compute = PADDING[padding_mode], spec.TYPES[X.type].compute
     e = Expressions(name, opset, runtime)
-    image, coordinates = e.input(X.name, X.type), input_of(e, grid, 0 if grid.constant is None else grid.constant.size)
+    image, coordinates = e.input(X.name, X.type), input_of(e, grid)
     if X.type == "bfloat16":
         image = image.astype("float32")  # few runtimes can do more with it
     batches, c, *lengths = e.dims(image, X_shape)
     n, *out, _ = e.dims(coordinates, grid_shape)
     if 0 in (n, c, *out, *lengths):  # no output, or no pixel but zeros
-        return e.finish(zeros_of(e, [n, c, *out], image.type).astype(X.type), Y)
+        return e.finish(e.zeros([n, c, *out], image.type).astype(X.type), Y)
 
-    how = _copy if mode == "nearest" else _integer if X.type.lstrip("u").startswith("int") else _floating
-    if how is _floating:
-        image = image.astype(str(spec.TYPES[X.type].compute))
-    # Not more axes than it takes: not every runtime has kernels for many.
+    combine = _copy if mode == "nearest" else _integer if X.type.lstrip("u").startswith("int") else _floating
+    if combine is _floating:
+        image = image.astype(str(compute))
+    # Few axes: not every runtime has kernels for many.
     rows = e.transpose(e.reshape(image, [batches, c, e.product(lengths)]), (0, 2, 1))
     zeros_first = padding.zero_outside and _is_large(batches, c, lengths, MODES[mode], runtime)
     around = int(padding.zero_outside and not zeros_first)
     if around:
-        rows = _surrounded(e, rows, batches, lengths, c)
-    compute = str(spec.TYPES[grid.type].compute)
-    axes = _Axes(e, n, lengths, out, around, zeros_first, bool(align_corners), compute)
-    rows = e.reshape(rows, [e.product([batches, *axes.rows]), c])
+        rows = _surrounded(e, rows, [batches, *lengths, c])
+    sampler = _Sampler(e, MODES[mode], n, c, lengths, out, around, zeros_first)
+    rows = e.reshape(rows, [e.product([batches, *sampler.padded]), c])
     if zeros_first:
-        rows = e.concatenate([zeros_of(e, [1, c], rows.type), rows])
-    if "lengths" in runtime.without:  # IREE takes the 1 for N
-        g = e.transpose(e.reshape(coordinates, [axes.positions, len(out)]), (1, 0))
-        g = e.reshape(g, [len(out), 1, axes.positions])
-    else:
-        g = e.transpose(e.reshape(coordinates, [1, axes.positions, len(out)]), (2, 0, 1))
-    few = isinstance(c, int) and c <= FEW_CHANNELS
-    taps = _taps(axes, g, MODES[mode], padding, spec.TYPES[X.type].compute, few)
-    total = how(e, rows, taps).astype(X.type)
-    if few:
-        total = e.transpose(e.reshape(total, [c, n, e.product(out)]), (1, 0, 2)) if n != 1 else total
-    else:
+        rows = e.concatenate([e.zeros([1, c], rows.type), rows])
+    if sampler.follows_lengths:
+        g = e.transpose(e.reshape(coordinates, [1, sampler.positions, len(out)]), (2, 0, 1))
+    else:  # IREE takes the 1 for N
+        g = e.transpose(e.reshape(coordinates, [sampler.positions, len(out)]), (1, 0))
+        g = e.reshape(g, [len(out), 1, sampler.positions])
+    length = e.reshape(e.shape(lengths[::-1]), [len(lengths), 1, 1]).astype(g.type)
+    axis = Axis.of(length, bool(align_corners), may_be_single(lengths), e.maximum)
+    position, weight = axis_taps(e, g, axis, sampler.mode, padding, compute, around)
+    index = sampler.index(position, axis)
+    total = combine(sampler, rows, index, [] if weight is None else sampler.weight(weight)).astype(X.type)
+    if not sampler.few:
         total = e.transpose(e.reshape(total, [n, e.product(out), c]), (0, 2, 1))
+    elif n != 1:
+        total = e.transpose(e.reshape(total, [c, n, e.product(out)]), (1, 0, 2))
     return e.finish(e.reshape(total, [n, c, *out]), Y)
 
 
@@ -162,78 +164,101 @@ def lower_affine_grid(
     r = _check_affine_grid(name, theta, size)
     e = Expressions(name, opset, runtime)
     made = 0 if size.constant is None else r * prod(np.delete(size.constant, 1).tolist())
-    transform = input_of(e, theta, made)
-    # (N, r, 1, …, 1) each: what multiplies the innermost axis first, the shift last.
-    columns = e.split(e.reshape(transform, [-1, r, *[1] * (r - 1), r + 1]), r + 1, 1, axis=r + 1)
+    row = e.reshape(input_of(e, theta, made), [-1, r, *[1] * (r - 1), r + 1])
     sizes = e.input(size.name, size.type) if size.constant is None else e.constant(size.constant)
     positions = []
     for i in range(r):
         length = e.gather(sizes, 2 + i)
-        axis = Axis.of(length.astype(transform.type), align_corners, True, e.maximum)
-        pixels = e.op("Range", 0, length, 1).astype(transform.type)
+        pixels = e.op("Range", 0, length, 1).astype(row.type)
+        axis = Axis.of(length.astype(row.type), align_corners, True, e.maximum)
         positions.append(e.reshape(normalize(pixels, axis.last, axis.span), [-1, *[1] * (r - 1 - i)]))
-    total = affine.transform(columns, positions).astype(theta.type)
-    return e.finish(e.transpose(total, [0, *range(2, r + 2), 1]), grid)
+    total = transform(e.split(row, r + 1, 1, axis=r + 1), positions)
+    return e.finish(e.transpose(total.astype(theta.type), [0, *range(2, r + 2), 1]), grid)
+
+
+def input_of(e: Expressions, value: Value, made: int | None = None) -> Tensor:
+    """A grid or theta in the type that coordinates are computed in; a constant, where it is small.
+
+    ``made`` is the number of coordinates that are computed from it, by default as many as it has.
+    """
+    compute = spec.TYPES[value.type].compute or value.type
+    if value.constant is not None:
+        made = value.constant.size if made is None else made
+        if made * value.constant.itemsize <= FOLDED:
+            return e.constant(value.constant.astype(compute), compute)
+    return e.input(value.name, value.type).astype(compute)
+
+
+def may_be_single(lengths: Sequence[Dim]) -> bool:
+    """Whether an axis of these ``lengths`` may have one pixel."""
+    return not all(isinstance(length, int) and length > 1 for length in lengths)
+
+
+def _is_large(n: Dim, c: Dim, lengths: Sequence[Dim], mode: Mode, runtime: Runtime) -> bool:
+    """Whether X is known to be so large that zeros around it cost more than telling inside from outside."""
+    dims = [dim for dim in (n, c, *lengths) if isinstance(dim, int)]
+    if not isinstance(c, int) or len(dims) < 2 + len(lengths) or runtime != ANY:
+        return False
+    return prod(dims) >= LARGE and c >= CHANNELS_PER_TAP * mode.taps ** len(lengths)
+
+
+def _surrounded(e: Expressions, rows: Tensor, dims: list[Dim]) -> Tensor:
+    """The rows (N, S, C) in the shape ``dims``, (N, D1, …, Dr, C), with zeros before and after each spatial axis.
+
+    The last two axes may be one.
+    """
+    n, *outer, inner, c = dims
+    if rows.type in PADDED and isinstance(c, int):
+        return e.pad(e.reshape(rows, [n, *outer, e.product([inner, c])]), [0, *[1] * len(outer), c])
+    rows = e.reshape(rows, dims)
+    if rows.type in PADDED:
+        return e.pad(rows, [0, *[1] * (len(dims) - 2), 0])
+    for axis in range(1, len(dims) - 1):
+        zeros = e.zeros([*dims[:axis], 1, *dims[axis + 1 :]], rows.type)
+        dims = [*dims[:axis], dims[axis] + 2, *dims[axis + 1 :]]
+        rows = e.concatenate([zeros, rows, zeros], axis)
+    return rows
 
 
 @dataclass(frozen=True)
-class _Axes:
-    """The spatial axes of X, all in one: a tensor of theirs has them first, innermost first.
+class _Sampler:
+    """The taps of all P output positions of all N batches.
+
+    Tensors of the spatial axes list these first, innermost first. The combinations of all axes' taps are computed in
+    groups, one for each gather.
 
     Attributes:
-        e: where the nodes go.
+        e: the nodes' expressions.
+        mode: the interpolation mode.
         n: the batch.
+        c: the channels.
         lengths: D1, …, Dr.
         out: D1_out, …, Dr_out.
         around: how many zeros there are before and after the pixels of each axis.
         zeros_first: whether there is a row of zeros before all others.
-        align_corners: the operator's attribute.
-        type: the type of the coordinates.
     """
 
     e: Expressions
+    mode: Mode
     n: Dim
+    c: Dim
     lengths: list[Dim]
     out: list[Dim]
     around: int
     zeros_first: bool
-    align_corners: bool
-    type: str
-
-    def each(self, dims: Sequence[Dim]) -> Tensor:
-        """One number an axis, given outermost first, as a tensor (axes, 1, 1)."""
-        return self.e.reshape(self.e.shape(dims[::-1]), [len(dims), 1, 1])
-
-    def numbers(self, dims: Sequence[Dim]) -> Tensor:
-        """These as one tensor that can be calculated with; as a shape is, tract cannot multiply an index by it."""
-        return self.e.shape(dims).astype("float64").astype(self.index_type)
-
-    def products(self, first: Sequence[int]) -> Tensor:
-        """How many pixels the axes from each of these on have, with the zeros around them."""
-        if "lengths" not in self.e.runtime.without:
-            return self.numbers([self.e.product(self.rows[i:]) for i in first])
-        rows = [(d if isinstance(d, int) else self.numbers([d])) + 2 * self.around for d in self.lengths]
-        totals = [self.e.product(rows[i:]) for i in first]
-        return self.e.concatenate([self.numbers([d]) if isinstance(d, int) else d for d in totals])
-
-    def starts(self, type: str) -> Tensor:
-        """The first row of each image, (N, 1)."""
-        e = self.e
-        if "lengths" in e.runtime.without and isinstance(self.n, Tensor):
-            each = e.expand(e.reshape(self.products([0]), [1, 1]), [self.n, 1])
-            return e.op("CumSum", each, e.constant(0), type=each.type, exclusive=1)
-        numbers = e.op("Range", 0, e.gather(e.length(self.n), 0), 1).astype(type)
-        return e.reshape(numbers * self.products([0]), [-1, 1])
 
     @property
-    def axis(self) -> Axis:
-        """All axes as one, of tensors (axes, 1, 1)."""
-        length = self.each(self.lengths).astype(self.type)
-        may_be_single = not all(isinstance(length, int) and length > 1 for length in self.lengths)
-        return Axis.of(length, self.align_corners, may_be_single, self.e.maximum)
+    def few(self) -> bool:
+        """Whether the values (…, N·P, C) that are gathered are weighed as (…, C, N·P)."""
+        return isinstance(self.c, int) and self.c <= FEW_CHANNELS
 
     @property
-    def rows(self) -> list[Dim]:
+    def follows_lengths(self) -> bool:
+        """Whether the runtime follows shapes that are computed from lengths known only when it runs."""
+        return "lengths" not in self.e.runtime.without
+
+    @property
+    def padded(self) -> list[Dim]:
         """D1, …, Dr with the zeros around them."""
         return [length + 2 * self.around for length in self.lengths]
 
@@ -243,212 +268,156 @@ class _Axes:
         return self.e.product([self.n, *self.out])
 
     @property
+    def one_by_one(self) -> int:
+        """The number of outer axes of which each combination of taps is a group."""
+        r, t = len(self.lengths), self.mode.taps
+        return max(i for i in range(r + 1) if t**i <= self.e.runtime.gathers)
+
+    @property
+    def together(self) -> int:
+        """The number of taps in a group."""
+        return int(self.mode.taps ** (len(self.lengths) - self.one_by_one))
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether an index has no axis for the taps: IREE gathers by none with an axis of 1 before an unknown one."""
+        return self.mode.taps == 1 and not self.follows_lengths
+
+    @property
     def index_type(self) -> str:
-        """The type that numbers all rows: the smaller one, where that is known to do, as it is faster."""
-        total = self.e.product([self.n, *self.rows])
+        """The type of row numbers: int32 where that is known to do, as it is faster."""
+        total = self.e.product([self.n, *self.padded])
         known = isinstance(total, int) and total < 2**31
         return "int32" if known or "int64" in self.e.runtime.without else "int64"
 
+    def index(self, position: Tensor, axis: Axis) -> list[Tensor]:
+        """Of each group the rows to read, (together, N·P) or flat, for the taps' positions (axes, taps, N·P)."""
+        e, r, t, pixel = self.e, len(self.lengths), self.mode.taps, position
+        if self.around or self.zeros_first:
+            pixel = e.minimum(e.maximum(position, 0), axis.length + 1 if self.around else axis.last)
+        elif t > 1 and not self.mode.pads_taps:
+            pixel = e.minimum(position, axis.last)  # the coordinate is inside, the pixel after it need not be
+        index = pixel.astype(self.index_type)
+        if self.is_flat:
+            return [self._flat(index)]
+        if r > 1:
+            index = index * e.reshape(self._strides(range(r, 0, -1)), [r, 1, 1])
+        *inner, outer = e.split(index, r, 1, axis=0)
+        if self.n != 1:
+            outer = e.reshape(outer, [t, self.n, e.product(self.out)]) + self._first_rows()
+            if not self.follows_lengths:
+                outer = e.reshape(outer, [t, self.positions])
+        if self.zeros_first:
+            is_inside = e.split(e.equal(position, pixel).astype(index.type), r, 1, axis=0)
+            factors = self._groups(is_inside[::-1], Tensor.__mul__, [self.positions])
+            rows = self._groups([outer + 1, *reversed(inner)], Tensor.__add__, [self.positions])
+            indices = [row * factor for row, factor in zip(rows, factors, strict=True)]
+        else:
+            indices = self._groups([outer, *reversed(inner)], Tensor.__add__, [self.positions])
+        return [
+            each.astype("int32") if each.constant is not None and each.constant.max() < 2**31 else each  # half the size
+            for each in indices
+        ]
 
-def zeros_of(e: Expressions, dims: Sequence[Dim], type: str) -> Tensor:
-    """A tensor of zeros, or of empty strings."""
-    return e.expand(e.constant(np.full([1] * len(dims), "" if type == "str" else 0), type), dims)
+    def weight(self, weight: Tensor) -> list[Tensor]:
+        """Of each group the weights, (together, N·P, 1), or (together, 1, N·P) for few channels; of each axis' taps."""
+        axes = self.e.split(weight, len(self.lengths), 1, axis=0)[::-1]
+        return self._groups(axes, Tensor.__mul__, [1, self.positions] if self.few else [self.positions, 1])
 
-
-def _is_large(n: Dim, c: Dim, lengths: Sequence[Dim], mode: Mode, runtime: Runtime) -> bool:
-    """Whether X is known to be so large that to put zeros around it takes longer than to tell inside from outside."""
-    dims = [dim for dim in (n, c, *lengths) if isinstance(dim, int)]
-    if not isinstance(c, int) or len(dims) < 2 + len(lengths) or runtime != ANY:
-        return False
-    return prod(dims) >= LARGE and c >= CHANNELS_PER_TAP * mode.taps ** len(lengths)
-
-
-def _surrounded(e: Expressions, rows: Tensor, n: Dim, lengths: Sequence[Dim], c: Dim) -> Tensor:
-    """The rows (N, S, C) as (N, D1, …, Dr, C) or with the last two in one, zeros before and after each spatial axis."""
-    if rows.type in PADDED:
-        if isinstance(c, int):
-            return e.pad(
-                e.reshape(rows, [n, *lengths[:-1], e.product([lengths[-1], c])]), [0, *[1] * (len(lengths) - 1), c]
-            )
-        return e.pad(e.reshape(rows, [n, *lengths, c]), [0, *[1] * len(lengths), 0])
-    dims = [n, *lengths, c]
-    rows = e.reshape(rows, dims)
-    for axis in range(1, len(dims) - 1):
-        dims[axis] = 1
-        zeros = zeros_of(e, dims, rows.type)
-        dims[axis] = lengths[axis - 1] + 2
-        rows = e.concatenate([zeros, rows, zeros], axis)
-    return rows
-
-
-@dataclass(frozen=True)
-class _Taps:
-    """The taps of all axes combined, in groups of ``together`` for one gather each.
-
-    Attributes:
-        index: of each group the rows to read, (together, N·P), or (N·P,) if ``flat``.
-        weight: of each group the weights, (together, N·P, 1), or (together, 1, N·P) for few channels.
-        together: the number of taps in a group.
-        few: whether X has few channels.
-        flat: whether there is one tap alone, and its index has no axis for it.
-    """
-
-    index: list[Tensor]
-    weight: list[Tensor]
-    together: int
-    few: bool
-    flat: bool = False
-
-    def values(self, e: Expressions, rows: Tensor, index: Tensor) -> Tensor:
+    def values(self, rows: Tensor, index: Tensor) -> Tensor:
         """The rows at these indices: (…, N·P, C), or (…, C, N·P) for few channels."""
+        e, swapped = self.e, (1, 0) if self.is_flat else (0, 2, 1)
         if rows.type == "str":  # of a row of strings, ONNX Runtime up to 1.32 gathers only the first
             by_channel = e.gather(e.transpose(rows, (1, 0)), index, axis=1)
-            found = e.transpose(by_channel, (1, 0) if self.flat else (1, 2, 0))
+            found = e.transpose(by_channel, (1, 0) if self.is_flat else (1, 2, 0))
         else:
             found = e.gather(rows, index)
-        return e.transpose(found, (1, 0) if self.flat else (0, 2, 1)) if self.few else found
+        return e.transpose(found, swapped) if self.few else found
+
+    def weighted_sum(self, values: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+        """The sum over all groups and taps."""
+        terms = [value * weight for value, weight in zip(values, weights, strict=True)]
+        if self.together > 1:
+            terms = [self.e.sum(term) for term in terms]
+        return reduce(Tensor.__add__, terms)
+
+    def _numbers(self, dims: Sequence[Dim]) -> Tensor:
+        """Lengths as one tensor of the indices' type; of the type of a shape tract cannot multiply an index by it."""
+        return self.e.shape(dims).astype("float64").astype(self.index_type)
+
+    def _strides(self, first: Sequence[int]) -> Tensor:
+        """The number of rows of the axes from each of ``first`` on."""
+        if self.follows_lengths:
+            return self._numbers([self.e.product(self.padded[i:]) for i in first])
+        rows = [(d if isinstance(d, int) else self._numbers([d])) + 2 * self.around for d in self.lengths]
+        totals = [self.e.product(rows[i:]) for i in first]
+        return self.e.concatenate([self._numbers([d]) if isinstance(d, int) else d for d in totals])
+
+    def _first_rows(self) -> Tensor:
+        """The first row of each batch, (N, 1)."""
+        e = self.e
+        if not self.follows_lengths and isinstance(self.n, Tensor):
+            each = e.expand(e.reshape(self._strides([0]), [1, 1]), [self.n, 1])
+            return e.op("CumSum", each, e.constant(0), exclusive=1)
+        numbers = e.op("Range", 0, e.gather(e.shape([self.n]), 0), 1).astype(self.index_type)
+        return e.reshape(numbers * self._strides([0]), [-1, 1])
+
+    def _flat(self, index: Tensor) -> Tensor:
+        """The rows to read, (N·P,), for an ``index`` (axes, 1, N·P): IREE splits none like that."""
+        e, r = self.e, len(self.lengths)
+        index = e.reshape(index, [r, self.positions])
+        if r > 1:
+            index = index * e.reshape(self._strides(range(r, 0, -1)), [r, 1])
+        parts = [e.reshape(each, [-1]) for each in e.split(index, r, 1, axis=0)]
+        if self.n != 1:
+            first_rows = e.reshape(self._first_rows(), [self.n, *[1] * r])
+            parts.append(e.reshape(e.expand(first_rows, [self.n, *self.out]), [-1]))
+        return reduce(Tensor.__add__, parts)
+
+    def _groups(
+        self, axes: Sequence[Tensor], combine: Callable[[Tensor, Tensor], Tensor], tail: list[Dim]
+    ) -> list[Tensor]:
+        """All combinations of the taps (1, taps, N·P) of ``axes``, outermost first: groups (together, *tail)."""
+        e, t = self.e, self.mode.taps
+
+        def combined(axes: Sequence[Tensor]) -> Tensor:
+            total, number = axes[0], t
+            for along in axes[1:]:
+                total = combine(e.reshape(total, [number, 1, self.positions]), along)
+                number *= t
+            return e.reshape(total, [number, *tail])
+
+        def groups(axes: Sequence[Tensor], outer: int) -> list[Tensor]:
+            number, together = t**outer, t ** (len(axes) - outer)
+            if number <= e.runtime.parts or outer <= 1:
+                return e.split(combined(axes), number, together, axis=0)
+            inner = combined(axes[outer - 1 :])
+            rows = (combine(row, inner) for row in groups(axes[: outer - 1], outer - 1))
+            return [group for row in rows for group in e.split(row, t, together, axis=0)]
+
+        return groups(axes, self.one_by_one)
 
 
-def _taps(axes: _Axes, g: Tensor, mode: Mode, padding: Padding, compute: str | None, few: bool) -> _Taps:
-    """The taps of the normalized coordinates ``g`` (axes, 1, N·P), with weights of type ``compute``."""
-    e, r, t, axis = axes.e, len(axes.lengths), mode.taps, axes.axis
-    position, weights = axis_taps(e, g.astype(axes.type), axis, mode, padding, compute, axes.around)
-    pixel = position
-    if axes.around:
-        pixel = e.minimum(e.maximum(position, 0), axis.length + 1)
-    elif axes.zeros_first:
-        pixel = e.minimum(e.maximum(position, 0), axis.last)
-    elif t > 1 and not mode.pads_taps:
-        pixel = e.minimum(position, axis.last)  # the coordinate is inside, the pixel after it need not be
-
-    index = pixel.astype(axes.index_type)
-    if t == 1 and "lengths" in e.runtime.without:
-        return _Taps([_flat(axes, index)], [], 1, few, flat=True)
-    if r > 1:
-        index = index * e.reshape(axes.products(range(r, 0, -1)), [r, 1, 1])
-    *inner, outer = e.split(index, r, 1, axis=0)
-    if axes.n != 1:
-        outer = e.reshape(outer, [t, axes.n, e.product(axes.out)]) + axes.starts(index.type)
-        if "lengths" in e.runtime.without:
-            outer = e.reshape(outer, [t, axes.positions])
-    one_by_one = max(i for i in range(r + 1) if t**i <= e.runtime.gathers)
-    combined = _Combined(e, t, Tensor.__add__, axes.positions, [axes.positions])
-    if axes.zeros_first:
-        inside = e.split(e.equal(position, pixel).astype(index.type), r, 1, axis=0)
-        both = _Combined(e, t, Tensor.__mul__, axes.positions, [axes.positions]).groups(inside[::-1], one_by_one)
-        rows = combined.groups([outer + 1, *reversed(inner)], one_by_one)
-        indices = [row * each for row, each in zip(rows, both, strict=True)]
-    else:
-        indices = combined.groups([outer, *reversed(inner)], one_by_one)
-    indices = [
-        each.astype("int32") if each.constant is not None and each.constant.max() < 2**31 else each  # half the size
-        for each in indices
-    ]
-    if weights is None:
-        return _Taps(indices, [], t ** (r - one_by_one), few)
-
-    *inner, outer = e.split(weights, r, 1, axis=0)
-    combined = _Combined(e, t, Tensor.__mul__, axes.positions, [1, axes.positions] if few else [axes.positions, 1])
-    return _Taps(indices, combined.groups([outer, *reversed(inner)], one_by_one), t ** (r - one_by_one), few)
-
-
-def _flat(axes: _Axes, index: Tensor) -> Tensor:
-    """The rows to read, (N·P,), of one tap an axis, ``index`` (axes, 1, N·P).
-
-    IREE splits nothing with an axis of 1 before an unknown one, and gathers by nothing like that.
-    """
-    e, r = axes.e, len(axes.lengths)
-    index = e.reshape(index, [r, axes.positions])
-    if r > 1:
-        index = index * e.reshape(axes.products(range(r, 0, -1)), [r, 1])
-    total, *others = (e.reshape(each, [-1]) for each in e.split(index, r, 1, axis=0))
-    if axes.n != 1:
-        starts = e.reshape(axes.starts(index.type), [axes.n, *[1] * r])
-        others.append(e.reshape(e.expand(starts, [axes.n, *axes.out]), [-1]))
-    for each in others:
-        total = total + each
-    return total
-
-
-@dataclass(frozen=True)
-class _Combined:
-    """Combinations of the taps of axes, each of which is a tensor of taps times N·P.
-
-    Attributes:
-        e: where the nodes go.
-        taps: of an axis.
-        combine: what makes one of two.
-        positions: N·P.
-        tail: the shape that N·P have in the end.
-    """
-
-    e: Expressions
-    taps: int
-    combine: Callable[[Tensor, Tensor], Tensor]
-    positions: Dim
-    tail: list[Dim]
-
-    def groups(self, axes: Sequence[Tensor], outer: int) -> list[Tensor]:
-        """All combinations, the outermost axis first: for each of so many ``outer`` axes one (combinations, *tail)."""
-        number, together = self.taps**outer, self.taps ** (len(axes) - outer)
-        if number <= self.e.runtime.parts or outer <= 1:
-            return self.e.split(self._all(axes), number, together, axis=0)
-        inner = self._all(axes[outer - 1 :])
-        rows = (self.combine(row, inner) for row in self.groups(axes[: outer - 1], outer - 1))
-        return [group for row in rows for group in self.e.split(row, self.taps, together, axis=0)]
-
-    def _all(self, axes: Sequence[Tensor]) -> Tensor:
-        """The combinations in one tensor."""
-        total, number = axes[0], self.taps
-        for along in axes[1:]:
-            total = self.combine(self.e.reshape(total, [number, 1, self.positions]), along)
-            number *= self.taps
-        return self.e.reshape(total, [number, *self.tail])
-
-
-def _copy(e: Expressions, rows: Tensor, taps: _Taps) -> Tensor:
+def _copy(sampler: _Sampler, rows: Tensor, index: Sequence[Tensor], weight: Sequence[Tensor]) -> Tensor:
     """Nearest: the one tap's values."""
-    return taps.values(e, rows, taps.index[0])
+    return sampler.values(rows, index[0])
 
 
-def _floating(e: Expressions, rows: Tensor, taps: _Taps) -> Tensor:
+def _floating(sampler: _Sampler, rows: Tensor, index: Sequence[Tensor], weight: Sequence[Tensor]) -> Tensor:
     """The weighted sum of the rows; bool counts as 0 and 1."""
-    return _weighted_sum(e, [taps.values(e, rows, index) for index in taps.index], taps)
+    return sampler.weighted_sum([sampler.values(rows, each) for each in index], weight)
 
 
-def _integer(e: Expressions, rows: Tensor, taps: _Taps) -> Tensor:
-    """The first tap plus the weighted differences from it, truncated toward zero and saturated.
-
-    Weights add up to 1, so where all taps are equal this is exact.
-    """
-    converted = rows.astype(taps.weight[0].type)
-    values = [taps.values(e, converted, index) for index in taps.index]
-    origin = values[0] if taps.together == 1 else e.gather(values[0], [0])
-    difference = _weighted_sum(e, [value - origin for value in values], taps)
-
-    def exact() -> Tensor:
-        first = taps.index[0] if taps.together == 1 else e.gather(taps.index[0], [0])
-        return taps.values(e, rows, first).astype("int64")
-
-    return to_integers(e, origin, difference, rows.type, exact)
-
-
-def _weighted_sum(e: Expressions, values: Sequence[Tensor], taps: _Taps) -> Tensor:
-    terms = [value * weight for value, weight in zip(values, taps.weight, strict=True)]
-    if taps.together > 1:
-        terms = [e.sum(term) for term in terms]
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
-    return total
-
-
-def input_of(e: Expressions, value: Value, made: int) -> Tensor:
-    """A floating-point value in the type that coordinates are computed in, of which so many are made of it."""
-    compute = spec.TYPES[value.type].compute or value.type
-    if value.constant is not None and made * value.constant.itemsize <= FOLDED:
-        return e.constant(value.constant.astype(compute), compute)
-    return e.input(value.name, value.type).astype(compute)
+def _integer(sampler: _Sampler, rows: Tensor, index: Sequence[Tensor], weight: Sequence[Tensor]) -> Tensor:
+    """The first tap plus the weighted differences from it, as an integer."""
+    e, compute = sampler.e, weight[0].type
+    converted = rows.astype(compute)
+    values = [sampler.values(converted, each) for each in index]
+    first, origin = index[0], values[0]
+    if sampler.together > 1:
+        first, origin = e.gather(first, [0]), e.gather(origin, [0])
+    difference = sampler.weighted_sum([value - origin for value in values], weight)
+    return to_integers(e, origin, difference, rows.type, lambda: sampler.values(rows, first).astype("int64"))
 
 
 def check_opset(name: str, opset: int, first: int) -> None:

@@ -17,11 +17,11 @@ from itertools import combinations
 import onnx
 
 from ... import checks, spec
-from ...core.coordinates import PADDING, Axis, normalize
+from ...core.coordinates import PADDING, Axis, Padding, normalize
 from ...core.taps import MODES, pixel_coordinates
 from ...errors import GridSampleError
 from .expressions import Dim, Expressions, Tensor
-from .primitives import Value, check_grid_sample, check_opset, input_of, zeros_of
+from .primitives import Value, check_grid_sample, check_opset, input_of, may_be_single
 from .runtimes import ANY, Runtime
 
 #: The opsets whose GridSample is written: later ones call the modes otherwise.
@@ -73,48 +73,54 @@ def lower_grid_sample(
     e = Expressions(name, opset, runtime)
     image, coordinates = e.input(X.name, X.type), e.input(grid.name, grid.type)
     if r == 3:
-        coordinates = input_of(e, grid, 0 if grid.constant is None else grid.constant.size)
-    dims, out = e.dims(image, X_shape), e.dims(coordinates, grid_shape)[1:-1]
+        coordinates = input_of(e, grid)
+    (n, c, *lengths), out = e.dims(image, X_shape), e.dims(coordinates, grid_shape)[1:-1]
     if r == 3:
-        total = _three(e, image, coordinates, dims, out, mode, padding_mode, align_corners)
-        return e.finish(e.reshape(total, [*dims[:2], *out]).astype(X.type), Y)
-    image, coordinates = (
-        x.astype("float32") if x.type == "bfloat16" else x for x in (image, coordinates)
-    )  # opset 22's
-    if r == 1:
-        g = e.reshape(coordinates, [dims[0], 1, out[0], 1])
-        coordinates = e.concatenate([g, zeros_of(e, [dims[0], 1, out[0], 1], g.type)], axis=3)
-        image = e.reshape(image, [*dims[:2], 1, dims[2]])
-    total = _sampled(e, image, coordinates, mode, padding_mode, align_corners)
-    if r == 1:
-        total = e.reshape(total, [*dims[:2], *out])
+        padding = PADDING[padding_mode]
+        total = _of_slices(e, image, coordinates, [n, c, *lengths], out, mode, padding, bool(align_corners))
+    else:
+        # Of bfloat16 there is none before opset 22.
+        image, g = (x.astype("float32") if x.type == "bfloat16" else x for x in (image, coordinates))
+        if r == 1:
+            g = e.reshape(g, [n, 1, out[0], 1])
+            g = e.concatenate([g, e.zeros([n, 1, out[0], 1], g.type)], axis=3)
+            image = e.reshape(image, [n, c, 1, *lengths])
+        aligned = int(align_corners)
+        total = e.op("GridSample", image, g, mode=_WORDS[mode], padding_mode=padding_mode, align_corners=aligned)
+    if r != 2:
+        total = e.reshape(total, [n, c, *out])
     return e.finish(total.astype(X.type), Y)
 
 
-def _sampled(e: Expressions, X: Tensor, grid: Tensor, mode: str, padding_mode: str, align_corners: bool) -> Tensor:
-    said = {"mode": _WORDS[mode], "padding_mode": padding_mode, "align_corners": int(align_corners)}
-    return e.op("GridSample", X, grid, type=X.type, **said)
-
-
-def _three(
+def _of_slices(
     e: Expressions,
     image: Tensor,
     grid: Tensor,
     dims: Sequence[Dim],
     out: Sequence[Dim],
     mode: str,
-    padding_mode: str,
+    padding: Padding,
     align_corners: bool,
 ) -> Tensor:
-    """Y (N, C, D1_out, D2_out · D3_out) of three axes."""
-    compute, padding, (n, c, *lengths) = grid.type, PADDING[padding_mode], dims
+    """Y (N, C, D1_out, D2_out · D3_out) of an image of three spatial axes, whose shape is ``dims``."""
+    n, c, *lengths = dims
+    positions = [n, out[0], e.product(out[1:])]
     image = image.astype("float32")
-    first, second = _laid_together(lengths)
-    other = 3 - first - second
-    g = e.reshape(grid, [n, out[0], e.product(out[1:]), 3])
-    x = _pixels(e, g, lengths, mode, padding_mode, align_corners)
+    # The two axes whose product is least, where lengths are known; else the outer ones.
+    first, second, other = 0, 1, 2
+    known = [length for length in lengths if isinstance(length, int)]
+    if len(known) == 3:
+        first, second = min(combinations(range(3), 2), key=lambda pair: known[pair[0]] * known[pair[1]])
+        other = 3 - first - second
+    # Pixel coordinates, innermost axis first: inside X, or one pixel around it with zeros.
+    g, length = e.reshape(grid, [*positions, 3]), e.shape(lengths[::-1]).astype(grid.type)
+    axis = Axis.of(length, align_corners, may_be_single(lengths), e.maximum)
+    x = pixel_coordinates(e, g, axis, MODES[mode], padding)
+    if mode == "nearest":
+        x = e.rint(x)
     if padding.zero_outside:
-        image, x = e.op("Pad", image, e.constant([0, 0, 1, 1, 1] * 2), type=image.type), x + 1
+        x = e.minimum(e.maximum(x, -1), length)
+        image, x = e.pad(image, [0, 0, 1, 1, 1]), x + 1
         lengths = [length + 2 for length in lengths]
     along = e.split(x, 3, 1, axis=3)[::-1]  # as the axes of X
     if (first, second) == (0, 2):
@@ -123,44 +129,22 @@ def _three(
     shape = [together, lengths[other]] if other == 2 else [lengths[other], together]
     image = e.reshape(image, [n, c, *shape])
 
+    def number(length: Dim) -> Tensor:
+        return e.shape([length]).astype(grid.type)
+
     def sample(slices: Tensor) -> Tensor:
         """The slices with these numbers, each at its position."""
-        place = slices * e.length(lengths[second]).astype(compute) + along[second]
-        rows, columns = (place, along[other]) if other == 2 else (along[other], place)
-        normalized = [_normalize(e, at, length) for at, length in zip((columns, rows), shape[::-1], strict=True)]
-        g = e.concatenate(normalized, axis=3).astype(image.type)
-        return _sampled(e, image, g, mode, "border", True)
+        place = slices * number(lengths[second]) + along[second]
+        columns, rows = (along[other], place) if other == 2 else (place, along[other])
+        axes = [
+            (x, Axis.of(number(length), True, True, e.maximum)) for x, length in ((columns, shape[1]), (rows, shape[0]))
+        ]
+        g = e.concatenate([normalize(x, axis.last, axis.span) for x, axis in axes], axis=3).astype(image.type)
+        return e.op("GridSample", image, g, mode=_WORDS[mode], padding_mode="border", align_corners=1)
 
     if mode == "nearest":
         return sample(along[first])
     below = e.floor(along[first])
-    t = e.reshape((along[first] - below).astype(image.type), [n, 1, out[0], e.product(out[1:])])
-    above = e.minimum(below + 1, e.length(lengths[first]).astype(compute) - 1)
+    t = e.reshape((along[first] - below).astype(image.type), [n, 1, *positions[1:]])
+    above = e.minimum(below + 1, number(lengths[first]) - 1)
     return sample(below) * (1 - t) + sample(above) * t
-
-
-def _laid_together(lengths: Sequence[Dim]) -> tuple[int, int]:
-    """The two axes whose product is least, where lengths are known; else the outer ones."""
-    known = [length for length in lengths if isinstance(length, int)]
-    if len(known) < len(lengths):
-        return 0, 1
-    return min(combinations(range(3), 2), key=lambda pair: known[pair[0]] * known[pair[1]])
-
-
-def _pixels(
-    e: Expressions, g: Tensor, lengths: Sequence[Dim], mode: str, padding_mode: str, align_corners: bool
-) -> Tensor:
-    """The pixel coordinates (…, 3), innermost axis first: inside X, or one pixel around it with zeros."""
-    length = e.shape(lengths[::-1]).astype(g.type)
-    may_be_single = not all(isinstance(length, int) and length > 1 for length in lengths)
-    axis = Axis.of(length, align_corners, may_be_single, e.maximum)
-    x = pixel_coordinates(e, g, axis, MODES[mode], PADDING[padding_mode])
-    if mode == "nearest":
-        x = e.rint(x)
-    return e.minimum(e.maximum(x, -1), length) if PADDING[padding_mode].zero_outside else x
-
-
-def _normalize(e: Expressions, x: Tensor, length: Dim) -> Tensor:
-    """The coordinates of pixels ``x`` where -1 and 1 are the centres of the first and the last; of one pixel, 0."""
-    last = e.length(length).astype(x.type) - 1
-    return normalize(x, last, e.maximum(last, 1))
