@@ -18,32 +18,28 @@ from numba.extending import overload, register_jitable
 from ..spec import CUBIC_A
 from .halves import widened
 from .vectors import (
+    CONTIGUOUS,
     EVERY,
+    GATHERED,
     GATHERS,
+    MASKED,
     NARROW,
+    OUTSIDE_BIT,
     PIXELS_AHEAD,
     VECTORS,
     WIDE,
-    add_up,
-    add_up_together,
-    gather,
-    gather_integers,
-    gather_integers_whole,
-    gather_whole,
     multiply_add,
     prefetch,
+    sum_integers,
+    sum_pixels,
+    sum_rows,
     transpose,
 )
 
 ZEROS, BORDER, REFLECTION = range(3)
 
-#: How the taps of a block lie: each for itself, an index to each; or side by side, an index to the first of them, where
-#: those with MASKED count as 0 if their weight is no number.
-GATHERED, MASKED, CONTIGUOUS = range(3)
-
 #: The index of a tap that counts as 0; every other index is a pixel of X.
 OUTSIDE = np.uint32(0xFFFFFFFF)
-OUTSIDE_BIT = np.uint32(0x80000000)
 MAX_PIXELS = 1 << 30  # and so that a coordinate beyond X, too, is an int32
 
 #: A block's table: positions, and positions times taps. It stays in a CPU's second cache.
@@ -456,101 +452,79 @@ def _sum_taps_for(
     X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any, start: int, positions: int
 ) -> Any:
     """Read X (C, S) through the table, whose taps lie as ``layout`` says, into Y[:, start:]; answers how then."""
-    in_vectors = GATHERS and Y.dtype == weight.dtype
-    are_halves = X.dtype != Y.dtype
-    are_short = GATHERS and not are_halves and X.dtype in SHORT_INTEGERS
-
-    def read(X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any, start: int, positions: int) -> int:
-        if in_vectors and layout != GATHERED:
-            _sum_whole(X, index, offsets, layout, weight, Y, start, positions)
-            return layout
-        if in_vectors:
-            _sum_in_vectors(X, index, offsets, weight, Y, start, positions)
-            return GATHERED
-        if are_short and layout == CONTIGUOUS and positions >= INTEGERS:
-            _sum_integers_whole(X, index[0], offsets, weight, Y, start, positions)
-            return layout
-        if layout != GATHERED:
-            spread(index, offsets, weight, layout, positions)
-        if are_short and positions >= INTEGERS:
-            _sum_integers(X, index, weight, Y, start, positions)
-        else:
-            _sum_in_loops(X, index, weight, Y, start, positions)
-        return GATHERED
-
-    return read
+    if GATHERS and Y.dtype == weight.dtype:
+        return _sum_floats
+    return _sum_short_integers if GATHERS and X.dtype == Y.dtype and X.dtype in SHORT_INTEGERS else _sum_any
 
 
 @register_jitable
-def _sum_whole(X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any, start: int, positions: int) -> None:
-    wide, narrow, wides, narrows = _in_vectors(X, weight, positions)
-    first = index[0]
-    for c in range(len(X)):
-        image, out = X[c], Y[c]
-        for p in range(0, wides, wide):
-            if layout == MASKED:
-                _gather_gaps_wide(image, first, offsets, weight, p, out, start + p)
-            else:
-                _gather_whole_wide(image, first, offsets, weight, p, out, start + p)
-        for p in range(wides, narrows, narrow):
-            if layout == MASKED:
-                _gather_gaps_narrow(image, first, offsets, weight, p, out, start + p)
-            else:
-                _gather_whole_narrow(image, first, offsets, weight, p, out, start + p)
-        for p in range(narrows, positions):
-            out[start + p] = _sum_at(image, index, offsets, True, weight, p)
-
-
-@register_jitable
-def _sum_in_vectors(X: Any, index: Any, offsets: Any, weight: Any, Y: Any, start: int, positions: int) -> None:
-    wide, narrow, wides, narrows = _in_vectors(X, weight, positions)
-    for c in range(len(X)):
-        image, out = X[c], Y[c]
-        for p in range(0, wides, wide):
-            _gather_wide(image, index, weight, p, out, start + p)
-        for p in range(wides, narrows, narrow):
-            _gather_narrow(image, index, weight, p, out, start + p)
-        for p in range(narrows, positions):
-            out[start + p] = _sum_at(image, index, offsets, False, weight, p)
-
-
-@register_jitable
-def _sum_integers(X: Any, index: Any, weight: Any, Y: Any, start: int, positions: int) -> None:
-    for c in range(len(X)):
-        image, out = X[c], Y[c]
-        for p in range(0, positions - INTEGERS, INTEGERS):
-            _gather_integers(image, index, weight, p, out, start + p)
-        last = positions - INTEGERS  # some of these once more, where they are no whole vector
-        _gather_integers(image, index, weight, last, out, start + last)
-
-
-@register_jitable
-def _sum_integers_whole(X: Any, first: Any, offsets: Any, weight: Any, Y: Any, start: int, positions: int) -> None:
-    for c in range(len(X)):
-        image, out = X[c], Y[c]
-        for p in range(0, positions - INTEGERS, INTEGERS):
-            _gather_integers_whole(image, first, offsets, weight, p, out, start + p)
-        last = positions - INTEGERS
-        _gather_integers_whole(image, first, offsets, weight, last, out, start + last)
-
-
-@register_jitable
-def _in_vectors(X: Any, weight: Any, positions: int) -> tuple[int, int, int, int]:
-    """The positions in a wide and in a narrow vector, and where those of the one and of the other end."""
+def _sum_floats(X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any, start: int, positions: int) -> int:
     wide, narrow = VECTORS[0] // weight.itemsize, VECTORS[1] // weight.itemsize
     few = len(X) * len(weight) * positions < WORTH_WIDE
-    return wide, narrow, 0 if few else positions - positions % wide, positions - positions % narrow
+    wides, narrows = 0 if few else positions - positions % wide, positions - positions % narrow
+    for c in range(len(X)):
+        image, out = X[c], Y[c]
+        for p in range(0, wides, wide):
+            _sum_wide(image, index, offsets, layout, weight, p, out, start + p)
+        for p in range(wides, narrows, narrow):
+            _sum_narrow(image, index, offsets, layout, weight, p, out, start + p)
+        for p in range(narrows, positions):
+            out[start + p] = _sum_at(image, index, offsets, layout, weight, p)
+    return layout
 
 
 @register_jitable
-def _sum_at(image: Any, index: Any, offsets: Any, whole: bool, weight: Any, p: int) -> Any:
+def _sum_short_integers(
+    X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any, start: int, positions: int
+) -> int:
+    if positions < INTEGERS:
+        return _sum_any(X, index, offsets, layout, weight, Y, start, positions)
+    for c in range(len(X)):
+        for p in range(0, positions - INTEGERS, INTEGERS):
+            _sum_integers(X[c], index, offsets, layout, weight, p, Y[c], start + p)
+        last = positions - INTEGERS  # some of these once more, where they are no whole vector
+        _sum_integers(X[c], index, offsets, layout, weight, last, Y[c], start + last)
+    return layout
+
+
+@register_jitable
+def _sum_any(X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any, start: int, positions: int) -> int:
+    if layout != GATHERED:
+        spread(index, offsets, weight, layout, positions)
+    _sum_in_loops(X, index, weight, Y, start, positions)
+    return GATHERED
+
+
+@register_jitable
+def _sum_at(image: Any, index: Any, offsets: Any, layout: int, weight: Any, p: int) -> Any:
     """The sum at position ``p``, in the order of the vectors."""
     total = weight.dtype.type(0)
     for row in range(len(weight)):
-        i = index[0, p] + np.uint32(offsets[row]) if whole else index[row, p]
+        i = index[row, p] if layout == GATHERED else index[0, p] + np.uint32(offsets[row])
         if i < OUTSIDE_BIT and not np.isnan(weight[row, p]):
             total = multiply_add(weight[row, p], widened(image[i]), total)
     return total
+
+
+def _by_layout(make: Any, size: int) -> Any:
+    """The vectors of ``size`` that ``make`` writes, for whichever layout a table has."""
+    gathered, masked, contiguous = (make(size, layout) for layout in (GATHERED, MASKED, CONTIGUOUS))
+
+    def add_up(X: Any, index: Any, offsets: Any, layout: int, weight: Any, p: int, Y: Any, q: int) -> None:
+        if layout == GATHERED:
+            gathered(X, index, offsets, weight, p, Y, q)
+        elif layout == MASKED:
+            masked(X, index, offsets, weight, p, Y, q)
+        else:
+            contiguous(X, index, offsets, weight, p, Y, q)
+
+    return register_jitable(add_up)
+
+
+_sum_wide, _sum_narrow = (_by_layout(sum_pixels, size) for size in VECTORS)
+_sum_integers = _by_layout(sum_integers, VECTORS[1])
+_sum_row_narrow, _sum_row_wide = (_by_layout(sum_rows, width) for width in (NARROW, WIDE))
+_transpose_narrow, _transpose_wide = transpose(NARROW), transpose(WIDE)
 
 
 @njit(nogil=True, fastmath={"contract"}, error_model="numpy")
@@ -677,52 +651,32 @@ def _turn_for(X: Any, channel: int, begin: int, end: int, rows: Any, width: int,
 
 
 @register_jitable
-def sum_rows(
+def sum_packed(
     X: Any, index: Any, offsets: Any, layout: int, weight: Any, strip: Any, Y: Any, start: int, positions: int
 ) -> None:
-    """Read the rows X (S + 1, W) through the table, whose taps lie as ``layout`` says, into Y[:W, start:].
+    """Read a panel X (S + 1, W) through the table, whose taps lie as ``layout`` says, into Y[:W, start:].
 
-    Only floats are laid out in rows. ``tile`` (STRIP, W) is scratch.
+    Only floats are packed. ``strip`` (STRIP, W) is scratch.
     """
-    width, first = X.shape[1], index[0]
+    width = X.shape[1]
     channels = min(width, len(Y))
     for begin in range(0, positions, STRIP):
         size = min(STRIP, positions - begin)
         whole = size - size % width if channels == width else 0
         if width == NARROW:
             for p in range(size):
-                if layout == GATHERED:
-                    _sum_narrow(X, index, weight, begin + p, strip, p)
-                elif layout == MASKED:
-                    _sum_gaps_narrow(X, first, offsets, weight, begin + p, strip, p)
-                else:
-                    _sum_whole_narrow(X, first, offsets, weight, begin + p, strip, p)
+                _sum_row_narrow(X, index, offsets, layout, weight, begin + p, strip, p)
             for p in range(0, whole, width):
                 _transpose_narrow(strip, p, 0, Y, 0, start + begin + p)
         else:
             for p in range(size):
-                if layout == GATHERED:
-                    _sum_wide(X, index, weight, begin + p, strip, p)
-                elif layout == MASKED:
-                    _sum_gaps_wide(X, first, offsets, weight, begin + p, strip, p)
-                else:
-                    _sum_whole_wide(X, first, offsets, weight, begin + p, strip, p)
+                _sum_row_wide(X, index, offsets, layout, weight, begin + p, strip, p)
             for p in range(0, whole, width):
                 _transpose_wide(strip, p, 0, Y, 0, start + begin + p)
         for c in range(channels):
             y = Y[c, start + begin :]
             for p in range(whole, size):
                 y[p] = strip[p, c]
-
-
-_sum_narrow, _sum_wide = add_up(NARROW), add_up(WIDE)
-_sum_whole_narrow, _sum_whole_wide = (add_up_together(width, gaps=False) for width in (NARROW, WIDE))
-_sum_gaps_narrow, _sum_gaps_wide = (add_up_together(width, gaps=True) for width in (NARROW, WIDE))
-_gather_wide, _gather_narrow = map(gather, VECTORS)
-_gather_whole_wide, _gather_whole_narrow = (gather_whole(size, gaps=False) for size in VECTORS)
-_gather_gaps_wide, _gather_gaps_narrow = (gather_whole(size, gaps=True) for size in VECTORS)
-_gather_integers, _gather_integers_whole = gather_integers(VECTORS[1]), gather_integers_whole(VECTORS[1])
-_transpose_narrow, _transpose_wide = transpose(NARROW), transpose(WIDE)
 
 
 # What depends on the types of X and Y, given a pixel of X and a 0 of the weights' type, ``real``, and of Y's, ``out``.

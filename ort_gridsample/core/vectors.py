@@ -1,15 +1,12 @@
-"""Pixels in the CPU's vectors: sums over those of many positions, sums over rows of channels, and to rows and back.
-Written in LLVM, the compiler's own language.
+"""Pixels in the CPU's vectors: sums over taps of many positions, or of rows of channels, and blocks turned round.
+Written in LLVM, the compiler's own language, by Numba's insides.
 
-Numba's compiler does not find these vectors in the loops that say the same, which are 3 to 8 times as slow. They are
-written by Numba's insides; where those are not as expected, the loops do the work.
+Numba's compiler does not find these vectors in loops that say the same, which are 3 to 8 times as slow.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,8 +14,6 @@ from llvmlite import ir
 from llvmlite.binding import get_host_cpu_features
 from numba import extending, types
 from numba.core import cgutils as untyped_cgutils
-
-from .halves import widened
 
 cgutils: Any = untyped_cgutils
 intrinsic: Any = extending.intrinsic  # its types take the typing context for an argument of the caller's
@@ -30,186 +25,62 @@ GATHERS = all(get_host_cpu_features().get(name) for name in ("avx2", "fma"))
 #: after each; another takes them as two.
 VECTORS = (64, 32)
 
-#: Channels that lie side by side in a row: a CPU's vector, or a line of its cache.
+#: How the taps of a tile lie: each for itself, an index to each; or contiguous, an index to the first of them and the
+#: offsets of the others, two and two side by side. Of MASKED ones a tap of weight NaN counts as 0.
+GATHERED, MASKED, CONTIGUOUS = range(3)
+
+#: An index from this on is of a tap outside, which counts as 0; every other index is a pixel of X.
+OUTSIDE_BIT = np.uint32(1 << 31)
+
+#: The channels of a panel, side by side in a row: a CPU's vector, or a line of its cache.
 NARROW, WIDE = 4, 16
-#: What is known of an element's place: that of its type, not of a vector's.
-_SIZE = {"i8": 1, "i16": 2, "i32": 4, "float": 4, "double": 8}
-_INT32: Any = ir.IntType(32)
-#: So many positions ahead the rows are called into the cache: up to twice as fast on random grids.
+#: So many positions ahead rows are called into the cache: up to twice as fast on random grids.
 AHEAD = 8
 #: So are pixels of every so many positions, where the taps are few: 0.8 of the time in linear and nearest at 1080p. Of
 #: more, the processor is at work for as long as the memory takes.
 PIXELS_AHEAD, EVERY, FEW_TAPS = 128, 4, 8
 
-logger = logging.getLogger("ort_gridsample")
+_INT32: Any = ir.IntType(32)
+_INT64: Any = ir.IntType(64)
+#: What is known of an element's place: that of its type, not of a vector's.
+_SIZE = {"i8": 1, "i16": 2, "i32": 4, "float": 4, "double": 8}
 
 
-def add_up_in_loops(X: Any, index: Any, weight: Any, p: Any, sums: Any, q: Any) -> None:
-    """Add up the taps of position ``p``, rows of ``X`` (S + 1, W), into row ``q`` of ``sums`` (> q, W).
+def sum_rows(width: int, layout: int) -> Any:
+    """Add up the taps of position ``p``, rows of ``X`` (S + 1, width), into row ``q`` of ``Y`` (> q, width).
 
-    ``index`` and ``weight`` are (taps, > p + AHEAD), taps even. An index beyond the last row is the last row.
+    The taps of a table lie as ``layout`` says: ``index`` and ``weight`` are (taps, > p + AHEAD), ``offsets`` (taps,).
+    An index beyond the last row is the last row.
     """
-    outside, width = len(X) - 1, X.shape[1]
-    for c in range(width):
-        sums[q, c] = 0
-    for tap in range(len(index)):
-        i, w = min(index[tap, p], outside), weight[tap, p]
-        for c in range(width):
-            sums[q, c] += w * X[i, c]
+    return _sum(_Rows, width, layout)
 
 
-def add_up(width: int) -> Any:
-    """As :func:`add_up_in_loops`, for rows of ``width`` channels; to be called in a kernel."""
+def sum_pixels(size: int, layout: int) -> Any:
+    """Add up the taps of a vector of positions from ``p`` on, of ``size`` bytes, pixels of ``X`` (S,), into Y[q:].
 
+    The table is as :func:`sum_rows` has it. A pixel of uint16 or int16 is the bits of float16 or bfloat16.
+    """
+    return _sum(_Pixels, size, layout)
+
+
+def sum_integers(size: int, layout: int) -> Any:
+    """As :func:`sum_pixels` for integers of up to 16 bits, by vectors of ``size`` bytes of weights.
+
+    :func:`.sums.integer` states the sum.
+    """
+    return _sum(_Integers, size, layout)
+
+
+def _sum(kind: type[_Sum], size: int, layout: int) -> Any:
     @intrinsic
-    def add_up_rows(context: Any, X: Any, index: Any, weight: Any, p: Any, sums: Any, q: Any) -> Any:
-        return types.void(X, index, weight, p, sums, q), _written(_write_sums, add_up_in_loops, width)
+    def vector_sum(context: Any, X: Any, index: Any, offsets: Any, weight: Any, p: Any, Y: Any, q: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            kind(context, builder, arguments, signature.args, size, layout).write()
+            return context.get_dummy_value()
 
-    return add_up_rows
+        return types.void(X, index, offsets, weight, p, Y, q), generate
 
-
-def add_up_together_in_loops(X: Any, first: Any, offsets: Any, weight: Any, p: Any, sums: Any, q: Any) -> None:
-    """As :func:`add_up_in_loops` where each tap lies by one of the ``offsets`` (taps,) behind the ``first`` (> p,).
-
-    Two and two of them lie side by side. One whose weight is no number counts as 0.
-    """
-    width = X.shape[1]
-    for c in range(width):
-        sums[q, c] = 0
-    for tap in range(len(offsets)):
-        w = weight[tap, p]
-        if w == w:
-            for c in range(width):
-                sums[q, c] += w * X[first[p] + offsets[tap], c]
-
-
-def add_up_together(width: int, gaps: bool) -> Any:
-    """As :func:`add_up_together_in_loops`, for rows of ``width`` channels; to be called in a kernel.
-
-    Unless there may be ``gaps``, all weights are numbers.
-    """
-    write = partial(_write_sums_together, gaps=gaps)
-
-    @intrinsic
-    def add_up_rows_together(
-        context: Any, X: Any, first: Any, offsets: Any, weight: Any, p: Any, sums: Any, q: Any
-    ) -> Any:
-        generate = _written(write, add_up_together_in_loops, width)
-        return types.void(X, first, offsets, weight, p, sums, q), generate
-
-    return add_up_rows_together
-
-
-@extending.register_jitable
-def gather_in_loops(X: Any, index: Any, weight: Any, p: Any, Y: Any, q: Any, lanes: int) -> None:
-    """Add up the taps of ``lanes`` positions from ``p`` on, pixels of ``X`` (S,), into Y[q:].
-
-    ``index`` and ``weight`` are (taps, > p). An index of 2**31 and more counts as 0. A pixel of uint16 or int16 for
-    weights of float32 is the bits of float16 or bfloat16.
-    """
-    for lane in range(lanes):
-        total = weight[0, 0] * 0
-        for tap in range(len(index)):
-            i = index[tap, p + lane]
-            if i < 1 << 31:
-                total += weight[tap, p + lane] * widened(X[i])
-        Y[q + lane] = total
-
-
-@extending.register_jitable
-def gather_integers_in_loops(X: Any, index: Any, weight: Any, p: Any, Y: Any, q: Any, lanes: int) -> None:
-    """As :func:`gather_in_loops` for integers of up to 16 bits: truncated toward zero and saturated.
-
-    They are added up as differences from the first tap: where all taps are equal the sum is exact.
-    """
-    for lane in range(lanes):
-        i = index[0, p + lane]
-        origin = weight.dtype.type(X[i]) if i < 1 << 31 else weight[0, 0] * 0
-        total = origin * 0
-        for tap in range(1, len(index)):
-            i = index[tap, p + lane]
-            value = weight.dtype.type(X[i]) if i < 1 << 31 else origin * 0
-            total += weight[tap, p + lane] * (value - origin)
-        limits = np.iinfo(Y.dtype)
-        Y[q + lane] = int(min(max(total + origin, limits.min), limits.max))
-
-
-@extending.register_jitable
-def gather_integers_whole_in_loops(
-    X: Any, first: Any, offsets: Any, weight: Any, p: Any, Y: Any, q: Any, lanes: int
-) -> None:
-    """As :func:`gather_integers_in_loops` where each tap lies by one of the ``offsets`` (taps,) behind the ``first``.
-
-    Two and two of them lie side by side.
-    """
-    for lane in range(lanes):
-        i = first[p + lane]
-        origin = weight.dtype.type(X[i])
-        total = origin * 0
-        for tap in range(1, len(offsets)):
-            total += weight[tap, p + lane] * (weight.dtype.type(X[i + offsets[tap]]) - origin)
-        limits = np.iinfo(Y.dtype)
-        Y[q + lane] = int(min(max(total + origin, limits.min), limits.max))
-
-
-def gather(size: int) -> Any:
-    """As :func:`gather_in_loops`, for a vector of ``size`` bytes; to be called in a kernel."""
-    return _gather(size, _write_gathered, gather_in_loops)
-
-
-def gather_integers(size: int) -> Any:
-    """As :func:`gather_integers_in_loops`, for a vector of ``size`` bytes of weights; to be called in a kernel."""
-    return _gather(size, _write_integers, gather_integers_in_loops)
-
-
-def _gather(size: int, write: Callable[..., None], loops: Callable[..., None]) -> Any:
-    def in_loops(X: Any, index: Any, weight: Any, p: Any, Y: Any, q: Any) -> None:
-        loops(X, index, weight, p, Y, q, size // weight.itemsize)
-
-    @intrinsic
-    def gather_vector(context: Any, X: Any, index: Any, weight: Any, p: Any, Y: Any, q: Any) -> Any:
-        return types.void(X, index, weight, p, Y, q), _written(write, in_loops, size)
-
-    return gather_vector
-
-
-@extending.register_jitable
-def gather_whole_in_loops(X: Any, first: Any, offsets: Any, weight: Any, p: Any, Y: Any, q: Any, lanes: int) -> None:
-    """As :func:`gather_in_loops` where each tap lies by one of the ``offsets`` (taps,) behind the ``first`` (> p,).
-
-    Two and two of them lie side by side. One whose weight is no number counts as 0.
-    """
-    for lane in range(lanes):
-        total = weight[0, 0] * 0
-        for tap in range(len(offsets)):
-            w = weight[tap, p + lane]
-            if w == w:
-                total += w * widened(X[first[p + lane] + offsets[tap]])
-        Y[q + lane] = total
-
-
-def gather_whole(size: int, gaps: bool) -> Any:
-    """As :func:`gather_whole_in_loops`, for a vector of ``size`` bytes; to be called in a kernel.
-
-    Unless there may be ``gaps``, all weights are numbers.
-    """
-    return _gather_whole(size, partial(_write_gathered_whole, gaps=gaps), gather_whole_in_loops)
-
-
-def gather_integers_whole(size: int) -> Any:
-    """As :func:`gather_integers_whole_in_loops`, for a vector of ``size`` bytes of weights; to call in a kernel."""
-    return _gather_whole(size, _write_integers_whole, gather_integers_whole_in_loops)
-
-
-def _gather_whole(size: int, write: Callable[..., None], loops: Callable[..., None]) -> Any:
-    def in_loops(X: Any, first: Any, offsets: Any, weight: Any, p: Any, Y: Any, q: Any) -> None:
-        loops(X, first, offsets, weight, p, Y, q, size // weight.itemsize)
-
-    @intrinsic
-    def gather_whole_vector(context: Any, X: Any, first: Any, offsets: Any, weight: Any, p: Any, Y: Any, q: Any) -> Any:
-        return types.void(X, first, offsets, weight, p, Y, q), _written(write, in_loops, size)
-
-    return gather_whole_vector
+    return vector_sum
 
 
 @intrinsic
@@ -218,7 +89,7 @@ def prefetch(context: Any, image: Any, i: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         (pixels,) = _arrays(context, builder, arguments[:1], signature.args[:1])
-        _prefetch(builder, builder.gep(pixels.data, [builder.zext(arguments[1], ir.IntType(64))]))
+        _prefetch(builder, builder.gep(pixels.data, [builder.zext(arguments[1], _INT64)]))
         return context.get_dummy_value()
 
     return types.void(image, types.uint32), generate
@@ -234,47 +105,187 @@ def multiply_add(context: Any, a: Any, b: Any, c: Any) -> Any:
     return c(a, b, c), generate
 
 
-def transpose_in_loops(source: Any, i: Any, j: Any, to: Any, k: Any, m: Any) -> None:
+def transpose(width: int) -> Any:
     """Write the rows ``i``, … and columns ``j``, … of ``source`` as columns ``m``, … and rows ``k``, … of ``to``.
 
-    As many of each as the shorter of the two arrays' rows is long.
+    As many of each as ``width`` says; to be called in a kernel.
     """
-    width = min(source.shape[1], to.shape[1])
-    for row in range(width):
-        for column in range(width):
-            to[k + column, m + row] = source[i + row, j + column]
-
-
-def transpose(width: int) -> Any:
-    """As :func:`transpose_in_loops`, for ``width`` rows and columns; to be called in a kernel."""
 
     @intrinsic
     def transpose_block(context: Any, source: Any, i: Any, j: Any, to: Any, k: Any, m: Any) -> Any:
-        return types.void(source, i, j, to, k, m), _written(_write_transposed, transpose_in_loops, width)
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            _write_transposed(builder, arguments, _arrays(context, builder, arguments, signature.args), width)
+            return context.get_dummy_value()
+
+        return types.void(source, i, j, to, k, m), generate
 
     return transpose_block
 
 
-def _written(write: Callable[..., None], in_loops: Callable[..., None], width: int) -> Any:
-    """What generates the code that ``write`` writes; that of ``in_loops`` where it cannot."""
+class _Sum:
+    """What writes a sum over taps, two after two: vectors of values times vectors of weights."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        try:
-            write(context, *_draft(arguments), signature.args, width)
-        except Exception as error:
-            logger.warning("this Numba's insides are unknown, kernels will be slower: %r", error)
-            return context.compile_internal(builder, in_loops, signature, arguments)
-        write(context, builder, arguments, signature.args, width)
-        return context.get_dummy_value()
+    def __init__(self, context: Any, builder: Any, arguments: Any, kinds: Any, size: int, layout: int) -> None:
+        self.builder, self.layout, self.pixel = builder, layout, kinds[0].dtype
+        self.X, self.index, self.offsets, self.weight, self.Y = _arrays(context, builder, arguments, kinds)
+        self.p, self.q = arguments[4], arguments[6]
+        self.taps, self.columns = cgutils.unpack_tuple(builder, self.weight.shape)
+        real = self.weight.data.type.pointee
+        self.vector = ir.VectorType(real, self.count(size, _SIZE[str(real)]))
+        self.total = cgutils.alloca_once_value(builder, ir.Constant(self.vector, [0.0] * self.vector.count))
 
-    return generate
+    def write(self) -> None:
+        """Write it all."""
+        builder = self.builder
+        self.begin()
+        with cgutils.for_range(builder, builder.lshr(self.taps, _INT64(1))) as loop:
+            tap = builder.shl(loop.index, _INT64(1))
+            entry = builder.add(builder.mul(tap, self.columns), self.p)
+            for values in self.pair(tap, entry):
+                self._add(self.weights(builder.gep(self.weight.data, [entry])), values)
+                entry = builder.add(entry, self.columns)
+        self.store(builder.load(self.total))
+
+    def _add(self, weight: Any, values: Any) -> None:
+        builder, before = self.builder, self.builder.load(self.total)
+        total = builder.fadd(before, builder.fmul(weight, values, flags=("contract",)), flags=("contract",))
+        if self.layout == MASKED:
+            total = builder.select(builder.fcmp_ordered("ord", weight, weight), total, before)
+        builder.store(total, self.total)
+
+    def count(self, size: int, real_size: int) -> int:
+        """The values of a vector."""
+        return size // real_size
+
+    def begin(self) -> None:
+        """Write what comes before the first tap."""
+        if self.layout != GATHERED:
+            self.first = self.loaded(self.index, self.p, _INT32)
+            self._prefetch_ahead()
+
+    def pair(self, tap: Any, entry: Any) -> Iterator[Any]:
+        """The values of a tap and of the next, whose entries in the table begin at ``entry``."""
+        raise NotImplementedError
+
+    def weights(self, place: Any) -> Any:
+        """The weights that lie at ``place``."""
+        return _load(self.builder, place, self.vector)
+
+    def store(self, total: Any) -> None:
+        """Store the sums."""
+        _store(self.builder, total, self.builder.gep(self.Y.data, [self.q]))
+
+    def loaded(self, array: Any, entry: Any, kind: Any) -> Any:
+        """As many elements as a vector has, from ``entry`` on."""
+        return _load(self.builder, self.builder.gep(array.data, [entry]), ir.VectorType(kind, self.vector.count))
+
+    def base(self, tap: Any) -> Any:
+        """Where the pixels of a tap begin, whose index is that of the first."""
+        return self.builder.gep(self.X.data, [self.builder.load(self.builder.gep(self.offsets.data, [tap]))])
+
+    def _prefetch_ahead(self) -> None:
+        """Call the first and the last of few taps into the caches, of some positions of a vector to come."""
+        builder = self.builder
+        with builder.if_then(builder.icmp_unsigned("<=", self.taps, _INT64(FEW_TAPS))):
+            last = builder.load(builder.gep(self.offsets.data, [builder.sub(self.taps, _INT64(1))]))
+            for lane in range(0, self.vector.count, EVERY):
+                soon = builder.add(self.p, _INT64(PIXELS_AHEAD + lane))
+                is_there = builder.icmp_unsigned("<", soon, self.columns)  # there is none behind the table
+                index = builder.load(builder.gep(self.index.data, [builder.select(is_there, soon, self.p)]))
+                pixel = builder.gep(self.X.data, [builder.zext(index, _INT64)])
+                _prefetch(builder, pixel)
+                _prefetch(builder, builder.gep(pixel, [last]))
 
 
-def _draft(arguments: Any) -> tuple[Any, Any]:
-    """A place to write first, so that what cannot be written leaves nothing half-written behind."""
-    kind = ir.FunctionType(ir.VoidType(), [argument.type for argument in arguments])
-    function: Any = ir.Function(ir.Module(), kind, "draft")
-    return ir.IRBuilder(function.append_basic_block()), function.args
+class _Pixels(_Sum):
+    def pair(self, tap: Any, entry: Any) -> Iterator[Any]:
+        builder, real = self.builder, self.vector.element
+        if self.layout == GATHERED:
+            for each in (entry, builder.add(entry, self.columns)):
+                pixels = _read_inside(builder, self.X.data, self.loaded(self.index, each, _INT32))
+                yield pixels if self.X.data.type.pointee == real else _widened(builder, pixels, self.pixel)
+        elif self.pixel == types.float64:
+            for step in range(2):
+                yield _read(builder, builder.gep(self.base(tap), [_INT32(step)]), self.first, real)
+        elif self.pixel == types.float32:
+            yield from _pairs_of_floats(builder, self.base(tap), self.first)
+        else:
+            for bits in _pairs_of_integers(builder, self.base(tap), self.first, 16):
+                yield _widened(builder, bits, self.pixel)
+
+
+class _Integers(_Sum):
+    def begin(self) -> None:
+        super().begin()
+        self.origin = next(self._values(_INT64(0), self.p))
+
+    def pair(self, tap: Any, entry: Any) -> Iterator[Any]:
+        return (self.builder.fsub(values, self.origin) for values in self._values(tap, entry))
+
+    def _values(self, tap: Any, entry: Any) -> Iterator[Any]:
+        builder, wide = self.builder, ir.VectorType(_INT32, self.vector.count)
+        for pixels in self._pixels(tap, entry):
+            widened = (builder.sext if self.pixel.signed else builder.zext)(pixels, wide)
+            yield builder.sitofp(widened, self.vector)
+
+    def _pixels(self, tap: Any, entry: Any) -> Iterator[Any]:
+        if self.layout != GATHERED:
+            yield from _pairs_of_integers(self.builder, self.base(tap), self.first, self.pixel.bitwidth)
+        else:
+            for each in (entry, self.builder.add(entry, self.columns)):
+                yield _read_inside(self.builder, self.X.data, self.loaded(self.index, each, _INT32))
+
+    def store(self, total: Any) -> None:
+        """Truncated toward zero and saturated."""
+        builder, found, count = self.builder, self.builder.fadd(total, self.origin), self.vector.count
+        for limit, beyond in ((self.pixel.maxval, ">"), (self.pixel.minval, "<")):
+            most = ir.Constant(self.vector, [float(limit)] * count)
+            found = builder.select(builder.fcmp_ordered(beyond, found, most), most, found)
+        whole = builder.fptosi(found, ir.VectorType(_INT32, count))
+        super().store(builder.trunc(whole, ir.VectorType(ir.IntType(self.pixel.bitwidth), count)))
+
+
+class _Rows(_Sum):
+    def count(self, size: int, real_size: int) -> int:
+        return size
+
+    def begin(self) -> None:
+        builder = self.builder
+        if self.layout == GATHERED:
+            self.outside = builder.sub(cgutils.unpack_tuple(builder, self.X.shape)[0], _INT64(1))
+        else:
+            self.here, self.soon = self._row(self.p), self._row(builder.add(self.p, _INT64(AHEAD)))
+
+    def pair(self, tap: Any, entry: Any) -> Iterator[Any]:
+        builder, width = self.builder, self.vector.count
+        if self.layout == GATHERED:
+            for number, each in enumerate((entry, builder.add(entry, self.columns))):
+                if number == 0 or width == WIDE:  # else both taps tend to lie in one line of the cache
+                    _prefetch(builder, self._row(builder.add(each, _INT64(AHEAD))))
+                yield _load(builder, self._row(each), self.vector)
+        else:
+            offset = builder.mul(builder.load(builder.gep(self.offsets.data, [tap])), _INT64(width))
+            for each in (offset, builder.add(offset, _INT64(width))):
+                _prefetch(builder, builder.gep(self.soon, [each]))
+                yield _load(builder, builder.gep(self.here, [each]), self.vector)
+
+    def _row(self, entry: Any) -> Any:
+        """Where the row begins whose index lies at ``entry``; the last row of an index outside."""
+        builder = self.builder
+        i = builder.zext(builder.load(builder.gep(self.index.data, [entry])), _INT64)
+        if self.layout == GATHERED:
+            i = builder.select(builder.icmp_unsigned("<", i, self.outside), i, self.outside)
+        return builder.gep(self.X.data, [builder.mul(i, _INT64(self.vector.count))])
+
+    def weights(self, place: Any) -> Any:
+        """One weight for all channels."""
+        builder = self.builder
+        one = builder.insert_element(ir.Constant(self.vector, ir.Undefined), builder.load(place), _INT32(0))
+        return builder.shuffle_vector(one, one, _lanes(0, 0, self.vector.count))
+
+    def store(self, total: Any) -> None:
+        row = self.builder.mul(self.q, _INT64(self.vector.count))
+        _store(self.builder, total, self.builder.gep(self.Y.data, [row]))
 
 
 def _arrays(context: Any, builder: Any, arguments: Any, kinds: Any) -> list[Any]:
@@ -286,189 +297,6 @@ def _arrays(context: Any, builder: Any, arguments: Any, kinds: Any) -> list[Any]
     ]
 
 
-def _write_sums(context: Any, builder: Any, arguments: Any, kinds: Any, width: int) -> None:
-    x, at, by, to = _arrays(context, builder, arguments, kinds)
-    _, _, _, p, _, q = arguments
-    word = p.type
-    taps, columns = cgutils.unpack_tuple(builder, at.shape)
-    outside = builder.sub(cgutils.unpack_tuple(builder, x.shape)[0], word(1))
-    total = _Total(builder, x.data.type.pointee, width)
-
-    def row_of(entry: Any) -> Any:
-        i = builder.zext(builder.load(builder.gep(at.data, [entry])), word)
-        i = builder.select(builder.icmp_unsigned("<", i, outside), i, outside)
-        return builder.gep(x.data, [builder.mul(i, word(width))])
-
-    with cgutils.for_range(builder, builder.lshr(taps, word(1))) as loop:
-        for tap in range(2):
-            row = builder.add(builder.shl(loop.index, word(1)), word(tap))
-            entry = builder.add(builder.mul(row, columns), p)
-            if tap == 0 or width == WIDE:  # else both taps tend to lie in one line of the cache
-                _prefetch(builder, row_of(builder.add(entry, word(AHEAD))))
-            values = _load(builder, row_of(entry), total.vector)
-            total.add_times(builder.load(builder.gep(by.data, [entry])), values)
-    _store(builder, total.value, builder.gep(to.data, [builder.mul(q, word(width))]))
-
-
-def _write_sums_together(context: Any, builder: Any, arguments: Any, kinds: Any, width: int, gaps: bool) -> None:
-    x, at, apart, by, to = _arrays(context, builder, arguments, kinds)
-    _, _, _, _, p, _, q = arguments
-    word = p.type
-    taps, columns = cgutils.unpack_tuple(builder, by.shape)
-    total = _Total(builder, x.data.type.pointee, width)
-
-    def row_of(position: Any) -> Any:
-        i = builder.zext(builder.load(builder.gep(at.data, [position])), word)
-        return builder.gep(x.data, [builder.mul(i, word(width))])
-
-    here, soon = row_of(p), row_of(builder.add(p, word(AHEAD)))
-    with cgutils.for_range(builder, builder.lshr(taps, word(1))) as loop:
-        tap = builder.shl(loop.index, word(1))
-        offset = builder.mul(builder.load(builder.gep(apart.data, [tap])), word(width))
-        entry = builder.add(builder.mul(tap, columns), p)
-        for _ in range(2):
-            _prefetch(builder, builder.gep(soon, [offset]))
-            values = _load(builder, builder.gep(here, [offset]), total.vector)
-            total.add_times(builder.load(builder.gep(by.data, [entry])), values, gaps)
-            offset, entry = builder.add(offset, word(width)), builder.add(entry, columns)
-    _store(builder, total.value, builder.gep(to.data, [builder.mul(q, word(width))]))
-
-
-def _write_gathered(context: Any, builder: Any, arguments: Any, kinds: Any, size: int) -> None:
-    x, at, by, to = _arrays(context, builder, arguments, kinds)
-    _, _, _, p, _, q = arguments
-    lanes = size // _SIZE[str(by.data.type.pointee)]
-    total = _Total(builder, by.data.type.pointee, lanes)
-    taps, columns = cgutils.unpack_tuple(builder, at.shape)
-    with cgutils.for_range(builder, taps) as loop:
-        entry = builder.add(builder.mul(loop.index, columns), p)
-        index = _load(builder, builder.gep(at.data, [entry]), ir.VectorType(_INT32, lanes))
-        pixels = _read_inside(builder, x.data, index)
-        if by.data.type.pointee != x.data.type.pointee:
-            pixels = _widened(builder, pixels, kinds[0].dtype)
-        total.add(builder.gep(by.data, [entry]), pixels)
-    _store(builder, total.value, builder.gep(to.data, [q]))
-
-
-def _write_gathered_whole(context: Any, builder: Any, arguments: Any, kinds: Any, size: int, gaps: bool) -> None:
-    x, at, apart, by, to = _arrays(context, builder, arguments, kinds)
-    _, _, _, _, p, _, q = arguments
-    lanes = size // _SIZE[str(by.data.type.pointee)]
-    read = {types.float64: _pairs_of_doubles, types.float32: _pairs_of_floats}.get(kinds[0].dtype, _pairs_of_halves)
-    total = _Total(builder, by.data.type.pointee, lanes)
-    first = _load(builder, builder.gep(at.data, [p]), ir.VectorType(_INT32, lanes))
-    taps, columns = cgutils.unpack_tuple(builder, by.shape)
-    _prefetch_whole(builder, x, at, apart, p, lanes, taps, columns)
-    with cgutils.for_range(builder, builder.lshr(taps, taps.type(1))) as loop:
-        tap = builder.shl(loop.index, taps.type(1))
-        entry = builder.add(builder.mul(tap, columns), p)
-        base = builder.gep(x.data, [builder.load(builder.gep(apart.data, [tap]))])
-        for values in read(builder, base, first, kinds[0].dtype):
-            total.add(builder.gep(by.data, [entry]), values, gaps)
-            entry = builder.add(entry, columns)
-    _store(builder, total.value, builder.gep(to.data, [q]))
-
-
-def _prefetch_whole(builder: Any, x: Any, at: Any, apart: Any, p: Any, lanes: int, taps: Any, columns: Any) -> None:
-    """Call the first and the last of few ``taps`` into the caches, of some positions of a vector to come."""
-    with builder.if_then(builder.icmp_unsigned("<=", taps, taps.type(FEW_TAPS))):
-        last = builder.load(builder.gep(apart.data, [builder.sub(taps, taps.type(1))]))
-        for lane in range(0, lanes, EVERY):
-            soon = builder.add(p, p.type(PIXELS_AHEAD + lane))
-            soon = builder.select(builder.icmp_unsigned("<", soon, columns), soon, p)  # there is none behind the table
-            pixel = builder.gep(x.data, [builder.zext(builder.load(builder.gep(at.data, [soon])), p.type)])
-            _prefetch(builder, pixel)
-            _prefetch(builder, builder.gep(pixel, [last]))
-
-
-def _write_integers(context: Any, builder: Any, arguments: Any, kinds: Any, size: int) -> None:
-    x, at, by, to = _arrays(context, builder, arguments, kinds)
-    _, _, _, p, _, q = arguments
-    taps, columns = cgutils.unpack_tuple(builder, at.shape)
-    total = _Total(builder, by.data.type.pointee, size // _SIZE[str(by.data.type.pointee)])
-
-    def values(entry: Any) -> Any:
-        index = _load(builder, builder.gep(at.data, [entry]), ir.VectorType(_INT32, total.vector.count))
-        return _as_floats(builder, _read_inside(builder, x.data, index), kinds[0].dtype, total.vector)
-
-    origin = values(p)
-    with cgutils.for_range(builder, taps, start=taps.type(1)) as loop:
-        entry = builder.add(builder.mul(loop.index, columns), p)
-        total.add(builder.gep(by.data, [entry]), builder.fsub(values(entry), origin))
-    _store_integers(builder, total, origin, kinds[0].dtype, builder.gep(to.data, [q]))
-
-
-def _write_integers_whole(context: Any, builder: Any, arguments: Any, kinds: Any, size: int) -> None:
-    x, at, apart, by, to = _arrays(context, builder, arguments, kinds)
-    _, _, _, _, p, _, q = arguments
-    taps, columns = cgutils.unpack_tuple(builder, by.shape)
-    total = _Total(builder, by.data.type.pointee, size // _SIZE[str(by.data.type.pointee)])
-    first = _load(builder, builder.gep(at.data, [p]), ir.VectorType(_INT32, total.vector.count))
-    integer = kinds[0].dtype
-    _prefetch_whole(builder, x, at, apart, p, total.vector.count, taps, columns)
-
-    def pairs(tap: Any) -> Iterator[Any]:
-        """The pixels of two taps, each two read as one integer."""
-        base = builder.gep(x.data, [builder.load(builder.gep(apart.data, [tap]))])
-        both = _read(builder, base, first, ir.IntType(2 * integer.bitwidth))
-        for bits in (both, builder.lshr(both, ir.Constant(both.type, [integer.bitwidth] * both.type.count))):
-            one = builder.trunc(bits, ir.VectorType(ir.IntType(integer.bitwidth), both.type.count))
-            yield _as_floats(builder, one, integer, total.vector)
-
-    origin = next(pairs(taps.type(0)))
-    with cgutils.for_range(builder, builder.lshr(taps, taps.type(1))) as loop:
-        tap = builder.shl(loop.index, taps.type(1))
-        entry = builder.add(builder.mul(tap, columns), p)
-        for values in pairs(tap):
-            total.add(builder.gep(by.data, [entry]), builder.fsub(values, origin))
-            entry = builder.add(entry, columns)
-    _store_integers(builder, total, origin, integer, builder.gep(to.data, [q]))
-
-
-def _as_floats(builder: Any, pixels: Any, integer: Any, vector: Any) -> Any:
-    """Integers of type ``integer`` as a ``vector`` of floats."""
-    wide = ir.VectorType(_INT32, vector.count)
-    return builder.sitofp((builder.sext if integer.signed else builder.zext)(pixels, wide), vector)
-
-
-def _store_integers(builder: Any, total: _Total, origin: Any, integer: Any, place: Any) -> None:
-    """Store ``total`` and ``origin`` together as integers of type ``integer``, truncated toward zero and saturated."""
-    found, lanes = builder.fadd(total.value, origin), total.vector.count
-    for limit, beyond in ((integer.maxval, ">"), (integer.minval, "<")):
-        most = ir.Constant(total.vector, [float(limit)] * lanes)
-        found = builder.select(builder.fcmp_ordered(beyond, found, most), most, found)
-    whole = builder.fptosi(found, ir.VectorType(_INT32, lanes))
-    _store(builder, builder.trunc(whole, ir.VectorType(ir.IntType(integer.bitwidth), lanes)), place)
-
-
-class _Total:
-    """A vector of sums, of products of weights and values."""
-
-    def __init__(self, builder: Any, kind: Any, lanes: int) -> None:
-        self._builder, self.vector = builder, ir.VectorType(kind, lanes)
-        self._at = cgutils.alloca_once_value(builder, ir.Constant(self.vector, [0.0] * lanes))
-
-    def add(self, weights: Any, values: Any, gaps: bool = False) -> None:
-        """Add the ``values``, each times one of the weights that lie at ``weights``, or with ``gaps`` none."""
-        self._add(_load(self._builder, weights, self.vector), values, gaps)
-
-    def add_times(self, weight: Any, values: Any, gaps: bool = False) -> None:
-        """Add the ``values``, all times one ``weight``, or with ``gaps`` none."""
-        one = self._builder.insert_element(ir.Constant(self.vector, ir.Undefined), weight, _INT32(0))
-        self._add(self._builder.shuffle_vector(one, one, _lanes(0, 0, self.vector.count)), values, gaps)
-
-    def _add(self, weight: Any, values: Any, gaps: bool) -> None:
-        builder, before = self._builder, self.value
-        total = builder.fadd(before, builder.fmul(weight, values, flags=("contract",)), flags=("contract",))
-        if gaps:
-            total = builder.select(builder.fcmp_ordered("ord", weight, weight), total, before)
-        builder.store(total, self._at)
-
-    @property
-    def value(self) -> Any:
-        return self._builder.load(self._at)
-
-
 def _lanes(first: int, step: int, count: int) -> Any:
     """The numbers ``first``, ``first + step``, …: what a shuffle picks."""
     return ir.Constant(ir.VectorType(_INT32, count), [first + step * lane for lane in range(count)])
@@ -476,7 +304,7 @@ def _lanes(first: int, step: int, count: int) -> Any:
 
 def _prefetch(builder: Any, place: Any) -> None:
     """Call what lies at ``place``, if anything does, into all caches, to be read."""
-    flag, byte = ir.IntType(32), ir.IntType(8).as_pointer()
+    flag, byte = _INT32, ir.IntType(8).as_pointer()
     kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
     prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
     builder.call(prefetch, [builder.bitcast(place, byte), flag(0), flag(3), flag(1)])
@@ -489,7 +317,7 @@ def _read(builder: Any, base: Any, index: Any, kind: Any) -> Any:
     """
     values = ir.Constant(ir.VectorType(kind, index.type.count), ir.Undefined)
     for lane in map(_INT32, range(index.type.count)):
-        pixel = builder.gep(base, [builder.zext(builder.extract_element(index, lane), ir.IntType(64))])
+        pixel = builder.gep(base, [builder.zext(builder.extract_element(index, lane), _INT64)])
         value = builder.load(builder.bitcast(pixel, kind.as_pointer()))
         value.align = _SIZE[str(base.type.pointee)]
         values = builder.insert_element(values, value, lane)
@@ -504,16 +332,9 @@ def _read_inside(builder: Any, base: Any, index: Any) -> Any:
     return builder.select(inside, pixels, ir.Constant(pixels.type, [0] * index.type.count))
 
 
-def _pairs_of_doubles(builder: Any, base: Any, index: Any, kind: Any) -> Iterator[Any]:
-    """The pixels at ``index``, and then those after them."""
-    for step in range(2):
-        yield _read(builder, builder.gep(base, [_INT32(step)]), index, base.type.pointee)
-
-
-def _pairs_of_floats(builder: Any, base: Any, index: Any, kind: Any) -> Iterator[Any]:
-    """The same: each two are read as one double, which takes half the time."""
-    count = index.type.count
-    halves = []
+def _pairs_of_floats(builder: Any, base: Any, index: Any) -> Iterator[Any]:
+    """The floats at ``index``, and then those behind them: two are read as one double, which takes half the time."""
+    count, halves = index.type.count, []
     for start in (0, count // 2):
         some = builder.shuffle_vector(index, index, _lanes(start, 1, count // 2))
         pairs = _read(builder, base, some, ir.DoubleType())
@@ -522,13 +343,11 @@ def _pairs_of_floats(builder: Any, base: Any, index: Any, kind: Any) -> Iterator
         yield builder.shuffle_vector(*halves, _lanes(start, 2, count))
 
 
-def _pairs_of_halves(builder: Any, base: Any, index: Any, kind: Any) -> Iterator[Any]:
-    """The same: each two are read as one int32, and widened by the processor."""
-    count = index.type.count
-    shift = ir.Constant(index.type, [16] * count)
-    pairs = _read(builder, base, index, _INT32)
-    for bits in (pairs, builder.lshr(pairs, shift)):
-        yield _widened(builder, builder.trunc(bits, ir.VectorType(ir.IntType(16), count)), kind)
+def _pairs_of_integers(builder: Any, base: Any, index: Any, bits: int) -> Iterator[Any]:
+    """The same of integers of so many ``bits``: each two are read as one integer."""
+    count, pairs = index.type.count, _read(builder, base, index, ir.IntType(2 * bits))
+    for shifted in (pairs, builder.lshr(pairs, ir.Constant(pairs.type, [bits] * count))):
+        yield builder.trunc(shifted, ir.VectorType(ir.IntType(bits), count))
 
 
 def _widened(builder: Any, halves: Any, kind: Any) -> Any:
@@ -541,23 +360,22 @@ def _widened(builder: Any, halves: Any, kind: Any) -> Any:
     return builder.fpext(builder.bitcast(halves, ir.VectorType(ir.HalfType(), count)), floats)
 
 
-def _write_transposed(context: Any, builder: Any, arguments: Any, kinds: Any, width: int) -> None:
-    source, to = _arrays(context, builder, arguments, kinds)
+def _write_transposed(builder: Any, arguments: Any, arrays: Any, width: int) -> None:
+    source, to = arrays
     _, i, j, _, k, m = arguments
-    word = ir.IntType(64)
 
     def place(array: Any, row: Any, column: Any) -> Any:
         columns = cgutils.unpack_tuple(builder, array.shape)[1]
         return builder.gep(array.data, [builder.add(builder.mul(row, columns), column)])
 
     vector = ir.VectorType(source.data.type.pointee, width)
-    rows = [_load(builder, place(source, builder.add(i, word(row)), j), vector) for row in range(width)]
+    rows = [_load(builder, place(source, builder.add(i, _INT64(row)), j), vector) for row in range(width)]
     # Blocks of 1, 2, 4, … across the diagonal change places, all in the same registers.
     apart = 1
     while apart < width:
         first, second = (
             ir.Constant(
-                ir.VectorType(ir.IntType(32), width),
+                ir.VectorType(_INT32, width),
                 [lane + (there if lane & apart else here) for lane in range(width)],
             )
             for here, there in ((0, width - apart), (apart, width))
@@ -569,7 +387,7 @@ def _write_transposed(context: Any, builder: Any, arguments: Any, kinds: Any, wi
                 rows[row + apart] = builder.shuffle_vector(a, b, second)
         apart *= 2
     for column, values in enumerate(rows):
-        _store(builder, values, place(to, builder.add(k, word(column)), m))
+        _store(builder, values, place(to, builder.add(k, _INT64(column)), m))
 
 
 def _load(builder: Any, place: Any, vector: Any) -> Any:

@@ -453,10 +453,10 @@ def sum_packed_for(X_type: str) -> Callable[..., int]:
             channel = worker.channel + panel * launch.panel
             out = Y[channel : min(channel + launch.panel, launch.c)]
             if not are_halves:
-                kernels.sum_rows(packed[panel], index, offsets, layout, weight, strip, out, begin, positions)
+                kernels.sum_packed(packed[panel], index, offsets, layout, weight, strip, out, begin, positions)
             else:
                 sums = view(worker, launch.scratch.sums, (len(out), launch.width), real)
-                kernels.sum_rows(packed[panel], index, offsets, layout, weight, strip, sums, 0, positions)
+                kernels.sum_packed(packed[panel], index, offsets, layout, weight, strip, sums, 0, positions)
                 for c in range(len(out)):
                     round_to(sums[c, :positions], out[c, begin:])
         return 0
