@@ -1,4 +1,4 @@
-"""The oldest releases of what this package stands on that its tests pass with; pyproject.toml asks for the same."""
+"""The releases of what this package stands on that its tests pass with; pyproject.toml asks for the same."""
 
 from __future__ import annotations
 
@@ -9,13 +9,20 @@ PYTHON = (3, 10)
 #: The oldest release by the name under which it is installed.
 OLDEST = {"numpy": "1.26", "onnx": "1.17", "onnxruntime": "1.17", "onnxruntime-extensions": "0.11", "numba": "0.61"}
 
+#: The first release of Numba that nobody tried: vectors are written by its insides.
+NEWER_NUMBA = "0.69"
+
 
 def complaint(name: str, found: str) -> str:
     """What is wrong with the release ``found`` of ``name``; empty where nothing is."""
     oldest = OLDEST[name]
-    if at_least(found, oldest):
+    if name == "numba" and at_least(found, NEWER_NUMBA):
+        needed, bounds = f"older than {NEWER_NUMBA}", f">={oldest},<{NEWER_NUMBA}"
+    elif at_least(found, oldest):
         return ""
-    return f"ort_gridsample needs {name} {oldest} or newer, and {found} is installed: pip install '{name}>={oldest}'"
+    else:
+        needed, bounds = f"{oldest} or newer", f">={oldest}"
+    return f"ort_gridsample needs {name} {needed}, and {found} is installed: pip install '{name}{bounds}'"
 
 
 def at_least(found: str, oldest: str) -> bool:

@@ -95,11 +95,12 @@ print('onnxruntime_extensions._ocos' in sys.modules)
     assert loaded == "False"
 
 
-def test_an_older_numba_is_left_alone_until_it_is_asked_for() -> None:
+@pytest.mark.parametrize(("release", "needed"), [("0.60.0", "0.61 or newer"), ("0.69.0", "older than 0.69")])
+def test_a_numba_that_nobody_tried_is_left_alone_until_it_is_asked_for(release: str, needed: str) -> None:
     pytest.importorskip("numba", reason="Numba is not installed")
-    script = """
+    script = f"""
 import numba
-numba.__version__ = "0.60.0"
+numba.__version__ = "{release}"
 import numpy as np, ort_gridsample as ogs
 def sample():
     return ogs.grid_sample(np.ones((1, 1, 4, 4), "f"), np.zeros((1, 2, 2, 2), "f")).shape
@@ -114,12 +115,13 @@ for ask in lambda: ogs.set_ops("compiled"), lambda: ogs.set_core("jit") or sampl
     assert answer == "(1, 1, 2, 2) numpy python"
     assert len(told) == 2
     for line in told:
-        assert "ort_gridsample needs numba 0.61 or newer, and 0.60.0 is installed: pip install 'numba>=0.61'" in line
+        assert f"ort_gridsample needs numba {needed}, and {release} is installed: pip install 'numba>=0.61" in line
 
 
 def test_the_bounds_are_the_same_everywhere() -> None:
     every = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["jit"]]
     assert dict(re.findall(r"^([\w-]+)>=([\d.]+)", requirement)[0] for requirement in every) == versions.OLDEST
+    assert f"numba>={versions.OLDEST['numba']},<{versions.NEWER_NUMBA}" in every
     assert PROJECT["requires-python"] == ">=" + ".".join(map(str, versions.PYTHON))
     assert PYPROJECT["tool"]["ruff"]["target-version"] == "py" + "".join(map(str, versions.PYTHON))
 

@@ -21,7 +21,7 @@ from . import helper_threads, kernels
 from .halves import HALVES, round_to, stored
 from .pointers import address, aligned, allocate, array, call, copy_past_caches, fetch_add, free, sizeof, struct, view
 from .structs import CACHE_LINE, KERNEL, LAUNCH, WORKER
-from .vectors import GATHERS, NARROW, WIDE
+from .vectors import GATHERS, NARROW, OUTSIDE_BIT, WIDE
 
 #: The phases of a launch. X is read as it is or as it was packed for all workers, or each packs the panels it reads.
 NEW, READING, PACKING, PACKING_AND_READING, END = range(5)
@@ -212,7 +212,7 @@ def _is_incoherent(launch: Any) -> bool:
     lengths, incoherent = array(launch.lengths, (launch.r,), np.int64), 0
     for p in range(count - 1):
         here, there = np.int64(first[p]), np.int64(first[p + 1])
-        if (first[p] | first[p + 1]) < kernels.OUTSIDE_BIT:
+        if (first[p] | first[p + 1]) < OUTSIDE_BIT:
             apart = 0
             for axis in range(launch.r - 1, -1, -1):
                 length = lengths[axis]
