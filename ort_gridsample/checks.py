@@ -1,4 +1,4 @@
-"""What the inputs of one call must look like. Every check names the argument, what was found and what was expected."""
+"""Checks of the inputs of one call. Every error names the argument, what was found and what was expected."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ def element_type(where: str, argument: str, dtype: np.dtype[np.generic], allowed
 
 
 def num_threads(where: str, found: object) -> None:
-    """Check that there can be so many threads, or None."""
+    """Check that ``found`` is a number of threads, or None."""
     if found is not None and not settings.is_number(found):
         raise GridSampleError(where, "num_threads", repr(found), f"{settings.A_NUMBER}, or None")
 
 
-#: A dimension; in a model it may be a name or unknown, and then agrees with everything.
+#: A dimension; in a model it may be a name or unknown (None), and then agrees with every other.
 Dim = int | str | None
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """What an error says of one argument; what it quotes stands in braces, as :meth:`str.format` fills it in."""
+    """The text of an error about one argument, with fields in braces for :meth:`str.format`."""
 
     argument: str
     found: str
     expected: str
 
     def error(self, where: str, **quoted: object) -> GridSampleError:
-        """The error that names ``where`` and quotes so."""
+        """The error at ``where``, with the fields ``quoted``."""
         return GridSampleError(where, self.argument, self.found.format(**quoted), self.expected.format(**quoted))
 
 
@@ -86,7 +86,7 @@ def _differ(a: Dim, b: Dim) -> bool:
 
 
 def shown(shape: Sequence[Dim]) -> str:
-    """How errors show a shape."""
+    """A shape as errors show it."""
     return f"({', '.join('?' if d is None else str(d) for d in shape)})"
 
 
@@ -139,7 +139,7 @@ def affine_grid_shapes(where: str, theta: Sequence[Dim] | None, size: Sequence[i
 
 
 def fits_memory(where: str, argument: str, shape: Sequence[int], dtype: np.dtype[np.generic]) -> None:
-    """Check that there is room for an array of this shape, before any of it is taken."""
+    """Check that there is memory for an array of this shape, before any of it is taken."""
     # numpy multiplies the other axes of an empty array too.
     nbytes = math.prod(max(1, int(length)) for length in shape) * dtype.itemsize
     if nbytes < memory.WORTH_ASKING:
@@ -147,6 +147,6 @@ def fits_memory(where: str, argument: str, shape: Sequence[int], dtype: np.dtype
     found = f"of shape {tuple(map(int, shape))} and {nbytes} bytes"
     if nbytes > np.iinfo(np.intp).max:
         raise GridSampleError(where, argument, found, "fewer bytes than an address can reach")
-    room = memory.available()
-    if room is not None and nbytes > room and 0 not in shape:
-        raise GridSampleError(where, argument, found, f"at most {room} bytes, the memory that is left")
+    left = memory.available()
+    if left is not None and nbytes > left and 0 not in shape:
+        raise GridSampleError(where, argument, found, f"at most {left} bytes, the memory that is left")

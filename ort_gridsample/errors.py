@@ -7,7 +7,7 @@ class GridSampleError(ValueError):
     """Raised when an input, an attribute or a model is not what the operator's specification allows.
 
     Attributes:
-        where: the function, or the node in its graph, that found the mistake.
+        where: the function, or the node in its graph, that found it.
         argument: the input or attribute concerned.
         found: what was there.
         expected: what the specification asks for.
@@ -25,5 +25,5 @@ class GridSampleError(ValueError):
 
 
 def where(op_type: str, node: str) -> str:
-    """How errors, and guards, name a node."""
+    """The name of a node in errors and guards."""
     return f"{op_type} node {node!r}"

@@ -54,8 +54,8 @@ def grid_sample(
         mode: ``"nearest"``, ``"linear"`` or ``"cubic"`` (``"bilinear"`` and ``"bicubic"`` are synonyms).
         padding_mode: ``"zeros"``, ``"border"`` or ``"reflection"``.
         align_corners: whether -1 and 1 are the centres of the outer pixels instead of their outer edges.
-        where: what an error names as the place of the mistake.
-        num_threads: at most so many threads; None is :func:`ort_gridsample.get_num_threads`.
+        where: the name of the function or node in errors.
+        num_threads: the most threads; None is :func:`ort_gridsample.get_num_threads`.
 
     Returns:
         Y: (N, C, D1_out, …, Dr_out), of X's type. Integers are interpolated in floating point, truncated toward zero
@@ -123,8 +123,8 @@ def affine_grid(
         theta: (N, 2, 3) or (N, 3, 4), floating point: from normalized output to normalized input coordinates.
         size: (N, C, H, W) or (N, C, D, H, W) of the output, integers.
         align_corners: whether -1 and 1 are the centres of the outer pixels instead of their outer edges.
-        where: what an error names as the place of the mistake.
-        num_threads: at most so many threads; None is :func:`ort_gridsample.get_num_threads`.
+        where: the name of the function or node in errors.
+        num_threads: the most threads; None is :func:`ort_gridsample.get_num_threads`.
 
     Returns:
         grid: (N, H, W, 2) or (N, D, H, W, 3), of theta's type: normalized coordinates, innermost axis first.

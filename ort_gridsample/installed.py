@@ -1,7 +1,7 @@
-"""What cannot be done without: looked at before anything of the package is imported.
+"""Check what the package needs, before anything else of it is imported.
 
 Raises:
-    ImportError: something is missing, or too old; it says what was found and what is needed.
+    ImportError: something is missing or too old; the text has what was found and what is needed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 
 from . import versions
 
-#: Distributions that bring the module of another one.
+#: How a module that several distributions bring is called in errors.
 _OTHERS = {"onnxruntime": "onnxruntime (or another build of it, such as onnxruntime-gpu)"}
 
 
@@ -27,7 +27,7 @@ def _look() -> None:  # pragma: no mutate block
                 raise
             missing = f"ort_gridsample needs {name}, and none is installed: pip install {_OTHERS.get(name, name)}"
             raise ImportError(missing, name=name) from None
-        if release is None:  # what one build leaves when another one is uninstalled
+        if release is None:  # left by one build when another one is uninstalled
             raise ImportError(
                 f"what is installed as {name} is not whole: uninstall every build of it, and install one of them",
                 name=name,

@@ -1,4 +1,4 @@
-"""A bar for what takes longer than two seconds, with tqdm: on terminals and in notebooks, nowhere else."""
+"""A progress bar for work of more than two seconds, with tqdm: on terminals and in notebooks, nowhere else."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ SECONDS = 2.0
 
 @contextmanager
 def shown(what: str, total: int | None = None) -> Iterator[Callable[[str], None]]:
-    """Show how far ``what`` is, of ``total`` steps if that is known; without tqdm, or in a log, show nothing.
+    """Show how far the work ``what`` is, of ``total`` steps if known; without tqdm, or in a log, show nothing.
 
-    Yields the function to call as each step begins, with what that is.
+    Yields the function to call with the name of each step as it begins.
     """
     bar, begun = _bar(what, total), False
 
@@ -22,7 +22,7 @@ def shown(what: str, total: int | None = None) -> Iterator[Callable[[str], None]
         nonlocal begun
         if bar is not None:
             bar.set_postfix_str(step, refresh=False)
-            bar.update(int(begun))  # the step before, which is done now
+            bar.update(int(begun))  # the step before is done
             begun = True
 
     try:
@@ -33,7 +33,7 @@ def shown(what: str, total: int | None = None) -> Iterator[Callable[[str], None]
 
 
 def _bar(what: str, total: int | None) -> Any:
-    # Not imported in vain, as it takes a while.
+    # tqdm takes a while to import.
     if sys.stderr is None or not (sys.stderr.isatty() or "ipykernel" in sys.modules):
         return None
     try:

@@ -1,8 +1,8 @@
-"""What the operators' specifications say, as tables.
+"""The operators' specifications, as tables.
 
-Everything that decides by opset, attribute or type reads it here: the core, the ops, the patch and the tests.
-Sources: ONNX GridSample-16, -20 and -22, ONNX AffineGrid-20, OpenVINO GridSample-9. What they leave open, how that is
-settled and which test holds it, stands in SEMANTICS.md beside this file.
+Everything that decides by opset, attribute or type reads them here: the core, the ops, the patch and the tests.
+Sources: ONNX GridSample-16, -20 and -22, ONNX AffineGrid-20, OpenVINO GridSample-9. SEMANTICS.md beside this file has
+what they leave open, how that is settled and which test holds it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-#: What a mode and a padding mode may be called, for type checkers; at run time the tables below say it.
+#: The names of modes and padding modes, for type checkers; at run time the tables below have them.
 ModeName: TypeAlias = Literal["nearest", "linear", "cubic", "bilinear", "bicubic"]
 PaddingModeName: TypeAlias = Literal["zeros", "border", "reflection"]
 
 MODES = ("nearest", "linear", "cubic")
 PADDING_MODES = ("zeros", "border", "reflection")
 
-#: Opset 16 and OpenVINO name the 2-D case; the later opsets name the general one.
+#: Opset 16 and OpenVINO name the 2-D case, later opsets the general one.
 MODE_SYNONYMS = {"bilinear": "linear", "bicubic": "cubic"}
 
 #: Keys' cubic convolution kernel, with the constant that PyTorch, OpenVINO and ONNX Runtime use.
@@ -32,7 +32,7 @@ def mode_of(name: str) -> str:
 
 @dataclass(frozen=True)
 class ElementType:
-    """One tensor element type: its numpy name, and how the operators compute in it.
+    """One tensor element type.
 
     Attributes:
         name: numpy's name for it (``ml_dtypes``' for bfloat16, ``str`` for strings).
@@ -72,7 +72,7 @@ TYPES_BY_ONNX: Mapping[str, ElementType] = {t.onnx: t for t in _TYPES}
 _ALL_TYPES = tuple(TYPES)
 _BEFORE_BFLOAT16 = tuple(t for t in _ALL_TYPES if t != "bfloat16")
 
-#: T2 of GridSample and T1 of AffineGrid: what a grid or theta may be.
+#: T2 of GridSample and T1 of AffineGrid: the types of a grid or theta.
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 
 
@@ -91,7 +91,7 @@ class Version:
     Attributes:
         attributes: its attributes.
         types: the types that each input may have.
-        axes: the numbers of spatial axes that it is said for; None: any.
+        axes: the numbers of spatial axes that it is defined for; None: any.
     """
 
     attributes: Mapping[str, Attribute]
@@ -113,7 +113,7 @@ def _grid_sample(  # pragma: no mutate block
     )
 
 
-#: Operator of the ONNX domain -> first opset of each of its versions -> what that version says.
+#: Operator of the ONNX domain -> first opset of each of its versions -> that version.
 OPERATORS: Mapping[str, Mapping[int, Version]] = {
     "GridSample": {
         16: _grid_sample(("bilinear", "nearest", "bicubic"), _BEFORE_BFLOAT16, ("float32", "float64", "float16"), (2,)),

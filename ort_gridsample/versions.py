@@ -1,4 +1,4 @@
-"""The releases of what this package stands on that its tests pass with; pyproject.toml asks for the same."""
+"""The releases of the dependencies that the tests pass with; pyproject.toml requires the same."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 
 PYTHON = (3, 10)
 
-#: The oldest release by the name under which it is installed.
+#: Distribution -> its oldest release.
 OLDEST = {"numpy": "1.26", "onnx": "1.17", "onnxruntime": "1.17", "onnxruntime-extensions": "0.11", "numba": "0.61"}
 
-#: The first release of Numba that nobody tried: vectors are written by its insides.
+#: The first release of Numba that is untested: the vectors use its internals.
 NEWER_NUMBA = "0.69"
 
 
 def complaint(name: str, found: str) -> str:
-    """What is wrong with the release ``found`` of ``name``; empty where nothing is."""
+    """The error text for the release ``found`` of ``name``; empty for one that is tested."""
     oldest = OLDEST[name]
     if name == "numba" and at_least(found, NEWER_NUMBA):
         needed, bounds = f"older than {NEWER_NUMBA}", f">={oldest},<{NEWER_NUMBA}"

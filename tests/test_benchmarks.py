@@ -11,23 +11,23 @@ import onnx
 import pytest
 
 import ort_gridsample as ogs
-from benchmarks import contestants, report, run, suite
+from benchmarks import backends, report, run, suite
 from benchmarks.__main__ import main
-from benchmarks.contestants import CONTESTANTS, NATIVE, Contestant
+from benchmarks.backends import BACKENDS, NATIVE, Backend
 from benchmarks.suite import Case, grid_sample_case
 from ort_gridsample.cli.timing import Timing
 
 TINY = grid_sample_case((1, 2, 6, 7), (4, 5), "linear")
 UNSUPPORTED = grid_sample_case((1, 2, 6, 7), (4, 5), "nearest", type="uint8")  # by onnxruntime's own kernel
 STANDARD = list(suite.operator_cases())
-INSTALLED = [contestant for contestant in CONTESTANTS if contestant.installed]
+INSTALLED = [backend for backend in BACKENDS if backend.installed]
 
 
 @pytest.fixture(autouse=True)
 def _kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Keep the core and the ops, which contestants set; the command has two kernels."""
+    """Keep the core and the ops, which backends set; the command has two kernels."""
     monkeypatch.setattr(suite, "operator_cases", lambda: iter([TINY, UNSUPPORTED]))
-    with contestants.kept():
+    with backends.kept():
         yield
 
 
@@ -66,18 +66,18 @@ def test_whole_models() -> None:
 def test_a_whole_model_runs_with_onnxruntimes_own_options() -> None:
     (case,) = (case for case in suite.network_cases() if case.label.startswith("voxelmorph"))
     with pytest.raises(Exception, match="allow_spinning"):
-        contestants.options_for(0).get_session_config_entry("session.intra_op.allow_spinning")
+        backends.options_for(0).get_session_config_entry("session.intra_op.allow_spinning")
     result = run.run_case(case, INSTALLED, threads=0, rounds=1, seconds=0)
     assert set(result.timings) == {c.name for c in INSTALLED if c.networks}
     assert not result.wrong
 
 
 def test_a_wrong_answer_has_no_time(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def wrong(case: Case, feeds: suite.Arrays, threads: int) -> contestants.Call:
+    def wrong(case: Case, feeds: suite.Arrays, threads: int) -> backends.Call:
         return lambda: [ogs.grid_sample(*feeds.values()) + np.float32(0.01)]
 
-    everyone = [CONTESTANTS[0], Contestant("Python op", wrong, "numpy"), Contestant("PyTorch", wrong)]
-    monkeypatch.setattr("benchmarks.__main__.CONTESTANTS", everyone)
+    everyone = [BACKENDS[0], Backend("Python op", wrong, "numpy"), Backend("PyTorch", wrong)]
+    monkeypatch.setattr("benchmarks.__main__.BACKENDS", everyone)
     result = run.run_case(TINY, everyone, threads=1, rounds=1, seconds=0)
     assert set(result.timings) == {NATIVE}
     assert "another answer: a value is 0.01 off" in result.reasons["PyTorch"]
@@ -112,7 +112,7 @@ def test_means() -> None:
 
 
 def test_text_fits_100_columns() -> None:
-    slow = {c.name: Timing((1.23, 1.5, 0.98)) for c in CONTESTANTS}
+    slow = {c.name: Timing((1.23, 1.5, 0.98)) for c in BACKENDS}
     found = [run.Result(case, slow, {NATIVE: "no " * 60}) for case in STANDARD]
     lines = f"{report.results_text(found)}\n{report.summary_text(found)}".splitlines()
     assert max(map(len, lines)) <= 100

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from ..core import get_core
 from . import failures, output
 
-#: Command -> what it does, in a line; its module is imported when it is asked for.
+#: Command -> its help line; its module is imported when it is run.
 COMMANDS = {
     "bench": "time a model in onnxruntime alone and with this package, as a whole and node by node",
     "demo": "warp a photograph in every mode and padding, and show what happened in a picture",
@@ -22,12 +22,12 @@ COMMANDS = {
     "run": "run a model on arrays from files, or on random ones",
 }
 
-#: Exit statuses: the user must mend something; this program is wrong; Ctrl-C; nobody reads what is printed any longer.
+#: Exit statuses: a mistake of the user; one of this program; Ctrl-C; a closed pipe behind stdout.
 MISTAKE, INTERNAL, INTERRUPTED, UNREAD = 2, 70, 130, 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; 0 where it did what was asked, 1 where ``verify`` found a difference, or one of those above."""
+    """Run one command; its exit status: 0, 1 where ``verify`` found a difference, or one of those above."""
     try:
         with output.any_encoding():
             try:
@@ -61,7 +61,7 @@ def _run(argv: list[str]) -> int:
             importlib.import_module(f"{__name__}.{name}").add_arguments(command)
     arguments = parser.parse_args(argv)
     try:
-        get_core()  # what the environment says wrongly is said at once
+        get_core()  # a mistake in the environment is reported at once
     except ValueError as error:
         return _complain(str(error), MISTAKE)
     try:

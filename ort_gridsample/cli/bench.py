@@ -1,4 +1,4 @@
-"""``ort-gridsample bench MODEL``: a model of one's own, in onnxruntime alone and with this package."""
+"""``ort-gridsample bench MODEL``: time a model in onnxruntime alone and with this package."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from .sides import quiet
 from .timing import Timing, Turn, measure
 from .verify import difference
 
-#: Side -> how it makes a session; the first is what the other is compared with.
+#: Side -> how to make its session; the first is the baseline.
 NATIVE, OURS = "onnxruntime", "ort_gridsample"
 SIDES: Mapping[str, Callable[..., onnxruntime.InferenceSession]] = {
     NATIVE: onnxruntime.InferenceSession,
     OURS: InferenceSession,
 }
-#: The compiled ops' names, and the operators that they are.
+#: Compiled op -> its operator.
 _OPERATORS = {dialect.op_type: dialect.operator for dialect in dialects() if dialect.name == COMPILED}
 _OPERATORS[FUSED] = "GridSample"
-#: Runs under the profiler, after WARM_UP that do not count.
+#: Runs under the profiler, after WARM_UP runs that do not count.
 PROFILED_RUNS, WARM_UP = 7, 2
 
 
 @dataclass(frozen=True)
 class Node:
-    """One node in a profile: its operator, and the median over runs of its seconds in a run."""
+    """One node in a profile: its operator, and its seconds in a run, the median over runs."""
 
     op_type: str
     seconds: float
@@ -53,10 +53,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Side:
-    """What came of a side: its answers, the seconds of a run, and those of its nodes by name.
-
-    ``shares`` has the nodes that are one op with a node, by its name.
-    """
+    """A side's outputs, the seconds of a run, its nodes by name, and by the name of a node those fused with it."""
 
     answers: Sequence[Array]
     timing: Timing
@@ -95,7 +92,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _measured(arguments: argparse.Namespace, feeds: dict[str, Array]) -> tuple[dict[str, Side], dict[str, str]]:
-    """What came of each side, and why onnxruntime alone has none where it refuses the model."""
+    """Each side that runs the model, and onnxruntime's error where it alone refuses the model."""
     turns, answers, nodes, refusals = {}, {}, {}, {}
     shares: dict[str, Mapping[str, Sequence[str]]] = {}
     for name, make in SIDES.items():
@@ -115,7 +112,7 @@ def _measured(arguments: argparse.Namespace, feeds: dict[str, Array]) -> tuple[d
 
 
 def _shares(placements: Sequence[Placement]) -> dict[str, list[str]]:
-    """The name of a node -> the names of those that are one op with it."""
+    """The name of a node -> the names of those fused with it."""
     return {each.record.name: [*each.fused] for each in placements if each.fused}
 
 
@@ -187,7 +184,7 @@ def _ms(seconds: float) -> str:
 
 
 def as_json(sides: Mapping[str, Side], refusals: Mapping[str, str]) -> dict[str, Any]:
-    """The sides by name as JSON has them, times in seconds."""
+    """The sides by name for JSON, times in seconds."""
     native = sides.get(NATIVE)
     found: dict[str, Any] = {name: {"refusal": reason} for name, reason in refusals.items()}
     for name, side in sides.items():

@@ -80,11 +80,11 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def picture_format(path: str, image: str | None) -> str:
-    """The format that the name of the picture at ``path`` says, which is not the photograph at ``image``.
+    """The format of the picture at ``path``, by the ending of its name.
 
     Raises:
-        GridSampleError: it says none, or one that matplotlib does not write, or the photograph is there.
-        OSError: it has no folder.
+        GridSampleError: there is no ending, or none that matplotlib writes, or the photograph ``image`` is there.
+        OSError: there is no such folder.
     """
     from matplotlib.backend_bases import FigureCanvasBase
 
@@ -198,7 +198,7 @@ def draw(
     right.suptitle("Difference to onnxruntime's kernels", fontsize=12)
     outputs, errors = results.subplots(3, 3), right.subplots(3, 3)
     most = max(each.max() for each in differences.values())
-    colours = LogNorm(LEAST, max(most, 10 * LEAST), clip=True)  # differences of rounding beside a whole pixel's
+    colours = LogNorm(LEAST, max(most, 10 * LEAST), clip=True)  # rounding errors and whole pixels
     for (key, error), output, beside in zip(differences.items(), outputs.flat, errors.flat, strict=True):
         show(output, warped[key], key[1] if key[0] == spec.MODES[0] else "")
         title = f"at most {error.max():.1e}" if error.max() else "none"

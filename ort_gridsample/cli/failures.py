@@ -1,4 +1,4 @@
-"""What went wrong, in a line: whose mistake it is, which file it is about, and what helps."""
+"""Errors in a line: whose mistake it is, which file it is about, and what helps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from os import PathLike, fspath
 
 from ..errors import GridSampleError
 
-#: Module -> the package that has it.
+#: Module -> its package.
 _PACKAGES = {
     "PIL": "pillow",
     "matplotlib": "matplotlib",
@@ -20,15 +20,15 @@ REPORT = "please report it, with what --version and, for this command, --traceba
 
 
 class AboutFileError(Exception):
-    """An error, said of the file that it is about."""
+    """An error with the name of the file that it is about."""
 
 
 @contextmanager
 def about(path: str | PathLike[str]) -> Iterator[None]:
-    """Let errors that the user can mend name the user's file ``path``."""
+    """Have errors that the user can mend name the user's file ``path``."""
     try:
         yield
-    except (OSError, AboutFileError):  # these name theirs
+    except (OSError, AboutFileError):  # these name their file
         raise
     except Exception as error:
         if remedy(error) is None or fspath(path) in str(error):
@@ -37,7 +37,7 @@ def about(path: str | PathLike[str]) -> Iterator[None]:
 
 
 def sentence(error: BaseException) -> str:
-    """The error in a line; its type where it says nothing, or nothing that a user would understand."""
+    """The error in a line; with its type where there is no text, or none that a user would understand."""
     text = " ".join(str(error).split())
     if remedy(error) is None or not text:
         return f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -45,7 +45,7 @@ def sentence(error: BaseException) -> str:
 
 
 def remedy(error: BaseException) -> str | None:
-    """What the user may do about ``error``, to be put after its sentence; None where it is not the user's mistake."""
+    """The text to put after the ``error``'s, with what the user may do; None where it is not the user's mistake."""
     if isinstance(error, ModuleNotFoundError):
         package = _PACKAGES.get((error.name or "").partition(".")[0])
         return package and f": pip install {package}"

@@ -1,4 +1,4 @@
-"""How far coordinates outside any sensible range account for what two models answer differently."""
+"""How far coordinates outside any sensible range account for the difference of two models' outputs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .failures import sentence
 
 @dataclass(frozen=True)
 class Far:
-    """What is known of far coordinates.
+    """The far coordinates in two models.
 
     Attributes:
-        counts: grid in the first model's main graph -> its coordinates, and how many of them are further out than
-            :data:`ort_gridsample.model.far.LIMIT`, or no numbers.
-        uncounted: grids in bodies and functions, where nobody counts.
-        answers: what both models answer where such coordinates are 0; empty where that is not known.
-        unknown: why not.
+        counts: grid in the first model's main graph -> its number of coordinates, and of those further out than
+            :data:`ort_gridsample.model.far.LIMIT`, or NaN.
+        uncounted: grids in bodies and functions, where coordinates are not counted.
+        answers: both models' outputs with such coordinates at 0; empty where they are unknown.
+        unknown: why they are.
     """
 
     counts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class Far:
 
 
 def far_coordinates(paths: Sequence[str], ways: Sequence[str], feeds: Mapping[str, Array]) -> Far:
-    """Look for far coordinates in the models at ``paths``, each run in its way on ``feeds``, and run without them."""
+    """Count far coordinates in the models at ``paths``, each run in its way on ``feeds``, and run without them."""
     try:
         return _far_coordinates(paths, ways, feeds)
     except Exception as error:  # a changed model may not run where the model does
@@ -69,9 +69,9 @@ def _far_coordinates(paths: Sequence[str], ways: Sequence[str], feeds: Mapping[s
 
 
 def _grids(models: Sequence[onnx.ModelProto]) -> dict[str, str]:
-    """The grids of the models' GridSample nodes by name, with their types.
+    """The grids of the models' GridSample nodes: name -> type.
 
-    A value has the same name in both models where one was made of the other, lowered nodes' grids among them.
+    A model made of the other keeps the names of values, also of lowered nodes' grids.
     """
     grids: dict[str, str] = {}
     for model in models:

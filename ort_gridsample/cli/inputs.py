@@ -1,4 +1,4 @@
-"""A model's inputs, from files or at random: what ``run``, ``verify`` and ``bench`` share."""
+"""A model's inputs, from files or at random, for ``run``, ``verify`` and ``bench``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..core.arrays import Array
 from ..errors import GridSampleError
 from .arguments import at_least_0
 
-#: What dimensions that the model leaves open become in a random input: the first of an input, and others.
+#: The lengths of dimensions that the model leaves open in a random input: the first dimension's, and the others'.
 OPEN, OPEN_OTHERWISE = (1, 8), (2, 11)
 
 
@@ -40,9 +40,9 @@ def feeds(
     random: bool,
     lengths: tuple[int, int] = OPEN,
 ) -> dict[str, Array]:
-    """The inputs of ``session``'s model: those of files, and where ``random`` the others at random.
+    """The inputs of ``session``'s model: those of files, and with ``random`` the others at random.
 
-    ``lengths`` are those of dimensions that are left open, of the first and of others.
+    ``lengths`` are those of the first dimension and of others that the model leaves open.
 
     Raises:
         GridSampleError: a name, a file, an array or a shape that does not fit, or a missing input.
@@ -81,7 +81,7 @@ def random_array(generator: np.random.Generator, name: str, ort_type: str, shape
 
 
 def _dtype(ort_type: str) -> np.dtype[Any] | None:
-    """The type of an array that onnxruntime takes as ``tensor(…)``; None where numpy has none."""
+    """The type of an array for onnxruntime's ``tensor(…)``; None where numpy has none."""
     known = spec.TYPES_BY_ONNX.get(ort_type.removeprefix("tensor(").removesuffix(")"))
     if known is None or known.name == "bfloat16":
         return None
@@ -112,7 +112,7 @@ def _read(file: str) -> Array:
 
 
 def _fitting(array: Array, value: onnxruntime.NodeArg, file: str, model: str) -> Array:
-    """``array``, where the model takes it."""
+    """``array``, checked to be what the model takes."""
     dtype, lengths = _dtype(value.type), tuple(value.shape)
     remedy = ""
     if dtype is not None and array.dtype != dtype:
@@ -147,5 +147,5 @@ def _shape(text: str) -> tuple[int, ...]:
 
 
 def _open(shape: list[object], first: int, other: int) -> tuple[int, ...]:
-    """The model's own dimensions; those that it leaves open as these say."""
+    """The model's own dimensions; of those that it leaves open the ``first`` and ``other`` ones."""
     return tuple(length if isinstance(length, int) else other if at else first for at, length in enumerate(shape))

@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def as_json(placement: Placement) -> dict[str, object]:
-    """A node's record, and what it runs on in a session, as JSON has it."""
+    """A node's record and what it runs on in a session, for JSON."""
     record = placement.record
     return {
         "graph": record.graph,
@@ -77,11 +77,11 @@ def as_text(placements: Sequence[Placement]) -> str:
     for graph, members in groupby(placements, key=lambda placement: placement.record.graph):
         rows = []
         for placement in members:
-            said = {**columns(placement.record), "a session": placement.runs_on}
+            row = {**columns(placement.record), "a session": placement.runs_on}
             for column, reason in (("native", placement.record.reason), ("a session", placement.note)):
                 if reason:
-                    said[column] += f" [{reasons.setdefault(reason, len(reasons) + 1)}]"
-            rows.append(said)
+                    row[column] += f" [{reasons.setdefault(reason, len(reasons) + 1)}]"
+            rows.append(row)
         lines = [tuple(rows[0]), *(tuple(row.values()) for row in rows)]
         parts.append(f"{graph or 'main graph'}\n{table(lines, indent='  ')}")
     parts += [f"[{number}] {reason}" for reason, number in reasons.items()]

@@ -19,14 +19,14 @@ from ..core.arrays import Array
 
 _DISTRIBUTIONS = ("ort-gridsample", "onnxruntime", "onnxruntime-extensions", "onnx", "numpy", "numba")
 
-#: What stands for a character that the terminal's encoding has not; ``?`` for any other.
+#: Replacements of characters that the terminal's encoding lacks; ``?`` for any other.
 _PLAIN = {"×": "x", "±": "+-", "→": "->", "–": "-", "…": "...", "µ": "u"}
 _ERRORS = "ort_gridsample.plain"
 
 
 @contextmanager
 def any_encoding() -> Iterator[None]:
-    """Let stdout and stderr take every character: where their encoding has not got it, one that looks alike."""
+    """Let stdout and stderr take every character, replaced by one that looks alike where their encoding lacks it."""
     codecs.register_error(_ERRORS, _plain)
     streams = [stream for stream in (sys.stdout, sys.stderr) if isinstance(stream, TextIOWrapper)]
     before = [stream.errors for stream in streams]
@@ -36,7 +36,7 @@ def any_encoding() -> Iterator[None]:
         yield
     finally:
         for stream, errors in zip(streams, before, strict=True):
-            with suppress(BrokenPipeError):  # it writes out what is left
+            with suppress(BrokenPipeError):  # this flushes
                 stream.reconfigure(errors=errors)
 
 
@@ -55,7 +55,7 @@ def table(rows: Iterable[Sequence[object]], indent: str = "") -> str:
 
 
 def print_json(content: Any) -> None:
-    """Print ``content`` as JSON of ASCII characters; numbers that JSON has not, as null."""
+    """Print ``content`` as JSON of ASCII characters, with null for numbers that JSON lacks."""
     print(json.dumps(_finite(content), indent=2, allow_nan=False))
 
 
@@ -68,7 +68,7 @@ def _finite(content: Any) -> Any:
 
 
 def versions() -> dict[str, str]:
-    """The versions of this package, of Python, and of what the work is done with."""
+    """The versions of this package, its dependencies and Python."""
     found = {}
     for name in _DISTRIBUTIONS:
         try:
@@ -79,5 +79,5 @@ def versions() -> dict[str, str]:
 
 
 def type_of(array: Array) -> str:
-    """The element type of an array, strings by that name."""
+    """The name of an array's element type, ``string`` for strings."""
     return "string" if array.dtype == np.dtype(object) else str(array.dtype)

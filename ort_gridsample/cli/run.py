@@ -48,17 +48,17 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _described(name: str, value: Array) -> dict[str, object]:
-    """What is said of an input or output; a value that is no tensor has no shape."""
+    """An input or output for the table and for JSON; a value that is no tensor has no shape."""
     if not isinstance(value, np.ndarray):
         return {"name": name, "type": type(value).__name__, "shape": None}
     return {"name": name, "type": output.type_of(value), "shape": value.shape}
 
 
 def save(outputs: Mapping[str, Array], folder: Path) -> dict[str, Path]:
-    """Save each output as ``folder``/NAME.npy, each in a file of its own, which is returned by its name.
+    """Save each output as ``folder``/NAME.npy; the files, by the outputs' names.
 
-    What a file name cannot hold becomes ``_``; where two names would be one, as some file systems compare them, the
-    later one gets a number.
+    A character that a file name cannot hold becomes ``_``; of two names that some file systems take for one, the later
+    gets a number.
     """
     for name, array in outputs.items():
         if not isinstance(array, np.ndarray):

@@ -1,4 +1,4 @@
-"""A model as a stranger would run it: in onnxruntime alone where that runs it, else with this package's ops."""
+"""Running a model in onnxruntime alone where that runs it, else with this package's ops."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..runtime.session import InferenceSession
 Model = str | bytes
 Feeds = Callable[[onnxruntime.InferenceSession], Mapping[str, Array]]
 
-#: How a model is run -> what makes the session, in the order in which they are tried.
+#: Ways to run a model -> how to make the session, in the order in which they are tried.
 WAYS: Mapping[str, Callable[[Model], onnxruntime.InferenceSession]] = {
     "onnxruntime": lambda model: _session(model, quiet()),
     "onnxruntime with ort_gridsample's ops": lambda model: _session(model, register(quiet())),
@@ -24,11 +24,11 @@ WAYS: Mapping[str, Callable[[Model], onnxruntime.InferenceSession]] = {
 
 @dataclass(frozen=True)
 class Side:
-    """One model, run.
+    """A model that was run.
 
     Attributes:
         way: the key of :data:`WAYS` that runs it.
-        refusal: why onnxruntime alone does not; empty where it does.
+        refusal: onnxruntime's error where it alone does not run it, else empty.
         answers: output name -> array.
     """
 
@@ -38,7 +38,7 @@ class Side:
 
 
 def quiet() -> onnxruntime.SessionOptions:
-    """Options of a session that logs nothing: a refusal is an answer here."""
+    """Options of a session that logs nothing, as a refusal is a result here."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     return options
@@ -48,7 +48,7 @@ def run(model: Model, feeds: Feeds) -> Side:
     """``model`` on ``feeds``, in the first of :data:`WAYS` that runs it.
 
     Raises:
-        Exception: none does; the last one's.
+        Exception: the last way's, where none runs it.
     """
     *others, last = WAYS
     refusal = ""
@@ -61,7 +61,7 @@ def run(model: Model, feeds: Feeds) -> Side:
 
 
 def answers(way: str, model: Model, feeds: Feeds) -> Mapping[str, Array]:
-    """The outputs of ``model`` on ``feeds``, by name, run in that way."""
+    """The outputs of ``model`` on ``feeds`` by name, run in this way."""
     session = WAYS[way](model)
     outputs = session.run(None, dict(feeds(session)))
     return dict(zip((value.name for value in session.get_outputs()), outputs, strict=True))

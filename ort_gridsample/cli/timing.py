@@ -1,4 +1,4 @@
-"""Timing several ways to do the same thing against each other: in turns, in one process."""
+"""Timing several ways to do the same thing in turns, in one process."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dataclasses import dataclass
 
 from ..progress import shown
 
-#: A turn's calls last about so long together; one that lasts longer than SLOW_SECONDS needs no untimed call before.
+#: A turn's calls take about so long together; a call of more than SLOW_SECONDS needs no untimed one before it.
 TURN_SECONDS = 0.01
 SLOW_SECONDS = 0.05
 MAX_CALLS = 500
 MIN_ROUNDS = 3
 
-#: Other threads of this process are at rest when it uses less than this part of a processor.
+#: Other threads of this process are idle when it uses less than this part of a processor.
 IDLE_PART = 0.3
-IDLE_POLL_SECONDS = 0.02  # in less, what a thread used may not be counted yet
+IDLE_POLL_SECONDS = 0.02  # sooner, a thread's time may not be counted yet
 IDLE_LIMIT_SECONDS = 0.25
 
 
@@ -33,7 +33,7 @@ class Timing:
 
     @property
     def quartiles(self) -> tuple[float, float]:
-        """The range in which the middle half of the rounds lies."""
+        """The range of the middle half of the rounds."""
         if len(self.rounds) < 2:
             return self.rounds[0], self.rounds[0]
         first, _, third = statistics.quantiles(self.rounds, n=4, method="inclusive")
@@ -41,28 +41,28 @@ class Timing:
 
     @property
     def spread(self) -> float:
-        """Half the distance of the quartiles, as a part of the median."""
+        """Half the distance of the quartiles, over the median."""
         first, third = self.quartiles
         return (third - first) / 2 / self.median
 
     def times_faster_than(self, other: Timing) -> Timing:
-        """``other``'s seconds over these, round by round: its median is the ratio that is reported."""
+        """The ratios of ``other``'s seconds to these, round by round; their median is reported."""
         return Timing(tuple(theirs / ours for ours, theirs in zip(self.rounds, other.rounds, strict=True)))
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What a contestant does in its turn: ``begin()``, not timed, and ``call()`` a number of times."""
+    """A backend's turn: ``begin()``, not timed, then ``call()`` a number of times."""
 
     call: Callable[[], object]
     begin: Callable[[], None] = lambda: None
 
 
 def measure(turns: Mapping[str, Turn], rounds: int, seconds: float) -> dict[str, Timing]:
-    """Time each of ``turns``, called before, once a round, in an order that rotates: the median of a few calls.
+    """Time each of ``turns``, whose first calls are done, once a round, in rotating order: the median of a few calls.
 
-    Before its timed calls a contestant waits until the threads of the one before sleep, and makes a call that is not
-    timed. Ends after ``rounds``, or after ``seconds`` when there were MIN_ROUNDS.
+    Before its timed calls a backend waits until the threads of the one before sleep, and makes an untimed call. The
+    last round is number ``rounds``, or the first after ``seconds`` that is not among the first MIN_ROUNDS.
     """
     counts, warm = {}, {}
     for name, turn in turns.items():
@@ -90,7 +90,7 @@ def measure(turns: Mapping[str, Turn], rounds: int, seconds: float) -> dict[str,
 
 
 def _wait_until_idle() -> None:
-    """Wait until no other thread of this process is busy: libraries let their threads spin for a while after a call."""
+    """Wait until no other thread of this process is busy: threads of libraries spin for a while after a call."""
     end = time.perf_counter() + IDLE_LIMIT_SECONDS
     while time.perf_counter() < end:
         wall, used = time.perf_counter(), time.process_time()

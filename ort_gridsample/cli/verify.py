@@ -25,7 +25,7 @@ from .output import print_json, table, type_of
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far the answers to one output agree: their largest difference, and A's largest value."""
+    """How far both models agree on one output: the largest difference, and A's largest value."""
 
     name: str
     type: str
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     if (names := list(ran[0].answers)) != list(ran[1].answers):
         raise GridSampleError(paths[1], "outputs", str(list(ran[1].answers)), f"those of {paths[0]}: {names}")
     found, note = agreements(ran[0].answers, ran[1].answers, arguments.tolerance), ""
-    # What a patch bakes in shows with other lengths.
+    # Lengths that a patch made constant show with other inputs.
     if all(each.agrees for each in found) and any(
         array.shape != otherwise[name].shape for name, array in feeds.items()
     ):
@@ -98,9 +98,10 @@ def run(arguments: argparse.Namespace) -> int:
 def _feeder(
     path: str, feeds: dict[str, Array], otherwise: dict[str, Array], arguments: argparse.Namespace
 ) -> sides.Feeds:
-    """What gives a session of the model at ``path`` its inputs, which the first one decides and ``feeds`` keeps.
+    """The function that gives a session of the model at ``path`` its inputs.
 
-    ``otherwise`` keeps some of other lengths of what that leaves open.
+    The first model's session decides on them, and fills ``feeds``, and ``otherwise`` with open dimensions of other
+    lengths.
     """
 
     def feed(session: onnxruntime.InferenceSession) -> Mapping[str, Array]:
@@ -116,7 +117,7 @@ def _feeder(
 
 
 def agreements(a: Mapping[str, Array], b: Mapping[str, Array], tolerance: float) -> list[Agreement]:
-    """How far two models' answers of the same names agree."""
+    """How far two models' outputs of the same names agree."""
     found = []
     for name, x in a.items():
         y = b[name]
@@ -129,7 +130,7 @@ def agreements(a: Mapping[str, Array], b: Mapping[str, Array], tolerance: float)
 
 
 def difference(a: Array, b: Array) -> tuple[float, float]:
-    """The largest difference of two answers, infinite where they cannot be compared, and ``a``'s largest magnitude."""
+    """The largest difference of two arrays, infinite where they cannot be compared, and ``a``'s largest magnitude."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return float("inf"), 0.0
     if a.dtype.kind not in "fciu":
@@ -152,7 +153,7 @@ def as_text(found: Sequence[Agreement]) -> str:
 
 
 def _coordinate_error(path: str) -> str:
-    """How far the coordinates of nodes that were written as 4-D ones may be off; empty where there are none."""
+    """A line on the error of the coordinates of 5-D nodes written as 4-D ones; empty where there are none."""
     model = read_model(path)
     images = [node.input[0] for node in model.graph.node if node.op_type == "GridSample" and lowered_from(node)]
     if not images:
@@ -165,7 +166,7 @@ def _coordinate_error(path: str) -> str:
 
 
 def _far_text(far: Far, without: Sequence[Agreement]) -> str:
-    """What far coordinates have to do with it, in words."""
+    """How far coordinates account for the difference, as text."""
     if far.unknown:
         return f"whether coordinates further out than ±{LIMIT:g} account for it is not known: {far.unknown}"
     lines = [

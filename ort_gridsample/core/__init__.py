@@ -10,12 +10,12 @@ A core is a module with two functions::
 - ``Y``: (N, C, P), C-contiguous, of X's type: every element is written;
 - ``plan``: a :class:`~ort_gridsample.core.plan.Plan`; ``num_threads``: at most so many threads.
 
-:func:`prepare` does ahead of time what the first call for an X and a grid of these types would otherwise wait for.
+:func:`prepare` compiles ahead what the first call for an X and a grid of these types would otherwise wait for.
 What a caller may hand in is checked before, in :mod:`ort_gridsample.functions`.
 
-Paddings (:mod:`.coordinates`) and modes (:mod:`.taps`) are tables, of which :mod:`.numpy_core` makes a :mod:`.table` of
-what each position reads and adds that up (:mod:`.sums`). :mod:`.jit_core` does the same with the
-compiled :mod:`.workers`, which the compiled ops share.
+Paddings (:mod:`.coordinates`) and modes (:mod:`.taps`) are rows of tables. From them :mod:`.numpy_core` makes the
+:mod:`.table` of the pixels that each position reads, and adds these up (:mod:`.sums`). :mod:`.jit_core` does the same
+with the compiled :mod:`.workers`, which the compiled ops share.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Pixel coordinates put the centre of pixel i at i. All functions work on one axis of X or on several at once, and on
 whatever their namespace ``xp`` works on: :mod:`numpy` on arrays, or an object that offers the same functions
-(``clip``, ``equal``, ``fmod``, ``maximum``, ``minimum``, ``where``; for modes also ``abs``, ``floor``, ``rint``) on
-values of its own that have arithmetic, ``dtype`` and ``astype``. What can be said without logic is: more runtimes
-have the operators for it.
+(``clip``, ``equal``, ``fmod``, ``maximum``, ``minimum``, ``where``; for modes also ``abs``, ``floor``, ``rint``, for
+sums ``less``) on values of its own that have arithmetic, ``dtype`` and ``astype``. Arithmetic is preferred to logic:
+more runtimes have the operators.
 """
 
 from __future__ import annotations
@@ -13,23 +13,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-Namespace: TypeAlias = Any  #: numpy, or what offers some of its functions
-Values: TypeAlias = Any  #: floating point: an array, or what ``xp`` works on
+Namespace: TypeAlias = Any  #: numpy, or an object with some of its functions
+Values: TypeAlias = Any  #: floating point: an array, or the namespace's values
 Number: TypeAlias = Any  #: a float, or values that broadcast against others
 
-#: Normalized coordinates as far out as this are beyond every tap, and on the side that they are on, however short the
-#: axis is.
+#: Normalized coordinates this far out are beyond every tap, on their own side, however short the axis is.
 BEYOND = 7.0
 
 
 @dataclass(frozen=True)
 class Axis:
-    """What coordinates are told of an axis of X.
+    """An axis of X.
 
     Attributes:
         length: its number of pixels, as a coordinate.
         last: the coordinate of its last pixel.
-        span: how far the two points of reflection are from each other; 1 where they are one.
+        span: the distance of the two points of reflection; 1 where they are one.
         align_corners: the operator's attribute.
         may_be_single: whether it may be an axis of one pixel.
     """
@@ -42,7 +41,7 @@ class Axis:
 
     @property
     def may_collapse(self) -> bool:
-        """Whether all coordinates may be one pixel, and infinity times 0 none."""
+        """Whether all finite coordinates may be one pixel, where infinity times 0 would be NaN."""
         return self.align_corners and self.may_be_single
 
     @classmethod
@@ -56,8 +55,8 @@ def unnormalize(g: Values, axis: Axis) -> Values:
     """The pixel coordinates of finite normalized coordinates ``g``, in ``g``'s own type.
 
     With ``align_corners`` -1 and 1 are the centres of the first and last pixel, otherwise their outer edges. The order
-    of the operations is ONNX Runtime's: it decides on which side of a tie a coordinate falls. It halves the result
-    instead of the length, but to halve is exact.
+    of the operations is ONNX Runtime's, as it decides on which side of a tie a coordinate falls; ONNX Runtime halves
+    the result instead of the length, which is exact too.
     """
     x = g + 1
     if axis.align_corners:
@@ -84,10 +83,10 @@ def clip(xp: Namespace, x: Values, axis: Axis) -> Values:
 def reflect(xp: Namespace, x: Values, axis: Axis) -> Values:
     """Reflect finite ``x`` until it lies inside: about the outer pixels' centres, or (not aligned) their outer edges.
 
-    What lies inside already stays as it is, bit for bit. Rounding may leave the other on the outer edge: it is clipped.
+    Coordinates inside keep every bit. The others are clipped, as rounding may leave them on the outer edge.
     """
     low = 0.0 if axis.align_corners else -0.5
-    # Whole periods first: fmod is exact, so that a coordinate far out loses nothing. Then about either end.
+    # Whole periods first, as fmod is exact for coordinates far out; then about either end.
     x = xp.fmod(x, axis.span * 2)
     x = xp.maximum(x, 2 * low - x)
     x = xp.minimum(x, (axis.last - low) * 2 - x)
@@ -95,10 +94,10 @@ def reflect(xp: Namespace, x: Values, axis: Axis) -> Values:
 
 
 def _near(xp: Namespace, g: Values, axis: Axis) -> Values:
-    """Where all that is far out counts alike: brought nearer, and still beyond every tap."""
+    """Pixel coordinates where all those far out count alike: brought nearer, and still beyond every tap."""
     near = xp.clip(g, -BEYOND, BEYOND)
     x = unnormalize(near, axis)
-    if axis.may_collapse:  # where all that is finite is the one pixel, but not infinity
+    if axis.may_collapse:  # finite coordinates are the one pixel, infinity is not
         x = xp.where(xp.equal(g - g, 0), x, near * axis.length)
     return x
 
@@ -116,11 +115,12 @@ class Padding:
     """A padding mode.
 
     Attributes:
-        pad: what becomes of a coordinate where the mode pads those (nearest, linear), and of a tap's position where it
-            pads these (cubic).
-        finite: the pixel coordinates of any normalized ones but NaN: finite, without changing what the mode answers.
+        pad: the step on a coordinate where the mode pads coordinates (nearest, linear), or on a tap's position where
+            it pads taps (cubic).
+        finite: the step from normalized coordinates, infinity included, to finite pixel coordinates with the same
+            answer.
         zero_outside: whether a tap that is still outside counts as 0.
-        bounds: whether ``pad`` makes what is infinite finite as well.
+        bounds: whether ``pad`` makes infinity finite as well.
     """
 
     pad: Step

@@ -1,4 +1,4 @@
-"""Room in memory, asked for before it is taken: a few numbers in a feed can claim more than any machine has."""
+"""How much memory there is, asked before it is taken: a few numbers in a feed can claim more than any machine has."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ import numpy as np
 #: Arrays of fewer bytes than this are not worth asking the system for.
 WORTH_ASKING = 1 << 28
 
-#: What an allocator may need beside an array.
+#: Bytes that an allocator may need beside an array.
 SLACK = 1 << 20
 
-#: What a string takes where it is copied for an op and from there for onnxruntime: two objects of C++, in which a short
-#: text has room.
+#: The bytes of a string copied for an op, and from there for onnxruntime: two C++ objects that hold a short text.
 STRING_BYTES = 2 * 32
 
 _MEMINFO = Path("/proc/meminfo")
-#: Pairs of files that say a control group's limit and what it uses, of version 2 and 1.
+#: The files of a control group's limit and usage, of version 2 and 1.
 _GROUPS = (
     (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
     (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
@@ -27,7 +26,7 @@ _GROUPS = (
 
 
 def available() -> int | None:
-    """The bytes that the system still has for this process, by its own account; None where it gives none."""
+    """The bytes that the system has left for this process, by its own account; None where it gives none."""
     return min(_accounts(), default=None)
 
 
@@ -37,10 +36,10 @@ def copied_bytes(array: np.ndarray[Any, Any]) -> int:
 
 
 def probe(nbytes: int) -> None:
-    """Take ``nbytes`` and give them back.
+    """Allocate ``nbytes`` and free them.
 
     Raises:
-        MemoryError: there is no such room.
+        MemoryError: there are not so many.
     """
     if nbytes > SLACK:
         np.empty(nbytes + SLACK, np.uint8)
@@ -62,9 +61,9 @@ def _accounts() -> Iterator[int]:
 
 
 def _reclaimable(stat: Path) -> int:
-    """What a control group's usage counts of files that nobody has asked for of late: Linux takes that back first."""
+    """The bytes of a control group's usage that cache files not read lately, which Linux takes back first."""
     try:
-        said = dict(line.split() for line in stat.read_text().splitlines())
-        return int(said.get("total_inactive_file") or said["inactive_file"])  # version 1 says the groups within apart
+        stats = dict(line.split() for line in stat.read_text().splitlines())
+        return int(stats.get("total_inactive_file") or stats["inactive_file"])  # total: with nested groups, version 1
     except (OSError, ValueError, KeyError):
         return 0

@@ -1,7 +1,7 @@
 """The NumPy core: any rank, mode and padding, in blocks of output positions that fit the cache.
 
-Channels are read one by one through a table of taps; or, of many whose pixels are read often, all at once from a copy
-of X with its channels last.
+Channels are read one by one through a table of taps; many channels whose pixels are read often are read all at once,
+from a channels-last copy of X.
 """
 
 from __future__ import annotations
@@ -17,21 +17,20 @@ from .table import Table, table
 from .taps import MODES
 from .threads import for_each
 
-#: What one block holds at most: enough that numpy's own cost per call is small, little enough to stay in the cache.
+#: The most in one block: enough that numpy's cost per call is small, little enough to stay in the cache.
 BLOCK_POSITIONS = 1 << 14
 BLOCK_TAPS = 1 << 17
 CHUNK_BYTES = 1 << 20
 
-#: What numpy does with an index outside X. There is none, and not to look for it is faster than ``"raise"``.
+#: numpy's mode for an index outside X: there is none, and this is faster than ``"raise"``.
 OUTSIDE: Literal["raise", "clip"] = "clip"
 
-#: What is worth another thread, in taps: all wait for Python's lock between numpy's calls.
+#: So many taps are worth another thread: all wait for Python's lock between numpy's calls.
 TAPS_PER_THREAD = 1 << 21
 
-#: So many channels are worth a copy of an image with its channels last, if that takes no more than so many bytes. It is
-#: turned round so many channels at a time, which takes a quarter of the time of all at once.
-CHANNELS_LAST, ROWS_BYTES = 16, 1 << 28
-TURNED = 8
+#: So many channels are worth a channels-last copy of an image, of at most so many bytes; it is made so many channels at
+#: a time, which takes a quarter of the time of all at once.
+CHANNELS_LAST, ROWS_BYTES, TRANSPOSED = 16, 1 << 28, 8
 
 
 def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) -> None:
@@ -91,7 +90,7 @@ def _sample_block(X: Array, taps: Table, Y: Array, plan: Plan) -> None:
 
 
 def _reads_rows(channels: int, pixels: int, positions: int, taps: int, plan: Plan) -> bool:
-    """Whether X is laid out with its channels last: that, and to turn Y round, must take less than it saves."""
+    """Whether a channels-last copy of X saves more time than it and the transposition of Y take."""
     if plan.sum is not sums.floating or channels < CHANNELS_LAST:
         return False
     return taps * positions >= pixels + positions and channels * pixels * plan.compute.itemsize <= ROWS_BYTES
@@ -103,7 +102,7 @@ def _sample_rows(X: Array, grid: Floats, Y: Array, lengths: tuple[int, ...], pla
     rows = np.empty((pixels + 1, channels), plan.compute)
     rows[pixels] = 0  # the pixel outside
 
-    def turn(some: slice) -> None:
+    def transpose(some: slice) -> None:
         rows[:pixels, some] = X[some].T
 
     def sample(block: slice) -> None:
@@ -119,12 +118,12 @@ def _sample_rows(X: Array, grid: Floats, Y: Array, lengths: tuple[int, ...], pla
 
     share = positions if threads == 1 else -(-positions // (2 * threads))
     step = max(64, min(BLOCK_POSITIONS, share))
-    for_each(turn, [slice(first, first + TURNED) for first in range(0, channels, TURNED)], threads)
+    for_each(transpose, [slice(first, first + TRANSPOSED) for first in range(0, channels, TRANSPOSED)], threads)
     for_each(sample, [slice(start, start + step) for start in range(0, positions, step)], threads)
 
 
 def _zero_outside(values: Array, taps: Table, plan: Plan) -> None:
-    """Clear the ``values`` (C, T, P) of taps outside; a weight of 0 would not do: they may be NaN."""
+    """Clear the ``values`` (C, T, P) of taps outside, which may be NaN, so that a weight of 0 would not do."""
     if taps.inside is None:
         return
     size = values.itemsize

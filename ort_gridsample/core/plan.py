@@ -1,4 +1,4 @@
-"""What a core is told besides its arrays."""
+"""The argument of a core besides its arrays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from . import sums
 
 @dataclass(frozen=True)
 class Plan:
-    """One way to sample: the operator's attributes, and what follows from the type of X.
+    """The operator's attributes, and what follows from them and the type of X.
 
     Attributes:
         mode: one of :data:`ort_gridsample.spec.MODES`.
@@ -21,8 +21,8 @@ class Plan:
         align_corners: the operator's attribute.
         compute: the type that values are added up in.
         weights: the type of the weights: ``compute``, or its real part.
-        zero: what a tap outside counts as (for strings the empty string).
-        sum: how the taps are added up; None where there is only one.
+        zero: the value of a tap outside (for strings the empty string).
+        sum: the function that adds up the taps; None for one tap.
     """
 
     mode: str
@@ -51,7 +51,7 @@ def plan_for(dtype: np.dtype[np.generic], mode: str, padding_mode: str, align_co
     )
 
 
-@lru_cache(maxsize=64)  # numpy works a dtype's name out anew each time
+@lru_cache(maxsize=64)  # numpy makes a dtype's name anew each time
 def type_name(dtype: np.dtype[np.generic]) -> str:
     """The name of ``dtype`` in :data:`ort_gridsample.spec.TYPES`; all numpy's string types are "str"."""
     if dtype.fields:  # such as bfloat16 in onnx before 1.19, which goes by the name of uint16

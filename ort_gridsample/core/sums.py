@@ -1,4 +1,4 @@
-"""How a type adds up its taps: from values (C, T, P) and weights (T, P) to ``Y`` (C, P)."""
+"""Adding up taps, for each kind of type: from values (C, T, P) and weights (T, P) to ``Y`` (C, P)."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def of_rows(values: Array, weight: Array) -> Array:
 
 
 def boolean(values: Array, weight: Array, Y: Array) -> None:
-    """Bool: the weighted sum; what is not 0 is True."""
+    """Bool: whether the weighted sum is not 0."""
     np.not_equal(np.einsum(_WEIGHTED_SUM, values.astype(weight.dtype), weight), 0, out=Y)
 
 
 def integer(values: Array, weight: Array, Y: Array) -> None:
     """Integers: the weighted sum in the weights' type, truncated toward zero and saturated at the limits of Y's type.
 
-    Weights add up to 1, so the sum is the first tap's value plus the weighted differences from it: where all taps are
-    equal it is exact.
+    Weights add up to 1, so the sum is the first tap's value plus the weighted differences from it, which is exact
+    where all taps are equal.
     """
     first = values[:, 0]
     origin = first.astype(weight.dtype)

@@ -21,7 +21,7 @@ class Table:
     Attributes:
         index: (T, P), the pixel read, always inside X, whatever the coordinate.
         weight: (T, P), its weight; None is a weight of 1.
-        inside: (T, P), where the tap lies inside X, elsewhere it counts as 0; None is everywhere.
+        inside: (T, P), whether the tap lies inside X (elsewhere it counts as 0); None is everywhere.
     """
 
     index: Indices

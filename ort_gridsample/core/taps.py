@@ -1,7 +1,7 @@
 """Interpolation modes: which pixels of an axis a coordinate reads (its taps), and with which weights.
 
-As in :mod:`.coordinates`, all is stated once for whatever ``xp`` works on. Values are (…, P) over P output positions,
-and with an axis of T taps (…, T, P).
+As in :mod:`.coordinates`, ``xp`` is NumPy or another namespace. Values are (…, P) over P output positions, and with an
+axis of T taps (…, T, P).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..spec import CUBIC_A
 from .arrays import Array
 from .coordinates import Axis, Namespace, Padding, Values, unnormalize
 
-#: So many taps of all axes together a position may have in a compiled op: its table must fit into scratch memory.
+#: The most taps, of all axes together, that a position has in a compiled op, whose table is in scratch memory.
 MAX_TAPS = 1 << 16
 
 
@@ -26,8 +26,8 @@ class Mode:
     Attributes:
         base: the pixel from which the taps are counted.
         offsets: the taps, in pixels from the base.
-        weights: from the distance t to the base, in pixels, (…, 1, P), to the taps' weights (…, T, P); None where there
-            is nothing to weigh.
+        weights: from the distance t to the base, in pixels, (…, 1, P), to the taps' weights (…, T, P); None for one
+            tap.
         pads_taps: whether padding acts on each tap instead of on the coordinate.
     """
 
@@ -66,7 +66,7 @@ def _cubic(xp: Namespace, t: Values) -> Values:
 
 
 def _column(of_taps: Sequence[float], like: Values) -> Array:
-    """One number a tap, to go with values (…, T, P) of the type of ``like``."""
+    """One number a tap, to broadcast against values (…, T, P) of the type of ``like``."""
     return np.array(of_taps, like.dtype)[:, None]
 
 
@@ -78,7 +78,7 @@ MODES: Mapping[str, Mode] = {
 
 
 def pixel_coordinates(xp: Namespace, g: Values, axis: Axis, mode: Mode, padding: Padding) -> Values:
-    """The finite pixel coordinates of the normalized ones ``g``, of any; padded, where the mode pads coordinates."""
+    """The finite pixel coordinates of any normalized ones ``g``, padded where the mode pads coordinates."""
     g = xp.where(xp.equal(g, g), g, -1)  # NaN counts as -1
     if mode.pads_taps:
         return padding.finite(xp, g, axis)
@@ -89,10 +89,10 @@ def pixel_coordinates(xp: Namespace, g: Values, axis: Axis, mode: Mode, padding:
 def axis_taps(
     xp: Namespace, g: Values, axis: Axis, mode: Mode, padding: Padding, dtype: object, first: int = 0
 ) -> tuple[Values, Values | None]:
-    """The taps of the normalized coordinates ``g`` (…, 1, P), of any: their positions, and weights of type ``dtype``.
+    """The taps of any normalized coordinates ``g`` (…, 1, P): positions and weights of type ``dtype``, (…, T, P) both.
 
-    Both are (…, T, P). With zeros padding a tap may lie outside; so may, with the others, linear's second tap, one
-    pixel beyond the last: its weight is 0. The position of the first pixel is called ``first``.
+    With zeros padding a tap may lie outside; with the others linear's second tap may, one pixel beyond the last, with
+    weight 0. Positions count from ``first``, that of the first pixel.
     """
     x = pixel_coordinates(xp, g, axis, mode, padding)
     base = mode.base(xp, x)

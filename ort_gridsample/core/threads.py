@@ -23,15 +23,15 @@ T = TypeVar("T")
 ELEMENTS_PER_THREAD = 1 << 14
 
 
-class Turns:
-    """A context that only so many threads are in at once: more would take the caches, and Python's lock, in turns."""
+class Limit:
+    """A context that at most ``count`` threads are in at once: more would contend for the caches and Python's lock."""
 
     def __init__(self, count: int) -> None:
         self._count = count
         self.renew()
 
     def renew(self) -> None:
-        """Forget who is in."""
+        """Count from the beginning: no thread is in it."""
         self._free: SimpleQueue[None] = SimpleQueue()
         for _ in range(self._count):
             self._free.put(None)
@@ -48,12 +48,12 @@ _pool: ThreadPoolExecutor | None = None
 _pool_size = 0
 
 
-#: How a Python is called: inside a host program it is that which Python calls its executable.
+#: Names of Python's executable; inside a host program ``sys.executable`` is the host.
 _IS_PYTHON = re.compile(r"(^|[\\/])python(\d|\.|w|t|_?d)*(\.exe)?$", re.IGNORECASE)
 
 
 def interpreter() -> str | None:
-    """What starts another process of this Python; None inside a host program, whose name Python gives there."""
+    """The executable that starts another process of this Python; None inside a host program."""
     executable = sys.executable or ""
     return executable if _IS_PYTHON.search(executable) and not getattr(sys, "frozen", False) else None
 
@@ -65,15 +65,15 @@ def available_cpus() -> int:
     return os.cpu_count() or 1
 
 
-#: What every op computes in, whichever session and thread it runs in.
-turns = Turns(available_cpus())
+#: Every Python op computes within this limit, whichever session and thread it runs in.
+ops_limit = Limit(available_cpus())
 
 
 def get_num_threads() -> int:
-    """The number of threads that one call of a core uses when nothing else says (a session's option, an argument).
+    """The number of threads of one call of a core, where no session option and no argument gives another.
 
-    It is what :func:`set_num_threads` set, else the environment variable ``ORT_GRIDSAMPLE_NUM_THREADS``, else the
-    number of processors that the process may run on. Threads that have helped the compiled core look out for its next
+    It is the number that :func:`set_num_threads` set, else the environment variable ``ORT_GRIDSAMPLE_NUM_THREADS``,
+    else the number of processors that the process may run on. Helper threads of the compiled core wait for its next
     call for less than a millisecond, and then sleep.
 
     Raises:
@@ -83,7 +83,7 @@ def get_num_threads() -> int:
 
 
 def set_num_threads(num_threads: SupportsIndex | None) -> None:
-    """Set what :func:`get_num_threads` answers; None goes back to the environment variable or the machine.
+    """Set the number that :func:`get_num_threads` returns; None goes back to the environment variable or the machine.
 
     Raises:
         TypeError: ``num_threads`` is no whole number.
@@ -98,7 +98,7 @@ def set_num_threads(num_threads: SupportsIndex | None) -> None:
 def for_each(function: Callable[[T], None], items: Iterable[T], num_threads: int) -> None:
     """Call ``function`` on every item, on the calling thread and up to ``num_threads - 1`` others.
 
-    The first exception stops the work and is raised here, after every thread has let go of its item.
+    The first exception stops the work, and is raised when all calls have returned.
     """
     remaining = iter(items)
     if num_threads <= 1:
@@ -122,7 +122,7 @@ def for_each(function: Callable[[T], None], items: Iterable[T], num_threads: int
                 remaining = iter(())
             raise
 
-    def help_out() -> None:  # whenever a thread comes to it: once nothing remains, that does nothing
+    def help_out() -> None:  # does nothing on a thread that starts when no item remains
         nonlocal helping
         with changed:
             helping += 1
@@ -148,7 +148,7 @@ def for_each(function: Callable[[T], None], items: Iterable[T], num_threads: int
         errors.clear()  # an error knows its frames, and these know the list
 
 
-#: What says on which processor a thread runs, where threads can be moved.
+#: The function that gives the calling thread's processor, where threads can be moved.
 _cpu: Callable[[], int] | None = None
 if hasattr(os, "sched_getaffinity"):
     _cpu = getattr(ctypes.CDLL(None), "sched_getcpu", None)
@@ -157,7 +157,7 @@ if hasattr(os, "sched_getaffinity"):
 def _elsewhere(work: Callable[[], None], cpu: int) -> None:
     """Call ``work`` on another processor than ``cpu``, if this thread may.
 
-    Linux often wakes a thread where its waker runs, and leaves the two there for some ms.
+    Linux often wakes a thread on its waker's processor, and leaves both there for some ms.
     """
     if _cpu is not None and _cpu() == cpu:
         with suppress(OSError):
@@ -169,7 +169,7 @@ def _elsewhere(work: Callable[[], None], cpu: int) -> None:
 
 
 def submit(work: Callable[[], None], count: int) -> None:
-    """Let up to ``count`` threads of the pool call ``work``, as soon as they can."""
+    """Have up to ``count`` threads of the pool call ``work``, as soon as they are free."""
     global _pool, _pool_size
     work = partial(_elsewhere, work, -1 if _cpu is None else _cpu())
     with _lock:
@@ -181,14 +181,14 @@ def submit(work: Callable[[], None], count: int) -> None:
             for _ in range(count):
                 _pool.submit(work)
         except RuntimeError:
-            # No thread can be started, or the interpreter is shutting down: those that run, and the caller, do the
-            # work. What the pool holds beyond them would wait there for good.
+            # No thread can be started, or the interpreter is shutting down: running threads and the caller do the
+            # work, and the pool's other tasks would wait for good.
             _pool.shutdown(wait=False)
             _pool = None
 
 
 def after_fork(forget: Callable[[], None]) -> Callable[[], None]:
-    """Have ``forget`` called in the child of each fork, where there are any."""
+    """Register ``forget`` to be called in the child of each fork, on systems that fork."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=forget)
     return forget
@@ -199,4 +199,4 @@ def _after_fork() -> None:
     # Threads do not survive a fork; a lock may have been held by one of them.
     global _pool, _pool_size, _lock
     _pool, _pool_size, _lock = None, 0, threading.Lock()
-    turns.renew()
+    ops_limit.renew()

@@ -1,1 +1,1 @@
-"""The operators where other libraries take operators from outside; each is imported by the call that is for it."""
+"""The operators for libraries that take operators from outside; each library is imported by the call for it."""

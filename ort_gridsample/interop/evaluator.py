@@ -26,11 +26,11 @@ def reference_ops() -> list[type[OpRun]]:
     >>> from onnx.reference import ReferenceEvaluator
     >>> evaluator = ReferenceEvaluator("model.onnx", new_ops=reference_ops())    # doctest: +SKIP
 
-    They answer what :func:`ort_gridsample.grid_sample` and :func:`ort_gridsample.affine_grid` do, complex X included,
-    in models as they are and patched to any target. A dialect that can be in any domain is known in ONNX's own and in
-    the one that a patch writes. The evaluator gives ``new_ops`` to no model-local function, and would run its own
-    operators there: inline functions first, with ``onnx.inliner.inline_local_functions``. Before onnx 1.19 it
-    has no arrays of bfloat16; its own kind of bits is refused.
+    They compute what :func:`ort_gridsample.grid_sample` and :func:`ort_gridsample.affine_grid` do, complex X included,
+    in models as they are and patched to any target. A dialect of any domain is found in ONNX's own and in the one that
+    a patch writes. The evaluator passes ``new_ops`` to no model-local function, and would run its own operators there:
+    inline functions first, with ``onnx.inliner.inline_local_functions``. Before onnx 1.19 it has no arrays of
+    bfloat16, and its own representation is refused.
 
     Raises, in a run:
         GridSampleError: a node's attributes or inputs are not what its opset or dialect allows.
@@ -46,7 +46,7 @@ def reference_ops() -> list[type[OpRun]]:
 
 
 def _run(self: OpRun, *inputs: Array | None, **attributes: Any) -> tuple[Array, ...]:
-    """What a node answers; ``attributes`` are its own, those that its function passes on filled in."""
+    """The outputs of a node; ``attributes`` are its own, with the values of attribute references."""
     node = onnx.NodeProto()
     node.CopyFrom(self.onnx_node)
     for attribute in node.attribute:
@@ -58,7 +58,7 @@ def _run(self: OpRun, *inputs: Array | None, **attributes: Any) -> tuple[Array, 
         raise GridSampleError(
             here, "operator", repr(attributes.get("operator")), "grid_sampler or affine_grid_generator"
         )
-    said = dialect.read(here, node, lambda position: inputs[position])
+    standard = dialect.read(here, node, lambda position: inputs[position])
     arguments = {}
     for position, name in enumerate(spec.newest(dialect.operator).types):
         value = constant_size(node, dialect, name)
@@ -67,6 +67,6 @@ def _run(self: OpRun, *inputs: Array | None, **attributes: Any) -> tuple[Array, 
         if value is None:
             raise GridSampleError(here, name, "missing", "an input")
         arguments[name] = value
-    said["align_corners"] = bool(said["align_corners"])
-    answer = _FUNCTIONS[dialect.operator](**arguments, **said, where=here)
+    standard["align_corners"] = bool(standard["align_corners"])
+    answer = _FUNCTIONS[dialect.operator](**arguments, **standard, where=here)
     return (answer, np.arange(len(answer), dtype=np.int64)[:, None]) if dialect.domain == DOMAIN else (answer,)

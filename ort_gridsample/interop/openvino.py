@@ -1,4 +1,4 @@
-"""The ops for OpenVINO: its own GridSample where that is right, basic operators where there is none."""
+"""The ops for OpenVINO: its own GridSample where that is right, elsewhere basic operators."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..model.dialects import COMPILED, DOMAIN, OURS, Dialect, dialects
 from ..model.element_types import elem_type
 from ..patching import patch_model
 
-#: What OpenVINO calls element types: a letter and the number of bits, but for these.
+#: OpenVINO's names of element types: a letter and the number of bits, but for these.
 _TYPES = {"bf16": "bfloat16", "boolean": "bool", "string": "str"}
 _LETTERS = {"f": "float", "i": "int", "u": "uint"}
 #: GridSample-9 has opset 16's names.
@@ -25,19 +25,19 @@ _MODES = {mode: synonym for synonym, mode in spec.MODE_SYNONYMS.items()}
 
 
 def openvino_extensions() -> list[Any]:
-    """What OpenVINO needs to read models patched to the targets ``"ort_gridsample"`` and ``"compiled"``.
+    """The extensions with which OpenVINO reads models patched to the targets ``"ort_gridsample"`` and ``"compiled"``.
 
     >>> core.add_extension(openvino_extensions())    # doctest: +SKIP
 
-    In two axes a GridSample of floats becomes OpenVINO's own, as does nearest of any numbers. Every other one, and
-    AffineGrid, becomes the basic operators that the target ``"primitives"`` writes: OpenVINO has none, or rounds where
-    integers are truncated. Wrong shapes are refused in OpenVINO's words. It takes no model-local functions: inline them
+    In two axes a GridSample of floats, or nearest of any numbers, becomes OpenVINO's own. Every other one, and
+    AffineGrid, becomes the basic operators of the target ``"primitives"``: OpenVINO has none, or rounds where integers
+    are truncated. Wrong shapes are refused in OpenVINO's words. OpenVINO reads no model-local functions: inline them
     first, with ``onnx.inliner.inline_local_functions``.
 
     Raises:
         ImportError: OpenVINO is not installed.
         RuntimeError: OpenVINO's, where it reads the model, with a :class:`GridSampleError` in its text: X is of
-            strings, or a type or a number of axes is not known.
+            strings, or a type or a number of axes is unknown.
     """
     extension = import_module("openvino.frontend.onnx").ConversionExtension
     known = [*OURS.values(), *(dialect for dialect in dialects() if dialect.name == COMPILED)]
@@ -45,20 +45,21 @@ def openvino_extensions() -> list[Any]:
 
 
 def _convert(dialect: Dialect, node: Any) -> list[Any]:
-    """The outputs of what stands in the place of ``node``, which is as OpenVINO shows it."""
+    """The outputs of the operators that replace ``node``, OpenVINO's view of a node."""
     opset: Any = import_module("openvino.opset13")
     operator, label, version = dialect.operator, node.get_attribute("node", ""), spec.newest(dialect.operator)
-    said = {name: node.get_attribute(name, each.default) for name, each in version.attributes.items()}
+    attributes = {name: node.get_attribute(name, each.default) for name, each in version.attributes.items()}
     inputs = [node.get_input(position) for position in range(len(version.types))]
     types = [_type_name(each) for each in inputs]
     if types[0] == "str":
         raise GridSampleError(where(operator, label), "X", "of type str", "another type, as OpenVINO has no strings")
-    if operator == "GridSample" and _is_its_own(inputs[0], types[0], said["mode"]):
-        named = said | {"mode": _MODES.get(said["mode"], said["mode"]), "align_corners": bool(said["align_corners"])}
+    if operator == "GridSample" and _is_its_own(inputs[0], types[0], attributes["mode"]):
+        mode = _MODES.get(attributes["mode"], attributes["mode"])
+        named = attributes | {"mode": mode, "align_corners": bool(attributes["align_corners"])}
         answer = opset.grid_sample(*inputs, named).output(0)
     else:
-        answer = _lowered(_one_node(operator, label, said, inputs, types), inputs)
-    # A Python op says in a second output the places that its guard gathers.
+        answer = _lowered(_one_node(operator, label, attributes, inputs, types), inputs)
+    # A Python op's second output has the positions that its guard gathers.
     if dialect.domain != DOMAIN:
         return [answer]
     zero, one = (opset.constant(np.array(number, np.int64)) for number in (0, 1))
@@ -67,21 +68,21 @@ def _convert(dialect: Dialect, node: Any) -> list[Any]:
 
 
 def _is_its_own(X: Any, type_name: str, mode: str) -> bool:
-    """Whether OpenVINO has a GridSample that is right for such an X: of one without pixels it reads what is beside."""
+    """Whether OpenVINO's GridSample is right for such an X; of one without pixels it reads memory beside it."""
     shape = _shape(X) or []
     return len(shape) == 4 and 0 not in shape and (mode == "nearest" or type_name in spec.FLOATS)
 
 
 def _one_node(
-    operator: str, label: str, said: Mapping[str, Any], inputs: list[Any], types: list[str]
+    operator: str, label: str, attributes: Mapping[str, Any], inputs: list[Any], types: list[str]
 ) -> onnx.ModelProto:
-    """A model of the node alone, with what OpenVINO knows of its inputs."""
+    """A model of the node alone, with the types and shapes that OpenVINO knows."""
     names = list(spec.newest(operator).types)
     values = [
         helper.make_tensor_value_info(name, elem_type(type_name), _shape(each))
         for name, type_name, each in zip(names, types, inputs, strict=True)
     ]
-    node = helper.make_node(operator, names, ["output"], label, **said)
+    node = helper.make_node(operator, names, ["output"], label, **attributes)
     output = helper.make_tensor_value_info("output", elem_type(types[0]), None)
     opset = helper.make_opsetid("", max(spec.OPERATORS["GridSample"]))
     return helper.make_model(
@@ -90,7 +91,7 @@ def _one_node(
 
 
 def _lowered(model: onnx.ModelProto, inputs: list[Any]) -> Any:
-    """What ``model`` computes from OpenVINO's ``inputs`` in basic operators."""
+    """The output of ``model``, lowered to basic operators, for OpenVINO's ``inputs``."""
     lowered = patch_model(model, target="primitives")
     read = import_module("openvino").Core().read_model(lowered.SerializeToString(), b"")
     for parameter, value in zip(read.get_parameters(), inputs, strict=True):

@@ -12,18 +12,18 @@ from .. import checks, spec
 from ..errors import GridSampleError
 from ..model.dialects import dialects, standard
 
-#: What PyTorch calls GridSample: what its function calls, and what that comes to.
+#: PyTorch's names of GridSample: the one that its function calls, and those that this becomes.
 _SAMPLERS = ("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
 
 
 def torch_translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
-    """What ``torch.onnx.export(…, dynamo=True, custom_translation_table=…)`` takes.
+    """The table for ``torch.onnx.export(…, dynamo=True, custom_translation_table=…)``.
 
-    ``grid_sample`` becomes GridSample in every mode, of images and volumes, in If and Loop bodies too, as the opset
-    that is asked for spells it; ``affine_grid`` becomes AffineGrid, of sizes that may be dynamic, from opset 20 on.
+    ``grid_sample`` becomes GridSample in every mode, of images and volumes, in If and Loop bodies too, in the spelling
+    of the export's opset; ``affine_grid`` becomes AffineGrid, of sizes that may be dynamic, from opset 20 on.
 
-    From the first call on ``torch.export`` knows the shape of an affine grid in this process; by itself it fixes the
-    sizes while it works that out.
+    The first call teaches ``torch.export``, for this process, the shape of an affine grid; by itself it fixes the
+    sizes.
 
     Raises:
         ImportError: PyTorch or onnxscript, which its exporter needs, is not installed.
@@ -33,10 +33,10 @@ def torch_translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
     aten: Any = import_module("torch").ops.aten
 
     def recorder() -> Any:
-        """The opset that is asked for, whose operators record themselves."""
+        """The export's opset, whose operators record themselves."""
         return evaluator.default().opset
 
-    # The exporter tells attributes from inputs by annotations.
+    # The exporter tells attributes from inputs by their annotations.
     def grid_sample(input: Any, grid: Any, interpolation_mode: int, padding_mode: int, align_corners: bool) -> Any:
         opset = recorder()
         attributes = _attributes(opset.version, interpolation_mode, padding_mode, align_corners)
@@ -72,7 +72,7 @@ def torch_symbolics() -> Iterator[None]:
         suffixed = {f"{name}_{'s' if isinstance(value, str) else 'i'}": value for name, value in attributes.items()}
         return g.op("GridSample", input, grid, **suffixed)
 
-    # Of what is registered the newest counts that is not newer than the opset asked for.
+    # The newest registered version counts that is not newer than the export's opset.
     known = "aten::grid_sampler", min(spec.OPERATORS["GridSample"])
     exporter.register_custom_op_symbolic(known[0], grid_sample, known[1])
     try:
@@ -96,7 +96,7 @@ def _attributes(opset: int, *numbers: int) -> Mapping[str, str | int]:
 
 @cache
 def _teach_shape() -> Any:
-    """Tell PyTorch the shape of an affine grid; what is returned keeps that known."""
+    """Teach PyTorch the shape of an affine grid; it forgets when the returned library is deleted."""
     torch: Any = import_module("torch")
     library = torch.library.Library("aten", "IMPL")
 

@@ -1,7 +1,7 @@
-"""The module of onnxruntime-extensions that runs ops defined in Python, without the package around it.
+"""Import the module of onnxruntime-extensions that runs ops defined in Python, without its package.
 
-The package imports PyTorch and transformers where they are installed, for seconds, and sets an environment variable
-that makes protobuf, in every process started from then on, several times slower.
+The package imports PyTorch and transformers where they are installed, which takes seconds, and sets an environment
+variable that makes protobuf several times slower in every process started afterwards.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _lock = threading.RLock()
 
 
 def load() -> Any:
-    """``onnxruntime_extensions._ocos``, the same that the package uses if it is imported before or after.
+    """``onnxruntime_extensions._ocos``, the module that the package itself uses, whichever is imported first.
 
     Raises:
         ImportError: it is not installed, is too old, or cannot be imported.
@@ -41,7 +41,7 @@ def _load() -> Any:
         spec = importlib.util.find_spec(_NAME)
         if spec is None:
             raise ModuleNotFoundError("it is not installed")
-        # A package that was not executed, for as long as its module is imported: it says where to look.
+        # While the module is imported, a package that was not executed says where it lies.
         package = importlib.util.module_from_spec(spec)
         vars(package)["__getattr__"] = _of_package
         sys.modules.setdefault(_NAME, package)
@@ -53,8 +53,8 @@ def _load() -> Any:
 
 
 def _of_package(name: str) -> Any:
-    """What the package itself has of that ``name``, for another thread that imported what was not executed."""
-    with _lock:  # until that is out of the way
+    """The executed package's ``name``, for a thread that meanwhile imported the package that was not executed."""
+    with _lock:  # until that one is removed
         package = importlib.import_module(_NAME)
     if vars(package).get("__getattr__") is _of_package:
         raise AttributeError(name)

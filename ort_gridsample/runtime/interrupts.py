@@ -1,9 +1,9 @@
-"""Keep signal handlers from raising where ONNX Runtime calls Python: in a Python op that would end the process.
+"""Defer signal handlers while ONNX Runtime calls Python: one that raised in a Python op would end the process.
 
-Python calls signal handlers on the main thread, between two bytecodes of whatever it executes there: while a session
-runs, that is an op; while it is made, what makes a compiled op's kernel. So while either is under way on the main
-thread, every handler of Python's (Ctrl-C's raises KeyboardInterrupt) makes way for one that waits; at the end it is put
-back, and called if its signal came. Runs on other threads need nothing of the kind.
+Python calls signal handlers on the main thread, between two bytecodes: during a session's run those of an op, while a
+session is made those that make a compiled op's kernel. So during either on the main thread, every handler of Python's
+(Ctrl-C's raises KeyboardInterrupt) is replaced by one that waits; at the end it is put back, and called if its signal
+came. Other threads run no handlers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from _signal import getsignal  # type: ignore[import-not-found]  # signal.getsignal without its conversion to an enum: this runs for every run
+from _signal import getsignal  # type: ignore[import-not-found]  # signal.getsignal without its conversion to an enum, as every run calls it
 from collections.abc import Callable
 from functools import cache, wraps
 from types import FrameType
@@ -30,10 +30,9 @@ Handler = Callable[[int, FrameType | None], object]
 
 @cache
 def defer_in_sessions(made_with: Callable[[onnxruntime.SessionOptions | None], bool]) -> None:
-    """Let sessions be made, with such options, and run, if they may run Python ops, :func:`undisturbed`.
+    """Make and run sessions that may run this package's ops :func:`undisturbed`; ``made_with`` tells by the options.
 
-    They are wrapped in onnxruntime's own class, as a plain session runs patched models too. Whether it does, this
-    package's own knows; any other that is made with such options may.
+    The methods of onnxruntime's own class are wrapped, as a plain session runs patched models too.
     """
 
     def makes(session: Any, path_or_bytes: Any = None, sess_options: Any = None, *_: Any, **__: Any) -> bool:
@@ -62,9 +61,9 @@ def _wrapped(run: Callable[..., Any], concerned: Callable[..., bool]) -> Callabl
 
 
 def bare(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The ``method`` of onnxruntime's class as it was before it was wrapped here, if it was."""
+    """The ``method`` of onnxruntime's class, without the wrapper of this module."""
     kept: tuple[Any, Callable[..., Any]] = getattr(method, _BARE, (method, method))
-    return kept[1] if kept[0] is method else method  # what others wrap around it takes its attributes along
+    return kept[1] if kept[0] is method else method  # another wrapper has copied its attributes
 
 
 class _Waiting:
@@ -83,7 +82,7 @@ class _Waiting:
             self.handler(signum, frame)
 
     def put_back(self) -> None:
-        """Let the signal have its own handler again, if nobody gave it another."""
+        """Give the signal its own handler again, unless it was given another meanwhile."""
         if getsignal(self.signum) is self:
             signal.signal(self.signum, self.handler)
 
@@ -118,7 +117,7 @@ def undisturbed(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _end() -> None:
-    """Put all handlers back, then call those whose signals came: each of them, whatever another one raises."""
+    """Put all handlers back, then call those whose signals came, each of them whatever another one raises."""
     global _under_way
     try:
         for waiting in reversed(_waiting):

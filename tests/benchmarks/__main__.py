@@ -13,7 +13,7 @@ from ort_gridsample.progress import shown
 
 from . import plot, report, suite
 from . import run as runner
-from .contestants import CONTESTANTS
+from .backends import BACKENDS
 
 THREADS = 2
 #: Rounds at most, and seconds a case: the standard, and with ``--quick``.
@@ -22,7 +22,7 @@ STANDARD, QUICK = (21, 3.0), (3, 0.3)
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
-    threads = f"for each contestant (default: {THREADS}; whole models: each side's own)"
+    threads = f"for each backend (default: {THREADS}; whole models: each side's own)"
     parser.add_argument("--threads", type=positive, metavar="N", help=threads)
     parser.add_argument("--only", type=re.compile, default="", metavar="REGEX", help="only cases whose names match")
     parser.add_argument("--list", action="store_true", help="print the names of the cases, and stop")
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rounds = arguments.rounds or rounds
     seconds = seconds if arguments.seconds is None else arguments.seconds
     threads = arguments.threads or THREADS
-    contestants = [contestant for contestant in CONTESTANTS if contestant.installed]
+    backends = [backend for backend in BACKENDS if backend.installed]
     results: list[runner.Result] = []
     found: list[str] = []
     interrupted = False
@@ -59,8 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with shown("benchmarks", len(kernels) + len(networks) + len(others)) as begin:
             how: dict[str, Any] = {"rounds": rounds, "seconds": seconds, "begin": begin}
-            results.extend(runner.run_cases(kernels, contestants, threads=threads, **how))
-            results.extend(runner.run_cases(networks, contestants, threads=arguments.threads or 0, **how))
+            results.extend(runner.run_cases(kernels, backends, threads=threads, **how))
+            results.extend(runner.run_cases(networks, backends, threads=arguments.threads or 0, **how))
             for name in others:
                 begin(name)
                 found.append(report.tiny_call(threads, rounds, seconds))

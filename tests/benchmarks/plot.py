@@ -5,10 +5,10 @@ from typing import Any
 
 from ort_gridsample.model.files import written_whole
 
-from .contestants import CONTESTANTS, NATIVE
+from .backends import BACKENDS, NATIVE
 from .run import Result, means
 
-#: Contestant -> marker and colour; those of this package are filled.
+#: Backend -> marker and colour; those of this package are filled.
 _STYLES = {
     "compiled op": ("o", "tab:green"),
     "Python op": ("o", "tab:red"),
@@ -17,7 +17,7 @@ _STYLES = {
     "PyTorch": ("x", "tab:orange"),
     "OpenVINO": ("+", "tab:purple"),
 }
-#: A line's label, and how many times as fast as onnxruntime each contestant is there.
+#: A line's label, and how many times as fast as onnxruntime each backend is there.
 Line = tuple[str, Mapping[str, float]]
 
 
@@ -44,12 +44,12 @@ def _draw(path: str, lines: Sequence[Line], font: int) -> None:
 
     figure: Any = Figure(figsize=(11, 1.7 + 0.027 * font * len(lines)), layout="constrained")
     axes = figure.subplots()
-    for contestant in CONTESTANTS:
-        points = [(ratios[contestant.name], y) for y, (_, ratios) in enumerate(lines) if contestant.name in ratios]
-        if contestant.name in _STYLES and points:
-            marker, colour = _STYLES[contestant.name]
+    for backend in BACKENDS:
+        points = [(ratios[backend.name], y) for y, (_, ratios) in enumerate(lines) if backend.name in ratios]
+        if backend.name in _STYLES and points:
+            marker, colour = _STYLES[backend.name]
             x, y = zip(*points, strict=True)
-            axes.scatter(x, y, marker=marker, color=colour, label=contestant.name, s=4 * font, alpha=0.85)
+            axes.scatter(x, y, marker=marker, color=colour, label=backend.name, s=4 * font, alpha=0.85)
     axes.axvline(1, color="black", linewidth=1)
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

@@ -15,7 +15,7 @@ import onnxruntime
 from ort_gridsample.cli.output import table
 from ort_gridsample.cli.timing import Turn, measure
 
-from .contestants import COMPILED, CONTESTANTS, NATIVE, PYTHON, kept, options_for
+from .backends import BACKENDS, COMPILED, NATIVE, PYTHON, kept, options_for
 from .run import Result, means
 from .suite import grid_sample_case, one_node
 
@@ -25,7 +25,7 @@ NONE = "–"
 #: What ``--only`` and ``--list`` call it.
 TINY_CALL = "a run on tiny tensors"
 
-#: Captions, and which contestants stand side by side. Sessions are compared with the first; of the functions the first
+#: Captions, and which backends stand side by side. Sessions are compared with the first; of the functions the first
 #: is compared with the others.
 _SESSIONS = (
     "Through session.run: ms a call ± half the distance of the quartiles, × as fast as onnxruntime.",
@@ -82,7 +82,7 @@ def digits(value: float) -> str:
 
 
 def _reasons(results: Sequence[Result]) -> Iterable[str]:
-    """Why contestants have no time, each reason once."""
+    """Why backends have no time, each reason once."""
     found: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for result in results:
         wrong = {name: f"WRONG: {reason}" for name, reason in result.wrong.items()}
@@ -103,7 +103,7 @@ def _cut(text: str, width: int = 98) -> str:
 
 def summary_text(results: Sequence[Result]) -> str:
     """Geometric means by group, and the least ratios with their cases."""
-    names = [c.name for c in CONTESTANTS if c.name != NATIVE and any(r.ratio(c.name) for r in results)]
+    names = [c.name for c in BACKENDS if c.name != NATIVE and any(r.ratio(c.name) for r in results)]
     parts = []
     if names:
         columns = [means(results, name) for name in names]
@@ -113,13 +113,13 @@ def summary_text(results: Sequence[Result]) -> str:
                 rows.append((group, *(f"{digits(c[group].mean)}×" if group in c else NONE for c in columns)))
         parts.append(f"Geometric mean of how many times as fast as onnxruntime\n{table(rows, indent='  ')}")
     natively = product((COMPILED, PYTHON, "function numpy"), [NATIVE])
-    for contestant, baseline in (*natively, *product(["function jit"], ("PyTorch", "OpenVINO"))):
-        if found := means(results, contestant, baseline):
+    for backend, baseline in (*natively, *product(["function jit"], ("PyTorch", "OpenVINO"))):
+        if found := means(results, backend, baseline):
             rows = [("", "cases", "mean", "least", "at")]
             for group, mean in found.items():
                 at = f"{mean.at.case.group}, as above" if group == "all" else mean.at.case.short
                 rows.append((group, mean.cases, digits(mean.mean), digits(mean.least), at))
-            parts.append(f"{contestant} against {baseline}\n{table(rows, indent='  ')}")
+            parts.append(f"{backend} against {baseline}\n{table(rows, indent='  ')}")
     return "\n\n".join(parts)
 
 
@@ -130,7 +130,7 @@ def tiny_call(threads: int, rounds: int, seconds: float) -> str:
     session = onnxruntime.InferenceSession(one_node("Identity", {"X": X}, X, {}), options_for(threads))
     turns = {"native Identity": Turn(partial(session.run, None, {"X": feeds["X"]}))}
     with kept():
-        turns |= {c.name: c.turn(case, feeds, threads)[0] for c in CONTESTANTS if c.networks and c.installed}
+        turns |= {c.name: c.turn(case, feeds, threads)[0] for c in BACKENDS if c.networks and c.installed}
         turns["native Identity"].call()
         timings = measure(turns, rounds, seconds)
     rows, floor = [["", "µs", "above Identity"]], timings["native Identity"]

@@ -1,4 +1,4 @@
-"""Running cases: every contestant checked against the others, then timed against them; and what that comes to."""
+"""Running cases: every backend checked against the others, then timed against them; and what that comes to."""
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +9,7 @@ import numpy as np
 
 from ort_gridsample.cli.timing import Timing, Turn, measure
 
-from .contestants import NATIVE, Answers, Contestant, kept
+from .backends import NATIVE, Answers, Backend, kept
 from .suite import Case
 
 #: Nearest: the part of the elements that may be a neighbour's, where a coordinate lies on a tie.
@@ -18,58 +18,58 @@ TIES = 2e-3
 
 @dataclass
 class Result:
-    """What came of a case, by contestant."""
+    """What came of a case, by backend."""
 
     case: Case
     timings: dict[str, Timing] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)  # why it has no timing
     wrong: dict[str, str] = field(default_factory=dict)  # what is wrong with an answer of this package
 
-    def ratio(self, contestant: str, baseline: str = NATIVE) -> Timing | None:
+    def ratio(self, backend: str, baseline: str = NATIVE) -> Timing | None:
         """How many times faster than ``baseline``; None where one of the two has no time."""
-        if contestant not in self.timings or baseline not in self.timings:
+        if backend not in self.timings or baseline not in self.timings:
             return None
-        return self.timings[contestant].times_faster_than(self.timings[baseline])
+        return self.timings[backend].times_faster_than(self.timings[baseline])
 
 
 def run_cases(
-    cases: Sequence[Case], contestants: Sequence[Contestant], *, begin: Callable[[str], None], **how: Any
+    cases: Sequence[Case], backends: Sequence[Backend], *, begin: Callable[[str], None], **how: Any
 ) -> Iterator[Result]:
     """Time each of ``cases`` in turn, as :func:`run_case`; the core that was set before is set again after."""
     with kept():
         for case in cases:
             begin(case.name)
-            yield run_case(case, contestants, **how)
+            yield run_case(case, backends, **how)
 
 
-def run_case(case: Case, contestants: Sequence[Contestant], *, threads: int, rounds: int, seconds: float) -> Result:
-    """Time ``contestants`` on ``case``: ``rounds`` rounds, or as many as fit ``seconds``.
+def run_case(case: Case, backends: Sequence[Backend], *, threads: int, rounds: int, seconds: float) -> Result:
+    """Time ``backends`` on ``case``: ``rounds`` rounds, or as many as fit ``seconds``.
 
     Raises:
-        Exception: a contestant of this package cannot run the case.
+        Exception: a backend of this package cannot run the case.
     """
     result, feeds = Result(case), case.feeds()
     turns: dict[str, Turn] = {}
     expected: Answers | None = None
-    for contestant in contestants:
-        if case.operator is None and not contestant.networks:
+    for backend in backends:
+        if case.operator is None and not backend.networks:
             continue
         try:
-            turn, answers = contestant.turn(case, feeds, threads)
+            turn, answers = backend.turn(case, feeds, threads)
         except Exception as error:
-            if contestant.core is not None:
+            if backend.core is not None:
                 raise
-            result.reasons[contestant.name] = " ".join(str(error).split())
+            result.reasons[backend.name] = " ".join(str(error).split())
             continue
         if expected is None:  # the first that runs it
             expected = [np.array(answer) for answer in answers]
         wrong = disagreement(answers, expected, case)
-        if wrong and contestant.core is not None:
-            result.wrong[contestant.name] = wrong
+        if wrong and backend.core is not None:
+            result.wrong[backend.name] = wrong
         elif wrong:
-            result.reasons[contestant.name] = f"another answer: {wrong}"
+            result.reasons[backend.name] = f"another answer: {wrong}"
         else:
-            turns[contestant.name] = turn
+            turns[backend.name] = turn
     result.timings = measure(turns, rounds, seconds)
     return result
 
@@ -93,7 +93,7 @@ def disagreement(found: Answers, expected: Answers, case: Case) -> str:
 
 @dataclass(frozen=True)
 class Mean:
-    """How one contestant compares with another on a group of cases."""
+    """How one backend compares with another on a group of cases."""
 
     cases: int  # on which both have a time
     mean: float  # the geometric one, of the ratios
@@ -101,12 +101,12 @@ class Mean:
     at: Result  # which has the least ratio
 
 
-def means(results: Sequence[Result], contestant: str, baseline: str = NATIVE) -> dict[str, Mean]:
+def means(results: Sequence[Result], backend: str, baseline: str = NATIVE) -> dict[str, Mean]:
     """By group in turn, and "all" at last; groups without a ratio are left out."""
     found = {}
     for group in (*dict.fromkeys(result.case.group for result in results), "all"):
         members = [result for result in results if group in (result.case.group, "all")]
-        ratios = [(ratio.median, i) for i, r in enumerate(members) if (ratio := r.ratio(contestant, baseline))]
+        ratios = [(ratio.median, i) for i, r in enumerate(members) if (ratio := r.ratio(backend, baseline))]
         if ratios:
             least, at = min(ratios)
             mean = statistics.geometric_mean(ratio for ratio, _ in ratios)

@@ -1,7 +1,7 @@
-"""Keep threads that are in a run from coming back when the interpreter has ended: that would abort the process.
+"""Keep threads from returning to Python out of a run once the interpreter has ended: that would abort the process.
 
-A daemon thread that asks for Python's lock then is killed by Python, and ONNX Runtime's own frames do not let it be
-killed. So at exit the ops, and this package's sessions, hold such threads where they cannot ask: for ever.
+Python kills a daemon thread that asks for its lock then, and ONNX Runtime's frames on that thread's stack abort. So at
+exit the ops, and this package's sessions, block such threads for ever before they ask.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _forever.acquire()
 
 
 def hold() -> None:
-    """Do not return, if the interpreter is ending, unless the thread that ends it waits for this run."""
+    """Block for ever if the interpreter is ending, unless the thread that ends it waits for this run."""
     if _ender is not None and not _is_in_runtime(sys._current_frames().get(_ender)):
         _held.add(threading.get_ident())
         _forever.acquire()
@@ -42,7 +42,7 @@ def is_ending() -> bool:
 
 
 def run_begins() -> None:
-    """Before a run: as :func:`hold`, and the thread that ends the interpreter has no ops to run any more.
+    """Before a run: :func:`hold`, and refuse the thread that ends the interpreter, whose ops have ended.
 
     Raises:
         RuntimeError: this is an exit handler that was registered before this package was imported.
@@ -56,14 +56,14 @@ def run_begins() -> None:
 
 
 def asynchronous_run_begins() -> None:
-    """An asynchronous run is about to begin: it has no thread of Python's."""
+    """Count an asynchronous run, which has no thread of Python's, before it begins."""
     global _pending
     run_begins()
     _pending += 1
 
 
 def asynchronous_run_ended() -> None:
-    """An asynchronous run has ended."""
+    """Count an asynchronous run no longer."""
     global _pending
     _pending -= 1
 
@@ -77,7 +77,7 @@ def _at_exit() -> None:
 
 
 def _in_runs() -> int:
-    """How many threads are in a run, or about to come back from one."""
+    """The number of threads in a run, or about to return from one."""
     return _pending + sum(
         thread != _ender and (thread in _held or _is_in_runtime(frame))
         for thread, frame in sys._current_frames().items()

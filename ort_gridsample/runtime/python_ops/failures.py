@@ -1,9 +1,9 @@
-"""How an op says that it failed: it may not raise, so it returns a number, and the exception waits here under it.
+"""Exceptions of Python ops, which may not raise: an op returns a number, under which its exception is kept here.
 
-The number travels as the op's ``status`` output to the guard that the patch puts behind every op, a ``GatherND`` of Y
-by it along the first axis: all places there pass, a number is out of the bounds of the nothing that a failed op
-returns, and ONNX Runtime's own error text then quotes it. In a session's own model, which nobody changes, it gathers
-the number alone. Before opset 11, and in models of earlier releases, the guard is a ``Gather``.
+The number is the op's ``status`` output. The guard, a node that the patch puts behind every op, gathers Y by it along
+the first axis (``GatherND``, before opset 11 and in models of earlier releases ``Gather``): valid positions pass, and
+the number is out of the bounds of a failed op's empty Y, so that ONNX Runtime's error text quotes it. In a session's
+own model the guard gathers the status alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import itertools
 import re
 from collections import OrderedDict
 
-#: Failures that nobody asked for (a plain onnxruntime session) make way for newer ones.
+#: So many failures are kept: a plain onnxruntime session never fetches its own.
 KEPT = 256
 
 #: The number of a failure that could not be kept.
@@ -33,6 +33,6 @@ def record(failure: BaseException) -> int:
 
 
 def exception_for(message: str) -> BaseException | None:
-    """The failure that onnxruntime's error ``message`` quotes, if it is one of ours."""
+    """The failure whose number onnxruntime's error ``message`` quotes; None where it quotes none."""
     quoted = _QUOTED.search(message)
     return _waiting.pop(int(quoted[1]), None) if quoted else None

@@ -1,9 +1,8 @@
 """The operators as Python-defined ops of ONNX Runtime, in the domain ``ort_gridsample``.
 
-An op does no arithmetic: it hands its arrays to the function of the same name, and what went wrong to ``failures``.
-Nothing may leave it as an exception (the process would abort), and all ops are registered here, once, together (a
-later registration in the same domain would crash sessions that exist). Importing this module is an ImportError where
-there is no onnxruntime-extensions.
+An op does no arithmetic: it passes its arrays to the function of the same name, and an exception to ``failures``: one
+that left the op would abort the process. All ops are registered here together, once: a later registration in the same
+domain would crash sessions that exist. Importing this module is an ImportError without onnxruntime-extensions.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import numpy as np
 from ... import spec
 from ...core import memory
 from ...core.arrays import Array
-from ...core.threads import turns
+from ...core.threads import ops_limit
 from ...errors import where
 from ...functions import affine_grid, grid_sample
 from ...model.dialects import DOMAIN
@@ -31,9 +30,9 @@ library_path: str = _ocos.get_library_path()
 
 
 class Output:
-    """An op's output, in the form that onnxruntime-extensions copies at once instead of number by number.
+    """An op's output, in a form that onnxruntime-extensions copies in one piece instead of number by number.
 
-    It asks for ``.shape`` and ``.flatten().tolist()``, expects a list there, and takes an array of the right item size.
+    The extensions call ``.shape`` and ``.flatten().tolist()``, and take an array of the right item size for the list.
     """
 
     __slots__ = ("array", "shape")
@@ -50,7 +49,7 @@ class Output:
         return list(self.array.ravel()) if self.array.dtype.kind == "O" else self.array
 
 
-#: What a failure leaves that cannot even be recorded.
+#: The second output where the failure cannot even be recorded.
 _LOST = Output(np.array([[failures.LOST]], np.int64))
 _NOTHING = {np.dtype(kind): Output(np.empty(0, kind)) for kind in "?bBhHiIlLqQfdO"}
 Outputs = tuple[Output, Output]
@@ -59,13 +58,13 @@ Outputs = tuple[Output, Output]
 def _guarded(
     operator: str, function: Callable[..., Array], *arguments: Any, align_corners: int, node: str, num_threads: int
 ) -> Outputs:
-    """What ``function`` answers and the places along its first axis, or nothing and the number of the failure."""
+    """Y of ``function`` and the positions along its first axis, or an empty Y and the number of the failure."""
     exits.hold()
     try:
         here, threads = where(operator, node), num_threads or None
-        with turns:
+        with ops_limit:
             array = function(*arguments, align_corners=bool(align_corners), where=here, num_threads=threads)
-        # onnxruntime takes as much again for its copy, and for the guard's; its failure would end the process.
+        # onnxruntime's copy and the guard's need as much again each, and without memory would end the process.
         memory.probe(2 * memory.copied_bytes(array))
         return Output(array), Output(np.arange(len(array), dtype=np.int64)[:, None])
     except BaseException as failure:  # also KeyboardInterrupt and SystemExit: none may leave an op
@@ -86,7 +85,7 @@ def _affine_grid_op(theta: Array, size: Array, **others: Any) -> Outputs:
 
 _INTEGER, _STRING = PyCustomOpDef.dt_int64, PyCustomOpDef.dt_string
 
-#: The ops' attributes: the operators' own, then the node's name for errors, and a number of threads (0: the default).
+#: Attributes beside the operators' own: the node's name for errors, and a number of threads (0: the default).
 _EXTRA_ATTRIBUTES = {"node": _STRING, "num_threads": _INTEGER}
 _ATTRIBUTES = {
     operator: {
@@ -111,7 +110,7 @@ def _cast_attributes(attributes: dict[str, str]) -> dict[str, str | int]:
 
 
 def transport_types(types: Sequence[str]) -> list[str]:
-    """The types in which tensors of ``types`` reach an op, each once."""
+    """The transport types of ``types``, each once."""
     return list(dict.fromkeys(c for c in (spec.TYPES[name].transport for name in types) if c is not None))
 
 
@@ -125,10 +124,10 @@ def _register_all() -> None:
                 outputs=[inputs[0], _INTEGER],
                 attrs=_ATTRIBUTES[operator],
             )(function)
-            # The original asks the C++ side for the type of each attribute of each call: 10 times as slow.
+            # The original asks the C++ side for each attribute's type at each call: 10 times as slow.
             op.cast_attributes = _cast_attributes
 
 
-if "_ort_gridsample_ops" not in vars(_ocos):  # else another copy of this module was imported before: its ops are there
+if "_ort_gridsample_ops" not in vars(_ocos):  # else another copy of this module was imported before
     vars(_ocos)["_ort_gridsample_ops"] = True
     _register_all()

@@ -28,10 +28,10 @@ CORES: tuple[CoreName, ...] = ("jit", "numpy") if find_spec("numba") else ("nump
 
 
 @dataclass(frozen=True)
-class Contestant:
+class Backend:
     """One way to run a case: from that, its feeds and a number of threads to a call that returns the outputs.
 
-    Whatever ``prepare``, or the first call, raises is the reason why the contestant cannot run the case.
+    Whatever ``prepare``, or the first call, raises is the reason why the backend cannot run the case.
     """
 
     name: str
@@ -141,12 +141,12 @@ def _openvino(case: Case, feeds: Arrays, threads: int) -> Call:
 
 
 NATIVE, COMPILED, PYTHON = "onnxruntime", "compiled op", "Python op"
-CONTESTANTS = (
-    Contestant(NATIVE, _native, networks=True),
-    Contestant(COMPILED, _session, core="jit", ops="compiled", networks=True),
-    Contestant(PYTHON, _session, core=CORES[0], ops="python", networks=True),
-    Contestant("function jit", _function, core="jit"),
-    Contestant("function numpy", _function, core="numpy"),
-    Contestant("PyTorch", _pytorch, needs="torch"),
-    Contestant("OpenVINO", _openvino, needs="openvino"),
+BACKENDS = (
+    Backend(NATIVE, _native, networks=True),
+    Backend(COMPILED, _session, core="jit", ops="compiled", networks=True),
+    Backend(PYTHON, _session, core=CORES[0], ops="python", networks=True),
+    Backend("function jit", _function, core="jit"),
+    Backend("function numpy", _function, core="numpy"),
+    Backend("PyTorch", _pytorch, needs="torch"),
+    Backend("OpenVINO", _openvino, needs="openvino"),
 )
