@@ -478,3 +478,11 @@ def test_a_large_constant_is_known_by_its_type(values: dict[str, list], elem_typ
     """Which is all that the slice holds of it."""
     (attribute,) = helper.make_node("Constant", [], ["row"], **values).attribute
     assert backward_slice._constant_type(attribute).tensor_type.elem_type == elem_type
+
+
+def test_sequences_before_an_operator_that_nobody_knows() -> None:
+    text = """<ir_version: 9, opset_import: ["": 20, "some": 1]> g (float[1,1,4,4] X, float[1,2,2,2] grid) => (Y) {
+        S = SequenceConstruct (X, X) i = Constant <value = int64 {0}> ()
+        one = SequenceAt (S, i) other = some.Unknown (one, S) Y = GridSample (other, grid) }"""
+    (record,) = records_of(parser.parse_model(text), native)
+    assert record.inputs["X"] == []

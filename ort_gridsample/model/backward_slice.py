@@ -16,7 +16,7 @@ from onnx import defs, helper
 
 from .. import spec
 from .dialects import dialect_of, operator_types
-from .graphs import Scope, domain_of, function_key, subgraphs
+from .graphs import TENSORS, Scope, domain_of, function_key, may_hold, subgraphs
 
 #: Tensors up to this size may be shapes, which the inference needs the values of; weights are larger.
 SMALL_BYTES = 1 << 12
@@ -46,7 +46,7 @@ class Instance:
 
     Attributes:
         scope: the scope.
-        number: no other instance has it.
+        prefix: what the names of its values begin with in the slice, as no others do; empty for the main graph.
         around: the instance of the scope around it.
         given: the function's attributes in this call.
         aliases: the function's inputs and outputs -> what its caller's values are called in the slice.
@@ -55,7 +55,7 @@ class Instance:
     """
 
     scope: Scope
-    number: int
+    prefix: str = ""
     around: Instance | None = None
     given: Mapping[str, onnx.AttributeProto] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
@@ -64,6 +64,8 @@ class Instance:
 
     def name(self, name: str) -> str:
         """What the value that is called ``name`` here is called in the slice; empty where there is none."""
+        if not self.prefix:
+            return name
         home = self.scope.home(name)
         if home is None:
             return name and f"undefined {name}"
@@ -71,7 +73,7 @@ class Instance:
         while at.scope is not home:
             assert at.around is not None  # as ``home`` is around
             at = at.around
-        return at.aliases.get(name, f"{at.number} {name}")
+        return at.aliases.get(name, at.prefix + name)
 
 
 class BackwardSlice:
@@ -100,7 +102,9 @@ class BackwardSlice:
         self._wanted: set[str] = set()
         self._inputs: list[onnx.ValueInfoProto] = []
         self._older: list[onnx.FunctionProto] = []
-        self._left, self._count = MOST_NODES, 0
+        self._left, self._count, self._apart = MOST_NODES, 0, " "
+        while len(found) > 1 and any(self._apart in name for name in found[0].definitions):
+            self._apart += " "
 
         graph = onnx.GraphProto(name="slice")
         graph.node.extend(self._nodes(self._instance(found[0])))
@@ -127,7 +131,8 @@ class BackwardSlice:
         self.model.graph.value_info.extend(onnx.ValueInfoProto(name=name, type=types[name]) for name in types)
 
     def _instance(self, scope: Scope, **what: object) -> Instance:
-        instance = Instance(scope, self._count, **what)  # type: ignore[arg-type]
+        prefix = f"{self._count}{self._apart}" if self._count else ""
+        instance = Instance(scope, prefix, **what)  # type: ignore[arg-type]
         self._count += 1
         self.instances.setdefault(id(scope), []).append(instance)
         return instance
@@ -138,17 +143,22 @@ class BackwardSlice:
         running = [(instance, _last_first(instance.scope))]
         self._want(instance)
         while running:  # no recursion, however long the chain of calls
-            here, nodes = running[-1]
-            for index, node in nodes:
-                outputs = [here.name(name) for name in node.output]
-                callee = self._functions.get(function_key(node))
-                bodies = here.scope.bodies.get(index, [])
-                dialect = dialect_of(node, {}) if callee is None and node.op_type in op_types else None
+            here, positions = running[-1]
+            scope = here.scope
+            for index in positions:
+                node, inputs, outputs = scope.nodes[index], scope.inputs[index], scope.outputs[index]
+                if here.prefix:
+                    inputs, outputs = [*map(here.name, inputs)], [*map(here.name, outputs)]
+                callee = self._functions.get(function_key(node)) if self._functions else None
+                bodies = scope.bodies.get(index, ())
+                is_spelled = callee is None and scope.op_types[index] in op_types
+                dialect = dialect_of(node, {}) if is_spelled else None
                 if dialect is not None:
-                    last_first.append(self._stand_in(dialect.operator, [*map(here.name, node.input)], outputs))
+                    last_first.append(self._stand_in(dialect.operator, inputs, outputs))
                     continue
-                leads = any(id(scope) in self._leading for scope in (bodies if callee is None else [callee]))
-                if not leads and self._wanted.isdisjoint(outputs):
+                if self._wanted.isdisjoint(outputs) and not any(
+                    id(leading) in self._leading for leading in (bodies if callee is None else [callee])
+                ):
                     continue
                 if callee is not None and self._may_follow(here, callee):
                     called, passed = self._call(here, node, callee, outputs)
@@ -156,7 +166,11 @@ class BackwardSlice:
                     running.append((called, _last_first(callee)))
                     self._want(called)
                     break
-                last_first += self._bare(here, node, bodies, outputs)
+                if bodies or here.prefix or _is_large(node) or domain_of(node.domain) != node.domain:
+                    last_first += self._bare(here, node, bodies, inputs, outputs)
+                else:
+                    self._wanted.update(inputs)
+                    last_first.append(node)
             else:
                 running.pop()
         return last_first[::-1]
@@ -198,15 +212,20 @@ class BackwardSlice:
         return self._instance(callee, given=given, aliases=aliases, calls=here.calls + 1, depth=here.depth), passed
 
     def _bare(
-        self, here: Instance, node: onnx.NodeProto, bodies: Sequence[Scope], outputs: Sequence[str]
+        self,
+        here: Instance,
+        node: onnx.NodeProto,
+        bodies: Sequence[Scope],
+        inputs: Sequence[str],
+        outputs: Sequence[str],
     ) -> Iterator[onnx.NodeProto]:
         """``node`` without weights, or what stands in its place."""
         if bodies and here.depth == DEEPEST:
             return
         bare = onnx.NodeProto(op_type=node.op_type, domain=domain_of(node.domain), overload=node.overload)
-        bare.input.extend(here.name(name) for name in node.input)
+        bare.input.extend(inputs)
         bare.output.extend(outputs)
-        self._wanted.update(bare.input)
+        self._wanted.update(inputs)
         for attribute in _bound(node, here.given):
             large = attribute.ByteSize() > SMALL_BYTES or attribute.t.data_location == onnx.TensorProto.EXTERNAL
             if large and (bare.op_type, bare.domain) == ("Constant", ""):
@@ -252,8 +271,9 @@ class BackwardSlice:
         """Put what the model says of the values of ``instance`` into ``graph``, and its initializers."""
         scope, container = instance.scope, instance.scope.container
         for value in container.value_info:
-            if value.name in scope.definitions and instance.name(value.name) in self._wanted:
-                graph.value_info.append(_guessed(value, instance.name(value.name)))
+            name = instance.name(value.name)
+            if name in self._wanted and value.name in scope.definitions:
+                graph.value_info.append(_guessed(value, name))
         if isinstance(container, onnx.FunctionProto):
             return
         if scope.parent is None:
@@ -264,7 +284,7 @@ class BackwardSlice:
                     graph.input.append(_renamed(value, instance.name(value.name)))
         for tensor in container.initializer:
             name = instance.name(tensor.name)
-            if scope.definitions[tensor.name] is None or name not in self._wanted:
+            if name not in self._wanted or scope.definitions[tensor.name] is None:
                 continue
             if tensor.ByteSize() > SMALL_BYTES or tensor.data_location == onnx.TensorProto.EXTERNAL:
                 graph.input.append(onnx.ValueInfoProto(name=name, type=_weight_type(tensor.data_type, tensor.dims)))
@@ -288,11 +308,11 @@ def _leading(
     for scope in found:
         if scope.parent is not None:
             holders.setdefault(id(scope), []).append(scope.parent)
-        for node in scope:
-            callee = functions.get(function_key(node))
+        for node, op_type in zip(scope.nodes, scope.op_types, strict=True):
+            callee = functions.get(function_key(node)) if functions else None
             if callee is not None:
                 holders.setdefault(id(callee), []).append(scope)
-            elif node.op_type in op_types and dialect_of(node, {}) is not None:
+            elif op_type in op_types and dialect_of(node, {}) is not None:
                 pending.append(scope)
     while pending:
         scope = pending.pop()
@@ -302,8 +322,16 @@ def _leading(
     return leading
 
 
-def _last_first(scope: Scope) -> Iterator[tuple[int, onnx.NodeProto]]:
-    return reversed(list(enumerate(scope)))
+def _last_first(scope: Scope) -> Iterator[int]:
+    return iter(range(len(scope.nodes) - 1, -1, -1))
+
+
+def _is_large(node: onnx.NodeProto) -> bool:
+    """Whether ``node`` may have an attribute that inference does not need the value of."""
+    return node.ByteSize() > SMALL_BYTES or any(
+        attribute.t.data_location == onnx.TensorProto.EXTERNAL
+        for attribute in (node.attribute if may_hold(node.op_type, node.domain, TENSORS) else ())
+    )
 
 
 def _bound(node: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto]) -> Iterator[onnx.AttributeProto]:

@@ -133,10 +133,9 @@ def import_used(model: onnx.ModelProto, versions: Mapping[str, int], dropped: Co
     used: dict[int, set[str]] = {}
     everywhere: set[str] = set()
     for scope in scopes(model):
-        domains = {domain_of(node.domain) for node in scope}
-        everywhere |= domains
+        everywhere |= scope.domains
         if scope.function is not None:
-            used.setdefault(id(scope.function), set()).update(domains)
+            used.setdefault(id(scope.function), set()).update(scope.domains)
     for proto in (model, *model.functions):
         here = everywhere if proto is model else used.get(id(proto), set())
         kept = [e for e in proto.opset_import if e.domain not in dropped or not e.domain or e.domain in here]

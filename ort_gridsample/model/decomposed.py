@@ -29,7 +29,7 @@ from .element_types import elem_type
 from .graphs import Scope
 from .inference import Inference, Value
 from .onnxruntime_probe import OnnxruntimeProbe
-from .use_def import GATHERS, MOST_ENDS, ROUNDINGS, Subgraph, UseDef, is_op
+from .use_def import GATHERS, MOST_ENDS, ROUNDINGS, Subgraph, UseDef
 
 #: The types in which rounding leaves no doubt.
 TYPES = ("float32", "float64")
@@ -156,7 +156,7 @@ class Search:
 
 def _may_hold(scope: Scope) -> bool:
     """Whether it is worth looking: most models have none of this."""
-    op_types = {node.op_type for node in scope}
+    op_types = set(scope.op_types)
     if not op_types.isdisjoint(GATHERS) and not op_types.isdisjoint(ROUNDINGS):
         return True
     return "MatMul" in op_types or {"Mul", "ReduceSum"} <= op_types
@@ -165,11 +165,11 @@ def _may_hold(scope: Scope) -> bool:
 def _samples(use_def: UseDef) -> Iterator[_Candidate]:
     """What gathers by indices that come from a rounding."""
     groups: dict[tuple[frozenset[int], str], list[int]] = {}
-    for index, node in enumerate(use_def.nodes):
-        if is_op(node, GATHERS) and len(node.input) == 2 and node.input[1] in use_def.makers:
-            roundings = use_def.indices(node)
+    for index, inputs in enumerate(use_def.scope.inputs):
+        if use_def.is_op(index, GATHERS) and len(inputs) == 2 and inputs[1] in use_def.makers:
+            roundings = use_def.indices(use_def.nodes[index])
             if roundings:
-                groups.setdefault((roundings, use_def.behind(node.input[0])[-1]), []).append(index)
+                groups.setdefault((roundings, use_def.behind(inputs[0])[-1]), []).append(index)
     for (roundings, _), gathers in groups.items():
         behind = [use_def.behind(use_def.nodes[index].input[0]) for index in gathers]
         X = [name for name in behind[0] if all(name in others for others in behind)]
@@ -182,11 +182,11 @@ def _samples(use_def: UseDef) -> Iterator[_Candidate]:
 
 def _grids(use_def: UseDef) -> Iterator[_Candidate]:
     """What multiplies the constant base of a grid."""
-    for index, node in enumerate(use_def.nodes):
-        if not is_op(node, ("Mul", "MatMul")) or len(node.input) != 2:
+    for index, inputs in enumerate(use_def.scope.inputs):
+        if not use_def.is_op(index, ("Mul", "MatMul")) or len(inputs) != 2:
             continue
-        for base, theta in (node.input, node.input[::-1]):
-            if _may_be_base(use_def, base) and use_def.kind(theta) == "data":
+        for base, theta in (inputs, inputs[::-1]):
+            if use_def.kind(theta) == "data" != use_def.kind(base) and _may_be_base(use_def, base):
                 outputs = _some(use_def.joins([index]))
                 if outputs:
                     yield _Candidate("AffineGrid", outputs[::-1], (use_def.behind(theta),))
@@ -197,9 +197,9 @@ def _some(names: Iterator[str]) -> list[str]:
 
 
 def _may_be_base(use_def: UseDef, name: str) -> bool:
-    """Whether the value ``name`` may be the base of a grid: it is computed of constants alone, or looks like one."""
+    """Whether ``name``, computed of constants and shapes alone, may be the base of a grid."""
     root = use_def.behind(name)[-1]
-    return _is_base(use_def.scope.tensor(root)) if root not in use_def.makers else use_def.kind(name) != "data"
+    return root in use_def.makers or _is_base(use_def.scope.tensor(root))
 
 
 def _is_base(tensor: onnx.TensorProto | None) -> bool:

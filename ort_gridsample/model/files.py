@@ -6,7 +6,7 @@ import filecmp
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
@@ -15,9 +15,7 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError
 
 from ..errors import GridSampleError
-from .graphs import may_hold, scopes
-
-_TENSORS = (onnx.defs.OpSchema.AttrType.TENSOR, onnx.defs.OpSchema.AttrType.TENSORS)
+from .graphs import TENSORS, may_hold, scopes
 
 #: A model in memory, serialized, or at a path.
 Model = onnx.ModelProto | bytes | str | PathLike[str]
@@ -158,8 +156,26 @@ def external_files(model: onnx.ModelProto, path: str | PathLike[str]) -> dict[st
     Raises:
         GridSampleError: a location is not inside the model's folder.
     """
+    return _files(_locations(model), path)
+
+
+def follow_links(model: onnx.ModelProto, path: str | PathLike[str]) -> str:
+    """Let the external data of the model at ``path`` have locations without links in one folder, and return that.
+
+    Raises:
+        GridSampleError: a location is not inside the model's folder.
+    """
+    entries, folders = list(_locations(model)), _folders(path)
+    files = _files(entries, path)
+    folder = next((f for f in folders if all(file.is_relative_to(f) for file in files.values())), folders[0])
+    for entry in entries:
+        entry.value = os.path.relpath(files[entry.value], folder)
+    return str(folder)
+
+
+def _files(entries: Iterable[onnx.StringStringEntryProto], path: str | PathLike[str]) -> dict[str, Path]:
     folders, files = _folders(path), {}
-    for location in dict.fromkeys(entry.value for entry in _locations(model)):
+    for location in dict.fromkeys(entry.value for entry in entries):
         try:
             files[location] = (Path(path).parent / location).resolve()
             is_inside = any(files[location].is_relative_to(folder) for folder in folders)
@@ -170,19 +186,6 @@ def external_files(model: onnx.ModelProto, path: str | PathLike[str]) -> dict[st
     return files
 
 
-def follow_links(model: onnx.ModelProto, path: str | PathLike[str]) -> str:
-    """Let the external data of the model at ``path`` have locations without links in one folder, and return that.
-
-    Raises:
-        GridSampleError: a location is not inside the model's folder.
-    """
-    files, folders = external_files(model, path), _folders(path)
-    folder = next((f for f in folders if all(file.is_relative_to(f) for file in files.values())), folders[0])
-    for entry in _locations(model):
-        entry.value = os.path.relpath(files[entry.value], folder)
-    return str(folder)
-
-
 def _folders(path: str | PathLike[str]) -> tuple[Path, Path]:
     """The folder that ``path`` is in, and the one of the file that it leads to."""
     return Path(path).parent.resolve(), Path(path).resolve().parent
@@ -190,13 +193,14 @@ def _folders(path: str | PathLike[str]) -> tuple[Path, Path]:
 
 def _locations(model: onnx.ModelProto) -> Iterator[onnx.StringStringEntryProto]:
     """Where tensors of ``model`` say in which files, relative to its folder, their data lies."""
-    tensors = []
+    tensors: list[onnx.TensorProto] = []
     for scope in scopes(model):
         if isinstance(scope.container, onnx.GraphProto):
             tensors += scope.container.initializer
-        for node in scope.nodes:
-            for attribute in node.attribute if may_hold(node.op_type, node.domain, _TENSORS) else ():
-                tensors += [attribute.t] if attribute.HasField("t") else attribute.tensors
+        for node, op_type in zip(scope.nodes, scope.op_types, strict=True):
+            if may_hold(op_type, node.domain, TENSORS):
+                for attribute in node.attribute:
+                    tensors += [attribute.t] if attribute.HasField("t") else attribute.tensors
     for tensor in tensors:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             yield from (entry for entry in tensor.external_data if entry.key == "location")

@@ -23,7 +23,9 @@ UNSTATED_OPSET = 20
 #: From this IR version on, an initializer that is also an input is a default that may be overridden.
 _OVERRIDABLE = 4
 
+#: Types of attributes that hold graphs, and tensors.
 _GRAPHS = (onnx.defs.OpSchema.AttrType.GRAPH, onnx.defs.OpSchema.AttrType.GRAPHS)
+TENSORS = (onnx.defs.OpSchema.AttrType.TENSOR, onnx.defs.OpSchema.AttrType.TENSORS)
 
 #: What gives a name its value: a node, an initializer, or (None) what calls or feeds the graph.
 Definition = onnx.NodeProto | onnx.TensorProto | None
@@ -169,8 +171,8 @@ def scopes(model: onnx.ModelProto) -> list[Scope]:
 def _grow(root: Scope) -> list[Scope]:
     found = [root]
     for scope in found:  # grows while it is walked: no recursion, whatever the depth
-        for index, node in enumerate(scope.nodes):
-            for attribute, graph in subgraphs(node):
+        for index, (node, op_type) in enumerate(zip(scope.nodes, scope.op_types, strict=True)):
+            for attribute, graph in subgraphs(node) if may_hold(op_type, node.domain, _GRAPHS) else ():
                 here = f"{node.op_type} {node.name or f'#{index}'} {attribute.name}"
                 path = f"{scope.path}/{here}" if scope.path else here
                 body = Scope(path, graph, scope.opsets, scope.ir_version, scope, scope.function)

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import chain
 from types import MappingProxyType
 
 import onnx
@@ -88,16 +89,16 @@ class Inference:
     @cached_property
     def _types(self) -> Types:
         sliced = self._slice
-        types = _inferred(sliced.model)
+        types = _inferred(sliced.model, sliced.sampled)
         while self._probe is not None and not all(_is_known(name, types) for name in sliced.sampled):
             told = types.copy()
             _ask(self._probe, sliced.model, list(_unknown(sliced.model.graph, types)), told)
-            new = [name for name in told if not _is_known(name, types)]
+            new = [name for name, type in told.items() if type is not types.get(name)]
             if not new:
                 break
             # onnx goes on from there: types pass through its own operators, and in and out of If, Loop and Scan.
             sliced.state({name: told[name] for name in new})
-            types = told | _inferred(sliced.model)
+            types = told | _inferred(sliced.model, sliced.sampled)
         return types
 
 
@@ -142,26 +143,34 @@ def _type_name(elem_type: int) -> str | None:
     return known.name if known else onnx_name
 
 
-def _inferred(model: onnx.ModelProto) -> Types:
-    """What onnx infers of a slice's values, whose names are all different."""
+def _inferred(model: onnx.ModelProto, asked: Collection[str] = ()) -> Types:
+    """What onnx infers of a slice's values, whose names are all different; ``asked`` are those that matter."""
     try:
         annotated = shape_inference.infer_shapes(model)
-        # Following the numbers in 1-D tensors finds the ranks behind Reshape; it takes room for each of them.
-        rows = (v.shape for v in map(value_of, _types_in(annotated).values()) if v.rank == 1)
-        if all(not isinstance(length, int) or length <= LONGEST_ROW for (length,) in filter(None, rows)):
-            annotated = shape_inference.infer_shapes(annotated, data_prop=True)
+        types = _types_in(annotated)
+        if not all(name in types and _is_complete(types[name]) for name in asked):
+            # Following the numbers in 1-D tensors finds the ranks behind Reshape; it takes room for each of them.
+            rows = (v.shape for v in map(value_of, types.values()) if v.rank == 1)
+            if all(not isinstance(length, int) or length <= LONGEST_ROW for (length,) in filter(None, rows)):
+                types = _types_in(shape_inference.infer_shapes(annotated, data_prop=True))
+        return types
     except Exception as error:  # of a model that is not valid: what it says itself is still known
         logger.debug("onnx infers no types and shapes: %s", error)
-        annotated = model
-    return _types_in(annotated)
+        return _types_in(model)
+
+
+def _is_complete(type: onnx.TypeProto) -> bool:
+    """Whether ``type`` says all lengths of a tensor."""
+    tensor = type.tensor_type
+    return tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
 
 
 def _types_in(model: onnx.ModelProto) -> Types:
     types: Types = {}
     for scope in scopes(model):
         if isinstance(scope.container, onnx.GraphProto):
-            for values in (scope.container.value_info, scope.container.input, scope.container.output):
-                types.update((v.name, v.type) for v in values if v.type.WhichOneof("value"))
+            types.update((v.name, v.type) for v in chain(scope.container.value_info, scope.container.input))
+            types.update((v.name, v.type) for v in scope.container.output if v.type.WhichOneof("value"))
             for tensor in scope.container.initializer:
                 types[tensor.name] = helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
     return types

@@ -158,7 +158,7 @@ def bind_threads(model: onnx.ModelProto, num_threads: int) -> bool:
     """Let the ops in ``model`` use ``num_threads`` threads, 0 for the process' default; whether that changed it."""
     changed = False
     for scope in scopes(model):
-        for node in scope:
+        for node in scope.nodes if DOMAIN in scope.domains else ():
             for attribute in node.attribute if node.domain == DOMAIN else ():
                 if attribute.name == "num_threads" and attribute.i != num_threads:
                     attribute.i, changed = num_threads, True

@@ -21,6 +21,7 @@ from .use_def import rewrite
 
 #: What the op was called before, when AffineGrid, with theta before size, and programs had one each.
 _FORMER_AFFINE, _FORMER_PROGRAMS = "ort_gridsample_AffineGridSample", "ort_gridsample_PixelGridSample"
+_FUSED = frozenset((FUSED, _FORMER_AFFINE, _FORMER_PROGRAMS))
 
 
 def unfused(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -29,7 +30,7 @@ def unfused(model: onnx.ModelProto) -> onnx.ModelProto:
     Raises:
         GridSampleError: such a node is not what a session writes.
     """
-    if not any(is_fused(node) for scope in scopes(model) for node in scope):
+    if all(_FUSED.isdisjoint(scope.op_types) for scope in scopes(model)):
         return model
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
@@ -41,7 +42,7 @@ def unfused(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def is_fused(node: onnx.NodeProto) -> bool:
     """Whether ``node`` is one that only sessions write."""
-    return node.op_type in (FUSED, _FORMER_AFFINE, _FORMER_PROGRAMS) and node.domain == EXTENSIONS_DOMAIN
+    return node.op_type in _FUSED and node.domain == EXTENSIONS_DOMAIN
 
 
 class _Parts:

@@ -44,8 +44,6 @@ MOST_NODES, MOST_ENDS = 4096, 20
 #: What a value depends on: on the model alone, on shapes as well, or on what is fed.
 Kind = Literal["constant", "shape", "data"]
 
-_KINDS: tuple[Kind, Kind] = ("constant", "shape")
-
 #: The reader of a value that a graph hands out.
 OUTSIDE = -1
 
@@ -75,6 +73,10 @@ class UseDef:
     def __init__(self, scope: Scope) -> None:
         self.scope, self.nodes, self.makers = scope, scope.nodes, scope.makers
         self._outer: dict[str, Kind] = {}
+
+    def is_op(self, index: int, op_types: Collection[str]) -> bool:
+        """As :func:`is_op`, of the node at that position."""
+        return self.scope.op_types[index] in op_types and is_op(self.nodes[index], op_types)
 
     @cached_property
     def readers(self) -> dict[str, set[int]]:
@@ -108,16 +110,17 @@ class UseDef:
     def _kinds(self) -> dict[str, Kind]:
         """Value that a node makes -> what it depends on, from the first node to the last."""
         found: dict[str, Kind] = {}
-        for node, op_type, inputs, outputs in zip(
-            self.nodes, self.scope.op_types, self.scope.inputs, self.scope.outputs, strict=True
-        ):
+        for index, outputs in enumerate(self.scope.outputs):
             kind: Kind = "data"
-            if op_type in ARITHMETIC and is_op(node, ARITHMETIC):
+            if self.is_op(index, ("Shape", "Size")):
+                kind = "shape"
+            elif self.is_op(index, ARITHMETIC):
                 # What a node reads before another makes it, in a model that is not valid, is data.
-                kinds = {found.get(each, "data") if each in self.makers else self.kind(each) for each in inputs if each}
-                is_shape = op_type in ("Shape", "Size") or "shape" in kinds
-                kind = "data" if "data" in kinds and op_type not in ("Shape", "Size") else _KINDS[is_shape]
-            found.update(dict.fromkeys(outputs, kind))
+                inputs = (each for each in self.scope.inputs[index] if each)
+                kinds = {found.get(each, "data") if each in self.makers else self.kind(each) for each in inputs}
+                kind = "data" if "data" in kinds else "shape" if "shape" in kinds else "constant"
+            for name in outputs:
+                found[name] = kind
         return found
 
     def indices(self, node: onnx.NodeProto) -> frozenset[int]:
@@ -132,7 +135,7 @@ class UseDef:
             if maker is None:
                 if self.kind(name) == "data":
                     return frozenset()
-            elif len(seen) > MOST_NODES or not is_op(self.nodes[maker], ARITHMETIC):
+            elif len(seen) > MOST_NODES or not self.is_op(maker, ARITHMETIC):
                 return frozenset()
             elif self.nodes[maker].op_type in ROUNDINGS:
                 found.add(maker)
@@ -145,7 +148,7 @@ class UseDef:
         found = [name]
         while len(found) < MOST_ENDS:
             maker = self.makers.get(found[-1])
-            if maker is None or not is_op(self.nodes[maker], _MOVES):
+            if maker is None or not self.is_op(maker, _MOVES):
                 break
             node = self.nodes[maker]
             data = [each for each in node.input if each and self.kind(each) == "data"] or [node.input[0]]
@@ -196,7 +199,7 @@ class UseDef:
                 yield next(iter(left))
             name = max(left, key=lambda each: self.makers.get(each, OUTSIDE), default="")
             maker = self.makers.get(name)
-            if maker is None or not (maker in gathers or is_op(self.nodes[maker], ARITHMETIC)):
+            if maker is None or not (maker in gathers or self.is_op(maker, ARITHMETIC)):
                 return
             node = self.nodes[maker]
             left.difference_update(node.output)
@@ -290,7 +293,8 @@ def is_op(node: onnx.NodeProto, op_types: Collection[str]) -> bool:
     """Whether ``node`` is one of ONNX's operators ``op_types``, with what each of them has."""
     if node.op_type not in op_types or domain_of(node.domain):
         return False
-    return bool(node.output and node.output[0]) and (node.op_type == "Constant" or bool(node.input and node.input[0]))
+    outputs, inputs = node.output[:1], node.input[:1]
+    return bool(outputs and outputs[0]) and (node.op_type == "Constant" or bool(inputs and inputs[0]))
 
 
 def _captured(bodies: Sequence[Scope]) -> Iterator[str]:

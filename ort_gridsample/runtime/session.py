@@ -323,7 +323,7 @@ def _patched(
 
 
 def _domains(model: onnx.ModelProto) -> frozenset[str]:
-    used = frozenset(domain_of(node.domain) for scope in scopes(model) for node in scope)
+    used = frozenset[str]().union(*(scope.domains for scope in scopes(model)))
     return used - {domain_of(function.domain) for function in model.functions}
 
 
