@@ -10,7 +10,9 @@ import numpy as np
 
 from . import settings, spec
 from .core import memory
+from .core.coordinates import PADDING
 from .core.plan import type_name
+from .core.taps import MODES
 from .errors import GridSampleError
 
 
@@ -22,10 +24,10 @@ def listed(names: Iterable[object]) -> str:
 
 def mode_and_padding(where: str, mode: str, padding_mode: str, X_type: str) -> None:
     """Check the two attributes, and that the mode is defined for an X of type ``X_type``."""
-    if spec.mode_of(mode) not in spec.MODES:
-        raise GridSampleError(where, "mode", repr(mode), listed((*spec.MODES, *spec.MODE_SYNONYMS)))
-    if padding_mode not in spec.PADDING_MODES:
-        raise GridSampleError(where, "padding_mode", repr(padding_mode), listed(spec.PADDING_MODES))
+    if spec.mode_of(mode) not in MODES:
+        raise GridSampleError(where, "mode", repr(mode), listed((*MODES, *spec.MODE_SYNONYMS)))
+    if padding_mode not in PADDING:
+        raise GridSampleError(where, "padding_mode", repr(padding_mode), listed(PADDING))
     if spec.TYPES[X_type].compute is None and spec.mode_of(mode) != "nearest":
         raise GridSampleError(where, "mode", repr(mode), f"'nearest', the only mode that is defined for {X_type} X")
 

@@ -110,12 +110,12 @@ def test_a_notebook_is_shown_it_where_stderr_is_no_terminal(said: list, monkeypa
 def test_what_is_compiled_is_shown(said: list, monkeypatch: pytest.MonkeyPatch) -> None:
     from ort_gridsample.core import compilation
 
-    def axis_for(kind: str) -> None: ...
+    def axis_taps_for(kind: str) -> None: ...
 
     made = types.SimpleNamespace(is_at_hand=False, address=lambda: 7)
     monkeypatch.setattr(compilation, "function", lambda part: made)
-    assert compilation.addresses([None, (axis_for, "float32")]) == [0, 7]
-    assert said == [options("compiling", 1), "axis float32", 0, "closed"]
+    assert compilation.addresses([None, (axis_taps_for, "float32")]) == [0, 7]
+    assert said == [options("compiling", 1), "axis taps float32", 0, "closed"]
 
 
 @pytest.mark.usefixtures("at_once")
