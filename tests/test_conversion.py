@@ -170,6 +170,23 @@ def test_helpers_are_found_again_after_inlining() -> None:
     assert_answers(ogs.patch_model(patched, target="primitives"), BORDER)
 
 
+def test_a_guard_whose_squeeze_was_merged_away_is_said() -> None:
+    """The guard of opsets without GatherND; whoever merges its Squeeze with what reads it hands on another value."""
+    patched = ogs.patch_model(old(f"Z = mmcv.grid_sampler <{CODES}> (X, G) Y = Squeeze <axes = [0]> (Z)", opset=10))
+    raised = ogs.patch_model(patched, target="ai.onnx", opset=20)
+    assert {node.op_type for node in raised.graph.node if not node.domain} == {"Constant", "GridSample", "Squeeze"}
+    *_, gather, own, others = patched.graph.node
+    assert [gather.op_type, own.op_type, others.op_type] == ["Gather", "Squeeze", "Squeeze"]
+    others.input[:], others.attribute[0].ints[:] = gather.output, [1, 0]
+    patched.graph.node.remove(own)
+    for merged in (True, False):
+        if not merged:
+            patched.graph.node.remove(others)
+            patched.graph.output[0].name = gather.output[0]
+        said = "GridSample node '(Z_unguarded, Z_status)': the guard behind it is without its Squeeze, expected"
+        assert message_of(patched, target="ai.onnx") == f"{said} the nodes that a patch writes"
+
+
 def test_a_function_is_inlined_into_a_model_of_another_opset() -> None:
     """Valid, as the operators that it uses are the same in both; onnx's inliner alone refuses."""
     model = parser.parse_model(f"""{HEADER} {SIGNATURE} {{

@@ -11,8 +11,9 @@ from functools import cached_property
 
 import onnx
 
+from ..errors import GridSampleError, where
 from .dialects import DOMAIN, EXTENSIONS_DOMAIN
-from .graphs import Scope
+from .graphs import Scope, called
 
 #: The key in a helper node's ``metadata_props``; its value is the node that it helps.
 _HELPS = "ort_gridsample.helps"
@@ -76,45 +77,52 @@ class Helpers:
         self._scope = scope
 
     @cached_property
-    def _nodes(self) -> list[onnx.NodeProto]:
-        return list(self._scope)
-
-    @cached_property
-    def _makers(self) -> dict[str, int]:
-        return {name: index for index, node in enumerate(self._nodes) if is_helper(node) for name in node.output}
-
-    @cached_property
     def _readers(self) -> dict[str, list[int]]:
         readers: dict[str, list[int]] = {}
-        for index, node in enumerate(self._nodes):
-            for name in dict.fromkeys(node.input):
+        for index, names in enumerate(self._scope.inputs):
+            for name in dict.fromkeys(names):
                 readers.setdefault(name, []).append(index)
         return readers
 
     def around(self, node: onnx.NodeProto) -> tuple[Sequence[str], str, frozenset[int]]:
-        """The values that ``node`` reads and the one that it makes, helpers aside, and the helpers' positions."""
+        """The inputs and the output of ``node`` with its helpers as one, and the helpers' positions.
+
+        Raises:
+            GridSampleError: of a guard that consists of two nodes the second is not there.
+        """
         output = node.output[0] if node.output else ""
         if node.domain not in (DOMAIN, EXTENSIONS_DOMAIN):
             return node.input, output, frozenset()
-        belonging, inputs = set(), []
+        nodes, belonging, inputs = self._scope.nodes, set(), []
         for name in node.input:
-            maker = self._makers.get(name)
-            if maker is not None and self._nodes[maker].op_type == "Cast":
+            maker = self._scope.makers.get(name)
+            if maker is not None and nodes[maker].op_type == "Cast" and is_helper(nodes[maker]):
                 belonging.add(maker)
-                name = self._nodes[maker].input[0]
+                name = nodes[maker].input[0]
             inputs.append(name)
         for reader in (each for name in node.output[1:] for each in self._readers.get(name, ())):
             belonging.add(reader)  # of the status, which only guards read
-            if guards(self._nodes[reader], node):
-                output = self._nodes[reader].output[0]
-                if self._nodes[reader].op_type == "Gather":
-                    (squeeze,) = self._readers[output]
+            if guards(nodes[reader], node):
+                output = nodes[reader].output[0]
+                if nodes[reader].op_type == "Gather":
+                    squeeze = self._squeeze(node, output)
                     belonging.add(squeeze)
-                    output = self._nodes[squeeze].output[0]
+                    output = nodes[squeeze].output[0]
         for reader in self._readers.get(output, ()):
-            after = self._nodes[reader]
+            after = nodes[reader]
             if is_helper(after) and after.input[0] == output:
                 belonging.add(reader)
                 output = after.output[0]
                 break
         return inputs, output, frozenset(belonging)
+
+    def _squeeze(self, node: onnx.NodeProto, gathered: str) -> int:
+        """The position of the Squeeze that takes off the axis that the guard of ``node`` leaves in the output."""
+        match self._readers.get(gathered, ()):
+            case [index]:
+                after = self._scope.nodes[index]
+                axes = [*(each.ints for each in after.attribute), *map(self._scope.constant, after.input[1:])]
+                if after.op_type == "Squeeze" and [list(each) for each in axes if each is not None] == [[1]]:
+                    return index
+        here = where(node.op_type, called(node))
+        raise GridSampleError(here, "the guard behind it", "without its Squeeze", "the nodes that a patch writes")
