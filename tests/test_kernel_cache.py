@@ -23,7 +23,7 @@ pytest.importorskip("numba", reason="the kernels are Numba's")
 from numba import config
 
 from ort_gridsample.core import compilation, jit_core, variants, workers
-from ort_gridsample.runtime.compiled_ops import affine, affine_sampling, pixel_sampling, sampling
+from ort_gridsample.runtime.compiled_ops import affine, program_grids, sampling
 
 PACKAGE = Path(ogs.__file__).parent
 
@@ -62,7 +62,7 @@ def test_a_change_in_any_file_is_noticed(tmp_path: Path, monkeypatch: pytest.Mon
     assert is_at_hand(copies)
 
 
-MADE = [workers.worker, affine.compute, sampling.compute, affine_sampling.compute, pixel_sampling.compute]
+MADE = [workers.worker, affine.compute, sampling.compute, program_grids.measure]
 
 
 @pytest.mark.parametrize("made", MADE, ids=lambda made: made.__module__.rpartition(".")[2])
@@ -85,8 +85,8 @@ def test_every_file_that_kernels_are_made_of_is_looked_at(made: Callable[..., in
 @pytest.mark.parametrize(
     ("made", "file", "old", "new"),
     [
-        (pixel_sampling.compute, "programs.py", b"MOST_STEPS = 6, 16", b"MOST_STEPS = 6, 17"),
-        (pixel_sampling.coordinates_for, "programs.py", b'("Add", "Sub", ', b'("Sub", "Add", '),
+        (program_grids.measure, "programs.py", b"MOST_STEPS = 6, 16", b"MOST_STEPS = 6, 17"),
+        (program_grids.coordinates_for, "programs.py", b'("Add", "Sub", ', b'("Sub", "Add", '),
         (sampling.compute, "taps.py", b"MAX_TAPS = 1 << 16", b"MAX_TAPS = 1 << 15"),
         (affine.fill_for, "helper_threads.py", b"PATIENCE = 1000", b"PATIENCE = 100"),
         (workers.worker, "compilation.py", b'"error_model": "numpy"', b'"error_model": "python"'),

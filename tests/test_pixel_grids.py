@@ -478,21 +478,10 @@ def test_no_grid_is_made_of_more_values_than_an_op_takes() -> None:
         assert found(model) == [r + 1 if r == MOST_SOURCES else 0]
 
 
-@pytest.mark.parametrize("count", [2, 3, MOST_SOURCES, 40])
-def test_a_call_has_room_for_all_its_inputs(count: int) -> None:
-    """Two calls' memory lies so far apart."""
-    numba = pytest.importorskip("numba")
-    from ort_gridsample.core.pointers import memory_of_call, store
-    from ort_gridsample.runtime.compiled_ops import ops, pixel_sampling
-    from ort_gridsample.runtime.compiled_ops.inputs import SIZE
+def test_a_request_has_room_for_all_inputs() -> None:
+    from ort_gridsample.runtime.compiled_ops.structs import REQUEST
 
-    def apart() -> int:
-        first, second = memory_of_call(count, SIZE), memory_of_call(count, SIZE)
-        store(first, second)
-        return abs(first - second)
-
-    assert numba.njit(apart)() >= count * SIZE
-    assert 2 + MOST_SOURCES == pixel_sampling.MOST_INPUTS == ops._MOST_INPUTS
+    assert REQUEST["inputs"].shape == (2 + MOST_SOURCES,)
 
 
 def test_a_grid_that_comes_from_itself_is_left_alone() -> None:

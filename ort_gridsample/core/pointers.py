@@ -160,15 +160,16 @@ def compare_and_swap(typing: Any, record: Any, field: Any, expected: Any, value:
     return types.boolean(record, field, types.int64, types.int64), generate
 
 
-@intrinsic(prefer_literal=True)
-def memory_of_call(typing: Any, count: Any, size: Any) -> Any:
-    """The address of ``count`` times ``size`` bytes, constants and whole int64, that are the calling function's own."""
-    words = count.literal_value * size.literal_value // 8
+@intrinsic
+def local(typing: Any, dtype: Any) -> Any:
+    """A record of ``dtype``, whose fields are whole int64, in memory that is the calling function's own."""
+    kind = dtype.dtype
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.ptrtoint(cgutils.alloca_once(builder, _WORD, size=words), _WORD)
+        memory = cgutils.alloca_once(builder, _WORD, size=kind.size // 8)
+        return builder.bitcast(memory, context.get_value_type(kind))
 
-    return types.int64(count, size), generate
+    return kind(dtype), generate
 
 
 @intrinsic

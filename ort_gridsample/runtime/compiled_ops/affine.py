@@ -1,7 +1,6 @@
-"""AffineGrid as it runs: what ONNX Runtime calls, and what fills the grid, compiled for each type of theta.
+"""AffineGrid as it runs: as an op of its own, and as the source of the coordinates of a GridSample.
 
-The order of the operations on a position is that of :mod:`ort_gridsample.core.affine`. State and call are as in
-:mod:`.sampling`.
+The order of the operations on a position is that of :mod:`ort_gridsample.core.affine`.
 """
 
 from __future__ import annotations
@@ -13,190 +12,143 @@ import numpy as np
 from numba.extending import register_jitable
 
 from ... import checks, spec
-from ...core import coordinates
+from ...core import coordinates as core_coordinates
 from ...core.halves import HALVES, stored, widened
-from ...core.lanes import LANES, LINE, PASSED_BYTES
-from ...core.pointers import (
-    allocate,
-    array,
-    call,
-    copy_past_caches,
-    fetch_add,
-    free,
-    load,
-    memory_of_call,
-    store,
-    struct,
-)
-from . import sentences
-from .inputs import AXES, DATA, SIZE, close_inputs, copy_shape, get_data, open_inputs
-from .sampling import ROOM, get_output, parallel_for
+from ...core.pointers import address, aligned, array, call, copy_past_caches, fetch_add, local, struct, view
+from ...core.structs import LAUNCH, WORKER
+from ...core.workers import PASSED_BYTES, WORKERS
+from .requests import close_request, keep, make_output, open_request, parallel_for, shape
+from .sentences import ROOM, no_room, refuse
+from .structs import AFFINE_GRID, FILL, GRID_SAMPLE, REQUEST, THETA
 
-normalize = register_jitable(coordinates.normalize)
-
-# The kernel's state.
-(API, SHAPE_OF, LANE, ALIGNED, THETA_SIZE, CPUS) = range(0, 48, 8)
-SENTENCES = 48
+normalize = register_jitable(core_coordinates.normalize)
 
 TOO_LARGE = checks.Sentence("grid", "for size {size}", "fewer bytes than an address can reach")
-#: What a run may have to say, each for 2 and for 3 spatial axes.
-SAID = (
+#: What may have to be said, each for 2 and for 3 spatial axes.
+SENTENCES = (
     *(ROOM, checks.THETA, checks.SIZE_IS_NO_ROW, checks.SIZE_AXES, checks.SIZE_NEGATIVE, checks.SIZE_BATCHES),
     TOO_LARGE,
 )
-SAID_OF_ALL = len(SAID)
-(_, WRONG_THETA, NO_ROW, WRONG_AXES, NEGATIVE, WRONG_BATCHES, IS_TOO_LARGE) = range(7)
-
-# The run's call.
-(KERNEL, THETA, GRID, N, R, LENGTHS, ROWS, COLUMNS, STEP, CHUNKS, PARTS, ITEMS, NEXT, SCRATCH) = range(0, 112, 8)
-#: The one field of it that is counted up by several at once.
-_RUN: Any = {"names": ["next"], "formats": ["i8"], "offsets": [NEXT], "itemsize": 112}
-RUN = np.dtype(_RUN, align=True)
-SHAPES = 112  # those of theta, of size, and of the grid, one after the other
+N_SENTENCES = len(SENTENCES)
+(GOOD, WRONG_THETA, NO_ROW, WRONG_AXES, NEGATIVE, WRONG_BATCHES, IS_TOO_LARGE) = range(7)
 
 #: The columns and the positions that are filled in one go.
 CHUNK, WORTH_A_GO = 2048, 1 << 14
-#: What a lane needs: where columns lie, and a chunk of three coordinates each that waits to be written past the caches.
-LANE_BYTES = 4 * CHUNK * 8
+#: A worker of a GridSample has the positions of so many columns at a time; of no more, once for all tiles.
+MOST_COLUMNS = 4096
 
 
-def compute(state: int, context: int) -> int:
+def compute(op_at: int, context: int) -> int:
     """KernelComputeV2: make the grid, and answer with a status, 0 for good."""
-    api = load(state + API)
-    inputs = memory_of_call(2, SIZE)
-    status = open_inputs(api, load(state + SHAPE_OF), context, inputs, 2)
+    op, request = struct(op_at, AFFINE_GRID), local(REQUEST)
+    status = open_request(request, op.api, op.shape_of, context, 2)
     if status == 0:
-        axes, size_axes = load(inputs + AXES), load(inputs + SIZE + AXES)
-        run = allocate(SHAPES + 8 * (axes + size_axes + 5))
-        if run == 0:
-            status = sentences.status(api, load(state + SENTENCES), 0, 0, 0, 0, SHAPES)
-        else:
-            status = copy_shape(api, inputs, run + SHAPES)
-            if status == 0:
-                status = copy_shape(api, inputs + SIZE, run + SHAPES + 8 * axes)
-            if status == 0:
-                status = _make(api, context, state, inputs, run)
-            free(run)
-    close_inputs(api, inputs, 2)
+        status = _measure(request, request.inputs[0], request.inputs[1], op.theta_size, op.sentences)
+    if status == 0:
+        status = _fill(op, request)
+    close_request(request)
     return status
 
 
-@register_jitable
-def measure(theta_shape: int, axes: int, size: int, size_shape: int, size_axes: int, nbytes: int, shape: int) -> int:
-    """Put the grid's shape, whose numbers take ``nbytes`` each, where ``shape`` says, of theta's shape and of size.
+def measure(request_at: int) -> int:
+    """Measure the grid of a GridSample whose second input is size, and its third theta; answers with a status."""
+    request = struct(request_at, REQUEST)
+    theta = struct(struct(request.launch.kernel, GRID_SAMPLE).source, THETA)
+    return _measure(request, request.inputs[2], request.inputs[1], 8, theta.sentences)
 
-    Answers with the number of what is wrong with them, or -1.
-    """
-    r = 0 if axes != 3 else load(theta_shape + 8)
-    if axes != 3 or (r != 2 and r != 3) or load(theta_shape + 16) != r + 1:
-        return WRONG_THETA
-    if size_axes != 1:
-        return NO_ROW
-    if load(size_shape) != r + 2:
+
+@register_jitable
+def _measure(request: Any, theta_input: Any, size_input: Any, nbytes: int, sentences: int) -> int:
+    """Note the shape of the grid, whose numbers take ``nbytes`` each, and where theta lies; answers with a status."""
+    theta, size = shape(theta_input), shape(size_input)
+    r = theta[1] if len(theta) == 3 else 0
+    if (r != 2 and r != 3) or theta[2] != r + 1:
+        return refuse(request.api, sentences, WRONG_THETA, theta, theta, 0)
+    first = (r - 2) * N_SENTENCES
+    if len(size) != 1:
+        return refuse(request.api, sentences, first + NO_ROW, theta, size, 0)
+    size = array(size_input.data, (size[0],), np.int64)
+    wrong = _check(theta, size, float(nbytes * r))
+    if wrong != GOOD:
+        return refuse(request.api, sentences, first + wrong, theta, size, 0)
+    grid = keep(request, r + 2)
+    if len(grid) == 0:
+        return no_room(request.api, sentences, 8 * (r + 2))
+    grid[0], grid[1:-1], grid[-1] = size[0], size[2:], r
+    request.grid.data, request.grid.shape, request.grid.axes = theta_input.data, np.int64(grid.ctypes.data), r + 2
+    return 0
+
+
+@register_jitable
+def _check(theta: Any, size: Any, nbytes: float) -> int:
+    """The number of what is wrong with ``size`` (r + 2,) beside theta's shape, or GOOD."""
+    if len(size) != theta[1] + 2:
         return WRONG_AXES
-    total, least = float(nbytes * r), 0
-    for axis in range(r + 2):
-        length = load(size + 8 * axis)
-        total *= float(max(length, 1))
+    least = 0
+    for length in size:
+        nbytes *= float(max(length, 1))
         least = min(least, length)
     if least < 0:
         return NEGATIVE
-    if load(size) != load(theta_shape):
+    if size[0] != theta[0]:
         return WRONG_BATCHES
-    if total >= 2.0**63:
-        return IS_TOO_LARGE
-    store(shape, load(size))
-    for axis in range(r):
-        store(shape + 8 * (axis + 1), load(size + 8 * (axis + 2)))
-    store(shape + 8 * (r + 1), r)
-    return -1
+    return IS_TOO_LARGE if nbytes >= 2.0**63 else GOOD
 
 
 @register_jitable
-def refuse(
-    api: int, said: int, wrong: int, theta_shape: int, axes: int, size: int, size_shape: int, size_axes: int
-) -> int:
-    """The status for what :func:`measure` answered, of the sentences whose addresses lie where ``said`` says."""
-    r = 2 if wrong == WRONG_THETA else load(theta_shape + 8)
-    row, count = (size, load(size_shape)) if size_axes == 1 else (size_shape, size_axes)
-    sentence = load(said + 8 * (wrong + (r - 2) * SAID_OF_ALL))
-    return sentences.status(api, sentence, theta_shape, axes, row, count, 0)
-
-
-@register_jitable
-def _make(api: int, context: int, state: int, inputs: int, run: int) -> int:
-    """Check theta and size, have the grid made, and fill it."""
-    axes, size_axes = load(inputs + AXES), load(inputs + SIZE + AXES)
-    theta_shape, size_shape = run + SHAPES, run + SHAPES + 8 * axes
-    size, shape = load(inputs + SIZE + DATA), size_shape + 8 * size_axes
-    wrong = measure(theta_shape, axes, size, size_shape, size_axes, load(state + THETA_SIZE), shape)
-    if wrong >= 0:
-        return refuse(api, state + SENTENCES, wrong, theta_shape, axes, size, size_shape, size_axes)
-    r = load(theta_shape + 8)
-    status = get_output(api, (context, 0, shape, r + 2, run + GRID))
-    if status == 0:
-        status = get_data(api, (load(run + GRID), run + GRID))
+def _fill(op: Any, request: Any) -> int:
+    """Have the grid made, and fill it."""
+    grid, launch = shape(request.grid), local(FILL)
+    status, launch.grid = make_output(request, grid)
     if status != 0:
         return status
-    columns, rows = load(shape + 8 * r), 1
+    n, r, columns, rows = grid[0], len(grid) - 2, grid[-2], 1
     for axis in range(r - 1):
-        rows *= load(shape + 8 * (axis + 1))
-    if load(size) * rows * columns == 0:
+        rows *= grid[axis + 1]
+    if n * rows * columns == 0:
         return 0
     chunk = min(columns, CHUNK)
-    chunks = (columns + chunk - 1) // chunk
-    step = min(rows, (WORTH_A_GO + chunk - 1) // chunk)
-    parts = (rows + step - 1) // step
-    items = load(size) * parts * chunks
-    store(run + KERNEL, state)
-    store(run + THETA, load(inputs + DATA))
-    store(run + N, load(size))
-    store(run + R, r)
-    store(run + LENGTHS, shape + 8)
-    store(run + ROWS, rows)
-    store(run + COLUMNS, columns)
-    store(run + STEP, step)
-    store(run + CHUNKS, chunks)
-    store(run + PARTS, parts)
-    store(run + ITEMS, items)
-    store(run + NEXT, 0)
-    lanes = min(items, max(LANES, load(state + CPUS)))
-    room = lanes * LANE_BYTES + LINE
-    scratch = allocate(room)
-    if scratch == 0:
-        return sentences.status(api, load(state + SENTENCES), 0, 0, 0, 0, room)
-    store(run + SCRATCH, (scratch + LINE - 1) & -LINE)
-    if lanes == 1:
-        call(load(state + LANE), (run, 0))
-    else:
-        status = parallel_for(api, (context, load(state + LANE), lanes, 0, run))
-    free(scratch)
-    return status
+    launch.theta, launch.lengths, launch.align_corners = (
+        request.grid.data, np.int64(grid[1:].ctypes.data), op.align_corners,
+    )  # fmt: skip
+    launch.n, launch.r, launch.rows, launch.columns = n, r, rows, columns
+    launch.chunks = (columns + chunk - 1) // chunk
+    launch.step = min(rows, (WORTH_A_GO + chunk - 1) // chunk)
+    launch.parts = (rows + launch.step - 1) // launch.step
+    launch.items, launch.next = n * launch.parts * launch.chunks, 0
+    workers = min(launch.items, max(WORKERS, op.cpus))
+    positions, waiting = keep(request, workers * CHUNK + 8), keep(request, workers * CHUNK * 3 + 8)
+    if len(positions) == 0 or len(waiting) == 0:
+        return no_room(request.api, op.sentences, workers * CHUNK * 4 * 8)
+    launch.workers = workers
+    launch.positions, launch.waiting = aligned(positions.ctypes.data), aligned(waiting.ctypes.data)
+    if workers == 1:
+        call(op.fill, (address(launch), 0))
+        return 0
+    return parallel_for(request.api, (request.context, op.fill, workers, 0, address(launch)))
 
 
 @register_jitable
-def position(i: int, length: int, aligned: int) -> float:
-    """Where pixel ``i`` of an axis lies, in normalized coordinates."""
+def position(i: int, length: int, align_corners: int) -> float:
+    """Where pixel ``i`` of an axis lies, as :func:`ort_gridsample.core.affine.positions` says."""
     last = float(length - 1)
-    return normalize(float(i), last, max(last, 1.0) if aligned != 0 else float(length))
+    return normalize(float(i), last, max(last, 1.0) if align_corners != 0 else float(length))
 
 
 @register_jitable
-def row_base(theta: Any, lengths: int, row: int, rows: int, r: int, aligned: int) -> Any:
-    """What a coordinate is in a row of the grid but for the column's part, of its row (r + 1,) of theta.
+def line(theta: Any, lengths: Any, row: int, rows: int, align_corners: int) -> Any:
+    """The base and the factor of a coordinate along one of the grid's ``rows``: base + factor * position.
 
-    ``lengths`` is where those of the grid's axes lie, and ``rows`` how many rows these make.
+    ``theta`` is the coordinate's row (r + 1,), ``lengths`` (r,) are those of the grid's axes.
     """
     # From the outermost axis inward, as the last factors of theta's row are the outermost axes'.
-    shift = widened(theta[r])
-    base, rest, inner = shift, row, rows
+    base, r = widened(theta[-1]), len(lengths)
+    kind = type(base)
     for axis in range(r - 1):
-        length = load(lengths + 8 * axis)
-        inner //= length
-        part = type(shift)(position(rest // inner, length, aligned)) * widened(theta[r - 1 - axis])
-        rest %= inner
-        base += part
-    return base
+        rows //= lengths[axis]
+        base += kind(position(row // rows, lengths[axis], align_corners)) * widened(theta[r - 1 - axis])
+        row %= rows
+    return base, widened(theta[0])
 
 
 @register_jitable
@@ -207,38 +159,32 @@ def unchanged(value: Any) -> Any:
 
 def fill_for(theta_type: str) -> Callable[..., int]:
     """What ``KernelContext_ParallelFor`` calls: fill rows of the grid as long as there are any."""
-    half = HALVES.get(theta_type)
-    there = stored(theta_type)
-    real = np.dtype(spec.TYPES[theta_type].compute)
-    rounded = half.rounded if half else unchanged
-    size, kind = there.itemsize, real.type
+    half, bits, real = HALVES.get(theta_type), stored(theta_type), np.dtype(spec.TYPES[theta_type].compute)
+    rounded, kind, size = half.rounded if half else unchanged, real.type, bits.itemsize
 
-    def lane(run: int, index: int) -> int:
-        aligned, r, lengths = load(load(run + KERNEL) + ALIGNED), load(run + R), load(run + LENGTHS)
-        rows, columns, step = load(run + ROWS), load(run + COLUMNS), load(run + STEP)
-        chunks, parts, items = load(run + CHUNKS), load(run + PARTS), load(run + ITEMS)
-        waiting = load(run + SCRATCH) + index * LANE_BYTES
-        x = array(waiting + 3 * CHUNK * 8, (CHUNK,), real)
-        passes = load(run + N) * rows * columns * r * size >= PASSED_BYTES
-        theta = array(load(run + THETA), (load(run + N), r, r + 1), there)
+    def fill(launch_at: int, number: int) -> int:
+        launch = struct(launch_at, FILL)
+        align_corners, r, rows, columns = launch.align_corners, launch.r, launch.rows, launch.columns
+        lengths = array(launch.lengths, (r,), np.int64)
+        theta = array(launch.theta, (launch.n, r, r + 1), bits)
+        grid = array(launch.grid, (launch.n, rows, columns * r), bits)
+        x = array(launch.positions, (launch.workers, CHUNK), real)[number]
+        waiting = array(launch.waiting, (launch.workers, 3 * CHUNK), bits)[number]
+        passes = launch.n * rows * columns * r * size >= PASSED_BYTES
         while True:
-            item = fetch_add(struct(run, RUN), "next", 1)
-            if item >= items:
+            item = fetch_add(launch, "next", 1)
+            if item >= launch.items:
                 return 0
-            chunk = item % chunks
-            part = (item // chunks) % parts
-            batch = item // chunks // parts
-            begin = chunk * CHUNK
+            begin = item % launch.chunks * CHUNK
+            part, batch = item // launch.chunks % launch.parts, item // launch.chunks // launch.parts
             count = min(CHUNK, columns - begin)
             for i in range(count):
-                x[i] = kind(position(begin + i, columns, aligned))
-            for row in range(part * step, min((part + 1) * step, rows)):
-                first = ((batch * rows + row) * columns + begin) * r
-                to = load(run + GRID) + first * size
-                out = array(waiting if passes else to, (count * r,), there)
+                x[i] = kind(position(begin + i, columns, align_corners))
+            for row in range(part * launch.step, min((part + 1) * launch.step, rows)):
+                to = grid[batch, row, begin * r : (begin + count) * r]
+                out = waiting[: count * r] if passes else to
                 for coordinate in range(r):
-                    base = row_base(theta[batch, coordinate], lengths, row, rows, r, aligned)
-                    factor = widened(theta[batch, coordinate, 0])
+                    base, factor = line(theta[batch, coordinate], lengths, row, rows, align_corners)
                     if r == 2:
                         for i in range(count):
                             out[2 * i + coordinate] = rounded(base + x[i] * factor)
@@ -246,6 +192,51 @@ def fill_for(theta_type: str) -> Callable[..., int]:
                         for i in range(count):
                             out[3 * i + coordinate] = rounded(base + x[i] * factor)
                 if passes:
-                    copy_past_caches(array(to, (count * r,), there), out)
+                    copy_past_caches(to, out)
 
-    return lane
+    return fill
+
+
+def coordinates_for(theta_type: str, grid_type: str) -> Callable[..., int]:
+    """What computes the coordinates of a tile from theta of the one type, for a grid of the other."""
+    half, grid_half, bits = HALVES.get(theta_type), HALVES.get(grid_type), stored(theta_type)
+    real, coordinate = np.dtype(spec.TYPES[theta_type].compute), np.dtype(spec.TYPES[grid_type].compute)
+    kind, to = real.type, coordinate.type
+    from_half, rounded = (half.widened, half.rounded) if half else (unchanged, unchanged)
+    grid_widened, grid_rounded = (grid_half.widened, grid_half.rounded) if grid_half else (unchanged, unchanged)
+
+    def coordinates(launch_at: int, worker_at: int, batch: int, begin: int, positions: int) -> int:
+        launch, worker = struct(launch_at, LAUNCH), struct(worker_at, WORKER)
+        align_corners = struct(struct(launch.kernel, GRID_SAMPLE).source, THETA).align_corners
+        r, most = launch.r, MOST_COLUMNS
+        lengths = array(launch.out_lengths, (r,), np.int64)
+        columns, rows = lengths[r - 1], 1
+        for axis in range(r - 1):
+            rows *= lengths[axis]
+        x = view(worker, launch.scratch.columns, (most,), kind)
+        if columns <= most and worker.has_columns == 0:
+            for i in range(columns):
+                x[i] = kind(position(i, columns, align_corners))
+            worker.has_columns = 1
+        theta = array(launch.grid, (launch.n, r, r + 1), bits)[batch]
+        g = view(worker, launch.scratch.coordinates, (r, launch.tile), to)
+        done = 0
+        while done < positions:
+            row, column = (begin + done) // columns, (begin + done) % columns
+            count = min(positions - done, columns - column)
+            if columns > most:
+                count = min(count, most)
+                for i in range(count):
+                    x[i] = kind(position(column + i, columns, align_corners))
+                column = 0
+            for axis in range(r):
+                along = g[axis, done:]
+                # The innermost axis is theta's first.
+                base, factor = line(theta[r - 1 - axis], lengths, row, rows, align_corners)
+                for i in range(count):
+                    number = from_half(rounded(base + x[column + i] * factor))
+                    along[i] = to(grid_widened(grid_rounded(number)))
+            done += count
+        return 0
+
+    return coordinates

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ... import checks, spec
 from ...errors import where
+from . import structs
 from .c_api import Api, RefusedError
 
 if TYPE_CHECKING:
     from ...core.compilation import Part  # which imports Numba
+
+#: Field -> a number, or what :func:`_laid` lays behind.
+Fields = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -24,22 +27,50 @@ class Kernel:
 
     Attributes:
         compute: the address of its KernelComputeV2.
-        numbers: its state, but for the first two, which are addresses: of ONNX Runtime's table of functions, and of the
-            one among them that a release need not have.
-        texts: what it may have to say, as bytes that end with 0, and what else lies behind the state, which has their
-            addresses last.
+        record: what its state is, one of :mod:`.structs`.
+        fields: the fields of the state but for ``api`` and ``shape_of``, see :func:`_laid`.
     """
 
     compute: int
-    numbers: Sequence[int]
-    texts: Sequence[bytes]
+    record: np.dtype[Any]
+    fields: Fields
 
     def memory(self, at: int, api: Api) -> bytes:
-        """The state as it lies in memory, ``at``."""
-        padded = [text + bytes(-len(text) % 8) for text in self.texts]
-        lengths = [8 * (2 + len(self.numbers) + len(padded)), *map(len, padded)]
-        addresses = (at + end for end in accumulate(lengths[:-1]))
-        return np.array([api.table, api.shape_of, *self.numbers, *addresses], np.int64).tobytes() + b"".join(padded)
+        """The state, and what it has the addresses of, as they lie in memory, ``at``."""
+        known = {"api": api.table, "shape_of": api.shape_of}
+        kernel = self.fields.get("kernel")
+        own = {"kernel": {**kernel, **known}} if isinstance(kernel, dict) else known
+        return _laid((self.record, {**self.fields, **own}), at)
+
+
+def _laid(value: Any, at: int) -> bytes:
+    """A value as it lies in memory ``at``, with all that it has the addresses of behind it.
+
+    It is an array; a list of sentences, each a TEXT; or a record and its fields: numbers, the fields of a record in it,
+    or values of these kinds, of which the field has the address.
+    """
+    if isinstance(value, np.ndarray):
+        return value.tobytes()
+    if isinstance(value, list):
+        texts = np.zeros(len(value), structs.TEXT)
+        behind = b""
+        for number, text in enumerate(value):
+            texts[number] = at + texts.nbytes + len(behind), len(text)
+            behind += text + b"\0"
+        return texts.tobytes() + behind
+    record, fields = value
+    state, behind = np.zeros((), record), b""
+    for name, field in fields.items():
+        if isinstance(field, dict):
+            for each, number in field.items():
+                state[name][each] = number
+        elif isinstance(field, int):
+            state[name] = field
+        else:
+            state[name] = at + state.nbytes + len(behind)
+            behind += _laid(field, at + state.nbytes + len(behind))
+            behind += bytes(-len(behind) % 8)
+    return state.tobytes() + behind
 
 
 def grid_sample(api: Api, info: int, types: Sequence[str]) -> Kernel:
@@ -57,53 +88,53 @@ def fused_grid_sample(api: Api, info: int, types: Sequence[str]) -> Kernel:
 
     Raises: as :func:`grid_sample`; of a node that no session wrote whatever reading it does.
     """
-    if types[1] != "int64":
-        return _program_sample(api, info, types)
-    from . import affine_sampling
-
-    here = where("AffineGrid", _said(api.text, info, "affine_grid_node", ""))
-    aligned = bool(_said(api.integer, info, "affine_grid_align_corners", 0))
-    grid_type = _said(api.text, info, "grid_type", types[2])
-    grid = Grid(
-        grid_type,
-        (affine_sampling.compute,),
-        (affine_sampling.coordinates_for, types[2], grid_type),
-        affine_sampling.MOST_COLUMNS,
-        aligned,
-        _said_of_theta(here),
-    )
-    return _sampling(where("GridSample", _label(api, info)), api, info, types[0], grid)
-
-
-def _program_sample(api: Api, info: int, types: Sequence[str]) -> Kernel:
-    from . import pixel_sampling
-
     here = where("GridSample", _label(api, info))
+    grid = (_theta if types[1] == "int64" else _programs)(api, info, here, types[2])
+    return _sampling(here, api, info, types[0], grid)
+
+
+def _theta(api: Api, info: int, here: str, theta_type: str) -> Grid:
+    """An AffineGrid's grid."""
+    from . import affine
+
+    grid_type = _said(api.text, info, "grid_type", theta_type)
+    fields = {
+        "align_corners": _said(api.integer, info, "affine_grid_align_corners", 0),
+        "sentences": _said_of_theta(where("AffineGrid", _said(api.text, info, "affine_grid_node", ""))),
+    }
+    functions = (affine.measure,), (affine.coordinates_for, theta_type, grid_type)
+    return Grid(grid_type, 3, *functions, affine.MOST_COLUMNS, (structs.THETA, fields))
+
+
+def _programs(api: Api, info: int, here: str, grid_type: str) -> Grid:
+    """A grid that programs compute."""
+    from . import program_grids
+
     coordinates, sources = (json.loads(api.text(info, name)) for name in ("coordinates", "sources"))
-    texts = pixel_sampling.texts(here, types[1], coordinates, sources)
-    part = pixel_sampling.coordinates_for, types[1]
-    return _sampling(here, api, info, types[0], Grid(types[1], (pixel_sampling.compute,), part, texts=texts))
+    fields = program_grids.descriptor(here, grid_type, coordinates, sources)
+    functions = (program_grids.measure,), (program_grids.coordinates_for, grid_type)
+    return Grid(grid_type, 2 + len(sources), *functions, source=(structs.PROGRAMS, fields))
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Where the coordinates come from.
+    """Where the coordinates come from: the second input, or what is fused.
 
     Attributes:
         type: the grid's type.
-        entry: what ONNX Runtime calls; None where the grid is given.
-        coordinates: what works out the coordinates of a block; None where they are read from the grid.
-        columns: see :mod:`ort_gridsample.core.lanes`.
-        aligned: ``align_corners`` of an AffineGrid.
-        texts: those behind the sentences of sampling.
+        n_inputs: the number of inputs.
+        measure: what finds its shape from the inputs; None where it is one.
+        coordinates: what computes the coordinates of a tile; None where they are read.
+        columns: see :data:`ort_gridsample.core.structs.KERNEL`.
+        source: what these two know: a record and its fields, see :func:`_laid`; 0 where there is nothing to know.
     """
 
     type: str
-    entry: Part | None = None
+    n_inputs: int = 2
+    measure: Part | None = None
     coordinates: Part | None = None
     columns: int = 0
-    aligned: bool = False
-    texts: Sequence[bytes] = ()
+    source: Any = 0
 
 
 def _sampling(here: str, api: Api, info: int, X_type: str, grid: Grid) -> Kernel:
@@ -116,16 +147,17 @@ def _sampling(here: str, api: Api, info: int, X_type: str, grid: Grid) -> Kernel
 
 def grid_sample_kernel(here: str, mode: str, padding_mode: str, aligned: bool, X_type: str, grid: Grid) -> Kernel:
     """The kernel that samples so; compiled now, if no other was made of the same functions before."""
-    from ...core import structs, variants
+    from ...core import variants
     from . import sampling, sentences
 
-    (compute,), fields = variants.descriptor(
-        X_type, grid.type, mode, padding_mode, aligned, entry=[grid.entry or (sampling.compute,)],
-        coordinates=grid.coordinates, columns=grid.columns, grid_align_corners=grid.aligned,
+    entry = [(sampling.compute,), *([] if grid.measure is None else [grid.measure])]
+    (compute, *measure), kernel = variants.descriptor(
+        X_type, grid.type, mode, padding_mode, aligned,
+        entry=entry, coordinates=grid.coordinates, columns=grid.columns,
     )  # fmt: skip
-    numbers = [fields[name] for name in (structs.KERNEL.names or ())[2:]]
-    said = [sentences.as_bytes(sentence, here, padding_mode=padding_mode) for sentence in sampling.SAID]
-    return Kernel(compute, numbers, [*said, *grid.texts])
+    said = [sentences.as_bytes(sentence, here, padding_mode=padding_mode) for sentence in sampling.SENTENCES]
+    fields = {"kernel": kernel, "measure": sum(measure), "n_inputs": grid.n_inputs, "sentences": said}
+    return Kernel(compute, structs.GRID_SAMPLE, {**fields, "source": grid.source})
 
 
 def affine_grid(api: Api, info: int, types: Sequence[str]) -> Kernel:
@@ -140,8 +172,14 @@ def affine_grid_kernel(here: str, aligned: bool, theta_type: str) -> Kernel:
     from . import affine
 
     compute, fill = compilation.addresses([(affine.compute,), (affine.fill_for, theta_type)])
-    numbers = [fill, int(aligned), halves.stored(theta_type).itemsize, threads.available_cpus()]
-    return Kernel(compute, numbers, _said_of_theta(here))
+    fields = {
+        "fill": fill,
+        "align_corners": int(aligned),
+        "theta_size": halves.stored(theta_type).itemsize,
+        "cpus": threads.available_cpus(),
+        "sentences": _said_of_theta(here),
+    }
+    return Kernel(compute, structs.AFFINE_GRID, fields)
 
 
 def _said_of_theta(here: str) -> list[bytes]:
@@ -151,7 +189,7 @@ def _said_of_theta(here: str) -> list[bytes]:
     return [
         sentences.as_bytes(sentence, here, axes=axes, type="int64")
         for axes in checks.SIZE.values()
-        for sentence in affine.SAID
+        for sentence in affine.SENTENCES
     ]
 
 

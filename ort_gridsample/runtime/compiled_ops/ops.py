@@ -33,6 +33,7 @@ from . import c_api
 from .c_api import ELEMENT_TYPES, Api, OrtCustomOp
 from .kernels import Kernel, affine_grid, fused_grid_sample, grid_sample
 from .shapes import grid_sample_shape
+from .structs import MOST_INPUTS
 
 logger = logging.getLogger("ort_gridsample")
 
@@ -41,8 +42,6 @@ _PROBE = "ort_gridsample_probe"
 
 #: The attribute of the extensions' module, beside whose list of ops it lies, that holds what is known of ours.
 _MARK = "_ort_gridsample_compiled_ops"
-
-_MOST_INPUTS = 2 + programs.MOST_SOURCES
 
 _TYPE_NAMES = {number: name for name, number in ELEMENT_TYPES.items()}
 
@@ -133,7 +132,7 @@ def _probe() -> str:
 class _Op(ctypes.Structure):
     """The struct, and behind it what the functions in it read of their op, which they know by its address."""
 
-    _fields_ = (("op", OrtCustomOp), ("name", ctypes.c_void_p), ("types", ctypes.c_int * _MOST_INPUTS))
+    _fields_ = (("op", OrtCustomOp), ("name", ctypes.c_void_p), ("types", ctypes.c_int * MOST_INPUTS))
 
 
 def _at(op: int) -> _Op:
@@ -177,7 +176,7 @@ _no_provider = c_api.Text(lambda op: None)
 _get_type = c_api.NumberAt(lambda op, index: _at(op).types[index])
 _get_output_type = c_api.NumberAt(lambda op, index: _at(op).types[0])
 _zero = c_api.NumberAt(lambda op, index: 0)
-_sizes = {size: c_api.Size(lambda op, size=size: size) for size in range(1, _MOST_INPUTS + 1)}
+_sizes = {size: c_api.Size(lambda op, size=size: size) for size in range(1, MOST_INPUTS + 1)}
 #: A fused op leaves inputs out, but for its first source.
 _optional = c_api.NumberAt(lambda op, index: int(index > 2))
 

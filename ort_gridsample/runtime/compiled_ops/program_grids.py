@@ -1,0 +1,293 @@
+"""Programs (:mod:`ort_gridsample.model.programs`) as the source of the coordinates of a GridSample.
+
+Every coordinate takes the steps that it took in the graph, in their order and type: it is the same to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import types
+from numba.extending import overload, register_jitable
+
+from ... import checks, spec
+from ...core import kernels
+from ...core.pointers import array, sizeof, struct, view
+from ...core.structs import LAUNCH, WORKER
+from ...errors import GridSampleError
+from ...model.programs import MOST_STEPS, WITH_PROGRAM, flattened
+from . import sentences
+from .requests import keep, shape
+from .sentences import no_room, refuse
+from .structs import COMPONENT, GRID_SAMPLE, PROGRAM, PROGRAMS, REQUEST
+
+#: The sentence about a value that is left out, and the first of those about each program's component.
+MISSING, ABOUT = 1, 2
+
+
+def descriptor(where: str, grid_type: str, programs: Any, sources: Any) -> dict[str, Any]:
+    """The fields of :data:`.structs.PROGRAMS` for ``programs`` as the node ``where`` writes them, of ``grid_type``.
+
+    Raises:
+        GridSampleError: they are not what a session writes.
+    """
+    try:
+        r, rows = len(programs), flattened(programs, len(sources))
+        records, said = np.zeros(len(rows), PROGRAM), []
+        for number, (source, axis, index, length, *steps) in enumerate(rows):
+            padded = (*steps, *[0] * (MOST_STEPS - len(steps)))
+            records[number] = source, axis, index, length, len(steps), padded
+            said.append(_about(str(sources[source]), r, axis, length, alone=len(sources) == 1))
+    except (LookupError, TypeError, ValueError) as error:
+        raise GridSampleError(where, "coordinates", repr(programs), "what a session writes") from error
+    missing = checks.Sentence("grid", "made of a value that is left out", f"{len(sources)} values and their numbers")
+    return {
+        "n_scalars": sum(step < WITH_PROGRAM for row in rows for step in row[4:]),
+        "r": r,
+        "count": len(rows),
+        "item": np.dtype(spec.TYPES[grid_type].compute).itemsize,
+        "programs": records,
+        "sentences": [sentences.as_bytes(each, where) for each in (sentences.ROOM, missing, *said)],
+    }
+
+
+def _about(source: str, r: int, axis: int, length: int, alone: bool) -> checks.Sentence:
+    """What is said of a value ``source`` whose shape is not one that r coordinates may lie in, ``length`` of them."""
+    shape = ["N", *(f"D{i + 1}_out" for i in range(r))]
+    if axis >= 0:
+        shape.insert(axis, str(length))
+    name = repr(source).replace("{", "{{").replace("}", "}}")
+    expected = f"shape ({', '.join(shape)}){'' if alone else ', as what else it is made of'}"
+    return checks.Sentence("grid", f"made of {name} of shape {{X}}", expected)
+
+
+def measure(request_at: int) -> int:
+    """Measure the grid of a GridSample, and find the components of its programs; answers with a status.
+
+    The second input are the scalars, those behind it the sources.
+    """
+    request = struct(request_at, REQUEST)
+    op = struct(request.launch.kernel, GRID_SAMPLE)
+    head, scalars = struct(op.source, PROGRAMS), request.inputs[1]
+    nobody = array(0, (0,), np.int64)
+    for index in range(op.n_inputs):
+        if request.inputs[index].axes < 0:
+            return refuse(request.api, head.sentences, MISSING, nobody, nobody, 0)
+    if scalars.axes != 1 or shape(scalars)[0] < head.n_scalars:
+        return refuse(request.api, head.sentences, MISSING, nobody, nobody, 0)
+    r, n_components = head.r, head.count * (sizeof(COMPONENT) // 8)
+    both, words = keep(request, 2 * (r + 2)), keep(request, n_components)
+    if len(both) == 0 or len(words) == 0:
+        return no_room(request.api, head.sentences, 8 * (2 * (r + 2) + n_components))
+    grid, made = both[: r + 2], both[r + 2 :]
+    programs, operand = array(head.programs, (head.count,), PROGRAM), r
+    for own in range(r):
+        made[:] = 1
+        wrong = -1 if _meet(request, programs[own], made[: r + 1]) else own
+        for step in range(programs[own].n_steps):
+            if programs[own].steps[step] >= WITH_PROGRAM:
+                if wrong < 0 and not _meet(request, programs[operand], made[: r + 1]):
+                    wrong = operand
+                operand += 1
+        if wrong >= 0:
+            value = request.inputs[2 + programs[wrong].source]
+            return refuse(request.api, head.sentences, ABOUT + wrong, shape(value), nobody, 0)
+        for axis in range(r + 1):
+            if own == 0:
+                grid[axis] = made[axis]
+            elif made[axis] != grid[axis]:
+                return refuse(request.api, head.sentences, ABOUT + own, made[: r + 1], nobody, 0)
+    grid[r + 1] = r
+    request.grid.shape, request.grid.axes = np.int64(grid.ctypes.data), r + 2
+    request.components = np.int64(words.ctypes.data)
+    components = array(request.components, (head.count,), COMPONENT)
+    for index in range(head.count):
+        value, program = request.inputs[2 + programs[index].source], programs[index]
+        lacking = _find(request, components[index], value, program, grid[: r + 1], head.item)
+        if lacking > 0:
+            return no_room(request.api, head.sentences, lacking)
+    return 0
+
+
+@register_jitable
+def _meet(request: Any, program: Any, made: Any) -> bool:
+    """Let the shape ``made`` (r + 1,) of one coordinate so far meet that of another, as broadcasting does.
+
+    Answers whether it can.
+    """
+    lengths, at = shape(request.inputs[2 + program.source]), 0
+    good = len(lengths) == len(made) + (program.axis >= 0)
+    for axis in range(len(lengths) if good else 0):
+        length = lengths[axis]
+        if axis == program.axis:
+            good = good and length == program.length
+        else:
+            if made[at] == 1:
+                made[at] = length
+            good = good and (length == 1 or length == made[at])
+            at += 1
+    return good
+
+
+@register_jitable
+def _find(request: Any, component: Any, value: Any, program: Any, grid: Any, item: int) -> int:
+    """Find the component of a ``program`` in its ``value``; where more than batches share it, in a copy, broadcast.
+
+    ``grid`` (r + 1,) is the shape of a coordinate. Answers with the bytes that are not to be had, or 0.
+    """
+    lengths, at, inner, size, total, broadcasts = shape(value), 0, 1, 1, 1, False
+    for axis in range(len(lengths)):
+        size *= lengths[axis]
+        if axis == program.axis:
+            inner = 1
+        else:
+            inner *= lengths[axis]
+            if at == 0:
+                component.is_shared = lengths[axis] != grid[at]
+            else:
+                broadcasts = broadcasts or lengths[axis] != grid[at]
+            total *= grid[at]
+            at += 1
+    component.data, component.size = value.data, size
+    component.first, component.inner, component.rows = program.index * inner, inner, program.length
+    if not broadcasts:
+        return 0
+    words = keep(request, total * item // 8 + 1)
+    if len(words) == 0:
+        return total * item
+    component.data, component.size = np.int64(words.ctypes.data), total
+    component.first, component.inner, component.rows, component.is_shared = 0, 1, 1, 0
+    there, copied = array(value.data, (size, item), np.uint8), array(component.data, (total, item), np.uint8)
+    for to in range(total):
+        rest, source, stride, at = to, 0, 1, len(grid)
+        for axis in range(len(lengths) - 1, -1, -1):
+            if axis == program.axis:
+                source += program.index * stride
+            else:
+                at -= 1
+                source += 0 if lengths[axis] == 1 else rest % grid[at] * stride
+                rest //= grid[at]
+            stride *= lengths[axis]
+        copied[to] = there[source]
+    return 0
+
+
+def coordinates_for(grid_type: str) -> Callable[..., int]:
+    """What computes the coordinates of a tile from values of this type."""
+    dtype = np.dtype(spec.TYPES[grid_type].compute)
+
+    def coordinates(launch_at: int, worker_at: int, batch: int, begin: int, positions: int) -> int:
+        launch, worker, request = struct(launch_at, LAUNCH), struct(worker_at, WORKER), struct(launch_at, REQUEST)
+        head, r = struct(struct(launch.kernel, GRID_SAMPLE).source, PROGRAMS), launch.r
+        programs, components = (
+            array(head.programs, (head.count,), PROGRAM),
+            array(request.components, (head.count,), COMPONENT),
+        )
+        scalars, scalar, operand = array(request.inputs[1].data, (head.n_scalars,), dtype), 0, r
+        g = view(worker, launch.scratch.coordinates, (r, launch.tile), dtype)
+        other = view(worker, launch.scratch.axis, (positions,), dtype)  # free until the coordinates are there
+        listed = _is_grid(components[:r])
+        if listed:
+            first = _first(launch, components[0], batch, begin) * r + components[0].first
+            grid = array(components[0].data, (components[0].size,), dtype)[first : first + positions * r]
+            kernels.split(grid.reshape((positions, r)), g)
+        for index in range(r):
+            program, along = programs[index], g[r - 1 - index, :positions]  # a grid lists the innermost axis first
+            if not listed:
+                _take_all(components[index], _first(launch, components[index], batch, begin), along)
+            for step in range(program.n_steps):
+                code = program.steps[step]
+                if code < WITH_PROGRAM:
+                    _apply(code, scalars[scalar], along)
+                    scalar += 1
+                else:
+                    _take_all(components[operand], _first(launch, components[operand], batch, begin), other)
+                    for each in range(programs[operand].n_steps):
+                        _apply(programs[operand].steps[each], scalars[scalar], other)
+                        scalar += 1
+                    _apply(code - WITH_PROGRAM, other, along)
+                    operand += 1
+        return 0
+
+    return coordinates
+
+
+@register_jitable
+def _first(launch: Any, component: Any, batch: int, begin: int) -> int:
+    """The position of all batches' at which a tile begins; of the only batch's if they share it."""
+    return begin if component.is_shared else batch * launch.positions + begin
+
+
+@register_jitable
+def _is_grid(components: Any) -> bool:
+    """Whether the ``components`` (r,) lie as a grid does: side by side, and nothing between."""
+    one = components[0]
+    for index in range(len(components)):
+        each = components[index]
+        if each.rows != len(components) or each.inner != 1 or each.data != one.data:
+            return False
+        if each.first != one.first + index or each.is_shared != one.is_shared:
+            return False
+    return True
+
+
+@register_jitable
+def _take_all(component: Any, first: int, here: Any) -> None:
+    """Take a coordinate of as many positions as there is room for, from the ``first`` on."""
+    there, inner, done = array(component.data, (component.size,), here.dtype), component.inner, 0
+    while done < len(here):
+        outer, rest = (first + done) // inner, (first + done) % inner
+        at = component.first + outer * component.rows * inner + rest
+        if inner == 1:
+            count, step = len(here) - done, component.rows
+        else:
+            count, step = min(len(here) - done, inner - rest), 1
+        _take(there[at:], step, here[done : done + count])
+        done += count
+
+
+@register_jitable
+def _take(there: Any, step: int, here: Any) -> None:
+    """Take every ``step``-th of what is ``there``."""
+    if step == 1:
+        for p in range(len(here)):
+            here[p] = there[p]
+    else:
+        for p in range(len(here)):
+            here[p] = there[np.uint64(p) * np.uint64(step)]
+
+
+def _at(n: Any, p: int) -> Any: ...
+
+
+@overload(_at, strict=False)
+def _at_for(n: Any, p: int) -> Any:
+    """The operand at position ``p``: a number is the same at all."""
+    if isinstance(n, types.Array):
+        return lambda n, p: n[p]
+    return lambda n, p: n
+
+
+@register_jitable
+def _apply(code: int, n: Any, x: Any) -> None:
+    """Do one of :data:`OPERATIONS` to ``x`` with ``n``: twice its place there, and 1 more where ``n`` comes first."""
+    if code < 2:
+        for p in range(len(x)):
+            x[p] += _at(n, p)
+    elif code == 2:
+        for p in range(len(x)):
+            x[p] -= _at(n, p)
+    elif code == 3:
+        for p in range(len(x)):
+            x[p] = _at(n, p) - x[p]
+    elif code < 6:
+        for p in range(len(x)):
+            x[p] *= _at(n, p)
+    elif code == 6:
+        for p in range(len(x)):
+            x[p] /= _at(n, p)
+    else:
+        for p in range(len(x)):
+            x[p] = _at(n, p) / x[p]

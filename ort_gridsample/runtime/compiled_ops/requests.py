@@ -1,0 +1,102 @@
+"""What all ops do first and last: take their inputs from ONNX Runtime, and give back what a request took."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba.extending import register_jitable
+
+from ...core.pointers import allocate, array, free, sizeof, struct, view
+from .calls import function, function_at
+from .structs import BLOCK
+
+get_input = function("KernelContext_GetInput", 1)
+get_output = function("KernelContext_GetOutput", 1)
+get_data = function("GetTensorMutableData", 1)
+get_info = function("GetTensorTypeAndShape", 1)
+get_axes = function("GetDimensionsCount", 1)
+get_lengths = function("GetDimensions")
+release_info = function("ReleaseTensorTypeAndShapeInfo")
+parallel_for = function("KernelContext_ParallelFor")
+#: Of a value: its type, where its lengths lie, and how many there are.
+shape_of = function_at(3)
+
+
+@register_jitable
+def open_request(request: Any, api: int, shape_function: int, context: int, count: int) -> int:
+    """Begin a ``request`` that has ``count`` inputs; answers with a status.
+
+    ``shape_function`` is the address of the function that says a shape without an object, or 0.
+    """
+    request.api, request.context, request.blocks = api, context, 0
+    for index in range(count):
+        this = request.inputs[index]
+        status, value = get_input(api, (context, index))
+        if status != 0:
+            return status
+        if value == 0:
+            this.axes = -1
+            continue
+        status, this.data = get_data(api, (value,))
+        if status != 0:
+            return status
+        if shape_function != 0:
+            status, _, this.shape, this.axes = shape_of(shape_function, (value,))
+        else:
+            status = _copy_shape(request, this, value)
+        if status != 0:
+            return status
+    return 0
+
+
+@register_jitable
+def _copy_shape(request: Any, this: Any, value: int) -> int:
+    """Note the shape of a ``value``, which has to be made an object of first; answers with a status."""
+    status, info = get_info(request.api, (value,))
+    if status != 0:
+        return status
+    status, this.axes = get_axes(request.api, (info,))
+    if status == 0:
+        lengths = keep(request, this.axes)
+        this.shape = np.int64(lengths.ctypes.data)
+        if len(lengths) == this.axes:
+            status = get_lengths(request.api, (info, this.shape, this.axes))
+        else:
+            this.axes = 0  # no memory for a few words: no op takes such a shape
+    release_info(request.api, (info,))
+    return status
+
+
+@register_jitable
+def shape(this: Any) -> Any:
+    """The lengths (axes,) of an input."""
+    return array(this.shape, (this.axes,), np.int64)
+
+
+@register_jitable
+def keep(request: Any, count: int) -> Any:
+    """So many int64, until the request is closed; none of them where there is no memory."""
+    at = allocate(sizeof(BLOCK) + 8 * count)
+    block = struct(at, BLOCK)
+    if at == 0:
+        return view(block, 0, (0,), np.int64)
+    block.next, request.blocks = request.blocks, at
+    return view(block, sizeof(BLOCK), (count,), np.int64)
+
+
+@register_jitable
+def close_request(request: Any) -> None:
+    """Free what was kept."""
+    at = request.blocks
+    while at != 0:
+        following = struct(at, BLOCK).next
+        free(at)
+        at = following
+
+
+@register_jitable
+def make_output(request: Any, lengths: Any) -> tuple[int, int]:
+    """A status, and the address of the output's elements, which is of the shape ``lengths``."""
+    status, value = get_output(request.api, (request.context, 0, np.int64(lengths.ctypes.data), len(lengths)))
+    return get_data(request.api, (value,)) if status == 0 else (status, 0)
