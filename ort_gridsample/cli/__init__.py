@@ -15,10 +15,10 @@ from . import failures, output
 #: Command -> its help line; its module is imported when it is run.
 COMMANDS = {
     "bench": "time a model in onnxruntime alone and with this package, as a whole and node by node",
-    "demo": "warp a photograph in every mode and padding, and show what happened in a picture",
+    "demo": "warp a photograph in every mode and padding, and draw the results",
     "inspect": "list the GridSample and AffineGrid nodes of a model",
-    "patch": "write a model whose GridSample and AffineGrid nodes are ort_gridsample's, or another target's",
-    "verify": "run two models on the same inputs, and say how far they agree",
+    "patch": "write a model with its GridSample and AffineGrid nodes replaced by a target's",
+    "verify": "run two models on the same inputs, and print how far they agree",
     "run": "run a model on arrays from files, or on random ones",
 }
 

@@ -39,7 +39,7 @@ Key = tuple[str, str]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("image", nargs="?", help="a photograph (default: one that matplotlib ships)")
     parser.add_argument(
-        "--output", default="ort-gridsample-demo.png", metavar="FILE.png", help="(default: %(default)s)"
+        "--output", default="ort-gridsample-demo.png", metavar="FILE.png", help="the picture (default: %(default)s)"
     )
 
 

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=1,3,64,64",
         help=f"the shape of a random input (default: the model's; dimensions left open are {OPEN[1]})",
     )
-    parser.add_argument("--seed", type=at_least_0, default=0, help="of the random inputs (default: 0)")
+    parser.add_argument("--seed", type=at_least_0, default=0, help="seed of the random inputs (default: 0)")
 
 
 def feeds(

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--provider",
         metavar="NAME",
-        help="what a session runs the nodes on that has this execution provider before the CPU's",
+        help="show where nodes run in a session with this execution provider before the CPU's",
     )
     parser.add_argument("--json", action="store_true", help="print a JSON array, one object a node")
 

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="for_runtime",
         metavar="RUNTIME",
         choices=RUNTIMES,
-        help=f"with --target primitives: a runtime that needs a form of its own, of {', '.join(RUNTIMES)}",
+        help=f"with --target primitives: a runtime that needs another form, of {', '.join(RUNTIMES)}",
     )
     parser.add_argument(
         "--nodes",
