@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from unittest.mock import Mock, call
 
 import numpy as np
@@ -122,6 +122,15 @@ print(function.is_at_hand)
 function.address()
 print(function._cache.cache_path)
 """
+
+
+def test_no_two_functions_have_one_name() -> None:
+    """Of two functions of one name and types, which two processes put on disk, the linker takes the first for both."""
+    modules = [module for name, module in sys.modules.items() if name.startswith("ort_gridsample.")]
+    functions = {each for module in modules for each in vars(module).values() if isinstance(each, FunctionType)}
+    ours = [(each.__module__, each.__qualname__) for each in functions if each.__module__.startswith("ort_gridsample.")]
+    assert len(ours) > 100
+    assert len(set(ours)) == len(ours)
 
 
 @pytest.mark.slow

@@ -174,7 +174,12 @@ class Function:
 def function(part: Part) -> Function:
     """The compiled function of this ``part``."""
     make, *kinds = part
-    return Function(make(*kinds) if kinds else make, sources(Path(make.__code__.co_filename)))
+    made = make
+    if kinds:
+        made = make(*kinds)
+        # Of two functions of one name, which two processes put on disk, the linker takes the first for both.
+        made.__qualname__ = "_".join([make.__name__, *kinds])
+    return Function(made, sources(Path(make.__code__.co_filename)))
 
 
 #: How long functions take to compile, the longest first and last, as two processes take them from both ends.

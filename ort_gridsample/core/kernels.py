@@ -518,6 +518,8 @@ def _by_layout(make: Any, size: int) -> Any:
         else:
             contiguous(X, index, offsets, weight, p, Y, q)
 
+    # As :func:`.compilation.function` does.
+    add_up.__qualname__ = add_up.__name__ = f"{make.__name__}_{size}"
     return register_jitable(add_up)
 
 
