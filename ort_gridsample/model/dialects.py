@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 import onnx
@@ -23,7 +24,7 @@ Plain = str | int
 
 @dataclass(frozen=True)
 class AttributeReference:
-    """The value of an attribute that a function passes on to a node: its own attribute of this ``name``."""
+    """The value of a node's attribute that is its function's attribute of this ``name`` (ONNX's ``ref_attr_name``)."""
 
     name: str
 
@@ -43,8 +44,8 @@ class Spelling:
     Attributes:
         name: the attribute's name on the node.
         values: the operator's value (a mode by its name in :data:`ort_gridsample.spec.MODES`) -> how it is written.
-        default: the operator's value where the node says nothing; None: it must say.
-        position: the input that may hold it instead, as a constant.
+        default: the operator's value where the node has no such attribute; None: it must have one.
+        position: the input that may hold the value instead, as a constant.
         names: other names of the attribute that are read as well.
         words: other ways to write a value that are read as well -> the operator's value.
     """
@@ -57,7 +58,7 @@ class Spelling:
     words: Mapping[Plain, Plain] = field(default_factory=dict, hash=False)
 
     def is_spelled_as(self, other: Spelling) -> bool:
-        """Whether what is written for one may be passed on to the other."""
+        """Whether a value that is written for one means the same for the other, also where it is left out."""
         return (self.values, self.default) == (other.values, other.default)
 
 
@@ -66,19 +67,19 @@ class Dialect:
     """One way to write one operator as a node.
 
     Attributes:
-        name: what it is called as a target of a patch.
+        name: its name as a target of a patch.
         operator: a key of :data:`ort_gridsample.spec.OPERATORS`.
         op_type: the node's.
         domains: the node's, the one that is written first; empty: any is read, and ``written_domain`` is written.
-        attributes: the operator's attribute -> how it is spelled.
-        marks: attributes that a node must have, with one of these values, to be of this dialect.
-        ignored: attributes that say nothing about what is computed.
+        attributes: the operator's attribute -> its spelling.
+        marks: attributes that tell the dialect: a node of it has each, with one of these values.
+        ignored: attributes without effect on the result.
         axes: the numbers of spatial axes that it can have; None: any.
         version: of its domain, as a model imports it.
         written_domain: see ``domains``.
         input_attributes: operator's input -> the attribute (ints) that may hold it instead.
         reads_only: whether it is no target of a patch.
-        coded: whether a node must say as an integer what the standard says in words, to be of this dialect.
+        coded: whether a node is of this dialect only if it has an integer where the standard has a word.
     """
 
     name: str
@@ -106,12 +107,12 @@ class Dialect:
             return False
         if self.coded and not any(a.type == onnx.AttributeProto.INT and a.name in self._worded for a in node.attribute):
             return False
-        said = {a.name: a.s.decode(errors="replace") for a in node.attribute if a.name in self.marks}
-        return all(said.get(name) in allowed for name, allowed in self.marks.items())
+        found = {a.name: a.s.decode(errors="replace") for a in node.attribute if a.name in self.marks}
+        return all(found.get(name) in allowed for name, allowed in self.marks.items())
 
     @property
     def _worded(self) -> set[str]:
-        """The names of the attributes that the standard says in words."""
+        """The names of the attributes that are words in the standard."""
         return {name for s in self.attributes.values() if set(s.values) != {0, 1} for name in (s.name, *s.names)}
 
     def read(
@@ -172,7 +173,7 @@ _BOOLEAN: Mapping[Plain, Plain] = {0: 0, 1: 1}
 
 
 def _standard(operator: str, first: int) -> Dialect:  # pragma: no mutate block
-    """What the specification's version ``first`` of ``operator`` says, as a dialect."""
+    """Version ``first`` of ``operator`` as a dialect."""
     attributes = {
         name: Spelling(
             name,
@@ -194,46 +195,50 @@ def standard(operator: str, opset: int) -> Dialect:
     return STANDARD[operator][spec.version_of(operator, opset) or min(STANDARD[operator])]
 
 
-def _codes(position: int | None = None) -> dict[str, Spelling]:  # pragma: no mutate block
-    """PyTorch's integers (its GridSamplerUtils.h), as attributes or (from ``position`` on) as constant inputs."""
-    at = {name: None if position is None else position + i for i, name in enumerate(("mode", "padding", "align"))}
+def _newest(name: str, domain: str, **differences: Any) -> dict[str, Dialect]:  # pragma: no mutate block
+    """Operator -> the standard's newest spelling in another domain, but for these ``differences``."""
     return {
-        "mode": Spelling("interpolation_mode", {"linear": 0, "nearest": 1, "cubic": 2}, position=at["mode"]),
-        "padding_mode": Spelling("padding_mode", {"zeros": 0, "border": 1, "reflection": 2}, position=at["padding"]),
-        "align_corners": Spelling("align_corners", _BOOLEAN, position=at["align"]),
+        operator: replace(versions[max(versions)], name=name, domains=(domain,), **differences)
+        for operator, versions in STANDARD.items()
     }
 
 
-def _plugin(default: bool = False) -> dict[str, Spelling]:  # pragma: no mutate block
-    """As TensorRT's plugins say it: in PyTorch's integers, or in the standard's words where somebody renamed its node.
-
-    The other names are those of onnxparser-trt-plugin-sample and of the many exports that were made after it.
-
-    Args:
-        default: whether what a node does not say is 0.
-    """
-    names = {
-        "mode": ("interpolationmode", "mode"),
-        "padding_mode": ("paddingmode",),
-        "align_corners": ("aligncorners",),
-    }
-    words = {"mode": _MODE_WORDS, "padding_mode": _PADDING_WORDS, "align_corners": _BOOLEAN}
-    return {
-        name: replace(
-            spelling, names=names[name], words=words[name], default=next(iter(spelling.values)) if default else None
-        )
-        for name, spelling in _codes().items()
-    }
-
-
+#: PyTorch's integers, in its GridSamplerUtils.h.
+_CODES: Mapping[str, Spelling] = {
+    "mode": Spelling("interpolation_mode", {"linear": 0, "nearest": 1, "cubic": 2}),
+    "padding_mode": Spelling("padding_mode", {"zeros": 0, "border": 1, "reflection": 2}),
+    "align_corners": Spelling("align_corners", _BOOLEAN),
+}
+#: The same as constant inputs, or as attributes.
+_INPUTS = {name: replace(_CODES[name], position=at) for at, name in enumerate(_CODES, 2)}
 _MODE_WORDS: Mapping[Plain, Plain] = {word: spec.mode_of(word) for word in (*spec.MODES, *spec.MODE_SYNONYMS)}
 _PADDING_WORDS: Mapping[Plain, Plain] = {word: word for word in spec.PADDING_MODES}
+#: TensorRT plugins' integers, or the standard's words where somebody renamed its node. The other names are those of
+#: onnxparser-trt-plugin-sample and of the many exports that were made after it.
+_PLUGIN = {
+    "mode": replace(_CODES["mode"], names=("interpolationmode", "mode"), words=_MODE_WORDS),
+    "padding_mode": replace(_CODES["padding_mode"], names=("paddingmode",), words=_PADDING_WORDS),
+    "align_corners": replace(_CODES["align_corners"], names=("aligncorners",), words=_BOOLEAN),
+}
+_DEFAULTS = {name: replace(each, default=next(iter(each.values))) for name, each in _PLUGIN.items()}
+_TENSORRT = "trt.plugins"
 _OPSET_16 = STANDARD["GridSample"][16]
-_PLUGIN = ("plugin_version", "plugin_namespace", "name", "info", "version", "namespace")
 _SAMPLERS = ("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
-_ATEN = ("aten", "org.pytorch.aten")
-_GENERATOR = {"align_corners": Spelling("align_corners", _BOOLEAN, position=2)}
-_SIZE = {"size": "size"}
+_GENERATOR = "affine_grid_generator"
+_ATEN, _OVERLOAD = ("aten", "org.pytorch.aten"), ("overload_name",)
+_plugin = partial(
+    Dialect,
+    operator="GridSample",
+    attributes=_PLUGIN,
+    ignored=("plugin_version", "plugin_namespace", "name", "info", "version", "namespace"),
+)
+_generator = partial(
+    Dialect,
+    operator="AffineGrid",
+    attributes={"align_corners": Spelling("align_corners", _BOOLEAN, position=2)},
+    input_attributes={"size": "size"},
+    reads_only=True,
+)
 
 #: The target of compiled ops. They live in the domain of onnxruntime-extensions, with everyone's: so their names are
 #: long.
@@ -244,69 +249,28 @@ FUSED: Final = "ort_gridsample_FusedGridSample"
 
 _DIALECTS: list[Dialect] = [
     *(
-        replace(
-            versions[max(versions)],
-            name=COMPILED,
-            op_type=f"ort_gridsample_{operator}",
-            domains=(EXTENSIONS_DOMAIN,),
-            ignored=("node",),
-            version=1,
-        )
-        for operator, versions in STANDARD.items()
+        replace(dialect, op_type=f"ort_gridsample_{operator}")
+        for operator, dialect in _newest(COMPILED, EXTENSIONS_DOMAIN, ignored=("node",), version=1).items()
     ),
     Dialect("com.microsoft", "GridSample", "GridSample", ("com.microsoft",), _OPSET_16.attributes, axes=(2,)),
-    Dialect("mmcv", "GridSample", "grid_sampler", ("mmcv",), _codes(), axes=(2,)),
-    Dialect("mmdeploy", "GridSample", "grid_sampler", ("mmdeploy",), _codes(), axes=(2,)),
+    Dialect("mmcv", "GridSample", "grid_sampler", ("mmcv",), _CODES, axes=(2,)),
+    Dialect("mmdeploy", "GridSample", "grid_sampler", ("mmdeploy",), _CODES, axes=(2,)),
     # mmcv's and mmdeploy's symbolics where their domains got lost ("grid_sampler is not a registered function/op"), and
     # the same of onnxservice.
-    Dialect("grid_sampler", "GridSample", "grid_sampler", ("", "onnxservice"), _codes(2), reads_only=True),
-    Dialect("GridSampler", "GridSample", "GridSampler", (), _plugin(), ignored=_PLUGIN, written_domain="trt.plugins"),
+    Dialect("grid_sampler", "GridSample", "grid_sampler", ("", "onnxservice"), _INPUTS, reads_only=True),
+    _plugin("GridSampler", op_type="GridSampler", domains=(), written_domain=_TENSORRT),
     # grid-sample3d-trt-plugin, which takes 0 for what it is not told; LivePortrait's and SparseOcc's exports rename the
     # standard's node for it, with its attributes or without any.
-    Dialect(
-        "GridSample3D",
-        "GridSample",
-        "GridSample3D",
-        (),
-        _plugin(default=True),
-        ignored=_PLUGIN,
-        axes=(3,),
-        written_domain="trt.plugins",
+    _plugin(
+        "GridSample3D", op_type="GridSample3D", domains=(), attributes=_DEFAULTS, axes=(3,), written_domain=_TENSORRT
     ),
     # As the standard's, from before there was one: for plugins of that name.
-    Dialect(
-        "GridSample plugin", "GridSample", "GridSample", ("",), _plugin(), ignored=_PLUGIN, reads_only=True, coded=True
-    ),
-    *(Dialect(f"aten::{op_type}", "GridSample", op_type, _ATEN, _codes(2), reads_only=True) for op_type in _SAMPLERS),
-    Dialect(
-        "ATen",
-        "GridSample",
-        "ATen",
-        _ATEN,
-        _codes(2),
-        {"operator": _SAMPLERS},
-        ignored=("overload_name",),
-        reads_only=True,
-    ),
-    Dialect(
-        "aten::affine_grid_generator",
-        "AffineGrid",
-        "affine_grid_generator",
-        (*_ATEN, "", "onnxservice"),
-        _GENERATOR,
-        input_attributes=_SIZE,
-        reads_only=True,
-    ),
-    Dialect(
-        "ATen affine_grid_generator",
-        "AffineGrid",
-        "ATen",
-        _ATEN,
-        _GENERATOR,
-        {"operator": ("affine_grid_generator",)},
-        ignored=("overload_name",),
-        input_attributes=_SIZE,
-        reads_only=True,
+    _plugin("GridSample plugin", op_type="GridSample", domains=("",), reads_only=True, coded=True),
+    *(Dialect(f"aten::{op_type}", "GridSample", op_type, _ATEN, _INPUTS, reads_only=True) for op_type in _SAMPLERS),
+    Dialect("ATen", "GridSample", "ATen", _ATEN, _INPUTS, {"operator": _SAMPLERS}, _OVERLOAD, reads_only=True),
+    _generator(f"aten::{_GENERATOR}", op_type=_GENERATOR, domains=(*_ATEN, "", "onnxservice")),
+    _generator(
+        f"ATen {_GENERATOR}", op_type="ATen", domains=_ATEN, marks={"operator": (_GENERATOR,)}, ignored=_OVERLOAD
     ),
 ]
 
@@ -315,25 +279,16 @@ _DIALECTS: list[Dialect] = [
 DOMAIN: Final = "ort_gridsample"
 VERSION = 1
 
-#: This package's own nodes: the operators' newest attributes, and two that say nothing about what is computed.
-OURS = {
-    operator: replace(
-        versions[max(versions)], name=DOMAIN, domains=(DOMAIN,), ignored=("node", "num_threads"), version=VERSION
-    )
-    for operator, versions in STANDARD.items()
-}
+#: This package's own nodes: the operators' newest attributes, and two without effect on the result.
+OURS = _newest(DOMAIN, DOMAIN, ignored=("node", "num_threads"), version=VERSION)
 
 #: The domain of standard nodes while the opset around them changes, in which they are spelled as in the newest.
 SET_ASIDE: Final = "ort_gridsample.set_aside"
-ASIDE = {operator: replace(dialect, name=SET_ASIDE, domains=(SET_ASIDE,)) for operator, dialect in OURS.items()}
+ASIDE = _newest(SET_ASIDE, SET_ASIDE)
 
-
-#: What no node says but a part of a graph computes: :mod:`ort_gridsample.model.decomposed` finds it.
+#: Subgraphs of basic operators that :mod:`ort_gridsample.model.decomposed` finds.
 DECOMPOSED: Final = "unrolled"
-PARTS = {
-    operator: replace(versions[max(versions)], name=DECOMPOSED, domains=(DECOMPOSED,), reads_only=True)
-    for operator, versions in STANDARD.items()
-}
+PARTS = _newest(DECOMPOSED, DECOMPOSED, reads_only=True)
 
 
 def dialect_of(
