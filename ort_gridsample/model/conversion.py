@@ -21,9 +21,7 @@ def inline(model: onnx.ModelProto, names: Collection[Name]) -> None:
         Exception: onnx's inliner cannot do it.
     """
     versions = versions_of(model)
-    said = {
-        function_key(function): onnx.FunctionProto(opset_import=function.opset_import) for function in model.functions
-    }
+    imports = {function_key(f): onnx.FunctionProto(opset_import=f.opset_import) for f in model.functions}
     for function in model.functions:
         for entry in function.opset_import:
             # The inliner wants the same versions everywhere; that is also how onnxruntime reads a function.
@@ -44,14 +42,14 @@ def inline(model: onnx.ModelProto, names: Collection[Name]) -> None:
         left -= now
     for function in model.functions:
         del function.opset_import[:]
-        function.opset_import.extend(said[function_key(function)].opset_import)
+        function.opset_import.extend(imports[function_key(function)].opset_import)
     import_used(model, versions)
 
 
 def _with_callers(model: onnx.ModelProto, names: Collection[Name]) -> set[Name]:
-    """``names``, and the functions that pass on to one of them what they may not have been given, against its default.
+    """``names``, and the functions that pass on an attribute to one of them, which has a default for it.
 
-    There is no way to write that in the caller's body.
+    Where a call leaves the attribute out, the default counts: a caller's body cannot say that.
     """
     found = set(names)
     calls = [(scope.function, node) for scope in scopes(model) for node in scope if scope.function is not None]
@@ -70,18 +68,18 @@ def _with_callers(model: onnx.ModelProto, names: Collection[Name]) -> set[Name]:
 
 
 def _calls_with_defaults(model: onnx.ModelProto, names: Collection[Name]) -> set[Name]:
-    """Let calls of the functions ``names`` say what they leave to the functions' defaults, which the inliner forgets.
+    """Write out in calls of the functions ``names`` the attributes that have a default: the inliner forgets it.
 
     Returns:
-        The functions for which that is too early: another one of ``names`` calls them, and may pass on an attribute
-        that it is not given itself.
+        The functions to inline later: another one of ``names`` calls them, and may pass on an attribute that its own
+        call leaves out.
     """
     inner, defaults = set(), _defaults(model, names)
     for scope in scopes(model) if defaults else ():
         for node in scope:
             if function_key(node) in defaults:
-                said = {attribute.name for attribute in node.attribute}
-                node.attribute.extend(a for a in defaults[function_key(node)] if a.name not in said)
+                given = {attribute.name for attribute in node.attribute}
+                node.attribute.extend(a for a in defaults[function_key(node)] if a.name not in given)
                 if scope.function is not None and _name(scope.function) in names:
                     inner.add(_name(node))
     return inner
@@ -90,12 +88,12 @@ def _calls_with_defaults(model: onnx.ModelProto, names: Collection[Name]) -> set
 def _defaults(
     model: onnx.ModelProto, names: Collection[Name]
 ) -> dict[tuple[str, str, str], Sequence[onnx.AttributeProto]]:
-    """Those of the functions ``names`` that have attributes with defaults -> these."""
+    """The functions ``names`` that have attributes with defaults -> these."""
     return {function_key(f): f.attribute_proto for f in model.functions if _name(f) in names and f.attribute_proto}
 
 
 def _name(node: onnx.NodeProto | onnx.FunctionProto) -> Name:
-    """What the inliner knows a function by: its overloads are one to it."""
+    """The inliner's name of a function, which overloads share."""
     return function_key(node)[:2]
 
 
@@ -119,16 +117,16 @@ def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _plain(tensor: TensorProto) -> TensorProto:
-    """``tensor`` with its numbers one by one, where they may be axes: onnx's converter reads no others before 1.22."""
+    """``tensor`` without raw data if it may be axes: before 1.22 onnx's converter does not read these from it."""
     if tensor.data_type != TensorProto.INT64 or not tensor.HasField("raw_data"):
         return tensor
     return helper.make_tensor(tensor.name, tensor.data_type, tensor.dims, numpy_helper.to_array(tensor).ravel())
 
 
 def import_used(model: onnx.ModelProto, versions: Mapping[str, int], dropped: Collection[str] = ()) -> None:
-    """Let ``model`` and its functions import those of ``versions`` that their nodes are in.
+    """Import in ``model`` and its functions the domains of ``versions`` that their nodes are in.
 
-    Of the domains ``dropped`` no import stays that no node needs.
+    An import of a ``dropped`` domain stays only where a node needs it.
     """
     used: dict[int, set[str]] = {}
     everywhere: set[str] = set()

@@ -1,8 +1,9 @@
-"""Converting a model to another opset in place: onnx's converter, what it cannot do, and what it loses put back."""
+"""Convert a model to another opset in place: onnx's converter, what it cannot do, and what it loses put back."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterator
+from itertools import chain
 
 import numpy as np
 import onnx
@@ -12,12 +13,13 @@ from .. import spec
 from ..errors import GridSampleError, where
 from .conversion import import_used, inline, versions_of, without_weights
 from .dialects import ASIDE, SET_ASIDE, STANDARD, AttributeReference, dialect_of
-from .graphs import Names, constant, domain_of, function_key, opset_of, scopes, subgraphs
+from .graphs import Names, called, constant, domain_of, function_key, opset_of, scopes, subgraphs
+from .use_def import drop_unread
 
-#: Where nodes are while the converter works that are in ONNX's domain without being ONNX's: it takes all for its own.
+#: The domain, while the converter works, of nodes that are in ONNX's domain without being ONNX's operators.
 _FOREIGN = "ort_gridsample.foreign"
 
-#: Where nodes are that mean the same before and after a step down, which the converter may not know.
+#: The domain, during a step down, of nodes that mean the same before and after it: the converter may not know them.
 _SAME = "ort_gridsample.same"
 
 #: Operators and the opset that gave them an input or an attribute more, without which they are what they were.
@@ -45,24 +47,33 @@ def convert_opset(model: onnx.ModelProto, version: int) -> None:
         model.opset_import.append(helper.make_opsetid("", before))
     if model.functions:
         inline(model, {function_key(function)[:2] for function in model.functions})
-    for node in (node for scope in scopes(model) for node in scope if _is_foreign(node)):
-        node.domain = _FOREIGN
+    for node in _nodes(model):
+        if _is_foreign(node):
+            node.domain = _FOREIGN
     _set_aside(model, version)
     import_used(model, {_FOREIGN: 1, SET_ASIDE: 1})
-    read = {name for scope in scopes(model) for node in scope for name in node.input}
+    read = {name for node in _nodes(model) for name in node.input}
     _convert(model, version)
-    for scope in scopes(model):
-        for node in scope:
-            if node.domain == _FOREIGN:
-                node.domain = ""
+    _put_back(model, _FOREIGN)
     import_used(model, {}, dropped={_FOREIGN})
     if version < before:
         _check_types(model, version)
         _drop_attributes(model, before, version)
-        _drop_unread(model.graph, read)
+        drop_unread(scopes(model)[0], read)  # axes, say, that are attributes now
         # What reads no newer opset reads no newer file either. Up to 4 the versions differ in what they mean.
         least = helper.find_min_ir_version_for(list(model.opset_import), ignore_unknown=True)
         model.ir_version = min(model.ir_version, max(least, 4))
+
+
+def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    return chain.from_iterable(scopes(model))
+
+
+def _put_back(model: onnx.ModelProto, domain: str) -> None:
+    """Let the nodes in ``domain`` be in ONNX's again."""
+    for node in _nodes(model):
+        if node.domain == domain:
+            node.domain = ""
 
 
 def _is_foreign(node: onnx.NodeProto) -> bool:
@@ -97,15 +108,14 @@ def _convert(model: onnx.ModelProto, version: int) -> None:
     if before > version:
         _drop_allowzero(model)
         _write_older(model, version)
-    steps = [at for at in range(before, version, -1) if any(_means_the_same(n, at) for s in scopes(model) for n in s)]
+    steps = [at for at in range(before, version, -1) if any(_means_the_same(node, at) for node in _nodes(model))]
     for at in steps:
         _step(model, at)
         # The types of what is behind such nodes are known only while they are ONNX's.
         typed = shape_inference.infer_shapes(without_weights(model))
-        for scope in scopes(typed):
-            for node in scope:
-                if _means_the_same(node, at):
-                    node.domain = _SAME
+        for node in _nodes(typed):
+            if _means_the_same(node, at):
+                node.domain = _SAME
         import_used(typed, {_SAME: 1})
         _step(model, at - 1, typed)
     _step(model, version)
@@ -117,10 +127,7 @@ def _step(model: onnx.ModelProto, version: int, source: onnx.ModelProto | None =
         return
     source = source or without_weights(model)
     _take_nodes(model.graph, version_converter.convert_version(source, version).graph)
-    for scope in scopes(model):
-        for node in scope:
-            if node.domain == _SAME:
-                node.domain = ""
+    _put_back(model, _SAME)
     for entry in model.opset_import:
         if domain_of(entry.domain) == "":
             entry.version = version
@@ -144,7 +151,7 @@ def _means_the_same(node: onnx.NodeProto, version: int) -> bool:
 
 
 def _drop_allowzero(model: onnx.ModelProto) -> None:
-    """Let no Reshape say what 0 means whose shape has none: opset 13 cannot, and exporters say it always."""
+    """Drop ``allowzero`` from each Reshape to a shape without a 0: opset 13 has none, and exporters always write it."""
     for scope in scopes(model):
         for node in scope:
             shape = scope.constant(node.input[1]) if node.op_type == "Reshape" and len(node.input) > 1 else None
@@ -154,14 +161,14 @@ def _drop_allowzero(model: onnx.ModelProto) -> None:
 
 
 def _write_older(model: onnx.ModelProto, version: int) -> None:
-    """Write what the converter has no way down for in operators that it has: part of a Shape, a Constant's number."""
+    """Write part of a Shape as a Slice, and a Constant's number as a tensor: the converter has no way down for them."""
     names = Names(model)
     for scope in scopes(model):
         nodes = onnx.GraphProto()
         for node in scope:
-            said = {attribute.name: attribute for attribute in node.attribute}
+            attributes = {attribute.name: attribute for attribute in node.attribute}
             nodes.node.append(node)
-            if domain_of(node.domain) or node.op_type not in ("Constant", "Shape") or not said:
+            if domain_of(node.domain) or node.op_type not in ("Constant", "Shape") or not attributes:
                 continue
             if node.op_type == "Constant" and version < 13 and (tensor := scope.tensor(node.output[0])) is not None:
                 del nodes.node[-1].attribute[:]
@@ -172,14 +179,14 @@ def _write_older(model: onnx.ModelProto, version: int) -> None:
                 del nodes.node[-1].attribute[:]
                 nodes.node[-1].output[0] = whole
                 for name, (of, default) in zip(ends, (("start", 0), ("end", 1 << 62)), strict=True):
-                    nodes.node.append(constant(np.array([said[of].i if of in said else default]), name))
+                    nodes.node.append(constant(np.array([attributes[of].i if of in attributes else default]), name))
                 nodes.node.append(helper.make_node("Slice", [whole, *ends], [part]))
         del scope.container.node[:]
         scope.container.node.extend(nodes.node)
 
 
 def _signature(schema: onnx.defs.OpSchema) -> tuple[object, ...]:
-    """What a node of an operator is made of: all but the types that it may have."""
+    """The inputs, outputs and attributes of an operator, without their types."""
     parameters = [[(each.name, each.option) for each in part] for part in (schema.inputs, schema.outputs)]
     attributes = {
         name: (each.type, each.required, each.default_value.SerializeToString())
@@ -189,7 +196,7 @@ def _signature(schema: onnx.defs.OpSchema) -> tuple[object, ...]:
 
 
 def _is_default(attribute: onnx.AttributeProto, schema: onnx.defs.OpSchema) -> bool:
-    """Whether ``attribute`` says what goes without saying."""
+    """Whether the attribute equals its default in the schema."""
     if attribute.name not in schema.attributes:
         return False
     default = schema.attributes[attribute.name].default_value
@@ -197,14 +204,15 @@ def _is_default(attribute: onnx.AttributeProto, schema: onnx.defs.OpSchema) -> b
 
 
 def _set_aside(model: onnx.ModelProto, version: int) -> None:
+    """Set standard nodes aside of which ``version`` has another version of the operator."""
     for scope in scopes(model):
         for node in scope:
             if domain_of(node.domain) or node.op_type not in spec.OPERATORS:
                 continue
             now = spec.version_of(node.op_type, scope.opsets.get("", 0))
             if now is not None and now != spec.version_of(node.op_type, version):
-                said = STANDARD[node.op_type][now].read(_where(node), node, lambda _: None)
-                plain = {name: value for name, value in said.items() if not isinstance(value, AttributeReference)}
+                attributes = STANDARD[node.op_type][now].read(_where(node), node, lambda _: None)
+                plain = {name: value for name, value in attributes.items() if not isinstance(value, AttributeReference)}
                 del node.attribute[:]
                 node.attribute.extend(ASIDE[node.op_type].write(plain))
                 node.domain = SET_ASIDE
@@ -220,43 +228,28 @@ def _check_types(model: onnx.ModelProto, version: int) -> None:
 
 
 def _drop_attributes(model: onnx.ModelProto, before: int, version: int) -> None:
-    """Drop the attributes that the opset ``version`` does not have, which say what goes without saying there.
+    """Drop the attributes that the opset ``version`` does not have, and that equal their defaults.
 
     Raises:
-        GridSampleError: one of them says something else; the converter keeps them all.
+        GridSampleError: one of them has another value; the converter keeps them all.
     """
-    for scope in scopes(model):
-        for node in scope:
-            if domain_of(node.domain) or not onnx.defs.has(node.op_type, version):
-                continue
-            known = onnx.defs.get_schema(node.op_type, version, "").attributes
-            for attribute in [each for each in node.attribute if each.name not in known]:
-                if not _is_default(attribute, onnx.defs.get_schema(node.op_type, before, "")):
-                    found = repr(helper.get_attribute_value(attribute))
-                    raise GridSampleError(_where(node), attribute.name, found, f"what opset {version} can say")
-                node.attribute.remove(attribute)
+    for node in _nodes(model):
+        if domain_of(node.domain) or not onnx.defs.has(node.op_type, version):
+            continue
+        known = onnx.defs.get_schema(node.op_type, version, "").attributes
+        for attribute in [each for each in node.attribute if each.name not in known]:
+            if not _is_default(attribute, onnx.defs.get_schema(node.op_type, before, "")):
+                found = repr(helper.get_attribute_value(attribute))
+                raise GridSampleError(_where(node), attribute.name, found, f"what opset {version} can say")
+            node.attribute.remove(attribute)
 
 
 def _where(node: onnx.NodeProto) -> str:
-    return where(node.op_type, node.name or f"({', '.join(node.output)})")
-
-
-def _drop_unread(graph: onnx.GraphProto, read: Collection[str]) -> None:
-    """Drop the initializers of ``graph`` that were ``read`` before and are attributes now."""
-    nodes, still = list(graph.node), {value.name for value in (*graph.input, *graph.output)}
-    for node in nodes:  # grows while it is walked
-        still.update(node.input)
-        for _, body in subgraphs(node):
-            nodes += body.node
-            still.update(value.name for value in body.output)
-    kept = onnx.GraphProto(initializer=[t for t in graph.initializer if t.name not in read or t.name in still])
-    if len(kept.initializer) < len(graph.initializer):
-        del graph.initializer[:]
-        graph.initializer.extend(kept.initializer)
+    return where(node.op_type, called(node))
 
 
 def _take_nodes(graph: onnx.GraphProto, converted: onnx.GraphProto) -> None:
-    """Let ``graph`` have the nodes of ``converted``, and the initializers that they need, and else stay what it is."""
+    """Let ``graph`` have the nodes of ``converted``, and the initializers that they need, and else stay as it is."""
     before = {tuple(node.output): node for node in graph.node}
     for node in converted.node:
         original = before.get(tuple(node.output))
