@@ -1,10 +1,9 @@
-"""What a lane does to a block of positions: all ranks, modes and paddings, for each type of X and of coordinates.
+"""What a worker does to a tile of positions: all ranks, modes and paddings, for each type of X and of coordinates.
 
-First there is a table, one row per tap and one column per position: which pixel of flat X the tap reads, and with which
-weight. Then every channel is read through that table, from X as it lies or, where each pixel is read often, from a copy
-with its :func:`channels_last`, side by side. Loops state here what :mod:`.coordinates`, :mod:`.taps`, :mod:`.table` and
-:mod:`.sums` state on arrays; the order of every operation on a coordinate is the same, and no flag here lets the
-compiler change it.
+A tile gets a table, one row per tap and one column per position: which pixel of flat X the tap reads, and with which
+weight. Then every channel is read through that table: from X or, where each pixel is read often, from a copy of X with
+its :func:`channels_last`. Loops state here what :mod:`.coordinates`, :mod:`.taps`, :mod:`.table` and :mod:`.sums` state
+on arrays. The order of the operations on a coordinate is the same, and no flag here lets the compiler change it.
 """
 
 from __future__ import annotations
@@ -42,19 +41,19 @@ ZEROS, BORDER, REFLECTION = range(3)
 OUTSIDE = np.uint32(0xFFFFFFFF)
 MAX_PIXELS = 1 << 30  # and so that a coordinate beyond X, too, is an int32
 
-#: A block's table: positions, and positions times taps. It stays in a CPU's second cache.
+#: The most positions, and positions times taps, of a tile: its table stays in a CPU's second cache.
 TILE_POSITIONS = 2048
 TILE_TAPS = 1 << 14
-#: Rows are this much longer than a power of two, so that they do not all compete for the same lines of the cache.
+#: The table's rows are this much longer than a power of two, else all compete for the same lines of the cache.
 ROW_PADDING = 16
-#: Positions whose rows' sums are gathered before they are written out.
+#: The positions whose sums, channels last, are kept before they are written to Y.
 STRIP = 64
-#: Taps of all channels from which on wide vectors gain more than they cost.
+#: From so many taps of all channels on wide vectors gain more than they cost.
 WORTH_WIDE = 1 << 16
-#: Integers that are added up in vectors, and so many positions at once.
+#: The integers that are summed in vectors, and the positions of one.
 SHORT_INTEGERS = types.int8, types.int16, types.uint8, types.uint16
 INTEGERS = VECTORS[1] // 4
-#: Pixels that one call lays out in rows.
+#: The pixels that one call packs.
 PART = 1 << 12
 
 
@@ -73,7 +72,7 @@ def _unnormalize(g: Any, length: int, align_corners: bool) -> Any:
 
 @register_jitable
 def _fold(x: Any, low: Any, last: Any) -> Any:
-    """Reflected, less than a period from 0, and then clipped, as rounding may have left it on the outer edge."""
+    """``x``, less than a period from 0, reflected; then clipped, as rounding may leave it on the outer edge."""
     x = max(x, type(x)(2) * low - x)
     x = min(x, type(x)(2) * (last - low) - x)
     return _clip(x, type(x)(0), last)
@@ -81,7 +80,7 @@ def _fold(x: Any, low: Any, last: Any) -> Any:
 
 @register_jitable
 def _reflect(x: Any, low: Any, span: Any, last: Any) -> Any:
-    """Reflected until it lies inside."""
+    """``x`` reflected until it lies inside."""
     kind = type(x)
     if span == 0:
         return kind(0)
@@ -93,9 +92,9 @@ def _reflect(x: Any, low: Any, span: Any, last: Any) -> Any:
 def _pad_coordinates(
     g: Any, x: Any, length: int, padding: int, align_corners: bool, low: Any, span: Any, pads_index: bool
 ) -> bool:
-    """The pixel coordinates ``x`` (≥ P,) of ``g`` (P,), made finite and, where padding acts on coordinates, inside.
+    """Write the pixel coordinates of ``g`` (P,) into ``x`` (≥ P,): finite and, where padding acts on coordinates, inside.
 
-    Answers whether all lie so near that to fold them, or the taps around them, reflects them.
+    Returns whether all lie so near that one fold reflects them, or the taps around them.
     """
     kind = x.dtype.type
     at_nan = _unnormalize(kind(-1), length, align_corners)
@@ -154,8 +153,8 @@ def _weigh(x: Any, weight: Any, p: int, taps: int) -> Any:
     return base
 
 
-#: A block's coordinates: all read whole taps, or none is further out than :data:`FAR`, or there are no numbers, too.
-INSIDE, NEAR, NON_FINITE = range(3)
+#: A tile's coordinates: all taps are inside, or no coordinate is further out than :data:`FAR`, or some are.
+INSIDE, NEAR, FAR_OUT = range(3)
 FAR = 1 << 22
 
 
@@ -163,15 +162,15 @@ FAR = 1 << 22
 def _unpadded_taps(
     g: Any, length: int, align_corners: bool, x: Any, index: Any, weight: Any, taps: int, first: int
 ) -> int:
-    """The coordinates ``x`` (≥ P,) of :func:`axis_taps`, weights, and first pixels in ``index`` (≥ P,), unpadded.
+    """Write the pixel coordinates into ``x`` (≥ P,), the first taps into ``index`` (≥ P,), and weights, unpadded.
 
-    Answers whether that is right already: for coordinates that are all ``INSIDE``; if ``NON_FINITE``, for none.
+    Returns where the coordinates lie: if ``INSIDE`` no padding is needed; if ``FAR_OUT`` some are infinite or NaN.
     """
     kind = g.dtype.type
     least, most, offset, far = kind(-first), kind(length - 1 - (taps - 1 + first)), kind(first), kind(FAR)
     if length > FAR:
         most = least - kind(1)  # which coordinates are inside is not to be said that exactly
-    outside = wild = np.uint32(0)  # as wide as what else is worked on: anything wider halves the speed
+    outside = far_out = np.uint32(0)  # as wide as what else is worked on: anything wider halves the speed
     for p in range(len(g)):
         at = _unnormalize(g[p], length, align_corners)
         outside = np.uint32(outside | (np.uint32(0) if (at >= least) & (at <= most) else np.uint32(1)))
@@ -180,11 +179,11 @@ def _unpadded_taps(
     if outside == 0:
         return INSIDE
     for p in range(len(g)):
-        wild = np.uint32(wild | (np.uint32(0) if abs(x[p]) <= far else np.uint32(1)))
-    return NON_FINITE if wild else NEAR
+        far_out = np.uint32(far_out | (np.uint32(0) if abs(x[p]) <= far else np.uint32(1)))
+    return FAR_OUT if far_out else NEAR
 
 
-# What follows writes nothing where it reads: that takes three times as long.
+# These loops write to no array that they read: that takes three times as long.
 
 
 @register_jitable
@@ -201,11 +200,11 @@ def _pad_pixels(x: Any, positions: int, length: int, padding: int, index: Any) -
 def _pad_pairs(x: Any, positions: int, length: int, padding: int, index: Any, weight: Any) -> None:
     """Linear's taps of near coordinates ``x`` (≥ P,), with zeros or border padding, as pairs inside.
 
-    Of a pair half outside, one tap is a gap in the next pair inside. So is a tap beyond the last pixel, which weighs
-    nothing.
+    Of a pair half outside, one tap is masked in the next pair inside. So is a tap beyond the last pixel, whose weight
+    is 0.
     """
     real, kind = weight.dtype.type, x.dtype.type
-    gap, last = real(np.nan), np.int32(length - 2)
+    masked, last = real(np.nan), np.int32(length - 2)
     first, second = weight[0], weight[1]
     lowest, highest = (kind(-np.inf), kind(np.inf)) if padding == ZEROS else (kind(0), kind(length - 1))
     for p in range(positions):
@@ -213,19 +212,19 @@ def _pad_pairs(x: Any, positions: int, length: int, padding: int, index: Any, we
         i = min(max(np.int32(np.floor(at)), np.int32(0)), last)
         distance = at - kind(i)
         t = real(distance)
-        # Both are 1 less the distance, in the order of operations that it has where the pair is not moved.
+        # Both are 1 less the distance, in the order of operations of a pair that was not moved.
         before, after = real(distance + kind(1)), real(2) - t
         w = before if t < real(0) else real(1) - t
-        first[p] = w if (t >= real(-1)) & (t < real(1)) else gap
-        second[p] = min(t, after) if (t >= real(0)) & (t < real(2)) else gap
+        first[p] = w if (t >= real(-1)) & (t < real(1)) else masked
+        second[p] = min(t, after) if (t >= real(0)) & (t < real(2)) else masked
         index[p] = np.uint32(i)
 
 
 @register_jitable
 def _pad_quads(x: Any, positions: int, length: int, index: Any, weight: Any) -> None:
-    """Cubic's taps of near coordinates ``x`` (≥ P,), with zeros padding, as four inside, of which some may be gaps."""
+    """Cubic's taps of near coordinates ``x`` (≥ P,), with zeros padding, as four inside, of which some may be masked."""
     real = weight.dtype.type
-    gap, last = real(np.nan), np.int32(length - 4)
+    masked, last = real(np.nan), np.int32(length - 4)
     first, second, third, fourth = weight[0], weight[1], weight[2], weight[3]
     for p in range(positions):
         base = np.floor(x[p])
@@ -233,15 +232,15 @@ def _pad_quads(x: Any, positions: int, length: int, index: Any, weight: Any) -> 
         wanted = np.int32(np.int32(base) - np.int32(1))
         i = min(max(wanted, np.int32(0)), last)
         moved = np.int32(i - wanted)
-        first[p] = _one_of(moved, a, b, c, d, gap)
-        second[p] = _one_of(np.int32(moved + 1), a, b, c, d, gap)
-        third[p] = _one_of(np.int32(moved + 2), a, b, c, d, gap)
-        fourth[p] = _one_of(np.int32(moved + 3), a, b, c, d, gap)
+        first[p] = _select(moved, a, b, c, d, masked)
+        second[p] = _select(np.int32(moved + 1), a, b, c, d, masked)
+        third[p] = _select(np.int32(moved + 2), a, b, c, d, masked)
+        fourth[p] = _select(np.int32(moved + 3), a, b, c, d, masked)
         index[p] = np.uint32(i)
 
 
 @register_jitable
-def _one_of(which: Any, a: Any, b: Any, c: Any, d: Any, none: Any) -> Any:
+def _select(which: Any, a: Any, b: Any, c: Any, d: Any, none: Any) -> Any:
     found = a if which == 0 else none
     found = b if which == 1 else found
     found = c if which == 2 else found
@@ -249,25 +248,25 @@ def _one_of(which: Any, a: Any, b: Any, c: Any, d: Any, none: Any) -> Any:
 
 
 @register_jitable
-def can_lie_together(taps: int, padding: int) -> bool:
-    """Whether the taps of an axis are read side by side at the borders, too, where some are gaps."""
+def can_be_contiguous(taps: int, padding: int) -> bool:
+    """Whether the taps of an axis are contiguous at the borders, too, where some are masked."""
     return taps == 2 or (taps == 4 and padding == ZEROS)
 
 
 @njit(nogil=True, error_model="numpy")
 def axis_taps(
-    g: Any, length: int, padding: int, align_corners: bool, x: Any, index: Any, weight: Any, taps: int, may_gap: bool
+    g: Any, length: int, padding: int, align_corners: bool, x: Any, index: Any, weight: Any, taps: int, may_mask: bool
 ) -> int:
     """The taps, 1, 2 or 4 for nearest, linear or cubic, of the coordinates ``g`` (P,) on an axis of ``length`` pixels.
 
     Fills the first P columns of ``index``, unless the taps lie :data:`GATHERED` its first row alone, and of ``weight``,
-    (taps, ≥ P) both; ``x`` (≥ P,) is scratch. Answers how they lie: with :data:`MASKED` only if they ``may_gap``.
+    (taps, ≥ P) both; ``x`` (≥ P,) is scratch. Returns their layout: with :data:`MASKED` only if they ``may_mask``.
     """
     positions = len(g)
     kind = x.dtype.type
     cubic = taps == 4
     first = -1 if cubic else 0
-    lie_together = may_gap and length >= taps and can_lie_together(taps, padding)
+    contiguous = may_mask and length >= taps and can_be_contiguous(taps, padding)
     where = _unpadded_taps(g, length, align_corners, x, index[0], weight, taps, first)
     if where == INSIDE:
         return CONTIGUOUS
@@ -279,12 +278,12 @@ def axis_taps(
     # From the middle, or from the edge, of the first pixel to that of the last.
     low, span = (kind(0), kind(length - 1)) if align_corners else (kind(-0.5), kind(length))
     near = True
-    if not (is_near and lie_together):
+    if not (is_near and contiguous):
         near = _pad_coordinates(g, x, length, padding, align_corners, low, span, cubic)
-    if lie_together and cubic:
+    if contiguous and cubic:
         _pad_quads(x, positions, length, index[0], weight)
         return MASKED
-    if lie_together:
+    if contiguous:
         _pad_pairs(x, positions, length, padding, index[0], weight)
         return MASKED
     for p in range(positions):
@@ -344,7 +343,7 @@ def begin_offsets(offsets: Any, taps: int) -> None:
 
 
 @register_jitable
-def spread(index: Any, offsets: Any, weight: Any, layout: int, positions: int) -> None:
+def gather_index(index: Any, offsets: Any, weight: Any, layout: int, positions: int) -> None:
     """Give the taps of a table (R, ≥ P) that lie side by side by their ``offsets`` (≥ R,) an index each."""
     first = index[0]
     for row in range(len(index) - 1, -1, -1):
@@ -368,19 +367,19 @@ def combine(
     """Every combination of the taps so far, in ``index`` (R, ≥ P), with those of an inner axis in ``along`` (T, ≥ P).
 
     Fills ``to`` (R · T, ≥ P) and, of more than one tap, ``to_weight``, and turns the ``offsets`` (≥ R · T,) of the taps
-    so far into theirs. Those so far lie as ``layout`` says, the others as ``layout_along``; answers how all do.
+    so far into theirs. Those so far lie as ``layout`` says, the others as ``layout_along``; returns the layout of all.
     """
     rows, taps = len(index), len(along)
     layout_all = min(layout, layout_along)
     if layout_all == GATHERED and layout != GATHERED:
-        spread(index, offsets, weight, layout, positions)
+        gather_index(index, offsets, weight, layout, positions)
     for row in range(rows - 1, -1, -1):
         offset = offsets[row] * length
         for tap in range(taps - 1, -1, -1):
             offsets[row * taps + tap] = offset + tap
     if layout_all == GATHERED and layout_along != GATHERED:
         # Of the first row's taps, offsets are as on one axis.
-        spread(along, offsets, along_weight, layout_along, positions)
+        gather_index(along, offsets, along_weight, layout_along, positions)
     stride = np.uint32(length)
     if layout_all != GATHERED:
         outer, inner, out = index[0], along[0], to[0]
@@ -451,7 +450,7 @@ def sum_taps(X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any,
 def _sum_taps_for(
     X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any, start: int, positions: int
 ) -> Any:
-    """Read X (C, S) through the table, whose taps lie as ``layout`` says, into Y[:, start:]; answers how then."""
+    """Read X (C, S) through the table, whose taps lie as ``layout`` says, into Y[:, start:]; returns their layout then."""
     if GATHERS and Y.dtype == weight.dtype:
         return _sum_floats
     return _sum_short_integers if GATHERS and X.dtype == Y.dtype and X.dtype in SHORT_INTEGERS else _sum_any
@@ -490,7 +489,7 @@ def _sum_short_integers(
 @register_jitable
 def _sum_any(X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any, start: int, positions: int) -> int:
     if layout != GATHERED:
-        spread(index, offsets, weight, layout, positions)
+        gather_index(index, offsets, weight, layout, positions)
     _sum_in_loops(X, index, weight, Y, start, positions)
     return GATHERED
 

@@ -32,7 +32,7 @@ KERNEL = record(
     "worker proceed coordinates axis_taps combine read pack read_packed",
     # The taps on an axis, the padding, sizes of elements in bytes, processors; and whether the sum does without the
     # weights of taps outside.
-    "taps padding align_corners X_size coordinate_size weight_size cpus may_gap",
+    "taps padding align_corners X_size coordinate_size weight_size cpus may_mask",
     # Where there is no grid: as many columns of Y are known to a worker once for all; and AffineGrid's align_corners.
     "columns grid_align_corners",
 )

@@ -37,7 +37,7 @@ def descriptor(
         "coordinate_size": stored(coordinate).itemsize,
         "weight_size": stored(weight).itemsize,
         "cpus": available_cpus(),
-        "may_gap": int(not X_type.startswith(("int", "uint"))),
+        "may_mask": int(not X_type.startswith(("int", "uint"))),
         "columns": columns,
         "grid_align_corners": int(grid_align_corners),
     }

@@ -154,7 +154,7 @@ def _plan_packing(launch: Any) -> int:
     if kernel.pack == 0 or c < 2:
         return 0
     narrow = c <= 2 * NARROW
-    if narrow and GATHERS and kernels.can_lie_together(kernel.taps, kernel.padding):
+    if narrow and GATHERS and kernels.can_be_contiguous(kernel.taps, kernel.padding):
         return 0
     launch.panel = NARROW if narrow else WIDE
     size = _panel_elements(launch) * kernel.weight_size
@@ -335,7 +335,7 @@ def axis_taps_for(coordinate_type: str, weight_type: str) -> Callable[..., int]:
             view(worker, index, (taps, launch.width), np.uint32),
             view(worker, weight, (taps, launch.width), real),
             taps,
-            kernel.may_gap != 0,
+            kernel.may_mask != 0,
         )
 
     return axis_taps
