@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
-import onnxruntime
 
 from ..core.arrays import Array
 from ..model.far import LIMIT, put_far_coordinates_to_0
@@ -44,9 +43,6 @@ def far_coordinates(paths: Sequence[str], ways: Sequence[str], feeds: Mapping[st
 
 
 def _far_coordinates(paths: Sequence[str], ways: Sequence[str], feeds: Mapping[str, Array]) -> Far:
-    def fed(session: onnxruntime.InferenceSession) -> Mapping[str, Array]:
-        return {value.name: near[value.name] for value in session.get_inputs()}
-
     models = [read_model(path, external_data=True) for path in paths]
     grids = _grids(models)
     near = {name: np.where(_is_far(a), 0, a).astype(a.dtype) if name in grids else a for name, a in feeds.items()}
@@ -60,7 +56,8 @@ def _far_coordinates(paths: Sequence[str], ways: Sequence[str], feeds: Mapping[s
             return Far(unknown=f"{path} has no grid that is known")
         own = [value.name for value in model.graph.output]
         model.graph.output.extend(onnx.ValueInfoProto(name=place.wide) for place in outside)
-        found = dict(sides.answers(way, model.SerializeToString(), fed))
+        session = sides.WAYS[way](model.SerializeToString())
+        found = sides.answers(session, {value.name: near[value.name] for value in session.get_inputs()})
         answers.append({name: found[name] for name in own})
         if model is models[0]:
             counts |= {place.name: _count(found[place.wide]) for place in outside}

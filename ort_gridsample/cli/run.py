@@ -14,7 +14,7 @@ from ..core.arrays import Array
 from ..errors import GridSampleError
 from ..model.files import written_whole
 from ..runtime.session import InferenceSession
-from . import inputs, output
+from . import inputs, output, sides
 from .failures import about
 
 
@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> None:
         session = InferenceSession(arguments.model)
         feeds = inputs.feeds(session, arguments, random=arguments.random)
         start = time.perf_counter()
-        outputs = dict(zip((value.name for value in session.get_outputs()), session.run(None, feeds), strict=True))
+        outputs = sides.answers(session, feeds)
         seconds = time.perf_counter() - start
     files = save(outputs, Path(arguments.output)) if arguments.output else {}
     taken, given = ([_described(*each) for each in values.items()] for values in (feeds, outputs))

@@ -12,7 +12,7 @@ from ..runtime.registration import register
 from ..runtime.session import InferenceSession
 
 Model = str | bytes
-Feeds = Callable[[onnxruntime.InferenceSession], Mapping[str, Array]]
+Arrays = Mapping[str, Array]
 
 #: Ways to run a model -> how to make the session, in the order in which they are tried.
 WAYS: Mapping[str, Callable[[Model], onnxruntime.InferenceSession]] = {
@@ -29,12 +29,16 @@ class Side:
     Attributes:
         way: the key of :data:`WAYS` that runs it.
         refusal: onnxruntime's error where it alone does not run it, else empty.
-        answers: output name -> array.
+        session: the session that ran it.
+        feeds: the inputs, by name.
+        answers: the outputs, by name.
     """
 
     way: str
     refusal: str
-    answers: Mapping[str, Array]
+    session: onnxruntime.InferenceSession
+    feeds: Arrays
+    answers: Arrays
 
 
 def quiet() -> onnxruntime.SessionOptions:
@@ -44,8 +48,8 @@ def quiet() -> onnxruntime.SessionOptions:
     return options
 
 
-def run(model: Model, feeds: Feeds) -> Side:
-    """``model`` on ``feeds``, in the first of :data:`WAYS` that runs it.
+def run(model: Model, feeds: Callable[[onnxruntime.InferenceSession], Arrays]) -> Side:
+    """``model`` on the ``feeds`` for its session, in the first of :data:`WAYS` that runs it.
 
     Raises:
         Exception: the last way's, where none runs it.
@@ -54,17 +58,22 @@ def run(model: Model, feeds: Feeds) -> Side:
     refusal = ""
     for way in others:
         try:
-            return Side(way, refusal, answers(way, model, feeds))
+            return _side(way, refusal, model, feeds)
         except Exception as error:
             refusal = refusal or " ".join(str(error).split())
-    return Side(last, refusal, answers(last, model, feeds))
+    return _side(last, refusal, model, feeds)
 
 
-def answers(way: str, model: Model, feeds: Feeds) -> Mapping[str, Array]:
-    """The outputs of ``model`` on ``feeds`` by name, run in this way."""
+def _side(way: str, refusal: str, model: Model, feeds: Callable[[onnxruntime.InferenceSession], Arrays]) -> Side:
     session = WAYS[way](model)
-    outputs = session.run(None, dict(feeds(session)))
-    return dict(zip((value.name for value in session.get_outputs()), outputs, strict=True))
+    fed = feeds(session)
+    return Side(way, refusal, session, fed, answers(session, fed))
+
+
+def answers(session: onnxruntime.InferenceSession, feeds: Arrays) -> Arrays:
+    """The outputs on ``feeds``, by name."""
+    names = [value.name for value in session.get_outputs()]
+    return dict(zip(names, session.run(None, dict(feeds)), strict=True))
 
 
 def _session(model: Model, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:

@@ -50,70 +50,53 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """0 where all outputs agree, 1 where one does not."""
-    paths = arguments.model, arguments.other
-    feeds, otherwise = dict[str, Array](), dict[str, Array]()
-    ran = []
-    for path in paths:
-        with about(path):
-            ran.append(sides.run(path, _feeder(path, feeds, otherwise, arguments)))
-    if (names := list(ran[0].answers)) != list(ran[1].answers):
-        raise GridSampleError(paths[1], "outputs", str(list(ran[1].answers)), f"those of {paths[0]}: {names}")
-    found, note = agreements(ran[0].answers, ran[1].answers, arguments.tolerance), ""
+    paths, tolerance = (arguments.model, arguments.other), arguments.tolerance
+    with about(paths[0]):
+        a = sides.run(paths[0], lambda session: inputs.feeds(session, arguments, random=True))
+        otherwise = inputs.feeds(a.session, arguments, random=True, lengths=inputs.OPEN_OTHERWISE)
+    with about(paths[1]):
+        b = sides.run(paths[1], lambda session: _taken(session, a.feeds, paths))
+    if (names := list(a.answers)) != list(b.answers):
+        raise GridSampleError(paths[1], "outputs", str(list(b.answers)), f"those of {paths[0]}: {names}")
+    feeds, found, note = a.feeds, agreements(a.answers, b.answers, tolerance), ""
     # Lengths that a patch made constant show with other inputs.
-    if all(each.agrees for each in found) and any(
-        array.shape != otherwise[name].shape for name, array in feeds.items()
-    ):
+    if _agree(found) and any(array.shape != otherwise[name].shape for name, array in feeds.items()):
         feeds = otherwise
         try:
-            answers = sides.answers(ran[0].way, paths[0], lambda _: feeds)
+            answers = sides.answers(a.session, feeds)
         except Exception as error:
             note = f"{paths[0]} does not run with other lengths of what it leaves open: {sentence(error)}"
         else:
             with about(paths[1]):
-                others = sides.answers(ran[1].way, paths[1], lambda _: feeds)
-            found += agreements(answers, others, arguments.tolerance)
-    agree = all(each.agrees for each in found)
-    far = None if agree else far_coordinates(paths, [side.way for side in ran], feeds)
-    without = agreements(far.answers[0], far.answers[1], arguments.tolerance) if far and far.answers else []
+                others = sides.answers(b.session, _taken(b.session, feeds, paths))
+            found += agreements(answers, others, tolerance)
+    far = None if _agree(found) else far_coordinates(paths, [a.way, b.way], feeds)
+    without = agreements(far.answers[0], far.answers[1], tolerance) if far and far.answers else []
     if arguments.json:
-        content = {
+        content: dict[str, object] = {
             side: {"model": path, "way": each.way, "refusal": each.refusal}
-            for side, path, each in zip("AB", paths, ran, strict=True)
+            for side, path, each in zip("AB", paths, (a, b), strict=True)
         }
-        outputs = [vars(each) for each in found]
-        print_json(
-            {**content, "outputs": outputs, "note": note, "agree": agree, "far": far and _far_json(far, without)}
-        )
+        content |= {"outputs": [vars(each) for each in found], "note": note, "agree": _agree(found)}
+        print_json({**content, "far": far and _far_json(far, without)})
     else:
-        rows = [(side, path, each.way) for side, path, each in zip("AB", paths, ran, strict=True)]
-        print(table([("", "model", "run by"), *rows]))
+        print(table([("", "model", "run by"), ("A", paths[0], a.way), ("B", paths[1], b.way)]))
         print(as_text(found))
-        for line in filter(None, [note, *map(_coordinate_error, paths)]):
+        for line in filter(None, [note, *map(_coordinate_error, paths), far and _far_text(far, without)]):
             print(line)
-        if far:
-            print(_far_text(far, without))
-    return 0 if agree else 1
+    return 0 if _agree(found) else 1
 
 
-def _feeder(
-    path: str, feeds: dict[str, Array], otherwise: dict[str, Array], arguments: argparse.Namespace
-) -> sides.Feeds:
-    """The function that gives a session of the model at ``path`` its inputs.
+def _taken(session: onnxruntime.InferenceSession, feeds: sides.Arrays, paths: tuple[str, str]) -> sides.Arrays:
+    """Those of the first model's ``feeds`` that a session of the second takes."""
+    wanted = [value.name for value in session.get_inputs()]
+    if missing := [name for name in wanted if name not in feeds]:
+        raise GridSampleError(paths[1], "inputs", str(wanted), f"those of {paths[0]}, without {missing}")
+    return {name: feeds[name] for name in wanted}
 
-    The first model's session decides on them, and fills ``feeds``, and ``otherwise`` with open dimensions of other
-    lengths.
-    """
 
-    def feed(session: onnxruntime.InferenceSession) -> Mapping[str, Array]:
-        if path == arguments.model and not feeds:
-            feeds.update(inputs.feeds(session, arguments, random=True))
-            otherwise.update(inputs.feeds(session, arguments, random=True, lengths=inputs.OPEN_OTHERWISE))
-        wanted = [value.name for value in session.get_inputs()]
-        if missing := [name for name in wanted if name not in feeds]:
-            raise GridSampleError(path, "inputs", str(wanted), f"those of {arguments.model}, without {missing}")
-        return {name: feeds[name] for name in wanted}
-
-    return feed
+def _agree(found: Sequence[Agreement]) -> bool:
+    return all(each.agrees for each in found)
 
 
 def agreements(a: Mapping[str, Array], b: Mapping[str, Array], tolerance: float) -> list[Agreement]:
@@ -175,10 +158,9 @@ def _far_text(far: Far, without: Sequence[Agreement]) -> str:
     ]
     lines += [f"grid {name}: its coordinates are not counted" for name in far.uncounted]
     if far.uncounted or any(far_out for _, far_out in far.counts.values()):
-        agree = all(each.agrees for each in without)
-        verdict = "all agree: these coordinates account for it" if agree else "this is left:"
+        verdict = "all agree: these coordinates account for it" if _agree(without) else "this is left:"
         lines.append(f"with such coordinates at 0 in both models, {verdict}")
-        lines += [] if agree else [as_text(without)]
+        lines += [] if _agree(without) else [as_text(without)]
     return "\n".join(lines)
 
 
@@ -188,6 +170,6 @@ def _far_json(far: Far, without: Sequence[Agreement]) -> dict[str, object]:
         "grids": {name: {"coordinates": size, "far": far_out} for name, (size, far_out) in far.counts.items()},
         "uncounted": far.uncounted,
         "outputs": [vars(each) for each in without],
-        "agree": None if far.unknown else all(each.agrees for each in without),
+        "agree": None if far.unknown else _agree(without),
         "unknown": far.unknown,
     }
