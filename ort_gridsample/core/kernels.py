@@ -92,7 +92,7 @@ def _reflect(x: Any, low: Any, span: Any, last: Any) -> Any:
 def _pad_coordinates(
     g: Any, x: Any, length: int, padding: int, align_corners: bool, low: Any, span: Any, pads_index: bool
 ) -> bool:
-    """Write the pixel coordinates of ``g`` (P,) into ``x`` (≥ P,): finite and, where padding acts on coordinates, inside.
+    """Write pixel coordinates of ``g`` (P,) into ``x`` (≥ P,): finite and, where padding acts on coordinates, inside.
 
     Returns whether all lie so near that one fold reflects them, or the taps around them.
     """
@@ -222,7 +222,7 @@ def _pad_pairs(x: Any, positions: int, length: int, padding: int, index: Any, we
 
 @register_jitable
 def _pad_quads(x: Any, positions: int, length: int, index: Any, weight: Any) -> None:
-    """Cubic's taps of near coordinates ``x`` (≥ P,), with zeros padding, as four inside, of which some may be masked."""
+    """Cubic's taps of near coordinates ``x`` (≥ P,), with zeros padding, as four inside, some of them masked."""
     real = weight.dtype.type
     masked, last = real(np.nan), np.int32(length - 4)
     first, second, third, fourth = weight[0], weight[1], weight[2], weight[3]
@@ -450,7 +450,7 @@ def sum_taps(X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any,
 def _sum_taps_for(
     X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any, start: int, positions: int
 ) -> Any:
-    """Read X (C, S) through the table, whose taps lie as ``layout`` says, into Y[:, start:]; returns their layout then."""
+    """Read X (C, S) through the table, whose taps lie as ``layout`` says, into Y[:, start:]; returns their new layout."""
     if GATHERS and Y.dtype == weight.dtype:
         return _sum_floats
     return _sum_short_integers if GATHERS and X.dtype == Y.dtype and X.dtype in SHORT_INTEGERS else _sum_any
