@@ -11,7 +11,6 @@ from ..element_types import elem_type
 from ..graphs import Names, subgraphs
 from ..helpers import cast_name, guard_name, guards, mark
 from ..matches import Match
-from ..records import NodeRecord
 from . import CAST_LIKE, Replacement, arguments, renamed, typed_in_function
 
 #: The first opset whose Cast knows bfloat16, and the first with GatherND.
@@ -22,8 +21,8 @@ class PythonOp:
     """See :class:`ort_gridsample.model.targets.Target`.
 
     Args:
-        in_session: whether no one else changes the model afterwards. Then nobody reads what the guard makes, and Y is
-            not copied; else Y goes through the guard, as others' passes drop what nobody reads.
+        in_session: whether nobody changes the model afterwards. Then the guard stands beside Y, which is not copied;
+            else Y goes through the guard, as others' passes drop a node whose output nobody reads.
     """
 
     reads_shapes, reads_decomposed, fuses = False, True, False
@@ -38,12 +37,12 @@ class PythonOp:
         return match.record.dialect.name != DOMAIN or not (guarded or self._in_session)
 
     def needs_inlining(self, match: Match) -> bool:
-        """Calls bring types of which one needs a Cast, or attributes that are not the op's; or CastLike is missing."""
+        """A call brings another type that needs a Cast, or an attribute that the op does not know; or no CastLike."""
         record, opset = match.record, match.scope.opsets.get("", 0)
         different = any(len(ts) > 1 and any(TYPES[t].transport != t for t in ts) for ts in record.types.values())
         foreign = any(
             isinstance(value, AttributeReference)
-            and not (_op_knows(record.dialect.attributes[name]) and _goes_to_one_kind(value, match.scope.function))
+            and not (_op_knows(record.dialect.attributes[name]) and _has_one_default(value, match.scope.function))
             for name, value in record.attributes.items()
         )
         return different or foreign or opset < CAST_LIKE
@@ -55,27 +54,31 @@ class PythonOp:
 
     def replace(self, match: Match, names: Names) -> Replacement:
         record = match.record
+
+        def cast(source: str, to: str, type_name: str) -> onnx.NodeProto:
+            name = names.new(cast_name(record.where))
+            return mark(helper.make_node("Cast", [source], [to], name, to=elem_type(type_name)), record.where)
+
         op = renamed(match.node, record.operator, DOMAIN)
         before, values = arguments(record, names)
         for argument, value in zip(record.values, values, strict=True):
             if argument in record.casts:
                 source, value = value, names.new(f"{value}_as_{record.casts[argument]}")
-                before.append(self._cast(record, names, source, value, record.casts[argument]))
+                before.append(cast(source, value, record.casts[argument]))
             op.input.append(value)
         first, value = next(iter(record.values)), record.output
         if first in record.casts:  # the output has the first input's type
             value = names.new(f"{value}_as_{record.casts[first]}")
-            after = [self._cast(record, names, value, record.output, record.types[first][0])]
+            after = [cast(value, record.output, record.types[first][0])]
         else:
             value, after = typed_in_function(match, op.input[0], names)
         unguarded, status = (names.new(f"{record.output}_{name}") for name in ("unguarded", "status"))
         op.attribute.extend(self._attributes(match))
+        op.output.extend([value if self._in_session else unguarded, status])
         kind = "GatherND" if match.scope.opsets.get("", 0) >= _GATHER_ND else "Gather"
         if self._in_session:
-            op.output.extend([value, status])
             guarded = [status, status], [unguarded]
         else:
-            op.output.extend([unguarded, status])
             if kind == "Gather":  # it leaves the places' own axis in the answer
                 squeezed, value = value, names.new(f"{value}_gathered")
                 after.insert(0, mark(helper.make_node("Squeeze", [value], [squeezed], axes=[1]), record.where))
@@ -84,13 +87,8 @@ class PythonOp:
         return Replacement([*before, op, mark(guard, record.where), *after])
 
     @staticmethod
-    def _cast(record: NodeRecord, names: Names, source: str, to: str, type_name: str) -> onnx.NodeProto:
-        name = names.new(cast_name(record.where))
-        return mark(helper.make_node("Cast", [source], [to], name, to=elem_type(type_name)), record.where)
-
-    @staticmethod
     def _attributes(match: Match) -> list[onnx.AttributeProto]:
-        """All of them written out: onnxruntime does not create an op whose declared attribute is missing."""
+        """All attributes: onnxruntime does not create an op whose declared attribute is missing."""
         record = match.record
         written = {attribute.name: attribute for attribute in match.node.attribute}
         attributes = []
@@ -103,29 +101,27 @@ class PythonOp:
                 _give_default(match.scope.function, spelling, value.name)
             else:
                 attributes.append(helper.make_attribute(name, OURS[record.operator].attributes[name].values[value]))
-        attributes.append(helper.make_attribute("node", record.label))
-        attributes.append(helper.make_attribute("num_threads", 0))
-        return attributes
+        own = {"node": record.label, "num_threads": 0}
+        return attributes + [helper.make_attribute(name, value) for name, value in own.items()]
 
 
 def _op_knows(spelling: Spelling) -> bool:
-    """Whether the op reads what is written this way, synonyms included, as what it stands for."""
+    """Whether the op reads a value in this spelling, synonyms included, as what it stands for."""
     return all(
         (mode_of(written) if isinstance(written, str) else written) == value
         for value, written in spelling.values.items()
     )
 
 
-def _goes_to_one_kind(passed: AttributeReference, function: onnx.FunctionProto | None) -> bool:
-    """Whether all that a function passes an attribute on to has the same default for it, where it has none itself."""
-    if function is None or passed.name not in function.attribute:
+def _has_one_default(reference: AttributeReference, function: onnx.FunctionProto | None) -> bool:
+    """Whether all nodes that refer to the function's attribute have the same default for it, or it has its own."""
+    if function is None or reference.name not in function.attribute:
         return True
-    kinds: set[tuple[str, str, str]] = set()
     nodes = list(function.node)
     for node in nodes:  # grows while it is walked
-        kinds.update((node.op_type, node.domain, a.name) for a in node.attribute if a.ref_attr_name == passed.name)
         nodes += [inner for _, graph in subgraphs(node) for inner in graph.node]
-    return len(kinds) == 1
+    uses = ((node, attribute) for node in nodes for attribute in node.attribute)
+    return len({(n.op_type, n.domain, a.name) for n, a in uses if a.ref_attr_name == reference.name}) == 1
 
 
 def _give_default(function: onnx.FunctionProto | None, spelling: Spelling, name: str) -> None:
