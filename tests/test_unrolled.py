@@ -444,9 +444,9 @@ def test_what_does_not_read_a_value_is_not_looked_at() -> None:
     )
     use_def = UseDef(scope)
     assert use_def.kind("B20000") == "data"
-    assert list(use_def.joins([0])) == ["C", "D"]
+    assert list(use_def.post_dominators([0])) == ["C", "D"]
     use_def.nodes = MagicMock(**{"__getitem__.side_effect": use_def.nodes.__getitem__, "__len__.return_value": 20_002})
-    assert list(use_def.joins([0])) == ["C", "D"]
+    assert list(use_def.post_dominators([0])) == ["C", "D"]
     assert use_def.nodes.__getitem__.call_count == 2
 
 

@@ -187,8 +187,8 @@ def _samples(use_def: UseDef) -> Iterator[_Candidate]:
     for (roundings, _), gathers in groups.items():
         behind = [use_def.behind(use_def.nodes[index].input[0]) for index in gathers]
         X = [name for name in behind[0] if all(name in others for others in behind)]
-        outputs = [*islice(use_def.joins(gathers), MOST_ENDS)]
-        grids = [*islice(use_def.sources(outputs[0], gathers, roundings), MOST_ENDS)] if X and outputs else []
+        outputs = [*islice(use_def.post_dominators(gathers), MOST_ENDS)]
+        grids = [*islice(use_def.dominators(outputs[0], gathers, roundings), MOST_ENDS)] if X and outputs else []
         if grids:
             yield _Candidate("GridSample", outputs[::-1], (X, grids))
 
@@ -200,7 +200,7 @@ def _grids(use_def: UseDef) -> Iterator[_Candidate]:
             continue
         for base, theta in (inputs, inputs[::-1]):
             if use_def.kind(theta) == "data" != use_def.kind(base) and _may_be_base(use_def, base):
-                outputs = [*islice(use_def.joins([index]), MOST_ENDS)]
+                outputs = [*islice(use_def.post_dominators([index]), MOST_ENDS)]
                 if outputs:
                     yield _Candidate("AffineGrid", outputs[::-1], (use_def.behind(theta),))
 

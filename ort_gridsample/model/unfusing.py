@@ -17,7 +17,6 @@ from .element_types import elem_type
 from .graphs import Names, Scope, constant, scopes
 from .programs import OPERATIONS, flattened
 from .targets.compiled_op import label
-from .use_def import rewrite
 
 #: What the op was called before, when AffineGrid, with theta before size, and programs had one each.
 _FORMER_AFFINE, _FORMER_PROGRAMS = "ort_gridsample_AffineGridSample", "ort_gridsample_PixelGridSample"
@@ -36,7 +35,7 @@ def unfused(model: onnx.ModelProto) -> onnx.ModelProto:
     copy.CopyFrom(model)
     names = Names(copy)
     for scope in reversed(scopes(copy)):  # inner graphs first: a list of nodes that was rewritten holds copies
-        rewrite(scope, {at: _Parts(node, scope, names).nodes for at, node in enumerate(scope) if is_fused(node)})
+        scope.replace({at: _Parts(node, scope, names).nodes for at, node in enumerate(scope) if is_fused(node)})
     return copy
 
 

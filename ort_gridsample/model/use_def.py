@@ -1,12 +1,12 @@
-"""Parts of one list of nodes that compute one value from a few others: found by following values, never by names.
+"""Use-def chains of one list of nodes, and its subgraphs that compute one value from a few others.
 
-What a part computes is not said here; :mod:`ort_gridsample.model.decomposed` asks.
+They are found by following values, never by names; :mod:`ort_gridsample.model.decomposed` tries what they compute.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +17,7 @@ import onnx
 
 from .graphs import Scope, domain_of
 
-#: Operators that rearrange their first input.
+#: Operators that move the elements of their first input.
 LAYOUT = frozenset(
     ("Cast", "Expand", "Flatten", "Identity", "Pad", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze")
 )
@@ -25,7 +25,7 @@ LAYOUT = frozenset(
 #: Operators of which a chain is linear in one input.
 LINEAR = LAYOUT | {"Add", "Concat", "MatMul", "Mul", "ReduceSum", "Sub", "Sum", "Where"}
 
-#: Operators that arithmetic of coordinates, indices, weights and shapes is made of: deterministic, and without effects.
+#: Operators for coordinates, indices, weights and shapes: deterministic, and without side effects.
 ARITHMETIC = LINEAR | {
     *("Abs", "And", "BitwiseAnd", "Ceil", "Clip", "Constant", "ConstantOfShape", "Div", "Equal", "Floor", "Gather"),
     *("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Mod", "Neg", "Not", "Or", "Pow", "Range"),
@@ -35,16 +35,16 @@ ARITHMETIC = LINEAR | {
 GATHERS = ("Gather", "GatherElements", "GatherND")
 ROUNDINGS = ("Floor", "Round")
 
-#: What a part is made of, and what puts values elsewhere.
-_IN_PARTS, _MOVES = ARITHMETIC.union(GATHERS), LAYOUT | {"Concat"}
+#: The operators in a subgraph, and those that rearrange values.
+_IN_SUBGRAPHS, _MOVES = ARITHMETIC.union(GATHERS), LAYOUT | {"Concat"}
 
-#: No part is larger, and no more values are tried as one end of one.
+#: The most nodes of a subgraph, and the most values that are tried as its output, or as one of its inputs.
 MOST_NODES, MOST_ENDS = 4096, 20
 
-#: What a value depends on: on the model alone, on shapes as well, or on what is fed.
+#: What a value depends on: the model alone, the shapes of inputs as well, or their values.
 Kind = Literal["constant", "shape", "data"]
 
-#: The reader of a value that a graph hands out.
+#: The reader of a graph's output.
 OUTSIDE = -1
 
 
@@ -53,11 +53,11 @@ class Subgraph:
     """Nodes that compute ``output`` from ``inputs``, from constants, and from the shapes of ``shapes``.
 
     Attributes:
-        output: the value that they make.
+        output: the value that they compute.
         inputs: the values that they read.
-        shapes: values of which they read the shapes alone.
+        shapes: the values whose shapes alone they read.
         nodes: their positions, in order.
-        constants: the constants that they read, by name.
+        constants: the names of the constants that they read.
     """
 
     output: str
@@ -68,14 +68,14 @@ class Subgraph:
 
 
 class UseDef:
-    """Who makes and who reads the values of ``scope``."""
+    """The use-def chains of ``scope``: which node makes a value, and which read it."""
 
     def __init__(self, scope: Scope) -> None:
         self.scope, self.nodes, self.makers = scope, scope.nodes, scope.makers
         self._outer: dict[str, Kind] = {}
 
     def is_op(self, index: int, op_types: Collection[str]) -> bool:
-        """As :func:`is_op`, of the node at that position."""
+        """As :func:`is_op`, for the node at a position."""
         return self.scope.op_types[index] in op_types and is_op(self.nodes[index], op_types)
 
     @cached_property
@@ -124,7 +124,7 @@ class UseDef:
         return found
 
     def indices(self, node: onnx.NodeProto) -> frozenset[int]:
-        """The roundings that the indices of the gathering ``node`` come from; none where they come from elsewhere."""
+        """The positions of the roundings that the indices of a Gather come from; empty if they depend on other data."""
         found, seen, todo = set(), set[str](), [node.input[1]]
         while todo:
             name = todo.pop()
@@ -144,7 +144,7 @@ class UseDef:
         return frozenset(found)
 
     def behind(self, name: str) -> list[str]:
-        """``name``, and the values that it is a rearrangement of, the nearest first."""
+        """``name``, and the values of which it is a rearrangement, nearest first."""
         found = [name]
         while len(found) < MOST_ENDS:
             maker = self.makers.get(found[-1])
@@ -157,8 +157,8 @@ class UseDef:
             found.append(data[0])
         return found
 
-    def joins(self, starts: Collection[int]) -> Iterator[str]:
-        """The values that all passes through that the nodes ``starts`` make, while it is linear; the nearest first."""
+    def post_dominators(self, starts: Collection[int]) -> Iterator[str]:
+        """Post-dominators of the nodes ``starts`` along linear operators, nearest first."""
         waiting, open_ = set(starts), Counter[str]()
         known, todo = set(starts), sorted(starts)
         while todo:
@@ -185,13 +185,13 @@ class UseDef:
             if not open_[output]:
                 return
 
-    def sources(self, output: str, gathers: Collection[int], needed: Collection[int]) -> Iterator[str]:
-        """The values that all of ``output`` comes from but what ``gathers`` gather, the nearest first.
+    def dominators(self, output: str, gathers: Collection[int], needed: Collection[int]) -> Iterator[str]:
+        """Values that ``output`` depends on through nothing else, nearest first.
 
         Args:
             output: a value.
-            gathers: nodes whose first input does not count.
-            needed: nodes that must lie between.
+            gathers: the positions of nodes whose first input does not count.
+            needed: the positions of nodes that must lie between.
         """
         left, waiting = {output}, {*gathers, *needed}
         for _ in range(MOST_NODES):
@@ -207,7 +207,7 @@ class UseDef:
             waiting.discard(maker)
 
     def subgraph(self, output: str, inputs: Sequence[str]) -> Subgraph | None:
-        """What computes ``output`` from ``inputs``; None where that reads other values as well."""
+        """The subgraph from ``inputs`` to ``output``; None where it depends on other values as well."""
         derived: set[str] | None = None
         nodes, shapes, constants = set[int](), dict[str, None](), dict[str, None]()
         seen, todo = set(inputs), [output]
@@ -223,7 +223,7 @@ class UseDef:
                 constants[name] = None
                 continue
             node = self.nodes[maker]
-            if len(nodes) > MOST_NODES or not is_op(node, _IN_PARTS):
+            if len(nodes) > MOST_NODES or not is_op(node, _IN_SUBGRAPHS):
                 return None
             nodes.add(maker)
             if is_op(node, ("Shape", "Size")) and node.input[0] not in seen and self.kind(node.input[0]) == "data":
@@ -238,16 +238,16 @@ class UseDef:
         return Subgraph(output, tuple(inputs), tuple(outer), tuple(sorted(nodes)), tuple(constants))
 
     def _derived(self, inputs: Sequence[str]) -> set[str]:
-        """``inputs``, and what is computed from them by arithmetic."""
+        """``inputs``, and the values that are computed from them by arithmetic."""
         derived = set(inputs)
         first = min((self.makers.get(name, OUTSIDE) for name in inputs), default=0)
         for node in self.nodes[max(first, 0) :]:
-            if is_op(node, _IN_PARTS) and not derived.isdisjoint(node.input):
+            if is_op(node, _IN_SUBGRAPHS) and not derived.isdisjoint(node.input):
                 derived.update(node.output)
         return derived
 
     def leaks(self, subgraph: Subgraph, inside: AbstractSet[int]) -> bool:
-        """Whether a node that is not one of ``inside`` reads data on the way to the output of ``subgraph``."""
+        """Whether a node outside ``inside`` reads data of ``subgraph`` besides its output."""
         return any(
             not self.readers.get(name, set()) <= inside
             for index in subgraph.nodes
@@ -256,32 +256,18 @@ class UseDef:
         )
 
 
-def dead(flow: UseDef, replaced: Collection[int], read: Collection[str], candidates: Collection[int]) -> set[int]:
-    """Those of the nodes ``candidates`` that nobody reads where what stands for ``replaced`` reads ``read``."""
+def dead(use_def: UseDef, replaced: Collection[int], read: Collection[str], candidates: Collection[int]) -> set[int]:
+    """The nodes among ``candidates`` that nobody reads once others, which read ``read``, stand for ``replaced``."""
     gone = set(replaced)
     for index in sorted(set(candidates) - gone, reverse=True):
-        outputs = [name for name in flow.nodes[index].output if name]
-        if all(name not in read and flow.readers.get(name, set()) <= gone for name in outputs):
+        outputs = [name for name in use_def.nodes[index].output if name]
+        if all(name not in read and use_def.readers.get(name, set()) <= gone for name in outputs):
             gone.add(index)
     return gone - set(replaced)
 
 
-def rewrite(scope: Scope, replaced: Mapping[int, Sequence[onnx.NodeProto]]) -> None:
-    """Put other nodes, or none, in the places of those at these positions of ``scope``, and drop their constants."""
-    if not replaced:
-        return
-    use_def = UseDef(scope)
-    fed = {name for index in replaced for name in scope.inputs[index]}
-    constants = {use_def.makers[name] for name in fed & use_def.makers.keys()}
-    constants = {index for index in constants if is_op(scope.nodes[index], ("Constant",))}
-    read = {name for nodes in replaced.values() for node in nodes for name in node.input}
-    gone = dead(use_def, replaced, read, constants)
-    scope.replace({**dict.fromkeys(gone, ()), **replaced})
-    drop_unread(scope, fed)
-
-
 def drop_unread(scope: Scope, names: Collection[str]) -> None:
-    """Drop those of the initializers ``names`` of ``scope`` that nobody reads, and nobody may feed."""
+    """Drop the initializers of ``scope`` among ``names`` that nobody reads, and nobody may feed."""
     if names and isinstance(scope.container, onnx.GraphProto):
         unread = set(names) - UseDef(scope).readers.keys() - {value.name for value in scope.container.input}
         initializers = scope.container.initializer
@@ -290,7 +276,7 @@ def drop_unread(scope: Scope, names: Collection[str]) -> None:
 
 
 def is_op(node: onnx.NodeProto, op_types: Collection[str]) -> bool:
-    """Whether ``node`` is one of ONNX's operators ``op_types``, with what each of them has."""
+    """Whether ``node`` is one of ONNX's operators ``op_types``, with an output and, unless a Constant, an input."""
     if node.op_type not in op_types or domain_of(node.domain):
         return False
     outputs, inputs = node.output[:1], node.input[:1]
