@@ -63,7 +63,7 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
     launch.task.woken = taps // TAPS_PER_THREAD
     # Not there while it is used: a signal's handler may sample, too.
     memory = _kept.__dict__.pop("memory", None) or _Memory()
-    launch.own_memory, launch.own_bytes = ctypes.addressof(memory), KEPT_BYTES
+    launch.own.at, launch.own.nbytes = ctypes.addressof(memory), KEPT_BYTES
     at = ctypes.addressof(launch)
     try:
         while (count := variant.proceed(at)) > 0:

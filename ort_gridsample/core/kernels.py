@@ -450,7 +450,7 @@ def sum_taps(X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any,
 def _sum_taps_for(
     X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any, start: int, positions: int
 ) -> Any:
-    """Read X (C, S) through the table, whose taps lie as ``layout`` says, into Y[:, start:]; returns their new layout."""
+    """Read X (C, S) through the table, whose taps lie as ``layout`` says, into Y[:, start:]; returns the new layout."""
     if GATHERS and Y.dtype == weight.dtype:
         return _sum_floats
     return _sum_short_integers if GATHERS and X.dtype == Y.dtype and X.dtype in SHORT_INTEGERS else _sum_any

@@ -213,6 +213,27 @@ set_memory: Any = types.ExternalFunction("memset", types.int64(types.int64, type
 copy: Any = types.ExternalFunction("memcpy", types.int64(types.int64, types.int64, types.int64))
 
 
+@register_jitable
+def element(at: int, number: int, size: int, dtype: Any) -> Any:
+    """The record of ``dtype`` that begins the element ``number`` of those of ``size`` bytes that lie ``at``."""
+    return struct(at + number * size, dtype)
+
+
+@register_jitable
+def take(arena: Any, nbytes: int) -> tuple[int, int]:
+    """Memory of so many bytes: where it begins (0: there is none), at a line of the caches, and what is to be freed.
+
+    Nothing is to be freed where the ``arena`` had room.
+    """
+    size = nbytes + CACHE_LINE
+    if size <= arena.nbytes:
+        at = arena.at
+        arena.at, arena.nbytes = at + size, arena.nbytes - size
+        return aligned(at), 0
+    at = allocate(size)
+    return aligned(at), at
+
+
 @intrinsic
 def _copy_line_past_caches(typing: Any, to: Any, source: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:

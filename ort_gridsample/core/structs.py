@@ -47,6 +47,9 @@ SLOT = record("there offer", ("rest_of_line", (np.int64, 6)))
 #: What lies before the slots: how many there are, as no number of processors is compiled in.
 SLOTS = record("count", ("rest_of_line", (np.int64, 7)))
 
+#: Memory that a caller keeps: where what is left of it lies, and its bytes.
+ARENA = record("at nbytes")
+
 #: Where the arrays of a worker's scratch memory lie, in bytes from its header: a tile's coordinates; on one axis those
 #: in pixels, the taps and their weights; the two buffers of the table's taps and weights; how far contiguous taps lie
 #: from the first; sums that wait to be rounded or written, and a strip of them with the channels last; Y's columns.
@@ -62,8 +65,7 @@ LAUNCH = record(
     "tile width chunk chunks",
     # The phase, its items, the next of them, and after how many a worker comes back.
     "phase items next pause",
-    # Memory that the caller has, and its bytes.
-    "own_memory own_bytes",
+    ("own", ARENA),
     # The workers': its bytes, what was allocated for it, where the first one's lies, and the bytes of each.
     "nbytes memory first_worker worker_size",
     ("scratch", SCRATCH),
@@ -73,6 +75,6 @@ LAUNCH = record(
     ("task", TASK),
 )
 
-#: What begins a worker's scratch memory: the panels that it reads, where they lie, and from which channel on; how the
-#: taps of its table lie; and whether it has Y's columns.
-WORKER = record("packed channel panels layout has_columns")
+#: What begins a worker's scratch memory: the channel from which on it reads panels, the first of them and how many; how
+#: the taps of its table lie; and whether it has Y's columns.
+WORKER = record("channel first_panel panels layout has_columns")

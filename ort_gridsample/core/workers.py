@@ -19,7 +19,20 @@ from numba.extending import register_jitable
 from .. import spec
 from . import helper_threads, kernels
 from .halves import HALVES, round_to, stored
-from .pointers import address, aligned, allocate, array, call, copy_past_caches, fetch_add, free, sizeof, struct, view
+from .pointers import (
+    address,
+    aligned,
+    array,
+    call,
+    copy_past_caches,
+    element,
+    fetch_add,
+    free,
+    sizeof,
+    struct,
+    take,
+    view,
+)
 from .structs import CACHE_LINE, KERNEL, LAUNCH, WORKER
 from .vectors import GATHERS, NARROW, OUTSIDE_BIT, WIDE
 
@@ -61,12 +74,12 @@ def proceed(launch_at: int) -> int:
     launch = struct(launch_at, LAUNCH)
     if launch.phase == NEW:
         _cut(launch)
-        launch.memory, launch.first_worker = _memory(launch, launch.nbytes)
+        launch.first_worker, launch.memory = take(launch.own, launch.nbytes)
         if launch.first_worker == 0:
             return -1
         _worker(launch, 0).has_columns = 0
         size = _plan_packing(launch)
-        launch.packed_memory, launch.packed = _memory(launch, size) if size > 0 else (0, 0)
+        launch.packed, launch.packed_memory = take(launch.own, size) if size > 0 else (0, 0)
         if launch.packed == 0:  # nor where there is no memory for that: read in one go, of all channels
             launch.packing, launch.batches, launch.panels, launch.panel = READING, launch.n, 1, launch.c
         launch.first_batch = launch.first_channel = 0
@@ -84,16 +97,6 @@ def proceed(launch_at: int) -> int:
     free(launch.memory)
     launch.memory = launch.packed_memory = 0  # for one who is interrupted before the answer reaches it
     return 0
-
-
-@register_jitable
-def _memory(launch: Any, size: int) -> tuple[int, int]:
-    """What was allocated, 0 where the caller's own memory has so many bytes left; and where they begin."""
-    if size <= launch.own_bytes:
-        launch.own_bytes -= size
-        return 0, aligned(launch.own_memory + launch.own_bytes)
-    at = allocate(size)
-    return at, aligned(at)
 
 
 @register_jitable
@@ -144,7 +147,7 @@ def _cut(launch: Any) -> None:
     # What is not worth two chunks is not worth waking a thread, however many batches it is.
     worth = 1 + positions * cost // WORTH_A_CHUNK
     launch.workers = min(launch.workers, max(1, SCRATCH_BYTES // end), worth)
-    launch.nbytes = launch.workers * end + CACHE_LINE
+    launch.nbytes = launch.workers * end
 
 
 @register_jitable
@@ -168,11 +171,11 @@ def _plan_packing(launch: Any) -> int:
     own = threads * launch.panels * size
     if n * _groups(launch) >= threads and own <= PACKED_BYTES:
         launch.packing, launch.workers = PACKING_AND_READING, threads
-        return own + CACHE_LINE
+        return own
     fitting = max(1, CACHE_BYTES // size)
     launch.packing, launch.panels = PACKING, min(panels, fitting)
     launch.batches = max(1, min(n, fitting // launch.panels))
-    return launch.batches * launch.panels * size + CACHE_LINE
+    return launch.batches * launch.panels * size
 
 
 @register_jitable
@@ -236,17 +239,16 @@ def worker(launch_at: int, number: int) -> int:
             groups = _groups(launch)
             batch, channel = item // groups, item % groups * panels * launch.panel
             count = _panels(launch, channel)
-            this.packed, this.channel, this.panels = _packed(launch, number * panels), channel, count
-            _pack(launch, this.packed, batch, channel, 0, count * _parts_of_panel(launch))
+            this.first_panel, this.channel, this.panels = number * panels, channel, count
+            _pack(launch, this.first_panel, batch, channel, 0, count * _parts_of_panel(launch))
             _sample(launch, this, batch, 0, launch.positions)
         elif phase == PACKING:
             count = _panels(launch, launch.first_channel) * _parts_of_panel(launch)
             batch, part = item // count, item % count
-            to = _packed(launch, batch * panels)
-            _pack(launch, to, launch.first_batch + batch, launch.first_channel, part, part + 1)
+            _pack(launch, batch * panels, launch.first_batch + batch, launch.first_channel, part, part + 1)
         else:
             batch, start = item // launch.chunks, item % launch.chunks * launch.chunk
-            this.packed, this.channel = _packed(launch, batch * panels), launch.first_channel
+            this.first_panel, this.channel = batch * panels, launch.first_channel
             this.panels = _panels(launch, this.channel)
             stop = min(start + launch.chunk, launch.positions)
             _sample(launch, this, launch.first_batch + batch, start, stop)
@@ -256,21 +258,16 @@ def worker(launch_at: int, number: int) -> int:
 @register_jitable
 def _worker(launch: Any, number: int) -> Any:
     """The header of a worker's scratch memory."""
-    return struct(launch.first_worker + number * launch.worker_size, WORKER)
+    return element(launch.first_worker, number, launch.worker_size, WORKER)
 
 
 @register_jitable
-def _packed(launch: Any, panel: int) -> int:
-    """Where a panel lies, of those that are there."""
-    return launch.packed + panel * _panel_elements(launch) * struct(launch.kernel, KERNEL).weight_size
-
-
-@register_jitable
-def _pack(launch: Any, to: int, batch: int, channel: int, first: int, last: int) -> None:
-    """Pack the parts ``first`` to ``last`` of X: those of one panel after the other, from ``channel`` on."""
+def _pack(launch: Any, panel: int, batch: int, channel: int, first: int, last: int) -> None:
+    """Pack the parts ``first`` to ``last`` of X from ``channel`` on, into panels from ``panel`` on."""
     parts, pack = _parts_of_panel(launch), struct(launch.kernel, KERNEL).pack
     for part in range(first, last):
-        call(pack, (address(launch), to, batch, channel, part // parts, part % parts))
+        number = part // parts
+        call(pack, (address(launch), panel + number, batch, channel + number * launch.panel, part % parts))
 
 
 @register_jitable
@@ -429,11 +426,11 @@ def pack_for(X_type: str) -> Callable[..., int]:
     """What packs a part of a panel of X of this type: its channels last."""
     bits, real = stored(X_type), np.dtype(spec.TYPES[X_type].compute)
 
-    def pack(launch_at: int, to: int, batch: int, channel: int, number: int, part: int) -> int:
+    def pack(launch_at: int, panel: int, batch: int, channel: int, part: int) -> int:
         launch = struct(launch_at, LAUNCH)
         X = array(launch.X, (launch.n, launch.c, launch.pixels), bits)
-        panel = array(to, (number + 1, launch.pixels + 1, launch.panel), real)[number]
-        kernels.channels_last(X, batch, channel + number * launch.panel, part * kernels.PART, panel)
+        packed = array(launch.packed, (panel + 1, launch.pixels + 1, launch.panel), real)
+        kernels.channels_last(X, batch, channel, part * kernels.PART, packed[panel])
         return 0
 
     return pack
@@ -447,7 +444,8 @@ def sum_packed_for(X_type: str) -> Callable[..., int]:
         launch, worker = struct(launch_at, LAUNCH), struct(worker_at, WORKER)
         index, weight, offsets = _read_table(launch, worker, buffer, real)
         layout, strip = worker.layout, view(worker, launch.scratch.strip, (kernels.STRIP, launch.panel), real)
-        packed = array(worker.packed, (worker.panels, launch.pixels + 1, launch.panel), real)
+        first = worker.first_panel
+        packed = array(launch.packed, (first + worker.panels, launch.pixels + 1, launch.panel), real)[first:]
         Y = array(launch.Y, (launch.n, launch.c, launch.positions), bits)[batch]
         for panel in range(worker.panels):
             channel = worker.channel + panel * launch.panel

@@ -68,7 +68,7 @@ def _sample(op: Any, request: Any) -> int:
     launch.X, launch.grid = request.inputs[0].data, request.grid.data
     launch.lengths, launch.out_lengths = np.int64(X[2:].ctypes.data), np.int64(Y[2:].ctypes.data)
     launch.workers, launch.pauses = max(workers.WORKERS, op.kernel.cpus), 0
-    launch.own_bytes, launch.phase = 0, workers.NEW
+    launch.own.nbytes, launch.phase = 0, workers.NEW
     count = call(op.kernel.proceed, (address(launch),))
     while count > 0:
         if count > 1:
