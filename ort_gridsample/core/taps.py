@@ -76,6 +76,9 @@ MODES: Mapping[str, Mode] = {
     "cubic": Mode(lambda xp, x: xp.floor(x), (-1, 0, 1, 2), _cubic, pads_taps=True),
 }
 
+#: The modes and paddings that compiled kernels have; the others run on the NumPy core.
+COMPILED_MODES, COMPILED_PADDING = ("nearest", "linear", "cubic"), ("zeros", "border", "reflection")
+
 
 def pixel_coordinates(xp: Namespace, g: Values, axis: Axis, mode: Mode, padding: Padding) -> Values:
     """The finite pixel coordinates of any normalized ones ``g``, padded where the mode pads coordinates."""

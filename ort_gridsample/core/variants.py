@@ -8,11 +8,11 @@ from .. import spec
 from . import kernels, workers
 from .compilation import Part, addresses
 from .halves import HALVES, stored
-from .taps import MODES
+from .taps import COMPILED_MODES, MODES
 from .threads import available_cpus
 
 #: The modes, with their taps on an axis, and the paddings that the kernels state; any other is the NumPy core's.
-TAPS = {mode: MODES[mode].taps for mode in ("nearest", "linear", "cubic")}
+TAPS = {mode: MODES[mode].taps for mode in COMPILED_MODES}
 PADDING = {"zeros": kernels.ZEROS, "border": kernels.BORDER, "reflection": kernels.REFLECTION}
 
 

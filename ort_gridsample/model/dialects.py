@@ -16,6 +16,8 @@ from onnx import helper
 
 from .. import checks, spec
 from ..core.arrays import Array
+from ..core.coordinates import PADDING
+from ..core.taps import MODES
 from ..errors import GridSampleError
 from .graphs import domain_of, function_key
 
@@ -279,8 +281,13 @@ _DIALECTS: list[Dialect] = [
 DOMAIN: Final = "ort_gridsample"
 VERSION = 1
 
-#: This package's own nodes: the operators' newest attributes, and two without effect on the result.
+#: This package's own nodes: the operators' newest attributes, with every mode and padding that there is, and two
+#: attributes without effect on the result.
 OURS = _newest(DOMAIN, DOMAIN, ignored=("node", "num_threads"), version=VERSION)
+_ALL = dict(OURS["GridSample"].attributes)
+for _name, _words in (("mode", MODES), ("padding_mode", PADDING)):
+    _ALL[_name] = replace(_ALL[_name], values={word: word for word in _words})
+OURS["GridSample"] = replace(OURS["GridSample"], attributes=_ALL)
 
 #: The domain of standard nodes while the opset around them changes, in which they are spelled as in the newest.
 SET_ASIDE: Final = "ort_gridsample.set_aside"

@@ -9,7 +9,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from ...core.taps import MAX_TAPS, MODES
+from ...core.coordinates import PADDING
+from ...core.taps import COMPILED_MODES, COMPILED_PADDING, MAX_TAPS, MODES
 from ..dialects import COMPILED, FUSED
 from ..fusion import FusedGrid
 from ..graphs import Names, constant
@@ -110,6 +111,8 @@ def unsupported(record: NodeRecord) -> str:
         if "str" in types:
             return f"{name} is of type str"
     if record.mode in MODES:
+        if record.mode not in COMPILED_MODES or record.padding_mode in PADDING.keys() - {*COMPILED_PADDING}:
+            return f"compiled kernels lack {record.mode} with {record.padding_mode} padding"
         taps = MODES[str(record.mode)].taps
         for axes in record.spatial_axes:
             if taps**axes > MAX_TAPS:
