@@ -1,7 +1,7 @@
-"""What a patch can turn a node into: one module a kind of target.
+"""The targets of a patch: one module for each kind.
 
-A target says which nodes it has something for, and what stands in a node's place; where nodes are, and putting them
-there, is :mod:`ort_gridsample.model.patch`'s.
+A target decides which nodes it replaces, and makes the replacements; :mod:`ort_gridsample.model.patch` finds the nodes
+and puts the replacements in their places.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ FUNCTIONS_DOMAIN = "ort_gridsample.primitives"
 
 @dataclass(frozen=True)
 class Replacement:
-    """What stands in the place of a node.
+    """The replacement of a node.
 
     Attributes:
-        nodes: in its place.
+        nodes: the nodes in its place.
         functions: model-local functions that ``nodes`` call.
         fused: the positions of other nodes that ``nodes`` replace as well, where nobody else reads these.
     """
@@ -41,11 +41,11 @@ class Replacement:
 
 
 class Target(Protocol):
-    """One kind of thing to turn nodes into."""
+    """One kind of replacement for nodes."""
 
     @property
     def reads_shapes(self) -> bool:
-        """Whether the replacements do."""
+        """Whether the replacements depend on shapes."""
 
     @property
     def reads_decomposed(self) -> bool:
@@ -56,20 +56,20 @@ class Target(Protocol):
         """Whether it fuses nodes."""
 
     def takes(self, match: Match) -> bool:
-        """Whether the target has something else for a node than what it is."""
+        """Whether the target replaces a node."""
 
     def needs_inlining(self, match: Match) -> bool:
-        """Whether one body of the node's function cannot serve all its calls."""
+        """Whether one body of the node's function cannot serve all calls, so that it must be inlined."""
 
     def least_opset(self, match: Match) -> int:
         """The oldest opset of the ONNX domain in which the replacement can be written."""
 
     def replace(self, match: Match, names: Names) -> Replacement:
-        """What stands in the node's place."""
+        """The replacement of a node."""
 
 
 def renamed(original: onnx.NodeProto, op_type: str, domain: str) -> onnx.NodeProto:
-    """What the node ``original`` has besides inputs, outputs and attributes, on a node of another operator."""
+    """A node of another operator, with the name, doc string and metadata of the node ``original``."""
     node = onnx.NodeProto()
     node.CopyFrom(original)
     for field in ("input", "output", "attribute", "domain"):
@@ -81,10 +81,10 @@ def renamed(original: onnx.NodeProto, op_type: str, domain: str) -> onnx.NodePro
 
 
 def typed_in_function(match: Match, first: str, names: Names) -> tuple[str, list[onnx.NodeProto]]:
-    """The value that an op of this package writes, and what makes the node's output of that.
+    """The name of an op's output, and the nodes that make the output of the node in ``match`` from it.
 
-    onnxruntime infers types inside functions before it knows the op: there a CastLike says that it has the type of the
-    ``first`` input.
+    onnxruntime infers types inside functions before it knows this package's ops: there a CastLike gives the output the
+    type of the input ``first``.
     """
     record = match.record
     if match.scope.function is None:
@@ -95,7 +95,7 @@ def typed_in_function(match: Match, first: str, names: Names) -> tuple[str, list
 
 
 def arguments(record: NodeRecord, names: Names) -> tuple[list[onnx.NodeProto], list[str]]:
-    """The values that the node of ``record`` reads, and Constants for those that it holds itself."""
+    """Constants for the inputs that a node holds itself, as attributes; and the names of all its inputs."""
     constants, values = [], []
     for argument, value in record.values.items():
         if not value:

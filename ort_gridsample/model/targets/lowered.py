@@ -25,7 +25,7 @@ class Primitives:
     Args:
         functions: whether nodes that are lowered alike share a model-local function.
         there: the functions that the model has already.
-        runtime: what the nodes are for.
+        runtime: the runtime that the nodes are for.
     """
 
     reads_shapes, reads_decomposed, fuses = True, False, False
@@ -44,9 +44,7 @@ class Primitives:
         return not match.record.unrolled
 
     def needs_inlining(self, match: Match) -> bool:
-        """Where functions are asked for: what is lowered depends on types, ranks and attributes, which then must be
-        the same in all calls. Where they are not: many runtimes have none, whoever wrote them.
-        """
+        """With ``functions`` where calls differ in types, ranks or attributes; else always: many runtimes have none."""
         record = match.record
         return (
             not self._functions
@@ -64,12 +62,10 @@ class Primitives:
         """The nodes that the node becomes."""
         record = match.record
         prefix = match.node.name or record.output
-        while True:
-            nodes = self._lower(match, prefix, record.output)
-            made = {name for node in nodes for name in node.output} - {record.output}
-            if names.take_all(made):
-                break
+        nodes = self._lower(match, prefix, record.output)
+        while not names.take_all({name for node in nodes for name in node.output} - {record.output}):
             prefix += "_"
+            nodes = self._lower(match, prefix, record.output)
         if len(nodes) == 1 and nodes[0].op_type == "Constant":
             self._grids[id(match.scope), record.output] = onnx.numpy_helper.to_array(nodes[0].attribute[0].t)
         return Replacement(nodes)
@@ -97,15 +93,19 @@ class Primitives:
     def _lower(
         self, match: Match, name: str, output: str, inputs: Mapping[str, str] = MappingProxyType({})
     ) -> list[onnx.NodeProto]:
-        """The nodes, which call the node's ``inputs`` as that says."""
-        record, opset = match.record, match.scope.opsets.get("", 0)
+        """The nodes, in which ``inputs`` are the names of the node's inputs, if others than its own."""
+        record = match.record
         first, second = (self._value(match, argument, inputs) for argument in record.values)
-        said: dict[str, Any] = {"align_corners": bool(record.align_corners), "opset": opset, "runtime": self._runtime}
+        how: dict[str, Any] = {
+            "align_corners": bool(record.align_corners),
+            "opset": match.scope.opsets.get("", 0),
+            "runtime": self._runtime,
+        }
         if record.operator == "AffineGrid":
-            grid, nodes = first, primitives.lower_affine_grid(name, first, second, output, **said)
+            grid, nodes = first, primitives.lower_affine_grid(name, first, second, output, **how)
         else:
-            said |= {"mode": str(record.mode), "padding_mode": str(record.padding_mode)}
-            grid, nodes = second, self._lower_grid_sample(name, first, second, output, **said)
+            how |= {"mode": str(record.mode), "padding_mode": str(record.padding_mode)}
+            grid, nodes = second, self._lower_grid_sample(name, first, second, output, **how)
         for node in nodes:
             node.name = lowered_name(name, node.name.removeprefix(f"{name}/"), grid.name in node.input)
         return nodes
@@ -136,7 +136,7 @@ class TwoAxes(Primitives):
 
 
 def _body_of(function: onnx.FunctionProto) -> bytes:
-    """What two functions have in common that differ in their names only."""
+    """The bytes of a function without its name."""
     copy = onnx.FunctionProto()
     copy.CopyFrom(function)
     copy.name = ""
@@ -144,7 +144,7 @@ def _body_of(function: onnx.FunctionProto) -> bytes:
 
 
 def _common(shapes: Sequence[tuple[int | str | None, ...] | None]) -> tuple[int | str | None, ...] | None:
-    """What all of ``shapes`` say."""
+    """The dimensions that all of ``shapes`` agree on."""
     known = [shape for shape in shapes if shape is not None]
     if not known or len(known) < len(shapes):
         return None

@@ -1,12 +1,12 @@
 """Lower GridSample and AffineGrid to basic standard operators, which every ONNX runtime has.
 
-A lowered GridSample: X becomes rows, one a pixel, of all its channels; each tap becomes a row number and a weight; Y is
-the weighted sum of the gathered rows. Where what lies outside X counts as 0, zeros around X stand for all that: nothing
-is read there, not even an infinity to multiply by 0, and it takes no logic to tell inside from outside. Of a large X
-that takes longer than the logic: then it is one row of zeros. The coordinates of all axes are computed together, as one
-tensor (axes, taps, N·P) over P output positions, innermost axis first as in the grid. Rank, mode and padding are data.
+A lowered GridSample takes X as rows, one for each pixel, of all its channels. Each tap is a row number and a weight; Y
+is the weighted sum of the gathered rows. With zeros padding, zeros are put around X: a tap outside reads one of them,
+so that no infinity is multiplied by 0 and no logic tells inside from outside. Of a large X that takes longer than the
+logic; it gets a single row of zeros. The coordinates of all axes are computed together, as a tensor (axes, taps, N·P)
+over P output positions, innermost axis first as in the grid. Rank, mode and padding are data.
 
-Modes and paddings are the core's own tables, in :mod:`ort_gridsample.core.taps` and ``.coordinates``.
+Modes, paddings and sums are the core's own, in :mod:`ort_gridsample.core`.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ FIRST_OPSET = 11
 #: times as many, and onnxruntime computes them once, when a session is made.
 FOLDED = 1 << 20
 
-#: What X is where a runtime need not have a Pad of it.
+#: The types of X of which every runtime has a Pad.
 PADDED = ("float32", "float64")
 
-#: Up to so many channels, what was gathered is turned around before it is weighed: operators on tensors whose last axis
+#: Up to so many channels, gathered values are transposed before they are weighed: operators on tensors whose last axis
 #: is short are slow, in ONNX Runtime by a factor of 2 for 3 channels.
 FEW_CHANNELS = 8
 
-#: So many values X has at least, and so many channels a tap, where it is slower to put zeros around it than to tell
-#: inside from outside: a Pad in ONNX Runtime writes all of its output twice.
+#: The least number of values of X, and of its channels for each tap, for which zeros around X are slower than logic: a
+#: Pad in ONNX Runtime writes all of its output twice.
 LARGE, CHANNELS_PER_TAP = 1 << 17, 32
 
 Shape = tuple[int | str | None, ...]
@@ -52,12 +52,12 @@ Shape = tuple[int | str | None, ...]
 
 @dataclass(frozen=True)
 class Value:
-    """What is known of a value in a model.
+    """A value of a model, as far as it is known.
 
     Attributes:
         name: its name.
         type: its element type, a name in :data:`ort_gridsample.spec.TYPES`.
-        shape: of each axis the length, or anything but an int where it is not known; None where not even the rank is.
+        shape: the length of each axis, where unknown anything but an int; None: not even the rank is known.
         constant: the value itself, where it is constant.
     """
 
@@ -91,7 +91,7 @@ def lower_grid_sample(
         padding_mode: the attribute.
         align_corners: the attribute.
         opset: the version of the ONNX domain that the nodes are for, 11 or newer.
-        runtime: what the nodes are for.
+        runtime: the runtime that the nodes are for.
 
     Raises:
         GridSampleError: the operator is not defined for these, the rank is not known, or the opset is too old.
@@ -108,7 +108,7 @@ def lower_grid_sample(
         image = image.astype("float32")  # few runtimes can do more with it
     batches, c, *lengths = e.dims(image, X_shape)
     n, *out, _ = e.dims(coordinates, grid_shape)
-    if 0 in (n, c, *out, *lengths):  # no output, or no pixel but zeros
+    if 0 in (n, c, *out, *lengths):  # Y is empty, or X has no pixel
         return e.finish(e.zeros([n, c, *out], image.type).astype(X.type), Y)
 
     combine = _copy if mode == "nearest" else _integer if X.type.lstrip("u").startswith("int") else _floating
@@ -153,7 +153,7 @@ def lower_affine_grid(
         grid: the name of the output.
         align_corners: the attribute.
         opset: the version of the ONNX domain that the nodes are for, 11 or newer.
-        runtime: what the nodes are for.
+        runtime: the runtime that the nodes are for.
 
     Raises:
         GridSampleError: the operator is not defined for these, the rank is not known, or the opset is too old.

@@ -1,7 +1,4 @@
-"""Where one form of lowered nodes cannot serve all runtimes: the table of those that get another one, and why.
-
-All others run them as they are.
-"""
+"""The runtimes for which lowered nodes have a form of their own, and why; all others run the common one."""
 
 from __future__ import annotations
 
@@ -17,17 +14,17 @@ RuntimeName: TypeAlias = Literal[
 
 @dataclass(frozen=True)
 class Runtime:
-    """What the nodes that a runtime gets are like.
+    """The form of lowered nodes for a runtime.
 
     Attributes:
-        without: the operators that they are not, the types that an index is not of, ``"allowzero"``, the attribute
-            that a Reshape has not, ``"lengths"``: shapes that are calculated from lengths known only when it runs, and
-            ``"shared"``: values of float32, but for pixels, that several nodes read.
-        gathers: how many there are at most: taps of the outer axes are gathered one by one, those of the others
-            together. One by one takes the least memory and time, together the fewest nodes.
-        parts: how many outputs a Split has at most.
-        opset: the newest that the model is written in, unless another is asked for; None: whatever it is.
-        why: what the runtime does with them, and what its own form costs.
+        without: what the nodes do without: operators by name; ``"int64"`` as the type of indices; ``"allowzero"``, the
+            attribute of Reshape; ``"lengths"``, shapes computed from lengths that are known only at run time; and
+            ``"shared"``, float32 values, but for pixels, that several nodes read.
+        gathers: the most Gathers: taps of the outer axes are gathered one by one, those of the others together. One by
+            one takes the least memory and time, together the fewest nodes.
+        parts: the most outputs of a Split.
+        opset: the newest that the model is written in, unless another is asked for; None: any.
+        why: what the runtime does with the common form, and what its own costs.
     """
 
     without: frozenset[str] = frozenset()
@@ -37,7 +34,7 @@ class Runtime:
     why: str = ""
 
 
-#: What all runtimes get that are not in the table.
+#: The common form.
 ANY = Runtime()
 
 RUNTIMES: Mapping[str, Runtime] = {

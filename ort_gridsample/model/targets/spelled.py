@@ -18,9 +18,9 @@ class Spelled:
 
     Args:
         name: the dialect's.
-        strict: whether the standard's first version is written for the numbers of axes only that it is said for.
-            Exporters write it for all, and onnxruntime reads that.
-        first_words: whether a standard node gets its first version's words in any opset: some providers know no others.
+        strict: whether the standard's first version is written only for the numbers of axes that it defines. Exporters
+            write it for all, and onnxruntime reads that.
+        first_words: whether standard nodes get the first version's words in any opset: some providers know no others.
     """
 
     reads_shapes, reads_decomposed, fuses = False, True, False
@@ -38,15 +38,15 @@ class Spelled:
 
     def takes(self, match: Match) -> bool:
         record, dialect = match.record, self._dialect(match)
-        is_said_so = record.dialect == dialect if self._first_words else record.dialect.name == self.name
-        if dialect is None or (is_said_so and not match.is_set_aside):
+        is_spelled_so = record.dialect == dialect if self._first_words else record.dialect.name == self.name
+        if dialect is None or (is_spelled_so and not match.is_set_aside):
             return False
         if record.unrolled and match.scope.opsets.get("", 0) < self.least_opset(match):
             return False  # it runs as it is: no reason to convert the whole model
         return dialect.axes is None or not record.spatial_axes or set(record.spatial_axes) <= set(dialect.axes)
 
     def needs_inlining(self, match: Match) -> bool:
-        """The function passes an attribute on, and other words for it would not do."""
+        """The node refers to an attribute of its function, whose values would have to be spelled otherwise."""
         record, dialect = match.record, self._dialect(match)
         return any(
             isinstance(value, AttributeReference)
@@ -69,21 +69,21 @@ class Spelled:
 
     def replace(self, match: Match, names: Names) -> Replacement:
         record, dialect = match.record, self._dialect(match)
-        assert dialect is not None  # ``takes`` said so
+        assert dialect is not None  # else ``takes`` is false
         node = renamed(match.node, dialect.op_type, dialect.domain)
         node.output.append(record.output)
         constants, values = arguments(record, names)
         node.input.extend(values)
-        said = {}
+        plain = {}
         for name, value in record.attributes.items():
             spelling = dialect.attributes[name]
             if isinstance(value, AttributeReference):
                 kind = helper.make_attribute("", next(iter(spelling.values.values()))).type
                 node.attribute.add(name=spelling.name, type=kind, ref_attr_name=value.name)
             elif value in spelling.values:
-                said[name] = value
+                plain[name] = value
             else:
                 expected = f"{checks.listed(spelling.values)} in {self.name}"
                 raise GridSampleError(record.where, name, repr(value), expected)
-        node.attribute.extend(dialect.write(said))
+        node.attribute.extend(dialect.write(plain))
         return Replacement([*constants, node])

@@ -1,8 +1,8 @@
 """Lower GridSample to 4-D GridSamples of opset 16: accelerators have those, and hardly one has others.
 
-Three spatial axes: slices of X along one axis are laid side by side along another, with a border of zeros around each
-axis where what lies outside counts as 0. Of each position the two slices around it are sampled, and weighed. One
-spatial axis: the other one has one pixel, at 0. Everything that an attribute says of coordinates is done before.
+Of three spatial axes, slices of X along one axis are laid side by side along another; with zeros padding, X gets a
+border of zeros first. At each position the two slices around it are sampled, and weighed. To one spatial axis another
+of one pixel is added. Coordinates are unnormalized and padded before, by the core's functions.
 
 A normalized coordinate spans all slices that lie side by side, S pixels, in float32: it is off by up to
 :data:`COORDINATE_ERROR` · S pixels, and Y by as many times the difference between neighbouring pixels. Hence the two
@@ -24,13 +24,13 @@ from .expressions import Dim, Expressions, Tensor
 from .primitives import Value, check_grid_sample, check_opset, input_of, may_be_single
 from .runtimes import ANY, Runtime
 
-#: The opsets whose GridSample is written: later ones call the modes otherwise.
+#: The opsets in which the nodes can be written: later ones have other names for the modes.
 FIRST_OPSET, LAST_OPSET = 16, 19
 
-#: How far a coordinate may be off, in parts of the pixels that it spans: 4 roundings of a float32.
+#: The error of a coordinate, relative to the pixels that it spans: 4 roundings of a float32.
 COORDINATE_ERROR = 2.0**-22
 
-#: Of X with three axes, sampled in float32: accelerators have no wider one.
+#: The types of X with three axes, which is sampled in float32: accelerators have no wider type.
 _TYPES = ("float16", "bfloat16", "float32")
 
 _WORDS = {word: written for written in ("bilinear", "nearest", "bicubic") for word in (spec.mode_of(written),)}
@@ -50,12 +50,12 @@ def lower_grid_sample(
 ) -> list[onnx.NodeProto]:
     """Nodes that compute GridSample with GridSamples of two spatial axes.
 
-    The arguments are those of :func:`.primitives.lower_grid_sample`, with r ≤ 3, and ``opset`` from 16 to 19, unless
-    what runs them takes the words of opset 16 in later ones. With r = 3, X is of floats of up to 32 bits, and ``mode``
+    The arguments are those of :func:`.primitives.lower_grid_sample`, with r ≤ 3, and ``opset`` from 16 to 19, or later
+    where the runtime accepts the modes of opset 16 in it. With r = 3, X is of floats of up to 32 bits, and ``mode``
     linear or nearest.
 
     Raises:
-        GridSampleError: the operator is not defined for these, or what is said above does not hold.
+        GridSampleError: the operator is not defined for these, or an argument is not as above.
 
     Source: ONNX GridSample-16 and GridSample-22.
     """
@@ -79,7 +79,7 @@ def lower_grid_sample(
         padding = PADDING[padding_mode]
         total = _of_slices(e, image, coordinates, [n, c, *lengths], out, mode, padding, bool(align_corners))
     else:
-        # Of bfloat16 there is none before opset 22.
+        # No GridSample takes bfloat16 before opset 22.
         image, g = (x.astype("float32") if x.type == "bfloat16" else x for x in (image, coordinates))
         if r == 1:
             g = e.reshape(g, [n, 1, out[0], 1])
