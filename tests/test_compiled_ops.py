@@ -290,12 +290,12 @@ def test_files_of_python_ops_become_compiled_ones_and_the_other_way_round() -> N
 HOLDS_THE_LOCK = """
 import ctypes, threading, time
 from numba import cfunc, types
-from ort_gridsample.core.pointers import load_byte
+from ort_gridsample.core.pointers import array
 usleep = types.ExternalFunction("usleep", types.int32(types.uint32))
 
 @cfunc(types.int64(types.int64, types.int64))
 def wait(at, milliseconds):
-    while load_byte(at) == 0 and milliseconds > 0:
+    while array(at, (1,), np.uint8)[0] == 0 and milliseconds > 0:
         usleep(1000)
         milliseconds -= 1
     return milliseconds

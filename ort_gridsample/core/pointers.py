@@ -37,49 +37,6 @@ def call(typing: Any, at: Any, arguments: Any) -> Any:
 
 
 @intrinsic
-def load(typing: Any, at: Any) -> Any:
-    """The int64 that lies ``at``."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.load(builder.inttoptr(values[0], _WORD.as_pointer()))
-
-    return types.int64(types.int64), generate
-
-
-@intrinsic
-def load_byte(typing: Any, at: Any) -> Any:
-    """The byte that lies ``at``, as an int64."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.zext(builder.load(builder.inttoptr(values[0], ir.IntType(8).as_pointer())), _WORD)
-
-    return types.int64(types.int64), generate
-
-
-@intrinsic
-def store(typing: Any, at: Any, value: Any) -> Any:
-    """Put the int64 ``value`` where ``at`` says."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        builder.store(values[1], builder.inttoptr(values[0], _WORD.as_pointer()))
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), generate
-
-
-@intrinsic
-def store_byte(typing: Any, at: Any, value: Any) -> Any:
-    """Put the lowest byte of ``value`` where ``at`` says."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        byte = ir.IntType(8)
-        builder.store(builder.trunc(values[1], byte), builder.inttoptr(values[0], byte.as_pointer()))
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), generate
-
-
-@intrinsic
 def struct(typing: Any, at: Any, dtype: Any) -> Any:
     """The record of ``dtype``, one of :mod:`.structs`, ``at`` an address."""
     kind = dtype.dtype
