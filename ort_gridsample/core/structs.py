@@ -33,8 +33,8 @@ KERNEL = record(
     # The taps on an axis, the padding, sizes of elements in bytes, processors; and whether the sum does without the
     # weights of taps outside.
     "taps padding align_corners X_size coordinate_size weight_size cpus may_mask",
-    # Where there is no grid: as many columns of Y are known to a worker once for all; and AffineGrid's align_corners.
-    "columns grid_align_corners",
+    # Where there is no grid: as many columns of Y are known to a worker once for all.
+    "columns",
 )
 
 #: A task for helper threads: a function, to call with ``argument`` and a number until it answers 0; the next number,

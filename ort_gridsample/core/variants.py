@@ -18,12 +18,12 @@ PADDING = {"zeros": kernels.ZEROS, "border": kernels.BORDER, "reflection": kerne
 
 def descriptor(
     X_type: str, grid_type: str, mode: str, padding_mode: str, align_corners: bool, *,
-    entry: Sequence[Part] = (), coordinates: Part | None = None, columns: int = 0, grid_align_corners: bool = False,
+    entry: Sequence[Part] = (), coordinates: Part | None = None, columns: int = 0,
 ) -> tuple[list[int], dict[str, int]]:  # fmt: skip
     """The addresses of the functions ``entry``, and the fields of a :data:`.structs.KERNEL` but for an op's own.
 
-    All is compiled now, if need be. Where there is no grid, ``coordinates`` finds them, with ``columns`` and
-    ``grid_align_corners`` of the descriptor.
+    All is compiled now, if need be. Where there is no grid, ``coordinates`` computes them, with ``columns`` of the
+    descriptor.
     """
     named = parts(X_type, grid_type, mode, coordinates)
     found = addresses([*entry, *named.values()])
@@ -39,7 +39,6 @@ def descriptor(
         "cpus": available_cpus(),
         "may_mask": int(not X_type.startswith(("int", "uint"))),
         "columns": columns,
-        "grid_align_corners": int(grid_align_corners),
     }
     return found[: len(entry)], fields
 

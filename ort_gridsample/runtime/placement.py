@@ -101,9 +101,10 @@ class Placement:
         nodes = "node that computes" if count == 1 else f"{count} nodes that compute"
         return self.reason or (f"fused with the {nodes} its grid" if count else "")
 
-    def fused_into(self, sample: NodeRecord) -> Placement:
-        """That of an AffineGrid which is fused into the GridSample of ``sample``."""
-        return replace(self, reason=f"fused into {sample.where}")
+
+def _into(placement: Placement, sample: NodeRecord) -> Placement:
+    """That of an AffineGrid which is fused into the GridSample of ``sample``."""
+    return replace(placement, reason=f"fused into {sample.where}")
 
 
 def foreseen(records: Sequence[NodeRecord], accelerators: Accelerators) -> list[Placement]:
@@ -116,7 +117,7 @@ def foreseen(records: Sequence[NodeRecord], accelerators: Accelerators) -> list[
         if all(placements[each].runs_on == "compiled op" for each in (at, *grids)):
             placements[at] = replace(placements[at], fused=sample.fused)
             for each in grids:
-                placements[each] = placements[each].fused_into(sample)
+                placements[each] = _into(placements[each], sample)
     return placements
 
 
@@ -142,27 +143,20 @@ def placed(
         record: what is known of it, whoever was asked or not.
         nodes: which nodes may not stay onnxruntime's own; None: those that have a compiled op, or that it does not run.
         ask: the record with what onnxruntime answered.
-        compiling: whether to compile what it takes, or to load it, to see whether that can be done.
+        compiling: whether to compile what it needs, or load it, to see whether that can be done.
     """
-    reason = no_compiled_op(record, compiling)
+    reason = why_no_compiled_ops() or unsupported(record)
+    if not reason and record.error is None and compiling:
+        try:
+            prepare(record)
+        except Exception as error:
+            logger.warning("compiling %s failed, it runs on the Python op: %r", record.where, error)
+            reason = f"compiling it failed: {error}"
     if not reason:
         return Placement(record, "compiled op")
     if nodes is None and not record.patched and ask().native:
         return Placement(record, "onnxruntime", reason)
     return Placement(record, "Python op", reason)
-
-
-def no_compiled_op(record: NodeRecord, compiling: bool) -> str:
-    """Why the node cannot have a compiled op; empty where it can."""
-    reason = why_no_compiled_ops() or unsupported(record)
-    if reason or record.error is not None or not compiling:
-        return reason
-    try:
-        prepare(record)
-    except Exception as error:
-        logger.warning("compiling %s failed, it runs on the Python op: %r", record.where, error)
-        return f"compiling it failed: {error}"
-    return ""
 
 
 def prepare(record: NodeRecord) -> None:
@@ -222,7 +216,7 @@ class Ops:
             nodes = filter(None, (sample, sample.fused.affine_grid))
             if all(self._choose_alone(each)[0].runs_on == "compiled op" for each in nodes):
                 own = match.fused is not None
-                fused = replace(placement, fused=match.record.fused) if own else placement.fused_into(sample.record)
+                fused = replace(placement, fused=match.record.fused) if own else _into(placement, sample.record)
                 return fused, self._fused
         return placement, target
 

@@ -1,7 +1,7 @@
-"""The compiled ops made known to ONNX Runtime, and their kernels made when a session asks for them.
+"""Registers the compiled ops with ONNX Runtime, and makes a node's kernel when a session asks for it.
 
-onnxruntime-extensions' shared library takes ops of others, for as long as the process lives, and registers them
-wherever it is registered itself, in its own domain. All are handed to it once, together, before any of that.
+onnxruntime-extensions' shared library takes ops of others, for the life of the process, and registers them wherever it
+is registered itself, in its own domain. It gets all of them once, together, before any of that.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from ..interrupts import undisturbed
 from . import c_api
 from .c_api import ELEMENT_TYPES, Api, OrtCustomOp
 from .kernels import Kernel, affine_grid, fused_grid_sample, grid_sample
-from .shapes import grid_sample_shape
 from .structs import MOST_INPUTS
 
 logger = logging.getLogger("ort_gridsample")
@@ -40,7 +39,7 @@ logger = logging.getLogger("ort_gridsample")
 _NAMES = {dialect.operator: dialect.op_type for dialect in dialects() if dialect.name == COMPILED}
 _PROBE = "ort_gridsample_probe"
 
-#: The attribute of the extensions' module, beside whose list of ops it lies, that holds what is known of ours.
+#: The attribute of the extensions' module, which holds the list of ops, under which ours are kept.
 _MARK = "_ort_gridsample_compiled_ops"
 
 _TYPE_NAMES = {number: name for name, number in ELEMENT_TYPES.items()}
@@ -49,26 +48,26 @@ _lock = threading.Lock()
 
 
 def _shared() -> SimpleNamespace:
-    """What the process knows of the ops, whatever becomes of this module: they themselves, and ONNX Runtime's table."""
+    """The ops and ONNX Runtime's table of functions, kept for the process even where this module is imported anew."""
     extensions = sys.modules["onnxruntime_extensions._extensions_pydll"]
     return vars(extensions).setdefault(_MARK, SimpleNamespace(ops=None, api=None))
 
 
 def add() -> str:
-    """Have every later registration of onnxruntime-extensions bring the ops; why that cannot be, empty where it can."""
+    """Let every later registration of onnxruntime-extensions register the ops; why it cannot, empty where it does."""
     with _lock:
         return _add()
 
 
 def know_api() -> None:
-    """Learn where ONNX Runtime's table of functions is, which the inference of shapes needs."""
+    """Find ONNX Runtime's table of functions, which the inference of shapes calls."""
     with _lock:
         if not _add():
             _probe()
 
 
 def why_not() -> str:
-    """Why sessions of this process cannot have compiled ops; empty where they can. Imports Numba."""
+    """Why sessions of this process have no compiled ops; empty where they have. Imports Numba."""
     with _lock:
         return _add() or _numba() or _probe()
 
@@ -110,7 +109,7 @@ def _numba() -> str:
 
 @cache
 def _probe() -> str:
-    """Make a session of an op that is told where the table of functions lies; why that failed, empty if it did not."""
+    """Make a session of an op that gets the table of functions; why that failed, empty if it did not."""
     ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in ("X", "Y")]
     node = helper.make_node(_PROBE, ["X"], ["Y"], domain=EXTENSIONS_DOMAIN)
     imports = [helper.make_opsetid("", 16), helper.make_opsetid(EXTENSIONS_DOMAIN, 1)]
@@ -130,7 +129,7 @@ def _probe() -> str:
 
 
 class _Op(ctypes.Structure):
-    """The struct, and behind it what the functions in it read of their op, which they know by its address."""
+    """The struct, and behind it the name and types that its functions, which get the op's address, answer with."""
 
     _fields_ = (("op", OrtCustomOp), ("name", ctypes.c_void_p), ("types", ctypes.c_int * MOST_INPUTS))
 
@@ -141,10 +140,12 @@ def _at(op: int) -> _Op:
 
 def _all_ops() -> list[_Op]:
     ops = [_op(_PROBE, ["float32"], c_api.CreateKernel(_create_probe))]
-    for operator, make, shape in (("GridSample", grid_sample, grid_sample_shape), ("AffineGrid", affine_grid, None)):
-        versions = spec.OPERATORS[operator]
-        create, infer = c_api.CreateKernel(_creates(make)), None if shape is None else c_api.InferShape(_infers(shape))
-        for types in product(*versions[max(versions)].types.values()):
+    # An AffineGrid's shape is in the values of its size, and no axis can be left without a number or a name.
+    for operator, make, infer in (
+        ("GridSample", grid_sample, c_api.InferShape(_infer)), ("AffineGrid", affine_grid, _NO_SHAPE),
+    ):  # fmt: skip
+        create = c_api.CreateKernel(_creates(make))
+        for types in product(*spec.newest(operator).types.values()):
             if all(name in ELEMENT_TYPES for name in types):
                 ops.append(_op(_NAMES[operator], types, create, infer))
     create = c_api.CreateKernel(_creates(fused_grid_sample))
@@ -175,13 +176,14 @@ _get_name = c_api.Text(lambda op: _at(op).name)
 _no_provider = c_api.Text(lambda op: None)
 _get_type = c_api.NumberAt(lambda op, index: _at(op).types[index])
 _get_output_type = c_api.NumberAt(lambda op, index: _at(op).types[0])
+_NO_SHAPE = c_api.InferShape()
 _zero = c_api.NumberAt(lambda op, index: 0)
 _sizes = {size: c_api.Size(lambda op, size=size: size) for size in range(1, MOST_INPUTS + 1)}
-#: A fused op leaves inputs out, but for its first source.
+#: A fused op may leave its sources out, but for the first.
 _optional = c_api.NumberAt(lambda op, index: int(index > 2))
 
 
-def _op(name: str, types: Sequence[str], create: Any, infer: Any = None) -> _Op:
+def _op(name: str, types: Sequence[str], create: Any, infer: Any = _NO_SHAPE) -> _Op:
     text = ctypes.create_string_buffer(name.encode())
     made = _Op(name=ctypes.addressof(text))
     made.text = text
@@ -199,7 +201,7 @@ def _op(name: str, types: Sequence[str], create: Any, infer: Any = None) -> _Op:
         GetOutputCharacteristic=_zero,
         GetInputMemoryType=_zero,
         CreateKernelV2=create,
-        **({} if infer is None else {"InferOutputShapeFn": infer}),
+        InferOutputShapeFn=infer,
     )
     return made
 
@@ -211,7 +213,7 @@ def _create_probe(op: int, table: int, info: int, out: Any) -> int | None:
 
 
 def _creates(make: Callable[[Api, int, list[str]], Kernel]) -> Callable[[int, int, int, Any], int | None]:
-    """CreateKernelV2 of ops whose kernels ``make`` makes. Nothing may leave it as an exception: nobody would see it."""
+    """CreateKernelV2 of ops whose kernels ``make`` makes. It answers an exception with a status: ctypes drops it."""
 
     def create(op: int, table: int, info: int, out: Any) -> int | None:
         api = Api(table)
@@ -233,20 +235,17 @@ def _creates(make: Callable[[Api, int, list[str]], Kernel]) -> Callable[[int, in
     return create
 
 
-def _infers(shape: Callable[[list[Any], list[Any]], list[int | str] | None]) -> Callable[[int, int], int | None]:
-    """InferOutputShapeFn of ops whose output's shape ``shape`` says. What it cannot say is left open."""
-
-    def infer(op: int, context: int) -> int | None:
-        try:
-            api = _shared().api
-            if api is not None:
-                # Not the types of ``op``: that is the first of all overloads.
-                (element_type, first), (_, second) = (api.input_type(context, index) for index in range(2))
-                inferred = shape(first, second)
-                if inferred is not None:
-                    api.set_output_type(context, element_type, inferred)
-        except BaseException as error:  # a wrong shape is said in the run, in words
-            logger.debug("no shape is inferred: %r", error)
-        return None
-
-    return infer
+def _infer(op: int, context: int) -> int | None:
+    """InferOutputShapeFn of GridSample: Y is (N, C, D1_out, …, Dr_out). What is unknown is left open."""
+    try:
+        api = _shared().api
+        if api is not None:
+            # Not the types of ``op``: that is the first of all overloads.
+            (element_type, X), (_, grid) = (api.input_type(context, index) for index in range(2))
+            if len(X) > 2 and len(grid) == len(X):
+                shape = [X[0] if isinstance(X[0], int) else grid[0], X[1], *grid[1:-1]]
+                if None not in shape:
+                    api.set_output_type(context, element_type, shape)
+    except BaseException as error:  # the run says what is wrong with a shape
+        logger.debug("no shape is inferred: %r", error)
+    return None
