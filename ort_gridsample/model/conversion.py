@@ -99,7 +99,8 @@ def _name(node: onnx.NodeProto | onnx.FunctionProto) -> Name:
 
 def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy in which large initializers are inputs: onnx copies a model several times, and takes none above 2 GiB."""
-    graph, weights = model.graph, [t for t in model.graph.initializer if t.ByteSize() > SMALL_BYTES]
+    graph, external = model.graph, TensorProto.EXTERNAL
+    weights = [t for t in graph.initializer if t.ByteSize() > SMALL_BYTES or t.data_location == external]
     names = {tensor.name for tensor in weights}
     light = onnx.GraphProto(
         name=graph.name,

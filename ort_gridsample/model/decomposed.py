@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from .. import spec
 from ..core import affine, numpy_core
@@ -213,13 +213,13 @@ def _may_be_base(use_def: UseDef, name: str) -> bool:
     root = use_def.behind(name)[-1]
     if root in use_def.makers:
         return True
-    tensor = use_def.scope.tensor(root)
+    tensor = use_def.scope.held(root)
     if tensor is None or tensor.data_type not in _FLOATS:
         return False
     dims = [dim for dim in tensor.dims if dim != 1]
     if len(dims) < 2 or not {3, 4}.intersection(dims[-2:]):
         return False
-    value = numpy_helper.to_array(tensor).reshape(dims)
+    value = np.array(use_def.scope.constant(root)).reshape(dims)
     return any(dims[axis] in (3, 4) and bool((value.take(-1, axis) == 1).all()) for axis in (-1, -2))
 
 

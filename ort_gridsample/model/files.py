@@ -35,8 +35,8 @@ def read_model(model: Model, *, external_data: bool = False) -> onnx.ModelProto:
     if not isinstance(model, (str, PathLike)):
         raise GridSampleError("model", "model", f"of type {type(model).__name__}", "a ModelProto, bytes or a path")
     proto = _parsed(Path(model).read_bytes(), os.fspath(model), "the file")
-    if external_data:
-        onnx.load_external_data_for_model(proto, follow_links(proto, model))
+    if external_data and (folder := follow_links(proto, model)) is not None:
+        onnx.load_external_data_for_model(proto, folder)
     return proto
 
 
@@ -159,8 +159,10 @@ def external_files(model: onnx.ModelProto, path: str | PathLike[str]) -> dict[st
     return _files(_locations(model), path)
 
 
-def follow_links(model: onnx.ModelProto, path: str | PathLike[str]) -> str:
+def follow_links(model: onnx.ModelProto, path: str | PathLike[str]) -> str | None:
     """Let the external data of the model at ``path`` have locations without links in one folder, and return that.
+
+    None is returned where it has no external data.
 
     Raises:
         GridSampleError: a location is not inside the model's folder.
@@ -170,7 +172,7 @@ def follow_links(model: onnx.ModelProto, path: str | PathLike[str]) -> str:
     folder = next((f for f in folders if all(file.is_relative_to(f) for file in files.values())), folders[0])
     for entry in entries:
         entry.value = os.path.relpath(files[entry.value], folder)
-    return str(folder)
+    return str(folder) if entries else None
 
 
 def _files(entries: Iterable[onnx.StringStringEntryProto], path: str | PathLike[str]) -> dict[str, Path]:

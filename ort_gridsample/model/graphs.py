@@ -14,6 +14,8 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
+from .weights import NO_WEIGHTS, Weights
+
 #: The empty name and this one are the same domain.
 _ONNX_DOMAIN = "ai.onnx"
 
@@ -69,6 +71,7 @@ class Scope:
         parent: the scope around it, whose names are visible here.
         function: the model-local function that it is in.
         bodies: the position of a node -> the scopes of the graphs that it holds, in the order of its attributes.
+        weights: those of its initializers that lie elsewhere.
     """
 
     path: str
@@ -78,6 +81,7 @@ class Scope:
     parent: Scope | None = None
     function: onnx.FunctionProto | None = None
     bodies: dict[int, list[Scope]] = field(default_factory=dict)
+    weights: Weights = NO_WEIGHTS
 
     def __iter__(self) -> Iterator[onnx.NodeProto]:
         return iter(self.container.node)
@@ -145,12 +149,21 @@ class Scope:
             at = at.parent
         return at
 
-    def tensor(self, name: str) -> onnx.TensorProto | None:
-        """The value of ``name``, as it is seen here, where the model itself holds it."""
+    def held(self, name: str) -> onnx.TensorProto | None:
+        """As :meth:`tensor`, maybe without values, which then are among the weights."""
         home = self.home(name)
         definition = home.definitions[name] if home is not None else None
         tensor = _constant_tensor(definition) if isinstance(definition, onnx.NodeProto) else definition
-        return None if tensor is None or tensor.data_location == onnx.TensorProto.EXTERNAL else tensor
+        if tensor is None or home is None or tensor.data_location != onnx.TensorProto.EXTERNAL:
+            return tensor
+        return tensor if tensor.name in home.weights else None
+
+    def tensor(self, name: str) -> onnx.TensorProto | None:
+        """The value of ``name``, as it is seen here, where the model itself holds it."""
+        tensor, home = self.held(name), self.home(name)
+        if tensor is None or home is None or tensor.data_location != onnx.TensorProto.EXTERNAL:
+            return tensor
+        return home.weights.whole(tensor)
 
     def constant(self, name: str) -> npt.NDArray[Any] | None:
         """As :meth:`tensor`, as an array."""
@@ -158,9 +171,9 @@ class Scope:
         return None if tensor is None else numpy_helper.to_array(tensor)
 
 
-def scopes(model: onnx.ModelProto) -> list[Scope]:
-    """Every scope of ``model``, parents before their children; the main graph is the first."""
-    main = Scope("", model.graph, _opsets(model.opset_import, UNSTATED_OPSET), model.ir_version)
+def scopes(model: onnx.ModelProto, weights: Weights = NO_WEIGHTS) -> list[Scope]:
+    """Every scope of ``model``, parents before their children; the main graph, whose ``weights`` these are, first."""
+    main = Scope("", model.graph, _opsets(model.opset_import, UNSTATED_OPSET), model.ir_version, weights=weights)
     roots = [main]
     for f in model.functions:
         opsets = _opsets(f.opset_import, main.opsets.get("", UNSTATED_OPSET))
@@ -198,13 +211,13 @@ def may_hold(op_type: str, domain: str, kinds: Collection[onnx.defs.OpSchema.Att
     return any(each.type in kinds for each in onnx.defs.get_schema(op_type).attributes.values())
 
 
-def constants(model: onnx.ModelProto) -> set[str]:
+def constants(model: onnx.ModelProto, weights: Weights) -> set[str]:
     """The names of the initializers that the graphs of ``model`` hold themselves, and of what Constants make there."""
     return {
         name
-        for scope in scopes(model)
+        for scope in scopes(model, weights)
         for name in scope.definitions
-        if isinstance(scope.container, onnx.GraphProto) and scope.tensor(name) is not None
+        if isinstance(scope.container, onnx.GraphProto) and scope.held(name) is not None
     }
 
 

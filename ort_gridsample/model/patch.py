@@ -26,6 +26,7 @@ from .targets.runtimes import ANY, RUNTIMES
 from .targets.spelled import Spelled
 from .unfusing import unfused
 from .use_def import UseDef, dead, drop_unread
+from .weights import NO_WEIGHTS, Weights
 
 #: The target of 4-D GridSamples.
 TWO_AXES = "ai.onnx-2d"
@@ -47,11 +48,12 @@ def patch_in_place(
     probe: OnnxruntimeProbe | None = None,
     opset: int | None = None,
     for_runtime: str | None = None,
+    weights: Weights = NO_WEIGHTS,
 ) -> tuple[list[NodeRecord], list[NodeRecord]]:
     """Do as :func:`ort_gridsample.patch_model` to ``model`` itself: the records of what it replaced, and of what stays.
 
     ``probe`` is asked whether onnxruntime runs a node where ``nodes`` depend on it, and for types that onnx does not
-    know.
+    know. ``weights`` are what ``model`` lacks.
     """
     if isinstance(target, str) and target not in targets():
         raise GridSampleError("patch_model", "target", repr(target), checks.listed(targets()))
@@ -69,7 +71,7 @@ def patch_in_place(
     to = _target(target, functions, model.functions, opset, for_runtime) if isinstance(target, str) else target
     with explaining_invalid(model):
         model.CopyFrom(unfused(model))
-        return _patch(model, nodes, to, probe, opset)
+        return _patch(model, nodes, to, probe, opset, weights)
 
 
 def _opset_of_two_axes(model: onnx.ModelProto, opset: int | None) -> int | None:
@@ -91,11 +93,16 @@ def check_selection(where: str, nodes: object) -> None:
 
 
 def _patch(
-    model: onnx.ModelProto, nodes: Selection, to: Target, probe: OnnxruntimeProbe | None, opset: int | None
+    model: onnx.ModelProto,
+    nodes: Selection,
+    to: Target,
+    probe: OnnxruntimeProbe | None,
+    opset: int | None,
+    weights: Weights,
 ) -> tuple[list[NodeRecord], list[NodeRecord]]:
     standard = Spelled("ai.onnx", strict=opset is not None)
     while True:
-        found = scopes(model)
+        found = scopes(model, weights)
         fused = to.fuses or callable(nodes)
         matches = find(model, found, probe, nodes != "all", decomposed=to.reads_decomposed, fused=fused)
         selected = [match for match in matches if to.takes(match) and _is_selected(match, nodes, standard)]

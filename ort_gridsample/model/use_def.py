@@ -97,13 +97,7 @@ class UseDef:
         if name in self.makers:
             return self._kinds[name]
         if name not in self._outer:
-            home = self.scope.home(name)
-            definition = home.definitions[name] if home is not None else None
-            if isinstance(definition, onnx.TensorProto):
-                is_known = definition.data_location != onnx.TensorProto.EXTERNAL
-            else:
-                is_known = definition is not None and is_op(definition, ("Constant",))
-            self._outer[name] = "constant" if is_known else "data"
+            self._outer[name] = "data" if self.scope.held(name) is None else "constant"
         return self._outer[name]
 
     @cached_property

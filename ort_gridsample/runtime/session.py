@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from os import PathLike
 from typing import Any
@@ -25,6 +25,7 @@ from ..model.files import external_files, follow_links, read_model
 from ..model.graphs import constants, domain_of, scopes, unread
 from ..model.patch import Selection, bind_threads, check_selection, patch_in_place
 from ..model.records import NodeRecord
+from ..model.weights import NO_WEIGHTS, Weights, split
 from . import interrupts, native
 from .accelerators import ACCELERATED, Accelerated, Accelerators, Providers, before_the_cpu
 from .compiled_ops.errors import error_in
@@ -124,6 +125,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     def _open(self, patched: _Patched, sess_options: onnxruntime.SessionOptions | None) -> None:
         _prepare(patched.python)
         self._placements = patched.placements
+        self._weights = patched.weights, patched.arrays  # which onnxruntime reads where they are
         # Where nobody could read the nodes, there may be any.
         self._runs_python_ops = bool(patched.python) or patched.domains is None
         _, providers, provider_options, *_, kwargs = self._arguments
@@ -220,7 +222,13 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             raise exception from error
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (*self._arguments, state(self.get_session_options()))
+        model, *others = self._arguments
+        weights, _ = self._weights
+        if isinstance(model, bytes) and weights.places:
+            proto = read_model(model)
+            weights.put_back(proto, weights.places)
+            model = proto.SerializeToString()
+        return _unpickled, (model, *others, state(self.get_session_options()))
 
 
 def _unpickled(*arguments: Any) -> InferenceSession:
@@ -257,11 +265,13 @@ class _Patched:
 
     Attributes:
         model: its bytes, or what was given where nothing had to be changed.
+        pickled: what a pickled session keeps of it.
         placements: the nodes concerned, and what they run on.
         domains: those of its nodes that it does not define itself, where nodes are concerned; None where onnx cannot
             read it.
         folder: where its external data is, if onnxruntime cannot know.
-        pickled: what a pickled session keeps of it.
+        weights: what ``pickled`` lacks.
+        arrays: what ``model`` lacks, name -> value.
     """
 
     model: bytes | str | PathLike[str]
@@ -269,6 +279,8 @@ class _Patched:
     placements: list[Placement]
     domains: frozenset[str] | None
     folder: str | None = None
+    weights: Weights = NO_WEIGHTS
+    arrays: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
 
     @property
     def python(self) -> list[NodeRecord]:
@@ -283,43 +295,42 @@ def _patched(
     providers: Providers = (),
     accelerated: Accelerated = "lower",
 ) -> _Patched:
-    if isinstance(model, onnx.ModelProto):
-        proto = onnx.ModelProto()
-        proto.CopyFrom(model)
-    else:
-        try:
-            proto = read_model(model)
-        except GridSampleError:
-            # onnxruntime knows its own format, and says what is wrong with any other
-            return _Patched(model, model, [], None)
-    elsewhere = set() if options is None else added_to(options, sorted(constants(proto)))
+    given: bytes | str | PathLike[str] = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
     saved = options is not None and bool(options.optimized_model_filepath)
+    # Others may not know initializers that are added to options, nor can what is saved have them.
+    parts = None if providers or saved or (options is not None and has_providers(options)) else split(given)
+    try:
+        proto, weights = parts or (read_model(given), NO_WEIGHTS)
+    except GridSampleError:
+        # onnxruntime knows its own format, and says what is wrong with any other
+        return _Patched(given, given, [], None)
+    if weights.places and options is not None and not all(map(_is_known, _domains(proto))):
+        weights = weights.put_back(proto, weights.places)  # the options are the caller's own then
+    elsewhere = set() if options is None else added_to(options, sorted(constants(proto, weights)))
+    weights = weights.put_back(proto, elsewhere)
     alone = bool(providers) and {n.op_type for scope in scopes(proto) for n in scope} <= {*operator_types(), "Constant"}
     with unread(proto, elsewhere), closing(Accelerators(providers, accelerated, alone)) as accelerators:
         ops = Ops(nodes, accelerators, saved)
-        replaced, others = patch_in_place(proto, target=ops, probe=native)
+        replaced, others = patch_in_place(proto, target=ops, probe=native, weights=weights)
     placements = ops.placements([*replaced, *others])
     if not placements:
-        given = proto.SerializeToString() if isinstance(model, onnx.ModelProto) else model
         return _Patched(given, given, [], frozenset())
     bound = bind_threads(proto, 0 if options is None else options.intra_op_num_threads)
     domains = _domains(proto)
-    path = model if isinstance(model, (str, PathLike)) else None
-    pickled = model
-    if providers and not callable(nodes):  # what is written for other providers, no one else need read
-        pickled = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
-    elif isinstance(model, onnx.ModelProto) or (path is None and (replaced or bound)):
-        pickled = proto.SerializeToString()
+    path = None if isinstance(given, bytes) else given
     if not (replaced or bound):
         if path is not None:
             external_files(proto, path)  # older onnxruntimes read data outside the folder
-        return _Patched(pickled, pickled, placements, domains)
+        return _Patched(given, given, placements, domains)
     folder = None if path is None else follow_links(proto, path)
     if folder is not None and not _READS_FOLDER:
+        weights = weights.put_back(proto, weights.places)
         onnx.load_external_data_for_model(proto, folder)
         folder = None
-    patched = proto.SerializeToString() if providers or path is not None else pickled
-    return _Patched(patched, pickled, placements, domains, folder)
+    patched = proto.SerializeToString()
+    # What is written for other providers, no one else need read.
+    pickled = patched if path is None and (callable(nodes) or not providers) else given
+    return _Patched(patched, pickled, placements, domains, folder, weights, weights.arrays(proto.graph.initializer))
 
 
 def _domains(model: onnx.ModelProto) -> frozenset[str]:
@@ -346,6 +357,9 @@ def _options(given: onnxruntime.SessionOptions | None, patched: _Patched) -> onn
         set_entry(options, _ALLOW_SPINNING, "0")
     if patched.folder is not None:
         set_entry(options, _EXTERNAL_FOLDER, patched.folder)
+    if patched.arrays:
+        values = map(onnxruntime.OrtValue.ortvalue_from_numpy, patched.arrays.values())
+        options.add_external_initializers(list(patched.arrays), list(values))
     return options
 
 

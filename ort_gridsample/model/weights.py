@@ -1,0 +1,185 @@
+"""Large initializers of a model, kept where they were read: never parsed, copied with the model or serialised.
+
+In the model that is parsed they are tensors of external data without a location. onnxruntime gets them as arrays.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import TensorProto
+
+from .element_types import elem_type
+
+#: Models of fewer bytes are parsed whole, and so are tensors of fewer bytes.
+SMALL_MODEL, SMALL_TENSOR = 1 << 24, 1 << 16
+
+_FLOATS = ("float16", "float32", "float64")
+_INTEGERS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_DTYPES = {elem_type(name): np.dtype(name) for name in (*_FLOATS, *_INTEGERS)}
+
+#: The numbers of the fields of a ModelProto, a GraphProto and a TensorProto.
+_GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The large initializers of the main graph of a model.
+
+    Attributes:
+        source: the bytes of the model, or its path.
+        places: name -> offset of the values in the source, and their number of bytes.
+    """
+
+    source: bytes | str | PathLike[str] = b""
+    places: Mapping[str, tuple[int, int]] = MappingProxyType({})
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.places
+
+    def arrays(self, tensors: Collection[TensorProto]) -> dict[str, npt.NDArray[np.generic]]:
+        """The values of those of ``tensors`` that are among the weights.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        wanted = [tensor for tensor in tensors if tensor.name in self.places]
+        arrays = {tensor.name: np.empty(tuple(tensor.dims), _DTYPES[tensor.data_type]) for tensor in wanted}
+        if isinstance(self.source, bytes):
+            for name, array in arrays.items():
+                offset, size = self.places[name]
+                array.reshape(-1).view(np.uint8)[:] = np.frombuffer(self.source, np.uint8, size, offset)
+        elif arrays:
+            with open(self.source, "rb", buffering=0) as file:
+                for name, array in arrays.items():
+                    file.seek(self.places[name][0])
+                    if file.readinto(memoryview(array).cast("B")) != array.nbytes:
+                        raise OSError(f"{os.fspath(self.source)} ends before {name}")
+        return arrays
+
+    def whole(self, tensor: TensorProto) -> TensorProto:
+        """A copy of ``tensor`` with its values, where these are among the weights."""
+        copy = TensorProto()
+        copy.CopyFrom(tensor)
+        for array in self.arrays([tensor]).values():
+            copy.ClearField("data_location")
+            copy.raw_data = array.tobytes()
+        return copy
+
+    def put_back(self, model: onnx.ModelProto, names: Collection[str]) -> Weights:
+        """Let the initializers ``names`` of ``model`` have their values, and return the other weights."""
+        for tensor in model.graph.initializer:
+            if tensor.name in self.places and tensor.name in names:
+                tensor.CopyFrom(self.whole(tensor))
+        return Weights(self.source, {name: place for name, place in self.places.items() if name not in names})
+
+
+NO_WEIGHTS = Weights()
+
+
+def split(source: bytes | str | PathLike[str]) -> tuple[onnx.ModelProto, Weights] | None:
+    """The model in these bytes or at that path without its weights, and these; None: it is to be parsed whole."""
+    try:
+        if isinstance(source, bytes):
+            return _split(source, source) if len(source) >= SMALL_MODEL else None
+        with open(source, "rb") as file:
+            if os.fstat(file.fileno()).st_size < SMALL_MODEL:
+                return None
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                return _split(data, source)
+    except (OSError, LookupError, ValueError, DecodeError):  # whoever parses it whole says what is wrong with it
+        return None
+
+
+def _split(data: bytes | mmap.mmap, source: bytes | str | PathLike[str]) -> tuple[onnx.ModelProto, Weights] | None:
+    graphs = [field for field in _fields(data, 0, len(data)) if field[0] == _GRAPH]
+    if len(graphs) != 1:
+        return None
+    (_, graph_key, at, end), *_ = graphs
+    parts, places = list[bytes](), dict[str, tuple[int, int]]()
+    for number, key, start, stop in _fields(data, at, end):
+        if number == _INITIALIZER and stop - start > SMALL_TENSOR:
+            tensor, place = _tensor(data, start, stop)
+            if place is not None and tensor.name not in places:
+                places[tensor.name] = place
+                parts += data[at:key], _field(_INITIALIZER, tensor.SerializeToString())
+                at = stop
+    if not places:
+        return None
+    graph = b"".join((*parts, data[at:end]))
+    model = onnx.ModelProto.FromString(b"".join((data[:graph_key], _field(_GRAPH, graph), data[end:])))
+    names = [tensor.name for tensor in model.graph.initializer]
+    if len(set(names)) < len(names):
+        return None
+    # No session takes values for what may be fed, or is an output.
+    held = {value.name for value in (*model.graph.input, *model.graph.output)}
+    return model, Weights(source, places).put_back(model, held)
+
+
+def _tensor(data: bytes | mmap.mmap, start: int, stop: int) -> tuple[TensorProto, tuple[int, int] | None]:
+    """The tensor in these bytes without its values, and where these are; None where they are not as expected."""
+    raw = [field[1:] for field in _fields(data, start, stop) if field[0] == _RAW_DATA]
+    if len(raw) != 1:
+        return TensorProto(), None
+    ((key, at, end),) = raw
+    tensor = TensorProto.FromString(data[start:key] + data[end:stop])
+    dtype = _DTYPES.get(tensor.data_type)
+    fits = dtype is not None and min(tensor.dims, default=1) > 0 and math.prod(tensor.dims) * dtype.itemsize == end - at
+    if not fits or tensor.external_data or tensor.data_location or tensor.HasField("segment"):
+        return tensor, None
+    tensor.data_location = TensorProto.EXTERNAL
+    return tensor, (at, end - at)
+
+
+def _fields(data: bytes | mmap.mmap, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """Of each field of a protobuf message its number, and where its key, its value and what follows begin.
+
+    Raises:
+        LookupError, ValueError: it is no message.
+    """
+    while at < end:
+        key, start = _varint(data, at)
+        kind = key & 7
+        if kind == 2:
+            size, start = _varint(data, start)
+            stop = start + size
+        elif kind == 0:
+            stop = _varint(data, start)[1]
+        else:
+            stop = start + {1: 8, 5: 4}[kind]
+        if stop > end:
+            raise ValueError(stop)
+        yield key >> 3, at, start, stop
+        at = stop
+
+
+def _varint(data: bytes | mmap.mmap, at: int) -> tuple[int, int]:
+    """The number that begins at a place, and where it ends."""
+    value = shift = 0
+    while shift < 64:
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+        shift += 7
+    raise ValueError(at)
+
+
+def _field(number: int, value: bytes) -> bytes:
+    """A field of bytes, as protobuf writes it."""
+    size, length = bytearray(), len(value)
+    while length > 127:
+        size.append(length & 127 | 128)
+        length >>= 7
+    return bytes((number << 3 | 2, *size, length)) + value
