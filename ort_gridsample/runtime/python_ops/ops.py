@@ -20,7 +20,6 @@ from ...core.threads import ops_limit
 from ...errors import where
 from ...functions import affine_grid, grid_sample
 from ...model.dialects import DOMAIN
-from ...spec import ModeName, PaddingModeName
 from .. import extensions
 from . import exits, failures
 
@@ -55,58 +54,45 @@ _NOTHING = {np.dtype(kind): Output(np.empty(0, kind)) for kind in "?bBhHiIlLqQfd
 Outputs = tuple[Output, Output]
 
 
-def _guarded(
-    operator: str, function: Callable[..., Array], *arguments: Any, align_corners: int, node: str, num_threads: int
-) -> Outputs:
-    """Y of ``function`` and the positions along its first axis, or an empty Y and the number of the failure."""
-    exits.hold()
-    try:
-        here, threads = where(operator, node), num_threads or None
-        with ops_limit:
-            array = function(*arguments, align_corners=bool(align_corners), where=here, num_threads=threads)
-        # onnxruntime's copy and the guard's need as much again each, and without memory would end the process.
-        memory.probe(2 * memory.copied_bytes(array))
-        return Output(array), Output(np.arange(len(array), dtype=np.int64)[:, None])
-    except BaseException as failure:  # also KeyboardInterrupt and SystemExit: none may leave an op
-        nothing = _NOTHING.get(arguments[0].dtype, _NOTHING[np.dtype(object)])
+def _guarded(operator: str, function: Callable[..., Array]) -> Callable[..., Outputs]:
+    """An op that calls ``function``.
+
+    It returns Y and the positions along its first axis, or an empty Y and the number of the failure.
+    """
+
+    def op(*inputs: Array, align_corners: int, node: str, num_threads: int, **words: str) -> Outputs:
+        exits.hold()
         try:
-            return nothing, Output(np.array([[failures.record(failure)]], np.int64))
-        except BaseException:  # no memory or no stack
-            return nothing, _LOST
+            here, threads = where(operator, node), num_threads or None
+            with ops_limit:
+                array = function(*inputs, align_corners=bool(align_corners), **words, where=here, num_threads=threads)
+            # onnxruntime's copy and the guard's need as much again each, and without memory would end the process.
+            memory.probe(2 * memory.copied_bytes(array))
+            return Output(array), Output(np.arange(len(array), dtype=np.int64)[:, None])
+        except BaseException as failure:  # also KeyboardInterrupt and SystemExit: none may leave an op
+            nothing = _NOTHING.get(inputs[0].dtype, _NOTHING[np.dtype(object)])
+            try:
+                return nothing, Output(np.array([[failures.record(failure)]], np.int64))
+            except BaseException:  # no memory or no stack
+                return nothing, _LOST
 
-
-def _grid_sample_op(X: Array, grid: Array, *, mode: ModeName, padding_mode: PaddingModeName, **others: Any) -> Outputs:
-    return _guarded("GridSample", grid_sample, X, grid, mode, padding_mode, **others)
-
-
-def _affine_grid_op(theta: Array, size: Array, **others: Any) -> Outputs:
-    return _guarded("AffineGrid", affine_grid, theta, size, **others)
+    return op
 
 
 _INTEGER, _STRING = PyCustomOpDef.dt_int64, PyCustomOpDef.dt_string
 
-#: Attributes beside the operators' own: the node's name for errors, and a number of threads (0: the default).
-_EXTRA_ATTRIBUTES = {"node": _STRING, "num_threads": _INTEGER}
-_ATTRIBUTES = {
-    operator: {
-        name: _STRING if isinstance(attribute.default, str) else _INTEGER
-        for name, attribute in spec.newest(operator).attributes.items()
-    }
-    | _EXTRA_ATTRIBUTES
-    for operator in spec.OPERATORS
-}
+
+def _attributes(operator: str) -> dict[str, Any]:
+    """The operator's own attributes, the node's name for errors, and a number of threads (0: the default)."""
+    own = {name: isinstance(each.default, str) for name, each in spec.newest(operator).attributes.items()}
+    return {name: _STRING if text else _INTEGER for name, text in {**own, "node": True, "num_threads": False}.items()}
 
 
-def _op_type(type_name: str) -> int:
-    """onnxruntime-extensions' number for a type of :data:`ort_gridsample.spec.TYPES`."""
-    return int(getattr(PyCustomOpDef, f"dt_{spec.TYPES[type_name].onnx}"))
-
-
-_INTEGERS = {name for attributes in _ATTRIBUTES.values() for name, kind in attributes.items() if kind == _INTEGER}
+_STRINGS = {name for operator in spec.OPERATORS for name, kind in _attributes(operator).items() if kind == _STRING}
 
 
 def _cast_attributes(attributes: dict[str, str]) -> dict[str, str | int]:
-    return {name: int(value) if name in _INTEGERS else value for name, value in attributes.items()}
+    return {name: value if name in _STRINGS else int(value) for name, value in attributes.items()}
 
 
 def transport_types(types: Sequence[str]) -> list[str]:
@@ -115,15 +101,16 @@ def transport_types(types: Sequence[str]) -> list[str]:
 
 
 def _register_all() -> None:
-    for operator, function in (("GridSample", _grid_sample_op), ("AffineGrid", _affine_grid_op)):
+    functions = {"GridSample": lambda *a, **k: grid_sample(*a, **k), "AffineGrid": lambda *a, **k: affine_grid(*a, **k)}
+    for operator, function in functions.items():
         for types in product(*map(transport_types, spec.newest(operator).types.values())):
-            inputs = [_op_type(name) for name in types]
+            inputs = [int(getattr(PyCustomOpDef, f"dt_{spec.TYPES[name].onnx}")) for name in types]
             op = onnx_op(
                 op_type=f"{DOMAIN}::{operator}",
                 inputs=inputs,
                 outputs=[inputs[0], _INTEGER],
-                attrs=_ATTRIBUTES[operator],
-            )(function)
+                attrs=_attributes(operator),
+            )(_guarded(operator, function))
             # The original asks the C++ side for each attribute's type at each call: 10 times as slow.
             op.cast_attributes = _cast_attributes
 
