@@ -462,7 +462,7 @@ def test_models_without_any_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -
 def test_lengths_that_nobody_says_are_told_apart() -> None:
     """However many: what two axes of one length answer says nothing of which is which."""
     unknown = [Value("float32", (None,) * 4), Value("float32", ("N", None, None, "r")), Value("int64", (None,) * 5)]
-    first = next(_shapes(unknown, [], {}))
+    first = next(_shapes(unknown, []))
     lengths = [length for shape in first for length in shape][: len(SIZES[0]) + 3]
     assert len(set(lengths)) == len(lengths)
 

@@ -285,7 +285,7 @@ def _model_of(use_def: UseDef, subgraph: Subgraph, values: Sequence[Value]) -> o
 def _try_sample(model: onnx.ModelProto, values: Sequence[Value], probe: OnnxruntimeProbe) -> Result | None:
     """The attributes of the GridSample that ``model`` is, and the lengths of X where they are in one axis."""
     axes, flat = _rank(values[1]) - 2, _is_flat(*values[:2])
-    shapes = list(_shapes(values, [((0, 0), (1, 0))], {(1, axes + 1): axes}))
+    shapes = list(_shapes(values, [((0, 0), (1, 0)), ((1, axes + 1), axes)]))
     if not shapes:
         return None
     pixels = shapes[0][0][2]
@@ -400,7 +400,7 @@ def _try_grid(model: onnx.ModelProto, values: Sequence[Value], probe: Onnxruntim
     """The attributes and the size of the AffineGrid that ``model`` is."""
     for axes in (2, 3):
         possible, sizes = [False, True], set[Size]()
-        for shapes in _shapes(values, [], {(0, 1): axes, (0, 2): axes + 1}):
+        for shapes in _shapes(values, [((0, 1), axes), ((0, 2), axes + 1)]):
             generators = map(np.random.default_rng, range(2))
             feeds = [_typed([g.uniform(-2, 2, shapes[0]), *map(np.zeros, shapes[1:])], values) for g in generators]
             answers = probe.answers(model, feeds)
@@ -435,32 +435,26 @@ def _rank(value: Value) -> int:
     return len(value.shape)
 
 
-def _shapes(values: Sequence[Value], same: Sequence[tuple[At, At]], known: Mapping[At, int]) -> Iterator[Shapes]:
-    """Shapes that ``values`` may have: one of each where all is known, else some, for dimensions of one name the same.
+def _shapes(values: Sequence[Value], equal: Sequence[tuple[At, At | int]]) -> Iterator[Shapes]:
+    """Shapes that ``values`` may have: one of each where all are known, else several.
 
-    Args:
-        values: what is known of them.
-        same: pairs of dimensions, by value and axis, that are the same.
-        known: such dimensions -> their lengths.
+    Dimensions of one name have one length, and so do those that are ``equal``, to each other or to a number.
     """
-    dims: dict[At, Dim] = {}
+    dims: dict[Dim, Dim] = {}
     for number, value in enumerate(values):
         for axis, dim in enumerate(value.shape or ()):
             dims[number, axis] = (number, axis) if dim is None else dim
-    for pair in [*same, *((at, at) for at in known)]:
-        found: set[Dim] = {dims[at] for at in pair} | {known[at] for at in pair if at in known}
-        lengths = [each for each in found if isinstance(each, int)]
-        if len(lengths) > 1:
+    for pair in equal:
+        found = {dims.get(each, each) for each in pair}
+        if sum(isinstance(dim, int) for dim in found) > 1:
             return
-        one: Dim = lengths[0] if lengths else next(iter(found))
+        one = min(found, key=lambda dim: not isinstance(dim, int))
         dims = {at: one if dim in found else dim for at, dim in dims.items()}
     free = list(dict.fromkeys(dim for dim in dims.values() if not isinstance(dim, int)))
     for row in SIZES if free else SIZES[:1]:
         chosen = dict(zip(free, chain(row, count(max(row) + 1)), strict=False))
-        shapes = [
-            tuple(at if isinstance(at := dims[number, axis], int) else chosen[at] for axis in range(_rank(value)))
-            for number, value in enumerate(values)
-        ]
+        lengths = {at: dim if isinstance(dim, int) else chosen[dim] for at, dim in dims.items()}
+        shapes = [tuple(lengths[n, axis] for axis in range(_rank(value))) for n, value in enumerate(values)]
         if all(0 < math.prod(shape) <= MOST_ELEMENTS for shape in shapes):
             yield shapes
 

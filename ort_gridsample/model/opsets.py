@@ -106,7 +106,6 @@ def _convert(model: onnx.ModelProto, version: int) -> None:
     """Convert the nodes of ``model``, in steps where onnx's converter stops for nodes that mean the same before."""
     before = opset_of(model)
     if before > version:
-        _drop_allowzero(model)
         _write_older(model, version)
     steps = [at for at in range(before, version, -1) if any(_means_the_same(node, at) for node in _nodes(model))]
     for at in steps:
@@ -150,39 +149,38 @@ def _means_the_same(node: onnx.NodeProto, version: int) -> bool:
     )
 
 
-def _drop_allowzero(model: onnx.ModelProto) -> None:
-    """Drop ``allowzero`` from each Reshape to a shape without a 0: opset 13 has none, and exporters always write it."""
-    for scope in scopes(model):
-        for node in scope:
-            shape = scope.constant(node.input[1]) if node.op_type == "Reshape" and len(node.input) > 1 else None
-            if shape is not None and 0 not in shape and not domain_of(node.domain):
-                for attribute in [each for each in node.attribute if each.name == "allowzero"]:
-                    node.attribute.remove(attribute)
-
-
 def _write_older(model: onnx.ModelProto, version: int) -> None:
-    """Write part of a Shape as a Slice, and a Constant's number as a tensor: the converter has no way down for them."""
+    """Write otherwise what the converter has no way down for.
+
+    A part of a Shape becomes a Slice, a Constant's number a tensor; a Reshape to a shape without a 0 loses its
+    ``allowzero``, which exporters always write.
+    """
     names = Names(model)
     for scope in scopes(model):
-        nodes = onnx.GraphProto()
-        for node in scope:
+        replaced: dict[int, list[onnx.NodeProto]] = {}
+        for index, node in enumerate(scope.nodes):
             attributes = {attribute.name: attribute for attribute in node.attribute}
-            nodes.node.append(node)
-            if domain_of(node.domain) or node.op_type not in ("Constant", "Shape") or not attributes:
+            if domain_of(node.domain) or not attributes:
                 continue
-            if node.op_type == "Constant" and version < 13 and (tensor := scope.tensor(node.output[0])) is not None:
-                del nodes.node[-1].attribute[:]
-                nodes.node[-1].attribute.append(helper.make_attribute("value", tensor))
+            if node.op_type == "Reshape" and "allowzero" in attributes:
+                shape = scope.constant(node.input[1])
+                if shape is not None and 0 not in shape:
+                    node.attribute.remove(attributes["allowzero"])
+            elif node.op_type == "Constant" and version < 13 and (tensor := scope.tensor(node.output[0])) is not None:
+                del node.attribute[:]
+                node.attribute.append(helper.make_attribute("value", tensor))
             elif node.op_type == "Shape" and version < 15:
-                part = node.output[0]
+                (part,) = node.output
                 whole, *ends = (names.new(f"{part}_{of}") for of in ("whole", "start", "end"))
-                del nodes.node[-1].attribute[:]
-                nodes.node[-1].output[0] = whole
-                for name, (of, default) in zip(ends, (("start", 0), ("end", 1 << 62)), strict=True):
-                    nodes.node.append(constant(np.array([attributes[of].i if of in attributes else default]), name))
-                nodes.node.append(helper.make_node("Slice", [whole, *ends], [part]))
-        del scope.container.node[:]
-        scope.container.node.extend(nodes.node)
+                defaults = {"start": 0, "end": 1 << 62}
+                numbers = [attributes[of].i if of in attributes else default for of, default in defaults.items()]
+                constants = [constant(np.array([number]), name) for number, name in zip(numbers, ends, strict=True)]
+                copy = onnx.NodeProto()
+                copy.CopyFrom(node)
+                del copy.attribute[:]
+                copy.output[0] = whole
+                replaced[index] = [copy, *constants, helper.make_node("Slice", [whole, *ends], [part])]
+        scope.replace(replaced)
 
 
 def _signature(schema: onnx.defs.OpSchema) -> tuple[object, ...]:
