@@ -111,12 +111,12 @@ def lower_grid_sample(
     if 0 in (n, c, *out, *lengths):  # Y is empty, or X has no pixel
         return e.finish(e.zeros([n, c, *out], image.type).astype(X.type), Y)
 
-    combine = _copy if mode == "nearest" else _integer if X.type.lstrip("u").startswith("int") else _floating
-    if combine is _floating:
+    is_integer = X.type.lstrip("u").startswith("int")
+    if MODES[mode].weights is not None and not is_integer:
         image = image.astype(str(compute))
     # Few axes: not every runtime has kernels for many.
     rows = e.transpose(e.reshape(image, [batches, c, e.product(lengths)]), (0, 2, 1))
-    zeros_first = padding.zero_outside and _is_large(batches, c, lengths, MODES[mode], runtime)
+    zeros_first = padding.zero_outside and _is_large([batches, c, *lengths], MODES[mode], runtime)
     around = int(padding.zero_outside and not zeros_first)
     if around:
         rows = _surrounded(e, rows, [batches, *lengths, c])
@@ -133,7 +133,11 @@ def lower_grid_sample(
     axis = Axis.of(length, bool(align_corners), may_be_single(lengths), e.maximum)
     position, weight = axis_taps(e, g, axis, sampler.mode, padding, compute, around)
     index = sampler.index(position, axis)
-    total = combine(sampler, rows, index, [] if weight is None else sampler.weight(weight)).astype(X.type)
+    if weight is None:
+        total = sampler.values(rows, index[0])
+    else:
+        total = (sampler.integers if is_integer else sampler.sum)(rows, index, sampler.weight(weight))
+    total = total.astype(X.type)
     if not sampler.few:
         total = e.transpose(e.reshape(total, [n, e.product(out), c]), (0, 2, 1))
     elif n != 1:
@@ -194,12 +198,12 @@ def may_be_single(lengths: Sequence[Dim]) -> bool:
     return not all(isinstance(length, int) and length > 1 for length in lengths)
 
 
-def _is_large(n: Dim, c: Dim, lengths: Sequence[Dim], mode: Mode, runtime: Runtime) -> bool:
-    """Whether X is known to be so large that zeros around it cost more than telling inside from outside."""
-    dims = [dim for dim in (n, c, *lengths) if isinstance(dim, int)]
-    if not isinstance(c, int) or len(dims) < 2 + len(lengths) or runtime != ANY:
+def _is_large(dims: Sequence[Dim], mode: Mode, runtime: Runtime) -> bool:
+    """Whether an X of shape ``dims`` is known to be so large that zeros around it cost more than logic."""
+    known = [dim for dim in dims if isinstance(dim, int)]
+    if runtime != ANY or len(known) < len(dims):
         return False
-    return prod(dims) >= LARGE and c >= CHANNELS_PER_TAP * mode.taps ** len(lengths)
+    return prod(known) >= LARGE and known[1] >= CHANNELS_PER_TAP * mode.taps ** (len(dims) - 2)
 
 
 def _surrounded(e: Expressions, rows: Tensor, dims: list[Dim]) -> Tensor:
@@ -334,8 +338,21 @@ class _Sampler:
             found = e.gather(rows, index)
         return e.transpose(found, swapped) if self.few else found
 
-    def weighted_sum(self, values: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
-        """The sum over all groups and taps."""
+    def sum(self, rows: Tensor, index: Sequence[Tensor], weight: Sequence[Tensor]) -> Tensor:
+        """The weighted sum of the rows; bool counts as 0 and 1."""
+        return self._sum([self.values(rows, each) for each in index], weight)
+
+    def integers(self, rows: Tensor, index: Sequence[Tensor], weight: Sequence[Tensor]) -> Tensor:
+        """The first tap plus the weighted differences from it, as an integer."""
+        converted = rows.astype(weight[0].type)
+        values = [self.values(converted, each) for each in index]
+        first, origin = index[0], values[0]
+        if self.together > 1:
+            first, origin = self.e.gather(first, [0]), self.e.gather(origin, [0])
+        difference = self._sum([value - origin for value in values], weight)
+        return to_integers(self.e, origin, difference, rows.type, lambda: self.values(rows, first).astype("int64"))
+
+    def _sum(self, values: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
         terms = [value * weight for value, weight in zip(values, weights, strict=True)]
         if self.together > 1:
             terms = [self.e.sum(term) for term in terms]
@@ -396,28 +413,6 @@ class _Sampler:
             return [group for row in rows for group in e.split(row, t, together, axis=0)]
 
         return groups(axes, self.one_by_one)
-
-
-def _copy(sampler: _Sampler, rows: Tensor, index: Sequence[Tensor], weight: Sequence[Tensor]) -> Tensor:
-    """Nearest: the one tap's values."""
-    return sampler.values(rows, index[0])
-
-
-def _floating(sampler: _Sampler, rows: Tensor, index: Sequence[Tensor], weight: Sequence[Tensor]) -> Tensor:
-    """The weighted sum of the rows; bool counts as 0 and 1."""
-    return sampler.weighted_sum([sampler.values(rows, each) for each in index], weight)
-
-
-def _integer(sampler: _Sampler, rows: Tensor, index: Sequence[Tensor], weight: Sequence[Tensor]) -> Tensor:
-    """The first tap plus the weighted differences from it, as an integer."""
-    e, compute = sampler.e, weight[0].type
-    converted = rows.astype(compute)
-    values = [sampler.values(converted, each) for each in index]
-    first, origin = index[0], values[0]
-    if sampler.together > 1:
-        first, origin = e.gather(first, [0]), e.gather(origin, [0])
-    difference = sampler.weighted_sum([value - origin for value in values], weight)
-    return to_integers(e, origin, difference, rows.type, lambda: sampler.values(rows, first).astype("int64"))
 
 
 def check_opset(name: str, opset: int, first: int) -> None:
