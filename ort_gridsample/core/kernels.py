@@ -458,18 +458,32 @@ def _sum_taps_for(
 
 @register_jitable
 def _sum_floats(X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any, start: int, positions: int) -> int:
-    wide, narrow = VECTORS[0] // weight.itemsize, VECTORS[1] // weight.itemsize
-    few = len(X) * len(weight) * positions < WORTH_WIDE
-    wides, narrows = 0 if few else positions - positions % wide, positions - positions % narrow
-    for c in range(len(X)):
-        image, out = X[c], Y[c]
-        for p in range(0, wides, wide):
-            _sum_wide(image, index, offsets, layout, weight, p, out, start + p)
-        for p in range(wides, narrows, narrow):
-            _sum_narrow(image, index, offsets, layout, weight, p, out, start + p)
-        for p in range(narrows, positions):
-            out[start + p] = _sum_at(image, index, offsets, layout, weight, p)
+    if layout == GATHERED:
+        _sum_gathered(X, index, offsets, weight, Y, start, positions)
+    elif layout == MASKED:
+        _sum_masked(X, index, offsets, weight, Y, start, positions)
+    else:
+        _sum_contiguous(X, index, offsets, weight, Y, start, positions)
     return layout
+
+
+def _sum_floats_for(layout: int) -> Any:
+    sum_wide, sum_narrow = (sum_pixels(size, layout) for size in VECTORS)
+
+    def sum_floats(X: Any, index: Any, offsets: Any, weight: Any, Y: Any, start: int, positions: int) -> None:
+        wide, narrow = VECTORS[0] // weight.itemsize, VECTORS[1] // weight.itemsize
+        few = len(X) * len(weight) * positions < WORTH_WIDE
+        wides, narrows = 0 if few else positions - positions % wide, positions - positions % narrow
+        for c in range(len(X)):
+            image, out = X[c], Y[c]
+            for p in range(0, wides, wide):
+                sum_wide(image, index, offsets, weight, p, out, start + p)
+            for p in range(wides, narrows, narrow):
+                sum_narrow(image, index, offsets, weight, p, out, start + p)
+            for p in range(narrows, positions):
+                out[start + p] = _sum_at(image, index, offsets, layout, weight, p)
+
+    return _named(sum_floats, f"sum_floats_{layout}")
 
 
 @register_jitable
@@ -517,12 +531,16 @@ def _by_layout(make: Any, size: int) -> Any:
         else:
             contiguous(X, index, offsets, weight, p, Y, q)
 
-    # As :func:`.compilation.function` does.
-    add_up.__qualname__ = add_up.__name__ = f"{make.__name__}_{size}"
-    return register_jitable(add_up)
+    return _named(add_up, f"{make.__name__}_{size}", forceinline=True)
 
 
-_sum_wide, _sum_narrow = (_by_layout(sum_pixels, size) for size in VECTORS)
+def _named(function: Any, name: str, forceinline: bool = False) -> Any:
+    """``function``, to be called in a kernel, under a name of its own, as :func:`.compilation.function` gives it."""
+    function.__qualname__ = function.__name__ = name
+    return register_jitable(forceinline=forceinline)(function)
+
+
+_sum_gathered, _sum_masked, _sum_contiguous = map(_sum_floats_for, (GATHERED, MASKED, CONTIGUOUS))
 _sum_integers = _by_layout(sum_integers, VECTORS[1])
 _sum_row_narrow, _sum_row_wide = (_by_layout(sum_rows, width) for width in (NARROW, WIDE))
 _transpose_narrow, _transpose_wide = transpose(NARROW), transpose(WIDE)
