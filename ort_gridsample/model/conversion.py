@@ -1,4 +1,4 @@
-"""Inlining functions in place: onnx's inliner, with what that loses put back."""
+"""Inline functions in place: by onnx's inliner, without its losses."""
 
 from __future__ import annotations
 

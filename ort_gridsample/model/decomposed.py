@@ -4,7 +4,7 @@ A subgraph is a candidate by its structure alone: it gathers values by indices t
 or it multiplies the constant base of a grid. Which operator it computes, if any, is then tried: onnxruntime runs the
 subgraph by itself, on values that tell all modes, paddings and alignments apart, and it must answer as one of them.
 Every such subgraph is linear in X, or in theta, so that a few values of these are enough; coordinates are tried far
-outside, and at and around all borders. What depends on unknown sizes is tried in several.
+outside, and at and around all borders. A subgraph that depends on unknown sizes is tried in several.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Found:
 
     Attributes:
         operator: a key of :data:`ort_gridsample.spec.OPERATORS`.
-        subgraph: the nodes, and what they read.
+        subgraph: the nodes, their inputs and their output.
         attributes: the operator's.
         size: of an AffineGrid, its input ``size`` as far as it is known, with None for a batch that is theta's; of a
             GridSample whose X has all pixels in one axis, the lengths of two.
@@ -319,7 +319,7 @@ def _samples_to_try(
 
     Positions are inside and outside, some far, and in every other round at edges and centres of pixels; of a candidate
     that ``jumps`` there, only at those that are exact in any arithmetic. After the first round one X is 1 everywhere,
-    with positions inside: no rounding of a coordinate hides what is done to X.
+    with positions inside: no rounding of a coordinate hides arithmetic on X.
     """
     for each in shapes if rounds[0] else shapes[:1]:
         grid = each[1]
@@ -391,7 +391,7 @@ def _is_sample(kind: Kind, X: Array, grid: Array, answer: Array, most: int) -> b
     at = np.ascontiguousarray(positions[:, chosen])
     numpy_core.grid_sample(X, at, expected, plan_for(X.dtype, *kind), 1)
     pixels = ((abs(at) + 1) * X.shape[:1:-1] / 2).sum(-1)[:, None]
-    terms = 8 if kind[0] == "cubic" else 1  # the largest one of what a weight is the sum of
+    terms = 8 if kind[0] == "cubic" else 1  # the largest term of a weight
     magnitudes = terms * np.max(np.abs(X)) + np.ptp(X) * pixels  # a coordinate's rounding counts as X is steep
     return _equal(answer.reshape(*X.shape[:2], -1)[..., chosen], expected, magnitudes, grid.dtype)
 
@@ -425,7 +425,7 @@ def _is_grid(theta: Array, answer: Array, axes: int, align_corners: bool) -> boo
 
 
 def _equal(answer: Array, expected: Array, magnitudes: Array, coarser: np.dtype[Any]) -> bool:
-    """Whether two arrays are the same but for rounding, in their type or another, what has these ``magnitudes``."""
+    """Whether two arrays agree up to rounding of values of these ``magnitudes``, in their type or a coarser one."""
     epsilon = max(np.finfo(answer.dtype).eps, np.finfo(coarser).eps)
     return bool((abs(answer - expected) <= np.minimum(TOLERANCE, ROUNDED * epsilon * magnitudes)).all())
 
@@ -459,7 +459,7 @@ def _shapes(values: Sequence[Value], equal: Sequence[tuple[At, At | int]]) -> It
             yield shapes
 
 
-#: For each operator: whether values may be its output and inputs, and what tries a model of them.
+#: Operator -> whether values may be its output and inputs; and the function that tries a model of them.
 _OPERATORS: Mapping[str, tuple[Callable[..., bool], Callable[..., Result | None]]] = {
     "GridSample": (_fits_sample, _try_sample),
     "AffineGrid": (_fits_grid, _try_grid),

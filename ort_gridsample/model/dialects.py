@@ -261,7 +261,7 @@ _DIALECTS: list[Dialect] = [
     # the same of onnxservice.
     Dialect("grid_sampler", "GridSample", "grid_sampler", ("", "onnxservice"), _INPUTS, reads_only=True),
     _plugin("GridSampler", op_type="GridSampler", domains=(), written_domain=_TENSORRT),
-    # grid-sample3d-trt-plugin, which takes 0 for what it is not told; LivePortrait's and SparseOcc's exports rename the
+    # grid-sample3d-trt-plugin, whose attributes default to 0; LivePortrait's and SparseOcc's exports rename the
     # standard's node for it, with its attributes or without any.
     _plugin(
         "GridSample3D", op_type="GridSample3D", domains=(), attributes=_DEFAULTS, axes=(3,), written_domain=_TENSORRT

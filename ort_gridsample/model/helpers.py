@@ -1,4 +1,4 @@
-"""The nodes that stand around, or in the place of, a node concerned: how they are named, and finding them again.
+"""Helper nodes, which a patch puts around a node or in its place: their names, and how to find them again.
 
 A Python-defined op takes no float16 or bfloat16, may not raise, and has no type that is known inside a function: Casts,
 a guard and a CastLike make up for that.
@@ -23,14 +23,14 @@ _LOWERED_GRID = f"{_LOWERED}coordinates/"
 
 
 def guard_name(where: str) -> str:
-    """The name of the guard node behind the node ``where``: the first thing that ONNX Runtime's error text says."""
+    """The name of the guard node behind the node ``where``: the beginning of ONNX Runtime's error text."""
     return f"ort_gridsample rejected the input of {where} (ort_gridsample.InferenceSession says why)"
 
 
 def guards(node: onnx.NodeProto, op: onnx.NodeProto) -> bool:
-    """Whether ``node`` is the guard behind ``op``: the status is the places along the first axis of what it hands on.
+    """Whether ``node`` is the guard behind ``op``: it gathers the op's output at the places that are its status.
 
-    Whoever reads the answer reads it through its guard, so nobody can drop that.
+    Every reader of the output reads it through the guard, so no pass can drop that.
     """
     return node.op_type in ("Gather", "GatherND") and list(node.input) == list(op.output)
 
@@ -41,27 +41,27 @@ def cast_name(where: str) -> str:
 
 
 def mark(node: onnx.NodeProto, where: str) -> onnx.NodeProto:
-    """``node``, known from now on as a helper of the node ``where``."""
+    """``node``, marked as a helper of the node ``where``."""
     node.metadata_props.add(key=_HELPS, value=where)
     return node
 
 
 def lowered_name(where: str, name: str, reads_grid: bool) -> str:
-    """The name of a node, called ``name`` among them, that the node called ``where`` was lowered to.
+    """The name of the node ``name`` among those that the node ``where`` is lowered to.
 
-    onnxruntime keeps it when it optimizes a model or inlines a function, and no metadata.
+    When onnxruntime optimizes a model or inlines a function, it keeps names, and no metadata.
     """
     return f"{where}{_LOWERED_GRID if reads_grid else _LOWERED}{name}"
 
 
 def lowered_from(node: onnx.NodeProto) -> str | None:
-    """The name of the node that was lowered to ``node`` and others."""
+    """The name of the node that was lowered to this ``node``, among others."""
     name, lowered, _ = node.name.partition(_LOWERED)
     return name if lowered else None
 
 
 def reads_grid(node: onnx.NodeProto) -> bool:
-    """Whether ``node``, a lowered one, reads the coordinates from outside."""
+    """Whether ``node``, of a lowered node, reads its grid."""
     return _LOWERED_GRID in node.name
 
 

@@ -1,4 +1,4 @@
-"""Convert a model to another opset in place: onnx's converter, what it cannot do, and what it loses put back."""
+"""Convert a model to another opset in place: by onnx's converter, beyond its limits, and without its losses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FOREIGN = "ort_gridsample.foreign"
 #: The domain, during a step down, of nodes that mean the same before and after it: the converter may not know them.
 _SAME = "ort_gridsample.same"
 
-#: Operators and the opset that gave them an input or an attribute more, without which they are what they were.
+#: Operators and the opset that added an input or an attribute, without which they are unchanged.
 _EXTENDED = {
     *(("Constant", 12), ("GatherND", 12), ("DequantizeLinear", 13), ("QuantizeLinear", 13), ("ReduceSum", 13)),
     *(("BatchNormalization", 14), ("Reshape", 14), ("Shape", 15), ("ScatterElements", 16), ("ScatterND", 16)),
@@ -60,7 +60,7 @@ def convert_opset(model: onnx.ModelProto, version: int) -> None:
         _check_types(model, version)
         _drop_attributes(model, before, version)
         drop_unread(scopes(model)[0], read)  # axes, say, that are attributes now
-        # What reads no newer opset reads no newer file either. Up to 4 the versions differ in what they mean.
+        # Readers of older opsets read older files only. IR versions up to 4 differ in their meaning.
         least = helper.find_min_ir_version_for(list(model.opset_import), ignore_unknown=True)
         model.ir_version = min(model.ir_version, max(least, 4))
 
@@ -110,7 +110,7 @@ def _convert(model: onnx.ModelProto, version: int) -> None:
     steps = [at for at in range(before, version, -1) if any(_means_the_same(node, at) for node in _nodes(model))]
     for at in steps:
         _step(model, at)
-        # The types of what is behind such nodes are known only while they are ONNX's.
+        # The types of values behind such nodes can be inferred only while these are in ONNX's domain.
         typed = shape_inference.infer_shapes(without_weights(model))
         for node in _nodes(typed):
             if _means_the_same(node, at):
@@ -121,7 +121,7 @@ def _convert(model: onnx.ModelProto, version: int) -> None:
 
 
 def _step(model: onnx.ModelProto, version: int, source: onnx.ModelProto | None = None) -> None:
-    """Let ``model`` have what onnx's converter makes of it, or of ``source``, which is it without weights."""
+    """Convert ``model`` by onnx's converter, which gets ``source``, by default the model without weights."""
     if opset_of(model) == version:
         return
     source = source or without_weights(model)
@@ -150,7 +150,7 @@ def _means_the_same(node: onnx.NodeProto, version: int) -> bool:
 
 
 def _write_older(model: onnx.ModelProto, version: int) -> None:
-    """Write otherwise what the converter has no way down for.
+    """Rewrite nodes that the converter cannot convert down.
 
     A part of a Shape becomes a Slice, a Constant's number a tensor; a Reshape to a shape without a 0 loses its
     ``allowzero``, which exporters always write.

@@ -1,6 +1,6 @@
 """Use-def chains of one list of nodes, and its subgraphs that compute one value from a few others.
 
-They are found by following values, never by names; :mod:`ort_gridsample.model.decomposed` tries what they compute.
+They are found by following values, never by names; which operator a subgraph computes is tried in :mod:`.decomposed`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _IN_SUBGRAPHS, _MOVES = ARITHMETIC.union(GATHERS), LAYOUT | {"Concat"}
 #: The most nodes of a subgraph, and the most values that are tried as its output, or as one of its inputs.
 MOST_NODES, MOST_ENDS = 4096, 20
 
-#: What a value depends on: the model alone, the shapes of inputs as well, or their values.
+#: The dependencies of a value: the model alone, the shapes of inputs as well, or their values.
 Kind = Literal["constant", "shape", "data"]
 
 #: The reader of a graph's output.
@@ -93,7 +93,7 @@ class UseDef:
         return found
 
     def kind(self, name: str) -> Kind:
-        """What the value ``name`` depends on."""
+        """The dependencies of the value ``name``."""
         if name in self.makers:
             return self._kinds[name]
         if name not in self._outer:
@@ -102,14 +102,14 @@ class UseDef:
 
     @cached_property
     def _kinds(self) -> dict[str, Kind]:
-        """Value that a node makes -> what it depends on, from the first node to the last."""
+        """Output of a node -> its dependencies, from the first node to the last."""
         found: dict[str, Kind] = {}
         for index, outputs in enumerate(self.scope.outputs):
             kind: Kind = "data"
             if self.is_op(index, ("Shape", "Size")):
                 kind = "shape"
             elif self.is_op(index, ARITHMETIC):
-                # What a node reads before another makes it, in a model that is not valid, is data.
+                # In an invalid model, a value that is read before a node makes it is data.
                 inputs = (each for each in self.scope.inputs[index] if each)
                 kinds = {found.get(each, "data") if each in self.makers else self.kind(each) for each in inputs}
                 kind = "data" if "data" in kinds else "shape" if "shape" in kinds else "constant"
@@ -251,7 +251,7 @@ class UseDef:
 
 
 def dead(use_def: UseDef, replaced: Collection[int], read: Collection[str], candidates: Collection[int]) -> set[int]:
-    """The nodes among ``candidates`` that nobody reads once others, which read ``read``, stand for ``replaced``."""
+    """The nodes among ``candidates`` that nobody reads once others, which read ``read``, replace ``replaced``."""
     gone = set(replaced)
     for index in sorted(set(candidates) - gone, reverse=True):
         outputs = [name for name in use_def.nodes[index].output if name]

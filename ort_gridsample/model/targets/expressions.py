@@ -128,7 +128,7 @@ class Expressions:
         self._prefix = prefix
         self._opset = opset
         self.runtime = runtime
-        self._nodes: dict[bytes, onnx.NodeProto] = {}  # by what they are besides names
+        self._nodes: dict[bytes, onnx.NodeProto] = {}  # by their bytes without names
         self._lengths: list[Tensor] = []
         self._floats: set[str] = set()  # the names of values of type float32
 

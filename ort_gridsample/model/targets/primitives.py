@@ -83,7 +83,7 @@ def lower_grid_sample(
 
     Args:
         name: the node's name; the names of all nodes and of the values between them begin with it and a slash.
-        X: (N, C, D1, …, Dr), r ≥ 1. What is known of its shape is folded; ``X.constant`` is not looked at.
+        X: (N, C, D1, …, Dr), r ≥ 1. Known lengths are folded; ``X.constant`` is ignored.
         grid: (N, D1_out, …, Dr_out, r). A constant one of at most :data:`FOLDED` bytes becomes constant indices and
             weights.
         Y: the name of the output.

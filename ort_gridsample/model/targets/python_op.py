@@ -106,7 +106,7 @@ class PythonOp:
 
 
 def _op_knows(spelling: Spelling) -> bool:
-    """Whether the op reads a value in this spelling, synonyms included, as what it stands for."""
+    """Whether the op accepts the spelled values, synonyms included, for those that they stand for."""
     return all(
         (mode_of(written) if isinstance(written, str) else written) == value
         for value, written in spelling.values.items()
