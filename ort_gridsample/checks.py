@@ -123,21 +123,16 @@ def affine_grid_shapes(where: str, theta: Sequence[Dim] | None, size: Sequence[i
             raise THETA.error(where, theta=shown(theta))
     if size is None:
         return
+    quoted: dict[str, object] = {"size": shown(size)}
     if theta is None:
-        if len(size) not in (4, 5):
-            raise SIZE_ALONE.error(where, size=shown(size))
-        if min(size) < 0:
-            raise SIZE_ALONE_NEGATIVE.error(where, size=shown(size))
-        return
-    if len(size) != r + 2:
-        wrong = SIZE_AXES
-    elif min(size) < 0:
-        wrong = SIZE_NEGATIVE
-    elif _differ(theta[0], size[0]):
-        wrong = SIZE_BATCHES
+        wrong = SIZE_ALONE if len(size) not in (4, 5) else SIZE_ALONE_NEGATIVE if min(size) < 0 else None
     else:
-        return
-    raise wrong.error(where, size=shown(size), theta=shown(theta), N=theta[0], axes=SIZE[r])
+        quoted |= {"theta": shown(theta), "N": theta[0], "axes": SIZE[r]}
+        wrong = SIZE_AXES if len(size) != r + 2 else SIZE_NEGATIVE if min(size) < 0 else None
+        if wrong is None and _differ(theta[0], size[0]):
+            wrong = SIZE_BATCHES
+    if wrong is not None:
+        raise wrong.error(where, **quoted)
 
 
 def fits_memory(where: str, argument: str, shape: Sequence[int], dtype: np.dtype[np.generic]) -> None:

@@ -15,13 +15,10 @@ class GridSampleError(ValueError):
 
     def __init__(self, where: str, argument: str, found: str, expected: str) -> None:
         super().__init__(where, argument, found, expected)
-        self.where = where
-        self.argument = argument
-        self.found = found
-        self.expected = expected
+        self.where, self.argument, self.found, self.expected = where, argument, found, expected
 
     def __str__(self) -> str:
-        return self.where + ": " + self.argument + " is " + self.found + ", expected " + self.expected
+        return f"{self.where}: {self.argument} is {self.found}, expected {self.expected}"
 
 
 def where(op_type: str, node: str) -> str:

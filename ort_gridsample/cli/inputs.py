@@ -61,7 +61,8 @@ def feeds(
         if name in files:
             feeds[name] = _fitting(_read(files[name]), value, files[name], arguments.model)
         elif random:
-            shape = _shape(shapes[name]) if name in shapes else _open(value.shape, *lengths)
+            own = [n if isinstance(n, int) else lengths[at > 0] for at, n in enumerate(value.shape)]
+            shape = _shape(shapes[name]) if name in shapes else tuple(own)
             feeds[name] = random_array(generator, name, value.type, shape)
         else:
             raise GridSampleError(arguments.model, f"input {name!r}", "missing", f"--input {name}=FILE.npy or --random")
@@ -144,8 +145,3 @@ def _shape(text: str) -> tuple[int, ...]:
     if not all(length.strip().isdecimal() for length in lengths):
         raise GridSampleError("command line", "--shape", repr(text), "numbers with commas between them")
     return tuple(map(int, lengths))
-
-
-def _open(shape: list[object], first: int, other: int) -> tuple[int, ...]:
-    """The model's own dimensions; of those that it leaves open the ``first`` and ``other`` ones."""
-    return tuple(length if isinstance(length, int) else other if at else first for at, length in enumerate(shape))
