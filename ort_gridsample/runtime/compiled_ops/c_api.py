@@ -122,7 +122,7 @@ class Api:
         return _address_at(self.table + SHAPE_OF.offset)
 
     def _function(self, name: str, result: Any, arguments: tuple[Any, ...]) -> Callable[..., Any]:
-        return _function_at(_address_at(self.table + FUNCTIONS[name].offset), result, *map(type, arguments))
+        return _function_of(self.table, name, result, *map(type, arguments))
 
     def ask(self, name: str, *arguments: Any) -> None:
         """Call the function ``name``, of ctypes' ``arguments``, which answers with a status.
@@ -177,7 +177,8 @@ class Api:
         self.ask("GetDimensionsCount", info, _at(axes))
         lengths, names = (ctypes.c_int64 * axes.value)(), (ctypes.c_char_p * axes.value)()
         self.ask("GetDimensions", info, _at(lengths), axes)
-        self.ask("GetSymbolicDimensions", info, _at(names), axes)
+        if min(lengths, default=0) < 0:
+            self.ask("GetSymbolicDimensions", info, _at(names), axes)
         return element_type.value, [
             length if length >= 0 else name.decode(errors="replace") if name else None
             for length, name in zip(lengths, names, strict=True)
@@ -193,15 +194,16 @@ class Api:
             names = (ctypes.c_char_p * len(shape))(*(b"" if isinstance(d, int) else d.encode() for d in shape))
             self.ask("SetTensorElementType", info, ctypes.c_int(element_type))
             self.ask("SetDimensions", info, _at(lengths), axes)
-            self.ask("SetSymbolicDimensions", info, _at(names), axes)
+            if min(lengths, default=0) < 0:
+                self.ask("SetSymbolicDimensions", info, _at(names), axes)
             self.ask("ShapeInferContext_SetOutputTypeShape", address(context), count(0), info)
         finally:
             self.release("ReleaseTensorTypeAndShapeInfo", info.value)
 
 
 @cache
-def _function_at(at: int, result: Any, *kinds: Any) -> Callable[..., Any]:
-    return ctypes.CFUNCTYPE(result, *kinds)(at)
+def _function_of(table: int, name: str, result: Any, *kinds: Any) -> Callable[..., Any]:
+    return ctypes.CFUNCTYPE(result, *kinds)(_address_at(table + FUNCTIONS[name].offset))
 
 
 def _address_at(place: int) -> int:

@@ -32,7 +32,6 @@ from ..interrupts import undisturbed
 from . import c_api
 from .c_api import ELEMENT_TYPES, Api, OrtCustomOp
 from .kernels import Kernel, affine_grid, fused_grid_sample, grid_sample
-from .structs import MOST_INPUTS
 
 logger = logging.getLogger("ort_gridsample")
 
@@ -41,6 +40,9 @@ _PROBE = "ort_gridsample_probe"
 
 #: The attribute of the extensions' module, which holds the list of ops, under which ours are kept.
 _MARK = "_ort_gridsample_compiled_ops"
+
+#: The inputs of one op that differ in type, at most.
+MOST_TYPES = 3
 
 _TYPE_NAMES = {number: name for name, number in ELEMENT_TYPES.items()}
 
@@ -131,7 +133,7 @@ def _probe() -> str:
 class _Op(ctypes.Structure):
     """The struct, and behind it the name and types that its functions, which get the op's address, answer with."""
 
-    _fields_ = (("op", OrtCustomOp), ("name", ctypes.c_void_p), ("types", ctypes.c_int * MOST_INPUTS))
+    _fields_ = (("op", OrtCustomOp), ("name", ctypes.c_void_p), ("types", ctypes.c_int * MOST_TYPES))
 
 
 def _at(op: int) -> _Op:
@@ -155,7 +157,7 @@ def _all_ops() -> list[_Op]:
     ]
     for X_type, (second, third) in product(spec.newest("GridSample").types["X"], read):
         if X_type in ELEMENT_TYPES and third in ELEMENT_TYPES:
-            ops.append(_op(FUSED, [X_type, second, *[third] * programs.MOST_SOURCES], create))
+            ops.append(_op(FUSED, [X_type, second, third], create))
     return ops
 
 
@@ -178,9 +180,10 @@ _get_type = c_api.NumberAt(lambda op, index: _at(op).types[index])
 _get_output_type = c_api.NumberAt(lambda op, index: _at(op).types[0])
 _NO_SHAPE = c_api.InferShape()
 _zero = c_api.NumberAt(lambda op, index: 0)
-_sizes = {size: c_api.Size(lambda op, size=size: size) for size in range(1, MOST_INPUTS + 1)}
-#: A fused op may leave its sources out, but for the first.
-_optional = c_api.NumberAt(lambda op, index: int(index > 2))
+_sizes = {size: c_api.Size(lambda op, size=size: size) for size in range(1, MOST_TYPES + 1)}
+#: A fused op has one source or more, of one type: 2 says so.
+_variadic = c_api.NumberAt(lambda op, index: 2 * (index == 2))
+_one = c_api.Number(lambda op: 1)
 
 
 def _op(name: str, types: Sequence[str], create: Any, infer: Any = _NO_SHAPE) -> _Op:
@@ -197,7 +200,9 @@ def _op(name: str, types: Sequence[str], create: Any, infer: Any = _NO_SHAPE) ->
         GetOutputType=_get_output_type,
         GetOutputTypeCount=_sizes[1],
         KernelDestroy=_free,  # a kernel's state is one piece of memory
-        GetInputCharacteristic=_optional,
+        GetInputCharacteristic=_variadic,
+        GetVariadicInputMinArity=_one,
+        GetVariadicInputHomogeneity=_one,
         GetOutputCharacteristic=_zero,
         GetInputMemoryType=_zero,
         CreateKernelV2=create,
