@@ -203,7 +203,7 @@ class Api:
 
 @cache
 def _function_of(table: int, name: str, result: Any, *kinds: Any) -> Callable[..., Any]:
-    return ctypes.CFUNCTYPE(result, *kinds)(_address_at(table + FUNCTIONS[name].offset))
+    return ctypes.PYFUNCTYPE(result, *kinds)(_address_at(table + FUNCTIONS[name].offset))
 
 
 def _address_at(place: int) -> int:
