@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+import onnx
 import onnxruntime
 from onnx import TensorProto, helper
 from onnxruntime.capi import _pybind_state
@@ -70,6 +71,9 @@ _ATTRIBUTES = [name for name, member in vars(onnxruntime.SessionOptions).items()
 _EMPTY = helper.make_model(
     helper.make_graph([], "empty", [], []), opset_imports=[helper.make_opsetid("", 13)], ir_version=8
 ).SerializeToString()
+#: A tensor of which no other makes the largest number.
+_LEAST = [-(1 << 63)] * 3
+
 _lock = threading.Lock()
 
 State = tuple[dict[str, Any], dict[str, str]]
@@ -119,15 +123,26 @@ def added_to(options: onnxruntime.SessionOptions, names: Sequence[str]) -> set[s
     copy.optimized_model_filepath, copy.enable_profiling = "", False
     copy.graph_optimization_level, copy.intra_op_num_threads = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL, 1
     copy.log_severity_level = 4  # what was added has another shape than what stands here
-    nodes = [helper.make_node("Shape", [name], [f"{name} is added"]) for name in names]
+    # Most options have none: one node that reads all answers otherwise, or fails, where a single one is not least.
+    (most,) = _answers(copy, names, [helper.make_node("Max", [names[0], *names], ["most"])]) or [None]
+    if most is not None and most.tolist() == _LEAST:
+        return set()
+    shapes = _answers(copy, names, [helper.make_node("Shape", [name], [f"{name} is added"]) for name in names]) or []
+    return {name for name, shape in zip(names, shapes, strict=False) if shape.tolist() != [len(_LEAST)]}
+
+
+def _answers(
+    options: onnxruntime.SessionOptions, names: Sequence[str], nodes: Sequence[onnx.NodeProto]
+) -> list[Any] | None:
+    """What ``nodes`` answer, whose inputs ``names`` are least; None where onnxruntime refuses the model."""
     outputs = [helper.make_tensor_value_info(node.output[0], TensorProto.INT64, [None]) for node in nodes]
-    tensors = [helper.make_tensor(name, TensorProto.INT64, [0], []) for name in names]
+    tensors = [helper.make_tensor(name, TensorProto.INT64, [len(_LEAST)], _LEAST) for name in names]
     graph = helper.make_graph(nodes, "added", [], outputs, tensors)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    with suppress(Exception):  # options for which onnxruntime refuses this model
-        session = onnxruntime.InferenceSession(model.SerializeToString(), copy, providers=["CPUExecutionProvider"])
-        return {name for name, shape in zip(names, session.run(None, {}), strict=True) if shape.tolist() != [0]}
-    return set()
+    with suppress(Exception):
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return list(session.run(None, {}))
+    return None
 
 
 def has_providers(options: onnxruntime.SessionOptions) -> bool:
