@@ -9,9 +9,8 @@ import math
 import mmap
 import os
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
-from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +41,7 @@ class Weights:
     """
 
     source: bytes | str | PathLike[str] = b""
-    places: Mapping[str, tuple[int, int]] = MappingProxyType({})
+    places: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def __contains__(self, name: str) -> bool:
         return name in self.places

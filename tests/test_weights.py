@@ -1,0 +1,132 @@
+"""A model's large initializers are read once: neither parsed, nor copied with the model, nor serialised."""
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import ort_gridsample as ogs
+from ort_gridsample.model import weights
+from ort_gridsample.model.files import read_model
+from ort_gridsample.model.weights import split
+from ort_gridsample.runtime import session as sessions
+from paths import quiet_options
+
+SIDE, COUNT = 300, 60
+
+
+@pytest.fixture(scope="module")
+def large() -> onnx.ModelProto:
+    """A model of 21 MB: a GridSample behind 60 products with weights, one of which is also an input, one an output."""
+    rng, last, nodes, tensors = np.random.default_rng(0), "X", [], []
+    for i in range(COUNT):
+        tensors.append(numpy_helper.from_array(rng.standard_normal((SIDE, SIDE), np.float32) / SIDE**0.5, f"w{i}"))
+        nodes.append(helper.make_node("MatMul", [last, f"w{i}"], [last := f"m{i}"]))
+    nodes.append(helper.make_node("GridSample", [last, "grid"], ["Y"]))
+    shapes = FEEDS_SHAPES | {"w0": (SIDE, SIDE)}
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in shapes.items()]
+    ends = [helper.make_tensor_value_info("Y", TensorProto.FLOAT, None)]
+    ends.append(helper.make_tensor_value_info("w1", TensorProto.FLOAT, [SIDE, SIDE]))
+    graph = helper.make_graph(
+        nodes, "g", [*values, helper.make_tensor_value_info("w0", 1, [SIDE, SIDE])], ends, tensors
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+FEEDS_SHAPES = {"X": (1, 2, 8, SIDE), "grid": (1, 4, 5, 2)}
+FEEDS = {name: np.random.default_rng(1).uniform(-1, 1, shape).astype("f") for name, shape in FEEDS_SHAPES.items()}
+
+
+def saved(model: onnx.ModelProto, folder: Path) -> str:
+    onnx.save(model, path := str(folder / "large.onnx"))
+    return path
+
+
+def test_weights_are_parsed_copied_and_serialised_at_most_once(
+    large: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models: list[bytes] = []
+    parent = sessions._Parent.__init__
+
+    def keeping(self: object, model: bytes, *args: object, **kwargs: object) -> None:
+        models.append(model)
+        parent(self, model, *args, **kwargs)
+
+    monkeypatch.setattr(sessions._Parent, "__init__", keeping)
+    path, bare = saved(large, tmp_path), 3 * 4 * SIDE**2  # of the one that is an input, of the output, and all the rest
+    expected = onnxruntime.InferenceSession(path).run(None, FEEDS)
+    del models[:]
+    for given in (path, Path(path), Path(path).read_bytes(), large):
+        for options in (None, quiet_options()):
+            session = ogs.InferenceSession(given, options)
+            assert len(models.pop()) < bare, type(given)
+            for answer, right in zip(session.run(None, FEEDS), expected, strict=True):
+                np.testing.assert_allclose(answer, right, rtol=1e-5, atol=1e-5)
+            fed = {**FEEDS, "w0": np.zeros((SIDE, SIDE), "f")}
+            assert not session.run(["Y"], fed)[0].any()
+    again = pickle.loads(pickle.dumps(session))
+    np.testing.assert_array_equal(again.run(["Y"], FEEDS)[0], session.run(["Y"], FEEDS)[0])
+
+
+def test_a_weight_that_was_added_to_the_options_is_met(large: onnx.ModelProto, tmp_path: Path) -> None:
+    added, options = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros((SIDE, SIDE), "f")), quiet_options()
+    options.add_initializer("w7", added)
+    assert not ogs.InferenceSession(saved(large, tmp_path), options).run(["Y"], FEEDS)[0].any()
+
+
+def test_an_optimized_model_that_is_saved_has_all_weights(large: onnx.ModelProto, tmp_path: Path) -> None:
+    options = quiet_options()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    expected = ogs.InferenceSession(saved(large, tmp_path), options).run(["Y"], FEEDS)[0]
+    answer = ogs.InferenceSession(options.optimized_model_filepath).run(["Y"], FEEDS)[0]
+    np.testing.assert_allclose(answer, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_split_makes_the_same_model_again(large: onnx.ModelProto, tmp_path: Path) -> None:
+    path = saved(large, tmp_path)
+    for source in (path, Path(path).read_bytes()):
+        model, apart = split(source)
+        assert len(apart.places) == COUNT - 2
+        assert apart.put_back(model, apart.places).places == {}
+        assert model == large
+
+
+@pytest.mark.parametrize("change", ["cut", "twice", "two graphs", "no bytes", "too short", "another type"])
+def test_what_is_not_as_expected_is_parsed_whole(change: str, large: onnx.ModelProto) -> None:
+    model = onnx.ModelProto()
+    model.CopyFrom(large)
+    tensor = model.graph.initializer[5]
+    if change == "twice":
+        model.graph.initializer.add().CopyFrom(tensor)
+    elif change == "no bytes":
+        tensor.CopyFrom(helper.make_tensor("w5", TensorProto.FLOAT, tensor.dims, numpy_helper.to_array(tensor).ravel()))
+    elif change == "too short":
+        tensor.raw_data = tensor.raw_data[:-4]
+    elif change == "another type":
+        tensor.data_type = TensorProto.STRING
+    data = model.SerializeToString()
+    data = (
+        data[:-100]
+        if change == "cut"
+        else data + onnx.ModelProto(graph=onnx.GraphProto()).SerializeToString() * (change == "two graphs")
+    )
+    parts = split(data)
+    if change in ("cut", "twice", "two graphs"):
+        assert parts is None
+    else:
+        assert parts is not None
+        assert "w5" not in parts[1]
+        parts[1].put_back(parts[0], parts[1].places)
+        assert parts[0] == read_model(data)
+
+
+def test_small_models_are_parsed_whole(tmp_path: Path) -> None:
+    small = b"1" * (weights.SMALL_MODEL - 1)
+    assert split(small) is None
+    (tmp_path / "small").write_bytes(small)
+    assert split(tmp_path / "small") is None
+    assert split(tmp_path / "there is none") is None
