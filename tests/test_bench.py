@@ -142,7 +142,7 @@ def test_nodes_that_are_one_op(capsys: pytest.CaptureFixture[str]) -> None:
     stn = str(Path(__file__).parent / "exported" / "stn.onnx")
     assert main(["bench", stn, "--rounds", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "/GridSample is one op with /AffineGrid, which its × counts" in lines
+    assert "/GridSample is fused with /AffineGrid, which its × counts" in lines
     (affine,) = (line.split() for line in lines if line.startswith("  /AffineGrid "))
     assert affine[-2:] == ["in", "/GridSample"]
     (sample,) = (line.split() for line in lines if line.startswith("  /GridSample "))

@@ -20,7 +20,6 @@ from .. import spec
 from ..core import get_core
 from ..core.arrays import Array
 from ..model.dialects import COMPILED, FUSED, dialects
-from ..runtime.placement import Placement
 from ..runtime.session import InferenceSession
 from . import inputs
 from .arguments import magnitude, positive
@@ -88,7 +87,7 @@ def run(arguments: argparse.Namespace) -> None:
     print(f"×: how many times as fast as {NATIVE}")
     print(as_text(sides))
     for node, others in sides[OURS].shares.items():
-        print(f"{node} is one op with {', '.join(others)}, which its × counts")
+        print(f"{node} is fused with {', '.join(others)}, which its × counts")
     for name, reason in refusals.items():
         print(f"{name} does not run it: {reason}")
     for name, part in _differences(sides).items():
@@ -108,16 +107,12 @@ def _measured(arguments: argparse.Namespace, feeds: dict[str, Array]) -> tuple[d
                 raise
             refusals[name] = " ".join(str(error).split())
             continue
-        shares[name] = _shares(session.replaced) if isinstance(session, InferenceSession) else {}
+        replaced = session.replaced if isinstance(session, InferenceSession) else ()
+        shares[name] = {each.record.name: each.fused for each in replaced if each.fused}
         turns[name] = Turn(partial(session.run, None, feeds))
         nodes[name] = _profile(make, arguments, feeds)
     timings = measure(turns, arguments.rounds, arguments.seconds)
     return {n: Side(answers[n], timing, nodes[n], shares[n]) for n, timing in timings.items()}, refusals
-
-
-def _shares(placements: Sequence[Placement]) -> dict[str, list[str]]:
-    """The name of a node -> the names of those fused with it."""
-    return {each.record.name: [*each.fused] for each in placements if each.fused}
 
 
 def _options(threads: int | None) -> onnxruntime.SessionOptions:
