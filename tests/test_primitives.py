@@ -423,6 +423,30 @@ def test_a_mode_and_a_padding_are_stated_once(r, monkeypatch):
         assert not np.array_equal(Y, ogs.grid_sample(X, grid, "linear", "border"))
 
 
+@pytest.mark.parametrize("opset", [11, 17])
+def test_a_mode_of_trigonometry_is_lowered_too(opset, monkeypatch):
+    """Lanczos' window of six taps, whose weights are divided by their sum."""
+    taps = tuple(range(-2, 4))
+
+    def lanczos(xp, t):
+        d = t - np.array(taps, t.dtype)[:, None]
+        x = np.pi * xp.where(xp.equal(d, 0), 1e-3, d)
+        weight = 3 * xp.sin(x) * xp.sin(x / 3) / (x * x)
+        return weight / xp.sum(weight, axis=-2, keepdims=True)
+
+    monkeypatch.setitem(MODES, "lanczos3", Mode(lambda xp, x: xp.floor(x), taps, lanczos, pads_taps=True))
+    monkeypatch.setattr(spec, "MODES", (*spec.MODES, "lanczos3"))
+    (X, grid), shapes = arrays(2, 2), {"X": (2, 3, *LENGTHS[:2]), "grid": (2, *OUT[:2], 2)}
+    for padding_mode, constant in (("zeros", False), ("border", True)):
+        values = [Value(name, "float32", shape) for name, shape in shapes.items()]
+        values[1] = Value("grid", "float32", None, grid) if constant else values[1]
+        how = {"mode": "lanczos3", "padding_mode": padding_mode, "align_corners": False, "opset": opset}
+        inputs = {value.name: ("float32", value.shape) for value in values if value.constant is None}
+        model = make_model(lower_grid_sample("a", *values, "Y", **how), inputs, {"Y": ("float32", [None] * 4)}, opset)
+        expected = ogs.grid_sample(X, grid, "lanczos3", padding_mode)
+        np.testing.assert_allclose(run(model, *(X, grid)[: len(inputs)]), expected, rtol=0, atol=1e-5)
+
+
 #: Nodes, constants apart, of 2-D lowerings whose lengths are known, and of those whose lengths are not.
 NODES = {
     "zeros": {"nearest": (26, 66), "linear": (48, 85), "cubic": (103, 128)},

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -43,9 +43,9 @@ class Tensor:
     name: str
     constant: Array | None = None
 
-    __add__ = _operator("Add")
+    __add__ = __radd__ = _operator("Add")
     __sub__ = _operator("Sub")
-    __mul__ = _operator("Mul")
+    __mul__ = __rmul__ = _operator("Mul")
     __truediv__ = _operator("Div")
 
     def __rsub__(self, other: Operand) -> Tensor:
@@ -83,6 +83,7 @@ _COMPUTE: Mapping[str, Callable[..., Array]] = {
     "Range": np.arange,
     "Reshape": lambda x, shape, **_: x.reshape(shape),
     "Round": np.rint,
+    "Sin": np.sin,
     "Sub": np.subtract,
     "Transpose": lambda x, perm: x.transpose(perm),
     "Where": np.where,
@@ -155,7 +156,7 @@ class Expressions:
         return self._write(op_type, tensors, type, **attributes)[0]
 
     # As NumPy names them: the core's functions take these for NumPy's, see ``core.coordinates``.
-    abs, floor, rint = map(_operation, ("Abs", "Floor", "Round"))
+    abs, floor, rint, sin = map(_operation, ("Abs", "Floor", "Round", "Sin"))
     equal, less, maximum, minimum, where = map(_operation, ("Equal", "Less", "Max", "Min", "Where"))
     fmod = _operation("Mod", fmod=1)
 
@@ -184,11 +185,13 @@ class Expressions:
             return self._write("Split", [x], x.type, parts, axis=axis, split=sizes)
         return self._write("Split", [x, self.constant(sizes)], x.type, parts, axis=axis)
 
-    def sum(self, x: Tensor) -> Tensor:
-        """The sum along the first axis, which stays, of length 1."""
+    def sum(self, x: Tensor, axis: int = 0, keepdims: Literal[True] = True) -> Tensor:
+        """The sum along an axis, which stays, of length 1."""
+        if x.constant is not None:
+            return self.constant(x.constant.sum(axis, keepdims=keepdims), x.type)
         if self._opset < 13:
-            return self.op("ReduceSum", x, axes=(0,), keepdims=1)
-        return self.op("ReduceSum", x, self.constant([0]), keepdims=1)
+            return self.op("ReduceSum", x, axes=(axis,), keepdims=1)
+        return self.op("ReduceSum", x, self.constant([axis]), keepdims=1)
 
     def pad(self, x: Tensor, before_and_after: Sequence[int]) -> Tensor:
         """``x`` with so many zeros before and after it on each axis."""
