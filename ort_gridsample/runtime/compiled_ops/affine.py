@@ -74,7 +74,9 @@ def _measure(request: Any, theta_input: Any, size_input: Any, nbytes: int, sente
     grid = keep(request, r + 2)
     if len(grid) == 0:
         return no_room(request.api, sentences, 8 * (r + 2))
-    grid[0], grid[1:-1], grid[-1] = size[0], size[2:], r
+    grid[0], grid[r + 1] = size[0], r
+    for axis in range(r):
+        grid[axis + 1] = size[axis + 2]
     request.grid.data, request.grid.shape, request.grid.axes = theta_input.data, np.int64(grid.ctypes.data), r + 2
     return 0
 

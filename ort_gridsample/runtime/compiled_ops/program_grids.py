@@ -84,7 +84,8 @@ def measure(request_at: int) -> int:
     grid, made = both[: r + 2], both[r + 2 :]
     programs, operand = array(head.programs, (head.count,), PROGRAM), r
     for own in range(r):
-        made[:] = 1
+        for axis in range(r + 1):
+            made[axis] = 1
         wrong = -1 if _meet(request, programs[own], made[: r + 1]) else own
         for step in range(programs[own].n_steps):
             if programs[own].steps[step] >= WITH_PROGRAM:
@@ -170,7 +171,8 @@ def _find(request: Any, component: Any, value: Any, program: Any, grid: Any, ite
                 source += 0 if lengths[axis] == 1 else rest % grid[at] * stride
                 rest //= grid[at]
             stride *= lengths[axis]
-        copied[to] = there[source]
+        for byte in range(item):
+            copied[to, byte] = there[source, byte]
     return 0
 
 
