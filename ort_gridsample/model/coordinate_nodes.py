@@ -1,6 +1,6 @@
-"""The nodes that compute with coordinates, which no converter of types may touch.
+"""The nodes that compute coordinates, whose types no converter may change.
 
-In float16 a coordinate of 1024 pixels is off by up to a quarter of one, in eight bits by four.
+In float16 a coordinate among 1024 pixels is off by up to a quarter of one, in eight bits by four.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import onnx
 
 from ..errors import GridSampleError
 from .dialects import dialect_of
-from .graphs import Scope, domain_of, function_key, scopes, subgraphs
+from .graphs import Scope, domain_of, function_key, scopes
 from .helpers import is_helper, lowered_from, reads_grid
 from .targets import FUNCTIONS_DOMAIN
 from .unfusing import is_fused
+from .use_def import UseDef
 
-#: What makes coordinates of coordinates, or lays them out anew; above any other node the rest of the net begins.
+#: Operators that compute or rearrange coordinates; the output of any other is the rest of the net's.
 _ARITHMETIC = frozenset(
     (
         *("Abs", "Add", "Cast", "Clip", "Concat", "Constant", "Cos", "Div", "Expand", "Floor", "Gather", "Identity"),
@@ -44,25 +45,16 @@ def coordinate_nodes(model: onnx.ModelProto) -> list[str]:
 
 def _coordinate_nodes(scope: Scope, sampling: Container[Key]) -> list[onnx.NodeProto]:
     """Those of ``scope``: the nodes concerned, what they were lowered to, and what leads to their coordinates alone."""
-    # Value -> for each node that reads it, whether it does so as coordinates.
-    reads: dict[str, list[bool]] = {name: [False] for name in _read_elsewhere(scope)}
-    lowered = _lowered(scope)
-    chosen = []
-    for node in reversed(list(scope)):
-        readers = [reader for name in node.output for reader in reads.get(name, ())]
-        coordinates: Sequence[str] = ()
+    readers, lowered = UseDef(scope).readers, _lowered(scope)
+    read: dict[int, Sequence[str]] = {}  # the position of a chosen node -> the values that it reads as coordinates
+    for index, node in reversed([*enumerate(scope.nodes)]):
         if _is_concerned(node, scope, sampling) or any(name in lowered for name in node.output):
-            coordinates = _coordinates(node, scope)
-        elif node.op_type in _ARITHMETIC and not domain_of(node.domain) and readers and all(readers):
-            coordinates = node.input
-        else:
-            for name in node.input:
-                reads.setdefault(name, []).append(False)
-            continue
-        chosen.append(node)
-        for name in node.input:
-            reads.setdefault(name, []).append(name in coordinates)
-    return chosen[::-1]
+            read[index] = _coordinates(node, scope)
+        elif node.op_type in _ARITHMETIC and not domain_of(node.domain):
+            as_coordinates = [name in read.get(at, ()) for name in node.output for at in readers.get(name, ())]
+            if as_coordinates and all(as_coordinates):
+                read[index] = node.input
+    return [scope.nodes[index] for index in sorted(read)]
 
 
 def _is_concerned(node: onnx.NodeProto, scope: Scope, sampling: Container[Key]) -> bool:
@@ -112,17 +104,3 @@ def _sampling_functions(found: Sequence[Scope]) -> set[Key]:
         if more <= sampling:
             return sampling
         sampling |= more
-
-
-def _read_elsewhere(scope: Scope) -> set[str]:
-    """The values of ``scope`` that are its outputs, or that graphs in it read."""
-    names = set[str]()
-    graphs = [graph for node in scope for _, graph in subgraphs(node)]
-    if isinstance(scope.container, onnx.GraphProto):
-        names.update(value.name for value in scope.container.output)
-    for graph in graphs:  # grows while it is walked
-        names.update(value.name for value in graph.output)
-        for node in graph.node:
-            names.update(node.input)
-            graphs += [inner for _, inner in subgraphs(node)]
-    return names
