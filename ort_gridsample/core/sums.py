@@ -44,7 +44,7 @@ def integer(values: Array, weight: Array, Y: Array) -> None:
     difference = values[:, 1:].astype(weight.dtype)
     difference -= origin[:, None]
     difference = np.einsum(_WEIGHTED_SUM, difference, weight[1:])
-    Y[...] = to_integers(np, origin, difference, Y.dtype.name, lambda: first.astype("int64"))
+    Y[...] = to_integers(np, origin, difference, Y.dtype.name, lambda: first.astype("int64", copy=False))
 
 
 def to_integers(xp: Namespace, origin: Values, difference: Values, dtype: str, exact: Callable[[], Values]) -> Values:
@@ -61,5 +61,5 @@ def to_integers(xp: Namespace, origin: Values, difference: Values, dtype: str, e
     if fits:
         return integers
     saturated = int(np.array(limits.max, dtype).astype("int64"))
-    integers = xp.where(xp.less(total, largest), integers.astype("int64"), saturated)
+    integers = xp.where(xp.less(total, largest), integers.astype("int64", copy=False), saturated)
     return xp.where(xp.equal(difference, 0), exact(), integers)
