@@ -1,0 +1,90 @@
+"""``python -m tests.benchmarks.opening [MODEL.onnx ...]``: what it takes to open a model, beside onnxruntime.
+
+Without models: the exported ones, and one of 10,000 nodes. Kernels are on disk and modules imported before that;
+sides take turns. With ``--options`` the caller gives SessionOptions; ``--peak`` shows the processes' peaks of memory.
+"""
+
+import argparse
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+import ort_gridsample as ogs
+
+EXPORTED = Path(__file__).parent.parent / "exported"
+SIDES = {"onnxruntime": onnxruntime.InferenceSession, "ort_gridsample": ogs.InferenceSession}
+ROUNDS, NODES, SIDE = 7, 10_000, 16
+
+
+def made() -> onnx.ModelProto:
+    """MatMul and Gather in turn, each with an initializer of its own, and a GridSample."""
+    nodes, tensors, last = [], [], "X"
+    for i in range(NODES // 2):
+        tensors.append(numpy_helper.from_array(np.eye(SIDE, dtype=np.float32), f"w{i}"))
+        tensors.append(numpy_helper.from_array(np.arange(SIDE), f"i{i}"))
+        nodes.append(helper.make_node("MatMul", [last, f"w{i}"], [f"m{i}"]))
+        nodes.append(helper.make_node("Gather", [f"m{i}", f"i{i}"], [last := f"g{i}"], axis=3))
+    nodes.append(helper.make_node("GridSample", [last, "grid"], ["Y"]))
+    shapes = {"X": [1, 3, SIDE, SIDE], "grid": [1, 4, 4, 2]}
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+    output = helper.make_tensor_value_info("Y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "made", inputs, [output], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def seconds(side: str, model: Path, with_options: bool) -> float:
+    """What one opening takes."""
+    options = onnxruntime.SessionOptions() if with_options else None
+    began = time.perf_counter()
+    SIDES[side](model, options, providers=["CPUExecutionProvider"])
+    return time.perf_counter() - began
+
+
+def peak(side: str, model: Path) -> float:
+    """The peak of memory, in MiB, of a process that opens ``model``, after another one."""
+    code = f"from tests.benchmarks import opening as o; print(o.peak_here({side!r}, {str(model)!r}))"
+    return float(subprocess.check_output([sys.executable, "-c", code], text=True))
+
+
+def peak_here(side: str, model: str) -> float:
+    """As :func:`peak`, of this process, which has opened none."""
+    for each in SIDES:
+        seconds(each, EXPORTED / "rt_detr_v2.onnx", False)
+    seconds(side, Path(model), False)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def main() -> None:
+    """Print a line for each model."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.opening")
+    parser.add_argument("models", nargs="*", type=Path)
+    parser.add_argument("--options", action="store_true")
+    parser.add_argument("--peak", action="store_true")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        if not arguments.models:
+            onnx.save(made(), of_nodes := Path(folder, f"{NODES} nodes.onnx"))
+            names = "rt_detr_v2", "deformable_detr", "voxelmorph", "raft"
+            arguments.models = [*(EXPORTED / f"{name}.onnx" for name in names), of_nodes]
+        unit = "MiB" if arguments.peak else "ms"
+        print(f"{'':30}{'onnxruntime':>14}{'ort_gridsample':>16}  ratio, of {unit}")
+        for model in arguments.models:
+            if arguments.peak:
+                theirs, ours = (peak(side, model) for side in SIDES)
+            else:
+                turns = [[1e3 * seconds(side, model, arguments.options) for side in SIDES] for _ in range(ROUNDS + 1)]
+                theirs, ours = map(statistics.median, zip(*turns[1:], strict=True))
+            print(f"{model.stem:30}{theirs:14.1f}{ours:16.1f}  {ours / theirs:.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
