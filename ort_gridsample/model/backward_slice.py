@@ -106,19 +106,19 @@ class BackwardSlice:
         while len(found) > 1 and any(self._apart in name for name in found[0].definitions):
             self._apart += " "
 
-        graph = onnx.GraphProto(name="slice")
-        graph.node.extend(self._nodes(self._instance(found[0])))
-        for instance in (i for instances in self.instances.values() for i in instances):
-            self._declare(instance, graph)
-        graph.input.extend(self._inputs)
         imports = {domain: version for scope in reversed(found) for domain, version in scope.opsets.items()}
         imports |= {STAND_IN: 1, **self._opsets}
         self.model = onnx.ModelProto(
             ir_version=max(8, model.ir_version),
-            graph=graph,
             opset_import=[helper.make_opsetid(*entry) for entry in imports.items()],
-            functions=[*_STAND_INS, *self._older],
         )
+        graph = self.model.graph
+        graph.name = "slice"
+        graph.node.extend(self._nodes(self._instance(found[0])))
+        for instance in (i for instances in self.instances.values() for i in instances):
+            self._declare(instance, graph)
+        graph.input.extend(self._inputs)
+        self.model.functions.extend([*_STAND_INS, *self._older])
 
     def state(self, types: Mapping[str, onnx.TypeProto]) -> None:
         """Let the slice say what the types of these of its values are."""
@@ -290,7 +290,8 @@ class BackwardSlice:
                 graph.input.append(onnx.ValueInfoProto(name=name, type=_weight_type(tensor.data_type, tensor.dims)))
             else:
                 graph.initializer.append(tensor)
-                graph.initializer[-1].name = name
+                if instance.prefix:
+                    graph.initializer[-1].name = name
         for sparse in container.sparse_initializer:
             name = instance.name(sparse.values.name)
             if name in self._wanted:
@@ -328,10 +329,9 @@ def _last_first(scope: Scope) -> Iterator[int]:
 
 def _is_large(node: onnx.NodeProto) -> bool:
     """Whether ``node`` may have an attribute that inference does not need the value of."""
-    return node.ByteSize() > SMALL_BYTES or any(
-        attribute.t.data_location == onnx.TensorProto.EXTERNAL
-        for attribute in (node.attribute if may_hold(node.op_type, node.domain, TENSORS) else ())
-    )
+    if node.ByteSize() > SMALL_BYTES or not may_hold(node.op_type, node.domain, TENSORS):
+        return node.ByteSize() > SMALL_BYTES
+    return any(attribute.t.data_location == onnx.TensorProto.EXTERNAL for attribute in node.attribute)
 
 
 def _bound(node: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto]) -> Iterator[onnx.AttributeProto]:

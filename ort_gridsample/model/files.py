@@ -6,7 +6,7 @@ import filecmp
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
@@ -15,7 +15,7 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError
 
 from ..errors import GridSampleError
-from .graphs import TENSORS, may_hold, scopes
+from .graphs import TENSORS, Scope, may_hold, scopes
 
 #: A model in memory, serialized, or at a path.
 Model = onnx.ModelProto | bytes | str | PathLike[str]
@@ -159,15 +159,15 @@ def external_files(model: onnx.ModelProto, path: str | PathLike[str]) -> dict[st
     return _files(_locations(model), path)
 
 
-def follow_links(model: onnx.ModelProto, path: str | PathLike[str]) -> str | None:
+def follow_links(model: onnx.ModelProto, path: str | PathLike[str], found: Sequence[Scope] = ()) -> str | None:
     """Let the external data of the model at ``path`` have locations without links in one folder, and return that.
 
-    None is returned where it has no external data.
+    None is returned where it has no external data. ``found`` are the model's scopes, where they are known.
 
     Raises:
         GridSampleError: a location is not inside the model's folder.
     """
-    entries, folders = list(_locations(model)), _folders(path)
+    entries, folders = list(_locations(model, found)), _folders(path)
     files = _files(entries, path)
     folder = next((f for f in folders if all(file.is_relative_to(f) for file in files.values())), folders[0])
     for entry in entries:
@@ -193,10 +193,10 @@ def _folders(path: str | PathLike[str]) -> tuple[Path, Path]:
     return Path(path).parent.resolve(), Path(path).resolve().parent
 
 
-def _locations(model: onnx.ModelProto) -> Iterator[onnx.StringStringEntryProto]:
+def _locations(model: onnx.ModelProto, found: Sequence[Scope] = ()) -> Iterator[onnx.StringStringEntryProto]:
     """Where tensors of ``model`` say in which files, relative to its folder, their data lies."""
     tensors: list[onnx.TensorProto] = []
-    for scope in scopes(model):
+    for scope in found or scopes(model):
         if isinstance(scope.container, onnx.GraphProto):
             tensors += scope.container.initializer
         for node, op_type in zip(scope.nodes, scope.op_types, strict=True):

@@ -90,6 +90,8 @@ class Inference:
     def _types(self) -> Types:
         sliced = self._slice
         types = _inferred(sliced.model, sliced.sampled)
+        if self._probe is not None and not all(_is_known(name, types) for name in sliced.sampled):
+            types = _constant_types(sliced.model) | types
         while self._probe is not None and not all(_is_known(name, types) for name in sliced.sampled):
             told = types.copy()
             _ask(self._probe, sliced.model, list(_unknown(sliced.model.graph, types)), told)
@@ -147,16 +149,16 @@ def _inferred(model: onnx.ModelProto, asked: Collection[str] = ()) -> Types:
     """What onnx infers of a slice's values, whose names are all different; ``asked`` are those that matter."""
     try:
         annotated = shape_inference.infer_shapes(model)
-        types = _types_in(annotated)
+        types = _types_in(annotated, asked)
         if not all(name in types and _is_complete(types[name]) for name in asked):
             # Following the numbers in 1-D tensors finds the ranks behind Reshape; it takes room for each of them.
             rows = (v.shape for v in map(value_of, types.values()) if v.rank == 1)
             if all(not isinstance(length, int) or length <= LONGEST_ROW for (length,) in filter(None, rows)):
-                types = _types_in(shape_inference.infer_shapes(annotated, data_prop=True))
+                types = _types_in(shape_inference.infer_shapes(annotated, data_prop=True), asked)
         return types
     except Exception as error:  # of a model that is not valid: what it says itself is still known
         logger.debug("onnx infers no types and shapes: %s", error)
-        return _types_in(model)
+        return _types_in(model, asked)
 
 
 def _is_complete(type: onnx.TypeProto) -> bool:
@@ -165,14 +167,18 @@ def _is_complete(type: onnx.TypeProto) -> bool:
     return tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
 
 
-def _types_in(model: onnx.ModelProto) -> Types:
-    types: Types = {}
+def _constant_types(model: onnx.ModelProto, asked: Collection[str] | None = None) -> Types:
+    """The types of the initializers of a slice, all or those that are ``asked`` for: it takes time to write one."""
+    initializers = (tensor for tensor in model.graph.initializer if asked is None or tensor.name in asked)
+    return {tensor.name: helper.make_tensor_type_proto(tensor.data_type, tensor.dims) for tensor in initializers}
+
+
+def _types_in(model: onnx.ModelProto, asked: Collection[str]) -> Types:
+    types = _constant_types(model, asked)
     for scope in scopes(model):
         if isinstance(scope.container, onnx.GraphProto):
             types.update((v.name, v.type) for v in chain(scope.container.value_info, scope.container.input))
             types.update((v.name, v.type) for v in scope.container.output if v.type.WhichOneof("value"))
-            for tensor in scope.container.initializer:
-                types[tensor.name] = helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
     return types
 
 

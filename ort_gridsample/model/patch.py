@@ -161,10 +161,10 @@ def _target(
     return Spelled(name, strict=opset is not None)
 
 
-def bind_threads(model: onnx.ModelProto, num_threads: int) -> bool:
-    """Let the ops in ``model`` use ``num_threads`` threads, 0 for the process' default; whether that changed it."""
+def bind_threads(found: Iterable[Scope], num_threads: int) -> bool:
+    """Let the ops in ``found`` use ``num_threads`` threads, 0 for the process' default; whether that changed them."""
     changed = False
-    for scope in scopes(model):
+    for scope in found:
         for node in scope.nodes if DOMAIN in scope.domains else ():
             for attribute in node.attribute if node.domain == DOMAIN else ():
                 if attribute.name == "num_threads" and attribute.i != num_threads:

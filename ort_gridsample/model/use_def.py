@@ -104,16 +104,17 @@ class UseDef:
     def _kinds(self) -> dict[str, Kind]:
         """Output of a node -> its dependencies, from the first node to the last."""
         found: dict[str, Kind] = {}
-        for index, outputs in enumerate(self.scope.outputs):
+        for index, op_type in enumerate(self.scope.op_types):
             kind: Kind = "data"
-            if self.is_op(index, ("Shape", "Size")):
-                kind = "shape"
-            elif self.is_op(index, ARITHMETIC):
-                # In an invalid model, a value that is read before a node makes it is data.
-                inputs = (each for each in self.scope.inputs[index] if each)
-                kinds = {found.get(each, "data") if each in self.makers else self.kind(each) for each in inputs}
-                kind = "data" if "data" in kinds else "shape" if "shape" in kinds else "constant"
-            for name in outputs:
+            if op_type in ARITHMETIC and self.is_op(index, ARITHMETIC):
+                kind = "shape" if op_type in ("Shape", "Size") else "constant"
+                for name in self.scope.inputs[index] if kind == "constant" else ():
+                    # What a node reads before another makes it, in a model that is not valid, is data.
+                    read = found.get(name) or ("data" if name in self.makers else self.kind(name) if name else kind)
+                    kind = read if kind == "constant" or read == "data" else kind
+                    if kind == "data":
+                        break
+            for name in self.scope.outputs[index]:
                 found[name] = kind
         return found
 
@@ -273,8 +274,11 @@ def is_op(node: onnx.NodeProto, op_types: Collection[str]) -> bool:
     """Whether ``node`` is one of ONNX's operators ``op_types``, with an output and, unless a Constant, an input."""
     if node.op_type not in op_types or domain_of(node.domain):
         return False
-    outputs, inputs = node.output[:1], node.input[:1]
-    return bool(outputs and outputs[0]) and (node.op_type == "Constant" or bool(inputs and inputs[0]))
+    return _has_ends(node.op_type, node.input[:1], node.output[:1])
+
+
+def _has_ends(op_type: str, inputs: Sequence[str], outputs: Sequence[str]) -> bool:
+    return bool(outputs and outputs[0]) and (op_type == "Constant" or bool(inputs and inputs[0]))
 
 
 def _captured(bodies: Sequence[Scope]) -> Iterator[str]:

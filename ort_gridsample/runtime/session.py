@@ -22,7 +22,7 @@ from ..core import load_core, memory
 from ..errors import GridSampleError
 from ..model.dialects import DOMAIN, operator_types
 from ..model.files import external_files, follow_links, read_model
-from ..model.graphs import constants, domain_of, scopes, unread
+from ..model.graphs import Scope, constants, domain_of, scopes, unread
 from ..model.patch import Selection, bind_threads, check_selection, patch_in_place
 from ..model.records import NodeRecord
 from ..model.weights import NO_WEIGHTS, Weights, split
@@ -304,7 +304,7 @@ def _patched(
     except GridSampleError:
         # onnxruntime knows its own format, and says what is wrong with any other
         return _Patched(given, given, [], None)
-    if weights.places and options is not None and not all(map(_is_known, _domains(proto))):
+    if weights.places and options is not None and not all(map(_is_known, _domains(proto, scopes(proto)))):
         weights = weights.put_back(proto, weights.places)  # the options are the caller's own then
     elsewhere = set() if options is None else added_to(options, sorted(constants(proto, weights)))
     weights = weights.put_back(proto, elsewhere)
@@ -315,14 +315,15 @@ def _patched(
     placements = ops.placements([*replaced, *others])
     if not placements:
         return _Patched(given, given, [], frozenset())
-    bound = bind_threads(proto, 0 if options is None else options.intra_op_num_threads)
-    domains = _domains(proto)
+    found = scopes(proto)
+    bound = bind_threads(found, 0 if options is None else options.intra_op_num_threads)
+    domains = _domains(proto, found)
     path = None if isinstance(given, bytes) else given
     if not (replaced or bound):
         if path is not None:
             external_files(proto, path)  # older onnxruntimes read data outside the folder
         return _Patched(given, given, placements, domains)
-    folder = None if path is None else follow_links(proto, path)
+    folder = None if path is None else follow_links(proto, path, found)
     if folder is not None and not _READS_FOLDER:
         weights = weights.put_back(proto, weights.places)
         onnx.load_external_data_for_model(proto, folder)
@@ -333,8 +334,8 @@ def _patched(
     return _Patched(patched, pickled, placements, domains, folder, weights, weights.arrays(proto.graph.initializer))
 
 
-def _domains(model: onnx.ModelProto) -> frozenset[str]:
-    used = frozenset[str]().union(*(scope.domains for scope in scopes(model)))
+def _domains(model: onnx.ModelProto, found: Iterable[Scope]) -> frozenset[str]:
+    used = frozenset[str]().union(*(scope.domains for scope in found))
     return used - {domain_of(function.domain) for function in model.functions}
 
 
