@@ -128,7 +128,7 @@ def _arithmetic_of(use_def: UseDef, sample: Match, inference: Inference) -> Fuse
         return None
     kept: set[str] = set()
     pairs = True
-    while True:  # what others read as well is left to them, and where it is made, the search ends
+    while True:  # what other nodes read as well is not fused, and the search ends there
         walk = _Walk(use_def, inference, r + 2, kept)
         programs = [walk.back(Component(grid, r + 1, index), pairs) for index in range(r)]
         nodes = tuple(sorted(walk.nodes))
@@ -172,7 +172,7 @@ def _behind(use_def: UseDef, grids: Collection[str]) -> Iterator[str]:
 class _Walk:
     """Follows the coordinates of one grid back, not past the values ``kept``, and collects the nodes on the way.
 
-    ``axes`` is the grid's number of axes, 0 where nobody asks for it.
+    ``axes`` is the grid's number of axes; 0: not needed.
     ``unlike``: output of a Concat of shapes that only a run can tell to be alike -> those of its inputs not taken.
     ``type``: the one that a whole grid is cast to.
     """
@@ -206,7 +206,7 @@ class _Walk:
         return None if length is None else Program(component, length, tuple(reversed(steps)))
 
     def rank(self, component: Component) -> int:
-        """The number of axes of the value that holds ``component``; 0 where nobody knows."""
+        """The number of axes of the value that holds ``component``; 0 where unknown."""
         return self._axes and self._axes - (component.axis is None)
 
     def shape(self, name: str) -> tuple[int | str | None, ...] | None:
@@ -226,8 +226,8 @@ class _Walk:
         if len(node.input) > position:
             value = self.use_def.scope.constant(node.input[position]) if node.input[position] else None
             return None if value is None or value.dtype.kind != "i" else [int(each) for each in value.reshape(-1)]
-        said = _attribute(node, attribute)
-        return None if said is None else list(said.ints)
+        found = _attribute(node, attribute)
+        return None if found is None else list(found.ints)
 
     def scalar(self, name: str, component: Component) -> Scalar | None:
         """The scalar that ``name`` is to ``component``, an operand of the same node; None where it is none."""
@@ -255,11 +255,11 @@ def _attribute(node: onnx.NodeProto, name: str) -> onnx.AttributeProto | None:
 
 
 def _axis(node: onnx.NodeProto, rank: int, default: int = 0) -> int | None:
-    """The attribute ``axis`` of ``node``, counted from the front of ``rank`` axes; None where a caller says it."""
+    """The attribute ``axis`` of ``node`` as an index from 0 to ``rank``; None where the function's caller sets it."""
     if any(each.name == "axis" and each.ref_attr_name for each in node.attribute):
         return None
-    said = _attribute(node, "axis")
-    axis = default if said is None else int(said.i)
+    found = _attribute(node, "axis")
+    axis = default if found is None else int(found.i)
     return axis + rank if axis < 0 else axis
 
 
@@ -268,12 +268,12 @@ def _identity(walk: _Walk, node: onnx.NodeProto, component: Component) -> Compon
 
 
 def _transpose(walk: _Walk, node: onnx.NodeProto, component: Component) -> Component | None:
-    said, axis = _attribute(node, "perm"), component.axis
-    if said is None or walk.rank(component) not in (0, len(said.ints)):  # the default turns all axes round
+    perm, axis = _attribute(node, "perm"), component.axis
+    if perm is None or walk.rank(component) not in (0, len(perm.ints)):  # the default reverses all axes
         return None
-    others = list(said.ints)
+    others = list(perm.ints)
     if axis is not None:
-        axis = others.pop(axis) - (len(said.ints) if axis < 0 else 0)  # from the end, where that is how it came
+        axis = others.pop(axis) - (len(perm.ints) if axis < 0 else 0)  # an axis from the end stays one
     return Component(node.input[0], axis, component.index) if others == sorted(others) else None
 
 
@@ -372,14 +372,14 @@ def _arithmetic(walk: _Walk, node: onnx.NodeProto, component: Component) -> tupl
         scalar = walk.scalar(node.input[at], component)
         shape = walk.shape(node.input[1 - at])
         if scalar is not None and shape is not None and len(shape) == walk.rank(component):
-            is_one = component.axis is not None and shape[component.axis] == 1  # which all meet
+            is_one = component.axis is not None and shape[component.axis] == 1  # broadcast to all
             before = Component(node.input[1 - at], component.axis, 0 if is_one else component.index)
             return before, Step(node.op_type, scalar, first=at == 0)
     return None
 
 
 def _pair(walk: _Walk, node: onnx.NodeProto, component: Component) -> tuple[Component, Step] | None:
-    """As a rule, for arithmetic with another coordinate: None where more than a batch or a coordinate meets many."""
+    """A rule for arithmetic with another coordinate; None where more than batches and coordinates are broadcast."""
     shapes = [walk.shape(name) or () for name in node.input]
     if any(len(shape) != walk.rank(component) for shape in shapes):
         return None
@@ -414,5 +414,5 @@ _RULES: Mapping[str, Rule] = {
     **dict.fromkeys(OPERATIONS, _arithmetic),
 }
 
-#: What may lie between an AffineGrid and the GridSample that reads its grid, of whatever rank.
+#: The rules for what stands between an AffineGrid and its GridSample, for any rank.
 _OF_WHOLE_GRIDS: Mapping[str, Rule] = {"Identity": _identity, "Transpose": _transpose, "Cast": _cast}

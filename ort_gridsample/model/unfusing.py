@@ -1,4 +1,4 @@
-"""The nodes that only sessions write, which onnxruntime saves with an optimized model: read as what they stand for."""
+"""Fused nodes, which onnxruntime saves with a session's optimized model, split again into what was fused."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _FUSED = frozenset((FUSED, _FORMER_AFFINE, _FORMER_PROGRAMS))
 
 
 def unfused(model: onnx.ModelProto) -> onnx.ModelProto:
-    """``model`` itself, or where it has such nodes a copy that has compiled ops and what feeds these in their places.
+    """``model`` itself; or, if it has fused nodes, a copy with compiled ops and the nodes of their grids instead.
 
     Raises:
-        GridSampleError: such a node is not what a session writes.
+        GridSampleError: a fused node is not what a session writes.
     """
     if all(_FUSED.isdisjoint(scope.op_types) for scope in scopes(model)):
         return model
@@ -40,54 +40,54 @@ def unfused(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def is_fused(node: onnx.NodeProto) -> bool:
-    """Whether ``node`` is one that only sessions write."""
+    """Whether ``node`` is a fused one, which only sessions write."""
     return node.op_type in _FUSED and node.domain == EXTENSIONS_DOMAIN
 
 
 class _Parts:
-    """What one of these nodes stands for, as :attr:`nodes`."""
+    """The :attr:`nodes` that a fused node stands for."""
 
     def __init__(self, fused: onnx.NodeProto, scope: Scope, names: Names) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self._fused, self._names, self._opset = fused, names, scope.opsets.get("", 0)
-        self._said = {attribute.name: attribute for attribute in fused.attribute}
+        self._attributes = {attribute.name: attribute for attribute in fused.attribute}
         try:
-            grid = self._programs() if "coordinates" in self._said else self._affine_grid()
+            grid = self._programs() if "coordinates" in self._attributes else self._affine_grid()
             node = onnx.NodeProto()
             node.CopyFrom(fused)
             del node.input[:], node.attribute[:]
             node.input.extend([fused.input[0], grid])
-            self._finish(node, "GridSample", self._said)
+            self._finish(node, "GridSample", self._attributes)
         except (LookupError, TypeError, ValueError) as error:
             here = where(fused.op_type, label(fused) or fused.name)
             raise GridSampleError(here, "inputs or attributes", repr(error), "what a session writes") from error
 
-    def _finish(self, node: onnx.NodeProto, operator: str, said: dict[str, onnx.AttributeProto]) -> None:
-        """Let ``node`` be the compiled ``operator``, with what of ``said`` is its own."""
+    def _finish(self, node: onnx.NodeProto, operator: str, found: dict[str, onnx.AttributeProto]) -> None:
+        """Make ``node`` the compiled ``operator``, with those of the attributes ``found`` that are its own."""
         node.op_type, node.domain = f"ort_gridsample_{operator}", EXTENSIONS_DOMAIN
         own = (*OURS[operator].attributes, "node")
-        node.attribute.extend(said[name] for name in own if name in said)
+        node.attribute.extend(found[name] for name in own if name in found)
         self.nodes.append(node)
 
     def _affine_grid(self) -> str:
         _, size, theta = self._fused.input
         if self._fused.op_type == _FORMER_AFFINE:
             theta, size = size, theta
-        grid, said = self._names.new(f"{self._fused.output[0]}_grid"), dict[str, onnx.AttributeProto]()
+        grid, own = self._names.new(f"{self._fused.output[0]}_grid"), dict[str, onnx.AttributeProto]()
         for name in ("align_corners", "node"):
-            if f"affine_grid_{name}" in self._said:
-                said[name] = onnx.AttributeProto()
-                said[name].CopyFrom(self._said[f"affine_grid_{name}"])
-                said[name].name = name
+            if f"affine_grid_{name}" in self._attributes:
+                own[name] = onnx.AttributeProto()
+                own[name].CopyFrom(self._attributes[f"affine_grid_{name}"])
+                own[name].name = name
         node = helper.make_node("", [theta, size], [grid])
-        self._finish(node, "AffineGrid", said)
+        self._finish(node, "AffineGrid", own)
         if label(node) and not label(node).startswith("("):  # as the names of nodes are that have none
             node.name = self._names.new(label(node))
-        to = self._said.get("grid_type")
+        to = self._attributes.get("grid_type")
         return self._add("Cast", grid, to=elem_type(to.s.decode())) if to is not None else grid
 
     def _programs(self) -> str:
-        coordinates = json.loads(self._said["coordinates"].s)
+        coordinates = json.loads(self._attributes["coordinates"].s)
         flattened(coordinates, len(self._fused.input) - 2)
         numbers, last, columns = count(), len(coordinates) + 1, []
         for each in coordinates:
@@ -96,9 +96,9 @@ class _Parts:
             columns.append(self._add("Unsqueeze", flat, *([] if axes else [self._integers([last])]), **axes))
         return self._add("Concat", *columns, axis=last)
 
-    def _coordinate(self, said: Sequence[Any], numbers: count[int]) -> str:
-        """The coordinate of the program that is ``said`` as :func:`.written`, without an axis of its own."""
-        source, axis, index, _, *steps = said
+    def _coordinate(self, program: Sequence[Any], numbers: count[int]) -> str:
+        """The coordinate that a ``program`` (of :func:`.written`) computes, without an axis of its own."""
+        source, axis, index, _, *steps = program
         value = self._fused.input[2 + source]
         if axis >= 0:
             value = self._add("Gather", value, self._integers(index), axis=axis)

@@ -24,7 +24,7 @@ from .structs import AFFINE_GRID, FILL, GRID_SAMPLE, REQUEST, THETA
 normalize = register_jitable(core_coordinates.normalize)
 
 TOO_LARGE = checks.Sentence("grid", "for size {size}", "fewer bytes than an address can reach")
-#: What may have to be said, each for 2 and for 3 spatial axes.
+#: The sentences of an AffineGrid; a kernel has them for 2 and then for 3 spatial axes.
 SENTENCES = (
     *(ROOM, checks.THETA, checks.SIZE_IS_NO_ROW, checks.SIZE_AXES, checks.SIZE_NEGATIVE, checks.SIZE_BATCHES),
     TOO_LARGE,
@@ -39,7 +39,7 @@ MOST_COLUMNS = 4096
 
 
 def compute(op_at: int, context: int) -> int:
-    """KernelComputeV2: make the grid, and answer with a status, 0 for good."""
+    """KernelComputeV2: compute the grid; returns a status, 0 for success."""
     op, request = struct(op_at, AFFINE_GRID), local(REQUEST)
     status = open_request(request, op.api, op.shape_of, context, 2)
     if status == 0:
@@ -51,7 +51,7 @@ def compute(op_at: int, context: int) -> int:
 
 
 def measure(request_at: int) -> int:
-    """Measure the grid of a GridSample whose second input is size, and its third theta; answers with a status."""
+    """Set the grid of a GridSample whose second input is size and whose third is theta; returns a status."""
     request = struct(request_at, REQUEST)
     theta = struct(struct(request.launch.kernel, GRID_SAMPLE).source, THETA)
     return _measure(request, request.inputs[2], request.inputs[1], 8, theta.sentences)
@@ -59,7 +59,7 @@ def measure(request_at: int) -> int:
 
 @register_jitable
 def _measure(request: Any, theta_input: Any, size_input: Any, nbytes: int, sentences: int) -> int:
-    """Note the shape of the grid, whose numbers take ``nbytes`` each, and where theta lies; answers with a status."""
+    """Set the request's grid, of elements of ``nbytes``: its shape, and as its data theta's; returns a status."""
     theta, size = shape(theta_input), shape(size_input)
     r = theta[1] if len(theta) == 3 else 0
     if (r != 2 and r != 3) or theta[2] != r + 1:
@@ -99,7 +99,7 @@ def _check(theta: Any, size: Any, nbytes: float) -> int:
 
 @register_jitable
 def _fill(op: Any, request: Any) -> int:
-    """Have the grid made, and fill it."""
+    """Allocate the grid as the output, and fill it."""
     grid, launch = shape(request.grid), local(FILL)
     status, launch.grid = make_output(request, grid)
     if status != 0:
@@ -155,7 +155,7 @@ def line(theta: Any, lengths: Any, row: int, rows: int, align_corners: int) -> A
 
 @register_jitable
 def unchanged(value: Any) -> Any:
-    """What neither has to be widened nor rounded."""
+    """The identity, for types that are neither widened nor rounded."""
     return value
 
 

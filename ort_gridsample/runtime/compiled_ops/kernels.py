@@ -1,4 +1,4 @@
-"""The kernels of the compiled ops: what a node says, and the compiled functions that it takes, as one state."""
+"""A node's kernel: its attributes and the compiled functions that it needs, as one piece of memory."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Kernel:
 
     Attributes:
         compute: the address of its KernelComputeV2.
-        record: what its state is, one of :mod:`.structs`.
-        fields: the fields of the state but for ``api`` and ``shape_of``, see :func:`_laid`.
+        record: the type of its state, one of :mod:`.structs`.
+        fields: the state's fields but for ``api`` and ``shape_of``, see :func:`_laid`.
     """
 
     compute: int
@@ -36,7 +36,7 @@ class Kernel:
     fields: Fields
 
     def memory(self, at: int, api: Api) -> bytes:
-        """The state, and what it has the addresses of, as they lie in memory, ``at``."""
+        """The bytes of the state at address ``at``, followed by everything that its fields point to."""
         known = {"api": api.table, "shape_of": api.shape_of}
         kernel = self.fields.get("kernel")
         own = {"kernel": {**kernel, **known}} if isinstance(kernel, dict) else known
@@ -44,10 +44,10 @@ class Kernel:
 
 
 def _laid(value: Any, at: int) -> bytes:
-    """A value as it lies in memory ``at``, with all that it has the addresses of behind it.
+    """The bytes of ``value`` at address ``at``, followed by everything that it points to.
 
-    It is an array; a list of sentences, each a TEXT; or a record and its fields: numbers, the fields of a record in it,
-    or values of these kinds, of which the field has the address.
+    ``value`` is an array; a list of sentences, laid out as TEXTs; or a record type and its fields. A field is a number,
+    the fields of a nested record, or a value of these kinds, to which the field then points.
     """
     if isinstance(value, np.ndarray):
         return value.tobytes()
@@ -97,10 +97,10 @@ def _theta(api: Api, info: int, here: str, theta_type: str) -> Grid:
     """An AffineGrid's grid."""
     from . import affine
 
-    grid_type = _said(api.text, info, "grid_type", theta_type)
+    grid_type = _attribute(api.text, info, "grid_type", theta_type)
     fields = {
-        "align_corners": _said(api.integer, info, "affine_grid_align_corners", 0),
-        "sentences": _said_of_theta(where("AffineGrid", _said(api.text, info, "affine_grid_node", ""))),
+        "align_corners": _attribute(api.integer, info, "affine_grid_align_corners", 0),
+        "sentences": _theta_sentences(where("AffineGrid", _attribute(api.text, info, "affine_grid_node", ""))),
     }
     functions = (affine.measure,), (affine.coordinates_for, theta_type, grid_type)
     return Grid(grid_type, 3, *functions, affine.MOST_COLUMNS, (structs.THETA, fields))
@@ -138,10 +138,10 @@ class Grid:
 
 
 def _sampling(here: str, api: Api, info: int, X_type: str, grid: Grid) -> Kernel:
-    mode = spec.mode_of(_said(api.text, info, "mode", spec.MODES[1]))
-    padding_mode = _said(api.text, info, "padding_mode", spec.PADDING_MODES[0])
+    mode = spec.mode_of(_attribute(api.text, info, "mode", spec.MODES[1]))
+    padding_mode = _attribute(api.text, info, "padding_mode", spec.PADDING_MODES[0])
     checks.mode_and_padding(here, mode, padding_mode, X_type)
-    aligned = _said(api.integer, info, "align_corners", 0)
+    aligned = _attribute(api.integer, info, "align_corners", 0)
     return grid_sample_kernel(here, mode, padding_mode, bool(aligned), X_type, grid)
 
 
@@ -155,14 +155,14 @@ def grid_sample_kernel(here: str, mode: str, padding_mode: str, aligned: bool, X
         X_type, grid.type, mode, padding_mode, aligned,
         entry=entry, coordinates=grid.coordinates, columns=grid.columns,
     )  # fmt: skip
-    said = [sentences.as_bytes(sentence, here, padding_mode=padding_mode) for sentence in sampling.SENTENCES]
-    fields = {"kernel": kernel, "measure": sum(measure), "n_inputs": grid.n_inputs, "sentences": said}
+    texts = [sentences.as_bytes(sentence, here, padding_mode=padding_mode) for sentence in sampling.SENTENCES]
+    fields = {"kernel": kernel, "measure": sum(measure), "n_inputs": grid.n_inputs, "sentences": texts}
     return Kernel(compute, structs.GRID_SAMPLE, {**fields, "source": grid.source})
 
 
 def affine_grid(api: Api, info: int, types: Sequence[str]) -> Kernel:
     """The kernel of an AffineGrid node, for theta of the first of ``types``."""
-    aligned = _said(api.integer, info, "align_corners", 0)
+    aligned = _attribute(api.integer, info, "align_corners", 0)
     return affine_grid_kernel(where("AffineGrid", _label(api, info)), bool(aligned), types[0])
 
 
@@ -177,13 +177,13 @@ def affine_grid_kernel(here: str, aligned: bool, theta_type: str) -> Kernel:
         "align_corners": int(aligned),
         "theta_size": halves.stored(theta_type).itemsize,
         "cpus": threads.available_cpus(),
-        "sentences": _said_of_theta(here),
+        "sentences": _theta_sentences(here),
     }
     return Kernel(compute, structs.AFFINE_GRID, fields)
 
 
-def _said_of_theta(here: str) -> list[bytes]:
-    """What the AffineGrid ``here`` may have to say, of 2 and of 3 spatial axes."""
+def _theta_sentences(here: str) -> list[bytes]:
+    """The sentences of the AffineGrid ``here``, for 2 and for 3 spatial axes."""
     from . import affine, sentences
 
     return [
@@ -195,11 +195,11 @@ def _said_of_theta(here: str) -> list[bytes]:
 
 def _label(api: Api, info: int) -> str:
     """How errors name the node."""
-    return _said(api.text, info, "node", "") or api.node_name(info)
+    return _attribute(api.text, info, "node", "") or api.node_name(info)
 
 
-def _said(ask: Any, info: int, attribute: str, default: Any) -> Any:
+def _attribute(ask: Any, info: int, attribute: str, default: Any) -> Any:
     try:
         return ask(info, attribute)
-    except RefusedError:  # it says nothing
+    except RefusedError:  # it has none
         return default

@@ -35,11 +35,11 @@ def descriptor(where: str, grid_type: str, programs: Any, sources: Any) -> dict[
     """
     try:
         r, rows = len(programs), flattened(programs, len(sources))
-        records, said = np.zeros(len(rows), PROGRAM), []
+        records, texts = np.zeros(len(rows), PROGRAM), []
         for number, (source, axis, index, length, *steps) in enumerate(rows):
             padded = (*steps, *[0] * (MOST_STEPS - len(steps)))
             records[number] = source, axis, index, length, len(steps), padded
-            said.append(_about(str(sources[source]), r, axis, length, alone=len(sources) == 1))
+            texts.append(_about(str(sources[source]), r, axis, length, alone=len(sources) == 1))
     except (LookupError, TypeError, ValueError) as error:
         raise GridSampleError(where, "coordinates", repr(programs), "what a session writes") from error
     missing = checks.Sentence("grid", "made of a value that is left out", f"{len(sources)} values and their numbers")
@@ -49,12 +49,12 @@ def descriptor(where: str, grid_type: str, programs: Any, sources: Any) -> dict[
         "count": len(rows),
         "item": np.dtype(spec.TYPES[grid_type].compute).itemsize,
         "programs": records,
-        "sentences": [sentences.as_bytes(each, where) for each in (sentences.ROOM, missing, *said)],
+        "sentences": [sentences.as_bytes(each, where) for each in (sentences.ROOM, missing, *texts)],
     }
 
 
 def _about(source: str, r: int, axis: int, length: int, alone: bool) -> checks.Sentence:
-    """What is said of a value ``source`` whose shape is not one that r coordinates may lie in, ``length`` of them."""
+    """The sentence about a value ``source`` of a wrong shape; ``axis`` (-1: none) lists ``length`` coordinates."""
     shape = ["N", *(f"D{i + 1}_out" for i in range(r))]
     if axis >= 0:
         shape.insert(axis, str(length))
@@ -64,19 +64,19 @@ def _about(source: str, r: int, axis: int, length: int, alone: bool) -> checks.S
 
 
 def measure(request_at: int) -> int:
-    """Measure the grid of a GridSample, and find the components of its programs; answers with a status.
+    """Set the grid of a GridSample and the components of its programs; returns a status.
 
-    The second input are the scalars, those behind it the sources.
+    The second input holds the scalars; the sources follow.
     """
     request = struct(request_at, REQUEST)
     op = struct(request.launch.kernel, GRID_SAMPLE)
     head, scalars = struct(op.source, PROGRAMS), request.inputs[1]
-    nobody = array(0, (0,), np.int64)
+    nothing = array(0, (0,), np.int64)
     for index in range(op.n_inputs):
         if request.inputs[index].axes < 0:
-            return refuse(request.api, head.sentences, MISSING, nobody, nobody, 0)
+            return refuse(request.api, head.sentences, MISSING, nothing, nothing, 0)
     if scalars.axes != 1 or shape(scalars)[0] < head.n_scalars:
-        return refuse(request.api, head.sentences, MISSING, nobody, nobody, 0)
+        return refuse(request.api, head.sentences, MISSING, nothing, nothing, 0)
     r, n_components = head.r, head.count * (sizeof(COMPONENT) // 8)
     both, words = keep(request, 2 * (r + 2)), keep(request, n_components)
     if len(both) == 0 or len(words) == 0:
@@ -94,12 +94,12 @@ def measure(request_at: int) -> int:
                 operand += 1
         if wrong >= 0:
             value = request.inputs[2 + programs[wrong].source]
-            return refuse(request.api, head.sentences, ABOUT + wrong, shape(value), nobody, 0)
+            return refuse(request.api, head.sentences, ABOUT + wrong, shape(value), nothing, 0)
         for axis in range(r + 1):
             if own == 0:
                 grid[axis] = made[axis]
             elif made[axis] != grid[axis]:
-                return refuse(request.api, head.sentences, ABOUT + own, made[: r + 1], nobody, 0)
+                return refuse(request.api, head.sentences, ABOUT + own, made[: r + 1], nothing, 0)
     grid[r + 1] = r
     request.grid.shape, request.grid.axes = np.int64(grid.ctypes.data), r + 2
     request.components = np.int64(words.ctypes.data)
@@ -114,10 +114,7 @@ def measure(request_at: int) -> int:
 
 @register_jitable
 def _meet(request: Any, program: Any, made: Any) -> bool:
-    """Let the shape ``made`` (r + 1,) of one coordinate so far meet that of another, as broadcasting does.
-
-    Answers whether it can.
-    """
+    """Broadcast the shape ``made`` (r + 1,) of a coordinate so far with that of another; whether they agree."""
     lengths, at = shape(request.inputs[2 + program.source]), 0
     good = len(lengths) == len(made) + (program.axis >= 0)
     for axis in range(len(lengths) if good else 0):
@@ -134,9 +131,9 @@ def _meet(request: Any, program: Any, made: Any) -> bool:
 
 @register_jitable
 def _find(request: Any, component: Any, value: Any, program: Any, grid: Any, item: int) -> int:
-    """Find the component of a ``program`` in its ``value``; where more than batches share it, in a copy, broadcast.
+    """Set the ``component`` of a ``program``: in its ``value``, or where more than batches share it, in a copy.
 
-    ``grid`` (r + 1,) is the shape of a coordinate. Answers with the bytes that are not to be had, or 0.
+    ``grid`` (r + 1,) is the shape of a coordinate. Returns the bytes that are not to be had, or 0.
     """
     lengths, at, inner, size, total, broadcasts = shape(value), 0, 1, 1, 1, False
     for axis in range(len(lengths)):

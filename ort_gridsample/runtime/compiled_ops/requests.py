@@ -1,4 +1,4 @@
-"""What all ops do first and last: take their inputs from ONNX Runtime, and give back what a request took."""
+"""Requests: how every op takes its inputs from ONNX Runtime, and frees its memory."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ get_axes = function("GetDimensionsCount", 1)
 get_lengths = function("GetDimensions")
 release_info = function("ReleaseTensorTypeAndShapeInfo")
 parallel_for = function("KernelContext_ParallelFor")
-#: Of a value: its type, where its lengths lie, and how many there are.
+#: For a value: its element type, the address of its lengths, and their number.
 shape_of = function_at(3)
 
 
 @register_jitable
 def open_request(request: Any, api: int, shape_function: int, context: int, count: int) -> int:
-    """Begin a ``request`` that has ``count`` inputs; answers with a status.
+    """Begin a ``request`` of ``count`` inputs; returns a status.
 
-    ``shape_function`` is the address of the function that says a shape without an object, or 0.
+    ``shape_function`` is the address of the function that returns a shape without an object, or 0.
     """
     request.api, request.context, request.blocks = api, context, 0
     for index in range(count):
@@ -52,7 +52,7 @@ def open_request(request: Any, api: int, shape_function: int, context: int, coun
 
 @register_jitable
 def _copy_shape(request: Any, this: Any, value: int) -> int:
-    """Note the shape of a ``value``, which has to be made an object of first; answers with a status."""
+    """Copy the shape of a ``value`` from an object that is made of it; returns a status."""
     status, info = get_info(request.api, (value,))
     if status != 0:
         return status
@@ -76,7 +76,7 @@ def shape(this: Any) -> Any:
 
 @register_jitable
 def keep(request: Any, count: int) -> Any:
-    """So many int64, until the request is closed; none of them where there is no memory."""
+    """An array of ``count`` int64, freed with the request; empty where there is no memory."""
     at = allocate(sizeof(BLOCK) + 8 * count)
     block = struct(at, BLOCK)
     if at == 0:

@@ -19,7 +19,7 @@ from .requests import close_request, keep, make_output, open_request, parallel_f
 from .sentences import ROOM, no_room, refuse
 from .structs import GRID_SAMPLE, REQUEST
 
-#: What the op may have to say.
+#: The sentences of the op, and their numbers.
 PIXELS_LIMIT = checks.Sentence("X", "of shape {X}", f"at most {kernels.MAX_PIXELS} pixels a channel")
 TAPS_LIMIT = checks.Sentence("X", "of shape {X}", "fewer spatial axes: a position has too many taps")
 TOO_LARGE = checks.Sentence("Y", "for X of shape {X} and grid of shape {grid}", "fewer bytes than an address can reach")
@@ -31,7 +31,7 @@ SENTENCES = (
 
 
 def compute(op_at: int, context: int) -> int:
-    """KernelComputeV2: sample, and answer with a status, 0 for good."""
+    """KernelComputeV2: sample; returns a status, 0 for success."""
     op, request = struct(op_at, GRID_SAMPLE), local(REQUEST)
     request.launch.kernel = op_at
     status = open_request(request, op.kernel.api, op.kernel.shape_of, context, op.n_inputs)
@@ -49,7 +49,7 @@ def compute(op_at: int, context: int) -> int:
 
 @register_jitable
 def _sample(op: Any, request: Any) -> int:
-    """Check the shapes of X and of the grid, have Y made, and fill it."""
+    """Check the shapes of X and of the grid, allocate Y as the output, and fill it."""
     X, grid, launch = shape(request.inputs[0]), shape(request.grid), request.launch
     wrong = _measure(op, launch, X, grid)
     if wrong != GOOD:
@@ -84,7 +84,7 @@ def _sample(op: Any, request: Any) -> int:
 
 @register_jitable
 def _measure(op: Any, launch: Any, X: Any, grid: Any) -> int:
-    """Check the shapes, and write down what follows from them; answers with the number of a sentence, or GOOD."""
+    """Check the shapes and set the launch's lengths; returns the number of a sentence, or GOOD."""
     r = len(X) - 2
     if r < 1:
         return NO_AXES
@@ -95,16 +95,16 @@ def _measure(op: Any, launch: Any, X: Any, grid: Any) -> int:
         return WRONG_BATCHES
     pixels, positions, rows, most = 1, 1, 1, kernels.MAX_PIXELS + 1
     # Of lengths of 0 beside large ones the product must not overflow either.
-    room = float(max(n, 1)) * float(max(c, 1)) * float(op.kernel.X_size)
+    nbytes = float(max(n, 1)) * float(max(c, 1)) * float(op.kernel.X_size)
     for axis in range(r):
         positions *= grid[axis + 1]
-        room *= float(max(grid[axis + 1], 1))
+        nbytes *= float(max(grid[axis + 1], 1))
         pixels = min(pixels * min(X[axis + 2], most), most)
         rows = min(rows * op.kernel.taps, MAX_TAPS + 1)
     for axis in range(r):
         if X[axis + 2] == 0:
             pixels = 0
-    if room >= 2.0**63:
+    if nbytes >= 2.0**63:
         return IS_TOO_LARGE
     if n * c * positions > 0:
         if pixels == 0 and op.kernel.padding != kernels.ZEROS:

@@ -1,6 +1,6 @@
-"""What a wrong input is answered with: the sentences of :mod:`ort_gridsample.checks`, filled in by compiled code.
+"""The errors of compiled ops: the sentences of :mod:`ort_gridsample.checks`, filled in by compiled code.
 
-A sentence becomes bytes when a session is made; where it quotes a shape or a number, it has a byte that no text has.
+A sentence becomes bytes when a session is made. A byte below 32 stands for a shape or a number that it quotes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ create_status = function("CreateStatus")
 
 
 def as_bytes(sentence: Sentence, where: str, **known: object) -> bytes:
-    """The sentence about the node ``where``, with bytes for what only a run knows."""
+    """The sentence about the node ``where``: what is ``known`` filled in, and bytes for what only a run knows."""
     return f"{where}{_behind_place(sentence, *known.items())}".encode()
 
 
@@ -47,16 +47,16 @@ def _behind_place(sentence: Sentence, *known: tuple[str, object]) -> str:
 
 @register_jitable
 def no_room(api: int, sentences: int, nbytes: int) -> int:
-    """A status that says that so many bytes are not to be had, by the first of ``sentences``."""
+    """A status: ``nbytes`` of memory are not to be had; the first of ``sentences`` says it."""
     none = array(0, (0,), np.int64)
     return refuse(api, sentences, 0, none, none, nbytes)
 
 
 @register_jitable
 def refuse(api: int, sentences: int, number: int, first: Any, second: Any, nbytes: int) -> int:
-    """A status that says a sentence of the two rows ``first`` and ``second`` of int64, and of a number of bytes.
+    """A status: a sentence filled in with two rows of int64, ``first`` and ``second``, and a number of bytes.
 
-    It is the one of that ``number`` among the ``sentences`` at an address, each a TEXT of :func:`as_bytes`.
+    ``sentences`` is the address of a row of TEXTs, each of :func:`as_bytes`, and ``number`` an index into it.
     """
     sentence = array(sentences, (number + 1,), TEXT)[number]
     codes, quotes = array(sentence.at, (sentence.length,), np.uint8), 0

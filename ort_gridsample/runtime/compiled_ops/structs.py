@@ -26,11 +26,11 @@ BLOCK = record("next rest")
 TEXT = record("at length")
 
 #: The op GridSample: the core's descriptor; the function that measures the grid (0: the second input is the grid), and
-#: what it knows; the number of inputs; and what the op may have to say.
+#: that function's record; the number of inputs; and the op's sentences.
 GRID_SAMPLE = record(("kernel", KERNEL), "measure source n_inputs sentences")
 
 #: The op AffineGrid: the functions, as in a KERNEL, and what fills the grid; the attribute; theta's size in bytes,
-#: processors, and what the op may have to say.
+#: processors, and its sentences.
 AFFINE_GRID = record("api shape_of fill align_corners theta_size cpus sentences")
 
 #: Theta as the source of a grid.
@@ -43,7 +43,7 @@ FILL = record(
 )
 
 #: Programs as the source of a grid: the numbers of scalars, coordinates and programs, the bytes of an element, where
-#: the programs lie, and what may have to be said.
+#: the programs are, and their sentences.
 PROGRAMS = record("n_scalars r count item programs sentences")
 #: One of :func:`ort_gridsample.model.programs.flattened`.
 PROGRAM = record("source axis index length n_steps", ("steps", (np.int64, MOST_STEPS)))
