@@ -1,6 +1,9 @@
 """A model's large initializers are read once: neither parsed, nor copied with the model, nor serialised."""
 
+import gc
 import pickle
+import weakref
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 import ort_gridsample as ogs
 from ort_gridsample.model import weights
 from ort_gridsample.model.files import read_model
-from ort_gridsample.model.weights import split
+from ort_gridsample.model.weights import Weights, split
 from ort_gridsample.runtime import session as sessions
 from paths import quiet_options
 
@@ -70,6 +73,29 @@ def test_weights_are_parsed_copied_and_serialised_at_most_once(
             assert not session.run(["Y"], fed)[0].any()
     again = pickle.loads(pickle.dumps(session))
     np.testing.assert_array_equal(again.run(["Y"], FEEDS)[0], session.run(["Y"], FEEDS)[0])
+
+
+def test_no_copy_of_weights_is_kept_and_providers_can_be_set(
+    large: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Onnxruntime has its own copy, and makes the session anew from what it was given."""
+    arrays, kept = Weights.arrays, list[weakref.ref[np.ndarray]]()
+
+    def watched(self: Weights, tensors: Collection[onnx.TensorProto]) -> dict[str, np.ndarray]:
+        found = arrays(self, tensors)
+        kept.extend(weakref.ref(array) for array in found.values())
+        return found
+
+    monkeypatch.setattr(Weights, "arrays", watched)
+    for given in (saved(large, tmp_path), large):
+        session = ogs.InferenceSession(given, nodes="all")
+        before, placements = session.run(["Y"], FEEDS)[0], session.replaced
+        gc.collect()
+        assert kept
+        assert not any(ref() is not None for ref in kept)
+        session.set_providers(["CPUExecutionProvider"])
+        np.testing.assert_array_equal(session.run(["Y"], FEEDS)[0], before)
+        assert [str(each) for each in session.replaced] == [str(each) for each in placements]
 
 
 def test_a_weight_that_was_added_to_the_options_is_met(large: onnx.ModelProto, tmp_path: Path) -> None:

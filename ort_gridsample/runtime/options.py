@@ -16,6 +16,8 @@ import onnxruntime
 from onnx import TensorProto, helper
 from onnxruntime.capi import _pybind_state
 
+from .interrupts import undisturbed
+
 #: The configuration entries of a session that onnxruntime 1.20 to 1.32 know; it does not list those of given options.
 _CONFIG_KEYS = """
 ep.context_embed_mode ep.context_enable ep.context_file_path ep.context_model_external_initializers_file_name
@@ -99,6 +101,10 @@ def loaded(options: onnxruntime.SessionOptions, model: bytes) -> Any:
     Raises:
         Exception: onnxruntime's, such as for an operator that nobody registered with ``options``.
     """
+    return undisturbed(_loaded, options, model)  # a signal between two steps would leave the lock taken
+
+
+def _loaded(options: onnxruntime.SessionOptions, model: bytes) -> Any:
     with _lock:  # or another thread would take for the caller's what is set here
         profiling = options.enable_profiling  # which would write a file
         try:

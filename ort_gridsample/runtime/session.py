@@ -125,7 +125,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     def _open(self, patched: _Patched, sess_options: onnxruntime.SessionOptions | None) -> None:
         _prepare(patched.python)
         self._placements = patched.placements
-        self._weights = patched.weights, patched.arrays  # which onnxruntime reads where they are
+        self._weights, self._given_options = patched.weights, sess_options
         # Where nobody could read the nodes, there may be any.
         self._runs_python_ops = bool(patched.python) or patched.domains is None
         _, providers, provider_options, *_, kwargs = self._arguments
@@ -223,12 +223,24 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
 
     def __reduce__(self) -> tuple[Any, ...]:
         model, *others = self._arguments
-        weights, _ = self._weights
-        if isinstance(model, bytes) and weights.places:
+        if isinstance(model, bytes) and self._weights.places:
             proto = read_model(model)
-            weights.put_back(proto, weights.places)
+            self._weights.put_back(proto, self._weights.places)
             model = proto.SerializeToString()
         return _unpickled, (model, *others, state(self.get_session_options()))
+
+    def set_providers(
+        self,
+        providers: Sequence[str | tuple[str, dict[Any, Any]]] | None = None,
+        provider_options: Sequence[dict[Any, Any]] | None = None,
+    ) -> None:
+        """As onnxruntime's: the session is made anew, on these providers."""
+        if not self._weights.places:
+            super().set_providers(providers, provider_options)
+        else:  # whose values onnxruntime has copied, and nobody has kept
+            model, _, _, nodes, accelerated, kwargs, _ = self.__reduce__()[1]
+            kwargs = {"nodes": nodes, "accelerated": accelerated, **kwargs}
+            InferenceSession.__init__(self, model, self._given_options, providers, provider_options, **kwargs)
 
 
 def _unpickled(*arguments: Any) -> InferenceSession:

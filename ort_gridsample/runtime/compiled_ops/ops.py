@@ -57,21 +57,22 @@ def _shared() -> SimpleNamespace:
 
 def add() -> str:
     """Let every later registration of onnxruntime-extensions register the ops; why it cannot, empty where it does."""
-    with _lock:
-        return _add()
+    return undisturbed(_alone, _add)
 
 
 def know_api() -> None:
     """Find ONNX Runtime's table of functions, which the inference of shapes calls."""
-    with _lock:
-        if not _add():
-            _probe()
+    undisturbed(_alone, lambda: _add() or _probe())
 
 
 def why_not() -> str:
     """Why sessions of this process have no compiled ops; empty where they have. Imports Numba."""
-    with _lock:
-        return _add() or _numba() or _probe()
+    return undisturbed(_alone, lambda: _add() or _numba() or _probe())
+
+
+def _alone(ask: Callable[[], str]) -> str:
+    with _lock:  # which Python 3.10 leaves taken where a signal's handler raises between two steps
+        return ask()
 
 
 @cache
