@@ -26,7 +26,7 @@ def mode_and_padding(where: str, mode: str, padding_mode: str, X_type: str) -> N
     """Check the two attributes, and that the mode is defined for an X of type ``X_type``."""
     if spec.mode_of(mode) not in MODES:
         raise GridSampleError(where, "mode", repr(mode), listed((*MODES, *spec.MODE_SYNONYMS)))
-    if padding_mode not in PADDING:
+    if padding_mode not in [*PADDING]:  # it need not be hashable
         raise GridSampleError(where, "padding_mode", repr(padding_mode), listed(PADDING))
     if spec.TYPES[X_type].compute is None and spec.mode_of(mode) != "nearest":
         raise GridSampleError(where, "mode", repr(mode), f"'nearest', the only mode that is defined for {X_type} X")

@@ -480,6 +480,17 @@ def test_a_large_constant_is_known_by_its_type(values: dict[str, list], elem_typ
     assert backward_slice._constant_type(attribute).tensor_type.elem_type == elem_type
 
 
+def test_an_initializer_is_what_it_is_whatever_the_model_says() -> None:
+    grid = numpy_helper.from_array(np.zeros((2, 3, 4, 2), np.float32), "grid")
+    text = """<ir_version: 9, opset_import: ["": 20]>
+        g (float[2,3,5,6] X) => (float[2,3,3,4] Y) <int64[2,12,2] grid> { Y = GridSample(X, grid) }"""
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.append(grid)
+    (record,) = ogs.inspect_model(model)
+    assert (record.types["grid"], record.ranks["grid"]) == (("float32",), (4,))
+    assert record.error is None
+
+
 def test_sequences_before_an_operator_that_nobody_knows() -> None:
     text = """<ir_version: 9, opset_import: ["": 20, "some": 1]> g (float[1,1,4,4] X, float[1,2,2,2] grid) => (Y) {
         S = SequenceConstruct (X, X) i = Constant <value = int64 {0}> ()

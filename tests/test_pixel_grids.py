@@ -649,6 +649,19 @@ def test_coordinates_of_two_shapes_are_put_together_by_nobody() -> None:
 
 
 @compiled
+@compiled
+def test_a_function_s_grid_of_several_values() -> None:
+    """Onnxruntime 1.17 needs to be told the type of such an op, which a function cannot."""
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17, "f": 1]>
+        g (float[1,2,8,8] X, float[1,4,5,2] base, float[1,4,5,2] flow) => (float[1,2,4,5] Y) {Y = f.warp(X, base, flow)}
+        <opset_import: ["": 17], domain: "f"> warp (X, base, flow) => (Y)
+        { s = Mul(flow, flow) twice = Add(s, s) grid = Add(base, twice) Y = GridSample(X, grid) }""")
+    rng = np.random.default_rng(0)
+    X, base, flow = (rng.uniform(-1, 1, shape).astype(np.float32) for shape in ((1, 2, 8, 8), *[(1, 4, 5, 2)] * 2))
+    (Y,) = open_fused(model).run(None, {"X": X, "base": base, "flow": flow})
+    np.testing.assert_allclose(Y, ogs.grid_sample(X, base + 2 * flow * flow), rtol=0, atol=1e-6)
+
+
 def test_in_functions_and_inner_graphs() -> None:
     graph = Graph()
     inner = graph.sampled(planar(graph, 2, 5, 6), (2, 3, 9, 8))

@@ -445,6 +445,9 @@ def test_a_mode_of_trigonometry_is_lowered_too(opset, monkeypatch):
         model = make_model(lower_grid_sample("a", *values, "Y", **how), inputs, {"Y": ("float32", [None] * 4)}, opset)
         expected = ogs.grid_sample(X, grid, "lanczos3", padding_mode)
         np.testing.assert_allclose(run(model, *(X, grid)[: len(inputs)]), expected, rtol=0, atol=1e-5)
+    far = np.array([-np.inf, -1000, 1000, np.inf], np.float32).reshape(1, 4, 1)  # beyond taps further out than cubic's
+    ogs.set_core("numpy")
+    assert not ogs.grid_sample(np.ones((1, 1, 2), np.float32), far, "lanczos3", "zeros", align_corners=True).any()
 
 
 #: Nodes, constants apart, of 2-D lowerings whose lengths are known, and of those whose lengths are not.

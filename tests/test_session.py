@@ -259,6 +259,21 @@ def test_what_was_added_to_the_options_is_copied(model: onnx.ModelProto) -> None
     np.testing.assert_array_equal(answer, ogs.grid_sample(X, GRID))
 
 
+@pytest.mark.parametrize("values", ["1", "1, 1, 1"])
+def test_an_initializer_of_any_shape_may_be_added(values: str) -> None:
+    length, options = len(values.split()), onnxruntime.SessionOptions()
+    model = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["": 20]>
+        g (float[1,1,4,5,6] X, float[1,2,3,4,3] flow) => (float[1,1,2,3,4] Y) <float[{length}] scale = {{{values}}}>
+        {{ grid = Mul(flow, scale) Y = GridSample(X, grid) }}""")
+    scale = np.array([0.1, 0.2, 0.3], np.float32)[:length]
+    added = onnxruntime.OrtValue.ortvalue_from_numpy(scale)
+    options.add_initializer("scale", added)
+    rng = np.random.default_rng(0)
+    volume, flow = rng.random((1, 1, 4, 5, 6), np.float32), rng.uniform(-1, 1, (1, 2, 3, 4, 3)).astype(np.float32)
+    (answer,) = ogs.InferenceSession(model, options).run(None, {"X": volume, "flow": flow})
+    np.testing.assert_allclose(answer, ogs.grid_sample(volume, flow * scale), rtol=0, atol=1e-6)
+
+
 @pytest.mark.usefixtures("python_ops")
 def test_options_with_what_cannot_be_copied_are_taken_themselves(model: onnx.ModelProto, expected: np.ndarray) -> None:
     """Libraries of others, which a model with other domains may need, and execution providers."""

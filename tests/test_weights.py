@@ -150,6 +150,21 @@ def test_what_is_not_as_expected_is_parsed_whole(change: str, large: onnx.ModelP
         assert parts[0] == read_model(data)
 
 
+def test_a_weight_that_nobody_reads(large: onnx.ModelProto, tmp_path: Path) -> None:
+    """Onnxruntime drops it, and knows no such name then."""
+    model = onnx.ModelProto.FromString(large.SerializeToString())
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((SIDE, SIDE), "f"), "unread"))
+    answer, _ = ogs.InferenceSession(saved(model, tmp_path)).run(None, FEEDS)
+    np.testing.assert_allclose(answer, ogs.InferenceSession(large).run(["Y"], FEEDS)[0], rtol=1e-5, atol=1e-5)
+
+
+def test_the_file_of_a_number_is_another_s(tmp_path: Path) -> None:
+    with (tmp_path / "theirs").open("w") as file:
+        with pytest.raises(TypeError, match="Unable to load from type"):
+            ogs.InferenceSession(file.fileno())  # type: ignore[arg-type]
+        file.write("open")
+
+
 def test_small_models_are_parsed_whole(tmp_path: Path) -> None:
     small = b"1" * (weights.SMALL_MODEL - 1)
     assert split(small) is None

@@ -17,9 +17,6 @@ Namespace: TypeAlias = Any  #: numpy, or an object with some of its functions
 Values: TypeAlias = Any  #: floating point: an array, or the namespace's values
 Number: TypeAlias = Any  #: a float, or values that broadcast against others
 
-#: Normalized coordinates this far out are beyond every tap, on their own side, however short the axis is.
-BEYOND = 7.0
-
 
 @dataclass(frozen=True)
 class Axis:
@@ -93,16 +90,16 @@ def reflect(xp: Namespace, x: Values, axis: Axis) -> Values:
     return clip(xp, x, axis)
 
 
-def _near(xp: Namespace, g: Values, axis: Axis) -> Values:
+def _near(xp: Namespace, g: Values, axis: Axis, beyond: float) -> Values:
     """Pixel coordinates where all those far out count alike: brought nearer, and still beyond every tap."""
-    near = xp.clip(g, -BEYOND, BEYOND)
+    near = xp.clip(g, -beyond, beyond)
     x = unnormalize(near, axis)
     if axis.may_collapse:  # finite coordinates are the one pixel, infinity is not
         x = xp.where(xp.equal(g - g, 0), x, near * axis.length)
     return x
 
 
-def _infinity_at_edge(xp: Namespace, g: Values, axis: Axis) -> Values:
+def _infinity_at_edge(xp: Namespace, g: Values, axis: Axis, beyond: float) -> Values:
     x = unnormalize(g, axis)
     return xp.where(xp.equal(x - x, 0), x, xp.clip(g, 0, 1) * axis.last)
 
@@ -124,7 +121,7 @@ class Padding:
     """
 
     pad: Step
-    finite: Step = _infinity_at_edge
+    finite: Callable[[Namespace, Values, Axis, float], Values] = _infinity_at_edge
     zero_outside: bool = False
     bounds: bool = False
 

@@ -125,6 +125,8 @@ def _variant(X_type: str, grid_type: str, mode: str, padding_mode: str, align_co
 
 def prepare(dtype: np.dtype[np.generic], grid_dtype: np.dtype[np.generic], mode: str) -> None:
     """Compile what sampling an X of ``dtype`` at a grid of ``grid_dtype`` needs, or load it from the disk."""
+    if mode not in TAPS:
+        return
     names = type_name(dtype), type_name(grid_dtype), mode
     if not_at_hand([*_HELPING, *parts(*names).values()]):
         what = f"{mode} for X of {dtype}"

@@ -41,6 +41,11 @@ class Mode:
         """How many pixels of an axis a coordinate reads."""
         return len(self.offsets)
 
+    @property
+    def beyond(self) -> float:
+        """A normalized coordinate this far out is beyond every tap, on its own side, however short the axis is."""
+        return 2.0 * max(2, *map(abs, self.offsets)) + 3
+
 
 def _linear(xp: Namespace, t: Values) -> Values:
     return xp.abs(t - _column((1, 0), t))  # 1 - t and t, to the last bit
@@ -84,9 +89,9 @@ def pixel_coordinates(xp: Namespace, g: Values, axis: Axis, mode: Mode, padding:
     """The finite pixel coordinates of any normalized ones ``g``, padded where the mode pads coordinates."""
     g = xp.where(xp.equal(g, g), g, -1)  # NaN counts as -1
     if mode.pads_taps:
-        return padding.finite(xp, g, axis)
+        return padding.finite(xp, g, axis, mode.beyond)
     bounded = padding.bounds and not axis.may_collapse
-    return padding.pad(xp, unnormalize(g, axis) if bounded else padding.finite(xp, g, axis), axis)
+    return padding.pad(xp, unnormalize(g, axis) if bounded else padding.finite(xp, g, axis, mode.beyond), axis)
 
 
 def axis_taps(

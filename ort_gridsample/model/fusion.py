@@ -127,7 +127,7 @@ def _arithmetic_of(use_def: UseDef, sample: Match, inference: Inference) -> Fuse
     if isinstance(known.shape[-1], int) and known.shape[-1] != r:
         return None
     kept: set[str] = set()
-    pairs = True
+    pairs = bool(sample.record.types["X"])  # a node of several sources must declare its type
     while True:  # what other nodes read as well is not fused, and the search ends there
         walk = _Walk(use_def, inference, r + 2, kept)
         programs = [walk.back(Component(grid, r + 1, index), pairs) for index in range(r)]
@@ -139,7 +139,7 @@ def _arithmetic_of(use_def: UseDef, sample: Match, inference: Inference) -> Fuse
         if pairs and len(fused.sources) > MOST_SOURCES:
             pairs = False
             continue
-        if not nodes or None in programs or len(fused.sources) > MOST_SOURCES:
+        if not nodes or None in programs or len(fused.sources) > (MOST_SOURCES if sample.record.types["X"] else 1):
             return None
         inside, read = {*nodes, *_own(sample)}, {X, *fused.sources, *fused.scalars}
         outputs = [list(filter(None, use_def.nodes[index].output)) for index in nodes]

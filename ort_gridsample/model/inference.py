@@ -91,7 +91,7 @@ class Inference:
         sliced = self._slice
         types = _inferred(sliced.model, sliced.sampled)
         if self._probe is not None and not all(_is_known(name, types) for name in sliced.sampled):
-            types = _constant_types(sliced.model) | types
+            types |= _constant_types(sliced.model)
         while self._probe is not None and not all(_is_known(name, types) for name in sliced.sampled):
             told = types.copy()
             _ask(self._probe, sliced.model, list(_unknown(sliced.model.graph, types)), told)
@@ -174,12 +174,12 @@ def _constant_types(model: onnx.ModelProto, asked: Collection[str] | None = None
 
 
 def _types_in(model: onnx.ModelProto, asked: Collection[str]) -> Types:
-    types = _constant_types(model, asked)
+    types: Types = {}
     for scope in scopes(model):
         if isinstance(scope.container, onnx.GraphProto):
             types.update((v.name, v.type) for v in chain(scope.container.value_info, scope.container.input))
             types.update((v.name, v.type) for v in scope.container.output if v.type.WhichOneof("value"))
-    return types
+    return types | _constant_types(model, asked)  # whatever value_info says of them
 
 
 def _is_known(name: str, types: Mapping[str, onnx.TypeProto]) -> bool:

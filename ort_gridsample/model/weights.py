@@ -98,6 +98,8 @@ def split(source: bytes | str | PathLike[str]) -> tuple[onnx.ModelProto, Weights
     try:
         if isinstance(source, bytes):
             return _split(source, source) if len(source) >= SMALL_MODEL else None
+        if not isinstance(source, (str, PathLike)):
+            return None  # a number would be the file of another
         with open(source, "rb") as file:
             if os.fstat(file.fileno()).st_size < SMALL_MODEL:
                 return None

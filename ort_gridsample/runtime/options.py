@@ -130,19 +130,21 @@ def added_to(options: onnxruntime.SessionOptions, names: Sequence[str]) -> set[s
     copy.graph_optimization_level, copy.intra_op_num_threads = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL, 1
     copy.log_severity_level = 4  # what was added has another shape than what stands here
     # Most options have none: one node that reads all answers otherwise, or fails, where a single one is not least.
-    (most,) = _answers(copy, names, [helper.make_node("Max", [names[0], *names], ["most"])]) or [None]
+    (most,) = _answers(copy, names, _LEAST, [helper.make_node("Max", [names[0], *names], ["most"])]) or [None]
     if most is not None and most.tolist() == _LEAST:
         return set()
-    shapes = _answers(copy, names, [helper.make_node("Shape", [name], [f"{name} is added"]) for name in names]) or []
-    return {name for name, shape in zip(names, shapes, strict=False) if shape.tolist() != [len(_LEAST)]}
+    # What stands here now is empty, which no other can be taken for that a session needs.
+    nodes = [helper.make_node("Shape", [name], [f"{name} is added"]) for name in names]
+    shapes = _answers(copy, names, [], nodes) or []
+    return {name for name, shape in zip(names, shapes, strict=False) if shape.tolist() != [0]}
 
 
 def _answers(
-    options: onnxruntime.SessionOptions, names: Sequence[str], nodes: Sequence[onnx.NodeProto]
+    options: onnxruntime.SessionOptions, names: Sequence[str], value: Sequence[int], nodes: Sequence[onnx.NodeProto]
 ) -> list[Any] | None:
-    """What ``nodes`` answer, whose inputs ``names`` are least; None where onnxruntime refuses the model."""
+    """What ``nodes`` answer, whose inputs ``names`` have this ``value``; None where onnxruntime refuses the model."""
     outputs = [helper.make_tensor_value_info(node.output[0], TensorProto.INT64, [None]) for node in nodes]
-    tensors = [helper.make_tensor(name, TensorProto.INT64, [len(_LEAST)], _LEAST) for name in names]
+    tensors = [helper.make_tensor(name, TensorProto.INT64, [len(value)], value) for name in names]
     graph = helper.make_graph(nodes, "added", [], outputs, tensors)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     with suppress(Exception):

@@ -340,6 +340,9 @@ def _patched(
         weights = weights.put_back(proto, weights.places)
         onnx.load_external_data_for_model(proto, folder)
         folder = None
+    if weights.places:  # onnxruntime drops what no node reads, and then misses it
+        read = {name for scope in found for node in scope for name in node.input}
+        weights = weights.put_back(proto, weights.places.keys() - read)
     patched = proto.SerializeToString()
     # What is written for other providers, no one else need read.
     pickled = patched if path is None and (callable(nodes) or not providers) else given

@@ -12,6 +12,7 @@ from onnx import helper
 from ...core.coordinates import PADDING
 from ...core.taps import COMPILED_MODES, COMPILED_PADDING, MAX_TAPS, MODES
 from ..dialects import COMPILED, FUSED
+from ..element_types import elem_type
 from ..fusion import FusedGrid
 from ..graphs import Names, constant
 from ..matches import Match
@@ -54,13 +55,17 @@ class FusedOp(CompiledOp):
     def takes(self, match: Match) -> bool:
         return match.fused is not None or match.fused_into is not None or super().takes(match)
 
+    def needs_inlining(self, match: Match) -> bool:
+        # No function can say the type that :func:`_declare` does.
+        return super().needs_inlining(match) or (match.fused is not None and len(match.fused.sources) > 1)
+
     def replace(self, match: Match, names: Names) -> Replacement:
         if match.fused_into is not None:
             return Replacement([])
         replacement = super().replace(match, names)
-        return replacement if match.fused is None else self._fused(replacement, match.fused, names)
+        return replacement if match.fused is None else self._fused(replacement, match, match.fused, names)
 
-    def _fused(self, replacement: Replacement, fused: FusedGrid, names: Names) -> Replacement:
+    def _fused(self, replacement: Replacement, match: Match, fused: FusedGrid, names: Names) -> Replacement:
         at = next(i for i, node in enumerate(replacement.nodes) if node.output[0] and label(node))
         op, before = replacement.nodes[at], list[onnx.NodeProto]()
         op.op_type = FUSED
@@ -80,7 +85,18 @@ class FusedOp(CompiledOp):
             programs = [written(program, fused.sources) for program in fused.programs]
             op.attribute.append(helper.make_attribute("coordinates", json.dumps(programs)))
             op.attribute.append(helper.make_attribute("sources", json.dumps(fused.sources)))
+            if len(fused.sources) > 1:
+                _declare(op.output[0], match)
         return Replacement([*replacement.nodes[:at], *before, *replacement.nodes[at:]], fused=fused.nodes)
+
+
+def _declare(name: str, match: Match) -> None:
+    """Say the type of ``name``, the output of ``match``: onnxruntime 1.17 infers none from more than one source."""
+    graph, types = match.scope.container, match.record.types["X"]
+    if not types or not isinstance(graph, onnx.GraphProto):
+        return
+    if name not in {value.name for value in (*graph.value_info, *graph.output)}:
+        graph.value_info.append(helper.make_value_info(name, helper.make_tensor_type_proto(elem_type(types[0]), None)))
 
 
 def _scalars(fused: FusedGrid, name: str, names: Names) -> Iterator[onnx.NodeProto]:
