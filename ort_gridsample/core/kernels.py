@@ -492,12 +492,25 @@ def _sum_short_integers(
 ) -> int:
     if positions < INTEGERS:
         return _sum_any(X, index, offsets, layout, weight, Y, start, positions)
-    for c in range(len(X)):
-        for p in range(0, positions - INTEGERS, INTEGERS):
-            _sum_integers(X[c], index, offsets, layout, weight, p, Y[c], start + p)
-        last = positions - INTEGERS  # some of these once more, where they are no whole vector
-        _sum_integers(X[c], index, offsets, layout, weight, last, Y[c], start + last)
+    if layout == GATHERED:
+        _sum_gathered_integers(X, index, offsets, weight, Y, start, positions)
+    else:
+        _sum_contiguous_integers(X, index, offsets, weight, Y, start, positions)
     return layout
+
+
+def _sum_integers_for(layout: int) -> Any:
+    sum_vector = sum_integers(VECTORS[1], layout)
+
+    def loop(X: Any, index: Any, offsets: Any, weight: Any, Y: Any, start: int, positions: int) -> None:
+        last = positions - INTEGERS  # some of these once more, where they are no whole vector
+        for c in range(len(X)):
+            image, out = X[c], Y[c]
+            for p in range(0, last, INTEGERS):
+                sum_vector(image, index, offsets, weight, p, out, start + p)
+            sum_vector(image, index, offsets, weight, last, out, start + last)
+
+    return _named(loop, f"sum_integers_{layout}")
 
 
 @register_jitable
@@ -541,7 +554,7 @@ def _named(function: Any, name: str, forceinline: bool = False) -> Any:
 
 
 _sum_gathered, _sum_masked, _sum_contiguous = map(_sum_floats_for, (GATHERED, MASKED, CONTIGUOUS))
-_sum_integers = _by_layout(sum_integers, VECTORS[1])
+_sum_gathered_integers, _sum_contiguous_integers = map(_sum_integers_for, (GATHERED, CONTIGUOUS))
 _sum_row_narrow, _sum_row_wide = (_by_layout(sum_rows, width) for width in (NARROW, WIDE))
 _transpose_narrow, _transpose_wide = transpose(NARROW), transpose(WIDE)
 

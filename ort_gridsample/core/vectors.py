@@ -123,10 +123,13 @@ def transpose(width: int) -> Any:
 
 
 class _Sum:
-    """What writes a sum over taps, two after two: vectors of values times vectors of weights."""
+    """What writes a sum over taps, so many at once: vectors of values times vectors of weights."""
+
+    first_tap = 0
 
     def __init__(self, context: Any, builder: Any, arguments: Any, kinds: Any, size: int, layout: int) -> None:
         self.builder, self.layout, self.pixel = builder, layout, kinds[0].dtype
+        self.at_once = 1 if layout == GATHERED else 2
         self.X, self.index, self.offsets, self.weight, self.Y = _arrays(context, builder, arguments, kinds)
         self.p, self.q = arguments[4], arguments[6]
         self.taps, self.columns = cgutils.unpack_tuple(builder, self.weight.shape)
@@ -138,10 +141,11 @@ class _Sum:
         """Write it all."""
         builder = self.builder
         self.begin()
-        with cgutils.for_range(builder, builder.lshr(self.taps, _INT64(1))) as loop:
-            tap = builder.shl(loop.index, _INT64(1))
+        steps = builder.udiv(self.taps, _INT64(self.at_once))
+        with cgutils.for_range(builder, steps, start=_INT64(self.first_tap)) as loop:
+            tap = builder.mul(loop.index, _INT64(self.at_once))
             entry = builder.add(builder.mul(tap, self.columns), self.p)
-            for values in self.pair(tap, entry):
+            for values in self.values(tap, entry):
                 self._add(self.weights(builder.gep(self.weight.data, [entry])), values)
                 entry = builder.add(entry, self.columns)
         self.store(builder.load(self.total))
@@ -163,8 +167,8 @@ class _Sum:
             self.first = self.loaded(self.index, self.p, _INT32)
             self._prefetch_ahead()
 
-    def pair(self, tap: Any, entry: Any) -> Iterator[Any]:
-        """The values of a tap and of the next, whose entries in the table begin at ``entry``."""
+    def values(self, tap: Any, entry: Any) -> Iterator[Any]:
+        """The values of a tap, whose entries in the table begin at ``entry``, and of those at once with it."""
         raise NotImplementedError
 
     def weights(self, place: Any) -> Any:
@@ -198,12 +202,11 @@ class _Sum:
 
 
 class _Pixels(_Sum):
-    def pair(self, tap: Any, entry: Any) -> Iterator[Any]:
+    def values(self, tap: Any, entry: Any) -> Iterator[Any]:
         builder, real = self.builder, self.vector.element
         if self.layout == GATHERED:
-            for each in (entry, builder.add(entry, self.columns)):
-                pixels = _read_inside(builder, self.X.data, self.loaded(self.index, each, _INT32))
-                yield pixels if self.X.data.type.pointee == real else _widened(builder, pixels, self.pixel)
+            pixels = _read_inside(builder, self.X.data, self.loaded(self.index, entry, _INT32))
+            yield pixels if self.X.data.type.pointee == real else _widened(builder, pixels, self.pixel)
         elif self.pixel == types.float64:
             for step in range(2):
                 yield _read(builder, builder.gep(self.base(tap), [_INT32(step)]), self.first, real)
@@ -217,23 +220,23 @@ class _Pixels(_Sum):
 class _Integers(_Sum):
     def begin(self) -> None:
         super().begin()
-        self.origin = next(self._values(_INT64(0), self.p))
+        self.origin = next(self._numbers(_INT64(0), self.p))
+        self.first_tap = 1 if self.layout == GATHERED else 0  # whose difference is 0
 
-    def pair(self, tap: Any, entry: Any) -> Iterator[Any]:
-        return (self.builder.fsub(values, self.origin) for values in self._values(tap, entry))
+    def values(self, tap: Any, entry: Any) -> Iterator[Any]:
+        return (self.builder.fsub(values, self.origin) for values in self._numbers(tap, entry))
 
-    def _values(self, tap: Any, entry: Any) -> Iterator[Any]:
+    def _numbers(self, tap: Any, entry: Any) -> Iterator[Any]:
         builder, wide = self.builder, ir.VectorType(_INT32, self.vector.count)
         for pixels in self._pixels(tap, entry):
             widened = (builder.sext if self.pixel.signed else builder.zext)(pixels, wide)
             yield builder.sitofp(widened, self.vector)
 
     def _pixels(self, tap: Any, entry: Any) -> Iterator[Any]:
-        if self.layout != GATHERED:
-            yield from _pairs_of_integers(self.builder, self.base(tap), self.first, self.pixel.bitwidth)
+        if self.layout == GATHERED:
+            yield _read_inside(self.builder, self.X.data, self.loaded(self.index, entry, _INT32))
         else:
-            for each in (entry, self.builder.add(entry, self.columns)):
-                yield _read_inside(self.builder, self.X.data, self.loaded(self.index, each, _INT32))
+            yield from _pairs_of_integers(self.builder, self.base(tap), self.first, self.pixel.bitwidth)
 
     def store(self, total: Any) -> None:
         """Truncated toward zero and saturated."""
@@ -250,13 +253,13 @@ class _Rows(_Sum):
         return size
 
     def begin(self) -> None:
-        builder = self.builder
+        builder, self.at_once = self.builder, 2
         if self.layout == GATHERED:
             self.outside = builder.sub(cgutils.unpack_tuple(builder, self.X.shape)[0], _INT64(1))
         else:
             self.here, self.soon = self._row(self.p), self._row(builder.add(self.p, _INT64(AHEAD)))
 
-    def pair(self, tap: Any, entry: Any) -> Iterator[Any]:
+    def values(self, tap: Any, entry: Any) -> Iterator[Any]:
         builder, width = self.builder, self.vector.count
         if self.layout == GATHERED:
             for number, each in enumerate((entry, builder.add(entry, self.columns))):
