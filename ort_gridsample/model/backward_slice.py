@@ -390,5 +390,5 @@ def _since(op_type: str, opset: int) -> int:
     """The opset that brought the version of an ONNX operator which ``opset`` has; 0 where it has none."""
     try:
         return int(defs.get_schema(op_type, opset, "").since_version)
-    except defs.SchemaError:
+    except (defs.SchemaError, TypeError):  # TypeError: of a name that is not UTF-8
         return 0

@@ -206,8 +206,8 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[tuple[onnx.AttributeProto, onnx.
 @cache
 def may_hold(op_type: str, domain: str, kinds: Collection[onnx.defs.OpSchema.AttrType]) -> bool:
     """Whether nodes of an operator may have attributes of these types: ONNX's own have what their schema says."""
-    if domain_of(domain) or not onnx.defs.has(op_type):
-        return True
+    if domain_of(domain) or not isinstance(op_type, str) or not onnx.defs.has(op_type):
+        return True  # what is not UTF-8 comes as bytes
     return any(each.type in kinds for each in onnx.defs.get_schema(op_type).attributes.values())
 
 
