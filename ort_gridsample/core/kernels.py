@@ -456,17 +456,6 @@ def _sum_taps_for(
     return _sum_short_integers if GATHERS and X.dtype == Y.dtype and X.dtype in SHORT_INTEGERS else _sum_any
 
 
-@register_jitable
-def _sum_floats(X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any, start: int, positions: int) -> int:
-    if layout == GATHERED:
-        _sum_gathered(X, index, offsets, weight, Y, start, positions)
-    elif layout == MASKED:
-        _sum_masked(X, index, offsets, weight, Y, start, positions)
-    else:
-        _sum_contiguous(X, index, offsets, weight, Y, start, positions)
-    return layout
-
-
 def _sum_floats_for(layout: int) -> Any:
     sum_wide, sum_narrow = (sum_pixels(size, layout) for size in VECTORS)
 
@@ -492,11 +481,7 @@ def _sum_short_integers(
 ) -> int:
     if positions < INTEGERS:
         return _sum_any(X, index, offsets, layout, weight, Y, start, positions)
-    if layout == GATHERED:
-        _sum_gathered_integers(X, index, offsets, weight, Y, start, positions)
-    else:
-        _sum_contiguous_integers(X, index, offsets, weight, Y, start, positions)
-    return layout
+    return _sum_integers(X, index, offsets, layout, weight, Y, start, positions)
 
 
 def _sum_integers_for(layout: int) -> Any:
@@ -532,19 +517,21 @@ def _sum_at(image: Any, index: Any, offsets: Any, layout: int, weight: Any, p: i
     return total
 
 
-def _by_layout(make: Any, size: int) -> Any:
-    """The vectors of ``size`` that ``make`` writes, for whichever layout a table has."""
-    gathered, masked, contiguous = (make(size, layout) for layout in (GATHERED, MASKED, CONTIGUOUS))
+def _by_layout(name: str, gathered: Any, masked: Any, contiguous: Any, *, forceinline: bool = False) -> Any:
+    """Of these three sums that of a table's layout, which it returns."""
 
-    def add_up(X: Any, index: Any, offsets: Any, layout: int, weight: Any, p: int, Y: Any, q: int) -> None:
+    def sum_by_layout(
+        X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any, start: int, positions: int
+    ) -> int:
         if layout == GATHERED:
-            gathered(X, index, offsets, weight, p, Y, q)
+            gathered(X, index, offsets, weight, Y, start, positions)
         elif layout == MASKED:
-            masked(X, index, offsets, weight, p, Y, q)
+            masked(X, index, offsets, weight, Y, start, positions)
         else:
-            contiguous(X, index, offsets, weight, p, Y, q)
+            contiguous(X, index, offsets, weight, Y, start, positions)
+        return layout
 
-    return _named(add_up, f"{make.__name__}_{size}", forceinline=True)
+    return _named(sum_by_layout, name, forceinline)
 
 
 def _named(function: Any, name: str, forceinline: bool = False) -> Any:
@@ -553,9 +540,15 @@ def _named(function: Any, name: str, forceinline: bool = False) -> Any:
     return register_jitable(forceinline=forceinline)(function)
 
 
-_sum_gathered, _sum_masked, _sum_contiguous = map(_sum_floats_for, (GATHERED, MASKED, CONTIGUOUS))
-_sum_gathered_integers, _sum_contiguous_integers = map(_sum_integers_for, (GATHERED, CONTIGUOUS))
-_sum_row_narrow, _sum_row_wide = (_by_layout(sum_rows, width) for width in (NARROW, WIDE))
+_LAYOUTS = GATHERED, MASKED, CONTIGUOUS
+_sum_floats = _by_layout("sum_floats", *map(_sum_floats_for, _LAYOUTS))
+_contiguous_integers = _sum_integers_for(CONTIGUOUS)  # integers are never masked
+_sum_integers = _by_layout("sum_integers", _sum_integers_for(GATHERED), _contiguous_integers, _contiguous_integers)
+_sum_row_narrow, _sum_row_wide = (
+    # A call for each row would take half as long again.
+    _by_layout(f"sum_rows_{width}", *(sum_rows(width, layout) for layout in _LAYOUTS), forceinline=True)
+    for width in (NARROW, WIDE)
+)
 _transpose_narrow, _transpose_wide = transpose(NARROW), transpose(WIDE)
 
 
