@@ -222,12 +222,17 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             raise exception from error
 
     def __reduce__(self) -> tuple[Any, ...]:
-        model, *others = self._arguments
+        _, *others = self._arguments
+        return _unpickled, (self._whole_model(), *others, state(self.get_session_options()))
+
+    def _whole_model(self) -> Any:
+        """The path of the model, or its bytes with its weights."""
+        model = self._arguments[0]
         if isinstance(model, bytes) and self._weights.places:
             proto = read_model(model)
             self._weights.put_back(proto, self._weights.places)
-            model = proto.SerializeToString()
-        return _unpickled, (model, *others, state(self.get_session_options()))
+            return proto.SerializeToString()
+        return model
 
     def set_providers(
         self,
@@ -238,9 +243,10 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         if not self._weights.places:
             super().set_providers(providers, provider_options)
         else:  # whose values onnxruntime has copied, and nobody has kept
-            model, _, _, nodes, accelerated, kwargs, _ = self.__reduce__()[1]
+            *_, nodes, accelerated, kwargs = self._arguments
             kwargs = {"nodes": nodes, "accelerated": accelerated, **kwargs}
-            InferenceSession.__init__(self, model, self._given_options, providers, provider_options, **kwargs)
+            model, options = self._whole_model(), self._given_options
+            InferenceSession.__init__(self, model, options, providers, provider_options, **kwargs)
 
 
 def _unpickled(*arguments: Any) -> InferenceSession:
