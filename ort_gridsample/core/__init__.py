@@ -94,7 +94,7 @@ def need_numba() -> None:
     """Import Numba.
 
     Raises:
-        ImportError: it is not installed, or too old. A newer one than there was may refuse NumPy with other errors.
+        ImportError: it is not installed, or of a release that was not tried. It may refuse NumPy with other errors.
     """
     complaint = versions.complaint("numba", importlib.import_module("numba").__version__)
     if complaint:
