@@ -10,6 +10,7 @@ import numpy as np
 
 from . import settings, spec
 from .core import memory
+from .core.arrays import Array
 from .core.coordinates import PADDING
 from .core.plan import type_name
 from .core.taps import MODES
@@ -79,6 +80,21 @@ SIZE_AXES = Sentence("size", "{size}", "{axes}, as theta is of shape {theta}")
 SIZE_NEGATIVE = Sentence("size", "{size}", "{axes}, nothing negative, as theta is of shape {theta}")
 SIZE_BATCHES = Sentence("size", "{size}", "N = {N} first, as theta is of shape {theta}")
 
+VALUE_AXES = Sentence("value", "of shape {value}", "shape (B, S, H, D)")
+LEVELS = Sentence("spatial_shapes", "of shape {spatial_shapes}", "shape (L, r), with at least one spatial axis")
+LEVELS_NEGATIVE = Sentence("spatial_shapes", "with a negative length", "nothing negative")
+LEVELS_PIXELS = Sentence(
+    "spatial_shapes", "with {pixels} pixels", "those of value, of shape (B, S, H, D) = {value}, in all levels together"
+)
+LOCATIONS = Sentence(
+    "sampling_locations", "of shape {sampling_locations}",
+    "shape (B, Q, H, L, P, r), as value (B, S, H, D) is of shape {value} and spatial_shapes (L, r) has {n_levels} rows",
+)  # fmt: skip
+ATTENTION_WEIGHTS = Sentence(
+    "attention_weights", "of shape {attention_weights}",
+    "all axes but the last of sampling_locations, which is of shape {sampling_locations}",
+)  # fmt: skip
+
 #: The axes of ``size`` by the number of spatial axes.
 SIZE = {2: "(N, C, H, W)", 3: "(N, C, D, H, W)"}
 
@@ -133,6 +149,27 @@ def affine_grid_shapes(where: str, theta: Sequence[Dim] | None, size: Sequence[i
             wrong = SIZE_BATCHES
     if wrong is not None:
         raise wrong.error(where, **quoted)
+
+
+def attention_shapes(
+    where: str, value: Sequence[int], levels: Array, locations: Sequence[int], weights: Sequence[int]
+) -> None:
+    """Check the shapes of deformable attention, and ``levels`` (L, r), their lengths."""
+    quoted: dict[str, object] = {"value": shown(value), "sampling_locations": shown(locations)}
+    if len(value) != 4:
+        raise VALUE_AXES.error(where, **quoted)
+    if levels.ndim != 2 or levels.shape[1] < 1:
+        raise LEVELS.error(where, spatial_shapes=shown(levels.shape))
+    if levels.min(initial=0) < 0:
+        raise LEVELS_NEGATIVE.error(where)
+    pixels = sum(map(math.prod, levels.tolist()))
+    if pixels != value[1]:
+        raise LEVELS_PIXELS.error(where, **quoted, pixels=pixels)
+    expected = value[0], value[2], *levels.shape
+    if len(locations) != 6 or tuple(locations[axis] for axis in (0, 2, 3, 5)) != expected:
+        raise LOCATIONS.error(where, **quoted, n_levels=len(levels))
+    if tuple(weights) != tuple(locations[:-1]):
+        raise ATTENTION_WEIGHTS.error(where, **quoted, attention_weights=shown(weights))
 
 
 def fits_memory(where: str, argument: str, shape: Sequence[int], dtype: np.dtype[np.generic]) -> None:

@@ -248,6 +248,8 @@ COMPILED: Final = "compiled"
 EXTENSIONS_DOMAIN = "ai.onnx.contrib"
 #: The compiled op that is a GridSample and what computes its grid, which only sessions write.
 FUSED: Final = "ort_gridsample_FusedGridSample"
+#: The compiled op of deformable attention, which only sessions write too.
+ATTENTION: Final = "ort_gridsample_DeformableAttention"
 
 _DIALECTS: list[Dialect] = [
     *(

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ... import checks, spec
-from ...errors import where
+from ...core.arrays import Array
+from ...errors import GridSampleError, where
 from . import structs
 from .c_api import Api, RefusedError
 
@@ -180,6 +181,45 @@ def affine_grid_kernel(here: str, aligned: bool, theta_type: str) -> Kernel:
         "sentences": _theta_sentences(here),
     }
     return Kernel(compute, structs.AFFINE_GRID, fields)
+
+
+def deformable_attention(api: Api, info: int, types: Sequence[str]) -> Kernel:
+    """The kernel of a DeformableAttention node, for value, spatial_shapes, locations and weights of ``types``.
+
+    Raises:
+        GridSampleError: ``points`` are no numbers.
+        Exception: whatever Numba raises.
+    """
+    here, points = where("DeformableAttention", _label(api, info)), _attribute(api.text, info, "points", "")
+    try:
+        counts = np.array(points.split(), np.int64)
+    except ValueError as error:
+        raise GridSampleError(here, "points", repr(points), "numbers, that of each level") from error
+    aligned, is_unit = _attribute(api.integer, info, "align_corners", 0), _attribute(api.integer, info, "is_unit", 1)
+    return deformable_attention_kernel(here, bool(aligned), bool(is_unit), counts, types[0], types[2])
+
+
+def deformable_attention_kernel(
+    here: str, aligned: bool, is_unit: bool, counts: Array, value_type: str, locations_type: str
+) -> Kernel:
+    """The kernel that adds samples up so; compiled now, if no other was made of the same functions before."""
+    from ...core import compilation, halves, threads
+    from ...core.attention import parts
+    from . import attention, sentences
+
+    compute, proceed, worker = compilation.addresses([(attention.compute,), *parts(value_type, locations_type)])
+    fields = {
+        "proceed": proceed,
+        "worker": worker,
+        "align_corners": int(aligned),
+        "is_unit": int(is_unit),
+        "n_counts": len(counts),
+        "counts": counts,
+        "value_size": halves.stored(value_type).itemsize,
+        "cpus": threads.available_cpus(),
+        "sentences": [sentences.as_bytes(sentence, here) for sentence in attention.SENTENCES],
+    }
+    return Kernel(compute, structs.DEFORMABLE_ATTENTION, fields)
 
 
 def _theta_sentences(here: str) -> list[bytes]:
