@@ -88,7 +88,7 @@ LEVELS_PIXELS = Sentence(
 )
 LOCATIONS = Sentence(
     "sampling_locations", "of shape {sampling_locations}",
-    "shape (B, Q, H, L, P, r), as value (B, S, H, D) is of shape {value} and spatial_shapes (L, r) has {n_levels} rows",
+    "shape (B, Q, H, L, P, r), as value (B, S, H, D) is of shape {value} and L is {n_levels}",
 )  # fmt: skip
 ATTENTION_WEIGHTS = Sentence(
     "attention_weights", "of shape {attention_weights}",
@@ -152,23 +152,26 @@ def affine_grid_shapes(where: str, theta: Sequence[Dim] | None, size: Sequence[i
 
 
 def attention_shapes(
-    where: str, value: Sequence[int], levels: Array, locations: Sequence[int], weights: Sequence[int]
-) -> None:
-    """Check the shapes of deformable attention, and ``levels`` (L, r), their lengths."""
+    where: str, value: Sequence[int], lengths: Array, points: Sequence[int], locations: Sequence[int],
+    weights: Sequence[int],
+) -> None:  # fmt: skip
+    """Check the shapes of deformable attention, the ``lengths`` (L, r) of its levels, and their ``points``.
+
+    The points of all levels may be in one axis.
+    """
     quoted: dict[str, object] = {"value": shown(value), "sampling_locations": shown(locations)}
     if len(value) != 4:
         raise VALUE_AXES.error(where, **quoted)
-    if levels.ndim != 2 or levels.shape[1] < 1:
-        raise LEVELS.error(where, spatial_shapes=shown(levels.shape))
-    if levels.min(initial=0) < 0:
+    if lengths.min(initial=0) < 0:
         raise LEVELS_NEGATIVE.error(where)
-    pixels = sum(map(math.prod, levels.tolist()))
+    pixels = sum(map(math.prod, lengths.tolist()))
     if pixels != value[1]:
         raise LEVELS_PIXELS.error(where, **quoted, pixels=pixels)
-    expected = value[0], value[2], *levels.shape
-    if len(locations) != 6 or tuple(locations[axis] for axis in (0, 2, 3, 5)) != expected:
-        raise LOCATIONS.error(where, **quoted, n_levels=len(levels))
-    if tuple(weights) != tuple(locations[:-1]):
+    n, queries, heads, *counts, r = (*locations, *[-1] * max(0, 5 - len(locations)))
+    fits = (n, heads, r) == (value[0], value[2], lengths.shape[1]) and math.prod(counts) == sum(points)
+    if not fits or (len(counts) == 2 and counts[0] != len(lengths)) or len(counts) > 2:
+        raise LOCATIONS.error(where, **quoted, n_levels=len(lengths))
+    if tuple(weights[:3]) != (n, queries, heads) or math.prod(weights[3:]) != sum(points) or len(weights) < 4:
         raise ATTENTION_WEIGHTS.error(where, **quoted, attention_weights=shown(weights))
 
 

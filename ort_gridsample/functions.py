@@ -189,44 +189,52 @@ def deformable_attention(
 
     Source: Zhu et al., "Deformable DETR: Deformable Transformers for End-to-End Object Detection" (2021), equation 3.
     """
-    value, levels = np.asarray(value), np.asarray(spatial_shapes)
-    locations, weights = np.asarray(sampling_locations), np.asarray(attention_weights)
-    for argument, array in (("value", value), ("sampling_locations", locations)):
-        checks.element_type(where, argument, array.dtype, spec.FLOATS)
-    checks.element_type(where, "attention_weights", weights.dtype, (type_name(value.dtype),))
-    if levels.dtype.kind not in "iu":
-        raise GridSampleError(where, "spatial_shapes", f"of type {levels.dtype}", "integers")
-    checks.num_threads(where, num_threads)
-    checks.attention_shapes(where, value.shape, levels, locations.shape, weights.shape)
-    n, queries, heads, _, points, r = locations.shape
-    flat = locations.reshape(n, queries, heads, -1, r), weights.reshape(n, queries, heads, -1)
-    return attend(where, value, levels, np.full(len(levels), points), *flat, align_corners, True, num_threads)
+    lengths, locations = np.asarray(spatial_shapes), np.asarray(sampling_locations)
+    if lengths.dtype.kind not in "iu":
+        raise GridSampleError(where, "spatial_shapes", f"of type {lengths.dtype}", "integers")
+    if lengths.ndim != 2 or lengths.shape[1] < 1:
+        raise checks.LEVELS.error(where, spatial_shapes=checks.shown(lengths.shape))
+    weights = np.asarray(attention_weights)
+    if locations.ndim == 6 and weights.shape != locations.shape[:-1]:
+        quoted = {"attention_weights": checks.shown(weights.shape), "sampling_locations": checks.shown(locations.shape)}
+        raise checks.ATTENTION_WEIGHTS.error(where, **quoted)
+    points = locations.shape[4] if locations.ndim == 6 else -1  # which no shape has
+    levels = np.insert(lengths, 0, points, axis=1)
+    return attend(value, levels, locations, weights, align_corners, where=where, num_threads=num_threads)
 
 
 def attend(
-    where: str, value: Array, levels: Array, counts: Array, locations: Array, weights: Array,
-    align_corners: bool, is_unit: bool, num_threads: SupportsIndex | None,
+    value: npt.ArrayLike, levels: Array, sampling_locations: npt.ArrayLike, attention_weights: npt.ArrayLike,
+    align_corners: bool, *, where: str, num_threads: SupportsIndex | None,
 ) -> Array:  # fmt: skip
-    """As :func:`deformable_attention`, of checked arrays with all points in one axis, ``counts`` (L,) of each level.
+    """As :func:`deformable_attention`; ``levels`` (L, 1 + r) has the points of each level before its lengths.
 
-    Locations are in [-1, 1] unless they are ``is_unit``.
+    The points of all levels may be in one axis: locations (B, Q, H, P, r) and weights (B, Q, H, P).
     """
+    value, locations, weights = map(np.asarray, (value, sampling_locations, attention_weights))
+    for argument, array in (("value", value), ("sampling_locations", locations)):
+        checks.element_type(where, argument, array.dtype, spec.FLOATS)
+    checks.element_type(where, "attention_weights", weights.dtype, (type_name(value.dtype),))
+    checks.num_threads(where, num_threads)
+    if levels.ndim != 2 or levels.shape[1] < 2:
+        raise checks.LEVELS.error(where, spatial_shapes=checks.shown(levels.shape))
+    levels = levels.astype(np.int64)
+    points, lengths = levels[:, 0], levels[:, 1:]
+    checks.attention_shapes(where, value.shape, lengths, points.tolist(), locations.shape, weights.shape)
     n, queries, heads, channels = *weights.shape[:3], value.shape[3]
-    shape = (n, queries, heads * channels)
-    checks.fits_memory(where, "Y", shape, value.dtype)
-    dtype = _native(value.dtype)
+    shape, r, dtype = (n, queries, heads * channels), lengths.shape[1], _native(value.dtype)
+    checks.fits_memory(where, "Y", shape, dtype)
     Y = np.zeros(shape, dtype)
     if Y.size and weights.size and value.size:
-        areas = levels.prod(1, dtype=np.int64)
+        areas = lengths.prod(1)
         load_core().deformable_attention(
             np.ascontiguousarray(value, dtype),
-            np.column_stack([areas.cumsum() - areas, levels]).astype(np.int64),
-            counts.astype(np.int64),
-            np.ascontiguousarray(locations, _native(locations.dtype)),
-            np.ascontiguousarray(weights, dtype),
+            np.column_stack([areas.cumsum() - areas, lengths]),
+            np.ascontiguousarray(points),
+            np.ascontiguousarray(locations, _native(locations.dtype)).reshape(n, queries, heads, -1, r),
+            np.ascontiguousarray(weights, dtype).reshape(n, queries, heads, -1),
             Y.reshape(n, queries, heads, channels),
             plan_for(dtype, "linear", "zeros", bool(align_corners)),
-            is_unit,
             _count(num_threads),
         )
     return Y

@@ -130,7 +130,7 @@ OPERATORS: Mapping[str, Mapping[int, Version]] = {
 COMPOSITES: Mapping[str, Version] = {
     "DeformableAttention": Version(
         {"align_corners": Attribute(0, (0, 1))},
-        {"value": FLOATS, "spatial_shapes": ("int64",), "sampling_locations": FLOATS, "attention_weights": FLOATS},
+        {"value": FLOATS, "levels": ("int64",), "sampling_locations": FLOATS, "attention_weights": FLOATS},
     ),
 }
 

@@ -120,7 +120,7 @@ def attention_for(value_type: str, locations_type: str) -> Callable[..., int]:
             used = count * each
             kernels.split(locations[batch, begin : begin + count].reshape((used, r)), coordinates)
             for axis in range(r):
-                _axis(coordinates[axis, :used], lengths[axis], launch.is_unit, launch.align_corners != 0, base[axis])
+                _axis(coordinates[axis, :used], lengths[axis], launch.align_corners != 0, base[axis])
             by = attention_weights[batch, begin : begin + count].reshape((used,))
             image = launch.value + batch * launch.pixels * row_size
             for tap in range(taps):
@@ -167,14 +167,12 @@ def _begin_columns(launch: Any, first: Any, lengths: Any, head_size: int) -> Non
 
 
 @register_jitable
-def _axis(x: Any, lengths: Any, is_unit: int, align_corners: bool, base: Any) -> None:
-    """Write the pixels before the coordinates ``x`` (P,) into ``base`` (≥ P,), and the distances to them into ``x``."""
+def _axis(x: Any, lengths: Any, align_corners: bool, base: Any) -> None:
+    """Write the pixels before the locations ``x`` (P,) into ``base`` (≥ P,), and the distances to them into ``x``."""
     kind = x.dtype.type
-    if is_unit:
-        for p in range(len(x)):
-            x[p] = x[p] * kind(2) - kind(1)
     for p in range(len(x)):
-        g, length = kind(-1) if np.isnan(x[p]) else x[p], kind(lengths[p])
+        g, length = x[p] * kind(2) - kind(1), kind(lengths[p])
+        g = kind(-1) if np.isnan(g) else g
         # Infinity times a span of 0 is no coordinate.
         at = g if np.isinf(g) else kernels.unnormalize(g, length, align_corners)
         x[p] = min(max(at, kind(-2)), length + kind(1))

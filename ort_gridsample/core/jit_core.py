@@ -69,7 +69,7 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
 
 def deformable_attention(
     value: Array, levels: Indices, counts: Indices, locations: Floats, weights: Floats, Y: Array,
-    plan: Plan, is_unit: bool, num_threads: int,
+    plan: Plan, num_threads: int,
 ) -> None:  # fmt: skip
     """Add up samples of ``value`` into ``Y`` (B, Q, H, D), with weights; see :mod:`ort_gridsample.core`.
 
@@ -78,9 +78,7 @@ def deformable_attention(
     """
     r, (n, queries, heads, channels) = locations.shape[-1], Y.shape
     if r > MOST_AXES or value.shape[1] > kernels.MAX_PIXELS:
-        return numpy_core.deformable_attention(
-            value, levels, counts, locations, weights, Y, plan, is_unit, num_threads
-        )
+        return numpy_core.deformable_attention(value, levels, counts, locations, weights, Y, plan, num_threads)
     taps = weights.size << r
     variant = _attention(type_name(value.dtype), type_name(locations.dtype))
     arrays = {"value": value, "levels": levels, "counts": counts, "locations": locations, "weights": weights}
@@ -88,7 +86,7 @@ def deformable_attention(
     launch = _Attention(
         **{name: _address(array) for name, array in plain.items()}, Y=_address(Y), n=n, pixels=value.shape[1],
         heads=heads, channels=channels, queries=queries, points=weights.shape[3], r=r, n_levels=len(levels),
-        is_unit=is_unit, align_corners=plan.align_corners, worker=ctypes.cast(variant.worker, ctypes.c_void_p).value,
+        align_corners=plan.align_corners, worker=ctypes.cast(variant.worker, ctypes.c_void_p).value,
         workers=min(num_threads, HELPERS + 1), pauses=1,
     )  # fmt: skip
     _launched(variant, launch, taps * channels)

@@ -72,7 +72,7 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
 
 def deformable_attention(
     value: Array, levels: Indices, counts: Indices, locations: Floats, weights: Floats, Y: Array,
-    plan: Plan, is_unit: bool, num_threads: int,
+    plan: Plan, num_threads: int,
 ) -> None:  # fmt: skip
     """Add up samples of ``value`` into ``Y`` (B, Q, H, D), with weights; see :mod:`ort_gridsample.core`."""
     batches, queries, heads, channels = Y.shape
@@ -86,8 +86,7 @@ def deformable_attention(
         grid, by = locations[batch, at, head].astype(coordinates), weights[batch, at, head].astype(compute)
         total, first = np.zeros((len(grid), channels), compute), 0
         with np.errstate(all="ignore"):
-            if is_unit:
-                grid = grid * 2 - 1
+            grid = grid * 2 - 1
             for (start, *lengths), count in zip(levels.tolist(), counts.tolist(), strict=True):
                 some = slice(first, first := first + count)
                 image = value[batch, start : start + math.prod(lengths), head]

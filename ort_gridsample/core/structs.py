@@ -83,8 +83,8 @@ WORKER = record("channel first_panel panels layout has_columns")
 ATTENTION = record(
     # Addresses: values (n, pixels, heads, channels), locations (n, queries, heads, points, r), weights (n, queries,
     # heads, points), Y (n, queries, heads, channels), levels (n_levels, 1 + r) of int64, each the first of its pixels
-    # and its lengths, and counts (n_levels,) of their points. Whether locations are in [0, 1], else in [-1, 1].
-    "value locations weights Y levels counts n pixels heads channels queries points r n_levels is_unit align_corners",
+    # and its lengths, and counts (n_levels,) of their points.
+    "value locations weights Y levels counts n pixels heads channels queries points r n_levels align_corners",
     # The address of the worker; at most so many workers, and whether they come back now and then.
     "worker workers pauses",
     # The queries of an item, the items of a batch, and the columns of a table with those behind its last.

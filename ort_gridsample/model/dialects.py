@@ -248,8 +248,9 @@ COMPILED: Final = "compiled"
 EXTENSIONS_DOMAIN = "ai.onnx.contrib"
 #: The compiled op that is a GridSample and what computes its grid, which only sessions write.
 FUSED: Final = "ort_gridsample_FusedGridSample"
-#: The compiled op of deformable attention, which only sessions write too.
-ATTENTION: Final = "ort_gridsample_DeformableAttention"
+#: The operator that is several GridSamples and the sum over them, and its compiled op.
+ATTENTION: Final = "DeformableAttention"
+COMPILED_ATTENTION: Final = f"ort_gridsample_{ATTENTION}"
 
 _DIALECTS: list[Dialect] = [
     *(
@@ -290,6 +291,11 @@ _ALL = dict(OURS["GridSample"].attributes)
 for _name, _words in (("mode", MODES), ("padding_mode", PADDING)):
     _ALL[_name] = replace(_ALL[_name], values={word: word for word in _words})
 OURS["GridSample"] = replace(OURS["GridSample"], attributes=_ALL)
+#: Deformable attention as one node: this package's own, and the subgraph that :mod:`ort_gridsample.model.attention` finds.
+OURS[ATTENTION] = Dialect(
+    DOMAIN, ATTENTION, ATTENTION, (DOMAIN,), {"align_corners": Spelling("align_corners", _BOOLEAN, 0)},
+    ignored=("node", "num_threads"),
+)  # fmt: skip
 
 #: The domain of standard nodes while the opset around them changes, in which they are spelled as in the newest.
 SET_ASIDE: Final = "ort_gridsample.set_aside"
@@ -298,6 +304,7 @@ ASIDE = _newest(SET_ASIDE, SET_ASIDE)
 #: Subgraphs of basic operators that :mod:`ort_gridsample.model.decomposed` finds.
 DECOMPOSED: Final = "unrolled"
 PARTS = _newest(DECOMPOSED, DECOMPOSED, reads_only=True)
+PARTS[ATTENTION] = replace(OURS[ATTENTION], name=DECOMPOSED, domains=(DECOMPOSED,), reads_only=True)
 
 
 def dialect_of(

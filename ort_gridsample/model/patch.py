@@ -104,7 +104,7 @@ def _patch(
     while True:
         found = scopes(model, weights)
         fused = to.fuses or callable(nodes)
-        matches = find(model, found, probe, nodes != "all", decomposed=to.reads_decomposed, fused=fused)
+        matches = find(model, found, probe, nodes != "all", decomposed=to.reads_decomposed, fused=fused, attention=to.fuses)
         selected = [match for match in matches if to.takes(match) and _is_selected(match, nodes, standard)]
         chosen = {id(match) for match in selected}
         left = [match for match in matches if id(match) not in chosen]

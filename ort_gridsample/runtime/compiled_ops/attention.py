@@ -1,6 +1,6 @@
 """Deformable attention as it runs: the op that has the workers of :mod:`ort_gridsample.core.attention` run.
 
-Its inputs are those of :func:`ort_gridsample.deformable_attention`; the points of all levels may also share one axis.
+Its inputs are those of :func:`ort_gridsample.functions.attend`.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def _attend(op: Any, request: Any, launch: Any) -> int:
     locations, weights = shape(request.inputs[2]), shape(request.inputs[3])
     if len(value) != 4:
         return refuse(request.api, op.sentences, WRONG_VALUE, value, value, 0)
-    if len(levels) != 2 or levels[1] < 1:
+    if len(levels) != 2 or levels[1] < 2:
         return refuse(request.api, op.sentences, WRONG_LEVELS, levels, levels, 0)
-    n_levels, r = levels
+    n_levels, r = levels[0], levels[1] - 1
     launch.n, launch.pixels, launch.heads, launch.channels = value
     launch.n_levels, launch.r = n_levels, r
     rows, counts = keep(request, n_levels * (1 + r)), keep(request, n_levels)
@@ -63,18 +63,21 @@ def _attend(op: Any, request: Any, launch: Any) -> int:
     launch.levels, launch.counts = np.int64(rows.ctypes.data), np.int64(counts.ctypes.data)
     if launch.pixels > kernels.MAX_PIXELS or r > MOST_AXES:
         return refuse(request.api, op.sentences, BEYOND, value, value, 0)
-    pixels = _begin_levels(array(request.inputs[1].data, (n_levels, r), np.int64), rows)
+    pixels = _begin_levels(array(request.inputs[1].data, (n_levels, 1 + r), np.int64), rows, counts)
     if pixels < 0:
         return refuse(request.api, op.sentences, NEGATIVE, levels, levels, 0)
     if pixels != launch.pixels:
         return refuse(request.api, op.sentences, WRONG_PIXELS, value, value, pixels)
     launch.points = _points(locations, 1)
+    for level in range(n_levels):
+        launch.points -= counts[level]
     if (
-        not _are_alike(value, locations, n_levels if op.n_counts == 0 and len(locations) == 6 else -1)
+        not _are_alike(value, locations, n_levels if len(locations) == 6 else -1)
         or locations[len(locations) - 1] != r
-        or not _share(op, launch.points, counts)
+        or launch.points != 0
     ):
         return refuse(request.api, op.sentences, WRONG_LOCATIONS, value, locations, n_levels)
+    launch.points = _points(locations, 1)
     launch.queries = locations[1]
     if not _are_alike(value, weights, -1) or weights[1] != launch.queries or _points(weights, 0) != launch.points:
         return refuse(request.api, op.sentences, WRONG_WEIGHTS, weights, locations, 0)
@@ -94,22 +97,25 @@ def _attend(op: Any, request: Any, launch: Any) -> int:
     launch.value, launch.locations, launch.weights = (
         request.inputs[0].data, request.inputs[2].data, request.inputs[3].data,
     )  # fmt: skip
-    launch.is_unit, launch.align_corners, launch.worker = op.is_unit, op.align_corners, op.worker
+    launch.align_corners, launch.worker = op.align_corners, op.worker
     launch.workers, launch.pauses = max(WORKERS, op.cpus), 0
     return launched(request, launch, op.proceed, op.worker, op.sentences)
 
 
 @register_jitable
-def _begin_levels(lengths: Any, rows: Any) -> int:
-    """Write the first pixel and the ``lengths`` (L, r) of each level into ``rows`` (L · (1 + r),).
+def _begin_levels(levels: Any, rows: Any, counts: Any) -> int:
+    """Write the first pixel and the lengths of each of the ``levels`` (L, 1 + r) into ``rows`` (L · (1 + r),).
 
-    Returns the pixels of all, :data:`MANY` where there are more, and -1 where a length is negative.
+    Their points go into ``counts`` (L,). Returns the pixels of all, :data:`MANY` where there are more, and -1 where
+    anything is negative.
     """
-    first, at, r, least = 0, 0, lengths.shape[1], 0
-    for level in range(len(lengths)):
+    first, at, r, least = 0, 0, levels.shape[1] - 1, 0
+    for level in range(len(levels)):
         rows[at], area, none = first, 1, 1
+        counts[level] = levels[level, 0]
+        least = min(least, counts[level])
         for axis in range(r):
-            length = lengths[level, axis]
+            length = levels[level, 1 + axis]
             least, none = min(least, length), min(none, length)
             area = min(area * min(max(length, 1), MANY), MANY)
             rows[at + 1 + axis] = length
@@ -133,19 +139,3 @@ def _are_alike(value: Any, lengths: Any, n_levels: int) -> bool:
     if len(lengths) < 4 or lengths[0] != value[0] or lengths[2] != value[2]:
         return False
     return n_levels < 0 or lengths[3] == n_levels
-
-
-@register_jitable
-def _share(op: Any, points: int, counts: Any) -> bool:
-    """Share ``points`` out to the levels' ``counts`` (L,), as the op says or evenly; whether that can be."""
-    if op.n_counts == 0:
-        even = points // max(len(counts), 1)
-        for level in range(len(counts)):
-            counts[level] = even
-            points -= even
-        return points == 0
-    said = array(op.counts, (op.n_counts,), np.int64)
-    for level in range(min(len(counts), len(said))):
-        counts[level] = said[level]
-        points -= said[level]
-    return points == 0 and len(counts) == len(said)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ... import checks, spec
-from ...core.arrays import Array
-from ...errors import GridSampleError, where
+from ...errors import where
 from . import structs
 from .c_api import Api, RefusedError
 
@@ -184,24 +183,12 @@ def affine_grid_kernel(here: str, aligned: bool, theta_type: str) -> Kernel:
 
 
 def deformable_attention(api: Api, info: int, types: Sequence[str]) -> Kernel:
-    """The kernel of a DeformableAttention node, for value, spatial_shapes, locations and weights of ``types``.
-
-    Raises:
-        GridSampleError: ``points`` are no numbers.
-        Exception: whatever Numba raises.
-    """
-    here, points = where("DeformableAttention", _label(api, info)), _attribute(api.text, info, "points", "")
-    try:
-        counts = np.array(points.split(), np.int64)
-    except ValueError as error:
-        raise GridSampleError(here, "points", repr(points), "numbers, that of each level") from error
-    aligned, is_unit = _attribute(api.integer, info, "align_corners", 0), _attribute(api.integer, info, "is_unit", 1)
-    return deformable_attention_kernel(here, bool(aligned), bool(is_unit), counts, types[0], types[2])
+    """The kernel of a DeformableAttention node, for value, levels, locations and weights of ``types``."""
+    aligned = _attribute(api.integer, info, "align_corners", 0)
+    return deformable_attention_kernel(where("DeformableAttention", _label(api, info)), bool(aligned), types[0], types[2])
 
 
-def deformable_attention_kernel(
-    here: str, aligned: bool, is_unit: bool, counts: Array, value_type: str, locations_type: str
-) -> Kernel:
+def deformable_attention_kernel(here: str, aligned: bool, value_type: str, locations_type: str) -> Kernel:
     """The kernel that adds samples up so; compiled now, if no other was made of the same functions before."""
     from ...core import compilation, halves, threads
     from ...core.attention import parts
@@ -212,9 +199,6 @@ def deformable_attention_kernel(
         "proceed": proceed,
         "worker": worker,
         "align_corners": int(aligned),
-        "is_unit": int(is_unit),
-        "n_counts": len(counts),
-        "counts": counts,
         "value_size": halves.stored(value_type).itemsize,
         "cpus": threads.available_cpus(),
         "sentences": [sentences.as_bytes(sentence, here) for sentence in attention.SENTENCES],

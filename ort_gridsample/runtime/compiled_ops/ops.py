@@ -26,7 +26,7 @@ from ... import spec
 from ...core import need_numba
 from ...errors import GridSampleError
 from ...model import programs
-from ...model.dialects import ATTENTION, COMPILED, EXTENSIONS_DOMAIN, FUSED, dialects
+from ...model.dialects import COMPILED, COMPILED_ATTENTION, EXTENSIONS_DOMAIN, FUSED, dialects
 from ..extensions import load
 from ..interrupts import undisturbed
 from . import c_api
@@ -161,7 +161,7 @@ def _all_ops() -> list[_Op]:
             ops.append(_op(FUSED, [X_type, second, third], create, characteristic=_variadic))
     create = c_api.CreateKernel(_creates(deformable_attention))
     for value_type, locations_type in product(spec.FLOATS, spec.FLOATS):
-        ops.append(_op(ATTENTION, [value_type, "int64", locations_type, value_type], create))
+        ops.append(_op(COMPILED_ATTENTION, [value_type, "int64", locations_type, value_type], create))
     return ops
 
 
