@@ -157,7 +157,7 @@ def attention_shapes(
 ) -> None:  # fmt: skip
     """Check the shapes of deformable attention, the ``lengths`` (L, r) of its levels, and their ``points``.
 
-    The points of all levels may be in one axis.
+    The points of all levels may be in one axis, and the weights be of one query for all.
     """
     quoted: dict[str, object] = {"value": shown(value), "sampling_locations": shown(locations)}
     if len(value) != 4:
@@ -171,7 +171,7 @@ def attention_shapes(
     fits = (n, heads, r) == (value[0], value[2], lengths.shape[1]) and math.prod(counts) == sum(points)
     if not fits or (len(counts) == 2 and counts[0] != len(lengths)) or len(counts) > 2:
         raise LOCATIONS.error(where, **quoted, n_levels=len(lengths))
-    if tuple(weights[:3]) != (n, queries, heads) or math.prod(weights[3:]) != sum(points) or len(weights) < 4:
+    if len(weights) < 4 or (weights[0], weights[2]) != (n, heads) or weights[1] not in (1, queries) or math.prod(weights[3:]) != sum(points):
         raise ATTENTION_WEIGHTS.error(where, **quoted, attention_weights=shown(weights))
 
 

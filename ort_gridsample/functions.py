@@ -209,7 +209,8 @@ def attend(
 ) -> Array:  # fmt: skip
     """As :func:`deformable_attention`; ``levels`` (L, 1 + r) has the points of each level before its lengths.
 
-    The points of all levels may be in one axis: locations (B, Q, H, P, r) and weights (B, Q, H, P).
+    The points of all levels may be in one axis: locations (B, Q, H, P, r) and weights (B, Q, H, P). Weights may be of
+    one query for all.
     """
     value, locations, weights = map(np.asarray, (value, sampling_locations, attention_weights))
     for argument, array in (("value", value), ("sampling_locations", locations)):
@@ -221,7 +222,7 @@ def attend(
     levels = levels.astype(np.int64)
     points, lengths = levels[:, 0], levels[:, 1:]
     checks.attention_shapes(where, value.shape, lengths, points.tolist(), locations.shape, weights.shape)
-    n, queries, heads, channels = *weights.shape[:3], value.shape[3]
+    n, queries, heads, channels = *locations.shape[:3], value.shape[3]
     shape, r, dtype = (n, queries, heads * channels), lengths.shape[1], _native(value.dtype)
     checks.fits_memory(where, "Y", shape, dtype)
     Y = np.zeros(shape, dtype)
@@ -232,7 +233,7 @@ def attend(
             np.column_stack([areas.cumsum() - areas, lengths]),
             np.ascontiguousarray(points),
             np.ascontiguousarray(locations, _native(locations.dtype)).reshape(n, queries, heads, -1, r),
-            np.ascontiguousarray(weights, dtype).reshape(n, queries, heads, -1),
+            np.ascontiguousarray(weights, dtype).reshape(n, weights.shape[1], heads, -1),
             Y.reshape(n, queries, heads, channels),
             plan_for(dtype, "linear", "zeros", bool(align_corners)),
             _count(num_threads),

@@ -104,7 +104,7 @@ def attention_for(value_type: str, locations_type: str) -> Callable[..., int]:
         addresses = array(at + scratch.addresses, (taps, launch.width), np.int64)
         weights = array(at + scratch.weights, (taps, launch.width), real)
         locations = array(launch.locations, (n, queries, each * r), location_bits)
-        attention_weights = array(launch.weights, (n, queries, each), bits)
+        attention_weights = array(launch.weights, (n, launch.weighted * each), bits)
         Y = array(launch.Y, (n, queries, heads * channels), bits)
         outside = np.int64(zeros.ctypes.data)
         for c in range(channels):
@@ -121,12 +121,16 @@ def attention_for(value_type: str, locations_type: str) -> Callable[..., int]:
             kernels.split(locations[batch, begin : begin + count].reshape((used, r)), coordinates)
             for axis in range(r):
                 _axis(coordinates[axis, :used], lengths[axis], launch.align_corners != 0, base[axis])
-            by = attention_weights[batch, begin : begin + count].reshape((used,))
+            by = attention_weights[batch, 0 if launch.weighted == 1 else begin * each :]
             image = launch.value + batch * launch.pixels * row_size
             for tap in range(taps):
                 weight, address_ = weights[tap], addresses[tap]
-                for p in range(used):
-                    weight[p] = widened(by[p])
+                if launch.weighted == queries:
+                    for p in range(used):
+                        weight[p] = widened(by[p])
+                else:
+                    for p in range(used):
+                        weight[p] = widened(by[p % each])
                 for axis in range(r):
                     _weigh(coordinates[axis], tap >> (r - 1 - axis) & 1, weight, used)
                     _combine(base[axis], lengths[axis], tap >> (r - 1 - axis) & 1, index, axis == 0, used)

@@ -76,6 +76,7 @@ def deformable_attention(
 ) -> None:  # fmt: skip
     """Add up samples of ``value`` into ``Y`` (B, Q, H, D), with weights; see :mod:`ort_gridsample.core`."""
     batches, queries, heads, channels = Y.shape
+    weights = np.broadcast_to(weights, (batches, queries, *weights.shape[2:]))
     taps, compute = 1 << locations.shape[-1], plan.compute
     coordinates = spec.TYPES[type_name(locations.dtype)].compute
     each = taps * max(1, int(counts.max(initial=0)))

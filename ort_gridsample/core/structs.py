@@ -81,10 +81,11 @@ WORKER = record("channel first_panel panels layout has_columns")
 
 #: The launch arguments of deformable attention, and how :func:`.attention.proceed_attention` cuts it into items.
 ATTENTION = record(
-    # Addresses: values (n, pixels, heads, channels), locations (n, queries, heads, points, r), weights (n, queries,
-    # heads, points), Y (n, queries, heads, channels), levels (n_levels, 1 + r) of int64, each the first of its pixels
-    # and its lengths, and counts (n_levels,) of their points.
-    "value locations weights Y levels counts n pixels heads channels queries points r n_levels align_corners",
+    # Addresses: values (n, pixels, heads, channels), locations (n, queries, heads, points, r), weights (n, weighted,
+    # heads, points) for all queries or one for all, Y (n, queries, heads, channels); of int64 levels (n_levels, 1 + r),
+    # each the first of its pixels and its lengths, and counts (n_levels,) of their points.
+    "value locations weights Y levels counts",
+    "n pixels heads channels queries weighted points r n_levels align_corners",
     # The address of the worker; at most so many workers, and whether they come back now and then.
     "worker workers pauses",
     # The queries of an item, the items of a batch, and the columns of a table with those behind its last.

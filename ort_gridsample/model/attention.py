@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import onnx
 
 from ..spec import FLOATS
+from .dialects import operator_types
 from .graphs import Scope
 from .inference import Inference
 from .lengths import ONE, OPERATORS, Length, Lengths, number, permutation, product
@@ -31,7 +33,7 @@ LEAST_OPSET = 13
 #: The operators that rearrange, and all that may lie in what is looked at.
 _VIEWS = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 _INSIDE = OPERATORS | {*_VIEWS, "ReduceSum"}
-_OF_SHAPES = OPERATORS - {"Add", "Div", "GridSample", "Softmax", "Split", "Sub", "Transpose"} | {"Constant"}
+_OF_SHAPES = OPERATORS - {"Add", "Div", "Softmax", "Split", "Sub", "Transpose"} | {"Constant"}
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class Attentions:
         use_def = self._use_defs.get(id(scope))
         if use_def is None or not samples:
             return
-        lengths = Lengths(use_def, inference)
+        lengths = Lengths(use_def, inference, {name: tuple(each.record.values.values()) for name, each in samples.items()})
         for index in _sums(use_def):
             node = use_def.nodes[index]
             rank = len(lengths.shape(node.input[0]) or ())
@@ -123,7 +125,7 @@ def _values(use_def: UseDef) -> Iterator[str]:
     for name in todo:  # grows while it is walked
         yield name
         maker = use_def.makers.get(name)
-        if maker is not None and use_def.is_op(maker, _INSIDE | {"GridSample"}):
+        if maker is not None and (use_def.is_op(maker, _INSIDE) or use_def.nodes[maker].op_type in operator_types()):
             node = use_def.nodes[maker]
             more = dict.fromkeys(each for each in (*node.input, *node.output) if each and each not in seen)
             seen.update(more)
@@ -241,8 +243,7 @@ class _Walk:
         if shape is None or by is None or len(shape) != 4 or len(by) != 4:
             return None
         channels, points = shape[1].known, shape[3].known
-        alike = [by[1] == ONE, by[3] == shape[3], *(by[i] == shape[i] or by[i].number > 1 for i in (0, 2))]
-        if not channels or not points or not all(alike):
+        if not channels or not points or by[1] != ONE or by[3] != shape[3]:
             return None
         self._n, self._d, self._q, self._p = ([_Factor(length)] for length in shape)
         levels = self._levels(_Place(factors[at], [self._n, self._d, self._q, self._p], self._p))
@@ -274,16 +275,20 @@ class _Walk:
             self._inner = _leaves(self._n)[len(_leaves(value.axes[0])) :]
             heads = product([each.length for each in self._inner]).known or 0
         locations = self._common(grids, counts, self._is_location)
-        weights = [*self._places(_Place(factors[1 - at], [self._n, [], self._q, self._p], self._p), self._is_weight)]
+        # Of one query, or where a run may find one, the weights' lengths are their own.
+        start = _Place(factors[1 - at], [[_Factor(by[0])], [], [_Factor(by[2])], self._p], self._p)
+        weights = [each.name for each in self._places(start, partial(self._is_weight, start.axes, heads))]
+        if by[0] != shape[0] and by[0].number < 2 and not (weights and heads > 1):
+            return None  # there may be one for all
         output, turned = self._output(total.output[0])
-        read = [*(each.name for each in (value, *locations[:1], *weights[-1:])), factors[1 - at] if not weights else ""]
+        read = [value.name, *(each.name for each in locations[:1]), weights[-1] if weights else factors[1 - at]]
         if not heads or None in counts or not self._is_private(path | turned, output, read):
             return None
         return Attention(
             samples, output, bool(turned), frozenset(self._nodes), heads, channels, tuple(filter(None, counts)), lengths,
             tuple(self._shape(each.record.values["X"]) for each in samples),
             value.name, len(value.axes), locations[0].name if locations else "",
-            weights[-1].name if weights else factors[1 - at], bool(weights),
+            read[-1], bool(weights),
         )  # fmt: skip
 
     def _shape(self, name: str) -> str:
@@ -454,10 +459,13 @@ class _Walk:
         axes = place.axes
         return len(axes) in (5, 6) and bool(place.is_unit) and self._is_by_head(axes) and _same(axes[-2], place.cut)
 
-    def _is_weight(self, place: _Place) -> bool:
-        """Whether it is (B, Q, H, P), or (B, Q, H, L, P)."""
+    def _is_weight(self, own: _Axes, heads: int, place: _Place) -> bool:
+        """Whether it is (B, Q, H, P), or (B, Q, H, L, P), if its ``own`` axes are (B·H, 1, Q, P)."""
         axes = place.axes
-        return len(axes) in (4, 5) and place.is_unit is False and self._is_by_head(axes) and _same(sum(axes[3:], []), self._p)
+        if len(axes) not in (4, 5) or place.is_unit is not False or not _same(sum(axes[3:], []), self._p):
+            return False
+        inner = product([each.length for each in _leaves(axes[2])]).known
+        return inner == heads and _same(axes[0] + axes[2], own[0]) and _same(axes[1], own[2])
 
     def _is_by_head(self, axes: _Axes) -> bool:
         return _same(axes[0] + self._inner, self._n) and _same(axes[1], self._q) and _same(axes[2], self._inner)

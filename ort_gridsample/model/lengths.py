@@ -51,10 +51,13 @@ Row = Sequence[Length | None]
 
 
 class Lengths:
-    """The lengths of the values in the scope of ``use_def``, by ``inference`` and by the nodes that make them."""
+    """The lengths of the values in the scope of ``use_def``, by ``inference`` and by the nodes that make them.
 
-    def __init__(self, use_def: UseDef, inference: Inference) -> None:
-        self.use_def, self._inference = use_def, inference
+    ``samples`` are the outputs of GridSamples, however these are spelled, with their X and grid.
+    """
+
+    def __init__(self, use_def: UseDef, inference: Inference, samples: Mapping[str, tuple[str, str]]) -> None:
+        self.use_def, self._inference, self._samples = use_def, inference, samples
         self._shapes: dict[str, tuple[Length, ...] | None] = {}
         self._depth = 0
 
@@ -65,9 +68,12 @@ class Lengths:
             known = self._inference.known(self.use_def.scope, name).shape
             if known is not None and all(isinstance(length, int) for length in known):
                 made: Row | None = None
+            elif name in self._samples:
+                X, grid = map(self.shape, self._samples[name])
+                made = None if X is None or grid is None else [*X[:2], *grid[1:-1]]
             else:
                 made = self._from_maker(name, _SHAPES)
-            if known is None and made is not None and None not in made:
+            if known is None and made is not None:
                 known = (None,) * len(made)
             if known is not None:
                 made = made if made is not None and len(made) == len(known) else [None] * len(known)
@@ -186,11 +192,6 @@ def _cut(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
     return [None if axis in changed else each for axis, each in enumerate(before)]
 
 
-def _sampled(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
-    X, grid = lengths.shape(node.input[0]), lengths.shape(node.input[1])
-    return None if X is None or grid is None else [*X[:2], *grid[1:-1]]
-
-
 _SHAPES: Mapping[str, _Rule] = {
     **dict.fromkeys(("Identity", "Cast", "Softmax"), _same),
     **dict.fromkeys(("Add", "Sub", "Mul", "Div"), _broadcast),
@@ -199,7 +200,6 @@ _SHAPES: Mapping[str, _Rule] = {
     "Reshape": _reshaped,
     "Unsqueeze": _unsqueezed,
     "Gather": _picked,
-    "GridSample": _sampled,
 }
 
 

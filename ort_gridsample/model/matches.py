@@ -18,6 +18,7 @@ from .attention import Attention, Attentions, is_attended
 from .decomposed import Search
 from .dialects import (
     ATTENTION,
+    ATTENTION_PLUGINS,
     DECOMPOSED,
     DOMAIN,
     PARTS,
@@ -66,6 +67,11 @@ class Match:
     fused: FusedGrid | None = None
     fused_into: Match | None = None
     attention: Attention | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the node is one that stands for several, deformable attention."""
+        return self.record.operator == ATTENTION and self.attention is None
 
     @property
     def is_set_aside(self) -> bool:
@@ -261,6 +267,8 @@ def _match(
     domain = "" if aside else domain_of(node.domain)
     opset = scope.opsets.get(domain, dialect.version if domain else 0)
     sources, output, belonging = helpers.around(node)
+    if node.op_type in ATTENTION_PLUGINS:
+        sources = [*sources[:2], *sources[3:]]  # the first pixels follow from the lengths
     name = node.name or (f"({output})" if domain == DOMAIN else called(node))
     values, known = {}, {}
     for position, argument in enumerate(spec.newest(dialect.operator).types):

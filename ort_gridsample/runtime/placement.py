@@ -122,6 +122,11 @@ def foreseen(records: Sequence[NodeRecord], accelerators: Accelerators) -> list[
     return [each for each in placements if _is_placed(each)]
 
 
+def _as_it_is(record: NodeRecord) -> str:
+    """What the node of ``record`` runs on, if it is left as it is."""
+    return "compiled op" if record.patched else "onnxruntime"
+
+
 def _is_placed(placement: Placement) -> bool:
     """Whether it is a node's: deformable attention that nothing replaces is several."""
     return placement.ours or placement.record.operator != ATTENTION
@@ -212,7 +217,8 @@ class Ops:
 
     def placements(self, records: Sequence[NodeRecord]) -> list[Placement]:
         """Those of ``records``, which this target was asked about."""
-        return [each for each in (self._chosen[id(record)][0] for record in records) if _is_placed(each)]
+        found = (self._chosen[id(r)][0] if id(r) in self._chosen else Placement(r, _as_it_is(r)) for r in records)
+        return [each for each in found if _is_placed(each)]
 
     def _target(self, match: Match) -> Target | None:
         record = match.record
@@ -270,6 +276,11 @@ class Ops:
     def takes(self, match: Match) -> bool:
         target = self._target(match)
         return target is not None and target.takes(match)
+
+    def expands(self, match: Match) -> bool:
+        if match.record.patched:
+            return bool(why_no_compiled_ops())
+        return not self._accelerators  # which may know the plugin
 
     def needs_inlining(self, match: Match) -> bool:
         target = self._target(match)

@@ -79,7 +79,9 @@ def _attend(op: Any, request: Any, launch: Any) -> int:
         return refuse(request.api, op.sentences, WRONG_LOCATIONS, value, locations, n_levels)
     launch.points = _points(locations, 1)
     launch.queries = locations[1]
-    if not _are_alike(value, weights, -1) or weights[1] != launch.queries or _points(weights, 0) != launch.points:
+    launch.weighted = weights[1] if len(weights) > 1 else 0
+    fits = launch.weighted == launch.queries or launch.weighted == 1
+    if not _are_alike(value, weights, -1) or not fits or _points(weights, 0) != launch.points:
         return refuse(request.api, op.sentences, WRONG_WEIGHTS, weights, locations, 0)
     if float(launch.n) * float(launch.queries) * float(launch.heads) * float(launch.channels) >= 2.0**59:
         return refuse(request.api, op.sentences, IS_TOO_LARGE, value, value, 0)
