@@ -106,7 +106,9 @@ def _patch(
     while True:
         found = scopes(model, weights)
         fused = to.fuses or callable(nodes)
-        matches = find(model, found, probe, nodes != "all", decomposed=to.reads_decomposed, fused=fused, attention=to.fuses)
+        matches = find(
+            model, found, probe, nodes != "all", decomposed=to.reads_decomposed, fused=fused, attention=to.fuses
+        )
         whole = [m for m in matches if m.is_whole and to.expands(m) and _is_selected(m, nodes, standard)]
         if whole:
             for match in whole:

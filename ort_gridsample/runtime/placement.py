@@ -10,7 +10,7 @@ from itertools import product
 from typing import Literal
 
 from .. import settings, spec
-from ..model.dialects import ATTENTION
+from ..model.dialects import ATTENTION, COMPILED, DOMAIN
 from ..model.graphs import Names
 from ..model.matches import Match
 from ..model.node_checks import reason_of
@@ -124,7 +124,7 @@ def foreseen(records: Sequence[NodeRecord], accelerators: Accelerators) -> list[
 
 def _as_it_is(record: NodeRecord) -> str:
     """What the node of ``record`` runs on, if it is left as it is."""
-    return "compiled op" if record.patched else "onnxruntime"
+    return {COMPILED: "compiled op", DOMAIN: "Python op"}.get(record.dialect.name, "onnxruntime")
 
 
 def _is_placed(placement: Placement) -> bool:
@@ -278,8 +278,8 @@ class Ops:
         return target is not None and target.takes(match)
 
     def expands(self, match: Match) -> bool:
-        if match.record.patched:
-            return bool(why_no_compiled_ops())
+        if match.record.patched:  # as other ops than it is
+            return bool(why_no_compiled_ops()) == (match.record.dialect.name == COMPILED)
         return not self._accelerators  # which may know the plugin
 
     def needs_inlining(self, match: Match) -> bool:

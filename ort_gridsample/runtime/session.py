@@ -329,7 +329,9 @@ def _patched(
     alone = bool(providers) and {n.op_type for scope in scopes(proto) for n in scope} <= {*operator_types(), "Constant"}
     with unread(proto, elsewhere), closing(Accelerators(providers, accelerated, alone)) as accelerators:
         ops = Ops(nodes, accelerators, saved)
-        has_plugins = any(not WHOLE_NODES.isdisjoint(scope.op_types) for scope in scopes(proto))  # none are records later
+        has_plugins = any(
+            not WHOLE_NODES.isdisjoint(scope.op_types) for scope in scopes(proto)
+        )  # none are records later
         replaced, others = patch_in_place(proto, target=ops, probe=native, weights=weights)
     placements = ops.placements([*replaced, *others])
     if not placements:
