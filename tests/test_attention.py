@@ -380,6 +380,7 @@ VARIANTS: dict[str, tuple[dict[str, str], str | None]] = {
     "a sum that goes on otherwise": ({"out": "wide = Reshape (total, whole) Y = Identity (wide)"}, ALL[:-7]),
     "one level": (
         {
+            "new axis": "",
             "stack": "all = Identity (S0)",
             "weights": "h = Gather <axis = 3> (by, i0) w = Transpose <perm = [0, 2, 1, 3]> (h) W = Reshape (w, half)",
         },

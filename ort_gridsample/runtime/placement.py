@@ -227,15 +227,15 @@ class Ops:
         return self._chosen[id(record)][1]
 
     def _choose(self, match: Match) -> tuple[Placement, Target | None]:
-        placement, target = self._choose_alone(match)
         sample, whole = match.fused_into or match, match if match.attention else match.fused_into
         if whole is not None and whole.attention is not None:
-            placed, attention = self._choose_alone(whole)
-            if match is whole and attention is not None:
-                return replace(placed, fused=match.record.fused), attention
-            if attention is not None:
-                return replace(_into(placed, whole.record), record=match.record), self._fused
+            as_one, target = self._choose_alone(whole)
+            if match is whole and target is not None:
+                return replace(as_one, fused=match.record.fused), target
+            if target is not None:
+                return replace(_into(as_one, whole.record), record=match.record), self._fused
             sample = match
+        placement, target = self._choose_alone(match)
         if sample.fused is not None and not self._is_part(sample):
             nodes = filter(None, (sample, sample.fused.affine_grid))
             if all(self._choose_alone(each)[0].runs_on == "compiled op" for each in nodes):
