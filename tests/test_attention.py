@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +25,8 @@ from ort_gridsample.model.graphs import scopes
 from ort_gridsample.model.helpers import guard_name
 from ort_gridsample.model.matches import find
 from paths import open_native, quiet_options, running_on
+from processes import every_way
+from processes import run as run_process
 
 Arrays = dict[str, np.ndarray]
 TYPES = {"float32": 2e-6, "float64": 1e-13, "float16": 2e-3, "bfloat16": 2e-2}
@@ -559,6 +562,63 @@ def test_what_onnxruntime_saved_is_read_back(name: str, tmp_path: Path) -> None:
         other = ogs.InferenceSession(saved, quiet_options())
     for session in (again, other, open_native(ogs.patch_model(saved, target="primitives"))):
         np.testing.assert_allclose(session.run(None, feeds)[0], expected, rtol=0, atol=1e-5)
+
+
+THREADS = """
+from concurrent.futures import ThreadPoolExecutor
+import test_attention as t
+model = t.onnx.load_from_string(t.FORMS["stacked/queries-dynamo"])
+session = open_model(model)
+expected = {n: open_native(model).run(None, t.form_feeds("stacked", n, 40))[0] for n in (1, 2, 3)}
+
+def one(number):
+    feeds = t.form_feeds("stacked", 1 + number % 3, 40)
+    if number % 5 == 0:
+        feeds["c"] = feeds["c"][:, :30]
+        try:
+            session.run(None, feeds)
+        except Exception as error:
+            return "attention_weights" in str(error) or "rejected" in str(error)
+    return bool(np.allclose(session.run(None, feeds)[0], expected[1 + number % 3], rtol=0, atol=1e-5))
+
+with ThreadPoolExecutor(16) as pool:
+    print(all(pool.map(one, range(400))))
+"""
+
+
+@every_way
+def test_sixteen_threads_get_their_own_answers_and_errors(open_model: str) -> None:
+    if open_model in ("open_session", "open_compiled"):  # sessions find it, files do not
+        assert run_process(THREADS, open_model) == ["True"]
+
+
+PEAK = """
+import threading, time, test_attention as t
+def size():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096 / 2**20
+levels = np.array([[4, 64, 64], [4, 32, 32]])
+feeds = dict(zip(("value", "at", "by"), t.operands(levels, n=1, q=5120, h=8, d=32))) | {"levels": levels}
+session = t.session_for("float32", False)
+session.run(None, feeds)
+before, sizes, running = size(), [0], True
+def watch():
+    while running:
+        sizes.append(size())
+        time.sleep(0.0005)
+thread = threading.Thread(target=watch)
+thread.start()
+(Y,) = session.run(None, feeds)
+running = False
+thread.join()
+print(max(sizes) - before < 8 + Y.nbytes / 2**20)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux for the memory")
+@pytest.mark.skipif("compiled" not in OPS, reason="no compiled ops")
+def test_nothing_is_written_but_the_output() -> None:
+    """Natively the samples alone take 80 MiB."""
+    assert run_process(PEAK, "open_compiled") == ["True"]
 
 
 def test_halves_of_other_libraries_are_floats() -> None:
