@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from itertools import chain, count, islice, product
 from typing import Any
 
@@ -105,11 +106,12 @@ class Search:
         self._candidates: dict[int, list[_Candidate]] = {}
         self._results: dict[tuple[bytes, tuple[Value, ...]], Result | None] = {}
         for scope in found if probe is not None else ():
-            if _may_hold(scope):
-                use_def = UseDef(scope)
-                candidates = [*_samples(use_def), *_grids(use_def)]
-                if candidates:
-                    self._chains[id(scope)], self._candidates[id(scope)] = use_def, candidates
+            op_types, use_def = set(scope.op_types), UseDef(scope)
+            rounds = not (op_types.isdisjoint(GATHERS) or op_types.isdisjoint(ROUNDINGS))
+            multiplies = rounds or "MatMul" in op_types or {"Mul", "ReduceSum"} <= op_types
+            candidates = [*(_samples(use_def) if rounds else ()), *(_grids(use_def) if multiplies else ())]
+            if candidates:
+                self._chains[id(scope)], self._candidates[id(scope)] = use_def, candidates
 
     @property
     def values(self) -> dict[int, list[str]]:
@@ -168,14 +170,6 @@ class Search:
         return None
 
 
-def _may_hold(scope: Scope) -> bool:
-    """Whether ``scope`` may hold a candidate; most have none."""
-    op_types = set(scope.op_types)
-    if not op_types.isdisjoint(GATHERS) and not op_types.isdisjoint(ROUNDINGS):
-        return True
-    return "MatMul" in op_types or {"Mul", "ReduceSum"} <= op_types
-
-
 def _samples(use_def: UseDef) -> Iterator[_Candidate]:
     """Values that are gathered by indices that come from a rounding."""
     groups: dict[tuple[frozenset[int], str], list[int]] = {}
@@ -195,21 +189,27 @@ def _samples(use_def: UseDef) -> Iterator[_Candidate]:
 
 def _grids(use_def: UseDef) -> Iterator[_Candidate]:
     """Products with the constant base of a grid."""
+    may_be_base = cache(partial(_may_be_base, use_def))
     for index, inputs in enumerate(use_def.scope.inputs):
         if not use_def.is_op(index, ("Mul", "MatMul")) or len(inputs) != 2:
             continue
-        for base, theta in (inputs, inputs[::-1]):
-            if use_def.kind(theta) == "data" != use_def.kind(base) and _may_be_base(use_def, base):
+        # Beside a constant, the other input is no base: quickly said of most nodes, which multiply by weights.
+        for base in [name for name in inputs if use_def.scope.held(name) is not None] or inputs:
+            theta = inputs[base == inputs[0]]
+            if may_be_base(base) and use_def.kind(theta) == "data":
                 outputs = [*islice(use_def.post_dominators([index]), MOST_ENDS)]
                 if outputs:
                     yield _Candidate("AffineGrid", outputs[::-1], (use_def.behind(theta),))
 
 
 def _may_be_base(use_def: UseDef, name: str) -> bool:
-    """Whether ``name``, computed of constants and shapes alone, may be the base of a grid.
+    """Whether ``name`` may be the base of a grid: computed of constants and shapes alone, and not one number.
 
     If no node computes it, it is a matrix or more, with ones in its last or next to last column.
     """
+    held = use_def.scope.held(name)
+    if (held is not None and math.prod(held.dims) == 1) or use_def.kind(name) == "data":
+        return False
     root = use_def.behind(name)[-1]
     if root in use_def.makers:
         return True

@@ -43,6 +43,7 @@ MOST_NODES, MOST_ENDS = 4096, 20
 
 #: The dependencies of a value: the model alone, the shapes of inputs as well, or their values.
 Kind = Literal["constant", "shape", "data"]
+_KINDS: tuple[Kind, ...] = "data", "shape", "constant"
 
 #: The reader of a graph's output.
 OUTSIDE = -1
@@ -72,7 +73,7 @@ class UseDef:
 
     def __init__(self, scope: Scope) -> None:
         self.scope, self.nodes, self.makers = scope, scope.nodes, scope.makers
-        self._outer: dict[str, Kind] = {}
+        self._kinds: dict[str, Kind] = {}
 
     def is_op(self, index: int, op_types: Collection[str]) -> bool:
         """As :func:`is_op`, for the node at a position."""
@@ -94,29 +95,25 @@ class UseDef:
 
     def kind(self, name: str) -> Kind:
         """The dependencies of the value ``name``."""
-        if name in self.makers:
-            return self._kinds[name]
-        if name not in self._outer:
-            self._outer[name] = "data" if self.scope.held(name) is None else "constant"
-        return self._outer[name]
-
-    @cached_property
-    def _kinds(self) -> dict[str, Kind]:
-        """Output of a node -> its dependencies, from the first node to the last."""
-        found: dict[str, Kind] = {}
-        for index, op_type in enumerate(self.scope.op_types):
-            kind: Kind = "data"
-            if op_type in ARITHMETIC and self.is_op(index, ARITHMETIC):
-                kind = "shape" if op_type in ("Shape", "Size") else "constant"
-                for name in self.scope.inputs[index] if kind == "constant" else ():
-                    # What a node reads before another makes it, in a model that is not valid, is data.
-                    read = found.get(name) or ("data" if name in self.makers else self.kind(name) if name else kind)
-                    kind = read if kind == "constant" or read == "data" else kind
-                    if kind == "data":
-                        break
-            for name in self.scope.outputs[index]:
-                found[name] = kind
-        return found
+        todo = [] if name in self._kinds else [name]
+        while todo:  # no recursion, however long the chain of nodes
+            index = self.makers.get(todo[-1])
+            if index is None:
+                kind: Kind = "data" if self.scope.held(todo[-1]) is None else "constant"
+            elif not self.is_op(index, ARITHMETIC):
+                kind = "data"
+            elif self.scope.op_types[index] in ("Shape", "Size"):
+                kind = "shape"
+            else:
+                read = [each for each in self.scope.inputs[index] if each]
+                # What a node reads before another makes it, in a model that is not valid, is data.
+                kinds = [self._kinds.get(each) if self.makers.get(each, OUTSIDE) < index else "data" for each in read]
+                if None in kinds and "data" not in kinds:
+                    todo.append(read[kinds.index(None)])
+                    continue
+                kind = next((each for each in _KINDS if each in kinds), "constant")
+            self._kinds[todo.pop()] = kind
+        return self._kinds[name]
 
     def indices(self, node: onnx.NodeProto) -> frozenset[int]:
         """The positions of the roundings that the indices of a Gather come from; empty if they depend on other data."""
