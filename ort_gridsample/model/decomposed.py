@@ -106,12 +106,13 @@ class Search:
         self._candidates: dict[int, list[_Candidate]] = {}
         self._results: dict[tuple[bytes, tuple[Value, ...]], Result | None] = {}
         for scope in found if probe is not None else ():
-            op_types, use_def = set(scope.op_types), UseDef(scope)
+            op_types = set(scope.op_types)
             rounds = not (op_types.isdisjoint(GATHERS) or op_types.isdisjoint(ROUNDINGS))
-            multiplies = rounds or "MatMul" in op_types or {"Mul", "ReduceSum"} <= op_types
-            candidates = [*(_samples(use_def) if rounds else ()), *(_grids(use_def) if multiplies else ())]
-            if candidates:
-                self._chains[id(scope)], self._candidates[id(scope)] = use_def, candidates
+            if rounds or "MatMul" in op_types or {"Mul", "ReduceSum"} <= op_types:  # most others have none
+                use_def = UseDef(scope)
+                candidates = [*(_samples(use_def) if rounds else ()), *_grids(use_def)]
+                if candidates:
+                    self._chains[id(scope)], self._candidates[id(scope)] = use_def, candidates
 
     @property
     def values(self) -> dict[int, list[str]]:
@@ -194,7 +195,8 @@ def _grids(use_def: UseDef) -> Iterator[_Candidate]:
         if not use_def.is_op(index, ("Mul", "MatMul")) or len(inputs) != 2:
             continue
         # Beside a constant, the other input is no base: quickly said of most nodes, which multiply by weights.
-        for base in [name for name in inputs if use_def.scope.held(name) is not None] or inputs:
+        held = [name for name in inputs if name not in use_def.makers and use_def.scope.held(name) is not None]
+        for base in held or inputs:
             theta = inputs[base == inputs[0]]
             if may_be_base(base) and use_def.kind(theta) == "data":
                 outputs = [*islice(use_def.post_dominators([index]), MOST_ENDS)]

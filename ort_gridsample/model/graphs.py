@@ -130,8 +130,16 @@ class Scope:
             initializers = {tensor.name: tensor for tensor in self.container.initializer}
             found.update(dict.fromkeys(sparse.values.name for sparse in self.container.sparse_initializer))
             found |= initializers | inputs if self.ir_version >= _OVERRIDABLE else inputs | initializers
-        found.update((name, self.nodes[index]) for name, index in self.makers.items())
+        nodes = self.nodes
+        found.update((name, nodes[index]) for name, index in self.makers.items())
         return found
+
+    def holders(self, kinds: tuple[onnx.defs.OpSchema.AttrType, ...]) -> list[int]:
+        """The positions of the nodes that may have attributes of these types."""
+        op_types = {each for each in set(self.op_types) if may_hold(each, "", kinds)}
+        if self.domains <= {""}:
+            return [at for at, each in enumerate(self.op_types) if each in op_types]
+        return [at for at, node in enumerate(self.nodes) if node.op_type in op_types or domain_of(node.domain)]
 
     def replace(self, replaced: Mapping[int, Sequence[onnx.NodeProto]]) -> None:
         """Put other nodes, or none, in the places of those at these positions, and forget what was read of them all."""
@@ -139,6 +147,8 @@ class Scope:
             del self.container.node[index]
             for node in reversed(replaced[index]):
                 self.container.node.insert(index, node)
+        grown = [(index, len(nodes) - 1) for index, nodes in replaced.items()]
+        self.bodies = {at + sum(by for index, by in grown if index < at): held for at, held in self.bodies.items()}
         for read in ("nodes", "op_types", "domains", "inputs", "outputs", "makers", "definitions"):
             self.__dict__.pop(read, None)
 
@@ -184,8 +194,9 @@ def scopes(model: onnx.ModelProto, weights: Weights = NO_WEIGHTS) -> list[Scope]
 def _grow(root: Scope) -> list[Scope]:
     found = [root]
     for scope in found:  # grows while it is walked: no recursion, whatever the depth
-        for index, (node, op_type) in enumerate(zip(scope.nodes, scope.op_types, strict=True)):
-            for attribute, graph in subgraphs(node) if may_hold(op_type, node.domain, _GRAPHS) else ():
+        for index in scope.holders(_GRAPHS):
+            node = scope.nodes[index]
+            for attribute, graph in subgraphs(node):
                 here = f"{node.op_type} {node.name or f'#{index}'} {attribute.name}"
                 path = f"{scope.path}/{here}" if scope.path else here
                 body = Scope(path, graph, scope.opsets, scope.ir_version, scope, scope.function)
@@ -204,39 +215,41 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[tuple[onnx.AttributeProto, onnx.
 
 
 @cache
-def may_hold(op_type: str, domain: str, kinds: Collection[onnx.defs.OpSchema.AttrType]) -> bool:
+def may_hold(op_type: str, domain: str, kinds: tuple[onnx.defs.OpSchema.AttrType, ...]) -> bool:
     """Whether nodes of an operator may have attributes of these types: ONNX's own have what their schema says."""
     if domain_of(domain) or not isinstance(op_type, str) or not onnx.defs.has(op_type):
         return True  # what is not UTF-8 comes as bytes
     return any(each.type in kinds for each in onnx.defs.get_schema(op_type).attributes.values())
 
 
-def constants(model: onnx.ModelProto, weights: Weights) -> set[str]:
-    """The names of the initializers that the graphs of ``model`` hold themselves, and of what Constants make there."""
+def constants(found: Sequence[Scope]) -> set[str]:
+    """The names of the initializers that the graphs ``found`` hold themselves, and of what Constants make there."""
     return {
         name
-        for scope in scopes(model, weights)
+        for scope in found
         for name in scope.definitions
         if isinstance(scope.container, onnx.GraphProto) and scope.held(name) is not None
     }
 
 
 @contextmanager
-def unread(model: onnx.ModelProto, names: Collection[str]) -> Iterator[None]:
+def unread(found: Sequence[Scope], names: Collection[str]) -> Iterator[None]:
     """Let the ``names`` among :func:`constants` be unknown meanwhile, as external data is: a session has others.
 
     Constants become initializers, as in onnxruntime.
     """
 
     def locate(location: onnx.TensorProto.DataLocation) -> None:
-        for scope in reversed(scopes(model)) if names else ():  # inner graphs first, as nodes are dropped
+        for scope in reversed(found) if names else ():  # inner graphs first, as nodes are dropped
             graph = scope.container
             if isinstance(graph, onnx.GraphProto):
-                for index, node in reversed([*enumerate(graph.node)]):
+                dropped: dict[int, tuple[()]] = {}
+                for index, node in enumerate(scope.nodes):
                     if (tensor := _constant_tensor(node)) is not None and node.output[0] in names:
                         graph.initializer.add().CopyFrom(tensor)
                         graph.initializer[-1].name = node.output[0]
-                        del graph.node[index]
+                        dropped[index] = ()
+                scope.replace(dropped)
                 for tensor in graph.initializer:
                     if tensor.name in names and not tensor.external_data:
                         tensor.data_location = location
@@ -256,16 +269,21 @@ class Names:
         model: the model.
         found: its scopes, where they are known.
         """
-        self._taken: set[str] = set()
-        for scope in found or scopes(model):
-            self._taken.update([node.name for node in scope.nodes], *scope.inputs, *scope.outputs)
-            self._taken.update(value.name for value in scope.container.value_info)
+        self._model, self._found = model, found
+
+    @cached_property
+    def _taken(self) -> set[str]:
+        taken: set[str] = set()
+        for scope in self._found or scopes(self._model):
+            taken.update([node.name for node in scope.nodes], *scope.inputs, *scope.outputs)
+            taken.update(value.name for value in scope.container.value_info)
             if isinstance(scope.container, onnx.FunctionProto):
-                self._taken.update((*scope.container.input, *scope.container.output))
+                taken.update((*scope.container.input, *scope.container.output))
             else:
                 for values in (scope.container.input, scope.container.output, scope.container.initializer):
-                    self._taken.update(value.name for value in values)
-                self._taken.update(sparse.values.name for sparse in scope.container.sparse_initializer)
+                    taken.update(value.name for value in values)
+                taken.update(sparse.values.name for sparse in scope.container.sparse_initializer)
+        return taken
 
     def new(self, name: str) -> str:
         """``name``, or ``name`` and a number where it is taken; taken from now on."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
 
 import numpy as np
 import onnx
@@ -92,14 +91,14 @@ def find(
     matches = []
     functions, op_types = {function_key(function) for function in model.functions}, operator_types()
     search = Search(found if decomposed else (), probe)
-    candidates = {id(s): [(index, node) for index, node in enumerate(s) if node.op_type in op_types] for s in found}
+    candidates = {id(s): [(i, s.nodes[i]) for i, each in enumerate(s.op_types) if each in op_types] for s in found}
     grids = {
         scope: [*search.values.get(scope, ()), *(node.input[1] for _, node in nodes if len(node.input) > 1)]
         for scope, nodes in candidates.items()
     }
     fused_grids = FusedGrids(found, grids) if fused else None
     inference = Inference(model, found, probe, search.values if fused_grids is None else fused_grids.values)
-    names = cache(partial(Names, model))  # which few need
+    names = Names(model)
     for scope in found:
         helpers = Helpers(scope)
         for index, node in candidates[id(scope)]:
@@ -130,7 +129,7 @@ def _with_fused(matches: Sequence[Match], fused_grids: FusedGrids, inference: In
         yield replace(match, fused_into=into[id(match)]) if id(match) in into else samples.get(id(match), match)
 
 
-def _decomposed(names: Callable[[], Names], scope: Scope, search: Search, inference: Inference) -> Iterator[Match]:
+def _decomposed(names: Names, scope: Scope, search: Search, inference: Inference) -> Iterator[Match]:
     """What is decomposed in ``scope``, as a node each that says it."""
     for part in search.found(scope, inference):
         dialect, output = PARTS[part.operator], part.subgraph.output
@@ -142,11 +141,11 @@ def _decomposed(names: Callable[[], Names], scope: Scope, search: Search, infere
         if part.operator == "AffineGrid":
             values["size"], cases = "", [(case[0], Value("int64", (len(part.size),))) for case in cases]
             if None in part.size:
-                values["size"], before = _size(names(), first, part.size, output)
+                values["size"], before = _size(names, first, part.size, output)
             else:
                 known["size"] = np.array(part.size, np.int64)
         elif part.size:
-            values["X"], before = _reshaped(names(), first, part.size, output)
+            values["X"], before = _reshaped(names, first, part.size, output)
             cases = [(replace(X, shape=(*(X.shape or ())[:2], *part.size)), grid) for X, grid in cases]
         node = onnx.NodeProto(
             op_type=part.operator,
