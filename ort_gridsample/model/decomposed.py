@@ -102,8 +102,7 @@ class Search:
 
     def __init__(self, found: Sequence[Scope], probe: OnnxruntimeProbe | None) -> None:
         self._probe = probe
-        self._chains: dict[int, UseDef] = {}
-        self._candidates: dict[int, list[_Candidate]] = {}
+        self._candidates: dict[int, tuple[UseDef, list[_Candidate]]] = {}
         self._results: dict[tuple[bytes, tuple[Value, ...]], Result | None] = {}
         for scope in found if probe is not None else ():
             op_types = set(scope.op_types)
@@ -112,7 +111,7 @@ class Search:
                 use_def = UseDef(scope)
                 candidates = [*(_samples(use_def) if rounds else ()), *_grids(use_def)]
                 if candidates:
-                    self._chains[id(scope)], self._candidates[id(scope)] = use_def, candidates
+                    self._candidates[id(scope)] = use_def, candidates
 
     @property
     def values(self) -> dict[int, list[str]]:
@@ -120,14 +119,14 @@ class Search:
         return {
             scope: list(dict.fromkeys(name for c in candidates for names in c.inputs for name in names))
             + [name for c in candidates for name in c.outputs]
-            for scope, candidates in self._candidates.items()
+            for scope, (_, candidates) in self._candidates.items()
         }
 
     def found(self, scope: Scope, inference: Inference) -> list[Found]:
         """The decomposed operators in ``scope``."""
-        use_def, candidates = self._chains.get(id(scope)), self._candidates.get(id(scope), ())
-        if use_def is None:
+        if id(scope) not in self._candidates:
             return []
+        use_def, candidates = self._candidates[id(scope)]
         resolved = [self._resolve(candidate, use_def, inference) for candidate in candidates]
         by_output = {each.subgraph.output: each for each in resolved if each is not None}
         uses = Counter(index for each in by_output.values() for index in each.subgraph.nodes)
@@ -139,10 +138,6 @@ class Search:
             if len(private) == len(kept):
                 return kept
             kept = private
-
-    def use_def(self, scope: Scope) -> UseDef:
-        """The use-def chains of ``scope``, where something was found in it."""
-        return self._chains[id(scope)]
 
     def _resolve(self, candidate: _Candidate, use_def: UseDef, inference: Inference) -> Found | None:
         """The operator that ``candidate`` is, if any."""

@@ -25,6 +25,9 @@ UNSTATED_OPSET = 20
 #: From this IR version on, an initializer that is also an input is a default that may be overridden.
 _OVERRIDABLE = 4
 
+#: The reader of a graph's output.
+OUTSIDE = -1
+
 #: Types of attributes that hold graphs, and tensors.
 _GRAPHS = (onnx.defs.OpSchema.AttrType.GRAPH, onnx.defs.OpSchema.AttrType.GRAPHS)
 TENSORS = (onnx.defs.OpSchema.AttrType.TENSOR, onnx.defs.OpSchema.AttrType.TENSORS)
@@ -120,6 +123,26 @@ class Scope:
         return {name: index for index, names in enumerate(self.outputs) for name in names if name}
 
     @cached_property
+    def readers(self) -> Mapping[str, set[int]]:
+        """Value -> the positions of the nodes that read it, also in graphs that they hold, and :data:`OUTSIDE`."""
+        found: dict[str, set[int]] = {}
+        read = [*enumerate(self.inputs), (OUTSIDE, self.outcome)]
+        for at, bodies in self.bodies.items():
+            todo = [*bodies]
+            for body in todo:  # grows while it is walked
+                read += ((at, names) for names in (*body.inputs, body.outcome))
+                todo += chain.from_iterable(body.bodies.values())
+        for at, names in read:
+            for name in names:
+                found.setdefault(name, set()).add(at)
+        return found
+
+    @property
+    def outcome(self) -> list[str]:
+        """The names of the values that it hands out."""
+        return [value if isinstance(value, str) else value.name for value in self.container.output]
+
+    @cached_property
     def definitions(self) -> Mapping[str, Definition]:
         """The names that are given a value here, and what gives it to them."""
         found: dict[str, Definition] = {}
@@ -149,7 +172,7 @@ class Scope:
                 self.container.node.insert(index, node)
         grown = [(index, len(nodes) - 1) for index, nodes in replaced.items()]
         self.bodies = {at + sum(by for index, by in grown if index < at): held for at, held in self.bodies.items()}
-        for read in ("nodes", "op_types", "domains", "inputs", "outputs", "makers", "definitions"):
+        for read in ("nodes", "op_types", "domains", "inputs", "outputs", "makers", "readers", "definitions"):
             self.__dict__.pop(read, None)
 
     def home(self, name: str) -> Scope | None:

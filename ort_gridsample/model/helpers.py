@@ -7,13 +7,12 @@ a guard and a CastLike make up for that.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 
 import onnx
 
 from ..errors import GridSampleError, where
 from .dialects import DOMAIN, EXTENSIONS_DOMAIN
-from .graphs import Scope, called
+from .graphs import OUTSIDE, Scope, called
 
 #: The key in a helper node's ``metadata_props``; its value is the node that it helps.
 _HELPS = "ort_gridsample.helps"
@@ -76,13 +75,10 @@ class Helpers:
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
 
-    @cached_property
-    def _readers(self) -> dict[str, list[int]]:
-        readers: dict[str, list[int]] = {}
-        for index, names in enumerate(self._scope.inputs):
-            for name in dict.fromkeys(names):
-                readers.setdefault(name, []).append(index)
-        return readers
+    def _readers(self, name: str) -> list[int]:
+        """The positions of the nodes that read ``name`` themselves."""
+        readers = sorted(self._scope.readers.get(name, ()))
+        return [at for at in readers if at != OUTSIDE and name in self._scope.inputs[at]]
 
     def around(self, node: onnx.NodeProto) -> tuple[Sequence[str], str, frozenset[int]]:
         """The inputs and the output of ``node`` with its helpers as one, and the helpers' positions.
@@ -100,7 +96,7 @@ class Helpers:
                 belonging.add(maker)
                 name = nodes[maker].input[0]
             inputs.append(name)
-        for reader in (each for name in node.output[1:] for each in self._readers.get(name, ())):
+        for reader in (each for name in node.output[1:] for each in self._readers(name)):
             belonging.add(reader)  # of the status, which only guards read
             if guards(nodes[reader], node):
                 output = nodes[reader].output[0]
@@ -108,7 +104,7 @@ class Helpers:
                     squeeze = self._squeeze(node, output)
                     belonging.add(squeeze)
                     output = nodes[squeeze].output[0]
-        for reader in self._readers.get(output, ()):
+        for reader in self._readers(output):
             after = nodes[reader]
             if is_helper(after) and after.input[0] == output:
                 belonging.add(reader)
@@ -118,7 +114,7 @@ class Helpers:
 
     def _squeeze(self, node: onnx.NodeProto, gathered: str) -> int:
         """The position of the Squeeze that takes off the axis that the guard of ``node`` leaves in the output."""
-        match self._readers.get(gathered, ()):
+        match self._readers(gathered):
             case [index]:
                 after = self._scope.nodes[index]
                 axes = [*(each.ints for each in after.attribute), *map(self._scope.constant, after.input[1:])]

@@ -60,7 +60,6 @@ class Inference:
     ) -> None:
         self._model, self._found, self._probe, self._values = model, found, probe, values
         self._asked: dict[tuple[int, str], Value] = {}
-        self._read: dict[str, Value] = {}
 
     def alternatives(self, scope: Scope, name: str) -> list[Value]:
         """What is known of ``name`` as ``scope`` sees it: several values where a function is called with several."""
@@ -74,10 +73,8 @@ class Inference:
         return list(found) or [tuple(Value() for _ in names)]
 
     def _value(self, name: str) -> Value:
-        if name not in self._read:
-            type = self._types.get(name) or self._others.get(name)
-            self._read[name] = Value() if type is None else value_of(type)
-        return self._read[name]
+        type = self._types.get(name) or self._others.get(name)
+        return Value() if type is None else value_of(type)
 
     def known(self, scope: Scope, name: str) -> Value:
         """What is known of ``name`` as ``scope`` sees it, where that is one thing."""

@@ -133,7 +133,7 @@ def _decomposed(names: Names, scope: Scope, search: Search, inference: Inference
     """What is decomposed in ``scope``, as a node each that says it."""
     for part in search.found(scope, inference):
         dialect, output = PARTS[part.operator], part.subgraph.output
-        index = search.use_def(scope).makers[output]
+        index = scope.makers[output]
         first, *others = part.subgraph.inputs
         values = dict(zip(spec.newest(part.operator).types, (first, *others), strict=False))
         known, before = dict[str, Array](), tuple[onnx.NodeProto, ...]()

@@ -6,16 +6,15 @@ They are found by following values, never by names; which operator a subgraph co
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from functools import cached_property
 from heapq import heappop, heappush
 from typing import Literal
 
 import onnx
 
-from .graphs import Scope, domain_of
+from .graphs import OUTSIDE, Scope, domain_of
 
 #: Operators that move the elements of their first input.
 LAYOUT = frozenset(
@@ -44,9 +43,6 @@ MOST_NODES, MOST_ENDS = 4096, 20
 #: The dependencies of a value: the model alone, the shapes of inputs as well, or their values.
 Kind = Literal["constant", "shape", "data"]
 _KINDS: tuple[Kind, ...] = "data", "shape", "constant"
-
-#: The reader of a graph's output.
-OUTSIDE = -1
 
 
 @dataclass(frozen=True)
@@ -79,19 +75,10 @@ class UseDef:
         """As :func:`is_op`, for the node at a position."""
         return self.scope.op_types[index] in op_types and is_op(self.nodes[index], op_types)
 
-    @cached_property
-    def readers(self) -> dict[str, set[int]]:
-        """Value -> the positions of the nodes that read it, also in graphs that they hold, and :data:`OUTSIDE`."""
-        found: dict[str, set[int]] = {}
-        for index, inputs in enumerate(self.scope.inputs):
-            for name in inputs:
-                found.setdefault(name, set()).add(index)
-        for index, bodies in self.scope.bodies.items():
-            for name in _captured(bodies):
-                found.setdefault(name, set()).add(index)
-        for value in self.scope.container.output:
-            found.setdefault(value if isinstance(value, str) else value.name, set()).add(OUTSIDE)
-        return found
+    @property
+    def readers(self) -> Mapping[str, set[int]]:
+        """The scope's."""
+        return self.scope.readers
 
     def kind(self, name: str) -> Kind:
         """The dependencies of the value ``name``."""
@@ -261,7 +248,7 @@ def dead(use_def: UseDef, replaced: Collection[int], read: Collection[str], cand
 def drop_unread(scope: Scope, names: Collection[str]) -> None:
     """Drop the initializers of ``scope`` among ``names`` that nobody reads, and nobody may feed."""
     if names and isinstance(scope.container, onnx.GraphProto):
-        unread = set(names) - UseDef(scope).readers.keys() - {value.name for value in scope.container.input}
+        unread = set(names) - scope.readers.keys() - {value.name for value in scope.container.input}
         initializers = scope.container.initializer
         for index in reversed([at for at, tensor in enumerate(initializers) if tensor.name in unread]):
             del initializers[index]
@@ -276,13 +263,3 @@ def is_op(node: onnx.NodeProto, op_types: Collection[str]) -> bool:
 
 def _has_ends(op_type: str, inputs: Sequence[str], outputs: Sequence[str]) -> bool:
     return bool(outputs and outputs[0]) and (op_type == "Constant" or bool(inputs and inputs[0]))
-
-
-def _captured(bodies: Sequence[Scope]) -> Iterator[str]:
-    """The names that are read in ``bodies``, at any depth, whatever they mean there."""
-    todo = list(bodies)
-    for body in todo:  # grows while it is walked
-        for node in body:
-            yield from node.input
-        yield from (value if isinstance(value, str) else value.name for value in body.container.output)
-        todo += [inner for inners in body.bodies.values() for inner in inners]
