@@ -18,10 +18,13 @@ from onnx import defs, helper
 
 from .. import spec
 from .dialects import dialect_of, operator_types
+from .element_types import elem_type
 from .graphs import TENSORS, Scope, domain_of, function_key, subgraphs
 
 #: Tensors up to this size may be shapes, which the inference needs the values of; weights are larger.
 SMALL_BYTES = 1 << 12
+
+_FLOATS = tuple(map(elem_type, spec.FLOATS))
 
 #: So many nodes of functions are followed, and graphs in graphs to this depth: protobuf reads none that is much deeper.
 MOST_NODES, DEEPEST = 1 << 16, 30
@@ -155,7 +158,7 @@ class BackwardSlice:
             for index in positions:
                 node, inputs, outputs = scope.nodes[index], scope.inputs[index], scope.outputs[index]
                 if here.prefix:
-                    inputs, outputs = [*map(here.name, inputs)], [*map(here.name, outputs)]
+                    inputs, outputs = tuple(map(here.name, inputs)), tuple(map(here.name, outputs))
                 callee = self._functions.get(function_key(node)) if self._functions else None
                 bodies = scope.bodies.get(index, ())
                 is_spelled = callee is None and scope.op_types[index] in op_types
@@ -295,7 +298,9 @@ class BackwardSlice:
             name = instance.name(tensor.name)
             if name not in self._wanted or scope.definitions[tensor.name] is None:
                 continue
-            if tensor.ByteSize() > SMALL_BYTES or tensor.data_location == onnx.TensorProto.EXTERNAL:
+            # No inference reads the numbers of a matrix of floats.
+            is_weight = len(tensor.dims) > 1 and tensor.data_type in _FLOATS
+            if is_weight or tensor.ByteSize() > SMALL_BYTES or tensor.data_location == onnx.TensorProto.EXTERNAL:
                 graph.input.append(onnx.ValueInfoProto(name=name, type=_weight_type(tensor.data_type, *tensor.dims)))
             else:
                 graph.initializer.append(tensor)
