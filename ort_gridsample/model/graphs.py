@@ -288,13 +288,9 @@ def unread(found: Sequence[Scope], names: Collection[str]) -> Iterator[None]:
 
 
 class Names:
-    """The names of a model's values and nodes, and new ones that are none of them."""
+    """The names of the values and nodes of ``model``, whose scopes are ``found``, and new ones, none of them."""
 
     def __init__(self, model: onnx.ModelProto, found: Sequence[Scope] = ()) -> None:
-        """Args:
-        model: the model.
-        found: its scopes, where they are known.
-        """
         self._model, self._found = model, found
 
     @cached_property

@@ -28,7 +28,7 @@ from .dialects import (
 )
 from .fusion import FusedGrid, FusedGrids
 from .graphs import Names, Scope, called, constant, domain_of, function_key, scopes
-from .helpers import Helpers
+from .helpers import around
 from .inference import Inference, Value
 from .node_checks import fault_of, reason_of
 from .onnxruntime_probe import OnnxruntimeProbe
@@ -100,11 +100,10 @@ def find(
     inference = Inference(model, found, probe, search.values if fused_grids is None else fused_grids.values)
     names = Names(model)
     for scope in found:
-        helpers = Helpers(scope)
         for index, node in candidates[id(scope)]:
             dialect = dialect_of(node, scope.opsets, functions)
             if dialect is not None:
-                matches.append(_match(dialect, node, index, scope, inference, helpers, probe if asked else None))
+                matches.append(_match(dialect, node, index, scope, inference, probe if asked else None))
         matches += _decomposed(names, scope, search, inference)
     return matches if fused_grids is None else list(_with_fused(matches, fused_grids, inference))
 
@@ -199,13 +198,12 @@ def _match(
     index: int,
     scope: Scope,
     inference: Inference,
-    helpers: Helpers,
     probe: OnnxruntimeProbe | None,
 ) -> Match:
     aside = node.domain == SET_ASIDE
     domain = "" if aside else domain_of(node.domain)
     opset = scope.opsets.get(domain, dialect.version if domain else 0)
-    sources, output, belonging = helpers.around(node)
+    sources, output, belonging = around(scope, node)
     name = node.name or (f"({output})" if domain == DOMAIN else called(node))
     values, known = {}, {}
     for position, argument in enumerate(spec.newest(dialect.operator).types):

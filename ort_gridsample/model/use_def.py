@@ -258,8 +258,4 @@ def is_op(node: onnx.NodeProto, op_types: Collection[str]) -> bool:
     """Whether ``node`` is one of ONNX's operators ``op_types``, with an output and, unless a Constant, an input."""
     if node.op_type not in op_types or domain_of(node.domain):
         return False
-    return _has_ends(node.op_type, node.input[:1], node.output[:1])
-
-
-def _has_ends(op_type: str, inputs: Sequence[str], outputs: Sequence[str]) -> bool:
-    return bool(outputs and outputs[0]) and (op_type == "Constant" or bool(inputs and inputs[0]))
+    return any(node.output[:1]) and (node.op_type == "Constant" or any(node.input[:1]))
