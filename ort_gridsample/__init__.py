@@ -4,7 +4,7 @@ from . import installed  # noqa: F401  # first: it says what is missing
 from .core import get_core, set_core
 from .core.threads import get_num_threads, set_num_threads
 from .errors import GridSampleError
-from .functions import affine_grid, grid_sample
+from .functions import affine_grid, deformable_attention, grid_sample
 from .interop.evaluator import reference_ops
 from .interop.openvino import openvino_extensions
 from .interop.pytorch import torch_symbolics, torch_translation_table
@@ -19,7 +19,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Dialect", "GridSampleError", "InferenceSession", "NodeRecord", "Placement", "Spelling", "__version__",
-    "add_dialect", "affine_grid", "coordinate_nodes", "get_core", "get_num_threads", "get_ops", "grid_sample",
+    "add_dialect", "affine_grid", "coordinate_nodes", "deformable_attention", "get_core", "get_num_threads", "get_ops", "grid_sample",
     "inspect_model", "openvino_extensions", "patch_model", "reference_ops", "register", "set_core", "set_num_threads",
     "set_ops", "torch_symbolics", "torch_translation_table",
 ]  # fmt: skip

@@ -10,6 +10,7 @@ import numpy as np
 
 from . import settings, spec
 from .core import memory
+from .core.arrays import Array
 from .core.coordinates import PADDING
 from .core.plan import type_name
 from .core.taps import MODES
@@ -79,6 +80,21 @@ SIZE_AXES = Sentence("size", "{size}", "{axes}, as theta is of shape {theta}")
 SIZE_NEGATIVE = Sentence("size", "{size}", "{axes}, nothing negative, as theta is of shape {theta}")
 SIZE_BATCHES = Sentence("size", "{size}", "N = {N} first, as theta is of shape {theta}")
 
+VALUE_AXES = Sentence("value", "of shape {value}", "shape (B, S, H, D)")
+LEVELS = Sentence("spatial_shapes", "of shape {spatial_shapes}", "shape (L, r), with at least one spatial axis")
+LEVELS_NEGATIVE = Sentence("spatial_shapes", "with a negative length", "nothing negative")
+LEVELS_PIXELS = Sentence(
+    "spatial_shapes", "with {pixels} pixels", "those of value, of shape (B, S, H, D) = {value}, in all levels together"
+)
+LOCATIONS = Sentence(
+    "sampling_locations", "of shape {sampling_locations}",
+    "shape (B, Q, H, L, P, r), as value (B, S, H, D) is of shape {value} and L is {n_levels}",
+)  # fmt: skip
+ATTENTION_WEIGHTS = Sentence(
+    "attention_weights", "of shape {attention_weights}",
+    "all axes but the last of sampling_locations, which is of shape {sampling_locations}",
+)  # fmt: skip
+
 #: The axes of ``size`` by the number of spatial axes.
 SIZE = {2: "(N, C, H, W)", 3: "(N, C, D, H, W)"}
 
@@ -133,6 +149,30 @@ def affine_grid_shapes(where: str, theta: Sequence[Dim] | None, size: Sequence[i
             wrong = SIZE_BATCHES
     if wrong is not None:
         raise wrong.error(where, **quoted)
+
+
+def attention_shapes(
+    where: str, value: Sequence[int], lengths: Array, points: Sequence[int], locations: Sequence[int],
+    weights: Sequence[int],
+) -> None:  # fmt: skip
+    """Check the shapes of deformable attention, the ``lengths`` (L, r) of its levels, and their ``points``.
+
+    The points of all levels may be in one axis, and the weights be of one query for all.
+    """
+    quoted: dict[str, object] = {"value": shown(value), "sampling_locations": shown(locations)}
+    if len(value) != 4:
+        raise VALUE_AXES.error(where, **quoted)
+    if lengths.min(initial=0) < 0:
+        raise LEVELS_NEGATIVE.error(where)
+    pixels = sum(map(math.prod, lengths.tolist()))
+    if pixels != value[1]:
+        raise LEVELS_PIXELS.error(where, **quoted, pixels=pixels)
+    n, queries, heads, *counts, r = (*locations, *[-1] * max(0, 5 - len(locations)))
+    fits = (n, heads, r) == (value[0], value[2], lengths.shape[1]) and math.prod(counts) == sum(points)
+    if not fits or (len(counts) == 2 and counts[0] != len(lengths)) or len(counts) > 2:
+        raise LOCATIONS.error(where, **quoted, n_levels=len(lengths))
+    if len(weights) < 4 or (weights[0], weights[2]) != (n, heads) or weights[1] not in (1, queries) or math.prod(weights[3:]) != sum(points):
+        raise ATTENTION_WEIGHTS.error(where, **quoted, attention_weights=shown(weights))
 
 
 def fits_memory(where: str, argument: str, shape: Sequence[int], dtype: np.dtype[np.generic]) -> None:

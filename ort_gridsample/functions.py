@@ -12,8 +12,9 @@ import numpy.typing as npt
 from . import checks, spec
 from .core import affine, load_core
 from .core.arrays import Array
-from .core.plan import plan_for
+from .core.plan import plan_for, type_name
 from .core.threads import ELEMENTS_PER_THREAD, get_num_threads
+from .errors import GridSampleError
 from .spec import ModeName, PaddingModeName
 
 S = TypeVar("S", bound=np.generic)
@@ -148,6 +149,96 @@ def affine_grid(
     compute = np.dtype(spec.TYPES[dtype.name].compute)
     affine.affine_grid(theta.astype(compute), shape[1:-1], bool(align_corners), grid, _count(num_threads))
     return grid
+
+
+def deformable_attention(
+    value: npt.ArrayLike,
+    spatial_shapes: Sequence[Sequence[SupportsIndex]] | npt.NDArray[np.integer],
+    sampling_locations: npt.ArrayLike,
+    attention_weights: npt.ArrayLike,
+    align_corners: bool = False,
+    *,
+    where: str = "deformable_attention",
+    num_threads: SupportsIndex | None = None,
+) -> Array:
+    """Multi-scale deformable attention: for each query and head a weighted sum of samples of several images.
+
+    >>> import numpy as np
+    >>> value = np.array([1.0, 2.0, 3.0, 4.0]).reshape(1, 4, 1, 1)              # one image of 2×2 pixels, one channel
+    >>> where = np.array([0.25, 0.25, 0.5, 0.5]).reshape(1, 1, 1, 1, 2, 2)      # its first pixel, and its centre
+    >>> deformable_attention(value, [(2, 2)], where, np.full((1, 1, 1, 1, 2), 0.5))
+    array([[[1.75]]])
+
+    Samples are linear, and 0 outside of an image.
+
+    Args:
+        value: (B, S, H, D), floating point: the S pixels of all L levels, H heads of D channels.
+        spatial_shapes: (L, r), integers: the lengths of each level, outermost axis first, whose products add up to S.
+        sampling_locations: (B, Q, H, L, P, r), floating point: P points on each level for each of Q queries, in [0, 1]
+            from edge to edge (or with ``align_corners`` from centre to centre), innermost axis first.
+        attention_weights: (B, Q, H, L, P), of value's type.
+        align_corners: whether 0 and 1 are the centres of the outer pixels instead of their outer edges.
+        where: the name of the function or node in errors.
+        num_threads: the most threads; None is :func:`ort_gridsample.get_num_threads`.
+
+    Returns:
+        Y: (B, Q, H·D), of value's type.
+
+    Raises:
+        GridSampleError: an argument is not as described here.
+
+    Source: Zhu et al., "Deformable DETR: Deformable Transformers for End-to-End Object Detection" (2021), equation 3.
+    """
+    lengths, locations = np.asarray(spatial_shapes), np.asarray(sampling_locations)
+    if lengths.dtype.kind not in "iu":
+        raise GridSampleError(where, "spatial_shapes", f"of type {lengths.dtype}", "integers")
+    if lengths.ndim != 2 or lengths.shape[1] < 1:
+        raise checks.LEVELS.error(where, spatial_shapes=checks.shown(lengths.shape))
+    weights = np.asarray(attention_weights)
+    if locations.ndim == 6 and weights.shape != locations.shape[:-1]:
+        quoted = {"attention_weights": checks.shown(weights.shape), "sampling_locations": checks.shown(locations.shape)}
+        raise checks.ATTENTION_WEIGHTS.error(where, **quoted)
+    points = locations.shape[4] if locations.ndim == 6 else -1  # which no shape has
+    levels = np.insert(lengths, 0, points, axis=1)
+    return attend(value, levels, locations, weights, align_corners, where=where, num_threads=num_threads)
+
+
+def attend(
+    value: npt.ArrayLike, levels: Array, sampling_locations: npt.ArrayLike, attention_weights: npt.ArrayLike,
+    align_corners: bool, *, where: str, num_threads: SupportsIndex | None,
+) -> Array:  # fmt: skip
+    """As :func:`deformable_attention`; ``levels`` (L, 1 + r) has the points of each level before its lengths.
+
+    The points of all levels may be in one axis: locations (B, Q, H, P, r) and weights (B, Q, H, P). Weights may be of
+    one query for all.
+    """
+    value, locations, weights = map(np.asarray, (value, sampling_locations, attention_weights))
+    for argument, array in (("value", value), ("sampling_locations", locations)):
+        checks.element_type(where, argument, array.dtype, spec.FLOATS)
+    checks.element_type(where, "attention_weights", weights.dtype, (type_name(value.dtype),))
+    checks.num_threads(where, num_threads)
+    if levels.ndim != 2 or levels.shape[1] < 2:
+        raise checks.LEVELS.error(where, spatial_shapes=checks.shown(levels.shape))
+    levels = levels.astype(np.int64)
+    points, lengths = levels[:, 0], levels[:, 1:]
+    checks.attention_shapes(where, value.shape, lengths, points.tolist(), locations.shape, weights.shape)
+    n, queries, heads, channels = *locations.shape[:3], value.shape[3]
+    shape, r, dtype = (n, queries, heads * channels), lengths.shape[1], _native(value.dtype)
+    checks.fits_memory(where, "Y", shape, dtype)
+    Y = np.zeros(shape, dtype)
+    if Y.size and weights.size and value.size:
+        areas = lengths.prod(1)
+        load_core().deformable_attention(
+            np.ascontiguousarray(value, dtype),
+            np.column_stack([areas.cumsum() - areas, lengths]),
+            np.ascontiguousarray(points),
+            np.ascontiguousarray(locations, _native(locations.dtype)).reshape(n, queries, heads, -1, r),
+            np.ascontiguousarray(weights, dtype).reshape(n, weights.shape[1], heads, -1),
+            Y.reshape(n, queries, heads, channels),
+            plan_for(dtype, "linear", "zeros", bool(align_corners)),
+            _count(num_threads),
+        )
+    return Y
 
 
 def _count(num_threads: SupportsIndex | None, worthwhile: bool = True) -> int:

@@ -19,7 +19,7 @@ from .runtime import native
 #: The targets that are always there; a dialect that was added is a target as well.
 TargetName = Literal[
     "ort_gridsample", "compiled", "ai.onnx", "ai.onnx-2d", "primitives",
-    "com.microsoft", "mmcv", "mmdeploy", "GridSampler", "GridSample3D",
+    "com.microsoft", "mmcv", "mmdeploy", "GridSampler", "GridSample3D", "tensorrt-plugins",
 ]  # fmt: skip
 
 
@@ -94,6 +94,7 @@ def patch_model(
                 Functions that hold such a node are inlined.
             ``"com.microsoft"``, ``"mmcv"``, ``"mmdeploy"``, ``"GridSampler"``, ``"GridSample3D"``, or a dialect that
             was added, or its name: that dialect. Nodes that it has no spelling for stay as they are.
+            ``"tensorrt-plugins"``: deformable attention as TensorRT's plugin; GridSamples that are no part of it stay.
         functions: with ``"primitives"``, whether nodes that are lowered alike share a model-local function.
         opset: the opset of the ONNX domain that the whole model is converted to, up or down; None: its own, raised
             where the target needs a newer one. The model's functions are inlined then.

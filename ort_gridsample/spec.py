@@ -126,12 +126,21 @@ OPERATORS: Mapping[str, Mapping[int, Version]] = {
 }
 
 
+#: Operators that exporters write as many nodes, and runtimes as one of their own: as one version.
+COMPOSITES: Mapping[str, Version] = {
+    "DeformableAttention": Version(
+        {"align_corners": Attribute(0, (0, 1))},
+        {"value": FLOATS, "levels": ("int64",), "sampling_locations": FLOATS, "attention_weights": FLOATS},
+    ),
+}
+
+
 def version_of(operator: str, opset: int) -> int | None:
     """The version of ``operator`` that ``opset`` holds, by its first opset; None before the first."""
     return max((first for first in OPERATORS[operator] if first <= opset), default=None)
 
 
 def newest(operator: str) -> Version:
-    """The newest version of ``operator``."""
-    versions = OPERATORS[operator]
-    return versions[max(versions)]
+    """The newest version of ``operator``, which may be one of :data:`COMPOSITES`."""
+    versions = OPERATORS.get(operator)
+    return versions[max(versions)] if versions else COMPOSITES[operator]

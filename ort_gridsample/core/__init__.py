@@ -1,14 +1,23 @@
 """The cores: NumPy in, NumPy out, nothing of ONNX.
 
-A core is a module with two functions::
+A core is a module with three functions::
 
     grid_sample(X, grid, Y, plan, num_threads) -> None
+    deformable_attention(value, levels, counts, locations, weights, Y, plan, num_threads) -> None
     prepare(dtype, grid_dtype, mode) -> None
 
 - ``X``: (N, C, D1, …, Dr), C-contiguous, of any type of :data:`ort_gridsample.spec.TYPES`, no axis of length 0;
 - ``grid``: (N, P, r), floating point, normalized coordinates, innermost axis first;
 - ``Y``: (N, C, P), C-contiguous, of X's type: every element is written;
 - ``plan``: a :class:`~ort_gridsample.core.plan.Plan`; ``num_threads``: at most so many threads.
+
+Of deformable attention, all in C order:
+
+- ``value``: (B, S, H, D), floating point, the pixels of all levels of H heads;
+- ``levels``: (L, 1 + r), each level's first pixel and its lengths; ``counts``: (L,), its points, P in all;
+- ``locations``: (B, Q, H, P, r), floating point, in [0, 1], innermost axis first; ``weights``: (B, Q or 1, H, P), of value's type;
+- ``Y``: (B, Q, H, D), of value's type: every element is written; no axis of any array has length 0;
+- ``plan``: that of linear and zeros for value's type.
 
 :func:`prepare` compiles ahead what the first call for an X and a grid of these types would otherwise wait for.
 What a caller may hand in is checked before, in :mod:`ort_gridsample.functions`.

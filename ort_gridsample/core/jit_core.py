@@ -9,16 +9,19 @@ import ctypes
 import logging
 import math
 import threading
+from collections.abc import Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import helper_threads, kernels, numpy_core
-from .arrays import Array, Floats
-from .compilation import Part, not_at_hand
+from .arrays import Array, Floats, Indices
+from .attention import MOST_AXES
+from .attention import parts as attention_parts
+from .compilation import Part, addresses, not_at_hand
 from .plan import Plan, type_name
-from .structs import KERNEL, LAUNCH, SLOT, SLOTS
+from .structs import ATTENTION, KERNEL, LAUNCH, SLOT, SLOTS
 from .taps import MAX_TAPS
 from .threads import after_fork, available_cpus, submit
 from .variants import PADDING, TAPS, descriptor, parts
@@ -38,6 +41,7 @@ HELPERS = max(63, available_cpus() - 1)
 _HELPING: list[Part] = [(helper_threads.invite,), (helper_threads.finish,), (helper_threads.attend,)]
 _Kernel: Any = np.ctypeslib.as_ctypes_type(KERNEL)
 _Launch: Any = np.ctypeslib.as_ctypes_type(LAUNCH)
+_Attention: Any = np.ctypeslib.as_ctypes_type(ATTENTION)
 
 
 def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) -> None:
@@ -58,8 +62,39 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
     launch = _Launch(
         kernel=ctypes.addressof(variant.kernel), X=_address(X), grid=_address(grid), Y=_address(Y), n=n, c=c,
         r=len(lengths), pixels=pixels, positions=positions, rows=rows, lengths=ctypes.addressof(all_lengths),
-        workers=min(num_threads, HELPERS + 1, taps // TAPS_PER_HELPER + 1), pauses=1,
+        workers=min(num_threads, HELPERS + 1), pauses=1,
     )  # fmt: skip
+    _launched(variant, launch, taps)
+
+
+def deformable_attention(
+    value: Array, levels: Indices, counts: Indices, locations: Floats, weights: Floats, Y: Array,
+    plan: Plan, num_threads: int,
+) -> None:  # fmt: skip
+    """Add up samples of ``value`` into ``Y`` (B, Q, H, D), with weights; see :mod:`ort_gridsample.core`.
+
+    Raises:
+        MemoryError: there is no room for the workers' scratch memory.
+    """
+    r, (n, queries, heads, channels) = locations.shape[-1], Y.shape
+    if r > MOST_AXES or value.shape[1] > kernels.MAX_PIXELS:
+        return numpy_core.deformable_attention(value, levels, counts, locations, weights, Y, plan, num_threads)
+    taps = weights.size << r
+    variant = _attention(type_name(value.dtype), type_name(locations.dtype))
+    arrays = {"value": value, "levels": levels, "counts": counts, "locations": locations, "weights": weights}
+    plain = {name: _plain(array) for name, array in arrays.items()}
+    launch = _Attention(
+        **{name: _address(array) for name, array in plain.items()}, Y=_address(Y), n=n, pixels=value.shape[1],
+        heads=heads, channels=channels, queries=queries, weighted=weights.shape[1], points=weights.shape[3], r=r, n_levels=len(levels),
+        align_corners=plan.align_corners, worker=ctypes.cast(variant.worker, ctypes.c_void_p).value,
+        workers=min(num_threads, HELPERS + 1), pauses=1,
+    )  # fmt: skip
+    _launched(variant, launch, taps * channels)
+
+
+def _launched(variant: _Variant, launch: Any, taps: int) -> None:
+    """Do all of a ``launch``, which reads so many ``taps``, with helper threads where these are worth it."""
+    launch.workers = min(launch.workers, taps // TAPS_PER_HELPER + 1)
     launch.task.woken = taps // TAPS_PER_THREAD
     # Not there while it is used: a signal's handler may sample, too.
     memory = _kept.__dict__.pop("memory", None) or _Memory()
@@ -105,7 +140,7 @@ class _Helping(NamedTuple):
 
 
 class _Variant(NamedTuple):
-    """A kernel's descriptor, and the functions that Python calls."""
+    """A kernel's descriptor, where there is one, and the functions that Python calls."""
 
     kernel: Any
     proceed: ctypes._FuncPointer
@@ -116,11 +151,20 @@ class _Variant(NamedTuple):
 @cache
 def _variant(X_type: str, grid_type: str, mode: str, padding_mode: str, align_corners: bool) -> _Variant:
     helping, fields = descriptor(X_type, grid_type, mode, padding_mode, align_corners, entry=_HELPING)
+    return _variant_of(_Kernel(**fields), fields["proceed"], fields["worker"], helping)
+
+
+@cache
+def _attention(value_type: str, locations_type: str) -> _Variant:
+    proceed, worker, *helping = addresses([*attention_parts(value_type, locations_type), *_HELPING])
+    return _variant_of(None, proceed, worker, helping)
+
+
+def _variant_of(kernel: Any, proceed: int, worker: int, helping: Sequence[int]) -> _Variant:
     word = ctypes.c_int64
     one, two = ctypes.CFUNCTYPE(word, word), ctypes.CFUNCTYPE(word, word, word)
     invite, finish, attend = helping
-    helpers = _Helping(two(invite), two(finish), one(attend))
-    return _Variant(_Kernel(**fields), one(fields["proceed"]), two(fields["worker"]), helpers)
+    return _Variant(kernel, one(proceed), two(worker), _Helping(two(invite), two(finish), one(attend)))
 
 
 def prepare(dtype: np.dtype[np.generic], grid_dtype: np.dtype[np.generic], mode: str) -> None:

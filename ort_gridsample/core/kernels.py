@@ -63,7 +63,8 @@ def _clip(x: Any, low: Any, high: Any) -> Any:
 
 
 @register_jitable
-def _unnormalize(g: Any, length: int, align_corners: bool) -> Any:
+def unnormalize(g: Any, length: Any, align_corners: bool) -> Any:
+    """The pixel coordinate of a normalized one ``g``, on an axis of ``length`` pixels."""
     kind = type(g)
     if align_corners:
         return (g + kind(1)) * (kind(length - 1) * kind(0.5))
@@ -97,7 +98,7 @@ def _pad_coordinates(
     Returns whether all lie so near that one fold reflects them, or the taps around them.
     """
     kind = x.dtype.type
-    at_nan = _unnormalize(kind(-1), length, align_corners)
+    at_nan = unnormalize(kind(-1), length, align_corners)
     lowest, highest = kind(-4), kind(length + 3)  # beyond every tap
     if padding == REFLECTION or (padding == BORDER and not pads_index):
         lowest, highest = kind(0), kind(length - 1)
@@ -105,7 +106,7 @@ def _pad_coordinates(
     is_far = np.uint32(0)
     for p in range(len(g)):
         # Infinity times a span of 0 is no coordinate.
-        finite = g[p] if np.isinf(g[p]) else _unnormalize(g[p], length, align_corners)
+        finite = g[p] if np.isinf(g[p]) else unnormalize(g[p], length, align_corners)
         finite = at_nan if np.isnan(g[p]) else finite
         is_far = np.uint32(is_far | (np.uint32(0) if abs(finite) <= near else np.uint32(1)))
         x[p] = finite if padding == REFLECTION and not np.isinf(finite) else _clip(finite, lowest, highest)
@@ -172,7 +173,7 @@ def _unpadded_taps(
         most = least - kind(1)  # which coordinates are inside is not to be said that exactly
     outside = far_out = np.uint32(0)  # as wide as what else is worked on: anything wider halves the speed
     for p in range(len(g)):
-        at = _unnormalize(g[p], length, align_corners)
+        at = unnormalize(g[p], length, align_corners)
         outside = np.uint32(outside | (np.uint32(0) if (at >= least) & (at <= most) else np.uint32(1)))
         index[p] = np.uint32(np.int32(_weigh(at, weight, p, taps) + offset))
         x[p] = at

@@ -6,13 +6,15 @@ from a channels-last copy of X.
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import numpy as np
 
+from .. import spec
 from . import sums
-from .arrays import Array, Floats
-from .plan import Plan
+from .arrays import Array, Floats, Indices
+from .plan import Plan, type_name
 from .table import Table, table
 from .taps import MODES
 from .threads import for_each
@@ -66,6 +68,49 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
                 _sample_block(image, found.part(slice(i * count, (i + 1) * count)), output, plan)
 
     for_each(sample, blocks, min(threads, len(blocks)))
+
+
+def deformable_attention(
+    value: Array, levels: Indices, counts: Indices, locations: Floats, weights: Floats, Y: Array,
+    plan: Plan, num_threads: int,
+) -> None:  # fmt: skip
+    """Add up samples of ``value`` into ``Y`` (B, Q, H, D), with weights; see :mod:`ort_gridsample.core`."""
+    batches, queries, heads, channels = Y.shape
+    weights = np.broadcast_to(weights, (batches, queries, *weights.shape[2:]))
+    taps, compute = 1 << locations.shape[-1], plan.compute
+    coordinates = spec.TYPES[type_name(locations.dtype)].compute
+    each = taps * max(1, int(counts.max(initial=0)))
+    step = max(1, CHUNK_BYTES // (each * max(1, channels) * compute.itemsize))
+
+    def add_up(block: tuple[int, int, slice]) -> None:
+        batch, head, at = block
+        grid, by = locations[batch, at, head].astype(coordinates), weights[batch, at, head].astype(compute)
+        total, first = np.zeros((len(grid), channels), compute), 0
+        with np.errstate(all="ignore"):
+            grid = grid * 2 - 1
+            for (start, *lengths), count in zip(levels.tolist(), counts.tolist(), strict=True):
+                some = slice(first, first := first + count)
+                image = value[batch, start : start + math.prod(lengths), head]
+                total += _attended(image, grid[:, some], by[:, some], tuple(lengths), plan)
+        Y[batch, at, head] = total
+
+    starts = range(0, queries, step)
+    blocks = [(b, h, slice(q, q + step)) for b in range(batches) for h in range(heads) for q in starts]
+    threads = -(-weights.size * taps * channels // TAPS_PER_THREAD)
+    for_each(add_up, blocks, min(num_threads, threads, len(blocks)))
+
+
+def _attended(image: Array, grid: Floats, by: Floats, lengths: tuple[int, ...], plan: Plan) -> Array:
+    """The sums (Q, D) over the samples of ``image`` (S, D) at ``grid`` (Q, P, r), times the weights ``by`` (Q, P)."""
+    if len(image) == 0:
+        return np.zeros((1, image.shape[1]), plan.compute) * by.sum(1)[:, None]
+    found = table(grid.reshape(-1, len(lengths)), lengths, plan)
+    assert found.weight is not None  # as only nearest's is
+    rows = image.take(found.index, axis=0, mode=OUTSIDE).astype(plan.compute, copy=False)
+    if found.inside is not None:
+        rows[~found.inside] = 0
+    weight = found.weight.reshape(-1, *by.shape) * by
+    return np.einsum("tqpd,tqp->qd", rows.reshape(*weight.shape, -1), weight)
 
 
 def prepare(dtype: np.dtype[np.generic], grid_dtype: np.dtype[np.generic], mode: str) -> None:

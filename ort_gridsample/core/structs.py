@@ -78,3 +78,23 @@ LAUNCH = record(
 #: What begins a worker's scratch memory: the channel from which on it reads panels, the first of them and how many; how
 #: the taps of its table lie; and whether it has Y's columns.
 WORKER = record("channel first_panel panels layout has_columns")
+
+#: The launch arguments of deformable attention, and how :func:`.attention.proceed_attention` cuts it into items.
+ATTENTION = record(
+    # Addresses: values (n, pixels, heads, channels), locations (n, queries, heads, points, r), weights (n, weighted,
+    # heads, points) for all queries or one for all, Y (n, queries, heads, channels); of int64 levels (n_levels, 1 + r),
+    # each the first of its pixels and its lengths, and counts (n_levels,) of their points.
+    "value locations weights Y levels counts",
+    "n pixels heads channels queries weighted points r n_levels align_corners",
+    # The address of the worker; at most so many workers, and whether they come back now and then.
+    "worker workers pauses",
+    # The queries of an item, the items of a batch, and the columns of a table with those behind its last.
+    "tile tiles width",
+    "phase items next pause",
+    ("own", ARENA),
+    # The workers': their bytes, what was allocated for them, where the first one's lie, and the bytes of each.
+    "nbytes memory first_worker worker_size",
+    # Where the arrays of a worker lie, in bytes: see :func:`.attention.attention_for`.
+    ("scratch", record("zeros sums first lengths coordinates base index addresses weights")),
+    ("task", TASK),
+)

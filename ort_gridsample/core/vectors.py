@@ -83,6 +83,26 @@ def _sum(kind: type[_Sum], size: int, layout: int) -> Any:
     return vector_sum
 
 
+def sum_addressed(width: int) -> Any:
+    """Add up ``width`` channels from ``c`` on, of the type of the array ``X``, into Y[c:].
+
+    They lie at ``addresses`` (taps, ≥ p + 2 points): columns ``p`` to ``p + points``. Those of as many columns behind
+    them are called into the cache. ``weights`` are of the same shape.
+    """
+
+    @intrinsic
+    def add_up(context: Any, X: Any, addresses: Any, weights: Any, p: Any, points: Any, c: Any, Y: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            X_, addresses_, weights_, Y_ = _arrays(context, builder, arguments, signature.args)
+            _, _, _, p_, points_, c_, _ = arguments
+            _write_addressed(builder, signature.args[0].dtype, X_, addresses_, weights_, p_, points_, c_, Y_, width)
+            return context.get_dummy_value()
+
+        return types.void(X, addresses, weights, p, points, c, Y), generate
+
+    return add_up
+
+
 @intrinsic
 def prefetch(context: Any, image: Any, i: Any) -> Any:
     """Call pixel ``i`` of ``image`` (S,) into all caches, to be read; to be called in a kernel."""
@@ -282,13 +302,44 @@ class _Rows(_Sum):
 
     def weights(self, place: Any) -> Any:
         """One weight for all channels."""
-        builder = self.builder
-        one = builder.insert_element(ir.Constant(self.vector, ir.Undefined), builder.load(place), _INT32(0))
-        return builder.shuffle_vector(one, one, _lanes(0, 0, self.vector.count))
+        return _all_lanes(self.builder, self.builder.load(place), self.vector)
 
     def store(self, total: Any) -> None:
         row = self.builder.mul(self.q, _INT64(self.vector.count))
         _store(self.builder, total, self.builder.gep(self.Y.data, [row]))
+
+
+def _write_addressed(
+    builder: Any, pixel: Any, X: Any, addresses: Any, weights: Any, p: Any, points: Any, c: Any, Y: Any, width: int
+) -> None:
+    bits, real = X.data.type.pointee, weights.data.type.pointee
+    taps, columns = cgutils.unpack_tuple(builder, addresses.shape)
+    loaded, vector = ir.VectorType(bits, width), ir.VectorType(real, width)
+    total = cgutils.alloca_once_value(builder, ir.Constant(vector, [0.0] * width))
+    size = _SIZE[str(bits)]
+
+    def place(entry: Any) -> Any:
+        at = builder.load(builder.gep(addresses.data, [entry]))
+        return builder.gep(builder.inttoptr(at, bits.as_pointer()), [c])
+
+    with cgutils.for_range(builder, taps) as rows, cgutils.for_range(builder, points) as loop:
+        entry = builder.add(builder.add(builder.mul(rows.index, columns), p), loop.index)
+        soon = place(builder.add(entry, points))
+        for first in range(0, width, max(64 // size, 1)):
+            _prefetch(builder, builder.gep(soon, [_INT64(first)]))
+        values = _load(builder, place(entry), loaded)
+        if bits != real:
+            values = _widened(builder, values, pixel)
+        weight = _all_lanes(builder, builder.load(builder.gep(weights.data, [entry])), vector)
+        product = builder.fmul(weight, values, flags=("contract",))
+        builder.store(builder.fadd(builder.load(total), product, flags=("contract",)), total)
+    _store(builder, builder.load(total), builder.gep(Y.data, [c]))
+
+
+def _all_lanes(builder: Any, value: Any, vector: Any) -> Any:
+    """The ``value`` in all lanes of a ``vector``."""
+    one = builder.insert_element(ir.Constant(vector, ir.Undefined), value, _INT32(0))
+    return builder.shuffle_vector(one, one, _lanes(0, 0, vector.count))
 
 
 def _arrays(context: Any, builder: Any, arguments: Any, kinds: Any) -> list[Any]:

@@ -248,6 +248,9 @@ COMPILED: Final = "compiled"
 EXTENSIONS_DOMAIN = "ai.onnx.contrib"
 #: The compiled op that is a GridSample and what computes its grid, which only sessions write.
 FUSED: Final = "ort_gridsample_FusedGridSample"
+#: The operator that is several GridSamples and the sum over them, and its compiled op.
+ATTENTION: Final = "DeformableAttention"
+COMPILED_ATTENTION: Final = f"ort_gridsample_{ATTENTION}"
 
 _DIALECTS: list[Dialect] = [
     *(
@@ -288,6 +291,37 @@ _ALL = dict(OURS["GridSample"].attributes)
 for _name, _words in (("mode", MODES), ("padding_mode", PADDING)):
     _ALL[_name] = replace(_ALL[_name], values={word: word for word in _words})
 OURS["GridSample"] = replace(OURS["GridSample"], attributes=_ALL)
+#: Deformable attention as one node: this package's own, and the subgraph that :mod:`ort_gridsample.model.attention` finds.
+OURS[ATTENTION] = Dialect(
+    DOMAIN, ATTENTION, ATTENTION, (DOMAIN,), {"align_corners": Spelling("align_corners", _BOOLEAN, 0)},
+    ignored=("node", "num_threads"),
+)  # fmt: skip
+
+
+
+@dataclass(frozen=True)
+class AttentionPlugin:
+    """A node that is deformable attention, with inputs value, spatial shapes, first pixels, locations and weights.
+
+    Attributes:
+        by_head: whether its output is (B, Q, H, D); else (B, Q, H·D).
+    """
+
+    by_head: bool
+
+
+#: By the node's type, in any domain. Sources: TensorRT's multiscaleDeformableAttnPlugin, mmdeploy's ms_deform_attn.
+ATTENTION_PLUGINS: Mapping[str, AttentionPlugin] = {
+    "MultiscaleDeformableAttnPlugin_TRT": AttentionPlugin(by_head=True),
+    "MMCVMultiScaleDeformableAttention": AttentionPlugin(by_head=False),
+}
+#: The types of the nodes that stand for several.
+WHOLE_NODES = frozenset((*ATTENTION_PLUGINS, COMPILED_ATTENTION))
+PLUGINS = replace(
+    OURS[ATTENTION], name="tensorrt-plugins", op_type="MultiscaleDeformableAttnPlugin_TRT", domains=(),
+    attributes={"align_corners": Spelling("align_corners", {0: 0}, 0)}, written_domain=_TENSORRT,
+    ignored=("plugin_version", "plugin_namespace", "im2col_step"),
+)  # fmt: skip
 
 #: The domain of standard nodes while the opset around them changes, in which they are spelled as in the newest.
 SET_ASIDE: Final = "ort_gridsample.set_aside"
@@ -296,6 +330,7 @@ ASIDE = _newest(SET_ASIDE, SET_ASIDE)
 #: Subgraphs of basic operators that :mod:`ort_gridsample.model.decomposed` finds.
 DECOMPOSED: Final = "unrolled"
 PARTS = _newest(DECOMPOSED, DECOMPOSED, reads_only=True)
+PARTS[ATTENTION] = replace(OURS[ATTENTION], name=DECOMPOSED, domains=(DECOMPOSED,), reads_only=True)
 
 
 def dialect_of(
@@ -313,6 +348,10 @@ def dialect_of(
     domain = domain_of(node.domain)
     if node.op_type in spec.OPERATORS and domain in (DOMAIN, SET_ASIDE):
         return (OURS if domain == DOMAIN else ASIDE)[node.op_type]
+    if node.op_type in ATTENTION_PLUGINS:
+        return PLUGINS
+    if node.op_type == COMPILED_ATTENTION and domain == EXTENSIONS_DOMAIN:
+        return replace(OURS[ATTENTION], name=COMPILED, op_type=COMPILED_ATTENTION, ignored=("node", "points"))
     is_standard = node.op_type in spec.OPERATORS and domain == ""
     found = next((d for d in _DIALECTS if (d.coded or not is_standard) and d.spells(node)), None)
     return standard(node.op_type, opsets.get("", 0)) if is_standard and found is None else found
@@ -320,7 +359,7 @@ def dialect_of(
 
 def operator_types() -> frozenset[str]:
     """The types of all nodes that :func:`dialect_of` knows: to tell quickly that a node is none of them."""
-    return frozenset((*spec.OPERATORS, *(dialect.op_type for dialect in _DIALECTS)))
+    return frozenset((*spec.OPERATORS, *(dialect.op_type for dialect in _DIALECTS), *WHOLE_NODES))
 
 
 def add_dialect(dialect: Dialect) -> None:

@@ -13,8 +13,11 @@ from .. import spec
 from ..core.arrays import Array
 from ..core.plan import type_name
 from ..errors import GridSampleError, where
+from .attention import Attention, Attentions, is_attended
 from .decomposed import Search
 from .dialects import (
+    ATTENTION,
+    ATTENTION_PLUGINS,
     DECOMPOSED,
     DOMAIN,
     PARTS,
@@ -48,7 +51,9 @@ class Match:
         part: of what is decomposed, the positions of all that computes it.
         before: nodes that make what it reads and the model does not have.
         fused: what computes the grid of this GridSample and can be fused into it.
-        fused_into: the GridSample that this AffineGrid can be fused into.
+        fused_into: the GridSample that this AffineGrid can be fused into, or the deformable attention of this
+            GridSample.
+        attention: of deformable attention, what is known of it.
     """
 
     record: NodeRecord
@@ -60,6 +65,12 @@ class Match:
     before: tuple[onnx.NodeProto, ...] = ()
     fused: FusedGrid | None = None
     fused_into: Match | None = None
+    attention: Attention | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the node is one that stands for several, deformable attention."""
+        return self.record.operator == ATTENTION and self.attention is None
 
     @property
     def is_set_aside(self) -> bool:
@@ -82,11 +93,13 @@ def find(
     asked: bool,
     decomposed: bool = True,
     fused: bool = True,
+    attention: bool = True,
 ) -> list[Match]:
     """Every node concerned in ``found``, the scopes of ``model``.
 
     ``probe`` is asked for types that onnx does not know, for what is decomposed, and, where ``asked``, whether
-    onnxruntime runs the nodes. What is ``decomposed``, and what can be ``fused``, is looked for where they say so.
+    onnxruntime runs the nodes. What is ``decomposed``, what can be ``fused``, and deformable ``attention`` are looked for
+    where they say so.
     """
     matches = []
     functions, op_types = {function_key(function) for function in model.functions}, operator_types()
@@ -97,7 +110,10 @@ def find(
         for scope, nodes in candidates.items()
     }
     fused_grids = FusedGrids(found, grids) if fused else None
-    inference = Inference(model, found, probe, search.values if fused_grids is None else fused_grids.values)
+    attentions = Attentions(found if attention else ())
+    values = search.values if fused_grids is None else fused_grids.values
+    values = {s: [*values.get(s, ()), *attentions.values.get(s, ())] for s in values.keys() | attentions.values.keys()}
+    inference = Inference(model, found, probe, values)
     names = Names(model)
     for scope in found:
         for index, node in candidates[id(scope)]:
@@ -105,7 +121,51 @@ def find(
             if dialect is not None:
                 matches.append(_match(dialect, node, index, scope, inference, probe if asked else None))
         matches += _decomposed(names, scope, search, inference)
-    return matches if fused_grids is None else list(_with_fused(matches, fused_grids, inference))
+    if fused_grids is not None:
+        matches = list(_with_fused(matches, fused_grids, inference))
+    return list(_with_attention(matches, attentions, inference)) if attention else matches
+
+
+def _with_attention(matches: Sequence[Match], attentions: Attentions, inference: Inference) -> Iterator[Match]:
+    """The ``matches``, and deformable attention as one each; its GridSamples know of it."""
+    samples: dict[int, tuple[Scope, dict[str, Match]]] = {}
+    for match in matches:
+        if is_attended(match.record):
+            samples.setdefault(id(match.scope), (match.scope, {}))[1][match.record.output] = match
+    into: dict[int, Match] = {}
+    for scope, by_output in samples.values():
+        for found in attentions.found(scope, by_output, inference):
+            whole = _attention(found, scope, inference)
+            into.update((id(sample), whole) for sample in found.samples)
+            yield whole
+    for match in matches:
+        yield replace(match, fused_into=into[id(match)]) if id(match) in into else match
+
+
+def _attention(found: Attention, scope: Scope, inference: Inference) -> Match:
+    """Deformable attention, as a node that says it."""
+    index, sample = scope.makers[found.output], found.samples[0].record
+    lengths = [[length.known for length in each] for each in found.lengths]
+    levels = [[points, *each] for points, each in zip(found.points, lengths, strict=True)]
+    first = found.value or sample.values["X"], found.locations or sample.values["grid"], found.weights
+    cases = inference.cases(scope, first)
+    record = NodeRecord(
+        graph=scope.path,
+        name=scope.nodes[index].name or f"({found.output})",
+        operator=ATTENTION,
+        op_type=ATTENTION,
+        domain=DECOMPOSED,
+        opset=scope.opsets.get("", 0),
+        dialect=PARTS[ATTENTION],
+        attributes={"align_corners": sample.attributes["align_corners"]},
+        cases=[(value, Value("int64", (len(levels), 1 + found.axes)), *others) for value, *others in cases],
+        values=dict(zip(spec.newest(ATTENTION).types, (first[0], "", *first[1:]), strict=True)),
+        constants={} if any(None in each for each in levels) else {"levels": np.array(levels, np.int64)},
+        output=found.output,
+        reason="",
+        fused=tuple(called(scope.nodes[at]) for at in sorted(found.nodes)),
+    )
+    return Match(record, scope.nodes[index], scope, index, part=found.nodes, attention=found)
 
 
 def _with_fused(matches: Sequence[Match], fused_grids: FusedGrids, inference: Inference) -> Iterator[Match]:
@@ -204,6 +264,8 @@ def _match(
     domain = "" if aside else domain_of(node.domain)
     opset = scope.opsets.get(domain, dialect.version if domain else 0)
     sources, output, belonging = around(scope, node)
+    if node.op_type in ATTENTION_PLUGINS:
+        sources = [*sources[:2], *sources[3:]]  # the first pixels follow from the lengths
     name = node.name or (f"({output})" if domain == DOMAIN else called(node))
     values, known = {}, {}
     for position, argument in enumerate(spec.newest(dialect.operator).types):

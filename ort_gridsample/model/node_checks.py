@@ -8,6 +8,7 @@ import onnx
 
 from .. import checks, spec
 from ..errors import GridSampleError
+from .dialects import ATTENTION
 from .graphs import domain_of
 from .inference import Value
 from .onnxruntime_probe import OnnxruntimeProbe
@@ -43,6 +44,8 @@ def reason_of(record: NodeRecord, opsets: Mapping[str, int], probe: OnnxruntimeP
         return ""
     if record.error is not None:
         return str(record.error)
+    if record.operator == ATTENTION:
+        return "onnxruntime has no such operator"
     node = record.bare()
     for case in record.cases:
         types = {name: value.type for name, value in zip(record.values, case, strict=True) if value.type is not None}
@@ -58,6 +61,13 @@ def reason_of(record: NodeRecord, opsets: Mapping[str, int], probe: OnnxruntimeP
 def _check(record: NodeRecord, node: onnx.NodeProto, unreadable: GridSampleError | None) -> None:
     here = record.where
     if record.patched:
+        return
+    if record.operator == ATTENTION:
+        if len(node.input) != 5 or not all(record.values.values()):
+            expected = "5: value, spatial_shapes, level_start_index, sampling_locations and attention_weights"
+            raise GridSampleError(here, "inputs", str(len(node.input)), expected)
+        if unreadable is not None:
+            raise unreadable
         return
     first = min(spec.OPERATORS[record.operator])
     if domain_of(node.domain) == "" and record.dialect.name == "ai.onnx" and record.opset < first:

@@ -11,7 +11,8 @@ from .. import checks
 from ..errors import GridSampleError
 from . import dialects
 from .conversion import import_used, inline
-from .dialects import COMPILED, DOMAIN, SET_ASIDE
+from .dialects import COMPILED, DOMAIN, PLUGINS, SET_ASIDE
+from .expansion import expand
 from .files import explaining_invalid
 from .graphs import Names, Scope, function_key, opset_of, scopes
 from .inference import forget_guesses
@@ -20,6 +21,7 @@ from .onnxruntime_probe import OnnxruntimeProbe
 from .opsets import convert_opset, unconvertible
 from .records import NodeRecord
 from .targets import FUNCTIONS_DOMAIN, Replacement, Target
+from .targets.attention import TensorRTPlugins
 from .targets.compiled_op import CompiledOp
 from .targets.python_op import PythonOp
 from .targets.runtimes import ANY, RUNTIMES
@@ -36,7 +38,7 @@ Selection = Literal["all", "unsupported"] | Callable[[NodeRecord], bool]
 def targets() -> list[str]:
     """The names that :func:`ort_gridsample.patch_model` takes as ``target``."""
     spelled = dict.fromkeys(dialect.name for dialect in reversed(dialects.dialects()) if not dialect.reads_only)
-    return [DOMAIN, "ai.onnx", TWO_AXES, "primitives", *spelled]
+    return [DOMAIN, "ai.onnx", TWO_AXES, "primitives", *spelled, PLUGINS.name]
 
 
 def patch_in_place(
@@ -103,8 +105,17 @@ def _patch(
         model.CopyFrom(whole)
         found[:] = scopes(model, found[0].weights)
     while True:
-        matches = find(model, found, probe, nodes != "all", decomposed=to.reads_decomposed, fused=fused)
-        selected = [match for match in matches if to.takes(match) and _is_selected(match, nodes, standard)]
+        matches = find(model, found, probe, nodes != "all", decomposed=to.reads_decomposed, fused=fused, attention=to.fuses)
+        wholes = [m for m in matches if m.is_whole and to.expands(m) and _is_selected(m, nodes, standard)]
+        if wholes:
+            for match in wholes:
+                if match.record.error is not None:
+                    raise match.record.error
+            expand(model, wholes)
+            found[:] = scopes(model, found[0].weights)
+            continue
+        takes = (match for match in matches if not match.is_whole and to.takes(match))
+        selected = [match for match in takes if _is_selected(match, nodes, standard)]
         chosen = {id(match) for match in selected}
         left = [match for match in matches if id(match) not in chosen]
         aside = [match for match in left if match.is_set_aside]
@@ -159,7 +170,7 @@ def _target(
 
         kind = TwoAxes if name == TWO_AXES else Primitives
         return kind(functions, there, RUNTIMES[for_runtime] if for_runtime else ANY)
-    return Spelled(name, strict=opset is not None)
+    return TensorRTPlugins() if name == PLUGINS.name else Spelled(name, strict=opset is not None)
 
 
 def bind_threads(found: Iterable[Scope], num_threads: int) -> bool:

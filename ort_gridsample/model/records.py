@@ -12,7 +12,7 @@ import onnx
 from .. import spec
 from ..core.arrays import Array
 from ..errors import GridSampleError, where
-from .dialects import COMPILED, DECOMPOSED, DOMAIN, AttributeReference, AttributeValue, Dialect
+from .dialects import ATTENTION, COMPILED, DECOMPOSED, DOMAIN, AttributeReference, AttributeValue, Dialect
 from .inference import Value
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ class NodeRecord:
     Attributes:
         graph: where the node is: "" for the main graph, else the way to its If, Loop or Scan body or its function.
         name: the node's name, or (in brackets) its output's where it has none.
-        operator: the operator that it stands for, ``GridSample`` or ``AffineGrid``.
+        operator: the operator that it stands for, ``GridSample``, ``AffineGrid`` or ``DeformableAttention``.
         op_type: the node's own.
         domain: the node's domain, "" for ONNX's own; ``ort_gridsample`` where it is patched already; ``unrolled``
             where no node says it, but several of basic operators compute it, the last of which has this name.
@@ -43,7 +43,8 @@ class NodeRecord:
         error: what is wrong with the node, as far as it can be seen without running it.
         reason: why the installed onnxruntime does not run this node by itself, or why that is not known; else empty.
         fused: the names of the nodes that compute the grid of this GridSample and nothing else, such as an AffineGrid:
-            as a compiled op, the GridSample does what they do.
+            as a compiled op, the GridSample does what they do. Of deformable attention, which is no node, those of all
+            nodes that compute it.
     """
 
     graph: str
@@ -193,6 +194,8 @@ def columns(record: NodeRecord) -> dict[str, str]:
 
 def spatial_axes(operator: str, case: Sequence[Value]) -> int | None:
     """The number of spatial axes that a node's inputs have: X and grid, or theta and size."""
+    if operator == ATTENTION:
+        return _length(case[1].shape, 1, 1)
     first, second = (value.shape for value in case)
     if operator == "AffineGrid":
         found = [_length(first, 1, 0), _length(first, 2, 1), _length(second, 0, 2)]

@@ -10,12 +10,14 @@ from itertools import product
 from typing import Literal
 
 from .. import settings, spec
+from ..model.dialects import ATTENTION
 from ..model.graphs import Names
 from ..model.matches import Match
 from ..model.node_checks import reason_of
 from ..model.patch import Selection
 from ..model.records import NodeRecord
 from ..model.targets import Replacement, Target
+from ..model.targets.attention import CompiledAttention, PythonAttention
 from ..model.targets.compiled_op import CompiledOp, FusedOp, unsupported
 from ..model.targets.python_op import PythonOp
 from ..settings import OpsName
@@ -110,19 +112,30 @@ def _into(placement: Placement, sample: NodeRecord) -> Placement:
 def foreseen(records: Sequence[NodeRecord], accelerators: Accelerators) -> list[Placement]:
     """What the nodes of a model run on in a session by default; onnxruntime was asked for their ``records``."""
     placements = [_foreseen(record, accelerators) for record in records]
-    affine_grids = {(r.graph, r.name): at for at, r in enumerate(records) if r.operator == "AffineGrid"}
-    for at, sample in enumerate(records):
-        names = ((sample.graph, name) for name in sample.fused)
-        grids = [affine_grids[name] for name in names if name in affine_grids]
-        if all(placements[each].runs_on == "compiled op" for each in (at, *grids)):
-            placements[at] = replace(placements[at], fused=sample.fused)
-            for each in grids:
-                placements[each] = _into(placements[each], sample)
-    return placements
+    places = {(record.graph, record.name): at for at, record in enumerate(records)}
+    for at, whole in enumerate(records):
+        parts = [places[name] for name in ((whole.graph, name) for name in whole.fused) if places.get(name, at) != at]
+        if all(placements[each].runs_on == "compiled op" for each in (at, *parts)):
+            placements[at] = replace(placements[at], fused=whole.fused)
+            for each in parts:
+                placements[each] = _into(placements[each], whole)
+    return [each for each in placements if _is_placed(each)]
+
+
+def _as_it_is(record: NodeRecord) -> str:
+    """What the node of ``record`` runs on, if it is left as it is."""
+    return "compiled op" if record.patched else "onnxruntime"
+
+
+def _is_placed(placement: Placement) -> bool:
+    """Whether it is a node's: deformable attention that nothing replaces is several."""
+    return placement.ours or placement.record.operator != ATTENTION
 
 
 def _foreseen(record: NodeRecord, accelerators: Accelerators) -> Placement:
     opsets = {"": max(spec.OPERATORS["GridSample"]), record.domain: record.opset}
+    if record.operator == ATTENTION and accelerators:
+        return Placement(record, "onnxruntime")
     if accelerators and (way := accelerators.way(record, opsets)):
         return accelerated(record, accelerators, way)
     return placed(record, None, lambda: record, why_no_compiled_ops(), compiling=False)
@@ -162,9 +175,11 @@ def placed(
 
 def prepare(record: NodeRecord) -> None:
     """Compile what the node of ``record`` needs, as far as its types and its mode are known."""
-    for one, other in () if record.passes_on else product(*record.types.values()):
+    for one, other, *others in () if record.passes_on else product(*record.types.values()):
         if record.operator == "AffineGrid":
             _once(kernels.affine_grid_kernel, "", False, one)
+        elif record.operator == ATTENTION:
+            _once(kernels.deformable_attention_kernel, "", False, one, others[0])
         elif record.mode in spec.MODES:
             mode, padding_mode = str(record.mode), spec.PADDING_MODES[0]
             _once(kernels.grid_sample_kernel, "", mode, padding_mode, False, one, kernels.Grid(other))
@@ -191,6 +206,7 @@ class Ops:
         self._nodes = nodes
         self._accelerators = accelerators if nodes in (None, "unsupported") else None
         self._ours: dict[str, Target] = {"compiled op": CompiledOp(), "Python op": PythonOp(in_session=not saved)}
+        self._attention = {"compiled op": CompiledAttention(), "Python op": PythonAttention(in_session=not saved)}
         self._fused = FusedOp()
         self._alone: dict[int, tuple[Placement, Target | None]] = {}
         self._chosen: dict[int, tuple[Placement, Target | None]] = {}
@@ -206,7 +222,8 @@ class Ops:
 
     def placements(self, records: Sequence[NodeRecord]) -> list[Placement]:
         """Those of ``records``, which this target was asked about."""
-        return [self._chosen[id(record)][0] for record in records]
+        found = (self._chosen[id(r)][0] if id(r) in self._chosen else Placement(r, _as_it_is(r)) for r in records)
+        return [each for each in found if _is_placed(each)]
 
     def _target(self, match: Match) -> Target | None:
         record = match.record
@@ -216,14 +233,26 @@ class Ops:
 
     def _choose(self, match: Match) -> tuple[Placement, Target | None]:
         placement, target = self._choose_alone(match)
-        sample = match.fused_into or match
-        if sample.fused is not None:
+        sample, whole = match.fused_into or match, match if match.attention else match.fused_into
+        if whole is not None and whole.attention is not None:
+            placed, attention = self._choose_alone(whole)
+            if match is whole and attention is not None:
+                return replace(placed, fused=match.record.fused), attention
+            if attention is not None:
+                return replace(_into(placed, whole.record), record=match.record), self._fused
+            sample = match
+        if sample.fused is not None and not self._is_part(sample):
             nodes = filter(None, (sample, sample.fused.affine_grid))
             if all(self._choose_alone(each)[0].runs_on == "compiled op" for each in nodes):
                 own = match.fused is not None
                 fused = replace(placement, fused=match.record.fused) if own else _into(placement, sample.record)
                 return fused, self._fused
         return placement, target
+
+    def _is_part(self, sample: Match) -> bool:
+        """Whether deformable attention replaces ``sample``."""
+        whole = sample.fused_into
+        return whole is not None and whole.attention is not None and self._choose_alone(whole)[1] is not None
 
     def _choose_alone(self, match: Match) -> tuple[Placement, Target | None]:
         """What the node of ``match`` runs on where nothing is fused."""
@@ -233,6 +262,8 @@ class Ops:
 
     def _decide(self, match: Match) -> tuple[Placement, Target | None]:
         record, opsets = match.record, match.scope.opsets
+        if match.attention is not None and self._accelerators:
+            return Placement(record, "onnxruntime", "its GridSamples may run on another provider"), None
 
         def ask() -> NodeRecord:
             return replace(record, reason=reason_of(record, opsets, native))
@@ -244,11 +275,17 @@ class Ops:
         if self._accelerators and (way := self._accelerators.way(record, opsets)):
             return accelerated(record, self._accelerators, way), way.target
         placement = placed(record, self._nodes, ask, self._why_no_compiled_ops)
-        return placement, self._ours.get(placement.runs_on)
+        targets = self._ours if match.attention is None else self._attention
+        return placement, targets.get(placement.runs_on)
 
     def takes(self, match: Match) -> bool:
         target = self._target(match)
         return target is not None and target.takes(match)
+
+    def expands(self, match: Match) -> bool:
+        if match.record.patched:
+            return bool(why_no_compiled_ops())
+        return not self._accelerators  # which may know the plugin
 
     def needs_inlining(self, match: Match) -> bool:
         target = self._target(match)

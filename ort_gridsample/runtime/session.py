@@ -20,7 +20,7 @@ from .. import spec, versions
 from ..checks import listed
 from ..core import load_core, memory
 from ..errors import GridSampleError
-from ..model.dialects import DOMAIN, operator_types
+from ..model.dialects import DOMAIN, WHOLE_NODES, operator_types
 from ..model.files import explaining_invalid, external_files, follow_links, read_model
 from ..model.graphs import Scope, constants, domain_of, scopes, unread
 from ..model.patch import Selection, bind_threads, check_selection, patch_in_place
@@ -331,6 +331,7 @@ def _patched(
     alone = bool(providers) and set().union(*(s.op_types for s in found)) <= {*operator_types(), "Constant"}
     with unread(found, elsewhere), closing(Accelerators(providers, accelerated, alone)) as accelerators:
         ops = Ops(nodes, accelerators, saved)
+        has_plugins = any(not WHOLE_NODES.isdisjoint(scope.op_types) for scope in found)  # none are records later
         replaced, others = patch_in_place(proto, target=ops, probe=native, found=found)
     placements = ops.placements([*replaced, *others])
     if not placements:
@@ -338,7 +339,7 @@ def _patched(
     bound = bind_threads(found, 0 if options is None else options.intra_op_num_threads)
     domains = _domains(proto, found)
     path = None if isinstance(given, bytes) else given
-    if not (replaced or bound):
+    if not (replaced or bound or has_plugins):
         if path is not None:
             external_files(proto, path)  # older onnxruntimes read data outside the folder
         return _Patched(given, given, placements, domains)

@@ -1,6 +1,7 @@
 """Small whole models with GridSample nodes in them, weights at random."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,12 @@ class _Graph:
 
     def reshape(self, X: str, *shape: int) -> str:
         return self.node("Reshape", X, self.constant(np.array(shape, np.int64)))
+
+    def split(self, X: str, sizes: Sequence[int], axis: int) -> list[str]:
+        outputs = [f"Split_{len(self.nodes)}_{i}" for i in range(len(sizes))]
+        name, rows = f"Split_{len(self.nodes)}", self.constant(np.array(sizes, np.int64))
+        self.nodes.append(helper.make_node("Split", [X, rows], outputs, name, axis=axis))
+        return outputs
 
     def linear(self, X: str, inputs: int, outputs: int) -> str:
         return self.node("MatMul", X, self.weight(inputs, outputs, fan_in=inputs))
@@ -111,6 +118,67 @@ def deformable_attention() -> onnx.ModelProto:
         attended = g.reshape(g.node("Transpose", attended, perm=[2, 0, 1]), 1, queries, width)
         query = g.node("Add", query, g.linear(attended, width, width))
     return g.model(**{query: (1, queries, width)})
+
+
+@dataclass(frozen=True)
+class Attention:
+    """The lengths of multi-scale deformable attention: ``points`` on each of the ``levels``, for each query and head."""
+
+    queries: int
+    levels: tuple[tuple[int, int], ...]
+    heads: int = 8
+    channels: int = 32
+    points: tuple[int, ...] = (4, 4, 4, 4)
+    batches: int = 1
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of values, locations and weights."""
+        pixels, each = sum(h * w for h, w in self.levels), (self.batches, self.queries, self.heads, sum(self.points))
+        return {"value": (self.batches, pixels, self.heads, self.channels), "locations": (*each, 2), "weights": each}
+
+
+def multi_scale_attention(a: Attention, type: str = "float32") -> onnx.ModelProto:
+    """From values, locations and weights on, as exporters write transformers'; or RT-DETR v2's, of other points each."""
+    g = _Graph("multi-scale deformable attention", a.shapes)
+    for value in g.inputs:
+        value.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(type))
+    areas, total = [h * w for h, w in a.levels], sum(a.points)
+    stacks = len({*a.points}) == 1 and len(a.points) > 1
+    n, of_level = a.batches * a.heads, (a.batches, a.queries, a.heads, len(a.points), a.points[0])
+    locations = g.reshape("locations", *of_level, 2) if stacks else "locations"
+    two, one = (g.constant(np.array(number, type)) for number in (2, 1))
+    grids = g.node("Sub", g.node("Mul", locations, two), one)
+    if stacks:
+        images = g.split("value", areas, axis=1)
+        turned = [
+            g.node("Transpose", g.reshape(image, a.batches, area, a.heads * a.channels), perm=[0, 2, 1])
+            for image, area in zip(images, areas, strict=True)
+        ]
+        levels = [g.node("Gather", grids, g.constant(np.array(i)), axis=3) for i in range(len(areas))]
+        flat = [
+            g.reshape(g.node("Transpose", level, perm=[0, 2, 1, 3, 4]), n, a.queries, a.points[0], 2) for level in levels
+        ]
+    else:
+        value = g.reshape(g.node("Transpose", "value", perm=[0, 2, 3, 1]), n, a.channels, sum(areas))
+        turned = g.split(value, areas, axis=2)
+        grid = g.reshape(g.node("Transpose", grids, perm=[0, 2, 1, 3, 4]), n, a.queries, total, 2)
+        flat = g.split(grid, a.points, axis=2)
+    samples = [
+        g.grid_sample(g.reshape(image, n, a.channels, *lengths), grid)
+        for image, lengths, grid in zip(turned, a.levels, flat, strict=True)
+    ]
+    if stacks:
+        axis = g.constant(np.array([3]))
+        samples = [g.node("Unsqueeze", sample, axis) for sample in samples]
+    sampled = g.node("Concat", *samples, axis=3)
+    sampled = g.reshape(sampled, n, a.channels, a.queries, total) if stacks else sampled
+    by = g.reshape(g.node("Transpose", "weights", perm=[0, 2, 1, 3]), n, 1, a.queries, total)
+    attended = g.node("ReduceSum", g.node("Mul", sampled, by), g.constant(np.array([-1])), keepdims=0)
+    attended = g.reshape(attended, a.batches, a.heads * a.channels, a.queries)
+    model = g.model(**{g.node("Transpose", attended, perm=[0, 2, 1]): (a.batches, a.queries, a.heads * a.channels)})
+    model.graph.output[0].type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(type))
+    return model
 
 
 def registration() -> onnx.ModelProto:

@@ -117,6 +117,29 @@ def network_case(label: str, build: Callable[[], onnx.ModelProto], stored: Path 
     return Case("whole model", label, "whole models", label, feeds, lambda: build().SerializeToString())
 
 
+def attention_case(label: str, shapes: networks.Attention, type: str = "float32") -> Case:
+    """Deformable attention: an encoder's, whose queries are the pixels, or a decoder's, whose queries lie anywhere."""
+
+    def feeds() -> Arrays:
+        generator = np.random.default_rng(SEED)
+        value, locations, weights = (generator.standard_normal(shape, np.float32) for shape in shapes.shapes.values())
+        n, q, h, p, _ = locations.shape
+        lengths = np.repeat(np.array(shapes.levels), shapes.points, axis=0)
+        places = [(np.indices(level).reshape(2, -1).T[:, ::-1] + 0.5) / level[::-1] for level in shapes.levels]
+        centres = np.concatenate(places) if q == value.shape[1] else generator.random((q, 2))
+        locations = centres[:, None, None] + 2 * locations / lengths[:, ::-1]
+        weights = np.exp(weights) / np.exp(weights).sum(-1, keepdims=True)
+        return {n: a.astype(type) for n, a in zip(shapes.shapes, (value, locations, weights), strict=True)}
+
+    def model() -> bytes:
+        return networks.multi_scale_attention(shapes, type).SerializeToString()
+
+    # onnxruntime rounds grids to halves too, which are pixels on a long axis.
+    tolerance = TOLERANCES[type] * (5 if type == "float16" else 1)
+    name = f"{label}, {shapes.heads} heads × {shapes.channels}" + ("" if type == "float32" else f", {type}")
+    return Case("attention", name, "attention", name, feeds, model, tolerance=tolerance)
+
+
 def times(lengths: tuple[int, ...]) -> str:
     """``1×3×512×512``."""
     return "×".join(map(str, lengths))
@@ -190,8 +213,26 @@ def operator_cases() -> Iterator[Case]:
         yield affine_grid_case(n, output)
 
 
+#: The levels of a picture of 800×1066 pixels, and of one of 640×640.
+LEVELS, FEWER_LEVELS = ((100, 134), (50, 67), (25, 34), (13, 17)), ((80, 80), (40, 40), (20, 20))
+PIXELS = sum(h * w for h, w in LEVELS)
+ATTENTION = {
+    "encoder": networks.Attention(PIXELS, LEVELS),
+    "encoder ": networks.Attention(PIXELS, LEVELS, 16, 16),
+    "encoder  ": networks.Attention(PIXELS, LEVELS, 4, 64),
+    "decoder": networks.Attention(300, LEVELS),
+    "decoder, 4, 2 and 3 points": networks.Attention(300, FEWER_LEVELS, points=(4, 2, 3)),
+    "decoder, one level": networks.Attention(1300, ((48, 48),), 16, 16, (2,)),
+    "decoder, 8 pictures": networks.Attention(300, LEVELS, batches=8),
+}
+
+
 def network_cases() -> Iterator[Case]:
-    """The whole models."""
+    """Deformable attention, and whole models."""
+    for name, shapes in ATTENTION.items():
+        yield attention_case(name.strip(), shapes)
+    for name in ("encoder", "decoder"):
+        yield attention_case(name, ATTENTION[name], "float16")
     for name, build in NETWORKS.items():
         yield network_case(name, build)
     for name in EXPORTED:

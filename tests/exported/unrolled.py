@@ -9,31 +9,18 @@ from __future__ import annotations
 
 import argparse
 import warnings
-import zipfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-import onnx
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
-from torch._decomp import core_aten_decompositions, get_decompositions
-from writing import Call, anonymous, written
+from writing import Form, write
 
 HERE = Path(__file__).parent
-DYNAMIC = torch.export.Dim.DYNAMIC
-OPSET = 18
-
-
-class OfTwo(Call):
-    """A function of two values, which the exporters call so."""
-
-    def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        return self.function(a, b)
 
 
 def pixels(grid: Tensor, sizes: tuple[int, int], align: bool) -> list[Tensor]:
@@ -119,17 +106,6 @@ def affine(theta: Tensor, image: Tensor, align: bool) -> Tensor:
     return base.bmm(theta.transpose(1, 2)).reshape(-1, *sizes, len(sizes))
 
 
-@dataclass
-class Form:
-    """A function, inputs to trace it with, their dynamic axes, and whether PyTorch's operators are decomposed first."""
-
-    function: Callable[..., Tensor]
-    inputs: tuple[Tensor, Tensor]
-    axes: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
-    dynamo: bool = True
-    decompose: bool = False
-
-
 def forms() -> Iterator[tuple[str, Form]]:
     """All models, by name."""
     torch.manual_seed(0)
@@ -164,36 +140,8 @@ def forms() -> Iterator[tuple[str, Form]]:
         yield f"{name}-torchscript", Form(partial(affine, align=bool(align)), inputs, batch, dynamo=False)
 
 
-def exported(form: Form) -> onnx.ModelProto:
-    """The model that PyTorch writes."""
-    module = OfTwo(form.function).eval()
-    options = {"input_names": ["a", "b"], "output_names": ["Y"], "opset_version": OPSET}
-    if not form.dynamo:
-        axes = {n: {i: f"{n}{i}" for i in each} for n, each in zip("ab", form.axes, strict=True)}
-        model = written(module, form.inputs, dynamo=False, dynamic_axes=axes, **options)
-    else:
-        shapes = {name: dict.fromkeys(axes, DYNAMIC) for name, axes in zip("ab", form.axes, strict=True)}
-        program = torch.export.export(module, form.inputs, dynamic_shapes=shapes)
-        if form.decompose:
-            decompositions = core_aten_decompositions()
-            decompositions.update(get_decompositions([torch.ops.aten.grid_sampler_2d]))
-            program = program.run_decompositions(decompositions)
-        model = written(program, (), **options)
-    onnx.checker.check_model(anonymous(model))
-    return model
-
-
-def write(path: Path) -> None:
-    """Write all models into one archive."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, form in forms():
-            entry = zipfile.ZipInfo(f"{name}.onnx", (1980, 1, 1, 0, 0, 0))
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(entry, exported(form).SerializeToString(deterministic=True))
-
-
 if __name__ == "__main__":
     warnings.filterwarnings("ignore")
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--into", type=Path, default=HERE / "unrolled.zip", metavar="FILE")
-    write(parser.parse_args().into)
+    write(parser.parse_args().into, forms())

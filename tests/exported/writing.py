@@ -1,14 +1,21 @@
-"""What export.py and unrolled.py have in common: a PyTorch module in, a small ONNX model out."""
+"""What the scripts here have in common: a PyTorch module in, a small ONNX model out."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+import zipfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import onnx
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch._decomp import core_aten_decompositions, get_decompositions
+
+DYNAMIC = torch.export.Dim.DYNAMIC
+
 
 
 class Call(nn.Module):
@@ -18,11 +25,11 @@ class Call(nn.Module):
         super().__init__()
         self.function = function
 
-    def forward(self, *args: torch.Tensor) -> Any:
+    def forward(self, *args: Tensor) -> Any:
         return self.function(*args)
 
 
-def written(module: Any, inputs: tuple[torch.Tensor, ...], **options: Any) -> onnx.ModelProto:
+def written(module: Any, inputs: tuple[Tensor, ...], **options: Any) -> onnx.ModelProto:
     """The model that PyTorch writes."""
     buffer = io.BytesIO()
     torch.onnx.export(module, inputs, buffer, verbose=False, **options)
@@ -41,3 +48,58 @@ def anonymous(message: Any) -> Any:
             for each in [value] if hasattr(value, "ListFields") else value:
                 anonymous(each)
     return message
+
+
+class OfTwo(Call):
+    """A function of two values, which the exporters call so."""
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        return self.function(a, b)
+
+
+class OfThree(Call):
+    """The same of three."""
+
+    def forward(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        return self.function(a, b, c)
+
+
+@dataclass
+class Form:
+    """A function, inputs to trace it with, their dynamic axes, and whether PyTorch's operators are decomposed first."""
+
+    function: Callable[..., Tensor]
+    inputs: tuple[Tensor, ...]
+    axes: tuple[tuple[int, ...], ...] = ((), ())
+    dynamo: bool = True
+    decompose: bool = False
+    opset: int = 18
+
+
+def exported(form: Form) -> onnx.ModelProto:
+    """The model that PyTorch writes."""
+    names = "abc"[: len(form.inputs)]
+    module = (OfTwo if len(names) == 2 else OfThree)(form.function).eval()
+    options = {"input_names": list(names), "output_names": ["Y"], "opset_version": form.opset}
+    if not form.dynamo:
+        axes = {n: {i: f"{n}{i}" for i in each} for n, each in zip(names, form.axes, strict=True)}
+        model = written(module, form.inputs, dynamo=False, dynamic_axes=axes, **options)
+    else:
+        shapes = {name: dict.fromkeys(axes, DYNAMIC) for name, axes in zip(names, form.axes, strict=True)}
+        program = torch.export.export(module, form.inputs, dynamic_shapes=shapes)
+        if form.decompose:
+            decompositions = core_aten_decompositions()
+            decompositions.update(get_decompositions([torch.ops.aten.grid_sampler_2d]))
+            program = program.run_decompositions(decompositions)
+        model = written(program, (), **options)
+    onnx.checker.check_model(anonymous(model))
+    return model
+
+
+def write(path: Path, forms: Iterable[tuple[str, Form]]) -> None:
+    """Write all models into one archive."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, form in forms:
+            entry = zipfile.ZipInfo(f"{name}.onnx", (1980, 1, 1, 0, 0, 0))
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, exported(form).SerializeToString(deterministic=True))

@@ -58,6 +58,9 @@ class Target(Protocol):
     def takes(self, match: Match) -> bool:
         """Whether the target replaces a node."""
 
+    def expands(self, match: Match) -> bool:
+        """Whether it needs the nodes that one which stands for several stands for."""
+
     def needs_inlining(self, match: Match) -> bool:
         """Whether one body of the node's function cannot serve all calls, so that it must be inlined."""
 

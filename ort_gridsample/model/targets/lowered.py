@@ -43,6 +43,9 @@ class Primitives:
     def takes(self, match: Match) -> bool:
         return not match.record.unrolled
 
+    def expands(self, match: Match) -> bool:
+        return True
+
     def needs_inlining(self, match: Match) -> bool:
         """With ``functions`` where calls differ in types, ranks or attributes; else always: many runtimes have none."""
         record = match.record

@@ -36,6 +36,9 @@ class PythonOp:
         guarded = any(guards(node, match.node) for node in around)
         return match.record.dialect.name != DOMAIN or not (guarded or self._in_session)
 
+    def expands(self, match: Match) -> bool:
+        return True
+
     def needs_inlining(self, match: Match) -> bool:
         """A call brings another type that needs a Cast, or an attribute that the op does not know; or no CastLike."""
         record, opset = match.record, match.scope.opsets.get("", 0)

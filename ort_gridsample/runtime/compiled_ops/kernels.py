@@ -182,6 +182,30 @@ def affine_grid_kernel(here: str, aligned: bool, theta_type: str) -> Kernel:
     return Kernel(compute, structs.AFFINE_GRID, fields)
 
 
+def deformable_attention(api: Api, info: int, types: Sequence[str]) -> Kernel:
+    """The kernel of a DeformableAttention node, for value, levels, locations and weights of ``types``."""
+    aligned = _attribute(api.integer, info, "align_corners", 0)
+    return deformable_attention_kernel(where("DeformableAttention", _label(api, info)), bool(aligned), types[0], types[2])
+
+
+def deformable_attention_kernel(here: str, aligned: bool, value_type: str, locations_type: str) -> Kernel:
+    """The kernel that adds samples up so; compiled now, if no other was made of the same functions before."""
+    from ...core import compilation, halves, threads
+    from ...core.attention import parts
+    from . import attention, sentences
+
+    compute, proceed, worker = compilation.addresses([(attention.compute,), *parts(value_type, locations_type)])
+    fields = {
+        "proceed": proceed,
+        "worker": worker,
+        "align_corners": int(aligned),
+        "value_size": halves.stored(value_type).itemsize,
+        "cpus": threads.available_cpus(),
+        "sentences": [sentences.as_bytes(sentence, here) for sentence in attention.SENTENCES],
+    }
+    return Kernel(compute, structs.DEFORMABLE_ATTENTION, fields)
+
+
 def _theta_sentences(here: str) -> list[bytes]:
     """The sentences of the AffineGrid ``here``, for 2 and for 3 spatial axes."""
     from . import affine, sentences

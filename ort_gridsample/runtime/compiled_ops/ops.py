@@ -26,12 +26,12 @@ from ... import spec
 from ...core import need_numba
 from ...errors import GridSampleError
 from ...model import programs
-from ...model.dialects import COMPILED, EXTENSIONS_DOMAIN, FUSED, dialects
+from ...model.dialects import COMPILED, COMPILED_ATTENTION, EXTENSIONS_DOMAIN, FUSED, dialects
 from ..extensions import load
 from ..interrupts import undisturbed
 from . import c_api
 from .c_api import ELEMENT_TYPES, Api, OrtCustomOp
-from .kernels import Kernel, affine_grid, fused_grid_sample, grid_sample
+from .kernels import Kernel, affine_grid, deformable_attention, fused_grid_sample, grid_sample
 
 logger = logging.getLogger("ort_gridsample")
 
@@ -42,7 +42,7 @@ _PROBE = "ort_gridsample_probe"
 _MARK = "_ort_gridsample_compiled_ops"
 
 #: The inputs of one op that differ in type, at most.
-MOST_TYPES = 3
+MOST_TYPES = 4
 
 _TYPE_NAMES = {number: name for name, number in ELEMENT_TYPES.items()}
 
@@ -158,7 +158,10 @@ def _all_ops() -> list[_Op]:
     ]
     for X_type, (second, third) in product(spec.newest("GridSample").types["X"], read):
         if X_type in ELEMENT_TYPES and third in ELEMENT_TYPES:
-            ops.append(_op(FUSED, [X_type, second, third], create))
+            ops.append(_op(FUSED, [X_type, second, third], create, characteristic=_variadic))
+    create = c_api.CreateKernel(_creates(deformable_attention))
+    for value_type, locations_type in product(spec.FLOATS, spec.FLOATS):
+        ops.append(_op(COMPILED_ATTENTION, [value_type, "int64", locations_type, value_type], create))
     return ops
 
 
@@ -187,7 +190,9 @@ _variadic = c_api.NumberAt(lambda op, index: 2 * (index == 2))
 _one = c_api.Number(lambda op: 1)
 
 
-def _op(name: str, types: Sequence[str], create: Any, infer: Any = _NO_SHAPE) -> _Op:
+def _op(
+    name: str, types: Sequence[str], create: Any, infer: Any = _NO_SHAPE, characteristic: Any = _zero
+) -> _Op:
     text = ctypes.create_string_buffer(name.encode())
     made = _Op(name=ctypes.addressof(text))
     made.text = text
@@ -201,7 +206,7 @@ def _op(name: str, types: Sequence[str], create: Any, infer: Any = _NO_SHAPE) ->
         GetOutputType=_get_output_type,
         GetOutputTypeCount=_sizes[1],
         KernelDestroy=_free,  # a kernel's state is one piece of memory
-        GetInputCharacteristic=_variadic,
+        GetInputCharacteristic=characteristic,
         GetVariadicInputMinArity=_one,
         GetVariadicInputHomogeneity=_one,
         GetOutputCharacteristic=_zero,

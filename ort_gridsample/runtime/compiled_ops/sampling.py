@@ -15,7 +15,7 @@ from ... import checks
 from ...core import kernels, workers
 from ...core.pointers import address, call, local, set_memory, struct
 from ...core.taps import MAX_TAPS
-from .requests import close_request, keep, make_output, open_request, parallel_for, shape
+from .requests import close_request, keep, launched, make_output, open_request, shape
 from .sentences import ROOM, no_room, refuse
 from .structs import GRID_SAMPLE, REQUEST
 
@@ -69,17 +69,7 @@ def _sample(op: Any, request: Any) -> int:
     launch.X, launch.grid = request.inputs[0].data, request.grid.data
     launch.lengths, launch.out_lengths = np.int64(X[2:].ctypes.data), np.int64(Y[2:].ctypes.data)
     launch.workers, launch.pauses = max(workers.WORKERS, op.kernel.cpus), 0
-    launch.own.nbytes, launch.phase = 0, workers.NEW
-    count = call(op.kernel.proceed, (address(launch),))
-    while count > 0:
-        if count > 1:
-            status = parallel_for(request.api, (request.context, op.kernel.worker, count, 0, address(launch)))
-        else:
-            call(op.kernel.worker, (address(launch), 0))
-        if status != 0:
-            launch.phase = workers.END
-        count = call(op.kernel.proceed, (address(launch),))
-    return no_room(request.api, op.sentences, launch.nbytes) if count < 0 else status
+    return launched(request, launch, op.kernel.proceed, op.kernel.worker, op.sentences)
 
 
 @register_jitable

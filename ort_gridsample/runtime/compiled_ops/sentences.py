@@ -22,7 +22,9 @@ FIRST, SECOND, FIRST_LENGTH, AXES, OUTPUTS, PLURAL, BYTES = range(1, 8)
 
 _QUOTED = {
     "X": FIRST, "theta": FIRST, "grid": SECOND, "size": SECOND,
-    "N": FIRST_LENGTH, "r": AXES, "outputs": OUTPUTS, "is": PLURAL, "nbytes": BYTES,
+    "value": FIRST, "spatial_shapes": FIRST, "attention_weights": FIRST, "sampling_locations": SECOND,
+    "pixels": BYTES, "n_levels": BYTES, "N": FIRST_LENGTH, "r": AXES, "outputs": OUTPUTS, "is": PLURAL,
+    "nbytes": BYTES,
 }  # fmt: skip
 
 #: The first sentence of every op.

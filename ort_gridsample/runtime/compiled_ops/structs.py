@@ -33,6 +33,10 @@ GRID_SAMPLE = record(("kernel", KERNEL), "measure source n_inputs sentences")
 #: processors, and its sentences.
 AFFINE_GRID = record("api shape_of fill align_corners theta_size cpus sentences")
 
+#: The op DeformableAttention: the functions, as in a KERNEL; the attribute; value's size in bytes, processors, and its
+#: sentences.
+DEFORMABLE_ATTENTION = record("api shape_of proceed worker align_corners value_size cpus sentences")
+
 #: Theta as the source of a grid.
 THETA = record("align_corners sentences")
 

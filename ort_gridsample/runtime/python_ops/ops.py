@@ -18,8 +18,8 @@ from ...core import memory
 from ...core.arrays import Array
 from ...core.threads import ops_limit
 from ...errors import where
-from ...functions import affine_grid, grid_sample
-from ...model.dialects import DOMAIN
+from ...functions import affine_grid, attend, grid_sample
+from ...model.dialects import ATTENTION, DOMAIN
 from .. import extensions
 from . import exits, failures
 
@@ -88,7 +88,7 @@ def _attributes(operator: str) -> dict[str, Any]:
     return {name: _STRING if text else _INTEGER for name, text in {**own, "node": True, "num_threads": False}.items()}
 
 
-_STRINGS = {name for operator in spec.OPERATORS for name, kind in _attributes(operator).items() if kind == _STRING}
+_STRINGS = {name for operator in (*spec.OPERATORS, *spec.COMPOSITES) for name, kind in _attributes(operator).items() if kind == _STRING}
 
 
 def _cast_attributes(attributes: dict[str, str]) -> dict[str, str | int]:
@@ -101,7 +101,11 @@ def transport_types(types: Sequence[str]) -> list[str]:
 
 
 def _register_all() -> None:
-    functions = {"GridSample": lambda *a, **k: grid_sample(*a, **k), "AffineGrid": lambda *a, **k: affine_grid(*a, **k)}
+    functions: dict[str, Callable[..., Array]] = {
+        "GridSample": lambda *a, **k: grid_sample(*a, **k),
+        "AffineGrid": lambda *a, **k: affine_grid(*a, **k),
+        ATTENTION: lambda *a, **k: attend(*a, **k),
+    }
     for operator, function in functions.items():
         for types in product(*map(transport_types, spec.newest(operator).types.values())):
             inputs = [int(getattr(PyCustomOpDef, f"dt_{spec.TYPES[name].onnx}")) for name in types]

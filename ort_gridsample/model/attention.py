@@ -1,0 +1,490 @@
+"""Deformable attention, found in a graph: a sum over samples of several images at several points, times weights.
+
+Exporters write it as a GridSample for each level, whose samples are stacked, multiplied and summed. From there the
+values, locations and weights are followed back over the nodes that turn them round, as far as :mod:`.lengths` tell
+that these put no axis in another's place. The result says where each lies as :func:`ort_gridsample.deformable_attention`
+takes it; what does not lie so anywhere, a target makes of what the samples read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import onnx
+
+from ..spec import FLOATS
+from .dialects import operator_types
+from .graphs import OUTSIDE, Scope
+from .inference import Inference
+from .lengths import ONE, OPERATORS, Length, Lengths, number, permutation, product
+from .use_def import UseDef, dead, is_op
+
+if TYPE_CHECKING:
+    from .matches import Match  # which imports this module
+    from .records import NodeRecord
+
+#: The first opset in which the targets can write what they need.
+LEAST_OPSET = 13
+
+#: The operators that rearrange, and all that may lie in what is looked at.
+_VIEWS = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+_INSIDE = OPERATORS | {*_VIEWS, "ReduceSum"}
+_OF_SHAPES = OPERATORS - {"Add", "Div", "Softmax", "Split", "Sub", "Transpose"} | {"Constant"}
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Deformable attention, and where its operands lie; empty names where they do not lie as they should.
+
+    Attributes:
+        samples: the GridSamples, one for each level.
+        output: the value that it computes: (B, Q, H·D) or, if not ``is_turned``, (B·H, D, Q).
+        nodes: the positions of the nodes that compute it, and of those that lead to its operands.
+        heads: H; 1 where the images are not followed to a value of several heads.
+        channels: D.
+        points: those on each level.
+        value: (B, S, H, D), or (B, S, H·D).
+        lengths: those of each level.
+        shapes: for each level a value whose elements, from the third on, are its lengths; empty where there is none.
+        locations: (B, Q, H, P, r) or (B, Q, H, L, P, r).
+        weights: (B, Q, H, P) or (B, Q, H, L, P) or, if not ``is_by_head``, (B·H, 1, Q, P).
+    """
+
+    samples: tuple[Match, ...]
+    output: str
+    is_turned: bool
+    nodes: frozenset[int]
+    heads: int
+    channels: int
+    points: tuple[int, ...]
+    lengths: tuple[tuple[Length, ...], ...]
+    shapes: tuple[str, ...]
+    value: str
+    value_axes: int
+    locations: str
+    weights: str
+    is_by_head: bool
+
+    @property
+    def axes(self) -> int:
+        """The spatial axes."""
+        return len(self.lengths[0])
+
+
+def is_attended(record: NodeRecord) -> bool:
+    """Whether a GridSample samples as deformable attention does: linearly, 0 outside, and floats."""
+    types = record.types.get("X", ())
+    fits = (record.mode, record.padding_mode) == ("linear", "zeros") and record.align_corners in (0, 1)
+    return record.operator == "GridSample" and record.error is None and fits and bool(types) and {*types} <= {*FLOATS}
+
+
+class Attentions:
+    """Looks for deformable attention in the scopes ``found``."""
+
+    def __init__(self, found: Sequence[Scope]) -> None:
+        self._use_defs = {
+            id(s): UseDef(s) for s in found if {"Mul", "ReduceSum"} <= {*s.op_types} and s.opsets.get("", 0) >= LEAST_OPSET
+        }
+        self.values = {scope: list(_values(use_def)) for scope, use_def in self._use_defs.items()}
+        """The id of a scope -> the values of it whose types must be known."""
+
+    def found(self, scope: Scope, samples: Mapping[str, Match], inference: Inference) -> Iterator[Attention]:
+        """The deformable attention in ``scope``, of the GridSamples ``samples``, by their outputs."""
+        use_def = self._use_defs.get(id(scope))
+        if use_def is None or not samples:
+            return
+        lengths = Lengths(use_def, inference, {name: tuple(each.record.values.values()) for name, each in samples.items()})
+        for index in _sums(use_def):
+            node = use_def.nodes[index]
+            rank = len(lengths.shape(node.input[0]) or ())
+            if lengths.numbers(node, 1, "axes") in ([-1], [rank - 1]) and number(node, "keepdims", 1) == 0 and rank == 4:
+                for at in (0, 1):
+                    attention = _Walk(lengths, index, samples).attention(at)
+                    if attention is not None:
+                        yield attention
+                        break
+
+
+def _sums(use_def: UseDef) -> Iterator[int]:
+    """The positions of sums of products."""
+    for index, op_type in enumerate(use_def.scope.op_types):
+        if op_type == "ReduceSum" and use_def.is_op(index, (op_type,)):
+            maker = use_def.makers.get(use_def.nodes[index].input[0])
+            if maker is not None and use_def.is_op(maker, ("Mul",)) and len(use_def.nodes[maker].input) == 2:
+                yield index
+
+
+def _values(use_def: UseDef) -> Iterator[str]:
+    """The values around sums of products that may be looked at."""
+    todo = [name for index in _sums(use_def) for name in use_def.nodes[index].input[:1]]
+    seen = set(todo)
+    for name in todo:  # grows while it is walked
+        yield name
+        maker = use_def.makers.get(name)
+        if maker is not None and (use_def.is_op(maker, _INSIDE) or use_def.nodes[maker].op_type in operator_types()):
+            node = use_def.nodes[maker]
+            more = dict.fromkeys(each for each in (*node.input, *node.output) if each and each not in seen)
+            seen.update(more)
+            todo += more
+    for index in _sums(use_def):
+        name = use_def.nodes[index].output[0]
+        while name not in seen:
+            yield name
+            seen.add(name)
+            if (reader := _reader(use_def, name)) is not None:
+                name = use_def.nodes[reader].output[0]
+                yield from use_def.nodes[reader].input[1:2]
+
+
+def _reader(use_def: UseDef, name: str) -> int | None:
+    """The position of the node that alone reads ``name`` and rearranges it; None where there is none."""
+    readers = use_def.readers.get(name, set())
+    (reader,) = readers if len(readers) == 1 else (OUTSIDE,)
+    return reader if reader != OUTSIDE and use_def.is_op(reader, ("Identity", "Reshape", "Transpose")) else None
+
+
+@dataclass(eq=False)
+class _Factor:
+    """A factor of the length of an axis, or the whole; once it is split, its outer and its inner part."""
+
+    length: Length
+    parts: tuple[_Factor, ...] = ()
+
+
+#: For each axis of a value the factors of its length, outer ones first.
+_Axes = list[list[_Factor]]
+
+
+def _leaves(factors: Sequence[_Factor]) -> list[_Factor]:
+    """The ``factors``, those that are split by their parts; without those of length 1."""
+    found: list[_Factor] = []
+    for each in factors:
+        found += _leaves(each.parts) if each.parts else [each] if each.length != ONE else []
+    return found
+
+
+def _same(*sides: Sequence[_Factor]) -> bool:
+    first, *others = map(_leaves, sides)
+    return all(first == other for other in others)
+
+
+def _regrouped(axes: _Axes, lengths: Sequence[Length]) -> _Axes | None:
+    """The elements of ``axes`` in their order, as axes of other ``lengths``; None where that cannot be told."""
+    left, todo = _leaves([each for axis in axes for each in axis]), list(lengths)
+    outer, inner = _Axes(), _Axes()
+    while todo and (taken := _taken(left, todo[-1], -1)) is not None:
+        inner.insert(0, taken)
+        todo.pop()
+    while todo and (taken := _taken(left, todo[0], 0)) is not None:
+        outer.append(taken)
+        todo.pop(0)
+    if len(todo) > 1 or (left and not todo):
+        return None
+    return [*outer, *([left] if todo else []), *inner]  # one axis that is not known has what the others leave
+
+
+def _taken(left: list[_Factor], length: Length, end: int) -> list[_Factor] | None:
+    """Take factors of a ``length`` from the inner (-1) or the outer (0) ``end`` of those ``left``, if there are such."""
+    rest, factors, group = length, list(left), list[_Factor]()
+    while rest != ONE:
+        if not factors:
+            return None
+        factor = factors.pop(end)
+        over = rest.over(factor.length)
+        if over is None:
+            other = factor.length.over(rest)
+            if other is None:
+                return None
+            factor.parts = (_Factor(other), _Factor(rest)) if end else (_Factor(rest), _Factor(other))
+            factors.insert(len(factors) if end else 0, factor.parts[1 + end])
+            factor, over = factor.parts[-end], ONE
+        group.insert(0 if end else len(group), factor)
+        rest = over
+    left[:] = factors
+    return group
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where the images, grids or weights of a level lie.
+
+    Attributes:
+        name: the value.
+        axes: its axes.
+        cut: the factors that list the level's own pixels or points, or those of all levels once it is a ``piece``.
+        piece: the number of the level among those of the value, and how many these are; or of a Slice where it begins.
+        is_unit: whether 2 x - 1 makes a grid of it; None: it lies between these two steps.
+    """
+
+    name: str
+    axes: _Axes
+    cut: list[_Factor]
+    piece: tuple[int, int] | None = None
+    is_unit: bool | None = False
+
+
+class _Walk:
+    """Follows the sum of products that the node at position ``index`` computes."""
+
+    def __init__(self, lengths: Lengths, index: int, samples: Mapping[str, Match]) -> None:
+        self._lengths, self._use_def, self._index, self._samples = lengths, lengths.use_def, index, samples
+        self._nodes = {index}
+
+    def attention(self, at: int) -> Attention | None:
+        """The deformable attention, if input ``at`` of the product is the samples and the other the weights."""
+        total = self._use_def.nodes[self._index]
+        self._nodes.add(self._use_def.makers[total.input[0]])
+        factors = self._use_def.nodes[self._use_def.makers[total.input[0]]].input
+        shape, by = self._lengths.shape(factors[at]), self._lengths.shape(factors[1 - at])
+        if shape is None or by is None or len(shape) != 4 or len(by) != 4:
+            return None
+        channels, points = shape[1].known, shape[3].known
+        if not channels or not points or by[1] != ONE or by[3] != shape[3]:
+            return None
+        self._n, self._d, self._q, self._p = ([_Factor(length)] for length in shape)
+        levels = self._levels(_Place(factors[at], [self._n, self._d, self._q, self._p], self._p))
+        samples = tuple(self._samples[level.name] for level in levels)
+        if not levels:
+            return None
+        path = self._nodes.union(*({each.index, *each.helpers, *each.part} for each in samples))
+        lengths = tuple((self._lengths.shape(each.record.values["X"]) or ())[2:] for each in samples)
+        axes = len(lengths[0])
+        if any(len(each) != axes or len(level.axes) != 2 + axes for each, level in zip(lengths, levels, strict=True)):
+            return None
+        counts = [product([each.length for each in _leaves(level.cut)]).known for level in levels]
+        areas = [product(each).known for each in lengths]
+        if len({each.record.align_corners for each in samples}) > 1:
+            return None
+        images, grids = list[_Place](), list[_Place]()
+        for level, sample, of_level in zip(levels, samples, lengths, strict=True):
+            n, d, *positions = level.axes
+            if not (_same(n, self._n) and _same(d, self._d) and _same(sum(positions, []), self._q + level.cut)):
+                return None
+            pixels = [[_Factor(length)] for length in of_level]
+            images.append(_Place(sample.record.values["X"], [n, d, *pixels], sum(pixels, [])))
+            coordinates = [_Factor(Length(axes))]
+            grids.append(_Place(sample.record.values["grid"], [n, *positions, coordinates], level.cut))
+        self._inner: list[_Factor] = []
+        value = self._common(images, areas, self._is_value) or (_Place("", [], []),)
+        heads, value = 1, value[0]
+        if value.name:
+            self._inner = _leaves(self._n)[len(_leaves(value.axes[0])) :]
+            heads = product([each.length for each in self._inner]).known or 0
+        locations = self._common(grids, counts, self._is_location)
+        # Of one query, or where a run may find one, the weights' lengths are their own.
+        start = _Place(factors[1 - at], [[_Factor(by[0])], [], [_Factor(by[2])], self._p], self._p)
+        weights = [each.name for each in self._places(start, partial(self._is_weight, start.axes, heads))]
+        if by[0] != shape[0] and by[0].number < 2 and not (weights and heads > 1):
+            return None  # there may be one for all
+        output, turned = self._output(total.output[0])
+        read = [value.name, *(each.name for each in locations[:1]), weights[-1] if weights else factors[1 - at]]
+        if not heads or None in counts or not self._is_private(path | turned, output, read):
+            return None
+        return Attention(
+            samples, output, bool(turned), frozenset(self._nodes), heads, channels, tuple(filter(None, counts)), lengths,
+            tuple(self._shape(each.record.values["X"]) for each in samples),
+            value.name, len(value.axes), locations[0].name if locations else "",
+            read[-1], bool(weights),
+        )  # fmt: skip
+
+    def _shape(self, name: str) -> str:
+        """The value that says the shape of ``name``, where a Reshape makes it and reads its lengths as they are."""
+        at = self._use_def.makers.get(name)
+        if at is None or not is_op(self._use_def.nodes[at], ("Reshape",)):
+            return ""
+        shape = self._use_def.nodes[at].input[1]
+        lengths = (self._lengths.elements(shape) or [None])[2:]
+        return shape if lengths and all(each and each.number > 0 for each in lengths) else ""
+
+    def _levels(self, place: _Place) -> list[_Place]:
+        """The samples that ``place`` has of all levels; none where it has anything else."""
+        while place.name not in self._samples:
+            at = self._use_def.makers.get(place.name)
+            if at is None:
+                return []
+            node = self._use_def.nodes[at]
+            if is_op(node, ("Concat",)):
+                self._nodes.add(at)
+                found = [self._levels(each) for each in self._joined(node, place)]
+                return [each for levels in found for each in levels] if found and all(found) else []
+            before = self._viewed(at, place)
+            if before is None:
+                return []
+            place = before
+        return [place]
+
+    def _joined(self, node: onnx.NodeProto, place: _Place) -> Iterator[_Place]:
+        """What a Concat of all levels joins: each as a new axis, or in the axis of the points."""
+        axis, last = number(node, "axis", 0) % len(place.axes), len(place.axes) - 1
+        shapes = [(self._lengths.shape(name) or ())[axis : axis + 1] for name in node.input]
+        if axis == last and _same(place.axes[last], self._p):
+            for name, length in zip(node.input, shapes, strict=True):
+                points = [_Factor(each) for each in length]
+                yield replace(place, name=name, axes=[*place.axes[:-1], points], cut=points)
+        elif _same(place.axes[axis] + place.axes[last], self._p) and all(length == (ONE,) for length in shapes):
+            axes = [[] if at == axis else each for at, each in enumerate(place.axes)]
+            yield from (replace(place, name=name, axes=axes, cut=place.axes[last]) for name in node.input)
+
+    def _is_private(self, path: Set[int], output: str, read: Collection[str]) -> bool:
+        """Whether nobody else reads what the nodes of the ``path`` to ``output`` make, but those that do so in vain."""
+        self._nodes |= path
+        inside = path | dead(self._use_def, path, {output, *read}, self._nodes | self._of_shapes())
+        self._nodes = set(inside)
+        made = (name for index in path for name in self._use_def.nodes[index].output if name and name != output)
+        return all(self._use_def.readers.get(name, set()) <= inside for name in made)
+
+    def _of_shapes(self) -> set[int]:
+        """The nodes that compute the shapes of those that rearrange, and the Constants."""
+        found, todo = set[int](), [name for at in self._nodes for name in self._use_def.nodes[at].input]
+        for name in todo:  # grows while it is walked
+            at = self._use_def.makers.get(name)
+            if at is not None and at not in found | self._nodes and self._use_def.is_op(at, _OF_SHAPES):
+                found.add(at)
+                todo += filter(None, self._use_def.nodes[at].input)
+        return found
+
+    def _common(
+        self, levels: Sequence[_Place], counts: Sequence[int | None], fits: Callable[[_Place], bool]
+    ) -> list[_Place]:
+        """The places in the one value, as far back as there is one, of which ``levels`` are the pieces in order.
+
+        A level has so many pixels or points as ``counts`` says.
+        """
+        found = [{each.name: each for each in self._places(level, fits)} for level in levels]
+        starts = [*accumulate((count or 0 for count in counts), initial=0)]
+        for name in reversed(found[0]):
+            places = [each[name] for each in found if name in each]
+            whole = product([each.length for each in _leaves(places[0].cut)]).known
+            if len(levels) == 1 and places[0].piece in (None, (0, 1)):
+                return places
+            ordered = [each.piece == (number_, len(levels)) for number_, each in enumerate(places)]
+            sliced = [each.piece == (start, -1) for start, each in zip(starts, places, strict=False)]
+            if len(places) == len(levels) and (all(ordered) or (all(sliced) and whole == starts[-1] and None not in counts)):
+                return places
+        return []
+
+    def _places(self, place: _Place | None, fits: Callable[[_Place], bool]) -> Iterator[_Place]:
+        """``place``, and where it comes from, nearest first, as far as these places fit."""
+        while place is not None:
+            if fits(place):
+                yield place
+            at = self._use_def.makers.get(place.name)
+            place = None if at is None else self._viewed(at, place) or self._piece(at, place) or self._scaled(at, place)
+
+    def _viewed(self, at: int, place: _Place) -> _Place | None:
+        """Where the ``place`` comes from, if the node ``at`` a position only rearranges."""
+        node, axes = self._use_def.nodes[at], list(place.axes)
+        before = self._lengths.shape(node.input[0]) if is_op(node, _VIEWS) else None
+        if before is None:
+            return None
+        if node.op_type in ("Flatten", "Reshape"):
+            regrouped = _regrouped(axes, before)
+            if regrouped is None:
+                return None
+            axes = regrouped
+        elif node.op_type == "Transpose":
+            axes = [axes[permutation(node, len(axes)).index(axis)] for axis in range(len(axes))]
+        elif node.op_type in ("Unsqueeze", "Squeeze"):
+            changed = self._lengths.numbers(node, 1, "axes")
+            if changed is None:
+                return None
+            wide = max(len(axes), len(before))
+            for axis in sorted(each % wide for each in changed)[:: 1 if node.op_type == "Squeeze" else -1]:
+                if node.op_type == "Squeeze":
+                    axes.insert(axis, [])
+                else:
+                    del axes[axis]
+        self._nodes.add(at)
+        return replace(place, name=node.input[0], axes=axes)
+
+    def _piece(self, at: int, place: _Place) -> _Place | None:
+        """Where the ``place`` comes from, if the node ``at`` a position takes one level out of all."""
+        node = self._use_def.nodes[at]
+        if place.piece is not None or not is_op(node, ("Gather", "Slice", "Split")):
+            return None
+        before, axes = self._lengths.shape(node.input[0]), list(place.axes)
+        if before is None:
+            return None
+        if node.op_type == "Gather":
+            index, axis = self._use_def.scope.constant(node.input[1]), number(node, "axis", 0) % len(before)
+            count = before[axis].known
+            if index is None or index.ndim or count is None or len(before) != len(axes) + 1:
+                return None
+            axes.insert(axis, [_Factor(before[axis])])
+            piece, cut = (int(index) % count, count), place.cut
+        else:
+            if node.op_type == "Split":
+                changed, piece = [number(node, "axis", 0)], (list(node.output).index(place.name), len(node.output))
+            else:
+                changed, starts = (self._lengths.numbers(node, *which) for which in ((3, "axes"), (1, "starts")))
+                steps = self._lengths.numbers(node, 4, "steps") if len(node.input) > 4 else [1]
+                if changed is None or not starts or starts[0] < 0 or len(changed) != 1 or steps != [1]:
+                    return None
+                piece = starts[0], -1
+            axis = changed[0] % len(axes)
+            if not _same(axes[axis], place.cut):
+                return None
+            axes[axis] = cut = [_Factor(before[axis])]
+        self._nodes.add(at)
+        return replace(place, name=node.input[0], axes=axes, cut=cut, piece=piece)
+
+    def _scaled(self, at: int, place: _Place) -> _Place | None:
+        """Where the ``place`` comes from, if the node ``at`` a position is a step of 2 x - 1."""
+        node = self._use_def.nodes[at]
+        step = {False: ("Sub", 1), None: ("Mul", 2)}.get(place.is_unit)
+        if step is None or not is_op(node, step[:1]):
+            return None
+        for x, other in ((0, 1), (1, 0))[: 1 if node.op_type == "Sub" else 2]:
+            tensor = self._use_def.scope.constant(node.input[other])
+            if tensor is not None and tensor.size == 1 and tensor.ndim <= len(place.axes) and tensor.item() == step[1]:
+                self._nodes.add(at)
+                return replace(place, name=node.input[x], is_unit=None if place.is_unit is False else True)
+        return None
+
+    def _is_value(self, place: _Place) -> bool:
+        """Whether it is (B, S, H, D), or (B, S, H·D)."""
+        axes = place.axes
+        if len(axes) not in (3, 4) or place.is_unit is not False:
+            return False
+        return _same(axes[1], place.cut) and _same([*axes[0], *sum(axes[2:], [])], self._n + self._d) and (
+            len(axes) == 3 or _same(axes[3], self._d)
+        )
+
+    def _is_location(self, place: _Place) -> bool:
+        """Whether it is (B, Q, H, P, r), or (B, Q, H, L, P, r)."""
+        axes = place.axes
+        return len(axes) in (5, 6) and bool(place.is_unit) and self._is_by_head(axes) and _same(axes[-2], place.cut)
+
+    def _is_weight(self, own: _Axes, heads: int, place: _Place) -> bool:
+        """Whether it is (B, Q, H, P), or (B, Q, H, L, P), if its ``own`` axes are (B·H, 1, Q, P)."""
+        axes = place.axes
+        if len(axes) not in (4, 5) or place.is_unit is not False or not _same(sum(axes[3:], []), self._p):
+            return False
+        inner = product([each.length for each in _leaves(axes[2])]).known
+        return inner == heads and _same(axes[0] + axes[2], own[0]) and _same(axes[1], own[2])
+
+    def _is_by_head(self, axes: _Axes) -> bool:
+        return _same(axes[0] + self._inner, self._n) and _same(axes[1], self._q) and _same(axes[2], self._inner)
+
+    def _output(self, name: str) -> tuple[str, set[int]]:
+        """The value (B, Q, H·D) that the sum becomes, and the nodes that turn it so; itself where it becomes none."""
+        at, axes, nodes = name, [self._n, self._d, self._q], set[int]()
+        while (reader := _reader(self._use_def, at)) is not None:
+            node = self._use_def.nodes[reader]
+            at, after = node.output[0], self._lengths.shape(node.output[0])
+            if node.op_type == "Transpose":
+                axes = [axes[axis] for axis in permutation(node, len(axes))]
+            elif node.op_type == "Reshape":
+                regrouped = None if after is None else _regrouped(axes, after)
+                if regrouped is None:
+                    break
+                axes = regrouped
+            nodes.add(reader)
+            by_query = len(axes) == 3 and _same(axes[0] + self._inner, self._n) and _same(axes[1], self._q)
+            if by_query and _same(axes[2], self._inner + self._d):
+                return at, nodes
+        return name, set()

@@ -1,0 +1,249 @@
+"""The lengths of axes as products: of numbers, and of other lengths that only a run knows.
+
+They tell what a Reshape does to axes, also where an exporter computes its shape from the shapes of other values.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import zip_longest
+from operator import mul
+
+import onnx
+
+from .inference import Inference
+from .use_def import UseDef, is_op
+
+#: The most nodes that are followed to a length.
+DEEPEST = 64
+
+
+@dataclass(frozen=True)
+class Length:
+    """A product of a number and of unknown lengths, each an axis of a value."""
+
+    number: int = 1
+    unknown: tuple[tuple[str, int], ...] = ()
+
+    def __mul__(self, other: Length) -> Length:
+        return Length(self.number * other.number, tuple(sorted(self.unknown + other.unknown)))
+
+    def over(self, other: Length) -> Length | None:
+        """This divided by the ``other``; None where that is no length."""
+        left = Counter(self.unknown)
+        left.subtract(other.unknown)
+        if other.number == 0 or self.number % other.number or min(left.values(), default=0) < 0:
+            return None
+        return Length(self.number // other.number, tuple(sorted(left.elements())))
+
+    @property
+    def known(self) -> int | None:
+        """The number, where nothing else is multiplied."""
+        return None if self.unknown else self.number
+
+
+ONE = Length()
+#: Lengths, or the elements of a row of integers, as far as they are known.
+Row = Sequence[Length | None]
+
+
+class Lengths:
+    """The lengths of the values in the scope of ``use_def``, by ``inference`` and by the nodes that make them.
+
+    ``samples`` are the outputs of GridSamples, however these are spelled, with their X and grid.
+    """
+
+    def __init__(self, use_def: UseDef, inference: Inference, samples: Mapping[str, tuple[str, str]]) -> None:
+        self.use_def, self._inference, self._samples = use_def, inference, samples
+        self._shapes: dict[str, tuple[Length, ...] | None] = {}
+        self._depth = 0
+
+    def shape(self, name: str) -> tuple[Length, ...] | None:
+        """The lengths of the axes of ``name``; None where their number is not known."""
+        if name not in self._shapes:
+            self._shapes[name] = None  # in a model that is not valid, a value may come from itself
+            known = self._inference.known(self.use_def.scope, name).shape
+            if known is not None and all(isinstance(length, int) for length in known):
+                made: Row | None = None
+            elif name in self._samples:
+                X, grid = map(self.shape, self._samples[name])
+                made = None if X is None or grid is None else [*X[:2], *grid[1:-1]]
+            else:
+                made = self._from_maker(name, _SHAPES)
+            if known is None and made is not None:
+                known = (None,) * len(made)
+            if known is not None:
+                made = made if made is not None and len(made) == len(known) else [None] * len(known)
+                self._shapes[name] = tuple(
+                    Length(length) if isinstance(length, int) else each or Length(1, ((name, axis),))
+                    for axis, (length, each) in enumerate(zip(known, made, strict=True))
+                )
+        return self._shapes[name]
+
+    def elements(self, name: str) -> Row | None:
+        """The elements of the integers ``name``, of one axis or none; None where their number is not known."""
+        constant = self.use_def.scope.constant(name) if name else None
+        if constant is not None:
+            integers = constant.ndim < 2 and constant.dtype.kind == "i"
+            return [Length(int(each)) for each in constant.reshape(-1)] if integers else None
+        shape = self._inference.known(self.use_def.scope, name).shape
+        if shape is None or len(shape) > 1:
+            return None
+        found = self._from_maker(name, _ELEMENTS)
+        return [None] * shape[0] if found is None and shape and isinstance(shape[0], int) else found
+
+    def numbers(self, node: onnx.NodeProto, position: int, attribute: str) -> list[int] | None:
+        """The numbers of an input of ``node``, or of the attribute that older opsets have; None where not known."""
+        if len(node.input) > position:
+            found = [None if each is None else each.known for each in self.elements(node.input[position]) or [None]]
+            return None if None in found else [each for each in found if each is not None]
+        return next((list(each.ints) for each in node.attribute if each.name == attribute), None)
+
+    def _from_maker(self, name: str, rules: Mapping[str, _Rule]) -> Row | None:
+        at = self.use_def.makers.get(name)
+        if at is None or not is_op(self.use_def.nodes[at], rules) or self._depth > DEEPEST:
+            return None
+        self._depth += 1
+        try:
+            return rules[self.use_def.nodes[at].op_type](self, self.use_def.nodes[at], name)
+        finally:
+            self._depth -= 1
+
+
+_Rule = Callable[[Lengths, onnx.NodeProto, str], "Row | None"]
+
+
+def number(node: onnx.NodeProto, name: str, default: int) -> int:
+    """The integer attribute ``name`` of ``node``."""
+    return next((int(each.i) for each in node.attribute if each.name == name), default)
+
+
+def permutation(node: onnx.NodeProto, rank: int) -> list[int]:
+    """The axes of the input of a Transpose in the order of its output."""
+    return next((list(each.ints) for each in node.attribute if each.name == "perm"), [*range(rank)][::-1])
+
+
+def product(lengths: Sequence[Length]) -> Length:
+    """The product of all ``lengths``."""
+    return reduce(mul, lengths, ONE)
+
+
+def _same(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+    return lengths.shape(node.input[0])
+
+
+def _broadcast(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+    one, other = (lengths.shape(each) for each in node.input)
+    if one is None or other is None:
+        return None
+    pairs = zip_longest(one[::-1], other[::-1], fillvalue=ONE)
+    return [b if a == ONE else a if b in (ONE, a) else None for a, b in pairs][::-1]
+
+
+def _transposed(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+    before = lengths.shape(node.input[0])
+    return None if before is None else [before[axis] for axis in permutation(node, len(before))]
+
+
+def _reshaped(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+    before, to = lengths.shape(node.input[0]), lengths.elements(node.input[1])
+    if to is None:
+        return None
+    found, copies = list(to), not number(node, "allowzero", 0)
+    for axis, each in enumerate(found):
+        if each == Length(0) and copies:
+            found[axis] = before[axis] if before is not None and axis < len(before) else None
+    rest = [axis for axis, each in enumerate(found) if each == Length(-1)]
+    for axis in rest:
+        others = [each for at, each in enumerate(found) if at != axis]
+        known = before is not None and None not in others
+        found[axis] = product(before or ()).over(product([each for each in others if each])) if known else None
+    return found
+
+
+def _unsqueezed(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+    before, axes = lengths.shape(node.input[0]), lengths.numbers(node, 1, "axes")
+    if before is None or axes is None:
+        return None
+    left, rank = iter(before), len(before) + len(axes)
+    new = {axis % rank for axis in axes}
+    return [ONE if axis in new else next(left) for axis in range(rank)]
+
+
+def _picked(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+    """Of a Gather of one index: all axes but its own."""
+    before, index = lengths.shape(node.input[0]), lengths.use_def.scope.constant(node.input[1])
+    if before is None or index is None or index.ndim:
+        return None
+    axis = number(node, "axis", 0) % len(before)
+    return [*before[:axis], *before[axis + 1 :]]
+
+
+def _cut(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+    """Of what changes one axis or some: the others."""
+    before = lengths.shape(node.input[0])
+    axes = lengths.numbers(node, 3, "axes") if node.op_type == "Slice" else [number(node, "axis", 0)]
+    if before is None or axes is None:
+        return None
+    changed = {axis % len(before) for axis in axes}
+    return [None if axis in changed else each for axis, each in enumerate(before)]
+
+
+_SHAPES: Mapping[str, _Rule] = {
+    **dict.fromkeys(("Identity", "Cast", "Softmax"), _same),
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div"), _broadcast),
+    **dict.fromkeys(("Concat", "Slice", "Split"), _cut),
+    "Transpose": _transposed,
+    "Reshape": _reshaped,
+    "Unsqueeze": _unsqueezed,
+    "Gather": _picked,
+}
+
+
+def _shape_of(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+    shape = lengths.shape(node.input[0])
+    ends = {each.name: int(each.i) for each in node.attribute}
+    return None if shape is None else shape[ends.get("start", 0) : ends.get("end", len(shape))]
+
+
+def _first(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+    return lengths.elements(node.input[0])
+
+
+def _gathered(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+    row, indices = lengths.elements(node.input[0]), lengths.numbers(node, 1, "")
+    inside = row is not None and indices is not None and all(-len(row) <= index < len(row) for index in indices)
+    return [row[index] for index in indices] if row is not None and indices is not None and inside else None
+
+
+def _sliced(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+    row, starts, ends = _first(lengths, node, name), lengths.numbers(node, 1, "starts"), lengths.numbers(node, 2, "ends")
+    steps = lengths.numbers(node, 4, "steps") if len(node.input) > 4 else [1]
+    return row[starts[0] : ends[0] : steps[0]] if row is not None and starts and ends and steps else None
+
+
+def _joined(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+    rows = [lengths.elements(each) for each in node.input]
+    return None if None in rows else [each for row in rows for each in row or ()]
+
+
+def _times(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+    one, other = (lengths.elements(each) for each in node.input)
+    if one is None or other is None or len(one) != len(other):
+        return None
+    return [None if a is None or b is None else a * b for a, b in zip(one, other, strict=True)]
+
+
+_ELEMENTS: Mapping[str, _Rule] = {
+    **dict.fromkeys(("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze"), _first),
+    "Shape": _shape_of,
+    "Gather": _gathered,
+    "Slice": _sliced,
+    "Concat": _joined,
+    "Mul": _times,
+}
+#: The operators that lead to lengths.
+OPERATORS = _SHAPES.keys() | _ELEMENTS.keys()

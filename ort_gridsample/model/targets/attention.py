@@ -1,0 +1,202 @@
+"""Deformable attention as one node: this package's compiled op or Python op, or TensorRT's plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from ..attention import Attention
+from ..dialects import COMPILED_ATTENTION, EXTENSIONS_DOMAIN, PLUGINS
+from ..element_types import elem_type
+from ..graphs import Names, constant
+from ..matches import Match
+from . import Replacement, renamed
+from .compiled_op import label
+from .python_op import PythonOp
+
+
+class _Whole:
+    """What the targets have in common, see :class:`ort_gridsample.model.targets.Target`; the GridSamples go."""
+
+    reads_shapes, reads_decomposed, fuses = False, False, True
+
+    def expands(self, match: Match) -> bool:
+        return True
+
+    def takes(self, match: Match) -> bool:
+        return match.attention is not None
+
+    def needs_inlining(self, match: Match) -> bool:
+        return match.scope.function is not None  # where types are not known
+
+    def least_opset(self, match: Match) -> int:
+        return 1  # it is found in those of which it can be written
+
+    def replace(self, match: Match, names: Names) -> Replacement:
+        assert match.attention is not None  # ``takes`` said so
+        nodes = _Nodes(match, match.attention, names)
+        return Replacement([*self.written(match, match.attention, nodes, names), *nodes.after], fused=[*match.part])
+
+    def written(self, match: Match, found: Attention, nodes: _Nodes, names: Names) -> Iterator[onnx.NodeProto]:
+        """The nodes that compute ``nodes.output`` from the operands."""
+        raise NotImplementedError
+
+
+class CompiledAttention(_Whole):
+    """The compiled op."""
+
+    def written(self, match: Match, found: Attention, nodes: _Nodes, names: Names) -> Iterator[onnx.NodeProto]:
+        values = [nodes.value(), nodes.levels(), nodes.locations(), nodes.weights()]
+        yield from nodes.before
+        node = renamed(match.node, COMPILED_ATTENTION, EXTENSIONS_DOMAIN)
+        node.input.extend(values)
+        node.output.append(nodes.output)
+        named = {"align_corners": match.record.align_corners, "node": label(match.node) or match.record.label}
+        # By which the node is read back, where nothing else says how many there are.
+        named["points"] = " ".join(map(str, found.points))
+        node.attribute.extend(helper.make_attribute(*each) for each in named.items())
+        yield node
+
+
+class PythonAttention(_Whole):
+    """The Python op, with the helpers that it needs."""
+
+    def __init__(self, in_session: bool = False) -> None:
+        self._op = PythonOp(in_session)
+
+    def written(self, match: Match, found: Attention, nodes: _Nodes, names: Names) -> Iterator[onnx.NodeProto]:
+        values = [nodes.value(), nodes.levels(), nodes.locations(), nodes.weights()]
+        record = replace(match.record, values=dict(zip(match.record.values, values, strict=True)), output=nodes.output)
+        yield from nodes.before
+        yield from self._op.replace(replace(match, record=record), names).nodes
+
+
+class TensorRTPlugins(_Whole):
+    """The plugin of TensorRT, for images of two axes with as many points on each level; the others stay as they are."""
+
+    def expands(self, match: Match) -> bool:
+        return match.record.dialect != PLUGINS
+
+    def takes(self, match: Match) -> bool:
+        record, found = match.record, match.attention
+        if found is None:
+            return False
+        fits = found.axes == 2 and record.align_corners == 0 and "levels" in record.constants
+        return fits and len({*found.points}) == 1
+
+    def written(self, match: Match, found: Attention, nodes: _Nodes, names: Names) -> Iterator[onnx.NodeProto]:
+        lengths = match.record.constants["levels"][:, 1:].astype(np.int32)
+        areas = lengths.prod(1, dtype=np.int32)
+        each = len(found.points), found.points[0]
+        inputs = [
+            nodes.value(),
+            nodes.constant(lengths),
+            nodes.constant(np.cumsum(areas, dtype=np.int32) - areas),
+            nodes.add("Reshape", nodes.locations(), nodes.row(0, 0, 0, *each, 2)),
+            nodes.add("Reshape", nodes.weights(), nodes.row(0, 0, 0, *each)),
+        ]
+        width = nodes.row(0, 0, found.heads * found.channels)
+        yield from nodes.before
+        node = renamed(match.node, PLUGINS.op_type, PLUGINS.domain)
+        node.input.extend(inputs)
+        node.output.append(names.new(f"{nodes.output}_by_head"))
+        yield node
+        yield helper.make_node("Reshape", [node.output[0], width], [nodes.output], names.new(f"{nodes.output}_reshape"))
+
+
+class _Nodes:
+    """Makes the operands of deformable attention where they do not lie in the graph, and of its output what was there.
+
+    Attributes:
+        before: the nodes that make the operands asked for.
+        output: the name of the output (B, Q, H·D).
+        after: the nodes that make of it the value that was there.
+    """
+
+    def __init__(self, match: Match, found: Attention, names: Names) -> None:
+        self._match, self._found, self._names = match, found, names
+        self.before: list[onnx.NodeProto] = []
+        self.after: list[onnx.NodeProto] = []
+        self.output = match.record.output
+        if not found.is_turned:
+            self.output = names.new(f"{match.record.output}_by_query")
+            split = self.add("Reshape", self.output, self.row(0, 0, found.heads, found.channels), into=self.after)
+            turned = self.add("Transpose", split, into=self.after, perm=[0, 2, 3, 1])
+            flat = self.add("Flatten", turned, into=self.after, axis=2)  # (B·H, D·Q)
+            self.add("Reshape", flat, self.row(0, found.channels, -1), into=self.after, output=match.record.output)
+
+    def value(self) -> str:
+        """(B, S, H, D)."""
+        found = self._found
+        if found.value_axes == 4:
+            return found.value
+        if found.value:
+            return self.add("Reshape", found.value, self.row(0, 0, found.heads, found.channels))
+        images = [self.add("Reshape", each.record.values["X"], self.row(0, 0, -1)) for each in found.samples]
+        turned = self.add("Transpose", self._joined(images, 2), perm=[0, 2, 1])
+        return self.add("Unsqueeze", turned, self.row(2))
+
+    def levels(self) -> str:
+        """(L, 1 + r), the points and the lengths of each level."""
+        known = self._match.record.constants.get("levels")
+        if known is not None:
+            return self.constant(known)
+        rows = []
+        for sample, points, shape in zip(self._found.samples, self._found.points, self._found.shapes, strict=True):
+            lengths = self.row(*range(2, 2 + self._found.axes))
+            row = self.add("Gather", shape or self.add("Shape", sample.record.values["X"]), lengths)
+            rows.append(self._joined([self.row(points), row], 0))
+        return self.add("Reshape", self._joined(rows, 0), self.row(len(rows), -1))
+
+    def locations(self) -> str:
+        """(B, Q, H, L, P, r) or (B, Q, H, P, r)."""
+        found = self._found
+        if found.locations:
+            return found.locations
+        r = found.axes
+        grids = [
+            self.add("Reshape", sample.record.values["grid"], self.row(0, -1, points, r))
+            for sample, points in zip(found.samples, found.points, strict=True)
+        ]
+        # In halves, locations would lose too much.
+        kind = np.dtype("float64" if "float64" in self._match.record.types["sampling_locations"] else "float32")
+        grid = self.add("Cast", self._joined(grids, 2), to=elem_type(kind.name))
+        half = self.constant(np.array(0.5, kind))
+        unit = self.add("Add", self.add("Mul", grid, half), half)
+        by_head = self._by_head(unit, [1, 0, 2, 3], sum(found.points) * r)
+        return self.add("Reshape", by_head, self.row(0, 0, 0, sum(found.points), r))
+
+    def weights(self) -> str:
+        """(B, Q, H, L, P) or (B, Q, H, P)."""
+        found = self._found
+        return found.weights if found.is_by_head else self._by_head(found.weights, [2, 0, 1, 3], sum(found.points))
+
+    def _by_head(self, name: str, perm: list[int], size: int) -> str:
+        """What is turned by ``perm`` to (Q, B·H, …), as (B, Q, H, size)."""
+        turned = self.add("Transpose", name, perm=perm)
+        split = self.add("Reshape", turned, self.row(0, -1, self._found.heads, size))
+        return self.add("Transpose", split, perm=[1, 0, 2, 3])
+
+    def _joined(self, names: list[str], axis: int) -> str:
+        return names[0] if len(names) == 1 else self.add("Concat", *names, axis=axis)
+
+    def row(self, *numbers: int) -> str:
+        return self.constant(np.array(numbers, np.int64))
+
+    def constant(self, value: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> str:
+        name = self._names.new(f"{self._match.record.output}_constant")
+        self.before.append(constant(value, name))
+        return name
+
+    def add(
+        self, op_type: str, *inputs: str, into: list[onnx.NodeProto] | None = None, output: str = "", **attributes: Any
+    ) -> str:
+        name = output or self._names.new(f"{self._match.record.output}_{op_type.lower()}")
+        nodes = self.before if into is None else into
+        nodes.append(helper.make_node(op_type, inputs, [name], name, **attributes))
+        return name

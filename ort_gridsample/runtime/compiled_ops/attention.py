@@ -1,0 +1,143 @@
+"""Deformable attention as it runs: the op that has the workers of :mod:`ort_gridsample.core.attention` run.
+
+Its inputs are those of :func:`ort_gridsample.functions.attend`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba.extending import register_jitable
+
+from ... import checks
+from ...core import kernels
+from ...core.attention import MOST_AXES
+from ...core.pointers import array, local, set_memory, struct
+from ...core.structs import ATTENTION
+from ...core.workers import WORKERS
+from .requests import close_request, keep, launched, make_output, open_request, shape
+from .sentences import ROOM, no_room, refuse
+from .structs import DEFORMABLE_ATTENTION, REQUEST
+
+#: More pixels than any value may have.
+MANY = 2 * kernels.MAX_PIXELS
+
+#: The sentences of the op, and their numbers.
+TOO_LARGE = checks.Sentence("Y", "for value of shape {value}", "fewer bytes than an address can reach")
+LIMITS = checks.Sentence(
+    "value", "of shape {value}", f"at most {kernels.MAX_PIXELS} pixels, and levels of at most {MOST_AXES} axes"
+)
+SENTENCES = (
+    *(ROOM, checks.VALUE_AXES, checks.LEVELS, checks.LEVELS_NEGATIVE, checks.LEVELS_PIXELS, checks.LOCATIONS),
+    *(checks.ATTENTION_WEIGHTS, TOO_LARGE, LIMITS),
+)
+(_, WRONG_VALUE, WRONG_LEVELS, NEGATIVE, WRONG_PIXELS, WRONG_LOCATIONS, WRONG_WEIGHTS, IS_TOO_LARGE, BEYOND) = range(9)
+
+
+def compute(op_at: int, context: int) -> int:
+    """KernelComputeV2: add up samples; returns a status, 0 for success."""
+    op, request = struct(op_at, DEFORMABLE_ATTENTION), local(REQUEST)
+    status = open_request(request, op.api, op.shape_of, context, 4)
+    if status == 0:
+        status = _attend(op, request, local(ATTENTION))
+    close_request(request)
+    return status
+
+
+@register_jitable
+def _attend(op: Any, request: Any, launch: Any) -> int:
+    """Check the shapes, allocate Y as the output, and fill it."""
+    value, levels = shape(request.inputs[0]), shape(request.inputs[1])
+    locations, weights = shape(request.inputs[2]), shape(request.inputs[3])
+    if len(value) != 4:
+        return refuse(request.api, op.sentences, WRONG_VALUE, value, value, 0)
+    if len(levels) != 2 or levels[1] < 2:
+        return refuse(request.api, op.sentences, WRONG_LEVELS, levels, levels, 0)
+    n_levels, r = levels[0], levels[1] - 1
+    launch.n, launch.pixels, launch.heads, launch.channels = value
+    launch.n_levels, launch.r = n_levels, r
+    rows, counts = keep(request, n_levels * (1 + r)), keep(request, n_levels)
+    if len(rows) < n_levels * (1 + r) or len(counts) < n_levels:
+        return no_room(request.api, op.sentences, 8 * n_levels * (2 + r))
+    launch.levels, launch.counts = np.int64(rows.ctypes.data), np.int64(counts.ctypes.data)
+    if launch.pixels > kernels.MAX_PIXELS or r > MOST_AXES:
+        return refuse(request.api, op.sentences, BEYOND, value, value, 0)
+    pixels = _begin_levels(array(request.inputs[1].data, (n_levels, 1 + r), np.int64), rows, counts)
+    if pixels < 0:
+        return refuse(request.api, op.sentences, NEGATIVE, levels, levels, 0)
+    if pixels != launch.pixels:
+        return refuse(request.api, op.sentences, WRONG_PIXELS, value, value, pixels)
+    launch.points = _points(locations, 1)
+    for level in range(n_levels):
+        launch.points -= counts[level]
+    if (
+        not _are_alike(value, locations, n_levels if len(locations) == 6 else -1)
+        or locations[len(locations) - 1] != r
+        or launch.points != 0
+    ):
+        return refuse(request.api, op.sentences, WRONG_LOCATIONS, value, locations, n_levels)
+    launch.points = _points(locations, 1)
+    launch.queries = locations[1]
+    launch.weighted = weights[1] if len(weights) > 1 else 0
+    fits = launch.weighted == launch.queries or launch.weighted == 1
+    if not _are_alike(value, weights, -1) or not fits or _points(weights, 0) != launch.points:
+        return refuse(request.api, op.sentences, WRONG_WEIGHTS, weights, locations, 0)
+    if float(launch.n) * float(launch.queries) * float(launch.heads) * float(launch.channels) >= 2.0**59:
+        return refuse(request.api, op.sentences, IS_TOO_LARGE, value, value, 0)
+    Y = keep(request, 3)
+    if len(Y) == 0:
+        return no_room(request.api, op.sentences, 24)
+    Y[0], Y[1], Y[2] = launch.n, launch.queries, launch.heads * launch.channels
+    status, launch.Y = make_output(request, Y)
+    nbytes = Y[0] * Y[1] * Y[2] * op.value_size
+    if status != 0 or nbytes == 0:
+        return status
+    if launch.pixels * launch.points == 0:
+        set_memory(launch.Y, np.int32(0), nbytes)
+        return status
+    launch.value, launch.locations, launch.weights = (
+        request.inputs[0].data, request.inputs[2].data, request.inputs[3].data,
+    )  # fmt: skip
+    launch.align_corners, launch.worker = op.align_corners, op.worker
+    launch.workers, launch.pauses = max(WORKERS, op.cpus), 0
+    return launched(request, launch, op.proceed, op.worker, op.sentences)
+
+
+@register_jitable
+def _begin_levels(levels: Any, rows: Any, counts: Any) -> int:
+    """Write the first pixel and the lengths of each of the ``levels`` (L, 1 + r) into ``rows`` (L · (1 + r),).
+
+    Their points go into ``counts`` (L,). Returns the pixels of all, :data:`MANY` where there are more, and -1 where
+    anything is negative.
+    """
+    first, at, r, least = 0, 0, levels.shape[1] - 1, 0
+    for level in range(len(levels)):
+        rows[at], area, none = first, 1, 1
+        counts[level] = levels[level, 0]
+        least = min(least, counts[level])
+        for axis in range(r):
+            length = levels[level, 1 + axis]
+            least, none = min(least, length), min(none, length)
+            area = min(area * min(max(length, 1), MANY), MANY)
+            rows[at + 1 + axis] = length
+        at += 1 + r
+        first = min(first + (area if none > 0 else 0), MANY)
+    return first if least == 0 else -1
+
+
+@register_jitable
+def _points(lengths: Any, behind: int) -> int:
+    """The points of each head, by a shape (B, Q, H, …) with so many axes behind them."""
+    count = 1
+    for axis in range(3, len(lengths) - behind):
+        count *= lengths[axis]
+    return count
+
+
+@register_jitable
+def _are_alike(value: Any, lengths: Any, n_levels: int) -> bool:
+    """Whether a shape is (B, Q, H, …) for a ``value`` (B, S, H, D), and goes on with ``n_levels`` (-1: whatever)."""
+    if len(lengths) < 4 or lengths[0] != value[0] or lengths[2] != value[2]:
+        return False
+    return n_levels < 0 or lengths[3] == n_levels

@@ -1,0 +1,90 @@
+"""Regenerate attention.zip beside this file: `python tests/exported/attention.py [--into FILE]`.
+
+Deformable attention in the forms of transformers, RT-DETR v2 and RF-DETR, as PyTorch's exporters write them. Needs
+onnx, torch and onnxscript, as in requirements.txt; nothing is downloaded. Names: FORM/SIZES-EXPORTER.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+from writing import Form, write
+
+HERE = Path(__file__).parent
+LEVELS, POINTS, HEADS, CHANNELS = ((4, 6), (2, 3), (1, 2)), (4, 2, 3), 3, 4
+
+
+def stacked(value: Tensor, locations: Tensor, weights: Tensor, levels: tuple[tuple[int, ...], ...] = LEVELS) -> Tensor:
+    """As transformers and mmcv: values (B, S, H, D), locations (B, Q, H, L, P, r), weights (B, Q, H, L, P)."""
+    b, _, h, d = value.shape
+    _, q, _, n, p, r = locations.shape
+    values = value.split([torch.Size(level).numel() for level in levels], dim=1)
+    grids, samples = 2 * locations - 1, []
+    for number, lengths in enumerate(levels):
+        image = values[number].flatten(2).transpose(1, 2).reshape(b * h, d, *lengths)
+        grid = grids[:, :, :, number].transpose(1, 2).flatten(0, 1)
+        grid = grid.reshape(b * h, q, p, *[1] * (r - 2), r) if r > 2 else grid
+        samples.append(F.grid_sample(image, grid, align_corners=False).reshape(b * h, d, q, p))
+    by = weights.transpose(1, 2).reshape(b * h, 1, q, n * p)
+    return (torch.stack(samples, -2).flatten(-2) * by).sum(-1).view(b, h * d, q).transpose(1, 2).contiguous()
+
+
+def volumes(value: Tensor, locations: Tensor, weights: Tensor) -> Tensor:
+    """The same of volumes."""
+    return stacked(value, locations, weights, ((2, 3, 4), (1, 2, 3)))
+
+
+def concatenated(value: Tensor, locations: Tensor, weights: Tensor) -> Tensor:
+    """As RT-DETR v2: other points on each level, locations (B, Q, H, P, 2), weights (B, Q, H, P)."""
+    b, _, h, d = value.shape
+    q = locations.shape[1]
+    values = value.permute(0, 2, 3, 1).flatten(0, 1).split([a * c for a, c in LEVELS], dim=-1)
+    grids = (2 * locations - 1).permute(0, 2, 1, 3, 4).flatten(0, 1).split(POINTS, dim=-2)
+    images = (image.reshape(b * h, d, *lengths) for image, lengths in zip(values, LEVELS, strict=True))
+    samples = [F.grid_sample(*each, align_corners=False) for each in zip(images, grids, strict=True)]
+    by = weights.permute(0, 2, 1, 3).reshape(b * h, 1, q, sum(POINTS))
+    return (torch.concat(samples, -1) * by).sum(-1).view(b, h * d, q).transpose(1, 2).contiguous()
+
+
+def single(value: Tensor, locations: Tensor, weights: Tensor) -> Tensor:
+    """As RF-DETR with one level: values (B, S, H·D), locations (B, Q, H, 1, P, 2), weights (B, Q, H, P)."""
+    b, s, _ = value.shape
+    q = locations.shape[1]
+    images = value.transpose(1, 2).contiguous().view(b, HEADS, CHANNELS, s)
+    grids = 2 * locations - 1
+    sample = F.grid_sample(
+        images.view(b * HEADS, CHANNELS, *LEVELS[0]), grids[:, :, :, 0].transpose(1, 2).flatten(0, 1), align_corners=False
+    )
+    by = weights.transpose(1, 2).reshape(b * HEADS, 1, q, weights.shape[3])
+    return (sample * by).sum(-1).view(b, HEADS * CHANNELS, q).transpose(1, 2)
+
+
+FORMS: dict[str, tuple[Callable[..., Tensor], tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = {
+    "stacked": (stacked, (2, 32, HEADS, CHANNELS), (2, 5, HEADS, 3, 2, 2), (2, 5, HEADS, 3, 2)),
+    "concatenated": (concatenated, (2, 32, HEADS, CHANNELS), (2, 5, HEADS, sum(POINTS), 2), (2, 5, HEADS, sum(POINTS))),
+    "single": (single, (2, 24, HEADS * CHANNELS), (2, 5, HEADS, 1, 2, 2), (2, 5, HEADS, 2)),
+    "volumes": (volumes, (2, 30, HEADS, CHANNELS), (2, 5, HEADS, 2, 2, 3), (2, 5, HEADS, 2, 2)),
+}
+#: The axes that are dynamic, of each input.
+SIZES = {"static": ((), (), ()), "batch": ((0,),) * 3, "queries": ((0,), (0, 1), (0, 1))}
+
+
+def forms() -> Iterator[tuple[str, Form]]:
+    """Every model by its name."""
+    for (name, (function, *shapes)), size, dynamo in product(FORMS.items(), SIZES, (False, True)):
+        form = Form(function, tuple(map(torch.rand, shapes)), SIZES[size], dynamo, opset=20)
+        yield f"{name}/{size}-{'dynamo' if dynamo else 'torchscript'}", form
+
+
+if __name__ == "__main__":
+    warnings.filterwarnings("ignore")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--into", type=Path, default=HERE / "attention.zip", metavar="FILE")
+    write(parser.parse_args().into, forms())
