@@ -62,21 +62,23 @@ class Weights:
         ends = list(accumulate((-(-size // _ALIGNED) * _ALIGNED for size in sizes), initial=_ALIGNED))
         memory = np.empty(ends[-1], np.uint8)  # in one piece, which takes the system less time than many
         first, arrays = -memory.ctypes.data % _ALIGNED, dict[str, npt.NDArray[np.generic]]()
-
-        def read(each: tuple[TensorProto, int]) -> None:
-            tensor, at = each
-            offset, size = self.places[tensor.name]
-            piece = memory[first + at - _ALIGNED :][:size]
-            if isinstance(self.source, bytes):
-                piece[:] = np.frombuffer(self.source, np.uint8, size, offset)
-            else:
-                with open(self.source, "rb", buffering=0) as file:
-                    if file.seek(offset) != offset or file.readinto(memoryview(piece)) != size:
-                        raise OSError(f"{self.source!r} ends before the values of {tensor.name}")
-            arrays[tensor.name] = piece.view(_DTYPES[tensor.data_type]).reshape(tuple(tensor.dims))
-
-        for_each(read, zip(wanted, ends, strict=False), get_num_threads())
+        pieces = list[tuple[str, npt.NDArray[np.uint8]]]()
+        for tensor, size, at in zip(wanted, sizes, ends, strict=False):
+            pieces.append((tensor.name, memory[first + at - _ALIGNED :][:size]))
+            arrays[tensor.name] = pieces[-1][1].view(_DTYPES[tensor.data_type]).reshape(tuple(tensor.dims))
+        for_each(self._read, pieces, get_num_threads())
         return arrays
+
+    def _read(self, each: tuple[str, npt.NDArray[np.uint8]]) -> None:
+        """Read the values of a name into a piece of memory, which no thread keeps that comes too late."""
+        (name, piece), source = each, self.source
+        offset, size = self.places[name]
+        if isinstance(source, bytes):
+            piece[:] = np.frombuffer(source, np.uint8, size, offset)
+            return
+        with open(source, "rb", buffering=0) as file:
+            if file.seek(offset) != offset or file.readinto(memoryview(piece)) != size:
+                raise OSError(f"{source!r} ends before the values of {name}")
 
     def whole(self, tensor: TensorProto) -> TensorProto:
         """A copy of ``tensor`` with its values, where these are among the weights."""
