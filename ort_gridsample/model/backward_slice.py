@@ -295,13 +295,13 @@ class BackwardSlice:
                 if scope.definitions[value.name] is None and instance.name(value.name) in self._wanted:
                     _add(graph.input, value, instance.name(value.name))
         for tensor in container.initializer:
-            name = instance.name(tensor.name)
+            name, dims = instance.name(tensor.name), tensor.dims[:]
             if name not in self._wanted or scope.definitions[tensor.name] is None:
                 continue
             # No inference reads the numbers of a matrix of floats.
-            is_weight = len(tensor.dims) > 1 and tensor.data_type in _FLOATS
+            is_weight = len(dims) > 1 and tensor.data_type in _FLOATS
             if is_weight or tensor.ByteSize() > SMALL_BYTES or tensor.data_location == onnx.TensorProto.EXTERNAL:
-                graph.input.append(onnx.ValueInfoProto(name=name, type=_weight_type(tensor.data_type, *tensor.dims)))
+                graph.input.add(name=name, type=_weight_type(tensor.data_type, *dims))
             else:
                 graph.initializer.append(tensor)
                 if instance.prefix:

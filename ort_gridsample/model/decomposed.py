@@ -204,16 +204,17 @@ def _may_be_base(use_def: UseDef, name: str) -> bool:
 
     If no node computes it, it is a matrix or more, with ones in its last or next to last column.
     """
-    held = use_def.scope.held(name)
-    if (held is not None and math.prod(held.dims) == 1) or use_def.kind(name) == "data":
-        return False
-    root = use_def.behind(name)[-1]
-    if root in use_def.makers:
-        return True
-    tensor = use_def.scope.held(root)
+    tensor, root = use_def.scope.held(name), name
+    if tensor is None or name in use_def.makers:
+        if (tensor is not None and math.prod(tensor.dims) == 1) or use_def.kind(name) == "data":
+            return False
+        root = use_def.behind(name)[-1]
+        if root in use_def.makers:
+            return True
+        tensor = use_def.scope.held(root)
     if tensor is None or tensor.data_type not in _FLOATS:
         return False
-    dims = [dim for dim in tensor.dims if dim != 1]
+    dims = [dim for dim in tensor.dims[:] if dim != 1]
     if len(dims) < 2 or not {3, 4}.intersection(dims[-2:]):
         return False
     value = np.array(use_def.scope.constant(root)).reshape(dims)
