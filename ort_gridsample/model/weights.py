@@ -77,7 +77,7 @@ class Weights:
             piece[:] = np.frombuffer(source, np.uint8, size, offset)
             return
         with open(source, "rb", buffering=0) as file:
-            if file.seek(offset) != offset or file.readinto(memoryview(piece)) != size:
+            if file.seek(offset) != offset or file.readinto(piece.data) != size:
                 raise OSError(f"{source!r} ends before the values of {name}")
 
     def whole(self, tensor: TensorProto) -> TensorProto:
