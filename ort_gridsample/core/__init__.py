@@ -15,7 +15,8 @@ Of deformable attention, all in C order:
 
 - ``value``: (B, S, H, D), floating point, the pixels of all levels of H heads;
 - ``levels``: (L, 1 + r), each level's first pixel and its lengths; ``counts``: (L,), its points, P in all;
-- ``locations``: (B, Q, H, P, r), floating point, in [0, 1], innermost axis first; ``weights``: (B, Q or 1, H, P), of value's type;
+- ``locations``: (B, Q, H, P, r), floating point, in [0, 1], innermost axis first;
+- ``weights``: (B, Q or 1, H, P), of value's type;
 - ``Y``: (B, Q, H, D), of value's type: every element is written; no axis of any array has length 0;
 - ``plan``: that of linear and zeros for value's type.
 

@@ -17,7 +17,7 @@ from .. import spec
 from . import helper_threads, kernels
 from .compilation import Part
 from .halves import HALVES, round_to, stored, widened
-from .pointers import address, aligned, array, fetch_add, free, sizeof, struct, take, view
+from .pointers import address, aligned, array, fetch_add, free, struct, take
 from .structs import ATTENTION
 from .vectors import OUTSIDE_BIT, sum_addressed
 from .workers import NEW, READING, SCRATCH_BYTES

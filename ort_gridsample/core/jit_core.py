@@ -85,7 +85,8 @@ def deformable_attention(
     plain = {name: _plain(array) for name, array in arrays.items()}
     launch = _Attention(
         **{name: _address(array) for name, array in plain.items()}, Y=_address(Y), n=n, pixels=value.shape[1],
-        heads=heads, channels=channels, queries=queries, weighted=weights.shape[1], points=weights.shape[3], r=r, n_levels=len(levels),
+        heads=heads, channels=channels, queries=queries, weighted=weights.shape[1], points=weights.shape[3], r=r,
+        n_levels=len(levels),
         align_corners=plan.align_corners, worker=ctypes.cast(variant.worker, ctypes.c_void_p).value,
         workers=min(num_threads, HELPERS + 1), pauses=1,
     )  # fmt: skip

@@ -91,7 +91,8 @@ def deformable_attention(
             for (start, *lengths), count in zip(levels.tolist(), counts.tolist(), strict=True):
                 some = slice(first, first := first + count)
                 image = value[batch, start : start + math.prod(lengths), head]
-                total += _attended(image, grid[:, some], by[:, some], tuple(lengths), plan)
+                if count:
+                    total += _attended(image, grid[:, some], by[:, some], tuple(lengths), plan)
         Y[batch, at, head] = total
 
     starts = range(0, queries, step)

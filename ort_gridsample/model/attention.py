@@ -2,8 +2,8 @@
 
 Exporters write it as a GridSample for each level, whose samples are stacked, multiplied and summed. From there the
 values, locations and weights are followed back over the nodes that turn them round, as far as :mod:`.lengths` tell
-that these put no axis in another's place. The result says where each lies as :func:`ort_gridsample.deformable_attention`
-takes it; what does not lie so anywhere, a target makes of what the samples read.
+that these put no axis in another's place. The result says where each lies as
+:func:`ort_gridsample.deformable_attention` takes it; what does not lie so, a target makes of what the samples read.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING
 
 import onnx
@@ -87,7 +87,9 @@ class Attentions:
 
     def __init__(self, found: Sequence[Scope]) -> None:
         self._use_defs = {
-            id(s): UseDef(s) for s in found if {"Mul", "ReduceSum"} <= {*s.op_types} and s.opsets.get("", 0) >= LEAST_OPSET
+            id(s): UseDef(s)
+            for s in found
+            if {"Mul", "ReduceSum"} <= {*s.op_types} and s.opsets.get("", 0) >= LEAST_OPSET
         }
         self.values = {scope: list(_values(use_def)) for scope, use_def in self._use_defs.items()}
         """The id of a scope -> the values of it whose types must be known."""
@@ -97,16 +99,13 @@ class Attentions:
         use_def = self._use_defs.get(id(scope))
         if use_def is None or not samples:
             return
-        lengths = Lengths(use_def, inference, {name: tuple(each.record.values.values()) for name, each in samples.items()})
+        read = {name: (each.record.values["X"], each.record.values["grid"]) for name, each in samples.items()}
+        lengths = Lengths(use_def, inference, read)
         for index in _sums(use_def):
             node = use_def.nodes[index]
-            rank = len(lengths.shape(node.input[0]) or ())
-            if lengths.numbers(node, 1, "axes") in ([-1], [rank - 1]) and number(node, "keepdims", 1) == 0 and rank == 4:
-                for at in (0, 1):
-                    attention = _Walk(lengths, index, samples).attention(at)
-                    if attention is not None:
-                        yield attention
-                        break
+            if lengths.numbers(node, 1, "axes") in ([-1], [3]) and number(node, "keepdims", 1) == 0:
+                either = (_Walk(lengths, index, samples).attention(at) for at in (0, 1))
+                yield from islice(filter(None, either), 1)
 
 
 def _sums(use_def: UseDef) -> Iterator[int]:
@@ -167,14 +166,27 @@ def _leaves(factors: Sequence[_Factor]) -> list[_Factor]:
     return found
 
 
-def _same(*sides: Sequence[_Factor]) -> bool:
-    first, *others = map(_leaves, sides)
-    return all(first == other for other in others)
+def _flat(axes: Sequence[Sequence[_Factor]]) -> list[_Factor]:
+    return [factor for axis in axes for factor in axis]
+
+
+def _same(one: Sequence[_Factor], other: Sequence[_Factor]) -> bool:
+    return _leaves(one) == _leaves(other)
+
+
+def _area(lengths: Sequence[Length]) -> int | None:
+    """The product of ``lengths``, where it is a known number."""
+    return product(lengths).known
+
+
+def _number(factors: Sequence[_Factor]) -> int | None:
+    """The product of ``factors``, where it is a known number."""
+    return _area([each.length for each in _leaves(factors)])
 
 
 def _regrouped(axes: _Axes, lengths: Sequence[Length]) -> _Axes | None:
     """The elements of ``axes`` in their order, as axes of other ``lengths``; None where that cannot be told."""
-    left, todo = _leaves([each for axis in axes for each in axis]), list(lengths)
+    left, todo = _leaves(_flat(axes)), list(lengths)
     outer, inner = _Axes(), _Axes()
     while todo and (taken := _taken(left, todo[-1], -1)) is not None:
         inner.insert(0, taken)
@@ -188,7 +200,7 @@ def _regrouped(axes: _Axes, lengths: Sequence[Length]) -> _Axes | None:
 
 
 def _taken(left: list[_Factor], length: Length, end: int) -> list[_Factor] | None:
-    """Take factors of a ``length`` from the inner (-1) or the outer (0) ``end`` of those ``left``, if there are such."""
+    """Take factors of a ``length`` from the inner (-1) or outer (0) ``end`` of those ``left``; None: there are none."""
     rest, factors, group = length, list(left), list[_Factor]()
     while rest != ONE:
         if not factors:
@@ -237,59 +249,71 @@ class _Walk:
     def attention(self, at: int) -> Attention | None:
         """The deformable attention, if input ``at`` of the product is the samples and the other the weights."""
         total = self._use_def.nodes[self._index]
-        self._nodes.add(self._use_def.makers[total.input[0]])
-        factors = self._use_def.nodes[self._use_def.makers[total.input[0]]].input
-        shape, by = self._lengths.shape(factors[at]), self._lengths.shape(factors[1 - at])
-        if shape is None or by is None or len(shape) != 4 or len(by) != 4:
+        product_ = self._use_def.makers[total.input[0]]
+        sampled, weights = (self._use_def.nodes[product_].input[i] for i in (at, 1 - at))
+        shape, by = self._lengths.shape(sampled), self._lengths.shape(weights)
+        if shape is None or by is None or len(shape) != 4 or len(by) != 4 or by[1] != ONE or by[3] != shape[3]:
             return None
-        channels, points = shape[1].known, shape[3].known
-        if not channels or not points or by[1] != ONE or by[3] != shape[3]:
-            return None
+        self._nodes.add(product_)
         self._n, self._d, self._q, self._p = ([_Factor(length)] for length in shape)
-        levels = self._levels(_Place(factors[at], [self._n, self._d, self._q, self._p], self._p))
+        levels = self._levels(_Place(sampled, [self._n, self._d, self._q, self._p], self._p))
         samples = tuple(self._samples[level.name] for level in levels)
-        if not levels:
+        counts = [_number(level.cut) for level in levels]
+        lengths = tuple((self._lengths.shape(each.record.values["X"]) or ())[2:] for each in samples)
+        alike = {(len(each), sample.record.align_corners) for each, sample in zip(lengths, samples, strict=True)}
+        channels = shape[1].known
+        if not channels or not levels or None in counts or len(alike) > 1 or not all(map(self._is_sample, levels)):
             return None
         path = self._nodes.union(*({each.index, *each.helpers, *each.part} for each in samples))
-        lengths = tuple((self._lengths.shape(each.record.values["X"]) or ())[2:] for each in samples)
-        axes = len(lengths[0])
-        if any(len(each) != axes or len(level.axes) != 2 + axes for each, level in zip(lengths, levels, strict=True)):
+        value = next(iter(self._common(self._images(levels, lengths), list(map(_area, lengths)), self._is_value)), None)
+        self._inner = [] if value is None else _leaves(self._n)[len(_leaves(value.axes[0])) :]
+        heads = _number(self._inner)
+        if not heads:
             return None
-        counts = [product([each.length for each in _leaves(level.cut)]).known for level in levels]
-        areas = [product(each).known for each in lengths]
-        if len({each.record.align_corners for each in samples}) > 1:
-            return None
-        images, grids = list[_Place](), list[_Place]()
-        for level, sample, of_level in zip(levels, samples, lengths, strict=True):
-            n, d, *positions = level.axes
-            if not (_same(n, self._n) and _same(d, self._d) and _same(sum(positions, []), self._q + level.cut)):
-                return None
-            pixels = [[_Factor(length)] for length in of_level]
-            images.append(_Place(sample.record.values["X"], [n, d, *pixels], sum(pixels, [])))
-            coordinates = [_Factor(Length(axes))]
-            grids.append(_Place(sample.record.values["grid"], [n, *positions, coordinates], level.cut))
-        self._inner: list[_Factor] = []
-        value = self._common(images, areas, self._is_value) or (_Place("", [], []),)
-        heads, value = 1, value[0]
-        if value.name:
-            self._inner = _leaves(self._n)[len(_leaves(value.axes[0])) :]
-            heads = product([each.length for each in self._inner]).known or 0
-        locations = self._common(grids, counts, self._is_location)
+        locations = next(iter(self._common(self._grids(levels, len(lengths[0])), counts, self._is_location)), None)
         # Of one query, or where a run may find one, the weights' lengths are their own.
-        start = _Place(factors[1 - at], [[_Factor(by[0])], [], [_Factor(by[2])], self._p], self._p)
-        weights = [each.name for each in self._places(start, partial(self._is_weight, start.axes, heads))]
-        if by[0] != shape[0] and by[0].number < 2 and not (weights and heads > 1):
+        start = _Place(weights, [[_Factor(by[0])], [], [_Factor(by[2])], self._p], self._p)
+        by_head = [each.name for each in self._places(start, partial(self._is_weight, start.axes, heads))]
+        if by[0] != shape[0] and by[0].number < 2 and not (by_head and heads > 1):
             return None  # there may be one for all
         output, turned = self._output(total.output[0])
-        read = [value.name, *(each.name for each in locations[:1]), weights[-1] if weights else factors[1 - at]]
-        if not heads or None in counts or not self._is_private(path | turned, output, read):
+        names = ["" if each is None else each.name for each in (value, locations)]
+        read = [*names, by_head[-1] if by_head else weights]
+        if not self._is_private(path | turned, output, read):
             return None
         return Attention(
-            samples, output, bool(turned), frozenset(self._nodes), heads, channels, tuple(filter(None, counts)), lengths,
-            tuple(self._shape(each.record.values["X"]) for each in samples),
-            value.name, len(value.axes), locations[0].name if locations else "",
-            read[-1], bool(weights),
+            samples, output, bool(turned), frozenset(self._nodes), heads, channels, tuple(filter(None, counts)),
+            lengths, tuple(self._shape(each.record.values["X"]) for each in samples),
+            read[0], 0 if value is None else len(value.axes), read[1], read[2], bool(by_head),
         )  # fmt: skip
+
+    def _is_sample(self, level: _Place) -> bool:
+        """Whether the axes of a sample are those of the sum: batches and heads, channels, queries and points."""
+        n, d, *positions = level.axes
+        record = self._samples[level.name].record
+        if len(level.axes) != len(self._lengths.shape(record.values["X"]) or ()):
+            return False
+        return _same(n, self._n) and _same(d, self._d) and _same(_flat(positions), self._q + level.cut)
+
+    def _images(self, levels: Sequence[_Place], lengths: Sequence[Sequence[Length]]) -> list[_Place]:
+        """What the samples read as X."""
+        found = []
+        for level, each in zip(levels, lengths, strict=True):
+            pixels = [[_Factor(length)] for length in each]
+            name = self._samples[level.name].record.values["X"]
+            found.append(_Place(name, [*level.axes[:2], *pixels], _flat(pixels)))
+        return found
+
+    def _grids(self, levels: Sequence[_Place], axes: int) -> list[_Place]:
+        """What the samples read as grids."""
+        return [
+            replace(
+                level,
+                name=self._samples[level.name].record.values["grid"],
+                axes=[n, *positions, [_Factor(Length(axes))]],
+            )
+            for level, (n, _, *positions) in ((level, level.axes) for level in levels)
+        ]
 
     def _shape(self, name: str) -> str:
         """The value that says the shape of ``name``, where a Reshape makes it and reads its lengths as they are."""
@@ -358,12 +382,14 @@ class _Walk:
         starts = [*accumulate((count or 0 for count in counts), initial=0)]
         for name in reversed(found[0]):
             places = [each[name] for each in found if name in each]
-            whole = product([each.length for each in _leaves(places[0].cut)]).known
+            whole = _number(places[0].cut)
             if len(levels) == 1 and places[0].piece in (None, (0, 1)):
                 return places
             ordered = [each.piece == (number_, len(levels)) for number_, each in enumerate(places)]
             sliced = [each.piece == (start, -1) for start, each in zip(starts, places, strict=False)]
-            if len(places) == len(levels) and (all(ordered) or (all(sliced) and whole == starts[-1] and None not in counts)):
+            if len(places) == len(levels) and (
+                all(ordered) or (all(sliced) and whole == starts[-1] and None not in counts)
+            ):
                 return places
         return []
 
@@ -389,15 +415,15 @@ class _Walk:
         elif node.op_type == "Transpose":
             axes = [axes[permutation(node, len(axes)).index(axis)] for axis in range(len(axes))]
         elif node.op_type in ("Unsqueeze", "Squeeze"):
-            changed = self._lengths.numbers(node, 1, "axes")
-            if changed is None:
+            changed, is_new = self._lengths.numbers(node, 1, "axes"), node.op_type == "Unsqueeze"
+            wide = len(axes) if is_new else len(before)
+            if not changed or len(axes) - len(changed) * (1 if is_new else -1) != len(before):
                 return None
-            wide = max(len(axes), len(before))
-            for axis in sorted(each % wide for each in changed)[:: 1 if node.op_type == "Squeeze" else -1]:
-                if node.op_type == "Squeeze":
+            for axis in sorted(each % wide for each in changed)[:: -1 if is_new else 1]:
+                if is_new and _leaves(axes.pop(axis)):
+                    return None
+                if not is_new:
                     axes.insert(axis, [])
-                else:
-                    del axes[axis]
         self._nodes.add(at)
         return replace(place, name=node.input[0], axes=axes)
 
@@ -407,7 +433,7 @@ class _Walk:
         if place.piece is not None or not is_op(node, ("Gather", "Slice", "Split")):
             return None
         before, axes = self._lengths.shape(node.input[0]), list(place.axes)
-        if before is None:
+        if not before:
             return None
         if node.op_type == "Gather":
             index, axis = self._use_def.scope.constant(node.input[1]), number(node, "axis", 0) % len(before)
@@ -418,14 +444,14 @@ class _Walk:
             piece, cut = (int(index) % count, count), place.cut
         else:
             if node.op_type == "Split":
-                changed, piece = [number(node, "axis", 0)], (list(node.output).index(place.name), len(node.output))
+                axis, piece = number(node, "axis", 0), (list(node.output).index(place.name), len(node.output))
             else:
                 changed, starts = (self._lengths.numbers(node, *which) for which in ((3, "axes"), (1, "starts")))
                 steps = self._lengths.numbers(node, 4, "steps") if len(node.input) > 4 else [1]
-                if changed is None or not starts or starts[0] < 0 or len(changed) != 1 or steps != [1]:
+                if not changed or not starts or starts[0] < 0 or len(changed) != 1 or steps != [1]:
                     return None
-                piece = starts[0], -1
-            axis = changed[0] % len(axes)
+                axis, piece = changed[0], (starts[0], -1)
+            axis %= len(axes)
             if not _same(axes[axis], place.cut):
                 return None
             axes[axis] = cut = [_Factor(before[axis])]
@@ -450,8 +476,10 @@ class _Walk:
         axes = place.axes
         if len(axes) not in (3, 4) or place.is_unit is not False:
             return False
-        return _same(axes[1], place.cut) and _same([*axes[0], *sum(axes[2:], [])], self._n + self._d) and (
-            len(axes) == 3 or _same(axes[3], self._d)
+        return (
+            _same(axes[1], place.cut)
+            and _same([*axes[0], *_flat(axes[2:])], self._n + self._d)
+            and (len(axes) == 3 or _same(axes[3], self._d))
         )
 
     def _is_location(self, place: _Place) -> bool:
@@ -462,10 +490,9 @@ class _Walk:
     def _is_weight(self, own: _Axes, heads: int, place: _Place) -> bool:
         """Whether it is (B, Q, H, P), or (B, Q, H, L, P), if its ``own`` axes are (B·H, 1, Q, P)."""
         axes = place.axes
-        if len(axes) not in (4, 5) or place.is_unit is not False or not _same(sum(axes[3:], []), self._p):
+        if len(axes) not in (4, 5) or place.is_unit is not False or not _same(_flat(axes[3:]), self._p):
             return False
-        inner = product([each.length for each in _leaves(axes[2])]).known
-        return inner == heads and _same(axes[0] + axes[2], own[0]) and _same(axes[1], own[2])
+        return _number(axes[2]) == heads and _same(axes[0] + axes[2], own[0]) and _same(axes[1], own[2])
 
     def _is_by_head(self, axes: _Axes) -> bool:
         return _same(axes[0] + self._inner, self._n) and _same(axes[1], self._q) and _same(axes[2], self._inner)

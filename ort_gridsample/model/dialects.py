@@ -291,12 +291,11 @@ _ALL = dict(OURS["GridSample"].attributes)
 for _name, _words in (("mode", MODES), ("padding_mode", PADDING)):
     _ALL[_name] = replace(_ALL[_name], values={word: word for word in _words})
 OURS["GridSample"] = replace(OURS["GridSample"], attributes=_ALL)
-#: Deformable attention as one node: this package's own, and the subgraph that :mod:`ort_gridsample.model.attention` finds.
+#: Deformable attention as one node: this package's own, and what :mod:`ort_gridsample.model.attention` finds.
 OURS[ATTENTION] = Dialect(
     DOMAIN, ATTENTION, ATTENTION, (DOMAIN,), {"align_corners": Spelling("align_corners", _BOOLEAN, 0)},
     ignored=("node", "num_threads"),
 )  # fmt: skip
-
 
 
 @dataclass(frozen=True)
@@ -316,7 +315,7 @@ ATTENTION_PLUGINS: Mapping[str, AttentionPlugin] = {
     "MMCVMultiScaleDeformableAttention": AttentionPlugin(by_head=False),
 }
 #: The types of the nodes that stand for several.
-WHOLE_NODES = frozenset((*ATTENTION_PLUGINS, COMPILED_ATTENTION))
+WHOLE_NODES = frozenset((*ATTENTION_PLUGINS, ATTENTION, COMPILED_ATTENTION))
 PLUGINS = replace(
     OURS[ATTENTION], name="tensorrt-plugins", op_type="MultiscaleDeformableAttnPlugin_TRT", domains=(),
     attributes={"align_corners": Spelling("align_corners", {0: 0}, 0)}, written_domain=_TENSORRT,
@@ -346,8 +345,10 @@ def dialect_of(
     if function_key(node) in functions:
         return None
     domain = domain_of(node.domain)
-    if node.op_type in spec.OPERATORS and domain in (DOMAIN, SET_ASIDE):
-        return (OURS if domain == DOMAIN else ASIDE)[node.op_type]
+    if domain == DOMAIN and node.op_type in OURS:
+        return OURS[node.op_type]
+    if domain == SET_ASIDE and node.op_type in ASIDE:
+        return ASIDE[node.op_type]
     if node.op_type in ATTENTION_PLUGINS:
         return PLUGINS
     if node.op_type == COMPILED_ATTENTION and domain == EXTENSIONS_DOMAIN:

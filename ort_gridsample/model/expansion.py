@@ -35,8 +35,11 @@ def expand(model: onnx.ModelProto, matches: Sequence[Match]) -> None:
         scope, given = some[0].scope, {name for match in some for name in match.node.input}
         made = {match.index: _expanded(match, names) for match in some}
         read = {name for nodes in made.values() for node in nodes for name in node.input}
-        constants = {at for name in given if (at := scope.makers.get(name)) is not None and scope.op_types[at] == "Constant"}
-        scope.replace({**dict.fromkeys(dead(UseDef(scope), made, read, constants), ()), **made})
+        constants = {
+            at for name in given if (at := scope.makers.get(name)) is not None and scope.op_types[at] == "Constant"
+        }
+        gone = {*dead(UseDef(scope), made, read, constants), *(at for match in some for at in match.helpers)}
+        scope.replace({**dict.fromkeys(gone, ()), **made})
         drop_unread(scope, given)
     import_used(model, {_BEFORE: 1})
 
@@ -47,6 +50,8 @@ def _expanded(match: Match, names: Names) -> list[onnx.NodeProto]:
     plugin = ATTENTION_PLUGINS.get(node.op_type)
     points = [int(n) for each in node.attribute if each.name == "points" for n in each.s.split()]
     table = match.scope.constant(record.values["levels"])
+    if plugin is None and table is not None:
+        points = table[:, 0].tolist()
     rows = {(case[1].shape or (None,))[0] for case in record.cases} if table is None else {len(table)}
     count = len(points) or (rows.pop() if len(rows) == 1 else None)
     if not isinstance(count, int):
@@ -65,10 +70,10 @@ def _expanded(match: Match, names: Names) -> list[onnx.NodeProto]:
         kind=elem_type(next(iter(record.types["sampling_locations"]), "float32")),
         channels=channels.pop() if len(channels) == 1 else None,
         opset=opset,
-        align_corners=int(record.align_corners or 0),
+        align_corners=int(record.align_corners == 1),
     )
     result = "by_head" if plugin is not None and plugin.by_head else "by_query"
-    called = {**inputs, result: node.output[0]}
+    called = {**inputs, result: record.output}
     signature = f'<domain: "text", opset_import: ["": {opset}]> f ({", ".join(inputs)}) => ({result})'
     nodes, read = list[onnx.NodeProto](), {result}
     for each in reversed(parser.parse_function(f"{signature} {{ {' '.join(text.lines)} }}").node):
@@ -77,7 +82,7 @@ def _expanded(match: Match, names: Names) -> list[onnx.NodeProto]:
             nodes.insert(0, each)
     for each in nodes:
         sources = [called[name] for name in each.input]
-        made = [called.setdefault(name, names.new(f"{node.output[0]}_{name}")) for name in each.output]
+        made = [called.setdefault(name, names.new(f"{record.output}_{name}")) for name in each.output]
         del each.input[:], each.output[:]
         each.input.extend(sources)
         each.output.extend(made)

@@ -32,7 +32,7 @@ class Length:
         return Length(self.number * other.number, tuple(sorted(self.unknown + other.unknown)))
 
     def over(self, other: Length) -> Length | None:
-        """This divided by the ``other``; None where that is no length."""
+        """The quotient by the ``other``; None where that is no length."""
         left = Counter(self.unknown)
         left.subtract(other.unknown)
         if other.number == 0 or self.number % other.number or min(left.values(), default=0) < 0:
@@ -123,7 +123,8 @@ def number(node: onnx.NodeProto, name: str, default: int) -> int:
 
 def permutation(node: onnx.NodeProto, rank: int) -> list[int]:
     """The axes of the input of a Transpose in the order of its output."""
-    return next((list(each.ints) for each in node.attribute if each.name == "perm"), [*range(rank)][::-1])
+    perm = next((list(each.ints) for each in node.attribute if each.name == "perm"), [])
+    return perm if sorted(perm) == [*range(rank)] else [*range(rank)][::-1]
 
 
 def product(lengths: Sequence[Length]) -> Length:
@@ -168,15 +169,15 @@ def _unsqueezed(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None
     before, axes = lengths.shape(node.input[0]), lengths.numbers(node, 1, "axes")
     if before is None or axes is None:
         return None
-    left, rank = iter(before), len(before) + len(axes)
-    new = {axis % rank for axis in axes}
-    return [ONE if axis in new else next(left) for axis in range(rank)]
+    left, rank = list(before), len(before) + len(axes)
+    new = {axis % rank for axis in axes} if axes else set()
+    return None if len(new) < len(axes) else [ONE if axis in new else left.pop(0) for axis in range(rank)]
 
 
 def _picked(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
     """Of a Gather of one index: all axes but its own."""
     before, index = lengths.shape(node.input[0]), lengths.use_def.scope.constant(node.input[1])
-    if before is None or index is None or index.ndim:
+    if not before or index is None or index.ndim:
         return None
     axis = number(node, "axis", 0) % len(before)
     return [*before[:axis], *before[axis + 1 :]]
@@ -186,16 +187,28 @@ def _cut(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
     """Of what changes one axis or some: the others."""
     before = lengths.shape(node.input[0])
     axes = lengths.numbers(node, 3, "axes") if node.op_type == "Slice" else [number(node, "axis", 0)]
-    if before is None or axes is None:
+    if not before or axes is None:
         return None
     changed = {axis % len(before) for axis in axes}
     return [None if axis in changed else each for axis, each in enumerate(before)]
 
 
+def _concatenated(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+    found = _cut(lengths, node, name)
+    if found is None:
+        return None
+    axis = number(node, "axis", 0) % len(found)
+    each = [(lengths.shape(source) or ())[axis : axis + 1] for source in node.input]
+    known = [length.known for row in each for length in row]
+    whole = None if None in known or len(known) < len(each) else Length(sum(length or 0 for length in known))
+    return [*found[:axis], whole, *found[axis + 1 :]]
+
+
 _SHAPES: Mapping[str, _Rule] = {
     **dict.fromkeys(("Identity", "Cast", "Softmax"), _same),
     **dict.fromkeys(("Add", "Sub", "Mul", "Div"), _broadcast),
-    **dict.fromkeys(("Concat", "Slice", "Split"), _cut),
+    **dict.fromkeys(("Slice", "Split"), _cut),
+    "Concat": _concatenated,
     "Transpose": _transposed,
     "Reshape": _reshaped,
     "Unsqueeze": _unsqueezed,
@@ -220,9 +233,13 @@ def _gathered(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
 
 
 def _sliced(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
-    row, starts, ends = _first(lengths, node, name), lengths.numbers(node, 1, "starts"), lengths.numbers(node, 2, "ends")
+    row, starts, ends = (
+        _first(lengths, node, name),
+        lengths.numbers(node, 1, "starts"),
+        lengths.numbers(node, 2, "ends"),
+    )
     steps = lengths.numbers(node, 4, "steps") if len(node.input) > 4 else [1]
-    return row[starts[0] : ends[0] : steps[0]] if row is not None and starts and ends and steps else None
+    return row[starts[0] : ends[0] : steps[0]] if row is not None and starts and ends and steps and steps[0] else None
 
 
 def _joined(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:

@@ -98,8 +98,8 @@ def find(
     """Every node concerned in ``found``, the scopes of ``model``.
 
     ``probe`` is asked for types that onnx does not know, for what is decomposed, and, where ``asked``, whether
-    onnxruntime runs the nodes. What is ``decomposed``, what can be ``fused``, and deformable ``attention`` are looked for
-    where they say so.
+    onnxruntime runs the nodes. What is ``decomposed``, what can be ``fused``, and deformable ``attention`` are looked
+    for where they say so.
     """
     matches = []
     functions, op_types = {function_key(function) for function in model.functions}, operator_types()

@@ -105,7 +105,9 @@ def _patch(
         model.CopyFrom(whole)
         found[:] = scopes(model, found[0].weights)
     while True:
-        matches = find(model, found, probe, nodes != "all", decomposed=to.reads_decomposed, fused=fused, attention=to.fuses)
+        matches = find(
+            model, found, probe, nodes != "all", decomposed=to.reads_decomposed, fused=fused, attention=to.fuses
+        )
         wholes = [m for m in matches if m.is_whole and to.expands(m) and _is_selected(m, nodes, standard)]
         if wholes:
             for match in wholes:

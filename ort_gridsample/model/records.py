@@ -161,6 +161,8 @@ class NodeRecord:
             return "nothing, it is patched"
         if self.error is not None:
             return "refuses it"
+        if self.operator == ATTENTION and self.unrolled:
+            return "replaces its GridSamples; a session fuses them"
         casts = [f"cast {name} {self.types[name][0]} → {to}" for name, to in self.casts.items()]
         return ", ".join(["replaces it", *casts])
 

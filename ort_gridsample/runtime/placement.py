@@ -10,7 +10,7 @@ from itertools import product
 from typing import Literal
 
 from .. import settings, spec
-from ..model.dialects import ATTENTION
+from ..model.dialects import ATTENTION, COMPILED, DOMAIN
 from ..model.graphs import Names
 from ..model.matches import Match
 from ..model.node_checks import reason_of
@@ -124,7 +124,7 @@ def foreseen(records: Sequence[NodeRecord], accelerators: Accelerators) -> list[
 
 def _as_it_is(record: NodeRecord) -> str:
     """What the node of ``record`` runs on, if it is left as it is."""
-    return "compiled op" if record.patched else "onnxruntime"
+    return {COMPILED: "compiled op", DOMAIN: "Python op"}.get(record.dialect.name, "onnxruntime")
 
 
 def _is_placed(placement: Placement) -> bool:
@@ -232,15 +232,15 @@ class Ops:
         return self._chosen[id(record)][1]
 
     def _choose(self, match: Match) -> tuple[Placement, Target | None]:
-        placement, target = self._choose_alone(match)
         sample, whole = match.fused_into or match, match if match.attention else match.fused_into
         if whole is not None and whole.attention is not None:
-            placed, attention = self._choose_alone(whole)
-            if match is whole and attention is not None:
-                return replace(placed, fused=match.record.fused), attention
-            if attention is not None:
-                return replace(_into(placed, whole.record), record=match.record), self._fused
+            as_one, target = self._choose_alone(whole)
+            if match is whole and target is not None:
+                return replace(as_one, fused=match.record.fused), target
+            if target is not None:
+                return replace(_into(as_one, whole.record), record=match.record), self._fused
             sample = match
+        placement, target = self._choose_alone(match)
         if sample.fused is not None and not self._is_part(sample):
             nodes = filter(None, (sample, sample.fused.affine_grid))
             if all(self._choose_alone(each)[0].runs_on == "compiled op" for each in nodes):
@@ -283,8 +283,8 @@ class Ops:
         return target is not None and target.takes(match)
 
     def expands(self, match: Match) -> bool:
-        if match.record.patched:
-            return bool(why_no_compiled_ops())
+        if match.record.patched:  # as other ops than it is
+            return bool(why_no_compiled_ops()) == (match.record.dialect.name == COMPILED)
         return not self._accelerators  # which may know the plugin
 
     def needs_inlining(self, match: Match) -> bool:

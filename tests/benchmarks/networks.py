@@ -1,6 +1,6 @@
 """Small whole models with GridSample nodes in them, weights at random."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ OPSET = 20
 class _Graph:
     """A graph that grows by one node a call, each named by its operator and its number."""
 
-    def __init__(self, name: str, inputs: dict[str, Sequence[int]]) -> None:
+    def __init__(self, name: str, inputs: Mapping[str, Sequence[int]]) -> None:
         self.name = name
         self.inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in inputs.items()]
         self.nodes: list[onnx.NodeProto] = []
@@ -122,7 +122,7 @@ def deformable_attention() -> onnx.ModelProto:
 
 @dataclass(frozen=True)
 class Attention:
-    """The lengths of multi-scale deformable attention: ``points`` on each of the ``levels``, for each query and head."""
+    """The lengths of deformable attention: ``points`` on each of the ``levels``, for each query and head."""
 
     queries: int
     levels: tuple[tuple[int, int], ...]
@@ -139,10 +139,10 @@ class Attention:
 
 
 def multi_scale_attention(a: Attention, type: str = "float32") -> onnx.ModelProto:
-    """From values, locations and weights on, as exporters write transformers'; or RT-DETR v2's, of other points each."""
+    """From values, locations and weights on, as transformers' is exported; or RT-DETR v2's, of other points each."""
     g = _Graph("multi-scale deformable attention", a.shapes)
-    for value in g.inputs:
-        value.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(type))
+    for fed in g.inputs:
+        fed.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(type))
     areas, total = [h * w for h, w in a.levels], sum(a.points)
     stacks = len({*a.points}) == 1 and len(a.points) > 1
     n, of_level = a.batches * a.heads, (a.batches, a.queries, a.heads, len(a.points), a.points[0])
@@ -157,7 +157,8 @@ def multi_scale_attention(a: Attention, type: str = "float32") -> onnx.ModelProt
         ]
         levels = [g.node("Gather", grids, g.constant(np.array(i)), axis=3) for i in range(len(areas))]
         flat = [
-            g.reshape(g.node("Transpose", level, perm=[0, 2, 1, 3, 4]), n, a.queries, a.points[0], 2) for level in levels
+            g.reshape(g.node("Transpose", level, perm=[0, 2, 1, 3, 4]), n, a.queries, a.points[0], 2)
+            for level in levels
         ]
     else:
         value = g.reshape(g.node("Transpose", "value", perm=[0, 2, 3, 1]), n, a.channels, sum(areas))

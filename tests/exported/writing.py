@@ -17,7 +17,6 @@ from torch._decomp import core_aten_decompositions, get_decompositions
 DYNAMIC = torch.export.Dim.DYNAMIC
 
 
-
 class Call(nn.Module):
     """A function as a module."""
 

@@ -7,8 +7,14 @@ import re
 from ... import spec
 from ...errors import GridSampleError
 
+_OPERATORS = (*spec.OPERATORS, *spec.COMPOSITES)
+_ARGUMENTS = {name for operator in _OPERATORS for name in spec.newest(operator).types} | {
+    "Y",
+    "spatial_shapes",
+    "memory",
+}
 _SENTENCE = re.compile(
-    rf"Status Message: ((?:{'|'.join(spec.OPERATORS)}) node .*?): (X|grid|Y|theta|size|memory) is (.*?), expected (.*)",
+    rf"Status Message: ((?:{'|'.join(_OPERATORS)}) node .*?): ({'|'.join(_ARGUMENTS)}) is (.*?), expected (.*)",
     re.DOTALL,
 )
 

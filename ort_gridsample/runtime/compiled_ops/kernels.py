@@ -185,7 +185,9 @@ def affine_grid_kernel(here: str, aligned: bool, theta_type: str) -> Kernel:
 def deformable_attention(api: Api, info: int, types: Sequence[str]) -> Kernel:
     """The kernel of a DeformableAttention node, for value, levels, locations and weights of ``types``."""
     aligned = _attribute(api.integer, info, "align_corners", 0)
-    return deformable_attention_kernel(where("DeformableAttention", _label(api, info)), bool(aligned), types[0], types[2])
+    return deformable_attention_kernel(
+        where("DeformableAttention", _label(api, info)), bool(aligned), types[0], types[2]
+    )
 
 
 def deformable_attention_kernel(here: str, aligned: bool, value_type: str, locations_type: str) -> Kernel:

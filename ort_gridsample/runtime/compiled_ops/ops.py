@@ -190,9 +190,7 @@ _variadic = c_api.NumberAt(lambda op, index: 2 * (index == 2))
 _one = c_api.Number(lambda op: 1)
 
 
-def _op(
-    name: str, types: Sequence[str], create: Any, infer: Any = _NO_SHAPE, characteristic: Any = _zero
-) -> _Op:
+def _op(name: str, types: Sequence[str], create: Any, infer: Any = _NO_SHAPE, characteristic: Any = _zero) -> _Op:
     text = ctypes.create_string_buffer(name.encode())
     made = _Op(name=ctypes.addressof(text))
     made.text = text

@@ -88,7 +88,12 @@ def _attributes(operator: str) -> dict[str, Any]:
     return {name: _STRING if text else _INTEGER for name, text in {**own, "node": True, "num_threads": False}.items()}
 
 
-_STRINGS = {name for operator in (*spec.OPERATORS, *spec.COMPOSITES) for name, kind in _attributes(operator).items() if kind == _STRING}
+_STRINGS = {
+    name
+    for operator in (*spec.OPERATORS, *spec.COMPOSITES)
+    for name, kind in _attributes(operator).items()
+    if kind == _STRING
+}
 
 
 def _cast_attributes(attributes: dict[str, str]) -> dict[str, str | int]:

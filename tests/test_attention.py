@@ -1,0 +1,568 @@
+"""Deformable attention: on every core and op, and found in every form in which it is written."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, parser
+
+import ort_gridsample as ogs
+from cases import dtype_of
+from conftest import CORES, OPS
+from ort_gridsample.errors import GridSampleError
+from ort_gridsample.functions import attend
+from ort_gridsample.model.graphs import scopes
+from ort_gridsample.model.helpers import guard_name
+from ort_gridsample.model.matches import find
+from paths import open_native, quiet_options, running_on
+
+Arrays = dict[str, np.ndarray]
+TYPES = {"float32": 2e-6, "float64": 1e-13, "float16": 2e-3, "bfloat16": 2e-2}
+
+with zipfile.ZipFile(Path(__file__).parent / "exported" / "attention.zip") as _archive:
+    FORMS = {name.removesuffix(".onnx"): _archive.read(name) for name in _archive.namelist()}
+#: The shapes of their inputs, of two batches and five queries.
+SHAPES = {
+    "stacked": ((2, 32, 3, 4), (2, 5, 3, 3, 2, 2), (2, 5, 3, 3, 2)),
+    "concatenated": ((2, 32, 3, 4), (2, 5, 3, 9, 2), (2, 5, 3, 9)),
+    "single": ((2, 24, 12), (2, 5, 3, 1, 2, 2), (2, 5, 3, 2)),
+    "volumes": ((2, 30, 3, 4), (2, 5, 3, 2, 2, 3), (2, 5, 3, 2, 2)),
+}
+
+
+def definition(
+    value: np.ndarray, levels: np.ndarray, locations: np.ndarray, weights: np.ndarray, align: bool
+) -> np.ndarray:
+    """Sums over GridSamples of each level, in float64."""
+    n, _, heads, channels = value.shape
+    total, first, point, queries = 0.0, 0, 0, locations.shape[1]
+    for points, *lengths in levels.tolist():
+        pixels = int(np.prod(lengths))
+        image = value[:, first : first + pixels].transpose(0, 2, 3, 1).reshape(n * heads, channels, *lengths)
+        at = locations[:, :, :, point : point + points].astype(np.float64) * 2 - 1
+        grid = at.transpose(0, 2, 1, 3, 4).reshape(n * heads, queries * points, *[1] * (len(lengths) - 1), len(lengths))
+        sample = ogs.grid_sample(image.astype(np.float64), grid, align_corners=align)
+        by = (
+            weights[:, :, :, point : point + points]
+            .astype(np.float64)
+            .transpose(0, 2, 1, 3)
+            .reshape(n * heads, 1, queries, points)
+        )
+        total = total + (sample.reshape(n * heads, channels, queries, points) * by).sum(-1)
+        first, point = first + pixels, point + points
+    return np.asarray(total).reshape(n, heads * channels, queries).transpose(0, 2, 1)
+
+
+def operands(
+    levels: np.ndarray,
+    kind: str = "float32",
+    locations: str = "",
+    n: int = 2,
+    q: int = 5,
+    h: int = 3,
+    d: int = 4,
+    seed: int = 0,
+) -> list[np.ndarray]:
+    """Values, locations and weights; some locations are outside, infinite or no numbers."""
+    rng, points, axes = np.random.default_rng(seed), int(levels[:, 0].sum()), levels.shape[1] - 1
+    value = rng.normal(size=(n, int(levels[:, 1:].prod(1).sum()), h, d))
+    at = rng.uniform(-0.3, 1.3, (n, q, h, points, axes))
+    at.reshape(-1)[: at.size // 2 : 7] = np.resize([np.nan, np.inf, -np.inf, 1e30, 0, 1], at.size)[: at.size // 2 : 7]
+    given = (value, kind), (at, locations or kind), (rng.random((n, q, h, points)), kind)
+    with np.errstate(over="ignore"):
+        return [each.astype(dtype_of(t)) for each, t in given]
+
+
+def close(found: np.ndarray, expected: np.ndarray, kind: str, locations: str = "float64") -> None:
+    allowed = max(TYPES[kind], 2e-5 if locations == "float32" else 0) * max(1.0, float(np.abs(expected).max(initial=0)))
+    np.testing.assert_allclose(found.astype(np.float64), expected, rtol=0, atol=allowed)
+
+
+def op_model(kind: str, locations: str, align: bool) -> onnx.ModelProto:
+    """The compiled op alone."""
+    kinds = (helper.np_dtype_to_tensor_dtype(dtype_of(each)) for each in (kind, "int64", locations, kind))
+    ends = [
+        helper.make_tensor_value_info(name, t, None)
+        for name, t in zip(("value", "levels", "at", "by"), kinds, strict=True)
+    ]
+    Y = helper.make_tensor_value_info("Y", ends[0].type.tensor_type.elem_type, None)
+    node = helper.make_node(
+        "ort_gridsample_DeformableAttention", ["value", "levels", "at", "by"], ["Y"], "attention",
+        domain="ai.onnx.contrib",
+        align_corners=int(align), points="",
+    )  # fmt: skip
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.contrib", 1)]
+    return helper.make_model(helper.make_graph([node], "op", ends, [Y]), opset_imports=imports, ir_version=8)
+
+
+LEVELS = {
+    "planes": np.array([[2, 5, 7], [3, 1, 4], [1, 3, 1]]),
+    "volumes": np.array([[2, 4, 3, 5], [2, 1, 2, 2]]),
+    "rows": np.array([[3, 6]]),
+}
+
+
+@pytest.mark.parametrize("align", [False, True], ids=["edges", "centres"])
+@pytest.mark.parametrize("levels", LEVELS.values(), ids=LEVELS)
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.usefixtures("core")
+def test_it_is_a_sum_over_samples(kind: str, levels: np.ndarray, align: bool) -> None:
+    for channels in (1, 4, 21, 64, 117):
+        for locations in ("float32", "float64") if kind in ("float32", "float64") else (kind,):
+            value, at, by = operands(levels, kind, locations, d=channels)
+            found = attend(value, levels, at, by, align, where="here", num_threads=2)
+            close(
+                found,
+                definition(value, levels, at, by, align),
+                kind,
+                "float32" if locations != "float64" else locations,
+            )
+
+
+@pytest.mark.skipif("compiled" not in OPS, reason="no compiled ops")
+@pytest.mark.parametrize(
+    ("kind", "locations"), [("float32", "float32"), ("float32", "float64"), ("float16", "float16")]
+)
+def test_the_compiled_op_answers_as_the_function(kind: str, locations: str) -> None:
+    levels = LEVELS["planes"]
+    for align in (False, True):
+        session = onnxruntime.InferenceSession(op_model(kind, locations, align).SerializeToString(), ogs.register())
+        for n, q in ((2, 5), (1, 700), (0, 4), (2, 0)):
+            value, at, by = operands(levels, kind, locations, n=n, q=q)
+            for weights in (by, by[:, :1]) if q else (by,):
+                expected = attend(value, levels, at, weights, align, where="here", num_threads=3)
+                found = session.run(None, {"value": value, "levels": levels, "at": at, "by": weights})[0]
+                np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.usefixtures("core")
+def test_any_number_of_threads_has_the_same_answer() -> None:
+    levels = np.array([[4, 30, 40], [4, 15, 20]])
+    value, at, by = operands(levels, q=2000, h=4, d=32)
+    one, *others = (attend(value, levels, at, by, False, where="here", num_threads=threads) for threads in (1, 2, 5))
+    for other in others:
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_function_takes_what_others_take() -> None:
+    levels = np.array([[2, 5, 7], [2, 3, 4]])
+    value, at, by = operands(levels)
+    found = ogs.deformable_attention(value, levels[:, 1:], at.reshape(2, 5, 3, 2, 2, 2), by.reshape(2, 5, 3, 2, 2))
+    close(found, definition(value, levels, at, by, False), "float32", "float32")
+    assert found.shape == (2, 5, 12)
+
+
+GOOD: Arrays = {
+    "value": np.zeros((2, 47, 3, 4), np.float32), "spatial_shapes": np.array([[5, 7], [3, 4]]),
+    "sampling_locations": np.zeros((2, 5, 3, 2, 4, 2), np.float32),
+    "attention_weights": np.zeros((2, 5, 3, 2, 4), np.float32),
+}  # fmt: skip
+BAD = {
+    "value": (np.zeros((47, 3, 4), np.float32), np.zeros((2, 46, 3, 4), np.float32)),
+    "spatial_shapes": (np.array([5, 7]), np.array([[5, 7], [3, 5]]), np.array([[5, 7], [-3, -4]])),
+    "sampling_locations": (np.zeros((2, 5, 3, 8, 2, 4, 2), np.float32), np.zeros((2, 5, 3, 2, 4, 3), np.float32)),
+    "attention_weights": (np.zeros((2, 5, 4, 2, 4), np.float32), np.zeros((2, 4, 3, 2, 4), np.float32)),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in BAD.items() for value in values], ids=np.shape
+)
+def test_what_is_wrong_is_said(name: str, value: np.ndarray) -> None:
+    wrong = GOOD | {name: value}
+    with pytest.raises(GridSampleError, match=r"deformable_attention: \w+ is .*, expected ") as error:
+        ogs.deformable_attention(**wrong)
+    assert error.value.argument in (name, "spatial_shapes")
+    levels = (
+        wrong["spatial_shapes"]
+        if wrong["spatial_shapes"].ndim == 1
+        else np.insert(wrong["spatial_shapes"], 0, 4, axis=1)
+    )
+    feeds = {
+        "value": wrong["value"],
+        "levels": levels,
+        "at": wrong["sampling_locations"],
+        "by": wrong["attention_weights"],
+    }
+    for ops in OPS:
+        with pytest.raises(GridSampleError, match=r"DeformableAttention node .*: .* is .*, expected ") as other:
+            session_of_the_op(ops).run(None, feeds)
+        assert other.value.argument == error.value.argument
+
+
+def session_of_the_op(ops: str) -> ogs.InferenceSession:
+    model = op_model("float32", "float32", False)
+    if ops == "python":
+        (node,) = model.graph.node
+        node.op_type, node.domain = "DeformableAttention", "ort_gridsample"
+        del node.attribute[1]
+        node.attribute.extend([helper.make_attribute("node", "attention"), helper.make_attribute("num_threads", 1)])
+        node.output.append("status")
+        model.opset_import.append(helper.make_opsetid("ort_gridsample", 1))
+        model.graph.node.append(
+            helper.make_node("GatherND", ["status", "status"], ["guarded"], guard_name("attention"))
+        )
+        model.graph.output.append(helper.make_tensor_value_info("guarded", TensorProto.INT64, None))
+    with running_on(ops):
+        return ogs.InferenceSession(model, quiet_options())
+
+
+def test_types_must_fit() -> None:
+    for wrong in (
+        {"attention_weights": GOOD["attention_weights"].astype(np.float64)},
+        {"spatial_shapes": np.ones((2, 2))},
+    ):
+        with pytest.raises(GridSampleError, match=next(iter(wrong))):
+            ogs.deformable_attention(**(GOOD | wrong))
+    with pytest.raises(GridSampleError, match="value is of type int64"):
+        ogs.deformable_attention(**(GOOD | {"value": np.zeros((2, 47, 3, 4), np.int64)}))
+
+
+@given(st.data())
+def test_any_lengths_at_all(data: st.DataObject) -> None:
+    """Every core and the compiled op, with levels of one pixel or none, and points anywhere."""
+    axes, count = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3))
+    rows = st.tuples(st.integers(0, 3), *[st.integers(0, 4)] * axes)
+    levels = np.array(data.draw(st.lists(rows, min_size=count, max_size=count)))
+    n, q, h, d = data.draw(
+        st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(1, 3), st.sampled_from([0, 1, 5, 16, 37]))
+    )
+    align, kind = data.draw(st.booleans()), data.draw(st.sampled_from(["float32", "float16"]))
+    value, at, by = operands(levels, kind, n=n, q=q, h=h, d=d, seed=data.draw(st.integers(0, 99)))
+    before, answers = ogs.get_core(), []
+    for core in CORES:
+        ogs.set_core(core)
+        answers.append(attend(value, levels, at, by, align, where="here", num_threads=2))
+    ogs.set_core(before)
+    if value.size and (levels[:, 1:].prod(1) > 0).all():
+        close(answers[0], definition(value, levels, at, by, align), kind, kind)
+    for answer in answers[1:]:
+        close(answer, answers[0].astype(np.float64), kind, kind)
+    if "compiled" in OPS:
+        session = session_for(kind, align)
+        found = session.run(None, {"value": value, "levels": levels, "at": at, "by": by})[0]
+        np.testing.assert_array_equal(found, answers[-1])
+
+
+_sessions: dict[tuple[str, bool], onnxruntime.InferenceSession] = {}
+
+
+def session_for(kind: str, align: bool) -> onnxruntime.InferenceSession:
+    if (kind, align) not in _sessions:
+        options = ogs.register(quiet_options())
+        _sessions[kind, align] = onnxruntime.InferenceSession(op_model(kind, kind, align).SerializeToString(), options)
+    return _sessions[kind, align]
+
+
+def form_feeds(name: str, n: int = 2, q: int = 5) -> Arrays:
+    rng = np.random.default_rng(0)
+    value, *others = SHAPES[name.split("/")[0]]
+    shapes = (n, *value[1:]), *((n, q, *each[2:]) for each in others)
+    return {key: rng.uniform(-0.2, 1.2, shape).astype(np.float32) for key, shape in zip("abc", shapes, strict=True)}
+
+
+def assert_attended(
+    model: onnx.ModelProto, feeds: Arrays, count: int = 1, ops: str = "compiled"
+) -> ogs.InferenceSession:
+    """So many deformable attentions are one op each, and the answers are onnxruntime's."""
+    with running_on(ops):
+        session = ogs.InferenceSession(model, quiet_options(), nodes="all")
+    whole = [placement for placement in session.replaced if placement.record.operator == "DeformableAttention"]
+    assert [each.runs_on for each in whole] == [f"{ops} op".replace("python", "Python")] * count
+    for found, expected in zip(session.run(None, feeds), open_native(model).run(None, feeds), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    return session
+
+
+@pytest.mark.parametrize("ops", OPS)
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_is_found(name: str, ops: str) -> None:
+    model = onnx.load_from_string(FORMS[name])
+    session = assert_attended(model, form_feeds(name), ops=ops)
+    (whole,) = (each for each in session.replaced if each.record.operator == "DeformableAttention")
+    assert {*whole.fused} >= {node.name for node in model.graph.node if node.op_type == "GridSample"}
+    if "static" not in name:
+        other = form_feeds(name, 3, 8 if "queries" in name else 5)
+        expected = open_native(model).run(None, other)
+        np.testing.assert_allclose(session.run(None, other)[0], expected[0], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("ops", OPS)
+def test_in_a_branch_and_in_a_function(ops: str) -> None:
+    model = onnx.load_from_string(FORMS["stacked/static-dynamo"])
+    graph, feeds = model.graph, form_feeds("stacked")
+    function = helper.make_function(
+        "local", "attention", [i.name for i in graph.input], [graph.output[0].name],
+        [*(helper.make_node("Constant", [], [t.name], value=t) for t in graph.initializer), *graph.node],
+        model.opset_import,
+    )  # fmt: skip
+    call = helper.make_node("attention", [i.name for i in graph.input], ["Y2"], "call", domain="local")
+    imports = [*model.opset_import, helper.make_opsetid("local", 1)]
+    outer = helper.make_graph(
+        [call], "outer", graph.input, [helper.make_tensor_value_info("Y2", TensorProto.FLOAT, None)]
+    )
+    assert_attended(helper.make_model(outer, functions=[function], opset_imports=imports, ir_version=8), feeds, ops=ops)
+    branch = onnx.GraphProto()
+    branch.CopyFrom(graph)
+    del branch.input[:]
+    other = helper.make_graph(
+        [helper.make_node("ReduceMax", ["c"], ["Z"], "max")], "else", [], [helper.make_tensor_value_info("Z", 1, None)]
+    )
+    choice = helper.make_node("If", ["choice"], ["Y3"], "if", then_branch=branch, else_branch=other)
+    inputs = [*graph.input, helper.make_tensor_value_info("choice", TensorProto.BOOL, [])]
+    outer = helper.make_graph([choice], "outer", inputs, [helper.make_tensor_value_info("Y3", TensorProto.FLOAT, None)])
+    model = helper.make_model(outer, opset_imports=model.opset_import, ir_version=8)
+    assert_attended(model, {**feeds, "choice": np.array(True)}, ops=ops)
+
+
+#: Two levels of 2×3 and 2×2 pixels, two heads of four channels, three queries and two points; by lines, to change some.
+LINES = {
+    "grids": "twice = Mul (at, two) grids = Sub (twice, one)",
+    "images": "v0, v1 = Split <axis = 1> (value, areas)",
+    "flat": "f0 = Reshape (v0, flat0) f1 = Reshape (v1, flat1)",
+    "turned": "t0 = Transpose <perm = [0, 2, 1]> (f0) t1 = Transpose <perm = [0, 2, 1]> (f1)",
+    "X": "X0 = Reshape (t0, shape0) X1 = Reshape (t1, shape1)",
+    "levels": "g0 = Gather <axis = 3> (grids, i0) g1 = Gather <axis = 3> (grids, i1)",
+    "places": "u0 = Transpose <perm = [0, 2, 1, 3, 4]> (g0) u1 = Transpose <perm = [0, 2, 1, 3, 4]> (g1)",
+    "G": "G0 = Reshape (u0, places) G1 = Reshape (u1, places)",
+    "samples": "S0 = GridSample (X0, G0) S1 = GridSample (X1, G1)",
+    "new axis": "E0 = Unsqueeze (S0, three) E1 = Unsqueeze (S1, three)",
+    "stack": "E = Concat <axis = 3> (E0, E1) all = Reshape (E, every)",
+    "weights": "w = Transpose <perm = [0, 2, 1, 3, 4]> (by) W = Reshape (w, each)",
+    "sum": "product = Mul (all, W) total = ReduceSum <keepdims = 0> (product, last)",
+    "out": "wide = Reshape (total, whole) Y = Transpose <perm = [0, 2, 1]> (wide)",
+}
+_ROWS = {
+    **{"areas": (6, 4), "flat0": (2, 6, 8), "flat1": (2, 4, 8), "shape0": (4, 4, 2, 3), "shape1": (4, 4, 2, 2)},
+    **{"three": (3,), "places": (4, 3, 2, 2), "every": (4, 4, 3, 4), "each": (4, 1, 3, 4), "last": (-1,)},
+    **{"whole": (2, 8, 3), "c0": (0,), "c1": (1,), "c6": (6,), "c10": (10,), "half": (4, 1, 3, 2)},
+    "alone": (4, 1, 1, 4),
+}
+CONSTANTS = ", ".join(
+    [f"int64[{len(row)}] {name} = {{{', '.join(map(str, row))}}}" for name, row in _ROWS.items()]
+    + ["float two = {2}, float one = {1}, float other = {3}, int64 i0 = {0}, int64 i1 = {1}"]
+)
+
+
+def written(
+    changes: Mapping[str, str], outputs: str = "float[2, 3, 8] Y", by: str = "float[2, 3, 2, 2, 2] by"
+) -> onnx.ModelProto:
+    nodes = " ".join({**LINES, **changes}.values())
+    inputs = f"float[2, 10, 2, 4] value, float[2, 3, 2, 2, 2, 2] at, {by}"
+    return parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 20]> g ({inputs}) => ({outputs}) <{CONSTANTS}> {{ {nodes} }}'
+    )
+
+
+#: What differs, in which lines; and the operands that are read where they lie, None: it is no deformable attention.
+ALL = "value locations weights output"
+VARIANTS: dict[str, tuple[dict[str, str], str | None]] = {
+    "as exporters write it": ({}, ALL),
+    "weights first": ({"sum": LINES["sum"].replace("all, W", "W, all")}, ALL),
+    "slices": ({"images": "v0 = Slice (value, c0, c6, c1) v1 = Slice (value, c6, c10, c1)"}, ALL),
+    "grids as they are": ({"grids": "grids = Identity (at)"}, "value weights output"),
+    "another scale": ({"grids": "twice = Mul (at, other) grids = Sub (twice, one)"}, "value weights output"),
+    "levels in another order": ({"stack": LINES["stack"].replace("(E0, E1)", "(E1, E0)")}, ""),
+    "images that are computed": ({"X": "r = Relu (t0) X0 = Reshape (r, shape0) X1 = Reshape (t1, shape1)"}, ""),
+    "weights that are computed": (
+        {"weights": LINES["weights"].replace("W =", "a =") + " W = Abs (a)"},
+        "value locations output",
+    ),
+    "a sum that goes on otherwise": ({"out": "wide = Reshape (total, whole) Y = Identity (wide)"}, ALL[:-7]),
+    "one level": (
+        {
+            "new axis": "",
+            "stack": "all = Identity (S0)",
+            "weights": "h = Gather <axis = 3> (by, i0) w = Transpose <perm = [0, 2, 1, 3]> (h) W = Reshape (w, half)",
+        },
+        "value weights output",
+    ),
+    "border": ({"samples": 'S0 = GridSample <padding_mode = "border"> (X0, G0) S1 = GridSample (X1, G1)'}, None),
+    "nearest": ({"samples": LINES["samples"].replace("GridSample", 'GridSample <mode = "nearest">')}, None),
+    "two alignments": ({"samples": "S0 = GridSample <align_corners = 1> (X0, G0) S1 = GridSample (X1, G1)"}, None),
+    "another sum": ({"sum": LINES["sum"].replace("ReduceSum", "ReduceMean")}, None),
+}
+
+
+@pytest.mark.parametrize("ops", OPS)
+@pytest.mark.parametrize("name", VARIANTS)
+def test_what_is_written_otherwise(name: str, ops: str) -> None:
+    changes, read = VARIANTS[name]
+    outputs = "float[2, 8, 3] Y" if "goes on" in name else "float[2, 3, 8] Y"
+    model = written(changes, outputs)
+    rng = np.random.default_rng(0)
+    feeds = {
+        "value": rng.normal(size=(2, 10, 2, 4)),
+        "at": rng.uniform(-0.2, 1.2, (2, 3, 2, 2, 2, 2)),
+        "by": rng.random((2, 3, 2, 2, 2)),
+    }
+    assert_attended(model, {name: each.astype(np.float32) for name, each in feeds.items()}, int(read is not None), ops)
+    found = [match.attention for match in find(model, scopes(model), None, False) if match.attention is not None]
+    lie = {
+        "value": lambda f: f.value,
+        "locations": lambda f: f.locations,
+        "weights": lambda f: f.is_by_head,
+        "output": lambda f: f.is_turned,
+    }
+    assert [" ".join(key for key, has in lie.items() if has(each)) for each in found] == (
+        [] if read is None else [read]
+    )
+
+
+def test_what_somebody_else_reads_stays() -> None:
+    feeds = {
+        "value": np.ones((2, 10, 2, 4), np.float32),
+        "at": np.full((2, 3, 2, 2, 2, 2), 0.4, np.float32),
+        "by": np.ones((2, 3, 2, 2, 2), np.float32),
+    }
+    for other in ("float[4, 4, 3, 2] S0", "float[4, 4, 3, 2, 2] E", "float[4, 4, 3, 4] product"):
+        assert_attended(written({}, f"float[2, 3, 8] Y, {other}"), feeds, 0)
+    # What leads to it is read where it lies.
+    for other in ("float[2, 8, 6] t0", "float[4, 1, 3, 4] W", "float[2, 3, 2, 2, 2, 2] grids", "float[4, 4, 3] total"):
+        assert_attended(written({}, f"float[2, 3, 8] Y, {other}"), feeds, 1)
+
+
+def test_one_query_s_weights_for_all() -> None:
+    model = written(
+        {"weights": LINES["weights"].replace("each", "alone")},
+        by="float[2, 1, 2, 2, 2] by",
+    )
+    rng = np.random.default_rng(0)
+    feeds = {
+        "value": rng.normal(size=(2, 10, 2, 4)),
+        "at": rng.random((2, 3, 2, 2, 2, 2)),
+        "by": rng.random((2, 1, 2, 2, 2)),
+    }
+    assert_attended(model, {name: each.astype(np.float32) for name, each in feeds.items()})
+
+
+def test_it_is_listed_and_declined() -> None:
+    model = onnx.load_from_string(FORMS["concatenated/static-dynamo"])
+    records = ogs.inspect_model(model)
+    assert [r.operator for r in records].count("DeformableAttention") == 1
+    session = ogs.InferenceSession(model, nodes=lambda record: record.operator != "DeformableAttention")
+    assert {each.record.operator for each in session.replaced} == {"GridSample"}
+    patched = ogs.patch_model(model)  # a file has the GridSamples each by itself
+    assert [node.op_type for node in patched.graph.node].count("GridSample") == 3
+
+
+def plugin_model(op_type: str, domain: str, opset: int, is_constant: bool) -> onnx.ModelProto:
+    """One plugin of two levels."""
+    rows = {"shapes": ([2, 2], [5, 7, 3, 4]), "starts": ([2], [0, 35])}
+    inputs = [helper.make_tensor_value_info("value", TensorProto.FLOAT, ["B", 47, 3, 4])]
+    inputs += (
+        [] if is_constant else [helper.make_tensor_value_info(n, TensorProto.INT32, s) for n, (s, _) in rows.items()]
+    )
+    inputs.append(helper.make_tensor_value_info("at", TensorProto.FLOAT, ["B", "Q", 3, 2, 4, 2]))
+    inputs.append(helper.make_tensor_value_info("by", TensorProto.FLOAT, ["B", "Q", 3, 2, 4]))
+    held = [helper.make_tensor(name, TensorProto.INT32, *each) for name, each in rows.items()] if is_constant else []
+    node = helper.make_node(op_type, ["value", "shapes", "starts", "at", "by"], ["Y"], "attention", domain=domain)
+    graph = helper.make_graph(
+        [node], "plugin", inputs, [helper.make_tensor_value_info("Y", TensorProto.FLOAT, None)], held
+    )
+    imports = [helper.make_opsetid("", opset), *([helper.make_opsetid(domain, 1)] if domain else [])]
+    return helper.make_model(graph, opset_imports=imports, ir_version=8)
+
+
+@pytest.mark.parametrize("is_constant", [True, False], ids=["constant", "fed"])
+@pytest.mark.parametrize("opset", [11, 13, 17, 20])
+@pytest.mark.parametrize(
+    ("op_type", "domain"),
+    [
+        ("MultiscaleDeformableAttnPlugin_TRT", ""),
+        ("MultiscaleDeformableAttnPlugin_TRT", "trt.plugins"),
+        ("MMCVMultiScaleDeformableAttention", "mmdeploy"),
+    ],
+)
+def test_a_plugin_runs_and_is_lowered(op_type: str, domain: str, opset: int, is_constant: bool) -> None:
+    model, levels = plugin_model(op_type, domain, opset, is_constant), np.array([[4, 5, 7], [4, 3, 4]])
+    value, at, by = operands(levels)
+    feeds = {"value": value, "at": at.reshape(2, 5, 3, 2, 4, 2), "by": by.reshape(2, 5, 3, 2, 4)}
+    if not is_constant:
+        feeds |= {"shapes": levels[:, 1:].astype(np.int32), "starts": np.array([0, 35], np.int32)}
+    expected = definition(value, levels, at, by, False)
+    for ops in OPS:
+        with running_on(ops):
+            session = ogs.InferenceSession(model, quiet_options(), nodes="all")
+        (found,) = session.run(None, feeds)
+        assert found.shape == ((2, 5, 3, 4) if "TRT" in op_type else (2, 5, 12))
+        close(found.reshape(expected.shape), expected, "float32", "float32")
+        if ops == "compiled" and opset >= 13:
+            assert session.replaced[0].record.operator == "DeformableAttention"
+    targets = ("ai.onnx", "primitives") if opset > 11 or is_constant else ("ai.onnx",)  # ranks are not inferred there
+    finite = {**feeds, "at": np.clip(np.nan_to_num(feeds["at"]), -9, 9)}
+    expected = definition(value, levels, finite["at"].reshape(at.shape), by, False)
+    for target in targets:
+        (found,) = open_native(ogs.patch_model(model, target=target)).run(None, finite)
+        close(found.reshape(expected.shape), expected, "float32", "float32")
+
+
+@pytest.mark.parametrize("name", ["stacked/static-dynamo", "stacked/batch-torchscript", "single/static-torchscript"])
+def test_there_and_back_through_the_plugin(name: str) -> None:
+    model, feeds = onnx.load_from_string(FORMS[name]), form_feeds(name)
+    written = ogs.patch_model(model, target="tensorrt-plugins")
+    (plugin,) = (node for node in written.graph.node if node.op_type == "MultiscaleDeformableAttnPlugin_TRT")
+    assert "GridSample" not in {node.op_type for node in written.graph.node}
+    held = {t.name: onnx.numpy_helper.to_array(t) for t in written.graph.initializer}
+    held |= {
+        n.output[0]: onnx.numpy_helper.to_array(n.attribute[0].t) for n in written.graph.node if n.op_type == "Constant"
+    }
+    shapes, starts = (held[each] for each in plugin.input[1:3])
+    assert (shapes.dtype, starts.dtype) == (np.int32, np.int32)
+    np.testing.assert_array_equal(starts, np.cumsum(shapes.prod(1)) - shapes.prod(1))
+    (expected,) = open_native(model).run(None, feeds)
+    for back in (ogs.InferenceSession(written), open_native(ogs.patch_model(written, target="ai.onnx"))):
+        np.testing.assert_allclose(back.run(None, feeds)[0], expected, rtol=0, atol=1e-5)
+    onnx.checker.check_model(ogs.patch_model(written, target="ai.onnx"))
+
+
+def test_what_the_plugin_cannot_say_stays() -> None:
+    for name in ("concatenated/static-dynamo", "volumes/static-dynamo"):  # other points on each level, and three axes
+        model = onnx.load_from_string(FORMS[name])
+        assert ogs.patch_model(model, target="tensorrt-plugins") == model
+
+
+def test_a_plugin_that_says_too_little_is_refused() -> None:
+    model = plugin_model("MultiscaleDeformableAttnPlugin_TRT", "", 17, False)
+    del model.graph.input[1].type.tensor_type.shape.dim[:]
+    with pytest.raises(
+        GridSampleError, match="spatial_shapes is of an unknown number of rows, expected one for each level"
+    ):
+        ogs.InferenceSession(model)
+    del model.graph.node[0].input[4:]
+    with pytest.raises(GridSampleError, match="inputs is 4, expected 5: value, spatial_shapes"):
+        ogs.patch_model(model, target="ai.onnx")
+    assert ogs.patch_model(model, nodes=lambda record: False) == model
+
+
+@pytest.mark.skipif("compiled" not in OPS, reason="no compiled ops")
+@pytest.mark.parametrize("name", ["concatenated/batch-dynamo", "volumes/static-dynamo", "single/static-dynamo"])
+def test_what_onnxruntime_saved_is_read_back(name: str, tmp_path: Path) -> None:
+    options, feeds = quiet_options(), form_feeds(name)
+    options.optimized_model_filepath = str(tmp_path / "saved.onnx")
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    (expected,) = ogs.InferenceSession(onnx.load_from_string(FORMS[name]), options).run(None, feeds)
+    saved = onnx.load(tmp_path / "saved.onnx")
+    assert "ort_gridsample_DeformableAttention" in {node.op_type for node in saved.graph.node}
+    again = ogs.InferenceSession(saved, quiet_options())
+    assert [placement.runs_on for placement in again.replaced] == ["compiled op"]
+    with running_on("python"):
+        other = ogs.InferenceSession(saved, quiet_options())
+    for session in (again, other, open_native(ogs.patch_model(saved, target="primitives"))):
+        np.testing.assert_allclose(session.run(None, feeds)[0], expected, rtol=0, atol=1e-5)
+
+
+def test_halves_of_other_libraries_are_floats() -> None:
+    assert ogs.deformable_attention(
+        GOOD["value"].astype(ml_dtypes.bfloat16), GOOD["spatial_shapes"], GOOD["sampling_locations"],
+        GOOD["attention_weights"].astype(ml_dtypes.bfloat16),
+    ).dtype == ml_dtypes.bfloat16  # fmt: skip
