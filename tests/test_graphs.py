@@ -92,6 +92,11 @@ def test_what_gives_a_name_its_value() -> None:
     assert [inner.home(name) for name in names] == [main, inner, inner, inner, None]
     assert [inner.constant(name) for name in names] == [1, 2, None, None, None]
     assert [main.constant(name) for name in names[:-1]] == [1, 1, 1, 1]
+    held = main.bodies[4]
+    main.replace({0: [], 1: [], 2: [*outer[:2], outer[2]]})
+    assert (main.bodies, main.nodes) == ({4: held}, list(main.container.node))
+    main.replace({0: []})
+    assert (main.bodies, main.nodes[3].op_type) == ({3: held}, "If")
 
 
 def test_a_grid_of_constants_is_folded_in_branches_too() -> None:

@@ -459,6 +459,13 @@ def test_models_without_any_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -
         assert Search(scopes(model), native).values == {}
 
 
+def test_products_with_a_weight_or_a_number_are_no_grids() -> None:
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["": 18]> g (float[N,4,4] X) => (float[N,4,4] Y) {
+            A = MatMul (X, W) two = Constant <value_float = 2.0> () Y = Mul (A, two) }""")
+    model.graph.initializer.append(numpy_helper.from_array(np.eye(4, dtype=np.float32), "W"))
+    assert Search(scopes(model), native).values == {}
+
+
 def test_lengths_that_nobody_says_are_told_apart() -> None:
     """However many: what two axes of one length answer says nothing of which is which."""
     unknown = [Value("float32", (None,) * 4), Value("float32", ("N", None, None, "r")), Value("int64", (None,) * 5)]

@@ -2,6 +2,7 @@
 
 import gc
 import pickle
+import threading
 import weakref
 from collections.abc import Collection
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import ort_gridsample as ogs
+from ort_gridsample.core.threads import submit
 from ort_gridsample.model import weights
 from ort_gridsample.model.files import read_model
 from ort_gridsample.model.weights import Weights, split
@@ -76,9 +78,12 @@ def test_weights_are_parsed_copied_and_serialised_at_most_once(
 
 
 def test_no_copy_of_weights_is_kept_and_providers_can_be_set(
-    large: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    large: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     """Onnxruntime has its own copy, and makes the session anew from what it was given."""
+    late = threading.Event()
+    request.addfinalizer(late.set)
+    submit(late.wait, 8)  # until then no other thread helps to read
     arrays, kept = Weights.arrays, list[weakref.ref[np.ndarray]]()
 
     def watched(self: Weights, tensors: Collection[onnx.TensorProto]) -> dict[str, np.ndarray]:

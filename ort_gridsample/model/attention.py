@@ -18,10 +18,10 @@ import onnx
 
 from ..spec import FLOATS
 from .dialects import operator_types
-from .graphs import Scope
+from .graphs import OUTSIDE, Scope
 from .inference import Inference
 from .lengths import ONE, OPERATORS, Length, Lengths, number, permutation, product
-from .use_def import OUTSIDE, UseDef, dead, is_op
+from .use_def import UseDef, dead, is_op
 
 if TYPE_CHECKING:
     from .matches import Match  # which imports this module

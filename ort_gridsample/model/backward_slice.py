@@ -9,17 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
+from typing import Any
 
 import onnx
 from onnx import defs, helper
 
 from .. import spec
 from .dialects import dialect_of, operator_types
-from .graphs import TENSORS, Scope, domain_of, function_key, may_hold, subgraphs
+from .element_types import elem_type
+from .graphs import TENSORS, Scope, domain_of, function_key, subgraphs
 
 #: Tensors up to this size may be shapes, which the inference needs the values of; weights are larger.
 SMALL_BYTES = 1 << 12
+
+_FLOATS = tuple(map(elem_type, spec.FLOATS))
 
 #: So many nodes of functions are followed, and graphs in graphs to this depth: protobuf reads none that is much deeper.
 MOST_NODES, DEEPEST = 1 << 16, 30
@@ -120,6 +125,11 @@ class BackwardSlice:
         graph.input.extend(self._inputs)
         self.model.functions.extend([*_STAND_INS, *self._older])
 
+    @property
+    def is_nested(self) -> bool:
+        """Whether nodes of it hold graphs."""
+        return any(instance.depth for instances in self.instances.values() for instance in instances)
+
     def state(self, types: Mapping[str, onnx.TypeProto]) -> None:
         """Let the slice say what the types of these of its values are."""
         graphs = [self.model.graph]
@@ -140,15 +150,15 @@ class BackwardSlice:
     def _nodes(self, instance: Instance) -> list[onnx.NodeProto]:
         """The nodes of ``instance``, and of what it calls, that lead to a node concerned."""
         last_first, op_types = [], operator_types()
-        running = [(instance, _last_first(instance.scope))]
+        running = [(instance, *_last_first(instance.scope))]
         self._want(instance)
         while running:  # no recursion, however long the chain of calls
-            here, positions = running[-1]
+            here, positions, with_tensors = running[-1]
             scope = here.scope
             for index in positions:
                 node, inputs, outputs = scope.nodes[index], scope.inputs[index], scope.outputs[index]
                 if here.prefix:
-                    inputs, outputs = [*map(here.name, inputs)], [*map(here.name, outputs)]
+                    inputs, outputs = tuple(map(here.name, inputs)), tuple(map(here.name, outputs))
                 callee = self._functions.get(function_key(node)) if self._functions else None
                 bodies = scope.bodies.get(index, ())
                 is_spelled = callee is None and scope.op_types[index] in op_types
@@ -163,10 +173,11 @@ class BackwardSlice:
                 if callee is not None and self._may_follow(here, callee):
                     called, passed = self._call(here, node, callee, outputs)
                     last_first += passed
-                    running.append((called, _last_first(callee)))
+                    running.append((called, *_last_first(callee)))
                     self._want(called)
                     break
-                if bodies or here.prefix or _is_large(node) or domain_of(node.domain) != node.domain:
+                is_large = node.ByteSize() > SMALL_BYTES or (index in with_tensors and _has_external_data(node))
+                if bodies or here.prefix or is_large or domain_of(node.domain) != node.domain:
                     last_first += self._bare(here, node, bodies, inputs, outputs)
                 else:
                     self._wanted.update(inputs)
@@ -245,12 +256,13 @@ class BackwardSlice:
         body = self._instance(scope, around=here, given=here.given, calls=here.calls, depth=here.depth + 1)
         graph = onnx.GraphProto(name="body")
         assert isinstance(scope.container, onnx.GraphProto)
-        graph.output.extend(_guessed(value, body.name(value.name)) for value in scope.container.output)
+        for value in scope.container.output:
+            _add_guessed(graph.output, value, body.name(value.name))
         self._wanted.update(value.name for value in graph.output)
         graph.node.extend(self._nodes(body))
         for value in scope.container.input:
             if scope.definitions[value.name] is None:
-                graph.input.append(_guessed(value, body.name(value.name)))
+                _add_guessed(graph.input, value, body.name(value.name))
         return graph
 
     def _in_opset(self, opset: int, node: onnx.NodeProto) -> onnx.NodeProto:
@@ -273,21 +285,23 @@ class BackwardSlice:
         for value in container.value_info:
             name = instance.name(value.name)
             if name in self._wanted and value.name in scope.definitions:
-                graph.value_info.append(_guessed(value, name))
+                _add_guessed(graph.value_info, value, name)
         if isinstance(container, onnx.FunctionProto):
             return
         if scope.parent is None:
             for value in container.output:
-                graph.value_info.append(_guessed(value, instance.name(value.name)))
+                _add_guessed(graph.value_info, value, instance.name(value.name))
             for value in container.input:
                 if scope.definitions[value.name] is None and instance.name(value.name) in self._wanted:
-                    graph.input.append(_renamed(value, instance.name(value.name)))
+                    _add(graph.input, value, instance.name(value.name))
         for tensor in container.initializer:
-            name = instance.name(tensor.name)
+            name, dims = instance.name(tensor.name), tensor.dims[:]
             if name not in self._wanted or scope.definitions[tensor.name] is None:
                 continue
-            if tensor.ByteSize() > SMALL_BYTES or tensor.data_location == onnx.TensorProto.EXTERNAL:
-                graph.input.append(onnx.ValueInfoProto(name=name, type=_weight_type(tensor.data_type, tensor.dims)))
+            # No inference reads the numbers of a matrix of floats.
+            is_weight = len(dims) > 1 and tensor.data_type in _FLOATS
+            if is_weight or tensor.ByteSize() > SMALL_BYTES or tensor.data_location == onnx.TensorProto.EXTERNAL:
+                graph.input.add(name=name, type=_weight_type(tensor.data_type, *dims))
             else:
                 graph.initializer.append(tensor)
                 if instance.prefix:
@@ -295,7 +309,7 @@ class BackwardSlice:
         for sparse in container.sparse_initializer:
             name = instance.name(sparse.values.name)
             if name in self._wanted:
-                type = _weight_type(sparse.values.data_type, sparse.dims)
+                type = _weight_type(sparse.values.data_type, *sparse.dims)
                 graph.input.append(onnx.ValueInfoProto(name=name, type=type))
 
 
@@ -323,14 +337,12 @@ def _leading(
     return leading
 
 
-def _last_first(scope: Scope) -> Iterator[int]:
-    return iter(range(len(scope.nodes) - 1, -1, -1))
+def _last_first(scope: Scope) -> tuple[Iterator[int], set[int]]:
+    """The positions of the nodes of ``scope``, and of those that may hold tensors."""
+    return iter(range(len(scope.nodes) - 1, -1, -1)), set(scope.holders(TENSORS))
 
 
-def _is_large(node: onnx.NodeProto) -> bool:
-    """Whether ``node`` may have an attribute that inference does not need the value of."""
-    if node.ByteSize() > SMALL_BYTES or not may_hold(node.op_type, node.domain, TENSORS):
-        return node.ByteSize() > SMALL_BYTES
+def _has_external_data(node: onnx.NodeProto) -> bool:
     return any(attribute.t.data_location == onnx.TensorProto.EXTERNAL for attribute in node.attribute)
 
 
@@ -359,31 +371,32 @@ def _without_data(attribute: onnx.AttributeProto) -> onnx.AttributeProto:
 def _constant_type(attribute: onnx.AttributeProto) -> onnx.TypeProto:
     """The type of a Constant that has this one, large attribute."""
     if attribute.HasField("t"):
-        return _weight_type(attribute.t.data_type, attribute.t.dims)
+        return _weight_type(attribute.t.data_type, *attribute.t.dims)
     if attribute.HasField("sparse_tensor"):
-        return _weight_type(attribute.sparse_tensor.values.data_type, attribute.sparse_tensor.dims)
+        return _weight_type(attribute.sparse_tensor.values.data_type, *attribute.sparse_tensor.dims)
     kinds = {"value_floats": onnx.TensorProto.FLOAT, "value_ints": onnx.TensorProto.INT64}
-    return _weight_type(kinds.get(attribute.name, onnx.TensorProto.STRING), [0])
+    return _weight_type(kinds.get(attribute.name, onnx.TensorProto.STRING), 0)
 
 
-def _weight_type(elem_type: int, dims: Sequence[int]) -> onnx.TypeProto:
+@lru_cache
+def _weight_type(elem_type: int, *dims: int) -> onnx.TypeProto:
     # The length of a row of weights is left open, so that none counts as a row of numbers to follow.
     return helper.make_tensor_type_proto(elem_type, dims if len(dims) > 1 else [None] * len(dims))
 
 
-def _renamed(value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
-    renamed = onnx.ValueInfoProto()
-    renamed.CopyFrom(value)
-    renamed.name = name
-    return renamed
+def _add(values: Any, value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
+    """Add ``value`` under this ``name`` to ``values``, a field of a graph."""
+    added = values.add()
+    added.CopyFrom(value)
+    added.name = name
+    return added
 
 
-def _guessed(value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
-    """As :func:`_renamed`, of what onnxruntime holds no run to: its lengths may be left over from another model."""
-    guessed = _renamed(value, name)
-    for dim in guessed.type.tensor_type.shape.dim if guessed.type.tensor_type.HasField("shape") else ():
+def _add_guessed(values: Any, value: onnx.ValueInfoProto, name: str) -> None:
+    """As :func:`_add`, of what onnxruntime holds no run to: its lengths may be left over from another model."""
+    tensor = _add(values, value, name).type.tensor_type
+    for dim in tensor.shape.dim if tensor.HasField("shape") else ():
         dim.ClearField("dim_value")
-    return guessed
 
 
 def _since(op_type: str, opset: int) -> int:

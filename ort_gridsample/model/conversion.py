@@ -8,7 +8,7 @@ import onnx
 from onnx import TensorProto, helper, inliner, numpy_helper
 
 from .backward_slice import SMALL_BYTES
-from .graphs import domain_of, function_key, scopes
+from .graphs import Scope, domain_of, function_key, scopes
 
 #: The domain and the name of a function.
 Name = tuple[str, str]
@@ -124,14 +124,16 @@ def _plain(tensor: TensorProto) -> TensorProto:
     return helper.make_tensor(tensor.name, tensor.data_type, tensor.dims, numpy_helper.to_array(tensor).ravel())
 
 
-def import_used(model: onnx.ModelProto, versions: Mapping[str, int], dropped: Collection[str] = ()) -> None:
+def import_used(
+    model: onnx.ModelProto, versions: Mapping[str, int], dropped: Collection[str] = (), found: Sequence[Scope] = ()
+) -> None:
     """Import in ``model`` and its functions the domains of ``versions`` that their nodes are in.
 
-    An import of a ``dropped`` domain stays only where a node needs it.
+    An import of a ``dropped`` domain stays only where a node needs it. ``found`` are the scopes, where they are known.
     """
     used: dict[int, set[str]] = {}
     everywhere: set[str] = set()
-    for scope in scopes(model):
+    for scope in found or scopes(model):
         everywhere |= scope.domains
         if scope.function is not None:
             used.setdefault(id(scope.function), set()).update(scope.domains)

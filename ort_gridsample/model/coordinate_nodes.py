@@ -15,7 +15,6 @@ from .graphs import Scope, domain_of, function_key, scopes
 from .helpers import is_helper, lowered_from, reads_grid
 from .targets import FUNCTIONS_DOMAIN
 from .unfusing import is_fused
-from .use_def import UseDef
 
 #: Operators that compute or rearrange coordinates; the output of any other is the rest of the net's.
 _ARITHMETIC = frozenset(
@@ -45,7 +44,7 @@ def coordinate_nodes(model: onnx.ModelProto) -> list[str]:
 
 def _coordinate_nodes(scope: Scope, sampling: Container[Key]) -> list[onnx.NodeProto]:
     """Those of ``scope``: the nodes concerned, what they were lowered to, and what leads to their coordinates alone."""
-    readers, lowered = UseDef(scope).readers, _lowered(scope)
+    readers, lowered = scope.readers, _lowered(scope)
     read: dict[int, Sequence[str]] = {}  # the position of a chosen node -> the values that it reads as coordinates
     for index, node in reversed([*enumerate(scope.nodes)]):
         if _is_concerned(node, scope, sampling) or any(name in lowered for name in node.output):

@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from itertools import chain, count, islice, product
 from typing import Any
 
@@ -101,15 +102,16 @@ class Search:
 
     def __init__(self, found: Sequence[Scope], probe: OnnxruntimeProbe | None) -> None:
         self._probe = probe
-        self._chains: dict[int, UseDef] = {}
-        self._candidates: dict[int, list[_Candidate]] = {}
+        self._candidates: dict[int, tuple[UseDef, list[_Candidate]]] = {}
         self._results: dict[tuple[bytes, tuple[Value, ...]], Result | None] = {}
         for scope in found if probe is not None else ():
-            if _may_hold(scope):
+            op_types = set(scope.op_types)
+            rounds = not (op_types.isdisjoint(GATHERS) or op_types.isdisjoint(ROUNDINGS))
+            if rounds or "MatMul" in op_types or {"Mul", "ReduceSum"} <= op_types:  # most others have none
                 use_def = UseDef(scope)
-                candidates = [*_samples(use_def), *_grids(use_def)]
+                candidates = [*(_samples(use_def) if rounds else ()), *_grids(use_def)]
                 if candidates:
-                    self._chains[id(scope)], self._candidates[id(scope)] = use_def, candidates
+                    self._candidates[id(scope)] = use_def, candidates
 
     @property
     def values(self) -> dict[int, list[str]]:
@@ -117,14 +119,14 @@ class Search:
         return {
             scope: list(dict.fromkeys(name for c in candidates for names in c.inputs for name in names))
             + [name for c in candidates for name in c.outputs]
-            for scope, candidates in self._candidates.items()
+            for scope, (_, candidates) in self._candidates.items()
         }
 
     def found(self, scope: Scope, inference: Inference) -> list[Found]:
         """The decomposed operators in ``scope``."""
-        use_def, candidates = self._chains.get(id(scope)), self._candidates.get(id(scope), ())
-        if use_def is None:
+        if id(scope) not in self._candidates:
             return []
+        use_def, candidates = self._candidates[id(scope)]
         resolved = [self._resolve(candidate, use_def, inference) for candidate in candidates]
         by_output = {each.subgraph.output: each for each in resolved if each is not None}
         uses = Counter(index for each in by_output.values() for index in each.subgraph.nodes)
@@ -136,10 +138,6 @@ class Search:
             if len(private) == len(kept):
                 return kept
             kept = private
-
-    def use_def(self, scope: Scope) -> UseDef:
-        """The use-def chains of ``scope``, where something was found in it."""
-        return self._chains[id(scope)]
 
     def _resolve(self, candidate: _Candidate, use_def: UseDef, inference: Inference) -> Found | None:
         """The operator that ``candidate`` is, if any."""
@@ -168,14 +166,6 @@ class Search:
         return None
 
 
-def _may_hold(scope: Scope) -> bool:
-    """Whether ``scope`` may hold a candidate; most have none."""
-    op_types = set(scope.op_types)
-    if not op_types.isdisjoint(GATHERS) and not op_types.isdisjoint(ROUNDINGS):
-        return True
-    return "MatMul" in op_types or {"Mul", "ReduceSum"} <= op_types
-
-
 def _samples(use_def: UseDef) -> Iterator[_Candidate]:
     """Values that are gathered by indices that come from a rounding."""
     groups: dict[tuple[frozenset[int], str], list[int]] = {}
@@ -195,28 +185,36 @@ def _samples(use_def: UseDef) -> Iterator[_Candidate]:
 
 def _grids(use_def: UseDef) -> Iterator[_Candidate]:
     """Products with the constant base of a grid."""
+    may_be_base = cache(partial(_may_be_base, use_def))
     for index, inputs in enumerate(use_def.scope.inputs):
         if not use_def.is_op(index, ("Mul", "MatMul")) or len(inputs) != 2:
             continue
-        for base, theta in (inputs, inputs[::-1]):
-            if use_def.kind(theta) == "data" != use_def.kind(base) and _may_be_base(use_def, base):
+        # Beside a constant, the other input is no base: quickly said of most nodes, which multiply by weights.
+        held = [name for name in inputs if name not in use_def.makers and use_def.scope.held(name) is not None]
+        for base in held or inputs:
+            theta = inputs[base == inputs[0]]
+            if may_be_base(base) and use_def.kind(theta) == "data":
                 outputs = [*islice(use_def.post_dominators([index]), MOST_ENDS)]
                 if outputs:
                     yield _Candidate("AffineGrid", outputs[::-1], (use_def.behind(theta),))
 
 
 def _may_be_base(use_def: UseDef, name: str) -> bool:
-    """Whether ``name``, computed of constants and shapes alone, may be the base of a grid.
+    """Whether ``name`` may be the base of a grid: computed of constants and shapes alone, and not one number.
 
     If no node computes it, it is a matrix or more, with ones in its last or next to last column.
     """
-    root = use_def.behind(name)[-1]
-    if root in use_def.makers:
-        return True
-    tensor = use_def.scope.held(root)
+    tensor, root = use_def.scope.held(name), name
+    if tensor is None or name in use_def.makers:
+        if (tensor is not None and math.prod(tensor.dims) == 1) or use_def.kind(name) == "data":
+            return False
+        root = use_def.behind(name)[-1]
+        if root in use_def.makers:
+            return True
+        tensor = use_def.scope.held(root)
     if tensor is None or tensor.data_type not in _FLOATS:
         return False
-    dims = [dim for dim in tensor.dims if dim != 1]
+    dims = [dim for dim in tensor.dims[:] if dim != 1]
     if len(dims) < 2 or not {3, 4}.intersection(dims[-2:]):
         return False
     value = np.array(use_def.scope.constant(root)).reshape(dims)

@@ -15,7 +15,7 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError
 
 from ..errors import GridSampleError
-from .graphs import TENSORS, Scope, may_hold, scopes
+from .graphs import TENSORS, Scope, scopes
 
 #: A model in memory, serialized, or at a path.
 Model = onnx.ModelProto | bytes | str | PathLike[str]
@@ -167,12 +167,14 @@ def follow_links(model: onnx.ModelProto, path: str | PathLike[str], found: Seque
     Raises:
         GridSampleError: a location is not inside the model's folder.
     """
-    entries, folders = list(_locations(model, found)), _folders(path)
-    files = _files(entries, path)
+    entries = list(_locations(model, found))
+    if not entries:
+        return None
+    files, folders = _files(entries, path), _folders(path)
     folder = next((f for f in folders if all(file.is_relative_to(f) for file in files.values())), folders[0])
     for entry in entries:
         entry.value = os.path.relpath(files[entry.value], folder)
-    return str(folder) if entries else None
+    return str(folder)
 
 
 def _files(entries: Iterable[onnx.StringStringEntryProto], path: str | PathLike[str]) -> dict[str, Path]:
@@ -199,10 +201,8 @@ def _locations(model: onnx.ModelProto, found: Sequence[Scope] = ()) -> Iterator[
     for scope in found or scopes(model):
         if isinstance(scope.container, onnx.GraphProto):
             tensors += scope.container.initializer
-        for node, op_type in zip(scope.nodes, scope.op_types, strict=True):
-            if may_hold(op_type, node.domain, TENSORS):
-                for attribute in node.attribute:
-                    tensors += [attribute.t] if attribute.HasField("t") else attribute.tensors
+        for attribute in (each for index in scope.holders(TENSORS) for each in scope.nodes[index].attribute):
+            tensors += [attribute.t] if attribute.HasField("t") else attribute.tensors
     for tensor in tensors:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             yield from (entry for entry in tensor.external_data if entry.key == "location")

@@ -25,6 +25,9 @@ UNSTATED_OPSET = 20
 #: From this IR version on, an initializer that is also an input is a default that may be overridden.
 _OVERRIDABLE = 4
 
+#: The reader of a graph's output.
+OUTSIDE = -1
+
 #: Types of attributes that hold graphs, and tensors.
 _GRAPHS = (onnx.defs.OpSchema.AttrType.GRAPH, onnx.defs.OpSchema.AttrType.GRAPHS)
 TENSORS = (onnx.defs.OpSchema.AttrType.TENSOR, onnx.defs.OpSchema.AttrType.TENSORS)
@@ -105,19 +108,40 @@ class Scope:
         return {domain_of(name) for name in {node.domain for node in self.nodes}}
 
     @cached_property
-    def inputs(self) -> list[list[str]]:
+    def inputs(self) -> list[tuple[str, ...]]:
         """The names that each node reads."""
-        return [node.input[:] for node in self.nodes]  # many times as fast as to iterate
+        # A slice is many times as fast as to iterate, and Python's collector of garbage soon leaves tuples alone.
+        return [tuple(node.input[:]) for node in self.nodes]
 
     @cached_property
-    def outputs(self) -> list[list[str]]:
+    def outputs(self) -> list[tuple[str, ...]]:
         """The names that each node makes."""
-        return [node.output[:] for node in self.nodes]
+        return [tuple(node.output[:]) for node in self.nodes]
 
     @cached_property
     def makers(self) -> Mapping[str, int]:
         """Value -> the position of the node that makes it."""
         return {name: index for index, names in enumerate(self.outputs) for name in names if name}
+
+    @cached_property
+    def readers(self) -> Mapping[str, set[int]]:
+        """Value -> the positions of the nodes that read it, also in graphs that they hold, and :data:`OUTSIDE`."""
+        found: dict[str, set[int]] = {}
+        read = [*enumerate(self.inputs), (OUTSIDE, self.outcome)]
+        for at, bodies in self.bodies.items():
+            todo = [*bodies]
+            for body in todo:  # grows while it is walked
+                read += ((at, names) for names in (*body.inputs, body.outcome))
+                todo += chain.from_iterable(body.bodies.values())
+        for at, names in read:
+            for name in names:
+                found.setdefault(name, set()).add(at)
+        return found
+
+    @property
+    def outcome(self) -> list[str]:
+        """The names of the values that it hands out."""
+        return [value if isinstance(value, str) else value.name for value in self.container.output]
 
     @cached_property
     def definitions(self) -> Mapping[str, Definition]:
@@ -130,16 +154,28 @@ class Scope:
             initializers = {tensor.name: tensor for tensor in self.container.initializer}
             found.update(dict.fromkeys(sparse.values.name for sparse in self.container.sparse_initializer))
             found |= initializers | inputs if self.ir_version >= _OVERRIDABLE else inputs | initializers
-        found.update((name, self.nodes[index]) for name, index in self.makers.items())
+        nodes = self.nodes
+        found.update((name, nodes[index]) for name, index in self.makers.items())
         return found
+
+    def holders(self, kinds: tuple[onnx.defs.OpSchema.AttrType, ...]) -> list[int]:
+        """The positions of the nodes that may have attributes of these types."""
+        op_types = {each for each in set(self.op_types) if may_hold(each, "", kinds)}
+        if self.domains <= {""}:
+            return [at for at, each in enumerate(self.op_types) if each in op_types]
+        return [at for at, node in enumerate(self.nodes) if node.op_type in op_types or domain_of(node.domain)]
 
     def replace(self, replaced: Mapping[int, Sequence[onnx.NodeProto]]) -> None:
         """Put other nodes, or none, in the places of those at these positions, and forget what was read of them all."""
+        nodes, there = self.nodes, self.container.node
         for index in sorted(replaced, reverse=True):
-            del self.container.node[index]
+            del there[index]
             for node in reversed(replaced[index]):
-                self.container.node.insert(index, node)
-        for read in ("nodes", "op_types", "domains", "inputs", "outputs", "makers", "definitions"):
+                there.insert(index, node)
+            nodes[index : index + 1] = there[index : index + len(replaced[index])]
+        grown = [(index, len(new) - 1) for index, new in replaced.items()]
+        self.bodies = {at + sum(by for index, by in grown if index < at): held for at, held in self.bodies.items()}
+        for read in ("op_types", "domains", "inputs", "outputs", "makers", "readers", "definitions"):
             self.__dict__.pop(read, None)
 
     def home(self, name: str) -> Scope | None:
@@ -184,8 +220,9 @@ def scopes(model: onnx.ModelProto, weights: Weights = NO_WEIGHTS) -> list[Scope]
 def _grow(root: Scope) -> list[Scope]:
     found = [root]
     for scope in found:  # grows while it is walked: no recursion, whatever the depth
-        for index, (node, op_type) in enumerate(zip(scope.nodes, scope.op_types, strict=True)):
-            for attribute, graph in subgraphs(node) if may_hold(op_type, node.domain, _GRAPHS) else ():
+        for index in scope.holders(_GRAPHS):
+            node = scope.nodes[index]
+            for attribute, graph in subgraphs(node):
                 here = f"{node.op_type} {node.name or f'#{index}'} {attribute.name}"
                 path = f"{scope.path}/{here}" if scope.path else here
                 body = Scope(path, graph, scope.opsets, scope.ir_version, scope, scope.function)
@@ -204,39 +241,41 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[tuple[onnx.AttributeProto, onnx.
 
 
 @cache
-def may_hold(op_type: str, domain: str, kinds: Collection[onnx.defs.OpSchema.AttrType]) -> bool:
+def may_hold(op_type: str, domain: str, kinds: tuple[onnx.defs.OpSchema.AttrType, ...]) -> bool:
     """Whether nodes of an operator may have attributes of these types: ONNX's own have what their schema says."""
     if domain_of(domain) or not isinstance(op_type, str) or not onnx.defs.has(op_type):
         return True  # what is not UTF-8 comes as bytes
     return any(each.type in kinds for each in onnx.defs.get_schema(op_type).attributes.values())
 
 
-def constants(model: onnx.ModelProto, weights: Weights) -> set[str]:
-    """The names of the initializers that the graphs of ``model`` hold themselves, and of what Constants make there."""
+def constants(found: Sequence[Scope]) -> set[str]:
+    """The names of the initializers that the graphs ``found`` hold themselves, and of what Constants make there."""
     return {
         name
-        for scope in scopes(model, weights)
+        for scope in found
         for name in scope.definitions
         if isinstance(scope.container, onnx.GraphProto) and scope.held(name) is not None
     }
 
 
 @contextmanager
-def unread(model: onnx.ModelProto, names: Collection[str]) -> Iterator[None]:
+def unread(found: Sequence[Scope], names: Collection[str]) -> Iterator[None]:
     """Let the ``names`` among :func:`constants` be unknown meanwhile, as external data is: a session has others.
 
     Constants become initializers, as in onnxruntime.
     """
 
     def locate(location: onnx.TensorProto.DataLocation) -> None:
-        for scope in reversed(scopes(model)) if names else ():  # inner graphs first, as nodes are dropped
+        for scope in reversed(found) if names else ():  # inner graphs first, as nodes are dropped
             graph = scope.container
             if isinstance(graph, onnx.GraphProto):
-                for index, node in reversed([*enumerate(graph.node)]):
+                dropped: dict[int, tuple[()]] = {}
+                for index, node in enumerate(scope.nodes):
                     if (tensor := _constant_tensor(node)) is not None and node.output[0] in names:
                         graph.initializer.add().CopyFrom(tensor)
                         graph.initializer[-1].name = node.output[0]
-                        del graph.node[index]
+                        dropped[index] = ()
+                scope.replace(dropped)
                 for tensor in graph.initializer:
                     if tensor.name in names and not tensor.external_data:
                         tensor.data_location = location
@@ -249,23 +288,24 @@ def unread(model: onnx.ModelProto, names: Collection[str]) -> Iterator[None]:
 
 
 class Names:
-    """The names of a model's values and nodes, and new ones that are none of them."""
+    """The names of the values and nodes of ``model``, whose scopes are ``found``, and new ones, none of them."""
 
     def __init__(self, model: onnx.ModelProto, found: Sequence[Scope] = ()) -> None:
-        """Args:
-        model: the model.
-        found: its scopes, where they are known.
-        """
-        self._taken: set[str] = set()
-        for scope in found or scopes(model):
-            self._taken.update([node.name for node in scope.nodes], *scope.inputs, *scope.outputs)
-            self._taken.update(value.name for value in scope.container.value_info)
+        self._model, self._found = model, found
+
+    @cached_property
+    def _taken(self) -> set[str]:
+        taken: set[str] = set()
+        for scope in self._found or scopes(self._model):
+            taken.update([node.name for node in scope.nodes], *scope.inputs, *scope.outputs)
+            taken.update(value.name for value in scope.container.value_info)
             if isinstance(scope.container, onnx.FunctionProto):
-                self._taken.update((*scope.container.input, *scope.container.output))
+                taken.update((*scope.container.input, *scope.container.output))
             else:
                 for values in (scope.container.input, scope.container.output, scope.container.initializer):
-                    self._taken.update(value.name for value in values)
-                self._taken.update(sparse.values.name for sparse in scope.container.sparse_initializer)
+                    taken.update(value.name for value in values)
+                taken.update(sparse.values.name for sparse in scope.container.sparse_initializer)
+        return taken
 
     def new(self, name: str) -> str:
         """``name``, or ``name`` and a number where it is taken; taken from now on."""

@@ -7,13 +7,12 @@ a guard and a CastLike make up for that.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 
 import onnx
 
 from ..errors import GridSampleError, where
 from .dialects import DOMAIN, EXTENSIONS_DOMAIN
-from .graphs import Scope, called
+from .graphs import OUTSIDE, Scope, called
 
 #: The key in a helper node's ``metadata_props``; its value is the node that it helps.
 _HELPS = "ort_gridsample.helps"
@@ -70,59 +69,51 @@ def is_helper(node: onnx.NodeProto) -> bool:
     return any(entry.key == _HELPS for entry in node.metadata_props)
 
 
-class Helpers:
-    """The helper nodes in one scope."""
+def around(scope: Scope, node: onnx.NodeProto) -> tuple[Sequence[str], str, frozenset[int]]:
+    """The inputs and the output of ``node`` in ``scope`` with its helpers as one, and the helpers' positions.
 
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
+    Raises:
+        GridSampleError: of a guard that consists of two nodes the second is not there.
+    """
+    output = node.output[0] if node.output else ""
+    if node.domain not in (DOMAIN, EXTENSIONS_DOMAIN):
+        return node.input, output, frozenset()
+    nodes, belonging, inputs = scope.nodes, set(), []
+    for name in node.input:
+        maker = scope.makers.get(name)
+        if maker is not None and nodes[maker].op_type == "Cast" and is_helper(nodes[maker]):
+            belonging.add(maker)
+            name = nodes[maker].input[0]
+        inputs.append(name)
+    for reader in (each for name in node.output[1:] for each in _readers(scope, name)):
+        belonging.add(reader)  # of the status, which only guards read
+        if guards(nodes[reader], node):
+            output = nodes[reader].output[0]
+            if nodes[reader].op_type == "Gather":
+                squeeze = _squeeze(scope, node, output)
+                belonging.add(squeeze)
+                output = nodes[squeeze].output[0]
+    for reader in _readers(scope, output):
+        after = nodes[reader]
+        if is_helper(after) and after.input[0] == output:
+            belonging.add(reader)
+            output = after.output[0]
+            break
+    return inputs, output, frozenset(belonging)
 
-    @cached_property
-    def _readers(self) -> dict[str, list[int]]:
-        readers: dict[str, list[int]] = {}
-        for index, names in enumerate(self._scope.inputs):
-            for name in dict.fromkeys(names):
-                readers.setdefault(name, []).append(index)
-        return readers
 
-    def around(self, node: onnx.NodeProto) -> tuple[Sequence[str], str, frozenset[int]]:
-        """The inputs and the output of ``node`` with its helpers as one, and the helpers' positions.
+def _readers(scope: Scope, name: str) -> list[int]:
+    """The positions of the nodes that read ``name`` themselves."""
+    return [at for at in sorted(scope.readers.get(name, ())) if at != OUTSIDE and name in scope.inputs[at]]
 
-        Raises:
-            GridSampleError: of a guard that consists of two nodes the second is not there.
-        """
-        output = node.output[0] if node.output else ""
-        if node.domain not in (DOMAIN, EXTENSIONS_DOMAIN):
-            return node.input, output, frozenset()
-        nodes, belonging, inputs = self._scope.nodes, set(), []
-        for name in node.input:
-            maker = self._scope.makers.get(name)
-            if maker is not None and nodes[maker].op_type == "Cast" and is_helper(nodes[maker]):
-                belonging.add(maker)
-                name = nodes[maker].input[0]
-            inputs.append(name)
-        for reader in (each for name in node.output[1:] for each in self._readers.get(name, ())):
-            belonging.add(reader)  # of the status, which only guards read
-            if guards(nodes[reader], node):
-                output = nodes[reader].output[0]
-                if nodes[reader].op_type == "Gather":
-                    squeeze = self._squeeze(node, output)
-                    belonging.add(squeeze)
-                    output = nodes[squeeze].output[0]
-        for reader in self._readers.get(output, ()):
-            after = nodes[reader]
-            if is_helper(after) and after.input[0] == output:
-                belonging.add(reader)
-                output = after.output[0]
-                break
-        return inputs, output, frozenset(belonging)
 
-    def _squeeze(self, node: onnx.NodeProto, gathered: str) -> int:
-        """The position of the Squeeze that takes off the axis that the guard of ``node`` leaves in the output."""
-        match self._readers.get(gathered, ()):
-            case [index]:
-                after = self._scope.nodes[index]
-                axes = [*(each.ints for each in after.attribute), *map(self._scope.constant, after.input[1:])]
-                if after.op_type == "Squeeze" and [list(each) for each in axes if each is not None] == [[1]]:
-                    return index
-        here = where(node.op_type, called(node))
-        raise GridSampleError(here, "the guard behind it", "without its Squeeze", "the nodes that a patch writes")
+def _squeeze(scope: Scope, node: onnx.NodeProto, gathered: str) -> int:
+    """The position of the Squeeze that takes off the axis that the guard of ``node`` leaves in the output."""
+    match _readers(scope, gathered):
+        case [index]:
+            after = scope.nodes[index]
+            axes = [*(each.ints for each in after.attribute), *map(scope.constant, after.input[1:])]
+            if after.op_type == "Squeeze" and [list(each) for each in axes if each is not None] == [[1]]:
+                return index
+    here = where(node.op_type, called(node))
+    raise GridSampleError(here, "the guard behind it", "without its Squeeze", "the nodes that a patch writes")

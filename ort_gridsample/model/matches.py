@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
 
 import numpy as np
 import onnx
@@ -32,7 +31,7 @@ from .dialects import (
 )
 from .fusion import FusedGrid, FusedGrids
 from .graphs import Names, Scope, called, constant, domain_of, function_key, scopes
-from .helpers import Helpers
+from .helpers import around
 from .inference import Inference, Value
 from .node_checks import fault_of, reason_of
 from .onnxruntime_probe import OnnxruntimeProbe
@@ -105,7 +104,7 @@ def find(
     matches = []
     functions, op_types = {function_key(function) for function in model.functions}, operator_types()
     search = Search(found if decomposed else (), probe)
-    candidates = {id(s): [(index, node) for index, node in enumerate(s) if node.op_type in op_types] for s in found}
+    candidates = {id(s): [(i, s.nodes[i]) for i, each in enumerate(s.op_types) if each in op_types] for s in found}
     grids = {
         scope: [*search.values.get(scope, ()), *(node.input[1] for _, node in nodes if len(node.input) > 1)]
         for scope, nodes in candidates.items()
@@ -115,13 +114,12 @@ def find(
     values = search.values if fused_grids is None else fused_grids.values
     values = {s: [*values.get(s, ()), *attentions.values.get(s, ())] for s in values.keys() | attentions.values.keys()}
     inference = Inference(model, found, probe, values)
-    names = cache(partial(Names, model))  # which few need
+    names = Names(model)
     for scope in found:
-        helpers = Helpers(scope)
         for index, node in candidates[id(scope)]:
             dialect = dialect_of(node, scope.opsets, functions)
             if dialect is not None:
-                matches.append(_match(dialect, node, index, scope, inference, helpers, probe if asked else None))
+                matches.append(_match(dialect, node, index, scope, inference, probe if asked else None))
         matches += _decomposed(names, scope, search, inference)
     if fused_grids is not None:
         matches = list(_with_fused(matches, fused_grids, inference))
@@ -190,11 +188,11 @@ def _with_fused(matches: Sequence[Match], fused_grids: FusedGrids, inference: In
         yield replace(match, fused_into=into[id(match)]) if id(match) in into else samples.get(id(match), match)
 
 
-def _decomposed(names: Callable[[], Names], scope: Scope, search: Search, inference: Inference) -> Iterator[Match]:
+def _decomposed(names: Names, scope: Scope, search: Search, inference: Inference) -> Iterator[Match]:
     """What is decomposed in ``scope``, as a node each that says it."""
     for part in search.found(scope, inference):
         dialect, output = PARTS[part.operator], part.subgraph.output
-        index = search.use_def(scope).makers[output]
+        index = scope.makers[output]
         first, *others = part.subgraph.inputs
         values = dict(zip(spec.newest(part.operator).types, (first, *others), strict=False))
         known, before = dict[str, Array](), tuple[onnx.NodeProto, ...]()
@@ -202,11 +200,11 @@ def _decomposed(names: Callable[[], Names], scope: Scope, search: Search, infere
         if part.operator == "AffineGrid":
             values["size"], cases = "", [(case[0], Value("int64", (len(part.size),))) for case in cases]
             if None in part.size:
-                values["size"], before = _size(names(), first, part.size, output)
+                values["size"], before = _size(names, first, part.size, output)
             else:
                 known["size"] = np.array(part.size, np.int64)
         elif part.size:
-            values["X"], before = _reshaped(names(), first, part.size, output)
+            values["X"], before = _reshaped(names, first, part.size, output)
             cases = [(replace(X, shape=(*(X.shape or ())[:2], *part.size)), grid) for X, grid in cases]
         node = onnx.NodeProto(
             op_type=part.operator,
@@ -260,13 +258,12 @@ def _match(
     index: int,
     scope: Scope,
     inference: Inference,
-    helpers: Helpers,
     probe: OnnxruntimeProbe | None,
 ) -> Match:
     aside = node.domain == SET_ASIDE
     domain = "" if aside else domain_of(node.domain)
     opset = scope.opsets.get(domain, dialect.version if domain else 0)
-    sources, output, belonging = helpers.around(node)
+    sources, output, belonging = around(scope, node)
     if node.op_type in ATTENTION_PLUGINS:
         sources = [*sources[:2], *sources[3:]]  # the first pixels follow from the lengths
     name = node.name or (f"({output})" if domain == DOMAIN else called(node))

@@ -8,7 +8,7 @@ import onnx
 
 from .. import checks, spec
 from ..errors import GridSampleError
-from .dialects import ATTENTION, AttributeReference
+from .dialects import ATTENTION
 from .graphs import domain_of
 from .inference import Value
 from .onnxruntime_probe import OnnxruntimeProbe
@@ -46,11 +46,7 @@ def reason_of(record: NodeRecord, opsets: Mapping[str, int], probe: OnnxruntimeP
         return str(record.error)
     if record.operator == ATTENTION:
         return "onnxruntime has no such operator"
-    attributes = {
-        name: next(iter(record.dialect.attributes[name].values)) if isinstance(value, AttributeReference) else value
-        for name, value in record.attributes.items()
-    }
-    node = onnx.NodeProto(op_type=record.op_type, domain=record.domain, attribute=record.dialect.write(attributes))
+    node = record.bare()
     for case in record.cases:
         types = {name: value.type for name, value in zip(record.values, case, strict=True) if value.type is not None}
         axes = spatial_axes(record.operator, case)

@@ -28,7 +28,6 @@ from .targets.runtimes import ANY, RUNTIMES
 from .targets.spelled import Spelled
 from .unfusing import unfused
 from .use_def import UseDef, dead, drop_unread
-from .weights import NO_WEIGHTS, Weights
 
 #: The target of 4-D GridSamples.
 TWO_AXES = "ai.onnx-2d"
@@ -50,12 +49,12 @@ def patch_in_place(
     probe: OnnxruntimeProbe | None = None,
     opset: int | None = None,
     for_runtime: str | None = None,
-    weights: Weights = NO_WEIGHTS,
+    found: list[Scope] | None = None,
 ) -> tuple[list[NodeRecord], list[NodeRecord]]:
     """Do as :func:`ort_gridsample.patch_model` to ``model`` itself: the records of what it replaced, and of what stays.
 
     ``probe`` is asked whether onnxruntime runs a node where ``nodes`` depend on it, and for types that onnx does not
-    know. ``weights`` are what ``model`` lacks.
+    know. ``found`` are the scopes of ``model``, where they are known; afterwards as well.
     """
     if isinstance(target, str) and target not in targets():
         raise GridSampleError("patch_model", "target", repr(target), checks.listed(targets()))
@@ -72,8 +71,7 @@ def patch_in_place(
         opset = _opset_of_two_axes(model, opset)
     to = _target(target, functions, model.functions, opset, for_runtime) if isinstance(target, str) else target
     with explaining_invalid(model):
-        model.CopyFrom(unfused(model))
-        return _patch(model, nodes, to, probe, opset, weights)
+        return _patch(model, nodes, to, probe, opset, scopes(model) if found is None else found)
 
 
 def _opset_of_two_axes(model: onnx.ModelProto, opset: int | None) -> int | None:
@@ -100,21 +98,23 @@ def _patch(
     to: Target,
     probe: OnnxruntimeProbe | None,
     opset: int | None,
-    weights: Weights,
+    found: list[Scope],
 ) -> tuple[list[NodeRecord], list[NodeRecord]]:
-    standard = Spelled("ai.onnx", strict=opset is not None)
+    standard, fused = Spelled("ai.onnx", strict=opset is not None), to.fuses or callable(nodes)
+    if (whole := unfused(model, found)) is not model:
+        model.CopyFrom(whole)
+        found[:] = scopes(model, found[0].weights)
     while True:
-        found = scopes(model, weights)
-        fused = to.fuses or callable(nodes)
         matches = find(
             model, found, probe, nodes != "all", decomposed=to.reads_decomposed, fused=fused, attention=to.fuses
         )
-        whole = [m for m in matches if m.is_whole and to.expands(m) and _is_selected(m, nodes, standard)]
-        if whole:
-            for match in whole:
+        wholes = [m for m in matches if m.is_whole and to.expands(m) and _is_selected(m, nodes, standard)]
+        if wholes:
+            for match in wholes:
                 if match.record.error is not None:
                     raise match.record.error
-            expand(model, whole)
+            expand(model, wholes)
+            found[:] = scopes(model, found[0].weights)
             continue
         takes = (match for match in matches if not match.is_whole and to.takes(match))
         selected = [match for match in takes if _is_selected(match, nodes, standard)]
@@ -126,6 +126,7 @@ def _patch(
                 raise match.record.error
         if not (_inline(model, selected, to) or _convert(model, selected, to, opset)):
             break
+        found[:] = scopes(model, found[0].weights)
     written = [(match, to) for match in selected] + [(match, standard) for match in aside]
     if written:
         for match, target in written if opset is not None else ():
@@ -134,7 +135,8 @@ def _patch(
         names, by_scope = Names(model, found), dict[int, list[Match]]()
         for match, _ in written:
             by_scope.setdefault(id(match.scope), []).append(match)
-        names.take_all({name for match in selected for node in match.before for name in node.output})
+        if before := {name for match in selected for node in match.before for name in node.output}:
+            names.take_all(before)
         replacements = {id(match): target.replace(match, names) for match, target in written}
         if to.reads_shapes:
             forget_guesses(model, found, probe)
@@ -145,7 +147,7 @@ def _patch(
         versions = {d.domain: d.version for d in dialects.dialects() if d.domain}  # that a replacement may be in
         versions |= {DOMAIN: dialects.VERSION, FUNCTIONS_DOMAIN: 1}
         versions |= {domain: version for domain, version in found[0].opsets.items() if domain == ""}
-        import_used(model, versions, dropped={SET_ASIDE, *(match.record.domain for match in selected)})
+        import_used(model, versions, {SET_ASIDE, *(match.record.domain for match in selected)}, found)
     return [m.record for m in selected], [m.record for m in left]
 
 

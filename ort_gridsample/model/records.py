@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeVar
+
+import onnx
 
 from .. import spec
 from ..core.arrays import Array
@@ -106,17 +109,31 @@ class NodeRecord:
         return any(isinstance(value, AttributeReference) for value in self.attributes.values())
 
     @property
+    def possible_attributes(self) -> dict[str, str | int]:
+        """The attributes, one that the node's function is given being any that it may be."""
+        spellings = self.dialect.attributes
+        return {
+            name: next(iter(spellings[name].values)) if isinstance(value, AttributeReference) else value
+            for name, value in self.attributes.items()
+        }
+
+    def bare(self) -> onnx.NodeProto:
+        """Such a node, without inputs and outputs."""
+        attributes = self.dialect.write(self.possible_attributes)
+        return onnx.NodeProto(op_type=self.op_type, domain=self.domain, attribute=attributes)
+
+    @property
     def spatial_axes(self) -> tuple[int, ...]:
         """The numbers of spatial axes that it may sample or make a grid for; empty where unknown."""
         return _distinct(spatial_axes(self.operator, case) for case in self.cases)
 
-    @property
+    @cached_property
     def inputs(self) -> dict[str, list[Value]]:
         """Input name -> what is known of its type and shape: alternatives in a function that is called with several."""
         each = zip(self.values, zip(*self.cases, strict=True), strict=True)
         return {name: [value for value in dict.fromkeys(found) if value != Value()] for name, found in each}
 
-    @property
+    @cached_property
     def types(self) -> dict[str, tuple[str, ...]]:
         """Input name -> the element types that it may have, by numpy's names; empty where unknown."""
         return {name: _distinct(value.type for value in values) for name, values in self.inputs.items()}

@@ -23,13 +23,15 @@ _FORMER_AFFINE, _FORMER_PROGRAMS = "ort_gridsample_AffineGridSample", "ort_grids
 _FUSED = frozenset((FUSED, _FORMER_AFFINE, _FORMER_PROGRAMS))
 
 
-def unfused(model: onnx.ModelProto) -> onnx.ModelProto:
+def unfused(model: onnx.ModelProto, found: Sequence[Scope] = ()) -> onnx.ModelProto:
     """``model`` itself; or, if it has fused nodes, a copy with compiled ops and the nodes of their grids instead.
+
+    ``found`` are the model's scopes, where they are known.
 
     Raises:
         GridSampleError: a fused node is not what a session writes.
     """
-    if all(_FUSED.isdisjoint(scope.op_types) for scope in scopes(model)):
+    if all(_FUSED.isdisjoint(scope.op_types) for scope in found or scopes(model)):
         return model
     copy = onnx.ModelProto()
     copy.CopyFrom(model)

@@ -6,16 +6,15 @@ They are found by following values, never by names; which operator a subgraph co
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from functools import cached_property
 from heapq import heappop, heappush
 from typing import Literal
 
 import onnx
 
-from .graphs import Scope, domain_of
+from .graphs import OUTSIDE, Scope, domain_of
 
 #: Operators that move the elements of their first input.
 LAYOUT = frozenset(
@@ -43,9 +42,7 @@ MOST_NODES, MOST_ENDS = 4096, 20
 
 #: The dependencies of a value: the model alone, the shapes of inputs as well, or their values.
 Kind = Literal["constant", "shape", "data"]
-
-#: The reader of a graph's output.
-OUTSIDE = -1
+_KINDS: tuple[Kind, ...] = "data", "shape", "constant"
 
 
 @dataclass(frozen=True)
@@ -72,51 +69,38 @@ class UseDef:
 
     def __init__(self, scope: Scope) -> None:
         self.scope, self.nodes, self.makers = scope, scope.nodes, scope.makers
-        self._outer: dict[str, Kind] = {}
+        self._kinds: dict[str, Kind] = {}
 
     def is_op(self, index: int, op_types: Collection[str]) -> bool:
         """As :func:`is_op`, for the node at a position."""
         return self.scope.op_types[index] in op_types and is_op(self.nodes[index], op_types)
 
-    @cached_property
-    def readers(self) -> dict[str, set[int]]:
-        """Value -> the positions of the nodes that read it, also in graphs that they hold, and :data:`OUTSIDE`."""
-        found: dict[str, set[int]] = {}
-        for index, inputs in enumerate(self.scope.inputs):
-            for name in inputs:
-                found.setdefault(name, set()).add(index)
-        for index, bodies in self.scope.bodies.items():
-            for name in _captured(bodies):
-                found.setdefault(name, set()).add(index)
-        for value in self.scope.container.output:
-            found.setdefault(value if isinstance(value, str) else value.name, set()).add(OUTSIDE)
-        return found
+    @property
+    def readers(self) -> Mapping[str, set[int]]:
+        """The scope's."""
+        return self.scope.readers
 
     def kind(self, name: str) -> Kind:
         """The dependencies of the value ``name``."""
-        if name in self.makers:
-            return self._kinds[name]
-        if name not in self._outer:
-            self._outer[name] = "data" if self.scope.held(name) is None else "constant"
-        return self._outer[name]
-
-    @cached_property
-    def _kinds(self) -> dict[str, Kind]:
-        """Output of a node -> its dependencies, from the first node to the last."""
-        found: dict[str, Kind] = {}
-        for index, op_type in enumerate(self.scope.op_types):
-            kind: Kind = "data"
-            if op_type in ARITHMETIC and self.is_op(index, ARITHMETIC):
-                kind = "shape" if op_type in ("Shape", "Size") else "constant"
-                for name in self.scope.inputs[index] if kind == "constant" else ():
-                    # What a node reads before another makes it, in a model that is not valid, is data.
-                    read = found.get(name) or ("data" if name in self.makers else self.kind(name) if name else kind)
-                    kind = read if kind == "constant" or read == "data" else kind
-                    if kind == "data":
-                        break
-            for name in self.scope.outputs[index]:
-                found[name] = kind
-        return found
+        todo = [] if name in self._kinds else [name]
+        while todo:  # no recursion, however long the chain of nodes
+            index = self.makers.get(todo[-1])
+            if index is None:
+                kind: Kind = "data" if self.scope.held(todo[-1]) is None else "constant"
+            elif not self.is_op(index, ARITHMETIC):
+                kind = "data"
+            elif self.scope.op_types[index] in ("Shape", "Size"):
+                kind = "shape"
+            else:
+                read = [each for each in self.scope.inputs[index] if each]
+                # What a node reads before another makes it, in a model that is not valid, is data.
+                kinds = [self._kinds.get(each) if self.makers.get(each, OUTSIDE) < index else "data" for each in read]
+                if None in kinds and "data" not in kinds:
+                    todo.append(read[kinds.index(None)])
+                    continue
+                kind = next((each for each in _KINDS if each in kinds), "constant")
+            self._kinds[todo.pop()] = kind
+        return self._kinds[name]
 
     def indices(self, node: onnx.NodeProto) -> frozenset[int]:
         """The positions of the roundings that the indices of a Gather come from; empty if they depend on other data."""
@@ -264,7 +248,7 @@ def dead(use_def: UseDef, replaced: Collection[int], read: Collection[str], cand
 def drop_unread(scope: Scope, names: Collection[str]) -> None:
     """Drop the initializers of ``scope`` among ``names`` that nobody reads, and nobody may feed."""
     if names and isinstance(scope.container, onnx.GraphProto):
-        unread = set(names) - UseDef(scope).readers.keys() - {value.name for value in scope.container.input}
+        unread = set(names) - scope.readers.keys() - {value.name for value in scope.container.input}
         initializers = scope.container.initializer
         for index in reversed([at for at, tensor in enumerate(initializers) if tensor.name in unread]):
             del initializers[index]
@@ -274,18 +258,4 @@ def is_op(node: onnx.NodeProto, op_types: Collection[str]) -> bool:
     """Whether ``node`` is one of ONNX's operators ``op_types``, with an output and, unless a Constant, an input."""
     if node.op_type not in op_types or domain_of(node.domain):
         return False
-    return _has_ends(node.op_type, node.input[:1], node.output[:1])
-
-
-def _has_ends(op_type: str, inputs: Sequence[str], outputs: Sequence[str]) -> bool:
-    return bool(outputs and outputs[0]) and (op_type == "Constant" or bool(inputs and inputs[0]))
-
-
-def _captured(bodies: Sequence[Scope]) -> Iterator[str]:
-    """The names that are read in ``bodies``, at any depth, whatever they mean there."""
-    todo = list(bodies)
-    for body in todo:  # grows while it is walked
-        for node in body:
-            yield from node.input
-        yield from (value if isinstance(value, str) else value.name for value in body.container.output)
-        todo += [inner for inners in body.bodies.values() for inner in inners]
+    return any(node.output[:1]) and (node.op_type == "Constant" or any(node.input[:1]))

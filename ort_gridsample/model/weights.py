@@ -9,7 +9,6 @@ import math
 import mmap
 import os
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import accumulate
 from os import PathLike
@@ -20,6 +19,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
+from ..core.threads import for_each, get_num_threads
 from .element_types import elem_type
 
 #: Models of fewer bytes are parsed whole, and so are tensors of fewer bytes.
@@ -62,16 +62,23 @@ class Weights:
         ends = list(accumulate((-(-size // _ALIGNED) * _ALIGNED for size in sizes), initial=_ALIGNED))
         memory = np.empty(ends[-1], np.uint8)  # in one piece, which takes the system less time than many
         first, arrays = -memory.ctypes.data % _ALIGNED, dict[str, npt.NDArray[np.generic]]()
-        with nullcontext() if isinstance(self.source, bytes) else open(self.source, "rb", buffering=0) as file:
-            for tensor, at in zip(wanted, ends, strict=False):
-                offset, size = self.places[tensor.name]
-                piece = memory[first + at - _ALIGNED :][:size]
-                if file is None:
-                    piece[:] = np.frombuffer(self.source, np.uint8, size, offset)
-                elif file.seek(offset) != offset or file.readinto(memoryview(piece)) != size:
-                    raise OSError(f"{self.source!r} ends before the values of {tensor.name}")
-                arrays[tensor.name] = piece.view(_DTYPES[tensor.data_type]).reshape(tuple(tensor.dims))
+        pieces = list[tuple[str, npt.NDArray[np.uint8]]]()
+        for tensor, size, at in zip(wanted, sizes, ends, strict=False):
+            pieces.append((tensor.name, memory[first + at - _ALIGNED :][:size]))
+            arrays[tensor.name] = pieces[-1][1].view(_DTYPES[tensor.data_type]).reshape(tuple(tensor.dims))
+        for_each(self._read, pieces, get_num_threads())
         return arrays
+
+    def _read(self, each: tuple[str, npt.NDArray[np.uint8]]) -> None:
+        """Read the values of a name into a piece of memory, which no thread keeps that comes too late."""
+        (name, piece), source = each, self.source
+        offset, size = self.places[name]
+        if isinstance(source, bytes):
+            piece[:] = np.frombuffer(source, np.uint8, size, offset)
+            return
+        with open(source, "rb", buffering=0) as file:
+            if file.seek(offset) != offset or file.readinto(piece.data) != size:
+                raise OSError(f"{source!r} ends before the values of {name}")
 
     def whole(self, tensor: TensorProto) -> TensorProto:
         """A copy of ``tensor`` with its values, where these are among the weights."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from itertools import product
 from typing import Literal
 
@@ -138,7 +138,7 @@ def _foreseen(record: NodeRecord, accelerators: Accelerators) -> Placement:
         return Placement(record, "onnxruntime")
     if accelerators and (way := accelerators.way(record, opsets)):
         return accelerated(record, accelerators, way)
-    return placed(record, None, lambda: record, compiling=False)
+    return placed(record, None, lambda: record, why_no_compiled_ops(), compiling=False)
 
 
 def accelerated(record: NodeRecord, accelerators: Accelerators, way: Way) -> Placement:
@@ -148,7 +148,7 @@ def accelerated(record: NodeRecord, accelerators: Accelerators, way: Way) -> Pla
 
 
 def placed(
-    record: NodeRecord, nodes: Selection | None, ask: Callable[[], NodeRecord], compiling: bool = True
+    record: NodeRecord, nodes: Selection | None, ask: Callable[[], NodeRecord], reason: str, compiling: bool = True
 ) -> Placement:
     """What the node of ``record``, which ``nodes`` do not leave as it is, runs on beside the CPU alone.
 
@@ -156,9 +156,10 @@ def placed(
         record: what is known of it, whoever was asked or not.
         nodes: which nodes may not stay onnxruntime's own; None: those that have a compiled op, or that it does not run.
         ask: the record with what onnxruntime answered.
+        reason: why there are no compiled ops; empty where there are.
         compiling: whether to compile what it needs, or load it, to see whether that can be done.
     """
-    reason = why_no_compiled_ops() or unsupported(record)
+    reason = reason or unsupported(record)
     if not reason and record.error is None and compiling:
         try:
             prepare(record)
@@ -209,6 +210,10 @@ class Ops:
         self._fused = FusedOp()
         self._alone: dict[int, tuple[Placement, Target | None]] = {}
         self._chosen: dict[int, tuple[Placement, Target | None]] = {}
+
+    @cached_property
+    def _why_no_compiled_ops(self) -> str:
+        return why_no_compiled_ops()  # which few need, as it imports Numba
 
     @property
     def reads_shapes(self) -> bool:
@@ -269,7 +274,7 @@ class Ops:
             return Placement(record, "onnxruntime", "onnxruntime runs it, and nodes is 'unsupported'"), None
         if self._accelerators and (way := self._accelerators.way(record, opsets)):
             return accelerated(record, self._accelerators, way), way.target
-        placement = placed(record, self._nodes, ask)
+        placement = placed(record, self._nodes, ask, self._why_no_compiled_ops)
         targets = self._ours if match.attention is None else self._attention
         return placement, targets.get(placement.runs_on)
 

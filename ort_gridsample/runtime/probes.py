@@ -15,7 +15,6 @@ from ..core import numpy_core
 from ..core.arrays import Array
 from ..core.plan import plan_for
 from ..functions import affine_grid
-from ..model.dialects import AttributeReference
 from ..model.inference import Value
 from ..model.records import NodeRecord, spatial_axes
 from .native import fed, one_node
@@ -48,10 +47,7 @@ def probe(record: NodeRecord, case: Sequence[Value], opsets: Mapping[str, int], 
     is_float = next(iter(types.values()), "") in spec.FLOATS
     if axes not in (1, 2, 3) or len(types) < len(case) or not is_float or any(0 in (v.shape or ()) for v in case):
         return None
-    said = {
-        name: next(iter(record.dialect.attributes[name].values)) if isinstance(value, AttributeReference) else value
-        for name, value in record.attributes.items()
-    }
+    said = record.possible_attributes
     known: list[Shape] = [[] if value.shape is None else list(value.shape) for value in case]
     if record.operator == "AffineGrid":
         shapes: list[Shape] = [known[0] or [None, axes, axes + 1], [axes + 2]]
@@ -70,9 +66,8 @@ def probe(record: NodeRecord, case: Sequence[Value], opsets: Mapping[str, int], 
             expected = _sampled(*arrays, str(said["mode"]), str(said["padding_mode"]), align_corners)
         return {name: each.astype(fed(types[name])) for name, each in zip(types, arrays, strict=True)}, expected
 
-    node = onnx.NodeProto(op_type=record.op_type, domain=record.domain, attribute=record.dialect.write(said))
     imports = [(domain, opsets.get(domain, 1)) for domain in dict.fromkeys(("", record.domain))]
-    model = one_node(node, imports, types.items(), shapes)
+    model = one_node(record.bare(), imports, types.items(), shapes)
     if not alone:
         source = model.graph.input[0].name
         for reader in model.graph.node:

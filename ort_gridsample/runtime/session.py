@@ -21,7 +21,7 @@ from ..checks import listed
 from ..core import load_core, memory
 from ..errors import GridSampleError
 from ..model.dialects import DOMAIN, WHOLE_NODES, operator_types
-from ..model.files import external_files, follow_links, read_model
+from ..model.files import explaining_invalid, external_files, follow_links, read_model
 from ..model.graphs import Scope, constants, domain_of, scopes, unread
 from ..model.patch import Selection, bind_threads, check_selection, patch_in_place
 from ..model.records import NodeRecord
@@ -322,21 +322,20 @@ def _patched(
     except GridSampleError:
         # onnxruntime knows its own format, and says what is wrong with any other
         return _Patched(given, given, [], None)
-    if weights.places and options is not None and not all(map(_is_known, _domains(proto, scopes(proto)))):
+    with explaining_invalid(proto):
+        found = scopes(proto, weights)
+    if weights.places and options is not None and not all(map(_is_known, _domains(proto, found))):
         weights = weights.put_back(proto, weights.places)  # the options are the caller's own then
-    elsewhere = set() if options is None else added_to(options, sorted(constants(proto, weights)))
+    elsewhere = set() if options is None else added_to(options, sorted(constants(found)))
     weights = weights.put_back(proto, elsewhere)
-    alone = bool(providers) and {n.op_type for scope in scopes(proto) for n in scope} <= {*operator_types(), "Constant"}
-    with unread(proto, elsewhere), closing(Accelerators(providers, accelerated, alone)) as accelerators:
+    alone = bool(providers) and set().union(*(s.op_types for s in found)) <= {*operator_types(), "Constant"}
+    with unread(found, elsewhere), closing(Accelerators(providers, accelerated, alone)) as accelerators:
         ops = Ops(nodes, accelerators, saved)
-        has_plugins = any(
-            not WHOLE_NODES.isdisjoint(scope.op_types) for scope in scopes(proto)
-        )  # none are records later
-        replaced, others = patch_in_place(proto, target=ops, probe=native, weights=weights)
+        has_plugins = any(not WHOLE_NODES.isdisjoint(scope.op_types) for scope in found)  # none are records later
+        replaced, others = patch_in_place(proto, target=ops, probe=native, found=found)
     placements = ops.placements([*replaced, *others])
     if not placements:
         return _Patched(given, given, [], frozenset())
-    found = scopes(proto)
     bound = bind_threads(found, 0 if options is None else options.intra_op_num_threads)
     domains = _domains(proto, found)
     path = None if isinstance(given, bytes) else given
@@ -350,7 +349,7 @@ def _patched(
         onnx.load_external_data_for_model(proto, folder)
         folder = None
     if weights.places:  # onnxruntime drops what no node reads, and then misses it
-        read = {name for scope in found for node in scope for name in node.input}
+        read = set[str]().union(*(names for scope in found for names in scope.inputs))
         weights = weights.put_back(proto, weights.places.keys() - read)
     patched = proto.SerializeToString()
     # What is written for other providers, no one else need read.
