@@ -25,9 +25,9 @@ def listed(names: Iterable[object]) -> str:
 def mode_and_padding(where: str, mode: str, padding_mode: str, X_type: str) -> None:
     """Check the two attributes, and that the mode is defined for an X of type ``X_type``."""
     if spec.mode_of(mode) not in MODES:
-        raise GridSampleError(where, "mode", repr(mode), listed((*MODES, *spec.MODE_SYNONYMS)))
+        raise NO_MODE.error(where, value=repr(mode), listed=listed((*MODES, *spec.MODE_SYNONYMS)))
     if padding_mode not in [*PADDING]:  # it need not be hashable
-        raise GridSampleError(where, "padding_mode", repr(padding_mode), listed(PADDING))
+        raise NO_PADDING.error(where, value=repr(padding_mode), listed=listed(PADDING))
     if spec.TYPES[X_type].compute is None and spec.mode_of(mode) != "nearest":
         raise GridSampleError(where, "mode", repr(mode), f"'nearest', the only mode that is defined for {X_type} X")
 
@@ -63,6 +63,7 @@ class Sentence:
         return GridSampleError(where, self.argument, self.found.format(**quoted), self.expected.format(**quoted))
 
 
+NO_MODE, NO_PADDING = (Sentence(attribute, "{value}", "{listed}") for attribute in ("mode", "padding_mode"))
 X_HAS_NO_AXES = Sentence("X", "of shape {X}", "shape (N, C, D1, …, Dr) with at least one spatial axis")
 GRID_ALONE = Sentence("grid", "of shape {grid}", "shape (N, D1_out, …, Dr_out, r)")
 GRID_AXES = Sentence("grid", "of shape {grid}", "shape (N, {outputs}, {r}), as X of shape {X} has {r} spatial ax{is}")

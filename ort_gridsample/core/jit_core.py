@@ -16,12 +16,12 @@ import numpy as np
 
 from . import helper_threads, kernels, numpy_core
 from .arrays import Array, Floats
-from .compilation import Part, not_at_hand
+from .compilation import Part, addresses, not_at_hand
 from .plan import Plan, type_name
 from .structs import KERNEL, LAUNCH, SLOT, SLOTS
 from .taps import MAX_TAPS
 from .threads import after_fork, available_cpus, submit
-from .variants import PADDING, TAPS, descriptor, parts
+from .variants import PADDING, TAPS, numbers, parts
 from .workers import END
 
 logger = logging.getLogger("ort_gridsample")
@@ -115,10 +115,12 @@ class _Variant(NamedTuple):
 
 @cache
 def _variant(X_type: str, grid_type: str, mode: str, padding_mode: str, align_corners: bool) -> _Variant:
-    helping, fields = descriptor(X_type, grid_type, mode, padding_mode, align_corners, entry=_HELPING)
+    named = parts(X_type, grid_type, mode)
+    invite, finish, attend, *found = addresses([*_HELPING, *named.values()])
+    attributes = {"padding": PADDING[padding_mode], "align_corners": int(align_corners), "cpus": available_cpus()}
+    fields = {**dict(zip(named, found, strict=True)), **numbers(X_type, grid_type, mode), **attributes}
     word = ctypes.c_int64
     one, two = ctypes.CFUNCTYPE(word, word), ctypes.CFUNCTYPE(word, word, word)
-    invite, finish, attend = helping
     helpers = _Helping(two(invite), two(finish), one(attend))
     return _Variant(_Kernel(**fields), one(fields["proceed"]), two(fields["worker"]), helpers)
 

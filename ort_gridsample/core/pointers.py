@@ -68,6 +68,16 @@ def sizeof(typing: Any, dtype: Any) -> Any:
     return types.int64(dtype), generate
 
 
+@intrinsic(prefer_literal=True)
+def chars(typing: Any, text: Any) -> Any:
+    """The address of a literal ``text``, as C has it: with a 0 at its end."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.ptrtoint(context.insert_const_string(builder.module, text.literal_value), _WORD)
+
+    return types.int64(text), generate
+
+
 def _field(builder: Any, signature: Any, values: Any) -> Any:
     """A pointer to the int64 field of a record, the first argument, that the second names."""
     record, name = signature.args[:2]

@@ -10,6 +10,7 @@ from itertools import product
 from typing import Literal
 
 from .. import settings, spec
+from ..core.taps import COMPILED_MODES
 from ..model.graphs import Names
 from ..model.matches import Match
 from ..model.node_checks import reason_of
@@ -21,7 +22,7 @@ from ..model.targets.python_op import PythonOp
 from ..settings import OpsName
 from . import native
 from .accelerators import Accelerators, Way
-from .compiled_ops import kernels, ops
+from .compiled_ops import ops
 
 logger = logging.getLogger("ort_gridsample")
 
@@ -161,18 +162,11 @@ def placed(
 
 def prepare(record: NodeRecord) -> None:
     """Compile what the node of ``record`` needs, as far as its types and its mode are known."""
-    for one, other in () if record.passes_on else product(*record.types.values()):
+    for types in () if record.passes_on else product(*record.types.values()):
         if record.operator == "AffineGrid":
-            _once(kernels.affine_grid_kernel, "", False, one)
-        elif record.mode in spec.MODES:
-            mode, padding_mode = str(record.mode), spec.PADDING_MODES[0]
-            _once(kernels.grid_sample_kernel, "", mode, padding_mode, False, one, kernels.Grid(other))
-
-
-@cache
-def _once(make: Callable[..., kernels.Kernel], *arguments: object) -> None:
-    """Call ``make``, unless it was called so before and raised nothing: what it compiles is never freed."""
-    make(*arguments)
+            ops.prepare(record.operator, types)
+        elif record.mode in COMPILED_MODES:
+            ops.prepare(record.operator, types, COMPILED_MODES.index(record.mode))
 
 
 class Ops:

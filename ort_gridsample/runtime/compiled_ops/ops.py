@@ -12,39 +12,37 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
-from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import onnx
 import onnxruntime
 from onnx import helper
 
-from ... import spec
 from ...core import need_numba
-from ...errors import GridSampleError
-from ...model import programs
-from ...model.dialects import COMPILED, EXTENSIONS_DOMAIN, FUSED, dialects
+from ...core.threads import available_cpus
+from ...model.dialects import EXTENSIONS_DOMAIN
 from ..extensions import load
 from ..interrupts import undisturbed
 from . import c_api
-from .c_api import ELEMENT_TYPES, Api, OrtCustomOp
-from .kernels import Kernel, affine_grid, fused_grid_sample, grid_sample
+from .answers import ANSWERS
+from .catalog import NAMES, OPS, Op, fields
+from .image import Image
+from .structs import LIBRARY, OP
 
 logger = logging.getLogger("ort_gridsample")
 
-_NAMES = {dialect.operator: dialect.op_type for dialect in dialects() if dialect.name == COMPILED}
 _PROBE = "ort_gridsample_probe"
 
 #: The attribute of the extensions' module, which holds the list of ops, under which ours are kept.
 _MARK = "_ort_gridsample_compiled_ops"
 
-#: The inputs of one op that differ in type, at most.
-MOST_TYPES = 3
-
-_TYPE_NAMES = {number: name for name, number in ELEMENT_TYPES.items()}
+#: No op has so many states, and no status has so low an address.
+MOST_STATES = 1 << 12
 
 _lock = threading.Lock()
 
@@ -52,7 +50,7 @@ _lock = threading.Lock()
 def _shared() -> SimpleNamespace:
     """The ops and ONNX Runtime's table of functions, kept for the process even where this module is imported anew."""
     extensions = sys.modules["onnxruntime_extensions._extensions_pydll"]
-    return vars(extensions).setdefault(_MARK, SimpleNamespace(ops=None, api=None))
+    return vars(extensions).setdefault(_MARK, SimpleNamespace(ops=None, library=_Library()))
 
 
 def add() -> str:
@@ -128,130 +126,157 @@ def _probe() -> str:
         )
     except Exception as error:
         return f"onnxruntime does not take compiled ops: {' '.join(str(error).split())}"
-    return "" if _shared().api is not None else "onnxruntime does not call compiled ops"
+    return "" if _shared().library.api else "onnxruntime does not call compiled ops"
 
 
-class _Op(ctypes.Structure):
-    """The struct, and behind it the name and types that its functions, which get the op's address, answer with."""
-
-    _fields_ = (("op", OrtCustomOp), ("name", ctypes.c_void_p), ("types", ctypes.c_int * MOST_TYPES))
+_Op: Any = np.ctypeslib.as_ctypes_type(OP)
+_Library: Any = np.ctypeslib.as_ctypes_type(LIBRARY)
 
 
-def _at(op: int) -> _Op:
-    return ctypes.cast(op, ctypes.POINTER(_Op)).contents
+@dataclass
+class _Overload:
+    """An op for inputs of these types."""
+
+    op: Op
+    types: tuple[str, ...]
+    is_loaded: bool = False
+
+    def load(self, struct: Any) -> None:
+        """Complete the ``struct`` with what needs Numba."""
+        kernels, image = self.op.load(), Image()
+        struct.KernelComputeV2, struct.KernelDestroy = addresses([(kernels.compute,), (kernels.destroy,)])
+        sentences, described = image.texts(kernels.sentences), image.text(self.op.described(self.types).encode())
+        at = _placed(image)
+        struct.sentences, struct.described = at + sentences, at + described
+        struct.states = _lasting(ctypes.c_int64 * len(kernels.states(*self.types)[1]))
+        self.is_loaded = True
 
 
-def _all_ops() -> list[_Op]:
-    ops = [_op(_PROBE, ["float32"], c_api.CreateKernel(_create_probe))]
-    # An AffineGrid's shape is in the values of its size, and no axis can be left without a number or a name.
-    for operator, make, infer in (
-        ("GridSample", grid_sample, c_api.InferShape(_infer)), ("AffineGrid", affine_grid, _NO_SHAPE),
-    ):  # fmt: skip
-        create = c_api.CreateKernel(_creates(make))
-        for types in product(*spec.newest(operator).types.values()):
-            if all(name in ELEMENT_TYPES for name in types):
-                ops.append(_op(_NAMES[operator], types, create, infer))
-    create = c_api.CreateKernel(_creates(fused_grid_sample))
-    # A program reads its scalars, then its sources; an AffineGrid reads size, then theta.
-    read = [(each, each) for each in programs.TYPES] + [
-        ("int64", each) for each in spec.newest("AffineGrid").types["theta"]
-    ]
-    for X_type, (second, third) in product(spec.newest("GridSample").types["X"], read):
-        if X_type in ELEMENT_TYPES and third in ELEMENT_TYPES:
-            ops.append(_op(FUSED, [X_type, second, third], create))
+@cache
+def state(op: Op, types: tuple[str, ...], number: int) -> int:
+    """The address of the state of this number of an op, all that it needs compiled. Imports Numba."""
+    (record, fields), image = op.load().states(*types), Image()
+    image.put(record, fields[number])
+    return _placed(image)
+
+
+def prepare(operator: str, types: tuple[str, ...], number: int = 0) -> None:
+    """Compile what a node of this ``operator`` needs, whose state has this number."""
+    op = next(op for op in OPS if op.name == NAMES[operator])
+    addresses([*op.load().functions.values()])
+    state(op, types, number)
+
+
+def _placed(image: Image) -> int:
+    """The address of the ``image`` in memory that is never freed, with its functions compiled."""
+    at = _lasting(ctypes.c_char * len(image.data))
+    found = addresses([*image.functions.values()])
+    ctypes.memmove(at, bytes(image.data), len(image.data))
+    words = [*zip(image.functions, found, strict=True), *((place, at + to) for place, to in image.places.items())]
+    for place, address in words:
+        ctypes.c_int64.from_address(at + place).value = address
+    return at
+
+
+def _lasting(kind: Any) -> int:
+    """The address of a new object of ctypes, which is never freed: sessions may outlive Python."""
+    made = kind()
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
+    return ctypes.addressof(made)
+
+
+def _all_ops() -> list[Any]:
+    library = _shared().library
+    library.makes = 1
+    create, infer, create_probe = map(_address, _callbacks[-3:])
+    ops = [_op(_PROBE, CreateKernelV2=create_probe, KernelDestroy=_free, **fields(["float32"]))]
+    for op in OPS:
+        for types in op.types:
+            functions = {"CreateKernelV2": create, "InferOutputShapeFn": infer if op.infers else 0}
+            ops.append(_op(op.name, **functions, **fields(types, op.variadic)))
+            _overloads[ctypes.addressof(ops[-1])] = _Overload(op, types)
     return ops
 
 
+#: The ops by their addresses.
+_overloads: dict[int, _Overload] = {}
+
+
+def _op(name: str, types: Sequence[int], **numbers: int) -> Any:
+    text = ctypes.create_string_buffer(name.encode())
+    made = _Op(name=ctypes.addressof(text), library=ctypes.addressof(_shared().library), **_answers, **numbers)
+    made.types[:] = types
+    made.kept = text, _callbacks
+    return made
+
+
+def _answering(answer: Callable[..., int]) -> Any:
+    """What answers of an op's address as ``answer`` does of its struct."""
+    return c_api.kind(answer.__code__.co_argcount)(lambda at, *index: answer(_Op.from_address(at), *index))
+
+
+def _address(callback: Any) -> int:
+    return ctypes.cast(callback, ctypes.c_void_p).value or 0
+
+
 def _c_library() -> Any:
-    """C's library, with malloc and free; None where this process does not show them, as on Windows."""
+    """C's library, with free; None where this process does not show it, as on Windows."""
     try:
         library = ctypes.CDLL(None)
-        library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
         return library if library.free else None
     except (TypeError, OSError, AttributeError):
         return None
 
 
 _libc = _c_library()
-_free = None if _libc is None else ctypes.cast(_libc.free, ctypes.c_void_p)
-
-_get_name = c_api.Text(lambda op: _at(op).name)
-_no_provider = c_api.Text(lambda op: None)
-_get_type = c_api.NumberAt(lambda op, index: _at(op).types[index])
-_get_output_type = c_api.NumberAt(lambda op, index: _at(op).types[0])
-_NO_SHAPE = c_api.InferShape()
-_zero = c_api.NumberAt(lambda op, index: 0)
-_sizes = {size: c_api.Size(lambda op, size=size: size) for size in range(1, MOST_TYPES + 1)}
-#: A fused op has one source or more, of one type: 2 says so.
-_variadic = c_api.NumberAt(lambda op, index: 2 * (index == 2))
-_one = c_api.Number(lambda op: 1)
+_free = 0 if _libc is None else _address(_libc.free)
 
 
-def _op(name: str, types: Sequence[str], create: Any, infer: Any = _NO_SHAPE) -> _Op:
-    text = ctypes.create_string_buffer(name.encode())
-    made = _Op(name=ctypes.addressof(text))
-    made.text = text
-    made.types[: len(types)] = [ELEMENT_TYPES[each] for each in types]
-    made.op = OrtCustomOp(
-        version=c_api.VERSION,
-        GetName=_get_name,
-        GetExecutionProviderType=_no_provider,
-        GetInputType=_get_type,
-        GetInputTypeCount=_sizes[len(types)],
-        GetOutputType=_get_output_type,
-        GetOutputTypeCount=_sizes[1],
-        KernelDestroy=_free,  # a kernel's state is one piece of memory
-        GetInputCharacteristic=_variadic,
-        GetVariadicInputMinArity=_one,
-        GetVariadicInputHomogeneity=_one,
-        GetOutputCharacteristic=_zero,
-        GetInputMemoryType=_zero,
-        CreateKernelV2=create,
-        InferOutputShapeFn=infer,
-    )
-    return made
+def _create_probe(at: int, table: int, info: int, out: int) -> int:
+    library = _shared().library
+    library.api, library.shape_of, library.cpus = table, c_api.shape_of(table), available_cpus()
+    return 0  # and no kernel: to free none does nothing
 
 
-def _create_probe(op: int, table: int, info: int, out: Any) -> int | None:
-    _shared().api = Api(table)
-    out[0] = _libc.malloc(1)
-    return None
+def _create(at: int, table: int, info: int, out: int) -> int:
+    """CreateKernelV2: the compiled one, as soon as it has the states that it asks for.
 
-
-def _creates(make: Callable[[Api, int, list[str]], Kernel]) -> Callable[[int, int, int, Any], int | None]:
-    """CreateKernelV2 of ops whose kernels ``make`` makes. It answers an exception with a status: ctypes drops it."""
-
-    def create(op: int, table: int, info: int, out: Any) -> int | None:
-        api = Api(table)
-        try:
-            this = _at(op)
-            kernel = make(api, info, [_TYPE_NAMES[number] for number in this.types if number])
-            size = len(kernel.memory(0, api))
-            at = _libc.malloc(size)
-            if at is None:
-                raise MemoryError(f"no room for a kernel of {size} bytes")
-            ctypes.memmove(at, kernel.memory(at, api), size)
-            this.op.KernelComputeV2 = kernel.compute
-            out[0] = at
-            return None
-        except BaseException as error:
-            named = str(error) if isinstance(error, GridSampleError) else f"{type(error).__name__}: {error}"
-            return api.status(named)
-
-    return create
-
-
-def _infer(op: int, context: int) -> int | None:
-    """InferOutputShapeFn of GridSample: Y is (N, C, D1_out, …, Dr_out). What is unknown is left open."""
+    It answers an exception with a status: ctypes drops it.
+    """
     try:
-        api = _shared().api
-        if api is not None:
-            # Not the types of ``op``: that is the first of all overloads.
-            (element_type, X), (_, grid) = (api.input_type(context, index) for index in range(2))
-            if len(X) > 2 and len(grid) == len(X):
-                shape = [X[0] if isinstance(X[0], int) else grid[0], X[1], *grid[1:-1]]
-                if None not in shape:
-                    api.set_output_type(context, element_type, shape)
+        overload, struct = _overloads[at], _Op.from_address(at)
+        if not overload.is_loaded:
+            overload.load(struct)
+        create = _called(overload.op.load().create, 4)
+        while 0 < (answer := create(at, table, info, out)) < MOST_STATES:
+            word = ctypes.c_int64.from_address(struct.states + 8 * (answer - 1))
+            word.value = state(overload.op, overload.types, answer - 1)
+        return int(answer)
+    except BaseException as error:
+        return c_api.status(table, f"{type(error).__name__}: {error}")
+
+
+def _infer(at: int, context: int) -> int:
+    """InferOutputShapeFn: the compiled one."""
+    try:
+        return int(_called(_overloads[at].op.load().infer, 2)(at, context))
     except BaseException as error:  # the run says what is wrong with a shape
         logger.debug("no shape is inferred: %r", error)
-    return None
+        return 0
+
+
+_callbacks = [_answering(answer) for answer in ANSWERS.values()]
+_callbacks += [c_api.kind(4)(_create), c_api.kind(2)(_infer), c_api.kind(4)(_create_probe)]
+_answers = dict(zip(ANSWERS, map(_address, _callbacks), strict=False))
+
+
+def _called(function: Any, n_arguments: int) -> Any:
+    (address,) = addresses([(function,)])
+    return c_api.kind(n_arguments)(address)
+
+
+def addresses(parts: Sequence[Any]) -> list[int]:
+    """As :func:`ort_gridsample.core.compilation.addresses`, which imports Numba."""
+    from ...core import compilation
+
+    return compilation.addresses(parts)

@@ -1,0 +1,109 @@
+"""The ops: what ONNX Runtime is told of each, and where its compiled functions are. One more op is one more row."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, NamedTuple
+
+from ... import spec
+from ...model import programs
+from ...model.dialects import COMPILED, FUSED, dialects
+from .c_api import ELEMENT_TYPES, VERSION
+
+#: Operator -> the ``op_type`` of its op.
+NAMES = {dialect.operator: dialect.op_type for dialect in dialects() if dialect.name == COMPILED}
+
+#: The version of the ops' inputs and attributes, which a node says in its attribute ``interface`` if it is not 1.
+INTERFACE = 1
+
+#: The fields of a record: numbers, functions to compile (:data:`ort_gridsample.core.compilation.Part`; None: 0), or
+#: those of a record in it.
+Fields = Mapping[str, Any]
+
+
+class Kernels(NamedTuple):
+    """The compiled side of an op.
+
+    Attributes:
+        create: CreateKernelV2. A number from 1 on is no status, but one more than that of the state that is not there.
+        compute: KernelComputeV2.
+        destroy: KernelDestroy.
+        sentences: as :func:`.sentences.as_bytes` writes them.
+        states: for the types of the inputs, the states that a node's may begin as: their record, and fields.
+        infer: InferOutputShapeFn, if there is one.
+    """
+
+    create: Callable[..., int]
+    compute: Callable[..., int]
+    destroy: Callable[..., int]
+    sentences: Sequence[bytes]
+    states: Callable[..., tuple[Any, Sequence[Fields]]]
+    infer: Callable[..., int] | None = None
+
+    @property
+    def functions(self) -> dict[str, tuple[Callable[..., int]]]:
+        """The functions that ONNX Runtime calls, to be compiled, by their fields in :data:`.structs.OP`."""
+        always = {"CreateKernelV2": (self.create,), "KernelComputeV2": (self.compute,), "KernelDestroy": (self.destroy,)}
+        return always if self.infer is None else {**always, "InferOutputShapeFn": (self.infer,)}
+
+
+@dataclass(frozen=True)
+class Op:
+    """One op.
+
+    Attributes:
+        name: its ``op_type``.
+        kernels: its :class:`Kernels`, as module and name: the module imports Numba.
+        inputs: the names of its inputs.
+        types: theirs, every combination that there is.
+        variadic: the input that may be several; -1: none.
+        infers: whether its output's shape can be inferred.
+    """
+
+    name: str
+    kernels: str
+    inputs: tuple[str, ...]
+    types: tuple[tuple[str, ...], ...]
+    variadic: int = -1
+    infers: bool = False
+
+    def load(self) -> Kernels:
+        """Its kernels. Imports Numba."""
+        module, name = self.kernels.split(".")
+        found: Kernels = getattr(importlib.import_module(f".{module}", __package__), name)
+        return found
+
+    def described(self, types: Sequence[str]) -> str:
+        """What it takes, where its inputs are of these ``types``."""
+        each = [f"{name} of {type_}" for name, type_ in zip(self.inputs, types, strict=True)]
+        return f"{', '.join(each[:-1])} and {each[-1]}"
+
+
+def fields(types: Sequence[str], variadic: int = -1) -> dict[str, Any]:
+    """The fields of an :data:`.structs.OP` that are numbers, of one whose inputs are of these ``types``."""
+    numbers = [ELEMENT_TYPES[each] for each in types]
+    return {"version": VERSION, "n_inputs": len(types), "variadic": variadic, "types": numbers + [0] * (3 - len(types))}
+
+
+def _combined(*types: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    return tuple(product(*([name for name in each if name in ELEMENT_TYPES] for each in types)))
+
+
+def _pairs(pairs: Iterator[tuple[str, str]]) -> tuple[tuple[str, ...], ...]:
+    return tuple((X, *others) for (X,), others in product(_combined(_X), pairs))
+
+
+_X, _grid = spec.newest("GridSample").types.values()
+_theta, _size = spec.newest("AffineGrid").types.values()
+
+# An AffineGrid's shape is in the values of its size, and no axis can be left without a number or a name. A fused op
+# reads what its sources have in common first: the sizes, or the programs' scalars.
+OPS = (
+    Op(NAMES["GridSample"], "sampling.KERNELS", ("X", "grid"), _combined(_X, _grid), infers=True),
+    Op(NAMES["AffineGrid"], "affine.KERNELS", ("theta", "size"), _combined(_theta, _size)),
+    Op(FUSED, "affine.FUSED", ("X", "size", "theta"), _combined(_X, _size, _theta), variadic=2),
+    Op(FUSED, "program_grids.KERNELS", ("X", "scalars", "grid"), _pairs((each, each) for each in programs.TYPES), 2),
+)
