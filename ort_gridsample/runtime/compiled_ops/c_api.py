@@ -30,6 +30,9 @@ class Function(NamedTuple):
 
 FUNCTIONS = {
     "CreateStatus": Function(0, 0),
+    "CreateCustomOpDomain": Function(208, 0),
+    "CustomOpDomain_Add": Function(216, 0),
+    "AddCustomOpDomain": Function(224, 0),
     "GetTensorMutableData": Function(408, 0),
     "CreateTensorTypeAndShapeInfo": Function(456, 0),
     "SetTensorElementType": Function(464, 0),
@@ -45,6 +48,7 @@ FUNCTIONS = {
     "KernelContext_GetOutput": Function(728, 0),
     "ReleaseStatus": Function(744, 0),
     "ReleaseTensorTypeAndShapeInfo": Function(792, 0),
+    "ReleaseCustomOpDomain": Function(808, 0),
     "KernelInfoGetAttributeArray_int64": Function(1304, 8),
     "KernelInfo_GetNodeName": Function(1952, 14),
     "ShapeInferContext_GetInputTypeShape": Function(2144, 17),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
 
 from ... import spec
+from ...core.taps import COMPILED_MODES
 from ...model import programs
 from ...model.dialects import COMPILED, FUSED, dialects
 from .c_api import ELEMENT_TYPES, VERSION
@@ -61,6 +62,7 @@ class Op:
         types: theirs, every combination that there is.
         variadic: the input that may be several; -1: none.
         infers: whether its output's shape can be inferred.
+        has_modes: whether its states are for one mode after the other.
     """
 
     name: str
@@ -69,6 +71,19 @@ class Op:
     types: tuple[tuple[str, ...], ...]
     variadic: int = -1
     infers: bool = False
+    has_modes: bool = True
+
+    def serves(self, types: Sequence[str], number: int, wanted: Mapping[str, Collection[str]] | None) -> bool:
+        """Whether the state of this number, of inputs of these ``types``, is of use to nodes of the ``wanted``.
+
+        These are types by the inputs' names, and modes as ``mode``; None: all.
+        """
+        if wanted is None:
+            return True
+        named = dict(zip(self.inputs, types, strict=True))
+        if self.has_modes:
+            named["mode"] = COMPILED_MODES[number % len(COMPILED_MODES)]
+        return all(name in _FREE or value in wanted.get(name, ()) for name, value in named.items())
 
     def load(self) -> Kernels:
         """Its kernels. Imports Numba."""
@@ -96,6 +111,9 @@ def _pairs(pairs: Iterator[tuple[str, str]]) -> tuple[tuple[str, ...], ...]:
     return tuple((X, *others) for (X,), others in product(_combined(_X), pairs))
 
 
+#: The inputs that are of one type, or of that of others.
+_FREE = ("size", "scalars")
+
 _X, _grid = spec.newest("GridSample").types.values()
 _theta, _size = spec.newest("AffineGrid").types.values()
 
@@ -103,7 +121,7 @@ _theta, _size = spec.newest("AffineGrid").types.values()
 # reads what its sources have in common first: the sizes, or the programs' scalars.
 OPS = (
     Op(NAMES["GridSample"], "sampling.KERNELS", ("X", "grid"), _combined(_X, _grid), infers=True),
-    Op(NAMES["AffineGrid"], "affine.KERNELS", ("theta", "size"), _combined(_theta, _size)),
+    Op(NAMES["AffineGrid"], "affine.KERNELS", ("theta", "size"), _combined(_theta, _size), has_modes=False),
     Op(FUSED, "affine.FUSED", ("X", "size", "theta"), _combined(_X, _size, _theta), variadic=2),
     Op(FUSED, "program_grids.KERNELS", ("X", "scalars", "grid"), _pairs((each, each) for each in programs.TYPES), 2),
 )

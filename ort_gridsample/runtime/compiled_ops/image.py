@@ -31,7 +31,7 @@ class Image:
 
     def put(self, record: np.dtype[Any], fields: Fields) -> Inside:
         """Where a ``record`` now is that has these ``fields``, and 0 for all others."""
-        return self._put(record, [fields])
+        return self.put_row(record, [fields])
 
     def text(self, text: bytes) -> Inside:
         """Where ``text`` now is, with a 0 behind it."""
@@ -39,16 +39,17 @@ class Image:
 
     def texts(self, texts: Sequence[bytes]) -> Inside:
         """Where a row of TEXTs now is."""
-        return self._put(TEXT, [{"at": self.text(text), "length": len(text)} for text in texts])
+        return self.put_row(TEXT, [{"at": self.text(text), "length": len(text)} for text in texts])
 
     def row(self, places: Sequence[Inside | int]) -> Inside:
         """Where a row of addresses now is."""
-        return self._put(np.dtype([("at", np.int64)]), [{"at": place} for place in places])
+        return self.put_row(np.dtype([("at", np.int64)]), [{"at": place} for place in places])
 
-    def _put(self, record: np.dtype[Any], rows: Sequence[Fields]) -> Inside:
+    def put_row(self, record: np.dtype[Any], rows: Sequence[Fields]) -> Inside:
+        """Where a row of ``record`` now is."""
         here = self._append(bytes(record.itemsize * len(rows)))
         for number, fields in enumerate(rows):
-            self._write(here + number * record.itemsize, record, fields)
+            self.fill(here + number * record.itemsize, record, fields)
         return here
 
     def _append(self, data: bytes) -> Inside:
@@ -56,11 +57,12 @@ class Image:
         self.data += data + bytes(-len(data) % 8)
         return here
 
-    def _write(self, at: int, record: np.dtype[Any], fields: Fields) -> None:
+    def fill(self, at: int, record: np.dtype[Any], fields: Fields) -> None:
+        """Let the ``record`` that lies ``at`` a place have these ``fields``."""
         for name, value in fields.items():
             kind, offset, *_ = record.fields[name]  # type: ignore[index]
             if isinstance(value, dict):
-                self._write(at + offset, kind, value)
+                self.fill(at + offset, kind, value)
             elif isinstance(value, tuple):
                 self.functions[at + offset] = value
             elif isinstance(value, Inside):

@@ -31,6 +31,14 @@ TEXT = record("at length")
 #: for.
 LIBRARY = record("api shape_of cpus makes")
 
+#: The ops in a library as they are compiled for one kind of processor: the level that it needs; where they lie, their
+#: number, and what they have in common.
+VARIANT = record("level ops count library")
+
+#: What a library begins with: whether a thread is registering its ops; their domain, once there is one, and the table
+#: of functions by which it was made; the variants, as a row of addresses; and two sentences.
+ENTRY = record("lock domain api count variants no_variant too_old")
+
 #: An op for ONNX Runtime, which reads the first fields: its name; its inputs, the one that is several (-1: none) and
 #: their types; what all ops have in common; the row of its states, as addresses (0: not there); its sentences; and what
 #: it takes, in words.
