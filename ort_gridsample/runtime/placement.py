@@ -20,7 +20,7 @@ from ..model.targets import Replacement, Target
 from ..model.targets.compiled_op import CompiledOp, FusedOp, unsupported
 from ..model.targets.python_op import PythonOp
 from ..settings import OpsName
-from . import native
+from . import library, native
 from .accelerators import Accelerators, Way
 from .compiled_ops import ops
 
@@ -80,15 +80,18 @@ class Placement:
         reason: why it is no compiled op, or the GridSample that it is fused into; empty where it is one by itself. Of
             another provider: what it is written as for that, and why; empty where it stays as it is.
         fused: the names of the nodes that are fused into it, as they compute its grid and nothing else.
+        library: the library that a compiled op is of, and what this says of itself; empty where it is compiled here.
     """
 
     record: NodeRecord
     runs_on: str
     reason: str = ""
     fused: tuple[str, ...] = ()
+    library: str = ""
 
     def __str__(self) -> str:
-        return f"{self.record.where}: {self.runs_on}{self.note and f' ({self.note})'}"
+        of = self.library and f" of {self.library}"
+        return f"{self.record.where}: {self.runs_on}{of}{self.note and f' ({self.note})'}"
 
     @property
     def ours(self) -> bool:
@@ -154,7 +157,8 @@ def placed(
             logger.warning("compiling %s failed, it runs on the Python op: %r", record.where, error)
             reason = f"compiling it failed: {error}"
     if not reason:
-        return Placement(record, "compiled op")
+        path = library.found()
+        return Placement(record, "compiled op", library=path and f"{path}, {library.checked(path)}" or "")
     if nodes is None and not record.patched and ask().native:
         return Placement(record, "onnxruntime", reason)
     return Placement(record, "Python op", reason)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +27,8 @@ from onnx import helper
 from ...core import need_numba
 from ...core.threads import available_cpus
 from ...model.dialects import EXTENSIONS_DOMAIN
+from .. import library
+from ...errors import GridSampleError
 from ..extensions import load
 from ..interrupts import undisturbed
 from . import c_api
@@ -47,10 +50,21 @@ MOST_STATES = 1 << 12
 _lock = threading.Lock()
 
 
-def _shared() -> SimpleNamespace:
-    """The ops and ONNX Runtime's table of functions, kept for the process even where this module is imported anew."""
-    extensions = sys.modules["onnxruntime_extensions._extensions_pydll"]
+def _shared() -> Any:
+    """The ops and what they have in common, kept for the process even where this module is imported anew.
+
+    None where there are no onnxruntime-extensions.
+    """
+    extensions = sys.modules.get("onnxruntime_extensions._extensions_pydll")
+    if extensions is None:
+        return None
     return vars(extensions).setdefault(_MARK, SimpleNamespace(ops=None, library=_Library()))
+
+
+def _has_ops() -> bool:
+    """Whether onnxruntime-extensions have the ops."""
+    shared = _shared()
+    return shared is not None and shared.ops is not None
 
 
 def add() -> str:
@@ -64,8 +78,17 @@ def know_api() -> None:
 
 
 def why_not() -> str:
-    """Why sessions of this process have no compiled ops; empty where they have. Imports Numba."""
-    return undisturbed(_alone, lambda: _add() or _numba() or _probe())
+    """Why sessions of this process have no compiled ops; empty where they have. Without a library it imports Numba.
+
+    Raises:
+        GridSampleError: there is a library, which is of no use.
+    """
+    return undisturbed(_alone, lambda: _add() or ("" if library.found() else _numba()) or _probe())
+
+
+def alone() -> Path | None:
+    """The library whose ops are to be registered by themselves, as no onnxruntime-extensions take them; None: none."""
+    return undisturbed(_alone, lambda: None if _add() or _has_ops() else library.found())
 
 
 def _alone(ask: Callable[[], str]) -> str:
@@ -78,20 +101,23 @@ def _add() -> str:
     reason = c_api.why_not()
     if reason:
         return reason
-    if _libc is None:
+    path = library.found()
+    if path is not None:
+        library.checked(path)
+    elif _libc is None:
         return "ctypes finds no malloc on this system"
-    if find_spec("numba") is None:
+    elif find_spec("numba") is None:
         return "Numba is not installed: pip install 'ort-gridsample[jit]'"
     try:
         add_op = ctypes.CDLL(load().get_library_path()).AddExternalCustomOp
     except ImportError as error:
-        return str(error)
+        return "" if path is not None else str(error)
     except (OSError, AttributeError):
-        return "the installed onnxruntime-extensions takes no ops of others"
+        return "" if path is not None else "the installed onnxruntime-extensions takes no ops of others"
     add_op.restype, add_op.argtypes = ctypes.c_bool, [ctypes.c_void_p]
     shared = _shared()
     if shared.ops is None:
-        shared.ops = _all_ops()
+        shared.ops = [_probing(), *(_made_here() if path is None else _of_library(path))]
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(shared.ops))  # sessions that outlive Python point at them
         for op in shared.ops:
             add_op(ctypes.addressof(op))
@@ -111,6 +137,8 @@ def _numba() -> str:
 @cache
 def _probe() -> str:
     """Make a session of an op that gets the table of functions; why that failed, empty if it did not."""
+    if not _has_ops():
+        return ""  # a library registers itself, and gets it then
     ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in ("X", "Y")]
     node = helper.make_node(_PROBE, ["X"], ["Y"], domain=EXTENSIONS_DOMAIN)
     imports = [helper.make_opsetid("", 16), helper.make_opsetid(EXTENSIONS_DOMAIN, 1)]
@@ -161,7 +189,9 @@ def state(op: Op, types: tuple[str, ...], number: int) -> int:
 
 
 def prepare(operator: str, types: tuple[str, ...], number: int = 0) -> None:
-    """Compile what a node of this ``operator`` needs, whose state has this number."""
+    """Compile what a node of this ``operator`` needs, whose state has this number; nothing where there is a library."""
+    if library.found() is not None:
+        return
     op = next(op for op in OPS if op.name == NAMES[operator])
     addresses([*op.load().functions.values()])
     state(op, types, number)
@@ -185,11 +215,41 @@ def _lasting(kind: Any) -> int:
     return ctypes.addressof(made)
 
 
-def _all_ops() -> list[Any]:
-    library = _shared().library
-    library.makes = 1
-    create, infer, create_probe = map(_address, _callbacks[-3:])
-    ops = [_op(_PROBE, CreateKernelV2=create_probe, KernelDestroy=_free, **fields(["float32"]))]
+def _probing() -> Any:
+    """The op that only finds the table of functions. It keeps nothing, which C may free, or nobody."""
+    return _op(_PROBE, CreateKernelV2=_address(_callbacks[-1]), KernelDestroy=_free, **fields(["float32"]))
+
+
+def _of_library(path: Path) -> list[Any]:
+    """The ops of the library at ``path``, which is registered with functions that only take down where these lie.
+
+    Raises:
+        GridSampleError: it does not register them.
+    """
+    places, said, names = list[int](), list[str](), ("CreateStatus", "CreateCustomOpDomain", "CustomOpDomain_Add")
+    listening = [
+        c_api.kind(2)(lambda code, text: said.append(ctypes.string_at(text).decode()) or 1),
+        c_api.kind(2)(lambda name, domain: 0),  # of no domain, so that none is kept
+        c_api.kind(2)(lambda domain, op: places.append(op) or 0),
+    ]
+    table = (c_api.word * (c_api.SHAPE_OF.offset // 8 + 1))()
+    for name, function in zip((*names, "AddCustomOpDomain"), (*listening, listening[1]), strict=True):
+        table[c_api.FUNCTIONS[name].offset // 8] = _address(function)
+    release = ctypes.create_string_buffer(b"1.0")
+    asked = [c_api.kind(1)(lambda version: ctypes.addressof(table)), c_api.kind(0)(lambda: ctypes.addressof(release))]
+    base = (c_api.word * 2)(*map(_address, asked))
+    if ctypes.CDLL(str(path)).RegisterCustomOps(c_api.word(0), base):
+        raise GridSampleError(f"library {str(path)!r}", "processor", said[0], "one that it is built for")
+    ops = [_Op.from_address(place) for place in places]
+    _shared().library = _Library.from_address(ops[0].library)
+    return ops
+
+
+def _made_here() -> list[Any]:
+    """The ops whose states are compiled when they are asked for."""
+    _shared().library.makes = 1
+    create, infer, _ = map(_address, _callbacks[-3:])
+    ops = []
     for op in OPS:
         for types in op.types:
             functions = {"CreateKernelV2": create, "InferOutputShapeFn": infer if op.infers else 0}
