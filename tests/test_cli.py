@@ -105,7 +105,7 @@ def test_inspect(cli: Cli) -> None:
     (record,) = json.loads(cli("inspect --json model.onnx"))
     assert (record["name"], record["mode"], record["align_corners"], record["native"]) == ("sample0", "cubic", 1, True)
     how = ("compiled op", "") if "compiled" in OPS else ("onnxruntime", ANY)
-    assert record["session"] == {"runs_on": how[0], "reason": how[1], "fused": []}
+    assert record["session"] == {"runs_on": how[0], "reason": how[1], "fused": [], "library": ""}
     assert record["inputs"]["X"] == [{"type": "float32", "rank": 4, "shape": ["N", "C", "D0", "D1"]}]
 
 

@@ -52,8 +52,8 @@ class _Machine:
         return (self.system, self.machine) == (this.system, this.machine)
 
 
-#: The processors, with the level of each, and what it has of what :func:`ort_gridsample.core.target.has` is asked. Every
-#: 64-bit ARM converts float16.
+#: The processors, with the level of each, and what it has of what :func:`ort_gridsample.core.target.has` is asked.
+#: Every 64-bit ARM converts float16.
 CPUS = {
     "x86-64-v2": (2, ()),
     "x86-64-v3": (3, ("avx2", "fma", "f16c")),
@@ -100,8 +100,7 @@ def build_library(
         ImportError: there is no Numba.
         OSError: it cannot be written.
     """
-    from .. import __version__
-
+    release = vars(sys.modules[__name__.partition(".")[0]])["__version__"]
     machine = _machine(target)
     cpus = _cpus(machine, (cpu,) if isinstance(cpu, str) else tuple(cpu))
     if importlib.util.find_spec("numba") is None:
@@ -110,10 +109,16 @@ def build_library(
     with tempfile.TemporaryDirectory() as folder:
         link = _linker(machine)
         sentences = (
-            f"ort_gridsample {__version__}: this processor is none of {', '.join(cpus)}, which the library is built for",
-            f"ort_gridsample {__version__}: onnxruntime is older than {versions.OLDEST['onnxruntime']}",
+            f"ort_gridsample {release}: this processor is none of {', '.join(cpus)}, which the library is built for",
+            f"ort_gridsample {release}: onnxruntime is older than {versions.OLDEST['onnxruntime']}",
         )
-        common = {"triple": machine.triple, "folder": folder, "wanted": wanted, "variants": [], "sentences": sentences}
+        common: dict[str, Any] = {
+            "triple": machine.triple,
+            "folder": folder,
+            "wanted": wanted,
+            "variants": [],
+            "sentences": sentences,
+        }
         tasks = [
             (name, {**common, "cpu": name, "level": CPUS[name][0], "share": share, "shares": _SHARES})
             for name in cpus
@@ -127,7 +132,7 @@ def build_library(
         objects = sorted(str(each) for each in Path(folder).glob("*.o"))
         made = Path(folder) / f"library{library.SUFFIXES[machine.system]}"
         _run([*link, "-o", str(made), *objects, *_FLAGS[machine.system]], "linking")
-        content = library.ended(made.read_bytes(), __version__, f"{machine.machine}-{machine.system}", cpus)
+        content = library.ended(made.read_bytes(), release, f"{machine.machine}-{machine.system}", cpus)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         beside.write_bytes(content)
@@ -192,7 +197,9 @@ def _wanted(models: Iterable[Model]) -> dict[str, list[str]] | None:
             for name, types in spec.newest(record.operator).types.items():
                 wanted.setdefault(name, set()).update(record.types.get(name) or types)
             if record.operator == "GridSample":
-                wanted.setdefault("mode", set()).update([record.mode] if record.mode in COMPILED_MODES else COMPILED_MODES)
+                wanted.setdefault("mode", set()).update(
+                    [record.mode] if record.mode in COMPILED_MODES else COMPILED_MODES
+                )
     return {name: sorted(each) for name, each in wanted.items()} if models else None
 
 

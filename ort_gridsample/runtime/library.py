@@ -37,6 +37,12 @@ def found() -> Path | None:
     return next((path for suffix in SUFFIXES.values() if (path := OWN.with_suffix(suffix)).exists()), None)
 
 
+def used() -> str:
+    """The library that sessions use, and what it says of itself; empty where there is none."""
+    path = found()
+    return "" if path is None else f"{path}, {checked(path)}"
+
+
 @cache
 def checked(path: Path) -> str:
     """What the library at ``path`` says of itself.

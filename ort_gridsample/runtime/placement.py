@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import product
 from typing import Literal
 
@@ -157,8 +156,7 @@ def placed(
             logger.warning("compiling %s failed, it runs on the Python op: %r", record.where, error)
             reason = f"compiling it failed: {error}"
     if not reason:
-        path = library.found()
-        return Placement(record, "compiled op", library=path and f"{path}, {library.checked(path)}" or "")
+        return Placement(record, "compiled op", library=library.used())
     if nodes is None and not record.patched and ask().native:
         return Placement(record, "onnxruntime", reason)
     return Placement(record, "Python op", reason)

@@ -6,7 +6,6 @@ They are Python for ops that are compiled when they are needed, and compiled cod
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 ANSWERS: Mapping[str, Callable[..., int]] = {
     "GetName": lambda op: op.name,

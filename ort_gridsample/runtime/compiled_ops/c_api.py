@@ -75,7 +75,7 @@ GetVariadicInputHomogeneity GetVariadicOutputMinArity GetVariadicOutputHomogenei
 InferOutputShapeFn GetStartVersion GetEndVersion
 """
 
-#: A function of the interface takes and answers with words of 64 bits, in registers: addresses, sizes and small numbers.
+#: What functions of the interface take and answer with, each in a register: an address, a size or a small number.
 word = ctypes.c_int64
 
 
@@ -86,7 +86,9 @@ def kind(n_arguments: int) -> Any:
 
 def status(table: int, text: str) -> int:
     """A new status that says ``text``; whoever gets it owns it."""
-    create = ctypes.PYFUNCTYPE(word, ctypes.c_int, ctypes.c_char_p)(address_at(table + FUNCTIONS["CreateStatus"].offset))
+    create = ctypes.PYFUNCTYPE(word, ctypes.c_int, ctypes.c_char_p)(
+        address_at(table + FUNCTIONS["CreateStatus"].offset)
+    )
     return create(INVALID_ARGUMENT, text.encode())
 
 

@@ -47,7 +47,11 @@ class Kernels(NamedTuple):
     @property
     def functions(self) -> dict[str, tuple[Callable[..., int]]]:
         """The functions that ONNX Runtime calls, to be compiled, by their fields in :data:`.structs.OP`."""
-        always = {"CreateKernelV2": (self.create,), "KernelComputeV2": (self.compute,), "KernelDestroy": (self.destroy,)}
+        always = {
+            "CreateKernelV2": (self.create,),
+            "KernelComputeV2": (self.compute,),
+            "KernelDestroy": (self.destroy,),
+        }
         return always if self.infer is None else {**always, "InferOutputShapeFn": (self.infer,)}
 
 

@@ -17,7 +17,7 @@ from .calls import function
 from .catalog import INTERFACE
 from .requests import close_request, keep
 from .sentences import create_status, quoted, refuse
-from .structs import BLOCK, ERRORS, LIBRARY, NODE, OP, TEXT
+from .structs import BLOCK, ERRORS, LIBRARY, TEXT
 
 get_integer = function("KernelInfoGetAttribute_int64", 1)
 text_size, get_text = function("KernelInfoGetAttribute_string", 1), function("KernelInfoGetAttribute_string")

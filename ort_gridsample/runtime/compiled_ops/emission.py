@@ -15,8 +15,9 @@ from typing import Any
 import llvmlite.binding as untyped_llvm
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils, codegen
-from numba.core.ccallback import CFunc
+from numba.core import cgutils as untyped_cgutils
+from numba.core import codegen as untyped_codegen
+from numba.core.ccallback import CFunc as UntypedCFunc
 from numba.core.compiler_lock import global_compiler_lock as untyped_lock
 from numba.core.registry import cpu_target
 
@@ -26,6 +27,9 @@ from .image import Image
 from .structs import ENTRY, LIBRARY, OP, VARIANT
 
 llvm: Any = untyped_llvm
+cgutils: Any = untyped_cgutils
+codegen: Any = untyped_codegen
+CFunc: Any = UntypedCFunc
 global_compiler_lock: Any = untyped_lock
 
 #: What Numba refers to where an exception is raised or counted, which no function here does.
@@ -90,15 +94,18 @@ class Emitter:
     def name(self, part: Part) -> str:
         """The name of the function of a ``part`` in its object."""
         make, *kinds = part
-        return "_".join(["ort_gridsample", f"v{self._level}", make.__module__.rpartition(".")[2], make.__name__, *kinds])
+        return "_".join(
+            ["ort_gridsample", f"v{self._level}", make.__module__.rpartition(".")[2], make.__name__, *kinds]
+        )
 
     def function(self, part: Part) -> bytes:
         """The object of the function of this ``part``."""
         make, *kinds = part
         made: Callable[..., int] = make(*kinds) if kinds else make
         count = made.__code__.co_argcount
+        words = tuple([types.int64] * count)
         with global_compiler_lock:
-            compiled = CFunc(made, ([types.int64] * count, types.int64), {}, {"error_model": "numpy"})._compile_uncached()
+            compiled = CFunc(made, (words, types.int64), {}, {"error_model": "numpy"})._compile_uncached()
             module = compiled.library._get_module_for_linking().clone()
         arguments, inner = ", ".join(f"i64 %a{i}" for i in range(count)), compiled.fndesc.llvm_func_name
         answers, kinds_of = "ptr %answer, ptr %exception", ", ".join(["ptr"] * 2 + ["i64"] * count)
@@ -136,7 +143,7 @@ class Emitter:
         """
         from .entry import register
 
-        words = dict.fromkeys(ENTRY.names, "0")
+        words = dict.fromkeys(ENTRY.names or (), "0")
         words["count"], words["variants"] = str(len(variants)), "ptrtoint (ptr @variants to i64)"
         text = [f"@{name} = external hidden global i64" for name in variants]
         rows = ", ".join(f"i64 ptrtoint (ptr @{name} to i64)" for name in variants)

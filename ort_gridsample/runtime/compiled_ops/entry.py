@@ -22,6 +22,7 @@ from .structs import ENTRY, LIBRARY, OP, VARIANT
 
 cgutils: Any = untyped_cgutils
 intrinsic: Any = extending.intrinsic
+uniform: Any = types.UniTuple
 
 #: The levels of x86-64 processors, by the bits of their features: of leaf 1's ecx, of leaf 7's ebx and of leaf
 #: 0x80000001's ecx; and of the registers that the system keeps. Source: the x86-64 psABI.
@@ -48,7 +49,7 @@ def _instruction(text: str, answers: str, count: int) -> Any:
             registers = [builder.zext(builder.extract_value(found, i), _WORD) for i in range(count)]
             return context.make_tuple(builder, signature.return_type, registers)
 
-        return types.UniTuple(types.int64, count)(types.int64, types.int64), generate
+        return uniform(types.int64, count)(types.int64, types.int64), generate
 
     return run
 

@@ -26,9 +26,9 @@ from onnx import helper
 
 from ...core import need_numba
 from ...core.threads import available_cpus
+from ...errors import GridSampleError
 from ...model.dialects import EXTENSIONS_DOMAIN
 from .. import library
-from ...errors import GridSampleError
 from ..extensions import load
 from ..interrupts import undisturbed
 from . import c_api
@@ -226,14 +226,21 @@ def _of_library(path: Path) -> list[Any]:
     Raises:
         GridSampleError: it does not register them.
     """
-    places, said, names = list[int](), list[str](), ("CreateStatus", "CreateCustomOpDomain", "CustomOpDomain_Add")
-    listening = [
-        c_api.kind(2)(lambda code, text: said.append(ctypes.string_at(text).decode()) or 1),
-        c_api.kind(2)(lambda name, domain: 0),  # of no domain, so that none is kept
-        c_api.kind(2)(lambda domain, op: places.append(op) or 0),
-    ]
+    places, said = list[int](), list[str]()
+
+    def refuse(code: int, text: int) -> int:
+        said.append(ctypes.string_at(text).decode())
+        return 1
+
+    def take_down(domain: int, op: int) -> int:
+        places.append(op)
+        return 0
+
+    nothing = c_api.kind(2)(lambda first, second: 0)  # there is no domain, so that none is kept
+    named = {"CreateStatus": c_api.kind(2)(refuse), "CustomOpDomain_Add": c_api.kind(2)(take_down)}
+    named |= dict.fromkeys(("CreateCustomOpDomain", "AddCustomOpDomain"), nothing)
     table = (c_api.word * (c_api.SHAPE_OF.offset // 8 + 1))()
-    for name, function in zip((*names, "AddCustomOpDomain"), (*listening, listening[1]), strict=True):
+    for name, function in named.items():
         table[c_api.FUNCTIONS[name].offset // 8] = _address(function)
     release = ctypes.create_string_buffer(b"1.0")
     asked = [c_api.kind(1)(lambda version: ctypes.addressof(table)), c_api.kind(0)(lambda: ctypes.addressof(release))]
@@ -252,8 +259,8 @@ def _made_here() -> list[Any]:
     ops = []
     for op in OPS:
         for types in op.types:
-            functions = {"CreateKernelV2": create, "InferOutputShapeFn": infer if op.infers else 0}
-            ops.append(_op(op.name, **functions, **fields(types, op.variadic)))
+            ops.append(_op(op.name, CreateKernelV2=create, **fields(types, op.variadic)))
+            ops[-1].InferOutputShapeFn = infer if op.infers else 0
             _overloads[ctypes.addressof(ops[-1])] = _Overload(op, types)
     return ops
 
@@ -262,7 +269,7 @@ def _made_here() -> list[Any]:
 _overloads: dict[int, _Overload] = {}
 
 
-def _op(name: str, types: Sequence[int], **numbers: int) -> Any:
+def _op(name: str, types: Sequence[int], **numbers: Any) -> Any:
     text = ctypes.create_string_buffer(name.encode())
     made = _Op(name=ctypes.addressof(text), library=ctypes.addressof(_shared().library), **_answers, **numbers)
     made.types[:] = types

@@ -77,7 +77,7 @@ def create(op_at: int, api: int, info: int, out: int) -> int:
 
 @register_jitable
 def _split(node: Any, attribute: int, names: Any) -> int:
-    """Set ``names`` to the lines of an attribute; returns their number, though it may be more than there is room for."""
+    """Set ``names`` to the lines of an attribute; returns their number, even where there is room for fewer."""
     found, count, begin = local(TEXT), 0, 0
     text(node, attribute, found)
     letters = array(found.at, (max(found.length, 0),), np.uint8)
