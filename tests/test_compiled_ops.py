@@ -19,7 +19,7 @@ from ort_gridsample import spec, versions
 from ort_gridsample.core import compilation, numpy_core
 from ort_gridsample.core.memory import available
 from ort_gridsample.runtime.compiled_ops import c_api, ops
-from paths import open_compiled, open_compiled_file, open_native, quiet_options, run, running_on
+from paths import LIBRARY, open_compiled, open_compiled_file, open_library, open_native, quiet_options, run, running_on
 from processes import run as run_process
 from processes import run_each
 from processes import start as start_process
@@ -47,6 +47,10 @@ def test_matches_the_oracle(X_type: str, grid_type: str) -> None:
             with about(case):
                 assert_matches(Y, case.expected, grid.dtype, case.attributes.mode, case.attributes.padding_mode)
                 assert_identical(of_file, Y)
+        if LIBRARY:
+            for case, Y in zip(cases, run(open_library(model), X.dtype, X, grid), strict=True):
+                with about(case):
+                    assert_matches(Y, case.expected, grid.dtype, case.attributes.mode, case.attributes.padding_mode)
 
 
 THETA_TYPES = ["float32", "float16", *(pytest.param(name, marks=pytest.mark.slow) for name in ("float64", "bfloat16"))]
