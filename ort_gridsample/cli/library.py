@@ -14,8 +14,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="CPU",
         default=[],
-        help=f"the processors that it is for, of {', '.join(CPUS)}, or {NATIVE}: it takes the best that it finds "
-        "(default: all of its machine's)",
+        help=f"the processors that it has variants for, of which it takes the best that runs: {', '.join(CPUS)}, or "
+        f"{NATIVE} (default: all of its machine's)",
     )
     parser.add_argument(
         "--target",
