@@ -374,8 +374,8 @@ def keys(content: object) -> set[str]:
 
 
 SAID = {
-    "inspect": "X action align_corners domain fused graph grid inputs mode name native op_type opset padding_mode rank"
-    " reason runs_on session shape type",
+    "inspect": "X action align_corners domain fused graph grid inputs library mode name native op_type opset"
+    " padding_mode rank reason runs_on session shape type",
     "verify": "A B agree agrees difference far model name note of outputs refusal shape type way",
     "bench": "Python core difference median model nodes numba numpy onnx onnxruntime onnxruntime-extensions op_type"
     " ort-gridsample ort_gridsample quartiles ratio rounds sample0 seconds shares sides threads versions",

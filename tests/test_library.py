@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from models import affine_grid_model, grid_sample_model
 from ort_gridsample.model.dialects import FUSED
 from ort_gridsample.model.patch import patch_in_place
 from ort_gridsample.model.targets.compiled_op import FusedOp
-from ort_gridsample.runtime import library
+from ort_gridsample.runtime import building, library
 from processes import python
 from test_compiled_ops import loose
 from test_pixel_grids import Graph
@@ -324,3 +325,100 @@ def test_a_program_in_c_runs_models_with_it(built: Path, tmp_path: Path) -> None
     (runtime,) = (Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*")
     made = program(tmp_path, ["cc", "-Wall", "-Wextra", "-Werror"], runtime)
     assert_program_answers([f"./{made.name}"], built.resolve(), tmp_path)
+
+
+def test_the_commands_of_the_page_build_and_run_it(built: Path, tmp_path: Path) -> None:
+    (commands,) = re.findall(r"```bash\n(.*?)```", (ROOT / "examples/README.md").read_text(encoding="utf-8"), re.DOTALL)
+    model, fed = sample_models()["linear 2"]
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    shutil.copy(built, tmp_path / "libort_gridsample.so")
+    onnx.save(model, tmp_path / "patched.onnx")
+    for name, value in fed.items():
+        np.save(tmp_path / f"{name}.npy", value)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    subprocess.run(["bash", "-ec", commands], cwd=tmp_path, env={**os.environ, "PATH": path}, check=True)
+    expected = ogs.grid_sample(fed["X"], fed["grid"], padding_mode="border")
+    np.testing.assert_allclose(np.load(tmp_path / "Y.npy"), expected, rtol=0, atol=1e-6)
+
+
+#: What an ARM machine says of its processor, which onnxruntime reads.
+CPUINFO = """processor\t: 0
+Features\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp
+CPU implementer\t: 0x41
+CPU architecture: 8
+CPU variant\t: 0x3
+CPU part\t: 0xd0c
+CPU revision\t: 1
+"""
+WINE = shutil.which("wine") or shutil.which("wine64", path="/usr/lib/wine")
+
+
+def under_qemu(folder: Path) -> list[str]:
+    """What runs a program for aarch64, with Debian's libraries for it."""
+    shutil.copytree("/usr/aarch64-linux-gnu", folder / "root", symlinks=True)
+    (folder / "root/proc").mkdir()
+    (folder / "root/proc/cpuinfo").write_text(CPUINFO)
+    return ["qemu-aarch64-static", "-L", "root"]
+
+
+def under_wine(folder: Path) -> list[str]:
+    """What runs a program for Windows."""
+    return ["env", "WINEDEBUG=-all", f"WINEPREFIX={folder / 'prefix'}", str(WINE)]
+
+
+#: Target -> the wheel's platform, the library in it, Zig's name, the program's, and what runs it.
+MACHINES = {
+    "aarch64-linux": (
+        *("manylinux_2_28_aarch64", "libonnxruntime.so.*", "aarch64-linux-gnu.2.28", "run_model", under_qemu),
+        shutil.which("qemu-aarch64-static") and Path("/usr/aarch64-linux-gnu").exists(),
+    ),
+    "x86_64-windows": ("win_amd64", "onnxruntime.dll", "x86_64-windows-gnu", "run_model.exe", under_wine, WINE),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.network
+@pytest.mark.skipif(not importlib.util.find_spec("ziglang"), reason="ziglang links for other machines")
+@pytest.mark.parametrize("target", MACHINES)
+def test_another_machine_s_library_answers_there(target: str, tmp_path: Path) -> None:
+    """Under an emulator, with onnxruntime's own wheel for it."""
+    platform, pattern, linked, name, runner, is_there = MACHINES[target]
+    if not is_there:
+        pytest.skip("nothing here runs its programs")
+    wheel = [*("pip", "download", "-q", "--no-deps", "--only-binary", ":all:", "--platform", platform)]
+    wheel += [f"onnxruntime=={onnxruntime.__version__}", "-d", str(tmp_path)]
+    subprocess.run([sys.executable, "-m", *wheel], check=True)
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as archive:
+        (member,) = (each for each in archive.namelist() if Path(each).match(f"capi/{pattern}"))
+        runtime = Path(archive.extract(member, tmp_path / "wheel"))
+    path = tmp_path / f"built{library.SUFFIXES[building.TARGETS[target].system]}"
+    ogs.build_library(path, building.TARGETS[target].cpus[:1], target, [model for model, _ in sample_models().values()])
+    there = tmp_path / "there"
+    there.mkdir()
+    program(there, [sys.executable, "-m", "ziglang", "cc", "-target", linked], runtime, name)
+    assert_program_answers([*runner(there), f"./{name}"], path, there)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not importlib.util.find_spec("ziglang"), reason="ziglang links for other machines")
+def test_a_library_for_macos_exports_its_function(tmp_path: Path) -> None:
+    """Nothing here runs it."""
+    model, _ = sample_models()["linear 2"]
+    said = ogs.build_library(tmp_path / "it.dylib", target="aarch64-macos", models=[model])
+    assert said.endswith("for aarch64-darwin generic")
+    assert b"\0_RegisterCustomOps\0" in (tmp_path / "it.dylib").read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux" or not shutil.which("objdump"), reason="this reads x86-64 code")
+def test_it_is_reproducible_and_the_least_processor_s_has_no_newer_instructions(tmp_path: Path) -> None:
+    model, _ = sample_models()["linear 2"]
+    for name in ("one", "two"):
+        ogs.build_library(tmp_path / name, "x86-64-v2", "x86_64-linux", [model])
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    shown = ["objdump", "-d", "--no-show-raw-insn", str(tmp_path / "one")]
+    code = subprocess.run(shown, capture_output=True, text=True, check=True).stdout
+    found = {line.split("\t")[1].split()[0] for line in code.splitlines() if line.count("\t") and line.split("\t")[1]}
+    assert found >= {"cpuid", "mulps"}
+    assert not {each for each in found if each.startswith("v")} - {"verr", "verw"}
+    assert not re.search(r"%[yz]mm", code)
