@@ -91,8 +91,8 @@ _MASK, _ONLINE, _ALL_GROUPS = np.dtype([("bits", np.int64, 128)]), 58, 0xFFFF
 @register_jitable
 def _linux_cpus() -> int:
     mask, count = local(_MASK), 0
-    size = _affinity(0, sizeof(_MASK), np.int64(mask.bits.ctypes.data))
-    for i in range(size // 8):
+    known = _affinity(0, sizeof(_MASK), np.int64(mask.bits.ctypes.data)) == 0
+    for i in range(len(mask.bits) if known else 0):
         rest = mask.bits[i]
         while rest != 0:
             rest, count = rest & (rest - 1), count + 1
