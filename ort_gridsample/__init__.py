@@ -11,6 +11,7 @@ from .interop.pytorch import torch_symbolics, torch_translation_table
 from .model.dialects import Dialect, Spelling, add_dialect
 from .model.records import NodeRecord
 from .patching import coordinate_nodes, inspect_model, patch_model
+from .runtime.building import build_library
 from .runtime.placement import Placement, get_ops, set_ops
 from .runtime.registration import register
 from .runtime.session import InferenceSession
@@ -19,7 +20,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Dialect", "GridSampleError", "InferenceSession", "NodeRecord", "Placement", "Spelling", "__version__",
-    "add_dialect", "affine_grid", "coordinate_nodes", "deformable_attention", "get_core", "get_num_threads", "get_ops",
+    "add_dialect", "affine_grid", "build_library", "coordinate_nodes", "deformable_attention", "get_core",
+    "get_num_threads", "get_ops",
     "grid_sample", "inspect_model", "openvino_extensions", "patch_model", "reference_ops", "register", "set_core",
     "set_num_threads", "set_ops", "torch_symbolics", "torch_translation_table",
 ]  # fmt: skip

@@ -26,9 +26,9 @@ def listed(names: Iterable[object]) -> str:
 def mode_and_padding(where: str, mode: str, padding_mode: str, X_type: str) -> None:
     """Check the two attributes, and that the mode is defined for an X of type ``X_type``."""
     if spec.mode_of(mode) not in MODES:
-        raise GridSampleError(where, "mode", repr(mode), listed((*MODES, *spec.MODE_SYNONYMS)))
+        raise NO_MODE.error(where, value=repr(mode), listed=listed((*MODES, *spec.MODE_SYNONYMS)))
     if padding_mode not in [*PADDING]:  # it need not be hashable
-        raise GridSampleError(where, "padding_mode", repr(padding_mode), listed(PADDING))
+        raise NO_PADDING.error(where, value=repr(padding_mode), listed=listed(PADDING))
     if spec.TYPES[X_type].compute is None and spec.mode_of(mode) != "nearest":
         raise GridSampleError(where, "mode", repr(mode), f"'nearest', the only mode that is defined for {X_type} X")
 
@@ -64,6 +64,7 @@ class Sentence:
         return GridSampleError(where, self.argument, self.found.format(**quoted), self.expected.format(**quoted))
 
 
+NO_MODE, NO_PADDING = (Sentence(attribute, "{value}", "{listed}") for attribute in ("mode", "padding_mode"))
 X_HAS_NO_AXES = Sentence("X", "of shape {X}", "shape (N, C, D1, …, Dr) with at least one spatial axis")
 GRID_ALONE = Sentence("grid", "of shape {grid}", "shape (N, D1_out, …, Dr_out, r)")
 GRID_AXES = Sentence("grid", "of shape {grid}", "shape (N, {outputs}, {r}), as X of shape {X} has {r} spatial ax{is}")
@@ -80,15 +81,15 @@ SIZE_AXES = Sentence("size", "{size}", "{axes}, as theta is of shape {theta}")
 SIZE_NEGATIVE = Sentence("size", "{size}", "{axes}, nothing negative, as theta is of shape {theta}")
 SIZE_BATCHES = Sentence("size", "{size}", "N = {N} first, as theta is of shape {theta}")
 
-VALUE_AXES = Sentence("value", "of shape {value}", "shape (B, S, H, D)")
+VALUE_AXES = Sentence("value", "of shape {value_shape}", "shape (B, S, H, D)")
 LEVELS = Sentence("spatial_shapes", "of shape {spatial_shapes}", "shape (L, r), with at least one spatial axis")
 LEVELS_NEGATIVE = Sentence("spatial_shapes", "with a negative length", "nothing negative")
 LEVELS_PIXELS = Sentence(
-    "spatial_shapes", "with {pixels} pixels", "those of value, of shape (B, S, H, D) = {value}, in all levels together"
+    "spatial_shapes", "with {pixels} pixels", "those of value, of shape (B, S, H, D) = {value_shape}, in all levels together"
 )
 LOCATIONS = Sentence(
     "sampling_locations", "of shape {sampling_locations}",
-    "shape (B, Q, H, L, P, r), as value (B, S, H, D) is of shape {value} and L is {n_levels}",
+    "shape (B, Q, H, L, P, r), as value (B, S, H, D) is of shape {value_shape} and L is {n_levels}",
 )  # fmt: skip
 ATTENTION_WEIGHTS = Sentence(
     "attention_weights", "of shape {attention_weights}",
@@ -159,7 +160,7 @@ def attention_shapes(
 
     The points of all levels may be in one axis, and the weights be of one query for all.
     """
-    quoted: dict[str, object] = {"value": shown(value), "sampling_locations": shown(locations)}
+    quoted: dict[str, object] = {"value_shape": shown(value), "sampling_locations": shown(locations)}
     if len(value) != 4:
         raise VALUE_AXES.error(where, **quoted)
     if lengths.min(initial=0) < 0:

@@ -1,5 +1,6 @@
 """The ways in which a user reaches the operators: each answers the same calls."""
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -77,6 +78,18 @@ def open_compiled_file(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     return open_patched_file(model, "compiled")
 
 
+#: A library of all ops, which this variable may name, is tested wherever compiled ops are.
+LIBRARY = os.environ.get("ORT_GRIDSAMPLE_TESTED_LIBRARY", "")
+
+
+def open_library(model: onnx.ModelProto, path: str = LIBRARY) -> onnxruntime.InferenceSession:
+    """A model turned to compiled ops, in onnxruntime's own session, which knows the ops of a library alone."""
+    options = quiet_options()
+    options.register_custom_ops_library(path)
+    patched = ogs.patch_model(model, target="compiled").SerializeToString()
+    return onnxruntime.InferenceSession(patched, options, providers=["CPUExecutionProvider"])
+
+
 def run(session: onnxruntime.InferenceSession, output_type: np.dtype, *inputs: np.ndarray) -> list[np.ndarray]:
     """All outputs for ``inputs`` in the model's order; bfloat16 travels as float32."""
     bfloat16 = dtype_of("bfloat16")
@@ -129,5 +142,7 @@ PATHS = {"function": Function(), "session": Model(open_session), "patched file":
 if not ops.why_not():
     PATHS |= {"compiled": Model(open_compiled), "compiled file": Model(open_compiled_file)}
     PATHS |= {"compiled, planes": Model(open_compiled, planar=True)}
+if LIBRARY:
+    PATHS["library"] = Model(open_library)
 #: What opens a model in one of these ways.
 OPENERS = {path.open for path in PATHS.values() if isinstance(path, Model)}

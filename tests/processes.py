@@ -11,6 +11,7 @@ from textwrap import indent
 import pytest
 
 from ort_gridsample.runtime.compiled_ops import ops
+from paths import LIBRARY
 
 TESTS = Path(__file__).parent
 
@@ -28,7 +29,7 @@ PREAMBLE = """
 import numpy as np, onnxruntime, ort_gridsample as ogs
 from cases import Attributes
 from models import grid_sample_model
-from paths import open_compiled, open_compiled_file, open_native, open_patched_file, open_session
+from paths import open_compiled, open_compiled_file, open_library, open_native, open_patched_file, open_session
 
 def make(open_model, X_type="float32", mode="linear"):
     return open_model(grid_sample_model(X_type, "float32", 2, [Attributes(mode, "zeros", False)]))
@@ -46,7 +47,7 @@ open_model = {open_model}
 #: The ways with Python in the run, and all.
 PYTHON = ["open_session", "open_patched_file"]
 COMPILED = [] if ops.why_not() else ["open_compiled", "open_compiled_file"]
-WAYS = [*PYTHON, *COMPILED]
+WAYS = [*PYTHON, *COMPILED, *(["open_library"] if LIBRARY else [])]
 every_way = pytest.mark.parametrize("open_model", WAYS)
 
 

@@ -105,7 +105,7 @@ def test_inspect(cli: Cli) -> None:
     (record,) = json.loads(cli("inspect --json model.onnx"))
     assert (record["name"], record["mode"], record["align_corners"], record["native"]) == ("sample0", "cubic", 1, True)
     how = ("compiled op", "") if "compiled" in OPS else ("onnxruntime", ANY)
-    assert record["session"] == {"runs_on": how[0], "reason": how[1], "fused": []}
+    assert record["session"] == {"runs_on": how[0], "reason": how[1], "fused": [], "library": ""}
     assert record["inputs"]["X"] == [{"type": "float32", "rank": 4, "shape": ["N", "C", "D0", "D1"]}]
 
 
@@ -374,8 +374,8 @@ def keys(content: object) -> set[str]:
 
 
 SAID = {
-    "inspect": "X action align_corners domain fused graph grid inputs mode name native op_type opset padding_mode rank"
-    " reason runs_on session shape type",
+    "inspect": "X action align_corners domain fused graph grid inputs library mode name native op_type opset"
+    " padding_mode rank reason runs_on session shape type",
     "verify": "A B agree agrees difference far model name note of outputs refusal shape type way",
     "bench": "Python core difference median model nodes numba numpy onnx onnxruntime onnxruntime-extensions op_type"
     " ort-gridsample ort_gridsample quartiles ratio rounds sample0 seconds shares sides threads versions",

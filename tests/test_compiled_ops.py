@@ -18,8 +18,8 @@ from models import affine_grid_model, grid_sample_model
 from ort_gridsample import spec, versions
 from ort_gridsample.core import compilation, numpy_core
 from ort_gridsample.core.memory import available
-from ort_gridsample.runtime.compiled_ops import c_api, kernels, ops
-from paths import open_compiled, open_compiled_file, open_native, quiet_options, run, running_on
+from ort_gridsample.runtime.compiled_ops import c_api, ops
+from paths import LIBRARY, open_compiled, open_compiled_file, open_library, open_native, quiet_options, run, running_on
 from processes import run as run_process
 from processes import run_each
 from processes import start as start_process
@@ -47,6 +47,10 @@ def test_matches_the_oracle(X_type: str, grid_type: str) -> None:
             with about(case):
                 assert_matches(Y, case.expected, grid.dtype, case.attributes.mode, case.attributes.padding_mode)
                 assert_identical(of_file, Y)
+        if LIBRARY:
+            for case, Y in zip(cases, run(open_library(model), X.dtype, X, grid), strict=True):
+                with about(case):
+                    assert_matches(Y, case.expected, grid.dtype, case.attributes.mode, case.attributes.padding_mode)
 
 
 THETA_TYPES = ["float32", "float16", *(pytest.param(name, marks=pytest.mark.slow) for name in ("float64", "bfloat16"))]
@@ -99,7 +103,7 @@ def test_large_inputs_answer_as_the_numpy_core(name: str, monkeypatch: pytest.Mo
             expected = ogs.grid_sample(X, grid, mode, "reflection").astype(float)
         model = grid_sample_model(*types, X.ndim - 2, [Attributes(mode, "reflection")])
         for threads, cpus in ((1, 1), (3, 2), (3, 64)):
-            monkeypatch.setattr("ort_gridsample.core.variants.available_cpus", lambda cpus=cpus: cpus)
+            monkeypatch.setattr(ops._shared().library, "cpus", cpus)
             options = quiet_options()
             options.intra_op_num_threads = threads
             (Y,) = ogs.InferenceSession(model, options).run(None, {"X": X, "grid": grid})
@@ -250,7 +254,7 @@ def test_what_cannot_be_compiled_runs_on_the_python_op(monkeypatch: pytest.Monke
     def fails(*_: object) -> None:
         raise RuntimeError("no compiler today")
 
-    monkeypatch.setattr(kernels, "grid_sample_kernel", fails)
+    monkeypatch.setattr(ops, "prepare", fails)
     model = grid_sample_model("float32", "float32", 2, [Attributes()])
     for nodes, runs_on in ((None, "onnxruntime"), ("all", "Python op")):
         session = ogs.InferenceSession(model, nodes=nodes)
@@ -267,7 +271,7 @@ def test_the_oldest_release_has_every_function() -> None:
 
 def test_shapes_are_read_without_the_function_that_newer_releases_have(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of X and of grids, of theta and size, and of what the fused op takes; all other tests read them with it."""
-    monkeypatch.setattr(c_api.Api, "shape_of", 0)
+    monkeypatch.setattr(ops._shared().library, "shape_of", 0)
     model, fed = test_fusion.transformer(attributes=Attributes()), test_fusion.feed()
     expected = ogs.grid_sample(fed["X"], ogs.affine_grid(fed["theta"], fed["size"]))
     for session in (ogs.InferenceSession(model, quiet_options()), test_fusion.two_ops(model)):

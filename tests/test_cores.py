@@ -84,7 +84,7 @@ def test_a_block_that_lies_inside(name: str) -> None:
 def phases(monkeypatch):
     """Those that the compiled core goes through, of READING, PACKING and both, on a machine of many CPUs."""
     seen, original = [], jit_core._variant.__wrapped__  # its answers are for this machine
-    monkeypatch.setattr(variants, "available_cpus", lambda: 64)
+    monkeypatch.setattr(jit_core, "available_cpus", lambda: 64)
 
     def watched(*words):
         variant = original(*words)

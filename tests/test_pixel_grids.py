@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
@@ -19,6 +18,8 @@ from onnx import TensorProto, helper, numpy_helper, shape_inference
 import ort_gridsample as ogs
 from cases import ATTRIBUTES, Attributes
 from compare import about, assert_identical
+from ort_gridsample.checks import shown
+from ort_gridsample.model import programs
 from ort_gridsample.model.patch import patch_in_place
 from ort_gridsample.model.programs import MOST_SOURCES, MOST_STEPS, OPERATIONS
 from ort_gridsample.model.targets.compiled_op import FusedOp
@@ -686,8 +687,8 @@ def written(coordinates: object, sources: list[str]) -> onnx.ModelProto:
     node.op_type, node.domain = "ort_gridsample_FusedGridSample", "ai.onnx.contrib"
     del node.input[:], node.attribute[:]
     node.input.extend(["X", "numbers", "coords"])
-    for name, value in (("coordinates", coordinates), ("sources", sources)):
-        node.attribute.append(helper.make_attribute(name, json.dumps(value)))
+    node.attribute.append(helper.make_attribute("coordinates", coordinates, attr_type=onnx.AttributeProto.INTS))
+    node.attribute.append(helper.make_attribute("sources", "\n".join(map(repr, sources))))
     model.graph.initializer.append(numpy_helper.from_array(np.zeros(1, np.float32), "numbers"))
     model.opset_import.append(helper.make_opsetid("ai.onnx.contrib", 1))
     return model
@@ -701,22 +702,14 @@ def open_written(coordinates: object, sources: list[str]) -> onnxruntime.Inferen
 Y_ALONE = [0, 3, 1, 2]
 
 
-#: What no session writes of the first coordinate beside a good second, and of both.
+#: What no session writes of the first coordinate beside a good second, with what computes operands; and of both.
 NO_X = [
-    *(
-        [1, 3, 0, 2],
-        [0, 3, 2, 2],
-        [0, 9, 0, 2],
-        [0, -2, 0, 2],
-        [0, 3, 0, 2, 8],
-        [0, 3, 0],
-        [0, 3, "0", 2],
-        [0, 3, 0.5, 2],
-    ),
-    *([0, 3, 0, 2, [0]], [0, 3, 0, 2, *[0] * (MOST_STEPS + 1)], [0, 3, 0, 2, [8, Y_ALONE]]),
-    *([0, 3, 0, 2, [0, [1, 3, 1, 2]]], [0, 3, 0, 2, [0, [*Y_ALONE, 8]]], [0, 3, 0, 2, [0, [*Y_ALONE, [0, Y_ALONE]]]]),
+    *([1, 3, 0, 2], [0, 3, 2, 2], [0, 9, 0, 2], [0, -2, 0, 2], [0, 3, 0, 2, 16], [0, 3, 0, 2, -1], [0, 3, 0]),
+    *([0, 3, 0, 2, 8], [0, 3, 0, 2, *[0] * (MOST_STEPS + 1)]),
 ]
-NO_COORDINATES = [*([x, Y_ALONE] for x in NO_X), [1, 2], "nonsense", None]
+OPERANDS = [([0, 3, 0, 2, 8], [1, 3, 1, 2]), ([0, 3, 0, 2, 8], [*Y_ALONE, 8], Y_ALONE), ([0, 3, 0, 2], Y_ALONE)]
+NO_COORDINATES = [programs.encoded([x, Y_ALONE, *more], 2) for x, *more in (*([x] for x in NO_X), *OPERANDS)]
+NO_COORDINATES += [[], [0], [2, 1, 2], [-1, *Y_ALONE, 0], [1, *Y_ALONE, 3], [1, *Y_ALONE, -1]]
 
 
 @compiled
@@ -724,7 +717,7 @@ def test_an_op_that_no_session_wrote_is_refused() -> None:
     for coordinates in NO_COORDINATES:
         with pytest.raises(Exception, match="initialization") as told:
             open_written(coordinates, ["coords"])
-        sentence = f"GridSample node 'sample': coordinates is {coordinates!r}, expected what a session writes"
+        sentence = f"GridSample node 'sample': coordinates is {shown(coordinates)}, expected what a session writes"
         assert str(told.value).endswith(sentence)
         with pytest.raises(ogs.GridSampleError, match="expected what a session writes"):
             ogs.patch_model(written(coordinates, ["coords"]), target="primitives")
@@ -734,8 +727,8 @@ def test_an_op_that_no_session_wrote_is_refused() -> None:
 def test_an_op_that_lacks_what_it_reads_says_so() -> None:
     fed = {"X": np.ones((1, 1, 5, 6), np.float32), "coords": np.zeros((1, 3, 4, 2), np.float32)}
     x = [0, 3, 0, 2, 0]
-    assert open_written([x, Y_ALONE], ["coords"]).run(None, fed)[0].shape == (1, 1, 3, 4)
+    assert open_written(programs.encoded([x, Y_ALONE], 2), ["coords"]).run(None, fed)[0].shape == (1, 1, 3, 4)
     for y, sources in (([1, 3, 1, 2], ["coords", "more"]), ([*Y_ALONE, 0], ["coords"])):
         expected = f"grid is made of a value that is left out, expected {len(sources)} values and their numbers$"
         with pytest.raises(Exception, match=expected):
-            open_written([x, y], sources).run(None, fed)
+            open_written(programs.encoded([x, y], 2), sources).run(None, fed)

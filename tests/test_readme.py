@@ -37,6 +37,7 @@ PLACEHOLDERS = {**dict.fromkeys(("MODEL", "IN", "A"), "model.onnx"), **dict.from
 ELSEWHERE = (
     *("python3 -m venv", "pip install", "pre-commit", "pytest", "python -m pytest", "tox", "bash .ci/run"),
     *("ort-gridsample demo", "python examples/dask_folder.py", "python examples/ray_folder.py", "python -m tests"),
+    "ort-gridsample library",
     *PICTURES.values(),
 )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ort_gridsample import __version__, cli
+from ort_gridsample.runtime.compiled_ops.catalog import OPS
 
 ROOT = Path(cli.__file__).parents[2]
 README = ROOT / "README.md"
@@ -19,6 +20,9 @@ MODULES = {
 }
 #: What Python and the entry point import, and what the package imports by a name that it computes.
 ENTRIES = {"ort_gridsample", "ort_gridsample.__main__", *(f"ort_gridsample.cli.{name}" for name in cli.COMMANDS)}
+ENTRIES |= {
+    f"ort_gridsample.runtime.compiled_ops.{each}" for each in ("emission", *(op.kernels.split(".")[0] for op in OPS))
+}
 
 
 def imported(name: str) -> Iterator[str]:

@@ -17,6 +17,7 @@ COMMANDS = {
     "bench": "time a model in onnxruntime alone and with this package, as a whole and node by node",
     "demo": "warp a photograph in every mode and padding, and draw the results",
     "inspect": "list the GridSample and AffineGrid nodes of a model",
+    "library": "build a library of the compiled ops, which any program can use without Python",
     "patch": "write a model with its GridSample and AffineGrid nodes replaced by a target's",
     "verify": "run two models on the same inputs, and print how far they agree",
     "run": "run a model on arrays from files, or on random ones",

@@ -66,6 +66,7 @@ def as_json(placement: Placement) -> dict[str, object]:
             "runs_on": placement.runs_on,
             "reason": placement.reason,
             "fused": placement.fused,
+            "library": placement.library,
         },
     }
 

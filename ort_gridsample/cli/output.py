@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 
 from ..core.arrays import Array
+from ..errors import GridSampleError
+from ..runtime import library
 
 _DISTRIBUTIONS = ("ort-gridsample", "onnxruntime", "onnxruntime-extensions", "onnx", "numpy", "numba")
 
@@ -68,13 +70,18 @@ def _finite(content: Any) -> Any:
 
 
 def versions() -> dict[str, str]:
-    """The versions of this package, its dependencies and Python."""
+    """The versions of this package, its dependencies, the library of ops that sessions use, and Python."""
     found = {}
     for name in _DISTRIBUTIONS:
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
+    if (path := library.found()) is not None:
+        try:
+            found["library"] = library.checked(path)
+        except GridSampleError as error:
+            found["library"] = f"of no use ({error})"
     return {**found, "Python": platform.python_version()}
 
 

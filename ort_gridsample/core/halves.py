@@ -10,14 +10,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
-from llvmlite.binding import get_host_cpu_features
 from numba import extending, types
 from numba.extending import overload, register_jitable
+
+from . import target
 
 intrinsic: Any = extending.intrinsic  # its types take the typing context for an argument of the caller's
 
 #: Whether the CPU converts float16.
-CONVERTS = bool(get_host_cpu_features().get("f16c"))
+CONVERTS = target.has("f16c")
 
 
 @intrinsic

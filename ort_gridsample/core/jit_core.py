@@ -24,7 +24,7 @@ from .plan import Plan, type_name
 from .structs import ATTENTION, KERNEL, LAUNCH, SLOT, SLOTS
 from .taps import MAX_TAPS
 from .threads import after_fork, available_cpus, submit
-from .variants import PADDING, TAPS, descriptor, parts
+from .variants import PADDING, TAPS, numbers, parts
 from .workers import END
 
 logger = logging.getLogger("ort_gridsample")
@@ -151,8 +151,11 @@ class _Variant(NamedTuple):
 
 @cache
 def _variant(X_type: str, grid_type: str, mode: str, padding_mode: str, align_corners: bool) -> _Variant:
-    helping, fields = descriptor(X_type, grid_type, mode, padding_mode, align_corners, entry=_HELPING)
-    return _variant_of(_Kernel(**fields), fields["proceed"], fields["worker"], helping)
+    named = parts(X_type, grid_type, mode)
+    found = addresses([*named.values(), *_HELPING])
+    attributes = {"padding": PADDING[padding_mode], "align_corners": int(align_corners), "cpus": available_cpus()}
+    fields = {**dict(zip(named, found, strict=False)), **numbers(X_type, grid_type, mode), **attributes}
+    return _variant_of(_Kernel(**fields), fields["proceed"], fields["worker"], found[len(named) :])
 
 
 @cache

@@ -16,6 +16,7 @@ from numba.extending import overload, register_jitable
 
 from ..spec import CUBIC_A
 from .halves import widened
+from .pointers import array
 from .vectors import (
     CONTIGUOUS,
     EVERY,
@@ -316,7 +317,7 @@ def split(grid: Any, g: Any) -> None:
     Those of uint16 and int16 are the bits of float16 and bfloat16.
     """
     positions, r = grid.shape
-    flat = grid.reshape(-1)  # it lists the innermost axis first
+    flat = array(np.int64(grid.ctypes.data), (positions * r,), grid.dtype)  # it lists the innermost axis first
     # Of what has no sign Numba does not ask whether it counts from the end.
     first, second, third, step = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(r)
     if r == 2:

@@ -5,7 +5,6 @@ In compiled code an address is an int64. Nothing here raises or allocates anythi
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numba as untyped_numba
@@ -15,6 +14,7 @@ from numba import extending, types
 from numba.core import cgutils as untyped_cgutils
 from numba.extending import register_jitable
 
+from . import target
 from .structs import CACHE_LINE
 
 cgutils: Any = untyped_cgutils
@@ -66,6 +66,16 @@ def sizeof(typing: Any, dtype: Any) -> Any:
         return _WORD(size)
 
     return types.int64(dtype), generate
+
+
+@intrinsic(prefer_literal=True)
+def chars(typing: Any, text: Any) -> Any:
+    """The address of a literal ``text``, as C has it: with a 0 at its end."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.ptrtoint(context.insert_const_string(builder.module, text.literal_value), _WORD)
+
+    return types.int64(text), generate
 
 
 def _field(builder: Any, signature: Any, values: Any) -> Any:
@@ -161,7 +171,7 @@ def _keep_on() -> int:
 
 
 #: Let another thread have the processor, if one wants it. Windows has no such function of this name.
-sched_yield: Any = _keep_on if sys.platform == "win32" else types.ExternalFunction("sched_yield", types.int32())
+sched_yield: Any = _keep_on if target.system == "win32" else types.ExternalFunction("sched_yield", types.int32())
 
 #: malloc, free, memset and memcpy of C.
 allocate: Any = types.ExternalFunction("malloc", types.int64(types.int64))

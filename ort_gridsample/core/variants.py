@@ -2,49 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from .. import spec
 from . import kernels, workers
-from .compilation import Part, addresses
+from .compilation import Part
 from .halves import HALVES, stored
 from .taps import COMPILED_MODES, MODES
-from .threads import available_cpus
 
 #: The modes, with their taps on an axis, and the paddings that the kernels state; any other is the NumPy core's.
 TAPS = {mode: MODES[mode].taps for mode in COMPILED_MODES}
 PADDING = {"zeros": kernels.ZEROS, "border": kernels.BORDER, "reflection": kernels.REFLECTION}
 
 
-def descriptor(
-    X_type: str, grid_type: str, mode: str, padding_mode: str, align_corners: bool, *,
-    entry: Sequence[Part] = (), coordinates: Part | None = None, columns: int = 0,
-) -> tuple[list[int], dict[str, int]]:  # fmt: skip
-    """The addresses of the functions ``entry``, and the fields of a :data:`.structs.KERNEL` but for an op's own.
-
-    All is compiled now, if need be. Where there is no grid, ``coordinates`` computes them, with ``columns`` of the
-    descriptor.
-    """
-    named = parts(X_type, grid_type, mode, coordinates)
-    found = addresses([*entry, *named.values()])
+def numbers(X_type: str, grid_type: str, mode: str) -> dict[str, int]:
+    """The fields of a :data:`.structs.KERNEL` that are numbers, but for an op's own, the attributes and processors."""
     coordinate, weight = _types(X_type, grid_type, mode)
-    fields = {
-        **dict(zip(named, found[len(entry) :], strict=True)),
+    return {
         "taps": TAPS[mode],
-        "padding": PADDING[padding_mode],
-        "align_corners": int(align_corners),
         "X_size": stored(X_type).itemsize,
         "coordinate_size": stored(coordinate).itemsize,
         "weight_size": stored(weight).itemsize,
-        "cpus": available_cpus(),
         "may_mask": int(not X_type.startswith(("int", "uint"))),
-        "columns": columns,
     }
-    return found[: len(entry)], fields
 
 
 def parts(X_type: str, grid_type: str, mode: str, coordinates: Part | None = None) -> dict[str, Part | None]:
-    """The functions of a descriptor, by its fields."""
+    """The functions of a descriptor, by its fields. Where there is no grid, ``coordinates`` computes them."""
     coordinate, weight = _types(X_type, grid_type, mode)
     size = stored(X_type).itemsize
     packs = mode != "nearest" and (X_type in HALVES or X_type == weight)  # floats

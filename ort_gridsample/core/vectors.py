@@ -11,16 +11,17 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from llvmlite.binding import get_host_cpu_features
 from numba import extending, types
 from numba.core import cgutils as untyped_cgutils
+
+from . import target
 
 cgutils: Any = untyped_cgutils
 intrinsic: Any = extending.intrinsic  # its types take the typing context for an argument of the caller's
 
 #: Whether the CPU multiplies and adds at once, in vectors so wide that it pays to gather pixels into them from places
 #: that have nothing to do with each other.
-GATHERS = all(get_host_cpu_features().get(name) for name in ("avx2", "fma"))
+GATHERS = target.has("avx2", "fma")
 #: The bytes of its vectors, then. The wide ones are faster, and a CPU that has them slows down by a tenth for a while
 #: after each; another takes them as two.
 VECTORS = (64, 32)

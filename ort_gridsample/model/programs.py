@@ -110,6 +110,28 @@ def flattened(programs: Any, n_sources: int) -> list[list[int]]:
                 raise ValueError(step)
             rows[own][at] = code + WITH_PROGRAM * len(operands)
             rows += operands
+    return _checked(rows, r, n_sources)
+
+
+def encoded(rows: Sequence[Sequence[int]], r: int) -> list[int]:
+    """The ``rows`` of :func:`flattened` for ``r`` coordinates as a node has them: r, then each with its step count."""
+    return [r, *(number for row in rows for number in (*row[:4], len(row) - 4, *row[4:]))]
+
+
+def decoded(numbers: Sequence[int], n_sources: int) -> tuple[list[list[int]], int]:
+    """The rows and r of :func:`encoded`. Raises: as :func:`flattened`."""
+    r, *rest = numbers
+    rows = []
+    while rest:
+        *head, count = rest[:5]
+        rows.append([*head, *rest[5 : 5 + max(count, 0)]])
+        if len(rows[-1]) != 4 + count:
+            raise ValueError(rest)
+        rest = rest[5 + count :]
+    return _checked(rows, r, n_sources), r
+
+
+def _checked(rows: list[list[int]], r: int, n_sources: int) -> list[list[int]]:
     for number, (source, axis, index, length, *steps) in enumerate(rows):
         fits = 0 <= source < n_sources <= MOST_SOURCES and -1 <= axis <= r + 1 and 0 <= index < length
         codes = range(WITH_PROGRAM if number >= r else 2 * WITH_PROGRAM)
@@ -117,4 +139,7 @@ def flattened(programs: Any, n_sources: int) -> list[list[int]]:
             raise ValueError(rows[number])
         if not all(type(each) is int for each in rows[number]):
             raise ValueError(rows[number])
+    operands = sum(step >= WITH_PROGRAM for row in rows for step in row[4:])
+    if not 0 < r == len(rows) - operands:
+        raise ValueError(f"{len(rows)} programs")
     return rows

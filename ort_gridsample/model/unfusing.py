@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
 
@@ -15,7 +15,7 @@ from ..errors import GridSampleError, where
 from .dialects import EXTENSIONS_DOMAIN, FUSED, OURS
 from .element_types import elem_type
 from .graphs import Names, Scope, constant, scopes
-from .programs import OPERATIONS, flattened
+from .programs import OPERATIONS, WITH_PROGRAM, decoded, flattened
 from .targets.compiled_op import label
 
 #: What the op was called before, when AffineGrid, with theta before size, and programs had one each.
@@ -89,27 +89,31 @@ class _Parts:
         return self._add("Cast", grid, to=elem_type(to.s.decode())) if to is not None else grid
 
     def _programs(self) -> str:
-        coordinates = json.loads(self._attributes["coordinates"].s)
-        flattened(coordinates, len(self._fused.input) - 2)
-        numbers, last, columns = count(), len(coordinates) + 1, []
-        for each in coordinates:
-            flat = self._coordinate(each, numbers)
+        found, n_sources = self._attributes["coordinates"], len(self._fused.input) - 2
+        if found.type == onnx.AttributeProto.INTS:
+            rows, r = decoded(found.ints, n_sources)
+        else:  # as it was written before
+            programs = json.loads(found.s)
+            rows, r = flattened(programs, n_sources), len(programs)
+        numbers, operands, last, columns = count(), iter(rows[r:]), r + 1, []
+        for each in rows[:r]:
+            flat = self._coordinate(each, numbers, operands)
             axes = {"axes": [last]} if self._opset < 13 else {}
             columns.append(self._add("Unsqueeze", flat, *([] if axes else [self._integers([last])]), **axes))
         return self._add("Concat", *columns, axis=last)
 
-    def _coordinate(self, program: Sequence[Any], numbers: count[int]) -> str:
-        """The coordinate that a ``program`` (of :func:`.written`) computes, without an axis of its own."""
+    def _coordinate(self, program: Sequence[int], numbers: count[int], operands: Iterator[Sequence[int]]) -> str:
+        """The coordinate that a ``program`` (of :func:`.flattened`) computes, without an axis of its own."""
         source, axis, index, _, *steps = program
         value = self._fused.input[2 + source]
         if axis >= 0:
             value = self._add("Gather", value, self._integers(index), axis=axis)
-        for step in steps:
-            code, *other = step if isinstance(step, list) else [step]
-            if other:
-                operand = self._coordinate(other[0], numbers)
+        for code in steps:
+            if code >= WITH_PROGRAM:
+                operand = self._coordinate(next(operands), numbers, operands)
             else:
                 operand = self._add("Gather", self._fused.input[1], self._integers(next(numbers)), axis=0)
+            code %= WITH_PROGRAM
             pair = (operand, value) if code % 2 else (value, operand)
             value = self._add(OPERATIONS[code // 2], *pair)
         return value

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import product
 from typing import Literal
 
 from .. import settings, spec
+from ..core.taps import COMPILED_MODES
 from ..model.dialects import ATTENTION, COMPILED, DOMAIN
 from ..model.graphs import Names
 from ..model.matches import Match
@@ -21,9 +22,9 @@ from ..model.targets.attention import CompiledAttention, PythonAttention
 from ..model.targets.compiled_op import CompiledOp, FusedOp, unsupported
 from ..model.targets.python_op import PythonOp
 from ..settings import OpsName
-from . import native
+from . import library, native
 from .accelerators import Accelerators, Way
-from .compiled_ops import kernels, ops
+from .compiled_ops import ops
 
 logger = logging.getLogger("ort_gridsample")
 
@@ -81,15 +82,18 @@ class Placement:
         reason: why it is no compiled op, or the GridSample that it is fused into; empty where it is one by itself. Of
             another provider: what it is written as for that, and why; empty where it stays as it is.
         fused: the names of the nodes that are fused into it, as they compute its grid and nothing else.
+        library: the library that a compiled op is of, and what this says of itself; empty where it is compiled here.
     """
 
     record: NodeRecord
     runs_on: str
     reason: str = ""
     fused: tuple[str, ...] = ()
+    library: str = ""
 
     def __str__(self) -> str:
-        return f"{self.record.where}: {self.runs_on}{self.note and f' ({self.note})'}"
+        of = self.library and f" of {self.library}"
+        return f"{self.record.where}: {self.runs_on}{of}{self.note and f' ({self.note})'}"
 
     @property
     def ours(self) -> bool:
@@ -167,7 +171,7 @@ def placed(
             logger.warning("compiling %s failed, it runs on the Python op: %r", record.where, error)
             reason = f"compiling it failed: {error}"
     if not reason:
-        return Placement(record, "compiled op")
+        return Placement(record, "compiled op", library=library.used())
     if nodes is None and not record.patched and ask().native:
         return Placement(record, "onnxruntime", reason)
     return Placement(record, "Python op", reason)
@@ -175,20 +179,11 @@ def placed(
 
 def prepare(record: NodeRecord) -> None:
     """Compile what the node of ``record`` needs, as far as its types and its mode are known."""
-    for one, other, *others in () if record.passes_on else product(*record.types.values()):
-        if record.operator == "AffineGrid":
-            _once(kernels.affine_grid_kernel, "", False, one)
-        elif record.operator == ATTENTION:
-            _once(kernels.deformable_attention_kernel, "", False, one, others[0])
-        elif record.mode in spec.MODES:
-            mode, padding_mode = str(record.mode), spec.PADDING_MODES[0]
-            _once(kernels.grid_sample_kernel, "", mode, padding_mode, False, one, kernels.Grid(other))
-
-
-@cache
-def _once(make: Callable[..., kernels.Kernel], *arguments: object) -> None:
-    """Call ``make``, unless it was called so before and raised nothing: what it compiles is never freed."""
-    make(*arguments)
+    for types in () if record.passes_on else product(*record.types.values()):
+        if record.operator in ("AffineGrid", ATTENTION):
+            ops.prepare(record.operator, types)
+        elif record.mode in COMPILED_MODES:
+            ops.prepare(record.operator, types, COMPILED_MODES.index(record.mode))
 
 
 class Ops:

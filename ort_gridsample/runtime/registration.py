@@ -10,15 +10,18 @@ import onnx
 import onnxruntime
 from onnx import helper
 
-from ..model.dialects import DOMAIN, VERSION
+from ..errors import GridSampleError
+from ..model.dialects import DOMAIN, EXTENSIONS_DOMAIN, VERSION
 from . import interrupts
 from .compiled_ops import ops as compiled_ops
+from .compiled_ops.catalog import NAMES
 from .options import loaded
 
 # Before anyone's options: they know the ops that are there by then.
 with suppress(ImportError):  # who needs the ops is told
     from .python_ops import ops  # noqa: F401
-compiled_ops.add()
+with suppress(GridSampleError):  # who needs them is told, too
+    compiled_ops.add()
 
 #: The options that went through here, by their identity. Not a WeakSet: it learns of an end in a callback, and there
 #: Python loses the exception of a signal's handler.
@@ -40,7 +43,8 @@ def register(session_options: onnxruntime.SessionOptions | None = None) -> onnxr
         The same options.
 
     Raises:
-        ImportError: there is no onnxruntime-extensions, which the ops need.
+        ImportError: there is no onnxruntime-extensions, which the ops need that are no library's.
+        GridSampleError: there is a library, which is of no use.
     """
     if session_options is None:
         return register_anew(onnxruntime.SessionOptions())
@@ -51,16 +55,24 @@ def register(session_options: onnxruntime.SessionOptions | None = None) -> onnxr
 
 def register_anew(options: onnxruntime.SessionOptions, known: bool = False) -> onnxruntime.SessionOptions:
     """As :func:`register`, of options that nobody registered onnxruntime-extensions with, unless it is ``known``."""
-    from .python_ops.ops import library_path
-
     compiled_ops.know_api()
     if not known:
-        interrupts.undisturbed(options.register_custom_ops_library, library_path)  # asks every compiled op for its name
+        interrupts.undisturbed(options.register_custom_ops_library, _path())  # asks every compiled op for its name
     for key in [key for key, each in list(_registered.items()) if each() is None]:
         _registered.pop(key, None)
     _registered[id(options)] = ref(options)
     interrupts.defer_in_sessions(_is_registered)
     return options
+
+
+def _path() -> str:
+    """The library that registers the ops: onnxruntime-extensions', or that of the compiled ones alone."""
+    alone = compiled_ops.alone()
+    if alone is not None:
+        return str(alone)
+    from .python_ops.ops import library_path
+
+    return library_path
 
 
 def _is_registered(options: onnxruntime.SessionOptions | None) -> bool:
@@ -88,6 +100,9 @@ def _probe() -> bytes:
     node = helper.make_node(
         "AffineGrid", ["theta", "size"], ["grid", "status"], domain=DOMAIN, align_corners=0, node="", num_threads=0
     )
+    if compiled_ops.alone() is not None:
+        outputs, node = outputs[:1], helper.make_node(NAMES["AffineGrid"], ["theta", "size"], ["grid"])
+        node.domain = EXTENSIONS_DOMAIN
     graph = helper.make_graph([node], "probe", inputs, outputs)
-    imports = [helper.make_opsetid("", 20), helper.make_opsetid(DOMAIN, VERSION)]
+    imports = [helper.make_opsetid("", 20), helper.make_opsetid(node.domain, VERSION)]
     return helper.make_model(graph, opset_imports=imports, ir_version=8).SerializeToString()

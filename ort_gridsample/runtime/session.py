@@ -29,6 +29,7 @@ from ..model.weights import NO_WEIGHTS, Weights, split
 from . import interrupts, native
 from .accelerators import ACCELERATED, Accelerated, Accelerators, Providers, before_the_cpu
 from .compiled_ops.errors import error_in
+from .extensions import load
 from .options import added_to, copied, entry, from_state, has_providers, set_entry, state
 from .placement import Ops, Placement
 from .python_ops import exits, failures
@@ -391,8 +392,14 @@ def _is_known(domain: str) -> bool:
     return not domain or any(domain == known or domain.startswith(f"{known}.") for known in _KNOWN_DOMAINS)
 
 
-def _prepare(records: Iterable[NodeRecord]) -> None:
-    """Let the core compile what the nodes need now, so that the first run does not wait for it."""
+def _prepare(records: Sequence[NodeRecord]) -> None:
+    """Let the core compile what the nodes need now, so that the first run does not wait for it.
+
+    Raises:
+        ImportError: there is no onnxruntime-extensions, which these nodes need.
+    """
+    if records:
+        load()
     needed = {
         (spec.TYPES[X].transport, spec.TYPES[grid].transport, record.mode)
         for record in records

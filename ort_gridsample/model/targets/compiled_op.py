@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,7 +15,7 @@ from ..element_types import elem_type
 from ..fusion import FusedGrid
 from ..graphs import Names, constant
 from ..matches import Match
-from ..programs import written
+from ..programs import encoded, flattened, written
 from ..records import NodeRecord
 from . import CAST_LIKE, Replacement, typed_in_function
 from .spelled import Spelled
@@ -83,8 +82,9 @@ class FusedOp(CompiledOp):
             before += _scalars(fused, scalars, names)
             op.input[1:] = [scalars, *fused.sources]
             programs = [written(program, fused.sources) for program in fused.programs]
-            op.attribute.append(helper.make_attribute("coordinates", json.dumps(programs)))
-            op.attribute.append(helper.make_attribute("sources", json.dumps(fused.sources)))
+            numbers = encoded(flattened(programs, len(fused.sources)), len(programs))
+            op.attribute.append(helper.make_attribute("coordinates", numbers))
+            op.attribute.append(helper.make_attribute("sources", "\n".join(map(repr, fused.sources))))
             if len(fused.sources) > 1:
                 _declare(op.output[0], match)
         return Replacement([*replacement.nodes[:at], *before, *replacement.nodes[at:]], fused=fused.nodes)

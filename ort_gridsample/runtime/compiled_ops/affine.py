@@ -14,28 +14,112 @@ from numba.extending import register_jitable
 from ... import checks, spec
 from ...core import coordinates as core_coordinates
 from ...core.halves import HALVES, stored, widened
-from ...core.pointers import address, aligned, array, call, copy_past_caches, fetch_add, local, struct, view
+from ...core.pointers import address, aligned, array, call, chars, copy_past_caches, fetch_add, local, struct, view
 from ...core.structs import LAUNCH, WORKER
+from ...core.variants import TAPS
 from ...core.workers import PASSED_BYTES, WORKERS
+from .catalog import Fields, Kernels
+from .creation import (
+    LACKING,
+    OTHER_INTERFACE,
+    begin_state,
+    choice,
+    close_node,
+    destroy,
+    errors_of,
+    integer,
+    named_errors,
+    no_memory,
+    open_node,
+)
 from .requests import close_request, keep, make_output, open_request, parallel_for, shape
-from .sentences import ROOM, no_room, refuse
-from .structs import AFFINE_GRID, FILL, GRID_SAMPLE, REQUEST, THETA
+from .sampling import IS_OTHER as SAMPLE_IS_OTHER
+from .sampling import SENTENCES as SAMPLE_SENTENCES
+from .sampling import begin_sample
+from .sampling import compute as sample
+from .sampling import state as sample_state
+from .sentences import ROOM, as_bytes, no_room, refuse
+from .structs import AFFINE_GRID, FILL, GRID_SAMPLE, LIBRARY, NODE, OP, REQUEST, TEXT, THETA
 
 normalize = register_jitable(core_coordinates.normalize)
 
 TOO_LARGE = checks.Sentence("grid", "for size {size}", "fewer bytes than an address can reach")
-#: The sentences of an AffineGrid; a kernel has them for 2 and then for 3 spatial axes.
-SENTENCES = (
+_SENTENCES = (
     *(ROOM, checks.THETA, checks.SIZE_IS_NO_ROW, checks.SIZE_AXES, checks.SIZE_NEGATIVE, checks.SIZE_BATCHES),
     TOO_LARGE,
 )
-N_SENTENCES = len(SENTENCES)
-(GOOD, WRONG_THETA, NO_ROW, WRONG_AXES, NEGATIVE, WRONG_BATCHES, IS_TOO_LARGE) = range(7)
+N_SENTENCES = len(_SENTENCES)
+(GOOD, WRONG_THETA, NO_ROW, WRONG_AXES, NEGATIVE, WRONG_BATCHES, IS_TOO_LARGE) = range(N_SENTENCES)
+#: Those of a run are there for 2 and then for 3 spatial axes.
+SENTENCES = [
+    *(as_bytes(each, axes=axes, type="int64") for axes in checks.SIZE.values() for each in _SENTENCES),
+    as_bytes(OTHER_INTERFACE),
+    as_bytes(LACKING, what=""),
+]
+IS_OTHER, LACKS = range(2 * N_SENTENCES, len(SENTENCES))
+#: Those of an AffineGrid that is fused lie behind the GridSample's.
+FUSED_SENTENCES, BEFORE = [*SAMPLE_SENTENCES, *SENTENCES], len(SAMPLE_SENTENCES) * TEXT.itemsize
+NO_GRID_TYPE = len(FUSED_SENTENCES)
+FUSED_SENTENCES += [as_bytes(checks.Sentence("grid_type", "{value}", checks.listed(spec.FLOATS)))]
+
+#: The types that a fused grid may be rounded to, where it is not of theta's.
+TYPE_WORDS = " ".join(spec.FLOATS)
+AFFINE_GRID_SIZE, THETA_SIZE = AFFINE_GRID.itemsize, THETA.itemsize
 
 #: The columns and the positions that are filled in one go.
 CHUNK, WORTH_A_GO = 2048, 1 << 14
 #: A worker of a GridSample has the positions of so many columns at a time; of no more, once for all tiles.
 MOST_COLUMNS = 4096
+
+
+def states(theta_type: str, size_type: str) -> tuple[Any, list[Fields]]:
+    """The state of an AffineGrid."""
+    return AFFINE_GRID, [{"fill": (fill_for, theta_type), "theta_size": stored(theta_type).itemsize}]
+
+
+def create(op_at: int, api: int, info: int, out: int) -> int:
+    """CreateKernelV2 of an AffineGrid."""
+    op, node, at = struct(op_at, OP), local(NODE), 0
+    open_node(node, api, info)
+    status, errors = named_errors(node, op, chars("AffineGrid node "), IS_OTHER)
+    if status == 0:
+        align_corners = integer(node, chars("align_corners"), 0)
+        status, at = begin_state(node, op, 0, AFFINE_GRID_SIZE, errors, LACKS)
+        if status == 0:
+            made, library = struct(at, AFFINE_GRID), struct(op.library, LIBRARY)
+            made.api, made.shape_of, made.cpus = api, library.shape_of, library.cpus
+            made.align_corners, made.sentences = align_corners != 0, errors
+    return close_node(node, status, at, out)
+
+
+def fused_states(X_type: str, size_type: str, theta_type: str) -> tuple[Any, list[Fields]]:
+    """The states of a GridSample and its AffineGrid, one a mode: for a grid of theta's type, then of each there is."""
+    return GRID_SAMPLE, [
+        sample_state(X_type, grid_type, mode, (measure,), (coordinates_for, theta_type, grid_type), MOST_COLUMNS)
+        for grid_type in (theta_type, *spec.FLOATS)
+        for mode in TAPS
+    ]
+
+
+def create_fused(op_at: int, api: int, info: int, out: int) -> int:
+    """CreateKernelV2 of a GridSample and its AffineGrid."""
+    op, node, kind, at = struct(op_at, OP), local(NODE), 0, 0
+    open_node(node, api, info)
+    status, errors = named_errors(node, op, chars("GridSample node "), SAMPLE_IS_OTHER)
+    source = keep(node, THETA_SIZE // 8)
+    grid_errors = errors_of(node, chars("AffineGrid node "), chars("affine_grid_node"), op.sentences + BEFORE)
+    if status == 0 and (len(source) == 0 or grid_errors == 0):
+        status = no_memory(node)
+    if status == 0:
+        theta = struct(np.int64(source.ctypes.data), THETA)
+        theta.sentences, theta.align_corners = grid_errors, integer(node, chars("affine_grid_align_corners"), 0)
+        status, kind = choice(node, chars("grid_type"), chars(TYPE_WORDS), -1, errors, NO_GRID_TYPE)
+    if status == 0:
+        status, at = begin_sample(node, op, errors, kind + 1)
+        if status == 0:
+            made = struct(at, GRID_SAMPLE)
+            made.source, made.n_inputs = np.int64(source.ctypes.data), 3
+    return close_node(node, status, at, out)
 
 
 def compute(op_at: int, context: int) -> int:
@@ -242,3 +326,7 @@ def coordinates_for(theta_type: str, grid_type: str) -> Callable[..., int]:
         return 0
 
     return coordinates
+
+
+KERNELS = Kernels(create, compute, destroy, SENTENCES, states)
+FUSED = Kernels(create_fused, sample, destroy, FUSED_SENTENCES, fused_states)

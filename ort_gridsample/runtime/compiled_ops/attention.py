@@ -12,27 +12,86 @@ from numba.extending import register_jitable
 
 from ... import checks
 from ...core import kernels
-from ...core.attention import MOST_AXES
-from ...core.pointers import array, local, set_memory, struct
+from ...core.attention import MOST_AXES, parts
+from ...core.halves import stored
+from ...core.pointers import array, chars, local, set_memory, struct
 from ...core.structs import ATTENTION
 from ...core.workers import WORKERS
-from .requests import close_request, keep, launched, make_output, open_request, shape
-from .sentences import ROOM, no_room, refuse
-from .structs import DEFORMABLE_ATTENTION, REQUEST
+from .catalog import Fields, Kernels
+from .creation import (
+    LACKING,
+    OTHER_INTERFACE,
+    begin_state,
+    close_node,
+    destroy,
+    integer,
+    named_errors,
+    open_node,
+)
+from .launches import launched
+from .requests import close_request, keep, make_output, open_request, shape
+from .sampling import inferred, set_inferred
+from .sentences import ROOM, as_bytes, no_room, refuse
+from .structs import DEFORMABLE_ATTENTION, LIBRARY, NODE, OP, REQUEST
 
 #: More pixels than any value may have.
 MANY = 2 * kernels.MAX_PIXELS
 
 #: The sentences of the op, and their numbers.
-TOO_LARGE = checks.Sentence("Y", "for value of shape {value}", "fewer bytes than an address can reach")
+TOO_LARGE = checks.Sentence("Y", "for value of shape {value_shape}", "fewer bytes than an address can reach")
 LIMITS = checks.Sentence(
-    "value", "of shape {value}", f"at most {kernels.MAX_PIXELS} pixels, and levels of at most {MOST_AXES} axes"
+    "value", "of shape {value_shape}", f"at most {kernels.MAX_PIXELS} pixels, and levels of at most {MOST_AXES} axes"
 )
-SENTENCES = (
-    *(ROOM, checks.VALUE_AXES, checks.LEVELS, checks.LEVELS_NEGATIVE, checks.LEVELS_PIXELS, checks.LOCATIONS),
-    *(checks.ATTENTION_WEIGHTS, TOO_LARGE, LIMITS),
-)
+SENTENCES = [
+    *map(as_bytes, (ROOM, checks.VALUE_AXES, checks.LEVELS, checks.LEVELS_NEGATIVE, checks.LEVELS_PIXELS)),
+    *map(as_bytes, (checks.LOCATIONS, checks.ATTENTION_WEIGHTS, TOO_LARGE, LIMITS, OTHER_INTERFACE)),
+    as_bytes(LACKING, what=""),
+]
 (_, WRONG_VALUE, WRONG_LEVELS, NEGATIVE, WRONG_PIXELS, WRONG_LOCATIONS, WRONG_WEIGHTS, IS_TOO_LARGE, BEYOND) = range(9)
+IS_OTHER, LACKS = range(9, 11)
+STATE_SIZE = DEFORMABLE_ATTENTION.itemsize
+
+
+def states(value_type: str, levels_type: str, locations_type: str, weights_type: str) -> tuple[Any, list[Fields]]:
+    """The state of deformable attention."""
+    proceed, worker = parts(value_type, locations_type)
+    return DEFORMABLE_ATTENTION, [{"proceed": proceed, "worker": worker, "value_size": stored(value_type).itemsize}]
+
+
+def create(op_at: int, api: int, info: int, out: int) -> int:
+    """CreateKernelV2."""
+    op, node, at = struct(op_at, OP), local(NODE), 0
+    open_node(node, api, info)
+    status, errors = named_errors(node, op, chars("DeformableAttention node "), IS_OTHER)
+    if status == 0:
+        align_corners = integer(node, chars("align_corners"), 0)
+        status, at = begin_state(node, op, 0, STATE_SIZE, errors, LACKS)
+        if status == 0:
+            made, library = struct(at, DEFORMABLE_ATTENTION), struct(op.library, LIBRARY)
+            made.api, made.shape_of, made.cpus = api, library.shape_of, library.cpus
+            made.align_corners, made.sentences = align_corners != 0, errors
+    return close_node(node, status, at, out)
+
+
+def infer(op_at: int, context: int) -> int:
+    """InferOutputShapeFn: Y is (B, Q, H·D). What is unknown is left open."""
+    node = local(NODE)
+    open_node(node, struct(struct(op_at, OP).library, LIBRARY).api, context)
+    if node.api != 0:
+        value_type, value, value_names = inferred(node, 0)
+        _, locations, names_of = inferred(node, 2)
+        if len(value) == 4 and len(locations) > 1 and value[2] >= 0 and value[3] >= 0:
+            Y, names = keep(node, 3), keep(node, 3)
+            known = len(Y) == len(names) == 3
+            for axis in range(2 if known else 0):
+                of_value = axis == 0 and value[0] >= 0
+                Y[axis], names[axis] = (value[0], 0) if of_value else (locations[axis], names_of[axis])
+                known = known and (Y[axis] >= 0 or names[axis] != 0)
+            if known:
+                Y[2], names[2] = value[2] * value[3], 0
+                set_inferred(node.api, context, value_type, Y, names)
+    close_request(node)
+    return 0
 
 
 def compute(op_at: int, context: int) -> int:
@@ -141,3 +200,6 @@ def _are_alike(value: Any, lengths: Any, n_levels: int) -> bool:
     if len(lengths) < 4 or lengths[0] != value[0] or lengths[2] != value[2]:
         return False
     return n_levels < 0 or lengths[3] == n_levels
+
+
+KERNELS = Kernels(create, compute, destroy, SENTENCES, states, infer)

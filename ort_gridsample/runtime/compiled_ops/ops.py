@@ -12,47 +12,59 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
-from itertools import product
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import onnx
 import onnxruntime
 from onnx import helper
 
-from ... import spec
 from ...core import need_numba
+from ...core.threads import available_cpus
 from ...errors import GridSampleError
-from ...model import programs
-from ...model.dialects import COMPILED, COMPILED_ATTENTION, EXTENSIONS_DOMAIN, FUSED, dialects
+from ...model.dialects import EXTENSIONS_DOMAIN
+from .. import library
 from ..extensions import load
 from ..interrupts import undisturbed
 from . import c_api
-from .c_api import ELEMENT_TYPES, Api, OrtCustomOp
-from .kernels import Kernel, affine_grid, deformable_attention, fused_grid_sample, grid_sample
+from .answers import ANSWERS
+from .catalog import NAMES, OPS, Op, fields
+from .image import Image
+from .structs import LIBRARY, OP
 
 logger = logging.getLogger("ort_gridsample")
 
-_NAMES = {dialect.operator: dialect.op_type for dialect in dialects() if dialect.name == COMPILED}
 _PROBE = "ort_gridsample_probe"
 
 #: The attribute of the extensions' module, which holds the list of ops, under which ours are kept.
 _MARK = "_ort_gridsample_compiled_ops"
 
-#: The inputs of one op that differ in type, at most.
-MOST_TYPES = 4
-
-_TYPE_NAMES = {number: name for name, number in ELEMENT_TYPES.items()}
+#: No op has so many states, and no status has so low an address.
+MOST_STATES = 1 << 12
 
 _lock = threading.Lock()
 
 
-def _shared() -> SimpleNamespace:
-    """The ops and ONNX Runtime's table of functions, kept for the process even where this module is imported anew."""
-    extensions = sys.modules["onnxruntime_extensions._extensions_pydll"]
-    return vars(extensions).setdefault(_MARK, SimpleNamespace(ops=None, api=None))
+def _shared() -> Any:
+    """The ops and what they have in common, kept for the process even where this module is imported anew.
+
+    None where there are no onnxruntime-extensions.
+    """
+    extensions = sys.modules.get("onnxruntime_extensions._extensions_pydll")
+    if extensions is None:
+        return None
+    return vars(extensions).setdefault(_MARK, SimpleNamespace(ops=None, library=_Library()))
+
+
+def _has_ops() -> bool:
+    """Whether onnxruntime-extensions have the ops."""
+    shared = _shared()
+    return shared is not None and shared.ops is not None
 
 
 def add() -> str:
@@ -66,8 +78,17 @@ def know_api() -> None:
 
 
 def why_not() -> str:
-    """Why sessions of this process have no compiled ops; empty where they have. Imports Numba."""
-    return undisturbed(_alone, lambda: _add() or _numba() or _probe())
+    """Why sessions of this process have no compiled ops; empty where they have. Without a library it imports Numba.
+
+    Raises:
+        GridSampleError: there is a library, which is of no use.
+    """
+    return undisturbed(_alone, lambda: _add() or ("" if library.found() else _numba()) or _probe())
+
+
+def alone() -> Path | None:
+    """The library whose ops are to be registered by themselves, as no onnxruntime-extensions take them; None: none."""
+    return undisturbed(_alone, lambda: None if _add() or _has_ops() else library.found())
 
 
 def _alone(ask: Callable[[], str]) -> str:
@@ -80,20 +101,23 @@ def _add() -> str:
     reason = c_api.why_not()
     if reason:
         return reason
-    if _libc is None:
+    path = library.found()
+    if path is not None:
+        library.checked(path)
+    elif _libc is None:
         return "ctypes finds no malloc on this system"
-    if find_spec("numba") is None:
+    elif find_spec("numba") is None:
         return "Numba is not installed: pip install 'ort-gridsample[jit]'"
     try:
         add_op = ctypes.CDLL(load().get_library_path()).AddExternalCustomOp
     except ImportError as error:
-        return str(error)
+        return "" if path is not None else str(error)
     except (OSError, AttributeError):
-        return "the installed onnxruntime-extensions takes no ops of others"
+        return "" if path is not None else "the installed onnxruntime-extensions takes no ops of others"
     add_op.restype, add_op.argtypes = ctypes.c_bool, [ctypes.c_void_p]
     shared = _shared()
     if shared.ops is None:
-        shared.ops = _all_ops()
+        shared.ops = [_probing(), *(_made_here() if path is None else _of_library(path))]
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(shared.ops))  # sessions that outlive Python point at them
         for op in shared.ops:
             add_op(ctypes.addressof(op))
@@ -113,6 +137,8 @@ def _numba() -> str:
 @cache
 def _probe() -> str:
     """Make a session of an op that gets the table of functions; why that failed, empty if it did not."""
+    if not _has_ops():
+        return ""  # a library registers itself, and gets it then
     ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in ("X", "Y")]
     node = helper.make_node(_PROBE, ["X"], ["Y"], domain=EXTENSIONS_DOMAIN)
     imports = [helper.make_opsetid("", 16), helper.make_opsetid(EXTENSIONS_DOMAIN, 1)]
@@ -128,133 +154,196 @@ def _probe() -> str:
         )
     except Exception as error:
         return f"onnxruntime does not take compiled ops: {' '.join(str(error).split())}"
-    return "" if _shared().api is not None else "onnxruntime does not call compiled ops"
+    return "" if _shared().library.api else "onnxruntime does not call compiled ops"
 
 
-class _Op(ctypes.Structure):
-    """The struct, and behind it the name and types that its functions, which get the op's address, answer with."""
-
-    _fields_ = (("op", OrtCustomOp), ("name", ctypes.c_void_p), ("types", ctypes.c_int * MOST_TYPES))
+_Op: Any = np.ctypeslib.as_ctypes_type(OP)
+_Library: Any = np.ctypeslib.as_ctypes_type(LIBRARY)
 
 
-def _at(op: int) -> _Op:
-    return ctypes.cast(op, ctypes.POINTER(_Op)).contents
+@dataclass
+class _Overload:
+    """An op for inputs of these types."""
+
+    op: Op
+    types: tuple[str, ...]
+    is_loaded: bool = False
+
+    def load(self, struct: Any) -> None:
+        """Complete the ``struct`` with what needs Numba."""
+        kernels, image = self.op.load(), Image()
+        struct.KernelComputeV2, struct.KernelDestroy = addresses([(kernels.compute,), (kernels.destroy,)])
+        sentences, described = image.texts(kernels.sentences), image.text(self.op.described(self.types).encode())
+        at = _placed(image)
+        struct.sentences, struct.described = at + sentences, at + described
+        struct.states = _lasting(ctypes.c_int64 * len(kernels.states(*self.types)[1]))
+        self.is_loaded = True
 
 
-def _all_ops() -> list[_Op]:
-    ops = [_op(_PROBE, ["float32"], c_api.CreateKernel(_create_probe))]
-    # An AffineGrid's shape is in the values of its size, and no axis can be left without a number or a name.
-    for operator, make, infer in (
-        ("GridSample", grid_sample, c_api.InferShape(_infer)), ("AffineGrid", affine_grid, _NO_SHAPE),
-    ):  # fmt: skip
-        create = c_api.CreateKernel(_creates(make))
-        for types in product(*spec.newest(operator).types.values()):
-            if all(name in ELEMENT_TYPES for name in types):
-                ops.append(_op(_NAMES[operator], types, create, infer))
-    create = c_api.CreateKernel(_creates(fused_grid_sample))
-    # A program reads its scalars, then its sources; an AffineGrid reads size, then theta.
-    read = [(each, each) for each in programs.TYPES] + [
-        ("int64", each) for each in spec.newest("AffineGrid").types["theta"]
-    ]
-    for X_type, (second, third) in product(spec.newest("GridSample").types["X"], read):
-        if X_type in ELEMENT_TYPES and third in ELEMENT_TYPES:
-            ops.append(_op(FUSED, [X_type, second, third], create, characteristic=_variadic))
-    create = c_api.CreateKernel(_creates(deformable_attention))
-    for value_type, locations_type in product(spec.FLOATS, spec.FLOATS):
-        ops.append(_op(COMPILED_ATTENTION, [value_type, "int64", locations_type, value_type], create))
+@cache
+def state(op: Op, types: tuple[str, ...], number: int) -> int:
+    """The address of the state of this number of an op, all that it needs compiled. Imports Numba."""
+    (record, fields), image = op.load().states(*types), Image()
+    image.put(record, fields[number])
+    return _placed(image)
+
+
+def prepare(operator: str, types: tuple[str, ...], number: int = 0) -> None:
+    """Compile what a node of this ``operator`` needs, whose state has this number; nothing where there is a library."""
+    if library.found() is not None:
+        return
+    op = next(op for op in OPS if op.name == NAMES[operator])
+    addresses([*op.load().functions.values()])
+    state(op, types, number)
+
+
+def _placed(image: Image) -> int:
+    """The address of the ``image`` in memory that is never freed, with its functions compiled."""
+    at = _lasting(ctypes.c_char * len(image.data))
+    found = addresses([*image.functions.values()])
+    ctypes.memmove(at, bytes(image.data), len(image.data))
+    words = [*zip(image.functions, found, strict=True), *((place, at + to) for place, to in image.places.items())]
+    for place, address in words:
+        ctypes.c_int64.from_address(at + place).value = address
+    return at
+
+
+def _lasting(kind: Any) -> int:
+    """The address of a new object of ctypes, which is never freed: sessions may outlive Python."""
+    made = kind()
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
+    return ctypes.addressof(made)
+
+
+def _probing() -> Any:
+    """The op that only finds the table of functions. It keeps nothing, which C may free, or nobody."""
+    return _op(_PROBE, CreateKernelV2=_address(_callbacks[-1]), KernelDestroy=_free, **fields(["float32"]))
+
+
+def _of_library(path: Path) -> list[Any]:
+    """The ops of the library at ``path``, which is registered with functions that only take down where these lie.
+
+    Raises:
+        GridSampleError: it does not register them.
+    """
+    places, said = list[int](), list[str]()
+
+    def refuse(code: int, text: int) -> int:
+        said.append(ctypes.string_at(text).decode())
+        return 1
+
+    def take_down(domain: int, op: int) -> int:
+        places.append(op)
+        return 0
+
+    nothing = c_api.kind(2)(lambda first, second: 0)  # there is no domain, so that none is kept
+    named = {"CreateStatus": c_api.kind(2)(refuse), "CustomOpDomain_Add": c_api.kind(2)(take_down)}
+    named |= dict.fromkeys(("CreateCustomOpDomain", "AddCustomOpDomain"), nothing)
+    table = (c_api.word * (c_api.SHAPE_OF.offset // 8 + 1))()
+    for name, function in named.items():
+        table[c_api.FUNCTIONS[name].offset // 8] = _address(function)
+    release = ctypes.create_string_buffer(b"1.0")
+    asked = [c_api.kind(1)(lambda version: ctypes.addressof(table)), c_api.kind(0)(lambda: ctypes.addressof(release))]
+    base = (c_api.word * 2)(*map(_address, asked))
+    if ctypes.CDLL(str(path)).RegisterCustomOps(c_api.word(0), base):
+        raise GridSampleError(f"library {str(path)!r}", "processor", said[0], "one that it is built for")
+    ops = [_Op.from_address(place) for place in places]
+    _shared().library = _Library.from_address(ops[0].library)
     return ops
 
 
+def _made_here() -> list[Any]:
+    """The ops whose states are compiled when they are asked for."""
+    _shared().library.makes = 1
+    create, infer, _ = map(_address, _callbacks[-3:])
+    ops = []
+    for op in OPS:
+        for types in op.types:
+            ops.append(_op(op.name, CreateKernelV2=create, **fields(types, op.variadic)))
+            ops[-1].InferOutputShapeFn = infer if op.infers else 0
+            _overloads[ctypes.addressof(ops[-1])] = _Overload(op, types)
+    return ops
+
+
+#: The ops by their addresses.
+_overloads: dict[int, _Overload] = {}
+
+
+def _op(name: str, types: Sequence[int], **numbers: Any) -> Any:
+    text = ctypes.create_string_buffer(name.encode())
+    made = _Op(name=ctypes.addressof(text), library=ctypes.addressof(_shared().library), **_answers, **numbers)
+    made.types[:] = types
+    made.kept = text, _callbacks
+    return made
+
+
+def _answering(answer: Callable[..., int]) -> Any:
+    """What answers of an op's address as ``answer`` does of its struct."""
+    return c_api.kind(answer.__code__.co_argcount)(lambda at, *index: answer(_Op.from_address(at), *index))
+
+
+def _address(callback: Any) -> int:
+    return ctypes.cast(callback, ctypes.c_void_p).value or 0
+
+
 def _c_library() -> Any:
-    """C's library, with malloc and free; None where this process does not show them, as on Windows."""
+    """C's library, with free; None where this process does not show it, as on Windows."""
     try:
         library = ctypes.CDLL(None)
-        library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
         return library if library.free else None
     except (TypeError, OSError, AttributeError):
         return None
 
 
 _libc = _c_library()
-_free = None if _libc is None else ctypes.cast(_libc.free, ctypes.c_void_p)
-
-_get_name = c_api.Text(lambda op: _at(op).name)
-_no_provider = c_api.Text(lambda op: None)
-_get_type = c_api.NumberAt(lambda op, index: _at(op).types[index])
-_get_output_type = c_api.NumberAt(lambda op, index: _at(op).types[0])
-_NO_SHAPE = c_api.InferShape()
-_zero = c_api.NumberAt(lambda op, index: 0)
-_sizes = {size: c_api.Size(lambda op, size=size: size) for size in range(1, MOST_TYPES + 1)}
-#: A fused op has one source or more, of one type: 2 says so.
-_variadic = c_api.NumberAt(lambda op, index: 2 * (index == 2))
-_one = c_api.Number(lambda op: 1)
+_free = 0 if _libc is None else _address(_libc.free)
 
 
-def _op(name: str, types: Sequence[str], create: Any, infer: Any = _NO_SHAPE, characteristic: Any = _zero) -> _Op:
-    text = ctypes.create_string_buffer(name.encode())
-    made = _Op(name=ctypes.addressof(text))
-    made.text = text
-    made.types[: len(types)] = [ELEMENT_TYPES[each] for each in types]
-    made.op = OrtCustomOp(
-        version=c_api.VERSION,
-        GetName=_get_name,
-        GetExecutionProviderType=_no_provider,
-        GetInputType=_get_type,
-        GetInputTypeCount=_sizes[len(types)],
-        GetOutputType=_get_output_type,
-        GetOutputTypeCount=_sizes[1],
-        KernelDestroy=_free,  # a kernel's state is one piece of memory
-        GetInputCharacteristic=characteristic,
-        GetVariadicInputMinArity=_one,
-        GetVariadicInputHomogeneity=_one,
-        GetOutputCharacteristic=_zero,
-        GetInputMemoryType=_zero,
-        CreateKernelV2=create,
-        InferOutputShapeFn=infer,
-    )
-    return made
+def _create_probe(at: int, table: int, info: int, out: int) -> int:
+    library = _shared().library
+    library.api, library.shape_of, library.cpus = table, c_api.shape_of(table), available_cpus()
+    return 0  # and no kernel: to free none does nothing
 
 
-def _create_probe(op: int, table: int, info: int, out: Any) -> int | None:
-    _shared().api = Api(table)
-    out[0] = _libc.malloc(1)
-    return None
+def _create(at: int, table: int, info: int, out: int) -> int:
+    """CreateKernelV2: the compiled one, as soon as it has the states that it asks for.
 
-
-def _creates(make: Callable[[Api, int, list[str]], Kernel]) -> Callable[[int, int, int, Any], int | None]:
-    """CreateKernelV2 of ops whose kernels ``make`` makes. It answers an exception with a status: ctypes drops it."""
-
-    def create(op: int, table: int, info: int, out: Any) -> int | None:
-        api = Api(table)
-        try:
-            this = _at(op)
-            kernel = make(api, info, [_TYPE_NAMES[number] for number in this.types if number])
-            size = len(kernel.memory(0, api))
-            at = _libc.malloc(size)
-            if at is None:
-                raise MemoryError(f"no room for a kernel of {size} bytes")
-            ctypes.memmove(at, kernel.memory(at, api), size)
-            this.op.KernelComputeV2 = kernel.compute
-            out[0] = at
-            return None
-        except BaseException as error:
-            named = str(error) if isinstance(error, GridSampleError) else f"{type(error).__name__}: {error}"
-            return api.status(named)
-
-    return create
-
-
-def _infer(op: int, context: int) -> int | None:
-    """InferOutputShapeFn of GridSample: Y is (N, C, D1_out, …, Dr_out). What is unknown is left open."""
+    It answers an exception with a status: ctypes drops it.
+    """
     try:
-        api = _shared().api
-        if api is not None:
-            # Not the types of ``op``: that is the first of all overloads.
-            (element_type, X), (_, grid) = (api.input_type(context, index) for index in range(2))
-            if len(X) > 2 and len(grid) == len(X):
-                shape = [X[0] if isinstance(X[0], int) else grid[0], X[1], *grid[1:-1]]
-                if None not in shape:
-                    api.set_output_type(context, element_type, shape)
+        overload, struct = _overloads[at], _Op.from_address(at)
+        if not overload.is_loaded:
+            overload.load(struct)
+        create = _called(overload.op.load().create, 4)
+        while 0 < (answer := create(at, table, info, out)) < MOST_STATES:
+            word = ctypes.c_int64.from_address(struct.states + 8 * (answer - 1))
+            word.value = state(overload.op, overload.types, answer - 1)
+        return int(answer)
+    except BaseException as error:
+        return c_api.status(table, f"{type(error).__name__}: {error}")
+
+
+def _infer(at: int, context: int) -> int:
+    """InferOutputShapeFn: the compiled one."""
+    try:
+        return int(_called(_overloads[at].op.load().infer, 2)(at, context))
     except BaseException as error:  # the run says what is wrong with a shape
         logger.debug("no shape is inferred: %r", error)
-    return None
+        return 0
+
+
+_callbacks = [_answering(answer) for answer in ANSWERS.values()]
+_callbacks += [c_api.kind(4)(_create), c_api.kind(2)(_infer), c_api.kind(4)(_create_probe)]
+_answers = dict(zip(ANSWERS, map(_address, _callbacks), strict=False))
+
+
+def _called(function: Any, n_arguments: int) -> Any:
+    (address,) = addresses([(function,)])
+    return c_api.kind(n_arguments)(address)
+
+
+def addresses(parts: Sequence[Any]) -> list[int]:
+    """As :func:`ort_gridsample.core.compilation.addresses`, which imports Numba."""
+    from ...core import compilation
+
+    return compilation.addresses(parts)

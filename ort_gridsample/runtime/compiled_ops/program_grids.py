@@ -6,6 +6,7 @@ Every coordinate takes the steps that it took in the graph, in their order and t
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,53 +15,107 @@ from numba.extending import overload, register_jitable
 
 from ... import checks, spec
 from ...core import kernels
-from ...core.pointers import array, sizeof, struct, view
+from ...core.pointers import address, array, chars, local, sizeof, struct, view
 from ...core.structs import LAUNCH, WORKER
-from ...errors import GridSampleError
-from ...model.programs import MOST_STEPS, WITH_PROGRAM, flattened
-from . import sentences
+from ...core.variants import TAPS
+from ...model.programs import MOST_SOURCES, MOST_STEPS, WITH_PROGRAM
+from .c_api import ELEMENT_TYPES
+from .catalog import Fields, Kernels
+from .creation import close_node, destroy, integers, named_errors, no_memory, open_node, text
 from .requests import keep, shape
-from .sentences import no_room, refuse
-from .structs import COMPONENT, GRID_SAMPLE, PROGRAM, PROGRAMS, REQUEST
+from .sampling import IS_OTHER, begin_sample, compute, state
+from .sampling import SENTENCES as SAMPLE_SENTENCES
+from .sentences import as_bytes, no_room, refuse
+from .structs import COMPONENT, COORDINATES, ERRORS, GRID_SAMPLE, NODE, OP, PROGRAM, PROGRAMS, REQUEST, TEXT
 
-#: The sentence about a value that is left out, and the first of those about each program's component.
-MISSING, ABOUT = 1, 2
-
-
-def descriptor(where: str, grid_type: str, programs: Any, sources: Any) -> dict[str, Any]:
-    """The fields of :data:`.structs.PROGRAMS` for ``programs`` as the node ``where`` writes them, of ``grid_type``.
-
-    Raises:
-        GridSampleError: they are not what a session writes.
-    """
-    try:
-        r, rows = len(programs), flattened(programs, len(sources))
-        records, texts = np.zeros(len(rows), PROGRAM), []
-        for number, (source, axis, index, length, *steps) in enumerate(rows):
-            padded = (*steps, *[0] * (MOST_STEPS - len(steps)))
-            records[number] = source, axis, index, length, len(steps), padded
-            texts.append(_about(str(sources[source]), r, axis, length, alone=len(sources) == 1))
-    except (LookupError, TypeError, ValueError) as error:
-        raise GridSampleError(where, "coordinates", repr(programs), "what a session writes") from error
-    missing = checks.Sentence("grid", "made of a value that is left out", f"{len(sources)} values and their numbers")
-    return {
-        "n_scalars": sum(step < WITH_PROGRAM for row in rows for step in row[4:]),
-        "r": r,
-        "count": len(rows),
-        "item": np.dtype(spec.TYPES[grid_type].compute).itemsize,
-        "programs": records,
-        "sentences": [sentences.as_bytes(each, where) for each in (sentences.ROOM, missing, *texts)],
-    }
+#: The sentences of the op: the GridSample's, then about a value that is left out, about one of a wrong shape, alone or
+#: beside others, and about programs.
+MISSING, ALONE, BESIDE, NO_PROGRAMS = range(len(SAMPLE_SENTENCES), len(SAMPLE_SENTENCES) + 4)
+_ABOUT = checks.Sentence("grid", "made of {value} of shape {X}", "shape {coordinates}")
+SENTENCES = [
+    *SAMPLE_SENTENCES,
+    *map(as_bytes, (
+        checks.Sentence("grid", "made of a value that is left out", "{nbytes} values and their numbers"),
+        _ABOUT,
+        replace(_ABOUT, expected=f"{_ABOUT.expected}, as what else it is made of"),
+        checks.Sentence("coordinates", "{X}", "what a session writes"),
+    )),
+]  # fmt: skip
+PROGRAMS_SIZE, FLOAT32 = PROGRAMS.itemsize, ELEMENT_TYPES["float32"]
 
 
-def _about(source: str, r: int, axis: int, length: int, alone: bool) -> checks.Sentence:
-    """The sentence about a value ``source`` of a wrong shape; ``axis`` (-1: none) lists ``length`` coordinates."""
-    shape = ["N", *(f"D{i + 1}_out" for i in range(r))]
-    if axis >= 0:
-        shape.insert(axis, str(length))
-    name = repr(source).replace("{", "{{").replace("}", "}}")
-    expected = f"shape ({', '.join(shape)}){'' if alone else ', as what else it is made of'}"
-    return checks.Sentence("grid", f"made of {name} of shape {{X}}", expected)
+def states(X_type: str, grid_type: str, _: str) -> tuple[Any, list[Fields]]:
+    """The states, one a mode."""
+    coordinates = (coordinates_for, grid_type)
+    return GRID_SAMPLE, [state(X_type, grid_type, mode, (measure,), coordinates) for mode in TAPS]
+
+
+def create(op_at: int, api: int, info: int, out: int) -> int:
+    """CreateKernelV2."""
+    op, node, at = struct(op_at, OP), local(NODE), 0
+    open_node(node, api, info)
+    status, errors = named_errors(node, op, chars("GridSample node "), IS_OTHER)
+    source, numbers = keep(node, PROGRAMS_SIZE // 8), integers(node, chars("coordinates"))
+    rows = keep(node, (len(numbers) // 5 + 1) * (sizeof(PROGRAM) // 8))
+    names = keep(node, MOST_SOURCES * (sizeof(TEXT) // 8))
+    if status == 0 and (len(source) == 0 or len(rows) == 0 or len(names) == 0):
+        status = no_memory(node)
+    if status == 0:
+        head = struct(np.int64(source.ctypes.data), PROGRAMS)
+        head.programs, head.names = np.int64(rows.ctypes.data), np.int64(names.ctypes.data)
+        head.item, head.sentences = 4 if op.types[1] == FLOAT32 else 8, errors
+        head.n_sources = _split(node, chars("sources"), array(head.names, (MOST_SOURCES,), TEXT))
+        if not _read(head, numbers, array(head.programs, (len(numbers) // 5 + 1,), PROGRAM)):
+            status = refuse(api, errors, NO_PROGRAMS, numbers, numbers[:0], 0)
+    if status == 0:
+        status, at = begin_sample(node, op, errors, 0)
+        if status == 0:
+            made = struct(at, GRID_SAMPLE)
+            made.source, made.n_inputs = np.int64(source.ctypes.data), 2 + head.n_sources
+    return close_node(node, status, at, out)
+
+
+@register_jitable
+def _split(node: Any, attribute: int, names: Any) -> int:
+    """Set ``names`` to the lines of an attribute; returns their number, even where there is room for fewer."""
+    found, count, begin = local(TEXT), 0, 0
+    text(node, attribute, found)
+    letters = array(found.at, (max(found.length, 0),), np.uint8)
+    for at in range(found.length + 1):
+        if at == len(letters) or letters[at] == 10:
+            if count < len(names):
+                names[count].at, names[count].length = found.at + begin, at - begin
+            begin, count = at + 1, count + 1
+    return count
+
+
+@register_jitable
+def _read(head: Any, numbers: Any, rows: Any) -> bool:
+    """Set the ``head`` and ``rows`` of what :func:`ort_gridsample.model.programs.encoded` wrote; whether it did."""
+    count = n_scalars = n_operands = 0
+    r, at = numbers[0] if len(numbers) > 0 else 0, 1
+    while at < len(numbers):
+        if at + 5 > len(numbers):
+            return False
+        row = rows[count]
+        row.source, row.axis, row.index = numbers[at], numbers[at + 1], numbers[at + 2]
+        row.length, row.n_steps = numbers[at + 3], numbers[at + 4]
+        at += 5
+        codes = WITH_PROGRAM if count >= r else 2 * WITH_PROGRAM
+        good = 0 <= row.source < head.n_sources <= MOST_SOURCES and -1 <= row.axis <= r + 1
+        good = good and 0 <= row.index < row.length and 0 <= row.n_steps <= MOST_STEPS
+        if not good or at + row.n_steps > len(numbers):
+            return False
+        for step in range(row.n_steps):
+            code = numbers[at + step]
+            if code < 0 or code >= codes:
+                return False
+            row.steps[step] = code
+            n_operands += code >= WITH_PROGRAM
+            n_scalars += code < WITH_PROGRAM
+        count, at = count + 1, at + row.n_steps
+    head.n_scalars, head.r, head.count = n_scalars, r, count
+    return 0 < r == count - n_operands
 
 
 def measure(request_at: int) -> int:
@@ -74,9 +129,9 @@ def measure(request_at: int) -> int:
     nothing = array(0, (0,), np.int64)
     for index in range(op.n_inputs):
         if request.inputs[index].axes < 0:
-            return refuse(request.api, head.sentences, MISSING, nothing, nothing, 0)
+            return refuse(request.api, head.sentences, MISSING, nothing, nothing, head.n_sources)
     if scalars.axes != 1 or shape(scalars)[0] < head.n_scalars:
-        return refuse(request.api, head.sentences, MISSING, nothing, nothing, 0)
+        return refuse(request.api, head.sentences, MISSING, nothing, nothing, head.n_sources)
     r, n_components = head.r, head.count * (sizeof(COMPONENT) // 8)
     both, words = keep(request, 2 * (r + 2)), keep(request, n_components)
     if len(both) == 0 or len(words) == 0:
@@ -94,12 +149,12 @@ def measure(request_at: int) -> int:
                 operand += 1
         if wrong >= 0:
             value = request.inputs[2 + programs[wrong].source]
-            return refuse(request.api, head.sentences, ABOUT + wrong, shape(value), nothing, 0)
+            return _refuse(request.api, head, programs[wrong], shape(value))
         for axis in range(r + 1):
             if own == 0:
                 grid[axis] = made[axis]
             elif made[axis] != grid[axis]:
-                return refuse(request.api, head.sentences, ABOUT + own, made[: r + 1], nothing, 0)
+                return _refuse(request.api, head, programs[own], made[: r + 1])
     grid[r + 1] = r
     request.grid.shape, request.grid.axes = np.int64(grid.ctypes.data), r + 2
     request.components = np.int64(words.ctypes.data)
@@ -110,6 +165,18 @@ def measure(request_at: int) -> int:
         if lacking > 0:
             return no_room(request.api, head.sentences, lacking)
     return 0
+
+
+@register_jitable
+def _refuse(api: int, head: Any, program: Any, found: Any) -> int:
+    """A status: what a ``program`` reads is of the shape ``found``."""
+    errors, own, name = local(ERRORS), struct(head.sentences, ERRORS), array(head.names, (MOST_SOURCES,), TEXT)
+    errors.sentences, errors.where.at, errors.where.length = own.sentences, own.where.at, own.where.length
+    errors.value.at, errors.value.length = name[program.source].at, name[program.source].length
+    about = local(COORDINATES)
+    about.axis, about.length, about.r = program.axis, program.length, head.r
+    number = ALONE if head.n_sources == 1 else BESIDE
+    return refuse(api, address(errors), number, found, array(address(about), (3,), np.int64), 0)
 
 
 @register_jitable
@@ -191,7 +258,7 @@ def coordinates_for(grid_type: str) -> Callable[..., int]:
         if listed:
             first = _first(launch, components[0], batch, begin) * r + components[0].first
             grid = array(components[0].data, (components[0].size,), dtype)[first : first + positions * r]
-            kernels.split(grid.reshape((positions, r)), g)
+            kernels.split(array(np.int64(grid.ctypes.data), (positions, r), dtype), g)
         for index in range(r):
             program, along = programs[index], g[r - 1 - index, :positions]  # a grid lists the innermost axis first
             if not listed:
@@ -290,3 +357,6 @@ def _apply(code: int, n: Any, x: Any) -> None:
     else:
         for p in range(len(x)):
             x[p] = _at(n, p) / x[p]
+
+
+KERNELS = Kernels(create, compute, destroy, SENTENCES, states)

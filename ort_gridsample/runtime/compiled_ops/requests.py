@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
-from ...core.pointers import address, allocate, array, call, free, sizeof, struct, view
-from ...core.workers import END, NEW
+from ...core.pointers import allocate, array, free, sizeof, struct, view
 from .calls import function, function_at
-from .sentences import no_room
 from .structs import BLOCK
 
 get_input = function("KernelContext_GetInput", 1)
@@ -95,25 +93,6 @@ def close_request(request: Any) -> None:
         following = struct(at, BLOCK).next
         free(at)
         at = following
-
-
-@register_jitable
-def launched(request: Any, launch: Any, proceed: int, worker: int, sentences: int) -> int:
-    """Have ONNX Runtime's threads be the workers of all phases of a ``launch``; returns a status.
-
-    ``proceed`` and ``worker`` are the addresses of its functions, as those of :mod:`ort_gridsample.core.workers`.
-    """
-    launch.own.nbytes, launch.phase, status = 0, NEW, 0
-    count = call(proceed, (address(launch),))
-    while count > 0:
-        if count > 1:
-            status = parallel_for(request.api, (request.context, worker, count, 0, address(launch)))
-        else:
-            call(worker, (address(launch), 0))
-        if status != 0:
-            launch.phase = END
-        count = call(proceed, (address(launch),))
-    return no_room(request.api, sentences, launch.nbytes) if count < 0 else status
 
 
 @register_jitable

@@ -1,30 +1,31 @@
 """The errors of compiled ops: the sentences of :mod:`ort_gridsample.checks`, filled in by compiled code.
 
-A sentence becomes bytes when a session is made. A byte below 32 stands for a shape or a number that it quotes.
+A sentence is bytes. A byte below 32 stands for a shape, a number or a value that it quotes.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numba.extending import register_jitable
 
 from ...checks import Sentence
-from ...core.pointers import allocate, array, free
+from ...core.pointers import allocate, array, copy, free, struct
 from .c_api import INVALID_ARGUMENT
 from .calls import function
-from .structs import TEXT
+from .requests import keep
+from .structs import ERRORS, TEXT
 
-#: What a sentence may quote, and the byte that stands for it: two rows of numbers, and what is counted of the first.
-FIRST, SECOND, FIRST_LENGTH, AXES, OUTPUTS, PLURAL, BYTES = range(1, 8)
+#: What a sentence may quote, and the byte that stands for it: two rows of numbers, and what is counted of the first; a
+#: number, and a value of the node; and the shape of r coordinates, the second row's axis, length and r.
+FIRST, SECOND, FIRST_LENGTH, AXES, OUTPUTS, PLURAL, BYTES, VALUE, COORDINATES = range(1, 10)
 
 _QUOTED = {
     "X": FIRST, "theta": FIRST, "grid": SECOND, "size": SECOND,
-    "value": FIRST, "spatial_shapes": FIRST, "attention_weights": FIRST, "sampling_locations": SECOND,
+    "value_shape": FIRST, "spatial_shapes": FIRST, "attention_weights": FIRST, "sampling_locations": SECOND,
     "pixels": BYTES, "n_levels": BYTES, "N": FIRST_LENGTH, "r": AXES, "outputs": OUTPUTS, "is": PLURAL,
-    "nbytes": BYTES,
+    "nbytes": BYTES, "value": VALUE, "coordinates": COORDINATES,
 }  # fmt: skip
 
 #: The first sentence of every op.
@@ -36,51 +37,118 @@ _ROOM = 32
 create_status = function("CreateStatus")
 
 
-def as_bytes(sentence: Sentence, where: str, **known: object) -> bytes:
-    """The sentence about the node ``where``: what is ``known`` filled in, and bytes for what only a run knows."""
-    return f"{where}{_behind_place(sentence, *known.items())}".encode()
-
-
-@lru_cache(maxsize=128)  # some name a model's values
-def _behind_place(sentence: Sentence, *known: tuple[str, object]) -> str:
+def as_bytes(sentence: Sentence, **known: object) -> bytes:
+    """The ``sentence`` without the name of the node: with what is ``known``, and bytes for what only a node knows."""
     quoted = {name: chr(code) for name, code in _QUOTED.items()}
-    return str(sentence.error("", **(quoted | dict(known))))
+    return str(sentence.error("", **(quoted | known))).encode()
 
 
 @register_jitable
-def no_room(api: int, sentences: int, nbytes: int) -> int:
-    """A status: ``nbytes`` of memory are not to be had; the first of ``sentences`` says it."""
+def no_room(api: int, errors: int, nbytes: int) -> int:
+    """A status: ``nbytes`` of memory are not to be had; the first of the sentences says it."""
     none = array(0, (0,), np.int64)
-    return refuse(api, sentences, 0, none, none, nbytes)
+    return refuse(api, errors, 0, none, none, nbytes)
 
 
 @register_jitable
-def refuse(api: int, sentences: int, number: int, first: Any, second: Any, nbytes: int) -> int:
+def refuse(api: int, errors_at: int, number: int, first: Any, second: Any, nbytes: int) -> int:
     """A status: a sentence filled in with two rows of int64, ``first`` and ``second``, and a number of bytes.
 
-    ``sentences`` is the address of a row of TEXTs, each of :func:`as_bytes`, and ``number`` an index into it.
+    ``errors_at`` is the address of ERRORS, and ``number`` an index into their sentences, each of :func:`as_bytes`.
     """
-    sentence = array(sentences, (number + 1,), TEXT)[number]
+    errors = struct(errors_at, ERRORS)
+    sentence, where, value = array(errors.sentences, (number + 1,), TEXT)[number], errors.where, errors.value
     codes, quotes = array(sentence.at, (sentence.length,), np.uint8), 0
     for i in range(len(codes)):
         quotes += codes[i] < 32
-    size = len(codes) + 1 + quotes * _ROOM * (max(len(first), len(second)) + 1)
+    size = where.length + len(codes) + quotes * (_ROOM * (max(len(first), len(second)) + 1) + value.length) + 1
+    if len(second) == 3:
+        size += quotes * _ROOM * second[2]  # of COORDINATES
     at = allocate(size)
     if at == 0:
         return create_status(api, (INVALID_ARGUMENT, sentence.at))
-    text, end = array(at, (size,), np.uint8), 0
+    text = array(at, (size,), np.uint8)
+    end = _copied(text, 0, where)
     for i in range(len(codes)):
         code = np.int64(codes[i])
         if code >= 32:
             end = _letters(text, end, (code,))
         elif code == PLURAL:
             end = _letters(text, end, (105 if len(first) == 3 else 101, 115))  # axis, or axes
+        elif code == VALUE:
+            end = _copied(text, end, value)
+        elif code == COORDINATES:
+            end = _write_coordinates(text, end, second)
         else:
             end = _write(text, end, code, first, second, nbytes)
     text[end] = 0
     answer = create_status(api, (INVALID_ARGUMENT, at))
     free(at)
     return answer
+
+
+@register_jitable
+def _copied(text: Any, end: int, found: Any) -> int:
+    """Write the TEXT ``found``; answers where it ends."""
+    copy(np.int64(text[end:].ctypes.data), found.at, found.length)
+    return end + found.length
+
+
+@register_jitable
+def quoted(node: Any, before: int, found: Any, to: Any) -> bool:
+    """Set the TEXT ``to`` to the characters ``before`` (0: none) and the TEXT ``found`` as Python's ``repr`` writes it.
+
+    It is kept with the ``node``. Beyond ASCII all letters are taken for printable. Returns whether there was memory.
+    """
+    given, length = array(found.at, (max(found.length, 0),), np.uint8), 0
+    while before != 0 and array(before, (length + 1,), np.uint8)[length] != 0:
+        length += 1
+    memory = keep(node, (length + 4 * len(given) + 10) // 8)
+    if len(memory) == 0:
+        return False
+    to.at = np.int64(memory.ctypes.data)
+    text, quote, has_double, end = array(to.at, (8 * len(memory),), np.uint8), 39, False, length
+    copy(to.at, before, length)
+    for i in range(len(given)):
+        quote, has_double = 34 if given[i] == 39 else quote, has_double or given[i] == 34
+    quote = 39 if has_double else quote  # a single one, unless there are such and no double ones
+    end = _letters(text, end, (quote,))
+    for i in range(len(given)):
+        code = np.int64(given[i])
+        if code in (quote, 92):
+            end = _letters(text, end, (92, code))
+        elif code in (9, 10, 13):
+            end = _letters(text, end, (92, 116 if code == 9 else 110 if code == 10 else 114))
+        elif code < 32 or code == 127:
+            high, low = code // 16, code % 16
+            end = _letters(text, end, (92, 120, 48 + high, low + (48 if low < 10 else 87)))
+        else:
+            end = _letters(text, end, (code,))
+    to.length = _letters(text, end, (quote,))
+    return True
+
+
+@register_jitable
+def _write_coordinates(text: Any, end: int, about: Any) -> int:
+    """Write the shape of ``about`` (axis, length, r); answers where it ends."""
+    axis, length, r = about[0], about[1], about[2]
+    end = _letters(text, end, (40,))
+    for at in range(r + 1 + (axis >= 0)):
+        end = _letters(text, end, (44, 32)) if at > 0 else end
+        number = at - (0 <= axis < at)
+        if at == axis:
+            end = _digits(text, end, length)
+        elif number == 0:
+            end = _letters(text, end, (78,))  # N
+        else:
+            end = _output(text, end, number)
+    return _letters(text, end, (41,))
+
+
+@register_jitable
+def _output(text: Any, end: int, number: int) -> int:
+    """Write ``D1_out`` or the like; answers where it ends."""
+    return _letters(text, _digits(text, _letters(text, end, (68,)), number), (95, 111, 117, 116))
 
 
 @register_jitable
@@ -105,23 +173,26 @@ def _write(text: Any, end: int, code: int, first: Any, second: Any, nbytes: int)
         if i > 0:
             end = _letters(text, end, (44, 32))
         if code == OUTPUTS:
-            end, number = _letters(text, end, (68,)), i + 1  # D1
+            end = _output(text, end, i + 1)
         elif code == AXES:
-            number = len(first) - 2
+            end = _digits(text, end, len(first) - 2)
         elif code == BYTES:
-            number = nbytes
+            end = _digits(text, end, nbytes)
         else:
-            number = row[i]
-        if number < 0:
-            end = _letters(text, end, (45,))
-        rest = np.uint64(number) if number >= 0 else np.uint64(0) - np.uint64(number)
-        digits, scaled = 1, rest // np.uint64(10)
-        while scaled > np.uint64(0):
-            digits, scaled = digits + 1, scaled // np.uint64(10)
-        for digit in range(digits):
-            text[end + digits - 1 - digit] = np.uint8(48 + np.int64(rest % np.uint64(10)))
-            rest = rest // np.uint64(10)
-        end += digits
-        if code == OUTPUTS:
-            end = _letters(text, end, (95, 111, 117, 116))  # _out
+            end = _digits(text, end, row[i])
     return _letters(text, end, (41,)) if is_row else end
+
+
+@register_jitable
+def _digits(text: Any, end: int, number: int) -> int:
+    """Write a ``number``; answers where it ends."""
+    if number < 0:
+        end = _letters(text, end, (45,))
+    rest = np.uint64(number) if number >= 0 else np.uint64(0) - np.uint64(number)
+    digits, scaled = 1, rest // np.uint64(10)
+    while scaled > np.uint64(0):
+        digits, scaled = digits + 1, scaled // np.uint64(10)
+    for digit in range(digits):
+        text[end + digits - 1 - digit] = np.uint8(48 + np.int64(rest % np.uint64(10)))
+        rest = rest // np.uint64(10)
+    return end + digits

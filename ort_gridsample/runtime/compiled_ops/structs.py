@@ -6,9 +6,13 @@ import numpy as np
 
 from ...core.structs import KERNEL, LAUNCH, record
 from ...model.programs import MOST_SOURCES, MOST_STEPS
+from .c_api import FIELDS
 
 #: X, the grid or what a program's scalars or a size are, and the sources.
 MOST_INPUTS = 2 + MOST_SOURCES
+
+#: The inputs of an op that may differ in type, at most.
+MOST_TYPES = 4
 
 #: An input: the addresses of its elements and of its lengths, and its number of axes (-1: the input is left out).
 INPUT = record("data shape axes")
@@ -25,19 +29,44 @@ BLOCK = record("next rest")
 #: A sentence, as bytes: where it begins, and its length without the 0 at its end.
 TEXT = record("at length")
 
+#: What the ops have in common: ONNX Runtime's table of functions, and of these the one that not every release has (0:
+#: none); the processors that this process may run on; and whether a state that is not there is made when it is asked
+#: for.
+LIBRARY = record("api shape_of cpus makes")
+
+#: The ops in a library as they are compiled for one kind of processor: the level that it needs; where they lie, their
+#: number, and what they have in common.
+VARIANT = record("level ops count library")
+
+#: What a library begins with: whether a thread is registering its ops; their domain, once there is one, and the table
+#: of functions by which it was made; the variants, as a row of addresses; and two sentences.
+ENTRY = record("lock domain api count variants no_variant too_old")
+
+#: An op for ONNX Runtime, which reads the first fields: its name; its inputs, the one that is several (-1: none) and
+#: their types; what all ops have in common; the row of its states, as addresses (0: not there); its sentences; and what
+#: it takes, in words.
+OP = record(FIELDS, "name n_inputs variadic", ("types", (np.int64, MOST_TYPES)), "library states sentences described")
+
+#: A node whose kernel is being made: ONNX Runtime's table of functions and its handle of the node, and the first block
+#: of its memory, as in a REQUEST; and whether there was none for an attribute.
+NODE = record("api info blocks lacks_memory")
+
+#: How a kernel's errors are written: the op's sentences, the name of the node, and a value that a sentence quotes.
+ERRORS = record("sentences", ("where", TEXT), ("value", TEXT))
+
 #: The op GridSample: the core's descriptor; the function that measures the grid (0: the second input is the grid), and
-#: that function's record; the number of inputs; and the op's sentences.
+#: that function's record; the number of inputs; and the op's ERRORS.
 GRID_SAMPLE = record(("kernel", KERNEL), "measure source n_inputs sentences")
 
 #: The op AffineGrid: the functions, as in a KERNEL, and what fills the grid; the attribute; theta's size in bytes,
-#: processors, and its sentences.
+#: processors, and its ERRORS.
 AFFINE_GRID = record("api shape_of fill align_corners theta_size cpus sentences")
 
-#: The op DeformableAttention: the functions, as in a KERNEL; the attribute; value's size in bytes, processors, and its
-#: sentences.
+#: The op DeformableAttention: the functions, as in a KERNEL; the attribute; value's size in bytes, processors, and the
+#: node's ERRORS.
 DEFORMABLE_ATTENTION = record("api shape_of proceed worker align_corners value_size cpus sentences")
 
-#: Theta as the source of a grid.
+#: Theta as the source of a grid, with the AffineGrid's ERRORS.
 THETA = record("align_corners sentences")
 
 #: How AffineGrid's workers fill the grid: addresses of theta, the grid and its lengths; in how many parts; the next
@@ -47,8 +76,8 @@ FILL = record(
 )
 
 #: Programs as the source of a grid: the numbers of scalars, coordinates and programs, the bytes of an element, where
-#: the programs are, and their sentences.
-PROGRAMS = record("n_scalars r count item programs sentences")
+#: the programs are, how many values they read and the row of their names (TEXTs), and the node's ERRORS.
+PROGRAMS = record("n_scalars r count item programs n_sources names sentences")
 #: One of :func:`ort_gridsample.model.programs.flattened`.
 PROGRAM = record("source axis index length n_steps", ("steps", (np.int64, MOST_STEPS)))
 
@@ -56,3 +85,7 @@ PROGRAM = record("source axis index length n_steps", ("steps", (np.int64, MOST_S
 #: together that differ in no axis before the coordinates' own, and in how many rows to its next; whether all batches
 #: share it.
 COMPONENT = record("data size first inner rows is_shared")
+
+#: The shape of a coordinate, as a sentence says it: the axis of its component that lists coordinates (-1: none), the
+#: length of that, and r.
+COORDINATES = record("axis length r")

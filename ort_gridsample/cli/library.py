@@ -1,0 +1,33 @@
+"""``ort-gridsample library OUT``."""
+
+from __future__ import annotations
+
+import argparse
+
+from ..runtime.building import CPUS, NATIVE, TARGETS, build_library
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("library", metavar="OUT", help="the library that is written: a .so, .dll or .dylib")
+    parser.add_argument(
+        "--cpu",
+        nargs="+",
+        metavar="CPU",
+        default=[],
+        help=f"the processors that it has variants for, of which it takes the best that runs: {', '.join(CPUS)}, or "
+        f"{NATIVE} (default: all of its machine's)",
+    )
+    parser.add_argument(
+        "--target",
+        choices=TARGETS,
+        metavar="MACHINE",
+        help=f"another machine: {', '.join(TARGETS)} (default: this one)",
+    )
+    parser.add_argument(
+        "--model", nargs="+", metavar="MODEL", default=[], help="only what these models need (default: everything)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    said = build_library(arguments.library, arguments.cpu, arguments.target, arguments.model)
+    print(f"{arguments.library}: {said}")

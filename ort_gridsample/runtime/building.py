@@ -1,0 +1,234 @@
+"""Builds a library of the compiled ops, for this machine or another, which any program can register.
+
+Each level of processors is compiled by processes of its own, whose Numba has that level as its target
+(:mod:`.compiled_ops.emission`); a linker, the system's or that of the wheel ``ziglang``, makes a library of it all.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from .. import spec, versions
+from ..checks import listed
+from ..core import target as this
+from ..core.taps import COMPILED_MODES
+from ..core.threads import available_cpus
+from ..errors import GridSampleError
+from ..model.files import Model, explaining_invalid, read_model
+from ..model.matches import records_of
+from ..model.unfusing import unfused
+from . import library
+
+WHERE = "library"
+
+
+@dataclass(frozen=True)
+class _Machine:
+    """A machine that libraries are built for: as ``sys.platform`` and ``platform.machine()`` name it, and as LLVM does
+    and Zig; and the processors that a library may have variants for.
+    """
+
+    system: str
+    machine: str
+    triple: str
+    linked: str
+    cpus: tuple[str, ...] = ("generic",)
+
+    @property
+    def is_this(self) -> bool:
+        """Whether it is the one that this process runs on."""
+        return (self.system, self.machine) == (this.system, this.machine)
+
+
+#: The processors, with the level of each, and what it has of what :func:`ort_gridsample.core.target.has` is asked.
+#: Every 64-bit ARM converts float16.
+CPUS = {
+    "x86-64-v2": (2, ()),
+    "x86-64-v3": (3, ("avx2", "fma", "f16c")),
+    "x86-64-v4": (4, ("avx2", "fma", "f16c")),
+    "generic": (1, ("f16c",)),
+}
+_X86 = tuple(CPUS)[:3]
+TARGETS = {
+    "x86_64-linux": _Machine("linux", "x86_64", "x86_64-unknown-linux-gnu", "x86_64-linux-gnu.2.17", _X86),
+    "aarch64-linux": _Machine("linux", "aarch64", "aarch64-unknown-linux-gnu", "aarch64-linux-gnu.2.17"),
+    "x86_64-windows": _Machine("win32", "x86_64", "x86_64-pc-windows-gnu", "x86_64-windows-gnu", _X86),
+    "aarch64-macos": _Machine("darwin", "aarch64", "arm64-apple-macosx11.0.0", "aarch64-macos.11.0"),
+}
+#: The best of a machine's processors that this one is.
+NATIVE = "native"
+
+
+def build_library(
+    path: str | PathLike[str],
+    cpu: str | Sequence[str] = (),
+    target: str | None = None,
+    models: Iterable[Model] = (),
+) -> str:
+    """Write a library of the compiled ops that any onnxruntime registers, from any language.
+
+    It needs Numba, and a linker: the wheel ``ziglang``, or for this machine ``cc``. The same input makes the same
+    bytes.
+
+    >>> ogs.build_library("libort_gridsample.so")    # doctest: +SKIP
+
+    Args:
+        path: where to write it, replaced if it exists.
+        cpu: the processors that it has a variant for, of :data:`CPUS`, or ``"native"``: it takes the best that the
+            processor is by which it is registered. None named: all of the target's.
+        target: the machine that it is for, of :data:`TARGETS`; this one where None.
+        models: as :func:`inspect_model` takes them: the library has what they need, and no more; all where there is
+            none.
+
+    Returns:
+        What the library says of itself.
+
+    Raises:
+        GridSampleError: there is no such target or processor, a model is none, or there is no linker.
+        ImportError: there is no Numba.
+        OSError: it cannot be written.
+    """
+    release = vars(sys.modules[__name__.partition(".")[0]])["__version__"]
+    machine = _machine(target)
+    cpus = _cpus(machine, (cpu,) if isinstance(cpu, str) else tuple(cpu))
+    if importlib.util.find_spec("numba") is None:
+        raise ImportError("a library is compiled by Numba: pip install 'ort-gridsample[jit]'")
+    wanted, path = _wanted(models), Path(path)
+    with tempfile.TemporaryDirectory() as folder:
+        link = _linker(machine)
+        sentences = (
+            f"ort_gridsample {release}: this processor is none of {', '.join(cpus)}, which the library is built for",
+            f"ort_gridsample {release}: onnxruntime is older than {versions.OLDEST['onnxruntime']}",
+        )
+        common: dict[str, Any] = {
+            "triple": machine.triple,
+            "folder": folder,
+            "wanted": wanted,
+            "variants": [],
+            "sentences": sentences,
+        }
+        tasks = [
+            (name, {**common, "cpu": name, "level": CPUS[name][0], "share": share, "shares": _SHARES})
+            for name in cpus
+            for share in range(_SHARES)
+        ]
+        least = "x86-64" if machine.machine == "x86_64" else "generic"
+        variants = [f"ort_gridsample_v{CPUS[name][0]}" for name in cpus]
+        tasks.append(("", {**common, "cpu": least, "level": 0, "variants": variants}))
+        with ThreadPoolExecutor(available_cpus()) as pool:
+            list(pool.map(lambda task: _compile(machine, *task), tasks))
+        objects = sorted(str(each) for each in Path(folder).glob("*.o"))
+        made = Path(folder) / f"library{library.SUFFIXES[machine.system]}"
+        _run([*link, "-o", str(made), *objects, *_FLAGS[machine.system]], "linking")
+        content = library.ended(made.read_bytes(), release, f"{machine.machine}-{machine.system}", cpus)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_bytes(content)
+        beside.chmod(0o755)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+    library.checked.cache_clear()
+    return library.checked(path)
+
+
+#: The processes that compile for one processor.
+_SHARES = 2
+
+#: What the linker is told, by system.
+_FLAGS = {
+    "linux": ["-lm", "-Wl,-z,noexecstack", "-Wl,--build-id=none", "-Wl,-z,defs", "-Wl,-soname,libort_gridsample.so"],
+    "win32": [],
+    "darwin": ["-Wl,-install_name,@rpath/libort_gridsample.dylib"],
+}
+
+
+def _machine(target: str | None) -> _Machine:
+    if target is None:
+        for machine in TARGETS.values():
+            if machine.is_this:
+                return machine
+        target = f"{this.machine}-{this.system}"
+    if target not in TARGETS:
+        raise GridSampleError(WHERE, "target", repr(target), listed(TARGETS))
+    return TARGETS[target]
+
+
+def _cpus(machine: _Machine, names: tuple[str, ...]) -> list[str]:
+    """The processors of these ``names``, the least first."""
+    found = set()
+    for name in names or machine.cpus:
+        if name == NATIVE and machine.is_this:
+            name = machine.cpus[-1] if len(machine.cpus) == 1 else _X86[_own_level() - 2]
+        if name not in machine.cpus:
+            raise GridSampleError(WHERE, "cpu", repr(name), listed((*machine.cpus, *([NATIVE] * machine.is_this))))
+        found.add(name)
+    return sorted(found)
+
+
+def _own_level() -> int:
+    """The level of this x86-64 processor."""
+    if this.has("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl") and this.has(*CPUS["x86-64-v3"][1]):
+        return 4
+    return 3 if this.has(*CPUS["x86-64-v3"][1], "bmi", "bmi2", "lzcnt", "movbe") else 2
+
+
+def _wanted(models: Iterable[Model]) -> dict[str, list[str]] | None:
+    """The types of the inputs and the modes of the nodes of ``models``, as :meth:`.Op.serves` takes them."""
+    wanted: dict[str, set[str]] = {}
+    models = list(models)
+    for model in models:
+        proto = read_model(model)
+        with explaining_invalid(proto):
+            records = records_of(unfused(proto))
+        for record in records:
+            for name, types in spec.newest(record.operator).types.items():
+                wanted.setdefault(name, set()).update(record.types.get(name) or types)
+            if record.operator == "GridSample":
+                wanted.setdefault("mode", set()).update(
+                    [record.mode] if record.mode in COMPILED_MODES else COMPILED_MODES
+                )
+    return {name: sorted(each) for name, each in wanted.items()} if models else None
+
+
+def _linker(machine: _Machine) -> list[str]:
+    """The command that links for a ``machine``."""
+    if importlib.util.find_spec("ziglang") is not None:
+        return [sys.executable, "-m", "ziglang", "cc", "-target", machine.linked, "-shared", "-s"]
+    cc = shutil.which("cc")
+    if not machine.is_this or cc is None:
+        remedy = "the wheel ziglang, which links for every machine: pip install ziglang"
+        raise GridSampleError(WHERE, "linker", "not there", remedy if cc else f"cc, or {remedy}")
+    return [cc, "-shared", "-s"]
+
+
+def _compile(machine: _Machine, cpu: str, task: dict[str, Any]) -> None:
+    """Let a process do a ``task`` of :mod:`.compiled_ops.emission`, with functions chosen for this ``cpu``."""
+    features = CPUS[cpu][1] if cpu else ()
+    root = __package__.partition(".")[0]
+    code = (
+        f"import sys; sys.path[:] = {sys.path!r}; from {root}.core import target; "
+        f"target.choose({machine.system!r}, {machine.machine!r}, {features!r}); "
+        f"from {root}.runtime.compiled_ops.emission import main; main(sys.stdin.read())"
+    )
+    _run([sys.executable, "-c", code], f"compiling {cpu}", json.dumps(task))
+
+
+def _run(command: Sequence[str], what: str, given: str = "") -> None:
+    """Run a ``command``; what it has to say is said where it fails."""
+    environment = {**os.environ, "PYTHONHASHSEED": "0"}
+    done = subprocess.run(command, input=given, capture_output=True, text=True, env=environment)
+    if done.returncode:
+        raise RuntimeError(f"{what} failed: {(done.stderr or done.stdout).strip()}")

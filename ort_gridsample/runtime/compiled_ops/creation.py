@@ -1,0 +1,208 @@
+"""What every op does when a session is made: it reads a node's attributes, and makes the state of its kernel.
+
+A state and all that it points to is memory of a NODE's, which is freed where the kernel cannot be made, or with it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba.extending import register_jitable
+
+from ... import checks
+from ...core.pointers import array, chars, copy, free, local, sizeof, struct
+from .c_api import INVALID_ARGUMENT
+from .calls import function
+from .catalog import INTERFACE
+from .requests import close_request, keep
+from .sentences import create_status, quoted, refuse
+from .structs import BLOCK, ERRORS, LIBRARY, TEXT
+
+get_integer = function("KernelInfoGetAttribute_int64", 1)
+text_size, get_text = function("KernelInfoGetAttribute_string", 1), function("KernelInfoGetAttribute_string")
+row_size, get_row = function("KernelInfoGetAttributeArray_int64", 1), function("KernelInfoGetAttributeArray_int64")
+name_size, get_name = function("KernelInfo_GetNodeName", 1), function("KernelInfo_GetNodeName")
+release_status = function("ReleaseStatus")
+
+#: What may be wrong with any node: it is of other ops, or of a kind that a library was made without.
+OTHER_INTERFACE = checks.Sentence("interface", "{nbytes}", f"{INTERFACE}: the model is of another ort-gridsample's ops")
+LACKING = checks.Sentence("library", "made without {what}{value}", "one that was made for this model, or for all")
+
+
+@register_jitable
+def open_node(node: Any, api: int, info: int) -> None:
+    """Begin with a ``node``, given what CreateKernelV2 got."""
+    node.api, node.info, node.blocks, node.lacks_memory = api, info, 0, 0
+
+
+@register_jitable
+def close_node(node: Any, status: int, state: int, out: int) -> int:
+    """Answer with the ``state`` at ``out``, or with a ``status`` or the like and nothing."""
+    if status == 0:
+        array(out, (1,), np.int64)[0] = state
+    else:
+        close_request(node)
+    return status
+
+
+def destroy(state: int) -> int:
+    """KernelDestroy: free a state, the last thing that its node kept, and what was kept before."""
+    at = state - sizeof(BLOCK)
+    while at != 0:
+        following = struct(at, BLOCK).next
+        free(at)
+        at = following
+    return 0
+
+
+@register_jitable
+def no_memory(node: Any) -> int:
+    """The status where there is no memory for a kernel."""
+    return create_status(node.api, (INVALID_ARGUMENT, chars("there is no memory for a kernel")))
+
+
+@register_jitable
+def begin_state(node: Any, op: Any, number: int, size: int, errors: int, lacking: int) -> tuple[int, int]:
+    """A status, and the address of a new state of ``size`` bytes that is as the op's of this ``number``.
+
+    It is the last that the node keeps. Where there is no such state, the status is the sentence ``lacking``, or what
+    CreateKernelV2 answers to have it made.
+    """
+    origin, none = array(op.states, (number + 1,), np.int64)[number], array(0, (0,), np.int64)
+    if node.lacks_memory != 0:
+        return no_memory(node), 0
+    if origin == 0 and struct(op.library, LIBRARY).makes != 0:
+        return number + 1, 0
+    if origin == 0:
+        about = struct(errors, ERRORS)
+        about.value.at, about.value.length = op.described, length_of(op.described)
+        return refuse(node.api, errors, lacking, none, none, 0), 0
+    state = keep(node, size // 8)
+    if len(state) == 0:
+        return no_memory(node), 0
+    copy(np.int64(state.ctypes.data), origin, size)
+    return 0, np.int64(state.ctypes.data)
+
+
+@register_jitable
+def length_of(at: int) -> int:
+    """The length of the characters ``at`` an address, which a 0 ends."""
+    letters, length = array(at, (1 << 40,), np.uint8), 0
+    while letters[length] != 0:
+        length += 1
+    return length
+
+
+@register_jitable
+def integer(node: Any, name: int, default: int) -> int:
+    """The node's attribute ``name``, an integer; ``default`` where it has none."""
+    status, value = get_integer(node.api, (node.info, name))
+    if status != 0:
+        release_status(node.api, (status,))
+        return default
+    return value
+
+
+@register_jitable
+def _kept(node: Any, count: int) -> Any:
+    """As :func:`keep`; and it is known where there is no memory, so that nothing counts as not said."""
+    memory = keep(node, count)
+    if len(memory) == 0:
+        node.lacks_memory = 1
+    return memory
+
+
+@register_jitable
+def integers(node: Any, name: int) -> Any:
+    """The node's attribute ``name``, a row of integers; empty where it has none."""
+    status, count = row_size(node.api, (node.info, name, 0))
+    memory = _kept(node, 1 + count)  # its length, and it
+    if status == 0 and len(memory) > 0:
+        memory[0], at = count, np.int64(memory.ctypes.data)
+        status = get_row(node.api, (node.info, name, at + 8, at))
+    if status != 0:
+        release_status(node.api, (status,))
+    return memory[1:] if status == 0 else memory[:0]
+
+
+@register_jitable
+def text(node: Any, name: int, found: Any) -> None:
+    """Set the TEXT ``found`` to the node's attribute ``name``, or where this is 0 to its own name; length -1: none."""
+    found.length = -1
+    if name != 0:
+        status, size = text_size(node.api, (node.info, name, 0))
+    else:
+        status, size = name_size(node.api, (node.info, 0))
+    memory = _kept(node, 2 + size // 8)  # its size, and it
+    if status == 0 and len(memory) > 0:
+        memory[0], at = size, np.int64(memory.ctypes.data)
+        if name != 0:
+            status = get_text(node.api, (node.info, name, at + 8, at))
+        else:
+            status = get_name(node.api, (node.info, at + 8, at))
+        if status == 0 and size > 0:
+            found.at, found.length = at + 8, size - 1
+    if status != 0:
+        release_status(node.api, (status,))
+
+
+@register_jitable
+def index_among(words: int, found: Any) -> int:
+    """The index of the TEXT ``found`` among ``words``, which blanks separate; -1 where it is none of them."""
+    letters, given = array(words, (1 << 40,), np.uint8), array(found.at, (found.length,), np.uint8)
+    index, begin, at = 0, 0, 0
+    while True:
+        if letters[at] == 32 or letters[at] == 0:
+            same = at - begin == len(given)
+            for i in range(len(given) if same else 0):
+                same = same and given[i] == letters[begin + i]
+            if same:
+                return index
+            if letters[at] == 0:
+                return -1
+            index, begin = index + 1, at + 1
+        at += 1
+
+
+@register_jitable
+def choice(node: Any, name: int, words: int, default: int, errors: int, wrong: int) -> tuple[int, int]:
+    """A status, and the index of the node's attribute ``name`` among ``words``; the sentence ``wrong`` quotes it."""
+    found, none = local(TEXT), array(0, (0,), np.int64)
+    text(node, name, found)
+    if found.length < 0:
+        return 0, default
+    index = index_among(words, found)
+    if index >= 0:
+        return 0, index
+    quoted(node, 0, found, struct(errors, ERRORS).value)
+    return refuse(node.api, errors, wrong, none, none, 0), 0
+
+
+@register_jitable
+def errors_of(node: Any, operator: int, label: int, sentences: int) -> int:
+    """The address of new ERRORS of an ``operator`` whose name is the node's attribute ``label``; 0: no memory."""
+    memory, name = keep(node, sizeof(ERRORS) // 8), local(TEXT)
+    if len(memory) == 0:
+        return 0
+    errors = struct(np.int64(memory.ctypes.data), ERRORS)
+    text(node, label, name)
+    errors.sentences, errors.value.at, errors.value.length = sentences, 0, 0
+    return np.int64(memory.ctypes.data) if quoted(node, operator, name, errors.where) else 0
+
+
+@register_jitable
+def named_errors(node: Any, op: Any, operator: int, other: int) -> tuple[int, int]:
+    """A status, and the address of new ERRORS of the node, an ``operator``: of the attribute ``node``, or its own name.
+
+    The sentence ``other`` says that the node is of other ops than these.
+    """
+    found, none = local(TEXT), array(0, (0,), np.int64)
+    text(node, chars("node"), found)
+    errors = errors_of(node, operator, chars("node") if found.length > 0 else 0, op.sentences)
+    if errors == 0:
+        return no_memory(node), 0
+    interface = integer(node, chars("interface"), 1)
+    if interface != INTERFACE:
+        return refuse(node.api, errors, other, none, none, interface), 0
+    return 0, errors

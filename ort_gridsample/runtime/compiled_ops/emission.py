@@ -1,0 +1,234 @@
+"""Compiled functions as objects that a linker takes, for any machine: what a process does that builds a library's part.
+
+Numba optimises what it compiles for its own process. Here its target is made to be another, before it compiles
+anything; each function and all that it calls becomes an object, of which the function alone can be seen.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding as untyped_llvm
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils as untyped_cgutils
+from numba.core import codegen as untyped_codegen
+from numba.core.ccallback import CFunc as UntypedCFunc
+from numba.core.compiler_lock import global_compiler_lock as untyped_lock
+from numba.core.registry import cpu_target
+
+from .answers import ANSWERS
+from .catalog import OPS, fields
+from .image import Image
+from .structs import ENTRY, LIBRARY, OP, VARIANT
+
+llvm: Any = untyped_llvm
+cgutils: Any = untyped_cgutils
+codegen: Any = untyped_codegen
+CFunc: Any = UntypedCFunc
+global_compiler_lock: Any = untyped_lock
+
+#: What Numba refers to where an exception is raised or counted, which no function here does.
+_NEVER_CALLED = re.compile(r"(NRT|numba|Py|_Py)_\w+|numba_\w+")
+
+Part = tuple[Any, ...]
+#: As :meth:`.catalog.Op.serves` takes it.
+Wanted = Mapping[str, Sequence[str]] | None
+
+
+class _Library(codegen.AOTCodeLibrary):
+    def get_pointer_to_function(self, name: str) -> int:
+        """No function of another machine has an address; that of this one is never called."""
+        return 1
+
+
+class _Codegen(codegen.CPUCodegen):
+    """Numba's way to LLVM, for the processor ``cpu`` of the system ``triple``."""
+
+    _library_class = _Library
+    _loopvect, _opt_level = False, 0  # of the first of two passes, as Numba has them
+
+    def __init__(self, triple: str, cpu: str) -> None:
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+        llvm.initialize_native_asmparser()  # for the one instruction of an x86-64 library
+        self._triple, self._cpu = triple, cpu
+        super().__init__("library")
+
+    def _init(self, llvm_module: Any) -> None:
+        self._tm_features = ""
+        options = {"cpu": self._cpu, "opt": 3, "reloc": "pic", "codemodel": "small"}
+        self._tm = llvm.Target.from_triple(self._triple).create_target_machine(**options)
+        self._target_data = self._tm.target_data
+        self._data_layout = str(self._target_data)
+
+    def _create_empty_module(self, name: str) -> Any:
+        module = ir.Module(cgutils.normalize_ir_text(name))
+        module.triple = self._triple
+        if self._data_layout:
+            module.data_layout = self._data_layout
+        return module
+
+    def _add_module(self, module: Any) -> None:
+        pass
+
+    def set_env(self, env_name: str, env: Any) -> None:
+        pass
+
+
+class Emitter:
+    """What compiles for the processor ``cpu`` of the system ``triple``, from its making on all that Numba compiles.
+
+    Functions are named after the level of a processor.
+    """
+
+    def __init__(self, triple: str, cpu: str, level: int) -> None:
+        self._context = cpu_target.target_context
+        self._codegen = self._context._internal_codegen = _Codegen(triple, cpu)
+        self._triple, self._level = triple, level
+
+    def name(self, part: Part) -> str:
+        """The name of the function of a ``part`` in its object."""
+        make, *kinds = part
+        return "_".join(
+            ["ort_gridsample", f"v{self._level}", make.__module__.rpartition(".")[2], make.__name__, *kinds]
+        )
+
+    def function(self, part: Part) -> bytes:
+        """The object of the function of this ``part``."""
+        make, *kinds = part
+        made: Callable[..., int] = make(*kinds) if kinds else make
+        count = made.__code__.co_argcount
+        words = tuple([types.int64] * count)
+        with global_compiler_lock:
+            compiled = CFunc(made, (words, types.int64), {}, {"error_model": "numpy"})._compile_uncached()
+            module = compiled.library._get_module_for_linking().clone()
+        arguments, inner = ", ".join(f"i64 %a{i}" for i in range(count)), compiled.fndesc.llvm_func_name
+        answers, kinds_of = "ptr %answer, ptr %exception", ", ".join(["ptr"] * 2 + ["i64"] * count)
+        return self._object(
+            f'declare i32 @"{inner}"({kinds_of})\n'
+            f"define hidden i64 @{self.name(part)}({arguments}) {{\n"
+            "%answer = alloca i64\n%exception = alloca ptr\n"
+            f'call i32 @"{inner}"({", ".join([answers, *([arguments] if arguments else [])])})\n'
+            "%found = load i64, ptr %answer\nret i64 %found\n}",
+            module,
+            self.name(part),
+        )
+
+    def data(self, name: str, image: Image) -> bytes:
+        """The object of an ``image``: data of this name."""
+        functions = {self.name(part): None for part in image.functions.values()}
+        words: list[str] = []
+        for at in range(0, len(image.data), 8):
+            if at in image.functions:
+                words.append(f"i64 ptrtoint (ptr @{self.name(image.functions[at])} to i64)")
+            elif at in image.places:
+                words.append(f"i64 ptrtoint (ptr getelementptr (i8, ptr @{name}, i64 {image.places[at]}) to i64)")
+            else:
+                words.append(f"i64 {int.from_bytes(image.data[at : at + 8], 'little', signed=True)}")
+        listed = [f"declare hidden i64 @{function}()" for function in functions]
+        kinds = ", ".join(["i64"] * len(words))
+        return self._object(
+            "\n".join([*listed, f"@{name} = hidden global <{{{kinds}}}> <{{{', '.join(words)}}}>, align 64"])
+        )
+
+    def entry(self, variants: Sequence[str], sentences: Sequence[str]) -> bytes:
+        """The object of a library's own function: which registers the ops of one of the ``variants``, data by name.
+
+        The ``sentences`` are those of an ENTRY.
+        """
+        from .entry import register
+
+        words = dict.fromkeys(ENTRY.names or (), "0")
+        words["count"], words["variants"] = str(len(variants)), "ptrtoint (ptr @variants to i64)"
+        text = [f"@{name} = external hidden global i64" for name in variants]
+        rows = ", ".join(f"i64 ptrtoint (ptr @{name} to i64)" for name in variants)
+        text.append(f"@variants = internal constant [{len(variants)} x i64] [{rows}]")
+        for name, sentence in zip(("no_variant", "too_old"), sentences, strict=True):
+            said = sentence.encode() + b"\0"
+            escaped = "".join(f"\\{byte:02x}" for byte in said)
+            text.append(f'@{name} = internal constant [{len(said)} x i8] c"{escaped}"')
+            words[name] = f"ptrtoint (ptr @{name} to i64)"
+        values = ", ".join(f"i64 {word}" for word in words.values())
+        text.append(f"@entry = internal global [{len(words)} x i64] [{values}], align 64")
+        exported = "dllexport " if "windows" in self._triple else ""
+        inner = self.name((register,))
+        text.append(
+            f"declare hidden i64 @{inner}(i64, i64, i64)\n"
+            f"define {exported}i64 @RegisterCustomOps(i64 %options, i64 %base) {{\n"
+            f"%entry = ptrtoint ptr @entry to i64\n"
+            f"%status = call i64 @{inner}(i64 %options, i64 %base, i64 %entry)\nret i64 %status\n}}"
+        )
+        return self._object("\n".join(text))
+
+    def _object(self, text: str, module: Any = None, name: str = "") -> bytes:
+        """The object of a ``text``, and of a ``module`` of which nothing else than ``name`` can be seen."""
+        head = f'target triple = "{self._triple}"\ntarget datalayout = "{self._codegen._data_layout}"\n'
+        made = llvm.parse_assembly(head + text)
+        if module is not None:
+            made.link_in(module)
+            for found in (*made.functions, *made.global_variables):
+                if not found.is_declaration and found.name != name:
+                    found.linkage = "internal"
+            self._optimise(made)
+            for each in [found for found in made.functions if found.is_declaration and _NEVER_CALLED.match(found.name)]:
+                name, kind = each.name, re.sub(r" #\d+", "", str(each)).strip()
+                made.link_in(llvm.parse_assembly(f"{head}{kind.replace('declare', 'define', 1)} {{ unreachable }}"))
+                made.get_function(name).linkage = "internal"
+        made.verify()
+        emitted: bytes = self._codegen._tm.emit_object(made)
+        return emitted
+
+    def _optimise(self, module: Any) -> None:
+        builder = llvm.create_pass_builder(self._codegen._tm, llvm.create_pipeline_tuning_options(speed_level=3))
+        builder.getModulePassManager().run(module, builder)
+
+
+def variant(wanted: Wanted, level: int) -> Image:
+    """The image of a library's ops for one level of processors, which begins with its VARIANT."""
+    from .entry import answer_for
+
+    image = Image()
+    head, library = image.put(VARIANT, {}), image.put(LIBRARY, {})
+    answers, rows = {name: (answer_for, name) for name in ANSWERS}, []
+    for op in OPS:
+        kernels = op.load()
+        common = {
+            **{"library": library, "sentences": image.texts(kernels.sentences), "name": image.text(op.name.encode())},
+            **answers,
+            **kernels.functions,
+        }
+        for each in op.types:
+            record, states = kernels.states(*each)
+            row = [
+                image.put(record, state) if op.serves(each, number, wanted) else 0
+                for number, state in enumerate(states)
+            ]
+            described = image.text(op.described(each).encode())
+            rows.append({**common, **fields(each, op.variadic), "states": image.row(row), "described": described})
+    ops = image.put_row(OP, rows)
+    image.fill(head, VARIANT, {"level": level, "ops": ops, "count": len(rows), "library": library})
+    return image
+
+
+def main(task: str) -> None:
+    """Write the objects of a ``task``, the JSON of what :mod:`.building` says, into its folder."""
+    from .entry import register
+
+    asked = json.loads(task)
+    emitter, folder = Emitter(asked["triple"], asked["cpu"], asked["level"]), Path(asked["folder"])
+    if asked["variants"]:
+        (folder / "entry.o").write_bytes(emitter.entry(asked["variants"], asked["sentences"]))
+        parts: Sequence[Part] = [(register,)]
+    else:
+        image = variant(asked["wanted"], asked["level"])
+        parts = [*dict.fromkeys(image.functions.values())][asked["share"] :: asked["shares"]]
+        if asked["share"] == 0:
+            name = f"ort_gridsample_v{asked['level']}"
+            (folder / f"{name}.o").write_bytes(emitter.data(name, image))
+    for part in parts:
+        (folder / f"{emitter.name(part)}.o").write_bytes(emitter.function(part))

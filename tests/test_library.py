@@ -1,0 +1,424 @@
+"""A library of compiled ops: built, registered where there is nothing of ours, taken by sessions, and refused.
+
+It has what the models here need. ``ORT_GRIDSAMPLE_TESTED_LIBRARY`` names one of all ops, which other tests try, too.
+"""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import ort_gridsample as ogs
+import test_fusion
+from cases import Attributes
+from models import affine_grid_model, grid_sample_model
+from ort_gridsample.model.dialects import FUSED
+from ort_gridsample.model.patch import patch_in_place
+from ort_gridsample.model.targets.compiled_op import FusedOp
+from ort_gridsample.runtime import building, library
+from processes import python
+from test_compiled_ops import loose
+from test_pixel_grids import Graph
+
+LINKS = bool(importlib.util.find_spec("numba")) and bool(importlib.util.find_spec("ziglang") or shutil.which("cc"))
+pytestmark = [
+    pytest.mark.skipif(not LINKS, reason="a library is compiled by Numba, and linked by cc or ziglang"),
+    pytest.mark.timeout(1800),
+]
+ROOT = Path(__file__).parents[1]
+
+Feeds = dict[str, np.ndarray]
+_rng = np.random.default_rng(30)
+X, GRID = _rng.normal(size=(2, 3, 5, 6)).astype("f"), _rng.uniform(-1.2, 1.2, (2, 40, 50, 2)).astype("f")
+THETA, SIZE = _rng.normal(size=(2, 2, 3)).astype("f"), np.array([2, 3, 4, 5])
+
+
+def sample_models() -> dict[str, tuple[onnx.ModelProto, Feeds]]:
+    """Models, patched, and what they are fed: a node each, in the modes and ranks, and nodes that are fused."""
+    found: dict[str, tuple[onnx.ModelProto, Feeds]] = {}
+    for mode, rank in (("linear", 2), ("nearest", 2), ("linear", 1), ("linear", 3)):
+        model = loose(grid_sample_model("float32", "float32", rank, [Attributes(mode, "border")]))
+        fed = {
+            "X": _rng.normal(size=(1, 2, 4, 5, 6)[: rank + 2]),
+            "grid": _rng.uniform(-1.2, 1.2, (1, *[7] * rank, rank)),
+        }
+        found[f"{mode} {rank}"] = ogs.patch_model(model, target="compiled"), {n: v.astype("f") for n, v in fed.items()}
+    affine = ogs.patch_model(loose(affine_grid_model("float32", 2, True)), target="compiled")
+    found["AffineGrid"] = affine, {"theta": THETA, "size": SIZE}
+    fused = test_fusion.transformer(attributes=Attributes())
+    patch_in_place(fused, target=FusedOp())
+    found["fused AffineGrid"] = fused, test_fusion.feed()
+    graph = Graph()
+    pixels = graph.sampled(graph.apply(graph.fed("coords", 1, 3, 4, 2), ("Mul", 0.1), ("Sub", 0.5)), (1, 1, 5, 6))
+    patch_in_place(pixels, target=FusedOp())
+    found["fused program"] = pixels, {name: np.asarray(value) for name, value in graph.feeds.items()}
+    assert [sum(op.op_type == FUSED for op in model.graph.node) for model, _ in found.values()] == [0] * 5 + [1, 1]
+    return found
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library of what :func:`sample_models` need, for this processor; built once for all processes that test."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    path = folder / "libort_gridsample.so"
+    try:
+        (folder / "building").mkdir()
+    except FileExistsError:
+        while not path.exists():
+            time.sleep(0.5)
+    else:
+        ogs.build_library(path, "native", models=[model for model, _ in sample_models().values()])
+    return path
+
+
+#: What begins a process that has onnxruntime and NumPy, and nothing else.
+BARE = """
+import sys
+for name in ("numba", "onnx", "onnxruntime_extensions", "ort_gridsample"):
+    sys.modules[name] = None
+import numpy as np, onnxruntime, pathlib, threading, time
+def opened(model):
+    options = onnxruntime.SessionOptions()
+    options.register_custom_ops_library({library!r})
+    return onnxruntime.InferenceSession(model, options)
+"""
+
+
+def test_it_runs_where_there_is_nothing_of_ours(built: Path, tmp_path: Path) -> None:
+    """One by one, then by sixteen threads on one session; and as the session of this package answers."""
+    expected = {}
+    for number, (model, fed) in enumerate(sample_models().values()):
+        onnx.save(model, tmp_path / f"{number}.onnx")
+        np.savez(tmp_path / f"{number}.npz", **fed)
+        expected[number] = onnxruntime.InferenceSession(model.SerializeToString(), ogs.register()).run(None, fed)[0]
+    script = f"""
+folder = pathlib.Path({str(tmp_path)!r})
+for path in sorted(folder.glob("*.onnx")):
+    session, fed = opened(path), dict(np.load(path.with_suffix(".npz")))
+    (Y,) = session.run(None, fed)
+    np.save(path.with_suffix(".npy"), Y)
+    same = []
+    def run():
+        same.append(all(np.array_equal(session.run(None, fed)[0], Y) for _ in range(20)))
+    threads = [threading.Thread(target=run) for _ in range(16)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    print(same == [True] * 16)
+"""
+    assert python(BARE.format(library=str(built)) + script) == ["True"] * len(expected)
+    for number, Y in expected.items():
+        np.testing.assert_allclose(np.load(tmp_path / f"{number}.npy"), Y, rtol=0, atol=2e-6)
+
+
+def errors(model: onnx.ModelProto, path: Path, fed: Feeds | None = None) -> str:
+    """What a plain session says of a ``model``, or of what it is fed."""
+    options = onnxruntime.SessionOptions()
+    options.register_custom_ops_library(str(path))
+    with pytest.raises(Exception, match="node") as told:
+        onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, fed or {})
+    return str(told.value)
+
+
+def test_its_sentences_are_the_functions(built: Path) -> None:
+    samples = sample_models()
+    model, _ = samples["linear 2"]
+    for shapes in (
+        ((1, 2, 5, 6), (1, 3, 4, 3)),
+        ((1, 2), (1, 3)),
+        ((1, 2, 0, 6), (1, 3, 4, 2)),
+        ((1, 2, 5, 6), (2, 3, 4, 2)),
+    ):
+        fed = dict(zip(("X", "grid"), (np.zeros(shape, "f") for shape in shapes), strict=True))
+        with pytest.raises(ogs.GridSampleError) as expected:
+            ogs.grid_sample(*fed.values(), padding_mode="border", where="GridSample node 'sample0'")
+        assert str(expected.value) in errors(model, built, fed)
+    model, fed = samples["AffineGrid"]
+    with pytest.raises(ogs.GridSampleError) as expected:
+        ogs.affine_grid(THETA, [1, 3, 4, 5], where="AffineGrid node '(grid)'")
+    assert str(expected.value) in errors(model, built, fed | {"size": np.array([1, 3, 4, 5])})
+    model, fed = samples["fused program"]
+    assert "grid is made of 'coords' of shape (1, 3, 4, 3), expected shape (N, D1_out, D2_out, 2)" in errors(
+        loose(model), built, fed | {"coords": np.zeros((1, 3, 4, 3), "f")}
+    )
+
+
+def changed(model: onnx.ModelProto, name: str, value: object) -> onnx.ModelProto:
+    """The model whose op has another attribute."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    (node,) = (node for node in copy.graph.node if node.domain)
+    kept = [attribute for attribute in node.attribute if attribute.name != name]
+    del node.attribute[:]
+    node.attribute.extend([*kept, onnx.helper.make_attribute(name, value)])
+    return copy
+
+
+def test_a_node_that_it_cannot_run_says_why(built: Path) -> None:
+    model, _ = sample_models()["linear 2"]
+    listed = "expected 'nearest', 'linear', 'cubic', 'bilinear' or 'bicubic'"
+    for value in ("bogus", "it's", "\"'\\", "tab\t\x01 line\n", "größer"):
+        assert f"GridSample node 'sample0': mode is {value!r}, {listed}" in errors(changed(model, "mode", value), built)
+    assert "padding_mode is 'circular', expected 'zeros'" in errors(changed(model, "padding_mode", "circular"), built)
+    assert f"GridSample node {'a' * 3000!r}: mode" in errors(
+        changed(changed(model, "mode", "x"), "node", "a" * 3000), built
+    )
+    assert "interface is 2, expected 1: the model is of another" in errors(changed(model, "interface", 2), built)
+    lacks = "library is made without mode 'cubic' for X of float32 and grid of float32, expected one that was made for"
+    assert lacks in errors(changed(model, "mode", "cubic"), built)
+
+
+def in_package(script: str, path: Path | str, first: str = "") -> list[str]:
+    """The lines that a ``script`` prints, whose sessions have the library at ``path``."""
+    begin = f"{first}\nimport sys, numpy as np, onnxruntime, ort_gridsample as ogs\n"
+    begin += "from cases import Attributes\nfrom models import grid_sample_model\n"
+    begin += "X, grid = np.ones((1, 2, 4, 4), np.float32), np.zeros((1, 3, 3, 2), np.float32)\n"
+    begin += "model = grid_sample_model('float32', 'float32', 2, [Attributes()])\n"
+    return python(begin + script, env={**os.environ, library.VARIABLE: str(path)})
+
+
+SESSIONS = """
+session = ogs.InferenceSession(model)
+print(session.run(None, {"X": X, "grid": grid})[0].shape, session.replaced[0].runs_on, session.replaced[0].library)
+patched = ogs.patch_model(model, target="compiled").SerializeToString()
+for _ in range(2):
+    session = onnxruntime.InferenceSession(patched, ogs.register())
+    print(session.run(None, {"X": X, "grid": grid})[0].shape, session.get_outputs()[0].shape)
+options = onnxruntime.SessionOptions()
+options.register_custom_ops_library(__import__("os").environ["ORT_GRIDSAMPLE_LIBRARY"])
+print(onnxruntime.InferenceSession(patched, options).run(None, {"X": X, "grid": grid})[0].shape)
+print("numba" in sys.modules)
+try:
+    text = grid_sample_model('str', 'float32', 2, [Attributes('nearest')])
+    print(ogs.InferenceSession(text).run(None, {"X": X.astype(str).astype(object), "grid": grid})[0].shape)
+except ImportError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("extensions", [True, False])
+def test_sessions_take_it_before_they_compile(extensions: bool, built: Path) -> None:
+    """Beside onnxruntime-extensions, which run what is no compiled op, and where there are none."""
+    first = "" if extensions else "import sys\nsys.modules['onnxruntime_extensions'] = None\n"
+    ran, *files, plain, numba, text = in_package(SESSIONS, built, first)
+    assert ran == f"(1, 2, 3, 3) compiled op {built}, {library.checked(built)}"
+    assert files == ["(1, 2, 3, 3) ['N', 'C', 'D0_out', 'D1_out']"] * 2
+    assert (plain, numba) == ("(1, 2, 3, 3)", "False")
+    assert text == "(1, 2, 3, 3)" if extensions else text.startswith("ort_gridsample's ops need onnxruntime-extensions")
+
+
+def cut(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def flipped(content: bytes) -> bytes:
+    return content[:5000] + bytes([content[5000] ^ 1]) + content[5001:]
+
+
+REFUSED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "half of it": (cut, "end is not a library's"),
+    "a bit of it": (flipped, "content is damaged"),
+    "another": (lambda content: b"\x7fELF", "end is not a library's"),
+    "older": (lambda content: content.replace(b"ops 1 of", b"ops 0 of"), "interface is 0, of release"),
+}
+
+
+@pytest.mark.parametrize("which", REFUSED)
+def test_what_is_no_library_is_refused(which: str, built: Path, tmp_path: Path) -> None:
+    change, reason = REFUSED[which]
+    (tmp_path / "it.so").write_bytes(change(built.read_bytes()))
+    script = """
+for make in (lambda: ogs.InferenceSession(model), ogs.register):
+    try:
+        make()
+    except ogs.GridSampleError as error:
+        print(error)
+print(ogs.grid_sample(X, grid).shape)
+"""
+    *told, works = in_package(script, tmp_path / "it.so")
+    assert len(told) == 2
+    assert all(each.startswith(f"library {str(tmp_path / 'it.so')!r}: {reason}") for each in told)
+    assert works == "(1, 2, 3, 3)"
+    with pytest.raises(ogs.GridSampleError, match=r"file is not to be read: No such file"):
+        library.checked(tmp_path / "none.so")
+
+
+@pytest.mark.skipif(sys.platform != "linux" or not shutil.which("readelf"), reason="this reads an ELF file")
+def test_it_links_nothing_but_c_and_exports_one_function(built: Path) -> None:
+    shown = subprocess.run(
+        ["readelf", "-dlW", "--dyn-syms", str(built)], capture_output=True, text=True, check=True
+    ).stdout
+    assert {name.partition(".")[0] for name in re.findall(r"NEEDED.*\[(.*)\]", shown)} <= {"libc", "libm"}
+    assert re.findall(r"GLOBAL +DEFAULT +\d+ (\w+)", shown) == ["RegisterCustomOps"]
+    assert "TEXTREL" not in shown
+    assert re.search(r"GNU_STACK.* RW ", shown)
+
+
+def test_what_cannot_be_built_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(**arguments: object) -> str:
+        with pytest.raises((ogs.GridSampleError, ImportError)) as error:
+            ogs.build_library(tmp_path / "it.so", **arguments)  # type: ignore[arg-type]
+        return str(error.value)
+
+    assert told(target="sparc-solaris").startswith("library: target is 'sparc-solaris', expected 'x86_64-linux'")
+    assert told(cpu="generic", target="x86_64-linux").startswith("library: cpu is 'generic', expected 'x86-64-v2'")
+    assert told(cpu="native", target="aarch64-macos") == "library: cpu is 'native', expected 'generic'"
+    assert told(models=[b"nonsense"]).endswith("expected an ONNX model")
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ziglang" else find_spec(name))
+    assert "linker is not there, expected the wheel ziglang" in told(target="aarch64-macos")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert "linker is not there, expected cc, or the wheel ziglang" in told()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert told() == "a library is compiled by Numba: pip install 'ort-gridsample[jit]'"
+    assert list(tmp_path.iterdir()) == []
+
+
+def program(folder: Path, cc: list[str], runtime: Path, name: str = "run_model") -> Path:
+    """The program of the example in C, built in ``folder`` beside the shared library of onnxruntime."""
+    there = folder / ("onnxruntime.dll" if runtime.suffix == ".dll" else "libonnxruntime.so.1")
+    shutil.copy(runtime, there)
+    flags = [] if runtime.suffix == ".dll" else ["-Wl,-rpath,$ORIGIN"]
+    command = [*cc, "-O1", str(ROOT / "examples/c/run_model.c"), str(there), *flags, "-o", str(folder / name)]
+    subprocess.run(command, check=True, capture_output=True)
+    return folder / name
+
+
+def assert_program_answers(command: list[str], path: Path, folder: Path) -> None:
+    """The program at the end of ``command`` answers every model with the library at ``path``, and tells its errors."""
+
+    def run(model: onnx.ModelProto, fed: Feeds) -> subprocess.CompletedProcess[str]:
+        onnx.save(model, folder / "model.onnx")
+        for name, value in fed.items():
+            np.save(folder / f"{name}.npy", value)
+        order = [f"{each.name}.npy" for each in model.graph.input]
+        words = [*command, path.name, "model.onnx", "Y.npy", *order]
+        return subprocess.run(words, cwd=folder, capture_output=True, text=True)
+
+    shutil.copy(path, folder / path.name)
+    for model, fed in sample_models().values():
+        done = run(model, fed)
+        assert done.returncode == 0, done.stderr
+        (Y,) = onnxruntime.InferenceSession(model.SerializeToString(), ogs.register()).run(None, fed)
+        np.testing.assert_allclose(np.load(folder / "Y.npy"), Y, rtol=0, atol=1e-5)
+    model, fed = sample_models()["linear 2"]
+    done = run(model, fed | {"grid": fed["grid"][..., :1]})
+    assert (
+        "GridSample node 'sample0': grid is of shape (1, 7, 7, 1), expected shape (N, D1_out, D2_out, 2)" in done.stderr
+    )
+    assert done.returncode == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux" or not shutil.which("cc"), reason="the program is built by cc, for Linux")
+def test_a_program_in_c_runs_models_with_it(built: Path, tmp_path: Path) -> None:
+    (runtime,) = (Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*")
+    made = program(tmp_path, ["cc", "-Wall", "-Wextra", "-Werror"], runtime)
+    assert_program_answers([f"./{made.name}"], built.resolve(), tmp_path)
+
+
+def test_the_commands_of_the_page_build_and_run_it(built: Path, tmp_path: Path) -> None:
+    (commands,) = re.findall(r"```bash\n(.*?)```", (ROOT / "examples/README.md").read_text(encoding="utf-8"), re.DOTALL)
+    model, fed = sample_models()["linear 2"]
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    shutil.copy(built, tmp_path / "libort_gridsample.so")
+    onnx.save(model, tmp_path / "patched.onnx")
+    for name, value in fed.items():
+        np.save(tmp_path / f"{name}.npy", value)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    subprocess.run(["bash", "-ec", commands], cwd=tmp_path, env={**os.environ, "PATH": path}, check=True)
+    expected = ogs.grid_sample(fed["X"], fed["grid"], padding_mode="border")
+    np.testing.assert_allclose(np.load(tmp_path / "Y.npy"), expected, rtol=0, atol=1e-6)
+
+
+#: What an ARM machine says of its processor, which onnxruntime reads.
+CPUINFO = """processor\t: 0
+Features\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp
+CPU implementer\t: 0x41
+CPU architecture: 8
+CPU variant\t: 0x3
+CPU part\t: 0xd0c
+CPU revision\t: 1
+"""
+WINE = shutil.which("wine") or shutil.which("wine64", path="/usr/lib/wine")
+
+
+def under_qemu(folder: Path) -> list[str]:
+    """What runs a program for aarch64, with Debian's libraries for it."""
+    shutil.copytree("/usr/aarch64-linux-gnu", folder / "root", symlinks=True)
+    (folder / "root/proc").mkdir()
+    (folder / "root/proc/cpuinfo").write_text(CPUINFO)
+    return ["qemu-aarch64-static", "-L", "root"]
+
+
+def under_wine(folder: Path) -> list[str]:
+    """What runs a program for Windows."""
+    return ["env", "WINEDEBUG=-all", f"WINEPREFIX={folder / 'prefix'}", str(WINE)]
+
+
+#: Target -> the wheel's platform, the library in it, Zig's name, the program's, and what runs it.
+MACHINES = {
+    "aarch64-linux": (
+        *("manylinux_2_28_aarch64", "libonnxruntime.so.*", "aarch64-linux-gnu.2.28", "run_model", under_qemu),
+        shutil.which("qemu-aarch64-static") and Path("/usr/aarch64-linux-gnu").exists(),
+    ),
+    "x86_64-windows": ("win_amd64", "onnxruntime.dll", "x86_64-windows-gnu", "run_model.exe", under_wine, WINE),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.network
+@pytest.mark.skipif(not importlib.util.find_spec("ziglang"), reason="ziglang links for other machines")
+@pytest.mark.parametrize("target", MACHINES)
+def test_another_machine_s_library_answers_there(target: str, tmp_path: Path) -> None:
+    """Under an emulator, with onnxruntime's own wheel for it."""
+    platform, pattern, linked, name, runner, is_there = MACHINES[target]
+    if not is_there:
+        pytest.skip("nothing here runs its programs")
+    wheel = [*("pip", "download", "-q", "--no-deps", "--only-binary", ":all:", "--platform", platform)]
+    wheel += [f"onnxruntime=={onnxruntime.__version__}", "-d", str(tmp_path)]
+    subprocess.run([sys.executable, "-m", *wheel], check=True)
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as archive:
+        (member,) = (each for each in archive.namelist() if Path(each).match(f"capi/{pattern}"))
+        runtime = Path(archive.extract(member, tmp_path / "wheel"))
+    path = tmp_path / f"built{library.SUFFIXES[building.TARGETS[target].system]}"
+    ogs.build_library(path, building.TARGETS[target].cpus[:1], target, [model for model, _ in sample_models().values()])
+    there = tmp_path / "there"
+    there.mkdir()
+    program(there, [sys.executable, "-m", "ziglang", "cc", "-target", linked], runtime, name)
+    assert_program_answers([*runner(there), f"./{name}"], path, there)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not importlib.util.find_spec("ziglang"), reason="ziglang links for other machines")
+def test_a_library_for_macos_exports_its_function(tmp_path: Path) -> None:
+    """Nothing here runs it."""
+    model, _ = sample_models()["linear 2"]
+    said = ogs.build_library(tmp_path / "it.dylib", target="aarch64-macos", models=[model])
+    assert said.endswith("for aarch64-darwin generic")
+    assert b"\0_RegisterCustomOps\0" in (tmp_path / "it.dylib").read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux" or not shutil.which("objdump"), reason="this reads x86-64 code")
+def test_it_is_reproducible_and_the_least_processor_s_has_no_newer_instructions(tmp_path: Path) -> None:
+    model, _ = sample_models()["linear 2"]
+    for name in ("one", "two"):
+        ogs.build_library(tmp_path / name, "x86-64-v2", "x86_64-linux", [model])
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    shown = ["objdump", "-d", "--no-show-raw-insn", str(tmp_path / "one")]
+    code = subprocess.run(shown, capture_output=True, text=True, check=True).stdout
+    found = {line.split("\t")[1].split()[0] for line in code.splitlines() if line.count("\t") and line.split("\t")[1]}
+    assert found >= {"cpuid", "mulps"}
+    assert not {each for each in found if each.startswith("v")} - {"verr", "verw"}
+    assert not re.search(r"%[yz]mm", code)
