@@ -43,7 +43,8 @@ class Attention:
     Attributes:
         samples: the GridSamples, one for each level.
         output: the value that it computes: (B, Q, H·D) or, if not ``is_turned``, (B·H, D, Q).
-        nodes: the positions of the nodes that compute it, and of those that lead to its operands.
+        path: the positions of the nodes from the samples to the output.
+        nodes: theirs, and those of the nodes that lead to the operands, and to shapes.
         heads: H; 1 where the images are not followed to a value of several heads.
         channels: D.
         points: those on each level.
@@ -57,6 +58,7 @@ class Attention:
     samples: tuple[Match, ...]
     output: str
     is_turned: bool
+    path: frozenset[int]
     nodes: frozenset[int]
     heads: int
     channels: int
@@ -282,8 +284,8 @@ class _Walk:
         if not self._is_private(path | turned, output, read):
             return None
         return Attention(
-            samples, output, bool(turned), frozenset(self._nodes), heads, channels, tuple(filter(None, counts)),
-            lengths, tuple(self._shape(each.record.values["X"]) for each in samples),
+            samples, output, bool(turned), frozenset(path | turned), frozenset(self._nodes), heads, channels,
+            tuple(filter(None, counts)), lengths, tuple(self._shape(each.record.values["X"]) for each in samples),
             read[0], 0 if value is None else len(value.axes), read[1], read[2], bool(by_head),
         )  # fmt: skip
 
@@ -356,8 +358,8 @@ class _Walk:
     def _is_private(self, path: Set[int], output: str, read: Collection[str]) -> bool:
         """Whether nobody else reads what the nodes of the ``path`` to ``output`` make, but those that do so in vain."""
         self._nodes |= path
-        inside = path | dead(self._use_def, path, {output, *read}, self._nodes | self._of_shapes())
-        self._nodes = set(inside)
+        self._nodes |= self._of_shapes()
+        inside = path | dead(self._use_def, path, {output, *read}, self._nodes)
         made = (name for index in path for name in self._use_def.nodes[index].output if name and name != output)
         return all(self._use_def.readers.get(name, set()) <= inside for name in made)
 

@@ -163,7 +163,7 @@ def _attention(found: Attention, scope: Scope, inference: Inference) -> Match:
         constants={} if any(None in each for each in levels) else {"levels": np.array(levels, np.int64)},
         output=found.output,
         reason="",
-        fused=tuple(called(scope.nodes[at]) for at in sorted(found.nodes)),
+        fused=tuple(called(scope.nodes[at]) for at in sorted(found.path)),
     )
     return Match(record, scope.nodes[index], scope, index, part=found.nodes, attention=found)
 

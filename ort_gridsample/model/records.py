@@ -43,8 +43,8 @@ class NodeRecord:
         error: what is wrong with the node, as far as it can be seen without running it.
         reason: why the installed onnxruntime does not run this node by itself, or why that is not known; else empty.
         fused: the names of the nodes that compute the grid of this GridSample and nothing else, such as an AffineGrid:
-            as a compiled op, the GridSample does what they do. Of deformable attention, which is no node, those of all
-            nodes that compute it.
+            as a compiled op, the GridSample does what they do. Of deformable attention, which is no node, those of the
+            nodes from the samples to the sum.
     """
 
     graph: str

@@ -104,6 +104,8 @@ class Placement:
     def note(self) -> str:
         """The reason, or how many nodes are fused into it."""
         count = len(self.fused)
+        if self.record.operator == ATTENTION and not self.reason:
+            return f"in place of {count} nodes"
         nodes = "node that computes" if count == 1 else f"{count} nodes that compute"
         return self.reason or (f"fused with the {nodes} its grid" if count else "")
 

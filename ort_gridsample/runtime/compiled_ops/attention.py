@@ -78,7 +78,7 @@ def infer(op_at: int, context: int) -> int:
     node = local(NODE)
     open_node(node, struct(struct(op_at, OP).library, LIBRARY).api, context)
     if node.api != 0:
-        value_type, value, value_names = inferred(node, 0)
+        value_type, value, _ = inferred(node, 0)
         _, locations, names_of = inferred(node, 2)
         if len(value) == 4 and len(locations) > 1 and value[2] >= 0 and value[3] >= 0:
             Y, names = keep(node, 3), keep(node, 3)
