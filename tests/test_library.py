@@ -230,6 +230,7 @@ REFUSED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "half of it": (cut, "end is not a library's"),
     "a bit of it": (flipped, "content is damaged"),
     "another": (lambda content: b"\x7fELF", "end is not a library's"),
+    "another machine's": (lambda content: content.replace(b" for x86_64-", b" for s390x-"), "machine is s390x-linux"),
     "older": (lambda content: content.replace(b"ops 1 of", b"ops 0 of"), "interface is 0, of release"),
 }
 
