@@ -23,6 +23,8 @@ import ort_gridsample as ogs
 import test_fusion
 from cases import Attributes
 from models import affine_grid_model, grid_sample_model
+from ort_gridsample.core import target
+from ort_gridsample.core.threads import available_cpus
 from ort_gridsample.model.dialects import FUSED
 from ort_gridsample.model.patch import patch_in_place
 from ort_gridsample.model.targets.compiled_op import FusedOp
@@ -423,3 +425,14 @@ def test_it_is_reproducible_and_the_least_processor_s_has_no_newer_instructions(
     assert found >= {"cpuid", "mulps"}
     assert not {each for each in found if each.startswith("v")} - {"verr", "verw"}
     assert not re.search(r"%[yz]mm", code)
+
+
+def test_it_counts_processors_and_knows_this_one() -> None:
+    import llvmlite.binding
+    from numba import njit
+
+    from ort_gridsample.runtime.compiled_ops import entry
+
+    llvmlite.binding.initialize_native_asmparser()
+    found = njit(lambda: (entry.cpus(), entry.level()))()
+    assert found == (available_cpus(), building._own_level() if target.machine == "x86_64" else 1)
