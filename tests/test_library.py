@@ -330,6 +330,19 @@ def test_a_program_in_c_runs_models_with_it(built: Path, tmp_path: Path) -> None
     assert_program_answers([f"./{made.name}"], built.resolve(), tmp_path)
 
 
+@pytest.mark.skipif(not shutil.which("qemu-x86_64-static") or not shutil.which("cc"), reason="this needs an emulator")
+def test_a_processor_that_has_none_of_its_variants_is_told(built: Path, tmp_path: Path) -> None:
+    if "x86-64-v2" in library.checked(built):
+        pytest.skip("this processor is of the least level itself")
+    (runtime,) = (Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*")
+    made = program(tmp_path, ["cc"], runtime)
+    model, _ = sample_models()["linear 2"]
+    onnx.save(model, tmp_path / "model.onnx")
+    words = ["qemu-x86_64-static", "-cpu", "Nehalem", str(made), str(built), "model.onnx", "Y.npy"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, "this processor is none of x86-64-v" in done.stderr) == (1, True)
+
+
 def test_the_commands_of_the_page_build_and_run_it(built: Path, tmp_path: Path) -> None:
     (commands,) = re.findall(r"```bash\n(.*?)```", (ROOT / "examples/README.md").read_text(encoding="utf-8"), re.DOTALL)
     model, fed = sample_models()["linear 2"]
