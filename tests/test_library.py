@@ -23,6 +23,8 @@ import ort_gridsample as ogs
 import test_fusion
 from cases import Attributes
 from models import affine_grid_model, grid_sample_model
+from ort_gridsample.core import target
+from ort_gridsample.core.threads import available_cpus
 from ort_gridsample.model.dialects import FUSED
 from ort_gridsample.model.patch import patch_in_place
 from ort_gridsample.model.targets.compiled_op import FusedOp
@@ -230,6 +232,7 @@ REFUSED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "half of it": (cut, "end is not a library's"),
     "a bit of it": (flipped, "content is damaged"),
     "another": (lambda content: b"\x7fELF", "end is not a library's"),
+    "another machine's": (lambda content: content.replace(b" for x86_64-", b" for s390x-"), "machine is s390x-linux"),
     "older": (lambda content: content.replace(b"ops 1 of", b"ops 0 of"), "interface is 0, of release"),
 }
 
@@ -327,6 +330,19 @@ def test_a_program_in_c_runs_models_with_it(built: Path, tmp_path: Path) -> None
     assert_program_answers([f"./{made.name}"], built.resolve(), tmp_path)
 
 
+@pytest.mark.skipif(not shutil.which("qemu-x86_64-static") or not shutil.which("cc"), reason="this needs an emulator")
+def test_a_processor_that_has_none_of_its_variants_is_told(built: Path, tmp_path: Path) -> None:
+    if "x86-64-v2" in library.checked(built):
+        pytest.skip("this processor is of the least level itself")
+    (runtime,) = (Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*")
+    made = program(tmp_path, ["cc"], runtime)
+    model, _ = sample_models()["linear 2"]
+    onnx.save(model, tmp_path / "model.onnx")
+    words = ["qemu-x86_64-static", "-cpu", "Nehalem", str(made), str(built), "model.onnx", "Y.npy"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, "this processor is none of x86-64-v" in done.stderr) == (1, True)
+
+
 def test_the_commands_of_the_page_build_and_run_it(built: Path, tmp_path: Path) -> None:
     (commands,) = re.findall(r"```bash\n(.*?)```", (ROOT / "examples/README.md").read_text(encoding="utf-8"), re.DOTALL)
     model, fed = sample_models()["linear 2"]
@@ -422,3 +438,14 @@ def test_it_is_reproducible_and_the_least_processor_s_has_no_newer_instructions(
     assert found >= {"cpuid", "mulps"}
     assert not {each for each in found if each.startswith("v")} - {"verr", "verw"}
     assert not re.search(r"%[yz]mm", code)
+
+
+def test_it_counts_processors_and_knows_this_one() -> None:
+    import llvmlite.binding
+    from numba import njit
+
+    from ort_gridsample.runtime.compiled_ops import entry
+
+    llvmlite.binding.initialize_native_asmparser()
+    found = njit(lambda: (entry.cpus(), entry.level()))()
+    assert found == (available_cpus(), building._own_level() if target.machine == "x86_64" else 1)

@@ -141,7 +141,7 @@ def build_library(
     finally:
         beside.unlink(missing_ok=True)
     library.checked.cache_clear()
-    return library.checked(path)
+    return library.checked(path, anywhere=True)
 
 
 #: The processes that compile for one processor.

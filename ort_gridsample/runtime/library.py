@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+from ..core import target
 from ..errors import GridSampleError
 from .compiled_ops.catalog import INTERFACE
 
@@ -44,11 +45,11 @@ def used() -> str:
 
 
 @cache
-def checked(path: Path) -> str:
-    """What the library at ``path`` says of itself.
+def checked(path: Path, anywhere: bool = False) -> str:
+    """What the library at ``path``, for this machine or for one that is ``anywhere``, says of itself.
 
     Raises:
-        GridSampleError: it is no library, is not whole, or has other ops than this release.
+        GridSampleError: it is no library, is not whole, is for another machine, or has other ops than this release.
     """
     where = f"library {str(path)!r}"
     try:
@@ -63,4 +64,6 @@ def checked(path: Path) -> str:
         raise GridSampleError(where, "content", "damaged", "what its hash says: build or copy it anew")
     if int(interface) != INTERFACE:
         raise GridSampleError(where, "interface", f"{interface}, of release {release}", f"{INTERFACE}: build it anew")
+    if machine != (this := f"{target.machine}-{target.system}") and not anywhere:
+        raise GridSampleError(where, "machine", machine, this)
     return f"release {release} for {machine}{cpus}"

@@ -245,7 +245,11 @@ def _of_library(path: Path) -> list[Any]:
     release = ctypes.create_string_buffer(b"1.0")
     asked = [c_api.kind(1)(lambda version: ctypes.addressof(table)), c_api.kind(0)(lambda: ctypes.addressof(release))]
     base = (c_api.word * 2)(*map(_address, asked))
-    if ctypes.CDLL(str(path)).RegisterCustomOps(c_api.word(0), base):
+    try:
+        refuses = ctypes.CDLL(str(path)).RegisterCustomOps(c_api.word(0), base)
+    except OSError as error:
+        raise GridSampleError(f"library {str(path)!r}", "file", f"not to be loaded: {error}", "a library") from error
+    if refuses:
         raise GridSampleError(f"library {str(path)!r}", "processor", said[0], "one that it is built for")
     ops = [_Op.from_address(place) for place in places]
     _shared().library = _Library.from_address(ops[0].library)
