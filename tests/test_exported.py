@@ -138,11 +138,12 @@ def test_the_script_makes_what_is_stored(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", ["unrolled", "attention"])
 @needs("torch", "onnxscript")
-def test_the_script_of_what_is_unrolled_makes_what_is_stored(tmp_path: Path) -> None:
-    run_script("unrolled.py", tmp_path / "again.zip")
-    with zipfile.ZipFile(tmp_path / "again.zip") as again, zipfile.ZipFile(FOLDER / "unrolled.zip") as stored:
+def test_the_script_makes_the_stored_archive(name: str, tmp_path: Path) -> None:
+    run_script(f"{name}.py", tmp_path / "again.zip")
+    with zipfile.ZipFile(tmp_path / "again.zip") as again, zipfile.ZipFile(FOLDER / f"{name}.zip") as stored:
         assert again.namelist() == stored.namelist()
-        for name in stored.namelist():
-            made, there = (onnx.load_from_string(archive.read(name)) for archive in (again, stored))
-            assert wiring(made) == wiring(there), name
+        for form in stored.namelist():
+            made, there = (onnx.load_from_string(archive.read(form)) for archive in (again, stored))
+            assert wiring(made) == wiring(there), form

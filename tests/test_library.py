@@ -20,6 +20,7 @@ import onnxruntime
 import pytest
 
 import ort_gridsample as ogs
+import test_attention
 import test_fusion
 from cases import Attributes
 from models import affine_grid_model, grid_sample_model
@@ -66,6 +67,13 @@ def sample_models() -> dict[str, tuple[onnx.ModelProto, Feeds]]:
     patch_in_place(pixels, target=FusedOp())
     found["fused program"] = pixels, {name: np.asarray(value) for name, value in graph.feeds.items()}
     assert [sum(op.op_type == FUSED for op in model.graph.node) for model, _ in found.values()] == [0] * 5 + [1, 1]
+    levels = np.array([[2, 3, 4], [1, 2, 2]])
+    operands = test_attention.operands(levels)
+    attention = test_attention.op_model("float32", "float32", False)
+    found["DeformableAttention"] = (
+        attention,
+        dict(zip(("value", "levels", "at", "by"), [operands[0], levels, *operands[1:]], strict=True)),
+    )
     return found
 
 
