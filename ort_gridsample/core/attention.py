@@ -103,7 +103,7 @@ def attention_for(value_type: str, locations_type: str) -> Callable[..., int]:
         index = array(at + scratch.index, (columns,), np.uint32)
         addresses = array(at + scratch.addresses, (taps, launch.width), np.int64)
         weights = array(at + scratch.weights, (taps, launch.width), real)
-        locations = array(launch.locations, (n, queries, each * r), location_bits)
+        locations = array(launch.locations, (n * queries * each, r), location_bits)
         attention_weights = array(launch.weights, (n, launch.weighted * each), bits)
         Y = array(launch.Y, (n, queries, heads * channels), bits)
         outside = np.int64(zeros.ctypes.data)
@@ -117,8 +117,8 @@ def attention_for(value_type: str, locations_type: str) -> Callable[..., int]:
                 return 0
             batch, begin = item // launch.tiles, item % launch.tiles * tile
             count = min(tile, queries - begin)
-            used = count * each
-            kernels.split(locations[batch, begin : begin + count].reshape((used, r)), coordinates)
+            used, row = count * each, (batch * queries + begin) * each
+            kernels.split(locations[row : row + used], coordinates)
             for axis in range(r):
                 _axis(coordinates[axis, :used], lengths[axis], launch.align_corners != 0, base[axis])
             by = attention_weights[batch, 0 if launch.weighted == 1 else begin * each :]

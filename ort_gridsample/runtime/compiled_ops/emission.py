@@ -32,8 +32,9 @@ codegen: Any = untyped_codegen
 CFunc: Any = UntypedCFunc
 global_compiler_lock: Any = untyped_lock
 
-#: What Numba refers to where an exception is raised or counted, which no function here does.
-_NEVER_CALLED = re.compile(r"(NRT|numba|Py|_Py)_\w+|numba_\w+")
+#: What Numba refers to where an exception is raised or counted, which no function here does. One that calls the helper
+#: of ``reshape`` is not linked: a library has none.
+_NEVER_CALLED = re.compile(r"(?!numba_attempt_nocopy_reshape)((NRT|numba|Py|_Py)_\w+|numba_\w+)")
 
 Part = tuple[Any, ...]
 #: As :meth:`.catalog.Op.serves` takes it.
