@@ -272,6 +272,10 @@ def test_a_provider_may_end_its_process_or_answer_wrongly(
     trial.close()
 
 
+def pixels_of(grid: np.ndarray, sides: np.ndarray | int, align_corners: int) -> np.ndarray:
+    return (grid + 1) / 2 * (sides - 1) if align_corners else ((grid + 1) * sides - 1) / 2
+
+
 @pytest.mark.parametrize(("static", "alone", "align_corners"), [*product((True, False), (True, False), (0, 1))])
 def test_a_probe_knows_the_answer(static: bool, alone: bool, align_corners: int) -> None:
     """Of shapes that are known or not, and nowhere near a tie."""
@@ -299,12 +303,15 @@ def test_a_probe_knows_the_answer(static: bool, alone: bool, align_corners: int)
             assert second.tolist() == ([2, 3, 4, 5] if static else [8, 4, 5, 3])
         else:
             sides = np.array(first.shape[:1:-1])
-            pixels = (second + 1) / 2 * (sides - 1) if align_corners else ((second + 1) * sides - 1) / 2
+            pixels = pixels_of(second, sides, align_corners)
             assert (abs(pixels % 1 - 0.25) < 0.151).all()
             assert np.floor(pixels).min() == -1
             assert (np.floor(pixels).max((0, 1, 2)) <= sides).all()
         session = onnxruntime.InferenceSession(probe.model.SerializeToString())
         np.testing.assert_allclose(session.run(None, dict(feeds))[0], expected, rtol=0, atol=1e-5)
+    X, grid, Y = native._probe(2, align_corners=align_corners)
+    np.testing.assert_allclose(np.unique(pixels_of(grid, 5, align_corners).round(6)), (-0.7, 1.3, 4.4))
+    np.testing.assert_allclose(Y, ogs.grid_sample(X, grid, align_corners=bool(align_corners)))
 
 
 # onnxruntime-openvino and onnxruntime-webgpu

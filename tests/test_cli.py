@@ -138,6 +138,12 @@ def test_run_random(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     assert out.startswith("        name  type     shape\ninput   X     float32  (1, 2, 9, 9)\n")
     assert "\noutput  Y0    float32  (1, 2, 8, 8)\n" in out
     assert "\ntime    250.00 ms (one run, without making the session)\n" in out
+    clock.perf_counter = itertools.count().__next__
+    for name, seed in {"a": "", "b": " --seed 0", "c": " --seed 1"}.items():
+        cli(f"run model.onnx --random --output {name}{seed}")
+    one, same, other = (np.load(f"{name}/Y0.npy") for name in "abc")
+    assert np.array_equal(one, same)
+    assert not np.array_equal(one, other)
 
 
 def test_nothing_random_is_made_of_what_numpy_has_no_type_for(cli: Cli) -> None:

@@ -9,8 +9,8 @@ import math
 import mmap
 import os
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field
+from io import BytesIO
 from itertools import accumulate
 from os import PathLike
 
@@ -62,13 +62,11 @@ class Weights:
         ends = list(accumulate((-(-size // _ALIGNED) * _ALIGNED for size in sizes), initial=_ALIGNED))
         memory = np.empty(ends[-1], np.uint8)  # in one piece, which takes the system less time than many
         first, arrays = -memory.ctypes.data % _ALIGNED, dict[str, npt.NDArray[np.generic]]()
-        with nullcontext() if isinstance(self.source, bytes) else open(self.source, "rb", buffering=0) as file:
+        with BytesIO(self.source) if isinstance(self.source, bytes) else open(self.source, "rb", buffering=0) as file:
             for tensor, at in zip(wanted, ends, strict=False):
                 offset, size = self.places[tensor.name]
                 piece = memory[first + at - _ALIGNED :][:size]
-                if file is None:
-                    piece[:] = np.frombuffer(self.source, np.uint8, size, offset)
-                elif file.seek(offset) != offset or file.readinto(memoryview(piece)) != size:
+                if file.seek(offset) != offset or file.readinto(piece.data) != size:
                     raise OSError(f"{self.source!r} ends before the values of {tensor.name}")
                 arrays[tensor.name] = piece.view(_DTYPES[tensor.data_type]).reshape(tuple(tensor.dims))
         return arrays
