@@ -100,8 +100,6 @@ def test_inspect(cli: Cli) -> None:
     *lines, reason = cli("inspect two.onnx").splitlines()
     assert [line.split()[:1] for line in lines] == [["main"], ["node"], ["sample0"], ["sample1"]]
     assert reason.startswith("[1] ")
-    save("(float[2] X) => (float[2] Y) { Y = Abs (X) }", "none.onnx")
-    assert cli("inspect none.onnx") == "none.onnx holds no GridSample and no AffineGrid\n"
     (record,) = json.loads(cli("inspect --json model.onnx"))
     assert (record["name"], record["mode"], record["align_corners"], record["native"]) == ("sample0", "cubic", 1, True)
     how = ("compiled op", "") if "compiled" in OPS else ("onnxruntime", ANY)
@@ -146,13 +144,6 @@ def test_run_random(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not np.array_equal(one, other)
 
 
-def test_nothing_random_is_made_of_what_numpy_has_no_type_for(cli: Cli) -> None:
-    for of in ("bfloat16[2]", "seq(float[2])"):
-        save(f"({of} X) => ({of} Y) {{ Y = Identity (X) }}", "m.onnx")
-        err = cli("run m.onnx --random", 2)
-        assert re.search(r"input 'X' is of type \S+, expected a tensor of a type of numpy's", err), err
-
-
 def test_random_inputs_have_every_value_of_a_small_type() -> None:
     generator = np.random.default_rng(0)
     found = {name: random_array(generator, "X", f"tensor({name})", (1000,)) for name in ("bool", "uint8", "float")}
@@ -192,7 +183,8 @@ def test_external_data_stays_external(cli: Cli) -> None:
         assert_answers(out)
     assert files("out") == ["patched.onnx", "weights.bin"]
     Path("out/weights.bin").write_bytes(b"another")
-    assert IN_THE_WAY in cli("patch in/model.onnx out/patched.onnx", 2)
+    said = cli("patch in/model.onnx out/patched.onnx", 2)
+    assert said.endswith("out/weights.bin, expected no other file, or link to one, there\n")
     assert Path("out/weights.bin").read_bytes() == b"another"
 
 
@@ -253,12 +245,6 @@ def test_the_only_file_left_is_whole(cli: Cli, monkeypatch: pytest.MonkeyPatch) 
     cli(f"patch model.onnx {target}", 2)
     assert files("folder") == ["patched.onnx"]
     assert target.read_bytes() == b"before"
-
-
-def test_nothing_to_patch_is_said(cli: Cli) -> None:
-    said = cli("patch model.onnx out.onnx --nodes unsupported")
-    assert said == "out.onnx: nothing to replace, the model is as it was\n"
-    assert onnx.load("out.onnx") == onnx.load("model.onnx")
 
 
 # verify
@@ -342,10 +328,9 @@ def test_answers_are_compared_as_they_are() -> None:
         assert (found.difference, found.of, found.agrees) == (0, 0, True), values
 
 
-def test_verify_compares_no_outputs_of_different_shapes_or_names(cli: Cli) -> None:
+def test_verify_compares_no_outputs_of_different_shapes(cli: Cli) -> None:
     save("(float[2] X) => (float[2] Y) { Y = Neg (X) }", "a.onnx")
     save("(float[2] X) => (float[4] Y) { Y = Concat <axis = 0> (X, X) }", "b.onnx")
-    save("(float[2] X) => (float[2] Z) { Z = Neg (X) }", "z.onnx")
     out = cli("verify a.onnx b.onnx", 1)
     assert re.search(r"^Y +float32 +\(2,\) +inf +0 +differs$", out, re.MULTILINE)
     unknown = "a.onnx has no grid that is known"
@@ -354,8 +339,6 @@ def test_verify_compares_no_outputs_of_different_shapes_or_names(cli: Cli) -> No
     (output,) = content["outputs"]
     assert output == {"name": "Y", "type": "float32", "shape": [2], "difference": None, "of": 0, "agrees": False}
     assert (content["far"]["agree"], content["far"]["unknown"]) == (None, unknown)
-    said = "ort-gridsample: z.onnx: outputs is ['Z'], expected those of a.onnx: ['Y']\n"
-    assert cli("verify a.onnx z.onnx", 2) == said
 
 
 def test_what_onnxruntime_logs_of_a_refusal_is_not_shown(capfd: pytest.CaptureFixture[str]) -> None:
@@ -500,7 +483,9 @@ def test_what_each_command_says(words: str, said: str, folder: Path, cli: Cli) -
     Path("link.onnx").symlink_to("model.onnx")
     Path("photo.png").touch()
     save("(float[2] Z) => (float[2] Y) { Y = Abs (Z) }", "names.onnx")
-    save("(string[2] T) => (string[2] U) { U = Identity (T) }", "text.onnx")
+    save("(float[2] Z) => (float[2] other) { other = Abs (Z) }", "other.onnx")
+    for type_ in ("string[2]", "bfloat16[2]", "seq(float[2])"):
+        save(f"({type_} T) => ({type_} U) {{ U = Identity (T) }}", f"{type_[:4]}.onnx")
     save("() => (float[2] Y) { Y = Constant <value_floats = [1.0, 2.0]> () }", "constant.onnx")
     save(SEQUENCE, "sequence.onnx")
     before, is_mistake = sorted(folder.iterdir()), said.startswith("ort-gridsample: ")

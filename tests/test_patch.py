@@ -226,7 +226,7 @@ def test_nodes_may_be_chosen_by_their_records() -> None:
     model = parser.parse_model(MODELS["two in a row"])
     patched = ogs.patch_model(model, nodes=lambda record: record.align_corners == 1)
     assert Counter(n.domain for n in nodes(patched) if n.op_type == "GridSample") == {"": 1, DOMAIN: 1}
-    with pytest.raises(ogs.GridSampleError, match="nodes is 'some', expected 'all'"):
+    with pytest.raises(ogs.GridSampleError, match="expected 'all', 'unsupported' or a function of a NodeRecord"):
         ogs.patch_model(model, nodes="some")
 
 
