@@ -149,7 +149,9 @@ def slices(graph: Graph, n: int, h: int, w: int) -> str:
     """Slices of planes, of more than are read; batches behind the coordinates."""
     coords, made = graph.fed("coords", 5, n, h, w), []
     for start, stop in ((-1, 1 << 40), (1, 2)):
-        part = graph.add("Slice", coords, [start], [stop], [0])
+        part = graph.add(
+            "Slice", coords, [start], [stop], *[[0]] * (start < 0)
+        )  # by default the axes from the first on
         made.append(graph.apply(part, ("Squeeze", [0]), ("Div", 6), ("Unsqueeze", [1])))
     same = graph.add("Identity", graph.add("Concat", *made, axis=1))
     return graph.add("Transpose", same, perm=[0, 2, 3, 1])
