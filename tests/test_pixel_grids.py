@@ -201,6 +201,9 @@ def test_a_model_that_a_session_saved_is_read_back(chain: Chain, tmp_path: Path)
     graph = Graph()
     model = graph.sampled(chain(graph, 2, 3, 5), (2, 3, 9, 8))
     assert_read_back(model, graph.feeds, tmp_path / "saved.onnx", "GridSample")
+    for opset in (12, 13) if chain is one_for_both else ():  # in which axes are an attribute, and an input
+        older = ogs.patch_model(model, target="mmcv", opset=opset)
+        assert_read_back(older, graph.feeds, tmp_path / "older.onnx", "GridSample")
 
 
 @compiled
