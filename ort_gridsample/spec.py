@@ -99,9 +99,9 @@ class Version:
     axes: tuple[int, ...] | None = None
 
 
-def _grid_sample(  # pragma: no mutate block
+def _grid_sample(
     modes: tuple[str, ...], X: tuple[str, ...], grid: tuple[str, ...], axes: tuple[int, ...] | None = None
-) -> Version:
+) -> Version:  # pragma: no mutate block
     return Version(
         attributes={
             "mode": Attribute(modes[0], modes),

@@ -1,6 +1,7 @@
 """The functions against the oracle: every type, rank, mode and padding, and everything that can be odd about arrays."""
 
 import itertools
+import re
 import warnings
 from collections.abc import Iterable
 from dataclasses import astuple
@@ -360,11 +361,16 @@ def test_size_may_be_any_row_of_integers_and_theta_any_number() -> None:
         assert np.isinf(affine_grid(np.full((2, 2, 3), np.finfo(np.float32).max), size, align_corners=True)).any()
 
 
-def test_a_size_alone_may_be_empty_and_not_negative() -> None:
-    """What is known of a model's AffineGrid whose theta is not."""
+def test_a_size_or_a_grid_alone_is_checked() -> None:
+    """What is known of a model's node whose other input is not."""
     checks.affine_grid_shapes("here", None, [0, 1, 0, 4])
-    axes = "(N, C, H, W) or (N, C, D, H, W)"
-    for size, expected in ([1, 1, -1, 4], f"{axes}, nothing negative"), ([1, 1, 4], axes):
-        with pytest.raises(GridSampleError) as raised:
-            checks.affine_grid_shapes("here", None, size)
-        assert str(raised.value) == f"here: size is {tuple(size)}, expected {expected}"
+    checks.grid_sample_shapes("here", None, (1, "h", "w", None))
+    sizes, grids = "(N, C, H, W) or (N, C, D, H, W)", "expected shape (N, D1_out, …, Dr_out, r)"
+    for check, shape, said in (
+        (checks.affine_grid_shapes, (1, 1, -1, 4), f"size is (1, 1, -1, 4), expected {sizes}, nothing negative"),
+        (checks.affine_grid_shapes, (1, 1, 4), f"size is (1, 1, 4), expected {sizes}"),
+        (checks.grid_sample_shapes, (1, None), f"grid is of shape (1, ?), {grids}"),
+        (checks.grid_sample_shapes, (1, "h", 2), f"grid is of shape (1, h, 2), {grids}"),
+    ):
+        with pytest.raises(GridSampleError, match=f"^here: {re.escape(said)}$"):
+            check("here", None, shape)

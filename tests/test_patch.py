@@ -1,6 +1,7 @@
 """What a patch does to a model, and what it leaves alone."""
 
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -226,7 +227,7 @@ def test_nodes_may_be_chosen_by_their_records() -> None:
     model = parser.parse_model(MODELS["two in a row"])
     patched = ogs.patch_model(model, nodes=lambda record: record.align_corners == 1)
     assert Counter(n.domain for n in nodes(patched) if n.op_type == "GridSample") == {"": 1, DOMAIN: 1}
-    with pytest.raises(ogs.GridSampleError, match="nodes is 'some', expected 'all'"):
+    with pytest.raises(ogs.GridSampleError, match="expected 'all', 'unsupported' or a function of a NodeRecord"):
         ogs.patch_model(model, nodes="some")
 
 
@@ -264,6 +265,22 @@ MISTAKES: list[tuple[dict[str, object], str]] = [
         "grid is of shape (N, h, w, 2), expected shape (N, D1_out, 1), as X of shape (N, C, H) has 1 spatial axis",
     ),
 ]
+
+
+def test_what_is_no_size_and_what_has_no_known_type_is_said() -> None:
+    for inputs, nodes, said in (
+        ("float[N,2,3] T, int64[3] S", "Y = AffineGrid (T, S)", "size is of shape (3,), expected 4 or 5 numbers"),
+        (
+            "float[N,h,w,2] G",
+            "X = local.Op (G) Y = GridSample (X, G)",
+            "X is of unknown type, expected a type that is known before it runs",
+        ),
+    ):
+        model = parser.parse_model(
+            f'<ir_version: 9, opset_import: ["": 20, "local": 1]> g ({inputs}) => (Y) {{ {nodes} }}'
+        )
+        with pytest.raises(ogs.GridSampleError, match=f" node '\\(Y\\)': {re.escape(said)}$"):
+            ogs.patch_model(model, target="primitives")
 
 
 @pytest.mark.parametrize(("said", "sentence"), MISTAKES, ids=str)

@@ -94,6 +94,7 @@ def test_two_axes_stay_and_others_words_are_the_standard_s():
         assert [node.op_type for node in there.graph.node] == ["GridSample"]
         assert there.graph.node[0].name == "sample"
         assert (there == model) == (opset < 20)
+        assert ogs.patch_model(model, target=TARGET, opset=19).opset_import[0].version == 19
         assert_two_axes(there)
     foreign = ogs.patch_model(sampling(X, grid, Attributes(), 16), target="com.microsoft")
     assert answer(ogs.patch_model(foreign, target=TARGET), X, grid).shape == (1, 1, 2, 2)

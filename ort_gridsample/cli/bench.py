@@ -142,7 +142,7 @@ def read_profile(events: list[dict[str, Any]]) -> dict[str, Node]:
     for event in events:
         if event.get("cat") != "Node" or not event["name"].endswith("_kernel_time") or event["ts"] < min(runs):
             continue
-        name, op_type = event["name"].removesuffix("_kernel_time"), event["args"].get("op_name", "?")
+        name, op_type = event["name"].removesuffix("_kernel_time"), event["args"]["op_name"]
         seconds[name][max(start for start in runs if start <= event["ts"])] += event["dur"] / 1e6
         op_types[name] = _OPERATORS.get(op_type, op_type)
     return {name: Node(op_types[name], statistics.median(by_run.values())) for name, by_run in seconds.items()}

@@ -182,20 +182,20 @@ def draw(
         axes.set_title(title, fontsize=10)
 
     figure: Any = Figure(figsize=(17, 9.6), layout="constrained")
-    figure.suptitle("GridSample: every pixel of the output looks up a place in the input", fontsize=16)
+    figure.suptitle("GridSample: every pixel of the output looks up a place in the input")
     source, results, right = figure.subfigures(1, 3, width_ratios=[1.25, 2.35, 1.2])
 
     top, bottom = source.subfigures(2, 1, height_ratios=[2.1, 1])
-    top.suptitle("The input, and the places that are looked up", fontsize=12)
+    top.suptitle("The input, and the places that are looked up")
     axes = top.subplots()
     axes.imshow(photo)
     draw_grid(axes, warp, photo.shape[0], photo.shape[1])
-    bottom.suptitle("The modes, on the small white square enlarged", fontsize=12)
+    bottom.suptitle("The modes, on the small white square enlarged")
     for axes, mode in zip(bottom.subplots(1, 3), spec.MODES, strict=True):
         show(axes, details[mode], mode)
 
-    results.suptitle("The output: rows are modes, columns say what lies outside the input", fontsize=12)
-    right.suptitle("Difference to onnxruntime's kernels", fontsize=12)
+    results.suptitle("The output: rows are modes, columns say what lies outside the input")
+    right.suptitle("Difference to onnxruntime's kernels")
     outputs, errors = results.subplots(3, 3), right.subplots(3, 3)
     most = max(each.max() for each in differences.values())
     colours = LogNorm(LEAST, max(most, 10 * LEAST), clip=True)  # rounding errors and whole pixels
@@ -204,9 +204,9 @@ def draw(
         title = f"at most {error.max():.1e}" if error.max() else "none"
         show(beside, error[0].max(axis=0), title, cmap="magma", norm=colours)
     for row, mode in enumerate(spec.MODES):
-        outputs[row, 0].set_ylabel(mode, fontsize=12)
-        errors[row, 0].set_ylabel(mode, fontsize=10)
-    right.colorbar(errors[0, 0].images[0], ax=errors, location="bottom", shrink=0.9, label="values are in [0, 1]")
+        for axes in (outputs[row, 0], errors[row, 0]):
+            axes.set_ylabel(mode)
+    right.colorbar(errors[0, 0].images[0], ax=errors, location="bottom", label="values are in [0, 1]")
     with written_whole(path) as file:
         figure.savefig(file, dpi=75, format=suffix)
 
@@ -218,10 +218,10 @@ def draw_grid(axes: Any, warp: Array, height: int, width: int) -> None:
     for across, down in ((x, y), (x.T, y.T)):
         for i in range(len(across)):
             axes.plot(across[i], down[i], color="yellow", linewidth=2 if i in (0, len(across) - 1) else 0.7)
-    axes.annotate("output's top left", (x[0, 0], y[0, 0]), color="black", backgroundcolor="yellow", fontsize=9)
+    axes.annotate("output's top left", (x[0, 0], y[0, 0]), backgroundcolor="yellow")
     corners = affine_grid(detail_theta(height, width), (1, 1, 2, 2), align_corners=True)[0]
     left, top = ((corners[0, 0, i] + 1) * n / 2 - 0.5 for i, n in enumerate((width, height)))
     right, bottom = ((corners[1, 1, i] + 1) * n / 2 - 0.5 for i, n in enumerate((width, height)))
-    axes.plot([left, right, right, left, left], [top, top, bottom, bottom, top], color="white", linewidth=1.5)
+    axes.plot([left, right, right, left, left], [top, top, bottom, bottom, top], color="white")
     axes.set(xticks=[], yticks=[], aspect="equal")
     axes.set_facecolor("0.85")

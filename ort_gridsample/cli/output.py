@@ -58,7 +58,7 @@ def table(rows: Iterable[Sequence[object]], indent: str = "") -> str:
 
 def print_json(content: Any) -> None:
     """Print ``content`` as JSON of ASCII characters, with null for numbers that JSON lacks."""
-    print(json.dumps(_finite(content), indent=2, allow_nan=False))
+    print(json.dumps(_finite(content), indent=2))
 
 
 def _finite(content: Any) -> Any:

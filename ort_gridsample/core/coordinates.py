@@ -64,7 +64,7 @@ def unnormalize(g: Values, axis: Axis) -> Values:
     return x
 
 
-def normalize(x: Values, last: Number, span: Number) -> Values:
+def normalize(x: Values, last: Number, span: Number) -> Values:  # pragma: no mutate block, Numba compiles it too
     """The normalized coordinates of pixel coordinates ``x``, on an axis as :class:`Axis` describes it.
 
     Exact but for the division, and the inverse of :func:`unnormalize`. An axis of one pixel, aligned, is at 0.

@@ -10,6 +10,7 @@ import mmap
 import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from io import BytesIO
 from itertools import accumulate
 from os import PathLike
 
@@ -73,10 +74,7 @@ class Weights:
         """Read the values of a name into a piece of memory, which no thread keeps that comes too late."""
         (name, piece), source = each, self.source
         offset, size = self.places[name]
-        if isinstance(source, bytes):
-            piece[:] = np.frombuffer(source, np.uint8, size, offset)
-            return
-        with open(source, "rb", buffering=0) as file:
+        with BytesIO(source) if isinstance(source, bytes) else open(source, "rb", buffering=0) as file:
             if file.seek(offset) != offset or file.readinto(piece.data) != size:
                 raise OSError(f"{source!r} ends before the values of {name}")
 
