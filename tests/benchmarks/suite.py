@@ -122,12 +122,12 @@ def attention_case(label: str, shapes: networks.Attention, type: str = "float32"
 
     def feeds() -> Arrays:
         generator = np.random.default_rng(SEED)
-        value, locations, weights = (generator.standard_normal(shape, np.float32) for shape in shapes.shapes.values())
+        value, offsets, scores = (generator.standard_normal(shape, np.float32) for shape in shapes.shapes.values())
         lengths = np.repeat(np.array(shapes.levels), shapes.points, axis=0)
         places = [(np.indices(level).reshape(2, -1).T[:, ::-1] + 0.5) / level[::-1] for level in shapes.levels]
         centres = np.concatenate(places) if shapes.queries == value.shape[1] else generator.random((shapes.queries, 2))
-        locations = centres[:, None, None] + 2 * locations / lengths[:, ::-1]
-        weights = np.exp(weights) / np.exp(weights).sum(-1, keepdims=True)
+        locations = centres[:, None, None] + 2 * offsets / lengths[:, ::-1]
+        weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
         return {name: a.astype(type) for name, a in zip(shapes.shapes, (value, locations, weights), strict=True)}
 
     def model() -> bytes:
