@@ -267,6 +267,13 @@ def session_for(kind: str, align: bool) -> onnxruntime.InferenceSession:
     return _sessions[kind, align]
 
 
+def form(name: str) -> onnx.ModelProto:
+    """The stored model, of a version that every onnxruntime reads: it has nothing newer."""
+    model = onnx.load_from_string(FORMS[name])
+    model.ir_version = 8
+    return model
+
+
 def form_feeds(name: str, n: int = 2, q: int = 5) -> Arrays:
     rng = np.random.default_rng(0)
     value, *others = SHAPES[name.split("/")[0]]
@@ -290,7 +297,7 @@ def assert_attended(
 @pytest.mark.parametrize("ops", OPS)
 @pytest.mark.parametrize("name", FORMS)
 def test_every_form_is_found(name: str, ops: str) -> None:
-    model = onnx.load_from_string(FORMS[name])
+    model = form(name)
     session = assert_attended(model, form_feeds(name), ops=ops)
     (whole,) = (each for each in session.replaced if each.record.operator == "DeformableAttention")
     assert {*whole.fused} >= {node.name for node in model.graph.node if node.op_type == "GridSample"}
@@ -302,7 +309,7 @@ def test_every_form_is_found(name: str, ops: str) -> None:
 
 @pytest.mark.parametrize("ops", OPS)
 def test_in_a_branch_and_in_a_function(ops: str) -> None:
-    model = onnx.load_from_string(FORMS["stacked/static-dynamo"])
+    model = form("stacked/static-dynamo")
     graph, feeds = model.graph, form_feeds("stacked")
     function = helper.make_function(
         "local", "attention", [i.name for i in graph.input], [graph.output[0].name],
@@ -450,7 +457,7 @@ def test_one_query_s_weights_for_all() -> None:
 
 
 def test_it_is_listed_and_declined() -> None:
-    model = onnx.load_from_string(FORMS["concatenated/static-dynamo"])
+    model = form("concatenated/static-dynamo")
     records = ogs.inspect_model(model)
     assert [r.operator for r in records].count("DeformableAttention") == 1
     session = ogs.InferenceSession(model, nodes=lambda record: record.operator != "DeformableAttention")
@@ -512,7 +519,7 @@ def test_a_plugin_runs_and_is_lowered(op_type: str, domain: str, opset: int, is_
 
 @pytest.mark.parametrize("name", ["stacked/static-dynamo", "stacked/batch-torchscript", "single/static-torchscript"])
 def test_there_and_back_through_the_plugin(name: str) -> None:
-    model, feeds = onnx.load_from_string(FORMS[name]), form_feeds(name)
+    model, feeds = form(name), form_feeds(name)
     written = ogs.patch_model(model, target="tensorrt-plugins")
     (plugin,) = (node for node in written.graph.node if node.op_type == "MultiscaleDeformableAttnPlugin_TRT")
     assert "GridSample" not in {node.op_type for node in written.graph.node}
@@ -531,7 +538,7 @@ def test_there_and_back_through_the_plugin(name: str) -> None:
 
 def test_what_the_plugin_cannot_say_stays() -> None:
     for name in ("concatenated/static-dynamo", "volumes/static-dynamo"):  # other points on each level, and three axes
-        model = onnx.load_from_string(FORMS[name])
+        model = form(name)
         assert ogs.patch_model(model, target="tensorrt-plugins") == model
 
 
@@ -554,7 +561,7 @@ def test_what_onnxruntime_saved_is_read_back(name: str, tmp_path: Path) -> None:
     options, feeds = quiet_options(), form_feeds(name)
     options.optimized_model_filepath = str(tmp_path / "saved.onnx")
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-    (expected,) = ogs.InferenceSession(onnx.load_from_string(FORMS[name]), options).run(None, feeds)
+    (expected,) = ogs.InferenceSession(form(name), options).run(None, feeds)
     saved = onnx.load(tmp_path / "saved.onnx")
     assert "ort_gridsample_DeformableAttention" in {node.op_type for node in saved.graph.node}
     again = ogs.InferenceSession(saved, quiet_options())
@@ -568,7 +575,7 @@ def test_what_onnxruntime_saved_is_read_back(name: str, tmp_path: Path) -> None:
 THREADS = """
 from concurrent.futures import ThreadPoolExecutor
 import test_attention as t
-model = t.onnx.load_from_string(t.FORMS["stacked/queries-dynamo"])
+model = t.form("stacked/queries-dynamo")
 session = open_model(model)
 expected = {n: open_native(model).run(None, t.form_feeds("stacked", n, 40))[0] for n in (1, 2, 3)}
 

@@ -12,6 +12,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ import test_attention
 import test_fusion
 from cases import Attributes
 from models import affine_grid_model, grid_sample_model
+from ort_gridsample import versions
 from ort_gridsample.core import target
 from ort_gridsample.core.threads import available_cpus
 from ort_gridsample.model.dialects import FUSED
@@ -34,9 +36,10 @@ from processes import python
 from test_compiled_ops import loose
 from test_pixel_grids import Graph
 
-LINKS = bool(importlib.util.find_spec("numba")) and bool(importlib.util.find_spec("ziglang") or shutil.which("cc"))
+COMPILES = bool(importlib.util.find_spec("numba")) and versions.at_least(metadata.version("numba"), building.NUMBA)
+LINKS = COMPILES and bool(importlib.util.find_spec("ziglang") or shutil.which("cc"))
 pytestmark = [
-    pytest.mark.skipif(not LINKS, reason="a library is compiled by Numba, and linked by cc or ziglang"),
+    pytest.mark.skipif(not LINKS, reason=f"a library needs Numba {building.NUMBA}, and cc or ziglang"),
     pytest.mark.timeout(1800),
 ]
 ROOT = Path(__file__).parents[1]

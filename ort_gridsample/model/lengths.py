@@ -204,10 +204,19 @@ def _concatenated(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | No
     return [*found[:axis], whole, *found[axis + 1 :]]
 
 
+def _split(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+    found, each = _cut(lengths, node, name), lengths.numbers(node, 1, "split") or []
+    if found is None or len(each) != len(node.output):
+        return found
+    axis = number(node, "axis", 0) % len(found)
+    return [*found[:axis], Length(each[list(node.output).index(name)]), *found[axis + 1 :]]
+
+
 _SHAPES: Mapping[str, _Rule] = {
     **dict.fromkeys(("Identity", "Cast", "Softmax"), _same),
     **dict.fromkeys(("Add", "Sub", "Mul", "Div"), _broadcast),
-    **dict.fromkeys(("Slice", "Split"), _cut),
+    "Slice": _cut,
+    "Split": _split,
     "Concat": _concatenated,
     "Transpose": _transposed,
     "Reshape": _reshaped,

@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib import metadata
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,9 @@ from ..model.unfusing import unfused
 from . import library
 
 WHERE = "library"
+
+#: The oldest Numba whose LLVM reads the texts of :mod:`.compiled_ops.emission`.
+NUMBA = "0.62"
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,7 @@ def build_library(
 
     Raises:
         GridSampleError: there is no such target or processor, a model is none, or there is no linker.
-        ImportError: there is no Numba.
+        ImportError: there is no Numba, or one older than :data:`NUMBA`.
         OSError: it cannot be written.
     """
     release = vars(sys.modules[__name__.partition(".")[0]])["__version__"]
@@ -105,6 +109,8 @@ def build_library(
     cpus = _cpus(machine, (cpu,) if isinstance(cpu, str) else tuple(cpu))
     if importlib.util.find_spec("numba") is None:
         raise ImportError("a library is compiled by Numba: pip install 'ort-gridsample[jit]'")
+    if not versions.at_least(found := metadata.version("numba"), NUMBA):
+        raise ImportError(f"a library needs numba {NUMBA} or newer, and {found} is installed: pip install -U numba")
     wanted, path = _wanted(models), Path(path)
     with tempfile.TemporaryDirectory() as folder:
         link = _linker(machine)
