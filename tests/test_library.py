@@ -184,9 +184,9 @@ def test_a_node_that_it_cannot_run_says_why(built: Path) -> None:
     for value in ("bogus", "it's", "\"'\\", "tab\t\x01 line\n", "größer"):
         assert f"GridSample node 'sample0': mode is {value!r}, {listed}" in errors(changed(model, "mode", value), built)
     assert "padding_mode is 'circular', expected 'zeros'" in errors(changed(model, "padding_mode", "circular"), built)
-    assert f"GridSample node {'a' * 3000!r}: mode" in errors(
-        changed(changed(model, "mode", "x"), "node", "a" * 3000), built
-    )
+    assert f"GridSample node {'a' * 1500!r}: mode" in errors(
+        changed(changed(model, "mode", "x"), "node", "a" * 1500), built
+    )  # onnxruntime 1.20 cuts what is longer than 2048
     assert "interface is 2, expected 1: the model is of another" in errors(changed(model, "interface", 2), built)
     lacks = "library is made without mode 'cubic' for X of float32 and grid of float32, expected one that was made for"
     assert lacks in errors(changed(model, "mode", "cubic"), built)
