@@ -185,39 +185,48 @@ def _samples(use_def: UseDef) -> Iterator[_Candidate]:
 
 def _grids(use_def: UseDef) -> Iterator[_Candidate]:
     """Products with the constant base of a grid."""
-    may_be_base = cache(partial(_may_be_base, use_def))
-    for index, inputs in enumerate(use_def.scope.inputs):
-        if not use_def.is_op(index, ("Mul", "MatMul")) or len(inputs) != 2:
+    is_held_base, may_be_base = (cache(partial(each, use_def)) for each in (_is_held_base, _may_be_base))
+    for index, op_type in enumerate(use_def.scope.op_types):
+        inputs = use_def.scope.inputs[index] if op_type in ("Mul", "MatMul") else ()
+        if len(inputs) != 2:
             continue
         # Beside a constant, the other input is no base: quickly said of most nodes, which multiply by weights.
-        held = [name for name in inputs if name not in use_def.makers and use_def.scope.held(name) is not None]
-        for base in held or inputs:
+        held = [name for name in inputs if is_held_base(name) is not None]
+        for base in filter(is_held_base, held) if held else filter(may_be_base, inputs):
             theta = inputs[base == inputs[0]]
-            if may_be_base(base) and use_def.kind(theta) == "data":
+            if use_def.is_op(index, (op_type,)) and use_def.kind(theta) == "data":
                 outputs = [*islice(use_def.post_dominators([index]), MOST_ENDS)]
                 if outputs:
                     yield _Candidate("AffineGrid", outputs[::-1], (use_def.behind(theta),))
 
 
-def _may_be_base(use_def: UseDef, name: str) -> bool:
-    """Whether ``name`` may be the base of a grid: computed of constants and shapes alone, and not one number.
+def _is_held_base(use_def: UseDef, name: str) -> bool | None:
+    """Whether ``name``, if no node makes it, may be the base of a grid; None where it is no constant."""
+    tensor = None if name in use_def.makers else use_def.scope.held(name)
+    return None if tensor is None else _is_base(use_def, name, tensor)
 
-    If no node computes it, it is a matrix or more, with ones in its last or next to last column.
-    """
-    tensor, root = use_def.scope.held(name), name
-    if tensor is None or name in use_def.makers:
-        if (tensor is not None and math.prod(tensor.dims) == 1) or use_def.kind(name) == "data":
-            return False
-        root = use_def.behind(name)[-1]
-        if root in use_def.makers:
-            return True
-        tensor = use_def.scope.held(root)
-    if tensor is None or tensor.data_type not in _FLOATS:
+
+def _may_be_base(use_def: UseDef, name: str) -> bool:
+    """Whether ``name`` may be the base of a grid: computed of constants and shapes alone, and not one number."""
+    tensor = use_def.scope.held(name)
+    if (tensor is not None and math.prod(tensor.dims) == 1) or use_def.kind(name) == "data":
         return False
-    dims = [dim for dim in tensor.dims[:] if dim != 1]
-    if len(dims) < 2 or not {3, 4}.intersection(dims[-2:]):
+    root = use_def.behind(name)[-1]
+    if root in use_def.makers:
+        return True
+    tensor = use_def.scope.held(root)
+    return tensor is not None and _is_base(use_def, root, tensor)
+
+
+def _is_base(use_def: UseDef, name: str, tensor: onnx.TensorProto) -> bool:
+    """Whether the constant is a matrix or more, with ones in its last or next to last column."""
+    lengths = tensor.dims[:]
+    if 3 not in lengths and 4 not in lengths:
         return False
-    value = np.array(use_def.scope.constant(root)).reshape(dims)
+    dims = [dim for dim in lengths if dim != 1]
+    if len(dims) < 2 or not {3, 4}.intersection(dims[-2:]) or tensor.data_type not in _FLOATS:
+        return False
+    value = np.array(use_def.scope.constant(name)).reshape(dims)
     return any(dims[axis] in (3, 4) and bool((value.take(-1, axis) == 1).all()) for axis in (-1, -2))
 
 
