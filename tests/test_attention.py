@@ -400,9 +400,10 @@ VARIANTS: dict[str, tuple[dict[str, str], str | None]] = {
         },
         "value weights output",
     ),
-    "border": ({"samples": 'S0 = GridSample <padding_mode = "border"> (X0, G0) S1 = GridSample (X1, G1)'}, None),
+    "border": ({"samples": 'S0 = GridSample <padding_mode = "border"> (X0, G0) S1 = GridSample (X1, G1)'}, "value"),
     "nearest": ({"samples": LINES["samples"].replace("GridSample", 'GridSample <mode = "nearest">')}, None),
-    "two alignments": ({"samples": "S0 = GridSample <align_corners = 1> (X0, G0) S1 = GridSample (X1, G1)"}, None),
+    "two alignments": ({"samples": "S0 = GridSample <align_corners = 1> (X0, G0) S1 = GridSample (X1, G1)"}, "value"),
+    "a sample that is changed": ({"new axis": "r = Relu (S1) " + LINES["new axis"].replace("S1", "r")}, "value"),
     "another sum": ({"sum": LINES["sum"].replace("ReduceSum", "ReduceMean")}, None),
 }
 
@@ -432,14 +433,27 @@ def test_what_is_written_otherwise(name: str, ops: str) -> None:
     )
 
 
+@pytest.mark.parametrize("ops", OPS)
+@pytest.mark.parametrize("name", [each for each in FORMS if each.startswith(("stacked", "concatenated"))])
+def test_what_is_not_sampled_so_is_added(name: str, ops: str) -> None:
+    model = form(name)
+    _, other, _ = (node for node in model.graph.node if node.op_type == "GridSample")
+    next(each for each in other.attribute if each.name == "mode").s = b"nearest"
+    session = assert_attended(model, form_feeds(name), ops=ops)
+    (whole,) = (each for each in session.replaced if each.record.operator == "DeformableAttention")
+    assert other.name not in whole.fused
+
+
 def test_what_somebody_else_reads_stays() -> None:
     feeds = {
         "value": np.ones((2, 10, 2, 4), np.float32),
         "at": np.full((2, 3, 2, 2, 2, 2), 0.4, np.float32),
         "by": np.ones((2, 3, 2, 2, 2), np.float32),
     }
-    for other in ("float[4, 4, 3, 2] S0", "float[4, 4, 3, 2, 2] E", "float[4, 4, 3, 4] product"):
+    for other in ("float[4, 4, 3, 2, 2] E", "float[4, 4, 3, 4] product"):
         assert_attended(written({}, f"float[2, 3, 8] Y, {other}"), feeds, 0)
+    session = assert_attended(written({}, "float[2, 3, 8] Y, float[4, 4, 3, 2] S0"), feeds, 1)
+    assert [each.record.output for each in session.replaced if not each.reason and not each.fused] == ["S0"]
     # What leads to it is read where it lies.
     for other in ("float[2, 8, 6] t0", "float[4, 1, 3, 4] W", "float[2, 3, 2, 2, 2, 2] grids", "float[4, 4, 3] total"):
         assert_attended(written({}, f"float[2, 3, 8] Y, {other}"), feeds, 1)

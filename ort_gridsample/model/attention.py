@@ -11,10 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, islice
+from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING
-
-import onnx
 
 from ..spec import FLOATS
 from .dialects import operator_types
@@ -43,7 +41,7 @@ class Attention:
     Attributes:
         samples: the GridSamples, one for each level.
         output: the value that it computes: (B, Q, H·D) or, if not ``is_turned``, (B·H, D, Q).
-        path: the positions of the nodes from the samples to the output.
+        path: the positions of the nodes from the samples to the output, without samples that somebody else reads too.
         nodes: theirs, and those of the nodes that lead to the operands, and to shapes.
         heads: H; 1 where the images are not followed to a value of several heads.
         channels: D.
@@ -53,6 +51,8 @@ class Attention:
         shapes: for each level a value whose elements, from the third on, are its lengths; empty where there is none.
         locations: (B, Q, H, P, r) or (B, Q, H, L, P, r).
         weights: (B, Q, H, P) or (B, Q, H, L, P) or, if not ``is_by_head``, (B·H, 1, Q, P).
+        others: of each other level what the sum has of it, (B·H, D, Q, …), and the places of its points among those of
+            the weights; these are not by head then, nor is the output turned.
     """
 
     samples: tuple[Match, ...]
@@ -70,6 +70,7 @@ class Attention:
     locations: str
     weights: str
     is_by_head: bool
+    others: tuple[tuple[str, range], ...] = ()
 
     @property
     def axes(self) -> int:
@@ -258,15 +259,20 @@ class _Walk:
             return None
         self._nodes.add(product_)
         self._n, self._d, self._q, self._p = ([_Factor(length)] for length in shape)
-        levels = self._levels(_Place(sampled, [self._n, self._d, self._q, self._p], self._p))
-        samples = tuple(self._samples[level.name] for level in levels)
-        counts = [_number(level.cut) for level in levels]
-        lengths = tuple((self._lengths.shape(each.record.values["X"]) or ())[2:] for each in samples)
-        alike = {(len(each), sample.record.align_corners) for each, sample in zip(lengths, samples, strict=True)}
-        channels = shape[1].known
-        if not channels or not levels or None in counts or len(alike) > 1 or not all(map(self._is_sample, levels)):
+        joined = self._levels(_Place(sampled, [self._n, self._d, self._q, self._p], self._p))
+        late, levels = set(self._nodes), [each for each in joined if self._is_sample(each)]
+        alike = [self._kind(each) for each in levels]
+        levels = [each for each, kind in zip(levels, alike, strict=True) if kind == alike[0]]
+        others = [each for each in joined if each not in levels]
+        channels, points = shape[1].known, [_number(level.cut) for level in joined]
+        if not channels or not levels or None in points or not all(map(self._is_other, others)):
             return None
-        path = self._nodes.union(*({each.index, *each.helpers, *each.part} for each in samples))
+        ends = [*accumulate((count or 0 for count in points), initial=0)]
+        places = {id(each): range(*pair) for each, pair in zip(joined, pairwise(ends), strict=True)}
+        counts = [len(places[id(level)]) for level in levels]
+        samples = tuple(self._samples[level.name] for level in levels)
+        lengths = tuple((self._lengths.shape(each.record.values["X"]) or ())[2:] for each in samples)
+        sampling = {at for each in samples for at in (each.index, *each.helpers, *each.part)}
         value = next(iter(self._common(self._images(levels, lengths), list(map(_area, lengths)), self._is_value)), None)
         self._inner = [] if value is None else _leaves(self._n)[len(_leaves(value.axes[0])) :]
         heads = _number(self._inner)
@@ -275,27 +281,40 @@ class _Walk:
         locations = next(iter(self._common(self._grids(levels, len(lengths[0])), counts, self._is_location)), None)
         # Of one query, or where a run may find one, the weights' lengths are their own.
         start = _Place(weights, [[_Factor(by[0])], [], [_Factor(by[2])], self._p], self._p)
-        by_head = [each.name for each in self._places(start, partial(self._is_weight, start.axes, heads))]
+        fits = partial(self._is_weight, start.axes, heads)
+        by_head = [] if others else [each.name for each in self._places(start, fits)]
         if by[0] != shape[0] and by[0].number < 2 and not (by_head and heads > 1):
             return None  # there may be one for all
-        output, turned = self._output(total.output[0])
+        output, turned = (total.output[0], set[int]()) if others else self._output(total.output[0])
         names = ["" if each is None else each.name for each in (value, locations)]
         read = [*names, by_head[-1] if by_head else weights]
-        if not self._is_private(path | turned, output, read):
+        path = self._private(sampling, late | turned, output, read)
+        if path is None:
             return None
         return Attention(
-            samples, output, bool(turned), frozenset(path | turned), frozenset(self._nodes), heads, channels,
-            tuple(filter(None, counts)), lengths, tuple(self._shape(each.record.values["X"]) for each in samples),
+            samples, output, bool(turned), frozenset(path), frozenset(self._nodes), heads, channels,
+            tuple(counts), lengths, tuple(self._shape(each.record.values["X"]) for each in samples),
             read[0], 0 if value is None else len(value.axes), read[1], read[2], bool(by_head),
+            tuple((each.name, places[id(each)]) for each in others),
         )  # fmt: skip
+
+    def _kind(self, level: _Place) -> tuple[object, ...]:
+        """What samples of one op have in common."""
+        record = self._samples[level.name].record
+        return len(self._lengths.shape(record.values["X"]) or ()), record.align_corners
 
     def _is_sample(self, level: _Place) -> bool:
         """Whether the axes of a sample are those of the sum: batches and heads, channels, queries and points."""
-        n, d, *positions = level.axes
-        record = self._samples[level.name].record
-        if len(level.axes) != len(self._lengths.shape(record.values["X"]) or ()):
+        sample = self._samples.get(level.name)
+        if sample is None or len(level.axes) != len(self._lengths.shape(sample.record.values["X"]) or ()):
             return False
+        n, d, *positions = level.axes
         return _same(n, self._n) and _same(d, self._d) and _same(_flat(positions), self._q + level.cut)
+
+    def _is_other(self, level: _Place) -> bool:
+        """Whether the axes of another value are (B·H, D, Q, …)."""
+        n, d, q, *points = level.axes if len(level.axes) > 3 else ([], [], [])
+        return all(map(_same, (n, d, q, _flat(points)), (self._n, self._d, self._q, level.cut)))
 
     def _images(self, levels: Sequence[_Place], lengths: Sequence[Sequence[Length]]) -> list[_Place]:
         """What the samples read as X."""
@@ -327,24 +346,25 @@ class _Walk:
         return shape if lengths and all(each and each.number > 0 for each in lengths) else ""
 
     def _levels(self, place: _Place) -> list[_Place]:
-        """The samples that ``place`` has of all levels; none where it has anything else."""
+        """What ``place`` has of all levels: samples, or what is joined with them."""
+        start, nodes = place, {*self._nodes}
         while place.name not in self._samples:
             at = self._use_def.makers.get(place.name)
-            if at is None:
-                return []
-            node = self._use_def.nodes[at]
-            if is_op(node, ("Concat",)):
+            if at is not None and (joined := [*self._joined(at, place)]):
                 self._nodes.add(at)
-                found = [self._levels(each) for each in self._joined(node, place)]
-                return [each for levels in found for each in levels] if found and all(found) else []
-            before = self._viewed(at, place)
+                return [level for each in joined for level in self._levels(each)]
+            before = None if at is None else self._viewed(at, place)
             if before is None:
-                return []
+                self._nodes = nodes
+                return [start]
             place = before
         return [place]
 
-    def _joined(self, node: onnx.NodeProto, place: _Place) -> Iterator[_Place]:
+    def _joined(self, at: int, place: _Place) -> Iterator[_Place]:
         """What a Concat of all levels joins: each as a new axis, or in the axis of the points."""
+        node = self._use_def.nodes[at]
+        if not is_op(node, ("Concat",)):
+            return
         axis, last = number(node, "axis", 0) % len(place.axes), len(place.axes) - 1
         shapes = [(self._lengths.shape(name) or ())[axis : axis + 1] for name in node.input]
         if axis == last and _same(place.axes[last], self._p):
@@ -355,13 +375,18 @@ class _Walk:
             axes = [[] if at == axis else each for at, each in enumerate(place.axes)]
             yield from (replace(place, name=name, axes=axes, cut=place.axes[last]) for name in node.input)
 
-    def _is_private(self, path: Set[int], output: str, read: Collection[str]) -> bool:
-        """Whether nobody else reads what the nodes of the ``path`` to ``output`` make, but those that do so in vain."""
-        self._nodes |= path
+    def _private(self, samples: Set[int], late: Set[int], output: str, read: Collection[str]) -> set[int] | None:
+        """The nodes of the ``samples`` and ``late`` ones, behind them to ``output``, that nobody else reads.
+
+        None where somebody reads what a late one makes. What nobody reads in the end does not count.
+        """
+        self._nodes |= samples | late
         self._nodes |= self._of_shapes()
-        inside = path | dead(self._use_def, path, {output, *read}, self._nodes)
-        made = (name for index in path for name in self._use_def.nodes[index].output if name and name != output)
-        return all(self._use_def.readers.get(name, set()) <= inside for name in made)
+        unread = dead(self._use_def, late | samples, {output, *read}, self._nodes)
+        made = (name for at in late for name in self._use_def.nodes[at].output if name and name != output)
+        if not all(self._use_def.readers.get(name, set()) <= late | samples | unread for name in made):
+            return None
+        return {*late, *dead(self._use_def, late | unread, {output, *read}, samples)}
 
     def _of_shapes(self) -> set[int]:
         """The nodes that compute the shapes of those that rearrange, and the Constants."""

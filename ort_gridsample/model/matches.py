@@ -136,7 +136,7 @@ def _with_attention(matches: Sequence[Match], attentions: Attentions, inference:
     for scope, by_output in samples.values():
         for found in attentions.found(scope, by_output, inference):
             whole = _attention(found, scope, inference)
-            into.update((id(sample), whole) for sample in found.samples)
+            into.update((id(sample), whole) for sample in found.samples if sample.index in found.path)
             yield whole
     for match in matches:
         yield replace(match, fused_into=into[id(match)]) if id(match) in into else match

@@ -128,7 +128,25 @@ class _Nodes:
             split = self.add("Reshape", self.output, self.row(0, 0, found.heads, found.channels), into=self.after)
             turned = self.add("Transpose", split, into=self.after, perm=[0, 2, 3, 1])
             flat = self.add("Flatten", turned, into=self.after, axis=2)  # (B·H, D·Q)
-            self.add("Reshape", flat, self.row(0, found.channels, -1), into=self.after, output=match.record.output)
+            whole = "" if found.others else match.record.output
+            whole = self.add("Reshape", flat, self.row(0, found.channels, -1), into=self.after, output=whole)
+            if found.others:
+                self._add_others(whole)
+
+    def _add_others(self, name: str) -> None:
+        """Make of a sum over some levels that over all."""
+        found, into = self._found, self.after
+        parts = [
+            self.add("Reshape", other, self.row(0, 0, 0, len(points)), into=into) for other, points in found.others
+        ]
+        by = self._of_points([at for _, points in found.others for at in points], into)
+        product = self.add("Mul", self._joined(parts, 3, into), by, into=into)
+        rest = self.add("ReduceSum", product, self.row(-1), into=into, keepdims=0)
+        self.add("Add", name, rest, into=into, output=self._match.record.output)
+
+    def _of_points(self, points: list[int], into: list[onnx.NodeProto]) -> str:
+        """The weights of some points, not by head."""
+        return self.add("Gather", self._found.weights, self.row(*points), into=into, axis=3)
 
     def value(self) -> str:
         """(B, S, H, D)."""
@@ -174,7 +192,12 @@ class _Nodes:
     def weights(self) -> str:
         """(B, Q, H, L, P) or (B, Q, H, P)."""
         found = self._found
-        return found.weights if found.is_by_head else self._by_head(found.weights, [2, 0, 1, 3], sum(found.points))
+        if found.is_by_head:
+            return found.weights
+        others = {at for _, points in found.others for at in points}
+        own = [at for at in range(sum(found.points) + len(others)) if at not in others]
+        weights = self._of_points(own, self.before) if others else found.weights
+        return self._by_head(weights, [2, 0, 1, 3], sum(found.points))
 
     def _by_head(self, name: str, perm: list[int], size: int) -> str:
         """What is turned by ``perm`` to (Q, B·H, …), as (B, Q, H, size)."""
@@ -182,8 +205,8 @@ class _Nodes:
         split = self.add("Reshape", turned, self.row(0, -1, self._found.heads, size))
         return self.add("Transpose", split, perm=[1, 0, 2, 3])
 
-    def _joined(self, names: list[str], axis: int) -> str:
-        return names[0] if len(names) == 1 else self.add("Concat", *names, axis=axis)
+    def _joined(self, names: list[str], axis: int, into: list[onnx.NodeProto] | None = None) -> str:
+        return names[0] if len(names) == 1 else self.add("Concat", *names, into=into, axis=axis)
 
     def row(self, *numbers: int) -> str:
         return self.constant(np.array(numbers, np.int64))
