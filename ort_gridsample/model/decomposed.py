@@ -22,6 +22,7 @@ import onnx
 from onnx import helper
 
 from .. import spec
+from ..checks import alike
 from ..core import affine, numpy_core
 from ..core.arrays import Array
 from ..core.coordinates import Axis, normalize, unnormalize
@@ -228,8 +229,8 @@ def _fits_sample(Y: Value, X: Value, grid: Value) -> bool:
     axes = len(grid.shape) - 2
     if len(X.shape) != axes + 2 and not (_is_flat(X, grid) and isinstance(X.shape[2], int)):
         return False
-    return _alike(grid.shape, (X.shape[0], *[None] * axes, axes)) and (
-        Y.shape is None or _alike(Y.shape, (*X.shape[:2], *grid.shape[1:-1]))
+    return alike(grid.shape, (X.shape[0], *[None] * axes, axes)) and (
+        Y.shape is None or alike(Y.shape, (*X.shape[:2], *grid.shape[1:-1]))
     )
 
 
@@ -243,16 +244,9 @@ def _fits_grid(grid: Value, theta: Value) -> bool:
     if theta.type not in TYPES or theta.shape is None:
         return False
     return any(
-        _alike(theta.shape, (None, axes, axes + 1))
-        and (grid.shape is None or _alike(grid.shape, (theta.shape[0], *[None] * axes, axes)))
+        alike(theta.shape, (None, axes, axes + 1))
+        and (grid.shape is None or alike(grid.shape, (theta.shape[0], *[None] * axes, axes)))
         for axes in (2, 3)
-    )
-
-
-def _alike(one: Sequence[int | str | None], other: Sequence[int | str | None]) -> bool:
-    """Whether two shapes may be the same: as long, and nowhere of two different numbers."""
-    return len(one) == len(other) and not any(
-        isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(one, other, strict=True)
     )
 
 

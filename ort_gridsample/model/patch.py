@@ -138,7 +138,7 @@ def _patch(
         if before := {name for match in selected for node in match.before for name in node.output}:
             names.take_all(before)
         replacements = {id(match): target.replace(match, names) for match, target in written}
-        if to.reads_shapes:
+        if any(each.reads_shapes for each in replacements.values()):
             forget_guesses(model, found, probe)
         for scope in reversed(found):  # inner graphs first: a list of nodes that was rewritten holds copies
             if id(scope) in by_scope:

@@ -15,27 +15,21 @@ from ..dialects import COMPILED_ATTENTION, EXTENSIONS_DOMAIN, PLUGINS
 from ..element_types import elem_type
 from ..graphs import Names, constant
 from ..matches import Match
-from . import Replacement, renamed
+from . import Replacement, Target, renamed
 from .compiled_op import label
 from .python_op import PythonOp
 
 
-class _Whole:
-    """What the targets have in common, see :class:`ort_gridsample.model.targets.Target`; the GridSamples go."""
+class _Whole(Target):
+    """What the targets have in common; the GridSamples go."""
 
-    reads_shapes, reads_decomposed, fuses = False, False, True
-
-    def expands(self, match: Match) -> bool:
-        return True
+    reads_decomposed, fuses = False, True
 
     def takes(self, match: Match) -> bool:
         return match.attention is not None
 
     def needs_inlining(self, match: Match) -> bool:
         return match.scope.function is not None  # where types are not known
-
-    def least_opset(self, match: Match) -> int:
-        return 1  # it is found in those of which it can be written
 
     def replace(self, match: Match, names: Names) -> Replacement:
         assert match.attention is not None  # ``takes`` said so

@@ -22,7 +22,7 @@ from .spelled import Spelled
 
 
 class CompiledOp(Spelled):
-    """See :class:`ort_gridsample.model.targets.Target`."""
+    """The compiled op, by itself."""
 
     def __init__(self) -> None:
         super().__init__(COMPILED)

@@ -68,21 +68,12 @@ class Value:
 
 
 def lower_grid_sample(
-    name: str,
-    X: Value,
-    grid: Value,
-    Y: str,
-    *,
-    mode: str,
-    padding_mode: str,
-    align_corners: bool,
-    opset: int,
-    runtime: Runtime = ANY,
+    e: Expressions, X: Value, grid: Value, Y: str, *, mode: str, padding_mode: str, align_corners: bool
 ) -> list[onnx.NodeProto]:
     """Nodes that compute GridSample with basic standard operators only.
 
     Args:
-        name: the node's name; the names of all nodes and of the values between them begin with it and a slash.
+        e: holds the nodes; it is new.
         X: (N, C, D1, …, Dr), r ≥ 1. Known lengths are folded; ``X.constant`` is ignored.
         grid: (N, D1_out, …, Dr_out, r). A constant one of at most :data:`FOLDED` bytes becomes constant indices and
             weights.
@@ -90,8 +81,6 @@ def lower_grid_sample(
         mode: the attribute, or its synonym.
         padding_mode: the attribute.
         align_corners: the attribute.
-        opset: the version of the ONNX domain that the nodes are for, 11 or newer.
-        runtime: the runtime that the nodes are for.
 
     Raises:
         GridSampleError: the operator is not defined for these, the rank is not known, or the opset is too old.
@@ -99,10 +88,9 @@ def lower_grid_sample(
     Source: ONNX GridSample-22.
     """
     mode = spec.mode_of(mode)
-    check_opset(name, opset, FIRST_OPSET)
-    X_shape, grid_shape = check_grid_sample(name, X, grid, mode, padding_mode)
+    check_opset(e, FIRST_OPSET)
+    X_shape, grid_shape = check_grid_sample(e.prefix, X, grid, mode, padding_mode)
     padding, compute = PADDING[padding_mode], spec.TYPES[X.type].compute
-    e = Expressions(name, opset, runtime)
     image, coordinates = e.input(X.name, X.type), input_of(e, grid)
     if X.type == "bfloat16":
         image = image.astype("float32")  # few runtimes can do more with it
@@ -116,7 +104,7 @@ def lower_grid_sample(
         image = image.astype(str(compute))
     # Few axes: not every runtime has kernels for many.
     rows = e.transpose(e.reshape(image, [batches, c, e.product(lengths)]), (0, 2, 1))
-    zeros_first = padding.zero_outside and _is_large([batches, c, *lengths], MODES[mode], runtime)
+    zeros_first = padding.zero_outside and _is_large([batches, c, *lengths], MODES[mode], e.runtime)
     around = int(padding.zero_outside and not zeros_first)
     if around:
         rows = _surrounded(e, rows, [batches, *lengths, c])
@@ -146,27 +134,24 @@ def lower_grid_sample(
 
 
 def lower_affine_grid(
-    name: str, theta: Value, size: Value, grid: str, *, align_corners: bool, opset: int, runtime: Runtime = ANY
+    e: Expressions, theta: Value, size: Value, grid: str, *, align_corners: bool
 ) -> list[onnx.NodeProto]:
     """Nodes that compute AffineGrid with basic standard operators only.
 
     Args:
-        name: the node's name; the names of all nodes and of the values between them begin with it and a slash.
+        e: holds the nodes; it is new.
         theta: (N, r, r + 1).
         size: (r + 2,), int64. A constant one becomes constant positions of the output's pixels.
         grid: the name of the output.
         align_corners: the attribute.
-        opset: the version of the ONNX domain that the nodes are for, 11 or newer.
-        runtime: the runtime that the nodes are for.
 
     Raises:
         GridSampleError: the operator is not defined for these, the rank is not known, or the opset is too old.
 
     Source: ONNX AffineGrid-20. On an axis of one pixel with ``align_corners`` the position is 0, as in PyTorch.
     """
-    check_opset(name, opset, FIRST_OPSET)
-    r = _check_affine_grid(name, theta, size)
-    e = Expressions(name, opset, runtime)
+    check_opset(e, FIRST_OPSET)
+    r = _check_affine_grid(e.prefix, theta, size)
     made = 0 if size.constant is None else r * prod(np.delete(size.constant, 1).tolist())
     row = e.reshape(input_of(e, theta, made), [-1, r, *[1] * (r - 1), r + 1])
     sizes = e.input(size.name, size.type) if size.constant is None else e.constant(size.constant)
@@ -415,9 +400,9 @@ class _Sampler:
         return groups(axes, self.one_by_one)
 
 
-def check_opset(name: str, opset: int, first: int) -> None:
-    if opset < first:
-        raise GridSampleError(name, "opset", str(opset), f"{first} or newer to be lowered to primitives")
+def check_opset(e: Expressions, first: int) -> None:
+    if e.opset < first:
+        raise GridSampleError(e.prefix, "opset", str(e.opset), f"{first} or newer to be lowered to primitives")
 
 
 def check_grid_sample(name: str, X: Value, grid: Value, mode: str, padding_mode: str) -> tuple[Shape, Shape]:
