@@ -52,11 +52,6 @@ def called(node: onnx.NodeProto) -> str:
     return node.name or f"({', '.join(node.output)})"
 
 
-def constant(value: npt.ArrayLike, name: str) -> onnx.NodeProto:
-    """A node that makes ``value`` the value ``name``."""
-    return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(np.asarray(value)))
-
-
 def opset_of(model: onnx.ModelProto) -> int:
     """The version of the ONNX domain that ``model`` imports; 0 where it imports other domains only."""
     return next((entry.version for entry in model.opset_import if domain_of(entry.domain) == ""), 0)
@@ -322,6 +317,27 @@ class Names:
             return False
         self._taken.update(wanted)
         return True
+
+
+class Nodes(list[onnx.NodeProto]):
+    """Nodes that are written one by one; the ``names`` of the values that they make begin with ``prefix``."""
+
+    def __init__(self, names: Names, prefix: str) -> None:
+        self._names, self._prefix = names, prefix
+
+    def add(self, op_type: str, *inputs: str, output: str = "", **attributes: Any) -> str:
+        """Write a node; the name of its output."""
+        name = output or self._names.new(f"{self._prefix}_{op_type.lower()}")
+        self.append(helper.make_node(op_type, inputs, [name], name, **attributes))
+        return name
+
+    def constant(self, value: npt.ArrayLike) -> str:
+        """Write a Constant; the name of its value."""
+        return self.add("Constant", value=numpy_helper.from_array(np.asarray(value)))
+
+    def row(self, *numbers: int) -> str:
+        """Write a Constant that is a row of integers; the name of its value."""
+        return self.constant(np.array(numbers, np.int64))
 
 
 def _opsets(imports: Collection[onnx.OperatorSetIdProto], unstated: int) -> dict[str, int]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
-from onnx import helper
 
 from .. import spec
 from ..core.arrays import Array
@@ -30,7 +29,7 @@ from .dialects import (
     standard,
 )
 from .fusion import FusedGrid, FusedGrids
-from .graphs import Names, Scope, called, constant, domain_of, function_key, scopes
+from .graphs import Names, Nodes, Scope, called, domain_of, function_key, scopes
 from .helpers import around
 from .inference import Inference, Value
 from .node_checks import fault_of, reason_of
@@ -195,16 +194,17 @@ def _decomposed(names: Names, scope: Scope, search: Search, inference: Inference
         index = scope.makers[output]
         first, *others = part.subgraph.inputs
         values = dict(zip(spec.newest(part.operator).types, (first, *others), strict=False))
-        known, before = dict[str, Array](), tuple[onnx.NodeProto, ...]()
+        known, before = dict[str, Array](), Nodes(names, output)
         cases = inference.cases(scope, list(values.values()))
         if part.operator == "AffineGrid":
             values["size"], cases = "", [(case[0], Value("int64", (len(part.size),))) for case in cases]
-            if None in part.size:
-                values["size"], before = _size(names, first, part.size, output)
+            if None in part.size:  # the batch is theta's
+                batch = before.add("Gather", before.add("Shape", first), before.row(0))
+                values["size"] = before.add("Concat", batch, before.constant(np.array(part.size[1:], np.int64)), axis=0)
             else:
                 known["size"] = np.array(part.size, np.int64)
         elif part.size:
-            values["X"], before = _reshaped(names, first, part.size, output)
+            values["X"] = before.add("Reshape", first, before.constant(np.array([0, 0, *part.size], np.int64)))
             cases = [(replace(X, shape=(*(X.shape or ())[:2], *part.size)), grid) for X, grid in cases]
         node = onnx.NodeProto(
             op_type=part.operator,
@@ -229,27 +229,7 @@ def _decomposed(names: Names, scope: Scope, search: Search, inference: Inference
             reason="",
         )
         record = replace(record, error=fault_of(record, node))
-        yield Match(record, node, scope, index, part=frozenset(part.subgraph.nodes), before=before)
-
-
-def _size(names: Names, theta: str, size: Sequence[int | None], output: str) -> tuple[str, tuple[onnx.NodeProto, ...]]:
-    """The value that says ``size``, its first number being that of ``theta``, and the nodes that make it."""
-    shape, zero, batch, rest, whole = (
-        names.new(f"{output}_{name}") for name in ("shape", "zero", "batch", "rest", "size")
-    )
-    return whole, (
-        helper.make_node("Shape", [theta], [shape]),
-        constant(np.array([0], np.int64), zero),
-        helper.make_node("Gather", [shape, zero], [batch]),
-        constant(np.array(size[1:], np.int64), rest),
-        helper.make_node("Concat", [batch, rest], [whole], axis=0),
-    )
-
-
-def _reshaped(names: Names, X: str, size: Sequence[int | None], output: str) -> tuple[str, tuple[onnx.NodeProto, ...]]:
-    """X with its pixels in as many axes as ``size`` says, and the nodes that make it."""
-    shape, image = names.new(f"{output}_shape"), names.new(f"{output}_X")
-    return image, (constant(np.array([0, 0, *size], np.int64), shape), helper.make_node("Reshape", [X, shape], [image]))
+        yield Match(record, node, scope, index, part=frozenset(part.subgraph.nodes), before=tuple(before))
 
 
 def _match(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
-import numpy as np
 import onnx
 from onnx import helper, shape_inference, version_converter
 
@@ -13,7 +12,7 @@ from .. import spec
 from ..errors import GridSampleError, where
 from .conversion import import_used, inline, versions_of, without_weights
 from .dialects import ASIDE, SET_ASIDE, STANDARD, AttributeReference, dialect_of
-from .graphs import Names, called, constant, domain_of, function_key, opset_of, scopes, subgraphs
+from .graphs import Names, Nodes, called, domain_of, function_key, opset_of, scopes, subgraphs
 from .use_def import drop_unread
 
 #: The domain, while the converter works, of nodes that are in ONNX's domain without being ONNX's operators.
@@ -157,7 +156,7 @@ def _write_older(model: onnx.ModelProto, version: int) -> None:
     """
     names = Names(model)
     for scope in scopes(model):
-        replaced: dict[int, list[onnx.NodeProto]] = {}
+        replaced: dict[int, Nodes] = {}
         for index, node in enumerate(scope.nodes):
             attributes = {attribute.name: attribute for attribute in node.attribute}
             if domain_of(node.domain) or not attributes:
@@ -170,16 +169,15 @@ def _write_older(model: onnx.ModelProto, version: int) -> None:
                 del node.attribute[:]
                 node.attribute.append(helper.make_attribute("value", tensor))
             elif node.op_type == "Shape" and version < 15:
-                (part,) = node.output
-                whole, *ends = (names.new(f"{part}_{of}") for of in ("whole", "start", "end"))
-                defaults = {"start": 0, "end": 1 << 62}
-                numbers = [attributes[of].i if of in attributes else default for of, default in defaults.items()]
-                constants = [constant(np.array([number]), name) for number, name in zip(numbers, ends, strict=True)]
-                copy = onnx.NodeProto()
+                (part,), copy = node.output, onnx.NodeProto()
                 copy.CopyFrom(node)
                 del copy.attribute[:]
-                copy.output[0] = whole
-                replaced[index] = [copy, *constants, helper.make_node("Slice", [whole, *ends], [part])]
+                copy.output[0] = names.new(f"{part}_whole")
+                replaced[index] = nodes = Nodes(names, part)
+                nodes.append(copy)
+                defaults = {"start": 0, "end": 1 << 62}
+                numbers = [attributes[of].i if of in attributes else default for of, default in defaults.items()]
+                nodes.add("Slice", copy.output[0], *map(nodes.row, numbers), output=part)
         scope.replace(replaced)
 
 
