@@ -259,7 +259,8 @@ def _model_of(use_def: UseDef, subgraph: Subgraph, values: Sequence[Value]) -> o
 
     graph = onnx.GraphProto(name="part")
     for of, value in zip((*subgraph.inputs, *subgraph.shapes), values, strict=True):
-        graph.input.append(helper.make_tensor_value_info(name(of), elem_type(str(value.type)), [None] * _rank(value)))
+        shape = [None] * len(value.shape or ())
+        graph.input.append(helper.make_tensor_value_info(name(of), elem_type(str(value.type)), shape))
     for of in subgraph.constants:
         constant = use_def.scope.tensor(of)
         assert constant is not None  # as its kind says
@@ -276,7 +277,7 @@ def _model_of(use_def: UseDef, subgraph: Subgraph, values: Sequence[Value]) -> o
 
 def _try_sample(model: onnx.ModelProto, values: Sequence[Value], probe: OnnxruntimeProbe) -> Result | None:
     """The attributes of the GridSample that ``model`` is, and the lengths of X where they are in one axis."""
-    axes, flat = _rank(values[1]) - 2, _is_flat(*values[:2])
+    axes, flat = len(values[1].shape or ()) - 2, _is_flat(*values[:2])
     shapes = list(_shapes(values, [((0, 0), (1, 0)), ((1, axes + 1), axes)]))
     if not shapes:
         return None
@@ -358,14 +359,9 @@ def _axes(lengths: Array) -> list[Axis]:
     return [Axis.of(lengths, aligned, True, np.maximum) for aligned in (True, False)]
 
 
-def _pixels(grid: Array, lengths: Array) -> list[Array]:
-    """The pixel coordinates of ``grid``, in either alignment."""
-    return [unnormalize(grid, axis) for axis in _axes(lengths)]
-
-
 def _from_edges(grid: Array, lengths: Array) -> Array:
     """The distances, in pixels, from the edge in the pixel that a position is in: (2, …), for either alignment."""
-    return np.stack([at - np.floor(at) - 0.5 for at in _pixels(grid, lengths)])
+    return np.stack([at - np.floor(at) - 0.5 for at in (unnormalize(grid, axis) for axis in _axes(lengths))])
 
 
 def _is_sample(kind: Kind, X: Array, grid: Array, answer: Array, most: int) -> bool:
@@ -422,11 +418,6 @@ def _equal(answer: Array, expected: Array, magnitudes: Array, coarser: np.dtype[
     return bool((abs(answer - expected) <= np.minimum(TOLERANCE, ROUNDED * epsilon * magnitudes)).all())
 
 
-def _rank(value: Value) -> int:
-    assert value.shape is not None  # else it would not fit
-    return len(value.shape)
-
-
 def _shapes(values: Sequence[Value], equal: Sequence[tuple[At, At | int]]) -> Iterator[Shapes]:
     """Shapes that ``values`` may have: one of each where all are known, else several.
 
@@ -446,7 +437,7 @@ def _shapes(values: Sequence[Value], equal: Sequence[tuple[At, At | int]]) -> It
     for row in SIZES if free else SIZES[:1]:
         chosen = dict(zip(free, chain(row, count(max(row) + 1)), strict=False))
         lengths = {at: dim if isinstance(dim, int) else chosen[dim] for at, dim in dims.items()}
-        shapes = [tuple(lengths[n, axis] for axis in range(_rank(value))) for n, value in enumerate(values)]
+        shapes = [tuple(lengths[n, axis] for axis in range(len(value.shape or ()))) for n, value in enumerate(values)]
         if all(0 < math.prod(shape) <= MOST_ELEMENTS for shape in shapes):
             yield shapes
 

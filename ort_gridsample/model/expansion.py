@@ -9,48 +9,29 @@ import onnx
 from onnx import helper, parser
 
 from ..errors import GridSampleError
-from .conversion import import_used
 from .dialects import ATTENTION_PLUGINS
 from .element_types import elem_type
 from .graphs import Names
 from .matches import Match
-from .use_def import UseDef, dead, drop_unread
+from .targets import Replacement
 
 #: The first opset with GridSample, that with its newer words, and the domain of onnxruntime's own before the first.
-_GRID_SAMPLE, _NEWER_WORDS, _BEFORE = 16, 20, "com.microsoft"
+_GRID_SAMPLE, _NEWER_WORDS, BEFORE_GRID_SAMPLE = 16, 20, "com.microsoft"
 #: The first opset in which ReduceSum reads its axes as an input.
 _AXES_AS_INPUT = 13
 
 
-def expand(model: onnx.ModelProto, matches: Sequence[Match]) -> None:
-    """Replace the nodes of ``matches`` in ``model`` by what they stand for.
+def expanded(match: Match, names: Names) -> Replacement:
+    """What the node of ``match`` stands for, named after its output.
 
     Raises:
         GridSampleError: the number of levels is not known.
     """
-    names, by_scope = Names(model), dict[int, list[Match]]()
-    for match in matches:
-        by_scope.setdefault(id(match.scope), []).append(match)
-    for some in reversed(by_scope.values()):  # inner graphs first: a list of nodes that was rewritten holds copies
-        scope, given = some[0].scope, {name for match in some for name in match.node.input}
-        made = {match.index: _expanded(match, names) for match in some}
-        read = {name for nodes in made.values() for node in nodes for name in node.input}
-        constants = {
-            at for name in given if (at := scope.makers.get(name)) is not None and scope.op_types[at] == "Constant"
-        }
-        gone = {*dead(UseDef(scope), made, read, constants), *(at for match in some for at in match.helpers)}
-        scope.replace({**dict.fromkeys(gone, ()), **made})
-        drop_unread(scope, given)
-    import_used(model, {_BEFORE: 1})
-
-
-def _expanded(match: Match, names: Names) -> list[onnx.NodeProto]:
-    """The nodes that the node of ``match`` stands for, named after its output."""
     record, node, opset = match.record, match.node, match.scope.opsets.get("", 0)
-    plugin = ATTENTION_PLUGINS.get(node.op_type)
+    is_plugin = node.op_type in ATTENTION_PLUGINS
     points = [int(n) for each in node.attribute if each.name == "points" for n in each.s.split()]
     table = match.scope.constant(record.values["levels"])
-    if plugin is None and table is not None:
+    if not is_plugin and table is not None:
         points = table[:, 0].tolist()
     rows = {(case[1].shape or (None,))[0] for case in record.cases} if table is None else {len(table)}
     count = len(points) or (rows.pop() if len(rows) == 1 else None)
@@ -60,19 +41,19 @@ def _expanded(match: Match, names: Names) -> list[onnx.NodeProto]:
     inputs = {"value": record.values["value"], "table": record.values["levels"]}
     inputs |= {"locations": record.values["sampling_locations"], "weights": record.values["attention_weights"]}
     firsts = None
-    if plugin is not None:
+    if is_plugin:
         inputs["starts"], firsts = node.input[2], match.scope.constant(node.input[2])
     text = _Text(
         lengths=[None] * count if table is None else [row[bool(points) :] for row in table.tolist()],
-        starts=None if plugin is None else [None] * count if firsts is None else firsts.tolist(),
+        starts=None if not is_plugin else [None] * count if firsts is None else firsts.tolist(),
         points=points,
-        r=2 if plugin is not None else (record.spatial_axes or (2,))[0],
+        r=2 if is_plugin else (record.spatial_axes or (2,))[0],
         kind=elem_type(next(iter(record.types["sampling_locations"]), "float32")),
         channels=channels.pop() if len(channels) == 1 else None,
         opset=opset,
         align_corners=int(record.align_corners == 1),
     )
-    result = "by_head" if plugin is not None and plugin.by_head else "by_query"
+    result = "by_head" if ATTENTION_PLUGINS.get(node.op_type) else "by_query"
     called = {**inputs, result: record.output}
     signature = f'<domain: "text", opset_import: ["": {opset}]> f ({", ".join(inputs)}) => ({result})'
     nodes, read = list[onnx.NodeProto](), {result}
@@ -88,12 +69,13 @@ def _expanded(match: Match, names: Names) -> list[onnx.NodeProto]:
         each.output.extend(made)
         each.name = names.new(made[0])
         if each.op_type == "GridSample" and opset < _GRID_SAMPLE:
-            each.domain = _BEFORE
+            each.domain = BEFORE_GRID_SAMPLE
         if each.op_type == "GridSample":  # whose rank onnx does not infer where its shape is computed
             kind = next(iter(record.types["value"]), "float32")
             shape = [None] * (2 + text.r)
             match.scope.container.value_info.append(helper.make_tensor_value_info(sources[0], elem_type(kind), shape))
-    return nodes
+    makers = (match.scope.makers.get(name, match.index) for name in node.input)
+    return Replacement(nodes, fused=[match.index, *(at for at in makers if match.scope.op_types[at] == "Constant")])
 
 
 class _Text:

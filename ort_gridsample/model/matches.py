@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import onnx
+from onnx import helper
 
 from .. import spec
 from ..core.arrays import Array
@@ -148,23 +150,24 @@ def _attention(found: Attention, scope: Scope, inference: Inference) -> Match:
     levels = [[points, *each] for points, each in zip(found.points, lengths, strict=True)]
     first = found.value or sample.values["X"], found.locations or sample.values["grid"], found.weights
     cases = inference.cases(scope, first)
-    record = NodeRecord(
-        graph=scope.path,
-        name=scope.nodes[index].name or f"({found.output})",
-        operator=ATTENTION,
-        op_type=ATTENTION,
-        domain=DECOMPOSED,
-        opset=scope.opsets.get("", 0),
-        dialect=PARTS[ATTENTION],
+    record = _part(
+        scope,
+        found.output,
+        ATTENTION,
         attributes={"align_corners": sample.attributes["align_corners"]},
         cases=[(value, Value("int64", (len(levels), 1 + found.axes)), *others) for value, *others in cases],
         values=dict(zip(spec.newest(ATTENTION).types, (first[0], "", *first[1:]), strict=True)),
         constants={} if any(None in each for each in levels) else {"levels": np.array(levels, np.int64)},
-        output=found.output,
-        reason="",
         fused=tuple(called(scope.nodes[at]) for at in sorted(found.path)),
     )
     return Match(record, scope.nodes[index], scope, index, part=found.nodes, attention=found)
+
+
+def _part(scope: Scope, output: str, operator: str, **known: Any) -> NodeRecord:
+    """The record of what is decomposed in ``scope``, and computes ``output`` as a node of the ``operator`` would."""
+    name, opset = scope.nodes[scope.makers[output]].name or f"({output})", scope.opsets.get("", 0)
+    what = operator, operator, DECOMPOSED, opset, PARTS[operator]
+    return NodeRecord(scope.path, name, *what, **known, output=output, reason="")
 
 
 def _with_fused(matches: Sequence[Match], fused_grids: FusedGrids, inference: Inference) -> Iterator[Match]:
@@ -190,8 +193,7 @@ def _with_fused(matches: Sequence[Match], fused_grids: FusedGrids, inference: In
 def _decomposed(names: Names, scope: Scope, search: Search, inference: Inference) -> Iterator[Match]:
     """What is decomposed in ``scope``, as a node each that says it."""
     for part in search.found(scope, inference):
-        dialect, output = PARTS[part.operator], part.subgraph.output
-        index = scope.makers[output]
+        index = scope.makers[output := part.subgraph.output]
         first, *others = part.subgraph.inputs
         values = dict(zip(spec.newest(part.operator).types, (first, *others), strict=False))
         known, before = dict[str, Array](), Nodes(names, output)
@@ -206,28 +208,9 @@ def _decomposed(names: Names, scope: Scope, search: Search, inference: Inference
         elif part.size:
             values["X"] = before.add("Reshape", first, before.constant(np.array([0, 0, *part.size], np.int64)))
             cases = [(replace(X, shape=(*(X.shape or ())[:2], *part.size)), grid) for X, grid in cases]
-        node = onnx.NodeProto(
-            op_type=part.operator,
-            domain=DECOMPOSED,
-            input=list(values.values()),
-            output=[output],
-            name=scope.container.node[index].name,
-        )
-        record = NodeRecord(
-            graph=scope.path,
-            name=node.name or f"({output})",
-            operator=part.operator,
-            op_type=part.operator,
-            domain=DECOMPOSED,
-            opset=scope.opsets.get("", 0),
-            dialect=dialect,
-            attributes=part.attributes,
-            cases=cases,
-            values=values,
-            constants=known,
-            output=output,
-            reason="",
-        )
+        node = helper.make_node(part.operator, list(values.values()), [output], scope.nodes[index].name, "", DECOMPOSED)
+        what = {"attributes": part.attributes, "cases": cases, "values": values, "constants": known}
+        record = _part(scope, output, part.operator, **what)
         record = replace(record, error=fault_of(record, node))
         yield Match(record, node, scope, index, part=frozenset(part.subgraph.nodes), before=tuple(before))
 

@@ -46,9 +46,11 @@ def convert_opset(model: onnx.ModelProto, version: int) -> None:
         model.opset_import.append(helper.make_opsetid("", before))
     if model.functions:
         inline(model, {function_key(function)[:2] for function in model.functions})
-    for node in _nodes(model):
-        if _is_foreign(node):
-            node.domain = _FOREIGN
+    for node in _nodes(model):  # in ONNX's domain without being one of ONNX's operators, or but in name
+        if domain_of(node.domain) == "":
+            dialect = dialect_of(node, {})
+            if not onnx.defs.has(node.op_type) if dialect is None else dialect.name != "ai.onnx":
+                node.domain = _FOREIGN
     _set_aside(model, version)
     import_used(model, {_FOREIGN: 1, SET_ASIDE: 1})
     read = {name for node in _nodes(model) for name in node.input}
@@ -56,7 +58,11 @@ def convert_opset(model: onnx.ModelProto, version: int) -> None:
     _put_back(model, _FOREIGN)
     import_used(model, {}, dropped={_FOREIGN})
     if version < before:
-        _check_types(model, version)
+        try:
+            shape_inference.infer_shapes(without_weights(model), check_type=True)
+        except shape_inference.InferenceError as error:
+            expected = f"one that has the types of all nodes, and onnx says: {' '.join(str(error).split())}"
+            raise GridSampleError("model", "opset", str(version), expected) from None
         _drop_attributes(model, before, version)
         drop_unread(scopes(model)[0], read)  # axes, say, that are attributes now
         # Readers of older opsets read older files only. IR versions up to 4 differ in their meaning.
@@ -73,14 +79,6 @@ def _put_back(model: onnx.ModelProto, domain: str) -> None:
     for node in _nodes(model):
         if node.domain == domain:
             node.domain = ""
-
-
-def _is_foreign(node: onnx.NodeProto) -> bool:
-    """Whether ``node`` is in ONNX's domain without being one of ONNX's operators, or but in name."""
-    if domain_of(node.domain) != "":
-        return False
-    dialect = dialect_of(node, {})
-    return not onnx.defs.has(node.op_type) if dialect is None else dialect.name != "ai.onnx"
 
 
 def unconvertible(model: onnx.ModelProto, version: int) -> tuple[str, str]:
@@ -212,15 +210,6 @@ def _set_aside(model: onnx.ModelProto, version: int) -> None:
                 del node.attribute[:]
                 node.attribute.extend(ASIDE[node.op_type].write(plain))
                 node.domain = SET_ASIDE
-
-
-def _check_types(model: onnx.ModelProto, version: int) -> None:
-    """Check that the opset ``version`` has the types of all nodes, as far as they are known."""
-    try:
-        shape_inference.infer_shapes(without_weights(model), check_type=True)
-    except shape_inference.InferenceError as error:
-        expected = f"one that has the types of all nodes, and onnx says: {' '.join(str(error).split())}"
-        raise GridSampleError("model", "opset", str(version), expected) from None
 
 
 def _drop_attributes(model: onnx.ModelProto, before: int, version: int) -> None:
