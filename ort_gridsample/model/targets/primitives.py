@@ -427,18 +427,16 @@ def _check_affine_grid(name: str, theta: Value, size: Value) -> int:
     """The number of spatial axes, from whichever shape knows it."""
     _check_type(name, "theta", theta, spec.FLOATS)
     _check_type(name, "size", size, ("int64",))
-    theta_shape = theta.shape if theta.constant is None else theta.constant.shape
-    size_shape = size.shape if size.constant is None else size.constant.shape
-    known = []
-    if theta_shape is not None and len(theta_shape) == 3:
-        known += [theta_shape[1], theta_shape[2] - 1 if isinstance(theta_shape[2], int) else None]
-    if size_shape is not None and len(size_shape) == 1:
-        known.append(size_shape[0] - 2 if isinstance(size_shape[0], int) else None)
-    ranks = {r for r in known if isinstance(r, int)}
-    if len(ranks) != 1 or not ranks <= {2, 3}:
-        found = f"of shape {theta_shape} for a size of shape {size_shape}"
+    shapes = [each.shape if each.constant is None else each.constant.shape for each in (theta, size)]
+    fits = [
+        r
+        for r in (2, 3)
+        if all(a is None or checks.alike(a, b) for a, b in zip(shapes, ((None, r, r + 1), (r + 2,)), strict=True))
+    ]
+    if len(fits) != 1:
+        found = f"of shape {shapes[0]} for a size of shape {shapes[1]}"
         raise GridSampleError(name, "theta", found, "(N, 2, 3) for a size (4,), or (N, 3, 4) for a size (5,)")
-    return ranks.pop()
+    return fits[0]
 
 
 def _check_type(name: str, argument: str, value: Value, allowed: Sequence[str]) -> None:
