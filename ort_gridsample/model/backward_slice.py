@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 import onnx
-from onnx import defs, helper
+from onnx import defs, helper, parser
 
 from .. import spec
 from .dialects import dialect_of, operator_types
@@ -33,15 +33,11 @@ MOST_NODES, DEEPEST = 1 << 16, 30
 STAND_IN = "ort_gridsample.model.backward_slice"
 
 _STAND_INS = [
-    helper.make_function(
-        STAND_IN,
-        operator,
-        inputs := list(versions[max(versions)].types),
-        ["Y"],
-        [helper.make_node(operator, inputs, ["Y"])],
-        [helper.make_opsetid("", max(versions))],
+    parser.parse_function(
+        f'<domain: "{STAND_IN}", opset_import: ["": {max(versions)}]> {op} ({names}) => (Y) {{ Y = {op} ({names}) }}'
     )
-    for operator, versions in spec.OPERATORS.items()
+    for op, versions in spec.OPERATORS.items()
+    for names in [", ".join(versions[max(versions)].types)]
 ]
 
 

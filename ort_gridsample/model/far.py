@@ -47,18 +47,10 @@ def put_far_coordinates_to_0(model: onnx.ModelProto, grids: Mapping[str, str]) -
     names, places = Names(model), []
     for scope in scopes(model):
         made = _rename(scope, grids, names)
-        nodes = onnx.GraphProto()  # copies, as the list that holds the originals is emptied
         for place in made:
-            if not any(place.before in node.output for node in scope):
-                nodes.node.extend(_without_far(place, grids[place.name], names))
-        for node in scope:
-            nodes.node.append(node)
-            for place in made:
-                if place.before in node.output:
-                    nodes.node.extend(_without_far(place, grids[place.name], names))
-        if made:
-            del scope.container.node[:]
-            scope.container.node.extend(nodes.node)
+            at = next((index for index, node in enumerate(scope) if place.before in node.output), -1)
+            for node in reversed(_without_far(place, grids[place.name], names)):
+                scope.container.node.insert(at + 1, node)
         places += made
     return places
 

@@ -327,9 +327,9 @@ class Nodes(list[onnx.NodeProto]):
 
     def add(self, op_type: str, *inputs: str, output: str = "", **attributes: Any) -> str:
         """Write a node; the name of its output."""
-        name = output or self._names.new(f"{self._prefix}_{op_type.lower()}")
-        self.append(helper.make_node(op_type, inputs, [name], name, **attributes))
-        return name
+        name = self._names.new(f"{self._prefix}_{op_type.lower()}")  # nodes of one name are refused
+        self.append(helper.make_node(op_type, inputs, [output or name], name, **attributes))
+        return output or name
 
     def constant(self, value: npt.ArrayLike) -> str:
         """Write a Constant; the name of its value."""

@@ -252,20 +252,9 @@ def _match(
         attributes = dialect.read(here, node, lambda i: scope.constant(node.input[i]), note)
     except GridSampleError as error:
         unreadable = error
-    record = NodeRecord(
-        graph=scope.path,
-        name=name,
-        operator=dialect.operator,
-        op_type=node.op_type,
-        domain=domain,
-        opset=opset,
-        dialect=standard(dialect.operator, opset) if aside else dialect,
-        attributes=attributes,
-        cases=cases,
-        values=values,
-        constants=known,
-        output=output,
-    )
+    spelled = standard(dialect.operator, opset) if aside else dialect
+    what = dialect.operator, node.op_type, domain, opset, spelled, attributes, cases, values, known, output
+    record = NodeRecord(scope.path, name, *what)
     record = replace(record, error=fault_of(record, node, unreadable))
     if probe is not None:
         record = replace(record, reason=reason_of(record, scope.opsets, probe))

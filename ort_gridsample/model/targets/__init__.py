@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
-from ..graphs import Names
+from ..graphs import Names, Nodes
 from ..helpers import cast_name, mark
 from ..matches import Match
 from ..records import NodeRecord
@@ -100,11 +100,5 @@ def typed_in_function(match: Match, first: str, names: Names) -> tuple[str, list
 
 def arguments(record: NodeRecord, names: Names) -> tuple[list[onnx.NodeProto], list[str]]:
     """Constants for the inputs that a node holds itself, as attributes; and the names of all its inputs."""
-    constants, values = [], []
-    for argument, value in record.values.items():
-        if not value:
-            value = names.new(f"{record.output}_{argument}")
-            tensor = numpy_helper.from_array(record.constants[argument])
-            constants.append(helper.make_node("Constant", [], [value], value=tensor))
-        values.append(value)
-    return constants, values
+    nodes = Nodes(names, record.output)
+    return nodes, [value or nodes.constant(record.constants[argument]) for argument, value in record.values.items()]
