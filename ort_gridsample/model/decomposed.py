@@ -94,12 +94,7 @@ class _Candidate:
 
 
 class Search:
-    """Looks for decomposed operators in the scopes of a model.
-
-    Args:
-        found: the scopes.
-        probe: runs candidates; None: nothing is found.
-    """
+    """Looks for decomposed operators in the scopes ``found``; ``probe`` runs candidates: without it there are none."""
 
     def __init__(self, found: Sequence[Scope], probe: OnnxruntimeProbe | None) -> None:
         self._probe = probe

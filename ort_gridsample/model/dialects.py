@@ -330,10 +330,8 @@ def dialect_of(
 ) -> Dialect | None:
     """The dialect that ``node`` is written in; None where it is none of the operators in any.
 
-    Args:
-        node: the node.
-        opsets: the versions of the domains that it is written in.
-        functions: the keys (:func:`function_key`) of its model's functions: a call of one is nothing else.
+    ``opsets`` are the versions of the domains that it is written in, ``functions`` the keys (:func:`function_key`) of
+    its model's functions: a call of one is nothing else.
     """
     if function_key(node) in functions:
         return None

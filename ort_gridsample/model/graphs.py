@@ -292,14 +292,8 @@ class Names:
     def _taken(self) -> set[str]:
         taken: set[str] = set()
         for scope in self._found or scopes(self._model):
-            taken.update([node.name for node in scope.nodes], *scope.inputs, *scope.outputs)
+            taken.update([node.name for node in scope.nodes], *scope.inputs, scope.definitions, scope.outcome)
             taken.update(value.name for value in scope.container.value_info)
-            if isinstance(scope.container, onnx.FunctionProto):
-                taken.update((*scope.container.input, *scope.container.output))
-            else:
-                for values in (scope.container.input, scope.container.output, scope.container.initializer):
-                    taken.update(value.name for value in values)
-                taken.update(sparse.values.name for sparse in scope.container.sparse_initializer)
         return taken
 
     def new(self, name: str) -> str:

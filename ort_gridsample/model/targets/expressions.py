@@ -117,12 +117,9 @@ def _operation(op_type: str, **attributes: int) -> Callable[..., Tensor]:
 
 
 class Expressions:
-    """The nodes of one lowering: every name among them begins with ``prefix`` and a slash.
+    """The nodes of one lowering: every name among them begins with ``prefix``, the lowered node's name, and a slash.
 
-    Args:
-        prefix: the name of the node that is lowered.
-        opset: the version of the ONNX domain that the nodes are for, 11 or newer.
-        runtime: the runtime that the nodes are for.
+    They are for ``opset``, a version of the ONNX domain from 11 on, and for ``runtime``.
     """
 
     def __init__(self, prefix: str, opset: int, runtime: Runtime = ANY) -> None:

@@ -214,17 +214,8 @@ class _Sampler:
     """The taps of all P output positions of all N batches.
 
     Tensors of the spatial axes list these first, innermost first. The combinations of all axes' taps are computed in
-    groups, one for each gather.
-
-    Attributes:
-        e: the nodes' expressions.
-        mode: the interpolation mode.
-        n: the batch.
-        c: the channels.
-        lengths: D1, …, Dr.
-        out: D1_out, …, Dr_out.
-        around: how many zeros there are before and after the pixels of each axis.
-        zeros_first: whether there is a row of zeros before all others.
+    groups, one for each gather. There are ``around`` zeros before and after the pixels of each axis, or with
+    ``zeros_first`` a row of zeros before all others.
     """
 
     e: Expressions
