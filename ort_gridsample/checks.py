@@ -106,6 +106,11 @@ def _differ(a: Dim, b: Dim) -> bool:
     return isinstance(a, int) and isinstance(b, int) and a != b
 
 
+def alike(one: Sequence[Dim], other: Sequence[Dim]) -> bool:
+    """Whether two shapes may be the same: as long, and nowhere of two different numbers."""
+    return len(one) == len(other) and not any(map(_differ, one, other))
+
+
 def shown(shape: Sequence[Dim]) -> str:
     """A shape as errors show it."""
     return f"({', '.join('?' if d is None else str(d) for d in shape)})"
@@ -137,7 +142,7 @@ def affine_grid_shapes(where: str, theta: Sequence[Dim] | None, size: Sequence[i
     """Check theta's shape and size against each other, as far as they are known."""
     r = 0
     if theta is not None:
-        r = len(theta) == 3 and next((r for r in (2, 3) if not (_differ(theta[1], r) or _differ(theta[2], r + 1))), 0)
+        r = next((r for r in (2, 3) if alike(theta, (None, r, r + 1))), 0)
         if not r:
             raise THETA.error(where, theta=shown(theta))
     if size is None:

@@ -102,15 +102,12 @@ class Version:
 def _grid_sample(
     modes: tuple[str, ...], X: tuple[str, ...], grid: tuple[str, ...], axes: tuple[int, ...] | None = None
 ) -> Version:  # pragma: no mutate block
-    return Version(
-        attributes={
-            "mode": Attribute(modes[0], modes),
-            "padding_mode": Attribute(PADDING_MODES[0], PADDING_MODES),
-            "align_corners": Attribute(0, (0, 1)),
-        },
-        types={"X": X, "grid": grid},
-        axes=axes,
-    )
+    attributes = {
+        "mode": Attribute(modes[0], modes),
+        "padding_mode": Attribute(PADDING_MODES[0], PADDING_MODES),
+        "align_corners": Attribute(0, (0, 1)),
+    }
+    return Version(attributes, {"X": X, "grid": grid}, axes)
 
 
 #: Operator of the ONNX domain -> first opset of each of its versions -> that version.

@@ -21,6 +21,7 @@ from ort_gridsample import GridSampleError, spec
 from ort_gridsample.core.coordinates import PADDING, Padding
 from ort_gridsample.core.taps import MODES, Mode
 from ort_gridsample.model.element_types import elem_type
+from ort_gridsample.model.targets.expressions import Expressions
 from ort_gridsample.model.targets.primitives import (
     CHANNELS_PER_TAP,
     FEW_CHANNELS,
@@ -63,7 +64,7 @@ def lowered(X, grid, attributes, opset=17, known=True, constant=False, runtime=A
         Value(name, type_name(x.dtype), shape, x if constant and x is grid else None)
         for (name, x), shape in zip(both.items(), shapes, strict=True)
     ]
-    nodes = lower_grid_sample("a/b", *values, "Y", **asdict(attributes), opset=opset, runtime=runtime)
+    nodes = lower_grid_sample(Expressions("a/b", opset, runtime), *values, "Y", **asdict(attributes))
     followed = {"CumSum", "Slice"} if "lengths" in runtime.without else set()
     assert {node.op_type for node in nodes} <= PRIMITIVES | followed
     assert not any(node.domain for node in nodes)
@@ -299,7 +300,7 @@ def affine_model(theta, size, align_corners, opset, known, constant):
         Value("theta", type, theta.shape if known else ("N", r, "columns")),
         Value("size", "int64", size.shape if known else None, size if constant else None),
     )
-    nodes = lower_affine_grid("n", *values, "grid", align_corners=align_corners, opset=opset)
+    nodes = lower_affine_grid(Expressions("n", opset), *values, "grid", align_corners=align_corners)
     assert {node.op_type for node in nodes} <= PRIMITIVES
     inputs = {"theta": (type, values[0].shape)} | ({} if constant else {"size": ("int64", size.shape)})
     return make_model(nodes, inputs, {"grid": (type, [None] * (r + 2))}, opset)
@@ -440,9 +441,10 @@ def test_a_mode_of_trigonometry_is_lowered_too(opset, monkeypatch):
     for padding_mode, constant in (("zeros", False), ("border", True)):
         values = [Value(name, "float32", shape) for name, shape in shapes.items()]
         values[1] = Value("grid", "float32", None, grid) if constant else values[1]
-        how = {"mode": "lanczos3", "padding_mode": padding_mode, "align_corners": False, "opset": opset}
+        how = {"mode": "lanczos3", "padding_mode": padding_mode, "align_corners": False}
         inputs = {value.name: ("float32", value.shape) for value in values if value.constant is None}
-        model = make_model(lower_grid_sample("a", *values, "Y", **how), inputs, {"Y": ("float32", [None] * 4)}, opset)
+        nodes = lower_grid_sample(Expressions("a", opset), *values, "Y", **how)
+        model = make_model(nodes, inputs, {"Y": ("float32", [None] * 4)}, opset)
         expected = ogs.grid_sample(X, grid, "lanczos3", padding_mode)
         np.testing.assert_allclose(run(model, *(X, grid)[: len(inputs)]), expected, rtol=0, atol=1e-5)
     far = np.array([-np.inf, -1000, 1000, np.inf], np.float32).reshape(1, 4, 1)  # beyond taps further out than cubic's
@@ -499,7 +501,7 @@ def test_what_cannot_be_lowered_is_an_error(name, value, sentence):
     arguments |= {"opset": 17, name: value}
     values = [Value(each, *arguments.pop(each)) for each in ("X", "grid")]
     with pytest.raises(GridSampleError) as caught:
-        lower_grid_sample("sampler", *values, "Y", **arguments)
+        lower_grid_sample(Expressions("sampler", arguments.pop("opset")), *values, "Y", **arguments)
     assert str(caught.value) == f"sampler: {sentence}"
 
 
@@ -517,6 +519,7 @@ FITTING = ", expected (N, 2, 3) for a size (4,), or (N, 3, 4) for a size (5,)"
     ],
 )
 def test_what_affine_grid_cannot_lower_is_an_error(theta, size, said):
+    values = Value("theta", *theta), Value("size", *size)
     with pytest.raises(GridSampleError) as caught:
-        lower_affine_grid("n", Value("theta", *theta), Value("size", *size), "grid", align_corners=False, opset=20)
+        lower_affine_grid(Expressions("n", 20), *values, "grid", align_corners=False)
     assert str(caught.value) == f"n: {said}"

@@ -100,7 +100,7 @@ def _measured(arguments: argparse.Namespace, feeds: dict[str, Array]) -> tuple[d
     shares: dict[str, Mapping[str, Sequence[str]]] = {}
     for name, make in SIDES.items():
         try:
-            session = make(arguments.model, _options(arguments.threads), providers=["CPUExecutionProvider"])
+            session = make(arguments.model, quiet(arguments.threads), providers=["CPUExecutionProvider"])
             answers[name] = session.run(None, feeds)
         except Exception as error:
             if name == OURS:
@@ -115,16 +115,10 @@ def _measured(arguments: argparse.Namespace, feeds: dict[str, Array]) -> tuple[d
     return {n: Side(answers[n], timing, nodes[n], shares[n]) for n, timing in timings.items()}, refusals
 
 
-def _options(threads: int | None) -> onnxruntime.SessionOptions:
-    options = quiet()
-    options.intra_op_num_threads = threads or 0
-    return options
-
-
 def _profile(
     make: Callable[..., onnxruntime.InferenceSession], arguments: argparse.Namespace, feeds: dict[str, Array]
 ) -> dict[str, Node]:
-    options = _options(arguments.threads)
+    options = quiet(arguments.threads)
     options.enable_profiling = True
     with tempfile.TemporaryDirectory() as folder:
         options.profile_file_prefix = str(Path(folder, "profile"))
@@ -151,10 +145,11 @@ def read_profile(events: list[dict[str, Any]]) -> dict[str, Node]:
 def as_text(sides: Mapping[str, Side]) -> str:
     """A table: GridSample and AffineGrid one by one, the other nodes together, and whole runs."""
     # A decomposed form has the name of one of its nodes, of other operators, and counts among the other nodes.
-    op_types = {name: node.op_type for side in sides.values() for name, node in side.nodes.items() if _samples(node)}
+    each = (item for side in sides.values() for item in side.nodes.items())
+    op_types = {name: node.op_type for name, node in each if node.op_type in spec.OPERATORS}
     native, columns = sides.get(NATIVE), list[list[str]]()
     for side in sides.values():
-        others = sum(node.seconds for node in side.nodes.values() if not _samples(node))
+        others = sum(node.seconds for node in side.nodes.values() if node.op_type not in spec.OPERATORS)
         whole = f"{_ms(side.timing.median)} ±{side.timing.spread:.0%}"
         if native and side is not native:
             whole += f" {side.timing.times_faster_than(native.timing).median:.3g}×"
@@ -163,14 +158,10 @@ def as_text(sides: Mapping[str, Side]) -> str:
     return table([("ms", "operator", *sides), *zip(names, operators, *columns, strict=True)], indent="  ")
 
 
-def _samples(node: Node) -> bool:
-    return node.op_type in spec.OPERATORS
-
-
 def _cell(name: str, side: Side, native: Side | None) -> str:
     """The time of a node on ``side``, and how many times as long it and the nodes fused with it took natively."""
     node = side.nodes.get(name)
-    if node is None or not _samples(node):
+    if node is None or node.op_type not in spec.OPERATORS:
         return next((f"in {other}" for other, shared in side.shares.items() if name in shared), "–")
     if native is None or native is side or not node.seconds or native.nodes.get(name, node).op_type != node.op_type:
         return _ms(node.seconds)
@@ -192,7 +183,7 @@ def as_json(sides: Mapping[str, Side], refusals: Mapping[str, str]) -> dict[str,
             "quartiles": side.timing.quartiles,
             "rounds": side.timing.rounds,
             "ratio": side.timing.times_faster_than(native.timing).median if native else None,
-            "nodes": {n: {"op_type": node.op_type, "seconds": node.seconds} for n, node in side.nodes.items()},
+            "nodes": {n: vars(node) for n, node in side.nodes.items()},
             "shares": side.shares,
             "difference": _differences(sides).get(name),
         }

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
+import onnx.parser
 import onnxruntime
-from onnx import helper
 
 from .. import spec
 from ..core.arrays import Array
@@ -63,7 +62,7 @@ def run(arguments: argparse.Namespace) -> None:
     print_ties(differences, affine_grid(warp, (1, 3, *OUTPUT), align_corners=False), photo.shape[:2])
 
     print("\nThe same on the photograph's own bytes (uint8):")
-    model = spatial_transformer("cubic", "reflection", onnx.TensorProto.UINT8)
+    model = spatial_transformer("cubic", "reflection", "uint8")
     feeds["image"] = (image * 255).round().astype(np.uint8)
     try:
         plain(model).run(None, feeds)
@@ -123,22 +122,13 @@ def read_photo(path: str | None) -> Array:
         return np.asarray(opened.convert("RGB"))
 
 
-def spatial_transformer(mode: str, padding_mode: str, image_type: int = onnx.TensorProto.FLOAT) -> onnx.ModelProto:
+def spatial_transformer(mode: str, padding_mode: str, image_type: str = "float") -> onnx.ModelProto:
     """A model that warps ``image`` (1, 3, H, W) by ``theta`` (1, 2, 3) into an output of ``size``."""
-    tensor = helper.make_tensor_value_info
-    nodes = [
-        helper.make_node("AffineGrid", ["theta", "size"], ["grid"], name="where to look"),
-        helper.make_node(
-            "GridSample", ["image", "grid"], ["warped"], name="look there", mode=mode, padding_mode=padding_mode
-        ),
-    ]
-    inputs = [
-        tensor("image", image_type, [1, 3, "H", "W"]),
-        tensor("theta", onnx.TensorProto.FLOAT, [1, 2, 3]),
-        tensor("size", onnx.TensorProto.INT64, [4]),
-    ]
-    graph = helper.make_graph(nodes, "spatial transformer", inputs, [tensor("warped", image_type, [1, 3, "h", "w"])])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    return onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["": 20]> spatial_transformer
+        ({image_type}[1, 3, H, W] image, float[1, 2, 3] theta, int64[4] size) => ({image_type}[1, 3, h, w] warped) {{
+            grid = AffineGrid (theta, size)
+            warped = GridSample <mode = "{mode}", padding_mode = "{padding_mode}"> (image, grid)
+        }}""")
 
 
 def answer(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> Array:

@@ -36,33 +36,28 @@ class Far:
 
 def far_coordinates(paths: Sequence[str], ways: Sequence[str], feeds: Mapping[str, Array]) -> Far:
     """Count far coordinates in the models at ``paths``, each run in its way on ``feeds``, and run without them."""
+    uncounted, answers = list[str](), list[Mapping[str, Array]]()
     try:
-        return _far_coordinates(paths, ways, feeds)
+        models = [read_model(path, external_data=True) for path in paths]
+        grids = _grids(models)
+        near = {name: np.where(_is_far(a), 0, a).astype(a.dtype) if name in grids else a for name, a in feeds.items()}
+        counts = {name: _count(feeds[name]) for name in feeds if name in grids}
+        for path, way, model in zip(paths, ways, models, strict=True):
+            places = put_far_coordinates_to_0(model, grids)
+            outside = [place for place in places if not place.graph]
+            if not places and grids.keys().isdisjoint(value.name for value in model.graph.input):
+                return Far(unknown=f"{path} has no grid that is known")
+            own = [value.name for value in model.graph.output]
+            model.graph.output.extend(onnx.ValueInfoProto(name=place.wide) for place in outside)
+            session = sides.WAYS[way](model.SerializeToString())
+            found = sides.answers(session, {value.name: near[value.name] for value in session.get_inputs()})
+            answers.append({name: found[name] for name in own})
+            if model is models[0]:
+                counts |= {place.name: _count(found[place.wide]) for place in outside}
+                uncounted += (f"{place.name} in {place.graph}" for place in places if place.graph)
+        return Far(counts, uncounted, answers)
     except Exception as error:  # a changed model may not run where the model does
         return Far(unknown=sentence(error))
-
-
-def _far_coordinates(paths: Sequence[str], ways: Sequence[str], feeds: Mapping[str, Array]) -> Far:
-    models = [read_model(path, external_data=True) for path in paths]
-    grids = _grids(models)
-    near = {name: np.where(_is_far(a), 0, a).astype(a.dtype) if name in grids else a for name, a in feeds.items()}
-    counts = {name: _count(feeds[name]) for name in feeds if name in grids}
-    uncounted: list[str] = []
-    answers = []
-    for path, way, model in zip(paths, ways, models, strict=True):
-        places = put_far_coordinates_to_0(model, grids)
-        outside = [place for place in places if not place.graph]
-        if not places and grids.keys().isdisjoint(value.name for value in model.graph.input):
-            return Far(unknown=f"{path} has no grid that is known")
-        own = [value.name for value in model.graph.output]
-        model.graph.output.extend(onnx.ValueInfoProto(name=place.wide) for place in outside)
-        session = sides.WAYS[way](model.SerializeToString())
-        found = sides.answers(session, {value.name: near[value.name] for value in session.get_inputs()})
-        answers.append({name: found[name] for name in own})
-        if model is models[0]:
-            counts |= {place.name: _count(found[place.wide]) for place in outside}
-            uncounted += (f"{place.name} in {place.graph}" for place in places if place.graph)
-    return Far(counts, uncounted, answers)
 
 
 def _grids(models: Sequence[onnx.ModelProto]) -> dict[str, str]:

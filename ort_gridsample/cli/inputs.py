@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
 import onnxruntime
 
-from .. import spec
+from .. import checks, spec
 from ..core.arrays import Array
 from ..errors import GridSampleError
 from .arguments import at_least_0
+from .output import name_of
 
 #: The lengths of dimensions that the model leaves open in a random input: the first dimension's, and the others'.
 OPEN, OPEN_OTHERWISE = (1, 8), (2, 11)
@@ -120,24 +120,14 @@ def _fitting(array: Array, value: onnxruntime.NodeArg, file: str, model: str) ->
         remedy = f"; convert it with numpy.save(file, numpy.load(file).astype({str(dtype)!r}))"
         if "O" in (dtype.kind, array.dtype.kind):
             remedy = "; only text is saved as text"
-    elif lengths and not _is_of(array.shape, lengths):
+    elif lengths and not checks.alike(array.shape, lengths):
         remedy = "; reshape or transpose it, or give another file"
     if not remedy:
         return array
-    shape = f" of shape ({', '.join('?' if n is None else str(n) for n in lengths)})" if lengths else ""
-    expected = f"{value.type.removeprefix('tensor(').removesuffix(')') if dtype is None else _name(dtype)}{shape}"
-    found = f"{_name(array.dtype)} of shape {array.shape}"
+    shape = f" of shape {checks.shown(lengths)}" if lengths else ""
+    expected = f"{value.type.removeprefix('tensor(').removesuffix(')') if dtype is None else name_of(dtype)}{shape}"
+    found = f"{name_of(array.dtype)} of shape {array.shape}"
     raise GridSampleError(model, f"input {value.name!r}, from {file},", found, f"{expected}{remedy}")
-
-
-def _name(dtype: np.dtype[Any]) -> str:
-    return "string" if dtype.kind == "O" else str(dtype)
-
-
-def _is_of(shape: tuple[int, ...], lengths: Sequence[object]) -> bool:
-    """Whether ``shape`` has the lengths that the model fixes."""
-    pairs = zip(shape, lengths, strict=False)
-    return len(shape) == len(lengths) and all(a == b for a, b in pairs if isinstance(b, int))
 
 
 def _shape(text: str) -> tuple[int, ...]:

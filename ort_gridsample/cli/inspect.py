@@ -49,25 +49,14 @@ def as_json(placement: Placement) -> dict[str, object]:
     """A node's record and what it runs on in a session, for JSON."""
     record = placement.record
     return {
-        "graph": record.graph,
-        "name": record.name,
-        "op_type": record.op_type,
-        "domain": record.domain,
-        "opset": record.opset,
+        **{field: getattr(record, field) for field in ("graph", "name", "op_type", "domain", "opset")},
         **{name: str(v) if isinstance(v, AttributeReference) else v for name, v in record.attributes.items()},
         "inputs": {
             name: [{"type": v.type, "rank": v.rank, "shape": v.shape} for v in values]
             for name, values in record.inputs.items()
         },
-        "native": record.native,
-        "reason": record.reason,
-        "action": record.action,
-        "session": {
-            "runs_on": placement.runs_on,
-            "reason": placement.reason,
-            "fused": placement.fused,
-            "library": placement.library,
-        },
+        **{field: getattr(record, field) for field in ("native", "reason", "action")},
+        "session": {field: getattr(placement, field) for field in ("runs_on", "reason", "fused", "library")},
     }
 
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from ..core.arrays import Array
 from ..errors import GridSampleError
 from ..runtime import library
 
@@ -85,6 +84,6 @@ def versions() -> dict[str, str]:
     return {**found, "Python": platform.python_version()}
 
 
-def type_of(array: Array) -> str:
+def name_of(dtype: np.dtype[Any]) -> str:
     """The name of an array's element type, ``string`` for strings."""
-    return "string" if array.dtype == np.dtype(object) else str(array.dtype)
+    return "string" if dtype.kind == "O" else str(dtype)

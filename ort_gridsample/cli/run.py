@@ -51,7 +51,7 @@ def _described(name: str, value: Array) -> dict[str, object]:
     """An input or output for the table and for JSON; a value that is no tensor has no shape."""
     if not isinstance(value, np.ndarray):
         return {"name": name, "type": type(value).__name__, "shape": None}
-    return {"name": name, "type": output.type_of(value), "shape": value.shape}
+    return {"name": name, "type": output.name_of(value.dtype), "shape": value.shape}
 
 
 def save(outputs: Mapping[str, Array], folder: Path) -> dict[str, Path]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import onnxruntime
@@ -41,33 +41,30 @@ class Side:
     answers: Arrays
 
 
-def quiet() -> onnxruntime.SessionOptions:
-    """Options of a session that logs nothing, as a refusal is a result here."""
+def quiet(threads: int | None = None) -> onnxruntime.SessionOptions:
+    """Options of a session that logs nothing, as a refusal is a result here; it has so many ``threads``, or its own."""
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
+    options.log_severity_level, options.intra_op_num_threads = 4, threads or 0
     return options
 
 
-def run(model: Model, feeds: Callable[[onnxruntime.InferenceSession], Arrays]) -> Side:
-    """``model`` on the ``feeds`` for its session, in the first of :data:`WAYS` that runs it.
+def run(
+    model: Model, feeds: Callable[[onnxruntime.InferenceSession], Arrays], ways: Iterable[str] = WAYS, refusal: str = ""
+) -> Side:
+    """``model`` on the ``feeds`` for its session, in the first of these :data:`WAYS` that runs it.
 
     Raises:
         Exception: the last way's, where none runs it.
     """
-    *others, last = WAYS
-    refusal = ""
-    for way in others:
-        try:
-            return _side(way, refusal, model, feeds)
-        except Exception as error:
-            refusal = refusal or " ".join(str(error).split())
-    return _side(last, refusal, model, feeds)
-
-
-def _side(way: str, refusal: str, model: Model, feeds: Callable[[onnxruntime.InferenceSession], Arrays]) -> Side:
-    session = WAYS[way](model)
-    fed = feeds(session)
-    return Side(way, refusal, session, fed, answers(session, fed))
+    way, *others = ways
+    try:
+        session = WAYS[way](model)
+        fed = feeds(session)
+        return Side(way, refusal, session, fed, answers(session, fed))
+    except Exception as error:
+        if not others:
+            raise
+        return run(model, feeds, others, refusal or " ".join(str(error).split()))
 
 
 def answers(session: onnxruntime.InferenceSession, feeds: Arrays) -> Arrays:

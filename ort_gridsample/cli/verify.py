@@ -20,7 +20,7 @@ from . import inputs, sides
 from .arguments import magnitude
 from .failures import about, sentence
 from .far import Far, far_coordinates
-from .output import print_json, table, type_of
+from .output import name_of, print_json, table
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def agreements(a: Mapping[str, Array], b: Mapping[str, Array], tolerance: float)
             raise GridSampleError("verify", f"output {name!r}", f"a {type(x).__name__}", "a tensor, to be compared")
         most, largest = difference(x, y)
         agrees = most <= tolerance * largest if x.dtype.kind in "fc" else most == 0
-        found.append(Agreement(name, type_of(x), x.shape, most, largest, agrees))
+        found.append(Agreement(name, name_of(x.dtype), x.shape, most, largest, agrees))
     return found
 
 

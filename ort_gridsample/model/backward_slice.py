@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 import onnx
-from onnx import defs, helper
+from onnx import defs, helper, parser
 
 from .. import spec
 from .dialects import dialect_of, operator_types
@@ -24,7 +24,7 @@ from .graphs import TENSORS, Scope, domain_of, function_key, subgraphs
 #: Tensors up to this size may be shapes, which the inference needs the values of; weights are larger.
 SMALL_BYTES = 1 << 12
 
-_FLOATS = tuple(map(elem_type, spec.FLOATS))
+_FLOATS, _EXTERNAL = tuple(map(elem_type, spec.FLOATS)), onnx.TensorProto.EXTERNAL
 
 #: So many nodes of functions are followed, and graphs in graphs to this depth: protobuf reads none that is much deeper.
 MOST_NODES, DEEPEST = 1 << 16, 30
@@ -33,15 +33,11 @@ MOST_NODES, DEEPEST = 1 << 16, 30
 STAND_IN = "ort_gridsample.model.backward_slice"
 
 _STAND_INS = [
-    helper.make_function(
-        STAND_IN,
-        operator,
-        inputs := list(versions[max(versions)].types),
-        ["Y"],
-        [helper.make_node(operator, inputs, ["Y"])],
-        [helper.make_opsetid("", max(versions))],
+    parser.parse_function(
+        f'<domain: "{STAND_IN}", opset_import: ["": {max(versions)}]> {op} ({names}) => (Y) {{ Y = {op} ({names}) }}'
     )
-    for operator, versions in spec.OPERATORS.items()
+    for op, versions in spec.OPERATORS.items()
+    for names in [", ".join(versions[max(versions)].types)]
 ]
 
 
@@ -150,8 +146,7 @@ class BackwardSlice:
     def _nodes(self, instance: Instance) -> list[onnx.NodeProto]:
         """The nodes of ``instance``, and of what it calls, that lead to a node concerned."""
         last_first, op_types = [], operator_types()
-        running = [(instance, *_last_first(instance.scope))]
-        self._want(instance)
+        running = [self._enter(instance)]
         while running:  # no recursion, however long the chain of calls
             here, positions, with_tensors = running[-1]
             scope = here.scope
@@ -164,19 +159,22 @@ class BackwardSlice:
                 is_spelled = callee is None and scope.op_types[index] in op_types
                 dialect = dialect_of(node, {}) if is_spelled else None
                 if dialect is not None:
-                    last_first.append(self._stand_in(dialect.operator, inputs, outputs))
+                    last_first.append(helper.make_node(dialect.operator, inputs[:2], outputs[:1], domain=STAND_IN))
+                    self._want([name for name in inputs[:2] if name])
                     continue
                 if self._wanted.isdisjoint(outputs) and not any(
                     id(leading) in self._leading for leading in (bodies if callee is None else [callee])
                 ):
                     continue
-                if callee is not None and self._may_follow(here, callee):
+                self._left -= 0 if callee is None else len(callee.container.node)
+                # No call is followed where functions call one another in a circle, nor without end.
+                if callee is not None and self._left >= 0 and here.calls < len(self._functions):
                     called, passed = self._call(here, node, callee, outputs)
                     last_first += passed
-                    running.append((called, *_last_first(callee)))
-                    self._want(called)
+                    running.append(self._enter(called))
                     break
-                is_large = node.ByteSize() > SMALL_BYTES or (index in with_tensors and _has_external_data(node))
+                tensors = (each.t for each in node.attribute) if index in with_tensors else ()
+                is_large = node.ByteSize() > SMALL_BYTES or any(t.data_location == _EXTERNAL for t in tensors)
                 if bodies or here.prefix or is_large or domain_of(node.domain) != node.domain:
                     last_first += self._bare(here, node, bodies, inputs, outputs)
                 else:
@@ -186,23 +184,15 @@ class BackwardSlice:
                 running.pop()
         return last_first[::-1]
 
-    def _want(self, instance: Instance) -> None:
-        """Let the slice lead to the values of ``instance`` that are asked for."""
-        names = [instance.name(name) for name in self._values.get(id(instance.scope), ())]
+    def _enter(self, instance: Instance) -> tuple[Instance, Iterator[int], set[int]]:
+        """``instance``, the positions of its nodes, the last first, and of those that may hold tensors."""
+        self._want([instance.name(name) for name in self._values.get(id(instance.scope), ())])
+        return instance, iter(range(len(instance.scope.nodes) - 1, -1, -1)), set(instance.scope.holders(TENSORS))
+
+    def _want(self, names: Sequence[str]) -> None:
+        """Let the slice lead to these values, which are asked for."""
         self._wanted.update(names)
         self.sampled.update(dict.fromkeys(names))
-
-    def _stand_in(self, operator: str, inputs: Sequence[str], outputs: Sequence[str]) -> onnx.NodeProto:
-        """The call that stands for a node concerned."""
-        node = helper.make_node(operator, inputs[:2], outputs[:1], domain=STAND_IN)
-        self._wanted.update(node.input)
-        self.sampled.update(dict.fromkeys(filter(None, node.input)))
-        return node
-
-    def _may_follow(self, here: Instance, callee: Scope) -> bool:
-        """Whether a call is followed: not where functions call one another in a circle, nor without end."""
-        self._left -= len(callee.container.node)
-        return self._left >= 0 and here.calls < len(self._functions)
 
     def _call(
         self, here: Instance, node: onnx.NodeProto, callee: Scope, outputs: Sequence[str]
@@ -238,7 +228,7 @@ class BackwardSlice:
         bare.output.extend(outputs)
         self._wanted.update(inputs)
         for attribute in _bound(node, here.given):
-            large = attribute.ByteSize() > SMALL_BYTES or attribute.t.data_location == onnx.TensorProto.EXTERNAL
+            large = attribute.ByteSize() > SMALL_BYTES or attribute.t.data_location == _EXTERNAL
             if large and (bare.op_type, bare.domain) == ("Constant", ""):
                 self._inputs.append(onnx.ValueInfoProto(name=outputs[0], type=_constant_type(attribute)))
                 return
@@ -257,21 +247,20 @@ class BackwardSlice:
         graph = onnx.GraphProto(name="body")
         assert isinstance(scope.container, onnx.GraphProto)
         for value in scope.container.output:
-            _add_guessed(graph.output, value, body.name(value.name))
+            _add(graph.output, value, body.name(value.name))
         self._wanted.update(value.name for value in graph.output)
         graph.node.extend(self._nodes(body))
         for value in scope.container.input:
             if scope.definitions[value.name] is None:
-                _add_guessed(graph.input, value, body.name(value.name))
+                _add(graph.input, value, body.name(value.name))
         return graph
 
     def _in_opset(self, opset: int, node: onnx.NodeProto) -> onnx.NodeProto:
         """``node``, or a call of a function of it alone where it means another thing in the main graph's opset."""
         here = self._opsets.get("", 0)
-        if node.domain or opset == here or _since(node.op_type, opset) == _since(node.op_type, here):
+        is_same = node.domain or opset == here or _since(node.op_type, opset) == _since(node.op_type, here)
+        if is_same or any(True for _ in subgraphs(node)):  # If, Loop and Scan differ in the types that they allow
             return node
-        if any(True for _ in subgraphs(node)):
-            return node  # If, Loop and Scan: they differ in the types that they allow
         inputs, outputs = ([name for name in dict.fromkeys(names) if name] for names in (node.input, node.output))
         function = helper.make_function(
             STAND_IN, f"node {len(self._older)}", inputs, outputs, [node], [helper.make_opsetid("", opset)]
@@ -285,22 +274,22 @@ class BackwardSlice:
         for value in container.value_info:
             name = instance.name(value.name)
             if name in self._wanted and value.name in scope.definitions:
-                _add_guessed(graph.value_info, value, name)
+                _add(graph.value_info, value, name)
         if isinstance(container, onnx.FunctionProto):
             return
         if scope.parent is None:
             for value in container.output:
-                _add_guessed(graph.value_info, value, instance.name(value.name))
+                _add(graph.value_info, value, instance.name(value.name))
             for value in container.input:
                 if scope.definitions[value.name] is None and instance.name(value.name) in self._wanted:
-                    _add(graph.input, value, instance.name(value.name))
+                    _add(graph.input, value, instance.name(value.name), is_guess=False)
         for tensor in container.initializer:
             name, dims = instance.name(tensor.name), tensor.dims[:]
             if name not in self._wanted or scope.definitions[tensor.name] is None:
                 continue
             # No inference reads the numbers of a matrix of floats.
             is_weight = len(dims) > 1 and tensor.data_type in _FLOATS
-            if is_weight or tensor.ByteSize() > SMALL_BYTES or tensor.data_location == onnx.TensorProto.EXTERNAL:
+            if is_weight or tensor.ByteSize() > SMALL_BYTES or tensor.data_location == _EXTERNAL:
                 graph.input.add(name=name, type=_weight_type(tensor.data_type, *dims))
             else:
                 graph.initializer.append(tensor)
@@ -337,15 +326,6 @@ def _leading(
     return leading
 
 
-def _last_first(scope: Scope) -> tuple[Iterator[int], set[int]]:
-    """The positions of the nodes of ``scope``, and of those that may hold tensors."""
-    return iter(range(len(scope.nodes) - 1, -1, -1)), set(scope.holders(TENSORS))
-
-
-def _has_external_data(node: onnx.NodeProto) -> bool:
-    return any(attribute.t.data_location == onnx.TensorProto.EXTERNAL for attribute in node.attribute)
-
-
 def _bound(node: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto]) -> Iterator[onnx.AttributeProto]:
     """The attributes of ``node`` but graphs, what its function passes on being what is ``given`` to that."""
     for attribute in node.attribute:
@@ -363,7 +343,7 @@ def _without_data(attribute: onnx.AttributeProto) -> onnx.AttributeProto:
     """A large attribute with the type of its tensor, where it has one, in the place of its value."""
     bare = onnx.AttributeProto(name=attribute.name, type=attribute.type)
     if attribute.HasField("t"):
-        bare.t.data_type, bare.t.data_location = attribute.t.data_type, onnx.TensorProto.EXTERNAL
+        bare.t.data_type, bare.t.data_location = attribute.t.data_type, _EXTERNAL
         bare.t.dims.extend(attribute.t.dims)
     return bare
 
@@ -384,18 +364,16 @@ def _weight_type(elem_type: int, *dims: int) -> onnx.TypeProto:
     return helper.make_tensor_type_proto(elem_type, dims if len(dims) > 1 else [None] * len(dims))
 
 
-def _add(values: Any, value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
-    """Add ``value`` under this ``name`` to ``values``, a field of a graph."""
+def _add(values: Any, value: onnx.ValueInfoProto, name: str, is_guess: bool = True) -> None:
+    """Add ``value`` under this ``name`` to ``values``, a field of a graph.
+
+    A guess is what onnxruntime holds no run to: its lengths may be left over from another model.
+    """
     added = values.add()
     added.CopyFrom(value)
     added.name = name
-    return added
-
-
-def _add_guessed(values: Any, value: onnx.ValueInfoProto, name: str) -> None:
-    """As :func:`_add`, of what onnxruntime holds no run to: its lengths may be left over from another model."""
-    tensor = _add(values, value, name).type.tensor_type
-    for dim in tensor.shape.dim if tensor.HasField("shape") else ():
+    tensor = added.type.tensor_type
+    for dim in tensor.shape.dim if is_guess and tensor.HasField("shape") else ():
         dim.ClearField("dim_value")
 
 

@@ -22,6 +22,7 @@ import onnx
 from onnx import helper
 
 from .. import spec
+from ..checks import alike
 from ..core import affine, numpy_core
 from ..core.arrays import Array
 from ..core.coordinates import Axis, normalize, unnormalize
@@ -93,12 +94,7 @@ class _Candidate:
 
 
 class Search:
-    """Looks for decomposed operators in the scopes of a model.
-
-    Args:
-        found: the scopes.
-        probe: runs candidates; None: nothing is found.
-    """
+    """Looks for decomposed operators in the scopes ``found``; ``probe`` runs candidates: without it there are none."""
 
     def __init__(self, found: Sequence[Scope], probe: OnnxruntimeProbe | None) -> None:
         self._probe = probe
@@ -237,8 +233,8 @@ def _fits_sample(Y: Value, X: Value, grid: Value) -> bool:
     axes = len(grid.shape) - 2
     if len(X.shape) != axes + 2 and not (_is_flat(X, grid) and isinstance(X.shape[2], int)):
         return False
-    return _alike(grid.shape, (X.shape[0], *[None] * axes, axes)) and (
-        Y.shape is None or _alike(Y.shape, (*X.shape[:2], *grid.shape[1:-1]))
+    return alike(grid.shape, (X.shape[0], *[None] * axes, axes)) and (
+        Y.shape is None or alike(Y.shape, (*X.shape[:2], *grid.shape[1:-1]))
     )
 
 
@@ -252,16 +248,9 @@ def _fits_grid(grid: Value, theta: Value) -> bool:
     if theta.type not in TYPES or theta.shape is None:
         return False
     return any(
-        _alike(theta.shape, (None, axes, axes + 1))
-        and (grid.shape is None or _alike(grid.shape, (theta.shape[0], *[None] * axes, axes)))
+        alike(theta.shape, (None, axes, axes + 1))
+        and (grid.shape is None or alike(grid.shape, (theta.shape[0], *[None] * axes, axes)))
         for axes in (2, 3)
-    )
-
-
-def _alike(one: Sequence[int | str | None], other: Sequence[int | str | None]) -> bool:
-    """Whether two shapes may be the same: as long, and nowhere of two different numbers."""
-    return len(one) == len(other) and not any(
-        isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(one, other, strict=True)
     )
 
 
@@ -274,7 +263,8 @@ def _model_of(use_def: UseDef, subgraph: Subgraph, values: Sequence[Value]) -> o
 
     graph = onnx.GraphProto(name="part")
     for of, value in zip((*subgraph.inputs, *subgraph.shapes), values, strict=True):
-        graph.input.append(helper.make_tensor_value_info(name(of), elem_type(str(value.type)), [None] * _rank(value)))
+        shape = [None] * len(value.shape or ())
+        graph.input.append(helper.make_tensor_value_info(name(of), elem_type(str(value.type)), shape))
     for of in subgraph.constants:
         constant = use_def.scope.tensor(of)
         assert constant is not None  # as its kind says
@@ -291,7 +281,7 @@ def _model_of(use_def: UseDef, subgraph: Subgraph, values: Sequence[Value]) -> o
 
 def _try_sample(model: onnx.ModelProto, values: Sequence[Value], probe: OnnxruntimeProbe) -> Result | None:
     """The attributes of the GridSample that ``model`` is, and the lengths of X where they are in one axis."""
-    axes, flat = _rank(values[1]) - 2, _is_flat(*values[:2])
+    axes, flat = len(values[1].shape or ()) - 2, _is_flat(*values[:2])
     shapes = list(_shapes(values, [((0, 0), (1, 0)), ((1, axes + 1), axes)]))
     if not shapes:
         return None
@@ -373,14 +363,9 @@ def _axes(lengths: Array) -> list[Axis]:
     return [Axis.of(lengths, aligned, True, np.maximum) for aligned in (True, False)]
 
 
-def _pixels(grid: Array, lengths: Array) -> list[Array]:
-    """The pixel coordinates of ``grid``, in either alignment."""
-    return [unnormalize(grid, axis) for axis in _axes(lengths)]
-
-
 def _from_edges(grid: Array, lengths: Array) -> Array:
     """The distances, in pixels, from the edge in the pixel that a position is in: (2, …), for either alignment."""
-    return np.stack([at - np.floor(at) - 0.5 for at in _pixels(grid, lengths)])
+    return np.stack([at - np.floor(at) - 0.5 for at in (unnormalize(grid, axis) for axis in _axes(lengths))])
 
 
 def _is_sample(kind: Kind, X: Array, grid: Array, answer: Array, most: int) -> bool:
@@ -437,11 +422,6 @@ def _equal(answer: Array, expected: Array, magnitudes: Array, coarser: np.dtype[
     return bool((abs(answer - expected) <= np.minimum(TOLERANCE, ROUNDED * epsilon * magnitudes)).all())
 
 
-def _rank(value: Value) -> int:
-    assert value.shape is not None  # else it would not fit
-    return len(value.shape)
-
-
 def _shapes(values: Sequence[Value], equal: Sequence[tuple[At, At | int]]) -> Iterator[Shapes]:
     """Shapes that ``values`` may have: one of each where all are known, else several.
 
@@ -461,7 +441,7 @@ def _shapes(values: Sequence[Value], equal: Sequence[tuple[At, At | int]]) -> It
     for row in SIZES if free else SIZES[:1]:
         chosen = dict(zip(free, chain(row, count(max(row) + 1)), strict=False))
         lengths = {at: dim if isinstance(dim, int) else chosen[dim] for at, dim in dims.items()}
-        shapes = [tuple(lengths[n, axis] for axis in range(_rank(value))) for n, value in enumerate(values)]
+        shapes = [tuple(lengths[n, axis] for axis in range(len(value.shape or ()))) for n, value in enumerate(values)]
         if all(0 < math.prod(shape) <= MOST_ELEMENTS for shape in shapes):
             yield shapes
 

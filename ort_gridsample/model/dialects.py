@@ -298,22 +298,10 @@ OURS[ATTENTION] = Dialect(
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class AttentionPlugin:
-    """A node that is deformable attention, with inputs value, spatial shapes, first pixels, locations and weights.
-
-    Attributes:
-        by_head: whether its output is (B, Q, H, D); else (B, Q, H·D).
-    """
-
-    by_head: bool
-
-
-#: By the node's type, in any domain. Sources: TensorRT's multiscaleDeformableAttnPlugin, mmdeploy's ms_deform_attn.
-ATTENTION_PLUGINS: Mapping[str, AttentionPlugin] = {
-    "MultiscaleDeformableAttnPlugin_TRT": AttentionPlugin(by_head=True),
-    "MMCVMultiScaleDeformableAttention": AttentionPlugin(by_head=False),
-}
+#: Nodes that are deformable attention, with inputs value, spatial shapes, first pixels, locations and weights: their
+#: type, in any domain -> whether their output is (B, Q, H, D); else (B, Q, H·D). Sources: TensorRT's
+#: multiscaleDeformableAttnPlugin, mmdeploy's ms_deform_attn.
+ATTENTION_PLUGINS = {"MultiscaleDeformableAttnPlugin_TRT": True, "MMCVMultiScaleDeformableAttention": False}
 #: The types of the nodes that stand for several.
 WHOLE_NODES = frozenset((*ATTENTION_PLUGINS, ATTENTION, COMPILED_ATTENTION))
 PLUGINS = replace(
@@ -331,28 +319,27 @@ DECOMPOSED: Final = "unrolled"
 PARTS = _newest(DECOMPOSED, DECOMPOSED, reads_only=True)
 PARTS[ATTENTION] = replace(OURS[ATTENTION], name=DECOMPOSED, domains=(DECOMPOSED,), reads_only=True)
 
+_ONE_OP = replace(
+    OURS[ATTENTION], name=COMPILED, op_type=COMPILED_ATTENTION, domains=(EXTENSIONS_DOMAIN,), ignored=("node", "points")
+)
+_OWN = {(each.domain, each.op_type): each for each in (*OURS.values(), *ASIDE.values(), _ONE_OP)}
+
 
 def dialect_of(
     node: onnx.NodeProto, opsets: Mapping[str, int], functions: Collection[tuple[str, str, str]] = ()
 ) -> Dialect | None:
     """The dialect that ``node`` is written in; None where it is none of the operators in any.
 
-    Args:
-        node: the node.
-        opsets: the versions of the domains that it is written in.
-        functions: the keys (:func:`function_key`) of its model's functions: a call of one is nothing else.
+    ``opsets`` are the versions of the domains that it is written in, ``functions`` the keys (:func:`function_key`) of
+    its model's functions: a call of one is nothing else.
     """
     if function_key(node) in functions:
         return None
     domain = domain_of(node.domain)
-    if domain == DOMAIN and node.op_type in OURS:
-        return OURS[node.op_type]
-    if domain == SET_ASIDE and node.op_type in ASIDE:
-        return ASIDE[node.op_type]
+    if own := _OWN.get((domain, node.op_type)):
+        return own
     if node.op_type in ATTENTION_PLUGINS:
         return PLUGINS
-    if node.op_type == COMPILED_ATTENTION and domain == EXTENSIONS_DOMAIN:
-        return replace(OURS[ATTENTION], name=COMPILED, op_type=COMPILED_ATTENTION, ignored=("node", "points"))
     is_standard = node.op_type in spec.OPERATORS and domain == ""
     found = next((d for d in _DIALECTS if (d.coded or not is_standard) and d.spells(node)), None)
     return standard(node.op_type, opsets.get("", 0)) if is_standard and found is None else found

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from onnx import helper
 
 from .. import spec
 from .element_types import elem_type
-from .graphs import Names, Scope, constant, scopes
+from .graphs import Names, Nodes, Scope, scopes
 
 #: Normalized coordinates lie in [-1, 1]. onnxruntime's own kernels are wrong where the pixel that is meant has no
 #: 32-bit number; an axis would need 400,000 pixels for that to happen this near.
@@ -48,18 +47,10 @@ def put_far_coordinates_to_0(model: onnx.ModelProto, grids: Mapping[str, str]) -
     names, places = Names(model), []
     for scope in scopes(model):
         made = _rename(scope, grids, names)
-        nodes = onnx.GraphProto()  # copies, as the list that holds the originals is emptied
         for place in made:
-            if not any(place.before in node.output for node in scope):
-                nodes.node.extend(_without_far(place, grids[place.name], names))
-        for node in scope:
-            nodes.node.append(node)
-            for place in made:
-                if place.before in node.output:
-                    nodes.node.extend(_without_far(place, grids[place.name], names))
-        if made:
-            del scope.container.node[:]
-            scope.container.node.extend(nodes.node)
+            at = next((index for index, node in enumerate(scope) if place.before in node.output), -1)
+            for node in reversed(_without_far(place, grids[place.name], names)):
+                scope.container.node.insert(at + 1, node)
         places += made
     return places
 
@@ -92,14 +83,10 @@ def _rename(scope: Scope, grids: Mapping[str, str], names: Names) -> list[Place]
 
 def _without_far(place: Place, type_name: str, names: Names) -> list[onnx.NodeProto]:
     """Nodes that make the value of what it was, in types that every runtime computes in."""
-    work = np.dtype(spec.TYPES[type_name].compute)
-    size, limit, near, zero, put = (names.new(f"{place.name}_{what}") for what in ("size", "limit", "near", "0", "put"))
-    return [
-        helper.make_node("Cast", [place.before], [place.wide], to=elem_type(work.name)),
-        helper.make_node("Abs", [place.wide], [size]),
-        constant(np.array(LIMIT, work), limit),
-        helper.make_node("Less", [size, limit], [near]),  # false for what is no number
-        constant(np.array(0, work), zero),
-        helper.make_node("Where", [near, place.wide, zero], [put]),
-        helper.make_node("Cast", [put], [place.name], to=elem_type(type_name)),
-    ]
+    work, nodes = np.dtype(spec.TYPES[type_name].compute), Nodes(names, place.name)
+    nodes.add("Cast", place.before, output=place.wide, to=elem_type(work.name))
+    size = nodes.add("Abs", place.wide)
+    near = nodes.add("Less", size, nodes.constant(np.array(LIMIT, work)))  # false for what is no number
+    put = nodes.add("Where", near, place.wide, nodes.constant(np.array(0, work)))
+    nodes.add("Cast", put, output=place.name, to=elem_type(type_name))
+    return nodes

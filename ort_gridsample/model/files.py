@@ -111,9 +111,9 @@ def write_model(model: onnx.ModelProto, path: str | PathLike[str], external_data
         OSError: a file cannot be read or written.
     """
     out, source = Path(path).resolve(), Path(external_data_of).parent.resolve()
-    files = external_files(model, external_data_of)
-    copies: dict[Path, Path] = {}
-    for entry in _locations(model):
+    entries = list(_locations(model))
+    files, copies = _files(entries, external_data_of), dict[Path, Path]()
+    for entry in entries:
         data = files[entry.value]
         entry.value = Path(os.path.relpath(source / entry.value, source)).as_posix()
         beside = out.parent / entry.value
@@ -148,17 +148,6 @@ def _is_there(data: Path, beside: Path, folder: Path) -> bool:
     return is_inside and (beside.samefile(data) or filecmp.cmp(data, beside, shallow=False))
 
 
-def external_files(model: onnx.ModelProto, path: str | PathLike[str]) -> dict[str, Path]:
-    """The files of the external data of the model at ``path``, without links, by their locations in the model.
-
-    Where ``path`` is a link, the folder that it leads to is the model's as well: a hub's cache is made of such links.
-
-    Raises:
-        GridSampleError: a location is not inside the model's folder.
-    """
-    return _files(_locations(model), path)
-
-
 def follow_links(model: onnx.ModelProto, path: str | PathLike[str], found: Sequence[Scope] = ()) -> str | None:
     """Let the external data of the model at ``path`` have locations without links in one folder, and return that.
 
@@ -178,6 +167,7 @@ def follow_links(model: onnx.ModelProto, path: str | PathLike[str], found: Seque
 
 
 def _files(entries: Iterable[onnx.StringStringEntryProto], path: str | PathLike[str]) -> dict[str, Path]:
+    """Location -> the file there, without links, of the external data of the model at ``path``."""
     folders, files = _folders(path), {}
     for location in dict.fromkeys(entry.value for entry in entries):
         try:
@@ -191,7 +181,7 @@ def _files(entries: Iterable[onnx.StringStringEntryProto], path: str | PathLike[
 
 
 def _folders(path: str | PathLike[str]) -> tuple[Path, Path]:
-    """The folder that ``path`` is in, and the one of the file that it leads to."""
+    """The folder that ``path`` is in, and the one of the file that it leads to: a hub's cache is made of links."""
     return Path(path).parent.resolve(), Path(path).resolve().parent
 
 

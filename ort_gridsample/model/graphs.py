@@ -52,11 +52,6 @@ def called(node: onnx.NodeProto) -> str:
     return node.name or f"({', '.join(node.output)})"
 
 
-def constant(value: npt.ArrayLike, name: str) -> onnx.NodeProto:
-    """A node that makes ``value`` the value ``name``."""
-    return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(np.asarray(value)))
-
-
 def opset_of(model: onnx.ModelProto) -> int:
     """The version of the ONNX domain that ``model`` imports; 0 where it imports other domains only."""
     return next((entry.version for entry in model.opset_import if domain_of(entry.domain) == ""), 0)
@@ -297,14 +292,8 @@ class Names:
     def _taken(self) -> set[str]:
         taken: set[str] = set()
         for scope in self._found or scopes(self._model):
-            taken.update([node.name for node in scope.nodes], *scope.inputs, *scope.outputs)
+            taken.update([node.name for node in scope.nodes], *scope.inputs, scope.definitions, scope.outcome)
             taken.update(value.name for value in scope.container.value_info)
-            if isinstance(scope.container, onnx.FunctionProto):
-                taken.update((*scope.container.input, *scope.container.output))
-            else:
-                for values in (scope.container.input, scope.container.output, scope.container.initializer):
-                    taken.update(value.name for value in values)
-                taken.update(sparse.values.name for sparse in scope.container.sparse_initializer)
         return taken
 
     def new(self, name: str) -> str:
@@ -322,6 +311,27 @@ class Names:
             return False
         self._taken.update(wanted)
         return True
+
+
+class Nodes(list[onnx.NodeProto]):
+    """Nodes that are written one by one; the ``names`` of the values that they make begin with ``prefix``."""
+
+    def __init__(self, names: Names, prefix: str) -> None:
+        self._names, self._prefix = names, prefix
+
+    def add(self, op_type: str, *inputs: str, output: str = "", **attributes: Any) -> str:
+        """Write a node; the name of its output."""
+        name = self._names.new(f"{self._prefix}_{op_type.lower()}")  # nodes of one name are refused
+        self.append(helper.make_node(op_type, inputs, [output or name], name, **attributes))
+        return output or name
+
+    def constant(self, value: npt.ArrayLike) -> str:
+        """Write a Constant; the name of its value."""
+        return self.add("Constant", value=numpy_helper.from_array(np.asarray(value)))
+
+    def row(self, *numbers: int) -> str:
+        """Write a Constant that is a row of integers; the name of its value."""
+        return self.constant(np.array(numbers, np.int64))
 
 
 def _opsets(imports: Collection[onnx.OperatorSetIdProto], unstated: int) -> dict[str, int]:

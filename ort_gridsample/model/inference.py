@@ -18,6 +18,7 @@ from onnx import helper, shape_inference
 
 from .. import spec
 from .backward_slice import STAND_IN, BackwardSlice
+from .element_types import type_of
 from .graphs import Scope, scopes, subgraphs
 from .onnxruntime_probe import OnnxruntimeProbe
 
@@ -63,8 +64,7 @@ class Inference:
 
     def alternatives(self, scope: Scope, name: str) -> list[Value]:
         """What is known of ``name`` as ``scope`` sees it: several values where a function is called with several."""
-        found = dict.fromkeys(self._value(each.name(name)) for each in self._slice.instances.get(id(scope), ()))
-        return [value for value in found if value != Value()]
+        return [value for (value,) in self.cases(scope, [name]) if value != Value()]
 
     def cases(self, scope: Scope, names: Sequence[str]) -> list[tuple[Value, ...]]:
         """What is known of ``names`` in each kind of call that leads to ``scope``; at least one case."""
@@ -150,11 +150,10 @@ def _dim(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
 
 @cache
 def _type_name(elem_type: int) -> str | None:
-    if elem_type == onnx.TensorProto.UNDEFINED or elem_type not in onnx.TensorProto.DataType.values():
-        return None
-    onnx_name = onnx.TensorProto.DataType.Name(elem_type).lower()
-    known = spec.TYPES_BY_ONNX.get(onnx_name)
-    return known.name if known else onnx_name
+    known = type_of(elem_type)
+    if known or elem_type == onnx.TensorProto.UNDEFINED or elem_type not in onnx.TensorProto.DataType.values():
+        return known
+    return onnx.TensorProto.DataType.Name(elem_type).lower()
 
 
 def _inferred(

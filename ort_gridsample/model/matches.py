@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -30,7 +31,7 @@ from .dialects import (
     standard,
 )
 from .fusion import FusedGrid, FusedGrids
-from .graphs import Names, Scope, called, constant, domain_of, function_key, scopes
+from .graphs import Names, Nodes, Scope, called, domain_of, function_key, scopes
 from .helpers import around
 from .inference import Inference, Value
 from .node_checks import fault_of, reason_of
@@ -149,23 +150,24 @@ def _attention(found: Attention, scope: Scope, inference: Inference) -> Match:
     levels = [[points, *each] for points, each in zip(found.points, lengths, strict=True)]
     first = found.value or sample.values["X"], found.locations or sample.values["grid"], found.weights
     cases = inference.cases(scope, first)
-    record = NodeRecord(
-        graph=scope.path,
-        name=scope.nodes[index].name or f"({found.output})",
-        operator=ATTENTION,
-        op_type=ATTENTION,
-        domain=DECOMPOSED,
-        opset=scope.opsets.get("", 0),
-        dialect=PARTS[ATTENTION],
+    record = _part(
+        scope,
+        found.output,
+        ATTENTION,
         attributes={"align_corners": sample.attributes["align_corners"]},
         cases=[(value, Value("int64", (len(levels), 1 + found.axes)), *others) for value, *others in cases],
         values=dict(zip(spec.newest(ATTENTION).types, (first[0], "", *first[1:]), strict=True)),
         constants={} if any(None in each for each in levels) else {"levels": np.array(levels, np.int64)},
-        output=found.output,
-        reason="",
         fused=tuple(called(scope.nodes[at]) for at in sorted(found.path)),
     )
     return Match(record, scope.nodes[index], scope, index, part=found.nodes, attention=found)
+
+
+def _part(scope: Scope, output: str, operator: str, **known: Any) -> NodeRecord:
+    """The record of what is decomposed in ``scope``, and computes ``output`` as a node of the ``operator`` would."""
+    name, opset = scope.nodes[scope.makers[output]].name or f"({output})", scope.opsets.get("", 0)
+    what = operator, operator, DECOMPOSED, opset, PARTS[operator]
+    return NodeRecord(scope.path, name, *what, **known, output=output, reason="")
 
 
 def _with_fused(matches: Sequence[Match], fused_grids: FusedGrids, inference: Inference) -> Iterator[Match]:
@@ -191,65 +193,26 @@ def _with_fused(matches: Sequence[Match], fused_grids: FusedGrids, inference: In
 def _decomposed(names: Names, scope: Scope, search: Search, inference: Inference) -> Iterator[Match]:
     """What is decomposed in ``scope``, as a node each that says it."""
     for part in search.found(scope, inference):
-        dialect, output = PARTS[part.operator], part.subgraph.output
-        index = scope.makers[output]
+        index = scope.makers[output := part.subgraph.output]
         first, *others = part.subgraph.inputs
         values = dict(zip(spec.newest(part.operator).types, (first, *others), strict=False))
-        known, before = dict[str, Array](), tuple[onnx.NodeProto, ...]()
+        known, before = dict[str, Array](), Nodes(names, output)
         cases = inference.cases(scope, list(values.values()))
         if part.operator == "AffineGrid":
             values["size"], cases = "", [(case[0], Value("int64", (len(part.size),))) for case in cases]
-            if None in part.size:
-                values["size"], before = _size(names, first, part.size, output)
+            if None in part.size:  # the batch is theta's
+                batch = before.add("Gather", before.add("Shape", first), before.row(0))
+                values["size"] = before.add("Concat", batch, before.constant(np.array(part.size[1:], np.int64)), axis=0)
             else:
                 known["size"] = np.array(part.size, np.int64)
         elif part.size:
-            values["X"], before = _reshaped(names, first, part.size, output)
+            values["X"] = before.add("Reshape", first, before.constant(np.array([0, 0, *part.size], np.int64)))
             cases = [(replace(X, shape=(*(X.shape or ())[:2], *part.size)), grid) for X, grid in cases]
-        node = onnx.NodeProto(
-            op_type=part.operator,
-            domain=DECOMPOSED,
-            input=list(values.values()),
-            output=[output],
-            name=scope.container.node[index].name,
-        )
-        record = NodeRecord(
-            graph=scope.path,
-            name=node.name or f"({output})",
-            operator=part.operator,
-            op_type=part.operator,
-            domain=DECOMPOSED,
-            opset=scope.opsets.get("", 0),
-            dialect=dialect,
-            attributes=part.attributes,
-            cases=cases,
-            values=values,
-            constants=known,
-            output=output,
-            reason="",
-        )
+        node = helper.make_node(part.operator, list(values.values()), [output], scope.nodes[index].name, "", DECOMPOSED)
+        what = {"attributes": part.attributes, "cases": cases, "values": values, "constants": known}
+        record = _part(scope, output, part.operator, **what)
         record = replace(record, error=fault_of(record, node))
-        yield Match(record, node, scope, index, part=frozenset(part.subgraph.nodes), before=before)
-
-
-def _size(names: Names, theta: str, size: Sequence[int | None], output: str) -> tuple[str, tuple[onnx.NodeProto, ...]]:
-    """The value that says ``size``, its first number being that of ``theta``, and the nodes that make it."""
-    shape, zero, batch, rest, whole = (
-        names.new(f"{output}_{name}") for name in ("shape", "zero", "batch", "rest", "size")
-    )
-    return whole, (
-        helper.make_node("Shape", [theta], [shape]),
-        constant(np.array([0], np.int64), zero),
-        helper.make_node("Gather", [shape, zero], [batch]),
-        constant(np.array(size[1:], np.int64), rest),
-        helper.make_node("Concat", [batch, rest], [whole], axis=0),
-    )
-
-
-def _reshaped(names: Names, X: str, size: Sequence[int | None], output: str) -> tuple[str, tuple[onnx.NodeProto, ...]]:
-    """X with its pixels in as many axes as ``size`` says, and the nodes that make it."""
-    shape, image = names.new(f"{output}_shape"), names.new(f"{output}_X")
-    return image, (constant(np.array([0, 0, *size], np.int64), shape), helper.make_node("Reshape", [X, shape], [image]))
+        yield Match(record, node, scope, index, part=frozenset(part.subgraph.nodes), before=tuple(before))
 
 
 def _match(
@@ -289,20 +252,9 @@ def _match(
         attributes = dialect.read(here, node, lambda i: scope.constant(node.input[i]), note)
     except GridSampleError as error:
         unreadable = error
-    record = NodeRecord(
-        graph=scope.path,
-        name=name,
-        operator=dialect.operator,
-        op_type=node.op_type,
-        domain=domain,
-        opset=opset,
-        dialect=standard(dialect.operator, opset) if aside else dialect,
-        attributes=attributes,
-        cases=cases,
-        values=values,
-        constants=known,
-        output=output,
-    )
+    spelled = standard(dialect.operator, opset) if aside else dialect
+    what = dialect.operator, node.op_type, domain, opset, spelled, attributes, cases, values, known, output
+    record = NodeRecord(scope.path, name, *what)
     record = replace(record, error=fault_of(record, node, unreadable))
     if probe is not None:
         record = replace(record, reason=reason_of(record, scope.opsets, probe))

@@ -33,10 +33,7 @@ def fault_of(
 def reason_of(record: NodeRecord, opsets: Mapping[str, int], probe: OnnxruntimeProbe) -> str:
     """Why onnxruntime does not run the node by itself, or why that is not known; empty where it does.
 
-    Args:
-        record: the node's.
-        opsets: the versions of the domains that the node is written in.
-        probe: whom to ask.
+    ``opsets`` are the versions of the domains that the node is written in.
     """
     if record.patched:
         return "it is a node of this package"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
-import numpy as np
 import onnx
 from onnx import helper, shape_inference, version_converter
 
@@ -13,7 +12,7 @@ from .. import spec
 from ..errors import GridSampleError, where
 from .conversion import import_used, inline, versions_of, without_weights
 from .dialects import ASIDE, SET_ASIDE, STANDARD, AttributeReference, dialect_of
-from .graphs import Names, called, constant, domain_of, function_key, opset_of, scopes, subgraphs
+from .graphs import Names, Nodes, called, domain_of, function_key, opset_of, scopes, subgraphs
 from .use_def import drop_unread
 
 #: The domain, while the converter works, of nodes that are in ONNX's domain without being ONNX's operators.
@@ -47,9 +46,11 @@ def convert_opset(model: onnx.ModelProto, version: int) -> None:
         model.opset_import.append(helper.make_opsetid("", before))
     if model.functions:
         inline(model, {function_key(function)[:2] for function in model.functions})
-    for node in _nodes(model):
-        if _is_foreign(node):
-            node.domain = _FOREIGN
+    for node in _nodes(model):  # in ONNX's domain without being one of ONNX's operators, or but in name
+        if domain_of(node.domain) == "":
+            dialect = dialect_of(node, {})
+            if not onnx.defs.has(node.op_type) if dialect is None else dialect.name != "ai.onnx":
+                node.domain = _FOREIGN
     _set_aside(model, version)
     import_used(model, {_FOREIGN: 1, SET_ASIDE: 1})
     read = {name for node in _nodes(model) for name in node.input}
@@ -57,7 +58,11 @@ def convert_opset(model: onnx.ModelProto, version: int) -> None:
     _put_back(model, _FOREIGN)
     import_used(model, {}, dropped={_FOREIGN})
     if version < before:
-        _check_types(model, version)
+        try:
+            shape_inference.infer_shapes(without_weights(model), check_type=True)
+        except shape_inference.InferenceError as error:
+            expected = f"one that has the types of all nodes, and onnx says: {' '.join(str(error).split())}"
+            raise GridSampleError("model", "opset", str(version), expected) from None
         _drop_attributes(model, before, version)
         drop_unread(scopes(model)[0], read)  # axes, say, that are attributes now
         # Readers of older opsets read older files only. IR versions up to 4 differ in their meaning.
@@ -74,14 +79,6 @@ def _put_back(model: onnx.ModelProto, domain: str) -> None:
     for node in _nodes(model):
         if node.domain == domain:
             node.domain = ""
-
-
-def _is_foreign(node: onnx.NodeProto) -> bool:
-    """Whether ``node`` is in ONNX's domain without being one of ONNX's operators, or but in name."""
-    if domain_of(node.domain) != "":
-        return False
-    dialect = dialect_of(node, {})
-    return not onnx.defs.has(node.op_type) if dialect is None else dialect.name != "ai.onnx"
 
 
 def unconvertible(model: onnx.ModelProto, version: int) -> tuple[str, str]:
@@ -157,7 +154,7 @@ def _write_older(model: onnx.ModelProto, version: int) -> None:
     """
     names = Names(model)
     for scope in scopes(model):
-        replaced: dict[int, list[onnx.NodeProto]] = {}
+        replaced: dict[int, Nodes] = {}
         for index, node in enumerate(scope.nodes):
             attributes = {attribute.name: attribute for attribute in node.attribute}
             if domain_of(node.domain) or not attributes:
@@ -170,16 +167,15 @@ def _write_older(model: onnx.ModelProto, version: int) -> None:
                 del node.attribute[:]
                 node.attribute.append(helper.make_attribute("value", tensor))
             elif node.op_type == "Shape" and version < 15:
-                (part,) = node.output
-                whole, *ends = (names.new(f"{part}_{of}") for of in ("whole", "start", "end"))
-                defaults = {"start": 0, "end": 1 << 62}
-                numbers = [attributes[of].i if of in attributes else default for of, default in defaults.items()]
-                constants = [constant(np.array([number]), name) for number, name in zip(numbers, ends, strict=True)]
-                copy = onnx.NodeProto()
+                (part,), copy = node.output, onnx.NodeProto()
                 copy.CopyFrom(node)
                 del copy.attribute[:]
-                copy.output[0] = whole
-                replaced[index] = [copy, *constants, helper.make_node("Slice", [whole, *ends], [part])]
+                copy.output[0] = names.new(f"{part}_whole")
+                replaced[index] = nodes = Nodes(names, part)
+                nodes.append(copy)
+                defaults = {"start": 0, "end": 1 << 62}
+                numbers = [attributes[of].i if of in attributes else default for of, default in defaults.items()]
+                nodes.add("Slice", copy.output[0], *map(nodes.row, numbers), output=part)
         scope.replace(replaced)
 
 
@@ -214,15 +210,6 @@ def _set_aside(model: onnx.ModelProto, version: int) -> None:
                 del node.attribute[:]
                 node.attribute.extend(ASIDE[node.op_type].write(plain))
                 node.domain = SET_ASIDE
-
-
-def _check_types(model: onnx.ModelProto, version: int) -> None:
-    """Check that the opset ``version`` has the types of all nodes, as far as they are known."""
-    try:
-        shape_inference.infer_shapes(without_weights(model), check_type=True)
-    except shape_inference.InferenceError as error:
-        expected = f"one that has the types of all nodes, and onnx says: {' '.join(str(error).split())}"
-        raise GridSampleError("model", "opset", str(version), expected) from None
 
 
 def _drop_attributes(model: onnx.ModelProto, before: int, version: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 import onnx
@@ -12,7 +12,7 @@ from ..errors import GridSampleError
 from . import dialects
 from .conversion import import_used, inline
 from .dialects import COMPILED, DOMAIN, PLUGINS, SET_ASIDE
-from .expansion import expand
+from .expansion import BEFORE_GRID_SAMPLE, expanded
 from .files import explaining_invalid
 from .graphs import Names, Scope, function_key, opset_of, scopes
 from .inference import forget_guesses
@@ -63,7 +63,12 @@ def patch_in_place(
     if opset is not None and (not isinstance(opset, int) or not 1 <= opset <= newest):
         raise GridSampleError("patch_model", "opset", repr(opset), f"a number from 1 to {newest}")
     if for_runtime is not None:
-        _check_runtime(target, for_runtime)
+        if target != "primitives":
+            both = f"{for_runtime!r} with target {target!r}"
+            raise GridSampleError("patch_model", "for_runtime", both, "target 'primitives'")
+        if for_runtime not in RUNTIMES:
+            expected = f"{checks.listed(list(RUNTIMES))}; others run the primitives as they are"
+            raise GridSampleError("patch_model", "for_runtime", repr(for_runtime), expected)
         read = RUNTIMES[for_runtime].opset
         if opset is None and read is not None and opset_of(model) > read:
             opset = read
@@ -109,22 +114,22 @@ def _patch(
             model, found, probe, nodes != "all", decomposed=to.reads_decomposed, fused=fused, attention=to.fuses
         )
         wholes = [m for m in matches if m.is_whole and to.expands(m) and _is_selected(m, nodes, standard)]
-        if wholes:
-            for match in wholes:
-                if match.record.error is not None:
-                    raise match.record.error
-            expand(model, wholes)
-            found[:] = scopes(model, found[0].weights)
-            continue
         takes = (match for match in matches if not match.is_whole and to.takes(match))
-        selected = [match for match in takes if _is_selected(match, nodes, standard)]
-        chosen = {id(match) for match in selected}
-        left = [match for match in matches if id(match) not in chosen]
-        aside = [match for match in left if match.is_set_aside]
+        selected = wholes or [match for match in takes if _is_selected(match, nodes, standard)]
+        chosen = {*selected}
+        left = [match for match in matches if match not in chosen]
+        aside = [match for match in left if match.is_set_aside and not wholes]
         for match in (*selected, *aside):
             if match.record.error is not None:
                 raise match.record.error
-        if not (_inline(model, selected, to) or _convert(model, selected, to, opset)):
+        in_functions = ((m, m.scope.function) for m in selected if m.scope.function is not None)
+        if wholes:
+            names = Names(model, found)
+            _rewrite(found, {match: expanded(match, names) for match in wholes})
+            import_used(model, {BEFORE_GRID_SAMPLE: 1})
+        elif functions := {function_key(function)[:2] for match, function in in_functions if to.needs_inlining(match)}:
+            inline(model, functions)  # of which one body cannot serve all calls
+        elif not _convert(model, selected, to, opset):
             break
         found[:] = scopes(model, found[0].weights)
     written = [(match, to) for match in selected] + [(match, standard) for match in aside]
@@ -132,32 +137,19 @@ def _patch(
         for match, target in written if opset is not None else ():
             if target.least_opset(match) > match.scope.opsets.get("", 0):
                 raise GridSampleError(match.record.where, "opset", str(opset), f"at least {target.least_opset(match)}")
-        names, by_scope = Names(model, found), dict[int, list[Match]]()
-        for match, _ in written:
-            by_scope.setdefault(id(match.scope), []).append(match)
+        names = Names(model, found)
         if before := {name for match in selected for node in match.before for name in node.output}:
             names.take_all(before)
-        replacements = {id(match): target.replace(match, names) for match, target in written}
-        if to.reads_shapes:
+        replacements = {match: target.replace(match, names) for match, target in written}
+        if any(each.reads_shapes for each in replacements.values()):
             forget_guesses(model, found, probe)
-        for scope in reversed(found):  # inner graphs first: a list of nodes that was rewritten holds copies
-            if id(scope) in by_scope:
-                _rewrite(scope, by_scope[id(scope)], replacements)
+        _rewrite(found, replacements)
         _add_functions(model, replacements.values())
         versions = {d.domain: d.version for d in dialects.dialects() if d.domain}  # that a replacement may be in
         versions |= {DOMAIN: dialects.VERSION, FUNCTIONS_DOMAIN: 1}
         versions |= {domain: version for domain, version in found[0].opsets.items() if domain == ""}
         import_used(model, versions, {SET_ASIDE, *(match.record.domain for match in selected)}, found)
     return [m.record for m in selected], [m.record for m in left]
-
-
-def _check_runtime(target: str | Target, name: str) -> None:
-    """Check what runtime lowered nodes are for."""
-    if target != "primitives":
-        raise GridSampleError("patch_model", "for_runtime", f"{name!r} with target {target!r}", "target 'primitives'")
-    if name not in RUNTIMES:
-        expected = f"{checks.listed(list(RUNTIMES))}; others run the primitives as they are"
-        raise GridSampleError("patch_model", "for_runtime", repr(name), expected)
 
 
 def _target(
@@ -195,18 +187,6 @@ def _is_selected(match: Match, nodes: Selection, standard: Target) -> bool:
     return match.is_set_aside and standard.least_opset(match) > match.record.opset
 
 
-def _inline(model: onnx.ModelProto, selected: Sequence[Match], to: Target) -> bool:
-    """Inline the functions of which one body cannot serve all calls; whether there was one."""
-    functions = {
-        function_key(match.scope.function)[:2]
-        for match in selected
-        if match.scope.function is not None and to.needs_inlining(match)
-    }
-    if functions:
-        inline(model, functions)
-    return bool(functions)
-
-
 def _convert(model: onnx.ModelProto, selected: Sequence[Match], to: Target, opset: int | None) -> bool:
     """Convert the model to ``opset``, or where that is None to what the replacements need; whether that was to do."""
     before = opset_of(model)
@@ -234,17 +214,23 @@ def _convert(model: onnx.ModelProto, selected: Sequence[Match], to: Target, opse
     return True
 
 
-def _rewrite(scope: Scope, matches: Sequence[Match], replacements: dict[int, Replacement]) -> None:
-    """Put the replacements where the nodes of ``matches`` and their helpers are."""
-    replaced = {m.index: [*m.before, *replacements[id(m)].nodes] for m in matches}
-    dropped = {index for match in matches for index in match.helpers}
-    parts = {index for match in matches for index in (*match.part, *replacements[id(match)].fused)}
-    if parts:
-        read = {name for nodes in replaced.values() for node in nodes for name in node.input}
-        dropped |= dead(UseDef(scope), {*replaced, *dropped}, read, parts)
-    fed = {name for index in parts & (dropped | set(replaced)) for name in scope.inputs[index]}
-    scope.replace({**dict.fromkeys(dropped, ()), **replaced})
-    drop_unread(scope, fed)
+def _rewrite(found: Sequence[Scope], replacements: Mapping[Match, Replacement]) -> None:
+    """Put the replacements where their matches and the helpers of these are."""
+    by_scope: dict[int, list[Match]] = {}
+    for match in replacements:
+        by_scope.setdefault(id(match.scope), []).append(match)
+    for scope in reversed(found):  # inner graphs first: a list of nodes that was rewritten holds copies
+        here = by_scope.get(id(scope), ())
+        replaced = {m.index: [*m.before, *replacements[m].nodes] for m in here}
+        dropped = {index for match in here for index in match.helpers}
+        parts = {index for match in here for index in (*match.part, *replacements[match].fused)}
+        if parts:
+            read = {name for nodes in replaced.values() for node in nodes for name in node.input}
+            dropped |= dead(UseDef(scope), {*replaced, *dropped}, read, parts)
+        fed = {name for index in parts & (dropped | set(replaced)) for name in scope.inputs[index]}
+        if here:
+            scope.replace({**dict.fromkeys(dropped, ()), **replaced})
+            drop_unread(scope, fed)
 
 
 def _add_functions(model: onnx.ModelProto, replacements: Iterable[Replacement]) -> None:

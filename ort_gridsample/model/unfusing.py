@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from itertools import count
-from typing import Any
 
-import numpy as np
 import onnx
 from onnx import helper
 
 from ..errors import GridSampleError, where
 from .dialects import EXTENSIONS_DOMAIN, FUSED, OURS
 from .element_types import elem_type
-from .graphs import Names, Scope, constant, scopes
+from .graphs import Names, Nodes, Scope, scopes
 from .programs import OPERATIONS, WITH_PROGRAM, decoded, flattened
 from .targets.compiled_op import label
 
@@ -50,7 +48,7 @@ class _Parts:
     """The :attr:`nodes` that a fused node stands for."""
 
     def __init__(self, fused: onnx.NodeProto, scope: Scope, names: Names) -> None:
-        self.nodes: list[onnx.NodeProto] = []
+        self.nodes = Nodes(names, f"{fused.output[0]}_grid")
         self._fused, self._names, self._opset = fused, names, scope.opsets.get("", 0)
         self._attributes = {attribute.name: attribute for attribute in fused.attribute}
         try:
@@ -86,7 +84,7 @@ class _Parts:
         if label(node) and not label(node).startswith("("):  # as the names of nodes are that have none
             node.name = self._names.new(label(node))
         to = self._attributes.get("grid_type")
-        return self._add("Cast", grid, to=elem_type(to.s.decode())) if to is not None else grid
+        return self.nodes.add("Cast", grid, to=elem_type(to.s.decode())) if to is not None else grid
 
     def _programs(self) -> str:
         found, n_sources = self._attributes["coordinates"], len(self._fused.input) - 2
@@ -95,35 +93,26 @@ class _Parts:
         else:  # as it was written before
             programs = json.loads(found.s)
             rows, r = flattened(programs, n_sources), len(programs)
-        numbers, operands, last, columns = count(), iter(rows[r:]), r + 1, []
-        for each in rows[:r]:
-            flat = self._coordinate(each, numbers, operands)
-            axes = {"axes": [last]} if self._opset < 13 else {}
-            columns.append(self._add("Unsqueeze", flat, *([] if axes else [self._integers([last])]), **axes))
-        return self._add("Concat", *columns, axis=last)
+        numbers, operands, last = count(), iter(rows[r:]), r + 1
+        columns = [self._coordinate(each, numbers, operands) for each in rows[:r]]
+        if self._opset < 13:
+            columns = [self.nodes.add("Unsqueeze", each, axes=[last]) for each in columns]
+        else:
+            columns = [self.nodes.add("Unsqueeze", each, self.nodes.row(last)) for each in columns]
+        return self.nodes.add("Concat", *columns, axis=last)
 
     def _coordinate(self, program: Sequence[int], numbers: count[int], operands: Iterator[Sequence[int]]) -> str:
         """The coordinate that a ``program`` (of :func:`.flattened`) computes, without an axis of its own."""
         source, axis, index, _, *steps = program
         value = self._fused.input[2 + source]
         if axis >= 0:
-            value = self._add("Gather", value, self._integers(index), axis=axis)
+            value = self.nodes.add("Gather", value, self.nodes.constant(index), axis=axis)
         for code in steps:
             if code >= WITH_PROGRAM:
                 operand = self._coordinate(next(operands), numbers, operands)
             else:
-                operand = self._add("Gather", self._fused.input[1], self._integers(next(numbers)), axis=0)
+                operand = self.nodes.add("Gather", self._fused.input[1], self.nodes.constant(next(numbers)), axis=0)
             code %= WITH_PROGRAM
             pair = (operand, value) if code % 2 else (value, operand)
-            value = self._add(OPERATIONS[code // 2], *pair)
+            value = self.nodes.add(OPERATIONS[code // 2], *pair)
         return value
-
-    def _integers(self, value: int | list[int]) -> str:
-        name = self._names.new(f"{self._fused.output[0]}_index")
-        self.nodes.append(constant(np.array(value, np.int64), name))
-        return name
-
-    def _add(self, op_type: str, *inputs: str, **attributes: Any) -> str:
-        name = self._names.new(f"{self._fused.output[0]}_grid")
-        self.nodes.append(helper.make_node(op_type, inputs, [name], name, **attributes))
-        return name

@@ -47,14 +47,9 @@ _KINDS: tuple[Kind, ...] = "data", "shape", "constant"
 
 @dataclass(frozen=True)
 class Subgraph:
-    """Nodes that compute ``output`` from ``inputs``, from constants, and from the shapes of ``shapes``.
+    """Nodes, by their positions in order, that compute ``output`` from ``inputs``, ``constants`` and shapes.
 
-    Attributes:
-        output: the value that they compute.
-        inputs: the values that they read.
-        shapes: the values whose shapes alone they read.
-        nodes: their positions, in order.
-        constants: the names of the constants that they read.
+    Of the values ``shapes`` they read the shapes alone.
     """
 
     output: str
@@ -167,10 +162,7 @@ class UseDef:
     def dominators(self, output: str, gathers: Collection[int], needed: Collection[int]) -> Iterator[str]:
         """Values that ``output`` depends on through nothing else, nearest first.
 
-        Args:
-            output: a value.
-            gathers: the positions of nodes whose first input does not count.
-            needed: the positions of nodes that must lie between.
+        ``gathers`` are the positions of nodes whose first input does not count, ``needed`` of those that lie between.
         """
         left, waiting = {output}, {*gathers, *needed}
         for _ in range(MOST_NODES):

@@ -188,8 +188,8 @@ def prepare(record: NodeRecord) -> None:
             ops.prepare(record.operator, types, COMPILED_MODES.index(record.mode))
 
 
-class Ops:
-    """A target: for each node what it runs on. See :class:`ort_gridsample.model.targets.Target`.
+class Ops(Target):
+    """A target: for each node what it runs on.
 
     Args:
         nodes: as :func:`placed` takes it.
@@ -197,7 +197,7 @@ class Ops:
         saved: whether onnxruntime saves the model, which others may change then.
     """
 
-    reads_decomposed, fuses = True, True
+    fuses = True
 
     def __init__(self, nodes: Selection | None, accelerators: Accelerators, saved: bool) -> None:
         self._nodes = nodes
@@ -211,11 +211,6 @@ class Ops:
     @cached_property
     def _why_no_compiled_ops(self) -> str:
         return why_no_compiled_ops()  # which few need, as it imports Numba
-
-    @property
-    def reads_shapes(self) -> bool:
-        """Whether a replacement does."""
-        return any(target is not None and target.reads_shapes for _, target in self._chosen.values())
 
     def placements(self, records: Sequence[NodeRecord]) -> list[Placement]:
         """Those of ``records``, which this target was asked about."""

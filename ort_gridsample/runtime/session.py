@@ -21,7 +21,7 @@ from ..checks import listed
 from ..core import load_core, memory
 from ..errors import GridSampleError
 from ..model.dialects import DOMAIN, WHOLE_NODES, operator_types
-from ..model.files import explaining_invalid, external_files, follow_links, read_model
+from ..model.files import explaining_invalid, follow_links, read_model
 from ..model.graphs import Scope, constants, domain_of, scopes, unread
 from ..model.patch import Selection, bind_threads, check_selection, patch_in_place
 from ..model.records import NodeRecord
@@ -340,11 +340,9 @@ def _patched(
     bound = bind_threads(found, 0 if options is None else options.intra_op_num_threads)
     domains = _domains(proto, found)
     path = None if isinstance(given, bytes) else given
+    folder = None if path is None else follow_links(proto, path, found)  # older onnxruntimes read data outside of it
     if not (replaced or bound or has_plugins):
-        if path is not None:
-            external_files(proto, path)  # older onnxruntimes read data outside the folder
         return _Patched(given, given, placements, domains)
-    folder = None if path is None else follow_links(proto, path, found)
     if folder is not None and not _READS_FOLDER:
         weights = weights.put_back(proto, weights.places)
         onnx.load_external_data_for_model(proto, folder)

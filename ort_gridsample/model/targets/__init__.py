@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
-from ..graphs import Names
+from ..graphs import Names, Nodes
 from ..helpers import cast_name, mark
 from ..matches import Match
 from ..records import NodeRecord
@@ -33,42 +32,44 @@ class Replacement:
         nodes: the nodes in its place.
         functions: model-local functions that ``nodes`` call.
         fused: the positions of other nodes that ``nodes`` replace as well, where nobody else reads these.
+        reads_shapes: whether ``nodes`` depend on shapes.
     """
 
     nodes: Sequence[onnx.NodeProto]
     functions: Sequence[onnx.FunctionProto] = ()
     fused: Sequence[int] = ()
+    reads_shapes: bool = False
 
 
-class Target(Protocol):
-    """One kind of replacement for nodes."""
+class Target:
+    """One kind of replacement for nodes.
 
-    @property
-    def reads_shapes(self) -> bool:
-        """Whether the replacements depend on shapes."""
+    Attributes:
+        reads_decomposed: whether it takes nodes that are decomposed.
+        fuses: whether it fuses nodes.
+    """
 
-    @property
-    def reads_decomposed(self) -> bool:
-        """Whether it takes nodes that are decomposed."""
-
-    @property
-    def fuses(self) -> bool:
-        """Whether it fuses nodes."""
+    reads_decomposed, fuses = True, False
 
     def takes(self, match: Match) -> bool:
         """Whether the target replaces a node."""
+        raise NotImplementedError
 
     def expands(self, match: Match) -> bool:
         """Whether it needs the nodes that one which stands for several stands for."""
+        return True
 
     def needs_inlining(self, match: Match) -> bool:
         """Whether one body of the node's function cannot serve all calls, so that it must be inlined."""
+        raise NotImplementedError
 
     def least_opset(self, match: Match) -> int:
         """The oldest opset of the ONNX domain in which the replacement can be written."""
+        return 1
 
     def replace(self, match: Match, names: Names) -> Replacement:
         """The replacement of a node."""
+        raise NotImplementedError
 
 
 def renamed(original: onnx.NodeProto, op_type: str, domain: str) -> onnx.NodeProto:
@@ -99,11 +100,5 @@ def typed_in_function(match: Match, first: str, names: Names) -> tuple[str, list
 
 def arguments(record: NodeRecord, names: Names) -> tuple[list[onnx.NodeProto], list[str]]:
     """Constants for the inputs that a node holds itself, as attributes; and the names of all its inputs."""
-    constants, values = [], []
-    for argument, value in record.values.items():
-        if not value:
-            value = names.new(f"{record.output}_{argument}")
-            tensor = numpy_helper.from_array(record.constants[argument])
-            constants.append(helper.make_node("Constant", [], [value], value=tensor))
-        values.append(value)
-    return constants, values
+    nodes = Nodes(names, record.output)
+    return nodes, [value or nodes.constant(record.constants[argument]) for argument, value in record.values.items()]

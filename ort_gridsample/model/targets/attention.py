@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import onnx
 from onnx import helper
 
 from ..attention import Attention
 from ..dialects import COMPILED_ATTENTION, EXTENSIONS_DOMAIN, PLUGINS
 from ..element_types import elem_type
-from ..graphs import Names, constant
+from ..graphs import Names, Nodes
 from ..matches import Match
-from . import Replacement, renamed
+from . import Replacement, Target, renamed
 from .compiled_op import label
 from .python_op import PythonOp
 
 
-class _Whole:
-    """What the targets have in common, see :class:`ort_gridsample.model.targets.Target`; the GridSamples go."""
+class _Whole(Target):
+    """What the targets have in common; the GridSamples go."""
 
-    reads_shapes, reads_decomposed, fuses = False, False, True
-
-    def expands(self, match: Match) -> bool:
-        return True
+    reads_decomposed, fuses = False, True
 
     def takes(self, match: Match) -> bool:
         return match.attention is not None
@@ -34,33 +28,29 @@ class _Whole:
     def needs_inlining(self, match: Match) -> bool:
         return match.scope.function is not None  # where types are not known
 
-    def least_opset(self, match: Match) -> int:
-        return 1  # it is found in those of which it can be written
-
     def replace(self, match: Match, names: Names) -> Replacement:
         assert match.attention is not None  # ``takes`` said so
         nodes = _Nodes(match, match.attention, names)
-        return Replacement([*self.written(match, match.attention, nodes, names), *nodes.after], fused=[*match.part])
+        self.write(match, match.attention, nodes, names)
+        return Replacement([*nodes, *nodes.after], fused=[*match.part])
 
-    def written(self, match: Match, found: Attention, nodes: _Nodes, names: Names) -> Iterator[onnx.NodeProto]:
-        """The nodes that compute ``nodes.output`` from the operands."""
+    def write(self, match: Match, found: Attention, nodes: _Nodes, names: Names) -> None:
+        """Add the nodes that compute ``nodes.output`` from the operands."""
         raise NotImplementedError
 
 
 class CompiledAttention(_Whole):
     """The compiled op."""
 
-    def written(self, match: Match, found: Attention, nodes: _Nodes, names: Names) -> Iterator[onnx.NodeProto]:
-        values = [nodes.value(), nodes.levels(), nodes.locations(), nodes.weights()]
-        yield from nodes.before
+    def write(self, match: Match, found: Attention, nodes: _Nodes, names: Names) -> None:
         node = renamed(match.node, COMPILED_ATTENTION, EXTENSIONS_DOMAIN)
-        node.input.extend(values)
+        node.input.extend(nodes.operands())
         node.output.append(nodes.output)
         named = {"align_corners": match.record.align_corners, "node": label(match.node) or match.record.label}
         # By which the node is read back, where nothing else says how many there are.
         named["points"] = " ".join(map(str, found.points))
         node.attribute.extend(helper.make_attribute(*each) for each in named.items())
-        yield node
+        nodes.append(node)
 
 
 class PythonAttention(_Whole):
@@ -69,11 +59,10 @@ class PythonAttention(_Whole):
     def __init__(self, in_session: bool = False) -> None:
         self._op = PythonOp(in_session)
 
-    def written(self, match: Match, found: Attention, nodes: _Nodes, names: Names) -> Iterator[onnx.NodeProto]:
-        values = [nodes.value(), nodes.levels(), nodes.locations(), nodes.weights()]
-        record = replace(match.record, values=dict(zip(match.record.values, values, strict=True)), output=nodes.output)
-        yield from nodes.before
-        yield from self._op.replace(replace(match, record=record), names).nodes
+    def write(self, match: Match, found: Attention, nodes: _Nodes, names: Names) -> None:
+        values = dict(zip(match.record.values, nodes.operands(), strict=True))
+        record = replace(match.record, values=values, output=nodes.output)
+        nodes += self._op.replace(replace(match, record=record), names).nodes
 
 
 class TensorRTPlugins(_Whole):
@@ -89,64 +78,60 @@ class TensorRTPlugins(_Whole):
         fits = found.axes == 2 and record.align_corners == 0 and "levels" in record.constants
         return fits and len({*found.points}) == 1
 
-    def written(self, match: Match, found: Attention, nodes: _Nodes, names: Names) -> Iterator[onnx.NodeProto]:
+    def write(self, match: Match, found: Attention, nodes: _Nodes, names: Names) -> None:
         lengths = match.record.constants["levels"][:, 1:].astype(np.int32)
         areas = lengths.prod(1, dtype=np.int32)
         each = len(found.points), found.points[0]
-        inputs = [
-            nodes.value(),
-            nodes.constant(lengths),
-            nodes.constant(np.cumsum(areas, dtype=np.int32) - areas),
-            nodes.add("Reshape", nodes.locations(), nodes.row(0, 0, 0, *each, 2)),
-            nodes.add("Reshape", nodes.weights(), nodes.row(0, 0, 0, *each)),
-        ]
-        width = nodes.row(0, 0, found.heads * found.channels)
-        yield from nodes.before
         node = renamed(match.node, PLUGINS.op_type, PLUGINS.domain)
-        node.input.extend(inputs)
+        node.input.append(nodes.value())
+        node.input.append(nodes.constant(lengths))
+        node.input.append(nodes.constant(np.cumsum(areas, dtype=np.int32) - areas))
+        node.input.append(nodes.add("Reshape", nodes.locations(), nodes.row(0, 0, 0, *each, 2)))
+        node.input.append(nodes.add("Reshape", nodes.weights(), nodes.row(0, 0, 0, *each)))
         node.output.append(names.new(f"{nodes.output}_by_head"))
-        yield node
-        yield helper.make_node("Reshape", [node.output[0], width], [nodes.output], names.new(f"{nodes.output}_reshape"))
+        width = nodes.row(0, 0, found.heads * found.channels)
+        nodes.append(node)
+        nodes.add("Reshape", node.output[0], width, output=nodes.output)
 
 
-class _Nodes:
+class _Nodes(Nodes):
     """Makes the operands of deformable attention where they do not lie in the graph, and of its output what was there.
 
     Attributes:
-        before: the nodes that make the operands asked for.
         output: the name of the output (B, Q, H·D).
         after: the nodes that make of it the value that was there.
     """
 
     def __init__(self, match: Match, found: Attention, names: Names) -> None:
-        self._match, self._found, self._names = match, found, names
-        self.before: list[onnx.NodeProto] = []
-        self.after: list[onnx.NodeProto] = []
+        super().__init__(names, match.record.output)
+        self._match, self._found, self.after = match, found, Nodes(names, match.record.output)
         self.output = match.record.output
         if not found.is_turned:
             self.output = names.new(f"{match.record.output}_by_query")
-            split = self.add("Reshape", self.output, self.row(0, 0, found.heads, found.channels), into=self.after)
-            turned = self.add("Transpose", split, into=self.after, perm=[0, 2, 3, 1])
-            flat = self.add("Flatten", turned, into=self.after, axis=2)  # (B·H, D·Q)
+            split = self.after.add("Reshape", self.output, self.row(0, 0, found.heads, found.channels))
+            turned = self.after.add("Transpose", split, perm=[0, 2, 3, 1])
+            flat = self.after.add("Flatten", turned, axis=2)  # (B·H, D·Q)
             whole = "" if found.others else match.record.output
-            whole = self.add("Reshape", flat, self.row(0, found.channels, -1), into=self.after, output=whole)
+            whole = self.after.add("Reshape", flat, self.row(0, found.channels, -1), output=whole)
             if found.others:
                 self._add_others(whole)
 
     def _add_others(self, name: str) -> None:
         """Make of a sum over some levels that over all."""
-        found, into = self._found, self.after
-        parts = [
-            self.add("Reshape", other, self.row(0, 0, 0, len(points)), into=into) for other, points in found.others
-        ]
-        by = self._of_points([at for _, points in found.others for at in points], into)
-        product = self.add("Mul", self._joined(parts, 3, into), by, into=into)
-        rest = self.add("ReduceSum", product, self.row(-1), into=into, keepdims=0)
-        self.add("Add", name, rest, into=into, output=self._match.record.output)
+        others, after = self._found.others, self.after
+        parts = [after.add("Reshape", other, self.row(0, 0, 0, len(points))) for other, points in others]
+        by = self._of_points(after, [at for _, points in others for at in points])
+        product = after.add("Mul", after.add("Concat", *parts, axis=3), by)
+        rest = after.add("ReduceSum", product, self.row(-1), keepdims=0)
+        after.add("Add", name, rest, output=self._match.record.output)
 
-    def _of_points(self, points: list[int], into: list[onnx.NodeProto]) -> str:
+    def _of_points(self, nodes: Nodes, points: list[int]) -> str:
         """The weights of some points, not by head."""
-        return self.add("Gather", self._found.weights, self.row(*points), into=into, axis=3)
+        return nodes.add("Gather", self._found.weights, self.row(*points), axis=3)
+
+    def operands(self) -> list[str]:
+        """All of them."""
+        return [self.value(), self.levels(), self.locations(), self.weights()]
 
     def value(self) -> str:
         """(B, S, H, D)."""
@@ -196,7 +181,7 @@ class _Nodes:
             return found.weights
         others = {at for _, points in found.others for at in points}
         own = [at for at in range(sum(found.points) + len(others)) if at not in others]
-        weights = self._of_points(own, self.before) if others else found.weights
+        weights = self._of_points(self, own) if others else found.weights
         return self._by_head(weights, [2, 0, 1, 3], sum(found.points))
 
     def _by_head(self, name: str, perm: list[int], size: int) -> str:
@@ -205,21 +190,5 @@ class _Nodes:
         split = self.add("Reshape", turned, self.row(0, -1, self._found.heads, size))
         return self.add("Transpose", split, perm=[1, 0, 2, 3])
 
-    def _joined(self, names: list[str], axis: int, into: list[onnx.NodeProto] | None = None) -> str:
-        return names[0] if len(names) == 1 else self.add("Concat", *names, into=into, axis=axis)
-
-    def row(self, *numbers: int) -> str:
-        return self.constant(np.array(numbers, np.int64))
-
-    def constant(self, value: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> str:
-        name = self._names.new(f"{self._match.record.output}_constant")
-        self.before.append(constant(value, name))
-        return name
-
-    def add(
-        self, op_type: str, *inputs: str, into: list[onnx.NodeProto] | None = None, output: str = "", **attributes: Any
-    ) -> str:
-        name = output or self._names.new(f"{self._match.record.output}_{op_type.lower()}")
-        nodes = self.before if into is None else into
-        nodes.append(helper.make_node(op_type, inputs, [name], name, **attributes))
-        return name
+    def _joined(self, names: list[str], axis: int) -> str:
+        return names[0] if len(names) == 1 else self.add("Concat", *names, axis=axis)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import onnx
 from onnx import helper
@@ -13,7 +11,7 @@ from ...core.taps import COMPILED_MODES, COMPILED_PADDING, MAX_TAPS, MODES
 from ..dialects import COMPILED, FUSED
 from ..element_types import elem_type
 from ..fusion import FusedGrid
-from ..graphs import Names, constant
+from ..graphs import Names, Nodes
 from ..matches import Match
 from ..programs import encoded, flattened, written
 from ..records import NodeRecord
@@ -22,7 +20,7 @@ from .spelled import Spelled
 
 
 class CompiledOp(Spelled):
-    """See :class:`ort_gridsample.model.targets.Target`."""
+    """The compiled op, by itself."""
 
     def __init__(self) -> None:
         super().__init__(COMPILED)
@@ -78,9 +76,8 @@ class FusedOp(CompiledOp):
             if fused.type:
                 op.attribute.append(helper.make_attribute("grid_type", fused.type))
         else:
-            scalars = names.new(f"{op.output[0]}_scalars")
-            before += _scalars(fused, scalars, names)
-            op.input[1:] = [scalars, *fused.sources]
+            before = Nodes(names, f"{op.output[0]}_scalars")
+            op.input[1:] = [_scalars(fused, before), *fused.sources]
             programs = [written(program, fused.sources) for program in fused.programs]
             numbers = encoded(flattened(programs, len(fused.sources)), len(programs))
             op.attribute.append(helper.make_attribute("coordinates", numbers))
@@ -99,21 +96,17 @@ def _declare(name: str, match: Match) -> None:
         graph.value_info.append(helper.make_value_info(name, helper.make_tensor_type_proto(elem_type(types[0]), None)))
 
 
-def _scalars(fused: FusedGrid, name: str, names: Names) -> Iterator[onnx.NodeProto]:
-    """The nodes that make the scalars of a program the one value ``name``."""
+def _scalars(fused: FusedGrid, nodes: Nodes) -> str:
+    """Write the nodes that make the scalars of a program one value; its name."""
     if not any(isinstance(scalar, str) for scalar in fused.scalars):
-        yield constant(np.array(fused.scalars or [0], fused.type), name)
-        return
+        return nodes.constant(np.array(fused.scalars or [0], fused.type))
     rows = []
-    for scalar in fused.scalars:
-        rows.append(names.new(f"{name}_row"))
-        if isinstance(scalar, str):
-            one = names.new(f"{name}_one")
-            yield constant(np.array([1], np.int64), one)
-            yield helper.make_node("Reshape", [scalar, one], [rows[-1]])
+    for each in fused.scalars:
+        if isinstance(each, str):
+            rows.append(nodes.add("Reshape", each, nodes.row(1)))
         else:
-            yield constant(np.array([scalar], fused.type), rows[-1])
-    yield helper.make_node("Concat", rows, [name], axis=0)
+            rows.append(nodes.constant(np.array([each], fused.type)))
+    return nodes.add("Concat", *rows, axis=0)
 
 
 def label(node: onnx.NodeProto) -> str:

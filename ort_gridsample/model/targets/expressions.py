@@ -117,18 +117,13 @@ def _operation(op_type: str, **attributes: int) -> Callable[..., Tensor]:
 
 
 class Expressions:
-    """The nodes of one lowering: every name among them begins with ``prefix`` and a slash.
+    """The nodes of one lowering: every name among them begins with ``prefix``, the lowered node's name, and a slash.
 
-    Args:
-        prefix: the name of the node that is lowered.
-        opset: the version of the ONNX domain that the nodes are for, 11 or newer.
-        runtime: the runtime that the nodes are for.
+    They are for ``opset``, a version of the ONNX domain from 11 on, and for ``runtime``.
     """
 
     def __init__(self, prefix: str, opset: int, runtime: Runtime = ANY) -> None:
-        self._prefix = prefix
-        self._opset = opset
-        self.runtime = runtime
+        self.prefix, self.opset, self.runtime = prefix, opset, runtime
         self._nodes: dict[bytes, onnx.NodeProto] = {}  # by their bytes without names
         self._lengths: list[Tensor] = []
         self._floats: set[str] = set()  # the names of values of type float32
@@ -162,7 +157,7 @@ class Expressions:
 
     def clip(self, x: Tensor, low: float, high: float) -> Tensor:
         """The nearest value between the two."""
-        if self._opset < 12 and x.type != "float32":  # few runtimes have a Clip-11 of it
+        if self.opset < 12 and x.type != "float32":  # few runtimes have a Clip-11 of it
             return self.minimum(self.maximum(x, low), high)
         return self.op("Clip", x, low, high)
 
@@ -181,7 +176,7 @@ class Expressions:
         if x.constant is not None:
             return [self.constant(part, x.type) for part in np.split(x.constant, parts, axis)]
         sizes = [size] * parts
-        if self._opset < 13:
+        if self.opset < 13:
             return self._write("Split", [x], x.type, parts, axis=axis, split=sizes)
         return self._write("Split", [x, self.constant(sizes)], x.type, parts, axis=axis)
 
@@ -189,7 +184,7 @@ class Expressions:
         """The sum along an axis, which stays, of length 1."""
         if x.constant is not None:
             return self.constant(x.constant.sum(axis, keepdims=keepdims), x.type)
-        if self._opset < 13:
+        if self.opset < 13:
             return self.op("ReduceSum", x, axes=(axis,), keepdims=1)
         return self.op("ReduceSum", x, self.constant([axis]), keepdims=1)
 
@@ -221,7 +216,7 @@ class Expressions:
         shape = self.shape(dims)
         literal = shape.constant is not None and 0 not in shape.constant
         # Without allowzero a 0 stands for the input's length; opset 13 cannot write a length of 0.
-        if literal or self._opset < 14 or "allowzero" in self.runtime.without:
+        if literal or self.opset < 14 or "allowzero" in self.runtime.without:
             return self.op("Reshape", x, shape)
         return self.op("Reshape", x, shape, allowzero=1)
 
@@ -281,7 +276,7 @@ class Expressions:
         for node, names in zip(nodes, reads, strict=True):
             for i, name in enumerate(node.input):
                 if name in shared.intersection(names):
-                    node.input[i] = f"{self._prefix}/Cast_{len(self._nodes) + len(made)}"
+                    node.input[i] = f"{self.prefix}/Cast_{len(self._nodes) + len(made)}"
                     made.append(_cast(f"{name}_float64", node.input[i], TensorProto.FLOAT))
             made.append(node)
             made += [_cast(n, f"{n}_float64", TensorProto.DOUBLE) for n in node.output if n in shared]
@@ -292,7 +287,7 @@ class Expressions:
     ) -> list[Tensor]:
         """The outputs of a node, written now if it is not there yet."""
         node = helper.make_node(op_type, [*map(self._name, inputs)], [], **attributes)
-        name = f"{self._prefix}/{op_type}_{len(self._nodes)}"
+        name = f"{self.prefix}/{op_type}_{len(self._nodes)}"
         node = self._nodes.setdefault(node.SerializeToString(), node)
         if not node.output:
             node.name = name

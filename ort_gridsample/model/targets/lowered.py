@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from types import MappingProxyType
-from typing import Any
 
 import onnx
 from onnx import helper
@@ -15,12 +14,13 @@ from ...errors import GridSampleError
 from ..graphs import Names
 from ..helpers import lowered_name
 from ..matches import Match
-from . import FUNCTIONS_DOMAIN, Replacement, primitives, two_axes
+from . import FUNCTIONS_DOMAIN, Replacement, Target, primitives, two_axes
+from .expressions import Expressions
 from .runtimes import ANY, Runtime
 
 
-class Primitives:
-    """See :class:`ort_gridsample.model.targets.Target`.
+class Primitives(Target):
+    """Basic standard operators.
 
     Args:
         functions: whether nodes that are lowered alike share a model-local function.
@@ -28,7 +28,7 @@ class Primitives:
         runtime: the runtime that the nodes are for.
     """
 
-    reads_shapes, reads_decomposed, fuses = True, False, False
+    reads_decomposed = False
     _first_opset = primitives.FIRST_OPSET
     _lower_grid_sample = staticmethod(primitives.lower_grid_sample)
 
@@ -42,9 +42,6 @@ class Primitives:
 
     def takes(self, match: Match) -> bool:
         return not match.record.unrolled
-
-    def expands(self, match: Match) -> bool:
-        return True
 
     def needs_inlining(self, match: Match) -> bool:
         """With ``functions`` where calls differ in types, ranks or attributes; else always: many runtimes have none."""
@@ -71,7 +68,7 @@ class Primitives:
             nodes = self._lower(match, prefix, record.output)
         if len(nodes) == 1 and nodes[0].op_type == "Constant":
             self._grids[id(match.scope), record.output] = onnx.numpy_helper.to_array(nodes[0].attribute[0].t)
-        return Replacement(nodes)
+        return Replacement(nodes, reads_shapes=True)
 
     def _call(self, match: Match) -> Replacement:
         """A call of a function that holds these nodes."""
@@ -91,7 +88,7 @@ class Primitives:
         call = helper.make_node(
             function.name, arguments, [record.output], match.node.name, match.node.doc_string, FUNCTIONS_DOMAIN
         )
-        return Replacement([call], functions=[function])
+        return Replacement([call], functions=[function], reads_shapes=True)
 
     def _lower(
         self, match: Match, name: str, output: str, inputs: Mapping[str, str] = MappingProxyType({})
@@ -99,16 +96,12 @@ class Primitives:
         """The nodes, in which ``inputs`` are the names of the node's inputs, if others than its own."""
         record = match.record
         first, second = (self._value(match, argument, inputs) for argument in record.values)
-        how: dict[str, Any] = {
-            "align_corners": bool(record.align_corners),
-            "opset": match.scope.opsets.get("", 0),
-            "runtime": self._runtime,
-        }
+        e, aligned = Expressions(name, match.scope.opsets.get("", 0), self._runtime), bool(record.align_corners)
         if record.operator == "AffineGrid":
-            grid, nodes = first, primitives.lower_affine_grid(name, first, second, output, **how)
+            grid, nodes = first, primitives.lower_affine_grid(e, first, second, output, align_corners=aligned)
         else:
-            how |= {"mode": str(record.mode), "padding_mode": str(record.padding_mode)}
-            grid, nodes = second, self._lower_grid_sample(name, first, second, output, **how)
+            how = {"mode": str(record.mode), "padding_mode": str(record.padding_mode)}
+            grid, nodes = second, self._lower_grid_sample(e, first, second, output, **how, align_corners=aligned)
         for node in nodes:
             node.name = lowered_name(name, node.name.removeprefix(f"{name}/"), grid.name in node.input)
         return nodes
@@ -127,7 +120,7 @@ class Primitives:
 
 
 class TwoAxes(Primitives):
-    """See :class:`ort_gridsample.model.targets.Target`. AffineGrid, which opset 16 does not have, is lowered."""
+    """GridSamples of two spatial axes. AffineGrid, which opset 16 does not have, is lowered."""
 
     _first_opset = two_axes.FIRST_OPSET
     _lower_grid_sample = staticmethod(two_axes.lower_grid_sample)

@@ -68,21 +68,12 @@ class Value:
 
 
 def lower_grid_sample(
-    name: str,
-    X: Value,
-    grid: Value,
-    Y: str,
-    *,
-    mode: str,
-    padding_mode: str,
-    align_corners: bool,
-    opset: int,
-    runtime: Runtime = ANY,
+    e: Expressions, X: Value, grid: Value, Y: str, *, mode: str, padding_mode: str, align_corners: bool
 ) -> list[onnx.NodeProto]:
     """Nodes that compute GridSample with basic standard operators only.
 
     Args:
-        name: the node's name; the names of all nodes and of the values between them begin with it and a slash.
+        e: holds the nodes; it is new.
         X: (N, C, D1, …, Dr), r ≥ 1. Known lengths are folded; ``X.constant`` is ignored.
         grid: (N, D1_out, …, Dr_out, r). A constant one of at most :data:`FOLDED` bytes becomes constant indices and
             weights.
@@ -90,8 +81,6 @@ def lower_grid_sample(
         mode: the attribute, or its synonym.
         padding_mode: the attribute.
         align_corners: the attribute.
-        opset: the version of the ONNX domain that the nodes are for, 11 or newer.
-        runtime: the runtime that the nodes are for.
 
     Raises:
         GridSampleError: the operator is not defined for these, the rank is not known, or the opset is too old.
@@ -99,10 +88,9 @@ def lower_grid_sample(
     Source: ONNX GridSample-22.
     """
     mode = spec.mode_of(mode)
-    check_opset(name, opset, FIRST_OPSET)
-    X_shape, grid_shape = check_grid_sample(name, X, grid, mode, padding_mode)
+    check_opset(e, FIRST_OPSET)
+    X_shape, grid_shape = check_grid_sample(e.prefix, X, grid, mode, padding_mode)
     padding, compute = PADDING[padding_mode], spec.TYPES[X.type].compute
-    e = Expressions(name, opset, runtime)
     image, coordinates = e.input(X.name, X.type), input_of(e, grid)
     if X.type == "bfloat16":
         image = image.astype("float32")  # few runtimes can do more with it
@@ -116,7 +104,7 @@ def lower_grid_sample(
         image = image.astype(str(compute))
     # Few axes: not every runtime has kernels for many.
     rows = e.transpose(e.reshape(image, [batches, c, e.product(lengths)]), (0, 2, 1))
-    zeros_first = padding.zero_outside and _is_large([batches, c, *lengths], MODES[mode], runtime)
+    zeros_first = padding.zero_outside and _is_large([batches, c, *lengths], MODES[mode], e.runtime)
     around = int(padding.zero_outside and not zeros_first)
     if around:
         rows = _surrounded(e, rows, [batches, *lengths, c])
@@ -146,27 +134,24 @@ def lower_grid_sample(
 
 
 def lower_affine_grid(
-    name: str, theta: Value, size: Value, grid: str, *, align_corners: bool, opset: int, runtime: Runtime = ANY
+    e: Expressions, theta: Value, size: Value, grid: str, *, align_corners: bool
 ) -> list[onnx.NodeProto]:
     """Nodes that compute AffineGrid with basic standard operators only.
 
     Args:
-        name: the node's name; the names of all nodes and of the values between them begin with it and a slash.
+        e: holds the nodes; it is new.
         theta: (N, r, r + 1).
         size: (r + 2,), int64. A constant one becomes constant positions of the output's pixels.
         grid: the name of the output.
         align_corners: the attribute.
-        opset: the version of the ONNX domain that the nodes are for, 11 or newer.
-        runtime: the runtime that the nodes are for.
 
     Raises:
         GridSampleError: the operator is not defined for these, the rank is not known, or the opset is too old.
 
     Source: ONNX AffineGrid-20. On an axis of one pixel with ``align_corners`` the position is 0, as in PyTorch.
     """
-    check_opset(name, opset, FIRST_OPSET)
-    r = _check_affine_grid(name, theta, size)
-    e = Expressions(name, opset, runtime)
+    check_opset(e, FIRST_OPSET)
+    r = _check_affine_grid(e.prefix, theta, size)
     made = 0 if size.constant is None else r * prod(np.delete(size.constant, 1).tolist())
     row = e.reshape(input_of(e, theta, made), [-1, r, *[1] * (r - 1), r + 1])
     sizes = e.input(size.name, size.type) if size.constant is None else e.constant(size.constant)
@@ -229,17 +214,8 @@ class _Sampler:
     """The taps of all P output positions of all N batches.
 
     Tensors of the spatial axes list these first, innermost first. The combinations of all axes' taps are computed in
-    groups, one for each gather.
-
-    Attributes:
-        e: the nodes' expressions.
-        mode: the interpolation mode.
-        n: the batch.
-        c: the channels.
-        lengths: D1, …, Dr.
-        out: D1_out, …, Dr_out.
-        around: how many zeros there are before and after the pixels of each axis.
-        zeros_first: whether there is a row of zeros before all others.
+    groups, one for each gather. There are ``around`` zeros before and after the pixels of each axis, or with
+    ``zeros_first`` a row of zeros before all others.
     """
 
     e: Expressions
@@ -415,9 +391,9 @@ class _Sampler:
         return groups(axes, self.one_by_one)
 
 
-def check_opset(name: str, opset: int, first: int) -> None:
-    if opset < first:
-        raise GridSampleError(name, "opset", str(opset), f"{first} or newer to be lowered to primitives")
+def check_opset(e: Expressions, first: int) -> None:
+    if e.opset < first:
+        raise GridSampleError(e.prefix, "opset", str(e.opset), f"{first} or newer to be lowered to primitives")
 
 
 def check_grid_sample(name: str, X: Value, grid: Value, mode: str, padding_mode: str) -> tuple[Shape, Shape]:
@@ -442,18 +418,16 @@ def _check_affine_grid(name: str, theta: Value, size: Value) -> int:
     """The number of spatial axes, from whichever shape knows it."""
     _check_type(name, "theta", theta, spec.FLOATS)
     _check_type(name, "size", size, ("int64",))
-    theta_shape = theta.shape if theta.constant is None else theta.constant.shape
-    size_shape = size.shape if size.constant is None else size.constant.shape
-    known = []
-    if theta_shape is not None and len(theta_shape) == 3:
-        known += [theta_shape[1], theta_shape[2] - 1 if isinstance(theta_shape[2], int) else None]
-    if size_shape is not None and len(size_shape) == 1:
-        known.append(size_shape[0] - 2 if isinstance(size_shape[0], int) else None)
-    ranks = {r for r in known if isinstance(r, int)}
-    if len(ranks) != 1 or not ranks <= {2, 3}:
-        found = f"of shape {theta_shape} for a size of shape {size_shape}"
+    shapes = [each.shape if each.constant is None else each.constant.shape for each in (theta, size)]
+    fits = [
+        r
+        for r in (2, 3)
+        if all(a is None or checks.alike(a, b) for a, b in zip(shapes, ((None, r, r + 1), (r + 2,)), strict=True))
+    ]
+    if len(fits) != 1:
+        found = f"of shape {shapes[0]} for a size of shape {shapes[1]}"
         raise GridSampleError(name, "theta", found, "(N, 2, 3) for a size (4,), or (N, 3, 4) for a size (5,)")
-    return ranks.pop()
+    return fits[0]
 
 
 def _check_type(name: str, argument: str, value: Value, allowed: Sequence[str]) -> None:

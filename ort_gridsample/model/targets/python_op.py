@@ -11,21 +11,19 @@ from ..element_types import elem_type
 from ..graphs import Names, subgraphs
 from ..helpers import cast_name, guard_name, guards, mark
 from ..matches import Match
-from . import CAST_LIKE, Replacement, arguments, renamed, typed_in_function
+from . import CAST_LIKE, Replacement, Target, arguments, renamed, typed_in_function
 
 #: The first opset whose Cast knows bfloat16, and the first with GatherND.
 _BFLOAT16, _GATHER_ND = 13, 11
 
 
-class PythonOp:
-    """See :class:`ort_gridsample.model.targets.Target`.
+class PythonOp(Target):
+    """The Python op, with its helpers.
 
     Args:
         in_session: whether nobody changes the model afterwards. Then the guard stands beside Y, which is not copied;
             else Y goes through the guard, as others' passes drop a node whose output nobody reads.
     """
-
-    reads_shapes, reads_decomposed, fuses = False, True, False
 
     def __init__(self, in_session: bool = False) -> None:
         self._in_session = in_session
@@ -35,9 +33,6 @@ class PythonOp:
         around = (match.scope.container.node[index] for index in match.helpers)
         guarded = any(guards(node, match.node) for node in around)
         return match.record.dialect.name != DOMAIN or not (guarded or self._in_session)
-
-    def expands(self, match: Match) -> bool:
-        return True
 
     def needs_inlining(self, match: Match) -> bool:
         """A call brings another type that needs a Cast, or an attribute that the op does not know; or no CastLike."""

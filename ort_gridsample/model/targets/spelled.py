@@ -10,11 +10,11 @@ from ..dialects import AttributeReference, Dialect, dialects, standard
 from ..graphs import Names
 from ..matches import Match
 from ..records import NodeRecord
-from . import Replacement, arguments, renamed
+from . import Replacement, Target, arguments, renamed
 
 
-class Spelled:
-    """See :class:`ort_gridsample.model.targets.Target`.
+class Spelled(Target):
+    """The operator as the standard or a dialect spells it.
 
     Args:
         name: the dialect's.
@@ -22,8 +22,6 @@ class Spelled:
             write it for all, and onnxruntime reads that.
         first_words: whether standard nodes get the first version's words in any opset: some providers know no others.
     """
-
-    reads_shapes, reads_decomposed, fuses = False, True, False
 
     def __init__(self, name: str, strict: bool = False, first_words: bool = False) -> None:
         self.name = name

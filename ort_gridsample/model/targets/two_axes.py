@@ -22,7 +22,6 @@ from ...core.taps import MODES, pixel_coordinates
 from ...errors import GridSampleError
 from .expressions import Dim, Expressions, Tensor
 from .primitives import Value, check_grid_sample, check_opset, input_of, may_be_single
-from .runtimes import ANY, Runtime
 
 #: The opsets in which the nodes can be written: later ones have other names for the modes.
 FIRST_OPSET, LAST_OPSET = 16, 19
@@ -37,20 +36,11 @@ _WORDS = {word: written for written in ("bilinear", "nearest", "bicubic") for wo
 
 
 def lower_grid_sample(
-    name: str,
-    X: Value,
-    grid: Value,
-    Y: str,
-    *,
-    mode: str,
-    padding_mode: str,
-    align_corners: bool,
-    opset: int,
-    runtime: Runtime = ANY,
+    e: Expressions, X: Value, grid: Value, Y: str, *, mode: str, padding_mode: str, align_corners: bool
 ) -> list[onnx.NodeProto]:
     """Nodes that compute GridSample with GridSamples of two spatial axes.
 
-    The arguments are those of :func:`.primitives.lower_grid_sample`, with r ≤ 3, and ``opset`` from 16 to 19, or later
+    The arguments are those of :func:`.primitives.lower_grid_sample`, with r ≤ 3, and an opset from 16 to 19, or later
     where the runtime accepts the modes of opset 16 in it. With r = 3, X is of floats of up to 32 bits, and ``mode``
     linear or nearest.
 
@@ -60,8 +50,8 @@ def lower_grid_sample(
     Source: ONNX GridSample-16 and GridSample-22.
     """
     mode = spec.mode_of(mode)
-    check_opset(name, opset, FIRST_OPSET)
-    X_shape, grid_shape = check_grid_sample(name, X, grid, mode, padding_mode)
+    check_opset(e, FIRST_OPSET)
+    X_shape, grid_shape = check_grid_sample(e.prefix, X, grid, mode, padding_mode)
     r = len(X_shape) - 2
     for refused, argument, found, expected in (
         (r > 3, "X", f"{r + 2}-D", "at most 5-D"),
@@ -69,8 +59,7 @@ def lower_grid_sample(
         (r == 3 and X.type not in _TYPES, "X", f"of type {X.type}, 5-D", checks.listed(_TYPES)),
     ):
         if refused:
-            raise GridSampleError(name, argument, found, f"{expected}; target 'primitives' has others")
-    e = Expressions(name, opset, runtime)
+            raise GridSampleError(e.prefix, argument, found, f"{expected}; target 'primitives' has others")
     image, coordinates = e.input(X.name, X.type), e.input(grid.name, grid.type)
     if r == 3:
         coordinates = input_of(e, grid)
