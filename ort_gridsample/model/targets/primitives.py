@@ -387,11 +387,7 @@ def _check_affine_grid(name: str, theta: Value, size: Value) -> int:
     _check_type(name, "theta", theta, spec.FLOATS)
     _check_type(name, "size", size, ("int64",))
     shapes = [each.shape if each.constant is None else each.constant.shape for each in (theta, size)]
-    fits = [
-        r
-        for r in (2, 3)
-        if all(a is None or checks.alike(a, b) for a, b in zip(shapes, ((None, r, r + 1), (r + 2,)), strict=True))
-    ]
+    fits = [r for r in (2, 3) if all(map(checks.alike, shapes, ((None, r, r + 1), (r + 2,))))]
     if len(fits) != 1:
         found = f"of shape {shapes[0]} for a size of shape {shapes[1]}"
         raise GridSampleError(name, "theta", found, "(N, 2, 3) for a size (4,), or (N, 3, 4) for a size (5,)")
