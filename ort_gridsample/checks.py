@@ -106,9 +106,9 @@ def _differ(a: Dim, b: Dim) -> bool:
     return isinstance(a, int) and isinstance(b, int) and a != b
 
 
-def alike(one: Sequence[Dim], other: Sequence[Dim]) -> bool:
-    """Whether two shapes may be the same: as long, and nowhere of two different numbers."""
-    return len(one) == len(other) and not any(map(_differ, one, other))
+def alike(one: Sequence[Dim] | None, other: Sequence[Dim]) -> bool:
+    """Whether two shapes may be the same: as long, if they are known, and nowhere of two different numbers."""
+    return one is None or (len(one) == len(other) and not any(map(_differ, one, other)))
 
 
 def shown(shape: Sequence[Dim]) -> str:

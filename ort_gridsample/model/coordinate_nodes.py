@@ -47,8 +47,9 @@ def _coordinate_nodes(scope: Scope, sampling: Container[Key]) -> list[onnx.NodeP
     readers, lowered = scope.readers, _lowered(scope)
     read: dict[int, Sequence[str]] = {}  # the position of a chosen node -> the values that it reads as coordinates
     for index, node in reversed([*enumerate(scope.nodes)]):
-        if _is_concerned(node, scope, sampling) or any(name in lowered for name in node.output):
-            read[index] = _coordinates(node, scope)
+        coordinates = _coordinates(node, scope, sampling)
+        if coordinates is not None or any(name in lowered for name in node.output):
+            read[index] = coordinates or ()
         elif node.op_type in _ARITHMETIC and not domain_of(node.domain):
             as_coordinates = [name in read.get(at, ()) for name in node.output for at in readers.get(name, ())]
             if as_coordinates and all(as_coordinates):
@@ -56,22 +57,15 @@ def _coordinate_nodes(scope: Scope, sampling: Container[Key]) -> list[onnx.NodeP
     return [scope.nodes[index] for index in sorted(read)]
 
 
-def _is_concerned(node: onnx.NodeProto, scope: Scope, sampling: Container[Key]) -> bool:
-    if function_key(node) in sampling or node.domain == FUNCTIONS_DOMAIN:
-        return True
-    known = is_helper(node) or is_fused(node) or dialect_of(node, scope.opsets) is not None
-    return known or lowered_from(node) is not None
-
-
-def _coordinates(node: onnx.NodeProto, scope: Scope) -> Sequence[str]:
-    """What ``node``, one concerned, reads as coordinates."""
+def _coordinates(node: onnx.NodeProto, scope: Scope, sampling: Container[Key]) -> Sequence[str] | None:
+    """What ``node`` reads as coordinates; None where it is none concerned."""
     if lowered_from(node) is not None:
         return node.input if reads_grid(node) else ()
     dialect = dialect_of(node, scope.opsets)
-    operator = node.op_type if dialect is None else dialect.operator
     if dialect is not None or node.domain == FUNCTIONS_DOMAIN or is_fused(node):
+        operator = node.op_type if dialect is None else dialect.operator
         return node.input if operator.startswith("AffineGrid") else node.input[1:]
-    return ()
+    return () if function_key(node) in sampling or is_helper(node) else None
 
 
 def _lowered(scope: Scope) -> set[str]:
@@ -98,7 +92,7 @@ def _sampling_functions(found: Sequence[Scope]) -> set[Key]:
         more = {
             function_key(scope.function)
             for scope in found
-            if scope.function is not None and any(_is_concerned(node, scope, sampling) for node in scope)
+            if scope.function is not None and any(_coordinates(node, scope, sampling) is not None for node in scope)
         }
         if more <= sampling:
             return sampling

@@ -233,9 +233,8 @@ def _fits_sample(Y: Value, X: Value, grid: Value) -> bool:
     axes = len(grid.shape) - 2
     if len(X.shape) != axes + 2 and not (_is_flat(X, grid) and isinstance(X.shape[2], int)):
         return False
-    return alike(grid.shape, (X.shape[0], *[None] * axes, axes)) and (
-        Y.shape is None or alike(Y.shape, (*X.shape[:2], *grid.shape[1:-1]))
-    )
+    fits = alike(grid.shape, (X.shape[0], *[None] * axes, axes))
+    return fits and alike(Y.shape, (*X.shape[:2], *grid.shape[1:-1]))
 
 
 def _is_flat(X: Value, grid: Value | None = None) -> bool:
@@ -247,11 +246,8 @@ def _fits_grid(grid: Value, theta: Value) -> bool:
     """Whether values of these types and shapes may be those of an AffineGrid."""
     if theta.type not in TYPES or theta.shape is None:
         return False
-    return any(
-        alike(theta.shape, (None, axes, axes + 1))
-        and (grid.shape is None or alike(grid.shape, (theta.shape[0], *[None] * axes, axes)))
-        for axes in (2, 3)
-    )
+    shapes = (((None, r, r + 1), (theta.shape[0], *[None] * r, r)) for r in (2, 3))
+    return any(alike(theta.shape, one) and alike(grid.shape, other) for one, other in shapes)
 
 
 def _model_of(use_def: UseDef, subgraph: Subgraph, values: Sequence[Value]) -> onnx.ModelProto:
@@ -363,9 +359,14 @@ def _axes(lengths: Array) -> list[Axis]:
     return [Axis.of(lengths, aligned, True, np.maximum) for aligned in (True, False)]
 
 
+def _pixels(grid: Array, lengths: Array) -> list[Array]:
+    """The pixel coordinates of ``grid``, in either alignment."""
+    return [unnormalize(grid, axis) for axis in _axes(lengths)]
+
+
 def _from_edges(grid: Array, lengths: Array) -> Array:
     """The distances, in pixels, from the edge in the pixel that a position is in: (2, …), for either alignment."""
-    return np.stack([at - np.floor(at) - 0.5 for at in (unnormalize(grid, axis) for axis in _axes(lengths))])
+    return np.stack([at - np.floor(at) - 0.5 for at in _pixels(grid, lengths)])
 
 
 def _is_sample(kind: Kind, X: Array, grid: Array, answer: Array, most: int) -> bool:

@@ -123,24 +123,23 @@ def find(
                 matches.append(_match(dialect, node, index, scope, inference, probe if asked else None))
         matches += _decomposed(names, scope, search, inference)
     if fused_grids is not None:
-        matches = list(_with_fused(matches, fused_grids, inference))
-    return list(_with_attention(matches, attentions, inference)) if attention else matches
+        matches = _with_fused(matches, fused_grids, inference)
+    return _with_attention(matches, attentions, inference) if attention else matches
 
 
-def _with_attention(matches: Sequence[Match], attentions: Attentions, inference: Inference) -> Iterator[Match]:
+def _with_attention(matches: Sequence[Match], attentions: Attentions, inference: Inference) -> list[Match]:
     """The ``matches``, and deformable attention as one each; its GridSamples know of it."""
     samples: dict[int, tuple[Scope, dict[str, Match]]] = {}
     for match in matches:
         if is_attended(match.record):
             samples.setdefault(id(match.scope), (match.scope, {}))[1][match.record.output] = match
-    into: dict[int, Match] = {}
+    wholes, into = list[Match](), dict[Match, Match]()
     for scope, by_output in samples.values():
         for found in attentions.found(scope, by_output, inference):
-            whole = _attention(found, scope, inference)
-            into.update((id(sample), whole) for sample in found.samples if sample.index in found.path)
-            yield whole
-    for match in matches:
-        yield replace(match, fused_into=into[id(match)]) if id(match) in into else match
+            wholes.append(whole := _attention(found, scope, inference))
+            into |= {sample: whole for sample in found.samples if sample.index in found.path}
+    changed = (replace(match, fused_into=into[match]) if match in into else match for match in matches)
+    return [*wholes, *changed]
 
 
 def _attention(found: Attention, scope: Scope, inference: Inference) -> Match:
@@ -170,24 +169,22 @@ def _part(scope: Scope, output: str, operator: str, **known: Any) -> NodeRecord:
     return NodeRecord(scope.path, name, *what, **known, output=output, reason="")
 
 
-def _with_fused(matches: Sequence[Match], fused_grids: FusedGrids, inference: Inference) -> Iterator[Match]:
+def _with_fused(matches: Sequence[Match], fused_grids: FusedGrids, inference: Inference) -> list[Match]:
     """The ``matches``; each GridSample knows what can be fused into it, and each AffineGrid into which."""
     affine_grids: dict[int, dict[str, Match]] = {}
     for match in matches:
         if match.record.operator == "AffineGrid":
             affine_grids.setdefault(id(match.scope), {})[match.record.output] = match
-    samples: dict[int, Match] = {}
-    into: dict[int, Match] = {}
+    changed: dict[Match, Match] = {}
     for match in matches:
         if match.record.operator == "GridSample":
             fused = fused_grids.found(match, inference, affine_grids.get(id(match.scope), {}))
             if fused is not None:
                 sample = replace(match, record=replace(match.record, fused=fused.names), fused=fused)
-                samples[id(match)] = sample
+                changed[match] = sample
                 if fused.affine_grid is not None:
-                    into[id(fused.affine_grid)] = sample
-    for match in matches:
-        yield replace(match, fused_into=into[id(match)]) if id(match) in into else samples.get(id(match), match)
+                    changed[fused.affine_grid] = replace(fused.affine_grid, fused_into=sample)
+    return [changed.get(match, match) for match in matches]
 
 
 def _decomposed(names: Names, scope: Scope, search: Search, inference: Inference) -> Iterator[Match]:

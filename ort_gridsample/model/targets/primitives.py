@@ -108,7 +108,7 @@ def lower_grid_sample(
     around = int(padding.zero_outside and not zeros_first)
     if around:
         rows = _surrounded(e, rows, [batches, *lengths, c])
-    sampler = _Sampler(e, MODES[mode], n, c, lengths, out, around, zeros_first)
+    sampler = _Sampler(e, MODES[mode], [n, c, *lengths], out, around, zeros_first)
     rows = e.reshape(rows, [e.product([batches, *sampler.padded]), c])
     if zeros_first:
         rows = e.concatenate([e.zeros([1, c], rows.type), rows])
@@ -209,7 +209,6 @@ def _surrounded(e: Expressions, rows: Tensor, dims: list[Dim]) -> Tensor:
     return rows
 
 
-@dataclass(frozen=True)
 class _Sampler:
     """The taps of all P output positions of all N batches.
 
@@ -218,61 +217,30 @@ class _Sampler:
     ``zeros_first`` a row of zeros before all others.
     """
 
-    e: Expressions
-    mode: Mode
-    n: Dim
-    c: Dim
-    lengths: list[Dim]
-    out: list[Dim]
-    around: int
-    zeros_first: bool
-
-    @property
-    def few(self) -> bool:
-        """Whether the values (…, N·P, C) that are gathered are weighed as (…, C, N·P)."""
-        return isinstance(self.c, int) and self.c <= FEW_CHANNELS
-
-    @property
-    def follows_lengths(self) -> bool:
-        """Whether the runtime follows shapes that are computed from lengths known only when it runs."""
-        return "lengths" not in self.e.runtime.without
-
-    @property
-    def padded(self) -> list[Dim]:
-        """D1, …, Dr with the zeros around them."""
-        return [length + 2 * self.around for length in self.lengths]
-
-    @property
-    def positions(self) -> Dim:
-        """N·P."""
-        return self.e.product([self.n, *self.out])
-
-    @property
-    def one_by_one(self) -> int:
-        """The number of outer axes of which each combination of taps is a group."""
-        r, t = len(self.lengths), self.mode.taps
-        return max(i for i in range(r + 1) if t**i <= self.e.runtime.gathers)
-
-    @property
-    def together(self) -> int:
-        """The number of taps in a group."""
-        return int(self.mode.taps ** (len(self.lengths) - self.one_by_one))
-
-    @property
-    def is_flat(self) -> bool:
-        """Whether an index has no axis for the taps: IREE gathers by none with an axis of 1 before an unknown one."""
-        return self.mode.taps == 1 and not self.follows_lengths
-
-    @property
-    def index_type(self) -> str:
-        """The type of row numbers: int32 where that is known to do, as it is faster."""
-        total = self.e.product([self.n, *self.padded])
+    def __init__(
+        self, e: Expressions, mode: Mode, dims: Sequence[Dim], out: list[Dim], around: int, zeros_first: bool
+    ) -> None:
+        n, c, *lengths = dims
+        self.e, self.mode, self.n, self.lengths, self.out = e, mode, n, lengths, out
+        self.around, self.zeros_first, self.r, self.t = around, zeros_first, len(lengths), mode.taps
+        self.positions = e.product([n, *out])  # N·P
+        self.padded = [length + 2 * around for length in lengths]  # D1, …, Dr with the zeros around them
+        self.few = isinstance(c, int) and c <= FEW_CHANNELS  # then values (…, N·P, C) are weighed as (…, C, N·P)
+        # Whether the runtime follows shapes that are computed from lengths known only when it runs.
+        self.follows_lengths = "lengths" not in e.runtime.without
+        # IREE gathers by no index with an axis of 1, for the taps, before an unknown one.
+        self.is_flat = self.t == 1 and not self.follows_lengths
+        # The number of outer axes of which each combination of taps is a group, and of the taps in a group.
+        self.one_by_one = max(i for i in range(self.r + 1) if self.t**i <= e.runtime.gathers)
+        self.together = int(self.t ** (self.r - self.one_by_one))
+        # The type of row numbers: int32 where that is known to do, as it is faster.
+        total = e.product([n, *self.padded])
         known = isinstance(total, int) and total < 2**31
-        return "int32" if known or "int64" in self.e.runtime.without else "int64"
+        self.index_type = "int32" if known or "int64" in e.runtime.without else "int64"
 
     def index(self, position: Tensor, axis: Axis) -> list[Tensor]:
         """Of each group the rows to read, (together, N·P) or flat, for the taps' positions (axes, taps, N·P)."""
-        e, r, t, pixel = self.e, len(self.lengths), self.mode.taps, position
+        e, r, t, pixel = self.e, self.r, self.t, position
         if self.around or self.zeros_first:
             pixel = e.minimum(e.maximum(position, 0), axis.length + 1 if self.around else axis.last)
         elif t > 1 and not self.mode.pads_taps:
@@ -301,7 +269,7 @@ class _Sampler:
 
     def weight(self, weight: Tensor) -> list[Tensor]:
         """Of each group the weights, (together, N·P, 1), or (together, 1, N·P) for few channels; of each axis' taps."""
-        axes = self.e.split(weight, len(self.lengths), 1, axis=0)[::-1]
+        axes = self.e.split(weight, self.r, 1, axis=0)[::-1]
         return self._groups(axes, Tensor.__mul__, [1, self.positions] if self.few else [self.positions, 1])
 
     def values(self, rows: Tensor, index: Tensor) -> Tensor:
@@ -357,7 +325,7 @@ class _Sampler:
 
     def _flat(self, index: Tensor) -> Tensor:
         """The rows to read, (N·P,), for an ``index`` (axes, 1, N·P): IREE splits none like that."""
-        e, r = self.e, len(self.lengths)
+        e, r = self.e, self.r
         index = e.reshape(index, [r, self.positions])
         if r > 1:
             index = index * e.reshape(self._strides(range(r, 0, -1)), [r, 1])
@@ -371,7 +339,7 @@ class _Sampler:
         self, axes: Sequence[Tensor], combine: Callable[[Tensor, Tensor], Tensor], tail: list[Dim]
     ) -> list[Tensor]:
         """All combinations of the taps (1, taps, N·P) of ``axes``, outermost first: groups (together, *tail)."""
-        e, t = self.e, self.mode.taps
+        e, t = self.e, self.t
 
         def combined(axes: Sequence[Tensor]) -> Tensor:
             total, number = axes[0], t
@@ -419,11 +387,7 @@ def _check_affine_grid(name: str, theta: Value, size: Value) -> int:
     _check_type(name, "theta", theta, spec.FLOATS)
     _check_type(name, "size", size, ("int64",))
     shapes = [each.shape if each.constant is None else each.constant.shape for each in (theta, size)]
-    fits = [
-        r
-        for r in (2, 3)
-        if all(a is None or checks.alike(a, b) for a, b in zip(shapes, ((None, r, r + 1), (r + 2,)), strict=True))
-    ]
+    fits = [r for r in (2, 3) if all(map(checks.alike, shapes, ((None, r, r + 1), (r + 2,))))]
     if len(fits) != 1:
         found = f"of shape {shapes[0]} for a size of shape {shapes[1]}"
         raise GridSampleError(name, "theta", found, "(N, 2, 3) for a size (4,), or (N, 3, 4) for a size (5,)")
