@@ -9,17 +9,17 @@ that these put no axis in another's place. The result says where each lies as
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, islice, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..spec import FLOATS
 from .dialects import operator_types
 from .graphs import OUTSIDE, Scope
 from .inference import Inference
 from .lengths import ONE, OPERATORS, Length, Lengths, number, permutation, product
-from .use_def import UseDef, dead, is_op
+from .use_def import UseDef, dead
 
 if TYPE_CHECKING:
     from .matches import Match  # which imports this module
@@ -223,8 +223,7 @@ def _taken(left: list[_Factor], length: Length, end: int) -> list[_Factor] | Non
     return group
 
 
-@dataclass(frozen=True)
-class _Place:
+class _Place(NamedTuple):
     """Where the images, grids or weights of a level lie.
 
     Attributes:
@@ -328,8 +327,7 @@ class _Walk:
     def _grids(self, levels: Sequence[_Place], axes: int) -> list[_Place]:
         """What the samples read as grids."""
         return [
-            replace(
-                level,
+            level._replace(
                 name=self._samples[level.name].record.values["grid"],
                 axes=[n, *positions, [_Factor(Length(axes))]],
             )
@@ -339,7 +337,7 @@ class _Walk:
     def _shape(self, name: str) -> str:
         """The value that says the shape of ``name``, where a Reshape makes it and reads its lengths as they are."""
         at = self._use_def.makers.get(name)
-        if at is None or not is_op(self._use_def.nodes[at], ("Reshape",)):
+        if at is None or not self._use_def.is_op(at, ("Reshape",)):
             return ""
         shape = self._use_def.nodes[at].input[1]
         lengths = (self._lengths.elements(shape) or [None])[2:]
@@ -362,18 +360,18 @@ class _Walk:
 
     def _joined(self, at: int, place: _Place) -> Iterator[_Place]:
         """What a Concat of all levels joins: each as a new axis, or in the axis of the points."""
-        node = self._use_def.nodes[at]
-        if not is_op(node, ("Concat",)):
+        if not self._use_def.is_op(at, ("Concat",)):
             return
+        node = self._use_def.nodes[at]
         axis, last = number(node, "axis", 0) % len(place.axes), len(place.axes) - 1
         shapes = [(self._lengths.shape(name) or ())[axis : axis + 1] for name in node.input]
         if axis == last and _same(place.axes[last], self._p):
             for name, length in zip(node.input, shapes, strict=True):
                 points = [_Factor(each) for each in length]
-                yield replace(place, name=name, axes=[*place.axes[:-1], points], cut=points)
+                yield place._replace(name=name, axes=[*place.axes[:-1], points], cut=points)
         elif _same(place.axes[axis] + place.axes[last], self._p) and all(length == (ONE,) for length in shapes):
             axes = [[] if at == axis else each for at, each in enumerate(place.axes)]
-            yield from (replace(place, name=name, axes=axes, cut=place.axes[last]) for name in node.input)
+            yield from (place._replace(name=name, axes=axes, cut=place.axes[last]) for name in node.input)
 
     def _private(self, samples: Set[int], late: Set[int], output: str, read: Collection[str]) -> set[int] | None:
         """The nodes of the ``samples`` and ``late`` ones, behind them to ``output``, that nobody else reads.
@@ -430,8 +428,10 @@ class _Walk:
 
     def _viewed(self, at: int, place: _Place) -> _Place | None:
         """Where the ``place`` comes from, if the node ``at`` a position only rearranges."""
+        if not self._use_def.is_op(at, _VIEWS):
+            return None
         node, axes = self._use_def.nodes[at], list(place.axes)
-        before = self._lengths.shape(node.input[0]) if is_op(node, _VIEWS) else None
+        before = self._lengths.shape(node.input[0])
         if before is None:
             return None
         if node.op_type in ("Flatten", "Reshape"):
@@ -452,13 +452,13 @@ class _Walk:
                 if not is_new:
                     axes.insert(axis, [])
         self._nodes.add(at)
-        return replace(place, name=node.input[0], axes=axes)
+        return place._replace(name=node.input[0], axes=axes)
 
     def _piece(self, at: int, place: _Place) -> _Place | None:
         """Where the ``place`` comes from, if the node ``at`` a position takes one level out of all."""
-        node = self._use_def.nodes[at]
-        if place.piece is not None or not is_op(node, ("Gather", "Slice", "Split")):
+        if place.piece is not None or not self._use_def.is_op(at, ("Gather", "Slice", "Split")):
             return None
+        node = self._use_def.nodes[at]
         before, axes = self._lengths.shape(node.input[0]), list(place.axes)
         if not before:
             return None
@@ -483,19 +483,19 @@ class _Walk:
                 return None
             axes[axis] = cut = [_Factor(before[axis])]
         self._nodes.add(at)
-        return replace(place, name=node.input[0], axes=axes, cut=cut, piece=piece)
+        return place._replace(name=node.input[0], axes=axes, cut=cut, piece=piece)
 
     def _scaled(self, at: int, place: _Place) -> _Place | None:
         """Where the ``place`` comes from, if the node ``at`` a position is a step of 2 x - 1."""
-        node = self._use_def.nodes[at]
         step = {False: ("Sub", 1), None: ("Mul", 2)}.get(place.is_unit)
-        if step is None or not is_op(node, step[:1]):
+        if step is None or not self._use_def.is_op(at, step[:1]):
             return None
+        node = self._use_def.nodes[at]
         for x, other in ((0, 1), (1, 0))[: 1 if node.op_type == "Sub" else 2]:
             tensor = self._use_def.scope.constant(node.input[other])
             if tensor is not None and tensor.size == 1 and tensor.ndim <= len(place.axes) and tensor.item() == step[1]:
                 self._nodes.add(at)
-                return replace(place, name=node.input[x], is_unit=None if place.is_unit is False else True)
+                return place._replace(name=node.input[x], is_unit=None if place.is_unit is False else True)
         return None
 
     def _is_value(self, place: _Place) -> bool:

@@ -5,39 +5,39 @@ They tell what a Reshape does to axes, also where an exporter computes its shape
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from itertools import zip_longest
 from operator import mul
+from typing import NamedTuple
 
 import onnx
 
 from .inference import Inference
-from .use_def import UseDef, is_op
+from .use_def import UseDef
 
 #: The most nodes that are followed to a length.
 DEEPEST = 64
 
 
-@dataclass(frozen=True)
-class Length:
+class Length(NamedTuple):
     """A product of a number and of unknown lengths, each an axis of a value."""
 
     number: int = 1
     unknown: tuple[tuple[str, int], ...] = ()
 
-    def __mul__(self, other: Length) -> Length:
+    def __mul__(self, other: Length) -> Length:  # type: ignore[override]
         return Length(self.number * other.number, tuple(sorted(self.unknown + other.unknown)))
 
     def over(self, other: Length) -> Length | None:
         """The quotient by the ``other``; None where that is no length."""
-        left = Counter(self.unknown)
-        left.subtract(other.unknown)
-        if other.number == 0 or self.number % other.number or min(left.values(), default=0) < 0:
-            return None
-        return Length(self.number // other.number, tuple(sorted(left.elements())))
+        left = list(self.unknown)
+        for each in other.unknown:
+            if each not in left:
+                return None
+            left.remove(each)
+        whole = other.number and self.number % other.number == 0
+        return Length(self.number // other.number, tuple(left)) if whole else None
 
     @property
     def known(self) -> int | None:
@@ -104,7 +104,7 @@ class Lengths:
 
     def _from_maker(self, name: str, rules: Mapping[str, _Rule]) -> Row | None:
         at = self.use_def.makers.get(name)
-        if at is None or not is_op(self.use_def.nodes[at], rules) or self._depth > DEEPEST:
+        if at is None or not self.use_def.is_op(at, rules) or self._depth > DEEPEST:
             return None
         self._depth += 1
         try:

@@ -282,8 +282,8 @@ def _op(name: str, types: Sequence[int], **numbers: Any) -> Any:
 
 
 def _answering(answer: Callable[..., int]) -> Any:
-    """What answers of an op's address as ``answer`` does of its struct."""
-    return c_api.kind(answer.__code__.co_argcount)(lambda at, *index: answer(_Op.from_address(at), *index))
+    """What answers of an op's address as ``answer`` does of its struct: once, as every session asks each op."""
+    return c_api.kind(answer.__code__.co_argcount)(cache(lambda at, *index: answer(_Op.from_address(at), *index)))
 
 
 def _address(callback: Any) -> int:
