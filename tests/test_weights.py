@@ -77,30 +77,49 @@ def test_weights_are_parsed_copied_and_serialised_at_most_once(
     np.testing.assert_array_equal(again.run(["Y"], FEEDS)[0], session.run(["Y"], FEEDS)[0])
 
 
-def test_no_copy_of_weights_is_kept_and_providers_can_be_set(
+def test_weights_are_kept_at_most_once_and_providers_can_be_set(
     large: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    """Onnxruntime has its own copy, and makes the session anew from what it was given."""
+    """Onnxruntime has a copy of its own, or reads what the session keeps; and makes it anew from what it was given."""
     late = threading.Event()
     request.addfinalizer(late.set)
     submit(late.wait, 8)  # until then no other thread helps to read
-    arrays, kept = Weights.arrays, list[weakref.ref[np.ndarray]]()
+    loaded, kept = Weights.loaded, list[weakref.ref[np.ndarray]]()
 
-    def watched(self: Weights, tensors: Collection[onnx.TensorProto]) -> dict[str, np.ndarray]:
-        found = arrays(self, tensors)
-        kept.extend(weakref.ref(array) for array in found.values())
+    def watched(self: Weights, tensors: Collection[onnx.TensorProto]) -> weights.Loaded:
+        found = loaded(self, tensors)
+        kept.extend(map(weakref.ref, (found.memory, *found.arrays.values())))
         return found
 
-    monkeypatch.setattr(Weights, "arrays", watched)
+    monkeypatch.setattr(Weights, "loaded", watched)
     for given in (saved(large, tmp_path), large):
         session = ogs.InferenceSession(given, nodes="all")
         before, placements = session.run(["Y"], FEEDS)[0], session.replaced
         gc.collect()
-        assert kept
-        assert not any(ref() is not None for ref in kept)
+        assert sum(ref() is not None for ref in kept) == sessions._READS_MEMORY
         session.set_providers(["CPUExecutionProvider"])
         np.testing.assert_array_equal(session.run(["Y"], FEEDS)[0], before)
         assert [str(each) for each in session.replaced] == [str(each) for each in placements]
+        del session
+        gc.collect()
+        assert kept
+        assert not any(ref() is not None for ref in kept)
+
+
+@pytest.mark.skipif(not sessions._READS_MEMORY, reason="this onnxruntime copies what is in memory")
+def test_a_model_s_own_external_data_may_end_before_the_session(large: onnx.ModelProto, tmp_path: Path) -> None:
+    model, data = onnx.ModelProto.FromString(large.SerializeToString()), bytearray(np.ones(SIDE, "f"))
+    tensor = model.graph.initializer.add(name="b", data_type=TensorProto.FLOAT, dims=[SIDE])
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="theirs")
+    model.graph.node.append(helper.make_node("Add", ["X", "b"], ["Z"]))
+    model.graph.output.append(helper.make_tensor_value_info("Z", TensorProto.FLOAT, None))
+    options, path = quiet_options(), saved(model, tmp_path)
+    (tmp_path / "theirs").write_bytes(data)
+    options.add_external_initializers_from_files_in_memory(["theirs"], [data], [len(data)])
+    for session in (ogs.InferenceSession(model, options), ogs.InferenceSession(path)):
+        data[:] = bytes(len(data))
+        np.testing.assert_array_equal(session.run(["Z"], FEEDS)[0], FEEDS["X"] + 1)
 
 
 def test_a_weight_that_was_added_to_the_options_is_met(large: onnx.ModelProto, tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def write_model(model: onnx.ModelProto, path: str | PathLike[str], external_data
         OSError: a file cannot be read or written.
     """
     out, source = Path(path).resolve(), Path(external_data_of).parent.resolve()
-    entries = list(_locations(model))
+    entries = list(locations(model))
     files, copies = _files(entries, external_data_of), dict[Path, Path]()
     for entry in entries:
         data = files[entry.value]
@@ -156,7 +156,7 @@ def follow_links(model: onnx.ModelProto, path: str | PathLike[str], found: Seque
     Raises:
         GridSampleError: a location is not inside the model's folder.
     """
-    entries = list(_locations(model, found))
+    entries = list(locations(model, found))
     if not entries:
         return None
     files, folders = _files(entries, path), _folders(path)
@@ -185,7 +185,7 @@ def _folders(path: str | PathLike[str]) -> tuple[Path, Path]:
     return Path(path).parent.resolve(), Path(path).resolve().parent
 
 
-def _locations(model: onnx.ModelProto, found: Sequence[Scope] = ()) -> Iterator[onnx.StringStringEntryProto]:
+def locations(model: onnx.ModelProto, found: Sequence[Scope] = ()) -> Iterator[onnx.StringStringEntryProto]:
     """Where tensors of ``model`` say in which files, relative to its folder, their data lies."""
     tensors: list[onnx.TensorProto] = []
     for scope in found or scopes(model):

@@ -1,6 +1,7 @@
 """Large initializers of a model, kept where they were read: never parsed, copied with the model or serialised.
 
-In the model that is parsed they are tensors of external data without a location. onnxruntime gets them as arrays.
+In the model that is parsed they are tensors of external data without a location. onnxruntime gets them as they lie in
+memory, as a file would hold them; before 1.31 as arrays.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from itertools import accumulate
 from os import PathLike
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,8 +35,18 @@ _DTYPES = {elem_type(name): np.dtype(name) for name in (*_FLOATS, *_INTEGERS)}
 #: Values begin at multiples of so many bytes.
 _ALIGNED = 64
 
+#: The name of the file that a tensor's external data would lie in.
+LOCATION = "weights of ort_gridsample"
+
 #: The numbers of the fields of a ModelProto, a GraphProto and a TensorProto.
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
+
+
+class Loaded(NamedTuple):
+    """Values that were read: all of them as they lie in memory, (bytes,), and each as an array there."""
+
+    memory: npt.NDArray[np.uint8]
+    arrays: dict[str, npt.NDArray[np.generic]]
 
 
 @dataclass(frozen=True)
@@ -52,23 +64,25 @@ class Weights:
     def __contains__(self, name: str) -> bool:
         return name in self.places
 
-    def arrays(self, tensors: Collection[TensorProto]) -> dict[str, npt.NDArray[np.generic]]:
-        """The values of those of ``tensors`` that are among the weights.
+    def loaded(self, tensors: Collection[TensorProto]) -> Loaded:
+        """The values of those of ``tensors`` that are among the weights, which say then where these lie in memory.
 
         Raises:
             OSError: the file cannot be read.
         """
         wanted = [tensor for tensor in tensors if tensor.name in self.places]
         sizes = [self.places[tensor.name][1] for tensor in wanted]
-        ends = list(accumulate((-(-size // _ALIGNED) * _ALIGNED for size in sizes), initial=_ALIGNED))
-        memory = np.empty(ends[-1], np.uint8)  # in one piece, which takes the system less time than many
-        first, arrays = -memory.ctypes.data % _ALIGNED, dict[str, npt.NDArray[np.generic]]()
+        *starts, end = accumulate((-(-size // _ALIGNED) * _ALIGNED for size in sizes), initial=0)
+        memory = np.empty(end + _ALIGNED, np.uint8)  # in one piece, which takes the system less time than many
+        loaded = Loaded(memory[-memory.ctypes.data % _ALIGNED :][:end], {})
         pieces = list[tuple[str, npt.NDArray[np.uint8]]]()
-        for tensor, size, at in zip(wanted, sizes, ends, strict=False):
-            pieces.append((tensor.name, memory[first + at - _ALIGNED :][:size]))
-            arrays[tensor.name] = pieces[-1][1].view(_DTYPES[tensor.data_type]).reshape(tuple(tensor.dims))
+        for tensor, size, start in zip(wanted, sizes, starts, strict=True):
+            pieces.append((tensor.name, loaded.memory[start : start + size]))
+            loaded.arrays[tensor.name] = pieces[-1][1].view(_DTYPES[tensor.data_type]).reshape(tuple(tensor.dims))
+            for key, value in (("location", LOCATION), ("offset", str(start)), ("length", str(size))):
+                tensor.external_data.add(key=key, value=value)
         for_each(self._read, pieces, get_num_threads())
-        return arrays
+        return loaded
 
     def _read(self, each: tuple[str, npt.NDArray[np.uint8]]) -> None:
         """Read the values of a name into a piece of memory, which no thread keeps that comes too late."""
@@ -82,8 +96,9 @@ class Weights:
         """A copy of ``tensor`` with its values, where these are among the weights."""
         copy = TensorProto()
         copy.CopyFrom(tensor)
-        for array in self.arrays([tensor]).values():
+        for array in self.loaded([copy]).arrays.values():
             copy.ClearField("data_location")
+            copy.ClearField("external_data")
             copy.raw_data = array.tobytes()
         return copy
 

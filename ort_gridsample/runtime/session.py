@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from os import PathLike
 from typing import Any
@@ -21,11 +21,11 @@ from ..checks import listed
 from ..core import load_core, memory
 from ..errors import GridSampleError
 from ..model.dialects import DOMAIN, WHOLE_NODES, operator_types
-from ..model.files import explaining_invalid, follow_links, read_model
+from ..model.files import explaining_invalid, follow_links, locations, read_model
 from ..model.graphs import Scope, constants, domain_of, scopes, unread
 from ..model.patch import Selection, bind_threads, check_selection, patch_in_place
 from ..model.records import NodeRecord
-from ..model.weights import NO_WEIGHTS, Weights, split
+from ..model.weights import LOCATION, NO_WEIGHTS, Loaded, Weights, split
 from . import interrupts, native
 from .accelerators import ACCELERATED, Accelerated, Accelerators, Providers, before_the_cpu
 from .compiled_ops.errors import error_in
@@ -43,6 +43,9 @@ Model = onnx.ModelProto | bytes | str | PathLike[str]
 
 _ALLOW_SPINNING = "session.intra_op.allow_spinning"
 _EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
+#: Whether onnxruntime can read external data in memory, as long as the session lives, and the entry by which it does.
+_READS_MEMORY = versions.at_least(onnxruntime.__version__, "1.31")
+_WITHOUT_COPY = "session.use_external_initializer_file_buffers_directly"
 #: Whether onnxruntime reads external data from there, of a model that it gets as bytes.
 _READS_FOLDER = versions.at_least(onnxruntime.__version__, "1.21")
 
@@ -88,6 +91,9 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         Exception: whatever the parent raises.
     """
 
+    #: What onnxruntime reads without copying it.
+    _memory: tuple[npt.NDArray[np.uint8], ...] = ()
+
     def __init__(
         self,
         path_or_bytes: Model | None = None,
@@ -131,6 +137,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         self._runs_python_ops = bool(patched.python) or patched.domains is None
         _, providers, provider_options, *_, kwargs = self._arguments
         super().__init__(patched.model, _options(sess_options, patched), providers, provider_options, **kwargs)
+        if patched.loaded is not None and patched.in_memory:  # runs on former providers may still read theirs
+            self._memory = (*self._memory, patched.loaded.memory)
 
     @property
     def replaced(self) -> list[Placement]:
@@ -290,7 +298,8 @@ class _Patched:
             read it.
         folder: where its external data is, if onnxruntime cannot know.
         weights: what ``pickled`` lacks.
-        arrays: what ``model`` lacks, name -> value.
+        loaded: what ``model`` lacks.
+        in_memory: whether onnxruntime reads that where it lies.
     """
 
     model: bytes | str | PathLike[str]
@@ -299,7 +308,8 @@ class _Patched:
     domains: frozenset[str] | None
     folder: str | None = None
     weights: Weights = NO_WEIGHTS
-    arrays: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    loaded: Loaded | None = None
+    in_memory: bool = False
 
     @property
     def python(self) -> list[NodeRecord]:
@@ -350,10 +360,13 @@ def _patched(
     if weights.places:  # onnxruntime drops what no node reads, and then misses it
         read = set[str]().union(*(names for scope in found for names in scope.inputs))
         weights = weights.put_back(proto, weights.places.keys() - read)
+    # onnxruntime reads all external data in memory, or none.
+    in_memory = _READS_MEMORY and bool(weights.places) and not any(locations(proto, found))
+    loaded = weights.loaded(proto.graph.initializer) if weights.places else None
     patched = proto.SerializeToString()
     # What is written for other providers, no one else need read.
     pickled = patched if path is None and (callable(nodes) or not providers) else given
-    return _Patched(patched, pickled, placements, domains, folder, weights, weights.arrays(proto.graph.initializer))
+    return _Patched(patched, pickled, placements, domains, folder, weights, loaded, in_memory)
 
 
 def _domains(model: onnx.ModelProto, found: Iterable[Scope]) -> frozenset[str]:
@@ -380,9 +393,14 @@ def _options(given: onnxruntime.SessionOptions | None, patched: _Patched) -> onn
         set_entry(options, _ALLOW_SPINNING, "0")
     if patched.folder is not None:
         set_entry(options, _EXTERNAL_FOLDER, patched.folder)
-    if patched.arrays:
-        values = map(onnxruntime.OrtValue.ortvalue_from_numpy, patched.arrays.values())
-        options.add_external_initializers(list(patched.arrays), list(values))
+    if patched.loaded is not None and patched.in_memory:
+        values, _ = patched.loaded
+        options.add_external_initializers_from_files_in_memory([LOCATION], [values], [len(values)])
+        if entry(options, _WITHOUT_COPY) is None:
+            set_entry(options, _WITHOUT_COPY, "1")
+    elif patched.loaded is not None:
+        arrays = patched.loaded.arrays
+        options.add_external_initializers([*arrays], [*map(onnxruntime.OrtValue.ortvalue_from_numpy, arrays.values())])
     return options
 
 
