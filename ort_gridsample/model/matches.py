@@ -45,7 +45,6 @@ class Match:
 
     Attributes:
         record: what is known of it.
-        node: the node itself.
         scope: the list of nodes that it is in.
         index: its position there.
         helpers: the positions of the nodes that a patch put around it.
