@@ -105,14 +105,14 @@ def find(
     functions, op_types = {function_key(function) for function in model.functions}, operator_types()
     search = Search(found if decomposed else (), probe)
     candidates = {id(s): [(i, s.nodes[i]) for i, each in enumerate(s.op_types) if each in op_types] for s in found}
+    searched = search.values
     grids = {
-        scope: [*search.values.get(scope, ()), *(node.input[1] for _, node in nodes if len(node.input) > 1)]
+        scope: [*searched.get(scope, ()), *(node.input[1] for _, node in nodes if len(node.input) > 1)]
         for scope, nodes in candidates.items()
     }
-    fused_grids = FusedGrids(found, grids) if fused else None
-    attentions = Attentions(found if attention else ())
-    values = search.values if fused_grids is None else fused_grids.values
-    values = {s: [*values.get(s, ()), *attentions.values.get(s, ())] for s in values.keys() | attentions.values.keys()}
+    fused_grids, attentions = FusedGrids(found if fused else (), grids), Attentions(found if attention else ())
+    tables = fused_grids.values if fused else searched, attentions.values
+    values = {s: asked_for for s in candidates if (asked_for := [n for each in tables for n in each.get(s, ())])}
     inference = Inference(model, found, probe, values)
     names = Names(model)
     for scope in found:
@@ -121,9 +121,7 @@ def find(
             if dialect is not None:
                 matches.append(_match(dialect, node, index, scope, inference, probe if asked else None))
         matches += _decomposed(names, scope, search, inference)
-    if fused_grids is not None:
-        matches = _with_fused(matches, fused_grids, inference)
-    return _with_attention(matches, attentions, inference) if attention else matches
+    return _with_attention(_with_fused(matches, fused_grids, inference), attentions, inference)
 
 
 def _with_attention(matches: Sequence[Match], attentions: Attentions, inference: Inference) -> list[Match]:
