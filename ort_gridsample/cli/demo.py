@@ -49,12 +49,9 @@ def run(arguments: argparse.Namespace) -> None:
     height, width = photo.shape[:2]
     warp = theta(height, width)
     feeds = {"image": image, "theta": warp, "size": np.array([1, 3, *OUTPUT])}
-    warped: dict[Key, Array] = {}
-    differences: dict[Key, Array] = {}
-    for key in product(spec.MODES, spec.PADDING_MODES):
-        model = spatial_transformer(*key)
-        warped[key] = answer(model, feeds)
-        differences[key] = np.abs(warped[key] - plain(model).run(None, feeds)[0])
+    models = {key: spatial_transformer(*key) for key in product(spec.MODES, spec.PADDING_MODES)}
+    warped = {key: answer(model, feeds) for key, model in models.items()}
+    differences = {key: np.abs(warped[key] - plain(model).run(None, feeds)[0]) for key, model in models.items()}
     print(f"AffineGrid → GridSample (opset 20) on a photograph of {width}×{height} pixels: ort_gridsample against")
     print(f"onnxruntime {onnxruntime.__version__}'s own kernels, the largest difference of values in [0, 1]\n")
     rows = [[mode, *(f"{differences[mode, p].max():.1e}" for p in spec.PADDING_MODES)] for mode in spec.MODES]
@@ -210,8 +207,7 @@ def draw_grid(axes: Any, warp: Array, height: int, width: int) -> None:
             axes.plot(across[i], down[i], color="yellow", linewidth=2 if i in (0, len(across) - 1) else 0.7)
     axes.annotate("output's top left", (x[0, 0], y[0, 0]), backgroundcolor="yellow")
     corners = affine_grid(detail_theta(height, width), (1, 1, 2, 2), align_corners=True)[0]
-    left, top = ((corners[0, 0, i] + 1) * n / 2 - 0.5 for i, n in enumerate((width, height)))
-    right, bottom = ((corners[1, 1, i] + 1) * n / 2 - 0.5 for i, n in enumerate((width, height)))
+    (left, top), (right, bottom) = (corners[[0, 1], [0, 1]] + 1) * (width, height) / 2 - 0.5
     axes.plot([left, right, right, left, left], [top, top, bottom, bottom, top], color="white")
     axes.set(xticks=[], yticks=[], aspect="equal")
     axes.set_facecolor("0.85")

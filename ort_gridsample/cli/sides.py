@@ -24,14 +24,9 @@ WAYS: Mapping[str, Callable[[Model], onnxruntime.InferenceSession]] = {
 
 @dataclass(frozen=True)
 class Side:
-    """A model that was run.
+    """A model that was run in a ``way`` of :data:`WAYS`: the session, the inputs and the outputs.
 
-    Attributes:
-        way: the key of :data:`WAYS` that runs it.
-        refusal: onnxruntime's error where it alone does not run it, else empty.
-        session: the session that ran it.
-        feeds: the inputs, by name.
-        answers: the outputs, by name.
+    ``refusal`` is onnxruntime's error where it alone does not run it, else empty.
     """
 
     way: str

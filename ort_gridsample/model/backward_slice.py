@@ -176,7 +176,7 @@ class BackwardSlice:
                 tensors = (each.t for each in node.attribute) if index in with_tensors else ()
                 is_large = node.ByteSize() > SMALL_BYTES or any(t.data_location == _EXTERNAL for t in tensors)
                 if bodies or here.prefix or is_large or domain_of(node.domain) != node.domain:
-                    last_first += self._bare(here, node, bodies, inputs, outputs)
+                    last_first += self._bare(here, index, inputs, outputs)
                 else:
                     self._wanted.update(inputs)
                     last_first.append(node)
@@ -213,14 +213,10 @@ class BackwardSlice:
         return self._instance(callee, given=given, aliases=aliases, calls=here.calls + 1, depth=here.depth), passed
 
     def _bare(
-        self,
-        here: Instance,
-        node: onnx.NodeProto,
-        bodies: Sequence[Scope],
-        inputs: Sequence[str],
-        outputs: Sequence[str],
+        self, here: Instance, index: int, inputs: Sequence[str], outputs: Sequence[str]
     ) -> Iterator[onnx.NodeProto]:
-        """``node`` without weights, or what stands in its place."""
+        """The node at position ``index`` without weights, or what stands in its place."""
+        node, bodies = here.scope.nodes[index], here.scope.bodies.get(index, ())
         if bodies and here.depth == DEEPEST:
             return
         bare = onnx.NodeProto(op_type=node.op_type, domain=domain_of(node.domain), overload=node.overload)

@@ -149,8 +149,5 @@ def import_used(
 
 def versions_of(model: onnx.ModelProto) -> dict[str, int]:
     """Domain -> the version that the model imports, or the first function that does."""
-    versions: dict[str, int] = {}
-    for proto in (model, *model.functions):
-        for entry in proto.opset_import:
-            versions.setdefault(domain_of(entry.domain), entry.version)
-    return versions
+    imports = [entry for proto in (model, *model.functions) for entry in proto.opset_import]
+    return {domain_of(entry.domain): entry.version for entry in reversed(imports)}

@@ -70,12 +70,8 @@ Dim = int | str | At
 class Found:
     """A subgraph that computes an operator.
 
-    Attributes:
-        operator: a key of :data:`ort_gridsample.spec.OPERATORS`.
-        subgraph: the nodes, their inputs and their output.
-        attributes: the operator's.
-        size: of an AffineGrid, its input ``size`` as far as it is known, with None for a batch that is theta's; of a
-            GridSample whose X has all pixels in one axis, the lengths of two.
+    ``size`` is, of an AffineGrid, its input ``size`` as far as it is known, with None for a batch that is theta's; of a
+    GridSample whose X has all pixels in one axis, the lengths of two.
     """
 
     operator: str

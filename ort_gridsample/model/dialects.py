@@ -383,8 +383,5 @@ def dialects() -> tuple[Dialect, ...]:
 
 def constant_size(node: onnx.NodeProto, dialect: Dialect, name: str) -> Array | None:
     """The operator's input ``name`` where ``node`` holds it as an attribute."""
-    attribute = dialect.input_attributes.get(name)
-    for each in node.attribute:
-        if each.name == attribute:
-            return np.array(each.ints, np.int64)
-    return None
+    found = (each.ints for each in node.attribute if each.name == dialect.input_attributes.get(name))
+    return next((np.array(ints, np.int64) for ints in found), None)

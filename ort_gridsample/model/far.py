@@ -19,13 +19,10 @@ LIMIT = 10_000.0
 
 @dataclass(frozen=True)
 class Place:
-    """Where a grid is.
+    """Where a grid is, by the words for its graph, "" for the main one, and its name.
 
-    Attributes:
-        graph: in words; "" for the main graph.
-        name: the value's.
-        before: the name of the value as it was.
-        wide: that of the same in float64, where it is of that type, or else in float32.
+    ``before`` is the name of the value as it was, ``wide`` that of the same in float64 if it is of that type, or else
+    in float32.
     """
 
     graph: str

@@ -7,7 +7,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from os import PathLike
 from pathlib import Path
 
@@ -126,20 +126,16 @@ def write_model(model: onnx.ModelProto, path: str | PathLike[str], external_data
         raise GridSampleError(
             str(path), "external data", f"in the way of {beside}", "no other file, or link to one, there"
         )
-    written: list[Path] = []
-    try:
+    with ExitStack() as undo:
         for beside, data in copies.items():
             beside.parent.mkdir(parents=True, exist_ok=True)
             with written_whole(beside) as file:
                 shutil.copyfile(data, file)
-            written.append(beside)
+            undo.callback(beside.unlink, missing_ok=True)
         with written_whole(path) as file:
             file.write_bytes(model.SerializeToString())
-    except BaseException:
-        for beside in written:
-            beside.unlink(missing_ok=True)
-        raise
-    return written
+        undo.pop_all()
+    return list(copies)
 
 
 def _is_there(data: Path, beside: Path, folder: Path) -> bool:

@@ -45,7 +45,6 @@ class Match:
 
     Attributes:
         record: what is known of it.
-        node: the node itself.
         scope: the list of nodes that it is in.
         index: its position there.
         helpers: the positions of the nodes that a patch put around it.
@@ -105,26 +104,22 @@ def find(
     matches = []
     functions, op_types = {function_key(function) for function in model.functions}, operator_types()
     search = Search(found if decomposed else (), probe)
-    candidates = {id(s): [(i, s.nodes[i]) for i, each in enumerate(s.op_types) if each in op_types] for s in found}
-    grids = {
-        scope: [*search.values.get(scope, ()), *(node.input[1] for _, node in nodes if len(node.input) > 1)]
-        for scope, nodes in candidates.items()
-    }
-    fused_grids = FusedGrids(found, grids) if fused else None
-    attentions = Attentions(found if attention else ())
-    values = search.values if fused_grids is None else fused_grids.values
-    values = {s: [*values.get(s, ()), *attentions.values.get(s, ())] for s in values.keys() | attentions.values.keys()}
+    candidates = {id(s): [at for at, each in enumerate(s.op_types) if each in op_types] for s in found}
+    searched = search.values
+    read = {id(s): [name for at in candidates[id(s)] for name in s.inputs[at][1:2]] for s in found}
+    grids = {scope: [*searched.get(scope, ()), *names] for scope, names in read.items()}
+    fused_grids, attentions = FusedGrids(found if fused else (), grids), Attentions(found if attention else ())
+    tables = fused_grids.values if fused else searched, attentions.values
+    values = {s: asked_for for s in candidates if (asked_for := [n for each in tables for n in each.get(s, ())])}
     inference = Inference(model, found, probe, values)
     names = Names(model)
     for scope in found:
-        for index, node in candidates[id(scope)]:
-            dialect = dialect_of(node, scope.opsets, functions)
+        for index in candidates[id(scope)]:
+            dialect = dialect_of(scope.nodes[index], scope.opsets, functions)
             if dialect is not None:
-                matches.append(_match(dialect, node, index, scope, inference, probe if asked else None))
+                matches.append(_match(dialect, index, scope, inference, probe if asked else None))
         matches += _decomposed(names, scope, search, inference)
-    if fused_grids is not None:
-        matches = _with_fused(matches, fused_grids, inference)
-    return _with_attention(matches, attentions, inference) if attention else matches
+    return _with_attention(_with_fused(matches, fused_grids, inference), attentions, inference)
 
 
 def _with_attention(matches: Sequence[Match], attentions: Attentions, inference: Inference) -> list[Match]:
@@ -212,14 +207,8 @@ def _decomposed(names: Names, scope: Scope, search: Search, inference: Inference
         yield Match(record, node, scope, index, part=frozenset(part.subgraph.nodes), before=tuple(before))
 
 
-def _match(
-    dialect: Dialect,
-    node: onnx.NodeProto,
-    index: int,
-    scope: Scope,
-    inference: Inference,
-    probe: OnnxruntimeProbe | None,
-) -> Match:
+def _match(dialect: Dialect, index: int, scope: Scope, inference: Inference, probe: OnnxruntimeProbe | None) -> Match:
+    node = scope.nodes[index]
     aside = node.domain == SET_ASIDE
     domain = "" if aside else domain_of(node.domain)
     opset = scope.opsets.get(domain, dialect.version if domain else 0)

@@ -97,9 +97,7 @@ def _check_values(record: NodeRecord, first: Value, second: Value) -> None:
     if record.operator == "AffineGrid":
         size = record.constants.get("size")
         checks.affine_grid_shapes(here, first.shape, size.tolist() if size is not None and size.ndim == 1 else None)
-        if second.shape is not None and (
-            len(second.shape) != 1 or (isinstance(second.shape[0], int) and second.shape[0] not in (4, 5))
-        ):
+        if not (checks.alike(second.shape, (4,)) or checks.alike(second.shape, (5,))):
             raise GridSampleError(here, "size", f"of shape {second.shape}", "4 or 5 numbers")
         return
     checks.grid_sample_shapes(here, first.shape, second.shape, record.padding_mode)

@@ -66,7 +66,7 @@ def lower_grid_sample(
     (n, c, *lengths), out = e.dims(image, X_shape), e.dims(coordinates, grid_shape)[1:-1]
     if r == 3:
         padding = PADDING[padding_mode]
-        total = _of_slices(e, image, coordinates, [n, c, *lengths], out, mode, padding, bool(align_corners))
+        total = _of_slices(image, coordinates, [n, c, *lengths], out, mode, padding, bool(align_corners))
     else:
         # No GridSample takes bfloat16 before opset 22.
         image, g = (x.astype("float32") if x.type == "bfloat16" else x for x in (image, coordinates))
@@ -82,17 +82,10 @@ def lower_grid_sample(
 
 
 def _of_slices(
-    e: Expressions,
-    image: Tensor,
-    grid: Tensor,
-    dims: Sequence[Dim],
-    out: Sequence[Dim],
-    mode: str,
-    padding: Padding,
-    align_corners: bool,
+    image: Tensor, grid: Tensor, dims: Sequence[Dim], out: Sequence[Dim], mode: str, padding: Padding, aligned: bool
 ) -> Tensor:
     """Y (N, C, D1_out, D2_out · D3_out) of an image of three spatial axes, whose shape is ``dims``."""
-    n, c, *lengths = dims
+    e, (n, c, *lengths) = image.owner, dims
     positions = [n, out[0], e.product(out[1:])]
     image = image.astype("float32")
     # The two axes whose product is least, where lengths are known; else the outer ones.
@@ -103,7 +96,7 @@ def _of_slices(
         other = 3 - first - second
     # Pixel coordinates, innermost axis first: inside X, or one pixel around it with zeros.
     g, length = e.reshape(grid, [*positions, 3]), e.shape(lengths[::-1]).astype(grid.type)
-    axis = Axis.of(length, align_corners, may_be_single(lengths), e.maximum)
+    axis = Axis.of(length, aligned, may_be_single(lengths), e.maximum)
     x = pixel_coordinates(e, g, axis, MODES[mode], padding)
     if mode == "nearest":
         x = e.rint(x)
