@@ -14,6 +14,7 @@ from numba import extending, types
 from numba.extending import overload, register_jitable
 
 from . import target
+from .pointers import by_types
 
 intrinsic: Any = extending.intrinsic  # its types take the typing context for an argument of the caller's
 
@@ -24,21 +25,17 @@ CONVERTS = target.has("f16c")
 @intrinsic
 def rounded_by_cpu(context: Any, value: Any) -> Any:
     """As :func:`to_float16`."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(builder.fptrunc(arguments[0], ir.HalfType()), ir.IntType(16))
-
-    return types.uint16(types.float32), generate
+    return types.uint16(types.float32), lambda context, builder, signature, arguments: builder.bitcast(
+        builder.fptrunc(arguments[0], ir.HalfType()), ir.IntType(16)
+    )
 
 
 @intrinsic
 def widened_by_cpu(context: Any, half: Any) -> Any:
     """As :func:`from_float16`."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.fpext(builder.bitcast(arguments[0], ir.HalfType()), ir.FloatType())
-
-    return types.float32(types.uint16), generate
+    return types.float32(types.uint16), lambda context, builder, signature, arguments: builder.fpext(
+        builder.bitcast(arguments[0], ir.HalfType()), ir.FloatType()
+    )
 
 
 @register_jitable
@@ -120,11 +117,8 @@ def stored(type_name: str) -> np.dtype[Any]:
     return HALVES[type_name].bits if type_name in HALVES else np.dtype(type_name)
 
 
-def round_to(values: Any, halves: Any) -> None: ...
-
-
-@overload(round_to, strict=False)
-def _round_to_for(values: Any, halves: Any) -> Any:
+@by_types
+def round_to(values: Any, halves: Any) -> Any:
     """Write the float32 ``values`` (P,) as bits into ``halves`` (P,): uint16 is float16, int16 is bfloat16."""
     rounded = _BY_BITS[str(halves.dtype)].rounded
 

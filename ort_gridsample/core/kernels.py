@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 from numba import njit, types
-from numba.extending import overload, register_jitable
+from numba.extending import register_jitable
 
 from ..spec import CUBIC_A
 from .halves import widened
-from .pointers import array
+from .pointers import array, by_types
 from .vectors import (
     CONTIGUOUS,
     EVERY,
@@ -445,13 +445,8 @@ def copy_pixels(X: Any, index: Any, layout: int, inside: Any, Y: Any, start: int
                 out[p] = out[p] if index[p] < OUTSIDE_BIT else zero
 
 
-def sum_taps(X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any, start: int, positions: int) -> Any: ...
-
-
-@overload(sum_taps, strict=False)
-def _sum_taps_for(
-    X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any, start: int, positions: int
-) -> Any:
+@by_types
+def sum_taps(X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any, start: int, positions: int) -> Any:
     """Read X (C, S) through the table, whose taps lie as ``layout`` says, into Y[:, start:]; returns the new layout."""
     if GATHERS and Y.dtype == weight.dtype:
         return _sum_floats
@@ -642,11 +637,8 @@ def channels_last(X: Any, batch: int, channel: int, start: int, rows: Any) -> No
         _turn(X[batch], channel, begin, min(begin + 2 * STRIP, end), rows, width, channels)
 
 
-def _turn(X: Any, channel: int, begin: int, end: int, rows: Any, width: int, channels: int) -> None: ...
-
-
-@overload(_turn, strict=False)
-def _turn_for(X: Any, channel: int, begin: int, end: int, rows: Any, width: int, channels: int) -> Any:
+@by_types
+def _turn(X: Any, channel: int, begin: int, end: int, rows: Any, width: int, channels: int) -> Any:
     """Lay out the pixels ``begin`` to ``end`` of X (C, S): in vectors, as far as they are whole and no halves."""
 
     def in_fours(X: Any, channel: int, begin: int, end: int, rows: Any, width: int, channels: int) -> None:
@@ -711,14 +703,8 @@ def sum_packed(
 # A pixel of uint16 or int16 for a Y of float32 is the bits of float16 or bfloat16.
 
 
-def _value(pixel: Any, real: Any, out: Any) -> Any: ...
-def _origin(pixel: Any, i: Any, real: Any, out: Any) -> Any: ...
-def _no_sum(pixel: Any, real: Any, out: Any) -> Any: ...
-def _finish(total: Any, origin: Any, pixel: Any, i: Any, out: Any) -> Any: ...
-
-
-@overload(_value, strict=False)
-def _value_for(pixel: Any, real: Any, out: Any) -> Any:
+@by_types
+def _value(pixel: Any, real: Any, out: Any) -> Any:
     """The pixel in the type that is computed in."""
     if pixel in (types.uint16, types.int16) and isinstance(out, types.Float):
         return lambda pixel, real, out: widened(pixel)
@@ -728,24 +714,24 @@ def _value_for(pixel: Any, real: Any, out: Any) -> Any:
     return lambda pixel, real, out: kind(pixel)
 
 
-@overload(_no_sum, strict=False)
-def _no_sum_for(pixel: Any, real: Any, out: Any) -> Any:
+@by_types
+def _no_sum(pixel: Any, real: Any, out: Any) -> Any:
     """0 in the type that is computed in."""
     if isinstance(pixel, types.Complex):
         return lambda pixel, real, out: out
     return lambda pixel, real, out: real
 
 
-@overload(_origin, strict=False)
-def _origin_for(pixel: Any, i: Any, real: Any, out: Any) -> Any:
+@by_types
+def _origin(pixel: Any, i: Any, real: Any, out: Any) -> Any:
     """What integers are summed relative to, the first tap: where all taps are equal the sum is exact. Else 0."""
     if isinstance(out, types.Integer):
         return lambda pixel, i, real, out: _value(pixel, real, out) if i < OUTSIDE_BIT else real
     return lambda pixel, i, real, out: real
 
 
-@overload(_finish, strict=False)
-def _finish_for(total: Any, origin: Any, pixel: Any, i: Any, out: Any) -> Any:
+@by_types
+def _finish(total: Any, origin: Any, pixel: Any, i: Any, out: Any) -> Any:
     """The sum as an element of Y: integers truncated toward zero and saturated."""
     if isinstance(out, types.Integer):
         kind = out

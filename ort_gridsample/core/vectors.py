@@ -119,11 +119,7 @@ def prefetch(context: Any, image: Any, i: Any) -> Any:
 @intrinsic
 def multiply_add(context: Any, a: Any, b: Any, c: Any) -> Any:
     """``a * b + c`` with one rounding, as the vectors have it, of numbers of one type; to be called in a kernel."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.fma(*arguments)
-
-    return c(a, b, c), generate
+    return c(a, b, c), lambda context, builder, signature, arguments: builder.fma(*arguments)
 
 
 def transpose(width: int) -> Any:

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 from numba import types
-from numba.extending import overload, register_jitable
+from numba.extending import register_jitable
 
 from ... import checks, spec
 from ...core import kernels
-from ...core.pointers import address, array, chars, local, sizeof, struct, view
+from ...core.pointers import address, array, by_types, chars, local, sizeof, struct, view
 from ...core.structs import LAUNCH, WORKER
 from ...core.variants import TAPS
 from ...model.programs import MOST_SOURCES, MOST_STEPS, WITH_PROGRAM
@@ -325,11 +325,8 @@ def _take(there: Any, step: int, here: Any) -> None:
             here[p] = there[np.uint64(p) * np.uint64(step)]
 
 
-def _at(n: Any, p: int) -> Any: ...
-
-
-@overload(_at, strict=False)
-def _at_for(n: Any, p: int) -> Any:
+@by_types
+def _at(n: Any, p: int) -> Any:
     """The operand at position ``p``: a number is the same at all."""
     if isinstance(n, types.Array):
         return lambda n, p: n[p]

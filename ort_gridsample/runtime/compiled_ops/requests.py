@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
-from ...core.pointers import allocate, array, free, sizeof, struct, view
-from .calls import function, function_at
+from ...core.pointers import allocate, array, caller, free, sizeof, struct, view
+from .calls import function
 from .structs import BLOCK
 
 get_input = function("KernelContext_GetInput", 1)
@@ -20,7 +20,7 @@ get_lengths = function("GetDimensions")
 release_info = function("ReleaseTensorTypeAndShapeInfo")
 parallel_for = function("KernelContext_ParallelFor")
 #: For a value: its element type, the address of its lengths, and their number.
-shape_of = function_at(3)
+shape_of = caller(3)
 
 
 @register_jitable
