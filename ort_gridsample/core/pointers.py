@@ -6,6 +6,7 @@ In compiled code an address is an int64. Nothing here raises or allocates anythi
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import numba as untyped_numba
@@ -154,6 +155,7 @@ def _pointer(typing: Any, at: Any) -> Any:
 def by_types(choose: Callable[..., Any]) -> Any:
     """What compiled code calls as the function that ``choose`` answers to the types of the arguments."""
 
+    @wraps(choose)
     def chosen(*arguments: Any) -> Any: ...
 
     extending.overload(chosen, strict=False)(choose)
