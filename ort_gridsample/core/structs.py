@@ -26,8 +26,6 @@ def record(*fields: str | tuple[str, Any]) -> Record:
 
 #: The kernel descriptor: one way to sample, made once and never changed.
 KERNEL = record(
-    # An op's: the address of ONNX Runtime's table of functions, and of the one that not every release has (0: none).
-    "api shape_of",
     # The addresses of compiled functions; the last two are 0 where X is never packed.
     "worker proceed coordinates axis_taps combine read pack read_packed",
     # The taps on an axis, the padding, sizes of elements in bytes, processors; and whether the sum does without the

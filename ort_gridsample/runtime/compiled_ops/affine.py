@@ -14,32 +14,41 @@ from numba.extending import register_jitable
 from ... import checks, spec
 from ...core import coordinates as core_coordinates
 from ...core.halves import HALVES, stored, widened
-from ...core.pointers import address, aligned, array, call, chars, copy_past_caches, fetch_add, local, struct, view
+from ...core.pointers import (
+    address,
+    aligned,
+    array,
+    call,
+    chars,
+    copy_past_caches,
+    fetch_add,
+    local,
+    sizeof,
+    struct,
+    view,
+)
 from ...core.structs import LAUNCH, WORKER
 from ...core.variants import TAPS
 from ...core.workers import PASSED_BYTES, WORKERS
 from .catalog import Fields, Kernels
 from .creation import (
-    LACKING,
-    OTHER_INTERFACE,
-    begin_state,
+    LAST,
     choice,
     close_node,
+    create_only,
     destroy,
     errors_of,
     integer,
-    named_errors,
     no_memory,
     open_node,
 )
 from .requests import close_request, keep, make_output, open_request, parallel_for, shape
-from .sampling import IS_OTHER as SAMPLE_IS_OTHER
+from .sampling import IS_OTHER, begin_sample
 from .sampling import SENTENCES as SAMPLE_SENTENCES
-from .sampling import begin_sample
 from .sampling import compute as sample
 from .sampling import state as sample_state
 from .sentences import ROOM, as_bytes, no_room, refuse
-from .structs import AFFINE_GRID, FILL, GRID_SAMPLE, LIBRARY, NODE, OP, REQUEST, TEXT, THETA
+from .structs import AFFINE_GRID, FILL, GRID_SAMPLE, NODE, OP, REQUEST, TEXT, THETA
 
 normalize = register_jitable(core_coordinates.normalize)
 
@@ -53,10 +62,8 @@ N_SENTENCES = len(_SENTENCES)
 #: Those of a run are there for 2 and then for 3 spatial axes.
 SENTENCES = [
     *(as_bytes(each, axes=axes, type="int64") for axes in checks.SIZE.values() for each in _SENTENCES),
-    as_bytes(OTHER_INTERFACE),
-    as_bytes(LACKING, what=""),
+    *LAST,
 ]
-IS_OTHER, LACKS = range(2 * N_SENTENCES, len(SENTENCES))
 #: Those of an AffineGrid that is fused lie behind the GridSample's.
 FUSED_SENTENCES, BEFORE = [*SAMPLE_SENTENCES, *SENTENCES], len(SAMPLE_SENTENCES) * TEXT.itemsize
 NO_GRID_TYPE = len(FUSED_SENTENCES)
@@ -64,7 +71,6 @@ FUSED_SENTENCES += [as_bytes(checks.Sentence("grid_type", "{value}", checks.list
 
 #: The types that a fused grid may be rounded to, where it is not of theta's.
 TYPE_WORDS = " ".join(spec.FLOATS)
-AFFINE_GRID_SIZE, THETA_SIZE = AFFINE_GRID.itemsize, THETA.itemsize
 
 #: The columns and the positions that are filled in one go.
 CHUNK, WORTH_A_GO = 2048, 1 << 14
@@ -79,17 +85,7 @@ def states(theta_type: str, size_type: str) -> tuple[Any, list[Fields]]:
 
 def create(op_at: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2 of an AffineGrid."""
-    op, node, at = struct(op_at, OP), local(NODE), 0
-    open_node(node, api, info)
-    status, errors = named_errors(node, op, chars("AffineGrid node "), IS_OTHER)
-    if status == 0:
-        align_corners = integer(node, chars("align_corners"), 0)
-        status, at = begin_state(node, op, 0, AFFINE_GRID_SIZE, errors, LACKS)
-        if status == 0:
-            made, library = struct(at, AFFINE_GRID), struct(op.library, LIBRARY)
-            made.api, made.shape_of, made.cpus = api, library.shape_of, library.cpus
-            made.align_corners, made.sentences = align_corners != 0, errors
-    return close_node(node, status, at, out)
+    return create_only(op_at, api, info, out, chars("AffineGrid node "), sizeof(AFFINE_GRID), 2 * N_SENTENCES)
 
 
 def fused_states(X_type: str, size_type: str, theta_type: str) -> tuple[Any, list[Fields]]:
@@ -104,9 +100,8 @@ def fused_states(X_type: str, size_type: str, theta_type: str) -> tuple[Any, lis
 def create_fused(op_at: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2 of a GridSample and its AffineGrid."""
     op, node, kind, at = struct(op_at, OP), local(NODE), 0, 0
-    open_node(node, api, info)
-    status, errors = named_errors(node, op, chars("GridSample node "), SAMPLE_IS_OTHER)
-    source = keep(node, THETA_SIZE // 8)
+    status, errors = open_node(node, op, api, info, chars("GridSample node "), IS_OTHER)
+    source = keep(node, sizeof(THETA) // 8)
     grid_errors = errors_of(node, chars("AffineGrid node "), chars("affine_grid_node"), op.sentences + BEFORE)
     if status == 0 and (len(source) == 0 or grid_errors == 0):
         status = no_memory(node)
@@ -125,7 +120,7 @@ def create_fused(op_at: int, api: int, info: int, out: int) -> int:
 def compute(op_at: int, context: int) -> int:
     """KernelComputeV2: compute the grid; returns a status, 0 for success."""
     op, request = struct(op_at, AFFINE_GRID), local(REQUEST)
-    status = open_request(request, op.api, op.shape_of, context, 2)
+    status = open_request(request, op, context, 2)
     if status == 0:
         status = _measure(request, request.inputs[0], request.inputs[1], op.theta_size, op.sentences)
     if status == 0:

@@ -14,25 +14,15 @@ from ... import checks
 from ...core import kernels
 from ...core.attention import MOST_AXES, parts
 from ...core.halves import stored
-from ...core.pointers import array, chars, local, set_memory, struct
+from ...core.pointers import array, chars, local, set_memory, sizeof, struct
 from ...core.structs import ATTENTION
 from ...core.workers import WORKERS
 from .catalog import Fields, Kernels
-from .creation import (
-    LACKING,
-    OTHER_INTERFACE,
-    begin_state,
-    close_node,
-    destroy,
-    integer,
-    named_errors,
-    open_node,
-)
-from .launches import launched
+from .creation import LAST, create_only, destroy
 from .requests import close_request, keep, make_output, open_request, shape
-from .sampling import inferred, set_inferred
+from .sampling import inferred, launched, lengths_and_names, open_inference, set_inferred
 from .sentences import ROOM, as_bytes, no_room, refuse
-from .structs import DEFORMABLE_ATTENTION, LIBRARY, NODE, OP, REQUEST
+from .structs import DEFORMABLE_ATTENTION, NODE, REQUEST
 
 #: More pixels than any value may have.
 MANY = 2 * kernels.MAX_PIXELS
@@ -44,12 +34,11 @@ LIMITS = checks.Sentence(
 )
 SENTENCES = [
     *map(as_bytes, (ROOM, checks.VALUE_AXES, checks.LEVELS, checks.LEVELS_NEGATIVE, checks.LEVELS_PIXELS)),
-    *map(as_bytes, (checks.LOCATIONS, checks.ATTENTION_WEIGHTS, TOO_LARGE, LIMITS, OTHER_INTERFACE)),
-    as_bytes(LACKING, what=""),
+    *map(as_bytes, (checks.LOCATIONS, checks.ATTENTION_WEIGHTS, TOO_LARGE, LIMITS)),
+    *LAST,
 ]
 (_, WRONG_VALUE, WRONG_LEVELS, NEGATIVE, WRONG_PIXELS, WRONG_LOCATIONS, WRONG_WEIGHTS, IS_TOO_LARGE, BEYOND) = range(9)
-IS_OTHER, LACKS = range(9, 11)
-STATE_SIZE = DEFORMABLE_ATTENTION.itemsize
+IS_OTHER = 9
 
 
 def states(value_type: str, levels_type: str, locations_type: str, weights_type: str) -> tuple[Any, list[Fields]]:
@@ -60,36 +49,22 @@ def states(value_type: str, levels_type: str, locations_type: str, weights_type:
 
 def create(op_at: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2."""
-    op, node, at = struct(op_at, OP), local(NODE), 0
-    open_node(node, api, info)
-    status, errors = named_errors(node, op, chars("DeformableAttention node "), IS_OTHER)
-    if status == 0:
-        align_corners = integer(node, chars("align_corners"), 0)
-        status, at = begin_state(node, op, 0, STATE_SIZE, errors, LACKS)
-        if status == 0:
-            made, library = struct(at, DEFORMABLE_ATTENTION), struct(op.library, LIBRARY)
-            made.api, made.shape_of, made.cpus = api, library.shape_of, library.cpus
-            made.align_corners, made.sentences = align_corners != 0, errors
-    return close_node(node, status, at, out)
+    size = sizeof(DEFORMABLE_ATTENTION)
+    return create_only(op_at, api, info, out, chars("DeformableAttention node "), size, IS_OTHER)
 
 
 def infer(op_at: int, context: int) -> int:
     """InferOutputShapeFn: Y is (B, Q, H·D). What is unknown is left open."""
     node = local(NODE)
-    open_node(node, struct(struct(op_at, OP).library, LIBRARY).api, context)
-    if node.api != 0:
-        value_type, value, _ = inferred(node, 0)
-        _, locations, names_of = inferred(node, 2)
-        if len(value) == 4 and len(locations) > 1 and value[2] >= 0 and value[3] >= 0:
-            Y, names = keep(node, 3), keep(node, 3)
-            known = len(Y) == len(names) == 3
-            for axis in range(2 if known else 0):
-                of_value = axis == 0 and value[0] >= 0
-                Y[axis], names[axis] = (value[0], 0) if of_value else (locations[axis], names_of[axis])
-                known = known and (Y[axis] >= 0 or names[axis] != 0)
-            if known:
-                Y[2], names[2] = value[2] * value[3], 0
-                set_inferred(node.api, context, value_type, Y, names)
+    if open_inference(node, op_at, context):
+        value_type, value = inferred(node, 0)
+        _, locations = inferred(node, 2)
+        if value.shape[1] == 4 and locations.shape[1] > 1 and value[0, 2] >= 0 and value[0, 3] >= 0:
+            Y = lengths_and_names(node, 3)
+            for row in range(2 if Y.shape[1] > 0 else 0):
+                Y[row, 0] = value[row, 0] if value[0, 0] >= 0 else locations[row, 0]
+                Y[row, 1], Y[row, 2] = locations[row, 1], value[row, 2] * value[row, 3]
+            set_inferred(node, value_type, Y)
     close_request(node)
     return 0
 
@@ -97,7 +72,7 @@ def infer(op_at: int, context: int) -> int:
 def compute(op_at: int, context: int) -> int:
     """KernelComputeV2: add up samples; returns a status, 0 for success."""
     op, request = struct(op_at, DEFORMABLE_ATTENTION), local(REQUEST)
-    status = open_request(request, op.api, op.shape_of, context, 4)
+    status = open_request(request, op, context, 4)
     if status == 0:
         status = _attend(op, request, local(ATTENTION))
     close_request(request)

@@ -11,13 +11,13 @@ import numpy as np
 from numba.extending import register_jitable
 
 from ... import checks
-from ...core.pointers import array, chars, copy, free, local, sizeof, struct
+from ...core.pointers import array, chars, copy, local, sizeof, struct
 from .c_api import INVALID_ARGUMENT
 from .calls import function
 from .catalog import INTERFACE
-from .requests import close_request, keep
-from .sentences import create_status, quoted, refuse
-from .structs import BLOCK, ERRORS, LIBRARY, TEXT
+from .requests import close_request, free_blocks, keep
+from .sentences import as_bytes, complain, create_status, length_of, quoted
+from .structs import BLOCK, ERRORS, LIBRARY, NODE, OP, STATE, TEXT
 
 get_integer = function("KernelInfoGetAttribute_int64", 1)
 text_size, get_text = function("KernelInfoGetAttribute_string", 1), function("KernelInfoGetAttribute_string")
@@ -28,12 +28,8 @@ release_status = function("ReleaseStatus")
 #: What may be wrong with any node: it is of other ops, or of a kind that a library was made without.
 OTHER_INTERFACE = checks.Sentence("interface", "{nbytes}", f"{INTERFACE}: the model is of another ort-gridsample's ops")
 LACKING = checks.Sentence("library", "made without {what}{value}", "one that was made for this model, or for all")
-
-
-@register_jitable
-def open_node(node: Any, api: int, info: int) -> None:
-    """Begin with a ``node``, given what CreateKernelV2 got."""
-    node.api, node.info, node.blocks, node.lacks_memory = api, info, 0, 0
+#: Of an op of one state.
+LAST = [as_bytes(OTHER_INTERFACE), as_bytes(LACKING, what="")]
 
 
 @register_jitable
@@ -48,11 +44,7 @@ def close_node(node: Any, status: int, state: int, out: int) -> int:
 
 def destroy(state: int) -> int:
     """KernelDestroy: free a state, the last thing that its node kept, and what was kept before."""
-    at = state - sizeof(BLOCK)
-    while at != 0:
-        following = struct(at, BLOCK).next
-        free(at)
-        at = following
+    free_blocks(state - sizeof(BLOCK))
     return 0
 
 
@@ -69,29 +61,34 @@ def begin_state(node: Any, op: Any, number: int, size: int, errors: int, lacking
     It is the last that the node keeps. Where there is no such state, the status is the sentence ``lacking``, or what
     CreateKernelV2 answers to have it made.
     """
-    origin, none = array(op.states, (number + 1,), np.int64)[number], array(0, (0,), np.int64)
+    origin, library = array(op.states, (number + 1,), np.int64)[number], struct(op.library, LIBRARY)
     if node.lacks_memory != 0:
         return no_memory(node), 0
-    if origin == 0 and struct(op.library, LIBRARY).makes != 0:
+    if origin == 0 and library.makes != 0:
         return number + 1, 0
     if origin == 0:
         about = struct(errors, ERRORS)
         about.value.at, about.value.length = op.described, length_of(op.described)
-        return refuse(node.api, errors, lacking, none, none, 0), 0
+        return complain(node.api, errors, lacking, 0), 0
     state = keep(node, size // 8)
     if len(state) == 0:
         return no_memory(node), 0
-    copy(np.int64(state.ctypes.data), origin, size)
-    return 0, np.int64(state.ctypes.data)
+    at = np.int64(state.ctypes.data)
+    copy(at, origin, size)
+    made = struct(at, STATE)
+    made.api, made.shape_of, made.cpus = node.api, library.shape_of, library.cpus
+    made.align_corners, made.sentences = integer(node, chars("align_corners"), 0) != 0, errors
+    return 0, at
 
 
 @register_jitable
-def length_of(at: int) -> int:
-    """The length of the characters ``at`` an address, which a 0 ends."""
-    letters, length = array(at, (1 << 40,), np.uint8), 0
-    while letters[length] != 0:
-        length += 1
-    return length
+def create_only(op_at: int, api: int, info: int, out: int, operator: int, size: int, other: int) -> int:
+    """CreateKernelV2 of an ``operator`` of one state, of ``size`` bytes; its last two sentences begin at ``other``."""
+    op, node, at = struct(op_at, OP), local(NODE), 0
+    status, errors = open_node(node, op, api, info, operator, other)
+    if status == 0:
+        status, at = begin_state(node, op, 0, size, errors, other + 1)
+    return close_node(node, status, at, out)
 
 
 @register_jitable
@@ -168,7 +165,7 @@ def index_among(words: int, found: Any) -> int:
 @register_jitable
 def choice(node: Any, name: int, words: int, default: int, errors: int, wrong: int) -> tuple[int, int]:
     """A status, and the index of the node's attribute ``name`` among ``words``; the sentence ``wrong`` quotes it."""
-    found, none = local(TEXT), array(0, (0,), np.int64)
+    found = local(TEXT)
     text(node, name, found)
     if found.length < 0:
         return 0, default
@@ -176,7 +173,7 @@ def choice(node: Any, name: int, words: int, default: int, errors: int, wrong: i
     if index >= 0:
         return 0, index
     quoted(node, 0, found, struct(errors, ERRORS).value)
-    return refuse(node.api, errors, wrong, none, none, 0), 0
+    return complain(node.api, errors, wrong, 0), 0
 
 
 @register_jitable
@@ -192,17 +189,17 @@ def errors_of(node: Any, operator: int, label: int, sentences: int) -> int:
 
 
 @register_jitable
-def named_errors(node: Any, op: Any, operator: int, other: int) -> tuple[int, int]:
-    """A status, and the address of new ERRORS of the node, an ``operator``: of the attribute ``node``, or its own name.
+def open_node(node: Any, op: Any, api: int, info: int, operator: int, other: int) -> tuple[int, int]:
+    """Begin with a ``node``, an ``operator``: a status, and the address of new ERRORS of its name.
 
-    The sentence ``other`` says that the node is of other ops than these.
+    This is the attribute ``node``, or its own. The sentence ``other`` says that it is of other ops than these.
     """
-    found, none = local(TEXT), array(0, (0,), np.int64)
+    node.api, node.info, node.blocks, node.lacks_memory, found = api, info, 0, 0, local(TEXT)
     text(node, chars("node"), found)
     errors = errors_of(node, operator, chars("node") if found.length > 0 else 0, op.sentences)
     if errors == 0:
         return no_memory(node), 0
     interface = integer(node, chars("interface"), 1)
     if interface != INTERFACE:
-        return refuse(node.api, errors, other, none, none, interface), 0
+        return complain(api, errors, other, interface), 0
     return 0, errors

@@ -21,11 +21,11 @@ from ...core.variants import TAPS
 from ...model.programs import MOST_SOURCES, MOST_STEPS, WITH_PROGRAM
 from .c_api import ELEMENT_TYPES
 from .catalog import Fields, Kernels
-from .creation import close_node, destroy, integers, named_errors, no_memory, open_node, text
+from .creation import close_node, destroy, integers, no_memory, open_node, text
 from .requests import keep, shape
 from .sampling import IS_OTHER, begin_sample, compute, state
 from .sampling import SENTENCES as SAMPLE_SENTENCES
-from .sentences import as_bytes, no_room, refuse
+from .sentences import as_bytes, complain, no_room, refuse
 from .structs import COMPONENT, COORDINATES, ERRORS, GRID_SAMPLE, NODE, OP, PROGRAM, PROGRAMS, REQUEST, TEXT
 
 #: The sentences of the op: the GridSample's, then about a value that is left out, about one of a wrong shape, alone or
@@ -41,7 +41,7 @@ SENTENCES = [
         checks.Sentence("coordinates", "{X}", "what a session writes"),
     )),
 ]  # fmt: skip
-PROGRAMS_SIZE, FLOAT32 = PROGRAMS.itemsize, ELEMENT_TYPES["float32"]
+FLOAT32 = ELEMENT_TYPES["float32"]
 
 
 def states(X_type: str, grid_type: str, _: str) -> tuple[Any, list[Fields]]:
@@ -53,9 +53,8 @@ def states(X_type: str, grid_type: str, _: str) -> tuple[Any, list[Fields]]:
 def create(op_at: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2."""
     op, node, at = struct(op_at, OP), local(NODE), 0
-    open_node(node, api, info)
-    status, errors = named_errors(node, op, chars("GridSample node "), IS_OTHER)
-    source, numbers = keep(node, PROGRAMS_SIZE // 8), integers(node, chars("coordinates"))
+    status, errors = open_node(node, op, api, info, chars("GridSample node "), IS_OTHER)
+    source, numbers = keep(node, sizeof(PROGRAMS) // 8), integers(node, chars("coordinates"))
     rows = keep(node, (len(numbers) // 5 + 1) * (sizeof(PROGRAM) // 8))
     names = keep(node, MOST_SOURCES * (sizeof(TEXT) // 8))
     if status == 0 and (len(source) == 0 or len(rows) == 0 or len(names) == 0):
@@ -126,12 +125,11 @@ def measure(request_at: int) -> int:
     request = struct(request_at, REQUEST)
     op = struct(request.launch.kernel, GRID_SAMPLE)
     head, scalars = struct(op.source, PROGRAMS), request.inputs[1]
-    nothing = array(0, (0,), np.int64)
     for index in range(op.n_inputs):
         if request.inputs[index].axes < 0:
-            return refuse(request.api, head.sentences, MISSING, nothing, nothing, head.n_sources)
+            return complain(request.api, head.sentences, MISSING, head.n_sources)
     if scalars.axes != 1 or shape(scalars)[0] < head.n_scalars:
-        return refuse(request.api, head.sentences, MISSING, nothing, nothing, head.n_sources)
+        return complain(request.api, head.sentences, MISSING, head.n_sources)
     r, n_components = head.r, head.count * (sizeof(COMPONENT) // 8)
     both, words = keep(request, 2 * (r + 2)), keep(request, n_components)
     if len(both) == 0 or len(words) == 0:

@@ -24,11 +24,9 @@ shape_of = caller(3)
 
 
 @register_jitable
-def open_request(request: Any, api: int, shape_function: int, context: int, count: int) -> int:
-    """Begin a ``request`` of ``count`` inputs; returns a status.
-
-    ``shape_function`` is the address of the function that returns a shape without an object, or 0.
-    """
+def open_request(request: Any, op: Any, context: int, count: int) -> int:
+    """Begin a ``request`` of ``count`` inputs of an ``op``, its state; returns a status."""
+    api = op.api
     request.api, request.context, request.blocks = api, context, 0
     for index in range(count):
         this = request.inputs[index]
@@ -41,8 +39,8 @@ def open_request(request: Any, api: int, shape_function: int, context: int, coun
         status, this.data = get_data(api, (value,))
         if status != 0:
             return status
-        if shape_function != 0:
-            status, _, this.shape, this.axes = shape_of(shape_function, (value,))
+        if op.shape_of != 0:
+            status, _, this.shape, this.axes = shape_of(op.shape_of, (value,))
         else:
             status = _copy_shape(request, this, value)
         if status != 0:
@@ -88,7 +86,12 @@ def keep(request: Any, count: int) -> Any:
 @register_jitable
 def close_request(request: Any) -> None:
     """Free what was kept."""
-    at = request.blocks
+    free_blocks(request.blocks)
+
+
+@register_jitable
+def free_blocks(at: int) -> None:
+    """Free the block ``at`` an address, and those that were kept before it."""
     while at != 0:
         following = struct(at, BLOCK).next
         free(at)

@@ -15,7 +15,7 @@ from ... import checks, spec
 from ...core import kernels, variants, workers
 from ...core.compilation import Part
 from ...core.coordinates import PADDING
-from ...core.pointers import address, array, call, chars, local, set_memory, struct
+from ...core.pointers import address, array, call, chars, local, set_memory, sizeof, struct
 from ...core.taps import MAX_TAPS, MODES
 from .calls import function
 from .catalog import Fields, Kernels
@@ -26,12 +26,9 @@ from .creation import (
     choice,
     close_node,
     destroy,
-    integer,
-    named_errors,
     open_node,
     release_status,
 )
-from .launches import launched
 from .requests import (
     close_request,
     get_axes,
@@ -39,6 +36,7 @@ from .requests import (
     keep,
     make_output,
     open_request,
+    parallel_for,
     release_info,
     shape,
 )
@@ -65,8 +63,6 @@ SENTENCES = [
 MODE_WORDS, PADDING_WORDS = " ".join(_WORDS), " ".join(_PADDINGS)
 N_MODES, LINEAR = len(variants.TAPS), _WORDS.index("linear")
 
-GRID_SAMPLE_SIZE = GRID_SAMPLE.itemsize
-
 get_input_type = function("ShapeInferContext_GetInputTypeShape", 1)
 get_element_type = function("GetTensorElementType", 1)
 get_names = function("GetSymbolicDimensions")
@@ -91,10 +87,8 @@ def state(
 
 def create(op_at: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2."""
-    op, node = struct(op_at, OP), local(NODE)
-    open_node(node, api, info)
-    status, errors = named_errors(node, op, chars("GridSample node "), IS_OTHER)
-    at = 0
+    op, node, at = struct(op_at, OP), local(NODE), 0
+    status, errors = open_node(node, op, api, info, chars("GridSample node "), IS_OTHER)
     if status == 0:
         status, at = begin_sample(node, op, errors, 0)
     return close_node(node, status, at, out)
@@ -108,77 +102,89 @@ def begin_sample(node: Any, op: Any, errors: int, kind: int) -> tuple[int, int]:
     if status == 0:
         status, padding = choice(node, chars("padding_mode"), chars(PADDING_WORDS), 0, errors, NO_PADDING)
     if status == 0:
-        align_corners = integer(node, chars("align_corners"), 0)
         mode = mode if mode < N_MODES else mode - N_MODES + LINEAR
-        status, at = begin_state(node, op, kind * N_MODES + mode, GRID_SAMPLE_SIZE, errors, LACKS + mode)
+        status, at = begin_state(node, op, kind * N_MODES + mode, sizeof(GRID_SAMPLE), errors, LACKS + mode)
         if status == 0:
-            made, library = struct(at, GRID_SAMPLE), struct(op.library, LIBRARY)
-            made.kernel.api, made.kernel.shape_of, made.kernel.cpus = node.api, library.shape_of, library.cpus
-            made.kernel.padding, made.kernel.align_corners = padding, align_corners != 0
-            made.sentences = errors
+            made = struct(at, GRID_SAMPLE)
+            made.kernel.cpus, made.kernel.padding, made.kernel.align_corners = made.cpus, padding, made.align_corners
     return status, at
 
 
 def infer(op_at: int, context: int) -> int:
     """InferOutputShapeFn: Y is (N, C, D1_out, …, Dr_out). What is unknown is left open."""
-    # Not the types of the op: that is the first of all overloads.
     node = local(NODE)
-    open_node(node, struct(struct(op_at, OP).library, LIBRARY).api, context)
-    if node.api != 0:
-        X_type, X, X_names = inferred(node, 0)
-        _, grid, grid_names = inferred(node, 1)
-        if len(X) > 2 and len(grid) == len(X):
-            Y, names = keep(node, len(X)), keep(node, len(X))
-            known = len(Y) > 0 and len(names) > 0
-            for axis in range(len(X) if known else 0):
-                of_grid = axis > 1 or (axis == 0 and X[0] < 0)
-                at = axis - (axis > 1)
-                Y[axis], names[axis] = (grid[at], grid_names[at]) if of_grid else (X[axis], X_names[axis])
-                known = known and (Y[axis] >= 0 or names[axis] != 0)
-            if known:
-                set_inferred(node.api, context, X_type, Y, names)
+    if open_inference(node, op_at, context):
+        X_type, X = inferred(node, 0)
+        _, grid = inferred(node, 1)
+        if X.shape[1] > 2 and grid.shape[1] == X.shape[1]:
+            Y = lengths_and_names(node, X.shape[1])
+            for axis in range(Y.shape[1]):
+                of_grid = axis > 1 or (axis == 0 and X[0, 0] < 0)
+                for row in range(2):
+                    Y[row, axis] = grid[row, axis - (axis > 1)] if of_grid else X[row, axis]
+            set_inferred(node, X_type, Y)
     close_request(node)
     return 0
 
 
 @register_jitable
+def open_inference(node: Any, op_at: int, context: int) -> bool:
+    """Begin with a ``node`` whose shapes are inferred; whether ONNX Runtime's functions are known already."""
+    # Of the op nothing else: it is the first of all overloads.
+    node.api, node.info, node.blocks = struct(struct(op_at, OP).library, LIBRARY).api, context, 0
+    return node.api != 0
+
+
+@register_jitable
+def lengths_and_names(node: Any, axes: int) -> Any:
+    """An array (2, axes) for the lengths (-1: unknown) and names (0: none) of a shape; (2, 0): there is no memory."""
+    memory = keep(node, 2 * axes)
+    return array(np.int64(memory.ctypes.data), (2, len(memory) // 2), np.int64)
+
+
+@register_jitable
 def inferred(node: Any, index: int) -> Any:
-    """The element type of an input while shapes are inferred, its lengths (-1: unknown), and their names (0: none)."""
+    """The element type of an input while shapes are inferred, and its lengths and names: none, if they are unknown."""
     api, axes, element_type = node.api, 0, 0
     status, info = get_input_type(api, (node.info, index))
     if status == 0:
         status, element_type = get_element_type(api, (info,))
     if status == 0:
         status, axes = get_axes(api, (info,))
-    lengths, names = keep(node, axes), keep(node, axes)
-    good = status == 0 and len(lengths) == axes == len(names)
+    found = lengths_and_names(node, axes)
+    at, good = np.int64(found.ctypes.data), status == 0 and found.shape[1] == axes
     if good:
-        status = get_lengths(api, (info, np.int64(lengths.ctypes.data), axes))
+        status = get_lengths(api, (info, at, axes))
     if good and status == 0:
-        status = get_names(api, (info, np.int64(names.ctypes.data), axes))
+        status = get_names(api, (info, at + 8 * axes, axes))
     if status != 0:
         release_status(api, (status,))
+        good = False
     for axis in range(axes if good else 0):
-        letters = array(names[axis], (1,), np.uint8)
-        names[axis] = 0 if names[axis] == 0 or letters[0] == 0 or lengths[axis] >= 0 else names[axis]
-    return element_type & 0xFFFFFFFF, lengths[:axes] if good and status == 0 else lengths[:0], names
+        if found[0, axis] >= 0 or found[1, axis] == 0 or array(found[1, axis], (1,), np.uint8)[0] == 0:
+            found[1, axis] = 0
+    return element_type & 0xFFFFFFFF, array(at, (2, axes if good else 0), np.int64)
 
 
 @register_jitable
-def set_inferred(api: int, context: int, element_type: int, lengths: Any, names: Any) -> None:
-    """Say the type and the shape of the output while shapes are inferred."""
-    count, none = len(lengths), chars("")
+def set_inferred(node: Any, element_type: int, found: Any) -> None:
+    """Say the type and the shape of the output while shapes are inferred, if each axis has a length or a name."""
+    api, count, at, none = node.api, found.shape[1], np.int64(found.ctypes.data), chars("")
     for axis in range(count):
-        names[axis] = none if names[axis] == 0 else names[axis]
+        if found[0, axis] < 0 and found[1, axis] == 0:
+            count = 0
+        found[1, axis] = none if found[1, axis] == 0 else found[1, axis]
+    if count == 0:
+        return
     status, info = make_type(api, ())
     if status == 0:
         status = set_element_type(api, (info, element_type))
     if status == 0:
-        status = set_lengths(api, (info, np.int64(lengths.ctypes.data), count))
+        status = set_lengths(api, (info, at, count))
     if status == 0:
-        status = set_names(api, (info, np.int64(names.ctypes.data), count))
+        status = set_names(api, (info, at + 8 * count, count))
     if status == 0:
-        status = set_output_type(api, (context, 0, info))
+        status = set_output_type(api, (node.info, 0, info))
     if status != 0:
         release_status(api, (status,))
     if info != 0:
@@ -189,7 +195,7 @@ def compute(op_at: int, context: int) -> int:
     """KernelComputeV2: sample; returns a status, 0 for success."""
     op, request = struct(op_at, GRID_SAMPLE), local(REQUEST)
     request.launch.kernel = op_at
-    status = open_request(request, op.kernel.api, op.kernel.shape_of, context, op.n_inputs)
+    status = open_request(request, op, context, op.n_inputs)
     if status == 0:
         if op.measure != 0:
             status = call(op.measure, (address(request),))
@@ -223,8 +229,27 @@ def _sample(op: Any, request: Any) -> int:
         return status
     launch.X, launch.grid = request.inputs[0].data, request.grid.data
     launch.lengths, launch.out_lengths = np.int64(X[2:].ctypes.data), np.int64(Y[2:].ctypes.data)
-    launch.workers, launch.pauses = max(workers.WORKERS, op.kernel.cpus), 0
+    launch.workers, launch.pauses = max(workers.WORKERS, op.cpus), 0
     return launched(request, launch, op.kernel.proceed, op.kernel.worker, op.sentences)
+
+
+@register_jitable
+def launched(request: Any, launch: Any, proceed: int, worker: int, errors: int) -> int:
+    """Have ONNX Runtime's threads be the workers of all phases of a ``launch``; returns a status.
+
+    ``proceed`` and ``worker`` are the addresses of its functions, as those of :mod:`ort_gridsample.core.workers`.
+    """
+    launch.own.nbytes, launch.phase, status = 0, workers.NEW, 0
+    count = call(proceed, (address(launch),))
+    while count > 0:
+        if count > 1:
+            status = parallel_for(request.api, (request.context, worker, count, 0, address(launch)))
+        else:
+            call(worker, (address(launch), 0))
+        if status != 0:
+            launch.phase = workers.END
+        count = call(proceed, (address(launch),))
+    return no_room(request.api, errors, launch.nbytes) if count < 0 else status
 
 
 @register_jitable

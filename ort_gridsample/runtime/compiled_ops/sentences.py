@@ -44,10 +44,16 @@ def as_bytes(sentence: Sentence, **known: object) -> bytes:
 
 
 @register_jitable
+def complain(api: int, errors: int, number: int, nbytes: int) -> int:
+    """As :func:`refuse`, with a sentence that quotes no row."""
+    none = array(0, (0,), np.int64)
+    return refuse(api, errors, number, none, none, nbytes)
+
+
+@register_jitable
 def no_room(api: int, errors: int, nbytes: int) -> int:
     """A status: ``nbytes`` of memory are not to be had; the first of the sentences says it."""
-    none = array(0, (0,), np.int64)
-    return refuse(api, errors, 0, none, none, nbytes)
+    return complain(api, errors, 0, nbytes)
 
 
 @register_jitable
@@ -88,6 +94,15 @@ def refuse(api: int, errors_at: int, number: int, first: Any, second: Any, nbyte
 
 
 @register_jitable
+def length_of(at: int) -> int:
+    """The length of the characters ``at`` an address, which a 0 ends; 0 where there is none."""
+    letters, length = array(at, (1 << 40,), np.uint8), 0
+    while at != 0 and letters[length] != 0:
+        length += 1
+    return length
+
+
+@register_jitable
 def _copied(text: Any, end: int, found: Any) -> int:
     """Write the TEXT ``found``; answers where it ends."""
     copy(np.int64(text[end:].ctypes.data), found.at, found.length)
@@ -100,9 +115,7 @@ def quoted(node: Any, before: int, found: Any, to: Any) -> bool:
 
     It is kept with the ``node``. Beyond ASCII all letters are taken for printable. Returns whether there was memory.
     """
-    given, length = array(found.at, (max(found.length, 0),), np.uint8), 0
-    while before != 0 and array(before, (length + 1,), np.uint8)[length] != 0:
-        length += 1
+    given, length = array(found.at, (max(found.length, 0),), np.uint8), length_of(before)
     memory = keep(node, (length + 4 * len(given) + 10) // 8)
     if len(memory) == 0:
         return False
