@@ -27,7 +27,7 @@ from ..core import target as this
 from ..core.taps import COMPILED_MODES
 from ..core.threads import available_cpus
 from ..errors import GridSampleError
-from ..model.files import Model, explaining_invalid, read_model
+from ..model.files import Model, explaining_invalid, read_model, written_whole
 from ..model.matches import records_of
 from ..model.unfusing import unfused
 from . import library
@@ -139,13 +139,9 @@ def build_library(
         made = Path(folder) / f"library{library.SUFFIXES[machine.system]}"
         _run([*link, "-o", str(made), *objects, *_FLAGS[machine.system]], "linking")
         content = library.ended(made.read_bytes(), release, f"{machine.machine}-{machine.system}", cpus)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with written_whole(path) as beside:
         beside.write_bytes(content)
         beside.chmod(0o755)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
     library.checked.cache_clear()
     return library.checked(path, anywhere=True)
 

@@ -20,7 +20,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime
 from onnx import helper
 
@@ -31,6 +30,7 @@ from ...model.dialects import EXTENSIONS_DOMAIN
 from .. import library
 from ..extensions import load
 from ..interrupts import undisturbed
+from ..native import one_node, quiet_options
 from . import c_api
 from .answers import ANSWERS
 from .catalog import NAMES, OPS, Op, fields
@@ -139,19 +139,11 @@ def _probe() -> str:
     """Make a session of an op that gets the table of functions; why that failed, empty if it did not."""
     if not _has_ops():
         return ""  # a library registers itself, and gets it then
-    ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in ("X", "Y")]
-    node = helper.make_node(_PROBE, ["X"], ["Y"], domain=EXTENSIONS_DOMAIN)
-    imports = [helper.make_opsetid("", 16), helper.make_opsetid(EXTENSIONS_DOMAIN, 1)]
-    graph = helper.make_graph([node], "probe", ends[:1], ends[1:])
-    model = helper.make_model(graph, opset_imports=imports, ir_version=8)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
+    node, options = helper.make_node(_PROBE, [], [], domain=EXTENSIONS_DOMAIN), quiet_options()
+    model = one_node(node, [("", 16), (EXTENSIONS_DOMAIN, 1)], [("X", "float32")], [[1]])
     try:
-        undisturbed(options.register_custom_ops_library, load().get_library_path())
-        undisturbed(
-            onnxruntime.InferenceSession, model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        options.register_custom_ops_library(load().get_library_path())
+        onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except Exception as error:
         return f"onnxruntime does not take compiled ops: {' '.join(str(error).split())}"
     return "" if _shared().library.api else "onnxruntime does not call compiled ops"

@@ -85,8 +85,13 @@ def refuse(api: int, errors_at: int, number: int, first: Any, second: Any, nbyte
             end = _copied(text, end, value)
         elif code == COORDINATES:
             end = _write_coordinates(text, end, second)
+        elif code in (FIRST, SECOND):
+            end = _row(text, end, first if code == FIRST else second)
+        elif code == OUTPUTS:
+            for axis in range(len(first) - 2):
+                end = _output(text, _comma(text, end, axis), axis + 1)
         else:
-            end = _write(text, end, code, first, second, nbytes)
+            end = _digits(text, end, len(first) - 2 if code == AXES else first[0] if code == FIRST_LENGTH else nbytes)
     text[end] = 0
     answer = create_status(api, (INVALID_ARGUMENT, at))
     free(at)
@@ -147,8 +152,7 @@ def _write_coordinates(text: Any, end: int, about: Any) -> int:
     axis, length, r = about[0], about[1], about[2]
     end = _letters(text, end, (40,))
     for at in range(r + 1 + (axis >= 0)):
-        end = _letters(text, end, (44, 32)) if at > 0 else end
-        number = at - (0 <= axis < at)
+        end, number = _comma(text, end, at), at - (0 <= axis < at)
         if at == axis:
             end = _digits(text, end, length)
         elif number == 0:
@@ -174,26 +178,18 @@ def _letters(text: Any, end: int, codes: Any) -> int:
 
 
 @register_jitable
-def _write(text: Any, end: int, code: int, first: Any, second: Any, nbytes: int) -> int:
-    """Write the numbers that a ``code`` stands for, a row of them in parentheses; answers where they end."""
-    is_row, count = code in (FIRST, SECOND), 1
-    row = second if code == SECOND else first
-    if is_row:
-        end, count = _letters(text, end, (40,)), len(row)
-    elif code == OUTPUTS:
-        count = len(first) - 2
-    for i in range(count):
-        if i > 0:
-            end = _letters(text, end, (44, 32))
-        if code == OUTPUTS:
-            end = _output(text, end, i + 1)
-        elif code == AXES:
-            end = _digits(text, end, len(first) - 2)
-        elif code == BYTES:
-            end = _digits(text, end, nbytes)
-        else:
-            end = _digits(text, end, row[i])
-    return _letters(text, end, (41,)) if is_row else end
+def _row(text: Any, end: int, numbers: Any) -> int:
+    """Write ``numbers`` in parentheses; answers where they end."""
+    end = _letters(text, end, (40,))
+    for i in range(len(numbers)):
+        end = _digits(text, _comma(text, end, i), numbers[i])
+    return _letters(text, end, (41,))
+
+
+@register_jitable
+def _comma(text: Any, end: int, number: int) -> int:
+    """Write what stands before the ``number``-th of several; answers where it ends."""
+    return _letters(text, end, (44, 32)) if number > 0 else end
 
 
 @register_jitable
