@@ -15,26 +15,10 @@ from numba import njit, types
 from numba.extending import register_jitable
 
 from ..spec import CUBIC_A
+from . import vectors
 from .halves import widened
 from .pointers import array, by_types
-from .vectors import (
-    CONTIGUOUS,
-    EVERY,
-    GATHERED,
-    GATHERS,
-    MASKED,
-    NARROW,
-    OUTSIDE_BIT,
-    PIXELS_AHEAD,
-    VECTORS,
-    WIDE,
-    multiply_add,
-    prefetch,
-    sum_integers,
-    sum_pixels,
-    sum_rows,
-    transpose,
-)
+from .vectors import CONTIGUOUS, EVERY, GATHERED, GATHERS, MASKED, NARROW, OUTSIDE_BIT, PIXELS_AHEAD, VECTORS, WIDE
 
 ZEROS, BORDER, REFLECTION = range(3)
 
@@ -428,9 +412,9 @@ def copy_pixels(X: Any, index: Any, layout: int, inside: Any, Y: Any, start: int
         second, third, to_second, to_third = X[1], X[channels - 1], Y[1, start:], Y[channels - 1, start:]
         for begin in range(0, whole, EVERY):
             soon = inside[min(begin + PIXELS_AHEAD, positions - 1)]
-            prefetch(first, soon)
-            prefetch(second, soon)
-            prefetch(third, soon)
+            vectors.prefetch(first, soon)
+            vectors.prefetch(second, soon)
+            vectors.prefetch(third, soon)
             for p in range(begin, begin + EVERY):
                 i = inside[p]
                 to_first[p], to_second[p], to_third[p] = first[i], second[i], third[i]
@@ -454,7 +438,7 @@ def sum_taps(X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any,
 
 
 def _sum_floats_for(layout: int) -> Any:
-    sum_wide, sum_narrow = (sum_pixels(size, layout) for size in VECTORS)
+    sum_wide, sum_narrow = (vectors.sum_pixels(size, layout) for size in VECTORS)
 
     def sum_floats(X: Any, index: Any, offsets: Any, weight: Any, Y: Any, start: int, positions: int) -> None:
         wide, narrow = VECTORS[0] // weight.itemsize, VECTORS[1] // weight.itemsize
@@ -482,7 +466,7 @@ def _sum_short_integers(
 
 
 def _sum_integers_for(layout: int) -> Any:
-    sum_vector = sum_integers(VECTORS[1], layout)
+    sum_vector = vectors.sum_integers(VECTORS[1], layout)
 
     def loop(X: Any, index: Any, offsets: Any, weight: Any, Y: Any, start: int, positions: int) -> None:
         last = positions - INTEGERS  # some of these once more, where they are no whole vector
@@ -510,7 +494,7 @@ def _sum_at(image: Any, index: Any, offsets: Any, layout: int, weight: Any, p: i
     for row in range(len(weight)):
         i = index[row, p] if layout == GATHERED else index[0, p] + np.uint32(offsets[row])
         if i < OUTSIDE_BIT and not np.isnan(weight[row, p]):
-            total = multiply_add(weight[row, p], widened(image[i]), total)
+            total = vectors.multiply_add(weight[row, p], widened(image[i]), total)
     return total
 
 
@@ -543,10 +527,10 @@ _contiguous_integers = _sum_integers_for(CONTIGUOUS)  # integers are never maske
 _sum_integers = _by_layout("sum_integers", _sum_integers_for(GATHERED), _contiguous_integers, _contiguous_integers)
 _sum_row_narrow, _sum_row_wide = (
     # A call for each row would take half as long again.
-    _by_layout(f"sum_rows_{width}", *(sum_rows(width, layout) for layout in _LAYOUTS), forceinline=True)
+    _by_layout(f"sum_rows_{width}", *(vectors.sum_rows(width, layout) for layout in _LAYOUTS), forceinline=True)
     for width in (NARROW, WIDE)
 )
-_transpose_narrow, _transpose_wide = transpose(NARROW), transpose(WIDE)
+_transpose_narrow, _transpose_wide = vectors.transpose(NARROW), vectors.transpose(WIDE)
 
 
 @njit(nogil=True, fastmath={"contract"}, error_model="numpy")

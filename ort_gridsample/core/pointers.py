@@ -196,12 +196,6 @@ copy: Any = types.ExternalFunction("memcpy", types.int64(types.int64, types.int6
 
 
 @register_jitable
-def element(at: int, number: int, size: int, dtype: Any) -> Any:
-    """The record of ``dtype`` that begins the element ``number`` of those of ``size`` bytes that lie ``at``."""
-    return struct(at + number * size, dtype)
-
-
-@register_jitable
 def take(arena: Any, nbytes: int) -> tuple[int, int]:
     """Memory of so many bytes: where it begins (0: there is none), at a line of the caches, and what is to be freed.
 

@@ -19,20 +19,7 @@ from numba.extending import register_jitable
 from .. import spec
 from . import helper_threads, kernels
 from .halves import HALVES, round_to, stored
-from .pointers import (
-    address,
-    aligned,
-    array,
-    call,
-    copy_past_caches,
-    element,
-    fetch_add,
-    free,
-    sizeof,
-    struct,
-    take,
-    view,
-)
+from .pointers import address, aligned, array, call, copy_past_caches, fetch_add, free, sizeof, struct, take, view
 from .structs import CACHE_LINE, KERNEL, LAUNCH, WORKER
 from .vectors import GATHERS, NARROW, OUTSIDE_BIT, WIDE
 
@@ -258,7 +245,7 @@ def worker(launch_at: int, number: int) -> int:
 @register_jitable
 def _worker(launch: Any, number: int) -> Any:
     """The header of a worker's scratch memory."""
-    return element(launch.first_worker, number, launch.worker_size, WORKER)
+    return struct(launch.first_worker + number * launch.worker_size, WORKER)
 
 
 @register_jitable

@@ -31,17 +31,7 @@ from ...core.structs import LAUNCH, WORKER
 from ...core.variants import TAPS
 from ...core.workers import PASSED_BYTES, WORKERS
 from .catalog import Fields, Kernels
-from .creation import (
-    LAST,
-    choice,
-    close_node,
-    create_only,
-    destroy,
-    errors_of,
-    integer,
-    no_memory,
-    open_node,
-)
+from .creation import LAST, choice, close_node, create_only, destroy, errors_of, integer, no_memory, open_node
 from .requests import close_request, keep, make_output, open_request, parallel_for, shape
 from .sampling import IS_OTHER, begin_sample
 from .sampling import SENTENCES as SAMPLE_SENTENCES
@@ -85,7 +75,7 @@ def states(theta_type: str, size_type: str) -> tuple[Any, list[Fields]]:
 
 def create(op_at: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2 of an AffineGrid."""
-    return create_only(op_at, api, info, out, chars("AffineGrid node "), sizeof(AFFINE_GRID), 2 * N_SENTENCES)
+    return create_only(op_at, api, info, out, chars("AffineGrid node "), AFFINE_GRID, 2 * N_SENTENCES)
 
 
 def fused_states(X_type: str, size_type: str, theta_type: str) -> tuple[Any, list[Fields]]:

@@ -14,7 +14,7 @@ from ... import checks
 from ...core import kernels
 from ...core.attention import MOST_AXES, parts
 from ...core.halves import stored
-from ...core.pointers import array, chars, local, set_memory, sizeof, struct
+from ...core.pointers import array, chars, local, set_memory, struct
 from ...core.structs import ATTENTION
 from ...core.workers import WORKERS
 from .catalog import Fields, Kernels
@@ -49,8 +49,7 @@ def states(value_type: str, levels_type: str, locations_type: str, weights_type:
 
 def create(op_at: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2."""
-    size = sizeof(DEFORMABLE_ATTENTION)
-    return create_only(op_at, api, info, out, chars("DeformableAttention node "), size, IS_OTHER)
+    return create_only(op_at, api, info, out, chars("DeformableAttention node "), DEFORMABLE_ATTENTION, IS_OTHER)
 
 
 def infer(op_at: int, context: int) -> int:

@@ -49,12 +49,9 @@ class Kernels(NamedTuple):
     @property
     def functions(self) -> dict[str, tuple[Callable[..., int]]]:
         """The functions that ONNX Runtime calls, to be compiled, by their fields in :data:`.structs.OP`."""
-        always = {
-            "CreateKernelV2": (self.create,),
-            "KernelComputeV2": (self.compute,),
-            "KernelDestroy": (self.destroy,),
-        }
-        return always if self.infer is None else {**always, "InferOutputShapeFn": (self.infer,)}
+        fields = "CreateKernelV2", "KernelComputeV2", "KernelDestroy", "InferOutputShapeFn"
+        functions = self.create, self.compute, self.destroy, self.infer
+        return {name: (each,) for name, each in zip(fields, functions, strict=True) if each is not None}
 
 
 @dataclass(frozen=True)

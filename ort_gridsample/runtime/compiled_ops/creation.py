@@ -11,18 +11,17 @@ import numpy as np
 from numba.extending import register_jitable
 
 from ... import checks
-from ...core.pointers import array, chars, copy, local, sizeof, struct
+from ...core.pointers import address, array, chars, copy, local, sizeof, struct
 from .c_api import INVALID_ARGUMENT
 from .calls import function
 from .catalog import INTERFACE
 from .requests import close_request, free_blocks, keep
 from .sentences import as_bytes, complain, create_status, length_of, quoted
-from .structs import BLOCK, ERRORS, LIBRARY, NODE, OP, STATE, TEXT
+from .structs import BLOCK, ERRORS, LIBRARY, NODE, OP, TEXT
 
 get_integer = function("KernelInfoGetAttribute_int64", 1)
-text_size, get_text = function("KernelInfoGetAttribute_string", 1), function("KernelInfoGetAttribute_string")
+get_text, get_name = function("KernelInfoGetAttribute_string"), function("KernelInfo_GetNodeName")
 row_size, get_row = function("KernelInfoGetAttributeArray_int64", 1), function("KernelInfoGetAttributeArray_int64")
-name_size, get_name = function("KernelInfo_GetNodeName", 1), function("KernelInfo_GetNodeName")
 release_status = function("ReleaseStatus")
 
 #: What may be wrong with any node: it is of other ops, or of a kind that a library was made without.
@@ -55,8 +54,8 @@ def no_memory(node: Any) -> int:
 
 
 @register_jitable
-def begin_state(node: Any, op: Any, number: int, size: int, errors: int, lacking: int) -> tuple[int, int]:
-    """A status, and the address of a new state of ``size`` bytes that is as the op's of this ``number``.
+def begin_state(node: Any, op: Any, number: int, dtype: Any, errors: int, lacking: int) -> tuple[int, int]:
+    """A status, and the address of a new state, a record of ``dtype``, as the op's of this ``number``.
 
     It is the last that the node keeps. Where there is no such state, the status is the sentence ``lacking``, or what
     CreateKernelV2 answers to have it made.
@@ -70,24 +69,24 @@ def begin_state(node: Any, op: Any, number: int, size: int, errors: int, lacking
         about = struct(errors, ERRORS)
         about.value.at, about.value.length = op.described, length_of(op.described)
         return complain(node.api, errors, lacking, 0), 0
-    state = keep(node, size // 8)
+    state = keep(node, sizeof(dtype) // 8)
     if len(state) == 0:
         return no_memory(node), 0
     at = np.int64(state.ctypes.data)
-    copy(at, origin, size)
-    made = struct(at, STATE)
+    copy(at, origin, sizeof(dtype))
+    made = struct(at, dtype)
     made.api, made.shape_of, made.cpus = node.api, library.shape_of, library.cpus
     made.align_corners, made.sentences = integer(node, chars("align_corners"), 0) != 0, errors
     return 0, at
 
 
 @register_jitable
-def create_only(op_at: int, api: int, info: int, out: int, operator: int, size: int, other: int) -> int:
-    """CreateKernelV2 of an ``operator`` of one state, of ``size`` bytes; its last two sentences begin at ``other``."""
+def create_only(op_at: int, api: int, info: int, out: int, operator: int, dtype: Any, other: int) -> int:
+    """CreateKernelV2 of an ``operator`` of one state, of ``dtype``; its last two sentences begin at ``other``."""
     op, node, at = struct(op_at, OP), local(NODE), 0
     status, errors = open_node(node, op, api, info, operator, other)
     if status == 0:
-        status, at = begin_state(node, op, 0, size, errors, other + 1)
+        status, at = begin_state(node, op, 0, dtype, errors, other + 1)
     return close_node(node, status, at, out)
 
 
@@ -126,22 +125,24 @@ def integers(node: Any, name: int) -> Any:
 @register_jitable
 def text(node: Any, name: int, found: Any) -> None:
     """Set the TEXT ``found`` to the node's attribute ``name``, or where this is 0 to its own name; length -1: none."""
-    found.length = -1
-    if name != 0:
-        status, size = text_size(node.api, (node.info, name, 0))
-    else:
-        status, size = name_size(node.api, (node.info, 0))
-    memory = _kept(node, 2 + size // 8)  # its size, and it
+    found.length = 0
+    status = _get_text(node, name, 0, found)
+    memory = _kept(node, 1 + found.length // 8)
     if status == 0 and len(memory) > 0:
-        memory[0], at = size, np.int64(memory.ctypes.data)
-        if name != 0:
-            status = get_text(node.api, (node.info, name, at + 8, at))
-        else:
-            status = get_name(node.api, (node.info, at + 8, at))
-        if status == 0 and size > 0:
-            found.at, found.length = at + 8, size - 1
+        found.at = np.int64(memory.ctypes.data)
+        status = _get_text(node, name, found.at, found)
+    found.length = found.length - 1 if status == 0 and len(memory) > 0 else -1
     if status != 0:
         release_status(node.api, (status,))
+
+
+@register_jitable
+def _get_text(node: Any, name: int, at: int, found: Any) -> int:
+    """Write a text where it belongs, if that is not 0, and its size, with the 0 at its end, as the length."""
+    size_at = address(found) + 8
+    if name != 0:
+        return get_text(node.api, (node.info, name, at, size_at))
+    return get_name(node.api, (node.info, at, size_at))
 
 
 @register_jitable

@@ -15,31 +15,12 @@ from ... import checks, spec
 from ...core import kernels, variants, workers
 from ...core.compilation import Part
 from ...core.coordinates import PADDING
-from ...core.pointers import address, array, call, chars, local, set_memory, sizeof, struct
+from ...core.pointers import address, array, call, chars, local, set_memory, struct
 from ...core.taps import MAX_TAPS, MODES
+from . import requests
 from .calls import function
 from .catalog import Fields, Kernels
-from .creation import (
-    LACKING,
-    OTHER_INTERFACE,
-    begin_state,
-    choice,
-    close_node,
-    destroy,
-    open_node,
-    release_status,
-)
-from .requests import (
-    close_request,
-    get_axes,
-    get_lengths,
-    keep,
-    make_output,
-    open_request,
-    parallel_for,
-    release_info,
-    shape,
-)
+from .creation import LACKING, OTHER_INTERFACE, begin_state, choice, close_node, destroy, open_node, release_status
 from .sentences import ROOM, as_bytes, no_room, refuse
 from .structs import GRID_SAMPLE, LIBRARY, NODE, OP, REQUEST
 
@@ -103,7 +84,7 @@ def begin_sample(node: Any, op: Any, errors: int, kind: int) -> tuple[int, int]:
         status, padding = choice(node, chars("padding_mode"), chars(PADDING_WORDS), 0, errors, NO_PADDING)
     if status == 0:
         mode = mode if mode < N_MODES else mode - N_MODES + LINEAR
-        status, at = begin_state(node, op, kind * N_MODES + mode, sizeof(GRID_SAMPLE), errors, LACKS + mode)
+        status, at = begin_state(node, op, kind * N_MODES + mode, GRID_SAMPLE, errors, LACKS + mode)
         if status == 0:
             made = struct(at, GRID_SAMPLE)
             made.kernel.cpus, made.kernel.padding, made.kernel.align_corners = made.cpus, padding, made.align_corners
@@ -123,7 +104,7 @@ def infer(op_at: int, context: int) -> int:
                 for row in range(2):
                     Y[row, axis] = grid[row, axis - (axis > 1)] if of_grid else X[row, axis]
             set_inferred(node, X_type, Y)
-    close_request(node)
+    requests.close_request(node)
     return 0
 
 
@@ -138,7 +119,7 @@ def open_inference(node: Any, op_at: int, context: int) -> bool:
 @register_jitable
 def lengths_and_names(node: Any, axes: int) -> Any:
     """An array (2, axes) for the lengths (-1: unknown) and names (0: none) of a shape; (2, 0): there is no memory."""
-    memory = keep(node, 2 * axes)
+    memory = requests.keep(node, 2 * axes)
     return array(np.int64(memory.ctypes.data), (2, len(memory) // 2), np.int64)
 
 
@@ -150,11 +131,11 @@ def inferred(node: Any, index: int) -> Any:
     if status == 0:
         status, element_type = get_element_type(api, (info,))
     if status == 0:
-        status, axes = get_axes(api, (info,))
+        status, axes = requests.get_axes(api, (info,))
     found = lengths_and_names(node, axes)
     at, good = np.int64(found.ctypes.data), status == 0 and found.shape[1] == axes
     if good:
-        status = get_lengths(api, (info, at, axes))
+        status = requests.get_lengths(api, (info, at, axes))
     if good and status == 0:
         status = get_names(api, (info, at + 8 * axes, axes))
     if status != 0:
@@ -188,14 +169,14 @@ def set_inferred(node: Any, element_type: int, found: Any) -> None:
     if status != 0:
         release_status(api, (status,))
     if info != 0:
-        release_info(api, (info,))
+        requests.release_info(api, (info,))
 
 
 def compute(op_at: int, context: int) -> int:
     """KernelComputeV2: sample; returns a status, 0 for success."""
     op, request = struct(op_at, GRID_SAMPLE), local(REQUEST)
     request.launch.kernel = op_at
-    status = open_request(request, op, context, op.n_inputs)
+    status = requests.open_request(request, op, context, op.n_inputs)
     if status == 0:
         if op.measure != 0:
             status = call(op.measure, (address(request),))
@@ -204,23 +185,23 @@ def compute(op_at: int, context: int) -> int:
             request.grid.data, request.grid.shape, request.grid.axes = given.data, given.shape, given.axes
     if status == 0:
         status = _sample(op, request)
-    close_request(request)
+    requests.close_request(request)
     return status
 
 
 @register_jitable
 def _sample(op: Any, request: Any) -> int:
     """Check the shapes of X and of the grid, allocate Y as the output, and fill it."""
-    X, grid, launch = shape(request.inputs[0]), shape(request.grid), request.launch
+    X, grid, launch = requests.shape(request.inputs[0]), requests.shape(request.grid), request.launch
     wrong = _measure(op, launch, X, grid)
     if wrong != GOOD:
         return refuse(request.api, op.sentences, wrong, X, grid, 0)
-    Y = keep(request, len(X))
+    Y = requests.keep(request, len(X))
     if len(Y) == 0:
         return no_room(request.api, op.sentences, 8 * len(X))
     for axis in range(len(Y)):  # to assign an array takes a second to compile
         Y[axis] = X[axis] if axis < 2 else grid[axis - 1]
-    status, launch.Y = make_output(request, Y)
+    status, launch.Y = requests.make_output(request, Y)
     nbytes = launch.n * launch.c * launch.positions * op.kernel.X_size
     if status != 0 or nbytes == 0:
         return status
@@ -243,7 +224,7 @@ def launched(request: Any, launch: Any, proceed: int, worker: int, errors: int) 
     count = call(proceed, (address(launch),))
     while count > 0:
         if count > 1:
-            status = parallel_for(request.api, (request.context, worker, count, 0, address(launch)))
+            status = requests.parallel_for(request.api, (request.context, worker, count, 0, address(launch)))
         else:
             call(worker, (address(launch), 0))
         if status != 0:

@@ -54,14 +54,13 @@ NODE = record("api info blocks lacks_memory")
 #: How a kernel's errors are written: the op's sentences, the name of the node, and a value that a sentence quotes.
 ERRORS = record("sentences", ("where", TEXT), ("value", TEXT))
 
-#: How the state of a kernel begins: ONNX Runtime's functions and the processors, as in a LIBRARY; the attribute; and
+#: What the state of every kernel has: ONNX Runtime's functions and the processors, as in a LIBRARY; the attribute; and
 #: the node's ERRORS.
 _STATE = "api shape_of cpus align_corners sentences"
-STATE = record(_STATE)
 
-#: The op GridSample: the core's descriptor; the function that measures the grid (0: the second input is the grid), and
-#: that function's record; and the number of inputs.
-GRID_SAMPLE = record(_STATE, ("kernel", KERNEL), "measure source n_inputs")
+#: The op GridSample: the core's descriptor, first; what measures the grid (0: the second input is the grid),
+#: and that function's record; and the number of inputs.
+GRID_SAMPLE = record(("kernel", KERNEL), _STATE, "measure source n_inputs")
 
 #: The op AffineGrid: what fills the grid, and theta's size in bytes.
 AFFINE_GRID = record(_STATE, "fill theta_size")
