@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from llvmlite import ir
 from numba import extending, types
-from numba.extending import overload, register_jitable
+from numba.extending import register_jitable
 
 from . import target
 from .pointers import by_types
@@ -79,26 +79,17 @@ def from_bfloat16(half: Any) -> Any:
     return np.uint32(np.uint32(half) << np.uint32(16)).view(np.float32)
 
 
-def widened(pixel: Any) -> Any:
-    """A pixel as the number that it is: of uint16 or int16 the bits of float16 or bfloat16."""
-    return {"uint16": from_float16, "int16": from_bfloat16}.get(pixel.dtype.name, lambda number: number)(pixel)
-
-
-@overload(widened, strict=False)
-def _widened_for(pixel: Any) -> Any:
-    half = _BY_BITS.get(str(pixel))
-    if half is None:
-        return lambda pixel: pixel
-    widen = half.widened
-    return lambda pixel: widen(pixel)
-
-
 class Half(NamedTuple):
     """A half's type: what the core's kernels take its bits for, and how compiled code widens it and rounds to it."""
 
     bits: np.dtype[Any]
     widened: Callable[[Any], Any]
     rounded: Callable[[Any], Any]
+
+
+@register_jitable
+def _unchanged(value: Any) -> Any:
+    return value
 
 
 HALVES = {
@@ -109,12 +100,21 @@ HALVES = {
     ),
     "bfloat16": Half(np.dtype(np.int16), from_bfloat16, to_bfloat16),
 }
-_BY_BITS = {half.bits.name: half for half in HALVES.values()}
+#: What stands for a half where a type is none.
+EXACT = Half(np.dtype(np.void), _unchanged, _unchanged)
+_BY_BITS = {str(half.bits): half for half in HALVES.values()}
 
 
 def stored(type_name: str) -> np.dtype[Any]:
     """What elements of this type are taken for where they lie in memory: halves for their bits."""
     return HALVES[type_name].bits if type_name in HALVES else np.dtype(type_name)
+
+
+@by_types
+def widened(pixel: Any) -> Any:
+    """A pixel as the number that it is: of uint16 or int16 the bits of float16 or bfloat16."""
+    widen = _BY_BITS.get(str(pixel), EXACT).widened
+    return lambda pixel: widen(pixel)
 
 
 @by_types

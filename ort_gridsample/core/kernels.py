@@ -322,13 +322,6 @@ def split(grid: Any, g: Any) -> None:
 
 
 @register_jitable
-def begin_offsets(offsets: Any, taps: int) -> None:
-    """How far the taps on one axis lie from the first, where they are whole."""
-    for tap in range(taps):
-        offsets[tap] = tap
-
-
-@register_jitable
 def gather_index(index: Any, offsets: Any, weight: Any, layout: int, positions: int) -> None:
     """Give the taps of a table (R, ≥ P) that lie side by side by their ``offsets`` (≥ R,) an index each."""
     first = index[0]
@@ -384,16 +377,6 @@ def combine(
                 for p in range(positions):
                     out_weight[p] = outer_weight[p] * inner_weight[p]
     return layout_all
-
-
-@register_jitable
-def clear_outside(index: Any, inside: Any) -> None:
-    """Write the pixels ``index`` (P,) into ``inside`` (P,), and the first for those outside.
-
-    A processor cannot guess where a random grid lies outside: what is there is read, and then forgotten.
-    """
-    for p in range(len(index)):
-        inside[p] = index[p] if index[p] < OUTSIDE_BIT else np.uint32(0)
 
 
 @register_jitable

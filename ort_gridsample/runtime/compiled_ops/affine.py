@@ -13,26 +13,14 @@ from numba.extending import register_jitable
 
 from ... import checks, spec
 from ...core import coordinates as core_coordinates
-from ...core.halves import HALVES, stored, widened
-from ...core.pointers import (
-    address,
-    aligned,
-    array,
-    call,
-    chars,
-    copy_past_caches,
-    fetch_add,
-    local,
-    sizeof,
-    struct,
-    view,
-)
+from ...core.halves import EXACT, HALVES, stored, widened
+from ...core.pointers import address, aligned, array, chars, copy_past_caches, fetch_add, local, sizeof, struct, view
 from ...core.structs import LAUNCH, WORKER
 from ...core.variants import TAPS
 from ...core.workers import PASSED_BYTES, WORKERS
 from .catalog import Fields, Kernels
 from .creation import LAST, choice, close_node, create_only, destroy, errors_of, integer, no_memory, open_node
-from .requests import close_request, keep, make_output, open_request, parallel_for, shape
+from .requests import close_request, in_parallel, keep, make_output, open_request, shape
 from .sampling import IS_OTHER, begin_sample
 from .sampling import SENTENCES as SAMPLE_SENTENCES
 from .sampling import compute as sample
@@ -100,10 +88,7 @@ def create_fused(op_at: int, api: int, info: int, out: int) -> int:
         theta.sentences, theta.align_corners = grid_errors, integer(node, chars("affine_grid_align_corners"), 0)
         status, kind = choice(node, chars("grid_type"), chars(TYPE_WORDS), -1, errors, NO_GRID_TYPE)
     if status == 0:
-        status, at = begin_sample(node, op, errors, kind + 1)
-        if status == 0:
-            made = struct(at, GRID_SAMPLE)
-            made.source, made.n_inputs = np.int64(source.ctypes.data), 3
+        status, at = begin_sample(node, op, errors, kind + 1, np.int64(source.ctypes.data), 3)
     return close_node(node, status, at, out)
 
 
@@ -111,10 +96,8 @@ def compute(op_at: int, context: int) -> int:
     """KernelComputeV2: compute the grid; returns a status, 0 for success."""
     op, request = struct(op_at, AFFINE_GRID), local(REQUEST)
     status = open_request(request, op, context, 2)
-    if status == 0:
-        status = _measure(request, request.inputs[0], request.inputs[1], op.theta_size, op.sentences)
-    if status == 0:
-        status = _fill(op, request)
+    status = status or _measure(request, request.inputs[0], request.inputs[1], op.theta_size, op.sentences)
+    status = status or _fill(op, request)
     close_request(request)
     return status
 
@@ -193,10 +176,7 @@ def _fill(op: Any, request: Any) -> int:
         return no_room(request.api, op.sentences, workers * CHUNK * 4 * 8)
     launch.workers = workers
     launch.positions, launch.waiting = aligned(positions.ctypes.data), aligned(waiting.ctypes.data)
-    if workers == 1:
-        call(op.fill, (address(launch), 0))
-        return 0
-    return parallel_for(request.api, (request.context, op.fill, workers, 0, address(launch)))
+    return in_parallel(request, op.fill, workers, address(launch))
 
 
 @register_jitable
@@ -222,16 +202,10 @@ def line(theta: Any, lengths: Any, row: int, rows: int, align_corners: int) -> A
     return base, widened(theta[0])
 
 
-@register_jitable
-def unchanged(value: Any) -> Any:
-    """The identity, for types that are neither widened nor rounded."""
-    return value
-
-
 def fill_for(theta_type: str) -> Callable[..., int]:
     """What ``KernelContext_ParallelFor`` calls: fill rows of the grid as long as there are any."""
-    half, bits, real = HALVES.get(theta_type), stored(theta_type), np.dtype(spec.TYPES[theta_type].compute)
-    rounded, kind, size = half.rounded if half else unchanged, real.type, bits.itemsize
+    bits, real = stored(theta_type), np.dtype(spec.TYPES[theta_type].compute)
+    rounded, kind, size = HALVES.get(theta_type, EXACT).rounded, real.type, bits.itemsize
 
     def fill(launch_at: int, number: int) -> int:
         launch = struct(launch_at, FILL)
@@ -270,11 +244,10 @@ def fill_for(theta_type: str) -> Callable[..., int]:
 
 def coordinates_for(theta_type: str, grid_type: str) -> Callable[..., int]:
     """What computes the coordinates of a tile from theta of the one type, for a grid of the other."""
-    half, grid_half, bits = HALVES.get(theta_type), HALVES.get(grid_type), stored(theta_type)
+    half, grid_half, bits = HALVES.get(theta_type, EXACT), HALVES.get(grid_type, EXACT), stored(theta_type)
+    from_half, rounded, grid_widened, grid_rounded = half.widened, half.rounded, grid_half.widened, grid_half.rounded
     real, coordinate = np.dtype(spec.TYPES[theta_type].compute), np.dtype(spec.TYPES[grid_type].compute)
     kind, to = real.type, coordinate.type
-    from_half, rounded = (half.widened, half.rounded) if half else (unchanged, unchanged)
-    grid_widened, grid_rounded = (grid_half.widened, grid_half.rounded) if grid_half else (unchanged, unchanged)
 
     def coordinates(launch_at: int, worker_at: int, batch: int, begin: int, positions: int) -> int:
         launch, worker = struct(launch_at, LAUNCH), struct(worker_at, WORKER)

@@ -72,8 +72,7 @@ def compute(op_at: int, context: int) -> int:
     """KernelComputeV2: add up samples; returns a status, 0 for success."""
     op, request = struct(op_at, DEFORMABLE_ATTENTION), local(REQUEST)
     status = open_request(request, op, context, 4)
-    if status == 0:
-        status = _attend(op, request, local(ATTENTION))
+    status = status or _attend(op, request, local(ATTENTION))
     close_request(request)
     return status
 

@@ -13,9 +13,8 @@ from numba.extending import register_jitable
 from ... import checks
 from ...core.pointers import address, array, chars, copy, local, sizeof, struct
 from .c_api import INVALID_ARGUMENT
-from .calls import function
 from .catalog import INTERFACE
-from .requests import close_request, free_blocks, keep
+from .requests import close_request, free_blocks, function, keep
 from .sentences import as_bytes, complain, create_status, length_of, quoted
 from .structs import BLOCK, ERRORS, LIBRARY, NODE, OP, TEXT
 

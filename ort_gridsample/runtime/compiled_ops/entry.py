@@ -16,7 +16,7 @@ from ...core.pointers import array, call, chars, compare_and_swap, local, sched_
 from ...model.dialects import EXTENSIONS_DOMAIN
 from .answers import ANSWERS
 from .c_api import INVALID_ARGUMENT, SHAPE_OF, VERSION
-from .calls import function
+from .requests import function
 from .sentences import create_status
 from .structs import ENTRY, LIBRARY, OP, VARIANT
 
@@ -141,8 +141,7 @@ def register(options: int, base: int, entry_at: int) -> int:
         status, entry.domain = _domain(api, variant)
     elif entry.api != api:
         status = create_status(api, (INVALID_ARGUMENT, chars("another onnxruntime of this process has these ops")))
-    if status == 0:
-        status = add_domain(api, (options, entry.domain))
+    status = status or add_domain(api, (options, entry.domain))
     store_shared(entry, "lock", 0)
     return status
 
@@ -155,8 +154,7 @@ def _domain(api: int, variant: Any) -> tuple[int, int]:
     """A status, and the domain of the ops of a ``variant``; 0 where it cannot be made."""
     status, domain = make_domain(api, (chars(EXTENSIONS_DOMAIN),))
     for i in range(variant.count):
-        if status == 0:
-            status = add_op(api, (domain, variant.ops + i * sizeof(OP)))
+        status = status or add_op(api, (domain, variant.ops + i * sizeof(OP)))
     if status != 0 and domain != 0:
         release_domain(api, (domain,))
     return status, domain if status == 0 else 0

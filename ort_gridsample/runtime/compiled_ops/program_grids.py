@@ -66,11 +66,8 @@ def create(op_at: int, api: int, info: int, out: int) -> int:
         head.n_sources = _split(node, chars("sources"), array(head.names, (MOST_SOURCES,), TEXT))
         if not _read(head, numbers, array(head.programs, (len(numbers) // 5 + 1,), PROGRAM)):
             status = refuse(api, errors, NO_PROGRAMS, numbers, numbers[:0], 0)
-    if status == 0:
-        status, at = begin_sample(node, op, errors, 0)
-        if status == 0:
-            made = struct(at, GRID_SAMPLE)
-            made.source, made.n_inputs = np.int64(source.ctypes.data), 2 + head.n_sources
+        else:
+            status, at = begin_sample(node, op, errors, 0, address(head), 2 + head.n_sources)
     return close_node(node, status, at, out)
 
 

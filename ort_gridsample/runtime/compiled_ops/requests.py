@@ -7,9 +7,18 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
-from ...core.pointers import allocate, array, caller, free, sizeof, struct, view
-from .calls import function
+from ...core.pointers import allocate, array, call, caller, free, sizeof, struct, view
+from .c_api import FUNCTIONS
 from .structs import BLOCK
+
+
+def function(name: str, n_answers: int = 0) -> Any:
+    """The function ``name`` of ONNX Runtime's table, of the table's address and its arguments; it answers a status.
+
+    As :func:`ort_gridsample.core.pointers.caller` has it.
+    """
+    return caller(n_answers, FUNCTIONS[name].offset)
+
 
 get_input = function("KernelContext_GetInput", 1)
 get_output = function("KernelContext_GetOutput", 1)
@@ -96,6 +105,15 @@ def free_blocks(at: int) -> None:
         following = struct(at, BLOCK).next
         free(at)
         at = following
+
+
+@register_jitable
+def in_parallel(request: Any, function: int, count: int, launch: int) -> int:
+    """Call ``function`` with ``launch`` and each number below ``count``, on ONNX Runtime's threads; a status."""
+    if count > 1:
+        return parallel_for(request.api, (request.context, function, count, 0, launch))
+    call(function, (launch, 0))
+    return 0
 
 
 @register_jitable

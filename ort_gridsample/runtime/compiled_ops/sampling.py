@@ -18,9 +18,9 @@ from ...core.coordinates import PADDING
 from ...core.pointers import address, array, call, chars, local, set_memory, struct
 from ...core.taps import MAX_TAPS, MODES
 from . import requests
-from .calls import function
 from .catalog import Fields, Kernels
 from .creation import LACKING, OTHER_INTERFACE, begin_state, choice, close_node, destroy, open_node, release_status
+from .requests import function
 from .sentences import ROOM, as_bytes, no_room, refuse
 from .structs import GRID_SAMPLE, LIBRARY, NODE, OP, REQUEST
 
@@ -63,7 +63,7 @@ def state(
 ) -> Fields:  # fmt: skip
     """The fields of the state for a mode, and of a grid that is measured and computed."""
     parts, numbers = (variants.parts(X_type, grid_type, mode, coordinates), variants.numbers(X_type, grid_type, mode))
-    return {"kernel": {**parts, **numbers, "columns": columns}, "measure": measure, "n_inputs": 2}
+    return {"kernel": {**parts, **numbers, "columns": columns}, "measure": measure}
 
 
 def create(op_at: int, api: int, info: int, out: int) -> int:
@@ -71,13 +71,16 @@ def create(op_at: int, api: int, info: int, out: int) -> int:
     op, node, at = struct(op_at, OP), local(NODE), 0
     status, errors = open_node(node, op, api, info, chars("GridSample node "), IS_OTHER)
     if status == 0:
-        status, at = begin_sample(node, op, errors, 0)
+        status, at = begin_sample(node, op, errors, 0, 0, 2)
     return close_node(node, status, at, out)
 
 
 @register_jitable
-def begin_sample(node: Any, op: Any, errors: int, kind: int) -> tuple[int, int]:
-    """A status, and the address of a new state, of those of this ``kind`` that of the node's mode."""
+def begin_sample(node: Any, op: Any, errors: int, kind: int, source: int, n_inputs: int) -> tuple[int, int]:
+    """A status, and the address of a new state, of those of this ``kind`` that of the node's mode.
+
+    ``source`` is the address of what its grid is measured by.
+    """
     padding = at = 0
     status, mode = choice(node, chars("mode"), chars(MODE_WORDS), LINEAR, errors, NO_MODE)
     if status == 0:
@@ -88,6 +91,7 @@ def begin_sample(node: Any, op: Any, errors: int, kind: int) -> tuple[int, int]:
         if status == 0:
             made = struct(at, GRID_SAMPLE)
             made.kernel.cpus, made.kernel.padding, made.kernel.align_corners = made.cpus, padding, made.align_corners
+            made.source, made.n_inputs = source, n_inputs
     return status, at
 
 
@@ -135,9 +139,7 @@ def inferred(node: Any, index: int) -> Any:
     found = lengths_and_names(node, axes)
     at, good = np.int64(found.ctypes.data), status == 0 and found.shape[1] == axes
     if good:
-        status = requests.get_lengths(api, (info, at, axes))
-    if good and status == 0:
-        status = get_names(api, (info, at + 8 * axes, axes))
+        status = requests.get_lengths(api, (info, at, axes)) or get_names(api, (info, at + 8 * axes, axes))
     if status != 0:
         release_status(api, (status,))
         good = False
@@ -158,14 +160,8 @@ def set_inferred(node: Any, element_type: int, found: Any) -> None:
     if count == 0:
         return
     status, info = make_type(api, ())
-    if status == 0:
-        status = set_element_type(api, (info, element_type))
-    if status == 0:
-        status = set_lengths(api, (info, at, count))
-    if status == 0:
-        status = set_names(api, (info, at + 8 * count, count))
-    if status == 0:
-        status = set_output_type(api, (node.info, 0, info))
+    status = status or set_element_type(api, (info, element_type)) or set_lengths(api, (info, at, count))
+    status = status or set_names(api, (info, at + 8 * count, count)) or set_output_type(api, (node.info, 0, info))
     if status != 0:
         release_status(api, (status,))
     if info != 0:
@@ -183,8 +179,7 @@ def compute(op_at: int, context: int) -> int:
         else:
             given = request.inputs[1]
             request.grid.data, request.grid.shape, request.grid.axes = given.data, given.shape, given.axes
-    if status == 0:
-        status = _sample(op, request)
+    status = status or _sample(op, request)
     requests.close_request(request)
     return status
 
@@ -223,10 +218,7 @@ def launched(request: Any, launch: Any, proceed: int, worker: int, errors: int) 
     launch.own.nbytes, launch.phase, status = 0, workers.NEW, 0
     count = call(proceed, (address(launch),))
     while count > 0:
-        if count > 1:
-            status = requests.parallel_for(request.api, (request.context, worker, count, 0, address(launch)))
-        else:
-            call(worker, (address(launch), 0))
+        status = requests.in_parallel(request, worker, count, address(launch))
         if status != 0:
             launch.phase = workers.END
         count = call(proceed, (address(launch),))

@@ -13,8 +13,7 @@ from numba.extending import register_jitable
 from ...checks import Sentence
 from ...core.pointers import allocate, array, copy, free, struct
 from .c_api import INVALID_ARGUMENT
-from .calls import function
-from .requests import keep
+from .requests import function, keep
 from .structs import ERRORS, TEXT
 
 #: What a sentence may quote, and the byte that stands for it: two rows of numbers, and what is counted of the first; a
