@@ -10,13 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
-from numba import extending, types
+from numba import types
 from numba.extending import register_jitable
 
 from . import target
-from .pointers import by_types
-
-intrinsic: Any = extending.intrinsic  # its types take the typing context for an argument of the caller's
+from .pointers import by_types, intrinsic
 
 #: Whether the CPU converts float16.
 CONVERTS = target.has("f16c")
@@ -87,11 +85,6 @@ class Half(NamedTuple):
     rounded: Callable[[Any], Any]
 
 
-@register_jitable
-def _unchanged(value: Any) -> Any:
-    return value
-
-
 HALVES = {
     "float16": Half(
         np.dtype(np.uint16),
@@ -101,7 +94,7 @@ HALVES = {
     "bfloat16": Half(np.dtype(np.int16), from_bfloat16, to_bfloat16),
 }
 #: What stands for a half where a type is none.
-EXACT = Half(np.dtype(np.void), _unchanged, _unchanged)
+EXACT = Half(np.dtype(np.void), *[register_jitable(lambda value: value)] * 2)
 _BY_BITS = {str(half.bits): half for half in HALVES.values()}
 
 

@@ -211,17 +211,14 @@ def _pad_quads(x: Any, positions: int, length: int, index: Any, weight: Any) -> 
     """Cubic's taps of near coordinates ``x`` (≥ P,), with zeros padding, as four inside, some of them masked."""
     real = weight.dtype.type
     masked, last = real(np.nan), np.int32(length - 4)
-    first, second, third, fourth = weight[0], weight[1], weight[2], weight[3]
     for p in range(positions):
         base = np.floor(x[p])
         a, b, c, d = _cubic(real(x[p] - base))
         wanted = np.int32(np.int32(base) - np.int32(1))
         i = min(max(wanted, np.int32(0)), last)
         moved = np.int32(i - wanted)
-        first[p] = _select(moved, a, b, c, d, masked)
-        second[p] = _select(np.int32(moved + 1), a, b, c, d, masked)
-        third[p] = _select(np.int32(moved + 2), a, b, c, d, masked)
-        fourth[p] = _select(np.int32(moved + 3), a, b, c, d, masked)
+        for tap in range(4):
+            weight[tap, p] = _select(np.int32(moved + tap), a, b, c, d, masked)
         index[p] = np.uint32(i)
 
 

@@ -180,13 +180,10 @@ def aligned(size: int) -> int:
     return (size + CACHE_LINE - 1) & -CACHE_LINE
 
 
-@register_jitable
-def _keep_on() -> int:
-    return 0
-
-
 #: Let another thread have the processor, if one wants it. Windows has no such function of this name.
-sched_yield: Any = _keep_on if target.system == "win32" else types.ExternalFunction("sched_yield", types.int32())
+sched_yield: Any = types.ExternalFunction("sched_yield", types.int32())
+if target.system == "win32":
+    sched_yield = register_jitable(lambda: 0)
 
 #: malloc, free, memset and memcpy of C.
 allocate: Any = types.ExternalFunction("malloc", types.int64(types.int64))

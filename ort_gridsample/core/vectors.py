@@ -12,13 +12,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import extending, types
-from numba.core import cgutils as untyped_cgutils
+from numba import types
 
 from . import target
-
-cgutils: Any = untyped_cgutils
-intrinsic: Any = extending.intrinsic  # its types take the typing context for an argument of the caller's
+from .pointers import cgutils, intrinsic
 
 #: Whether the CPU multiplies and adds at once, in vectors so wide that it pays to gather pixels into them from places
 #: that have nothing to do with each other.
@@ -163,7 +160,7 @@ def transpose(width: int) -> Any:
 class _Sum:
     """What writes a sum over taps, so many at once: vectors of values times vectors of weights."""
 
-    first_tap = 0
+    first_tap, in_bytes = 0, True  # whether the size of a vector is
 
     def __init__(self, context: Any, builder: Any, arguments: Any, kinds: Any, size: int, layout: int) -> None:
         self.builder, self.layout, self.pixel = builder, layout, kinds[0].dtype
@@ -172,7 +169,7 @@ class _Sum:
         self.p, self.q = arguments[4], arguments[6]
         self.taps, self.columns = cgutils.unpack_tuple(builder, self.weight.shape)
         real = self.weight.data.type.pointee
-        self.vector = ir.VectorType(real, self.count(size, _SIZE[str(real)]))
+        self.vector = ir.VectorType(real, size // _SIZE[str(real)] if self.in_bytes else size)
         self.total = cgutils.alloca_once_value(builder, ir.Constant(self.vector, [0.0] * self.vector.count))
 
     def write(self) -> None:
@@ -194,10 +191,6 @@ class _Sum:
         if self.layout == MASKED:
             total = builder.select(builder.fcmp_ordered("ord", weight, weight), total, before)
         builder.store(total, self.total)
-
-    def count(self, size: int, real_size: int) -> int:
-        """The values of a vector."""
-        return size // real_size
 
     def begin(self) -> None:
         """Write what comes before the first tap."""
@@ -303,8 +296,7 @@ class _Rows(_Sum):
     An index beyond the last row is the last row.
     """
 
-    def count(self, size: int, real_size: int) -> int:
-        return size
+    in_bytes = False
 
     def begin(self) -> None:
         builder, self.at_once = self.builder, 2

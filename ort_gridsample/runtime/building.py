@@ -159,10 +159,7 @@ _FLAGS = {
 
 def _machine(target: str | None) -> _Machine:
     if target is None:
-        for machine in TARGETS.values():
-            if machine.is_this:
-                return machine
-        target = f"{this.machine}-{this.system}"
+        target = next((name for name, each in TARGETS.items() if each.is_this), f"{this.machine}-{this.system}")
     if target not in TARGETS:
         raise GridSampleError(WHERE, "target", repr(target), listed(TARGETS))
     return TARGETS[target]

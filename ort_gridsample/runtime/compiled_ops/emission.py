@@ -15,28 +15,24 @@ from typing import Any
 import llvmlite.binding as untyped_llvm
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils as untyped_cgutils
 from numba.core import codegen as untyped_codegen
 from numba.core.ccallback import CFunc as UntypedCFunc
-from numba.core.compiler_lock import global_compiler_lock as untyped_lock
 from numba.core.registry import cpu_target
 
-from .answers import ANSWERS
-from .catalog import OPS, fields
+from ...core.compilation import Part, global_compiler_lock
+from ...core.pointers import cgutils
+from .catalog import ANSWERS, OPS, fields
 from .image import Image
 from .structs import ENTRY, LIBRARY, OP, VARIANT
 
 llvm: Any = untyped_llvm
-cgutils: Any = untyped_cgutils
 codegen: Any = untyped_codegen
 CFunc: Any = UntypedCFunc
-global_compiler_lock: Any = untyped_lock
 
 #: What Numba refers to where an exception is raised or counted, which no function here does. One that calls the helper
 #: of ``reshape`` is not linked: a library has none.
 _NEVER_CALLED = re.compile(r"(?!numba_attempt_nocopy_reshape)((NRT|numba|Py|_Py)_\w+|numba_\w+)")
 
-Part = tuple[Any, ...]
 #: As :meth:`.catalog.Op.serves` takes it.
 Wanted = Mapping[str, Sequence[str]] | None
 
@@ -175,7 +171,8 @@ class Emitter:
             for found in (*made.functions, *made.global_variables):
                 if not found.is_declaration and found.name != name:
                     found.linkage = "internal"
-            self._optimise(made)
+            passes = llvm.create_pass_builder(self._codegen._tm, llvm.create_pipeline_tuning_options(speed_level=3))
+            passes.getModulePassManager().run(made, passes)
             for each in [found for found in made.functions if found.is_declaration and _NEVER_CALLED.match(found.name)]:
                 name, kind = each.name, re.sub(r" #\d+", "", str(each)).strip()
                 made.link_in(llvm.parse_assembly(f"{head}{kind.replace('declare', 'define', 1)} {{ unreachable }}"))
@@ -183,10 +180,6 @@ class Emitter:
         made.verify()
         emitted: bytes = self._codegen._tm.emit_object(made)
         return emitted
-
-    def _optimise(self, module: Any) -> None:
-        builder = llvm.create_pass_builder(self._codegen._tm, llvm.create_pipeline_tuning_options(speed_level=3))
-        builder.getModulePassManager().run(module, builder)
 
 
 def variant(wanted: Wanted, level: int) -> Image:

@@ -12,6 +12,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,8 +32,7 @@ from ..extensions import load
 from ..interrupts import undisturbed
 from ..native import one_node, quiet_options
 from . import c_api
-from .answers import ANSWERS
-from .catalog import NAMES, OPS, Op, fields
+from .catalog import ANSWERS, NAMES, OPS, Op, fields
 from .image import Image
 from .structs import LIBRARY, OP
 
@@ -103,7 +103,7 @@ def _add() -> str:
     path = library.found()
     if path is not None:
         library.checked(path)
-    elif _libc is None:
+    elif not _free:
         return "ctypes finds no malloc on this system"
     elif find_spec("numba") is None:
         return "Numba is not installed: pip install 'ort-gridsample[jit]'"
@@ -270,17 +270,10 @@ def _address(callback: Any) -> int:
     return ctypes.cast(callback, ctypes.c_void_p).value or 0
 
 
-def _c_library() -> Any:
-    """C's library, with free; None where this process does not show it, as on Windows."""
-    try:
-        library = ctypes.CDLL(None)
-        return library if library.free else None
-    except (TypeError, OSError, AttributeError):
-        return None
-
-
-_libc = _c_library()
-_free = 0 if _libc is None else _address(_libc.free)
+#: C's free; 0 where this process does not show it, as on Windows.
+_free = 0
+with suppress(TypeError, OSError, AttributeError):
+    _free = _address(ctypes.CDLL(None).free)
 
 
 def _create_probe(at: int, table: int, info: int, out: int) -> int:

@@ -122,10 +122,10 @@ def measure(request_at: int) -> int:
     request = struct(request_at, REQUEST)
     op = struct(request.launch.kernel, GRID_SAMPLE)
     head, scalars = struct(op.source, PROGRAMS), request.inputs[1]
+    lacks = scalars.axes != 1 or shape(scalars)[0] < head.n_scalars
     for index in range(op.n_inputs):
-        if request.inputs[index].axes < 0:
-            return complain(request.api, head.sentences, MISSING, head.n_sources)
-    if scalars.axes != 1 or shape(scalars)[0] < head.n_scalars:
+        lacks = lacks or request.inputs[index].axes < 0
+    if lacks:
         return complain(request.api, head.sentences, MISSING, head.n_sources)
     r, n_components = head.r, head.count * (sizeof(COMPONENT) // 8)
     both, words = keep(request, 2 * (r + 2)), keep(request, n_components)
@@ -305,19 +305,14 @@ def _take_all(component: Any, first: int, here: Any) -> None:
             count, step = len(here) - done, component.rows
         else:
             count, step = min(len(here) - done, inner - rest), 1
-        _take(there[at:], step, here[done : done + count])
+        source, to = there[at:], here[done : done + count]
+        if step == 1:
+            for p in range(count):
+                to[p] = source[p]
+        else:
+            for p in range(count):
+                to[p] = source[np.uint64(p) * np.uint64(step)]
         done += count
-
-
-@register_jitable
-def _take(there: Any, step: int, here: Any) -> None:
-    """Take every ``step``-th of what is ``there``."""
-    if step == 1:
-        for p in range(len(here)):
-            here[p] = there[p]
-    else:
-        for p in range(len(here)):
-            here[p] = there[np.uint64(p) * np.uint64(step)]
 
 
 @by_types
