@@ -85,12 +85,9 @@ class Half(NamedTuple):
     rounded: Callable[[Any], Any]
 
 
+_float16 = (widened_by_cpu, rounded_by_cpu) if CONVERTS else (from_float16, to_float16)
 HALVES = {
-    "float16": Half(
-        np.dtype(np.uint16),
-        widened_by_cpu if CONVERTS else from_float16,
-        rounded_by_cpu if CONVERTS else to_float16,
-    ),
+    "float16": Half(np.dtype(np.uint16), *_float16),
     "bfloat16": Half(np.dtype(np.int16), from_bfloat16, to_bfloat16),
 }
 #: What stands for a half where a type is none.

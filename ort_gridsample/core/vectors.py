@@ -269,15 +269,13 @@ class _Integers(_Sum):
 
     def _numbers(self, tap: Any, entry: Any) -> Iterator[Any]:
         builder, wide = self.builder, ir.VectorType(_INT32, self.vector.count)
-        for pixels in self._pixels(tap, entry):
+        if self.layout == GATHERED:
+            found = iter([_read_inside(builder, self.X.data, self.loaded(self.index, entry, _INT32))])
+        else:
+            found = _pairs_of_integers(builder, self.base(tap), self.first, self.pixel.bitwidth)
+        for pixels in found:
             widened = (builder.sext if self.pixel.signed else builder.zext)(pixels, wide)
             yield builder.sitofp(widened, self.vector)
-
-    def _pixels(self, tap: Any, entry: Any) -> Iterator[Any]:
-        if self.layout == GATHERED:
-            yield _read_inside(self.builder, self.X.data, self.loaded(self.index, entry, _INT32))
-        else:
-            yield from _pairs_of_integers(self.builder, self.base(tap), self.first, self.pixel.bitwidth)
 
     def store(self, total: Any) -> None:
         """Truncated toward zero and saturated."""

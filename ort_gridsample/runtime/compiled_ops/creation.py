@@ -178,25 +178,23 @@ def choice(node: Any, name: int, words: int, default: int, errors: int, wrong: i
 
 @register_jitable
 def errors_of(node: Any, operator: int, label: int, sentences: int) -> int:
-    """The address of new ERRORS of an ``operator`` whose name is the node's attribute ``label``; 0: no memory."""
+    """The address of new ERRORS of an ``operator``, named by the attribute ``label`` or as the node; 0: no memory."""
     memory, name = keep(node, sizeof(ERRORS) // 8), local(TEXT)
     if len(memory) == 0:
         return 0
     errors = struct(np.int64(memory.ctypes.data), ERRORS)
     text(node, label, name)
+    if name.length <= 0:
+        text(node, 0, name)
     errors.sentences, errors.value.at, errors.value.length = sentences, 0, 0
     return np.int64(memory.ctypes.data) if quoted(node, operator, name, errors.where) else 0
 
 
 @register_jitable
 def open_node(node: Any, op: Any, api: int, info: int, operator: int, other: int) -> tuple[int, int]:
-    """Begin with a ``node``, an ``operator``: a status, and the address of new ERRORS of its name.
-
-    This is the attribute ``node``, or its own. The sentence ``other`` says that it is of other ops than these.
-    """
-    node.api, node.info, node.blocks, node.lacks_memory, found = api, info, 0, 0, local(TEXT)
-    text(node, chars("node"), found)
-    errors = errors_of(node, operator, chars("node") if found.length > 0 else 0, op.sentences)
+    """Begin with a ``node``: a status, by the sentence ``other`` if it is of other ops, and the address of ERRORS."""
+    node.api, node.info, node.blocks, node.lacks_memory = api, info, 0, 0
+    errors = errors_of(node, operator, chars("node"), op.sentences)
     if errors == 0:
         return no_memory(node), 0
     interface = integer(node, chars("interface"), 1)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as untyped_llvm
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import codegen as untyped_codegen
@@ -118,20 +119,14 @@ class Emitter:
 
     def data(self, name: str, image: Image) -> bytes:
         """The object of an ``image``: data of this name."""
-        functions = {self.name(part): None for part in image.functions.values()}
-        words: list[str] = []
-        for at in range(0, len(image.data), 8):
-            if at in image.functions:
-                words.append(f"i64 ptrtoint (ptr @{self.name(image.functions[at])} to i64)")
-            elif at in image.places:
-                words.append(f"i64 ptrtoint (ptr getelementptr (i8, ptr @{name}, i64 {image.places[at]}) to i64)")
-            else:
-                words.append(f"i64 {int.from_bytes(image.data[at : at + 8], 'little', signed=True)}")
-        listed = [f"declare hidden i64 @{function}()" for function in functions]
-        kinds = ", ".join(["i64"] * len(words))
-        return self._object(
-            "\n".join([*listed, f"@{name} = hidden global <{{{kinds}}}> <{{{', '.join(words)}}}>, align 64"])
-        )
+        functions = {at: self.name(part) for at, part in image.functions.items()}
+        words = dict(enumerate(np.frombuffer(image.data, "<i8").astype(str)))
+        words |= {at // 8: f"ptrtoint (ptr @{function} to i64)" for at, function in functions.items()}
+        inside = f"ptrtoint (ptr getelementptr (i8, ptr @{name}, i64 %d) to i64)"
+        words |= {at // 8: inside % place for at, place in image.places.items()}
+        listed = [f"declare hidden i64 @{function}()" for function in dict.fromkeys(functions.values())]
+        kinds, values = ", ".join(["i64"] * len(words)), ", ".join(f"i64 {word}" for word in words.values())
+        return self._object("\n".join([*listed, f"@{name} = hidden global <{{{kinds}}}> <{{{values}}}>, align 64"]))
 
     def entry(self, variants: Sequence[str], sentences: Sequence[str]) -> bytes:
         """The object of a library's own function: which registers the ops of one of the ``variants``, data by name.

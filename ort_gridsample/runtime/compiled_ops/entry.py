@@ -109,19 +109,19 @@ def register(options: int, base: int, entry_at: int) -> int:
     api = call(functions[0], (VERSION,))
     if api == 0:
         return create_status(call(functions[0], (1,)), (INVALID_ARGUMENT, entry.too_old))
-    number, best, here = -1, 0, level()
+    at, best, here = 0, 0, level()
     variants = array(entry.variants, (entry.count,), np.int64)
     for i in range(len(variants)):
         needed = struct(variants[i], VARIANT).level
         if best < needed <= here:
-            number, best = i, needed
-    if number < 0:
+            at, best = variants[i], needed
+    if at == 0:
         return create_status(api, (INVALID_ARGUMENT, entry.no_variant))
     while not pointers.compare_and_swap(entry, "lock", 0, 1):
         pointers.sched_yield()
     status = 0
     if entry.domain == 0:
-        variant = struct(variants[number], VARIANT)
+        variant = struct(at, VARIANT)
         library = struct(variant.library, LIBRARY)
         library.api, library.cpus = api, cpus()
         minor = _minor(call(functions[1], ()))

@@ -39,19 +39,14 @@ def open_request(request: Any, op: Any, context: int, count: int) -> int:
     request.api, request.context, request.blocks = api, context, 0
     for index in range(count):
         this = request.inputs[index]
+        this.axes = -1
         status, value = get_input(api, (context, index))
-        if status != 0:
-            return status
-        if value == 0:
-            this.axes = -1
-            continue
-        status, this.data = get_data(api, (value,))
-        if status != 0:
-            return status
-        if op.shape_of != 0:
-            status, _, this.shape, this.axes = shape_of(op.shape_of, (value,))
-        else:
-            status = _copy_shape(request, this, value)
+        if status == 0 and value != 0:
+            status, this.data = get_data(api, (value,))
+            if status == 0 and op.shape_of != 0:
+                status, _, this.shape, this.axes = shape_of(op.shape_of, (value,))
+            elif status == 0:
+                status = _copy_shape(request, this, value)
         if status != 0:
             return status
     return 0
