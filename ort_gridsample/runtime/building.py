@@ -118,13 +118,7 @@ def build_library(
             f"ort_gridsample {release}: this processor is none of {', '.join(cpus)}, which the library is built for",
             f"ort_gridsample {release}: onnxruntime is older than {versions.OLDEST['onnxruntime']}",
         )
-        common: dict[str, Any] = {
-            "triple": machine.triple,
-            "folder": folder,
-            "wanted": wanted,
-            "variants": [],
-            "sentences": sentences,
-        }
+        common = {"triple": machine.triple, "folder": folder, "wanted": wanted, "variants": None, "sentences": sentences}
         tasks = [
             (name, {**common, "cpu": name, "level": CPUS[name][0], "share": share, "shares": _SHARES})
             for name in cpus

@@ -20,7 +20,7 @@ from ...core.variants import TAPS
 from ...core.workers import PASSED_BYTES, WORKERS
 from .catalog import Fields, Kernels
 from .creation import LAST, choice, close_node, create_only, destroy, errors_of, integer, no_memory, open_node
-from .requests import close_request, in_parallel, keep, make_output, open_request, shape
+from .requests import free_blocks, in_parallel, keep, make_output, open_request, shape
 from .sampling import IS_OTHER, begin_sample
 from .sampling import SENTENCES as SAMPLE_SENTENCES
 from .sampling import compute as sample
@@ -98,7 +98,7 @@ def compute(op_at: int, context: int) -> int:
     status = open_request(request, op, context, 2)
     status = status or _measure(request, request.inputs[0], request.inputs[1], op.theta_size, op.sentences)
     status = status or _fill(op, request)
-    close_request(request)
+    free_blocks(request.blocks)
     return status
 
 
@@ -162,10 +162,8 @@ def _fill(op: Any, request: Any) -> int:
     if n * rows * columns == 0:
         return 0
     chunk = min(columns, CHUNK)
-    launch.theta, launch.lengths, launch.align_corners = (
-        request.grid.data, np.int64(grid[1:].ctypes.data), op.align_corners,
-    )  # fmt: skip
-    launch.n, launch.r, launch.rows, launch.columns = n, r, rows, columns
+    launch.theta, launch.lengths = request.grid.data, np.int64(grid[1:].ctypes.data)
+    launch.align_corners, launch.n, launch.r, launch.rows, launch.columns = op.align_corners, n, r, rows, columns
     launch.chunks = (columns + chunk - 1) // chunk
     launch.step = min(rows, (WORTH_A_GO + chunk - 1) // chunk)
     launch.parts = (rows + launch.step - 1) // launch.step

@@ -19,7 +19,7 @@ from ...core.structs import ATTENTION
 from ...core.workers import WORKERS
 from .catalog import Fields, Kernels
 from .creation import LAST, create_only, destroy
-from .requests import close_request, keep, make_output, open_request, shape
+from .requests import free_blocks, keep, make_output, open_request, shape
 from .sampling import inferred, launched, lengths_and_names, open_inference, set_inferred
 from .sentences import ROOM, as_bytes, no_room, refuse
 from .structs import DEFORMABLE_ATTENTION, NODE, REQUEST
@@ -64,7 +64,7 @@ def infer(op_at: int, context: int) -> int:
                 Y[row, 0] = value[row, 0] if value[0, 0] >= 0 else locations[row, 0]
                 Y[row, 1], Y[row, 2] = locations[row, 1], value[row, 2] * value[row, 3]
             set_inferred(node, value_type, Y)
-    close_request(node)
+    free_blocks(node.blocks)
     return 0
 
 
@@ -73,15 +73,15 @@ def compute(op_at: int, context: int) -> int:
     op, request = struct(op_at, DEFORMABLE_ATTENTION), local(REQUEST)
     status = open_request(request, op, context, 4)
     status = status or _attend(op, request, local(ATTENTION))
-    close_request(request)
+    free_blocks(request.blocks)
     return status
 
 
 @register_jitable
 def _attend(op: Any, request: Any, launch: Any) -> int:
     """Check the shapes, allocate Y as the output, and fill it."""
-    value, levels = shape(request.inputs[0]), shape(request.inputs[1])
-    locations, weights = shape(request.inputs[2]), shape(request.inputs[3])
+    inputs = request.inputs
+    value, levels, locations, weights = shape(inputs[0]), shape(inputs[1]), shape(inputs[2]), shape(inputs[3])
     if len(value) != 4:
         return refuse(request.api, op.sentences, WRONG_VALUE, value, value, 0)
     if len(levels) != 2 or levels[1] < 2:
@@ -95,21 +95,17 @@ def _attend(op: Any, request: Any, launch: Any) -> int:
     launch.levels, launch.counts = np.int64(rows.ctypes.data), np.int64(counts.ctypes.data)
     if launch.pixels > kernels.MAX_PIXELS or r > MOST_AXES:
         return refuse(request.api, op.sentences, BEYOND, value, value, 0)
-    pixels = _begin_levels(array(request.inputs[1].data, (n_levels, 1 + r), np.int64), rows, counts)
+    pixels = _begin_levels(array(inputs[1].data, (n_levels, 1 + r), np.int64), rows, counts)
     if pixels < 0:
         return refuse(request.api, op.sentences, NEGATIVE, levels, levels, 0)
     if pixels != launch.pixels:
         return refuse(request.api, op.sentences, WRONG_PIXELS, value, value, pixels)
-    launch.points = _points(locations, 1)
+    points, fits = _points(locations, 1), _are_alike(value, locations, n_levels if len(locations) == 6 else -1)
+    launch.points = points
     for level in range(n_levels):
-        launch.points -= counts[level]
-    if (
-        not _are_alike(value, locations, n_levels if len(locations) == 6 else -1)
-        or locations[len(locations) - 1] != r
-        or launch.points != 0
-    ):
+        points -= counts[level]
+    if not fits or points != 0 or locations[len(locations) - 1] != r:
         return refuse(request.api, op.sentences, WRONG_LOCATIONS, value, locations, n_levels)
-    launch.points = _points(locations, 1)
     launch.queries = locations[1]
     launch.weighted = weights[1] if len(weights) > 1 else 0
     fits = launch.weighted == launch.queries or launch.weighted == 1
@@ -128,9 +124,7 @@ def _attend(op: Any, request: Any, launch: Any) -> int:
     if launch.pixels * launch.points == 0:
         set_memory(launch.Y, np.int32(0), nbytes)
         return status
-    launch.value, launch.locations, launch.weights = (
-        request.inputs[0].data, request.inputs[2].data, request.inputs[3].data,
-    )  # fmt: skip
+    launch.value, launch.locations, launch.weights = inputs[0].data, inputs[2].data, inputs[3].data
     launch.align_corners, launch.worker = op.align_corners, op.worker
     launch.workers, launch.pauses = max(WORKERS, op.cpus), 0
     return launched(request, launch, op.proceed, op.worker, op.sentences)
@@ -145,16 +139,15 @@ def _begin_levels(levels: Any, rows: Any, counts: Any) -> int:
     """
     first, at, r, least = 0, 0, levels.shape[1] - 1, 0
     for level in range(len(levels)):
-        rows[at], area, none = first, 1, 1
+        rows[at], area = first, 1
         counts[level] = levels[level, 0]
         least = min(least, counts[level])
         for axis in range(r):
             length = levels[level, 1 + axis]
-            least, none = min(least, length), min(none, length)
-            area = min(area * min(max(length, 1), MANY), MANY)
+            least, area = min(least, length), min(area * min(length, MANY), MANY)
             rows[at + 1 + axis] = length
         at += 1 + r
-        first = min(first + (area if none > 0 else 0), MANY)
+        first = min(first + area, MANY)
     return first if least == 0 else -1
 
 

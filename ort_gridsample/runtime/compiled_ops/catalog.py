@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
@@ -131,16 +131,13 @@ def _combined(*types: Sequence[str]) -> tuple[tuple[str, ...], ...]:
     return tuple(product(*([name for name in each if name in ELEMENT_TYPES] for each in types)))
 
 
-def _pairs(pairs: Iterator[tuple[str, str]]) -> tuple[tuple[str, ...], ...]:
-    return tuple((X, *others) for (X,), others in product(_combined(_X), pairs))
-
-
 #: The inputs that are of one type, or of that of others.
 _FREE = ("size", "scalars", "levels", "attention_weights")
 
 _X, _grid = spec.newest("GridSample").types.values()
 _theta, _size = spec.newest("AffineGrid").types.values()
 _inputs = tuple(spec.newest(ATTENTION).types)
+_sampled = tuple((*X, each, each) for X in _combined(_X) for each in programs.TYPES)
 #: Weights are of value's type.
 _attended = tuple((value, "int64", at, value) for value, at in product(spec.FLOATS, spec.FLOATS))
 
@@ -150,6 +147,6 @@ OPS = (
     Op(NAMES["GridSample"], "sampling.KERNELS", ("X", "grid"), _combined(_X, _grid), infers=True),
     Op(NAMES["AffineGrid"], "affine.KERNELS", ("theta", "size"), _combined(_theta, _size), has_modes=False),
     Op(FUSED, "affine.FUSED", ("X", "size", "theta"), _combined(_X, _size, _theta), variadic=2),
-    Op(FUSED, "program_grids.KERNELS", ("X", "scalars", "grid"), _pairs((each, each) for each in programs.TYPES), 2),
+    Op(FUSED, "program_grids.KERNELS", ("X", "scalars", "grid"), _sampled, 2),
     Op(NAMES[ATTENTION], "attention.KERNELS", _inputs, _attended, infers=True, has_modes=False),
 )

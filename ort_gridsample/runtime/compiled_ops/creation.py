@@ -14,7 +14,7 @@ from ... import checks
 from ...core.pointers import address, array, chars, copy, local, sizeof, struct
 from .c_api import INVALID_ARGUMENT
 from .catalog import INTERFACE
-from .requests import close_request, free_blocks, function, keep
+from .requests import free_blocks, function, keep
 from .sentences import as_bytes, complain, create_status, length_of, quoted
 from .structs import BLOCK, ERRORS, LIBRARY, NODE, OP, TEXT
 
@@ -36,7 +36,7 @@ def close_node(node: Any, status: int, state: int, out: int) -> int:
     if status == 0:
         array(out, (1,), np.int64)[0] = state
     else:
-        close_request(node)
+        free_blocks(node.blocks)
     return status
 
 
@@ -148,18 +148,16 @@ def _get_text(node: Any, name: int, at: int, found: Any) -> int:
 def index_among(words: int, found: Any) -> int:
     """The index of the TEXT ``found`` among ``words``, which blanks separate; -1 where it is none of them."""
     letters, given = array(words, (1 << 40,), np.uint8), array(found.at, (found.length,), np.uint8)
-    index, begin, at = 0, 0, 0
-    while True:
+    index, begin, same = 0, 0, True
+    for at in range(length_of(words) + 1):
+        i = at - begin
         if letters[at] == 32 or letters[at] == 0:
-            same = at - begin == len(given)
-            for i in range(len(given) if same else 0):
-                same = same and given[i] == letters[begin + i]
-            if same:
+            if same and i == len(given):
                 return index
-            if letters[at] == 0:
-                return -1
-            index, begin = index + 1, at + 1
-        at += 1
+            index, begin, same = index + 1, at + 1, True
+        else:
+            same = same and i < len(given) and given[i] == letters[at]
+    return -1
 
 
 @register_jitable

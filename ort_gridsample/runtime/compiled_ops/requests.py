@@ -88,12 +88,6 @@ def keep(request: Any, count: int) -> Any:
 
 
 @register_jitable
-def close_request(request: Any) -> None:
-    """Free what was kept."""
-    free_blocks(request.blocks)
-
-
-@register_jitable
 def free_blocks(at: int) -> None:
     """Free the block ``at`` an address, and those that were kept before it."""
     while at != 0:

@@ -108,7 +108,7 @@ def infer(op_at: int, context: int) -> int:
                 for row in range(2):
                     Y[row, axis] = grid[row, axis - (axis > 1)] if of_grid else X[row, axis]
             set_inferred(node, X_type, Y)
-    requests.close_request(node)
+    requests.free_blocks(node.blocks)
     return 0
 
 
@@ -180,7 +180,7 @@ def compute(op_at: int, context: int) -> int:
             given = request.inputs[1]
             request.grid.data, request.grid.shape, request.grid.axes = given.data, given.shape, given.axes
     status = status or _sample(op, request)
-    requests.close_request(request)
+    requests.free_blocks(request.blocks)
     return status
 
 
@@ -216,13 +216,13 @@ def launched(request: Any, launch: Any, proceed: int, worker: int, errors: int) 
     ``proceed`` and ``worker`` are the addresses of its functions, as those of :mod:`ort_gridsample.core.workers`.
     """
     launch.own.nbytes, launch.phase, status = 0, workers.NEW, 0
-    count = call(proceed, (address(launch),))
-    while count > 0:
+    while True:
+        count = call(proceed, (address(launch),))
+        if count <= 0:
+            return no_room(request.api, errors, launch.nbytes) if count < 0 else status
         status = requests.in_parallel(request, worker, count, address(launch))
         if status != 0:
             launch.phase = workers.END
-        count = call(proceed, (address(launch),))
-    return no_room(request.api, errors, launch.nbytes) if count < 0 else status
 
 
 @register_jitable
@@ -244,9 +244,6 @@ def _measure(op: Any, launch: Any, X: Any, grid: Any) -> int:
         nbytes *= float(max(grid[axis + 1], 1))
         pixels = min(pixels * min(X[axis + 2], most), most)
         rows = min(rows * op.kernel.taps, MAX_TAPS + 1)
-    for axis in range(r):
-        if X[axis + 2] == 0:
-            pixels = 0
     if nbytes >= 2.0**63:
         return IS_TOO_LARGE
     if n * c * positions > 0:
