@@ -118,7 +118,7 @@ def build_library(
             f"ort_gridsample {release}: this processor is none of {', '.join(cpus)}, which the library is built for",
             f"ort_gridsample {release}: onnxruntime is older than {versions.OLDEST['onnxruntime']}",
         )
-        common = {"triple": machine.triple, "folder": folder, "wanted": wanted, "variants": None, "sentences": sentences}
+        common: dict[str, Any] = {"triple": machine.triple, "folder": folder, "wanted": wanted, "variants": None}
         tasks = [
             (name, {**common, "cpu": name, "level": CPUS[name][0], "share": share, "shares": _SHARES})
             for name in cpus
@@ -126,7 +126,7 @@ def build_library(
         ]
         least = "x86-64" if machine.machine == "x86_64" else "generic"
         variants = [f"ort_gridsample_v{CPUS[name][0]}" for name in cpus]
-        tasks.append(("", {**common, "cpu": least, "level": 0, "variants": variants}))
+        tasks.append(("", {**common, "cpu": least, "level": 0, "variants": variants, "sentences": sentences}))
         with ThreadPoolExecutor(available_cpus()) as pool:
             list(pool.map(lambda task: _compile(machine, *task), tasks))
         objects = sorted(str(each) for each in Path(folder).glob("*.o"))
