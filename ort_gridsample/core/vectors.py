@@ -194,9 +194,20 @@ class _Sum:
 
     def begin(self) -> None:
         """Write what comes before the first tap."""
-        if self.layout != GATHERED:
-            self.first = self.loaded(self.index, self.p, _INT32)
-            self._prefetch_ahead()
+        builder = self.builder
+        if self.layout == GATHERED:
+            return
+        self.first = self.loaded(self.index, self.p, _INT32)
+        # Of few taps the first and the last are called into the caches, for some positions of a vector to come.
+        with builder.if_then(builder.icmp_unsigned("<=", self.taps, _INT64(FEW_TAPS))):
+            last = builder.load(builder.gep(self.offsets.data, [builder.sub(self.taps, _INT64(1))]))
+            for lane in range(0, self.vector.count, EVERY):
+                soon = builder.add(self.p, _INT64(PIXELS_AHEAD + lane))
+                is_there = builder.icmp_unsigned("<", soon, self.columns)  # there is none behind the table
+                index = builder.load(builder.gep(self.index.data, [builder.select(is_there, soon, self.p)]))
+                pixel = builder.gep(self.X.data, [builder.zext(index, _INT64)])
+                _prefetch(builder, pixel)
+                _prefetch(builder, builder.gep(pixel, [last]))
 
     def values(self, tap: Any, entry: Any) -> Iterator[Any]:
         """The values of a tap, whose entries in the table begin at ``entry``, and of those at once with it."""
@@ -217,19 +228,6 @@ class _Sum:
     def base(self, tap: Any) -> Any:
         """Where the pixels of a tap begin, whose index is that of the first."""
         return self.builder.gep(self.X.data, [self.builder.load(self.builder.gep(self.offsets.data, [tap]))])
-
-    def _prefetch_ahead(self) -> None:
-        """Call the first and the last of few taps into the caches, of some positions of a vector to come."""
-        builder = self.builder
-        with builder.if_then(builder.icmp_unsigned("<=", self.taps, _INT64(FEW_TAPS))):
-            last = builder.load(builder.gep(self.offsets.data, [builder.sub(self.taps, _INT64(1))]))
-            for lane in range(0, self.vector.count, EVERY):
-                soon = builder.add(self.p, _INT64(PIXELS_AHEAD + lane))
-                is_there = builder.icmp_unsigned("<", soon, self.columns)  # there is none behind the table
-                index = builder.load(builder.gep(self.index.data, [builder.select(is_there, soon, self.p)]))
-                pixel = builder.gep(self.X.data, [builder.zext(index, _INT64)])
-                _prefetch(builder, pixel)
-                _prefetch(builder, builder.gep(pixel, [last]))
 
 
 class _Pixels(_Sum):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
-from ...core.pointers import allocate, array, call, caller, free, sizeof, struct, view
+from ...core.pointers import allocate, array, call, caller, free, sizeof, struct
 from .c_api import FUNCTIONS
 from .structs import BLOCK
 
@@ -58,14 +58,10 @@ def _copy_shape(request: Any, this: Any, value: int) -> int:
     status, info = get_info(request.api, (value,))
     if status != 0:
         return status
-    status, this.axes = get_axes(request.api, (info,))
-    if status == 0:
-        lengths = keep(request, this.axes)
-        this.shape = np.int64(lengths.ctypes.data)
-        if len(lengths) == this.axes:
-            status = get_lengths(request.api, (info, this.shape, this.axes))
-        else:
-            this.axes = 0  # no memory for a few words: no op takes such a shape
+    status, axes = get_axes(request.api, (info,))
+    lengths = keep(request, axes)
+    this.shape, this.axes = np.int64(lengths.ctypes.data), len(lengths)  # 0 without memory: no op takes such a shape
+    status = status or get_lengths(request.api, (info, this.shape, this.axes))
     release_info(request.api, (info,))
     return status
 
@@ -80,11 +76,9 @@ def shape(this: Any) -> Any:
 def keep(request: Any, count: int) -> Any:
     """An array of ``count`` int64, freed with the request; empty where there is no memory."""
     at = allocate(sizeof(BLOCK) + 8 * count)
-    block = struct(at, BLOCK)
-    if at == 0:
-        return view(block, 0, (0,), np.int64)
-    block.next, request.blocks = request.blocks, at
-    return view(block, sizeof(BLOCK), (count,), np.int64)
+    if at != 0:
+        struct(at, BLOCK).next, request.blocks = request.blocks, at
+    return array(at + sizeof(BLOCK), (count if at != 0 else 0,), np.int64)
 
 
 @register_jitable
