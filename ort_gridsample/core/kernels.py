@@ -433,7 +433,7 @@ def _sum_floats_for(layout: int) -> Any:
             for p in range(narrows, positions):
                 out[start + p] = _sum_at(image, index, offsets, layout, weight, p)
 
-    return named(sum_floats, f"sum_floats_{layout}")
+    return _named(sum_floats, f"sum_floats_{layout}")
 
 
 @register_jitable
@@ -456,7 +456,7 @@ def _sum_integers_for(layout: int) -> Any:
                 sum_vector(image, index, offsets, weight, p, out, start + p)
             sum_vector(image, index, offsets, weight, last, out, start + last)
 
-    return named(loop, f"sum_integers_{layout}")
+    return _named(loop, f"sum_integers_{layout}")
 
 
 @register_jitable
@@ -492,10 +492,10 @@ def _by_layout(name: str, gathered: Any, masked: Any, contiguous: Any, *, forcei
             contiguous(X, index, offsets, weight, Y, start, positions)
         return layout
 
-    return named(sum_by_layout, name, forceinline)
+    return _named(sum_by_layout, name, forceinline)
 
 
-def named(function: Any, name: str, forceinline: bool = False) -> Any:
+def _named(function: Any, name: str, forceinline: bool = False) -> Any:
     """``function``, to be called in a kernel, under a name of its own, as :func:`.compilation.function` gives it."""
     function.__qualname__ = function.__name__ = name
     return register_jitable(forceinline=forceinline)(function)
