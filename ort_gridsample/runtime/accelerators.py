@@ -227,8 +227,7 @@ class Trial:
             assert process.stdout is not None
             pickle.dump(asked, process.stdin)
             process.stdin.flush()
-            answer: Array | str = pickle.load(process.stdout)
-            return answer
+            return pickle.load(process.stdout)
         except (EOFError, OSError, pickle.UnpicklingError):
             is_late, ended = time.monotonic() - began >= SECONDS, process.wait()
             self.close()

@@ -107,8 +107,7 @@ class Op:
     def load(self) -> Kernels:
         """Its kernels. Imports Numba."""
         module, name = self.kernels.split(".")
-        found: Kernels = getattr(importlib.import_module(f".{module}", __package__), name)
-        return found
+        return getattr(importlib.import_module(f".{module}", __package__), name)
 
     def described(self, types: Sequence[str]) -> str:
         """What it takes, where its inputs are of these ``types``."""

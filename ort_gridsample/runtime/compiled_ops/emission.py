@@ -173,8 +173,7 @@ class Emitter:
                 made.link_in(llvm.parse_assembly(f"{head}{kind.replace('declare', 'define', 1)} {{ unreachable }}"))
                 made.get_function(name).linkage = "internal"
         made.verify()
-        emitted: bytes = self._codegen._tm.emit_object(made)
-        return emitted
+        return self._codegen._tm.emit_object(made)
 
 
 def variant(wanted: Wanted, level: int) -> Image:
@@ -186,17 +185,11 @@ def variant(wanted: Wanted, level: int) -> Image:
     answers, rows = {name: (answer_for, name) for name in ANSWERS}, []
     for op in OPS:
         kernels = op.load()
-        common = {
-            **{"library": library, "sentences": image.texts(kernels.sentences), "name": image.text(op.name.encode())},
-            **answers,
-            **kernels.functions,
-        }
+        named = {"library": library, "sentences": image.texts(kernels.sentences), "name": image.text(op.name.encode())}
+        common = {**named, **answers, **kernels.functions}
         for each in op.types:
             record, states = kernels.states(*each)
-            row = [
-                image.put(record, state) if op.serves(each, number, wanted) else 0
-                for number, state in enumerate(states)
-            ]
+            row = [image.put(record, state) if op.serves(each, n, wanted) else 0 for n, state in enumerate(states)]
             described = image.text(op.described(each).encode())
             rows.append({**common, **fields(each, op.variadic), "states": image.row(row), "described": described})
     ops = image.put_row(OP, rows)

@@ -242,10 +242,8 @@ def coordinates_for(grid_type: str) -> Callable[..., int]:
     def coordinates(launch_at: int, worker_at: int, batch: int, begin: int, positions: int) -> int:
         launch, worker, request = struct(launch_at, LAUNCH), struct(worker_at, WORKER), struct(launch_at, REQUEST)
         head, r = struct(struct(launch.kernel, GRID_SAMPLE).source, PROGRAMS), launch.r
-        programs, components = (
-            array(head.programs, (head.count,), PROGRAM),
-            array(request.components, (head.count,), COMPONENT),
-        )
+        programs = array(head.programs, (head.count,), PROGRAM)
+        components = array(request.components, (head.count,), COMPONENT)
         scalars, scalar, operand = array(request.inputs[1].data, (head.n_scalars,), dtype), 0, r
         g = view(worker, launch.scratch.coordinates, (r, launch.tile), dtype)
         other = view(worker, launch.scratch.axis, (positions,), dtype)  # free until the coordinates are there
@@ -284,14 +282,12 @@ def _first(launch: Any, component: Any, batch: int, begin: int) -> int:
 @register_jitable
 def _is_grid(components: Any) -> bool:
     """Whether the ``components`` (r,) lie as a grid does: side by side, and nothing between."""
-    one = components[0]
+    one, good = components[0], True
     for index in range(len(components)):
         each = components[index]
-        if each.rows != len(components) or each.inner != 1 or each.data != one.data:
-            return False
-        if each.first != one.first + index or each.is_shared != one.is_shared:
-            return False
-    return True
+        good = good and each.rows == len(components) and each.inner == 1 and each.data == one.data
+        good = good and each.first == one.first + index and each.is_shared == one.is_shared
+    return good
 
 
 @register_jitable

@@ -13,10 +13,7 @@ from .structs import BLOCK
 
 
 def function(name: str, n_answers: int = 0) -> Any:
-    """The function ``name`` of ONNX Runtime's table, of the table's address and its arguments; it answers a status.
-
-    As :func:`ort_gridsample.core.pointers.caller` has it.
-    """
+    """ONNX Runtime's function ``name``, of the table's address and its arguments, as a :func:`.caller`; a status."""
     return caller(n_answers, FUNCTIONS[name].offset)
 
 

@@ -77,10 +77,7 @@ def create(op_at: int, api: int, info: int, out: int) -> int:
 
 @register_jitable
 def begin_sample(node: Any, op: Any, errors: int, kind: int, source: int, n_inputs: int) -> tuple[int, int]:
-    """A status, and the address of a new state, of those of this ``kind`` that of the node's mode.
-
-    ``source`` is the address of what its grid is measured by.
-    """
+    """A status, and the address of a new state of this ``kind`` and the node's mode, whose grid has this ``source``."""
     padding = at = 0
     status, mode = choice(node, chars("mode"), chars(MODE_WORDS), LINEAR, errors, NO_MODE)
     if status == 0:
