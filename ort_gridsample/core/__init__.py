@@ -78,26 +78,23 @@ def load_core() -> Any:
     """
     global _core
     if _core is None:
-        _core = importlib.import_module(f".{_usable()}_core", __name__)
+        _core = (get_core() == "jit" and _jit_core()) or importlib.import_module(".numpy_core", __name__)
     return _core
 
 
-def _usable() -> Literal["numpy", "jit"]:
-    """The chosen core's name, ``"numpy"`` where ``"jit"`` was not asked for and Numba cannot be imported."""
-    if get_core() == "numpy":
-        return "numpy"
+def _jit_core() -> Any:
+    """The compiled core; None where it was not asked for by name and Numba cannot be imported."""
     needed = settings.CORE.get() == "jit"
     if needed and not _numba_is_installed():
         raise ImportError(_MISSING)
     try:
         need_numba()
-        importlib.import_module(".jit_core", __name__)
-        return "jit"
+        return importlib.import_module(".jit_core", __name__)
     except Exception as error:  # Numba may refuse a newer NumPy with more than an ImportError
         if needed:
             raise ImportError(f"the core 'jit' needs Numba, which cannot be imported: {error}") from error
         logger.warning("Numba is installed but cannot be imported, the core 'numpy' is used: %s", error)
-    return "numpy"
+    return None
 
 
 def need_numba() -> None:

@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
-from numba import extending, types
-from numba.extending import overload, register_jitable
+from numba import types
+from numba.extending import register_jitable
 
 from . import target
-
-intrinsic: Any = extending.intrinsic  # its types take the typing context for an argument of the caller's
+from .pointers import by_types, intrinsic
 
 #: Whether the CPU converts float16.
 CONVERTS = target.has("f16c")
@@ -24,21 +23,17 @@ CONVERTS = target.has("f16c")
 @intrinsic
 def rounded_by_cpu(context: Any, value: Any) -> Any:
     """As :func:`to_float16`."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(builder.fptrunc(arguments[0], ir.HalfType()), ir.IntType(16))
-
-    return types.uint16(types.float32), generate
+    return types.uint16(types.float32), lambda context, builder, signature, arguments: builder.bitcast(
+        builder.fptrunc(arguments[0], ir.HalfType()), ir.IntType(16)
+    )
 
 
 @intrinsic
 def widened_by_cpu(context: Any, half: Any) -> Any:
     """As :func:`from_float16`."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.fpext(builder.bitcast(arguments[0], ir.HalfType()), ir.FloatType())
-
-    return types.float32(types.uint16), generate
+    return types.float32(types.uint16), lambda context, builder, signature, arguments: builder.fpext(
+        builder.bitcast(arguments[0], ir.HalfType()), ir.FloatType()
+    )
 
 
 @register_jitable
@@ -82,20 +77,6 @@ def from_bfloat16(half: Any) -> Any:
     return np.uint32(np.uint32(half) << np.uint32(16)).view(np.float32)
 
 
-def widened(pixel: Any) -> Any:
-    """A pixel as the number that it is: of uint16 or int16 the bits of float16 or bfloat16."""
-    return {"uint16": from_float16, "int16": from_bfloat16}.get(pixel.dtype.name, lambda number: number)(pixel)
-
-
-@overload(widened, strict=False)
-def _widened_for(pixel: Any) -> Any:
-    half = _BY_BITS.get(str(pixel))
-    if half is None:
-        return lambda pixel: pixel
-    widen = half.widened
-    return lambda pixel: widen(pixel)
-
-
 class Half(NamedTuple):
     """A half's type: what the core's kernels take its bits for, and how compiled code widens it and rounds to it."""
 
@@ -104,15 +85,14 @@ class Half(NamedTuple):
     rounded: Callable[[Any], Any]
 
 
+_float16 = (widened_by_cpu, rounded_by_cpu) if CONVERTS else (from_float16, to_float16)
 HALVES = {
-    "float16": Half(
-        np.dtype(np.uint16),
-        widened_by_cpu if CONVERTS else from_float16,
-        rounded_by_cpu if CONVERTS else to_float16,
-    ),
+    "float16": Half(np.dtype(np.uint16), *_float16),
     "bfloat16": Half(np.dtype(np.int16), from_bfloat16, to_bfloat16),
 }
-_BY_BITS = {half.bits.name: half for half in HALVES.values()}
+#: What stands for a half where a type is none.
+EXACT = Half(np.dtype(np.void), *[register_jitable(lambda value: value)] * 2)
+_BY_BITS = {str(half.bits): half for half in HALVES.values()}
 
 
 def stored(type_name: str) -> np.dtype[Any]:
@@ -120,11 +100,15 @@ def stored(type_name: str) -> np.dtype[Any]:
     return HALVES[type_name].bits if type_name in HALVES else np.dtype(type_name)
 
 
-def round_to(values: Any, halves: Any) -> None: ...
+@by_types
+def widened(pixel: Any) -> Any:
+    """A pixel as the number that it is: of uint16 or int16 the bits of float16 or bfloat16."""
+    widen = _BY_BITS.get(str(pixel), EXACT).widened
+    return lambda pixel: widen(pixel)
 
 
-@overload(round_to, strict=False)
-def _round_to_for(values: Any, halves: Any) -> Any:
+@by_types
+def round_to(values: Any, halves: Any) -> Any:
     """Write the float32 ``values`` (P,) as bits into ``halves`` (P,): uint16 is float16, int16 is bfloat16."""
     rounded = _BY_BITS[str(halves.dtype)].rounded
 

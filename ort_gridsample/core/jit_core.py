@@ -9,6 +9,7 @@ import ctypes
 import logging
 import math
 import threading
+from collections import namedtuple
 from collections.abc import Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -132,12 +133,8 @@ def _do(variant: _Variant, launch: Any, at: int, count: int) -> None:
             helping.finish(task, _slots_at)
 
 
-class _Helping(NamedTuple):
-    """The functions of :mod:`.helper_threads`."""
-
-    invite: ctypes._FuncPointer
-    finish: ctypes._FuncPointer
-    attend: ctypes._FuncPointer
+#: The functions of :mod:`.helper_threads`.
+_Helping = namedtuple("_Helping", "invite finish attend")
 
 
 class _Variant(NamedTuple):

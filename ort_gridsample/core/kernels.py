@@ -12,29 +12,13 @@ from typing import Any
 
 import numpy as np
 from numba import njit, types
-from numba.extending import overload, register_jitable
+from numba.extending import register_jitable
 
 from ..spec import CUBIC_A
+from . import vectors
 from .halves import widened
-from .pointers import array
-from .vectors import (
-    CONTIGUOUS,
-    EVERY,
-    GATHERED,
-    GATHERS,
-    MASKED,
-    NARROW,
-    OUTSIDE_BIT,
-    PIXELS_AHEAD,
-    VECTORS,
-    WIDE,
-    multiply_add,
-    prefetch,
-    sum_integers,
-    sum_pixels,
-    sum_rows,
-    transpose,
-)
+from .pointers import array, by_types
+from .vectors import CONTIGUOUS, EVERY, GATHERED, GATHERS, MASKED, NARROW, OUTSIDE_BIT, PIXELS_AHEAD, VECTORS, WIDE
 
 ZEROS, BORDER, REFLECTION = range(3)
 
@@ -227,17 +211,14 @@ def _pad_quads(x: Any, positions: int, length: int, index: Any, weight: Any) -> 
     """Cubic's taps of near coordinates ``x`` (≥ P,), with zeros padding, as four inside, some of them masked."""
     real = weight.dtype.type
     masked, last = real(np.nan), np.int32(length - 4)
-    first, second, third, fourth = weight[0], weight[1], weight[2], weight[3]
     for p in range(positions):
         base = np.floor(x[p])
         a, b, c, d = _cubic(real(x[p] - base))
         wanted = np.int32(np.int32(base) - np.int32(1))
         i = min(max(wanted, np.int32(0)), last)
         moved = np.int32(i - wanted)
-        first[p] = _select(moved, a, b, c, d, masked)
-        second[p] = _select(np.int32(moved + 1), a, b, c, d, masked)
-        third[p] = _select(np.int32(moved + 2), a, b, c, d, masked)
-        fourth[p] = _select(np.int32(moved + 3), a, b, c, d, masked)
+        for tap in range(4):
+            weight[tap, p] = _select(np.int32(moved + tap), a, b, c, d, masked)
         index[p] = np.uint32(i)
 
 
@@ -338,13 +319,6 @@ def split(grid: Any, g: Any) -> None:
 
 
 @register_jitable
-def begin_offsets(offsets: Any, taps: int) -> None:
-    """How far the taps on one axis lie from the first, where they are whole."""
-    for tap in range(taps):
-        offsets[tap] = tap
-
-
-@register_jitable
 def gather_index(index: Any, offsets: Any, weight: Any, layout: int, positions: int) -> None:
     """Give the taps of a table (R, ≥ P) that lie side by side by their ``offsets`` (≥ R,) an index each."""
     first = index[0]
@@ -403,16 +377,6 @@ def combine(
 
 
 @register_jitable
-def clear_outside(index: Any, inside: Any) -> None:
-    """Write the pixels ``index`` (P,) into ``inside`` (P,), and the first for those outside.
-
-    A processor cannot guess where a random grid lies outside: what is there is read, and then forgotten.
-    """
-    for p in range(len(index)):
-        inside[p] = index[p] if index[p] < OUTSIDE_BIT else np.uint32(0)
-
-
-@register_jitable
 def copy_pixels(X: Any, index: Any, layout: int, inside: Any, Y: Any, start: int) -> None:
     """Copy the pixels ``inside`` of X (C, S), up to three channels at once, into Y[:, start:].
 
@@ -428,9 +392,9 @@ def copy_pixels(X: Any, index: Any, layout: int, inside: Any, Y: Any, start: int
         second, third, to_second, to_third = X[1], X[channels - 1], Y[1, start:], Y[channels - 1, start:]
         for begin in range(0, whole, EVERY):
             soon = inside[min(begin + PIXELS_AHEAD, positions - 1)]
-            prefetch(first, soon)
-            prefetch(second, soon)
-            prefetch(third, soon)
+            vectors.prefetch(first, soon)
+            vectors.prefetch(second, soon)
+            vectors.prefetch(third, soon)
             for p in range(begin, begin + EVERY):
                 i = inside[p]
                 to_first[p], to_second[p], to_third[p] = first[i], second[i], third[i]
@@ -445,13 +409,8 @@ def copy_pixels(X: Any, index: Any, layout: int, inside: Any, Y: Any, start: int
                 out[p] = out[p] if index[p] < OUTSIDE_BIT else zero
 
 
-def sum_taps(X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any, start: int, positions: int) -> Any: ...
-
-
-@overload(sum_taps, strict=False)
-def _sum_taps_for(
-    X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any, start: int, positions: int
-) -> Any:
+@by_types
+def sum_taps(X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any, start: int, positions: int) -> Any:
     """Read X (C, S) through the table, whose taps lie as ``layout`` says, into Y[:, start:]; returns the new layout."""
     if GATHERS and Y.dtype == weight.dtype:
         return _sum_floats
@@ -459,7 +418,7 @@ def _sum_taps_for(
 
 
 def _sum_floats_for(layout: int) -> Any:
-    sum_wide, sum_narrow = (sum_pixels(size, layout) for size in VECTORS)
+    sum_wide, sum_narrow = (vectors.sum_pixels(size, layout) for size in VECTORS)
 
     def sum_floats(X: Any, index: Any, offsets: Any, weight: Any, Y: Any, start: int, positions: int) -> None:
         wide, narrow = VECTORS[0] // weight.itemsize, VECTORS[1] // weight.itemsize
@@ -487,7 +446,7 @@ def _sum_short_integers(
 
 
 def _sum_integers_for(layout: int) -> Any:
-    sum_vector = sum_integers(VECTORS[1], layout)
+    sum_vector = vectors.sum_integers(VECTORS[1], layout)
 
     def loop(X: Any, index: Any, offsets: Any, weight: Any, Y: Any, start: int, positions: int) -> None:
         last = positions - INTEGERS  # some of these once more, where they are no whole vector
@@ -515,7 +474,7 @@ def _sum_at(image: Any, index: Any, offsets: Any, layout: int, weight: Any, p: i
     for row in range(len(weight)):
         i = index[row, p] if layout == GATHERED else index[0, p] + np.uint32(offsets[row])
         if i < OUTSIDE_BIT and not np.isnan(weight[row, p]):
-            total = multiply_add(weight[row, p], widened(image[i]), total)
+            total = vectors.multiply_add(weight[row, p], widened(image[i]), total)
     return total
 
 
@@ -548,10 +507,10 @@ _contiguous_integers = _sum_integers_for(CONTIGUOUS)  # integers are never maske
 _sum_integers = _by_layout("sum_integers", _sum_integers_for(GATHERED), _contiguous_integers, _contiguous_integers)
 _sum_row_narrow, _sum_row_wide = (
     # A call for each row would take half as long again.
-    _by_layout(f"sum_rows_{width}", *(sum_rows(width, layout) for layout in _LAYOUTS), forceinline=True)
+    _by_layout(f"sum_rows_{width}", *(vectors.sum_rows(width, layout) for layout in _LAYOUTS), forceinline=True)
     for width in (NARROW, WIDE)
 )
-_transpose_narrow, _transpose_wide = transpose(NARROW), transpose(WIDE)
+_transpose_narrow, _transpose_wide = vectors.transpose(NARROW), vectors.transpose(WIDE)
 
 
 @njit(nogil=True, fastmath={"contract"}, error_model="numpy")
@@ -642,11 +601,8 @@ def channels_last(X: Any, batch: int, channel: int, start: int, rows: Any) -> No
         _turn(X[batch], channel, begin, min(begin + 2 * STRIP, end), rows, width, channels)
 
 
-def _turn(X: Any, channel: int, begin: int, end: int, rows: Any, width: int, channels: int) -> None: ...
-
-
-@overload(_turn, strict=False)
-def _turn_for(X: Any, channel: int, begin: int, end: int, rows: Any, width: int, channels: int) -> Any:
+@by_types
+def _turn(X: Any, channel: int, begin: int, end: int, rows: Any, width: int, channels: int) -> Any:
     """Lay out the pixels ``begin`` to ``end`` of X (C, S): in vectors, as far as they are whole and no halves."""
 
     def in_fours(X: Any, channel: int, begin: int, end: int, rows: Any, width: int, channels: int) -> None:
@@ -711,14 +667,8 @@ def sum_packed(
 # A pixel of uint16 or int16 for a Y of float32 is the bits of float16 or bfloat16.
 
 
-def _value(pixel: Any, real: Any, out: Any) -> Any: ...
-def _origin(pixel: Any, i: Any, real: Any, out: Any) -> Any: ...
-def _no_sum(pixel: Any, real: Any, out: Any) -> Any: ...
-def _finish(total: Any, origin: Any, pixel: Any, i: Any, out: Any) -> Any: ...
-
-
-@overload(_value, strict=False)
-def _value_for(pixel: Any, real: Any, out: Any) -> Any:
+@by_types
+def _value(pixel: Any, real: Any, out: Any) -> Any:
     """The pixel in the type that is computed in."""
     if pixel in (types.uint16, types.int16) and isinstance(out, types.Float):
         return lambda pixel, real, out: widened(pixel)
@@ -728,24 +678,24 @@ def _value_for(pixel: Any, real: Any, out: Any) -> Any:
     return lambda pixel, real, out: kind(pixel)
 
 
-@overload(_no_sum, strict=False)
-def _no_sum_for(pixel: Any, real: Any, out: Any) -> Any:
+@by_types
+def _no_sum(pixel: Any, real: Any, out: Any) -> Any:
     """0 in the type that is computed in."""
     if isinstance(pixel, types.Complex):
         return lambda pixel, real, out: out
     return lambda pixel, real, out: real
 
 
-@overload(_origin, strict=False)
-def _origin_for(pixel: Any, i: Any, real: Any, out: Any) -> Any:
+@by_types
+def _origin(pixel: Any, i: Any, real: Any, out: Any) -> Any:
     """What integers are summed relative to, the first tap: where all taps are equal the sum is exact. Else 0."""
     if isinstance(out, types.Integer):
         return lambda pixel, i, real, out: _value(pixel, real, out) if i < OUTSIDE_BIT else real
     return lambda pixel, i, real, out: real
 
 
-@overload(_finish, strict=False)
-def _finish_for(total: Any, origin: Any, pixel: Any, i: Any, out: Any) -> Any:
+@by_types
+def _finish(total: Any, origin: Any, pixel: Any, i: Any, out: Any) -> Any:
     """The sum as an element of Y: integers truncated toward zero and saturated."""
     if isinstance(out, types.Integer):
         kind = out

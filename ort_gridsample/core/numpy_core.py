@@ -160,7 +160,7 @@ def _sample_rows(X: Array, grid: Floats, Y: Array, lengths: tuple[int, ...], pla
             for start in range(0, y.shape[1], step):
                 at = slice(start, start + step)
                 values = rows.take(index[:, at], axis=0, mode=OUTSIDE)
-                y[:, at] = sums.of_rows(values, found.weight[:, at]).T
+                y[:, at] = np.einsum("tpc,tp->pc", values, found.weight[:, at]).T
 
     share = positions if threads == 1 else -(-positions // (2 * threads))
     step = max(64, min(BLOCK_POSITIONS, share))

@@ -1,10 +1,12 @@
-"""Memory in compiled code: records and arrays at an address, atomic operations on fields, and calls by address.
+"""Memory in compiled code: records and arrays at an address, atomic operations on fields, and calls by address or type.
 
 In compiled code an address is an int64. Nothing here raises or allocates anything of Python's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import numba as untyped_numba
@@ -19,63 +21,71 @@ from .structs import CACHE_LINE
 
 cgutils: Any = untyped_cgutils
 numba: Any = untyped_numba
+tuple_of: Any = types.Tuple
 intrinsic: Any = extending.intrinsic  # its types take the typing context for an argument of the caller's
 
 _WORD = ir.IntType(64)
 
 
-@intrinsic
-def call(typing: Any, at: Any, arguments: Any) -> Any:
-    """What the C function ``at`` answers to ``arguments``, a tuple of int64."""
+def caller(n_answers: int = 0, offset: int | None = None) -> Any:
+    """A function for compiled code, of an address and a tuple of int64: it calls the C function there with these.
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        words = cgutils.unpack_tuple(builder, values[1])
-        kind = ir.FunctionType(_WORD, [_WORD] * len(words)).as_pointer()
-        return builder.call(builder.inttoptr(values[0], kind), words)
+    With an ``offset`` the C function's own address lies so many bytes behind that one. It answers with what the C
+    function does; or where that writes ``n_answers`` words, by pointers that come last, with these behind it.
+    """
+    answer = tuple_of([types.int64] * (1 + n_answers)) if n_answers else types.int64
 
-    return types.int64(types.int64, arguments), generate
+    @intrinsic
+    def call_it(typing: Any, at: Any, arguments: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            at = values[0]
+            if offset is not None:
+                at = builder.load(builder.inttoptr(builder.add(at, _WORD(offset)), _WORD.as_pointer()))
+            answers = [cgutils.alloca_once_value(builder, _WORD(0)) for _ in range(n_answers)]
+            words = [*cgutils.unpack_tuple(builder, values[1]), *(builder.ptrtoint(each, _WORD) for each in answers)]
+            kind = ir.FunctionType(_WORD, [_WORD] * len(words)).as_pointer()
+            first = builder.call(builder.inttoptr(at, kind), words)
+            if not answers:
+                return first
+            return context.make_tuple(builder, signature.return_type, [first, *map(builder.load, answers)])
+
+        return answer(types.int64, arguments), generate
+
+    return call_it
+
+
+#: What the C function at an address answers to a tuple of int64.
+call = caller()
 
 
 @intrinsic
 def struct(typing: Any, at: Any, dtype: Any) -> Any:
     """The record of ``dtype``, one of :mod:`.structs`, ``at`` an address."""
     kind = dtype.dtype
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.inttoptr(values[0], context.get_value_type(kind))
-
-    return kind(types.int64, dtype), generate
+    return kind(types.int64, dtype), lambda context, builder, signature, values: builder.inttoptr(
+        values[0], context.get_value_type(kind)
+    )
 
 
 @intrinsic
 def address(typing: Any, record: Any) -> Any:
     """Where the ``record`` lies."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.ptrtoint(values[0], _WORD)
-
-    return types.int64(record), generate
+    return types.int64(record), lambda context, builder, signature, values: builder.ptrtoint(values[0], _WORD)
 
 
 @intrinsic
 def sizeof(typing: Any, dtype: Any) -> Any:
     """The bytes of a record of ``dtype``."""
     size = dtype.dtype.size
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return _WORD(size)
-
-    return types.int64(dtype), generate
+    return types.int64(dtype), lambda context, builder, signature, values: _WORD(size)
 
 
 @intrinsic(prefer_literal=True)
 def chars(typing: Any, text: Any) -> Any:
     """The address of a literal ``text``, as C has it: with a 0 at its end."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.ptrtoint(context.insert_const_string(builder.module, text.literal_value), _WORD)
-
-    return types.int64(text), generate
+    return types.int64(text), lambda context, builder, signature, values: builder.ptrtoint(
+        context.insert_const_string(builder.module, text.literal_value), _WORD
+    )
 
 
 def _field(builder: Any, signature: Any, values: Any) -> Any:
@@ -88,21 +98,17 @@ def _field(builder: Any, signature: Any, values: Any) -> Any:
 @intrinsic(prefer_literal=True)
 def fetch_add(typing: Any, record: Any, field: Any, value: Any) -> Any:
     """Add ``value`` to a field, whoever else does at the same time; answers what it was."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.atomic_rmw("add", _field(builder, signature, values), values[2], "seq_cst")
-
-    return types.int64(record, field, types.int64), generate
+    return types.int64(record, field, types.int64), lambda context, builder, signature, values: builder.atomic_rmw(
+        "add", _field(builder, signature, values), values[2], "seq_cst"
+    )
 
 
 @intrinsic(prefer_literal=True)
 def load_shared(typing: Any, record: Any, field: Any) -> Any:
     """A field, and all that another thread wrote before it."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.load_atomic(_field(builder, signature, values), "seq_cst", 8)
-
-    return types.int64(record, field), generate
+    return types.int64(record, field), lambda context, builder, signature, values: builder.load_atomic(
+        _field(builder, signature, values), "seq_cst", 8
+    )
 
 
 @intrinsic(prefer_literal=True)
@@ -141,10 +147,19 @@ def local(typing: Any, dtype: Any) -> Any:
 
 @intrinsic
 def _pointer(typing: Any, at: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.inttoptr(values[0], ir.IntType(8).as_pointer())
+    return types.voidptr(types.int64), lambda context, builder, signature, values: builder.inttoptr(
+        values[0], ir.IntType(8).as_pointer()
+    )
 
-    return types.voidptr(types.int64), generate
+
+def by_types(choose: Callable[..., Any]) -> Any:
+    """What compiled code calls as the function that ``choose`` answers to the types of the arguments."""
+
+    @wraps(choose)
+    def chosen(*arguments: Any) -> Any: ...
+
+    extending.overload(chosen, strict=False)(choose)
+    return chosen
 
 
 @register_jitable
@@ -165,25 +180,16 @@ def aligned(size: int) -> int:
     return (size + CACHE_LINE - 1) & -CACHE_LINE
 
 
-@register_jitable
-def _keep_on() -> int:
-    return 0
-
-
 #: Let another thread have the processor, if one wants it. Windows has no such function of this name.
-sched_yield: Any = _keep_on if target.system == "win32" else types.ExternalFunction("sched_yield", types.int32())
+sched_yield: Any = types.ExternalFunction("sched_yield", types.int32())
+if target.system == "win32":
+    sched_yield = register_jitable(lambda: 0)
 
 #: malloc, free, memset and memcpy of C.
 allocate: Any = types.ExternalFunction("malloc", types.int64(types.int64))
 free: Any = types.ExternalFunction("free", types.void(types.int64))
 set_memory: Any = types.ExternalFunction("memset", types.int64(types.int64, types.int32, types.int64))
 copy: Any = types.ExternalFunction("memcpy", types.int64(types.int64, types.int64, types.int64))
-
-
-@register_jitable
-def element(at: int, number: int, size: int, dtype: Any) -> Any:
-    """The record of ``dtype`` that begins the element ``number`` of those of ``size`` bytes that lie ``at``."""
-    return struct(at + number * size, dtype)
 
 
 @register_jitable

@@ -26,8 +26,6 @@ def record(*fields: str | tuple[str, Any]) -> Record:
 
 #: The kernel descriptor: one way to sample, made once and never changed.
 KERNEL = record(
-    # An op's: the address of ONNX Runtime's table of functions, and of the one that not every release has (0: none).
-    "api shape_of",
     # The addresses of compiled functions; the last two are 0 where X is never packed.
     "worker proceed coordinates axis_taps combine read pack read_packed",
     # The taps on an axis, the padding, sizes of elements in bytes, processors; and whether the sum does without the
@@ -69,9 +67,10 @@ LAUNCH = record(
     # The workers': its bytes, what was allocated for it, where the first one's lies, and the bytes of each.
     "nbytes memory first_worker worker_size",
     ("scratch", SCRATCH),
-    # X packed in panels of so many channels: where (0: it is not), what was allocated, and how it is packed; the
-    # batches and panels that are there at a time, and the first of them.
-    "packed packed_memory packing panel batches panels first_batch first_channel",
+    # X packed in panels of so many channels: where (0: it is not), what was allocated, and how it is packed; the parts
+    # of a panel; how often, for all channels, a worker's own panels are packed; the batches and panels that are there
+    # at a time, and the first of them.
+    "packed packed_memory packing panel parts groups batches panels first_batch first_channel",
     ("task", TASK),
 )
 

@@ -12,7 +12,6 @@ from .coordinates import Namespace, Values
 Sum = Callable[[Array, Array, Array], None]
 
 _WEIGHTED_SUM = "ctp,tp->cp"
-_WEIGHTED_SUM_OF_ROWS = "tpc,tp->pc"
 
 
 def floating(values: Array, weight: Array, Y: Array) -> None:
@@ -21,11 +20,6 @@ def floating(values: Array, weight: Array, Y: Array) -> None:
         np.einsum(_WEIGHTED_SUM, values, weight, out=Y)
     else:
         Y[...] = np.einsum(_WEIGHTED_SUM, values.astype(weight.dtype), weight)
-
-
-def of_rows(values: Array, weight: Array) -> Array:
-    """The weighted sums (P, C) of floats and complex values (T, P, C), in the precision of their type."""
-    return np.einsum(_WEIGHTED_SUM_OF_ROWS, values, weight)
 
 
 def boolean(values: Array, weight: Array, Y: Array) -> None:

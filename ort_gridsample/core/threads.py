@@ -60,9 +60,7 @@ def interpreter() -> str | None:
 
 def available_cpus() -> int:
     """The number of processors that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 #: Every Python op computes within this limit, whichever session and thread it runs in.

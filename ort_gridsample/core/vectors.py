@@ -7,17 +7,15 @@ Numba's compiler does not find these vectors in loops that say the same, which a
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import extending, types
-from numba.core import cgutils as untyped_cgutils
+from numba import types
 
 from . import target
-
-cgutils: Any = untyped_cgutils
-intrinsic: Any = extending.intrinsic  # its types take the typing context for an argument of the caller's
+from .pointers import cgutils, intrinsic
 
 #: Whether the CPU multiplies and adds at once, in vectors so wide that it pays to gather pixels into them from places
 #: that have nothing to do with each other.
@@ -47,32 +45,9 @@ _INT64: Any = ir.IntType(64)
 _SIZE = {"i8": 1, "i16": 2, "i32": 4, "float": 4, "double": 8}
 
 
-def sum_rows(width: int, layout: int) -> Any:
-    """Add up the taps of position ``p``, rows of ``X`` (S + 1, width), into row ``q`` of ``Y`` (> q, width).
-
-    The taps of a table lie as ``layout`` says: ``index`` and ``weight`` are (taps, > p + AHEAD), ``offsets`` (taps,).
-    An index beyond the last row is the last row.
-    """
-    return _sum(_Rows, width, layout)
-
-
-def sum_pixels(size: int, layout: int) -> Any:
-    """Add up the taps of a vector of positions from ``p`` on, of ``size`` bytes, pixels of ``X`` (S,), into Y[q:].
-
-    The table is as :func:`sum_rows` has it. A pixel of uint16 or int16 is the bits of float16 or bfloat16.
-    """
-    return _sum(_Pixels, size, layout)
-
-
-def sum_integers(size: int, layout: int) -> Any:
-    """As :func:`sum_pixels` for integers of up to 16 bits, by vectors of ``size`` bytes of weights.
-
-    :func:`.sums.integer` states the sum.
-    """
-    return _sum(_Integers, size, layout)
-
-
 def _sum(kind: type[_Sum], size: int, layout: int) -> Any:
+    """What adds up as its ``kind`` says; to be called in a kernel."""
+
     @intrinsic
     def vector_sum(context: Any, X: Any, index: Any, offsets: Any, weight: Any, p: Any, Y: Any, q: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -94,9 +69,29 @@ def sum_addressed(width: int) -> Any:
     @intrinsic
     def add_up(context: Any, X: Any, addresses: Any, weights: Any, p: Any, points: Any, c: Any, Y: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            X_, addresses_, weights_, Y_ = _arrays(context, builder, arguments, signature.args)
-            _, _, _, p_, points_, c_, _ = arguments
-            _write_addressed(builder, signature.args[0].dtype, X_, addresses_, weights_, p_, points_, c_, Y_, width)
+            X_, table, by, Y_ = _arrays(context, builder, arguments, signature.args)
+            _, _, _, first, count, channel, _ = arguments
+            bits, real = X_.data.type.pointee, by.data.type.pointee
+            taps, columns = cgutils.unpack_tuple(builder, table.shape)
+            loaded, vector = ir.VectorType(bits, width), ir.VectorType(real, width)
+            total = cgutils.alloca_once_value(builder, ir.Constant(vector, [0.0] * width))
+
+            def place(entry: Any) -> Any:
+                at = builder.load(builder.gep(table.data, [entry]))
+                return builder.gep(builder.inttoptr(at, bits.as_pointer()), [channel])
+
+            with cgutils.for_range(builder, taps) as rows, cgutils.for_range(builder, count) as loop:
+                entry = builder.add(builder.add(builder.mul(rows.index, columns), first), loop.index)
+                soon = place(builder.add(entry, count))
+                for ahead in range(0, width, max(64 // _SIZE[str(bits)], 1)):
+                    _prefetch(builder, builder.gep(soon, [_INT64(ahead)]))
+                values = _load(builder, place(entry), loaded)
+                if bits != real:
+                    values = _widened(builder, values, X.dtype)
+                weight = _all_lanes(builder, builder.load(builder.gep(by.data, [entry])), vector)
+                product = builder.fmul(weight, values, flags=("contract",))
+                builder.store(builder.fadd(builder.load(total), product, flags=("contract",)), total)
+            _store(builder, builder.load(total), builder.gep(Y_.data, [channel]))
             return context.get_dummy_value()
 
         return types.void(X, addresses, weights, p, points, c, Y), generate
@@ -119,11 +114,7 @@ def prefetch(context: Any, image: Any, i: Any) -> Any:
 @intrinsic
 def multiply_add(context: Any, a: Any, b: Any, c: Any) -> Any:
     """``a * b + c`` with one rounding, as the vectors have it, of numbers of one type; to be called in a kernel."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.fma(*arguments)
-
-    return c(a, b, c), generate
+    return c(a, b, c), lambda context, builder, signature, arguments: builder.fma(*arguments)
 
 
 def transpose(width: int) -> Any:
@@ -135,7 +126,30 @@ def transpose(width: int) -> Any:
     @intrinsic
     def transpose_block(context: Any, source: Any, i: Any, j: Any, to: Any, k: Any, m: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            _write_transposed(builder, arguments, _arrays(context, builder, arguments, signature.args), width)
+            here, there = _arrays(context, builder, arguments, signature.args)
+            _, row, column, _, to_row, to_column = arguments
+
+            def place(array: Any, row: Any, column: Any) -> Any:
+                columns = cgutils.unpack_tuple(builder, array.shape)[1]
+                return builder.gep(array.data, [builder.add(builder.mul(row, columns), column)])
+
+            vector, lanes = ir.VectorType(here.data.type.pointee, width), ir.VectorType(_INT32, width)
+            each = [_load(builder, place(here, builder.add(row, _INT64(n)), column), vector) for n in range(width)]
+            # Blocks of 1, 2, 4, … across the diagonal change places, all in the same registers.
+            apart = 1
+            while apart < width:
+                first, second = (
+                    ir.Constant(lanes, [lane + (far if lane & apart else near) for lane in range(width)])
+                    for near, far in ((0, width - apart), (apart, width))
+                )
+                for n in range(width):
+                    if not n & apart:
+                        a, b = each[n], each[n + apart]
+                        each[n] = builder.shuffle_vector(a, b, first)
+                        each[n + apart] = builder.shuffle_vector(a, b, second)
+                apart *= 2
+            for n, values in enumerate(each):
+                _store(builder, values, place(there, builder.add(to_row, _INT64(n)), to_column))
             return context.get_dummy_value()
 
         return types.void(source, i, j, to, k, m), generate
@@ -146,7 +160,7 @@ def transpose(width: int) -> Any:
 class _Sum:
     """What writes a sum over taps, so many at once: vectors of values times vectors of weights."""
 
-    first_tap = 0
+    first_tap, in_bytes = 0, True  # whether the size of a vector is
 
     def __init__(self, context: Any, builder: Any, arguments: Any, kinds: Any, size: int, layout: int) -> None:
         self.builder, self.layout, self.pixel = builder, layout, kinds[0].dtype
@@ -155,7 +169,7 @@ class _Sum:
         self.p, self.q = arguments[4], arguments[6]
         self.taps, self.columns = cgutils.unpack_tuple(builder, self.weight.shape)
         real = self.weight.data.type.pointee
-        self.vector = ir.VectorType(real, self.count(size, _SIZE[str(real)]))
+        self.vector = ir.VectorType(real, size // _SIZE[str(real)] if self.in_bytes else size)
         self.total = cgutils.alloca_once_value(builder, ir.Constant(self.vector, [0.0] * self.vector.count))
 
     def write(self) -> None:
@@ -178,15 +192,22 @@ class _Sum:
             total = builder.select(builder.fcmp_ordered("ord", weight, weight), total, before)
         builder.store(total, self.total)
 
-    def count(self, size: int, real_size: int) -> int:
-        """The values of a vector."""
-        return size // real_size
-
     def begin(self) -> None:
         """Write what comes before the first tap."""
-        if self.layout != GATHERED:
-            self.first = self.loaded(self.index, self.p, _INT32)
-            self._prefetch_ahead()
+        builder = self.builder
+        if self.layout == GATHERED:
+            return
+        self.first = self.loaded(self.index, self.p, _INT32)
+        # Of few taps the first and the last are called into the caches, for some positions of a vector to come.
+        with builder.if_then(builder.icmp_unsigned("<=", self.taps, _INT64(FEW_TAPS))):
+            last = builder.load(builder.gep(self.offsets.data, [builder.sub(self.taps, _INT64(1))]))
+            for lane in range(0, self.vector.count, EVERY):
+                soon = builder.add(self.p, _INT64(PIXELS_AHEAD + lane))
+                is_there = builder.icmp_unsigned("<", soon, self.columns)  # there is none behind the table
+                index = builder.load(builder.gep(self.index.data, [builder.select(is_there, soon, self.p)]))
+                pixel = builder.gep(self.X.data, [builder.zext(index, _INT64)])
+                _prefetch(builder, pixel)
+                _prefetch(builder, builder.gep(pixel, [last]))
 
     def values(self, tap: Any, entry: Any) -> Iterator[Any]:
         """The values of a tap, whose entries in the table begin at ``entry``, and of those at once with it."""
@@ -208,21 +229,13 @@ class _Sum:
         """Where the pixels of a tap begin, whose index is that of the first."""
         return self.builder.gep(self.X.data, [self.builder.load(self.builder.gep(self.offsets.data, [tap]))])
 
-    def _prefetch_ahead(self) -> None:
-        """Call the first and the last of few taps into the caches, of some positions of a vector to come."""
-        builder = self.builder
-        with builder.if_then(builder.icmp_unsigned("<=", self.taps, _INT64(FEW_TAPS))):
-            last = builder.load(builder.gep(self.offsets.data, [builder.sub(self.taps, _INT64(1))]))
-            for lane in range(0, self.vector.count, EVERY):
-                soon = builder.add(self.p, _INT64(PIXELS_AHEAD + lane))
-                is_there = builder.icmp_unsigned("<", soon, self.columns)  # there is none behind the table
-                index = builder.load(builder.gep(self.index.data, [builder.select(is_there, soon, self.p)]))
-                pixel = builder.gep(self.X.data, [builder.zext(index, _INT64)])
-                _prefetch(builder, pixel)
-                _prefetch(builder, builder.gep(pixel, [last]))
-
 
 class _Pixels(_Sum):
+    """Add up the taps of a vector of positions from ``p`` on, of ``size`` bytes, pixels of ``X`` (S,), into Y[q:].
+
+    The table is as :class:`_Rows` has it. A pixel of uint16 or int16 is the bits of float16 or bfloat16.
+    """
+
     def values(self, tap: Any, entry: Any) -> Iterator[Any]:
         builder, real = self.builder, self.vector.element
         if self.layout == GATHERED:
@@ -239,6 +252,11 @@ class _Pixels(_Sum):
 
 
 class _Integers(_Sum):
+    """As :class:`_Pixels` for integers of up to 16 bits, by vectors of ``size`` bytes of weights.
+
+    :func:`.sums.integer` states the sum.
+    """
+
     def begin(self) -> None:
         super().begin()
         self.origin = next(self._numbers(_INT64(0), self.p))
@@ -249,15 +267,13 @@ class _Integers(_Sum):
 
     def _numbers(self, tap: Any, entry: Any) -> Iterator[Any]:
         builder, wide = self.builder, ir.VectorType(_INT32, self.vector.count)
-        for pixels in self._pixels(tap, entry):
+        if self.layout == GATHERED:
+            found = iter([_read_inside(builder, self.X.data, self.loaded(self.index, entry, _INT32))])
+        else:
+            found = _pairs_of_integers(builder, self.base(tap), self.first, self.pixel.bitwidth)
+        for pixels in found:
             widened = (builder.sext if self.pixel.signed else builder.zext)(pixels, wide)
             yield builder.sitofp(widened, self.vector)
-
-    def _pixels(self, tap: Any, entry: Any) -> Iterator[Any]:
-        if self.layout == GATHERED:
-            yield _read_inside(self.builder, self.X.data, self.loaded(self.index, entry, _INT32))
-        else:
-            yield from _pairs_of_integers(self.builder, self.base(tap), self.first, self.pixel.bitwidth)
 
     def store(self, total: Any) -> None:
         """Truncated toward zero and saturated."""
@@ -270,8 +286,13 @@ class _Integers(_Sum):
 
 
 class _Rows(_Sum):
-    def count(self, size: int, real_size: int) -> int:
-        return size
+    """Add up the taps of position ``p``, rows of ``X`` (S + 1, size), into row ``q`` of ``Y`` (> q, size).
+
+    The taps of a table lie as ``layout`` says: ``index`` and ``weight`` are (taps, > p + AHEAD), ``offsets`` (taps,).
+    An index beyond the last row is the last row.
+    """
+
+    in_bytes = False
 
     def begin(self) -> None:
         builder, self.at_once = self.builder, 2
@@ -310,31 +331,8 @@ class _Rows(_Sum):
         _store(self.builder, total, self.builder.gep(self.Y.data, [row]))
 
 
-def _write_addressed(
-    builder: Any, pixel: Any, X: Any, addresses: Any, weights: Any, p: Any, points: Any, c: Any, Y: Any, width: int
-) -> None:
-    bits, real = X.data.type.pointee, weights.data.type.pointee
-    taps, columns = cgutils.unpack_tuple(builder, addresses.shape)
-    loaded, vector = ir.VectorType(bits, width), ir.VectorType(real, width)
-    total = cgutils.alloca_once_value(builder, ir.Constant(vector, [0.0] * width))
-    size = _SIZE[str(bits)]
-
-    def place(entry: Any) -> Any:
-        at = builder.load(builder.gep(addresses.data, [entry]))
-        return builder.gep(builder.inttoptr(at, bits.as_pointer()), [c])
-
-    with cgutils.for_range(builder, taps) as rows, cgutils.for_range(builder, points) as loop:
-        entry = builder.add(builder.add(builder.mul(rows.index, columns), p), loop.index)
-        soon = place(builder.add(entry, points))
-        for first in range(0, width, max(64 // size, 1)):
-            _prefetch(builder, builder.gep(soon, [_INT64(first)]))
-        values = _load(builder, place(entry), loaded)
-        if bits != real:
-            values = _widened(builder, values, pixel)
-        weight = _all_lanes(builder, builder.load(builder.gep(weights.data, [entry])), vector)
-        product = builder.fmul(weight, values, flags=("contract",))
-        builder.store(builder.fadd(builder.load(total), product, flags=("contract",)), total)
-    _store(builder, builder.load(total), builder.gep(Y.data, [c]))
+#: Of a size and a layout, what adds up in compiled code.
+sum_rows, sum_pixels, sum_integers = (partial(_sum, kind) for kind in (_Rows, _Pixels, _Integers))
 
 
 def _all_lanes(builder: Any, value: Any, vector: Any) -> Any:
@@ -413,36 +411,6 @@ def _widened(builder: Any, halves: Any, kind: Any) -> Any:
         shift = ir.Constant(ir.VectorType(_INT32, count), [16] * count)
         return builder.bitcast(builder.shl(builder.zext(halves, shift.type), shift), floats)
     return builder.fpext(builder.bitcast(halves, ir.VectorType(ir.HalfType(), count)), floats)
-
-
-def _write_transposed(builder: Any, arguments: Any, arrays: Any, width: int) -> None:
-    source, to = arrays
-    _, i, j, _, k, m = arguments
-
-    def place(array: Any, row: Any, column: Any) -> Any:
-        columns = cgutils.unpack_tuple(builder, array.shape)[1]
-        return builder.gep(array.data, [builder.add(builder.mul(row, columns), column)])
-
-    vector = ir.VectorType(source.data.type.pointee, width)
-    rows = [_load(builder, place(source, builder.add(i, _INT64(row)), j), vector) for row in range(width)]
-    # Blocks of 1, 2, 4, … across the diagonal change places, all in the same registers.
-    apart = 1
-    while apart < width:
-        first, second = (
-            ir.Constant(
-                ir.VectorType(_INT32, width),
-                [lane + (there if lane & apart else here) for lane in range(width)],
-            )
-            for here, there in ((0, width - apart), (apart, width))
-        )
-        for row in range(width):
-            if not row & apart:
-                a, b = rows[row], rows[row + apart]
-                rows[row] = builder.shuffle_vector(a, b, first)
-                rows[row + apart] = builder.shuffle_vector(a, b, second)
-        apart *= 2
-    for column, values in enumerate(rows):
-        _store(builder, values, place(to, builder.add(k, _INT64(column)), m))
 
 
 def _load(builder: Any, place: Any, vector: Any) -> Any:

@@ -19,20 +19,7 @@ from numba.extending import register_jitable
 from .. import spec
 from . import helper_threads, kernels
 from .halves import HALVES, round_to, stored
-from .pointers import (
-    address,
-    aligned,
-    array,
-    call,
-    copy_past_caches,
-    element,
-    fetch_add,
-    free,
-    sizeof,
-    struct,
-    take,
-    view,
-)
+from .pointers import address, aligned, array, call, copy_past_caches, fetch_add, free, sizeof, struct, take, view
 from .structs import CACHE_LINE, KERNEL, LAUNCH, WORKER
 from .vectors import GATHERS, NARROW, OUTSIDE_BIT, WIDE
 
@@ -104,9 +91,9 @@ def _enter(launch: Any, phase: int) -> int:
     """Begin a phase; answers with its workers."""
     batches = min(launch.batches, launch.n - launch.first_batch)
     if phase == PACKING_AND_READING:
-        launch.items = launch.n * _groups(launch)
+        launch.items = launch.n * launch.groups
     elif phase == PACKING:
-        launch.items = batches * _panels(launch, launch.first_channel) * _parts_of_panel(launch)
+        launch.items = batches * _panels(launch, launch.first_channel) * launch.parts
     else:
         launch.items = batches * launch.chunks
     launch.phase, launch.next = phase, 0
@@ -160,7 +147,7 @@ def _plan_packing(launch: Any) -> int:
     if narrow and GATHERS and kernels.can_be_contiguous(kernel.taps, kernel.padding):
         return 0
     launch.panel = NARROW if narrow else WIDE
-    size = _panel_elements(launch) * kernel.weight_size
+    size = (launch.pixels + 1) * launch.panel * kernel.weight_size  # with a pixel for those outside
     reads = float(launch.positions * launch.rows) / float(launch.pixels)
     enough = reads >= NARROW_READS and not GATHERS if narrow else reads >= WIDE_READS
     if size > PACKED_BYTES or not (enough or (reads >= INCOHERENT_READS and _is_incoherent(launch))):
@@ -168,8 +155,9 @@ def _plan_packing(launch: Any) -> int:
     # Best each thread packs what it reads, so that nothing goes from one CPU's cache to another's.
     threads, panels = min(kernel.cpus, launch.workers), (c + launch.panel - 1) // launch.panel
     launch.panels = max(1, min(panels, OWN_BYTES // size))
+    launch.groups, launch.parts = (panels + launch.panels - 1) // launch.panels, launch.pixels // kernels.PART + 1
     own = threads * launch.panels * size
-    if n * _groups(launch) >= threads and own <= PACKED_BYTES:
+    if n * launch.groups >= threads and own <= PACKED_BYTES:
         launch.packing, launch.workers = PACKING_AND_READING, threads
         return own
     fitting = max(1, CACHE_BYTES // size)
@@ -179,28 +167,9 @@ def _plan_packing(launch: Any) -> int:
 
 
 @register_jitable
-def _panel_elements(launch: Any) -> int:
-    """The numbers of one panel of one batch of X: a pixel more than there are, which counts for those outside."""
-    return (launch.pixels + 1) * launch.panel
-
-
-@register_jitable
 def _panels(launch: Any, channel: int) -> int:
     """The panels that are packed at a time, from ``channel`` on."""
     return min(launch.panels, (launch.c - channel + launch.panel - 1) // launch.panel)
-
-
-@register_jitable
-def _groups(launch: Any) -> int:
-    """How often so many panels are packed for all channels."""
-    channels = launch.panels * launch.panel
-    return (launch.c + channels - 1) // channels
-
-
-@register_jitable
-def _parts_of_panel(launch: Any) -> int:
-    """The parts in which one panel of one batch is packed."""
-    return launch.pixels // kernels.PART + 1
 
 
 @register_jitable
@@ -236,14 +205,13 @@ def worker(launch_at: int, number: int) -> int:
         if item >= launch.items:
             return 0
         if phase == PACKING_AND_READING:
-            groups = _groups(launch)
-            batch, channel = item // groups, item % groups * panels * launch.panel
+            batch, channel = item // launch.groups, item % launch.groups * panels * launch.panel
             count = _panels(launch, channel)
             this.first_panel, this.channel, this.panels = number * panels, channel, count
-            _pack(launch, this.first_panel, batch, channel, 0, count * _parts_of_panel(launch))
+            _pack(launch, this.first_panel, batch, channel, 0, count * launch.parts)
             _sample(launch, this, batch, 0, launch.positions)
         elif phase == PACKING:
-            count = _panels(launch, launch.first_channel) * _parts_of_panel(launch)
+            count = _panels(launch, launch.first_channel) * launch.parts
             batch, part = item // count, item % count
             _pack(launch, batch * panels, launch.first_batch + batch, launch.first_channel, part, part + 1)
         else:
@@ -258,16 +226,16 @@ def worker(launch_at: int, number: int) -> int:
 @register_jitable
 def _worker(launch: Any, number: int) -> Any:
     """The header of a worker's scratch memory."""
-    return element(launch.first_worker, number, launch.worker_size, WORKER)
+    return struct(launch.first_worker + number * launch.worker_size, WORKER)
 
 
 @register_jitable
 def _pack(launch: Any, panel: int, batch: int, channel: int, first: int, last: int) -> None:
     """Pack the parts ``first`` to ``last`` of X from ``channel`` on, into panels from ``panel`` on."""
-    parts, pack = _parts_of_panel(launch), struct(launch.kernel, KERNEL).pack
+    pack = struct(launch.kernel, KERNEL).pack
     for part in range(first, last):
-        number = part // parts
-        call(pack, (address(launch), panel + number, batch, channel + number * launch.panel, part % parts))
+        number = part // launch.parts
+        call(pack, (address(launch), panel + number, batch, channel + number * launch.panel, part % launch.parts))
 
 
 @register_jitable
@@ -319,8 +287,9 @@ def axis_taps_for(coordinate_type: str, weight_type: str) -> Callable[..., int]:
         launch, worker = struct(launch_at, LAUNCH), struct(worker_at, WORKER)
         kernel, scratch = struct(launch.kernel, KERNEL), launch.scratch
         taps = kernel.taps
-        if axis == 0:
-            kernels.begin_offsets(view(worker, scratch.offsets, (taps,), np.int64), taps)
+        offsets = view(worker, scratch.offsets, (taps,), np.int64)
+        for tap in range(taps if axis == 0 else 0):
+            offsets[tap] = tap
         index = scratch.index if axis == 0 else scratch.along
         weight = scratch.weight if axis == 0 else scratch.along_weight
         return kernels.axis_taps(
@@ -375,7 +344,9 @@ def copy_for(bits_type: str) -> Callable[..., int]:
         launch, worker = struct(launch_at, LAUNCH), struct(worker_at, WORKER)
         taps = view(worker, launch.scratch.index, (2, launch.width), np.uint32)
         index, inside = taps[buffer, :positions], taps[1 - buffer, :positions]
-        kernels.clear_outside(index, inside)
+        # A processor cannot guess where a random grid lies outside: the first pixel is read there, and forgotten.
+        for p in range(len(index)):
+            inside[p] = index[p] if index[p] < OUTSIDE_BIT else np.uint32(0)
         X = array(launch.X, (launch.n, launch.c, launch.pixels), bits)[batch]
         Y = array(launch.Y, (launch.n, launch.c, launch.positions), bits)[batch]
         if launch.n * launch.c * launch.positions * size < PASSED_BYTES:

@@ -32,18 +32,14 @@ def torch_translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
     evaluator: Any = import_module("onnxscript.evaluator")
     aten: Any = import_module("torch").ops.aten
 
-    def recorder() -> Any:
-        """The export's opset, whose operators record themselves."""
-        return evaluator.default().opset
-
     # The exporter tells attributes from inputs by their annotations.
     def grid_sample(input: Any, grid: Any, interpolation_mode: int, padding_mode: int, align_corners: bool) -> Any:
-        opset = recorder()
+        opset = evaluator.default().opset  # the export's, whose operators record themselves
         attributes = _attributes(opset.version, interpolation_mode, padding_mode, align_corners)
         return opset.GridSample(input, grid, **attributes)
 
     def affine_grid(theta: Any, size: Any, align_corners: bool) -> Any:
-        opset = recorder()
+        opset = evaluator.default().opset
         least = min(spec.OPERATORS["AffineGrid"])
         if opset.version < least:
             raise GridSampleError("affine_grid", "opset_version", str(opset.version), f"at least {least}")

@@ -158,7 +158,9 @@ class Accelerators:
 
     def _refusal(self, model: bytes, asked: Probe) -> str:
         """Why they do not run ``model`` alone, and rightly; empty where they do."""
-        key = _key(model, self._providers)
+        providers = [(name, sorted(said.items())) for name, said in self._providers]
+        asked_of = repr((onnxruntime.__version__, _devices(), providers)).encode()
+        key = hashlib.sha256(asked_of + model).hexdigest()
         found = _known.get(key) or _kept(key)
         if not found:
             found = ask(self._trial, model, self._providers, asked)
@@ -225,19 +227,13 @@ class Trial:
             assert process.stdout is not None
             pickle.dump(asked, process.stdin)
             process.stdin.flush()
-            answer: Array | str = pickle.load(process.stdout)
-            return answer
+            return pickle.load(process.stdout)
         except (EOFError, OSError, pickle.UnpicklingError):
             is_late, ended = time.monotonic() - began >= SECONDS, process.wait()
             self.close()
             return f"{_LATE} than {SECONDS} seconds" if is_late else f"it ends the process, with {ended}"
         finally:
             timer.cancel()
-
-
-def _key(model: bytes, providers: Providers) -> str:
-    asked = repr((onnxruntime.__version__, _devices(), [(name, sorted(said.items())) for name, said in providers]))
-    return hashlib.sha256(asked.encode() + model).hexdigest()
 
 
 @cache

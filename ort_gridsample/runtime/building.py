@@ -27,7 +27,7 @@ from ..core import target as this
 from ..core.taps import COMPILED_MODES
 from ..core.threads import available_cpus
 from ..errors import GridSampleError
-from ..model.files import Model, explaining_invalid, read_model
+from ..model.files import Model, explaining_invalid, read_model, written_whole
 from ..model.matches import records_of
 from ..model.unfusing import unfused
 from . import library
@@ -118,13 +118,7 @@ def build_library(
             f"ort_gridsample {release}: this processor is none of {', '.join(cpus)}, which the library is built for",
             f"ort_gridsample {release}: onnxruntime is older than {versions.OLDEST['onnxruntime']}",
         )
-        common: dict[str, Any] = {
-            "triple": machine.triple,
-            "folder": folder,
-            "wanted": wanted,
-            "variants": [],
-            "sentences": sentences,
-        }
+        common: dict[str, Any] = {"triple": machine.triple, "folder": folder, "wanted": wanted, "variants": None}
         tasks = [
             (name, {**common, "cpu": name, "level": CPUS[name][0], "share": share, "shares": _SHARES})
             for name in cpus
@@ -132,20 +126,16 @@ def build_library(
         ]
         least = "x86-64" if machine.machine == "x86_64" else "generic"
         variants = [f"ort_gridsample_v{CPUS[name][0]}" for name in cpus]
-        tasks.append(("", {**common, "cpu": least, "level": 0, "variants": variants}))
+        tasks.append(("", {**common, "cpu": least, "level": 0, "variants": variants, "sentences": sentences}))
         with ThreadPoolExecutor(available_cpus()) as pool:
             list(pool.map(lambda task: _compile(machine, *task), tasks))
         objects = sorted(str(each) for each in Path(folder).glob("*.o"))
         made = Path(folder) / f"library{library.SUFFIXES[machine.system]}"
         _run([*link, "-o", str(made), *objects, *_FLAGS[machine.system]], "linking")
         content = library.ended(made.read_bytes(), release, f"{machine.machine}-{machine.system}", cpus)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with written_whole(path) as beside:
         beside.write_bytes(content)
         beside.chmod(0o755)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
     library.checked.cache_clear()
     return library.checked(path, anywhere=True)
 
@@ -163,10 +153,7 @@ _FLAGS = {
 
 def _machine(target: str | None) -> _Machine:
     if target is None:
-        for machine in TARGETS.values():
-            if machine.is_this:
-                return machine
-        target = f"{this.machine}-{this.system}"
+        target = next((name for name, each in TARGETS.items() if each.is_this), f"{this.machine}-{this.system}")
     if target not in TARGETS:
         raise GridSampleError(WHERE, "target", repr(target), listed(TARGETS))
     return TARGETS[target]

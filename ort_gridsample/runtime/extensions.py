@@ -25,31 +25,27 @@ def load() -> Any:
         ImportError: it is not installed, is too old, or cannot be imported.
     """
     try:
-        return _load()
+        with _lock:
+            if _NAME in sys.modules:
+                return _ocos()
+            spec = importlib.util.find_spec(_NAME)
+            if spec is None:
+                raise ModuleNotFoundError("it is not installed")
+            # While the module is imported, a package that was not executed says where it lies.
+            package = importlib.util.module_from_spec(spec)
+            vars(package)["__getattr__"] = _of_package
+            sys.modules.setdefault(_NAME, package)
+            try:
+                return _ocos()
+            finally:
+                if sys.modules.get(_NAME) is package:
+                    del sys.modules[_NAME]
     except ImportError as error:
         raise ImportError(
             f"ort_gridsample's ops need onnxruntime-extensions ({error}): pip install onnxruntime-extensions, "
             "or patch the model to a target that runs without it, such as 'primitives'",
             name=_NAME,
         ) from None
-
-
-def _load() -> Any:
-    with _lock:
-        if _NAME in sys.modules:
-            return _ocos()
-        spec = importlib.util.find_spec(_NAME)
-        if spec is None:
-            raise ModuleNotFoundError("it is not installed")
-        # While the module is imported, a package that was not executed says where it lies.
-        package = importlib.util.module_from_spec(spec)
-        vars(package)["__getattr__"] = _of_package
-        sys.modules.setdefault(_NAME, package)
-        try:
-            return _ocos()
-        finally:
-            if sys.modules.get(_NAME) is package:
-                del sys.modules[_NAME]
 
 
 def _of_package(name: str) -> Any:

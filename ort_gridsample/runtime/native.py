@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from math import prod
 
 import numpy as np
 import onnx
@@ -20,9 +21,6 @@ from ..core.plan import plan_for
 from ..model.element_types import elem_type
 
 logger = logging.getLogger("ort_gridsample")
-
-#: A silent logger: a refusal is an answer here.
-_SILENT = 4
 
 #: What no rounding explains, of halves either.
 _WRONG = 0.1
@@ -61,7 +59,7 @@ def _refusal(
         arrays = [np.zeros((1, axes, axes + 1)), np.array([1, 1, *[2] * axes])]
     try:
         model = one_node(proto, imports, types, [[None] * a.ndim for a in arrays]).SerializeToString()
-        session = onnxruntime.InferenceSession(model, _options(), providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(model, quiet_options(), providers=["CPUExecutionProvider"])
         feeds = {name: a.astype(fed(type_name)) for (name, type_name), a in zip(types, arrays, strict=True)}
         (answer,) = session.run(None, feeds)
     except Exception as error:
@@ -80,10 +78,15 @@ def _probe(
     normalized = pixels / 2 - 1 if align_corners else (2 * pixels + 1) / 5 - 1
     X = np.sin(np.arange(5**axes, dtype=np.float64)).reshape(1, 1, *[5] * axes)
     grid = np.stack(np.meshgrid(*[normalized] * axes, indexing="ij")[::-1], -1)[None]
-    Y = np.empty((1, 1, 3**axes))
-    plan = plan_for(X.dtype, spec.mode_of(mode.decode()), padding_mode.decode(), bool(align_corners))
-    numpy_core.grid_sample(X, grid.reshape(1, -1, axes), Y, plan, 1)
-    return X, grid, Y.reshape(1, 1, *[3] * axes)
+    return X, grid, sampled(X, grid, mode.decode(), padding_mode.decode(), bool(align_corners))
+
+
+def sampled(X: Array, grid: Array, mode: str, padding_mode: str, align_corners: bool) -> Array:
+    """What the NumPy core samples, whichever core is chosen."""
+    n, *out, axes = grid.shape
+    Y = np.empty((*X.shape[:2], prod(out)))
+    numpy_core.grid_sample(X, grid.reshape(n, -1, axes), Y, plan_for(X.dtype, mode, padding_mode, align_corners), 1)
+    return Y.reshape(*X.shape[:2], *out)
 
 
 def types_of(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
@@ -92,7 +95,7 @@ def types_of(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
     The model is loaded and not made ready to run: that needs no kernels, only what onnxruntime knows of operators.
     """
     try:
-        outputs = _pybind_state.InferenceSession(_options(), model.SerializeToString(), False, False).outputs_meta
+        outputs = _pybind_state.InferenceSession(quiet_options(), model.SerializeToString(), False, False).outputs_meta
     except Exception as error:
         logger.debug("onnxruntime is asked for types, and refuses: %s", error)
         return {}
@@ -101,7 +104,7 @@ def types_of(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
 
 def answers(model: onnx.ModelProto, feeds: Sequence[Sequence[Array]]) -> list[Array] | None:
     """What ``model``, of one output, answers to each of ``feeds``, its inputs in order; None where it is refused."""
-    options = _options()
+    options = quiet_options()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     names = [value.name for value in model.graph.input]
     try:
@@ -122,9 +125,10 @@ def _type_proto(type_name: str, shape: list[int | str | None]) -> onnx.TypeProto
     return helper.make_tensor_type_proto(known, dims)
 
 
-def _options() -> onnxruntime.SessionOptions:
+def quiet_options() -> onnxruntime.SessionOptions:
+    """Those of a session of one thread that is asked for an answer, which a refusal is."""
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = _SILENT
+    options.log_severity_level = 4  # none
     options.intra_op_num_threads = 1
     return options
 
@@ -133,9 +137,9 @@ def one_node(
     node: onnx.NodeProto,
     imports: Iterable[tuple[str, int]],
     types: Iterable[tuple[str, str]],
-    shapes: Iterable[Sequence[int | str | None]],
+    shapes: Iterable[Sequence[int | str | None] | None],
 ) -> onnx.ModelProto:
-    """A model of ``node``, which has none yet, with inputs of these names, ``types`` and ``shapes``, and Y.
+    """A model of ``node``, which has none yet, with inputs of these names, ``types`` and ``shapes``, and Y first.
 
     Numpy itself has no bfloat16: what is of it is float32 outside (:func:`fed`).
     """
@@ -148,7 +152,7 @@ def one_node(
             node.input[-1] = f"{name} as {type_name}"
             casts.append(helper.make_node("Cast", [name], node.input[-1:], to=elem_type(type_name)))
     nodes, answer = [*casts, node], fed(named[0][1])
-    node.output.append("Y")
+    node.output.insert(0, "Y")
     if answer != named[0][1]:
         node.output[0] = f"Y as {named[0][1]}"
         nodes.append(helper.make_node("Cast", node.output[:], ["Y"], to=elem_type(answer)))

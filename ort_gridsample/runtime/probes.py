@@ -11,13 +11,11 @@ import onnx
 from onnx import helper
 
 from .. import spec
-from ..core import numpy_core
 from ..core.arrays import Array
-from ..core.plan import plan_for
 from ..functions import affine_grid
 from ..model.inference import Value
 from ..model.records import NodeRecord, spatial_axes
-from .native import fed, one_node
+from .native import fed, one_node, sampled
 
 #: Lengths of axes that only a run knows: a batch of heads, some channels, pixels, and few positions.
 _BATCH, _CHANNELS, _LENGTHS, _OUT = 8, 4, (9, 7, 6), (5, 3, 4)
@@ -63,7 +61,7 @@ def probe(record: NodeRecord, case: Sequence[Value], opsets: Mapping[str, int], 
             expected = affine_grid(*arrays, align_corners)
         else:
             arrays = _x_and_grid(*lengths, align_corners)
-            expected = _sampled(*arrays, str(said["mode"]), str(said["padding_mode"]), align_corners)
+            expected = sampled(*arrays, str(said["mode"]), str(said["padding_mode"]), align_corners)
         return {name: each.astype(fed(types[name])) for name, each in zip(types, arrays, strict=True)}, expected
 
     imports = [(domain, opsets.get(domain, 1)) for domain in dict.fromkeys(("", record.domain))]
@@ -102,10 +100,3 @@ def _x_and_grid(X: tuple[int, ...], positions: tuple[int, ...], align_corners: b
     pixels = np.floor(rng.uniform(-1, sides + 1, positions)) + rng.uniform(0.1, 0.4, positions)
     grid = 2 * pixels / np.maximum(sides - 1, 1) - 1 if align_corners else (2 * pixels + 1) / sides - 1
     return rng.random(X), grid
-
-
-def _sampled(X: Array, grid: Array, mode: str, padding_mode: str, align_corners: bool) -> Array:
-    n, *out, axes = grid.shape
-    Y = np.empty((*X.shape[:2], prod(out)))
-    numpy_core.grid_sample(X, grid.reshape(n, -1, axes), Y, plan_for(X.dtype, mode, padding_mode, align_corners), 1)
-    return Y.reshape(*X.shape[:2], *out)

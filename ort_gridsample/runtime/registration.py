@@ -6,7 +6,6 @@ from contextlib import suppress
 from functools import cache
 from weakref import ref
 
-import onnx
 import onnxruntime
 from onnx import helper
 
@@ -15,6 +14,7 @@ from ..model.dialects import DOMAIN, EXTENSIONS_DOMAIN, VERSION
 from . import interrupts
 from .compiled_ops import ops as compiled_ops
 from .compiled_ops.catalog import NAMES
+from .native import one_node
 from .options import loaded
 
 # Before anyone's options: they know the ops that are there by then.
@@ -92,17 +92,9 @@ def _library_is_known_to(options: onnxruntime.SessionOptions) -> bool:
 @cache
 def _probe() -> bytes:
     """A model that onnxruntime can read where it knows the ops."""
-    inputs = [
-        helper.make_tensor_value_info("theta", onnx.TensorProto.FLOAT, None),
-        helper.make_tensor_value_info("size", onnx.TensorProto.INT64, None),
-    ]
-    outputs = [helper.make_empty_tensor_value_info(name) for name in ("grid", "status")]
-    node = helper.make_node(
-        "AffineGrid", ["theta", "size"], ["grid", "status"], domain=DOMAIN, align_corners=0, node="", num_threads=0
-    )
-    if compiled_ops.alone() is not None:
-        outputs, node = outputs[:1], helper.make_node(NAMES["AffineGrid"], ["theta", "size"], ["grid"])
-        node.domain = EXTENSIONS_DOMAIN
-    graph = helper.make_graph([node], "probe", inputs, outputs)
-    imports = [helper.make_opsetid("", 20), helper.make_opsetid(node.domain, VERSION)]
-    return helper.make_model(graph, opset_imports=imports, ir_version=8).SerializeToString()
+    if compiled_ops.alone() is None:
+        node = helper.make_node("AffineGrid", [], ["status"], domain=DOMAIN, align_corners=0, node="", num_threads=0)
+    else:
+        node = helper.make_node(NAMES["AffineGrid"], [], [], domain=EXTENSIONS_DOMAIN)
+    types = ("theta", "float32"), ("size", "int64")
+    return one_node(node, [("", 20), (node.domain, VERSION)], types, [None, None]).SerializeToString()

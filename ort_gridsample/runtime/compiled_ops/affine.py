@@ -13,33 +13,20 @@ from numba.extending import register_jitable
 
 from ... import checks, spec
 from ...core import coordinates as core_coordinates
-from ...core.halves import HALVES, stored, widened
-from ...core.pointers import address, aligned, array, call, chars, copy_past_caches, fetch_add, local, struct, view
+from ...core.halves import EXACT, HALVES, stored, widened
+from ...core.pointers import address, aligned, array, chars, copy_past_caches, fetch_add, local, sizeof, struct, view
 from ...core.structs import LAUNCH, WORKER
 from ...core.variants import TAPS
 from ...core.workers import PASSED_BYTES, WORKERS
 from .catalog import Fields, Kernels
-from .creation import (
-    LACKING,
-    OTHER_INTERFACE,
-    begin_state,
-    choice,
-    close_node,
-    destroy,
-    errors_of,
-    integer,
-    named_errors,
-    no_memory,
-    open_node,
-)
-from .requests import close_request, keep, make_output, open_request, parallel_for, shape
-from .sampling import IS_OTHER as SAMPLE_IS_OTHER
+from .creation import LAST, choice, close_node, create_only, destroy, errors_of, integer, no_memory, open_node
+from .requests import free_blocks, in_parallel, keep, make_output, open_request, shape
+from .sampling import IS_OTHER, begin_sample
 from .sampling import SENTENCES as SAMPLE_SENTENCES
-from .sampling import begin_sample
 from .sampling import compute as sample
 from .sampling import state as sample_state
 from .sentences import ROOM, as_bytes, no_room, refuse
-from .structs import AFFINE_GRID, FILL, GRID_SAMPLE, LIBRARY, NODE, OP, REQUEST, TEXT, THETA
+from .structs import AFFINE_GRID, FILL, GRID_SAMPLE, NODE, OP, REQUEST, TEXT, THETA
 
 normalize = register_jitable(core_coordinates.normalize)
 
@@ -53,10 +40,8 @@ N_SENTENCES = len(_SENTENCES)
 #: Those of a run are there for 2 and then for 3 spatial axes.
 SENTENCES = [
     *(as_bytes(each, axes=axes, type="int64") for axes in checks.SIZE.values() for each in _SENTENCES),
-    as_bytes(OTHER_INTERFACE),
-    as_bytes(LACKING, what=""),
+    *LAST,
 ]
-IS_OTHER, LACKS = range(2 * N_SENTENCES, len(SENTENCES))
 #: Those of an AffineGrid that is fused lie behind the GridSample's.
 FUSED_SENTENCES, BEFORE = [*SAMPLE_SENTENCES, *SENTENCES], len(SAMPLE_SENTENCES) * TEXT.itemsize
 NO_GRID_TYPE = len(FUSED_SENTENCES)
@@ -64,7 +49,6 @@ FUSED_SENTENCES += [as_bytes(checks.Sentence("grid_type", "{value}", checks.list
 
 #: The types that a fused grid may be rounded to, where it is not of theta's.
 TYPE_WORDS = " ".join(spec.FLOATS)
-AFFINE_GRID_SIZE, THETA_SIZE = AFFINE_GRID.itemsize, THETA.itemsize
 
 #: The columns and the positions that are filled in one go.
 CHUNK, WORTH_A_GO = 2048, 1 << 14
@@ -79,17 +63,7 @@ def states(theta_type: str, size_type: str) -> tuple[Any, list[Fields]]:
 
 def create(op_at: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2 of an AffineGrid."""
-    op, node, at = struct(op_at, OP), local(NODE), 0
-    open_node(node, api, info)
-    status, errors = named_errors(node, op, chars("AffineGrid node "), IS_OTHER)
-    if status == 0:
-        align_corners = integer(node, chars("align_corners"), 0)
-        status, at = begin_state(node, op, 0, AFFINE_GRID_SIZE, errors, LACKS)
-        if status == 0:
-            made, library = struct(at, AFFINE_GRID), struct(op.library, LIBRARY)
-            made.api, made.shape_of, made.cpus = api, library.shape_of, library.cpus
-            made.align_corners, made.sentences = align_corners != 0, errors
-    return close_node(node, status, at, out)
+    return create_only(op_at, api, info, out, chars("AffineGrid node "), AFFINE_GRID, 2 * N_SENTENCES)
 
 
 def fused_states(X_type: str, size_type: str, theta_type: str) -> tuple[Any, list[Fields]]:
@@ -104,9 +78,8 @@ def fused_states(X_type: str, size_type: str, theta_type: str) -> tuple[Any, lis
 def create_fused(op_at: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2 of a GridSample and its AffineGrid."""
     op, node, kind, at = struct(op_at, OP), local(NODE), 0, 0
-    open_node(node, api, info)
-    status, errors = named_errors(node, op, chars("GridSample node "), SAMPLE_IS_OTHER)
-    source = keep(node, THETA_SIZE // 8)
+    status, errors = open_node(node, op, api, info, chars("GridSample node "), IS_OTHER)
+    source = keep(node, sizeof(THETA) // 8)
     grid_errors = errors_of(node, chars("AffineGrid node "), chars("affine_grid_node"), op.sentences + BEFORE)
     if status == 0 and (len(source) == 0 or grid_errors == 0):
         status = no_memory(node)
@@ -115,22 +88,17 @@ def create_fused(op_at: int, api: int, info: int, out: int) -> int:
         theta.sentences, theta.align_corners = grid_errors, integer(node, chars("affine_grid_align_corners"), 0)
         status, kind = choice(node, chars("grid_type"), chars(TYPE_WORDS), -1, errors, NO_GRID_TYPE)
     if status == 0:
-        status, at = begin_sample(node, op, errors, kind + 1)
-        if status == 0:
-            made = struct(at, GRID_SAMPLE)
-            made.source, made.n_inputs = np.int64(source.ctypes.data), 3
+        status, at = begin_sample(node, op, errors, kind + 1, np.int64(source.ctypes.data), 3)
     return close_node(node, status, at, out)
 
 
 def compute(op_at: int, context: int) -> int:
     """KernelComputeV2: compute the grid; returns a status, 0 for success."""
     op, request = struct(op_at, AFFINE_GRID), local(REQUEST)
-    status = open_request(request, op.api, op.shape_of, context, 2)
-    if status == 0:
-        status = _measure(request, request.inputs[0], request.inputs[1], op.theta_size, op.sentences)
-    if status == 0:
-        status = _fill(op, request)
-    close_request(request)
+    status = open_request(request, op, context, 2)
+    status = status or _measure(request, request.inputs[0], request.inputs[1], op.theta_size, op.sentences)
+    status = status or _fill(op, request)
+    free_blocks(request.blocks)
     return status
 
 
@@ -194,10 +162,8 @@ def _fill(op: Any, request: Any) -> int:
     if n * rows * columns == 0:
         return 0
     chunk = min(columns, CHUNK)
-    launch.theta, launch.lengths, launch.align_corners = (
-        request.grid.data, np.int64(grid[1:].ctypes.data), op.align_corners,
-    )  # fmt: skip
-    launch.n, launch.r, launch.rows, launch.columns = n, r, rows, columns
+    launch.theta, launch.lengths = request.grid.data, np.int64(grid[1:].ctypes.data)
+    launch.align_corners, launch.n, launch.r, launch.rows, launch.columns = op.align_corners, n, r, rows, columns
     launch.chunks = (columns + chunk - 1) // chunk
     launch.step = min(rows, (WORTH_A_GO + chunk - 1) // chunk)
     launch.parts = (rows + launch.step - 1) // launch.step
@@ -208,10 +174,7 @@ def _fill(op: Any, request: Any) -> int:
         return no_room(request.api, op.sentences, workers * CHUNK * 4 * 8)
     launch.workers = workers
     launch.positions, launch.waiting = aligned(positions.ctypes.data), aligned(waiting.ctypes.data)
-    if workers == 1:
-        call(op.fill, (address(launch), 0))
-        return 0
-    return parallel_for(request.api, (request.context, op.fill, workers, 0, address(launch)))
+    return in_parallel(request, op.fill, workers, address(launch))
 
 
 @register_jitable
@@ -237,16 +200,10 @@ def line(theta: Any, lengths: Any, row: int, rows: int, align_corners: int) -> A
     return base, widened(theta[0])
 
 
-@register_jitable
-def unchanged(value: Any) -> Any:
-    """The identity, for types that are neither widened nor rounded."""
-    return value
-
-
 def fill_for(theta_type: str) -> Callable[..., int]:
     """What ``KernelContext_ParallelFor`` calls: fill rows of the grid as long as there are any."""
-    half, bits, real = HALVES.get(theta_type), stored(theta_type), np.dtype(spec.TYPES[theta_type].compute)
-    rounded, kind, size = half.rounded if half else unchanged, real.type, bits.itemsize
+    bits, real = stored(theta_type), np.dtype(spec.TYPES[theta_type].compute)
+    rounded, kind, size = HALVES.get(theta_type, EXACT).rounded, real.type, bits.itemsize
 
     def fill(launch_at: int, number: int) -> int:
         launch = struct(launch_at, FILL)
@@ -285,11 +242,10 @@ def fill_for(theta_type: str) -> Callable[..., int]:
 
 def coordinates_for(theta_type: str, grid_type: str) -> Callable[..., int]:
     """What computes the coordinates of a tile from theta of the one type, for a grid of the other."""
-    half, grid_half, bits = HALVES.get(theta_type), HALVES.get(grid_type), stored(theta_type)
+    half, grid_half, bits = HALVES.get(theta_type, EXACT), HALVES.get(grid_type, EXACT), stored(theta_type)
+    from_half, rounded, grid_widened, grid_rounded = half.widened, half.rounded, grid_half.widened, grid_half.rounded
     real, coordinate = np.dtype(spec.TYPES[theta_type].compute), np.dtype(spec.TYPES[grid_type].compute)
     kind, to = real.type, coordinate.type
-    from_half, rounded = (half.widened, half.rounded) if half else (unchanged, unchanged)
-    grid_widened, grid_rounded = (grid_half.widened, grid_half.rounded) if grid_half else (unchanged, unchanged)
 
     def coordinates(launch_at: int, worker_at: int, batch: int, begin: int, positions: int) -> int:
         launch, worker = struct(launch_at, LAUNCH), struct(worker_at, WORKER)

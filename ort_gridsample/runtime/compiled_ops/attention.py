@@ -18,21 +18,11 @@ from ...core.pointers import array, chars, local, set_memory, struct
 from ...core.structs import ATTENTION
 from ...core.workers import WORKERS
 from .catalog import Fields, Kernels
-from .creation import (
-    LACKING,
-    OTHER_INTERFACE,
-    begin_state,
-    close_node,
-    destroy,
-    integer,
-    named_errors,
-    open_node,
-)
-from .launches import launched
-from .requests import close_request, keep, make_output, open_request, shape
-from .sampling import inferred, set_inferred
+from .creation import LAST, create_only, destroy
+from .requests import free_blocks, keep, make_output, open_request, shape
+from .sampling import inferred, launched, lengths_and_names, open_inference, set_inferred
 from .sentences import ROOM, as_bytes, no_room, refuse
-from .structs import DEFORMABLE_ATTENTION, LIBRARY, NODE, OP, REQUEST
+from .structs import DEFORMABLE_ATTENTION, NODE, REQUEST
 
 #: More pixels than any value may have.
 MANY = 2 * kernels.MAX_PIXELS
@@ -44,12 +34,11 @@ LIMITS = checks.Sentence(
 )
 SENTENCES = [
     *map(as_bytes, (ROOM, checks.VALUE_AXES, checks.LEVELS, checks.LEVELS_NEGATIVE, checks.LEVELS_PIXELS)),
-    *map(as_bytes, (checks.LOCATIONS, checks.ATTENTION_WEIGHTS, TOO_LARGE, LIMITS, OTHER_INTERFACE)),
-    as_bytes(LACKING, what=""),
+    *map(as_bytes, (checks.LOCATIONS, checks.ATTENTION_WEIGHTS, TOO_LARGE, LIMITS)),
+    *LAST,
 ]
 (_, WRONG_VALUE, WRONG_LEVELS, NEGATIVE, WRONG_PIXELS, WRONG_LOCATIONS, WRONG_WEIGHTS, IS_TOO_LARGE, BEYOND) = range(9)
-IS_OTHER, LACKS = range(9, 11)
-STATE_SIZE = DEFORMABLE_ATTENTION.itemsize
+IS_OTHER = 9
 
 
 def states(value_type: str, levels_type: str, locations_type: str, weights_type: str) -> tuple[Any, list[Fields]]:
@@ -60,55 +49,39 @@ def states(value_type: str, levels_type: str, locations_type: str, weights_type:
 
 def create(op_at: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2."""
-    op, node, at = struct(op_at, OP), local(NODE), 0
-    open_node(node, api, info)
-    status, errors = named_errors(node, op, chars("DeformableAttention node "), IS_OTHER)
-    if status == 0:
-        align_corners = integer(node, chars("align_corners"), 0)
-        status, at = begin_state(node, op, 0, STATE_SIZE, errors, LACKS)
-        if status == 0:
-            made, library = struct(at, DEFORMABLE_ATTENTION), struct(op.library, LIBRARY)
-            made.api, made.shape_of, made.cpus = api, library.shape_of, library.cpus
-            made.align_corners, made.sentences = align_corners != 0, errors
-    return close_node(node, status, at, out)
+    return create_only(op_at, api, info, out, chars("DeformableAttention node "), DEFORMABLE_ATTENTION, IS_OTHER)
 
 
 def infer(op_at: int, context: int) -> int:
     """InferOutputShapeFn: Y is (B, Q, H·D). What is unknown is left open."""
     node = local(NODE)
-    open_node(node, struct(struct(op_at, OP).library, LIBRARY).api, context)
-    if node.api != 0:
-        value_type, value, _ = inferred(node, 0)
-        _, locations, names_of = inferred(node, 2)
-        if len(value) == 4 and len(locations) > 1 and value[2] >= 0 and value[3] >= 0:
-            Y, names = keep(node, 3), keep(node, 3)
-            known = len(Y) == len(names) == 3
-            for axis in range(2 if known else 0):
-                of_value = axis == 0 and value[0] >= 0
-                Y[axis], names[axis] = (value[0], 0) if of_value else (locations[axis], names_of[axis])
-                known = known and (Y[axis] >= 0 or names[axis] != 0)
-            if known:
-                Y[2], names[2] = value[2] * value[3], 0
-                set_inferred(node.api, context, value_type, Y, names)
-    close_request(node)
+    if open_inference(node, op_at, context):
+        value_type, value = inferred(node, 0)
+        _, locations = inferred(node, 2)
+        if value.shape[1] == 4 and locations.shape[1] > 1 and value[0, 2] >= 0 and value[0, 3] >= 0:
+            Y = lengths_and_names(node, 3)
+            for row in range(2 if Y.shape[1] > 0 else 0):
+                Y[row, 0] = value[row, 0] if value[0, 0] >= 0 else locations[row, 0]
+                Y[row, 1], Y[row, 2] = locations[row, 1], value[row, 2] * value[row, 3]
+            set_inferred(node, value_type, Y)
+    free_blocks(node.blocks)
     return 0
 
 
 def compute(op_at: int, context: int) -> int:
     """KernelComputeV2: add up samples; returns a status, 0 for success."""
     op, request = struct(op_at, DEFORMABLE_ATTENTION), local(REQUEST)
-    status = open_request(request, op.api, op.shape_of, context, 4)
-    if status == 0:
-        status = _attend(op, request, local(ATTENTION))
-    close_request(request)
+    status = open_request(request, op, context, 4)
+    status = status or _attend(op, request, local(ATTENTION))
+    free_blocks(request.blocks)
     return status
 
 
 @register_jitable
 def _attend(op: Any, request: Any, launch: Any) -> int:
     """Check the shapes, allocate Y as the output, and fill it."""
-    value, levels = shape(request.inputs[0]), shape(request.inputs[1])
-    locations, weights = shape(request.inputs[2]), shape(request.inputs[3])
+    inputs = request.inputs
+    value, levels, locations, weights = shape(inputs[0]), shape(inputs[1]), shape(inputs[2]), shape(inputs[3])
     if len(value) != 4:
         return refuse(request.api, op.sentences, WRONG_VALUE, value, value, 0)
     if len(levels) != 2 or levels[1] < 2:
@@ -122,21 +95,17 @@ def _attend(op: Any, request: Any, launch: Any) -> int:
     launch.levels, launch.counts = np.int64(rows.ctypes.data), np.int64(counts.ctypes.data)
     if launch.pixels > kernels.MAX_PIXELS or r > MOST_AXES:
         return refuse(request.api, op.sentences, BEYOND, value, value, 0)
-    pixels = _begin_levels(array(request.inputs[1].data, (n_levels, 1 + r), np.int64), rows, counts)
+    pixels = _begin_levels(array(inputs[1].data, (n_levels, 1 + r), np.int64), rows, counts)
     if pixels < 0:
         return refuse(request.api, op.sentences, NEGATIVE, levels, levels, 0)
     if pixels != launch.pixels:
         return refuse(request.api, op.sentences, WRONG_PIXELS, value, value, pixels)
-    launch.points = _points(locations, 1)
+    points, fits = _points(locations, 1), _are_alike(value, locations, n_levels if len(locations) == 6 else -1)
+    launch.points = points
     for level in range(n_levels):
-        launch.points -= counts[level]
-    if (
-        not _are_alike(value, locations, n_levels if len(locations) == 6 else -1)
-        or locations[len(locations) - 1] != r
-        or launch.points != 0
-    ):
+        points -= counts[level]
+    if not fits or points != 0 or locations[len(locations) - 1] != r:
         return refuse(request.api, op.sentences, WRONG_LOCATIONS, value, locations, n_levels)
-    launch.points = _points(locations, 1)
     launch.queries = locations[1]
     launch.weighted = weights[1] if len(weights) > 1 else 0
     fits = launch.weighted == launch.queries or launch.weighted == 1
@@ -155,9 +124,7 @@ def _attend(op: Any, request: Any, launch: Any) -> int:
     if launch.pixels * launch.points == 0:
         set_memory(launch.Y, np.int32(0), nbytes)
         return status
-    launch.value, launch.locations, launch.weights = (
-        request.inputs[0].data, request.inputs[2].data, request.inputs[3].data,
-    )  # fmt: skip
+    launch.value, launch.locations, launch.weights = inputs[0].data, inputs[2].data, inputs[3].data
     launch.align_corners, launch.worker = op.align_corners, op.worker
     launch.workers, launch.pauses = max(WORKERS, op.cpus), 0
     return launched(request, launch, op.proceed, op.worker, op.sentences)
@@ -172,16 +139,15 @@ def _begin_levels(levels: Any, rows: Any, counts: Any) -> int:
     """
     first, at, r, least = 0, 0, levels.shape[1] - 1, 0
     for level in range(len(levels)):
-        rows[at], area, none = first, 1, 1
+        rows[at], area = first, 1
         counts[level] = levels[level, 0]
         least = min(least, counts[level])
         for axis in range(r):
             length = levels[level, 1 + axis]
-            least, none = min(least, length), min(none, length)
-            area = min(area * min(max(length, 1), MANY), MANY)
+            least, area = min(least, length), min(area * min(length, MANY), MANY)
             rows[at + 1 + axis] = length
         at += 1 + r
-        first = min(first + (area if none > 0 else 0), MANY)
+        first = min(first + area, MANY)
     return first if least == 0 else -1
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
@@ -25,6 +25,22 @@ INTERFACE = 1
 #: The fields of a record: numbers, functions to compile (:data:`ort_gridsample.core.compilation.Part`; None: 0), or
 #: those of a record in it.
 Fields = Mapping[str, Any]
+
+#: What an op answers ONNX Runtime when it is registered: functions of :data:`.structs.OP`'s record, by their fields.
+#: They are Python for ops that are compiled when they are needed, and compiled code in a library.
+ANSWERS: Mapping[str, Callable[..., int]] = {
+    "GetName": lambda op: op.name,
+    "GetExecutionProviderType": lambda op: 0,  # the CPU's
+    "GetInputType": lambda op, index: op.types[index],
+    "GetInputTypeCount": lambda op: op.n_inputs,
+    "GetOutputType": lambda op, index: op.types[0],
+    "GetOutputTypeCount": lambda op: 1,
+    "GetInputCharacteristic": lambda op, index: 2 if index == op.variadic else 0,  # 2: several, of one type
+    "GetOutputCharacteristic": lambda op, index: 0,
+    "GetInputMemoryType": lambda op, index: 0,
+    "GetVariadicInputMinArity": lambda op: 1,
+    "GetVariadicInputHomogeneity": lambda op: 1,
+}
 
 
 class Kernels(NamedTuple):
@@ -49,12 +65,9 @@ class Kernels(NamedTuple):
     @property
     def functions(self) -> dict[str, tuple[Callable[..., int]]]:
         """The functions that ONNX Runtime calls, to be compiled, by their fields in :data:`.structs.OP`."""
-        always = {
-            "CreateKernelV2": (self.create,),
-            "KernelComputeV2": (self.compute,),
-            "KernelDestroy": (self.destroy,),
-        }
-        return always if self.infer is None else {**always, "InferOutputShapeFn": (self.infer,)}
+        fields = "CreateKernelV2", "KernelComputeV2", "KernelDestroy", "InferOutputShapeFn"
+        functions = self.create, self.compute, self.destroy, self.infer
+        return {name: (each,) for name, each in zip(fields, functions, strict=True) if each is not None}
 
 
 @dataclass(frozen=True)
@@ -94,8 +107,7 @@ class Op:
     def load(self) -> Kernels:
         """Its kernels. Imports Numba."""
         module, name = self.kernels.split(".")
-        found: Kernels = getattr(importlib.import_module(f".{module}", __package__), name)
-        return found
+        return getattr(importlib.import_module(f".{module}", __package__), name)
 
     def described(self, types: Sequence[str]) -> str:
         """What it takes, where its inputs are of these ``types``."""
@@ -118,16 +130,13 @@ def _combined(*types: Sequence[str]) -> tuple[tuple[str, ...], ...]:
     return tuple(product(*([name for name in each if name in ELEMENT_TYPES] for each in types)))
 
 
-def _pairs(pairs: Iterator[tuple[str, str]]) -> tuple[tuple[str, ...], ...]:
-    return tuple((X, *others) for (X,), others in product(_combined(_X), pairs))
-
-
 #: The inputs that are of one type, or of that of others.
 _FREE = ("size", "scalars", "levels", "attention_weights")
 
 _X, _grid = spec.newest("GridSample").types.values()
 _theta, _size = spec.newest("AffineGrid").types.values()
 _inputs = tuple(spec.newest(ATTENTION).types)
+_sampled = tuple((*X, each, each) for X in _combined(_X) for each in programs.TYPES)
 #: Weights are of value's type.
 _attended = tuple((value, "int64", at, value) for value, at in product(spec.FLOATS, spec.FLOATS))
 
@@ -137,6 +146,6 @@ OPS = (
     Op(NAMES["GridSample"], "sampling.KERNELS", ("X", "grid"), _combined(_X, _grid), infers=True),
     Op(NAMES["AffineGrid"], "affine.KERNELS", ("theta", "size"), _combined(_theta, _size), has_modes=False),
     Op(FUSED, "affine.FUSED", ("X", "size", "theta"), _combined(_X, _size, _theta), variadic=2),
-    Op(FUSED, "program_grids.KERNELS", ("X", "scalars", "grid"), _pairs((each, each) for each in programs.TYPES), 2),
+    Op(FUSED, "program_grids.KERNELS", ("X", "scalars", "grid"), _sampled, 2),
     Op(NAMES[ATTENTION], "attention.KERNELS", _inputs, _attended, infers=True, has_modes=False),
 )

@@ -11,29 +11,23 @@ import numpy as np
 from numba.extending import register_jitable
 
 from ... import checks
-from ...core.pointers import array, chars, copy, free, local, sizeof, struct
+from ...core.pointers import address, array, chars, copy, local, sizeof, struct
 from .c_api import INVALID_ARGUMENT
-from .calls import function
 from .catalog import INTERFACE
-from .requests import close_request, keep
-from .sentences import create_status, quoted, refuse
-from .structs import BLOCK, ERRORS, LIBRARY, TEXT
+from .requests import free_blocks, function, keep
+from .sentences import as_bytes, complain, create_status, length_of, quoted
+from .structs import BLOCK, ERRORS, LIBRARY, NODE, OP, TEXT
 
 get_integer = function("KernelInfoGetAttribute_int64", 1)
-text_size, get_text = function("KernelInfoGetAttribute_string", 1), function("KernelInfoGetAttribute_string")
+get_text, get_name = function("KernelInfoGetAttribute_string"), function("KernelInfo_GetNodeName")
 row_size, get_row = function("KernelInfoGetAttributeArray_int64", 1), function("KernelInfoGetAttributeArray_int64")
-name_size, get_name = function("KernelInfo_GetNodeName", 1), function("KernelInfo_GetNodeName")
 release_status = function("ReleaseStatus")
 
 #: What may be wrong with any node: it is of other ops, or of a kind that a library was made without.
 OTHER_INTERFACE = checks.Sentence("interface", "{nbytes}", f"{INTERFACE}: the model is of another ort-gridsample's ops")
 LACKING = checks.Sentence("library", "made without {what}{value}", "one that was made for this model, or for all")
-
-
-@register_jitable
-def open_node(node: Any, api: int, info: int) -> None:
-    """Begin with a ``node``, given what CreateKernelV2 got."""
-    node.api, node.info, node.blocks, node.lacks_memory = api, info, 0, 0
+#: Of an op of one state.
+LAST = [as_bytes(OTHER_INTERFACE), as_bytes(LACKING, what="")]
 
 
 @register_jitable
@@ -42,17 +36,13 @@ def close_node(node: Any, status: int, state: int, out: int) -> int:
     if status == 0:
         array(out, (1,), np.int64)[0] = state
     else:
-        close_request(node)
+        free_blocks(node.blocks)
     return status
 
 
 def destroy(state: int) -> int:
     """KernelDestroy: free a state, the last thing that its node kept, and what was kept before."""
-    at = state - sizeof(BLOCK)
-    while at != 0:
-        following = struct(at, BLOCK).next
-        free(at)
-        at = following
+    free_blocks(state - sizeof(BLOCK))
     return 0
 
 
@@ -63,35 +53,40 @@ def no_memory(node: Any) -> int:
 
 
 @register_jitable
-def begin_state(node: Any, op: Any, number: int, size: int, errors: int, lacking: int) -> tuple[int, int]:
-    """A status, and the address of a new state of ``size`` bytes that is as the op's of this ``number``.
+def begin_state(node: Any, op: Any, number: int, dtype: Any, errors: int, lacking: int) -> tuple[int, int]:
+    """A status, and the address of a new state, a record of ``dtype``, as the op's of this ``number``.
 
     It is the last that the node keeps. Where there is no such state, the status is the sentence ``lacking``, or what
     CreateKernelV2 answers to have it made.
     """
-    origin, none = array(op.states, (number + 1,), np.int64)[number], array(0, (0,), np.int64)
+    origin, library = array(op.states, (number + 1,), np.int64)[number], struct(op.library, LIBRARY)
     if node.lacks_memory != 0:
         return no_memory(node), 0
-    if origin == 0 and struct(op.library, LIBRARY).makes != 0:
+    if origin == 0 and library.makes != 0:
         return number + 1, 0
     if origin == 0:
         about = struct(errors, ERRORS)
         about.value.at, about.value.length = op.described, length_of(op.described)
-        return refuse(node.api, errors, lacking, none, none, 0), 0
-    state = keep(node, size // 8)
+        return complain(node.api, errors, lacking, 0), 0
+    state = keep(node, sizeof(dtype) // 8)
     if len(state) == 0:
         return no_memory(node), 0
-    copy(np.int64(state.ctypes.data), origin, size)
-    return 0, np.int64(state.ctypes.data)
+    at = np.int64(state.ctypes.data)
+    copy(at, origin, sizeof(dtype))
+    made = struct(at, dtype)
+    made.api, made.shape_of, made.cpus = node.api, library.shape_of, library.cpus
+    made.align_corners, made.sentences = integer(node, chars("align_corners"), 0) != 0, errors
+    return 0, at
 
 
 @register_jitable
-def length_of(at: int) -> int:
-    """The length of the characters ``at`` an address, which a 0 ends."""
-    letters, length = array(at, (1 << 40,), np.uint8), 0
-    while letters[length] != 0:
-        length += 1
-    return length
+def create_only(op_at: int, api: int, info: int, out: int, operator: int, dtype: Any, other: int) -> int:
+    """CreateKernelV2 of an ``operator`` of one state, of ``dtype``; its last two sentences begin at ``other``."""
+    op, node, at = struct(op_at, OP), local(NODE), 0
+    status, errors = open_node(node, op, api, info, operator, other)
+    if status == 0:
+        status, at = begin_state(node, op, 0, dtype, errors, other + 1)
+    return close_node(node, status, at, out)
 
 
 @register_jitable
@@ -129,46 +124,46 @@ def integers(node: Any, name: int) -> Any:
 @register_jitable
 def text(node: Any, name: int, found: Any) -> None:
     """Set the TEXT ``found`` to the node's attribute ``name``, or where this is 0 to its own name; length -1: none."""
-    found.length = -1
-    if name != 0:
-        status, size = text_size(node.api, (node.info, name, 0))
-    else:
-        status, size = name_size(node.api, (node.info, 0))
-    memory = _kept(node, 2 + size // 8)  # its size, and it
+    found.length = 0
+    status = _get_text(node, name, 0, found)
+    memory = _kept(node, 1 + found.length // 8)
     if status == 0 and len(memory) > 0:
-        memory[0], at = size, np.int64(memory.ctypes.data)
-        if name != 0:
-            status = get_text(node.api, (node.info, name, at + 8, at))
-        else:
-            status = get_name(node.api, (node.info, at + 8, at))
-        if status == 0 and size > 0:
-            found.at, found.length = at + 8, size - 1
+        found.at = np.int64(memory.ctypes.data)
+        status = _get_text(node, name, found.at, found)
+    found.length = found.length - 1 if status == 0 and len(memory) > 0 else -1
     if status != 0:
         release_status(node.api, (status,))
+
+
+@register_jitable
+def _get_text(node: Any, name: int, at: int, found: Any) -> int:
+    """Write a text where it belongs, if that is not 0, and its size, with the 0 at its end, as the length."""
+    size_at = address(found) + 8
+    if name != 0:
+        return get_text(node.api, (node.info, name, at, size_at))
+    return get_name(node.api, (node.info, at, size_at))
 
 
 @register_jitable
 def index_among(words: int, found: Any) -> int:
     """The index of the TEXT ``found`` among ``words``, which blanks separate; -1 where it is none of them."""
     letters, given = array(words, (1 << 40,), np.uint8), array(found.at, (found.length,), np.uint8)
-    index, begin, at = 0, 0, 0
-    while True:
+    index, begin, same = 0, 0, True
+    for at in range(length_of(words) + 1):
+        i = at - begin
         if letters[at] == 32 or letters[at] == 0:
-            same = at - begin == len(given)
-            for i in range(len(given) if same else 0):
-                same = same and given[i] == letters[begin + i]
-            if same:
+            if same and i == len(given):
                 return index
-            if letters[at] == 0:
-                return -1
-            index, begin = index + 1, at + 1
-        at += 1
+            index, begin, same = index + 1, at + 1, True
+        else:
+            same = same and i < len(given) and given[i] == letters[at]
+    return -1
 
 
 @register_jitable
 def choice(node: Any, name: int, words: int, default: int, errors: int, wrong: int) -> tuple[int, int]:
     """A status, and the index of the node's attribute ``name`` among ``words``; the sentence ``wrong`` quotes it."""
-    found, none = local(TEXT), array(0, (0,), np.int64)
+    found = local(TEXT)
     text(node, name, found)
     if found.length < 0:
         return 0, default
@@ -176,33 +171,31 @@ def choice(node: Any, name: int, words: int, default: int, errors: int, wrong: i
     if index >= 0:
         return 0, index
     quoted(node, 0, found, struct(errors, ERRORS).value)
-    return refuse(node.api, errors, wrong, none, none, 0), 0
+    return complain(node.api, errors, wrong, 0), 0
 
 
 @register_jitable
 def errors_of(node: Any, operator: int, label: int, sentences: int) -> int:
-    """The address of new ERRORS of an ``operator`` whose name is the node's attribute ``label``; 0: no memory."""
+    """The address of new ERRORS of an ``operator``, named by the attribute ``label`` or as the node; 0: no memory."""
     memory, name = keep(node, sizeof(ERRORS) // 8), local(TEXT)
     if len(memory) == 0:
         return 0
     errors = struct(np.int64(memory.ctypes.data), ERRORS)
     text(node, label, name)
+    if name.length <= 0:
+        text(node, 0, name)
     errors.sentences, errors.value.at, errors.value.length = sentences, 0, 0
     return np.int64(memory.ctypes.data) if quoted(node, operator, name, errors.where) else 0
 
 
 @register_jitable
-def named_errors(node: Any, op: Any, operator: int, other: int) -> tuple[int, int]:
-    """A status, and the address of new ERRORS of the node, an ``operator``: of the attribute ``node``, or its own name.
-
-    The sentence ``other`` says that the node is of other ops than these.
-    """
-    found, none = local(TEXT), array(0, (0,), np.int64)
-    text(node, chars("node"), found)
-    errors = errors_of(node, operator, chars("node") if found.length > 0 else 0, op.sentences)
+def open_node(node: Any, op: Any, api: int, info: int, operator: int, other: int) -> tuple[int, int]:
+    """Begin with a ``node``: a status, by the sentence ``other`` if it is of other ops, and the address of ERRORS."""
+    node.api, node.info, node.blocks, node.lacks_memory = api, info, 0, 0
+    errors = errors_of(node, operator, chars("node"), op.sentences)
     if errors == 0:
         return no_memory(node), 0
     interface = integer(node, chars("interface"), 1)
     if interface != INTERFACE:
-        return refuse(node.api, errors, other, none, none, interface), 0
+        return complain(api, errors, other, interface), 0
     return 0, errors

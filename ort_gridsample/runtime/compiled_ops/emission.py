@@ -13,30 +13,27 @@ from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as untyped_llvm
+import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils as untyped_cgutils
 from numba.core import codegen as untyped_codegen
 from numba.core.ccallback import CFunc as UntypedCFunc
-from numba.core.compiler_lock import global_compiler_lock as untyped_lock
 from numba.core.registry import cpu_target
 
-from .answers import ANSWERS
-from .catalog import OPS, fields
+from ...core.compilation import Part, global_compiler_lock
+from ...core.pointers import cgutils
+from .catalog import ANSWERS, OPS, fields
 from .image import Image
 from .structs import ENTRY, LIBRARY, OP, VARIANT
 
 llvm: Any = untyped_llvm
-cgutils: Any = untyped_cgutils
 codegen: Any = untyped_codegen
 CFunc: Any = UntypedCFunc
-global_compiler_lock: Any = untyped_lock
 
 #: What Numba refers to where an exception is raised or counted, which no function here does. One that calls the helper
 #: of ``reshape`` is not linked: a library has none.
 _NEVER_CALLED = re.compile(r"(?!numba_attempt_nocopy_reshape)((NRT|numba|Py|_Py)_\w+|numba_\w+)")
 
-Part = tuple[Any, ...]
 #: As :meth:`.catalog.Op.serves` takes it.
 Wanted = Mapping[str, Sequence[str]] | None
 
@@ -122,20 +119,14 @@ class Emitter:
 
     def data(self, name: str, image: Image) -> bytes:
         """The object of an ``image``: data of this name."""
-        functions = {self.name(part): None for part in image.functions.values()}
-        words: list[str] = []
-        for at in range(0, len(image.data), 8):
-            if at in image.functions:
-                words.append(f"i64 ptrtoint (ptr @{self.name(image.functions[at])} to i64)")
-            elif at in image.places:
-                words.append(f"i64 ptrtoint (ptr getelementptr (i8, ptr @{name}, i64 {image.places[at]}) to i64)")
-            else:
-                words.append(f"i64 {int.from_bytes(image.data[at : at + 8], 'little', signed=True)}")
-        listed = [f"declare hidden i64 @{function}()" for function in functions]
-        kinds = ", ".join(["i64"] * len(words))
-        return self._object(
-            "\n".join([*listed, f"@{name} = hidden global <{{{kinds}}}> <{{{', '.join(words)}}}>, align 64"])
-        )
+        functions = {at: self.name(part) for at, part in image.functions.items()}
+        words = dict(enumerate(np.frombuffer(image.data, "<i8").astype(str)))
+        words |= {at // 8: f"ptrtoint (ptr @{function} to i64)" for at, function in functions.items()}
+        inside = f"ptrtoint (ptr getelementptr (i8, ptr @{name}, i64 %d) to i64)"
+        words |= {at // 8: inside % place for at, place in image.places.items()}
+        listed = [f"declare hidden i64 @{function}()" for function in dict.fromkeys(functions.values())]
+        kinds, values = ", ".join(["i64"] * len(words)), ", ".join(f"i64 {word}" for word in words.values())
+        return self._object("\n".join([*listed, f"@{name} = hidden global <{{{kinds}}}> <{{{values}}}>, align 64"]))
 
     def entry(self, variants: Sequence[str], sentences: Sequence[str]) -> bytes:
         """The object of a library's own function: which registers the ops of one of the ``variants``, data by name.
@@ -175,18 +166,14 @@ class Emitter:
             for found in (*made.functions, *made.global_variables):
                 if not found.is_declaration and found.name != name:
                     found.linkage = "internal"
-            self._optimise(made)
+            passes = llvm.create_pass_builder(self._codegen._tm, llvm.create_pipeline_tuning_options(speed_level=3))
+            passes.getModulePassManager().run(made, passes)
             for each in [found for found in made.functions if found.is_declaration and _NEVER_CALLED.match(found.name)]:
                 name, kind = each.name, re.sub(r" #\d+", "", str(each)).strip()
                 made.link_in(llvm.parse_assembly(f"{head}{kind.replace('declare', 'define', 1)} {{ unreachable }}"))
                 made.get_function(name).linkage = "internal"
         made.verify()
-        emitted: bytes = self._codegen._tm.emit_object(made)
-        return emitted
-
-    def _optimise(self, module: Any) -> None:
-        builder = llvm.create_pass_builder(self._codegen._tm, llvm.create_pipeline_tuning_options(speed_level=3))
-        builder.getModulePassManager().run(module, builder)
+        return self._codegen._tm.emit_object(made)
 
 
 def variant(wanted: Wanted, level: int) -> Image:
@@ -198,17 +185,11 @@ def variant(wanted: Wanted, level: int) -> Image:
     answers, rows = {name: (answer_for, name) for name in ANSWERS}, []
     for op in OPS:
         kernels = op.load()
-        common = {
-            **{"library": library, "sentences": image.texts(kernels.sentences), "name": image.text(op.name.encode())},
-            **answers,
-            **kernels.functions,
-        }
+        named = {"library": library, "sentences": image.texts(kernels.sentences), "name": image.text(op.name.encode())}
+        common = {**named, **answers, **kernels.functions}
         for each in op.types:
             record, states = kernels.states(*each)
-            row = [
-                image.put(record, state) if op.serves(each, number, wanted) else 0
-                for number, state in enumerate(states)
-            ]
+            row = [image.put(record, state) if op.serves(each, n, wanted) else 0 for n, state in enumerate(states)]
             described = image.text(op.described(each).encode())
             rows.append({**common, **fields(each, op.variadic), "states": image.row(row), "described": described})
     ops = image.put_row(OP, rows)

@@ -7,22 +7,17 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import extending, types
-from numba.core import cgutils as untyped_cgutils
+from numba import types
 from numba.extending import register_jitable
 
-from ...core import target
-from ...core.pointers import array, call, chars, compare_and_swap, local, sched_yield, sizeof, store_shared, struct
+from ...core import pointers, target
+from ...core.pointers import array, call, chars, intrinsic, sizeof, struct
 from ...model.dialects import EXTENSIONS_DOMAIN
-from .answers import ANSWERS
 from .c_api import INVALID_ARGUMENT, SHAPE_OF, VERSION
-from .calls import function
+from .catalog import ANSWERS
+from .requests import function
 from .sentences import create_status
 from .structs import ENTRY, LIBRARY, OP, VARIANT
-
-cgutils: Any = untyped_cgutils
-intrinsic: Any = extending.intrinsic
-uniform: Any = types.UniTuple
 
 #: The levels of x86-64 processors, by the bits of their features: of leaf 1's ecx, of leaf 7's ebx and of leaf
 #: 0x80000001's ecx; and of the registers that the system keeps. Source: the x86-64 psABI.
@@ -49,7 +44,7 @@ def _instruction(text: str, answers: str, count: int) -> Any:
             registers = [builder.zext(builder.extract_value(found, i), _WORD) for i in range(count)]
             return context.make_tuple(builder, signature.return_type, registers)
 
-        return uniform(types.int64, count)(types.int64, types.int64), generate
+        return pointers.tuple_of([types.int64] * count)(types.int64, types.int64), generate
 
     return run
 
@@ -88,9 +83,8 @@ _processors: Any = types.ExternalFunction("GetActiveProcessorCount", types.int32
 _MASK, _ONLINE, _ALL_GROUPS = np.dtype([("bits", np.int64, 128)]), 58, 0xFFFF
 
 
-@register_jitable
 def _linux_cpus() -> int:
-    mask, count = local(_MASK), 0
+    mask, count = pointers.local(_MASK), 0
     known = _affinity(0, sizeof(_MASK), np.int64(mask.bits.ctypes.data)) == 0
     for i in range(len(mask.bits) if known else 0):
         rest = mask.bits[i]
@@ -99,18 +93,13 @@ def _linux_cpus() -> int:
     return max(count, 1)
 
 
-@register_jitable
-def _macos_cpus() -> int:
-    return max(_configuration(_ONLINE), 1)
-
-
-@register_jitable
-def _windows_cpus() -> int:
-    return max(np.int64(_processors(_ALL_GROUPS)), 1)
-
-
+_CPUS = {
+    "linux": _linux_cpus,
+    "darwin": lambda: max(_configuration(_ONLINE), 1),
+    "win32": lambda: max(np.int64(_processors(_ALL_GROUPS)), 1),
+}
 #: The number of processors that this process may run on.
-cpus: Any = {"linux": _linux_cpus, "darwin": _macos_cpus, "win32": _windows_cpus}[target.system]
+cpus: Any = register_jitable(_CPUS[target.system])
 
 
 def register(options: int, base: int, entry_at: int) -> int:
@@ -120,19 +109,19 @@ def register(options: int, base: int, entry_at: int) -> int:
     api = call(functions[0], (VERSION,))
     if api == 0:
         return create_status(call(functions[0], (1,)), (INVALID_ARGUMENT, entry.too_old))
-    number, best, here = -1, 0, level()
+    at, best, here = 0, 0, level()
     variants = array(entry.variants, (entry.count,), np.int64)
     for i in range(len(variants)):
         needed = struct(variants[i], VARIANT).level
         if best < needed <= here:
-            number, best = i, needed
-    if number < 0:
+            at, best = variants[i], needed
+    if at == 0:
         return create_status(api, (INVALID_ARGUMENT, entry.no_variant))
-    while not compare_and_swap(entry, "lock", 0, 1):
-        sched_yield()
+    while not pointers.compare_and_swap(entry, "lock", 0, 1):
+        pointers.sched_yield()
     status = 0
     if entry.domain == 0:
-        variant = struct(variants[number], VARIANT)
+        variant = struct(at, VARIANT)
         library = struct(variant.library, LIBRARY)
         library.api, library.cpus = api, cpus()
         minor = _minor(call(functions[1], ()))
@@ -141,9 +130,8 @@ def register(options: int, base: int, entry_at: int) -> int:
         status, entry.domain = _domain(api, variant)
     elif entry.api != api:
         status = create_status(api, (INVALID_ARGUMENT, chars("another onnxruntime of this process has these ops")))
-    if status == 0:
-        status = add_domain(api, (options, entry.domain))
-    store_shared(entry, "lock", 0)
+    status = status or add_domain(api, (options, entry.domain))
+    pointers.store_shared(entry, "lock", 0)
     return status
 
 
@@ -155,8 +143,7 @@ def _domain(api: int, variant: Any) -> tuple[int, int]:
     """A status, and the domain of the ops of a ``variant``; 0 where it cannot be made."""
     status, domain = make_domain(api, (chars(EXTENSIONS_DOMAIN),))
     for i in range(variant.count):
-        if status == 0:
-            status = add_op(api, (domain, variant.ops + i * sizeof(OP)))
+        status = status or add_op(api, (domain, variant.ops + i * sizeof(OP)))
     if status != 0 and domain != 0:
         release_domain(api, (domain,))
     return status, domain if status == 0 else 0
@@ -175,7 +162,7 @@ def _minor(version: int) -> int:
 
 
 def answer_for(name: str) -> Callable[..., int]:
-    """What answers ONNX Runtime as the function of this name among :data:`.answers.ANSWERS` does."""
+    """What answers ONNX Runtime as the function of this name among :data:`.catalog.ANSWERS` does."""
     answer = register_jitable(ANSWERS[name])
 
     def of_op(op_at: int) -> int:

@@ -8,11 +8,7 @@ from ... import spec
 from ...errors import GridSampleError
 
 _OPERATORS = (*spec.OPERATORS, *spec.COMPOSITES)
-_ARGUMENTS = {name for operator in _OPERATORS for name in spec.newest(operator).types} | {
-    "Y",
-    "spatial_shapes",
-    "memory",
-}
+_ARGUMENTS = {name for each in _OPERATORS for name in spec.newest(each).types} | {"Y", "spatial_shapes", "memory"}
 _SENTENCE = re.compile(
     rf"Status Message: ((?:{'|'.join(_OPERATORS)}) node .*?): ({'|'.join(_ARGUMENTS)}) is (.*?), expected (.*)",
     re.DOTALL,

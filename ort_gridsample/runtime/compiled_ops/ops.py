@@ -12,7 +12,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,7 +20,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime
 from onnx import helper
 
@@ -31,9 +30,9 @@ from ...model.dialects import EXTENSIONS_DOMAIN
 from .. import library
 from ..extensions import load
 from ..interrupts import undisturbed
+from ..native import one_node, quiet_options
 from . import c_api
-from .answers import ANSWERS
-from .catalog import NAMES, OPS, Op, fields
+from .catalog import ANSWERS, NAMES, OPS, Op, fields
 from .image import Image
 from .structs import LIBRARY, OP
 
@@ -104,7 +103,7 @@ def _add() -> str:
     path = library.found()
     if path is not None:
         library.checked(path)
-    elif _libc is None:
+    elif not _free:
         return "ctypes finds no malloc on this system"
     elif find_spec("numba") is None:
         return "Numba is not installed: pip install 'ort-gridsample[jit]'"
@@ -117,7 +116,9 @@ def _add() -> str:
     add_op.restype, add_op.argtypes = ctypes.c_bool, [ctypes.c_void_p]
     shared = _shared()
     if shared.ops is None:
-        shared.ops = [_probing(), *(_made_here() if path is None else _of_library(path))]
+        # The first only finds the table of functions: it keeps nothing, which C may free, or nobody.
+        probing = _op(_PROBE, CreateKernelV2=_address(_callbacks[-1]), KernelDestroy=_free, **fields(["float32"]))
+        shared.ops = [probing, *(_made_here() if path is None else _of_library(path))]
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(shared.ops))  # sessions that outlive Python point at them
         for op in shared.ops:
             add_op(ctypes.addressof(op))
@@ -139,19 +140,11 @@ def _probe() -> str:
     """Make a session of an op that gets the table of functions; why that failed, empty if it did not."""
     if not _has_ops():
         return ""  # a library registers itself, and gets it then
-    ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in ("X", "Y")]
-    node = helper.make_node(_PROBE, ["X"], ["Y"], domain=EXTENSIONS_DOMAIN)
-    imports = [helper.make_opsetid("", 16), helper.make_opsetid(EXTENSIONS_DOMAIN, 1)]
-    graph = helper.make_graph([node], "probe", ends[:1], ends[1:])
-    model = helper.make_model(graph, opset_imports=imports, ir_version=8)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
+    node, options = helper.make_node(_PROBE, [], [], domain=EXTENSIONS_DOMAIN), quiet_options()
+    model = one_node(node, [("", 16), (EXTENSIONS_DOMAIN, 1)], [("X", "float32")], [[1]])
     try:
-        undisturbed(options.register_custom_ops_library, load().get_library_path())
-        undisturbed(
-            onnxruntime.InferenceSession, model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        options.register_custom_ops_library(load().get_library_path())
+        onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except Exception as error:
         return f"onnxruntime does not take compiled ops: {' '.join(str(error).split())}"
     return "" if _shared().library.api else "onnxruntime does not call compiled ops"
@@ -161,23 +154,15 @@ _Op: Any = np.ctypeslib.as_ctypes_type(OP)
 _Library: Any = np.ctypeslib.as_ctypes_type(LIBRARY)
 
 
-@dataclass
-class _Overload:
-    """An op for inputs of these types."""
-
-    op: Op
-    types: tuple[str, ...]
-    is_loaded: bool = False
-
-    def load(self, struct: Any) -> None:
-        """Complete the ``struct`` with what needs Numba."""
-        kernels, image = self.op.load(), Image()
-        struct.KernelComputeV2, struct.KernelDestroy = addresses([(kernels.compute,), (kernels.destroy,)])
-        sentences, described = image.texts(kernels.sentences), image.text(self.op.described(self.types).encode())
-        at = _placed(image)
-        struct.sentences, struct.described = at + sentences, at + described
-        struct.states = _lasting(ctypes.c_int64 * len(kernels.states(*self.types)[1]))
-        self.is_loaded = True
+def _complete(struct: Any, op: Op, types: tuple[str, ...]) -> None:
+    """Complete the ``struct`` of an op for inputs of these ``types`` with what needs Numba."""
+    kernels, image = op.load(), Image()
+    compute, struct.KernelDestroy = addresses([(kernels.compute,), (kernels.destroy,)])
+    sentences, described = image.texts(kernels.sentences), image.text(op.described(types).encode())
+    at = _placed(image)
+    struct.sentences, struct.described = at + sentences, at + described
+    struct.states = _lasting(ctypes.c_int64 * len(kernels.states(*types)[1]))
+    struct.KernelComputeV2 = compute  # last: so it is known to be whole
 
 
 @cache
@@ -213,11 +198,6 @@ def _lasting(kind: Any) -> int:
     made = kind()
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
     return ctypes.addressof(made)
-
-
-def _probing() -> Any:
-    """The op that only finds the table of functions. It keeps nothing, which C may free, or nobody."""
-    return _op(_PROBE, CreateKernelV2=_address(_callbacks[-1]), KernelDestroy=_free, **fields(["float32"]))
 
 
 def _of_library(path: Path) -> list[Any]:
@@ -265,12 +245,12 @@ def _made_here() -> list[Any]:
         for types in op.types:
             ops.append(_op(op.name, CreateKernelV2=create, **fields(types, op.variadic)))
             ops[-1].InferOutputShapeFn = infer if op.infers else 0
-            _overloads[ctypes.addressof(ops[-1])] = _Overload(op, types)
+            _overloads[ctypes.addressof(ops[-1])] = op, types
     return ops
 
 
-#: The ops by their addresses.
-_overloads: dict[int, _Overload] = {}
+#: The ops, with the types of their inputs, by their addresses.
+_overloads: dict[int, tuple[Op, tuple[str, ...]]] = {}
 
 
 def _op(name: str, types: Sequence[int], **numbers: Any) -> Any:
@@ -290,17 +270,10 @@ def _address(callback: Any) -> int:
     return ctypes.cast(callback, ctypes.c_void_p).value or 0
 
 
-def _c_library() -> Any:
-    """C's library, with free; None where this process does not show it, as on Windows."""
-    try:
-        library = ctypes.CDLL(None)
-        return library if library.free else None
-    except (TypeError, OSError, AttributeError):
-        return None
-
-
-_libc = _c_library()
-_free = 0 if _libc is None else _address(_libc.free)
+#: C's free; 0 where this process does not show it, as on Windows.
+_free = 0
+with suppress(TypeError, OSError, AttributeError):
+    _free = _address(ctypes.CDLL(None).free)
 
 
 def _create_probe(at: int, table: int, info: int, out: int) -> int:
@@ -315,13 +288,13 @@ def _create(at: int, table: int, info: int, out: int) -> int:
     It answers an exception with a status: ctypes drops it.
     """
     try:
-        overload, struct = _overloads[at], _Op.from_address(at)
-        if not overload.is_loaded:
-            overload.load(struct)
-        create = _called(overload.op.load().create, 4)
+        (op, types), struct = _overloads[at], _Op.from_address(at)
+        if not struct.KernelComputeV2:
+            _complete(struct, op, types)
+        create = _called(op.load().create, 4)
         while 0 < (answer := create(at, table, info, out)) < MOST_STATES:
             word = ctypes.c_int64.from_address(struct.states + 8 * (answer - 1))
-            word.value = state(overload.op, overload.types, answer - 1)
+            word.value = state(op, types, answer - 1)
         return int(answer)
     except BaseException as error:
         return c_api.status(table, f"{type(error).__name__}: {error}")
@@ -330,7 +303,7 @@ def _create(at: int, table: int, info: int, out: int) -> int:
 def _infer(at: int, context: int) -> int:
     """InferOutputShapeFn: the compiled one."""
     try:
-        return int(_called(_overloads[at].op.load().infer, 2)(at, context))
+        return int(_called(_overloads[at][0].load().infer, 2)(at, context))
     except BaseException as error:  # the run says what is wrong with a shape
         logger.debug("no shape is inferred: %r", error)
         return 0

@@ -11,21 +11,21 @@ from typing import Any
 
 import numpy as np
 from numba import types
-from numba.extending import overload, register_jitable
+from numba.extending import register_jitable
 
 from ... import checks, spec
 from ...core import kernels
-from ...core.pointers import address, array, chars, local, sizeof, struct, view
+from ...core.pointers import address, array, by_types, chars, local, sizeof, struct, view
 from ...core.structs import LAUNCH, WORKER
 from ...core.variants import TAPS
 from ...model.programs import MOST_SOURCES, MOST_STEPS, WITH_PROGRAM
 from .c_api import ELEMENT_TYPES
 from .catalog import Fields, Kernels
-from .creation import close_node, destroy, integers, named_errors, no_memory, open_node, text
+from .creation import close_node, destroy, integers, no_memory, open_node, text
 from .requests import keep, shape
 from .sampling import IS_OTHER, begin_sample, compute, state
 from .sampling import SENTENCES as SAMPLE_SENTENCES
-from .sentences import as_bytes, no_room, refuse
+from .sentences import as_bytes, complain, no_room, refuse
 from .structs import COMPONENT, COORDINATES, ERRORS, GRID_SAMPLE, NODE, OP, PROGRAM, PROGRAMS, REQUEST, TEXT
 
 #: The sentences of the op: the GridSample's, then about a value that is left out, about one of a wrong shape, alone or
@@ -41,7 +41,7 @@ SENTENCES = [
         checks.Sentence("coordinates", "{X}", "what a session writes"),
     )),
 ]  # fmt: skip
-PROGRAMS_SIZE, FLOAT32 = PROGRAMS.itemsize, ELEMENT_TYPES["float32"]
+FLOAT32 = ELEMENT_TYPES["float32"]
 
 
 def states(X_type: str, grid_type: str, _: str) -> tuple[Any, list[Fields]]:
@@ -53,9 +53,8 @@ def states(X_type: str, grid_type: str, _: str) -> tuple[Any, list[Fields]]:
 def create(op_at: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2."""
     op, node, at = struct(op_at, OP), local(NODE), 0
-    open_node(node, api, info)
-    status, errors = named_errors(node, op, chars("GridSample node "), IS_OTHER)
-    source, numbers = keep(node, PROGRAMS_SIZE // 8), integers(node, chars("coordinates"))
+    status, errors = open_node(node, op, api, info, chars("GridSample node "), IS_OTHER)
+    source, numbers = keep(node, sizeof(PROGRAMS) // 8), integers(node, chars("coordinates"))
     rows = keep(node, (len(numbers) // 5 + 1) * (sizeof(PROGRAM) // 8))
     names = keep(node, MOST_SOURCES * (sizeof(TEXT) // 8))
     if status == 0 and (len(source) == 0 or len(rows) == 0 or len(names) == 0):
@@ -67,11 +66,8 @@ def create(op_at: int, api: int, info: int, out: int) -> int:
         head.n_sources = _split(node, chars("sources"), array(head.names, (MOST_SOURCES,), TEXT))
         if not _read(head, numbers, array(head.programs, (len(numbers) // 5 + 1,), PROGRAM)):
             status = refuse(api, errors, NO_PROGRAMS, numbers, numbers[:0], 0)
-    if status == 0:
-        status, at = begin_sample(node, op, errors, 0)
-        if status == 0:
-            made = struct(at, GRID_SAMPLE)
-            made.source, made.n_inputs = np.int64(source.ctypes.data), 2 + head.n_sources
+        else:
+            status, at = begin_sample(node, op, errors, 0, address(head), 2 + head.n_sources)
     return close_node(node, status, at, out)
 
 
@@ -126,12 +122,11 @@ def measure(request_at: int) -> int:
     request = struct(request_at, REQUEST)
     op = struct(request.launch.kernel, GRID_SAMPLE)
     head, scalars = struct(op.source, PROGRAMS), request.inputs[1]
-    nothing = array(0, (0,), np.int64)
+    lacks = scalars.axes != 1 or shape(scalars)[0] < head.n_scalars
     for index in range(op.n_inputs):
-        if request.inputs[index].axes < 0:
-            return refuse(request.api, head.sentences, MISSING, nothing, nothing, head.n_sources)
-    if scalars.axes != 1 or shape(scalars)[0] < head.n_scalars:
-        return refuse(request.api, head.sentences, MISSING, nothing, nothing, head.n_sources)
+        lacks = lacks or request.inputs[index].axes < 0
+    if lacks:
+        return complain(request.api, head.sentences, MISSING, head.n_sources)
     r, n_components = head.r, head.count * (sizeof(COMPONENT) // 8)
     both, words = keep(request, 2 * (r + 2)), keep(request, n_components)
     if len(both) == 0 or len(words) == 0:
@@ -247,10 +242,8 @@ def coordinates_for(grid_type: str) -> Callable[..., int]:
     def coordinates(launch_at: int, worker_at: int, batch: int, begin: int, positions: int) -> int:
         launch, worker, request = struct(launch_at, LAUNCH), struct(worker_at, WORKER), struct(launch_at, REQUEST)
         head, r = struct(struct(launch.kernel, GRID_SAMPLE).source, PROGRAMS), launch.r
-        programs, components = (
-            array(head.programs, (head.count,), PROGRAM),
-            array(request.components, (head.count,), COMPONENT),
-        )
+        programs = array(head.programs, (head.count,), PROGRAM)
+        components = array(request.components, (head.count,), COMPONENT)
         scalars, scalar, operand = array(request.inputs[1].data, (head.n_scalars,), dtype), 0, r
         g = view(worker, launch.scratch.coordinates, (r, launch.tile), dtype)
         other = view(worker, launch.scratch.axis, (positions,), dtype)  # free until the coordinates are there
@@ -289,14 +282,12 @@ def _first(launch: Any, component: Any, batch: int, begin: int) -> int:
 @register_jitable
 def _is_grid(components: Any) -> bool:
     """Whether the ``components`` (r,) lie as a grid does: side by side, and nothing between."""
-    one = components[0]
+    one, good = components[0], True
     for index in range(len(components)):
         each = components[index]
-        if each.rows != len(components) or each.inner != 1 or each.data != one.data:
-            return False
-        if each.first != one.first + index or each.is_shared != one.is_shared:
-            return False
-    return True
+        good = good and each.rows == len(components) and each.inner == 1 and each.data == one.data
+        good = good and each.first == one.first + index and each.is_shared == one.is_shared
+    return good
 
 
 @register_jitable
@@ -310,26 +301,18 @@ def _take_all(component: Any, first: int, here: Any) -> None:
             count, step = len(here) - done, component.rows
         else:
             count, step = min(len(here) - done, inner - rest), 1
-        _take(there[at:], step, here[done : done + count])
+        source, to = there[at:], here[done : done + count]
+        if step == 1:
+            for p in range(count):
+                to[p] = source[p]
+        else:
+            for p in range(count):
+                to[p] = source[np.uint64(p) * np.uint64(step)]
         done += count
 
 
-@register_jitable
-def _take(there: Any, step: int, here: Any) -> None:
-    """Take every ``step``-th of what is ``there``."""
-    if step == 1:
-        for p in range(len(here)):
-            here[p] = there[p]
-    else:
-        for p in range(len(here)):
-            here[p] = there[np.uint64(p) * np.uint64(step)]
-
-
-def _at(n: Any, p: int) -> Any: ...
-
-
-@overload(_at, strict=False)
-def _at_for(n: Any, p: int) -> Any:
+@by_types
+def _at(n: Any, p: int) -> Any:
     """The operand at position ``p``: a number is the same at all."""
     if isinstance(n, types.Array):
         return lambda n, p: n[p]

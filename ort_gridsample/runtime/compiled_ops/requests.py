@@ -7,9 +7,15 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
-from ...core.pointers import allocate, array, free, sizeof, struct, view
-from .calls import function, function_at
+from ...core.pointers import allocate, array, call, caller, free, sizeof, struct
+from .c_api import FUNCTIONS
 from .structs import BLOCK
+
+
+def function(name: str, n_answers: int = 0) -> Any:
+    """ONNX Runtime's function ``name``, of the table's address and its arguments, as a :func:`.caller`; a status."""
+    return caller(n_answers, FUNCTIONS[name].offset)
+
 
 get_input = function("KernelContext_GetInput", 1)
 get_output = function("KernelContext_GetOutput", 1)
@@ -20,31 +26,24 @@ get_lengths = function("GetDimensions")
 release_info = function("ReleaseTensorTypeAndShapeInfo")
 parallel_for = function("KernelContext_ParallelFor")
 #: For a value: its element type, the address of its lengths, and their number.
-shape_of = function_at(3)
+shape_of = caller(3)
 
 
 @register_jitable
-def open_request(request: Any, api: int, shape_function: int, context: int, count: int) -> int:
-    """Begin a ``request`` of ``count`` inputs; returns a status.
-
-    ``shape_function`` is the address of the function that returns a shape without an object, or 0.
-    """
+def open_request(request: Any, op: Any, context: int, count: int) -> int:
+    """Begin a ``request`` of ``count`` inputs of an ``op``, its state; returns a status."""
+    api = op.api
     request.api, request.context, request.blocks = api, context, 0
     for index in range(count):
         this = request.inputs[index]
+        this.axes = -1
         status, value = get_input(api, (context, index))
-        if status != 0:
-            return status
-        if value == 0:
-            this.axes = -1
-            continue
-        status, this.data = get_data(api, (value,))
-        if status != 0:
-            return status
-        if shape_function != 0:
-            status, _, this.shape, this.axes = shape_of(shape_function, (value,))
-        else:
-            status = _copy_shape(request, this, value)
+        if status == 0 and value != 0:
+            status, this.data = get_data(api, (value,))
+            if status == 0 and op.shape_of != 0:
+                status, _, this.shape, this.axes = shape_of(op.shape_of, (value,))
+            elif status == 0:
+                status = _copy_shape(request, this, value)
         if status != 0:
             return status
     return 0
@@ -56,14 +55,10 @@ def _copy_shape(request: Any, this: Any, value: int) -> int:
     status, info = get_info(request.api, (value,))
     if status != 0:
         return status
-    status, this.axes = get_axes(request.api, (info,))
-    if status == 0:
-        lengths = keep(request, this.axes)
-        this.shape = np.int64(lengths.ctypes.data)
-        if len(lengths) == this.axes:
-            status = get_lengths(request.api, (info, this.shape, this.axes))
-        else:
-            this.axes = 0  # no memory for a few words: no op takes such a shape
+    status, axes = get_axes(request.api, (info,))
+    lengths = keep(request, axes)
+    this.shape, this.axes = np.int64(lengths.ctypes.data), len(lengths)  # 0 without memory: no op takes such a shape
+    status = status or get_lengths(request.api, (info, this.shape, this.axes))
     release_info(request.api, (info,))
     return status
 
@@ -78,21 +73,27 @@ def shape(this: Any) -> Any:
 def keep(request: Any, count: int) -> Any:
     """An array of ``count`` int64, freed with the request; empty where there is no memory."""
     at = allocate(sizeof(BLOCK) + 8 * count)
-    block = struct(at, BLOCK)
-    if at == 0:
-        return view(block, 0, (0,), np.int64)
-    block.next, request.blocks = request.blocks, at
-    return view(block, sizeof(BLOCK), (count,), np.int64)
+    if at != 0:
+        struct(at, BLOCK).next, request.blocks = request.blocks, at
+    return array(at + sizeof(BLOCK), (count if at != 0 else 0,), np.int64)
 
 
 @register_jitable
-def close_request(request: Any) -> None:
-    """Free what was kept."""
-    at = request.blocks
+def free_blocks(at: int) -> None:
+    """Free the block ``at`` an address, and those that were kept before it."""
     while at != 0:
         following = struct(at, BLOCK).next
         free(at)
         at = following
+
+
+@register_jitable
+def in_parallel(request: Any, function: int, count: int, launch: int) -> int:
+    """Call ``function`` with ``launch`` and each number below ``count``, on ONNX Runtime's threads; a status."""
+    if count > 1:
+        return parallel_for(request.api, (request.context, function, count, 0, launch))
+    call(function, (launch, 0))
+    return 0
 
 
 @register_jitable

@@ -17,31 +17,10 @@ from ...core.compilation import Part
 from ...core.coordinates import PADDING
 from ...core.pointers import address, array, call, chars, local, set_memory, struct
 from ...core.taps import MAX_TAPS, MODES
-from .calls import function
+from . import requests
 from .catalog import Fields, Kernels
-from .creation import (
-    LACKING,
-    OTHER_INTERFACE,
-    begin_state,
-    choice,
-    close_node,
-    destroy,
-    integer,
-    named_errors,
-    open_node,
-    release_status,
-)
-from .launches import launched
-from .requests import (
-    close_request,
-    get_axes,
-    get_lengths,
-    keep,
-    make_output,
-    open_request,
-    release_info,
-    shape,
-)
+from .creation import LACKING, OTHER_INTERFACE, begin_state, choice, close_node, destroy, open_node, release_status
+from .requests import function
 from .sentences import ROOM, as_bytes, no_room, refuse
 from .structs import GRID_SAMPLE, LIBRARY, NODE, OP, REQUEST
 
@@ -65,8 +44,6 @@ SENTENCES = [
 MODE_WORDS, PADDING_WORDS = " ".join(_WORDS), " ".join(_PADDINGS)
 N_MODES, LINEAR = len(variants.TAPS), _WORDS.index("linear")
 
-GRID_SAMPLE_SIZE = GRID_SAMPLE.itemsize
-
 get_input_type = function("ShapeInferContext_GetInputTypeShape", 1)
 get_element_type = function("GetTensorElementType", 1)
 get_names = function("GetSymbolicDimensions")
@@ -86,135 +63,137 @@ def state(
 ) -> Fields:  # fmt: skip
     """The fields of the state for a mode, and of a grid that is measured and computed."""
     parts, numbers = (variants.parts(X_type, grid_type, mode, coordinates), variants.numbers(X_type, grid_type, mode))
-    return {"kernel": {**parts, **numbers, "columns": columns}, "measure": measure, "n_inputs": 2}
+    return {"kernel": {**parts, **numbers, "columns": columns}, "measure": measure}
 
 
 def create(op_at: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2."""
-    op, node = struct(op_at, OP), local(NODE)
-    open_node(node, api, info)
-    status, errors = named_errors(node, op, chars("GridSample node "), IS_OTHER)
-    at = 0
+    op, node, at = struct(op_at, OP), local(NODE), 0
+    status, errors = open_node(node, op, api, info, chars("GridSample node "), IS_OTHER)
     if status == 0:
-        status, at = begin_sample(node, op, errors, 0)
+        status, at = begin_sample(node, op, errors, 0, 0, 2)
     return close_node(node, status, at, out)
 
 
 @register_jitable
-def begin_sample(node: Any, op: Any, errors: int, kind: int) -> tuple[int, int]:
-    """A status, and the address of a new state, of those of this ``kind`` that of the node's mode."""
+def begin_sample(node: Any, op: Any, errors: int, kind: int, source: int, n_inputs: int) -> tuple[int, int]:
+    """A status, and the address of a new state of this ``kind`` and the node's mode, whose grid has this ``source``."""
     padding = at = 0
     status, mode = choice(node, chars("mode"), chars(MODE_WORDS), LINEAR, errors, NO_MODE)
     if status == 0:
         status, padding = choice(node, chars("padding_mode"), chars(PADDING_WORDS), 0, errors, NO_PADDING)
     if status == 0:
-        align_corners = integer(node, chars("align_corners"), 0)
         mode = mode if mode < N_MODES else mode - N_MODES + LINEAR
-        status, at = begin_state(node, op, kind * N_MODES + mode, GRID_SAMPLE_SIZE, errors, LACKS + mode)
+        status, at = begin_state(node, op, kind * N_MODES + mode, GRID_SAMPLE, errors, LACKS + mode)
         if status == 0:
-            made, library = struct(at, GRID_SAMPLE), struct(op.library, LIBRARY)
-            made.kernel.api, made.kernel.shape_of, made.kernel.cpus = node.api, library.shape_of, library.cpus
-            made.kernel.padding, made.kernel.align_corners = padding, align_corners != 0
-            made.sentences = errors
+            made = struct(at, GRID_SAMPLE)
+            made.kernel.cpus, made.kernel.padding, made.kernel.align_corners = made.cpus, padding, made.align_corners
+            made.source, made.n_inputs = source, n_inputs
     return status, at
 
 
 def infer(op_at: int, context: int) -> int:
     """InferOutputShapeFn: Y is (N, C, D1_out, …, Dr_out). What is unknown is left open."""
-    # Not the types of the op: that is the first of all overloads.
     node = local(NODE)
-    open_node(node, struct(struct(op_at, OP).library, LIBRARY).api, context)
-    if node.api != 0:
-        X_type, X, X_names = inferred(node, 0)
-        _, grid, grid_names = inferred(node, 1)
-        if len(X) > 2 and len(grid) == len(X):
-            Y, names = keep(node, len(X)), keep(node, len(X))
-            known = len(Y) > 0 and len(names) > 0
-            for axis in range(len(X) if known else 0):
-                of_grid = axis > 1 or (axis == 0 and X[0] < 0)
-                at = axis - (axis > 1)
-                Y[axis], names[axis] = (grid[at], grid_names[at]) if of_grid else (X[axis], X_names[axis])
-                known = known and (Y[axis] >= 0 or names[axis] != 0)
-            if known:
-                set_inferred(node.api, context, X_type, Y, names)
-    close_request(node)
+    if open_inference(node, op_at, context):
+        X_type, X = inferred(node, 0)
+        _, grid = inferred(node, 1)
+        if X.shape[1] > 2 and grid.shape[1] == X.shape[1]:
+            Y = lengths_and_names(node, X.shape[1])
+            for axis in range(Y.shape[1]):
+                of_grid = axis > 1 or (axis == 0 and X[0, 0] < 0)
+                for row in range(2):
+                    Y[row, axis] = grid[row, axis - (axis > 1)] if of_grid else X[row, axis]
+            set_inferred(node, X_type, Y)
+    requests.free_blocks(node.blocks)
     return 0
 
 
 @register_jitable
+def open_inference(node: Any, op_at: int, context: int) -> bool:
+    """Begin with a ``node`` whose shapes are inferred; whether ONNX Runtime's functions are known already."""
+    # Of the op nothing else: it is the first of all overloads.
+    node.api, node.info, node.blocks = struct(struct(op_at, OP).library, LIBRARY).api, context, 0
+    return node.api != 0
+
+
+@register_jitable
+def lengths_and_names(node: Any, axes: int) -> Any:
+    """An array (2, axes) for the lengths (-1: unknown) and names (0: none) of a shape; (2, 0): there is no memory."""
+    memory = requests.keep(node, 2 * axes)
+    return array(np.int64(memory.ctypes.data), (2, len(memory) // 2), np.int64)
+
+
+@register_jitable
 def inferred(node: Any, index: int) -> Any:
-    """The element type of an input while shapes are inferred, its lengths (-1: unknown), and their names (0: none)."""
+    """The element type of an input while shapes are inferred, and its lengths and names: none, if they are unknown."""
     api, axes, element_type = node.api, 0, 0
     status, info = get_input_type(api, (node.info, index))
     if status == 0:
         status, element_type = get_element_type(api, (info,))
     if status == 0:
-        status, axes = get_axes(api, (info,))
-    lengths, names = keep(node, axes), keep(node, axes)
-    good = status == 0 and len(lengths) == axes == len(names)
+        status, axes = requests.get_axes(api, (info,))
+    found = lengths_and_names(node, axes)
+    at, good = np.int64(found.ctypes.data), status == 0 and found.shape[1] == axes
     if good:
-        status = get_lengths(api, (info, np.int64(lengths.ctypes.data), axes))
-    if good and status == 0:
-        status = get_names(api, (info, np.int64(names.ctypes.data), axes))
+        status = requests.get_lengths(api, (info, at, axes)) or get_names(api, (info, at + 8 * axes, axes))
     if status != 0:
         release_status(api, (status,))
+        good = False
     for axis in range(axes if good else 0):
-        letters = array(names[axis], (1,), np.uint8)
-        names[axis] = 0 if names[axis] == 0 or letters[0] == 0 or lengths[axis] >= 0 else names[axis]
-    return element_type & 0xFFFFFFFF, lengths[:axes] if good and status == 0 else lengths[:0], names
+        if found[0, axis] >= 0 or found[1, axis] == 0 or array(found[1, axis], (1,), np.uint8)[0] == 0:
+            found[1, axis] = 0
+    return element_type & 0xFFFFFFFF, array(at, (2, axes if good else 0), np.int64)
 
 
 @register_jitable
-def set_inferred(api: int, context: int, element_type: int, lengths: Any, names: Any) -> None:
-    """Say the type and the shape of the output while shapes are inferred."""
-    count, none = len(lengths), chars("")
+def set_inferred(node: Any, element_type: int, found: Any) -> None:
+    """Say the type and the shape of the output while shapes are inferred, if each axis has a length or a name."""
+    api, count, at, none = node.api, found.shape[1], np.int64(found.ctypes.data), chars("")
     for axis in range(count):
-        names[axis] = none if names[axis] == 0 else names[axis]
+        if found[0, axis] < 0 and found[1, axis] == 0:
+            count = 0
+        found[1, axis] = none if found[1, axis] == 0 else found[1, axis]
+    if count == 0:
+        return
     status, info = make_type(api, ())
-    if status == 0:
-        status = set_element_type(api, (info, element_type))
-    if status == 0:
-        status = set_lengths(api, (info, np.int64(lengths.ctypes.data), count))
-    if status == 0:
-        status = set_names(api, (info, np.int64(names.ctypes.data), count))
-    if status == 0:
-        status = set_output_type(api, (context, 0, info))
+    status = status or set_element_type(api, (info, element_type)) or set_lengths(api, (info, at, count))
+    status = status or set_names(api, (info, at + 8 * count, count)) or set_output_type(api, (node.info, 0, info))
     if status != 0:
         release_status(api, (status,))
     if info != 0:
-        release_info(api, (info,))
+        requests.release_info(api, (info,))
 
 
 def compute(op_at: int, context: int) -> int:
     """KernelComputeV2: sample; returns a status, 0 for success."""
     op, request = struct(op_at, GRID_SAMPLE), local(REQUEST)
     request.launch.kernel = op_at
-    status = open_request(request, op.kernel.api, op.kernel.shape_of, context, op.n_inputs)
+    status = requests.open_request(request, op, context, op.n_inputs)
     if status == 0:
         if op.measure != 0:
             status = call(op.measure, (address(request),))
         else:
             given = request.inputs[1]
             request.grid.data, request.grid.shape, request.grid.axes = given.data, given.shape, given.axes
-    if status == 0:
-        status = _sample(op, request)
-    close_request(request)
+    status = status or _sample(op, request)
+    requests.free_blocks(request.blocks)
     return status
 
 
 @register_jitable
 def _sample(op: Any, request: Any) -> int:
     """Check the shapes of X and of the grid, allocate Y as the output, and fill it."""
-    X, grid, launch = shape(request.inputs[0]), shape(request.grid), request.launch
+    X, grid, launch = requests.shape(request.inputs[0]), requests.shape(request.grid), request.launch
     wrong = _measure(op, launch, X, grid)
     if wrong != GOOD:
         return refuse(request.api, op.sentences, wrong, X, grid, 0)
-    Y = keep(request, len(X))
+    Y = requests.keep(request, len(X))
     if len(Y) == 0:
         return no_room(request.api, op.sentences, 8 * len(X))
     for axis in range(len(Y)):  # to assign an array takes a second to compile
         Y[axis] = X[axis] if axis < 2 else grid[axis - 1]
-    status, launch.Y = make_output(request, Y)
+    status, launch.Y = requests.make_output(request, Y)
     nbytes = launch.n * launch.c * launch.positions * op.kernel.X_size
     if status != 0 or nbytes == 0:
         return status
@@ -223,8 +202,24 @@ def _sample(op: Any, request: Any) -> int:
         return status
     launch.X, launch.grid = request.inputs[0].data, request.grid.data
     launch.lengths, launch.out_lengths = np.int64(X[2:].ctypes.data), np.int64(Y[2:].ctypes.data)
-    launch.workers, launch.pauses = max(workers.WORKERS, op.kernel.cpus), 0
+    launch.workers, launch.pauses = max(workers.WORKERS, op.cpus), 0
     return launched(request, launch, op.kernel.proceed, op.kernel.worker, op.sentences)
+
+
+@register_jitable
+def launched(request: Any, launch: Any, proceed: int, worker: int, errors: int) -> int:
+    """Have ONNX Runtime's threads be the workers of all phases of a ``launch``; returns a status.
+
+    ``proceed`` and ``worker`` are the addresses of its functions, as those of :mod:`ort_gridsample.core.workers`.
+    """
+    launch.own.nbytes, launch.phase, status = 0, workers.NEW, 0
+    while True:
+        count = call(proceed, (address(launch),))
+        if count <= 0:
+            return no_room(request.api, errors, launch.nbytes) if count < 0 else status
+        status = requests.in_parallel(request, worker, count, address(launch))
+        if status != 0:
+            launch.phase = workers.END
 
 
 @register_jitable
@@ -246,9 +241,6 @@ def _measure(op: Any, launch: Any, X: Any, grid: Any) -> int:
         nbytes *= float(max(grid[axis + 1], 1))
         pixels = min(pixels * min(X[axis + 2], most), most)
         rows = min(rows * op.kernel.taps, MAX_TAPS + 1)
-    for axis in range(r):
-        if X[axis + 2] == 0:
-            pixels = 0
     if nbytes >= 2.0**63:
         return IS_TOO_LARGE
     if n * c * positions > 0:

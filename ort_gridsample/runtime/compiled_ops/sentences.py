@@ -13,8 +13,7 @@ from numba.extending import register_jitable
 from ...checks import Sentence
 from ...core.pointers import allocate, array, copy, free, struct
 from .c_api import INVALID_ARGUMENT
-from .calls import function
-from .requests import keep
+from .requests import function, keep
 from .structs import ERRORS, TEXT
 
 #: What a sentence may quote, and the byte that stands for it: two rows of numbers, and what is counted of the first; a
@@ -44,10 +43,16 @@ def as_bytes(sentence: Sentence, **known: object) -> bytes:
 
 
 @register_jitable
+def complain(api: int, errors: int, number: int, nbytes: int) -> int:
+    """As :func:`refuse`, with a sentence that quotes no row."""
+    none = array(0, (0,), np.int64)
+    return refuse(api, errors, number, none, none, nbytes)
+
+
+@register_jitable
 def no_room(api: int, errors: int, nbytes: int) -> int:
     """A status: ``nbytes`` of memory are not to be had; the first of the sentences says it."""
-    none = array(0, (0,), np.int64)
-    return refuse(api, errors, 0, none, none, nbytes)
+    return complain(api, errors, 0, nbytes)
 
 
 @register_jitable
@@ -79,12 +84,26 @@ def refuse(api: int, errors_at: int, number: int, first: Any, second: Any, nbyte
             end = _copied(text, end, value)
         elif code == COORDINATES:
             end = _write_coordinates(text, end, second)
+        elif code in (FIRST, SECOND):
+            end = _row(text, end, first if code == FIRST else second)
+        elif code == OUTPUTS:
+            for axis in range(len(first) - 2):
+                end = _output(text, _comma(text, end, axis), axis + 1)
         else:
-            end = _write(text, end, code, first, second, nbytes)
+            end = _digits(text, end, len(first) - 2 if code == AXES else first[0] if code == FIRST_LENGTH else nbytes)
     text[end] = 0
     answer = create_status(api, (INVALID_ARGUMENT, at))
     free(at)
     return answer
+
+
+@register_jitable
+def length_of(at: int) -> int:
+    """The length of the characters ``at`` an address, which a 0 ends; 0 where there is none."""
+    letters, length = array(at, (1 << 40,), np.uint8), 0
+    while at != 0 and letters[length] != 0:
+        length += 1
+    return length
 
 
 @register_jitable
@@ -100,9 +119,7 @@ def quoted(node: Any, before: int, found: Any, to: Any) -> bool:
 
     It is kept with the ``node``. Beyond ASCII all letters are taken for printable. Returns whether there was memory.
     """
-    given, length = array(found.at, (max(found.length, 0),), np.uint8), 0
-    while before != 0 and array(before, (length + 1,), np.uint8)[length] != 0:
-        length += 1
+    given, length = array(found.at, (max(found.length, 0),), np.uint8), length_of(before)
     memory = keep(node, (length + 4 * len(given) + 10) // 8)
     if len(memory) == 0:
         return False
@@ -134,8 +151,7 @@ def _write_coordinates(text: Any, end: int, about: Any) -> int:
     axis, length, r = about[0], about[1], about[2]
     end = _letters(text, end, (40,))
     for at in range(r + 1 + (axis >= 0)):
-        end = _letters(text, end, (44, 32)) if at > 0 else end
-        number = at - (0 <= axis < at)
+        end, number = _comma(text, end, at), at - (0 <= axis < at)
         if at == axis:
             end = _digits(text, end, length)
         elif number == 0:
@@ -161,26 +177,18 @@ def _letters(text: Any, end: int, codes: Any) -> int:
 
 
 @register_jitable
-def _write(text: Any, end: int, code: int, first: Any, second: Any, nbytes: int) -> int:
-    """Write the numbers that a ``code`` stands for, a row of them in parentheses; answers where they end."""
-    is_row, count = code in (FIRST, SECOND), 1
-    row = second if code == SECOND else first
-    if is_row:
-        end, count = _letters(text, end, (40,)), len(row)
-    elif code == OUTPUTS:
-        count = len(first) - 2
-    for i in range(count):
-        if i > 0:
-            end = _letters(text, end, (44, 32))
-        if code == OUTPUTS:
-            end = _output(text, end, i + 1)
-        elif code == AXES:
-            end = _digits(text, end, len(first) - 2)
-        elif code == BYTES:
-            end = _digits(text, end, nbytes)
-        else:
-            end = _digits(text, end, row[i])
-    return _letters(text, end, (41,)) if is_row else end
+def _row(text: Any, end: int, numbers: Any) -> int:
+    """Write ``numbers`` in parentheses; answers where they end."""
+    end = _letters(text, end, (40,))
+    for i in range(len(numbers)):
+        end = _digits(text, _comma(text, end, i), numbers[i])
+    return _letters(text, end, (41,))
+
+
+@register_jitable
+def _comma(text: Any, end: int, number: int) -> int:
+    """Write what stands before the ``number``-th of several; answers where it ends."""
+    return _letters(text, end, (44, 32)) if number > 0 else end
 
 
 @register_jitable

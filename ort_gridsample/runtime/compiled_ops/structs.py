@@ -54,17 +54,19 @@ NODE = record("api info blocks lacks_memory")
 #: How a kernel's errors are written: the op's sentences, the name of the node, and a value that a sentence quotes.
 ERRORS = record("sentences", ("where", TEXT), ("value", TEXT))
 
-#: The op GridSample: the core's descriptor; the function that measures the grid (0: the second input is the grid), and
-#: that function's record; the number of inputs; and the op's ERRORS.
-GRID_SAMPLE = record(("kernel", KERNEL), "measure source n_inputs sentences")
+#: What the state of every kernel has: ONNX Runtime's functions and the processors, as in a LIBRARY; the attribute; and
+#: the node's ERRORS.
+_STATE = "api shape_of cpus align_corners sentences"
 
-#: The op AffineGrid: the functions, as in a KERNEL, and what fills the grid; the attribute; theta's size in bytes,
-#: processors, and its ERRORS.
-AFFINE_GRID = record("api shape_of fill align_corners theta_size cpus sentences")
+#: The op GridSample: the core's descriptor, first; what measures the grid (0: the second input is the grid),
+#: and that function's record; and the number of inputs.
+GRID_SAMPLE = record(("kernel", KERNEL), _STATE, "measure source n_inputs")
 
-#: The op DeformableAttention: the functions, as in a KERNEL; the attribute; value's size in bytes, processors, and the
-#: node's ERRORS.
-DEFORMABLE_ATTENTION = record("api shape_of proceed worker align_corners value_size cpus sentences")
+#: The op AffineGrid: what fills the grid, and theta's size in bytes.
+AFFINE_GRID = record(_STATE, "fill theta_size")
+
+#: The op DeformableAttention: the core's functions, and value's size in bytes.
+DEFORMABLE_ATTENTION = record(_STATE, "proceed worker value_size")
 
 #: Theta as the source of a grid, with the AffineGrid's ERRORS.
 THETA = record("align_corners sentences")

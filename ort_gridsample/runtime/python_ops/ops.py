@@ -8,6 +8,7 @@ domain would crash sessions that exist. Importing this module is an ImportError 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -88,16 +89,8 @@ def _attributes(operator: str) -> dict[str, Any]:
     return {name: _STRING if text else _INTEGER for name, text in {**own, "node": True, "num_threads": False}.items()}
 
 
-_STRINGS = {
-    name
-    for operator in (*spec.OPERATORS, *spec.COMPOSITES)
-    for name, kind in _attributes(operator).items()
-    if kind == _STRING
-}
-
-
-def _cast_attributes(attributes: dict[str, str]) -> dict[str, str | int]:
-    return {name: value if name in _STRINGS else int(value) for name, value in attributes.items()}
+def _cast_attributes(kinds: dict[str, Any], attributes: dict[str, str]) -> dict[str, str | int]:
+    return {name: value if kinds[name] == _STRING else int(value) for name, value in attributes.items()}
 
 
 def transport_types(types: Sequence[str]) -> list[str]:
@@ -112,16 +105,15 @@ def _register_all() -> None:
         ATTENTION: lambda *a, **k: attend(*a, **k),
     }
     for operator, function in functions.items():
+        attributes = _attributes(operator)
         for types in product(*map(transport_types, spec.newest(operator).types.values())):
             inputs = [int(getattr(PyCustomOpDef, f"dt_{spec.TYPES[name].onnx}")) for name in types]
-            op = onnx_op(
-                op_type=f"{DOMAIN}::{operator}",
-                inputs=inputs,
-                outputs=[inputs[0], _INTEGER],
-                attrs=_attributes(operator),
-            )(_guarded(operator, function))
+            declared = onnx_op(
+                op_type=f"{DOMAIN}::{operator}", inputs=inputs, outputs=[inputs[0], _INTEGER], attrs=attributes
+            )
+            op = declared(_guarded(operator, function))
             # The original asks the C++ side for each attribute's type at each call: 10 times as slow.
-            op.cast_attributes = _cast_attributes
+            op.cast_attributes = partial(_cast_attributes, attributes)
 
 
 if "_ort_gridsample_ops" not in vars(_ocos):  # else another copy of this module was imported before
