@@ -85,6 +85,8 @@ def test_help(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
     for words in ([], *([command] for command in COMMANDS)):
         with pytest.raises(SystemExit, match="0"):
             main([*words, "--help"])
+    with pytest.raises(SystemExit, match="2"):
+        main([])
     expected = Path(__file__).with_name("data").joinpath("help.txt").read_text(encoding="utf-8")
     assert capsys.readouterr().out.split() == expected.split()
 
@@ -92,7 +94,7 @@ def test_help(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
 def test_inspect(cli: Cli) -> None:
     out = cli("inspect model.onnx")
     assert re.search(
-        r"main graph\n.*\n +sample0 +GridSample-20 +cubic +border +1 +float32 4-D, float32 4-D +yes +replaces it +"
+        r"main graph\n.* a session\n +sample0 +GridSample-20 +cubic +border +1 +float32 4-D, float32 4-D +yes +replaces it +"
         r"(compiled op\n|onnxruntime \[1\]\n.*\[1\] \w+)",
         out,
     )
@@ -100,6 +102,7 @@ def test_inspect(cli: Cli) -> None:
     *lines, reason = cli("inspect two.onnx").splitlines()
     assert [line.split()[:1] for line in lines] == [["main"], ["node"], ["sample0"], ["sample1"]]
     assert reason.startswith("[1] ")
+    assert cli("patch two.onnx there.onnx").endswith("\nthere.onnx: 2 nodes replaced\n")
     (record,) = json.loads(cli("inspect --json model.onnx"))
     assert (record["name"], record["mode"], record["align_corners"], record["native"]) == ("sample0", "cubic", 1, True)
     how = ("compiled op", "") if "compiled" in OPS else ("onnxruntime", ANY)

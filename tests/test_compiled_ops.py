@@ -257,6 +257,8 @@ def test_what_cannot_be_compiled_runs_on_the_python_op(
         raise RuntimeError("no compiler today")
 
     monkeypatch.setattr(ops, "prepare", fails)
+    (placement,) = ogs.InferenceSession(affine_grid_model("float32", 2, False), nodes="all").replaced
+    assert placement.runs_on == "Python op"
     model = grid_sample_model("float32", "float32", 2, [Attributes()])
     for nodes, runs_on in ((None, "onnxruntime"), ("all", "Python op")):
         session = ogs.InferenceSession(model, nodes=nodes)
