@@ -384,6 +384,8 @@ VARIANTS: dict[str, tuple[dict[str, str], str | None]] = {
     "weights first": ({"sum": LINES["sum"].replace("all, W", "W, all")}, ALL),
     "slices": ({"images": "v0 = Slice (value, c0, c6, c1) v1 = Slice (value, c6, c10, c1)"}, ALL),
     "grids as they are": ({"grids": "grids = Identity (at)"}, "value weights output"),
+    "the factor first": ({"grids": "twice = Mul (two, at) grids = Sub (twice, one)"}, ALL),
+    "grids turned around": ({"grids": "twice = Mul (at, two) grids = Sub (one, twice)"}, "value weights output"),
     "another scale": ({"grids": "twice = Mul (at, other) grids = Sub (twice, one)"}, "value weights output"),
     "levels in another order": ({"stack": LINES["stack"].replace("(E0, E1)", "(E1, E0)")}, ""),
     "images that are computed": ({"X": "r = Relu (t0) X0 = Reshape (r, shape0) X1 = Reshape (t1, shape1)"}, ""),
