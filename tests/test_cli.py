@@ -329,6 +329,7 @@ def test_answers_are_compared_as_they_are() -> None:
     a, b = np.array([2**60]), np.array([2**60 + 1])  # which are one float64
     assert verify.difference(a, b)[0] > 0
     assert verify.difference(a, a)[0] == 0
+    assert not verify.agreements({"Y": a}, {"Y": b}, 1e-5)[0].agrees
     assert verify.difference(np.array([1 + 1j]), np.array([1 + 3j]))[0] == 2
     assert verify.difference(np.array(["a"], object), np.array(["b"], object))[0] == np.inf
     for values in ([], [np.nan], [np.nan, np.inf, -np.inf]):
