@@ -250,9 +250,7 @@ def test_where_there_are_none_the_python_op_runs(monkeypatch: pytest.MonkeyPatch
     assert ogs.get_ops() == "python"
 
 
-def test_what_cannot_be_compiled_runs_on_the_python_op(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_not_compiled_runs_in_python(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     def fails(*_: object) -> None:
         raise RuntimeError("no compiler today")
 
