@@ -306,6 +306,7 @@ def test_a_probe_knows_the_answer(static: bool, alone: bool, align_corners: int)
             sides = np.array(first.shape[:1:-1])
             pixels = pixels_of(second, sides, align_corners)
             assert (abs(pixels % 1 - 0.25) < 0.151).all()
+            assert np.ptp(pixels % 1) > 0.1
             assert np.floor(pixels).min() == -1
             assert (np.floor(pixels).max((0, 1, 2)) <= sides).all()
         session = onnxruntime.InferenceSession(probe.model.SerializeToString())

@@ -87,19 +87,28 @@ def test_help(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
             main([*words, "--help"])
     expected = Path(__file__).with_name("data").joinpath("help.txt").read_text(encoding="utf-8")
     assert capsys.readouterr().out.split() == expected.split()
+    for words, said in (
+        ("", "the following arguments are required: COMMAND"),
+        ("bench model.onnx --threads two", "argument --threads: 'two' is not a whole number"),
+        ("bench model.onnx --threads 0", "argument --threads: 0 is less than 1"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            main(words.split())
+        assert capsys.readouterr().err.endswith(f"error: {said}\n")
 
 
 def test_inspect(cli: Cli) -> None:
     out = cli("inspect model.onnx")
     assert re.search(
-        r"main graph\n.*\n +sample0 +GridSample-20 +cubic +border +1 +float32 4-D, float32 4-D +yes +replaces it +"
-        r"(compiled op\n|onnxruntime \[1\]\n.*\[1\] \w+)",
+        r"main graph\n.* a session\n +sample0 +GridSample-20 +cubic +border +1 +float32 4-D, float32 4-D +yes +"
+        r"replaces it +(compiled op\n|onnxruntime \[1\]\n.*\[1\] \w+)",
         out,
     )
     onnx.save(grid_sample_model("uint8", "float32", 2, [Attributes(), Attributes("nearest")]), "two.onnx")
     *lines, reason = cli("inspect two.onnx").splitlines()
     assert [line.split()[:1] for line in lines] == [["main"], ["node"], ["sample0"], ["sample1"]]
     assert reason.startswith("[1] ")
+    assert cli("patch two.onnx there.onnx").endswith("\nthere.onnx: 2 nodes replaced\n")
     (record,) = json.loads(cli("inspect --json model.onnx"))
     assert (record["name"], record["mode"], record["align_corners"], record["native"]) == ("sample0", "cubic", 1, True)
     how = ("compiled op", "") if "compiled" in OPS else ("onnxruntime", ANY)
@@ -320,6 +329,7 @@ def test_answers_are_compared_as_they_are() -> None:
     a, b = np.array([2**60]), np.array([2**60 + 1])  # which are one float64
     assert verify.difference(a, b)[0] > 0
     assert verify.difference(a, a)[0] == 0
+    assert not verify.agreements({"Y": a}, {"Y": b}, 1e-5)[0].agrees
     assert verify.difference(np.array([1 + 1j]), np.array([1 + 3j]))[0] == 2
     assert verify.difference(np.array(["a"], object), np.array(["b"], object))[0] == np.inf
     for values in ([], [np.nan], [np.nan, np.inf, -np.inf]):

@@ -250,11 +250,13 @@ def test_where_there_are_none_the_python_op_runs(monkeypatch: pytest.MonkeyPatch
     assert ogs.get_ops() == "python"
 
 
-def test_what_cannot_be_compiled_runs_on_the_python_op(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_compiled_runs_in_python(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     def fails(*_: object) -> None:
         raise RuntimeError("no compiler today")
 
     monkeypatch.setattr(ops, "prepare", fails)
+    (placement,) = ogs.InferenceSession(affine_grid_model("float32", 2, False), nodes="all").replaced
+    assert placement.runs_on == "Python op"
     model = grid_sample_model("float32", "float32", 2, [Attributes()])
     for nodes, runs_on in ((None, "onnxruntime"), ("all", "Python op")):
         session = ogs.InferenceSession(model, nodes=nodes)
@@ -262,6 +264,8 @@ def test_what_cannot_be_compiled_runs_on_the_python_op(monkeypatch: pytest.Monke
         assert (placement.runs_on, placement.reason) == (runs_on, "compiling it failed: no compiler today")
         feeds = {"X": np.ones((1, 1, 2, 2), np.float32), "grid": np.zeros((1, 2, 2, 2), np.float32)}
         assert session.run(None, feeds)[0].shape == (1, 1, 2, 2)
+        said = "compiling GridSample node 'sample0' failed, it runs on the Python op: RuntimeError('no compiler today')"
+        assert caplog.messages[-1] == said
 
 
 def test_the_oldest_release_has_every_function() -> None:

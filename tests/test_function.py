@@ -1,6 +1,7 @@
 """The functions against the oracle: every type, rank, mode and padding, and everything that can be odd about arrays."""
 
 import itertools
+import pickle
 import re
 import warnings
 from collections.abc import Iterable
@@ -320,7 +321,8 @@ def test_a_mistake_names_argument_found_and_expected(mistake: str) -> None:
         error = raised.value
         assert isinstance(error, ValueError)
         assert (error.where, error.argument, error.found, error.expected) == (where, argument, found, expected)
-        assert str(error) == f"{where}: {argument} is {found}, expected {expected}"
+        for each in (error, pickle.loads(pickle.dumps(error))):
+            assert str(each) == f"{where}: {argument} is {found}, expected {expected}"
 
 
 # AffineGrid

@@ -208,8 +208,15 @@ def test_a_name_that_only_a_value_info_has_is_taken(name: str) -> None:
     for stale in ("Y_status", "Y_unguarded"):
         container = model.functions[0] if model.functions else model.graph
         container.value_info.append(helper.make_tensor_value_info(stale, TensorProto.FLOAT, [7, 7]))
-    made = {output for scope in scopes(ogs.patch_model(model)) for node in scope for output in node.output}
-    assert made.isdisjoint({"Y_status", "Y_unguarded"})
+
+    def made(**target: str) -> set[str]:
+        return {name for scope in scopes(ogs.patch_model(model, **target)) for node in scope for name in node.output}
+
+    assert made().isdisjoint({"Y_status", "Y_unguarded"})
+    taken, *_ = sorted(made(target="primitives") - {"Y"})
+    container.value_info.append(helper.make_tensor_value_info(taken, TensorProto.FLOAT, None))
+    assert taken not in made(target="primitives")
+    assert all(name.startswith("Y") for name in made(target="primitives"))
     # Nor does an input lose its name that nothing reads.
     model.graph.input.append(helper.make_tensor_value_info("Y_status", TensorProto.FLOAT, [1]))
     answer = open_patched_file(model).run(None, FEEDS | {"Y_status": np.ones(1, np.float32)})[0]

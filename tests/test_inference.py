@@ -124,6 +124,10 @@ def test_lengths_behind_a_computed_shape_are_known() -> None:
             shape = Concat <axis = 0> (ones, same) X = Reshape (A, shape) Y = GridSample (X, G) }""")
     patched = ogs.patch_model(model, target="primitives")
     assert sum(node.op_type == "Shape" for node in patched.graph.node) == 1  # the model's own
+    model = parser.parse_model("""<ir_version: 9, opset_import: ["": 20]>
+        g (float[1, 1, 4, 6] A, float[1, 2, 3, 2] G) => (float[1, 1, 2, 3] Y) <float[4] scales = {1.0, 1.0, 2.0, 3.0}> {
+            X = Resize (A, , scales) Y = GridSample (X, G) }""")
+    assert ogs.inspect_model(model)[0].inputs["X"] == [Value("float32", (1, 1, 8, 18))]
 
 
 def test_only_what_is_unknown_is_asked_for() -> None:

@@ -366,11 +366,14 @@ def test_what_no_runtime_is_for() -> None:
         assert message_of(model, target=target, for_runtime=runtime) == f"patch_model: for_runtime is {said}"
 
 
-@pytest.mark.parametrize(("runtime", "opset"), [("onnx2torch", 17), ("rknn", 19), ("mnn", 22)])
+@pytest.mark.parametrize(("runtime", "opset"), [("onnx2torch", 17), ("rknn", 19), ("mnn", 22), ("tvm", 22)])
 def test_a_runtime_gets_an_opset_that_it_reads(runtime: RuntimeName, opset: int) -> None:
     model = grid_sample_model("float32", "float32", 3, [ARGUMENTS], opset=22)
     patched = ogs.patch_model(model, target="primitives", for_runtime=runtime)
     assert [entry.version for entry in patched.opset_import if not entry.domain] == [opset]
+    shapes = {node.output[0] for node in patched.graph.node if node.op_type == "Shape"}
+    readers = {node.op_type for node in patched.graph.node if shapes.intersection(node.input)}
+    assert readers == {"Slice" if runtime == "tvm" else "Gather"}
     asked = ogs.patch_model(model, target="primitives", for_runtime=runtime, opset=20)
     assert [entry.version for entry in asked.opset_import if not entry.domain] == [20]
     expected = ogs.grid_sample(X3, GRID3, *astuple(ARGUMENTS))

@@ -11,9 +11,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
 import pytest
+from mypy import api
 
 import ort_gridsample as ogs
+from faults import before
 from ort_gridsample.model.patch import targets
 from ort_gridsample.patching import TargetName
 from test_readme import REPOSITORY, blocks
@@ -111,9 +114,15 @@ theta = np.zeros((1, 2, 3), np.float32)
 """
 
 
+@pytest.mark.skipif(before("2.4", np), reason="numpy's own types were others")
+def test_a_type_checker_refuses_nothing_here(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mypy", "--platform=linux", f"--cache-dir={tmp_path}"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def mypy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, str]]:
     """The errors that it finds in a folder's files: each file's name, the line from 1, and what it says."""
-    api = pytest.importorskip("mypy.api", reason="mypy is not installed")
     monkeypatch.setenv("MYPYPATH", str(REPOSITORY))
     settings = ["--config-file=", "--strict", "--follow-imports=silent", "--ignore-missing-imports", "--no-incremental"]
     found, problems, _ = api.run([*settings, *map(str, folder.glob("*.py"))])

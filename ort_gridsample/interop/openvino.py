@@ -63,7 +63,7 @@ def _convert(dialect: Dialect, node: Any) -> list[Any]:
     if dialect.domain != DOMAIN:
         return [answer]
     zero, one = (opset.constant(np.array(number, np.int64)) for number in (0, 1))
-    length = opset.gather(opset.shape_of(answer, output_type="i64"), zero, zero)
+    length = opset.gather(opset.shape_of(answer), zero, zero)
     return [answer, opset.unsqueeze(opset.range(zero, length, one, output_type="i64"), one).output(0)]
 
 
@@ -102,7 +102,7 @@ def _lowered(model: onnx.ModelProto, inputs: list[Any]) -> Any:
 def _type_name(value: Any) -> str:
     """The type's name in :data:`ort_gridsample.spec.TYPES`."""
     name = value.get_element_type().get_type_name()
-    return _TYPES.get(name) or _LETTERS.get(name[:1], "") + name[1:]
+    return _TYPES.get(name) or _LETTERS.get(name[0], name[0]) + name[1:]
 
 
 def _shape(value: Any) -> list[int | None] | None:

@@ -211,7 +211,7 @@ def _match(dialect: Dialect, index: int, scope: Scope, inference: Inference, pro
     node = scope.nodes[index]
     aside = node.domain == SET_ASIDE
     domain = "" if aside else domain_of(node.domain)
-    opset = scope.opsets.get(domain, dialect.version if domain else 0)
+    opset = scope.opsets.get(domain, dialect.version)
     sources, output, belonging = around(scope, node)
     if node.op_type in ATTENTION_PLUGINS:
         sources = [*sources[:2], *sources[3:]]  # the first pixels follow from the lengths
