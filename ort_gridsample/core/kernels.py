@@ -16,7 +16,7 @@ from numba.extending import register_jitable
 
 from ..spec import CUBIC_A
 from . import vectors
-from .halves import widened
+from .halves import CONVERTS, widened
 from .pointers import array, by_types
 from .vectors import CONTIGUOUS, EVERY, GATHERED, GATHERS, MASKED, NARROW, OUTSIDE_BIT, PIXELS_AHEAD, VECTORS, WIDE
 
@@ -603,7 +603,7 @@ def channels_last(X: Any, batch: int, channel: int, start: int, rows: Any) -> No
 
 @by_types
 def _turn(X: Any, channel: int, begin: int, end: int, rows: Any, width: int, channels: int) -> Any:
-    """Lay out the pixels ``begin`` to ``end`` of X (C, S): in vectors, as far as they are whole and no halves."""
+    """Lay out the pixels ``begin`` to ``end`` of X (C, S): in vectors, as far as they are whole and can be widened."""
 
     def in_fours(X: Any, channel: int, begin: int, end: int, rows: Any, width: int, channels: int) -> None:
         last, real = channels - 1, rows.dtype.type(0)
@@ -630,7 +630,7 @@ def _turn(X: Any, channel: int, begin: int, end: int, rows: Any, width: int, cha
         if i < end:
             fours(X, channel, i, end, rows, width, channels)
 
-    return in_vectors if X.dtype == rows.dtype else in_fours
+    return in_vectors if CONVERTS or X.dtype != types.uint16 else in_fours
 
 
 @register_jitable

@@ -120,7 +120,7 @@ def multiply_add(context: Any, a: Any, b: Any, c: Any) -> Any:
 def transpose(width: int) -> Any:
     """Write the rows ``i``, … and columns ``j``, … of ``source`` as columns ``m``, … and rows ``k``, … of ``to``.
 
-    As many of each as ``width`` says; to be called in a kernel.
+    As many of each as ``width`` says, halves as their float32; to be called in a kernel.
     """
 
     @intrinsic
@@ -135,6 +135,8 @@ def transpose(width: int) -> Any:
 
             vector, lanes = ir.VectorType(here.data.type.pointee, width), ir.VectorType(_INT32, width)
             each = [_load(builder, place(here, builder.add(row, _INT64(n)), column), vector) for n in range(width)]
+            if here.data.type != there.data.type:
+                each = [_widened(builder, halves, signature.args[0].dtype) for halves in each]
             # Blocks of 1, 2, 4, … across the diagonal change places, all in the same registers.
             apart = 1
             while apart < width:
