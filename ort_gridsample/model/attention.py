@@ -122,24 +122,15 @@ def _sums(use_def: UseDef) -> Iterator[int]:
 
 def _values(use_def: UseDef) -> Iterator[str]:
     """The values around sums of products that may be looked at."""
-    todo = [name for index in _sums(use_def) for name in use_def.nodes[index].input[:1]]
-    seen = set(todo)
-    for name in todo:  # grows while it is walked
-        yield name
-        maker = use_def.makers.get(name)
-        if maker is not None and (use_def.is_op(maker, _INSIDE) or use_def.nodes[maker].op_type in operator_types()):
-            node = use_def.nodes[maker]
-            more = dict.fromkeys(each for each in (*node.input, *node.output) if each and each not in seen)
-            seen.update(more)
-            todo += more
-    for index in _sums(use_def):
-        name = use_def.nodes[index].output[0]
-        while name not in seen:
-            yield name
+    sums = [use_def.nodes[index] for index in _sums(use_def)]
+    yield from use_def.led_from([node.input[0] for node in sums], _INSIDE, operator_types())
+    for node in sums:
+        yield node.output[0]
+        seen, name = set[str](), node.output[0]
+        while name not in seen and (reader := _reader(use_def, name)) is not None:
             seen.add(name)
-            if (reader := _reader(use_def, name)) is not None:
-                name = use_def.nodes[reader].output[0]
-                yield from use_def.nodes[reader].input[1:2]
+            name = use_def.nodes[reader].output[0]
+            yield from (name, *use_def.nodes[reader].input[1:2])
 
 
 def _reader(use_def: UseDef, name: str) -> int | None:

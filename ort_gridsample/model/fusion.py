@@ -7,7 +7,7 @@ followed as a whole, as its rank may be unknown; all else coordinate by coordina
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from .element_types import type_of
 from .graphs import Scope, called
 from .inference import Inference
 from .programs import MOST_SOURCES, MOST_STEPS, OPERATIONS, TYPES, Component, Program, Scalar, Step
-from .use_def import UseDef, is_op
+from .use_def import UseDef
 
 if TYPE_CHECKING:
     from .matches import Match  # which imports this module
@@ -64,7 +64,7 @@ class FusedGrids:
 
     def __init__(self, found: Sequence[Scope], grids: Mapping[int, Collection[str]]) -> None:
         self._use_defs = {id(scope): UseDef(scope) for scope in found if grids.get(id(scope))}
-        self.values = {scope: list(_behind(use_def, grids[scope])) for scope, use_def in self._use_defs.items()}
+        self.values = {scope: list(each.led_from(grids[scope], _RULES)) for scope, each in self._use_defs.items()}
         """The id of a scope -> the values of it whose types must be known."""
 
     def found(self, sample: Match, inference: Inference, affine_grids: Mapping[str, Match]) -> FusedGrid | None:
@@ -93,7 +93,7 @@ def _affine_grid(
     read = [component.name]
     while component.name not in affine_grids:
         at = use_def.makers.get(component.name)
-        if at is None or at in walk.nodes or not is_op(use_def.nodes[at], _OF_WHOLE_GRIDS):
+        if at is None or at in walk.nodes or not use_def.is_op(at, _OF_WHOLE_GRIDS):
             return None
         before = _OF_WHOLE_GRIDS[use_def.nodes[at].op_type](walk, use_def.nodes[at], component)
         if not isinstance(before, Component):
@@ -134,7 +134,7 @@ def _arithmetic_of(use_def: UseDef, sample: Match, inference: Inference) -> Fuse
         nodes = tuple(sorted(walk.nodes))
         names = tuple(called(use_def.nodes[index]) for index in nodes)
         constants = {use_def.makers.get(name, -1) for index in nodes for name in use_def.nodes[index].input}
-        constants = {at for at in constants - {-1} if is_op(use_def.nodes[at], ("Constant",))}
+        constants = {at for at in constants - {-1} if use_def.is_op(at, ("Constant",))}
         fused = FusedGrid((*nodes, *constants), names, known.type, programs=tuple(filter(None, programs)))
         if pairs and len(fused.sources) > MOST_SOURCES:
             pairs = False
@@ -155,20 +155,6 @@ def _arithmetic_of(use_def: UseDef, sample: Match, inference: Inference) -> Fuse
         kept |= leaking
 
 
-def _behind(use_def: UseDef, grids: Collection[str]) -> Iterator[str]:
-    """``grids``, and all values that they may be computed from."""
-    todo = list(dict.fromkeys(grids))
-    seen = set(todo)
-    for name in todo:  # grows while it is walked
-        yield name
-        maker = use_def.makers.get(name)
-        if maker is not None and is_op(use_def.nodes[maker], _RULES):
-            node = use_def.nodes[maker]
-            more = dict.fromkeys(each for each in (*node.input, *node.output) if each and each not in seen)
-            seen.update(more)
-            todo += more
-
-
 class _Walk:
     """Follows the coordinates of one grid back, not past the values ``kept``, and collects the nodes on the way.
 
@@ -187,7 +173,7 @@ class _Walk:
         nodes = set[int]()
         while component.name not in self._kept and len(steps) < MOST_STEPS:
             at = self.use_def.makers.get(component.name)
-            if at is None or at in nodes or not is_op(self.use_def.nodes[at], _RULES):
+            if at is None or at in nodes or not self.use_def.is_op(at, _RULES):
                 break  # in a model that is not valid, a node may come from itself
             node = self.use_def.nodes[at]
             before = _RULES[node.op_type](self, node, component)
@@ -397,7 +383,7 @@ def _pair(walk: _Walk, node: onnx.NodeProto, component: Component) -> tuple[Comp
         return None
     # The other is not followed back over pairs again.
     makers = [walk.use_def.makers.get(name) for name in node.input]
-    first = makers[0] is None or not is_op(walk.use_def.nodes[makers[0]], _RULES)
+    first = makers[0] is None or not walk.use_def.is_op(makers[0], _RULES)
     operand = walk.back(places[1 - first], pairs=False)
     return None if operand is None else (places[first], Step(node.op_type, operand, first))
 

@@ -6,7 +6,7 @@ They are found by following values, never by names; which operator a subgraph co
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -74,6 +74,18 @@ class UseDef:
     def readers(self) -> Mapping[str, set[int]]:
         """The scope's."""
         return self.scope.readers
+
+    def led_from(self, names: Iterable[str], op_types: Collection[str], others: Collection[str] = ()) -> Iterator[str]:
+        """``names``, and all values that nodes of these types, or of ``others`` in any domain, may make them of."""
+        todo = list(dict.fromkeys(names))
+        seen = set(todo)
+        for name in todo:  # grows while it is walked
+            yield name
+            maker = self.makers.get(name)
+            if maker is not None and (self.is_op(maker, op_types) or self.scope.op_types[maker] in others):
+                more = (*self.scope.inputs[maker], *self.scope.outputs[maker])
+                todo += dict.fromkeys(each for each in more if each and each not in seen)
+                seen.update(more)
 
     def kind(self, name: str) -> Kind:
         """The dependencies of the value ``name``."""
