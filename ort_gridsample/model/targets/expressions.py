@@ -64,18 +64,15 @@ class Tensor:
 Operand: TypeAlias = "Tensor | float | Array"
 Dim: TypeAlias = "int | Tensor"  #: a known length, or a one-element int64 tensor
 
+#: What NumPy calls as ONNX does.
+_ALIKE = ("Abs", "Add", "Clip", "Equal", "Floor", "Less", "Sin", "Where")
 _COMPUTE: Mapping[str, Callable[..., Array]] = {
-    "Abs": np.abs,
-    "Add": np.add,
+    **{op_type: getattr(np, op_type.lower()) for op_type in _ALIKE},
     "Cast": lambda x, to: x.astype(helper.tensor_dtype_to_np_dtype(to)),
-    "Clip": np.clip,
     "Concat": lambda *parts, axis: np.concatenate(parts, axis),
     "Div": np.divide,
-    "Equal": np.equal,
     "Expand": lambda x, shape: np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(shape))),
-    "Floor": np.floor,
     "Gather": lambda x, at, axis: np.take(x, at, axis),
-    "Less": np.less,
     "Max": np.maximum,
     "Min": np.minimum,
     "Mod": lambda x, y, fmod: np.fmod(x, y),
@@ -83,10 +80,8 @@ _COMPUTE: Mapping[str, Callable[..., Array]] = {
     "Range": np.arange,
     "Reshape": lambda x, shape, **_: x.reshape(shape),
     "Round": np.rint,
-    "Sin": np.sin,
     "Sub": np.subtract,
     "Transpose": lambda x, perm: x.transpose(perm),
-    "Where": np.where,
 }
 _BOOLEAN = ("Equal", "Less")
 
