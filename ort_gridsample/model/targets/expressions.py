@@ -31,11 +31,7 @@ def _operator(op_type: str) -> Callable[[Tensor, Operand], Tensor]:
 class Tensor:
     """A value: an input, the output of a node, or a constant that becomes a node when another node reads it.
 
-    Attributes:
-        owner: the expressions it belongs to.
-        type: its element type, a name in :data:`ort_gridsample.spec.TYPES`.
-        name: its name among the nodes; empty for a constant.
-        constant: its value, where it is known.
+    ``type`` is a name in :data:`ort_gridsample.spec.TYPES`. A constant has no name.
     """
 
     owner: Expressions
