@@ -656,7 +656,6 @@ def test_coordinates_of_two_shapes_are_put_together_by_nobody() -> None:
 
 
 @compiled
-@compiled
 def test_a_function_s_grid_of_several_values() -> None:
     """Onnxruntime 1.17 needs to be told the type of such an op, which a function cannot."""
     model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17, "f": 1]>

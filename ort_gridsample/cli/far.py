@@ -65,13 +65,9 @@ def _grids(models: Sequence[onnx.ModelProto]) -> dict[str, str]:
 
     A model made of the other keeps the names of values, also of lowered nodes' grids.
     """
-    grids: dict[str, str] = {}
-    for model in models:
-        for record in inspect_model(model):
-            if record.operator == "GridSample" and record.values.get("grid"):
-                types = record.types["grid"]
-                grids.setdefault(record.values["grid"], types[0] if types else "float32")
-    return grids
+    records = [record for model in models for record in inspect_model(model) if record.operator == "GridSample"]
+    named = [record for record in reversed(records) if record.values.get("grid")]  # the first says the type
+    return {record.values["grid"]: next(iter(record.types["grid"]), "float32") for record in named}
 
 
 def _is_far(grid: Array) -> Array:

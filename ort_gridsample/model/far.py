@@ -35,11 +35,7 @@ def put_far_coordinates_to_0(model: onnx.ModelProto, grids: Mapping[str, str]) -
     """Let coordinates further out than LIMIT, and those that are no numbers, be 0 in the values ``grids`` of ``model``.
 
     What computes such a value computes one of another name now, of which the value is made. The main graph's inputs
-    stay as they are: whoever feeds them can change them.
-
-    Args:
-        model: the model, which is changed.
-        grids: name -> element type, by numpy's name, of the values, wherever in the model they are.
+    stay as they are: whoever feeds them can change them. ``grids`` has the values' element types, by numpy's names.
     """
     names, places = Names(model), []
     for scope in scopes(model):

@@ -31,11 +31,7 @@ def _operator(op_type: str) -> Callable[[Tensor, Operand], Tensor]:
 class Tensor:
     """A value: an input, the output of a node, or a constant that becomes a node when another node reads it.
 
-    Attributes:
-        owner: the expressions it belongs to.
-        type: its element type, a name in :data:`ort_gridsample.spec.TYPES`.
-        name: its name among the nodes; empty for a constant.
-        constant: its value, where it is known.
+    ``type`` is a name in :data:`ort_gridsample.spec.TYPES`. A constant has no name.
     """
 
     owner: Expressions
@@ -64,18 +60,15 @@ class Tensor:
 Operand: TypeAlias = "Tensor | float | Array"
 Dim: TypeAlias = "int | Tensor"  #: a known length, or a one-element int64 tensor
 
+#: What NumPy calls as ONNX does.
+_ALIKE = ("Abs", "Add", "Clip", "Equal", "Floor", "Less", "Sin", "Where")
 _COMPUTE: Mapping[str, Callable[..., Array]] = {
-    "Abs": np.abs,
-    "Add": np.add,
+    **{op_type: getattr(np, op_type.lower()) for op_type in _ALIKE},
     "Cast": lambda x, to: x.astype(helper.tensor_dtype_to_np_dtype(to)),
-    "Clip": np.clip,
     "Concat": lambda *parts, axis: np.concatenate(parts, axis),
     "Div": np.divide,
-    "Equal": np.equal,
     "Expand": lambda x, shape: np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(shape))),
-    "Floor": np.floor,
     "Gather": lambda x, at, axis: np.take(x, at, axis),
-    "Less": np.less,
     "Max": np.maximum,
     "Min": np.minimum,
     "Mod": lambda x, y, fmod: np.fmod(x, y),
@@ -83,10 +76,8 @@ _COMPUTE: Mapping[str, Callable[..., Array]] = {
     "Range": np.arange,
     "Reshape": lambda x, shape, **_: x.reshape(shape),
     "Round": np.rint,
-    "Sin": np.sin,
     "Sub": np.subtract,
     "Transpose": lambda x, perm: x.transpose(perm),
-    "Where": np.where,
 }
 _BOOLEAN = ("Equal", "Less")
 

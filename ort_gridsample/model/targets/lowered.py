@@ -20,12 +20,9 @@ from .runtimes import ANY, Runtime
 
 
 class Primitives(Target):
-    """Basic standard operators.
+    """Basic standard operators for a ``runtime``.
 
-    Args:
-        functions: whether nodes that are lowered alike share a model-local function.
-        there: the functions that the model has already.
-        runtime: the runtime that the nodes are for.
+    With ``functions``, nodes that are lowered alike share a model-local function; some are ``there`` already.
     """
 
     reads_decomposed = False

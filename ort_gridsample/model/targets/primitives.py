@@ -52,13 +52,9 @@ Shape = tuple[int | str | None, ...]
 
 @dataclass(frozen=True)
 class Value:
-    """A value of a model, as far as it is known.
+    """A value of a model, as far as it is known, of a ``type`` in :data:`ort_gridsample.spec.TYPES`.
 
-    Attributes:
-        name: its name.
-        type: its element type, a name in :data:`ort_gridsample.spec.TYPES`.
-        shape: the length of each axis, where unknown anything but an int; None: not even the rank is known.
-        constant: the value itself, where it is constant.
+    A length that is not known is anything but an int; where not even the rank is known, ``shape`` is None.
     """
 
     name: str
