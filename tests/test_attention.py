@@ -236,11 +236,11 @@ def session_of_the_op(ops: str) -> ogs.InferenceSession:
 
 
 def test_types_must_fit() -> None:
-    for wrong in (
-        {"attention_weights": GOOD["attention_weights"].astype(np.float64)},
-        {"spatial_shapes": np.ones((2, 2))},
+    for wrong, said in (
+        ({"attention_weights": GOOD["attention_weights"].astype(np.float64)}, "float64, expected one of float32"),
+        ({"spatial_shapes": np.ones((2, 2))}, "float64, expected integers"),
     ):
-        with pytest.raises(GridSampleError, match=next(iter(wrong))):
+        with pytest.raises(GridSampleError, match=f"{next(iter(wrong))} is of type {said}$"):
             ogs.deformable_attention(**(GOOD | wrong))
     with pytest.raises(GridSampleError, match="value is of type int64"):
         ogs.deformable_attention(**(GOOD | {"value": np.zeros((2, 47, 3, 4), np.int64)}))
