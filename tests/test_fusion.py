@@ -18,8 +18,6 @@ from cases import ATTRIBUTES, Attributes
 from compare import about, assert_identical
 from ort_gridsample.model.graphs import scopes
 from ort_gridsample.model.matches import find
-from ort_gridsample.model.patch import patch_in_place
-from ort_gridsample.model.targets.compiled_op import FusedOp
 from ort_gridsample.runtime.compiled_ops import ops
 from paths import open_native, quiet_options
 
@@ -119,17 +117,6 @@ def test_a_model_that_a_session_saved_is_read_back(chain: str, tmp_path: Path) -
             helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, feeds[value.name].shape)
         )
     assert_read_back(model, feeds, tmp_path / "saved.onnx", "AffineGrid", "GridSample")
-
-
-@compiled
-def test_the_op_s_former_name_is_read() -> None:
-    """Of an AffineGrid it had theta before size."""
-    model, fed = transformer(), feed()
-    expected = two_ops(model).run(None, fed)[0]
-    patch_in_place(model, target=FusedOp())
-    node = model.graph.node[-1]
-    node.op_type, node.input[:] = "ort_gridsample_AffineGridSample", [node.input[at] for at in (0, 2, 1)]
-    assert_identical(ogs.InferenceSession(model, quiet_options()).run(None, fed)[0], expected)
 
 
 def fused(session: ogs.InferenceSession) -> list[int]:

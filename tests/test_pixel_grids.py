@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
@@ -737,16 +736,3 @@ def test_an_op_that_lacks_what_it_reads_says_so() -> None:
         expected = f"grid is made of a value that is left out, expected {len(sources)} values and their numbers$"
         with pytest.raises(Exception, match=expected):
             open_written(programs.encoded([x, y], 2), sources).run(None, fed)
-
-
-def test_what_earlier_builds_saved_is_read_as_what_is_saved_now() -> None:
-    """Programs as JSON, an operand's inside that of its coordinate."""
-    nested = [[0, 3, 0, 2, 0, [4, [0, 3, 1, 2, 2]]], Y_ALONE]
-    now = written(programs.encoded(programs.flattened(nested, 1), 2), ["coords"])
-    before = onnx.ModelProto()
-    before.CopyFrom(now)
-    (attribute,) = (each for each in before.graph.node[-1].attribute if each.name == "coordinates")
-    attribute.CopyFrom(helper.make_attribute("coordinates", json.dumps(nested)))
-    patched = [ogs.patch_model(model, target="primitives") for model in (now, before)]
-    assert patched[0] == patched[1]
-    assert {"Mul", "Add", "Gather"} <= {node.op_type for node in patched[0].graph.node}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 #: The types that programs compute in. Runtimes round arithmetic of halves as they like.
 TYPES = ("float32", "float64")
@@ -83,43 +82,33 @@ class Program:
                 yield step.operand
 
 
-def written(program: Program, sources: Sequence[str]) -> list[Any]:
-    """A program as a node writes it: source, axis (-1: none), index, length, then the code of each step.
+def written(programs: Sequence[Program], sources: Sequence[str]) -> list[list[int]]:
+    """The ``programs``, one a coordinate, as rows, and behind them those that compute operands, in order.
 
-    A step whose operand is a program is the list of its code and that program.
+    A row is: source, axis (-1: none), index, length, then the code of each step.
     """
-    component, steps = program.component, list[Any]()
-    for step in program.steps:
-        code = 2 * OPERATIONS.index(step.operation) + step.first
-        steps.append([code, written(step.operand, sources)] if isinstance(step.operand, Program) else code)
-    axis = -1 if component.axis is None else component.axis
-    return [sources.index(component.name), axis, component.index, program.length, *steps]
-
-
-def flattened(programs: Any, n_sources: int) -> list[list[int]]:
-    """The ``programs`` of :func:`written`, one a coordinate, and behind them those that compute operands, in order.
-
-    Raises:
-        LookupError, TypeError, ValueError: they are not what a session writes for ``n_sources`` values.
-    """
-    r, rows = len(programs), [list(row) for row in programs]
-    for own in range(r):
-        for at, step in enumerate(rows[own][4:], 4):
-            code, *operands = step if isinstance(step, list) else [step]
-            if code not in range(WITH_PROGRAM) or len(operands) != isinstance(step, list):
-                raise ValueError(step)
-            rows[own][at] = code + WITH_PROGRAM * len(operands)
-            rows += operands
-    return _checked(rows, r, n_sources)
+    rows, todo = list[list[int]](), list(programs)
+    for program in todo:  # grows while it is walked
+        component, axis = program.component, program.component.axis
+        rows.append([sources.index(component.name), -1 if axis is None else axis, component.index, program.length])
+        for step in program.steps:
+            is_program = isinstance(step.operand, Program)
+            rows[-1].append(2 * OPERATIONS.index(step.operation) + step.first + WITH_PROGRAM * is_program)
+            todo += [step.operand] if isinstance(step.operand, Program) else []
+    return rows
 
 
 def encoded(rows: Sequence[Sequence[int]], r: int) -> list[int]:
-    """The ``rows`` of :func:`flattened` for ``r`` coordinates as a node has them: r, then each with its step count."""
+    """The ``rows`` of :func:`written` for ``r`` coordinates as a node has them: r, then each with its step count."""
     return [r, *(number for row in rows for number in (*row[:4], len(row) - 4, *row[4:]))]
 
 
 def decoded(numbers: Sequence[int], n_sources: int) -> tuple[list[list[int]], int]:
-    """The rows and r of :func:`encoded`. Raises: as :func:`flattened`."""
+    """The rows and r of :func:`encoded`.
+
+    Raises:
+        LookupError, TypeError, ValueError: they are not what a session writes for ``n_sources`` values.
+    """
     r, *rest = numbers
     rows = []
     while rest:
@@ -128,18 +117,12 @@ def decoded(numbers: Sequence[int], n_sources: int) -> tuple[list[list[int]], in
         if len(rows[-1]) != 4 + count:
             raise ValueError(rest)
         rest = rest[5 + count :]
-    return _checked(rows, r, n_sources), r
-
-
-def _checked(rows: list[list[int]], r: int, n_sources: int) -> list[list[int]]:
     for number, (source, axis, index, length, *steps) in enumerate(rows):
         fits = 0 <= source < n_sources <= MOST_SOURCES and -1 <= axis <= r + 1 and 0 <= index < length
         codes = range(WITH_PROGRAM if number >= r else 2 * WITH_PROGRAM)
         if not (fits and len(steps) <= MOST_STEPS and {*steps} <= {*codes}):
             raise ValueError(rows[number])
-        if not all(type(each) is int for each in rows[number]):
-            raise ValueError(rows[number])
     operands = sum(step >= WITH_PROGRAM for row in rows for step in row[4:])
     if not 0 < r == len(rows) - operands:
         raise ValueError(f"{len(rows)} programs")
-    return rows
+    return rows, r

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from itertools import count
 
@@ -13,12 +12,8 @@ from ..errors import GridSampleError, where
 from .dialects import EXTENSIONS_DOMAIN, FUSED, OURS
 from .element_types import elem_type
 from .graphs import Names, Nodes, Scope, scopes
-from .programs import OPERATIONS, WITH_PROGRAM, decoded, flattened
+from .programs import OPERATIONS, WITH_PROGRAM, decoded
 from .targets.compiled_op import label
-
-#: What the op was called before, when AffineGrid, with theta before size, and programs had one each.
-_FORMER_AFFINE, _FORMER_PROGRAMS = "ort_gridsample_AffineGridSample", "ort_gridsample_PixelGridSample"
-_FUSED = frozenset((FUSED, _FORMER_AFFINE, _FORMER_PROGRAMS))
 
 
 def unfused(model: onnx.ModelProto, found: Sequence[Scope] = ()) -> onnx.ModelProto:
@@ -29,7 +24,7 @@ def unfused(model: onnx.ModelProto, found: Sequence[Scope] = ()) -> onnx.ModelPr
     Raises:
         GridSampleError: a fused node is not what a session writes.
     """
-    if all(_FUSED.isdisjoint(scope.op_types) for scope in found or scopes(model)):
+    if not any(FUSED in scope.op_types for scope in found or scopes(model)):
         return model
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
@@ -41,7 +36,7 @@ def unfused(model: onnx.ModelProto, found: Sequence[Scope] = ()) -> onnx.ModelPr
 
 def is_fused(node: onnx.NodeProto) -> bool:
     """Whether ``node`` is a fused one, which only sessions write."""
-    return node.op_type in _FUSED and node.domain == EXTENSIONS_DOMAIN
+    return node.op_type == FUSED and node.domain == EXTENSIONS_DOMAIN
 
 
 class _Parts:
@@ -71,8 +66,6 @@ class _Parts:
 
     def _affine_grid(self) -> str:
         _, size, theta = self._fused.input
-        if self._fused.op_type == _FORMER_AFFINE:
-            theta, size = size, theta
         grid, own = self._names.new(f"{self._fused.output[0]}_grid"), dict[str, onnx.AttributeProto]()
         for name in ("align_corners", "node"):
             if f"affine_grid_{name}" in self._attributes:
@@ -87,12 +80,7 @@ class _Parts:
         return self.nodes.add("Cast", grid, to=elem_type(to.s.decode())) if to is not None else grid
 
     def _programs(self) -> str:
-        found, n_sources = self._attributes["coordinates"], len(self._fused.input) - 2
-        if found.type == onnx.AttributeProto.INTS:
-            rows, r = decoded(found.ints, n_sources)
-        else:  # as it was written before
-            programs = json.loads(found.s)
-            rows, r = flattened(programs, n_sources), len(programs)
+        rows, r = decoded(self._attributes["coordinates"].ints, len(self._fused.input) - 2)
         numbers, operands, last = count(), iter(rows[r:]), r + 1
         columns = [self._coordinate(each, numbers, operands) for each in rows[:r]]
         if self._opset < 13:
@@ -102,7 +90,7 @@ class _Parts:
         return self.nodes.add("Concat", *columns, axis=last)
 
     def _coordinate(self, program: Sequence[int], numbers: count[int], operands: Iterator[Sequence[int]]) -> str:
-        """The coordinate that a ``program`` (of :func:`.flattened`) computes, without an axis of its own."""
+        """The coordinate that a ``program`` (a row of :func:`.written`) computes, without an axis of its own."""
         source, axis, index, _, *steps = program
         value = self._fused.input[2 + source]
         if axis >= 0:

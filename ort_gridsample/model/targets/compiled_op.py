@@ -13,7 +13,7 @@ from ..element_types import elem_type
 from ..fusion import FusedGrid
 from ..graphs import Names, Nodes
 from ..matches import Match
-from ..programs import encoded, flattened, written
+from ..programs import encoded, written
 from ..records import NodeRecord
 from . import CAST_LIKE, Replacement, typed_in_function
 from .spelled import Spelled
@@ -78,8 +78,7 @@ class FusedOp(CompiledOp):
         else:
             before = Nodes(names, f"{op.output[0]}_scalars")
             op.input[1:] = [_scalars(fused, before), *fused.sources]
-            programs = [written(program, fused.sources) for program in fused.programs]
-            numbers = encoded(flattened(programs, len(fused.sources)), len(programs))
+            numbers = encoded(written(fused.programs, fused.sources), len(fused.programs))
             op.attribute.append(helper.make_attribute("coordinates", numbers))
             op.attribute.append(helper.make_attribute("sources", "\n".join(map(repr, fused.sources))))
             if len(fused.sources) > 1:

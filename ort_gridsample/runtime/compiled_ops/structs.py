@@ -80,7 +80,7 @@ FILL = record(
 #: Programs as the source of a grid: the numbers of scalars, coordinates and programs, the bytes of an element, where
 #: the programs are, how many values they read and the row of their names (TEXTs), and the node's ERRORS.
 PROGRAMS = record("n_scalars r count item programs n_sources names sentences")
-#: One of :func:`ort_gridsample.model.programs.flattened`.
+#: A row of :func:`ort_gridsample.model.programs.written`.
 PROGRAM = record("source axis index length n_steps", ("steps", (np.int64, MOST_STEPS)))
 
 #: Where a request finds a program's component: the elements, their number, and the first of the component; how many lie
