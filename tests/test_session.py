@@ -112,6 +112,8 @@ def test_every_way_to_run(session: ogs.InferenceSession, expected: np.ndarray) -
         with pytest.raises(ogs.GridSampleError, match=SENTENCE):
             run(session, WRONG)
         np.testing.assert_array_equal(run(session, FEEDS), expected)
+    two = grid_sample_model("float32", "float32", 2, [Attributes("nearest"), Attributes("linear", "zeros", False)])
+    np.testing.assert_array_equal(ogs.InferenceSession(two, nodes="all").run(["Y1"], FEEDS), [expected])
 
 
 def test_who_watches_the_parents_runs_sees_them(session: ogs.InferenceSession, monkeypatch: pytest.MonkeyPatch) -> None:
