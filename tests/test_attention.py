@@ -478,10 +478,7 @@ def test_what_somebody_else_reads_stays() -> None:
 
 
 def test_one_query_s_weights_for_all() -> None:
-    model = written(
-        {"weights": LINES["weights"].replace("each", "alone")},
-        by="float[2, 1, 2, 2, 2] by",
-    )
+    model = written({"weights": LINES["weights"].replace("each", "alone")}, by="float[2, 1, 2, 2, 2] by")
     rng = np.random.default_rng(0)
     feeds = {
         "value": rng.normal(size=(2, 10, 2, 4)),
