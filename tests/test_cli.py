@@ -21,7 +21,7 @@ import pytest
 import ort_gridsample as ogs
 from cases import Attributes
 from conftest import OPS
-from models import grid_sample_model
+from models import grid_sample_model, parsed
 from ort_gridsample import spec
 from ort_gridsample.cli import COMMANDS, demo, main, verify
 from ort_gridsample.cli.demo import draw_grid
@@ -68,7 +68,7 @@ def external() -> None:
 
 
 def save(graph: str, path: str) -> None:
-    onnx.save(onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 20]> g {graph}'), path)
+    onnx.save(parsed(f"g {graph}"), path)
 
 
 def files(folder: str) -> list[str]:
@@ -271,8 +271,7 @@ def far_model(kind: str) -> onnx.ModelProto:
         "function": "Y = f.warp (X, given)",
     }[kind]
     function = f'<domain: "f", opset_import: ["": 20]> warp (X, grid) => (Y) {{ {sample} }}'
-    return onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["": 20, "f": 1]>
-        g (float[N, C, H, W] X, float[N, h, w, 2] given) => (float[N, C, h, w] Y) {{ {body} }}
+    return parsed(f"""g (float[N, C, H, W] X, float[N, h, w, 2] given) => (float[N, C, h, w] Y) {{ {body} }}
         {function if kind == "function" else ""}""")
 
 

@@ -14,7 +14,7 @@ import test_function
 import test_fusion
 from cases import ATTRIBUTES, RANKS, SESSION_TYPES, Attributes, dtype_of, generator, matrix
 from compare import about, assert_identical, assert_matches
-from models import affine_grid_model, grid_sample_model
+from models import affine_grid_model, grid_sample_model, parsed
 from ort_gridsample import spec, versions
 from ort_gridsample.core import compilation, numpy_core
 from ort_gridsample.core.memory import available
@@ -190,8 +190,7 @@ def test_a_size_that_no_machine_has_is_refused() -> None:
 
 
 def test_shapes_are_inferred() -> None:
-    text = "g (float[N, 3, H, W] X, float[N, h, 8, 2] grid) => (float Y) { Y = GridSample (X, grid) }"
-    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 20]> {text}')
+    model = parsed("g (float[N, 3, H, W] X, float[N, h, 8, 2] grid) => (float Y) { Y = GridSample (X, grid) }")
     model.graph.output[0].type.tensor_type.ClearField("shape")
     for session in (open_compiled(model), open_native(model)):
         assert [output.shape for output in session.get_outputs()] == [["N", 3, "h", 8]]

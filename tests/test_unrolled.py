@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 import faults
 import ort_gridsample as ogs
 from cases import ATTRIBUTES, Attributes
-from models import affine_grid_model, grid_sample_model
+from models import affine_grid_model, grid_sample_model, parsed
 from ort_gridsample.model import decomposed, inference, matches
 from ort_gridsample.model.decomposed import SIZES, Search, _shapes
 from ort_gridsample.model.graphs import Names, scopes
@@ -146,8 +146,8 @@ def test_what_was_lowered_is_found(number: int) -> None:
 
 def test_of_very_many_positions_some_are_compared() -> None:
     """More than :data:`ort_gridsample.model.decomposed.COMPARED`."""
-    model = parser.parse_model("""<ir_version: 9, opset_import: ["": 20]>
-        g (float[1, 1, 20, 30] X, float[1, 250, 300, 2] G) => (float[1, 1, 250, 300] Y) { Y = GridSample (X, G) }""")
+    shapes = "float[1, 1, 20, 30] X, float[1, 250, 300, 2] G"
+    model = parsed(f"g ({shapes}) => (float[1, 1, 250, 300] Y) {{ Y = GridSample (X, G) }}")
     lowered = ogs.patch_model(model, target="primitives")
     assert found(lowered) == [("GridSample", "linear", "zeros", 0)]
 
@@ -426,22 +426,18 @@ def test_many_layers_are_no_more_work_each(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(found(model)) == 32
     assert len(made) == 1
     warps = "".join(f"G{i} = Add (G, D) Y{i} = GridSample (X, G{i})\n" for i in range(20))
-    text = f"float[N,1,4,4] X, float[N,3,3,2] G, float[N,3,3,2] D) => (float[N,1,3,3] Y0) {{ {warps} }}"
+    text = f"g (float[N,1,4,4] X, float[N,3,3,2] G, float[N,3,3,2] D) => (float[N,1,3,3] Y0) {{ {warps} }}"
     value_of = inference.value_of
     monkeypatch.setattr(inference, "value_of", lambda proto: asked.append(proto) or value_of(proto))
-    records = ogs.inspect_model(parser.parse_model(f'<ir_version: 9, opset_import: ["": 20]> g ({text}'))
+    records = ogs.inspect_model(parsed(text))
     assert [len(record.fused) for record in records] == [1] * 20
     assert len(asked) < 8 * 20
 
 
 def test_what_does_not_read_a_value_is_not_looked_at() -> None:
     others = "".join(f"B{i + 1} = Neg (B{i})\n" for i in range(20_000))
-    (scope,) = scopes(
-        parser.parse_model(
-            f"""<ir_version: 9, opset_import: ["": 20]> g (float[2] A, float[2] B0) => (float[2] D) {{
-                C = Add (A, A) {others} D = Add (C, B20000) }}"""
-        )
-    )
+    text = f"g (float[2] A, float[2] B0) => (float[2] D) {{ C = Add (A, A) {others} D = Add (C, B20000) }}"
+    (scope,) = scopes(parsed(text))
     use_def = UseDef(scope)
     assert use_def.kind("B20000") == "data"
     assert list(use_def.post_dominators([0])) == ["C", "D"]
@@ -476,7 +472,7 @@ def test_lengths_that_nobody_says_are_told_apart() -> None:
 
 def test_what_a_replacement_reads_is_not_dead() -> None:
     text = "g (float[2] A) => (float[2] D) { B = Neg (A) C = Neg (B) D = Neg (C) }"
-    (scope,) = scopes(parser.parse_model(f'<ir_version: 9, opset_import: ["": 20]> {text}'))
+    (scope,) = scopes(parsed(text))
     assert [dead(UseDef(scope), {2}, {read}, {0, 1}) for read in "ABC"] == [{0, 1}, {1}, set()]
 
 
