@@ -59,10 +59,11 @@ def nothing_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 Takes = Callable[[list[onnx.NodeProto]], bool]
+Fake = Callable[[Takes], list[str]]
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[[Takes], list[str]]:
+def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
     """What makes a provider that takes what a function says; the list grows by what it is asked."""
 
     def takes(rule: Takes) -> list[str]:
@@ -101,13 +102,7 @@ WAYS = [
 @FAKED
 @pytest.mark.parametrize(("axes", "mode", "takes", "form", "op_types"), WAYS, ids=[way[3] or "itself" for way in WAYS])
 def test_each_way_is_taken_and_declined(
-    axes: int,
-    mode: str,
-    takes: Takes,
-    form: str,
-    op_types: set[str] | None,
-    fake: Callable[[Takes], list[str]],
-    tmp_path: Path,
+    axes: int, mode: str, takes: Takes, form: str, op_types: set[str] | None, fake: Fake, tmp_path: Path
 ) -> None:
     asked, model = fake(takes), model_of(axes, mode, 20)
     (record,) = records_of(model, native)
@@ -145,7 +140,7 @@ def test_each_way_is_taken_and_declined(
 
 
 @FAKED
-def test_the_fifth_way_is_the_cpu_s(fake: Callable[[Takes], list[str]]) -> None:
+def test_the_fifth_way_is_the_cpu_s(fake: Fake) -> None:
     asked, model, feeds = fake(lambda nodes: False), model_of(3, "linear", 20), feeds_of(3)
     session, beside = ogs.InferenceSession(model, None, [AZURE]), ogs.InferenceSession(model)
     assert session.replaced == beside.replaced
@@ -154,7 +149,7 @@ def test_the_fifth_way_is_the_cpu_s(fake: Callable[[Takes], list[str]]) -> None:
 
 
 @FAKED
-def test_affine_grid_is_asked_about_alike(fake: Callable[[Takes], list[str]]) -> None:
+def test_affine_grid_is_asked_about_alike(fake: Fake) -> None:
     model = parsed("""g (float[2,2,3] theta, float[2,3,5,6] X) => (float[] Y) {
         size = Constant <value_ints = [2, 3, 4, 5]> () G = AffineGrid (theta, size) Y = GridSample (X, G) }""")
     fake(lambda nodes: not any(node.op_type == "AffineGrid" for node in nodes))
@@ -167,7 +162,7 @@ def test_affine_grid_is_asked_about_alike(fake: Callable[[Takes], list[str]]) ->
 
 
 @FAKED
-def test_what_is_not_known_is_not_asked(fake: Callable[[Takes], list[str]]) -> None:
+def test_what_is_not_known_is_not_asked(fake: Fake) -> None:
     asked = fake(lambda nodes: True)
     model = model_of(2, "linear", 20)
     for value in model.graph.input:
@@ -187,9 +182,7 @@ def test_what_is_not_known_is_not_asked(fake: Callable[[Takes], list[str]]) -> N
 
 
 @FAKED
-def test_inspect_says_what_a_provider_runs(
-    fake: Callable[[Takes], list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_inspect_says_what_a_provider_runs(fake: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fake(is_plain)
     onnx.save(model_of(3, "cubic", 20), tmp_path / "model.onnx")
     assert main(["inspect", str(tmp_path / "model.onnx"), "--provider", AZURE, "--json"]) == 0
@@ -225,7 +218,7 @@ def test_an_answer_is_kept_for_other_processes(tmp_path: Path, monkeypatch: pyte
 @FAKED
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_fork_asks_nothing_twice(fake: Callable[[Takes], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_asks_nothing_twice(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, model = fake(is_plain), model_of(3, "cubic", 20)
     session = ogs.InferenceSession(model, None, [AZURE])
     monkeypatch.setattr(accelerators, "_kept", lambda key: None)

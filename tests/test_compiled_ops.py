@@ -14,6 +14,7 @@ import test_function
 import test_fusion
 from cases import ATTRIBUTES, RANKS, SESSION_TYPES, Attributes, dtype_of, generator, matrix
 from compare import about, assert_identical, assert_matches
+from conftest import with_slow
 from models import affine_grid_model, grid_sample_model, parsed
 from ort_gridsample import spec, versions
 from ort_gridsample.core import compilation, numpy_core
@@ -27,13 +28,9 @@ from processes import start as start_process
 pytestmark = pytest.mark.skipif(bool(ops.why_not()), reason=f"no compiled ops: {ops.why_not()}")
 
 TYPES = tuple(name for name in SESSION_TYPES if name != "str")
-PAIRS = [
-    pytest.param(*pair, marks=[pytest.mark.slow] * (pair not in test_function.USUAL))
-    for pair in itertools.product(TYPES, spec.FLOATS)
-]
 
 
-@pytest.mark.parametrize(("X_type", "grid_type"), PAIRS)
+@with_slow("X_type,grid_type", itertools.product(TYPES, spec.FLOATS), test_function.USUAL)
 def test_matches_the_oracle(X_type: str, grid_type: str) -> None:
     """And a file that was patched earlier answers as the session, bit for bit."""
     for rank in RANKS:
@@ -53,20 +50,17 @@ def test_matches_the_oracle(X_type: str, grid_type: str) -> None:
                     assert_matches(Y, case.expected, grid.dtype, case.attributes.mode, case.attributes.padding_mode)
 
 
-THETA_TYPES = ["float32", "float16", *(pytest.param(name, marks=pytest.mark.slow) for name in ("float64", "bfloat16"))]
 #: Empty ones among them, and two that are written past the caches.
 SIZES = [(2, 3, 4, 5), (2, 1, 3, 4, 5), (1, 1, 3, 5000), (1, 1, 300, 1), (2, 1, 0, 4), (0, 1, 2, 3)]
 SIZES += [(1, 1, 1451, 1453), (2, 1, 73, 101, 103)]
 
 
-@pytest.mark.parametrize("theta_type", THETA_TYPES)
+@with_slow("theta_type", ["float32", "float16", "float64", "bfloat16"], ["float32", "float16"])
 def test_affine_grid_is_the_functions(theta_type: str) -> None:
     from ort_gridsample.core.workers import PASSED_BYTES
 
-    sessions = {
-        (axes, aligned): open_compiled(affine_grid_model(theta_type, axes, aligned))
-        for axes, aligned in itertools.product((2, 3), (False, True))
-    }
+    kinds = itertools.product((2, 3), (False, True))
+    sessions = {kind: open_compiled(affine_grid_model(theta_type, *kind)) for kind in kinds}
     for size, aligned in (*itertools.product(SIZES[:-2], (False, True)), *zip(SIZES[-2:], (False, True), strict=True)):
         axes = len(size) - 2
         theta = generator("theta", axes).normal(size=(size[0], axes, axes + 1)).astype(dtype_of(theta_type))

@@ -22,9 +22,8 @@ BORDER = ogs.grid_sample(X, GRID, "linear", "border", True)
 
 
 def old(nodes: str, functions: str = "", opset: int = 12) -> onnx.ModelProto:
-    return parser.parse_model(
-        f'<ir_version: 8, opset_import: ["": {opset}, "mmcv": 1, "local": 1]> {SIGNATURE} {{ {nodes} }} {functions}'
-    )
+    header = f'<ir_version: 8, opset_import: ["": {opset}, "mmcv": 1, "local": 1]>'
+    return parser.parse_model(f"{header} {SIGNATURE} {{ {nodes} }} {functions}")
 
 
 def assert_answers(model: onnx.ModelProto, expected: np.ndarray) -> None:

@@ -18,9 +18,8 @@ from test_patch import FEEDS, GRID, HEADER, SIGNATURE, X
 
 THETA = np.array([[[0.9, 0.1, 0.0], [-0.1, 0.9, 0.2]]], np.float32)
 SIZES = np.array([[1, 1, 3, 5]] * 2)
-SPARSE = helper.make_sparse_tensor(
-    numpy_helper.from_array(np.ones(1, np.float32), "sparse"), numpy_helper.from_array(np.array([1])), [3]
-)
+_ONE, _AT = numpy_helper.from_array(np.ones(1, np.float32), "sparse"), numpy_helper.from_array(np.array([1]))
+SPARSE = helper.make_sparse_tensor(_ONE, _AT, [3])
 
 AFFINE = '<ir_version: 9, opset_import: ["": 20]> g (float[1,2,3] theta, int64[2,4] sizes, bool c)'
 OUTER = "size = Constant <value_ints = [1, 1, 2, 2]> () outer = Identity (size)"
@@ -233,10 +232,7 @@ NO_ONNX = {
 }
 
 #: And who runs what a patch makes.
-TARGETS = {
-    **{"ort_gridsample": open_patched_file, "mmcv": open_session},
-    **{"ai.onnx": open_native, "primitives": open_native},
-}
+TARGETS = {"ort_gridsample": open_patched_file, "mmcv": open_session, "ai.onnx": open_native, "primitives": open_native}
 
 
 @pytest.mark.parametrize("name", NO_ONNX)

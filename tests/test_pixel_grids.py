@@ -150,9 +150,8 @@ def slices(graph: Graph, n: int, h: int, w: int) -> str:
     """Slices of planes, of more than are read; batches behind the coordinates."""
     coords, made = graph.fed("coords", 5, n, h, w), []
     for start, stop in ((-1, 1 << 40), (1, 2)):
-        part = graph.add(
-            "Slice", coords, [start], [stop], *[[0]] * (start < 0)
-        )  # by default the axes from the first on
+        axes = [[0]] * (start < 0)  # by default from the first on
+        part = graph.add("Slice", coords, [start], [stop], *axes)
         made.append(graph.apply(part, ("Squeeze", [0]), ("Div", 6), ("Unsqueeze", [1])))
     same = graph.add("Identity", graph.add("Concat", *made, axis=1))
     return graph.add("Transpose", same, perm=[0, 2, 3, 1])
@@ -371,9 +370,8 @@ def called_twice(model: onnx.ModelProto) -> onnx.ModelProto:
     chain = helper.make_function("local", "chain", inputs, ["Y"], [*held, *model.graph.node], imports)
     nodes = [helper.make_node("Constant", [], ["row"], value_ints=[-1])]
     for end in ("", "_2"):
-        nodes.append(
-            helper.make_node("chain", [name + end for name in inputs], [f"Y{end}"], f"call{end}", domain="local")
-        )
+        given = [name + end for name in inputs]
+        nodes.append(helper.make_node("chain", given, [f"Y{end}"], f"call{end}", domain="local"))
         nodes.append(helper.make_node("Reshape", [f"Y{end}", "row"], [f"row{end or '_1'}"]))
     nodes.append(helper.make_node("Concat", ["row_1", "row_2"], ["both"], axis=0))
     others = []
@@ -426,6 +424,10 @@ def moved_back(graph: Graph) -> str:
     return graph.add("Concat", *rows, axis=4)
 
 
+def moved_sum(graph: Graph) -> str:
+    return graph.add("Transpose", graph.add("Add", "coords", "y"), perm=[1, 2, 3, 0])
+
+
 Build = Callable[[Graph], str]
 #: What is fed besides coordinates of shape (2, 3, 4, 2), or instead of them; how a grid is made of these; and how many
 #: nodes are fused.
@@ -434,11 +436,7 @@ MEETINGS: list[tuple[dict[str, Shape], Build, int]] = [
     ({"y": (2, 3, 4, 2)}, lambda g: g.add("Add", "coords", "y"), 1),
     ({"y": (1, 3, 4, 2)}, lambda g: g.add("Add", "coords", "y"), 1),
     ({"y": (2, 3, 4, 1)}, lambda g: g.add("Add", "coords", "y"), 1),
-    (
-        {"coords": (2, 2, 3, 4), "y": (2, 1, 3, 4)},
-        lambda g: g.add("Transpose", g.add("Add", "coords", "y"), perm=[1, 2, 3, 0]),
-        2,
-    ),
+    ({"coords": (2, 2, 3, 4), "y": (2, 1, 3, 4)}, moved_sum, 2),
     # What is broadcast over more than batches and coordinates is left alone.
     ({"y": (2, 1, 4, 2)}, lambda g: g.add("Add", "coords", "y"), 0),
     ({"y": (3, 4, 2)}, lambda g: g.add("Add", "coords", "y"), 0),

@@ -179,21 +179,9 @@ def test_verify_says_how_far_coordinates_are_off(known, off, tmp_path, capsys):
     model = sampling(X, grid, Attributes("linear", "zeros"), known=known)
     onnx.save(model, tmp_path / "a.onnx")
     onnx.save(ogs.patch_model(model, target=TARGET), tmp_path / "b.onnx")
-    assert (
-        main(
-            [
-                "verify",
-                "--tolerance",
-                "1e-4",
-                "--shape",
-                "grid=1,2,2,2,3",
-                *(str(tmp_path / name) for name in ("a.onnx", "b.onnx")),
-            ]
-        )
-        == 0
-    )
+    paths = [str(tmp_path / name) for name in ("a.onnx", "b.onnx")]
+    assert main(["verify", "--tolerance", "1e-4", "--shape", "grid=1,2,2,2,3", *paths]) == 0
     out = capsys.readouterr().out
     assert out.count("5-D nodes") == 1
-    assert out.endswith(
-        f"b.onnx: 5-D nodes are written as 4-D ones, whose coordinates are off by up to {off}: see --tolerance\n"
-    )
+    said = f"5-D nodes are written as 4-D ones, whose coordinates are off by up to {off}: see --tolerance"
+    assert out.endswith(f"b.onnx: {said}\n")

@@ -159,11 +159,8 @@ def test_what_is_not_as_expected_is_parsed_whole(change: str, large: onnx.ModelP
     elif change == "another type":
         tensor.data_type = TensorProto.STRING
     data = model.SerializeToString()
-    data = (
-        data[:-100]
-        if change == "cut"
-        else data + onnx.ModelProto(graph=onnx.GraphProto()).SerializeToString() * (change == "two graphs")
-    )
+    another = onnx.ModelProto(graph=onnx.GraphProto()).SerializeToString()
+    data = data[:-100] if change == "cut" else data + another * (change == "two graphs")
     parts = split(data)
     if change in ("cut", "twice", "two graphs"):
         assert parts is None
