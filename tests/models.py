@@ -79,6 +79,14 @@ def affine_grid_model(theta_type: str, rank: int, align_corners: bool) -> onnx.M
     return make_model([node], inputs, {"grid": grid}, 22 if theta_type == "bfloat16" else 20)
 
 
+def function_of(model: onnx.ModelProto, domain: str, name: str) -> onnx.FunctionProto:
+    """The whole model as a function, in which the initializers are constants."""
+    graph = model.graph
+    held = [helper.make_node("Constant", [], [tensor.name], value=tensor) for tensor in graph.initializer]
+    inputs, outputs = ([value.name for value in values] for values in (graph.input, graph.output))
+    return helper.make_function(domain, name, inputs, outputs, [*held, *graph.node], model.opset_import)
+
+
 Values = dict[str, tuple[str, list]]
 
 

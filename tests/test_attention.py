@@ -20,7 +20,7 @@ from onnx import TensorProto, helper, parser
 import ort_gridsample as ogs
 from cases import dtype_of
 from conftest import CORES, OPS
-from models import parsed
+from models import function_of, parsed
 from ort_gridsample.errors import GridSampleError
 from ort_gridsample.functions import attend
 from ort_gridsample.model.graphs import scopes
@@ -300,10 +300,7 @@ def test_in_a_branch_and_in_a_function(ops: str) -> None:
     graph, (opset,) = model.graph, (each.version for each in model.opset_import if not each.domain)
     inputs = ", ".join(f"float{list(shape)} {name}" for name, shape in zip("abc", SHAPES["stacked"], strict=True))
     outer = parsed(f"""outer ({inputs}) => (float[] Y2) {{ Y2 = local.attention (a, b, c) }}""", opset)
-    held = [helper.make_node("Constant", [], [t.name], value=t) for t in graph.initializer]
-    names, output = [i.name for i in graph.input], [graph.output[0].name]
-    function = helper.make_function("local", "attention", names, output, [*held, *graph.node], model.opset_import)
-    outer.functions.append(function)
+    outer.functions.append(function_of(model, "local", "attention"))
     assert_attended(outer, feeds, ops=ops)
     del graph.input[:]
     outer = parser.parse_model(f"""<ir_version: 8, opset_import: ["": {opset}]> outer ({inputs}, bool choice)

@@ -18,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper, shape_inference
 import ort_gridsample as ogs
 from cases import ATTRIBUTES, Attributes
 from compare import about, assert_identical
+from models import function_of
 from ort_gridsample.checks import shown
 from ort_gridsample.model import programs
 from ort_gridsample.model.patch import patch_in_place
@@ -365,9 +366,10 @@ def answer_of(session: onnxruntime.InferenceSession, feeds: dict[str, np.ndarray
 
 def called_twice(model: onnx.ModelProto) -> onnx.ModelProto:
     """The whole graph as a function, of the model's inputs and of others, called ``…_2``; both answers in one row."""
-    imports, inputs = list(model.opset_import), [value.name for value in model.graph.input]
-    held = [helper.make_node("Constant", [], [tensor.name], value=tensor) for tensor in model.graph.initializer]
-    chain = helper.make_function("local", "chain", inputs, ["Y"], [*held, *model.graph.node], imports)
+    inputs, imports = (
+        [value.name for value in model.graph.input],
+        [*model.opset_import, helper.make_opsetid("local", 1)],
+    )
     nodes = [helper.make_node("Constant", [], ["row"], value_ints=[-1])]
     for end in ("", "_2"):
         given = [name + end for name in inputs]
@@ -382,7 +384,7 @@ def called_twice(model: onnx.ModelProto) -> onnx.ModelProto:
             dim.ClearField("value")
     both = helper.make_tensor_value_info("both", TensorProto.FLOAT, [None])
     graph = helper.make_graph(nodes, "calls", [*model.graph.input, *others], [both])
-    imports.append(helper.make_opsetid("local", 1))
+    chain = function_of(model, "local", "chain")
     return helper.make_model(graph, opset_imports=imports, ir_version=9, functions=[chain])
 
 
@@ -669,9 +671,10 @@ def test_in_functions_and_inner_graphs() -> None:
     graph = Graph()
     inner = graph.sampled(planar(graph, 2, 5, 6), (2, 3, 9, 8))
     imports = [helper.make_opsetid("", 20), helper.make_opsetid("mine", 1)]
-    nodes = [*(helper.make_node("Constant", [], [t.name], value=t) for t in inner.graph.initializer), *inner.graph.node]
-    function = helper.make_function("mine", "Warp", ["X", "coords"], ["Y"], nodes, imports[:1])
-    branch = helper.make_graph(nodes, "branch", [], [helper.make_tensor_value_info("Y", TensorProto.FLOAT, None)])
+    function = function_of(inner, "mine", "Warp")
+    branch = helper.make_graph(
+        function.node, "branch", [], [helper.make_tensor_value_info("Y", TensorProto.FLOAT, None)]
+    )
     call = helper.make_node("Warp", ["X", "coords"], ["Y"], domain="mine")
     yes = helper.make_node("Constant", [], ["yes"], value=numpy_helper.from_array(np.array(True)))
     choose = helper.make_node("If", ["yes"], ["Y"], then_branch=branch, else_branch=branch)
