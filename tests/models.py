@@ -45,12 +45,7 @@ def node_attributes(attributes: Attributes, opset: int) -> dict[str, str | int]:
 
 
 def grid_sample_model(
-    X_type: str,
-    grid_type: str,
-    rank: int,
-    attributes: Sequence[Attributes],
-    opset: int | None = None,
-    planar: bool = False,
+    X_type: str, grid_type: str, rank: int, attributes: Sequence[Attributes], opset: int = 0, planar: bool = False
 ) -> onnx.ModelProto:
     """A model of inputs X and grid with one GridSample node and output, Y0, Y1, …, for each of ``attributes``.
 
@@ -77,6 +72,13 @@ def affine_grid_model(theta_type: str, rank: int, align_corners: bool) -> onnx.M
     inputs = {"theta": (theta_type, ["N", rank, rank + 1]), "size": ("int64", [rank + 2])}
     grid = (theta_type, ["N", *(f"D{i}" for i in range(rank)), rank])
     return make_model([node], inputs, {"grid": grid}, 22 if theta_type == "bfloat16" else 20)
+
+
+def loose(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model without the shapes that onnxruntime would check before an op does."""
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.ClearField("shape")
+    return model
 
 
 def function_of(model: onnx.ModelProto, domain: str, name: str) -> onnx.FunctionProto:

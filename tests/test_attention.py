@@ -299,7 +299,7 @@ def test_in_a_branch_and_in_a_function(ops: str) -> None:
     model, feeds = form("stacked/static-dynamo"), form_feeds("stacked")
     graph, (opset,) = model.graph, (each.version for each in model.opset_import if not each.domain)
     inputs = ", ".join(f"float{list(shape)} {name}" for name, shape in zip("abc", SHAPES["stacked"], strict=True))
-    outer = parsed(f"""outer ({inputs}) => (float[] Y2) {{ Y2 = local.attention (a, b, c) }}""", opset)
+    outer = parsed(f"outer ({inputs}) => (float[] Y2) {{ Y2 = local.attention (a, b, c) }}", opset)
     outer.functions.append(function_of(model, "local", "attention"))
     assert_attended(outer, feeds, ops=ops)
     del graph.input[:]
@@ -358,6 +358,9 @@ def written_feeds(by: tuple[int, ...] = (2, 3, 2, 2, 2)) -> Arrays:
 
 #: What differs, in which lines; and the operands that are read where they lie, None: it is no deformable attention.
 ALL = "value locations weights output"
+ABSOLUTE = LINES["weights"].replace("W =", "a =") + " W = Abs (a)"
+ONE_LEVEL = {"new axis": "", "stack": "all = Identity (S0)"}
+ONE_LEVEL["weights"] = "h = Gather <axis = 3> (by, i0) w = Transpose <perm = [0, 2, 1, 3]> (h) W = Reshape (w, half)"
 VARIANTS: dict[str, tuple[dict[str, str], str | None]] = {
     "as exporters write it": ({}, ALL),
     "weights first": ({"sum": LINES["sum"].replace("all, W", "W, all")}, ALL),
@@ -368,19 +371,9 @@ VARIANTS: dict[str, tuple[dict[str, str], str | None]] = {
     "another scale": ({"grids": "twice = Mul (at, other) grids = Sub (twice, one)"}, "value weights output"),
     "levels in another order": ({"stack": LINES["stack"].replace("(E0, E1)", "(E1, E0)")}, ""),
     "images that are computed": ({"X": "r = Relu (t0) X0 = Reshape (r, shape0) X1 = Reshape (t1, shape1)"}, ""),
-    "weights that are computed": (
-        {"weights": LINES["weights"].replace("W =", "a =") + " W = Abs (a)"},
-        ALL.replace("weights ", ""),
-    ),
+    "weights that are computed": ({"weights": ABSOLUTE}, "value locations output"),
     "a sum that goes on otherwise": ({"out": "wide = Reshape (total, whole) Y = Identity (wide)"}, ALL[:-7]),
-    "one level": (
-        {
-            "new axis": "",
-            "stack": "all = Identity (S0)",
-            "weights": "h = Gather <axis = 3> (by, i0) w = Transpose <perm = [0, 2, 1, 3]> (h) W = Reshape (w, half)",
-        },
-        "value weights output",
-    ),
+    "one level": (ONE_LEVEL, "value weights output"),
     "border": ({"samples": 'S0 = GridSample <padding_mode = "border"> (X0, G0) S1 = GridSample (X1, G1)'}, "value"),
     "nearest": ({"samples": LINES["samples"].replace("GridSample", 'GridSample <mode = "nearest">')}, None),
     "two alignments": ({"samples": "S0 = GridSample <align_corners = 1> (X0, G0) S1 = GridSample (X1, G1)"}, "value"),

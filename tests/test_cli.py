@@ -245,10 +245,7 @@ def test_the_only_file_left_is_whole(cli: Cli, monkeypatch: pytest.MonkeyPatch) 
     target.parent.mkdir()
     target.write_bytes(b"before")
 
-    def full(self: Path, data: bytes) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(Path, "write_bytes", MagicMock(side_effect=OSError(28, "No space left on device")))
     cli(f"patch model.onnx {target}", 2)
     assert files("folder") == ["patched.onnx"]
     assert target.read_bytes() == b"before"

@@ -3,9 +3,9 @@
 import ctypes
 import itertools
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
 
@@ -15,7 +15,7 @@ import test_fusion
 from cases import ATTRIBUTES, RANKS, SESSION_TYPES, Attributes, dtype_of, generator, matrix
 from compare import about, assert_identical, assert_matches
 from conftest import with_slow
-from models import affine_grid_model, grid_sample_model, parsed
+from models import affine_grid_model, grid_sample_model, loose, parsed
 from ort_gridsample import spec, versions
 from ort_gridsample.core import compilation, numpy_core
 from ort_gridsample.core.memory import available
@@ -113,13 +113,6 @@ def test_no_position_and_no_pixel() -> None:
         for X, grid in test_function.EMPTY[:-1] + without_pixels:  # the last is of another rank
             (Y,) = session.run(None, {"X": np.ones(X, np.float32), "grid": np.zeros(grid, np.float32)})
             assert_identical(Y, np.zeros((*X[:2], *grid[1:-1]), np.float32))
-
-
-def loose(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model without the shapes that onnxruntime would check before the op does."""
-    for value in (*model.graph.input, *model.graph.output):
-        value.type.tensor_type.ClearField("shape")
-    return model
 
 
 #: Shapes of X and grid that do not go together, of border padding.
@@ -244,10 +237,7 @@ def test_where_there_are_none_the_python_op_runs(monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_is_not_compiled_runs_in_python(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    def fails(*_: object) -> None:
-        raise RuntimeError("no compiler today")
-
-    monkeypatch.setattr(ops, "prepare", fails)
+    monkeypatch.setattr(ops, "prepare", Mock(side_effect=RuntimeError("no compiler today")))
     (placement,) = ogs.InferenceSession(affine_grid_model("float32", 2, False), nodes="all").replaced
     assert placement.runs_on == "Python op"
     model = grid_sample_model("float32", "float32", 2, [Attributes()])
@@ -414,9 +404,6 @@ def test_a_useless_cache_is_slower_and_no_worse(
 ) -> None:
     caplog.set_level("DEBUG", "ort_gridsample")
 
-    def fails(*_: object) -> None:
-        raise {"full disk": OSError, "no folder": RuntimeError}[how]
-
     def answer() -> tuple[bool, int]:
         """Whether the function need not be compiled, and what it answers."""
         function = compilation.Function(one_more, [Path(__file__)])
@@ -424,9 +411,9 @@ def test_a_useless_cache_is_slower_and_no_worse(
 
     monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path))
     if how == "full disk":
-        monkeypatch.setattr(compilation._Files, "_save_data", fails)
+        monkeypatch.setattr(compilation._Files, "_save_data", Mock(side_effect=OSError))
     if how == "no folder":
-        monkeypatch.setattr(compilation, "KernelCache", fails)
+        monkeypatch.setattr(compilation, "KernelCache", Mock(side_effect=RuntimeError))
     assert answer() == (how == "no folder", 42)
     files = list(tmp_path.rglob("*.nb*"))
     assert len(files) == (how in ("damaged", "empty files"))

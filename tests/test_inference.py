@@ -162,15 +162,12 @@ IN_FUNCTION = """<ir_version: 9, opset_import: ["": 20, "local": 1]> g ({inputs}
     <domain: "local", opset_import: ["": {opset}, "mmcv": 1]> warp {attributes} (A, B) => (C) {{ {body} }}"""
 
 
-def in_function(
-    body: str = "C = GridSample (A, B)",
-    inputs: str = "float[N,C,H,W] X, float[N,h,w,2] G",
-    call: str = "Y = local.warp (X, G)",
-    attributes: str = "",
-    opset: int = 20,
-    X: str = "float",
-) -> onnx.ModelProto:
-    return parser.parse_model(IN_FUNCTION.format_map(locals()))
+#: What it says where nothing else is said.
+USUAL = {"inputs": "float[N,C,H,W] X, float[N,h,w,2] G", "call": "Y = local.warp (X, G)", "attributes": ""}
+
+
+def in_function(body: str = "C = GridSample (A, B)", **said: object) -> onnx.ModelProto:
+    return parser.parse_model(IN_FUNCTION.format_map(USUAL | {"body": body, "opset": 20, "X": "float"} | said))
 
 
 def casting(to: int) -> onnx.ModelProto:
@@ -216,7 +213,7 @@ def test_functions_are_read_with_the_types_of_their_calls(
 def test_a_function_of_another_opset_is_read_in_that() -> None:
     """Squeeze and Unsqueeze have their axes in an attribute there, and in an input in the main graph's opset."""
     body = f"U = Unsqueeze <axes = [0]> (A) S = Squeeze <axes = [0]> (U) C = {MMCV} (S, B)"
-    (record,) = ogs.inspect_model(in_function(body, "float[1,1,H,W] X, float[1,h,w,2] G", opset=11))
+    (record,) = ogs.inspect_model(in_function(body, inputs="float[1,1,H,W] X, float[1,h,w,2] G", opset=11))
     assert record.inputs["X"] == [Value("float32", (1, 1, "H", "W"))]
 
 

@@ -24,7 +24,7 @@ import ort_gridsample as ogs
 import test_attention
 import test_fusion
 from cases import Attributes
-from models import affine_grid_model, grid_sample_model
+from models import affine_grid_model, grid_sample_model, loose
 from ort_gridsample import versions
 from ort_gridsample.core import target
 from ort_gridsample.core.threads import available_cpus
@@ -33,7 +33,6 @@ from ort_gridsample.model.patch import patch_in_place
 from ort_gridsample.model.targets.compiled_op import FusedOp
 from ort_gridsample.runtime import building, library
 from processes import python
-from test_compiled_ops import loose
 from test_pixel_grids import Graph
 
 COMPILES = bool(importlib.util.find_spec("numba")) and versions.at_least(metadata.version("numba"), building.NUMBA)

@@ -23,7 +23,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector
 import faults
 import ort_gridsample as ogs
 from cases import Attributes
-from models import grid_sample_model, parsed
+from models import grid_sample_model, loose, parsed
 from ort_gridsample.core import numpy_core
 from ort_gridsample.runtime import session as sessions
 from ort_gridsample.runtime.compiled_ops.ops import why_not
@@ -154,9 +154,7 @@ def test_plain_session_names_the_node(model: onnx.ModelProto, expected: np.ndarr
 def test_first_failed_node_is_the_one_named() -> None:
     model = parsed("""g (float[N,C,H,W] X, float[n,h,w,r] G) => (float[N,C,h,w] Y) {
             A = GridSample (X, G) B = Relu (A) Y = GridSample (B, G) }""")
-    for value in (*model.graph.input, *model.graph.output):
-        value.type.tensor_type.ClearField("shape")
-    session = ogs.InferenceSession(model)
+    session = ogs.InferenceSession(loose(model))
     for shape in ((1, 4, 3), (1, 4, 5, 3), ()):
         with pytest.raises(ogs.GridSampleError, match=r"'\(A\)': grid is of shape"):
             session.run(None, {"X": X, "G": np.zeros(shape, np.float32)})
