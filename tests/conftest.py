@@ -2,7 +2,8 @@
 
 import importlib.util
 import os
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,13 @@ def pytest_sessionstart() -> None:
     """Let mutmut count what runs in this process alone: others find no settings of its where they are."""
     if os.environ.get("MUTANT_UNDER_TEST") == "stats":
         del os.environ["MUTANT_UNDER_TEST"]
+
+
+def with_slow(names: str, values: Iterable[object], quick: Container[object], **how: Any) -> pytest.MarkDecorator:
+    """A test for each of ``values``, slow for those that are not among the ``quick``."""
+    marks = [(each, () if each in quick else pytest.mark.slow) for each in values]
+    parameters = [pytest.param(*(each if isinstance(each, tuple) else [each]), marks=mark) for each, mark in marks]
+    return pytest.mark.parametrize(names, parameters, **how)
 
 
 #: What the package's sessions can run on here.

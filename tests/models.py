@@ -1,9 +1,11 @@
 """Small models made of the operators' nodes."""
 
+import re
 from collections.abc import Sequence
 from itertools import count
 
 import onnx
+import onnx.parser
 from onnx import TensorProto, helper
 
 import faults
@@ -18,6 +20,13 @@ PRIMITIVES = {
 }
 
 _OPSET_16_MODES = {mode: synonym for synonym, mode in spec.MODE_SYNONYMS.items()}
+
+
+def parsed(text: str, opset: int = 20) -> onnx.ModelProto:
+    """The model of this graph, and of the functions behind it; other domains that it calls are of version 1."""
+    domains = sorted({*re.findall(r"([A-Za-z_][\w.]*)\.\w+ ?[<(]", text)})
+    imports = "".join(f', "{domain}": 1' for domain in domains)
+    return onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": {opset}{imports}]> {text}')
 
 
 def tensor_type(name: str) -> int:
@@ -36,12 +45,7 @@ def node_attributes(attributes: Attributes, opset: int) -> dict[str, str | int]:
 
 
 def grid_sample_model(
-    X_type: str,
-    grid_type: str,
-    rank: int,
-    attributes: Sequence[Attributes],
-    opset: int | None = None,
-    planar: bool = False,
+    X_type: str, grid_type: str, rank: int, attributes: Sequence[Attributes], opset: int = 0, planar: bool = False
 ) -> onnx.ModelProto:
     """A model of inputs X and grid with one GridSample node and output, Y0, Y1, …, for each of ``attributes``.
 
@@ -68,6 +72,21 @@ def affine_grid_model(theta_type: str, rank: int, align_corners: bool) -> onnx.M
     inputs = {"theta": (theta_type, ["N", rank, rank + 1]), "size": ("int64", [rank + 2])}
     grid = (theta_type, ["N", *(f"D{i}" for i in range(rank)), rank])
     return make_model([node], inputs, {"grid": grid}, 22 if theta_type == "bfloat16" else 20)
+
+
+def loose(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model without the shapes that onnxruntime would check before an op does."""
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.ClearField("shape")
+    return model
+
+
+def function_of(model: onnx.ModelProto, domain: str, name: str) -> onnx.FunctionProto:
+    """The whole model as a function, in which the initializers are constants."""
+    graph = model.graph
+    held = [helper.make_node("Constant", [], [tensor.name], value=tensor) for tensor in graph.initializer]
+    inputs, outputs = ([value.name for value in values] for values in (graph.input, graph.output))
+    return helper.make_function(domain, name, inputs, outputs, [*held, *graph.node], model.opset_import)
 
 
 Values = dict[str, tuple[str, list]]

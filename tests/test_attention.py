@@ -20,6 +20,7 @@ from onnx import TensorProto, helper, parser
 import ort_gridsample as ogs
 from cases import dtype_of
 from conftest import CORES, OPS
+from models import function_of, parsed
 from ort_gridsample.errors import GridSampleError
 from ort_gridsample.functions import attend
 from ort_gridsample.model.graphs import scopes
@@ -55,28 +56,18 @@ def definition(
         at = locations[:, :, :, point : point + points].astype(np.float64) * 2 - 1
         grid = at.transpose(0, 2, 1, 3, 4).reshape(n * heads, queries * points, *[1] * (len(lengths) - 1), len(lengths))
         sample = ogs.grid_sample(image.astype(np.float64), grid, align_corners=align)
-        by = (
-            weights[:, :, :, point : point + points]
-            .astype(np.float64)
-            .transpose(0, 2, 1, 3)
-            .reshape(n * heads, 1, queries, points)
-        )
+        by = weights[:, :, :, point : point + points].astype(np.float64).transpose(0, 2, 1, 3)
+        by = by.reshape(n * heads, 1, queries, points)
         total = total + (sample.reshape(n * heads, channels, queries, points) * by).sum(-1)
         first, point = first + pixels, point + points
     return np.asarray(total).reshape(n, heads * channels, queries).transpose(0, 2, 1)
 
 
 def operands(
-    levels: np.ndarray,
-    kind: str = "float32",
-    locations: str = "",
-    n: int = 2,
-    q: int = 5,
-    h: int = 3,
-    d: int = 4,
-    seed: int = 0,
+    levels: np.ndarray, kind: str = "float32", locations: str = "", seed: int = 0, **sizes: int
 ) -> list[np.ndarray]:
-    """Values, locations and weights; some locations are outside, infinite or no numbers."""
+    """Values, locations and weights, of n, q, h and d; some locations are outside, infinite or no numbers."""
+    n, q, h, d = ({"n": 2, "q": 5, "h": 3, "d": 4} | sizes).values()
     rng, points, axes = np.random.default_rng(seed), int(levels[:, 0].sum()), levels.shape[1] - 1
     value = rng.normal(size=(n, int(levels[:, 1:].prod(1).sum()), h, d))
     at = rng.uniform(-0.3, 1.3, (n, q, h, points, axes))
@@ -93,19 +84,13 @@ def close(found: np.ndarray, expected: np.ndarray, kind: str, locations: str = "
 
 def op_model(kind: str, locations: str, align: bool) -> onnx.ModelProto:
     """The compiled op alone."""
-    kinds = (helper.np_dtype_to_tensor_dtype(dtype_of(each)) for each in (kind, "int64", locations, kind))
-    ends = [
-        helper.make_tensor_value_info(name, t, None)
-        for name, t in zip(("value", "levels", "at", "by"), kinds, strict=True)
-    ]
-    Y = helper.make_tensor_value_info("Y", ends[0].type.tensor_type.elem_type, None)
-    node = helper.make_node(
-        "ort_gridsample_DeformableAttention", ["value", "levels", "at", "by"], ["Y"], "attention",
-        domain="ai.onnx.contrib",
-        align_corners=int(align), points="",
-    )  # fmt: skip
-    imports = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.contrib", 1)]
-    return helper.make_model(helper.make_graph([node], "op", ends, [Y]), opset_imports=imports, ir_version=8)
+    value, at = ({"float32": "float", "float64": "double"}.get(each, each) for each in (kind, locations))
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17, "ai.onnx.contrib": 1]>
+        op ({value}[] value, int64[] levels, {at}[] at, {value}[] by) => ({value}[] Y) {{
+        Y = ai.onnx.contrib.ort_gridsample_DeformableAttention <align_corners = {int(align)}, points = "">
+            (value, levels, at, by) }}""")
+    model.graph.node[0].name = "attention"
+    return model
 
 
 LEVELS = {
@@ -124,12 +109,8 @@ def test_it_is_a_sum_over_samples(kind: str, levels: np.ndarray, align: bool) ->
         for locations in ("float32", "float64") if kind in ("float32", "float64") else (kind,):
             value, at, by = operands(levels, kind, locations, d=channels)
             found = attend(value, levels, at, by, align, where="here", num_threads=2)
-            close(
-                found,
-                definition(value, levels, at, by, align),
-                kind,
-                "float32" if locations != "float64" else locations,
-            )
+            coarser = "float32" if locations != "float64" else locations
+            close(found, definition(value, levels, at, by, align), kind, coarser)
 
 
 @pytest.mark.skipif("compiled" not in OPS, reason="no compiled ops")
@@ -165,42 +146,34 @@ def test_the_function_takes_what_others_take() -> None:
     assert found.shape == (2, 5, 12)
 
 
-GOOD: Arrays = {
-    "value": np.zeros((2, 47, 3, 4), np.float32), "spatial_shapes": np.array([[5, 7], [3, 4]]),
-    "sampling_locations": np.zeros((2, 5, 3, 2, 4, 2), np.float32),
-    "attention_weights": np.zeros((2, 5, 3, 2, 4), np.float32),
-}  # fmt: skip
+def zeros(*shape: int) -> np.ndarray:
+    return np.zeros(shape, np.float32)
+
+
+GOOD: Arrays = {"value": zeros(2, 47, 3, 4), "spatial_shapes": np.array([[5, 7], [3, 4]])}
+GOOD |= {"sampling_locations": zeros(2, 5, 3, 2, 4, 2), "attention_weights": zeros(2, 5, 3, 2, 4)}
+PIXELS = "those of value, of shape (B, S, H, D) = (2, 46, 3, 4), in all levels together"
+AXES = "shape (B, Q, H, L, P, r), as value (B, S, H, D) is of shape (2, 47, 3, 4) and L is 2"
+ALL_BUT_ONE = "all axes but the last of sampling_locations, which is of shape (2, 5, 3, 2, 4, 2)"
 #: What is wrong, and what is said of it.
 BAD = [
-    ({"value": np.zeros((47, 3, 4), np.float32)}, "value is of shape (47, 3, 4), expected shape (B, S, H, D)"),
-    (
-        {"value": np.zeros((2, 46, 3, 4), np.float32)},
-        "spatial_shapes is with 47 pixels, expected those of value, of shape (B, S, H, D) = (2, 46, 3, 4), in all "
-        "levels together",
-    ),
-    (
-        {"spatial_shapes": np.array([5, 7])},
-        "spatial_shapes is of shape (2), expected shape (L, r), with at least one spatial axis",
-    ),
-    (
-        {"spatial_shapes": np.array([[5, 7], [-3, -4]])},
-        "spatial_shapes is with a negative length, expected nothing negative",
+    ({"value": zeros(47, 3, 4)}, "value is of shape (47, 3, 4), expected shape (B, S, H, D)"),
+    ({"value": zeros(2, 46, 3, 4)}, f"spatial_shapes is with 47 pixels, expected {PIXELS}"),
+    *(
+        ({"spatial_shapes": np.array(value)}, f"spatial_shapes is {said}")
+        for value, said in (
+            ([5, 7], "of shape (2), expected shape (L, r), with at least one spatial axis"),
+            ([[5, 7], [-3, -4]], "with a negative length, expected nothing negative"),
+        )
     ),
     *(
-        (
-            {"sampling_locations": np.zeros(shape, np.float32)},
-            f"sampling_locations is of shape {shape}, expected shape (B, Q, H, L, P, r), as value (B, S, H, D) is of "
-            "shape (2, 47, 3, 4) and L is 2",
+        ({name: zeros(*shape)}, f"{name} is of shape {shape}, expected {expected}")
+        for name, shape, expected in (
+            ("sampling_locations", (2, 5, 3, 8, 2, 4, 2), AXES),
+            ("sampling_locations", (2, 5, 3, 2, 4, 3), AXES),
+            ("attention_weights", (2, 5, 4, 2, 4), ALL_BUT_ONE),
+            ("attention_weights", (2, 4, 3, 2, 4), ALL_BUT_ONE),
         )
-        for shape in ((2, 5, 3, 8, 2, 4, 2), (2, 5, 3, 2, 4, 3))
-    ),
-    *(
-        (
-            {"attention_weights": np.zeros(shape, np.float32)},
-            f"attention_weights is of shape {shape}, expected all axes but the last of sampling_locations, which is of "
-            "shape (2, 5, 3, 2, 4, 2)",
-        )
-        for shape in ((2, 5, 4, 2, 4), (2, 4, 3, 2, 4))
     ),
 ]
 
@@ -227,9 +200,8 @@ def session_of_the_op(ops: str) -> ogs.InferenceSession:
         node.attribute.extend([helper.make_attribute("node", "attention"), helper.make_attribute("num_threads", 1)])
         node.output.append("status")
         model.opset_import.append(helper.make_opsetid("ort_gridsample", 1))
-        model.graph.node.append(
-            helper.make_node("GatherND", ["status", "status"], ["guarded"], guard_name("attention"))
-        )
+        guard = helper.make_node("GatherND", ["status", "status"], ["guarded"], guard_name("attention"))
+        model.graph.node.append(guard)
         model.graph.output.append(helper.make_tensor_value_info("guarded", TensorProto.INT64, None))
     with running_on(ops):
         return ogs.InferenceSession(model, quiet_options())
@@ -252,9 +224,8 @@ def test_any_lengths_at_all(data: st.DataObject) -> None:
     rows = st.tuples(st.integers(0, 3), *[st.integers(0, 4)] * axes)
     drawn = data.draw(st.lists(rows, min_size=count, max_size=count))
     levels = np.array(drawn, np.int64).reshape(count, 1 + axes)
-    n, q, h, d = data.draw(
-        st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(1, 3), st.sampled_from([0, 1, 5, 16, 37]))
-    )
+    channels = st.sampled_from([0, 1, 5, 16, 37])
+    n, q, h, d = data.draw(st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(1, 3), channels))
     align, kind = data.draw(st.booleans()), data.draw(st.sampled_from(["float32", "float16"]))
     value, at, by = operands(levels, kind, n=n, q=q, h=h, d=d, seed=data.draw(st.integers(0, 99)))
     before, answers = ogs.get_core(), []
@@ -324,30 +295,17 @@ def test_every_form_is_found(name: str, ops: str) -> None:
 
 @pytest.mark.parametrize("ops", OPS)
 def test_in_a_branch_and_in_a_function(ops: str) -> None:
-    model = form("stacked/static-dynamo")
-    graph, feeds = model.graph, form_feeds("stacked")
-    function = helper.make_function(
-        "local", "attention", [i.name for i in graph.input], [graph.output[0].name],
-        [*(helper.make_node("Constant", [], [t.name], value=t) for t in graph.initializer), *graph.node],
-        model.opset_import,
-    )  # fmt: skip
-    call = helper.make_node("attention", [i.name for i in graph.input], ["Y2"], "call", domain="local")
-    imports = [*model.opset_import, helper.make_opsetid("local", 1)]
-    outer = helper.make_graph(
-        [call], "outer", graph.input, [helper.make_tensor_value_info("Y2", TensorProto.FLOAT, None)]
-    )
-    assert_attended(helper.make_model(outer, functions=[function], opset_imports=imports, ir_version=8), feeds, ops=ops)
-    branch = onnx.GraphProto()
-    branch.CopyFrom(graph)
-    del branch.input[:]
-    other = helper.make_graph(
-        [helper.make_node("ReduceMax", ["c"], ["Z"], "max")], "else", [], [helper.make_tensor_value_info("Z", 1, None)]
-    )
-    choice = helper.make_node("If", ["choice"], ["Y3"], "if", then_branch=branch, else_branch=other)
-    inputs = [*graph.input, helper.make_tensor_value_info("choice", TensorProto.BOOL, [])]
-    outer = helper.make_graph([choice], "outer", inputs, [helper.make_tensor_value_info("Y3", TensorProto.FLOAT, None)])
-    model = helper.make_model(outer, opset_imports=model.opset_import, ir_version=8)
-    assert_attended(model, {**feeds, "choice": np.array(True)}, ops=ops)
+    model, feeds = form("stacked/static-dynamo"), form_feeds("stacked")
+    graph, (opset,) = model.graph, (each.version for each in model.opset_import if not each.domain)
+    inputs = ", ".join(f"float{list(shape)} {name}" for name, shape in zip("abc", SHAPES["stacked"], strict=True))
+    outer = parsed(f"outer ({inputs}) => (float[] Y2) {{ Y2 = local.attention (a, b, c) }}", opset)
+    outer.functions.append(function_of(model, "local", "attention"))
+    assert_attended(outer, feeds, ops=ops)
+    del graph.input[:]
+    outer = parser.parse_model(f"""<ir_version: 8, opset_import: ["": {opset}]> outer ({inputs}, bool choice)
+        => (float[] Y3) {{ Y3 = If (choice) <else_branch = other () => (float[] Z) {{ Z = ReduceMax (c) }}> }}""")
+    outer.graph.node[0].attribute.append(helper.make_attribute("then_branch", graph))
+    assert_attended(outer, {**feeds, "choice": np.array(True)}, ops=ops)
 
 
 #: Two levels of 2×3 and 2×2 pixels, two heads of four channels, three queries and two points; by lines, to change some.
@@ -384,16 +342,24 @@ def written(
 ) -> onnx.ModelProto:
     nodes = " ".join({**LINES, **changes}.values())
     inputs = f"float[2, 10, 2, 4] value, float[2, 3, 2, 2, 2, 2] at, {by}"
-    model = parser.parse_model(
-        f'<ir_version: 8, opset_import: ["": 20]> g ({inputs}) => ({outputs}) <{CONSTANTS}> {{ {nodes} }}'
-    )
+    text = f'<ir_version: 8, opset_import: ["": 20]> g ({inputs}) => ({outputs}) <{CONSTANTS}> {{ {nodes} }}'
+    model = parser.parse_model(text)
     for number, node in enumerate(model.graph.node):
         node.name = f"node{number}"  # onnxruntime 1.20 names what it makes of Slices after them
     return model
 
 
+def written_feeds(by: tuple[int, ...] = (2, 3, 2, 2, 2)) -> Arrays:
+    rng = np.random.default_rng(0)
+    feeds = rng.normal(size=(2, 10, 2, 4)), rng.uniform(-0.2, 1.2, (2, 3, 2, 2, 2, 2)), rng.random(by)
+    return {name: each.astype(np.float32) for name, each in zip(("value", "at", "by"), feeds, strict=True)}
+
+
 #: What differs, in which lines; and the operands that are read where they lie, None: it is no deformable attention.
 ALL = "value locations weights output"
+ABSOLUTE = LINES["weights"].replace("W =", "a =") + " W = Abs (a)"
+ONE_LEVEL = {"new axis": "", "stack": "all = Identity (S0)"}
+ONE_LEVEL["weights"] = "h = Gather <axis = 3> (by, i0) w = Transpose <perm = [0, 2, 1, 3]> (h) W = Reshape (w, half)"
 VARIANTS: dict[str, tuple[dict[str, str], str | None]] = {
     "as exporters write it": ({}, ALL),
     "weights first": ({"sum": LINES["sum"].replace("all, W", "W, all")}, ALL),
@@ -404,19 +370,9 @@ VARIANTS: dict[str, tuple[dict[str, str], str | None]] = {
     "another scale": ({"grids": "twice = Mul (at, other) grids = Sub (twice, one)"}, "value weights output"),
     "levels in another order": ({"stack": LINES["stack"].replace("(E0, E1)", "(E1, E0)")}, ""),
     "images that are computed": ({"X": "r = Relu (t0) X0 = Reshape (r, shape0) X1 = Reshape (t1, shape1)"}, ""),
-    "weights that are computed": (
-        {"weights": LINES["weights"].replace("W =", "a =") + " W = Abs (a)"},
-        "value locations output",
-    ),
+    "weights that are computed": ({"weights": ABSOLUTE}, "value locations output"),
     "a sum that goes on otherwise": ({"out": "wide = Reshape (total, whole) Y = Identity (wide)"}, ALL[:-7]),
-    "one level": (
-        {
-            "new axis": "",
-            "stack": "all = Identity (S0)",
-            "weights": "h = Gather <axis = 3> (by, i0) w = Transpose <perm = [0, 2, 1, 3]> (h) W = Reshape (w, half)",
-        },
-        "value weights output",
-    ),
+    "one level": (ONE_LEVEL, "value weights output"),
     "border": ({"samples": 'S0 = GridSample <padding_mode = "border"> (X0, G0) S1 = GridSample (X1, G1)'}, "value"),
     "nearest": ({"samples": LINES["samples"].replace("GridSample", 'GridSample <mode = "nearest">')}, None),
     "two alignments": ({"samples": "S0 = GridSample <align_corners = 1> (X0, G0) S1 = GridSample (X1, G1)"}, "value"),
@@ -431,23 +387,11 @@ def test_what_is_written_otherwise(name: str, ops: str) -> None:
     changes, read = VARIANTS[name]
     outputs = "float[2, 8, 3] Y" if "goes on" in name else "float[2, 3, 8] Y"
     model = written(changes, outputs)
-    rng = np.random.default_rng(0)
-    feeds = {
-        "value": rng.normal(size=(2, 10, 2, 4)),
-        "at": rng.uniform(-0.2, 1.2, (2, 3, 2, 2, 2, 2)),
-        "by": rng.random((2, 3, 2, 2, 2)),
-    }
-    assert_attended(model, {name: each.astype(np.float32) for name, each in feeds.items()}, int(read is not None), ops)
+    assert_attended(model, written_feeds(), int(read is not None), ops)
     found = [match.attention for match in find(model, scopes(model), None, False) if match.attention is not None]
-    lie = {
-        "value": lambda f: f.value,
-        "locations": lambda f: f.locations,
-        "weights": lambda f: f.is_by_head,
-        "output": lambda f: f.is_turned,
-    }
-    assert [" ".join(key for key, has in lie.items() if has(each)) for each in found] == (
-        [] if read is None else [read]
-    )
+    has = {"value": "value", "locations": "locations", "is_by_head": "weights", "is_turned": "output"}
+    lie = [" ".join(operand for field, operand in has.items() if getattr(each, field)) for each in found]
+    assert lie == ([] if read is None else [read])
 
 
 @pytest.mark.parametrize("ops", OPS)
@@ -462,11 +406,7 @@ def test_what_is_not_sampled_so_is_added(name: str, ops: str) -> None:
 
 
 def test_what_somebody_else_reads_stays() -> None:
-    feeds = {
-        "value": np.ones((2, 10, 2, 4), np.float32),
-        "at": np.full((2, 3, 2, 2, 2, 2), 0.4, np.float32),
-        "by": np.ones((2, 3, 2, 2, 2), np.float32),
-    }
+    feeds = written_feeds()
     for other in ("float[4, 4, 3, 2, 2] E", "float[4, 4, 3, 4] product"):
         assert_attended(written({}, f"float[2, 3, 8] Y, {other}"), feeds, 0)
     session = assert_attended(written({}, "float[2, 3, 8] Y, float[4, 4, 3, 2] S0"), feeds, 1)
@@ -477,17 +417,8 @@ def test_what_somebody_else_reads_stays() -> None:
 
 
 def test_one_query_s_weights_for_all() -> None:
-    model = written(
-        {"weights": LINES["weights"].replace("each", "alone")},
-        by="float[2, 1, 2, 2, 2] by",
-    )
-    rng = np.random.default_rng(0)
-    feeds = {
-        "value": rng.normal(size=(2, 10, 2, 4)),
-        "at": rng.random((2, 3, 2, 2, 2, 2)),
-        "by": rng.random((2, 1, 2, 2, 2)),
-    }
-    assert_attended(model, {name: each.astype(np.float32) for name, each in feeds.items()})
+    model = written({"weights": LINES["weights"].replace("each", "alone")}, by="float[2, 1, 2, 2, 2] by")
+    assert_attended(model, written_feeds((2, 1, 2, 2, 2)))
 
 
 def test_it_is_listed_and_declined() -> None:
@@ -502,20 +433,15 @@ def test_it_is_listed_and_declined() -> None:
 
 def plugin_model(op_type: str, domain: str, opset: int, is_constant: bool) -> onnx.ModelProto:
     """One plugin of two levels."""
-    rows = {"shapes": ([2, 2], [5, 7, 3, 4]), "starts": ([2], [0, 35])}
-    inputs = [helper.make_tensor_value_info("value", TensorProto.FLOAT, ["B", 47, 3, 4])]
-    inputs += (
-        [] if is_constant else [helper.make_tensor_value_info(n, TensorProto.INT32, s) for n, (s, _) in rows.items()]
-    )
-    inputs.append(helper.make_tensor_value_info("at", TensorProto.FLOAT, ["B", "Q", 3, 2, 4, 2]))
-    inputs.append(helper.make_tensor_value_info("by", TensorProto.FLOAT, ["B", "Q", 3, 2, 4]))
-    held = [helper.make_tensor(name, TensorProto.INT32, *each) for name, each in rows.items()] if is_constant else []
-    node = helper.make_node(op_type, ["value", "shapes", "starts", "at", "by"], ["Y"], "attention", domain=domain)
-    graph = helper.make_graph(
-        [node], "plugin", inputs, [helper.make_tensor_value_info("Y", TensorProto.FLOAT, None)], held
-    )
-    imports = [helper.make_opsetid("", opset), *([helper.make_opsetid(domain, 1)] if domain else [])]
-    return helper.make_model(graph, opset_imports=imports, ir_version=8)
+    rows = {"int32[2, 2] shapes": "5, 7, 3, 4", "int32[2] starts": "0, 35"}
+    fed = "" if is_constant else "".join(f"{name}, " for name in rows)
+    held = ", ".join(f"{name} = {{{row}}}" for name, row in rows.items()) if is_constant else ""
+    imports, name = (f', "{domain}": 1', f"{domain}.{op_type}") if domain else ("", op_type)
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": {opset}{imports}]>
+        plugin (float[B, 47, 3, 4] value, {fed}float[B, Q, 3, 2, 4, 2] at, float[B, Q, 3, 2, 4] by) => (float[] Y)
+        <{held}> {{ Y = {name} (value, shapes, starts, at, by) }}""")
+    model.graph.node[0].name = "attention"
+    return model
 
 
 @pytest.mark.parametrize("is_constant", [True, False], ids=["constant", "fed"])
@@ -559,9 +485,8 @@ def test_there_and_back_through_the_plugin(name: str) -> None:
     (plugin,) = (node for node in written.graph.node if node.op_type == "MultiscaleDeformableAttnPlugin_TRT")
     assert "GridSample" not in {node.op_type for node in written.graph.node}
     held = {t.name: onnx.numpy_helper.to_array(t) for t in written.graph.initializer}
-    held |= {
-        n.output[0]: onnx.numpy_helper.to_array(n.attribute[0].t) for n in written.graph.node if n.op_type == "Constant"
-    }
+    constants = (node for node in written.graph.node if node.op_type == "Constant")
+    held |= {node.output[0]: onnx.numpy_helper.to_array(node.attribute[0].t) for node in constants}
     shapes, starts = (held[each] for each in plugin.input[1:3])
     assert (shapes.dtype, starts.dtype) == (np.int32, np.int32)
     np.testing.assert_array_equal(starts, np.cumsum(shapes.prod(1)) - shapes.prod(1))
@@ -580,9 +505,8 @@ def test_what_the_plugin_cannot_say_stays() -> None:
 def test_a_plugin_that_says_too_little_is_refused() -> None:
     model = plugin_model("MultiscaleDeformableAttnPlugin_TRT", "", 17, False)
     del model.graph.input[1].type.tensor_type.shape.dim[:]
-    with pytest.raises(
-        GridSampleError, match="spatial_shapes is of an unknown number of rows, expected one for each level"
-    ):
+    unknown = "spatial_shapes is of an unknown number of rows, expected one for each level"
+    with pytest.raises(GridSampleError, match=unknown):
         ogs.InferenceSession(model)
     del model.graph.node[0].input[4:]
     with pytest.raises(GridSampleError, match="inputs is 4, expected 5: value, spatial_shapes"):
@@ -665,7 +589,5 @@ def test_nothing_is_written_but_the_output() -> None:
 
 
 def test_halves_of_other_libraries_are_floats() -> None:
-    assert ogs.deformable_attention(
-        GOOD["value"].astype(ml_dtypes.bfloat16), GOOD["spatial_shapes"], GOOD["sampling_locations"],
-        GOOD["attention_weights"].astype(ml_dtypes.bfloat16),
-    ).dtype == ml_dtypes.bfloat16  # fmt: skip
+    halves = {name: GOOD[name].astype(ml_dtypes.bfloat16) for name in ("value", "attention_weights")}
+    assert ogs.deformable_attention(**GOOD | halves).dtype == ml_dtypes.bfloat16

@@ -21,7 +21,7 @@ import pytest
 import ort_gridsample as ogs
 from cases import Attributes
 from conftest import OPS
-from models import grid_sample_model
+from models import grid_sample_model, parsed
 from ort_gridsample import spec
 from ort_gridsample.cli import COMMANDS, demo, main, verify
 from ort_gridsample.cli.demo import draw_grid
@@ -68,7 +68,7 @@ def external() -> None:
 
 
 def save(graph: str, path: str) -> None:
-    onnx.save(onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 20]> g {graph}'), path)
+    onnx.save(parsed(f"g {graph}"), path)
 
 
 def files(folder: str) -> list[str]:
@@ -99,11 +99,9 @@ def test_help(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
 
 def test_inspect(cli: Cli) -> None:
     out = cli("inspect model.onnx")
-    assert re.search(
-        r"main graph\n.* a session\n +sample0 +GridSample-20 +cubic +border +1 +float32 4-D, float32 4-D +yes +"
-        r"replaces it +(compiled op\n|onnxruntime \[1\]\n.*\[1\] \w+)",
-        out,
-    )
+    row = " +".join(["", "sample0", "GridSample-20", "cubic", "border", "1", "float32 4-D, float32 4-D", "yes"])
+    runs_on = r"(compiled op\n|onnxruntime \[1\]\n.*\[1\] \w+)"
+    assert re.search(rf"main graph\n.* a session\n{row} +replaces it +{runs_on}", out)
     onnx.save(grid_sample_model("uint8", "float32", 2, [Attributes(), Attributes("nearest")]), "two.onnx")
     *lines, reason = cli("inspect two.onnx").splitlines()
     assert [line.split()[:1] for line in lines] == [["main"], ["node"], ["sample0"], ["sample1"]]
@@ -247,10 +245,7 @@ def test_the_only_file_left_is_whole(cli: Cli, monkeypatch: pytest.MonkeyPatch) 
     target.parent.mkdir()
     target.write_bytes(b"before")
 
-    def full(self: Path, data: bytes) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(Path, "write_bytes", MagicMock(side_effect=OSError(28, "No space left on device")))
     cli(f"patch model.onnx {target}", 2)
     assert files("folder") == ["patched.onnx"]
     assert target.read_bytes() == b"before"
@@ -271,8 +266,7 @@ def far_model(kind: str) -> onnx.ModelProto:
         "function": "Y = f.warp (X, given)",
     }[kind]
     function = f'<domain: "f", opset_import: ["": 20]> warp (X, grid) => (Y) {{ {sample} }}'
-    return onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["": 20, "f": 1]>
-        g (float[N, C, H, W] X, float[N, h, w, 2] given) => (float[N, C, h, w] Y) {{ {body} }}
+    return parsed(f"""g (float[N, C, H, W] X, float[N, h, w, 2] given) => (float[N, C, h, w] Y) {{ {body} }}
         {function if kind == "function" else ""}""")
 
 
@@ -302,11 +296,8 @@ def test_verify_runs_what_onnxruntime_refuses_on_our_ops(cli: Cli) -> None:
 def test_verify_tries_two_lengths_of_what_is_open(cli: Cli) -> None:
     """What a patch has baked in shows, and what the model itself has is said."""
     save("(float[N,1,H,W] X) => (float[N,1,H,W] Y) { Y = Neg (X) }", "model.onnx")
-    save(
-        "(float[N,1,H,W] X) => (float[N,1,H,W] Y) { S = Constant <value_ints = [1, 1, 8, 8]> () R = Neg (X)"
-        " Y = Reshape (R, S) }",
-        "baked.onnx",
-    )
+    baked = "S = Constant <value_ints = [1, 1, 8, 8]> () R = Neg (X) Y = Reshape (R, S)"
+    save(f"(float[N,1,H,W] X) => (float[N,1,H,W] Y) {{ {baked} }}", "baked.onnx")
     assert {"(1, 1, 8, 8)", "(2, 1, 11, 11)"} <= set(re.findall(r"\(.*?\)", cli("verify model.onnx model.onnx")))
     assert cli("verify model.onnx baked.onnx", 2).startswith("ort-gridsample: baked.onnx: ")
     assert "baked.onnx does not run with other lengths" in cli("verify baked.onnx model.onnx")
@@ -539,15 +530,11 @@ def test_the_demo_prints_and_draws_what_each_side_answers(cli: Cli, monkeypatch:
     assert demo.read_photo(None).shape == (600, 512, 3)
     monkeypatch.setattr(Figure, "savefig", lambda figure, file, **how: drawn.append((figure, how)))
     out = cli("demo noise.bmp --output warps.png")
-    assert out.startswith(
-        "AffineGrid → GridSample (opset 20) on a photograph of 2400×1600 pixels: ort_gridsample against\n"
-    )
-    assert (
-        "'s own kernels, the largest difference of values in [0, 1]\n\n         zeros    border   reflection\n" in out
-    )
-    ties = (
-        "which is nearer\n\nThe same on the photograph's own bytes \\(uint8\\):\n  onnxruntime    .*NOT_IMPLEMENTED.*\n"
-    )
+    begins = "AffineGrid → GridSample (opset 20) on a photograph of 2400×1600 pixels: ort_gridsample against\n"
+    assert out.startswith(begins)
+    head = "'s own kernels, the largest difference of values in [0, 1]\n\n         zeros    border   reflection\n"
+    assert head in out
+    ties = "which is nearer\n\nThe same on the photograph's own bytes .uint8.:\n  onnxruntime    .*NOT_IMPLEMENTED.*\n"
     truncated = r"  ort_gridsample runs it; at most 1.00 of 255 from the result above \(bytes are truncated\)\n"
     assert re.search(f"{ties}{truncated}\nwarps.png: what each mode and padding did\n$", out)
     differences = [float(word) for word in re.findall(r"\d\.\de-?\+?\d\d", out)]

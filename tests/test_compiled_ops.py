@@ -3,9 +3,9 @@
 import ctypes
 import itertools
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
 
@@ -14,7 +14,8 @@ import test_function
 import test_fusion
 from cases import ATTRIBUTES, RANKS, SESSION_TYPES, Attributes, dtype_of, generator, matrix
 from compare import about, assert_identical, assert_matches
-from models import affine_grid_model, grid_sample_model
+from conftest import with_slow
+from models import affine_grid_model, grid_sample_model, loose, parsed
 from ort_gridsample import spec, versions
 from ort_gridsample.core import compilation, numpy_core
 from ort_gridsample.core.memory import available
@@ -27,13 +28,9 @@ from processes import start as start_process
 pytestmark = pytest.mark.skipif(bool(ops.why_not()), reason=f"no compiled ops: {ops.why_not()}")
 
 TYPES = tuple(name for name in SESSION_TYPES if name != "str")
-PAIRS = [
-    pytest.param(*pair, marks=[pytest.mark.slow] * (pair not in test_function.USUAL))
-    for pair in itertools.product(TYPES, spec.FLOATS)
-]
 
 
-@pytest.mark.parametrize(("X_type", "grid_type"), PAIRS)
+@with_slow("X_type,grid_type", itertools.product(TYPES, spec.FLOATS), test_function.USUAL)
 def test_matches_the_oracle(X_type: str, grid_type: str) -> None:
     """And a file that was patched earlier answers as the session, bit for bit."""
     for rank in RANKS:
@@ -53,20 +50,17 @@ def test_matches_the_oracle(X_type: str, grid_type: str) -> None:
                     assert_matches(Y, case.expected, grid.dtype, case.attributes.mode, case.attributes.padding_mode)
 
 
-THETA_TYPES = ["float32", "float16", *(pytest.param(name, marks=pytest.mark.slow) for name in ("float64", "bfloat16"))]
 #: Empty ones among them, and two that are written past the caches.
 SIZES = [(2, 3, 4, 5), (2, 1, 3, 4, 5), (1, 1, 3, 5000), (1, 1, 300, 1), (2, 1, 0, 4), (0, 1, 2, 3)]
 SIZES += [(1, 1, 1451, 1453), (2, 1, 73, 101, 103)]
 
 
-@pytest.mark.parametrize("theta_type", THETA_TYPES)
+@with_slow("theta_type", ["float32", "float16", "float64", "bfloat16"], ["float32", "float16"])
 def test_affine_grid_is_the_functions(theta_type: str) -> None:
     from ort_gridsample.core.workers import PASSED_BYTES
 
-    sessions = {
-        (axes, aligned): open_compiled(affine_grid_model(theta_type, axes, aligned))
-        for axes, aligned in itertools.product((2, 3), (False, True))
-    }
+    kinds = itertools.product((2, 3), (False, True))
+    sessions = {kind: open_compiled(affine_grid_model(theta_type, *kind)) for kind in kinds}
     for size, aligned in (*itertools.product(SIZES[:-2], (False, True)), *zip(SIZES[-2:], (False, True), strict=True)):
         axes = len(size) - 2
         theta = generator("theta", axes).normal(size=(size[0], axes, axes + 1)).astype(dtype_of(theta_type))
@@ -119,13 +113,6 @@ def test_no_position_and_no_pixel() -> None:
         for X, grid in test_function.EMPTY[:-1] + without_pixels:  # the last is of another rank
             (Y,) = session.run(None, {"X": np.ones(X, np.float32), "grid": np.zeros(grid, np.float32)})
             assert_identical(Y, np.zeros((*X[:2], *grid[1:-1]), np.float32))
-
-
-def loose(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model without the shapes that onnxruntime would check before the op does."""
-    for value in (*model.graph.input, *model.graph.output):
-        value.type.tensor_type.ClearField("shape")
-    return model
 
 
 #: Shapes of X and grid that do not go together, of border padding.
@@ -190,8 +177,7 @@ def test_a_size_that_no_machine_has_is_refused() -> None:
 
 
 def test_shapes_are_inferred() -> None:
-    text = "g (float[N, 3, H, W] X, float[N, h, 8, 2] grid) => (float Y) { Y = GridSample (X, grid) }"
-    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 20]> {text}')
+    model = parsed("g (float[N, 3, H, W] X, float[N, h, 8, 2] grid) => (float Y) { Y = GridSample (X, grid) }")
     model.graph.output[0].type.tensor_type.ClearField("shape")
     for session in (open_compiled(model), open_native(model)):
         assert [output.shape for output in session.get_outputs()] == [["N", 3, "h", 8]]
@@ -251,10 +237,7 @@ def test_where_there_are_none_the_python_op_runs(monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_is_not_compiled_runs_in_python(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    def fails(*_: object) -> None:
-        raise RuntimeError("no compiler today")
-
-    monkeypatch.setattr(ops, "prepare", fails)
+    monkeypatch.setattr(ops, "prepare", Mock(side_effect=RuntimeError("no compiler today")))
     (placement,) = ogs.InferenceSession(affine_grid_model("float32", 2, False), nodes="all").replaced
     assert placement.runs_on == "Python op"
     model = grid_sample_model("float32", "float32", 2, [Attributes()])
@@ -421,9 +404,6 @@ def test_a_useless_cache_is_slower_and_no_worse(
 ) -> None:
     caplog.set_level("DEBUG", "ort_gridsample")
 
-    def fails(*_: object) -> None:
-        raise {"full disk": OSError, "no folder": RuntimeError}[how]
-
     def answer() -> tuple[bool, int]:
         """Whether the function need not be compiled, and what it answers."""
         function = compilation.Function(one_more, [Path(__file__)])
@@ -431,9 +411,9 @@ def test_a_useless_cache_is_slower_and_no_worse(
 
     monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path))
     if how == "full disk":
-        monkeypatch.setattr(compilation._Files, "_save_data", fails)
+        monkeypatch.setattr(compilation._Files, "_save_data", Mock(side_effect=OSError))
     if how == "no folder":
-        monkeypatch.setattr(compilation, "KernelCache", fails)
+        monkeypatch.setattr(compilation, "KernelCache", Mock(side_effect=RuntimeError))
     assert answer() == (how == "no folder", 42)
     files = list(tmp_path.rglob("*.nb*"))
     assert len(files) == (how in ("damaged", "empty files"))

@@ -22,9 +22,8 @@ BORDER = ogs.grid_sample(X, GRID, "linear", "border", True)
 
 
 def old(nodes: str, functions: str = "", opset: int = 12) -> onnx.ModelProto:
-    return parser.parse_model(
-        f'<ir_version: 8, opset_import: ["": {opset}, "mmcv": 1, "local": 1]> {SIGNATURE} {{ {nodes} }} {functions}'
-    )
+    header = f'<ir_version: 8, opset_import: ["": {opset}, "mmcv": 1, "local": 1]>'
+    return parser.parse_model(f"{header} {SIGNATURE} {{ {nodes} }} {functions}")
 
 
 def assert_answers(model: onnx.ModelProto, expected: np.ndarray) -> None:
@@ -64,25 +63,16 @@ def test_raising_the_opset_keeps_all_that_the_converter_loses() -> None:
 
 
 #: Models of an older opset than GridSample's, and what they answer.
+Z = f"Z = mmcv.grid_sampler <{CODES}> (X, G)"
+BRANCHES = """then_branch = t () => (float[N,C,h,w] T) { U = Unsqueeze <axes = [0]> (Z) T = Squeeze <axes = [0]> (U) },
+    else_branch = e () => (float[N,C,h,w] E) { E = Abs (Z) }"""
+TWICE = '<domain: "local", opset_import: ["": 12]> twice (A) => (B) { B = Add (A, A) }'
+WARP = f"""<domain: "local", opset_import: ["": 12, "mmcv": 1]> warp (A, B) => (D) {{
+    C = mmcv.grid_sampler <{CODES}> (A, B) D = Relu (C) }}"""
 RAISED = {
-    "nodes that newer opsets write otherwise, in a branch": (
-        f"""Z = mmcv.grid_sampler <{CODES}> (X, G)
-        Y = If (c) <then_branch = t () => (float[N,C,h,w] T) {{ U = Unsqueeze <axes = [0]> (Z) T = Squeeze <axes = [0]>
-                        (U) }}, else_branch = e () => (float[N,C,h,w] E) {{ E = Abs (Z) }}>""",
-        "",
-        BORDER,
-    ),
-    "a function beside the node": (
-        f"Z = mmcv.grid_sampler <{CODES}> (X, G) Y = local.twice (Z)",
-        '<domain: "local", opset_import: ["": 12]> twice (A) => (B) { B = Add (A, A) }',
-        2 * BORDER,
-    ),
-    "a node in a function": (
-        "Y = local.warp (X, G)",
-        f"""<domain: "local", opset_import: ["": 12, "mmcv": 1]> warp (A, B) => (D) {{
-            C = mmcv.grid_sampler <{CODES}> (A, B) D = Relu (C) }}""",
-        BORDER.clip(0),
-    ),
+    "nodes that newer opsets write otherwise, in a branch": (f"{Z} Y = If (c) <{BRANCHES}>", "", BORDER),
+    "a function beside the node": (f"{Z} Y = local.twice (Z)", TWICE, 2 * BORDER),
+    "a node in a function": ("Y = local.warp (X, G)", WARP, BORDER.clip(0)),
 }
 
 

@@ -16,6 +16,7 @@ from onnx import TensorProto, inliner, numpy_helper, parser
 import faults
 import ort_gridsample as ogs
 from cases import Attributes
+from conftest import with_slow
 from models import node_attributes
 from ort_gridsample.runtime.compiled_ops import ops
 from paths import open_native, quiet_options
@@ -74,9 +75,7 @@ def half(model: onnx.ModelProto, blocked: Sequence[str]) -> onnx.ModelProto:
     return float16.convert_float_to_float16(deepcopy(model), keep_io_types=True, node_block_list=list(blocked))
 
 
-@pytest.mark.parametrize(
-    ("size", "channels", "flow"), [(64, 4, False), (64, 32, True), pytest.param(1024, 4, True, marks=pytest.mark.slow)]
-)
+@with_slow("size,channels,flow", [(64, 4, False), (64, 32, True), (1024, 4, True)], [(64, 4, False), (64, 32, True)])
 @pytest.mark.parametrize("attributes", SAMPLES, ids=lambda a: a.mode)
 def test_float16_loses_no_more_than_in_the_rest(size: int, channels: int, attributes: Attributes, flow: bool) -> None:
     model = network(size, attributes, flow, channels)

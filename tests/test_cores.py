@@ -3,6 +3,7 @@
 import itertools
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -198,11 +199,7 @@ def test_without_a_numba_of_these_days(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_numba_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """It is done without, and said once, unless it was asked for."""
-
-    def fail() -> None:
-        raise SystemError("made for another NumPy")
-
-    monkeypatch.setattr(cores, "need_numba", fail)
+    monkeypatch.setattr(cores, "need_numba", Mock(side_effect=SystemError("made for another NumPy")))
     ogs.set_core("auto")
     X, grid = np.ones((1, 1, 2, 2)), np.zeros((1, 1, 1, 2))
     for _ in range(2):

@@ -12,7 +12,7 @@ import faults
 import ort_gridsample as ogs
 from cases import ATTRIBUTES, RANKS, Case, dtype_of, is_defined
 from compare import about, assert_identical
-from models import affine_grid_model, grid_sample_model
+from models import affine_grid_model, grid_sample_model, parsed
 from ort_gridsample import spec
 from ort_gridsample.model.patch import targets
 from paths import function_answer, open_native
@@ -80,9 +80,8 @@ def test_other_dialects() -> None:
 
 
 def test_the_size_of_an_aten_grid_is_an_attribute() -> None:
-    model = parser.parse_model("""<ir_version: 8, opset_import: ["": 16, "aten": 1]>
-        g (float[N, 2, 3] theta) => (float[N, H, W, 2] grid) {
-            grid = aten.affine_grid_generator <size = [2, 1, 3, 4], align_corners = 1> (theta) }""")
+    call = "aten.affine_grid_generator <size = [2, 1, 3, 4], align_corners = 1> (theta)"
+    model = parsed(f"g (float[N, 2, 3] theta) => (float[N, H, W, 2] grid) {{ grid = {call} }}", 16)
     theta = np.random.default_rng(0).normal(size=(2, 2, 3)).astype(np.float32)
     assert_identical(run(model, theta)[0], ogs.affine_grid(theta, (2, 1, 3, 4), True))
 

@@ -84,11 +84,8 @@ def test_session_and_patched_file_agree(path: Path, tmp_path: Path) -> None:
     assert_close(run(ogs.InferenceSession(path, **OPTIONS), path), reference)
     patched = ogs.patch_model(path)
     own = Counter({("ort_gridsample", op): n for (_, op), n in count(onnx.load(path)).items()})
-    own.update(
-        ("ort_gridsample", record.operator)
-        for record in ogs.inspect_model(path)
-        if record.unrolled and record.fused == ()
-    )
+    unrolled = (each for each in ogs.inspect_model(path) if each.unrolled and each.fused == ())
+    own.update(("ort_gridsample", record.operator) for record in unrolled)
     assert count(patched) == own
     onnx.checker.check_model(patched)
     onnx.save(patched, tmp_path / "patched.onnx")

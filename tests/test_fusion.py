@@ -16,6 +16,8 @@ import faults
 import ort_gridsample as ogs
 from cases import ATTRIBUTES, Attributes
 from compare import about, assert_identical
+from conftest import with_slow
+from models import loose, parsed
 from ort_gridsample.model.graphs import scopes
 from ort_gridsample.model.matches import find
 from ort_gridsample.runtime.compiled_ops import ops
@@ -55,29 +57,23 @@ def transformer(
     """The model theta → AffineGrid → ``between`` → GridSample; halves go in and out as float32."""
     kind = "double" if theta == "DOUBLE" else "float"
     opset = 22 if theta == "BFLOAT16" else faults.OPSET
-    model = parser.parse_model(
-        f"""<ir_version: 9, opset_import: ["": {opset}]> transformer (float X, {kind} theta, int64 size) => (float Y) {{
-            t = Cast <to = {TensorProto.DataType.Value(theta)}> (theta) }}"""
-    )
+    cast = f"t = Cast <to = {TensorProto.DataType.Value(theta)}> (theta)"
+    model = parsed(f"transformer (float X, {kind} theta, int64 size) => (float Y) {{ {cast} }}", opset)
     nodes = [helper.make_node("AffineGrid", ["t", "size"], ["g0"], "affine", align_corners=grid_corners)]
     for i, (op_type, said) in enumerate(between):
         nodes.append(helper.make_node(op_type, [f"g{i}"], [f"g{i + 1}"], **said))
     grid = f"g{len(between)}"
     nodes.append(helper.make_node("GridSample", ["X", grid], ["Y"], "sample", **asdict(attributes)))
     model.graph.node.extend(nodes)
-    for value in (*model.graph.input, *model.graph.output):
-        value.type.tensor_type.ClearField("shape")
     faults.skip_unread(model)
-    return model
+    return loose(model)
 
 
 def feed(theta: str = "FLOAT", r: int = 2, out: Sequence[int] = (7, 5, 6)) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(r)
-    return {
-        "X": rng.normal(size=(2, 3, *(4, 9, 8)[3 - r :])).astype(np.float32),
-        "theta": rng.normal(size=(2, r, r + 1)).astype(np.float64 if theta == "DOUBLE" else np.float32),
-        "size": np.array([2, 3, *out[3 - r :]]),
-    }
+    X, matrix = rng.normal(size=(2, 3, *(4, 9, 8)[3 - r :])).astype(np.float32), rng.normal(size=(2, r, r + 1))
+    typed = matrix.astype(np.float64 if theta == "DOUBLE" else np.float32)
+    return {"X": X, "theta": typed, "size": np.array([2, 3, *out[3 - r :]])}
 
 
 def in_axes(between: Between, r: int) -> Between:
@@ -113,9 +109,8 @@ def test_a_model_that_a_session_saved_is_read_back(chain: str, tmp_path: Path) -
     theta, between = CHAINS[chain]
     model, feeds = transformer(in_axes(between, 2), theta, grid_corners=1), feed(theta)
     for value in model.graph.input:
-        value.CopyFrom(
-            helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, feeds[value.name].shape)
-        )
+        elem_type, shape = value.type.tensor_type.elem_type, feeds[value.name].shape
+        value.type.CopyFrom(helper.make_tensor_type_proto(elem_type, shape))
     assert_read_back(model, feeds, tmp_path / "saved.onnx", "AffineGrid", "GridSample")
 
 
@@ -124,9 +119,7 @@ def fused(session: ogs.InferenceSession) -> list[int]:
 
 
 @compiled
-@pytest.mark.parametrize(
-    "chain", [pytest.param(name, marks=[pytest.mark.slow] * (name in COMPILED_ANEW)) for name in CHAINS]
-)
+@with_slow("chain", CHAINS, list(CHAINS)[:4])  # the others are compiled anew
 def test_is_the_two_ops_bit_for_bit(chain: str) -> None:
     theta, said = CHAINS[chain]
     several = ATTRIBUTES if chain == "nothing" else ATTRIBUTES[6:12:3]  # linear alone: each mode would be compiled
@@ -147,12 +140,8 @@ def test_whatever_the_number_of_channels_and_threads() -> None:
     """X laid out in rows asks for coordinates before any lane works."""
     model, rng = transformer(), np.random.default_rng(0)
     session, expected = ogs.InferenceSession(model), two_ops(model)
-    for X, out in (
-        ((2, 37, 20, 20), (60, 70)),
-        ((1, 16, 4, 4), (1, 300)),
-        ((0, 3, 4, 4), (2, 2)),
-        ((2, 3, 4, 4), (0, 5)),
-    ):
+    shapes = [((2, 37, 20, 20), (60, 70)), ((1, 16, 4, 4), (1, 300)), ((0, 3, 4, 4), (2, 2)), ((2, 3, 4, 4), (0, 5))]
+    for X, out in shapes:
         shapes = {"X": X, "theta": (X[0], 2, 3)}
         fed = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
         fed["size"] = np.array([X[0], 1, *out])
@@ -199,11 +188,8 @@ def test_nodes_can_decline_it() -> None:
 
 
 def found(model: onnx.ModelProto) -> list[tuple[str, str]]:
-    return [
-        (match.record.name, match.fused_into.record.name)
-        for match in find(model, scopes(model), None, asked=False)
-        if match.fused_into is not None
-    ]
+    matches = find(model, scopes(model), None, asked=False)
+    return [(each.record.name, each.fused_into.record.name) for each in matches if each.fused_into is not None]
 
 
 @pytest.mark.parametrize("between", NOT_FOUND.values(), ids=NOT_FOUND)

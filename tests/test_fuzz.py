@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, seed, settings
 
-from conftest import CORES, OPS
+from conftest import CORES, OPS, with_slow
 from fuzz import is_nightly
 from fuzz.inputs import FEW_TYPES, X_TYPES, Case, Tensor, cases
 from fuzz.worker import Worker
@@ -40,12 +40,11 @@ def worker(request: pytest.FixtureRequest) -> Iterator[Worker]:
         yield worker
 
 
-@pytest.mark.parametrize(
-    ("worker", "types"),
-    [*QUICK, *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW)],
-    ids=lambda value: value if isinstance(value, str) else "-".join(value),
-    indirect=["worker"],
-)
+def named(value: str | tuple[str, ...]) -> str:
+    return value if isinstance(value, str) else "-".join(value)
+
+
+@with_slow("worker,types", [*QUICK, *SLOW], QUICK, ids=named, indirect=["worker"])
 def test_every_case_is_answered_or_refused_in_words(worker: Worker, types: str, request: pytest.FixtureRequest) -> None:
     for key, case in FOUND.items():
         assert not worker.run(case).wrong, f"{key}\n{again(worker, case)}"

@@ -11,15 +11,15 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 import ort_gridsample as ogs
 from compare import about
+from models import parsed
 from ort_gridsample.model.graphs import Names, opset_of, scopes
 from paths import open_native, open_patched_file, open_session
 from test_patch import FEEDS, GRID, HEADER, SIGNATURE, X
 
 THETA = np.array([[[0.9, 0.1, 0.0], [-0.1, 0.9, 0.2]]], np.float32)
 SIZES = np.array([[1, 1, 3, 5]] * 2)
-SPARSE = helper.make_sparse_tensor(
-    numpy_helper.from_array(np.ones(1, np.float32), "sparse"), numpy_helper.from_array(np.array([1])), [3]
-)
+_ONE, _AT = numpy_helper.from_array(np.ones(1, np.float32), "sparse"), numpy_helper.from_array(np.array([1]))
+SPARSE = helper.make_sparse_tensor(_ONE, _AT, [3])
 
 AFFINE = '<ir_version: 9, opset_import: ["": 20]> g (float[1,2,3] theta, int64[2,4] sizes, bool c)'
 OUTER = "size = Constant <value_ints = [1, 1, 2, 2]> () outer = Identity (size)"
@@ -58,8 +58,7 @@ def test_a_name_means_what_the_nearest_scope_says(name: str) -> None:
 
 def test_types_are_those_of_the_nearest_scope() -> None:
     """The X that a Loop carries is called as the main graph's, whose type is another."""
-    model = parser.parse_model("""<ir_version: 9, opset_import: ["": 20]>
-        g (float16[N,C,H,W] X, float[N,C,H,W] Z, float[N,h,w,2] G) => (float[N,C,h,w] Y) {
+    model = parsed("""g (float16[N,C,H,W] X, float[N,C,H,W] Z, float[N,h,w,2] G) => (float[N,C,h,w] Y) {
             one = Constant <value_int = 1> () true = Constant <value = bool {1}> () unread = Identity (X)
             Y = Loop (one, true, Z) <body = b (int64 i, bool on, float[N,C,H,W] X) => (bool go, float[N,C,h,w] Q)
                 { go = Identity (on) Q = GridSample (X, G) }> }""")
@@ -70,8 +69,7 @@ def test_types_are_those_of_the_nearest_scope() -> None:
 
 def test_what_hides_a_type_is_not_read_past() -> None:
     """The inner X comes from a node that nobody knows: that the outer one is float16 says nothing of it."""
-    model = parser.parse_model("""<ir_version: 9, opset_import: ["": 20, "unknown": 1]>
-        g (float16[N,C,H,W] X, float[N,h,w,2] G, bool c) => (Y) {
+    model = parsed("""g (float16[N,C,H,W] X, float[N,h,w,2] G, bool c) => (Y) {
             unread = Identity (X)
             Y = If (c) <then_branch = t () => (T) { X = unknown.Op (G) T = GridSample (X, G) },
                         else_branch = e () => (E) { E = Identity (G) }> }""")
@@ -100,8 +98,7 @@ def test_what_gives_a_name_its_value() -> None:
 
 
 def test_a_grid_of_constants_is_folded_in_branches_too() -> None:
-    model = parser.parse_model("""<ir_version: 9, opset_import: ["": 20]>
-        g (float[1,3,4,4] X, bool c) => (float[1,3,2,2] Y) {
+    model = parsed("""g (float[1,3,4,4] X, bool c) => (float[1,3,2,2] Y) {
             theta = Constant <value = float[1,2,3] {0.9, 0.1, 0.0, -0.1, 0.9, 0.2}> ()
             size = Constant <value_ints = [1, 3, 2, 2]> () grid = AffineGrid (theta, size)
             Y = If (c) <then_branch = t () => (float[1,3,2,2] T) { T = GridSample (X, grid) },
@@ -149,8 +146,7 @@ def test_an_initializer_that_is_an_input_is_constant_before_ir_4(ir_version: int
 
 def test_a_shape_that_may_be_overridden_is_not_followed() -> None:
     """From IR 4 on the initializer ``shape`` is a default: X need not have the shape that it says."""
-    model = parser.parse_model("""<ir_version: 9, opset_import: ["": 20]>
-        g (float[2,60] F, int64[4] shape = {2, 3, 4, 5}, float[2,4,5,2] G) => (float[a,b,c,d] Y) {
+    model = parsed("""g (float[2,60] F, int64[4] shape = {2, 3, 4, 5}, float[2,4,5,2] G) => (float[a,b,c,d] Y) {
             X = Reshape (F, shape) Y = GridSample (X, G) }""")
     assert [value.name for value in model.graph.input] == ["F", "shape", "G"]
     (record,) = ogs.inspect_model(model)
@@ -236,10 +232,7 @@ NO_ONNX = {
 }
 
 #: And who runs what a patch makes.
-TARGETS = {
-    **{"ort_gridsample": open_patched_file, "mmcv": open_session},
-    **{"ai.onnx": open_native, "primitives": open_native},
-}
+TARGETS = {"ort_gridsample": open_patched_file, "mmcv": open_session, "ai.onnx": open_native, "primitives": open_native}
 
 
 @pytest.mark.parametrize("name", NO_ONNX)

@@ -129,10 +129,8 @@ def nested(levels: int) -> onnx.ModelProto:
     """A GridSample in so many Ifs, as text, which has no limit."""
     inner = "T0 = GridSample (X, G)"
     for i in range(levels):
-        inner = (
-            f"T{i + 1} = If (c) <then_branch = t{i} () => (float[N,C,h,w] T{i}) {{ {inner} }},"
-            f" else_branch = e{i} () => (float[N,C,h,w] E{i}) {{ E{i} = Identity (X) }}>"
-        )
+        other = f"else_branch = e{i} () => (float[N,C,h,w] E{i}) {{ E{i} = Identity (X) }}"
+        inner = f"T{i + 1} = If (c) <then_branch = t{i} () => (float[N,C,h,w] T{i}) {{ {inner} }}, {other}>"
     return parser.parse_model(f"{HEADER} {SIGNATURE} {{ {inner} Y = Identity (T{levels}) }}")
 
 

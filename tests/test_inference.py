@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper, parser, shape_inference
 
 import faults
 import ort_gridsample as ogs
+from models import parsed
 from ort_gridsample.model import backward_slice, inference
 from ort_gridsample.model.backward_slice import SMALL_BYTES, BackwardSlice
 from ort_gridsample.model.graphs import scopes
@@ -118,15 +119,13 @@ def test_ranks_behind_what_onnx_does_not_know() -> None:
 
 
 def test_lengths_behind_a_computed_shape_are_known() -> None:
-    model = parser.parse_model("""<ir_version: 9, opset_import: ["": 20]>
-        g (float[4, 6] A, float[1, 2, 3, 2] G) => (float[1, 1, 2, 3] Y) {
+    model = parsed("""g (float[4, 6] A, float[1, 2, 3, 2] G) => (float[1, 1, 2, 3] Y) {
             ones = Constant <value_ints = [1, 1]> () lengths = Shape (A) same = Mul (lengths, ones)
             shape = Concat <axis = 0> (ones, same) X = Reshape (A, shape) Y = GridSample (X, G) }""")
     patched = ogs.patch_model(model, target="primitives")
     assert sum(node.op_type == "Shape" for node in patched.graph.node) == 1  # the model's own
-    model = parser.parse_model("""<ir_version: 9, opset_import: ["": 20]>
-        g (float[1, 1, 4, 6] A, float[1, 2, 3, 2] G) => (float[1, 1, 2, 3] Y) <float[4] scales = {1.0, 1.0, 2.0, 3.0}> {
-            X = Resize (A, , scales) Y = GridSample (X, G) }""")
+    model = parsed("""g (float[1, 1, 4, 6] A, float[1, 2, 3, 2] G) => (float[1, 1, 2, 3] Y)
+        <float[4] scales = {1.0, 1.0, 2.0, 3.0}> { X = Resize (A, , scales) Y = GridSample (X, G) }""")
     assert ogs.inspect_model(model)[0].inputs["X"] == [Value("float32", (1, 1, 8, 18))]
 
 
@@ -145,8 +144,7 @@ def test_only_what_is_unknown_is_asked_for() -> None:
 
 
 def test_the_types_that_onnxruntime_finds(capfd: pytest.CaptureFixture[str]) -> None:
-    model = parser.parse_model("""<ir_version: 9, opset_import: ["": 20, "com.microsoft": 1]>
-        g (bfloat16[2,C] X, string[3] S) => (A, B, C, D) {
+    model = parsed("""g (bfloat16[2,C] X, string[3] S) => (A, B, C, D) {
             A = com.microsoft.Gelu (X) B = Identity (S) C = SequenceConstruct (S) D = ReduceSum <keepdims = 0> (X) }""")
     found = native.types_of(model)
     assert found == {
@@ -164,15 +162,12 @@ IN_FUNCTION = """<ir_version: 9, opset_import: ["": 20, "local": 1]> g ({inputs}
     <domain: "local", opset_import: ["": {opset}, "mmcv": 1]> warp {attributes} (A, B) => (C) {{ {body} }}"""
 
 
-def in_function(
-    body: str = "C = GridSample (A, B)",
-    inputs: str = "float[N,C,H,W] X, float[N,h,w,2] G",
-    call: str = "Y = local.warp (X, G)",
-    attributes: str = "",
-    opset: int = 20,
-    X: str = "float",
-) -> onnx.ModelProto:
-    return parser.parse_model(IN_FUNCTION.format_map(locals()))
+#: What it says where nothing else is said.
+USUAL = {"inputs": "float[N,C,H,W] X, float[N,h,w,2] G", "call": "Y = local.warp (X, G)", "attributes": ""}
+
+
+def in_function(body: str = "C = GridSample (A, B)", **said: object) -> onnx.ModelProto:
+    return parser.parse_model(IN_FUNCTION.format_map(USUAL | {"body": body, "opset": 20, "X": "float"} | said))
 
 
 def casting(to: int) -> onnx.ModelProto:
@@ -218,7 +213,7 @@ def test_functions_are_read_with_the_types_of_their_calls(
 def test_a_function_of_another_opset_is_read_in_that() -> None:
     """Squeeze and Unsqueeze have their axes in an attribute there, and in an input in the main graph's opset."""
     body = f"U = Unsqueeze <axes = [0]> (A) S = Squeeze <axes = [0]> (U) C = {MMCV} (S, B)"
-    (record,) = ogs.inspect_model(in_function(body, "float[1,1,H,W] X, float[1,h,w,2] G", opset=11))
+    (record,) = ogs.inspect_model(in_function(body, inputs="float[1,1,H,W] X, float[1,h,w,2] G", opset=11))
     assert record.inputs["X"] == [Value("float32", (1, 1, "H", "W"))]
 
 
@@ -238,8 +233,7 @@ def test_each_call_of_a_function_counts() -> None:
 
 def test_shapes_belong_to_a_call() -> None:
     """A function that is called with several batches and numbers of axes is refused for none."""
-    model = parser.parse_model("""<ir_version: 9, opset_import: ["": 20, "local": 1]>
-        g (float[2,1,4,4] X, float[2,5,5,2] G, float[3,1,4,4] Z, float[3,5,5,2] K, float[1,1,3,3,3] U,
+    model = parsed("""g (float[2,1,4,4] X, float[2,5,5,2] G, float[3,1,4,4] Z, float[3,5,5,2] K, float[1,1,3,3,3] U,
            float[1,2,2,2,3] V) => (P, Q, R) { P = local.warp (X, G) Q = local.warp (Z, K) R = local.warp (U, V) }
         <domain: "local", opset_import: ["": 20]> warp (A, B) => (C) { C = GridSample (A, B) }""")
     (record,) = ogs.inspect_model(model)
@@ -254,9 +248,8 @@ def test_shapes_belong_to_a_call() -> None:
 
 def test_lengths_left_over_on_the_way_decide_nothing() -> None:
     """Such as those of a model that was exported for a batch of 1, and made dynamic by its inputs alone."""
-    model = parser.parse_model("""<ir_version: 9, opset_import: ["": 20]>
-        g (float[N,1,4,4] X, float[N,H,W,2] G) => (float[N,1,H,W] Y) <float[1,1,4,4] A, float[1,5,5,2] B> {
-            A = Relu (X) B = Tanh (G) Y = GridSample (A, B) }""")
+    model = parsed("""g (float[N,1,4,4] X, float[N,H,W,2] G) => (float[N,1,H,W] Y)
+        <float[1,1,4,4] A, float[1,5,5,2] B> { A = Relu (X) B = Tanh (G) Y = GridSample (A, B) }""")
     rng = np.random.default_rng(0)
     shapes = {"X": (3, 1, 4, 4), "G": (3, 6, 7, 2)}
     feeds = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
@@ -271,8 +264,7 @@ def large(name: str, *shape: int) -> onnx.TensorProto:
 
 def with_weights() -> onnx.ModelProto:
     """Weights wherever a model can hold them, each of some 10 KB, and all of them on the way to a GridSample."""
-    model = parser.parse_model("""<ir_version: 9, opset_import: ["": 20, "local": 1, "unknown": 1]>
-        g (float[N,C,H,W] X, float[N,h,w,2] G, bool c) => (Y) {
+    model = parsed("""g (float[N,C,H,W] X, float[N,h,w,2] G, bool c) => (Y) {
             D = unknown.Op (X) E = local.add (A, B) F = Add (D, E)
             I = If (c) <then_branch = t () => (T) { T = Add (F, W) }, else_branch = e () => (E) { E = Identity (S) }>
             Y = GridSample (I, G) }
@@ -445,8 +437,7 @@ def test_a_function_that_nobody_calls_and_a_node_that_holds_a_list_of_graphs() -
 
 
 def test_functions_that_call_themselves_end() -> None:
-    model = parser.parse_model("""<ir_version: 9, opset_import: ["": 20, "local": 1]>
-        g (float[N,C,H,W] X, float[N,h,w,2] G) => (Y) { Y = local.f (X, G) }
+    model = parsed("""g (float[N,C,H,W] X, float[N,h,w,2] G) => (Y) { Y = local.f (X, G) }
         <domain: "local", opset_import: ["": 20, "local": 1]> f (A, B) => (C) {
             D = local.h (A, B) C = GridSample (D, B) }
         <domain: "local", opset_import: ["": 20, "local": 1]> h (A, B) => (C) { C = local.f (A, B) }""")
@@ -486,9 +477,7 @@ def test_a_large_constant_is_known_by_its_type(values: dict[str, list], elem_typ
 
 def test_an_initializer_is_what_it_is_whatever_the_model_says() -> None:
     grid = numpy_helper.from_array(np.zeros((2, 3, 4, 2), np.float32), "grid")
-    text = """<ir_version: 9, opset_import: ["": 20]>
-        g (float[2,3,5,6] X) => (float[2,3,3,4] Y) <int64[2,12,2] grid> { Y = GridSample(X, grid) }"""
-    model = onnx.parser.parse_model(text)
+    model = parsed("g (float[2,3,5,6] X) => (float[2,3,3,4] Y) <int64[2,12,2] grid> { Y = GridSample(X, grid) }")
     model.graph.initializer.append(grid)
     (record,) = ogs.inspect_model(model)
     assert (record.types["grid"], record.ranks["grid"]) == (("float32",), (4,))
@@ -496,8 +485,8 @@ def test_an_initializer_is_what_it_is_whatever_the_model_says() -> None:
 
 
 def test_sequences_before_an_operator_that_nobody_knows() -> None:
-    text = """<ir_version: 9, opset_import: ["": 20, "some": 1]> g (float[1,1,4,4] X, float[1,2,2,2] grid) => (Y) {
+    model = parsed("""g (float[1,1,4,4] X, float[1,2,2,2] grid) => (Y) {
         S = SequenceConstruct (X, X) i = Constant <value = int64 {0}> ()
-        one = SequenceAt (S, i) other = some.Unknown (one, S) Y = GridSample (other, grid) }"""
-    (record,) = records_of(parser.parse_model(text), native)
+        one = SequenceAt (S, i) other = some.Unknown (one, S) Y = GridSample (other, grid) }""")
+    (record,) = records_of(model, native)
     assert record.inputs["X"] == []

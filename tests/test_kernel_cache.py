@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import ort_gridsample as ogs
+from conftest import with_slow
 from processes import python
 
 pytest.importorskip("numba", reason="the kernels are Numba's")
@@ -72,10 +73,9 @@ def test_every_file_that_kernels_are_made_of_is_looked_at(made: Callable[..., in
     while asked:
         module = sys.modules[asked.pop()]
         found.add(Path(module.__file__))
-        taken = {
-            value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) or ""
-            for value in vars(module).values()
-        }
+        values = [*vars(module).values()]
+        taken = {each.__name__ for each in values if isinstance(each, ModuleType)}
+        taken |= {getattr(each, "__module__", None) or "" for each in values if not isinstance(each, ModuleType)}
         asked += [n for n in taken if n.startswith(ogs.__name__) and Path(sys.modules[n].__file__) not in found]
     looked_at = compilation.sources(Path(made.__code__.co_filename))
     assert found <= set(looked_at)
@@ -157,9 +157,7 @@ def test_a_compilation_is_explained(monkeypatch: pytest.MonkeyPatch, caplog: pyt
     assert made == [("uint8", "float32", "nearest", "zeros", False)] * 2
 
 
-@pytest.mark.parametrize(
-    "X_type", ["float32", *(pytest.param(name, marks=pytest.mark.slow) for name in ("float16", "uint8", "complex64"))]
-)
+@with_slow("X_type", ["float32", "float16", "uint8", "complex64"], ["float32"])
 def test_nothing_is_left_to_compile_in_a_run(X_type: str) -> None:
     """Not even to load: LLVM ends a process that has no memory left for that."""
     (added,) = python(f"""

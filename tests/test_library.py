@@ -24,7 +24,7 @@ import ort_gridsample as ogs
 import test_attention
 import test_fusion
 from cases import Attributes
-from models import affine_grid_model, grid_sample_model
+from models import affine_grid_model, grid_sample_model, loose
 from ort_gridsample import versions
 from ort_gridsample.core import target
 from ort_gridsample.core.threads import available_cpus
@@ -33,7 +33,6 @@ from ort_gridsample.model.patch import patch_in_place
 from ort_gridsample.model.targets.compiled_op import FusedOp
 from ort_gridsample.runtime import building, library
 from processes import python
-from test_compiled_ops import loose
 from test_pixel_grids import Graph
 
 COMPILES = bool(importlib.util.find_spec("numba")) and versions.at_least(metadata.version("numba"), building.NUMBA)
@@ -58,11 +57,12 @@ def sample_models() -> dict[str, tuple[onnx.ModelProto, Feeds]]:
     found: dict[str, tuple[onnx.ModelProto, Feeds]] = {}
     for mode, rank in (("linear", 2), ("nearest", 2), ("linear", 1), ("linear", 3)):
         model = loose(grid_sample_model("float32", "float32", rank, [Attributes(mode, "border")]))
-        fed = {
-            "X": _rng.normal(size=(1, 2, 4, 5, 6)[: rank + 2]),
-            "grid": _rng.uniform(-1.2, 1.2, (1, *[300 if rank == 2 else 7] * rank, rank)),
-        }
-        found[f"{mode} {rank}"] = ogs.patch_model(model, target="compiled"), {n: v.astype("f") for n, v in fed.items()}
+        X, grid = (
+            _rng.normal(size=(1, 2, 4, 5, 6)[: rank + 2]),
+            _rng.uniform(-1.2, 1.2, (1, *[300 if rank == 2 else 7] * rank, rank)),
+        )
+        fed = {"X": X.astype("f"), "grid": grid.astype("f")}
+        found[f"{mode} {rank}"] = ogs.patch_model(model, target="compiled"), fed
     affine = ogs.patch_model(loose(affine_grid_model("float32", 2, True)), target="compiled")
     found["AffineGrid"] = affine, {"theta": THETA, "size": SIZE}
     fused = test_fusion.transformer(attributes=Attributes())
@@ -74,12 +74,9 @@ def sample_models() -> dict[str, tuple[onnx.ModelProto, Feeds]]:
     found["fused program"] = pixels, {name: np.asarray(value) for name, value in graph.feeds.items()}
     assert [sum(op.op_type == FUSED for op in model.graph.node) for model, _ in found.values()] == [0] * 5 + [1, 1]
     levels = np.array([[2, 3, 4], [1, 2, 2]])
-    operands = test_attention.operands(levels)
-    attention = test_attention.op_model("float32", "float32", False)
-    found["DeformableAttention"] = (
-        attention,
-        dict(zip(("value", "levels", "at", "by"), [operands[0], levels, *operands[1:]], strict=True)),
-    )
+    value, at, by = test_attention.operands(levels)
+    fed = {"value": value, "levels": levels, "at": at, "by": by}
+    found["DeformableAttention"] = test_attention.op_model("float32", "float32", False), fed
     return found
 
 
@@ -150,13 +147,9 @@ def errors(model: onnx.ModelProto, path: Path, fed: Feeds | None = None) -> str:
 def test_its_sentences_are_the_functions(built: Path) -> None:
     samples = sample_models()
     model, _ = samples["linear 2"]
-    for shapes in (
-        ((1, 2, 5, 6), (1, 3, 4, 3)),
-        ((1, 2), (1, 3)),
-        ((1, 2, 0, 6), (1, 3, 4, 2)),
-        ((1, 2, 5, 6), (2, 3, 4, 2)),
-    ):
-        fed = dict(zip(("X", "grid"), (np.zeros(shape, "f") for shape in shapes), strict=True))
+    grids = {(1, 2): [(1, 3)], (1, 2, 0, 6): [(1, 3, 4, 2)], (1, 2, 5, 6): [(1, 3, 4, 3), (2, 3, 4, 2)]}
+    for X, grid in ((X, grid) for X, each in grids.items() for grid in each):
+        fed = {"X": np.zeros(X, "f"), "grid": np.zeros(grid, "f")}
         with pytest.raises(ogs.GridSampleError) as expected:
             ogs.grid_sample(*fed.values(), padding_mode="border", where="GridSample node 'sample0'")
         assert str(expected.value) in errors(model, built, fed)
@@ -165,9 +158,8 @@ def test_its_sentences_are_the_functions(built: Path) -> None:
         ogs.affine_grid(THETA, [1, 3, 4, 5], where="AffineGrid node '(grid)'")
     assert str(expected.value) in errors(model, built, fed | {"size": np.array([1, 3, 4, 5])})
     model, fed = samples["fused program"]
-    assert "grid is made of 'coords' of shape (1, 3, 4, 3), expected shape (N, D1_out, D2_out, 2)" in errors(
-        loose(model), built, fed | {"coords": np.zeros((1, 3, 4, 3), "f")}
-    )
+    said = errors(loose(model), built, fed | {"coords": np.zeros((1, 3, 4, 3), "f")})
+    assert "grid is made of 'coords' of shape (1, 3, 4, 3), expected shape (N, D1_out, D2_out, 2)" in said
 
 
 def changed(model: onnx.ModelProto, name: str, value: object) -> onnx.ModelProto:
@@ -187,9 +179,8 @@ def test_a_node_that_it_cannot_run_says_why(built: Path) -> None:
     for value in ("bogus", "it's", "\"'\\", "tab\t\x01 line\n", "größer"):
         assert f"GridSample node 'sample0': mode is {value!r}, {listed}" in errors(changed(model, "mode", value), built)
     assert "padding_mode is 'circular', expected 'zeros'" in errors(changed(model, "padding_mode", "circular"), built)
-    assert f"GridSample node {'a' * 1500!r}: mode" in errors(
-        changed(changed(model, "mode", "x"), "node", "a" * 1500), built
-    )  # onnxruntime 1.20 cuts what is longer than 2048
+    long = changed(changed(model, "mode", "x"), "node", "a" * 1500)  # onnxruntime 1.20 cuts what is longer than 2048
+    assert f"GridSample node {'a' * 1500!r}: mode" in errors(long, built)
     assert "interface is 2, expected 1: the model is of another" in errors(changed(model, "interface", 2), built)
     lacks = "library is made without mode 'cubic' for X of float32 and grid of float32, expected one that was made for"
     assert lacks in errors(changed(model, "mode", "cubic"), built)
@@ -273,9 +264,8 @@ print(ogs.grid_sample(X, grid).shape)
 
 @pytest.mark.skipif(sys.platform != "linux" or not shutil.which("readelf"), reason="this reads an ELF file")
 def test_it_links_nothing_but_c_and_exports_one_function(built: Path) -> None:
-    shown = subprocess.run(
-        ["readelf", "-dlW", "--dyn-syms", str(built)], capture_output=True, text=True, check=True
-    ).stdout
+    words = ["readelf", "-dlW", "--dyn-syms", str(built)]
+    shown = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     assert {name.partition(".")[0] for name in re.findall(r"NEEDED.*\[(.*)\]", shown)} <= {"libc", "libm"}
     assert re.findall(r"GLOBAL +DEFAULT +\d+ (\w+)", shown) == ["RegisterCustomOps"]
     assert "TEXTREL" not in shown
@@ -331,9 +321,8 @@ def assert_program_answers(command: list[str], path: Path, folder: Path) -> None
         np.testing.assert_allclose(np.load(folder / "Y.npy"), Y, rtol=0, atol=1e-5)
     model, fed = sample_models()["linear 2"]
     done = run(model, fed | {"grid": fed["grid"][..., :1]})
-    assert (
-        "GridSample node 'sample0': grid is of shape (1, 300, 300, 1), expected shape (N, D1_out, D2_out, 2)" in done.stderr
-    )
+    said = "grid is of shape (1, 300, 300, 1), expected shape (N, D1_out, D2_out, 2)"
+    assert f"GridSample node 'sample0': {said}" in done.stderr
     assert done.returncode == 1
 
 

@@ -8,6 +8,7 @@ import pytest
 
 import faults
 import ort_gridsample as ogs
+from conftest import with_slow
 from ort_gridsample.core import memory
 from processes import COMPILED, WAYS, run, run_each, started
 
@@ -33,9 +34,7 @@ session = make(open_model)
 session.run(None, fed(X, grid))
 """
 QUICK = ("open_session", "open_compiled")
-ways = pytest.mark.parametrize(
-    "open_model", [pytest.param(way, marks=() if way in QUICK else pytest.mark.slow) for way in WAYS]
-)
+ways = with_slow("open_model", WAYS, QUICK)
 #: What onnxruntime says.
 NO_ROOM = "Failed to allocate memory"
 #: Feeds of 64 MiB into the core, and out of it; and the free bytes at which one step after the other fails.
@@ -229,10 +228,7 @@ print(sample("int16", "cubic"))
     assert said.splitlines() == ["MemoryError", "(1, 20, 4, 4)"], complaint
 
 
-@pytest.mark.parametrize(
-    ("open_model", "count"),
-    [("open_session", 1500), *(pytest.param(way, 10_000, marks=pytest.mark.slow) for way in WAYS)],
-)
+@with_slow("open_model,count", [("open_session", 1500), *((way, 10_000) for way in WAYS)], [("open_session", 1500)])
 def test_ten_thousand_runs_keep_nothing(open_model: str, count: int) -> None:
     script = f"""
 import gc

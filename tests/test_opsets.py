@@ -13,7 +13,7 @@ import faults
 import ort_gridsample as ogs
 from cases import ATTRIBUTES
 from compare import about
-from models import grid_sample_model
+from models import grid_sample_model, parsed
 from ort_gridsample.model.graphs import opset_of, scopes
 from ort_gridsample.patching import TargetName
 from ort_gridsample.runtime.compiled_ops import ops
@@ -235,10 +235,8 @@ def test_metadata_and_names_stay() -> None:
 
 
 def test_a_function_passes_on_what_the_older_opset_calls_otherwise() -> None:
-    model = written(
-        'A = local.warp <m = "cubic"> (X, G) B = local.warp (X, G) Y = Add (A, B)',
-        function='warp <m: string = "linear"> (A, B) => (C) { C = GridSample <mode: string = @m> (A, B) }',
-    )
+    warp = 'warp <m: string = "linear"> (A, B) => (C) { C = GridSample <mode: string = @m> (A, B) }'
+    model = written('A = local.warp <m = "cubic"> (X, G) B = local.warp (X, G) Y = Add (A, B)', function=warp)
     older = ogs.patch_model(model, target="ai.onnx", opset=16)
     onnx.checker.check_model(older, full_check=True)
     assert {record.mode for record in ogs.inspect_model(older)} == {"cubic", "linear"}
@@ -252,11 +250,9 @@ def test_a_function_passes_on_what_the_older_opset_calls_otherwise() -> None:
 def test_weights_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a model of more than 2 GiB, weights included, onnx takes none."""
     weights = numpy_helper.from_array(np.ones((1, 3, 64, 64), np.float32), "W")
-    model = parser.parse_model(
-        """<ir_version: 10, opset_import: ["": 20, "local": 1]> g (float[1,2,2,2] G) => (float[1,1,2,2] A) {
+    model = parsed("""g (float[1,2,2,2] G) => (float[1,1,2,2] A) {
             Y = local.warp (W, G) [split] A, B, C = Split <axis = 1, num_outputs = 3> (Y) }
-        <domain: "local", opset_import: ["": 20]> warp (P, Q) => (R) { R = GridSample (P, Q) }"""
-    )
+        <domain: "local", opset_import: ["": 20]> warp (P, Q) => (R) { R = GridSample (P, Q) }""")
     model.graph.initializer.append(weights)
     sizes: list[int] = []
     for module, name in ((version_converter, "convert_version"), (inliner, "inline_selected_functions")):

@@ -16,6 +16,7 @@ import pytest
 from onnx import TensorProto, helper, parser
 
 import ort_gridsample as ogs
+from models import parsed
 from ort_gridsample.model.graphs import scopes
 from ort_gridsample.patching import TargetName
 from ort_gridsample.runtime.python_ops.ops import DOMAIN
@@ -189,9 +190,7 @@ def one_node(
     shapes: str = "float[N,C,H,W] X, float[N,h,w,2] G",
     **attributes: object,
 ) -> onnx.ModelProto:
-    model = parser.parse_model(
-        f'<ir_version: 9, opset_import: ["": {opset}]> g ({shapes}) => (float[N,C,h,w] Y) {{ Y = GridSample (X, G) }}'
-    )
+    model = parsed(f"g ({shapes}) => (float[N,C,h,w] Y) {{ Y = GridSample (X, G) }}", opset)
     model.graph.node[0].CopyFrom(helper.make_node("GridSample", ["X", "G"], ["Y"], "warp", **attributes))
     for value, type_ in zip((*model.graph.input, *model.graph.output), (X_type, grid_type, X_type), strict=True):
         value.type.tensor_type.elem_type = type_
@@ -237,6 +236,9 @@ ANY_MODEL: tuple[TargetName, ...] = ("ort_gridsample", "compiled", "primitives")
 MODES = "'linear', 'nearest' or 'cubic' (opset 20)"
 FLOATS = "float32, float64, float16, bfloat16"
 
+NOT_COMPLEX = "ONNX Runtime has no complex tensors: sample the real and the imaginary part each for itself"
+IN_TWO = "(N, D1_out, D2_out, 2), as X of shape (N, C, H, W) has 2 spatial axes"
+IN_ONE = "(N, D1_out, 1), as X of shape (N, C, H) has 1 spatial axis"
 #: What one_node is given, and what is said of it.
 MISTAKES: list[tuple[dict[str, object], str]] = [
     ({"mode": "lanczos"}, f"mode is 'lanczos', expected {MODES}"),
@@ -247,38 +249,22 @@ MISTAKES: list[tuple[dict[str, object], str]] = [
     ({"align_corners": 2}, "align_corners is 2, expected 0 or 1 (opset 20)"),
     ({"antialias": 1}, "attribute is 'antialias', expected 'mode', 'padding_mode' or 'align_corners'"),
     ({"opset": 15}, "opset is 15, expected at least 16"),
-    (
-        {"X_type": TensorProto.COMPLEX64},
-        "X is of type complex64, expected another type, as ONNX Runtime has no complex tensors: sample the real and "
-        "the imaginary part each for itself",
-    ),
+    ({"X_type": TensorProto.COMPLEX64}, f"X is of type complex64, expected another type, as {NOT_COMPLEX}"),
     ({"grid_type": TensorProto.INT32}, f"grid is of type int32, expected one of {FLOATS}"),
     ({"grid_type": TensorProto.STRING}, f"grid is of type str, expected one of {FLOATS}"),
     ({"X_type": TensorProto.STRING}, "mode is 'linear', expected 'nearest', the only mode that is defined for str X"),
-    (
-        {"shapes": "float[N,C,H,W] X, float[N,h,w,3] G"},
-        "grid is of shape (N, h, w, 3), expected shape (N, D1_out, D2_out, 2), as X of shape (N, C, H, W) has 2 "
-        "spatial axes",
-    ),
-    (
-        {"shapes": "float[N,C,H] X, float[N,h,w,2] G"},
-        "grid is of shape (N, h, w, 2), expected shape (N, D1_out, 1), as X of shape (N, C, H) has 1 spatial axis",
-    ),
+    ({"shapes": "float[N,C,H,W] X, float[N,h,w,3] G"}, f"grid is of shape (N, h, w, 3), expected shape {IN_TWO}"),
+    ({"shapes": "float[N,C,H] X, float[N,h,w,2] G"}, f"grid is of shape (N, h, w, 2), expected shape {IN_ONE}"),
 ]
 
 
 def test_what_is_no_size_and_what_has_no_known_type_is_said() -> None:
+    known = "expected a type that is known before it runs"
     for inputs, nodes, said in (
         ("float[N,2,3] T, int64[3] S", "Y = AffineGrid (T, S)", "size is of shape (3,), expected 4 or 5 numbers"),
-        (
-            "float[N,h,w,2] G",
-            "X = local.Op (G) Y = GridSample (X, G)",
-            "X is of unknown type, expected a type that is known before it runs",
-        ),
+        ("float[N,h,w,2] G", "X = local.Op (G) Y = GridSample (X, G)", f"X is of unknown type, {known}"),
     ):
-        model = parser.parse_model(
-            f'<ir_version: 9, opset_import: ["": 20, "local": 1]> g ({inputs}) => (Y) {{ {nodes} }}'
-        )
+        model = parsed(f"g ({inputs}) => (Y) {{ {nodes} }}")
         with pytest.raises(ogs.GridSampleError, match=f" node '\\(Y\\)': {re.escape(said)}$"):
             ogs.patch_model(model, target="primitives")
 

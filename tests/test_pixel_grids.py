@@ -18,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper, shape_inference
 import ort_gridsample as ogs
 from cases import ATTRIBUTES, Attributes
 from compare import about, assert_identical
+from models import function_of
 from ort_gridsample.checks import shown
 from ort_gridsample.model import programs
 from ort_gridsample.model.patch import patch_in_place
@@ -150,9 +151,8 @@ def slices(graph: Graph, n: int, h: int, w: int) -> str:
     """Slices of planes, of more than are read; batches behind the coordinates."""
     coords, made = graph.fed("coords", 5, n, h, w), []
     for start, stop in ((-1, 1 << 40), (1, 2)):
-        part = graph.add(
-            "Slice", coords, [start], [stop], *[[0]] * (start < 0)
-        )  # by default the axes from the first on
+        axes = [[0]] * (start < 0)  # by default from the first on
+        part = graph.add("Slice", coords, [start], [stop], *axes)
         made.append(graph.apply(part, ("Squeeze", [0]), ("Div", 6), ("Unsqueeze", [1])))
     same = graph.add("Identity", graph.add("Concat", *made, axis=1))
     return graph.add("Transpose", same, perm=[0, 2, 3, 1])
@@ -366,14 +366,14 @@ def answer_of(session: onnxruntime.InferenceSession, feeds: dict[str, np.ndarray
 
 def called_twice(model: onnx.ModelProto) -> onnx.ModelProto:
     """The whole graph as a function, of the model's inputs and of others, called ``…_2``; both answers in one row."""
-    imports, inputs = list(model.opset_import), [value.name for value in model.graph.input]
-    held = [helper.make_node("Constant", [], [tensor.name], value=tensor) for tensor in model.graph.initializer]
-    chain = helper.make_function("local", "chain", inputs, ["Y"], [*held, *model.graph.node], imports)
+    inputs, imports = (
+        [value.name for value in model.graph.input],
+        [*model.opset_import, helper.make_opsetid("local", 1)],
+    )
     nodes = [helper.make_node("Constant", [], ["row"], value_ints=[-1])]
     for end in ("", "_2"):
-        nodes.append(
-            helper.make_node("chain", [name + end for name in inputs], [f"Y{end}"], f"call{end}", domain="local")
-        )
+        given = [name + end for name in inputs]
+        nodes.append(helper.make_node("chain", given, [f"Y{end}"], f"call{end}", domain="local"))
         nodes.append(helper.make_node("Reshape", [f"Y{end}", "row"], [f"row{end or '_1'}"]))
     nodes.append(helper.make_node("Concat", ["row_1", "row_2"], ["both"], axis=0))
     others = []
@@ -384,7 +384,7 @@ def called_twice(model: onnx.ModelProto) -> onnx.ModelProto:
             dim.ClearField("value")
     both = helper.make_tensor_value_info("both", TensorProto.FLOAT, [None])
     graph = helper.make_graph(nodes, "calls", [*model.graph.input, *others], [both])
-    imports.append(helper.make_opsetid("local", 1))
+    chain = function_of(model, "local", "chain")
     return helper.make_model(graph, opset_imports=imports, ir_version=9, functions=[chain])
 
 
@@ -426,6 +426,10 @@ def moved_back(graph: Graph) -> str:
     return graph.add("Concat", *rows, axis=4)
 
 
+def moved_sum(graph: Graph) -> str:
+    return graph.add("Transpose", graph.add("Add", "coords", "y"), perm=[1, 2, 3, 0])
+
+
 Build = Callable[[Graph], str]
 #: What is fed besides coordinates of shape (2, 3, 4, 2), or instead of them; how a grid is made of these; and how many
 #: nodes are fused.
@@ -434,11 +438,7 @@ MEETINGS: list[tuple[dict[str, Shape], Build, int]] = [
     ({"y": (2, 3, 4, 2)}, lambda g: g.add("Add", "coords", "y"), 1),
     ({"y": (1, 3, 4, 2)}, lambda g: g.add("Add", "coords", "y"), 1),
     ({"y": (2, 3, 4, 1)}, lambda g: g.add("Add", "coords", "y"), 1),
-    (
-        {"coords": (2, 2, 3, 4), "y": (2, 1, 3, 4)},
-        lambda g: g.add("Transpose", g.add("Add", "coords", "y"), perm=[1, 2, 3, 0]),
-        2,
-    ),
+    ({"coords": (2, 2, 3, 4), "y": (2, 1, 3, 4)}, moved_sum, 2),
     # What is broadcast over more than batches and coordinates is left alone.
     ({"y": (2, 1, 4, 2)}, lambda g: g.add("Add", "coords", "y"), 0),
     ({"y": (3, 4, 2)}, lambda g: g.add("Add", "coords", "y"), 0),
@@ -671,9 +671,10 @@ def test_in_functions_and_inner_graphs() -> None:
     graph = Graph()
     inner = graph.sampled(planar(graph, 2, 5, 6), (2, 3, 9, 8))
     imports = [helper.make_opsetid("", 20), helper.make_opsetid("mine", 1)]
-    nodes = [*(helper.make_node("Constant", [], [t.name], value=t) for t in inner.graph.initializer), *inner.graph.node]
-    function = helper.make_function("mine", "Warp", ["X", "coords"], ["Y"], nodes, imports[:1])
-    branch = helper.make_graph(nodes, "branch", [], [helper.make_tensor_value_info("Y", TensorProto.FLOAT, None)])
+    function = function_of(inner, "mine", "Warp")
+    branch = helper.make_graph(
+        function.node, "branch", [], [helper.make_tensor_value_info("Y", TensorProto.FLOAT, None)]
+    )
     call = helper.make_node("Warp", ["X", "coords"], ["Y"], domain="mine")
     yes = helper.make_node("Constant", [], ["yes"], value=numpy_helper.from_array(np.array(True)))
     choose = helper.make_node("If", ["yes"], ["Y"], then_branch=branch, else_branch=branch)

@@ -21,15 +21,9 @@ from ort_gridsample import GridSampleError, spec
 from ort_gridsample.core.coordinates import PADDING, Padding
 from ort_gridsample.core.taps import MODES, Mode
 from ort_gridsample.model.element_types import elem_type
+from ort_gridsample.model.targets import primitives
 from ort_gridsample.model.targets.expressions import Expressions
-from ort_gridsample.model.targets.primitives import (
-    CHANNELS_PER_TAP,
-    FEW_CHANNELS,
-    LARGE,
-    Value,
-    lower_affine_grid,
-    lower_grid_sample,
-)
+from ort_gridsample.model.targets.primitives import FEW_CHANNELS, Value, lower_affine_grid, lower_grid_sample
 from ort_gridsample.model.targets.runtimes import ANY, RUNTIMES
 
 #: The lowering adds up in the NumPy core's order: types are compared with it bit for bit.
@@ -156,8 +150,8 @@ FLAT = {1: (29,), 2: (8, 9), 3: (4, 3, 5)}
 def test_one_row_of_zeros_stands_for_those_around_a_large_image(mode):
     """It is not copied with zeros around it, and what is infinite in it does not reach what lies outside."""
     for r in FLAT if mode != "cubic" else (1, 2):  # 2,048 channels
-        least = CHANNELS_PER_TAP * len(MODES[mode].offsets) ** r
-        c = max(least, LARGE // (2 * np.prod(FLAT[r])) + 1)
+        least = primitives.CHANNELS_PER_TAP * len(MODES[mode].offsets) ** r
+        c = max(least, primitives.LARGE // (2 * np.prod(FLAT[r])) + 1)
         X, grid = np.random.default_rng(r).standard_normal((2, c, *FLAT[r]), "float32") * 9, positions(r, 2)
         X[:, 3] = np.inf
         for X_type, align_corners, tolerance in (
@@ -239,9 +233,8 @@ def test_a_large_constant_grid_makes_no_larger_model(mode):
 def test_constant_grid_leaves_no_coordinate_arithmetic(attributes):
     X, grid = arrays(2, 2)
     model = lowered(X, grid, attributes, constant=True)
-    assert {node.op_type for node in model.graph.node} <= {
-        *("Add", "Constant", "Gather", "Mul", "Pad", "ReduceSum", "Reshape", "Transpose")
-    }
+    sums = {"Add", "Constant", "Gather", "Mul", "Pad", "ReduceSum", "Reshape", "Transpose"}
+    assert {node.op_type for node in model.graph.node} <= sums
     check(run(model, X), X, grid, attributes)
     # Where the lengths of X are not known, the arithmetic stays, and the answer too.
     check(run(lowered(X, grid, attributes, constant=True, shapes=([None] * 4, None)), X), X, grid, attributes)
@@ -296,10 +289,8 @@ def test_partly_known_shapes():
 def affine_model(theta, size, align_corners, opset, known, constant):
     """The model of one AffineGrid node, lowered."""
     type, r = theta.dtype.name, theta.shape[1]
-    values = (
-        Value("theta", type, theta.shape if known else ("N", r, "columns")),
-        Value("size", "int64", size.shape if known else None, size if constant else None),
-    )
+    known_size = Value("size", "int64", size.shape if known else None, size if constant else None)
+    values = Value("theta", type, theta.shape if known else ("N", r, "columns")), known_size
     nodes = lower_affine_grid(Expressions("n", opset), *values, "grid", align_corners=align_corners)
     assert {node.op_type for node in nodes} <= PRIMITIVES
     inputs = {"theta": (type, values[0].shape)} | ({} if constant else {"size": ("int64", size.shape)})
@@ -310,9 +301,8 @@ def affine_model(theta, size, align_corners, opset, known, constant):
 @pytest.mark.parametrize("align_corners", [False, True])
 def test_affine_grid(r, align_corners):
     """Opsets, and what is known, take turns."""
-    for i, (out, type) in enumerate(
-        itertools.product(((4, 7, 5), (1, 1, 6), (3, 0, 2)), ("float32", "float64", "float16"))
-    ):
+    cases = itertools.product(((4, 7, 5), (1, 1, 6), (3, 0, 2)), ("float32", "float64", "float16"))
+    for i, (out, type) in enumerate(cases):
         theta = np.random.default_rng(r).standard_normal((2, r, r + 1)).astype(type)
         size, opset, known, constant = np.array([2, 3, *out[:r]]), OPSETS[(i + r) % 6], i % 2 == 0, i // 2 % 2 == 0
         if constant and 0 in out and faults.EMPTY_CONSTANTS:

@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 import weakref
-from itertools import product
+from itertools import cycle, product
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from onnxruntime import SessionOptions
 
 import ort_gridsample as ogs
 from cases import Attributes
+from conftest import with_slow
 from models import grid_sample_model
 from processes import COMPILED, PYTHON, WAYS, python, run, run_each, start
 
@@ -223,9 +224,7 @@ QUICK = [("open_session", ASYNCHRONOUSLY), ("open_patched_file", "sys.exit(7)")]
 ENDINGS = [*QUICK, *(each for each in product([*PYTHON, *COMPILED[:1]], ENDS) if each not in QUICK)]
 
 
-@pytest.mark.parametrize(
-    ("open_model", "how"), [pytest.param(*each, marks=[pytest.mark.slow] * (each not in QUICK)) for each in ENDINGS]
-)
+@with_slow("open_model,how", ENDINGS, QUICK)
 def test_the_interpreter_ends_while_runs_are_in_flight(open_model: str, how: str) -> None:
     with start(ENDING + how, open_model) as process:
         out, err = process.communicate(timeout=120)
@@ -337,13 +336,10 @@ while True:
 """
 
 
-@pytest.mark.parametrize(
-    ("open_model", "signum"),
-    [
-        pytest.param(way, (signal.SIGINT, signal.SIGTERM)[i % 2], marks=[pytest.mark.slow] * (i > 0))
-        for i, way in enumerate(WAYS)
-    ],
-)
+SIGNALLED = [*zip(WAYS, cycle((signal.SIGINT, signal.SIGTERM)), strict=False)]
+
+
+@with_slow("open_model,signum", SIGNALLED, SIGNALLED[:1])
 def test_a_signal_that_nobody_handles_ends_the_process_as_pythons_own(open_model: str, signum: signal.Signals) -> None:
     with start(ENDLESS, open_model) as process:
         assert process.stdout is not None

@@ -14,7 +14,7 @@ from onnx import parser
 import ort_gridsample as ogs
 from cases import Attributes
 from conftest import OPS
-from models import grid_sample_model
+from models import grid_sample_model, parsed
 from ort_gridsample import progress
 from ort_gridsample.cli.timing import Turn, measure
 from ort_gridsample.model.records import columns
@@ -148,5 +148,5 @@ def test_records_are_a_list() -> None:
 
 
 def test_a_model_without_them_says_so() -> None:
-    model = parser.parse_model('<ir_version: 8, opset_import: ["": 16]> g (float[1] X) => (float[1] Y) { Y = Abs (X) }')
+    model = parsed("g (float[1] X) => (float[1] Y) { Y = Abs (X) }", 16)
     assert "no GridSample" in unescape(ogs.inspect_model(model)._repr_html_())

@@ -10,16 +10,14 @@ from hypothesis import given, settings
 
 from cases import ATTRIBUTES, Attributes, dtype_of, image
 from compare import assert_same_to_rounding
-from conftest import CORES
+from conftest import CORES, with_slow
 from ort_gridsample import grid_sample, spec
 
 pytestmark = pytest.mark.usefixtures("core")
 
 quick = settings(max_examples=40, deadline=None, derandomize=True)
 #: The default run compiles no kernels for float64.
-in_float64 = pytest.mark.parametrize(
-    "core", [pytest.param(core, marks=[pytest.mark.slow] * (core == "jit")) for core in CORES], indirect=True
-)
+in_float64 = with_slow("core", CORES, ["numpy"], indirect=True)
 
 Lengths = tuple[int, ...]
 Drawn = tuple[Lengths, Attributes, np.random.Generator]

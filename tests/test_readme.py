@@ -20,7 +20,7 @@ import pytest
 
 import ort_gridsample as ogs
 from cases import Attributes
-from conftest import OPS
+from conftest import OPS, with_slow
 from models import grid_sample_model
 
 REPOSITORY = Path(__file__).parents[1]
@@ -135,9 +135,7 @@ def test_nothing_is_overlooked() -> None:
         assert all(f"[tool.tox.env.{name}]" in configuration for name in names.split(",")), names
 
 
-@pytest.mark.parametrize(
-    "command", [pytest.param(c, marks=[pytest.mark.slow] * c.endswith("native_support.py")) for c in RUN]
-)
+@with_slow("command", RUN, [each for each in RUN if not each.endswith("native_support.py")])
 def test_command(command: str, clone: Path) -> None:
     run(command, clone)
 
@@ -186,13 +184,10 @@ def test_a_folder_on_a_cluster(library: str, package: str, clone: Path, tmp_path
         assert np.abs(np.asarray(image.open(into / name)).astype(int) - expected).max() <= 1, name
 
 
-@pytest.mark.parametrize(
-    ("number", "beside"),
-    [
-        *((number, "") for number, _ in enumerate(SNIPPETS)),
-        *(pytest.param(0, name, marks=pytest.mark.slow) for name in ("ic_stn_loop", "voxelmorph")),
-    ],
-)
+ALONE = [(number, "") for number, _ in enumerate(SNIPPETS)]
+
+
+@with_slow("number,beside", [*ALONE, (0, "ic_stn_loop"), (0, "voxelmorph")], ALONE)
 def test_a_snippet_runs_when_it_is_pasted_beside_a_model(number: int, beside: str, clone: Path, tmp_path: Path) -> None:
     (tmp_path / "pasted.py").write_text(SNIPPETS[number], encoding="utf-8")
     model = REPOSITORY / "tests/exported" / f"{beside}.onnx" if beside else clone / "model.onnx"

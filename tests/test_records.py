@@ -44,19 +44,15 @@ def test_repr_says_what_inspect_says(tmp_path: Path, capsys: pytest.CaptureFixtu
         for text in (*columns(record).values(), record.reason, record.graph):
             assert text in repr(record)
             assert text in shown
-    assert repr(ogs.inspect_model(WARP)[0]) == (
-        "<NodeRecord node: sample0, operator: GridSample-20, mode: linear, padding: border, align: 1, "
-        "inputs: float32 4-D, float32 4-D, native: yes, a patch: replaces it>"
-    )
+    said = "node: sample0, operator: GridSample-20, mode: linear, padding: border, align: 1, "
+    said += "inputs: float32 4-D, float32 4-D, native: yes, a patch: replaces it"
+    assert repr(ogs.inspect_model(WARP)[0]) == f"<NodeRecord {said}>"
 
 
 def test_what_a_function_passes_on_reads_as_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (record,) = ogs.inspect_model(PASSES_ON)
-    assert record.attributes == {
-        "mode": AttributeReference("m"),
-        "padding_mode": "zeros",
-        "align_corners": AttributeReference("ac"),
-    }
+    mode, align_corners = AttributeReference("m"), AttributeReference("ac")
+    assert record.attributes == {"mode": mode, "padding_mode": "zeros", "align_corners": align_corners}
     assert (str(record.mode), record.padding_mode, str(record.align_corners)) == ("@m", "zeros", "@ac")
     path = tmp_path / "model.onnx"
     onnx.save(PASSES_ON, path)
@@ -113,13 +109,11 @@ def test_affine_grid_records(theta_type: str, rank: int) -> None:
     assert ogs.patch_model(model, nodes="unsupported") == (model if runs else ogs.patch_model(model))
 
 
-@pytest.mark.parametrize(
-    ("theta", "size", "axes"),
-    [
-        *(("float[N,2,3]", "int64[4]", (2,)), ("float[N,r,4]", "int64[n]", (3,)), ("float[N,r,s]", "int64[5]", (3,))),
-        *(("float[N,3,4]", "int64", (3,)), ("float[N,r,s]", "int64[n]", ())),
-    ],
-)
+THETAS = [("float[N,2,3]", "int64[4]", (2,)), ("float[N,r,4]", "int64[n]", (3,)), ("float[N,r,s]", "int64[5]", (3,))]
+THETAS += [("float[N,3,4]", "int64", (3,)), ("float[N,r,s]", "int64[n]", ())]
+
+
+@pytest.mark.parametrize(("theta", "size", "axes"), THETAS)
 def test_spatial_axes_of_an_affine_grid_from_any_shape(theta: str, size: str, axes: tuple[int, ...]) -> None:
     model = parser.parse_model(f"{HEADER} g ({theta} T, {size} S) => (float[N,h,w,r] Y) {{ Y = AffineGrid (T, S) }}")
     if size == "int64":  # the parser reads this as a number; without a shape it may be anything
@@ -155,10 +149,8 @@ def test_the_action_names_the_types() -> None:
 
 
 #: Functions that are called as a dialect calls its operators.
-NAMESAKES = [
-    *(("custom.plugins", "GridSampler"), ("custom.plugins", "GridSample3D")),
-    *(("mmcv", "grid_sampler"), ("aten", "grid_sampler_2d"), ("aten", "affine_grid_generator")),
-]
+NAMESAKES = [("custom.plugins", "GridSampler"), ("custom.plugins", "GridSample3D"), ("mmcv", "grid_sampler")]
+NAMESAKES += [("aten", "grid_sampler_2d"), ("aten", "affine_grid_generator")]
 
 
 @pytest.mark.parametrize(("domain", "op_type"), NAMESAKES)

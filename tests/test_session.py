@@ -23,7 +23,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector
 import faults
 import ort_gridsample as ogs
 from cases import Attributes
-from models import grid_sample_model
+from models import grid_sample_model, loose, parsed
 from ort_gridsample.core import numpy_core
 from ort_gridsample.runtime import session as sessions
 from ort_gridsample.runtime.compiled_ops.ops import why_not
@@ -154,12 +154,9 @@ def test_plain_session_names_the_node(model: onnx.ModelProto, expected: np.ndarr
 
 
 def test_first_failed_node_is_the_one_named() -> None:
-    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 20]>
-        g (float[N,C,H,W] X, float[n,h,w,r] G) => (float[N,C,h,w] Y) {
+    model = parsed("""g (float[N,C,H,W] X, float[n,h,w,r] G) => (float[N,C,h,w] Y) {
             A = GridSample (X, G) B = Relu (A) Y = GridSample (B, G) }""")
-    for value in (*model.graph.input, *model.graph.output):
-        value.type.tensor_type.ClearField("shape")
-    session = ogs.InferenceSession(model)
+    session = ogs.InferenceSession(loose(model))
     for shape in ((1, 4, 3), (1, 4, 5, 3), ()):
         with pytest.raises(ogs.GridSampleError, match=r"'\(A\)': grid is of shape"):
             session.run(None, {"X": X, "G": np.zeros(shape, np.float32)})
@@ -235,8 +232,7 @@ def test_options_come_back_as_they_were(model: onnx.ModelProto, tmp_path: Path, 
 
 def test_the_options_given_are_taken_where_nothing_is_to_be_said(model: onnx.ModelProto) -> None:
     """A model without the operators is left alone, and a user's own word on spinning is the last."""
-    options, text = onnxruntime.SessionOptions(), "g (float[N] X) => (float[N] Y) { Y = Relu (X) }"
-    relu = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 13]> {text}')
+    options, relu = onnxruntime.SessionOptions(), parsed("g (float[N] X) => (float[N] Y) { Y = Relu (X) }", 13)
     assert ogs.patch_model(relu) == relu
     session = ogs.InferenceSession(relu, options)
     np.testing.assert_array_equal(session.run(None, {"X": X[0, 0, 0]})[0], X[0, 0, 0].clip(0))
@@ -264,9 +260,8 @@ def test_what_was_added_to_the_options_is_copied(model: onnx.ModelProto) -> None
 @pytest.mark.parametrize("values", ["1", "1, 1, 1"])
 def test_an_initializer_of_any_shape_may_be_added(values: str) -> None:
     length, options = len(values.split()), onnxruntime.SessionOptions()
-    model = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["": 20]>
-        g (float[1,1,4,5,6] X, float[1,2,3,4,3] flow) => (float[1,1,2,3,4] Y) <float[{length}] scale = {{{values}}}>
-        {{ grid = Mul(flow, scale) Y = GridSample(X, grid) }}""")
+    model = parsed(f"""g (float[1,1,4,5,6] X, float[1,2,3,4,3] flow) => (float[1,1,2,3,4] Y)
+        <float[{length}] scale = {{{values}}}> {{ grid = Mul(flow, scale) Y = GridSample(X, grid) }}""")
     scale = np.array([0.1, 0.2, 0.3], np.float32)[:length]
     added = onnxruntime.OrtValue.ortvalue_from_numpy(scale)
     options.add_initializer("scale", added)
@@ -304,8 +299,7 @@ def test_profiling_and_optimized_model_are_the_sessions_own(model: onnx.ModelPro
 
 
 def external_model(folder: Path) -> Path:
-    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 20]>
-        g (float[N, C, H, W] X) => (float[N, C, h, w] Z) {
+    model = parsed("""g (float[N, C, H, W] X) => (float[N, C, h, w] Z) {
             Y = GridSample (X, grid) m = ReduceMax <keepdims = 0> (weight) Z = Mul (Y, m) }""")
     for name, value in (("grid", GRID), ("weight", np.ones((1000, 1000), np.float32))):
         model.graph.initializer.append(numpy_helper.from_array(value, name))
@@ -399,8 +393,7 @@ def test_what_is_no_onnx_model_is_the_parents_affair(tmp_path: Path) -> None:
 
 
 def test_a_function_that_serves_all_its_calls_stays_one() -> None:
-    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 20, "local": 1]>
-        g (float[N,C,H,W] X, float[N,h,w,2] G) => (float[N,C,h,w] Y) { Y = local.warp (X, G) }
+    model = parsed("""g (float[N,C,H,W] X, float[N,h,w,2] G) => (float[N,C,h,w] Y) { Y = local.warp (X, G) }
         <domain: "local", opset_import: ["": 20]> warp (A, B) => (C) { C = GridSample <mode = "cubic"> (A, B) }""")
     patched = onnx.load_from_string(sessions._patched(model, "all", None).model)
     assert [function.name for function in patched.functions] == ["warp"]

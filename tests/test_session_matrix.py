@@ -4,11 +4,11 @@ Halves reach the op as float32: they are the same but for a rounding.
 """
 
 import numpy as np
-import pytest
 
 import ort_gridsample as ogs
 from cases import ATTRIBUTES, RANKS, SESSION_TYPES, Attributes, Case, dtype_of, is_defined
 from compare import about, assert_identical, finfo
+from conftest import with_slow
 from models import grid_sample_model
 from ort_gridsample import spec
 from paths import PATHS, function_answer, open_patched_file, open_session, run
@@ -41,9 +41,7 @@ def test_session_answers_as_the_function(core: str, X_type: str) -> None:
                     np.testing.assert_allclose(Y.astype("f"), expected.astype("f"), rtol=rounding, atol=rounding)
 
 
-@pytest.mark.parametrize(
-    ("X_type", "bit"), [("float16", 2**-9), pytest.param("bfloat16", 2**-6, marks=pytest.mark.slow)]
-)
+@with_slow("X_type,bit", [("float16", 2**-9), ("bfloat16", 2**-6)], [("float16", 2**-9)])
 def test_half_precision(X_type: str, bit: float) -> None:
     """Through Casts to and from float32 on a Python op, as it is on a compiled one; the answer is the function's."""
     attributes = Attributes("linear", "border")

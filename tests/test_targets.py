@@ -323,9 +323,8 @@ def test_lowered_exported_models_answer_as_native(path: Path) -> None:
 
 
 def test_a_model_from_before_there_were_functions_is_of_a_later_version_with_them() -> None:
-    model = parser.parse_model(
-        f'<ir_version: 7, opset_import: ["": 16]> {SIGNATURE} {{ Y = GridSample <mode = "bilinear"> (X, G) }}'
-    )
+    header, sample = '<ir_version: 7, opset_import: ["": 16]>', 'Y = GridSample <mode = "bilinear"> (X, G)'
+    model = parser.parse_model(f"{header} {SIGNATURE} {{ {sample} }}")
     versions = [ogs.patch_model(model, target="primitives", functions=f).ir_version for f in (False, True)]
     assert versions == [7, 8]
 

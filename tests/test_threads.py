@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import Mock, call
 
 import numpy as np
@@ -61,10 +62,9 @@ class TestNumThreads:
         with pytest.raises(ValueError, match=rf"ORT_GRIDSAMPLE_NUM_THREADS is '{said}', expected a whole number"):
             ogs.get_num_threads()
 
-    @pytest.mark.parametrize(
-        ("wrong", "kind"), [(1.5, TypeError), ("2", TypeError), (0, ValueError), (np.int8(-1), ValueError)]
-    )
-    def test_what_is_no_number_of_threads_is_refused(self, wrong, kind):
+    @pytest.mark.parametrize("wrong", [1.5, "2", 0, np.int8(-1)])
+    def test_what_is_no_number_of_threads_is_refused(self, wrong):
+        kind = TypeError if isinstance(wrong, float | str) else ValueError
         ogs.set_num_threads(5)
         expected = rf"num_threads is {re.escape(repr(wrong))}, expected a whole number, at least 1"
         with pytest.raises(kind, match=expected):
@@ -218,9 +218,7 @@ class TestHelpers:
     def runs(self, monkeypatch):
         """The arguments of all launches, which outlive them here."""
         seen, do = [], jit_core._do
-        monkeypatch.setattr(
-            jit_core, "_do", lambda variant, launch, *rest: (seen.append(launch), do(variant, launch, *rest))
-        )
+        monkeypatch.setattr(jit_core, "_do", lambda *words: (seen.append(words[1]), do(*words)))
         return seen
 
     @staticmethod
@@ -340,11 +338,8 @@ for most in (100, 1000):
                 if not np.array_equal(ogs.grid_sample(X, grid, num_threads=num_threads), expected):
                     failed.append((seed, num_threads))
 
-        callers = [threading.Thread(target=work, args=(seed,)) for seed in range(5)]
-        for caller in callers:
-            caller.start()
-        for caller in callers:
-            caller.join()
+        with ThreadPoolExecutor(5) as callers:
+            list(callers.map(work, range(5)))
         assert not failed
 
 

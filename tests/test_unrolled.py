@@ -18,7 +18,8 @@ from onnx import TensorProto, helper, numpy_helper, parser
 import faults
 import ort_gridsample as ogs
 from cases import ATTRIBUTES, Attributes
-from models import affine_grid_model, grid_sample_model
+from conftest import with_slow
+from models import affine_grid_model, function_of, grid_sample_model, parsed
 from ort_gridsample.model import decomposed, inference, matches
 from ort_gridsample.model.decomposed import SIZES, Search, _shapes
 from ort_gridsample.model.graphs import Names, scopes
@@ -126,12 +127,10 @@ def test_every_mode_padding_and_alignment_is_here() -> None:
 
 
 #: Every other one in the default run.
-IN_TURNS = [
-    pytest.param(i, id=str(each), marks=[pytest.mark.slow] * ((i + i // 2) % 2)) for i, each in enumerate(ATTRIBUTES)
-]
+NUMBERS = range(len(ATTRIBUTES))
 
 
-@pytest.mark.parametrize("number", IN_TURNS)
+@with_slow("number", NUMBERS, [i for i in NUMBERS if i % 4 in (0, 3)], ids=[str(each) for each in ATTRIBUTES])
 def test_what_was_lowered_is_found(number: int) -> None:
     """Of two axes or three, as functions or not."""
     attributes = ATTRIBUTES[number]
@@ -146,8 +145,8 @@ def test_what_was_lowered_is_found(number: int) -> None:
 
 def test_of_very_many_positions_some_are_compared() -> None:
     """More than :data:`ort_gridsample.model.decomposed.COMPARED`."""
-    model = parser.parse_model("""<ir_version: 9, opset_import: ["": 20]>
-        g (float[1, 1, 20, 30] X, float[1, 250, 300, 2] G) => (float[1, 1, 250, 300] Y) { Y = GridSample (X, G) }""")
+    shapes = "float[1, 1, 20, 30] X, float[1, 250, 300, 2] G"
+    model = parsed(f"g ({shapes}) => (float[1, 1, 250, 300] Y) {{ Y = GridSample (X, G) }}")
     lowered = ogs.patch_model(model, target="primitives")
     assert found(lowered) == [("GridSample", "linear", "zeros", 0)]
 
@@ -163,9 +162,8 @@ def test_it_is_a_record_like_any_other_and_can_be_declined() -> None:
     assert record.types == {"X": ("float32",), "grid": ("float32",)}
     for nodes in (lambda record: not record.unrolled, "unsupported"):
         assert ogs.patch_model(model, nodes=nodes) == model
-    by_itself, everything, unsupported = (
-        ogs.InferenceSession(model, nodes=nodes).replaced[0].runs_on for nodes in (None, "all", "unsupported")
-    )
+    sessions = [ogs.InferenceSession(model, nodes=nodes) for nodes in (None, "all", "unsupported")]
+    by_itself, everything, unsupported = (session.replaced[0].runs_on for session in sessions)
     assert by_itself == everything != unsupported == "onnxruntime"
     patched = ogs.patch_model(model)
     assert [node.op_type for node in patched.graph.node][:1] == ["GridSample"]
@@ -208,16 +206,11 @@ def changed(model: onnx.ModelProto, number: int, by: float) -> onnx.ModelProto:
 
 #: Models, and by how much a constant is off.
 OFF = [(SAMPLED, (-1, 5e-5)), (DYNAMIC, (1, 0.01)), ("affine_grid/2-0-static-dynamo", (1, -1, 0.01, 5e-5))]
-OFF += [
-    pytest.param(name, (1, -1, 0.01, 5e-5), marks=pytest.mark.slow)
-    for name in (
-        *(SAMPLED, DYNAMIC, "decomposed/nearest-reflection-1-static-dynamo", "padded/bilinear-zeros-1-static-dynamo"),
-        *("clamped/bilinear-border-0-dynamic-dynamo", "affine_grid/3-1-dynamic-dynamo"),
-    )
-]
+MORE_OFF = [SAMPLED, DYNAMIC, "decomposed/nearest-reflection-1-static-dynamo", "padded/bilinear-zeros-1-static-dynamo"]
+MORE_OFF += ["clamped/bilinear-border-0-dynamic-dynamo", "affine_grid/3-1-dynamic-dynamo"]
 
 
-@pytest.mark.parametrize(("name", "changes"), OFF)
+@with_slow("name,changes", [*OFF, *((name, (1, -1, 0.01, 5e-5)) for name in MORE_OFF)], OFF)
 def test_a_constant_that_is_off_is_seen(name: str, changes: Sequence[float]) -> None:
     """Whatever is found still answers as it did."""
     model = load(name)
@@ -343,14 +336,9 @@ def test_a_constant_is_what_the_nearest_scope_says(off: int) -> None:
 
 
 def test_it_is_found_in_a_function() -> None:
-    graph = load(SAMPLED).graph
-    nodes = [helper.make_node("Constant", [], [t.name], value=t) for t in graph.initializer]
-    opsets = [helper.make_opsetid("", 18)]
-    function = helper.make_function("local", "sample", ["a", "b"], ["Y"], [*nodes, *graph.node], opsets)
-    call = helper.make_node("sample", ["a", "b"], ["out"], domain="local")
-    outputs = [helper.make_tensor_value_info("out", TensorProto.FLOAT, None)]
-    made, imports = helper.make_graph([call], "g", graph.input, outputs), [*opsets, helper.make_opsetid("local", 1)]
-    model = helper.make_model(made, functions=[function], opset_imports=imports, ir_version=8)
+    sampled, model = load(SAMPLED), parsed("g () => (float[] out) { out = local.sample (a, b) }", 18)
+    model.graph.input.extend(sampled.graph.input)
+    model.functions.append(function_of(sampled, "local", "sample"))
     assert found(model) == said(SAMPLED)
     assert_answers_stay(model, sessions=[open_session, open_compiled])
 
@@ -426,22 +414,18 @@ def test_many_layers_are_no_more_work_each(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(found(model)) == 32
     assert len(made) == 1
     warps = "".join(f"G{i} = Add (G, D) Y{i} = GridSample (X, G{i})\n" for i in range(20))
-    text = f"float[N,1,4,4] X, float[N,3,3,2] G, float[N,3,3,2] D) => (float[N,1,3,3] Y0) {{ {warps} }}"
+    text = f"g (float[N,1,4,4] X, float[N,3,3,2] G, float[N,3,3,2] D) => (float[N,1,3,3] Y0) {{ {warps} }}"
     value_of = inference.value_of
     monkeypatch.setattr(inference, "value_of", lambda proto: asked.append(proto) or value_of(proto))
-    records = ogs.inspect_model(parser.parse_model(f'<ir_version: 9, opset_import: ["": 20]> g ({text}'))
+    records = ogs.inspect_model(parsed(text))
     assert [len(record.fused) for record in records] == [1] * 20
     assert len(asked) < 8 * 20
 
 
 def test_what_does_not_read_a_value_is_not_looked_at() -> None:
     others = "".join(f"B{i + 1} = Neg (B{i})\n" for i in range(20_000))
-    (scope,) = scopes(
-        parser.parse_model(
-            f"""<ir_version: 9, opset_import: ["": 20]> g (float[2] A, float[2] B0) => (float[2] D) {{
-                C = Add (A, A) {others} D = Add (C, B20000) }}"""
-        )
-    )
+    text = f"g (float[2] A, float[2] B0) => (float[2] D) {{ C = Add (A, A) {others} D = Add (C, B20000) }}"
+    (scope,) = scopes(parsed(text))
     use_def = UseDef(scope)
     assert use_def.kind("B20000") == "data"
     assert list(use_def.post_dominators([0])) == ["C", "D"]
@@ -476,7 +460,7 @@ def test_lengths_that_nobody_says_are_told_apart() -> None:
 
 def test_what_a_replacement_reads_is_not_dead() -> None:
     text = "g (float[2] A) => (float[2] D) { B = Neg (A) C = Neg (B) D = Neg (C) }"
-    (scope,) = scopes(parser.parse_model(f'<ir_version: 9, opset_import: ["": 20]> {text}'))
+    (scope,) = scopes(parsed(text))
     assert [dead(UseDef(scope), {2}, {read}, {0, 1}) for read in "ABC"] == [{0, 1}, {1}, set()]
 
 

@@ -36,9 +36,8 @@ def large() -> onnx.ModelProto:
     values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in shapes.items()]
     ends = [helper.make_tensor_value_info("Y", TensorProto.FLOAT, None)]
     ends.append(helper.make_tensor_value_info("w1", TensorProto.FLOAT, [SIDE, SIDE]))
-    graph = helper.make_graph(
-        nodes, "g", [*values, helper.make_tensor_value_info("w0", 1, [SIDE, SIDE])], ends, tensors
-    )
+    values.append(helper.make_tensor_value_info("w0", TensorProto.FLOAT, [SIDE, SIDE]))
+    graph = helper.make_graph(nodes, "g", values, ends, tensors)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
@@ -159,11 +158,8 @@ def test_what_is_not_as_expected_is_parsed_whole(change: str, large: onnx.ModelP
     elif change == "another type":
         tensor.data_type = TensorProto.STRING
     data = model.SerializeToString()
-    data = (
-        data[:-100]
-        if change == "cut"
-        else data + onnx.ModelProto(graph=onnx.GraphProto()).SerializeToString() * (change == "two graphs")
-    )
+    another = onnx.ModelProto(graph=onnx.GraphProto()).SerializeToString()
+    data = data[:-100] if change == "cut" else data + another * (change == "two graphs")
     parts = split(data)
     if change in ("cut", "twice", "two graphs"):
         assert parts is None

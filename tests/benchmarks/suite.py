@@ -27,7 +27,8 @@ ANGLE, SCALE = 0.2, 0.9
 REACH = 1.1
 
 Arrays = dict[str, Array]
-Typed = tuple[str, tuple[int, ...]]  # a type and a shape
+Shape = tuple[int, ...]
+Typed = tuple[str, Shape]  # a type and a shape
 
 #: By type of X, and of a whole model.
 TOLERANCES = {"float64": 1e-8, "float32": 1e-3, "float16": 1e-2, "uint8": 1.0}
@@ -55,12 +56,7 @@ class Case:
 
 
 def grid_sample_case(
-    X: tuple[int, ...],
-    output: tuple[int, ...],
-    mode: str,
-    padding_mode: str = "zeros",
-    grid: str = "rotated",
-    type: str = "float32",
+    X: Shape, output: Shape, mode: str, padding_mode: str = "zeros", grid: str = "rotated", type: str = "float32"
 ) -> Case:
     """One GridSample node: X (N, C, D1, …), the output's spatial axes, how it samples, and where."""
     grid_type = "float32" if type == "uint8" else type
@@ -86,7 +82,7 @@ def grid_sample_case(
     )
 
 
-def affine_grid_case(n: int, output: tuple[int, ...]) -> Case:
+def affine_grid_case(n: int, output: Shape) -> Case:
     """One AffineGrid node of float32: N, and the output's spatial axes."""
     r, short, attributes = len(output), times((n, *output)), {"align_corners": 0}
     inputs = {"theta": ("float32", (n, r, r + 1)), "size": ("int64", (r + 2,))}
@@ -139,7 +135,7 @@ def attention_case(label: str, shapes: networks.Attention, type: str = "float32"
     return Case("attention", name, "attention", name, feeds, model, tolerance=tolerance)
 
 
-def times(lengths: tuple[int, ...]) -> str:
+def times(lengths: Shape) -> str:
     """``1×3×512×512``."""
     return "×".join(map(str, lengths))
 
@@ -154,7 +150,7 @@ def rotation(n: int, r: int) -> Array:
 
 
 #: Name -> from a generator, N and the output's spatial axes to a grid of float32.
-GRIDS: Mapping[str, Callable[[np.random.Generator, int, tuple[int, ...]], Array]] = {
+GRIDS: Mapping[str, Callable[[np.random.Generator, int, Shape], Array]] = {
     "rotated": lambda _, n, output: affine_grid(rotation(n, len(output)), (n, 1, *output)),
     "random": lambda generator, n, output: generator.uniform(-REACH, REACH, (n, *output, len(output))).astype("f4"),
 }

@@ -19,13 +19,9 @@ def register() -> None:
     """Give Hypothesis its profiles, and load the default one; what it keeps lies in the folder of temporary files."""
     folder = Path(tempfile.gettempdir()) / f"ort_gridsample_hypothesis_{getpass.getuser()}"
     os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(folder))
-    always = settings(
-        deadline=None,
-        database=None,
-        phases=[Phase.explicit, Phase.generate, Phase.shrink],
-        report_multiple_bugs=False,
-        suppress_health_check=list(HealthCheck),
-    )
+    phases, checks = [Phase.explicit, Phase.generate, Phase.shrink], list(HealthCheck)
+    how = {"deadline": None, "database": None, "report_multiple_bugs": False}
+    always = settings(phases=phases, suppress_health_check=checks, **how)
     settings.register_profile("default", always, max_examples=FEW, derandomize=True)
     settings.register_profile("nightly", always, max_examples=MANY, derandomize=False)
     settings.load_profile("default")

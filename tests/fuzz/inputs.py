@@ -141,14 +141,9 @@ def _grid_sample(draw: st.DrawFn, types: tuple[str, ...]) -> dict[str, object]:
         grid.insert(1, draw(st.integers(0, 3)))
     elif what == 8:
         X, grid = [[draw(st.integers(0, 3)) for _ in range(draw(st.integers(0, 7)))] for _ in "Xg"]
-    return {
-        "operator": "GridSample",
-        "first": draw(_tensors(types, tuple(X))),
-        "second": draw(_tensors(draw(_floats(types)), tuple(grid))),
-        "size": (),
-        "mode": mode,
-        "padding_mode": draw(_padding_or_not),
-    }
+    first, second = draw(_tensors(types, tuple(X))), draw(_tensors(draw(_floats(types)), tuple(grid)))
+    made = {"operator": "GridSample", "first": first, "second": second, "size": ()}
+    return made | {"mode": mode, "padding_mode": draw(_padding_or_not)}
 
 
 @st.composite
@@ -172,14 +167,9 @@ def _affine_grid(draw: st.DrawFn, types: tuple[str, ...]) -> dict[str, object]:
     size_type = draw(_mostly(st.just("int64"), st.sampled_from(("int32", "float32", "uint8")), 16))
     if size_type != "float32":
         size = np.array(size, np.int64).astype(size_type).tolist()
-    return {
-        "operator": "AffineGrid",
-        "first": draw(_tensors(draw(_floats(types)), tuple(theta))),
-        "second": Tensor(size_type, (len(size),)),
-        "size": tuple(size),
-        "mode": None,
-        "padding_mode": None,
-    }
+    first, second = draw(_tensors(draw(_floats(types)), tuple(theta))), Tensor(size_type, (len(size),))
+    made = {"operator": "AffineGrid", "first": first, "second": second, "size": tuple(size)}
+    return made | {"mode": None, "padding_mode": None}
 
 
 @st.composite
