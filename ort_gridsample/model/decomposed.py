@@ -30,8 +30,7 @@ from ..core.plan import plan_for
 from .dialects import AttributeValue
 from .element_types import elem_type
 from .graphs import Scope
-from .inference import Inference, Value
-from .onnxruntime_probe import OnnxruntimeProbe
+from .inference import Inference, OnnxruntimeProbe, Value
 from .use_def import GATHERS, MOST_ENDS, ROUNDINGS, Subgraph, UseDef
 
 #: The types in which rounding leaves no doubt.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -28,7 +29,6 @@ from ..model.records import NodeRecord
 from ..model.weights import LOCATION, NO_WEIGHTS, Loaded, Weights, split
 from . import interrupts, native
 from .accelerators import ACCELERATED, Accelerated, Accelerators, Providers, before_the_cpu
-from .compiled_ops.errors import error_in
 from .extensions import load
 from .options import added_to, copied, entry, from_state, has_providers, set_entry, state
 from .placement import Ops, Placement
@@ -51,6 +51,14 @@ _READS_FOLDER = versions.at_least(onnxruntime.__version__, "1.21")
 
 #: Domains of operators that onnxruntime itself, or the library that runs this package's ops, knows; with those in them.
 _KNOWN_DOMAINS = ("ai.onnx", "com.microsoft", "com.ms", DOMAIN)
+
+#: The sentence of a compiled op's error, in onnxruntime's message.
+_OPERATORS = (*spec.OPERATORS, *spec.COMPOSITES)
+_ARGUMENTS = {name for each in _OPERATORS for name in spec.newest(each).types} | {"Y", "spatial_shapes", "memory"}
+_SENTENCE = re.compile(
+    rf"Status Message: ((?:{'|'.join(_OPERATORS)}) node .*?): ({'|'.join(_ARGUMENTS)}) is (.*?), expected (.*)",
+    re.DOTALL,
+)
 
 #: Frames of Python's stack between a run and the place where an op can record its failures, and some more.
 STACK = 30
@@ -277,7 +285,8 @@ def _copied_bytes(value: Any) -> int:
 
 def _exception_for(message: str) -> BaseException | None:
     """What an op of this package has to say, if it is behind onnxruntime's ``message``."""
-    return failures.exception_for(message) or error_in(message)
+    sentence = _SENTENCE.search(message)
+    return failures.exception_for(message) or (sentence and GridSampleError(*sentence.groups()))
 
 
 def _need_stack(frames: int) -> None:
