@@ -85,9 +85,8 @@ def _one_node(
     node = helper.make_node(operator, names, ["output"], label, **attributes)
     output = helper.make_tensor_value_info("output", elem_type(types[0]), None)
     opset = helper.make_opsetid("", max(spec.OPERATORS["GridSample"]))
-    return helper.make_model(
-        helper.make_graph([node], operator, values, [output]), opset_imports=[opset], ir_version=10
-    )
+    graph = helper.make_graph([node], operator, values, [output])
+    return helper.make_model(graph, opset_imports=[opset], ir_version=10)
 
 
 def _lowered(model: onnx.ModelProto, inputs: list[Any]) -> Any:

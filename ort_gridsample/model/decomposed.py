@@ -354,9 +354,14 @@ def _axes(lengths: Array) -> list[Axis]:
     return [Axis.of(lengths, aligned, True, np.maximum) for aligned in (True, False)]
 
 
+def _pixels(grid: Array, lengths: Array) -> list[Array]:
+    """The pixel coordinates of ``grid``, in either alignment."""
+    return [unnormalize(grid, axis) for axis in _axes(lengths)]
+
+
 def _from_edges(grid: Array, lengths: Array) -> Array:
     """The distances, in pixels, from the edge in the pixel that a position is in: (2, …), for either alignment."""
-    return np.stack([at - np.floor(at) - 0.5 for at in (unnormalize(grid, axis) for axis in _axes(lengths))])
+    return np.stack([at - np.floor(at) - 0.5 for at in _pixels(grid, lengths)])
 
 
 def _is_sample(kind: Kind, X: Array, grid: Array, answer: Array, most: int) -> bool:

@@ -57,9 +57,8 @@ _CONFIG_KEYS = {
 }
 
 _ATTRIBUTES = [name for name, member in vars(onnxruntime.SessionOptions).items() if isinstance(member, property)]
-_EMPTY = helper.make_model(
-    helper.make_graph([], "empty", [], []), opset_imports=[helper.make_opsetid("", 13)], ir_version=8
-).SerializeToString()
+_MODEL: dict[str, Any] = {"opset_imports": [helper.make_opsetid("", 13)], "ir_version": 8}
+_EMPTY = helper.make_model(helper.make_graph([], "empty", [], []), **_MODEL).SerializeToString()
 #: A tensor of which no other makes the largest number.
 _LEAST = [-(1 << 63)] * 3
 
@@ -134,7 +133,7 @@ def _answers(
     graph = helper.make_graph(nodes, "added", [], outputs)
     for name in names:  # as make_tensor does, but quickly
         graph.initializer.add(name=name, data_type=TensorProto.INT64, dims=[len(value)], int64_data=value)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    model = helper.make_model(graph, **_MODEL)
     with suppress(Exception):
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         return list(session.run(None, {}))

@@ -82,9 +82,8 @@ class Primitives(Target):
             taken = {each.name for each in self._shared.values()}
             free = (name for number in count(1) if (name := f"{record.operator}_{number}") not in taken)
             function.name = next(free)
-        call = helper.make_node(
-            function.name, arguments, [record.output], match.node.name, match.node.doc_string, FUNCTIONS_DOMAIN
-        )
+        named = function.name, arguments, [record.output], match.node.name, match.node.doc_string
+        call = helper.make_node(*named, FUNCTIONS_DOMAIN)
         return Replacement([call], functions=[function], reads_shapes=True)
 
     def _lower(

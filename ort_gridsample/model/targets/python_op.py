@@ -93,9 +93,8 @@ class PythonOp(Target):
         for name, value in record.attributes.items():
             if isinstance(value, AttributeReference):
                 spelling = record.dialect.attributes[name]
-                attributes.append(
-                    onnx.AttributeProto(name=name, type=written[spelling.name].type, ref_attr_name=value.name)
-                )
+                kind = written[spelling.name].type
+                attributes.append(onnx.AttributeProto(name=name, type=kind, ref_attr_name=value.name))
                 _give_default(match.scope.function, spelling, value.name)
             else:
                 attributes.append(helper.make_attribute(name, OURS[record.operator].attributes[name].values[value]))
