@@ -292,17 +292,11 @@ def axis_taps_for(coordinate_type: str, weight_type: str) -> Callable[..., int]:
             offsets[tap] = tap
         index = scratch.index if axis == 0 else scratch.along
         weight = scratch.weight if axis == 0 else scratch.along_weight
-        return kernels.axis_taps(
-            view(worker, scratch.coordinates, (launch.r, launch.tile), coordinate)[axis, :positions],
-            array(launch.lengths, (launch.r,), np.int64)[axis],
-            kernel.padding,
-            kernel.align_corners != 0,
-            view(worker, scratch.axis, (positions,), coordinate),
-            view(worker, index, (taps, launch.width), np.uint32),
-            view(worker, weight, (taps, launch.width), real),
-            taps,
-            kernel.may_mask != 0,
-        )
+        g = view(worker, scratch.coordinates, (launch.r, launch.tile), coordinate)[axis, :positions]
+        x, lengths = view(worker, scratch.axis, (positions,), coordinate), array(launch.lengths, (launch.r,), np.int64)
+        i, w = view(worker, index, (taps, launch.width), np.uint32), view(worker, weight, (taps, launch.width), real)
+        align_corners, may_mask = kernel.align_corners != 0, kernel.may_mask != 0
+        return kernels.axis_taps(g, lengths[axis], kernel.padding, align_corners, x, i, w, taps, may_mask)
 
     return axis_taps
 

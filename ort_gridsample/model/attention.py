@@ -135,7 +135,7 @@ def _values(use_def: UseDef) -> Iterator[str]:
 
 def _reader(use_def: UseDef, name: str) -> int | None:
     """The position of the node that alone reads ``name`` and rearranges it; None where there is none."""
-    readers = use_def.readers.get(name, set())
+    readers = use_def.scope.readers.get(name, set())
     (reader,) = readers if len(readers) == 1 else (OUTSIDE,)
     return reader if reader != OUTSIDE and use_def.is_op(reader, ("Identity", "Reshape", "Transpose")) else None
 
@@ -359,7 +359,7 @@ class _Walk:
         self._nodes |= self._of_shapes()
         unread = dead(self._use_def, late | samples, {output, *read}, self._nodes)
         made = (name for at in late for name in self._use_def.nodes[at].output if name and name != output)
-        if not all(self._use_def.readers.get(name, set()) <= late | samples | unread for name in made):
+        if not all(self._use_def.scope.readers.get(name, set()) <= late | samples | unread for name in made):
             return None
         return {*late, *dead(self._use_def, late | unread, {output, *read}, samples)}
 

@@ -102,7 +102,7 @@ def _affine_grid(
     inside = {*walk.nodes, *_own(sample), *_own(affine_grid)}
     if component.axis != -1 or sample.record.values["X"] in read:
         return None
-    if any(not use_def.readers.get(name, set()) <= inside for name in read):
+    if any(not use_def.scope.readers.get(name, set()) <= inside for name in read):
         return None
     nodes = tuple(sorted(walk.nodes))
     names = affine_grid.record.name, *(called(use_def.nodes[index]) for index in nodes)
@@ -143,7 +143,7 @@ def _arithmetic_of(use_def: UseDef, sample: Match, inference: Inference) -> Fuse
         leaking = {
             name
             for names in outputs
-            if any(name in read or not use_def.readers.get(name, set()) <= inside for name in names)
+            if any(name in read or not use_def.scope.readers.get(name, set()) <= inside for name in names)
             for name in names
         }
         leaking |= {name for name, left in walk.unlike.items() if left}

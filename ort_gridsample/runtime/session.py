@@ -127,7 +127,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         path = os.path.abspath(given) if isinstance(given, (str, PathLike)) else None
         # A model that goes along is patched already, and what it left to onnxruntime is left there.
         kept = nodes if path or not callable(nodes) else "unsupported"
-        self._arguments = (path or patched.pickled, providers, provider_options, kept, accelerated, kwargs)
+        own: dict[str, Any] = {"nodes": kept, "accelerated": accelerated}
+        self._arguments = (path or patched.pickled, providers, provider_options, own, kwargs)
         try:
             self._open(patched, sess_options)
         except Exception as error:
@@ -260,16 +261,13 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         if not self._weights.places:
             super().set_providers(providers, provider_options)
         else:  # whose values onnxruntime has copied, and nobody has kept
-            *_, nodes, accelerated, kwargs = self._arguments
-            kwargs = {"nodes": nodes, "accelerated": accelerated, **kwargs}
-            model, options = self._whole_model(), self._given_options
-            InferenceSession.__init__(self, model, options, providers, provider_options, **kwargs)
+            (*_, own, kwargs), model = self._arguments, self._whole_model()
+            InferenceSession.__init__(self, model, self._given_options, providers, provider_options, **own, **kwargs)
 
 
 def _unpickled(*arguments: Any) -> InferenceSession:
-    model, providers, provider_options, nodes, accelerated, kwargs, options = arguments
-    kwargs = {"nodes": nodes, "accelerated": accelerated, **kwargs}
-    return InferenceSession(model, from_state(options), providers, provider_options, **kwargs)
+    model, providers, provider_options, own, kwargs, options = arguments
+    return InferenceSession(model, from_state(options), providers, provider_options, **own, **kwargs)
 
 
 def _copied_bytes(value: Any) -> int:
