@@ -476,11 +476,8 @@ class _Walk:
         axes = place.axes
         if len(axes) not in (3, 4) or place.is_unit is not False:
             return False
-        return (
-            _same(axes[1], place.cut)
-            and _same([*axes[0], *_flat(axes[2:])], self._n + self._d)
-            and (len(axes) == 3 or _same(axes[3], self._d))
-        )
+        by_pixel = _same(axes[1], place.cut) and _same([*axes[0], *_flat(axes[2:])], self._n + self._d)
+        return by_pixel and (len(axes) == 3 or _same(axes[3], self._d))
 
     def _is_location(self, place: _Place) -> bool:
         """Whether it is (B, Q, H, P, r), or (B, Q, H, L, P, r)."""

@@ -43,11 +43,8 @@ class Primitives(Target):
     def needs_inlining(self, match: Match) -> bool:
         """With ``functions`` where calls differ in types, ranks or attributes; else always: many runtimes have none."""
         record = match.record
-        return (
-            not self._functions
-            or record.passes_on
-            or any(len(found) > 1 for found in (*record.types.values(), *record.ranks.values()))
-        )
+        differ = any(len(found) > 1 for found in (*record.types.values(), *record.ranks.values()))
+        return not self._functions or record.passes_on or differ
 
     def least_opset(self, match: Match) -> int:
         return self._first_opset

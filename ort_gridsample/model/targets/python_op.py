@@ -104,10 +104,8 @@ class PythonOp(Target):
 
 def _op_knows(spelling: Spelling) -> bool:
     """Whether the op accepts the spelled values, synonyms included, for those that they stand for."""
-    return all(
-        (mode_of(written) if isinstance(written, str) else written) == value
-        for value, written in spelling.values.items()
-    )
+    pairs = spelling.values.items()
+    return all((mode_of(word) if isinstance(word, str) else word) == value for value, word in pairs)
 
 
 def _has_one_default(reference: AttributeReference, function: onnx.FunctionProto | None) -> bool:
