@@ -312,18 +312,14 @@ def combine_for(weight_type: str) -> Callable[..., int]:
         scratch, width, taps = launch.scratch, launch.width, struct(launch.kernel, KERNEL).taps
         index = view(worker, scratch.index, (2, launch.rows, width), np.uint32)
         weight = view(worker, scratch.weight, (2, launch.rows, width), real)
+        along = view(worker, scratch.along, (taps, width), np.uint32)
+        along_weight = view(worker, scratch.along_weight, (taps, width), real)
+        offsets = view(worker, scratch.offsets, (rows * taps,), np.int64)
+        length = array(launch.lengths, (launch.r,), np.int64)[axis]
+        here, by = index[buffer, :rows], weight[buffer, :rows]
+        to, to_weight = index[1 - buffer, : rows * taps], weight[1 - buffer, : rows * taps]
         return kernels.combine(
-            index[buffer, :rows],
-            weight[buffer, :rows],
-            view(worker, scratch.along, (taps, width), np.uint32),
-            view(worker, scratch.along_weight, (taps, width), real),
-            view(worker, scratch.offsets, (rows * taps,), np.int64),
-            worker.layout,
-            layout_along,
-            array(launch.lengths, (launch.r,), np.int64)[axis],
-            positions,
-            index[1 - buffer, : rows * taps],
-            weight[1 - buffer, : rows * taps],
+            here, by, along, along_weight, offsets, worker.layout, layout_along, length, positions, to, to_weight
         )
 
     return combine

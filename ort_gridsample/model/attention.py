@@ -89,11 +89,8 @@ class Attentions:
     """Looks for deformable attention in the scopes ``found``."""
 
     def __init__(self, found: Sequence[Scope]) -> None:
-        self._use_defs = {
-            id(s): UseDef(s)
-            for s in found
-            if {"Mul", "ReduceSum"} <= {*s.op_types} and s.opsets.get("", 0) >= LEAST_OPSET
-        }
+        written = (scope for scope in found if scope.opsets.get("", 0) >= LEAST_OPSET)
+        self._use_defs = {id(s): UseDef(s) for s in written if {"Mul", "ReduceSum"} <= {*s.op_types}}
         self.values = {scope: list(_values(use_def)) for scope, use_def in self._use_defs.items()}
         """The id of a scope -> the values of it whose types must be known."""
 

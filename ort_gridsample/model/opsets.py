@@ -178,10 +178,8 @@ def _write_older(model: onnx.ModelProto, version: int) -> None:
 def _signature(schema: onnx.defs.OpSchema) -> tuple[object, ...]:
     """The inputs, outputs and attributes of an operator, without their types."""
     parameters = [[(each.name, each.option) for each in part] for part in (schema.inputs, schema.outputs)]
-    attributes = {
-        name: (each.type, each.required, each.default_value.SerializeToString())
-        for name, each in schema.attributes.items()
-    }
+    named = schema.attributes.items()
+    attributes = {name: (each.type, each.required, each.default_value.SerializeToString()) for name, each in named}
     return (*parameters, attributes)
 
 

@@ -226,12 +226,8 @@ class UseDef:
 
     def leaks(self, subgraph: Subgraph, inside: AbstractSet[int]) -> bool:
         """Whether a node outside ``inside`` reads data of ``subgraph`` besides its output."""
-        return any(
-            not self.scope.readers.get(name, set()) <= inside
-            for index in subgraph.nodes
-            for name in self.nodes[index].output
-            if name and name != subgraph.output and self.kind(name) == "data"
-        )
+        made = (name for at in subgraph.nodes for name in self.nodes[at].output if name and name != subgraph.output)
+        return any(self.kind(name) == "data" and not self.scope.readers.get(name, set()) <= inside for name in made)
 
 
 def dead(use_def: UseDef, replaced: Collection[int], read: Collection[str], candidates: Collection[int]) -> set[int]:
