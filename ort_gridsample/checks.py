@@ -179,12 +179,8 @@ def attention_shapes(
     fits = (n, heads, r) == (value[0], value[2], lengths.shape[1]) and math.prod(counts) == sum(points)
     if not fits or (len(counts) == 2 and counts[0] != len(lengths)) or len(counts) > 2:
         raise LOCATIONS.error(where, **quoted, n_levels=len(lengths))
-    if (
-        len(weights) < 4
-        or (weights[0], weights[2]) != (n, heads)
-        or weights[1] not in (1, queries)
-        or math.prod(weights[3:]) != sum(points)
-    ):
+    fits = len(weights) > 3 and (weights[0], weights[2]) == (n, heads) and weights[1] in (1, queries)
+    if not fits or math.prod(weights[3:]) != sum(points):
         raise ATTENTION_WEIGHTS.error(where, **quoted, attention_weights=shown(weights))
 
 

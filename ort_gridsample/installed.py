@@ -28,10 +28,8 @@ def _look() -> None:  # pragma: no mutate block
             missing = f"ort_gridsample needs {name}, and none is installed: pip install {_OTHERS.get(name, name)}"
             raise ImportError(missing, name=name) from None
         if release is None:  # left by one build when another one is uninstalled
-            raise ImportError(
-                f"what is installed as {name} is not whole: uninstall every build of it, and install one of them",
-                name=name,
-            )
+            broken = f"what is installed as {name} is not whole: uninstall every build of it, and install one of them"
+            raise ImportError(broken, name=name)
         complaint = versions.complaint(name, release)
         if complaint:
             raise ImportError(complaint, name=name)

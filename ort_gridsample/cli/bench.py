@@ -61,16 +61,13 @@ class Side:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="an ONNX model")
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="an ONNX model")
     inputs.add_arguments(parser)
-    parser.add_argument("--threads", type=positive, metavar="N", help="threads of each side (default: its own choice)")
-    parser.add_argument(
-        "--rounds", type=positive, default=21, metavar="N", help="the most rounds (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--seconds", type=magnitude, default=3.0, metavar="S", help="how long, about (default: %(default)g)"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON, times in seconds")
+    add("--threads", type=positive, metavar="N", help="threads of each side (default: its own choice)")
+    add("--rounds", type=positive, default=21, metavar="N", help="the most rounds (default: %(default)s)")
+    add("--seconds", type=magnitude, default=3.0, metavar="S", help="how long, about (default: %(default)g)")
+    add("--json", action="store_true", help="print JSON, times in seconds")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -87,9 +87,8 @@ def picture_format(path: str, image: str | None) -> str:
     known = FigureCanvasBase.get_supported_filetypes()
     suffix = Path(path).suffix.removeprefix(".").lower()
     if suffix not in known:
-        raise GridSampleError(
-            "demo", "--output", repr(path), f"a name that ends in one of .{', .'.join(sorted(known))}"
-        )
+        expected = f"a name that ends in one of .{', .'.join(sorted(known))}"
+        raise GridSampleError("demo", "--output", repr(path), expected)
     if image is not None and Path(path).exists() and Path(path).samefile(image):
         raise GridSampleError("demo", "--output", f"{path!r}, which is the photograph", "another file")
     Path(path).resolve().parent.stat()

@@ -40,15 +40,8 @@ def plan_for(dtype: np.dtype[np.generic], mode: str, padding_mode: str, align_co
     mode = spec.mode_of(mode)
     compute = np.dtype(spec.TYPES[type_name(dtype)].compute or "float32")  # strings have nothing but nearest
     how = {"b": sums.boolean, "i": sums.integer, "u": sums.integer}.get(dtype.kind, sums.floating)
-    return Plan(
-        mode=mode,
-        padding_mode=padding_mode,
-        align_corners=bool(align_corners),
-        compute=compute,
-        weights=np.finfo(compute).dtype,
-        zero="" if type_name(dtype) == "str" else 0,
-        sum=None if mode == "nearest" else how,
-    )
+    weights, zero = np.finfo(compute).dtype, "" if type_name(dtype) == "str" else 0
+    return Plan(mode, padding_mode, bool(align_corners), compute, weights, zero, None if mode == "nearest" else how)
 
 
 @lru_cache(maxsize=64)  # numpy makes a dtype's name anew each time

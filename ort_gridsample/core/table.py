@@ -30,11 +30,8 @@ class Table:
 
     def times(self, inner: Table, length: int) -> Table:
         """Every combination of these taps with those of the next axis inward, which has ``length`` pixels."""
-        return Table(
-            _pairs(np.add, self.index * length, inner.index),
-            None if inner.weight is None else _pairs(np.multiply, self.weight, inner.weight),
-            self._inside_times(inner),
-        )
+        weight = None if inner.weight is None else _pairs(np.multiply, self.weight, inner.weight)
+        return Table(_pairs(np.add, self.index * length, inner.index), weight, self._inside_times(inner))
 
     def part(self, at: slice) -> Table:
         """The table of the positions ``at``."""

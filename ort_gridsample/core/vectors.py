@@ -345,11 +345,8 @@ def _all_lanes(builder: Any, value: Any, vector: Any) -> Any:
 
 def _arrays(context: Any, builder: Any, arguments: Any, kinds: Any) -> list[Any]:
     """The arrays among the ``arguments``."""
-    return [
-        context.make_array(kind)(context, builder, value)
-        for kind, value in zip(kinds, arguments, strict=True)
-        if isinstance(kind, types.Array)
-    ]
+    arrays = [(kind, value) for kind, value in zip(kinds, arguments, strict=True) if isinstance(kind, types.Array)]
+    return [context.make_array(kind)(context, builder, value) for kind, value in arrays]
 
 
 def _lanes(first: int, step: int, count: int) -> Any:

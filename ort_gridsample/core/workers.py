@@ -292,17 +292,11 @@ def axis_taps_for(coordinate_type: str, weight_type: str) -> Callable[..., int]:
             offsets[tap] = tap
         index = scratch.index if axis == 0 else scratch.along
         weight = scratch.weight if axis == 0 else scratch.along_weight
-        return kernels.axis_taps(
-            view(worker, scratch.coordinates, (launch.r, launch.tile), coordinate)[axis, :positions],
-            array(launch.lengths, (launch.r,), np.int64)[axis],
-            kernel.padding,
-            kernel.align_corners != 0,
-            view(worker, scratch.axis, (positions,), coordinate),
-            view(worker, index, (taps, launch.width), np.uint32),
-            view(worker, weight, (taps, launch.width), real),
-            taps,
-            kernel.may_mask != 0,
-        )
+        g = view(worker, scratch.coordinates, (launch.r, launch.tile), coordinate)[axis, :positions]
+        x, lengths = view(worker, scratch.axis, (positions,), coordinate), array(launch.lengths, (launch.r,), np.int64)
+        i, w = view(worker, index, (taps, launch.width), np.uint32), view(worker, weight, (taps, launch.width), real)
+        align_corners, may_mask = kernel.align_corners != 0, kernel.may_mask != 0
+        return kernels.axis_taps(g, lengths[axis], kernel.padding, align_corners, x, i, w, taps, may_mask)
 
     return axis_taps
 
@@ -318,18 +312,14 @@ def combine_for(weight_type: str) -> Callable[..., int]:
         scratch, width, taps = launch.scratch, launch.width, struct(launch.kernel, KERNEL).taps
         index = view(worker, scratch.index, (2, launch.rows, width), np.uint32)
         weight = view(worker, scratch.weight, (2, launch.rows, width), real)
+        along = view(worker, scratch.along, (taps, width), np.uint32)
+        along_weight = view(worker, scratch.along_weight, (taps, width), real)
+        offsets = view(worker, scratch.offsets, (rows * taps,), np.int64)
+        length = array(launch.lengths, (launch.r,), np.int64)[axis]
+        here, by = index[buffer, :rows], weight[buffer, :rows]
+        to, to_weight = index[1 - buffer, : rows * taps], weight[1 - buffer, : rows * taps]
         return kernels.combine(
-            index[buffer, :rows],
-            weight[buffer, :rows],
-            view(worker, scratch.along, (taps, width), np.uint32),
-            view(worker, scratch.along_weight, (taps, width), real),
-            view(worker, scratch.offsets, (rows * taps,), np.int64),
-            worker.layout,
-            layout_along,
-            array(launch.lengths, (launch.r,), np.int64)[axis],
-            positions,
-            index[1 - buffer, : rows * taps],
-            weight[1 - buffer, : rows * taps],
+            here, by, along, along_weight, offsets, worker.layout, layout_along, length, positions, to, to_weight
         )
 
     return combine

@@ -55,9 +55,8 @@ def _run(self: OpRun, *inputs: Array | None, **attributes: Any) -> tuple[Array, 
     here = where(node.op_type, attributes.get("node") or node.name or f"({', '.join(node.output)})")
     dialect = dialect_of(node, self.run_params["opsets"])
     if dialect is None:
-        raise GridSampleError(
-            here, "operator", repr(attributes.get("operator")), "grid_sampler or affine_grid_generator"
-        )
+        found, expected = repr(attributes.get("operator")), "grid_sampler or affine_grid_generator"
+        raise GridSampleError(here, "operator", found, expected)
     standard = dialect.read(here, node, lambda position: inputs[position])
     arguments = {}
     for position, name in enumerate(spec.newest(dialect.operator).types):

@@ -78,16 +78,13 @@ def _one_node(
 ) -> onnx.ModelProto:
     """A model of the node alone, with the types and shapes that OpenVINO knows."""
     names = list(spec.newest(operator).types)
-    values = [
-        helper.make_tensor_value_info(name, elem_type(type_name), _shape(each))
-        for name, type_name, each in zip(names, types, inputs, strict=True)
-    ]
+    known = zip(names, map(elem_type, types), map(_shape, inputs), strict=True)
+    values = [helper.make_tensor_value_info(*each) for each in known]
     node = helper.make_node(operator, names, ["output"], label, **attributes)
     output = helper.make_tensor_value_info("output", elem_type(types[0]), None)
     opset = helper.make_opsetid("", max(spec.OPERATORS["GridSample"]))
-    return helper.make_model(
-        helper.make_graph([node], operator, values, [output]), opset_imports=[opset], ir_version=10
-    )
+    graph = helper.make_graph([node], operator, values, [output])
+    return helper.make_model(graph, opset_imports=[opset], ir_version=10)
 
 
 def _lowered(model: onnx.ModelProto, inputs: list[Any]) -> Any:

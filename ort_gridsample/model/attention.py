@@ -89,11 +89,8 @@ class Attentions:
     """Looks for deformable attention in the scopes ``found``."""
 
     def __init__(self, found: Sequence[Scope]) -> None:
-        self._use_defs = {
-            id(s): UseDef(s)
-            for s in found
-            if {"Mul", "ReduceSum"} <= {*s.op_types} and s.opsets.get("", 0) >= LEAST_OPSET
-        }
+        written = (scope for scope in found if scope.opsets.get("", 0) >= LEAST_OPSET)
+        self._use_defs = {id(s): UseDef(s) for s in written if {"Mul", "ReduceSum"} <= {*s.op_types}}
         self.values = {scope: list(_values(use_def)) for scope, use_def in self._use_defs.items()}
         """The id of a scope -> the values of it whose types must be known."""
 
@@ -135,7 +132,7 @@ def _values(use_def: UseDef) -> Iterator[str]:
 
 def _reader(use_def: UseDef, name: str) -> int | None:
     """The position of the node that alone reads ``name`` and rearranges it; None where there is none."""
-    readers = use_def.readers.get(name, set())
+    readers = use_def.scope.readers.get(name, set())
     (reader,) = readers if len(readers) == 1 else (OUTSIDE,)
     return reader if reader != OUTSIDE and use_def.is_op(reader, ("Identity", "Reshape", "Transpose")) else None
 
@@ -168,14 +165,9 @@ def _same(one: Sequence[_Factor], other: Sequence[_Factor]) -> bool:
     return _leaves(one) == _leaves(other)
 
 
-def _area(lengths: Sequence[Length]) -> int | None:
-    """The product of ``lengths``, where it is a known number."""
-    return product(lengths).known
-
-
 def _number(factors: Sequence[_Factor]) -> int | None:
     """The product of ``factors``, where it is a known number."""
-    return _area([each.length for each in _leaves(factors)])
+    return product([each.length for each in _leaves(factors)]).known
 
 
 def _regrouped(axes: _Axes, lengths: Sequence[Length]) -> _Axes | None:
@@ -251,8 +243,7 @@ class _Walk:
         self._n, self._d, self._q, self._p = ([_Factor(length)] for length in shape)
         joined = self._levels(_Place(sampled, [self._n, self._d, self._q, self._p], self._p))
         late, levels = set(self._nodes), [each for each in joined if self._is_sample(each)]
-        alike = [self._kind(each) for each in levels]
-        levels = [each for each, kind in zip(levels, alike, strict=True) if kind == alike[0]]
+        levels = [each for each in levels if self._kind(each) == self._kind(levels[0])]
         others = [each for each in joined if each not in levels]
         channels, points = shape[1].known, [_number(level.cut) for level in joined]
         if not channels or not levels or None in points or not all(map(self._is_other, others)):
@@ -263,12 +254,13 @@ class _Walk:
         samples = tuple(self._samples[level.name] for level in levels)
         lengths = tuple((self._lengths.shape(each.record.values["X"]) or ())[2:] for each in samples)
         sampling = {at for each in samples for at in (each.index, *each.helpers, *each.part)}
-        value = next(iter(self._common(self._images(levels, lengths), list(map(_area, lengths)), self._is_value)), None)
+        images, grids = self._read(levels, lengths)
+        value = self._common(images, [product(each).known for each in lengths], self._is_value)
         self._inner = [] if value is None else _leaves(self._n)[len(_leaves(value.axes[0])) :]
         heads = _number(self._inner)
         if not heads:
             return None
-        locations = next(iter(self._common(self._grids(levels, len(lengths[0])), counts, self._is_location)), None)
+        locations = self._common(grids, counts, self._is_location)
         # Of one query, or where a run may find one, the weights' lengths are their own.
         start = _Place(weights, [[_Factor(by[0])], [], [_Factor(by[2])], self._p], self._p)
         fits = partial(self._is_weight, start.axes, heads)
@@ -306,24 +298,15 @@ class _Walk:
         n, d, q, *points = level.axes if len(level.axes) > 3 else ([], [], [])
         return all(map(_same, (n, d, q, _flat(points)), (self._n, self._d, self._q, level.cut)))
 
-    def _images(self, levels: Sequence[_Place], lengths: Sequence[Sequence[Length]]) -> list[_Place]:
-        """What the samples read as X."""
-        found = []
+    def _read(self, levels: Sequence[_Place], lengths: Sequence[Sequence[Length]]) -> tuple[list[_Place], list[_Place]]:
+        """What the samples read as X, and as grids."""
+        images, grids = list[_Place](), list[_Place]()
         for level, each in zip(levels, lengths, strict=True):
+            (n, d, *positions), values = level.axes, self._samples[level.name].record.values
             pixels = [[_Factor(length)] for length in each]
-            name = self._samples[level.name].record.values["X"]
-            found.append(_Place(name, [*level.axes[:2], *pixels], _flat(pixels)))
-        return found
-
-    def _grids(self, levels: Sequence[_Place], axes: int) -> list[_Place]:
-        """What the samples read as grids."""
-        return [
-            level._replace(
-                name=self._samples[level.name].record.values["grid"],
-                axes=[n, *positions, [_Factor(Length(axes))]],
-            )
-            for level, (n, _, *positions) in ((level, level.axes) for level in levels)
-        ]
+            images.append(_Place(values["X"], [n, d, *pixels], _flat(pixels)))
+            grids.append(level._replace(name=values["grid"], axes=[n, *positions, [_Factor(Length(len(each)))]]))
+        return images, grids
 
     def _shape(self, name: str) -> str:
         """The value that says the shape of ``name``, where a Reshape makes it and reads its lengths as they are."""
@@ -373,7 +356,7 @@ class _Walk:
         self._nodes |= self._of_shapes()
         unread = dead(self._use_def, late | samples, {output, *read}, self._nodes)
         made = (name for at in late for name in self._use_def.nodes[at].output if name and name != output)
-        if not all(self._use_def.readers.get(name, set()) <= late | samples | unread for name in made):
+        if not all(self._use_def.scope.readers.get(name, set()) <= late | samples | unread for name in made):
             return None
         return {*late, *dead(self._use_def, late | unread, {output, *read}, samples)}
 
@@ -389,25 +372,21 @@ class _Walk:
 
     def _common(
         self, levels: Sequence[_Place], counts: Sequence[int | None], fits: Callable[[_Place], bool]
-    ) -> list[_Place]:
-        """The places in the one value, as far back as there is one, of which ``levels`` are the pieces in order.
+    ) -> _Place | None:
+        """The first's place in the one value, as far back as there is one, of which ``levels`` are the pieces in order.
 
         A level has so many pixels or points as ``counts`` says.
         """
         found = [{each.name: each for each in self._places(level, fits)} for level in levels]
-        starts = [*accumulate((count or 0 for count in counts), initial=0)]
+        *starts, end = accumulate((count or 0 for count in counts), initial=0)
+        ordered = [(number_, len(levels)) for number_ in range(len(levels))]
+        good = [ordered, [None]] if len(levels) == 1 else [ordered]
         for name in reversed(found[0]):
-            places = [each[name] for each in found if name in each]
-            whole = _number(places[0].cut)
-            if len(levels) == 1 and places[0].piece in (None, (0, 1)):
-                return places
-            ordered = [each.piece == (number_, len(levels)) for number_, each in enumerate(places)]
-            sliced = [each.piece == (start, -1) for start, each in zip(starts, places, strict=False)]
-            if len(places) == len(levels) and (
-                all(ordered) or (all(sliced) and whole == starts[-1] and None not in counts)
-            ):
-                return places
-        return []
+            pieces = [each[name].piece for each in found if name in each]
+            sliced = pieces == [(start, -1) for start in starts] and None not in counts
+            if pieces in good or (sliced and _number(found[0][name].cut) == end):
+                return found[0][name]
+        return None
 
     def _places(self, place: _Place | None, fits: Callable[[_Place], bool]) -> Iterator[_Place]:
         """``place``, and where it comes from, nearest first, as far as these places fit."""
@@ -494,16 +473,15 @@ class _Walk:
         axes = place.axes
         if len(axes) not in (3, 4) or place.is_unit is not False:
             return False
-        return (
-            _same(axes[1], place.cut)
-            and _same([*axes[0], *_flat(axes[2:])], self._n + self._d)
-            and (len(axes) == 3 or _same(axes[3], self._d))
-        )
+        by_pixel = _same(axes[1], place.cut) and _same([*axes[0], *_flat(axes[2:])], self._n + self._d)
+        return by_pixel and (len(axes) == 3 or _same(axes[3], self._d))
 
     def _is_location(self, place: _Place) -> bool:
         """Whether it is (B, Q, H, P, r), or (B, Q, H, L, P, r)."""
         axes = place.axes
-        return len(axes) in (5, 6) and bool(place.is_unit) and self._is_by_head(axes) and _same(axes[-2], place.cut)
+        if len(axes) not in (5, 6) or not place.is_unit or not self._is_by_query(axes):
+            return False
+        return _same(axes[2], self._inner) and _same(axes[-2], place.cut)
 
     def _is_weight(self, own: _Axes, heads: int, place: _Place) -> bool:
         """Whether it is (B, Q, H, P), or (B, Q, H, L, P), if its ``own`` axes are (B·H, 1, Q, P)."""
@@ -512,8 +490,8 @@ class _Walk:
             return False
         return _number(axes[2]) == heads and _same(axes[0] + axes[2], own[0]) and _same(axes[1], own[2])
 
-    def _is_by_head(self, axes: _Axes) -> bool:
-        return _same(axes[0] + self._inner, self._n) and _same(axes[1], self._q) and _same(axes[2], self._inner)
+    def _is_by_query(self, axes: _Axes) -> bool:
+        return _same(axes[0] + self._inner, self._n) and _same(axes[1], self._q)
 
     def _output(self, name: str) -> tuple[str, set[int]]:
         """The value (B, Q, H·D) that the sum becomes, and the nodes that turn it so; itself where it becomes none."""
@@ -529,7 +507,6 @@ class _Walk:
                     break
                 axes = regrouped
             nodes.add(reader)
-            by_query = len(axes) == 3 and _same(axes[0] + self._inner, self._n) and _same(axes[1], self._q)
-            if by_query and _same(axes[2], self._inner + self._d):
+            if len(axes) == 3 and self._is_by_query(axes) and _same(axes[2], self._inner + self._d):
                 return at, nodes
         return name, set()

@@ -109,10 +109,8 @@ class BackwardSlice:
 
         imports = {domain: version for scope in reversed(found) for domain, version in scope.opsets.items()}
         imports |= {STAND_IN: 1, **self._opsets}
-        self.model = onnx.ModelProto(
-            ir_version=max(8, model.ir_version),
-            opset_import=[helper.make_opsetid(*entry) for entry in imports.items()],
-        )
+        entries = [helper.make_opsetid(*entry) for entry in imports.items()]
+        self.model = onnx.ModelProto(ir_version=max(8, model.ir_version), opset_import=entries)
         graph = self.model.graph
         graph.name = "slice"
         graph.node.extend(self._nodes(self._instance(found[0])))
@@ -162,9 +160,8 @@ class BackwardSlice:
                     last_first.append(helper.make_node(dialect.operator, inputs[:2], outputs[:1], domain=STAND_IN))
                     self._want([name for name in inputs[:2] if name])
                     continue
-                if self._wanted.isdisjoint(outputs) and not any(
-                    id(leading) in self._leading for leading in (bodies if callee is None else [callee])
-                ):
+                inner = bodies if callee is None else [callee]
+                if self._wanted.isdisjoint(outputs) and not any(id(each) in self._leading for each in inner):
                     continue
                 self._left -= 0 if callee is None else len(callee.container.node)
                 # No call is followed where functions call one another in a circle, nor without end.
@@ -258,9 +255,8 @@ class BackwardSlice:
         if is_same or any(True for _ in subgraphs(node)):  # If, Loop and Scan differ in the types that they allow
             return node
         inputs, outputs = ([name for name in dict.fromkeys(names) if name] for names in (node.input, node.output))
-        function = helper.make_function(
-            STAND_IN, f"node {len(self._older)}", inputs, outputs, [node], [helper.make_opsetid("", opset)]
-        )
+        name, imports = f"node {len(self._older)}", [helper.make_opsetid("", opset)]
+        function = helper.make_function(STAND_IN, name, inputs, outputs, [node], imports)
         self._older.append(function)
         return helper.make_node(function.name, inputs, outputs, domain=STAND_IN)
 

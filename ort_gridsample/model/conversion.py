@@ -31,12 +31,8 @@ def inline(model: onnx.ModelProto, names: Collection[Name]) -> None:
         inner = _calls_with_defaults(model, left)
         now = left - inner or left
         inlined = inliner.inline_selected_functions(without_weights(model), sorted(now))
-        for ours, made in (
-            (model.graph.node, inlined.graph.node),
-            (model.graph.value_info, inlined.graph.value_info),
-            (model.functions, inlined.functions),
-            (model.opset_import, inlined.opset_import),
-        ):
+        fields = ([m.graph.node, m.graph.value_info, m.functions, m.opset_import] for m in (model, inlined))
+        for ours, made in zip(*fields, strict=True):
             del ours[:]
             ours.extend(made)
         left -= now
@@ -102,15 +98,9 @@ def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     graph, external = model.graph, TensorProto.EXTERNAL
     weights = [t for t in graph.initializer if t.ByteSize() > SMALL_BYTES or t.data_location == external]
     names = {tensor.name for tensor in weights}
-    light = onnx.GraphProto(
-        name=graph.name,
-        node=graph.node,
-        input=[value for value in graph.input if value.name not in names],
-        output=graph.output,
-        value_info=graph.value_info,
-        initializer=[_plain(tensor) for tensor in graph.initializer if tensor.name not in names],
-        sparse_initializer=graph.sparse_initializer,
-    )
+    kept = {each: getattr(graph, each) for each in ("name", "node", "output", "value_info", "sparse_initializer")}
+    light = onnx.GraphProto(**kept, input=[value for value in graph.input if value.name not in names])
+    light.initializer.extend(_plain(tensor) for tensor in graph.initializer if tensor.name not in names)
     light.input.extend(helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in weights)
     return onnx.ModelProto(
         ir_version=model.ir_version, graph=light, opset_import=model.opset_import, functions=model.functions

@@ -17,13 +17,11 @@ from .targets import FUNCTIONS_DOMAIN
 from .unfusing import is_fused
 
 #: Operators that compute or rearrange coordinates; the output of any other is the rest of the net's.
-_ARITHMETIC = frozenset(
-    (
-        *("Abs", "Add", "Cast", "Clip", "Concat", "Constant", "Cos", "Div", "Expand", "Floor", "Gather", "Identity"),
-        *("Max", "Min", "Mod", "Mul", "Neg", "Range", "Reciprocal", "ReduceSum", "Reshape", "Shape", "Sin", "Slice"),
-        *("Split", "Squeeze", "Sub", "Sum", "Tile", "Transpose", "Unsqueeze", "Where"),
-    )
-)
+_ARITHMETIC = {
+    *("Abs", "Add", "Cast", "Clip", "Concat", "Constant", "Cos", "Div", "Expand", "Floor", "Gather", "Identity"),
+    *("Max", "Min", "Mod", "Mul", "Neg", "Range", "Reciprocal", "ReduceSum", "Reshape", "Shape", "Sin", "Slice"),
+    *("Split", "Squeeze", "Sub", "Sum", "Tile", "Transpose", "Unsqueeze", "Where"),
+}
 
 Key = tuple[str, str, str]
 

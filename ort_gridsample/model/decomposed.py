@@ -30,8 +30,7 @@ from ..core.plan import plan_for
 from .dialects import AttributeValue
 from .element_types import elem_type
 from .graphs import Scope
-from .inference import Inference, Value
-from .onnxruntime_probe import OnnxruntimeProbe
+from .inference import Inference, OnnxruntimeProbe, Value
 from .use_def import GATHERS, MOST_ENDS, ROUNDINGS, Subgraph, UseDef
 
 #: The types in which rounding leaves no doubt.
@@ -133,10 +132,8 @@ class Search:
 
     def _resolve(self, candidate: _Candidate, use_def: UseDef, inference: Inference) -> Found | None:
         """The operator that ``candidate`` is, if any."""
-        ends = [
-            [(name, inference.known(use_def.scope, name)) for name in names]
-            for names in (candidate.outputs, *candidate.inputs)
-        ]
+        known, sets = inference.known, (candidate.outputs, *candidate.inputs)
+        ends = [[(name, known(use_def.scope, name)) for name in names] for names in sets]
         fits, attempt = _OPERATORS[candidate.operator]
         fitting = (each for each in product(*ends) if fits(*(value for _, value in each)))
         for (output, _), *inputs in sorted(fitting, key=lambda each: _is_flat(*(value for _, value in each[1:]))):

@@ -134,11 +134,8 @@ class Dialect:
 
     def write(self, attributes: Mapping[str, Plain]) -> list[onnx.AttributeProto]:
         """The operator's ``attributes`` as this dialect writes them."""
-        written = [
-            helper.make_attribute(spelling.name, spelling.values[attributes[name]])
-            for name, spelling in self.attributes.items()
-            if name in attributes
-        ]
+        said = ((spelling, attributes[name]) for name, spelling in self.attributes.items() if name in attributes)
+        written = [helper.make_attribute(spelling.name, spelling.values[value]) for spelling, value in said]
         return written + [helper.make_attribute(name, allowed[0]) for name, allowed in self.marks.items()]
 
 

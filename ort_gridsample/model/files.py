@@ -123,9 +123,8 @@ def write_model(model: onnx.ModelProto, path: str | PathLike[str], external_data
             is_free = not beside.exists() and beside.resolve().is_relative_to(out.parent)
             if is_free and copies.setdefault(beside, data) == data:
                 continue
-        raise GridSampleError(
-            str(path), "external data", f"in the way of {beside}", "no other file, or link to one, there"
-        )
+        found, expected = f"in the way of {beside}", "no other file, or link to one, there"
+        raise GridSampleError(str(path), "external data", found, expected)
     with ExitStack() as undo:
         for beside, data in copies.items():
             beside.parent.mkdir(parents=True, exist_ok=True)

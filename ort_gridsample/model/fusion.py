@@ -86,10 +86,7 @@ def _affine_grid(
     use_def: UseDef, sample: Match, inference: Inference, affine_grids: Mapping[str, Match]
 ) -> FusedGrid | None:
     """The AffineGrid whose grid ``sample`` alone reads, and what lies between them."""
-    walk, component = (
-        _Walk(use_def, inference),
-        Component(sample.record.values["grid"], -1),
-    )  # as any of its coordinates
+    walk, component = _Walk(use_def, inference), Component(sample.record.values["grid"], -1)  # any of its coordinates
     read = [component.name]
     while component.name not in affine_grids:
         at = use_def.makers.get(component.name)
@@ -105,7 +102,7 @@ def _affine_grid(
     inside = {*walk.nodes, *_own(sample), *_own(affine_grid)}
     if component.axis != -1 or sample.record.values["X"] in read:
         return None
-    if any(not use_def.readers.get(name, set()) <= inside for name in read):
+    if any(not use_def.scope.readers.get(name, set()) <= inside for name in read):
         return None
     nodes = tuple(sorted(walk.nodes))
     names = affine_grid.record.name, *(called(use_def.nodes[index]) for index in nodes)
@@ -146,7 +143,7 @@ def _arithmetic_of(use_def: UseDef, sample: Match, inference: Inference) -> Fuse
         leaking = {
             name
             for names in outputs
-            if any(name in read or not use_def.readers.get(name, set()) <= inside for name in names)
+            if any(name in read or not use_def.scope.readers.get(name, set()) <= inside for name in names)
             for name in names
         }
         leaking |= {name for name, left in walk.unlike.items() if left}
@@ -240,13 +237,10 @@ def _attribute(node: onnx.NodeProto, name: str) -> onnx.AttributeProto | None:
     return next((each for each in node.attribute if each.name == name and not each.ref_attr_name), None)
 
 
-def _axis(node: onnx.NodeProto, rank: int, default: int = 0) -> int | None:
+def _axis(node: onnx.NodeProto, rank: int) -> int | None:
     """The attribute ``axis`` of ``node`` as an index from 0 to ``rank``; None where the function's caller sets it."""
-    if any(each.name == "axis" and each.ref_attr_name for each in node.attribute):
-        return None
-    found = _attribute(node, "axis")
-    axis = default if found is None else int(found.i)
-    return axis + rank if axis < 0 else axis
+    found = next((each for each in node.attribute if each.name == "axis"), onnx.AttributeProto())
+    return None if found.ref_attr_name else int(found.i) + rank * (found.i < 0)
 
 
 def _identity(walk: _Walk, node: onnx.NodeProto, component: Component) -> Component:
@@ -321,12 +315,9 @@ def _split(walk: _Walk, node: onnx.NodeProto, component: Component) -> Component
 
 def _gather(walk: _Walk, node: onnx.NodeProto, component: Component) -> Component | None:
     indices, shape = walk.use_def.scope.constant(node.input[1]), walk.shape(node.input[0])
-    if (
-        indices is None
-        or shape is None
-        or indices.ndim != (component.axis is not None)
-        or indices.size <= component.index
-    ):
+    if indices is None or shape is None:
+        return None
+    if indices.ndim != (component.axis is not None) or indices.size <= component.index:
         return None
     axis = _axis(node, len(shape))
     if axis is None or not 0 <= axis < len(shape) or component.axis not in (None, axis):

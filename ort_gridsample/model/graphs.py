@@ -245,12 +245,8 @@ def may_hold(op_type: str, domain: str, kinds: tuple[onnx.defs.OpSchema.AttrType
 
 def constants(found: Sequence[Scope]) -> set[str]:
     """The names of the initializers that the graphs ``found`` hold themselves, and of what Constants make there."""
-    return {
-        name
-        for scope in found
-        for name in scope.definitions
-        if isinstance(scope.container, onnx.GraphProto) and scope.held(name) is not None
-    }
+    graphs = (scope for scope in found if isinstance(scope.container, onnx.GraphProto))
+    return {name for scope in graphs for name in scope.definitions if scope.held(name) is not None}
 
 
 @contextmanager

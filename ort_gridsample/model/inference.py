@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import chain
 from types import MappingProxyType
+from typing import Protocol
 
 import onnx
 from onnx import helper, shape_inference
 
 from .. import spec
+from ..core.arrays import Array
 from .backward_slice import STAND_IN, BackwardSlice
 from .element_types import type_of
 from .graphs import Scope, scopes, subgraphs
-from .onnxruntime_probe import OnnxruntimeProbe
 
 logger = logging.getLogger("ort_gridsample")
 
@@ -31,6 +32,21 @@ LONGEST_ROW = 1 << 16
 _ANY_SHAPE = "any shape"
 
 Types = dict[str, onnx.TypeProto]
+
+
+class OnnxruntimeProbe(Protocol):
+    """What a model's reader asks of onnxruntime; :mod:`ort_gridsample.runtime.native` answers, as none runs here."""
+
+    def refusal(
+        self, node: onnx.NodeProto, opsets: Mapping[str, int], operator: str, types: Mapping[str, str], axes: int
+    ) -> str:
+        """Why onnxruntime does not run a model of this one node, in its own words; empty where it does."""
+
+    def types_of(self, model: onnx.ModelProto) -> Mapping[str, onnx.TypeProto]:
+        """The types of the outputs of ``model``, those that onnxruntime finds; none where it refuses the model."""
+
+    def answers(self, model: onnx.ModelProto, feeds: Sequence[Sequence[Array]]) -> list[Array] | None:
+        """What ``model``, of one output, answers to each of ``feeds``, its inputs; None where onnxruntime refuses."""
 
 
 @dataclass(frozen=True)

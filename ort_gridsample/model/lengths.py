@@ -242,11 +242,8 @@ def _gathered(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
 
 
 def _sliced(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
-    row, starts, ends = (
-        _first(lengths, node, name),
-        lengths.numbers(node, 1, "starts"),
-        lengths.numbers(node, 2, "ends"),
-    )
+    row = lengths.elements(node.input[0])
+    starts, ends = lengths.numbers(node, 1, "starts"), lengths.numbers(node, 2, "ends")
     steps = lengths.numbers(node, 4, "steps") if len(node.input) > 4 else [1]
     return row[starts[0] : ends[0] : steps[0]] if row is not None and starts and ends and steps and steps[0] else None
 

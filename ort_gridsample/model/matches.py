@@ -33,9 +33,8 @@ from .dialects import (
 from .fusion import FusedGrid, FusedGrids
 from .graphs import Names, Nodes, Scope, called, domain_of, function_key, scopes
 from .helpers import around
-from .inference import Inference, Value
+from .inference import Inference, OnnxruntimeProbe, Value
 from .node_checks import fault_of, reason_of
-from .onnxruntime_probe import OnnxruntimeProbe
 from .records import NodeRecord
 
 

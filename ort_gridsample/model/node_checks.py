@@ -10,8 +10,7 @@ from .. import checks, spec
 from ..errors import GridSampleError
 from .dialects import ATTENTION
 from .graphs import domain_of
-from .inference import Value
-from .onnxruntime_probe import OnnxruntimeProbe
+from .inference import OnnxruntimeProbe, Value
 from .records import NodeRecord, spatial_axes
 
 #: Why a type cannot be run, where the reason is not that the specification has no such type.

@@ -137,13 +137,9 @@ def _means_the_same(node: onnx.NodeProto, version: int) -> bool:
     if new.since_version != version:
         return False
     old = onnx.defs.get_schema(node.op_type, version - 1, "")
-    if _signature(new) == _signature(old):
-        return True
-    return (
-        (node.op_type, version) in _EXTENDED
-        and len(node.input) <= len(old.inputs)
-        and all(a.name in old.attributes or _is_default(a, new) for a in node.attribute)
-    )
+    is_extended = (node.op_type, version) in _EXTENDED and len(node.input) <= len(old.inputs)
+    is_old = is_extended and all(a.name in old.attributes or _is_default(a, new) for a in node.attribute)
+    return is_old or _signature(new) == _signature(old)
 
 
 def _write_older(model: onnx.ModelProto, version: int) -> None:
@@ -182,10 +178,8 @@ def _write_older(model: onnx.ModelProto, version: int) -> None:
 def _signature(schema: onnx.defs.OpSchema) -> tuple[object, ...]:
     """The inputs, outputs and attributes of an operator, without their types."""
     parameters = [[(each.name, each.option) for each in part] for part in (schema.inputs, schema.outputs)]
-    attributes = {
-        name: (each.type, each.required, each.default_value.SerializeToString())
-        for name, each in schema.attributes.items()
-    }
+    named = schema.attributes.items()
+    attributes = {name: (each.type, each.required, each.default_value.SerializeToString()) for name, each in named}
     return (*parameters, attributes)
 
 

@@ -15,9 +15,8 @@ from .dialects import COMPILED, DOMAIN, PLUGINS, SET_ASIDE
 from .expansion import BEFORE_GRID_SAMPLE, expanded
 from .files import explaining_invalid
 from .graphs import Names, Scope, function_key, opset_of, scopes
-from .inference import forget_guesses
+from .inference import OnnxruntimeProbe, forget_guesses
 from .matches import Match, find
-from .onnxruntime_probe import OnnxruntimeProbe
 from .opsets import convert_opset, unconvertible
 from .records import NodeRecord
 from .targets import FUNCTIONS_DOMAIN, Replacement, Target

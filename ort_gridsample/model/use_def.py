@@ -6,7 +6,7 @@ They are found by following values, never by names; which operator a subgraph co
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -69,11 +69,6 @@ class UseDef:
     def is_op(self, index: int, op_types: Collection[str]) -> bool:
         """As :func:`is_op`, for the node at a position."""
         return self.scope.op_types[index] in op_types and is_op(self.nodes[index], op_types)
-
-    @property
-    def readers(self) -> Mapping[str, set[int]]:
-        """The scope's."""
-        return self.scope.readers
 
     def led_from(self, names: Iterable[str], op_types: Collection[str], others: Collection[str] = ()) -> Iterator[str]:
         """``names``, and all values that nodes of these types, or of ``others`` in any domain, may make them of."""
@@ -160,7 +155,7 @@ class UseDef:
                 open_[name] -= 1
                 if not open_[name]:
                     del open_[name]
-            output, readers = node.output[0], self.readers.get(node.output[0], set())
+            output, readers = node.output[0], self.scope.readers.get(node.output[0], set())
             for reader in readers - known:
                 if reader > index:
                     known.add(reader)
@@ -231,12 +226,8 @@ class UseDef:
 
     def leaks(self, subgraph: Subgraph, inside: AbstractSet[int]) -> bool:
         """Whether a node outside ``inside`` reads data of ``subgraph`` besides its output."""
-        return any(
-            not self.readers.get(name, set()) <= inside
-            for index in subgraph.nodes
-            for name in self.nodes[index].output
-            if name and name != subgraph.output and self.kind(name) == "data"
-        )
+        made = (name for at in subgraph.nodes for name in self.nodes[at].output if name and name != subgraph.output)
+        return any(self.kind(name) == "data" and not self.scope.readers.get(name, set()) <= inside for name in made)
 
 
 def dead(use_def: UseDef, replaced: Collection[int], read: Collection[str], candidates: Collection[int]) -> set[int]:
@@ -244,7 +235,7 @@ def dead(use_def: UseDef, replaced: Collection[int], read: Collection[str], cand
     gone = set(replaced)
     for index in sorted(set(candidates) - gone, reverse=True):
         outputs = [name for name in use_def.nodes[index].output if name]
-        if all(name not in read and use_def.readers.get(name, set()) <= gone for name in outputs):
+        if all(name not in read and use_def.scope.readers.get(name, set()) <= gone for name in outputs):
             gone.add(index)
     return gone - set(replaced)
 

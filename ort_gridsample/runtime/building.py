@@ -190,9 +190,8 @@ def _wanted(models: Iterable[Model]) -> dict[str, list[str]] | None:
             for name, types in spec.newest(record.operator).types.items():
                 wanted.setdefault(name, set()).update(record.types.get(name) or types)
             if record.operator == "GridSample":
-                wanted.setdefault("mode", set()).update(
-                    [record.mode] if record.mode in COMPILED_MODES else COMPILED_MODES
-                )
+                modes = [record.mode] if record.mode in COMPILED_MODES else COMPILED_MODES
+                wanted.setdefault("mode", set()).update(modes)
     return {name: sorted(each) for name, each in wanted.items()} if models else None
 
 

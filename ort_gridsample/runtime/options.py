@@ -18,61 +18,47 @@ from onnxruntime.capi import _pybind_state
 
 from .interrupts import undisturbed
 
-#: The configuration entries of a session that onnxruntime 1.20 to 1.32 know; it does not list those of given options.
-_CONFIG_KEYS = """
-ep.context_embed_mode ep.context_enable ep.context_file_path ep.context_model_external_initializers_file_name
-ep.context_node_name_prefix ep.context_source_model_path ep.cpu.qmoe_deferred_scale
-ep.cuda.fpa_intb_dequant_gemm_min_m ep.cuda.fpa_intb_gemm ep.cuda.fpa_intb_profile_m
-ep.cuda.gqa_workspace_max_total_sequence_length ep.cuda.matmul_nbits_m_chunk_size ep.cuda.moe_packed_gpu_experts
-ep.cuda.runtime_fusion.causal_conv_with_state ep.cuda.runtime_fusion.unit_swish ep.enable_weightless
-ep.enable_weightless_ep_context_nodes ep.enable_weightless_mode ep.nnapi.partitioning_stop_ops ep.share_ep_contexts
-ep.stop_share_ep_contexts
-mlas.disable_kleidiai mlas.enable_gemm_fastmath_arm64_bfloat16 mlas.kleidiai.conv_igemm_max_work
-mlas.nchwc_depthwise_sliding mlas.nchwc_pointwise_conv_max_input_channel_batch mlas.qnbit.force_fp32 mlas.use_lut_gemm
-optimization.constant_folding_max_output_size_in_bytes optimization.disable_specified_optimizers
-optimization.enable_cast_chain_elimination optimization.enable_gelu_approximation
-optimization.enable_memory_probe_recompute_config optimization.memory_optimizer_config
-optimization.minimal_build_optimizations
-session.allow_released_opsets_only session.collect_node_memory_stats_to_file session.compile_only
-session.debug_layout_transformation session.disable_aot_function_inlining session.disable_cpu_ep_fallback
-session.disable_double_qdq_remover session.disable_model_compile session.disable_prepacking
-session.disable_qdq_constant_folding session.disable_quant_qdq session.dynamic_block_base
-session.enable_dq_matmulnbits_fusion session.enable_moe_expert_counting session.enable_moe_expert_statistics
-session.enable_quant_qdq_cleanup session.enable_saved_runtime_optimizations session.external_data_loader.chunk_bytes
-session.external_data_loader.min_size_bytes session.external_data_loader.pinned_memory_bytes
-session.external_data_loader.threads session.fail_on_suboptimal_compiled_model session.force_spinning_stop
-session.function_expansion_byte_limit session.function_expansion_node_limit session.gqa_value_layout
-session.graph_optimizations_loop_level session.inter_op.allow_spinning session.inter_op.spin_backoff_max
-session.inter_op.spin_duration_us session.intra_op.allow_spinning session.intra_op.spin_backoff_max
-session.intra_op.spin_duration_us session.intra_op_thread_affinities session.kernel_dispatch_policy
-session.layer_assignment_settings session.load_model_format session.max_shape_override
-session.model_external_initializers_file_folder_path session.moe.offload.allow_file_backing
-session.moe.offload.async_max_tokens session.moe.offload.budget_group session.moe.offload.cpu_execution
-session.moe.offload.cpu_threads session.moe.offload.derived_cache_dir session.moe.offload.device_expert_bytes
-session.moe.offload.device_working_bytes session.moe.offload.gpu_budget_bytes session.moe.offload.gpu_device_mem_limit
-session.moe.offload.host_expert_bytes session.moe.offload.host_working_bytes session.moe.offload.min_expert_weight
-session.moe.offload.mode session.moe.offload.node_overrides session.moe.offload.pinned_bytes
-session.moe.offload.placement session.moe.offload.popularity_file session.moe.offload.prefill_wave_experts
-session.moe.offload.reserve_device_bytes session.moe.offload.skip_tail_cold_only
-session.moe.offload.skip_zero_cold_doorbell session.moe.offload.source_root
-session.moe.offload.tail_substitution_min_rank session.moe.offload.tail_substitution_threshold
-session.moe_expert_counter_alpha session.moe_expert_counter_beta session.moe_expert_counter_state_file
-session.name_based_layer_assignment session.node_partition_config_file
-session.optimized_model_external_initializers_file_name
-session.optimized_model_external_initializers_min_size_in_bytes session.prepack.enable_parallel
-session.qdq_matmulnbits_accuracy_level session.qdq_matmulnbits_block_size session.qdqisint8allowed
-session.record_ep_graph_assignment_info session.resource_cuda_partitioning_settings
-session.save_external_prepacked_constant_initializers session.save_model_format session.set_denormal_as_zero
-session.strict_shape_type_inference session.strict_workspace_verification
-session.use_device_allocator_for_initializers session.use_env_allocators
-session.use_external_initializer_file_buffers_directly session.use_ort_model_bytes_directly
-session.use_ort_model_bytes_for_initializers session.x64quantprecision
-"""
+#: The configuration entries of a session that onnxruntime 1.20 to 1.32 know, by the beginnings of their names; it does
+#: not list those of given options.
+_CONFIG_KEYS = {
+    "ep": """context_embed_mode context_enable context_file_path context_model_external_initializers_file_name
+    context_node_name_prefix context_source_model_path cpu.qmoe_deferred_scale enable_weightless
+    enable_weightless_ep_context_nodes enable_weightless_mode nnapi.partitioning_stop_ops share_ep_contexts
+    stop_share_ep_contexts""",
+    "ep.cuda": """fpa_intb_dequant_gemm_min_m fpa_intb_gemm fpa_intb_profile_m gqa_workspace_max_total_sequence_length
+    matmul_nbits_m_chunk_size moe_packed_gpu_experts runtime_fusion.causal_conv_with_state runtime_fusion.unit_swish""",
+    "mlas": """disable_kleidiai enable_gemm_fastmath_arm64_bfloat16 kleidiai.conv_igemm_max_work nchwc_depthwise_sliding
+    nchwc_pointwise_conv_max_input_channel_batch qnbit.force_fp32 use_lut_gemm""",
+    "optimization": """constant_folding_max_output_size_in_bytes disable_specified_optimizers
+    enable_cast_chain_elimination enable_gelu_approximation enable_memory_probe_recompute_config memory_optimizer_config
+    minimal_build_optimizations""",
+    "session": """allow_released_opsets_only collect_node_memory_stats_to_file compile_only debug_layout_transformation
+    disable_aot_function_inlining disable_cpu_ep_fallback disable_double_qdq_remover disable_model_compile
+    disable_prepacking disable_qdq_constant_folding disable_quant_qdq dynamic_block_base enable_dq_matmulnbits_fusion
+    enable_moe_expert_counting enable_moe_expert_statistics enable_quant_qdq_cleanup enable_saved_runtime_optimizations
+    external_data_loader.chunk_bytes external_data_loader.min_size_bytes external_data_loader.pinned_memory_bytes
+    external_data_loader.threads fail_on_suboptimal_compiled_model force_spinning_stop function_expansion_byte_limit
+    function_expansion_node_limit gqa_value_layout graph_optimizations_loop_level inter_op.allow_spinning
+    inter_op.spin_backoff_max inter_op.spin_duration_us intra_op.allow_spinning intra_op.spin_backoff_max
+    intra_op.spin_duration_us intra_op_thread_affinities kernel_dispatch_policy layer_assignment_settings
+    load_model_format max_shape_override model_external_initializers_file_folder_path moe_expert_counter_alpha
+    moe_expert_counter_beta moe_expert_counter_state_file name_based_layer_assignment node_partition_config_file
+    optimized_model_external_initializers_file_name optimized_model_external_initializers_min_size_in_bytes
+    prepack.enable_parallel qdq_matmulnbits_accuracy_level qdq_matmulnbits_block_size qdqisint8allowed
+    record_ep_graph_assignment_info resource_cuda_partitioning_settings save_external_prepacked_constant_initializers
+    save_model_format set_denormal_as_zero strict_shape_type_inference strict_workspace_verification
+    use_device_allocator_for_initializers use_env_allocators use_external_initializer_file_buffers_directly
+    use_ort_model_bytes_directly use_ort_model_bytes_for_initializers x64quantprecision""",
+    "session.moe.offload": """allow_file_backing async_max_tokens budget_group cpu_execution cpu_threads
+    derived_cache_dir device_expert_bytes device_working_bytes gpu_budget_bytes gpu_device_mem_limit host_expert_bytes
+    host_working_bytes min_expert_weight mode node_overrides pinned_bytes placement popularity_file prefill_wave_experts
+    reserve_device_bytes skip_tail_cold_only skip_zero_cold_doorbell source_root tail_substitution_min_rank
+    tail_substitution_threshold""",
+}
 
 _ATTRIBUTES = [name for name, member in vars(onnxruntime.SessionOptions).items() if isinstance(member, property)]
-_EMPTY = helper.make_model(
-    helper.make_graph([], "empty", [], []), opset_imports=[helper.make_opsetid("", 13)], ir_version=8
-).SerializeToString()
+_MODEL: dict[str, Any] = {"opset_imports": [helper.make_opsetid("", 13)], "ir_version": 8}
+_EMPTY = helper.make_model(helper.make_graph([], "empty", [], []), **_MODEL).SerializeToString()
 #: A tensor of which no other makes the largest number.
 _LEAST = [-(1 << 63)] * 3
 
@@ -147,7 +133,7 @@ def _answers(
     graph = helper.make_graph(nodes, "added", [], outputs)
     for name in names:  # as make_tensor does, but quickly
         graph.initializer.add(name=name, data_type=TensorProto.INT64, dims=[len(value)], int64_data=value)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    model = helper.make_model(graph, **_MODEL)
     with suppress(Exception):
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         return list(session.run(None, {}))
@@ -161,7 +147,8 @@ def has_providers(options: onnxruntime.SessionOptions) -> bool:
 
 def state(options: onnxruntime.SessionOptions) -> State:
     """What of ``options`` can be read, and pickled: their attributes and the entries of ``_CONFIG_KEYS``."""
-    entries = {key: value for key in _CONFIG_KEYS.split() if (value := entry(options, key)) is not None}
+    keys = (f"{prefix}.{name}" for prefix, names in _CONFIG_KEYS.items() for name in names.split())
+    entries = {key: value for key in keys if (value := entry(options, key)) is not None}
     return {name: getattr(options, name) for name in _ATTRIBUTES}, entries
 
 

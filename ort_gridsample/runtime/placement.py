@@ -128,11 +128,6 @@ def foreseen(records: Sequence[NodeRecord], accelerators: Accelerators) -> list[
     return [each for each in placements if _is_placed(each)]
 
 
-def _as_it_is(record: NodeRecord) -> str:
-    """What the node of ``record`` runs on, if it is left as it is."""
-    return {COMPILED: "compiled op", DOMAIN: "Python op"}.get(record.dialect.name, "onnxruntime")
-
-
 def _is_placed(placement: Placement) -> bool:
     """Whether it is a node's: deformable attention that nothing replaces is several."""
     return placement.ours or placement.record.operator != ATTENTION
@@ -214,7 +209,11 @@ class Ops(Target):
 
     def placements(self, records: Sequence[NodeRecord]) -> list[Placement]:
         """Those of ``records``, which this target was asked about."""
-        found = (self._chosen[id(r)][0] if id(r) in self._chosen else Placement(r, _as_it_is(r)) for r in records)
+        left = {COMPILED: "compiled op", DOMAIN: "Python op"}  # as they are
+        found = (
+            self._chosen[id(r)][0] if id(r) in self._chosen else Placement(r, left.get(r.dialect.name, "onnxruntime"))
+            for r in records
+        )
         return [each for each in found if _is_placed(each)]
 
     def _target(self, match: Match) -> Target | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -28,7 +29,6 @@ from ..model.records import NodeRecord
 from ..model.weights import LOCATION, NO_WEIGHTS, Loaded, Weights, split
 from . import interrupts, native
 from .accelerators import ACCELERATED, Accelerated, Accelerators, Providers, before_the_cpu
-from .compiled_ops.errors import error_in
 from .extensions import load
 from .options import added_to, copied, entry, from_state, has_providers, set_entry, state
 from .placement import Ops, Placement
@@ -51,6 +51,14 @@ _READS_FOLDER = versions.at_least(onnxruntime.__version__, "1.21")
 
 #: Domains of operators that onnxruntime itself, or the library that runs this package's ops, knows; with those in them.
 _KNOWN_DOMAINS = ("ai.onnx", "com.microsoft", "com.ms", DOMAIN)
+
+#: The sentence of a compiled op's error, in onnxruntime's message.
+_OPERATORS = (*spec.OPERATORS, *spec.COMPOSITES)
+_ARGUMENTS = {name for each in _OPERATORS for name in spec.newest(each).types} | {"Y", "spatial_shapes", "memory"}
+_SENTENCE = re.compile(
+    rf"Status Message: ((?:{'|'.join(_OPERATORS)}) node .*?): ({'|'.join(_ARGUMENTS)}) is (.*?), expected (.*)",
+    re.DOTALL,
+)
 
 #: Frames of Python's stack between a run and the place where an op can record its failures, and some more.
 STACK = 30
@@ -119,7 +127,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         path = os.path.abspath(given) if isinstance(given, (str, PathLike)) else None
         # A model that goes along is patched already, and what it left to onnxruntime is left there.
         kept = nodes if path or not callable(nodes) else "unsupported"
-        self._arguments = (path or patched.pickled, providers, provider_options, kept, accelerated, kwargs)
+        own: dict[str, Any] = {"nodes": kept, "accelerated": accelerated}
+        self._arguments = (path or patched.pickled, providers, provider_options, own, kwargs)
         try:
             self._open(patched, sess_options)
         except Exception as error:
@@ -252,16 +261,13 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         if not self._weights.places:
             super().set_providers(providers, provider_options)
         else:  # whose values onnxruntime has copied, and nobody has kept
-            *_, nodes, accelerated, kwargs = self._arguments
-            kwargs = {"nodes": nodes, "accelerated": accelerated, **kwargs}
-            model, options = self._whole_model(), self._given_options
-            InferenceSession.__init__(self, model, options, providers, provider_options, **kwargs)
+            (*_, own, kwargs), model = self._arguments, self._whole_model()
+            InferenceSession.__init__(self, model, self._given_options, providers, provider_options, **own, **kwargs)
 
 
 def _unpickled(*arguments: Any) -> InferenceSession:
-    model, providers, provider_options, nodes, accelerated, kwargs, options = arguments
-    kwargs = {"nodes": nodes, "accelerated": accelerated, **kwargs}
-    return InferenceSession(model, from_state(options), providers, provider_options, **kwargs)
+    model, providers, provider_options, own, kwargs, options = arguments
+    return InferenceSession(model, from_state(options), providers, provider_options, **own, **kwargs)
 
 
 def _copied_bytes(value: Any) -> int:
@@ -277,7 +283,8 @@ def _copied_bytes(value: Any) -> int:
 
 def _exception_for(message: str) -> BaseException | None:
     """What an op of this package has to say, if it is behind onnxruntime's ``message``."""
-    return failures.exception_for(message) or error_in(message)
+    sentence = _SENTENCE.search(message)
+    return failures.exception_for(message) or (sentence and GridSampleError(*sentence.groups()))
 
 
 def _need_stack(frames: int) -> None:

@@ -162,10 +162,8 @@ class _Nodes(Nodes):
         if found.locations:
             return found.locations
         r = found.axes
-        grids = [
-            self.add("Reshape", sample.record.values["grid"], self.row(0, -1, points, r))
-            for sample, points in zip(found.samples, found.points, strict=True)
-        ]
+        each = ((s.record.values["grid"], points) for s, points in zip(found.samples, found.points, strict=True))
+        grids = [self.add("Reshape", grid, self.row(0, -1, points, r)) for grid, points in each]
         # In halves, locations would lose too much.
         kind = np.dtype("float64" if "float64" in self._match.record.types["sampling_locations"] else "float32")
         grid = self.add("Cast", self._joined(grids, 2), to=elem_type(kind.name))

@@ -43,11 +43,8 @@ class Primitives(Target):
     def needs_inlining(self, match: Match) -> bool:
         """With ``functions`` where calls differ in types, ranks or attributes; else always: many runtimes have none."""
         record = match.record
-        return (
-            not self._functions
-            or record.passes_on
-            or any(len(found) > 1 for found in (*record.types.values(), *record.ranks.values()))
-        )
+        differ = any(len(found) > 1 for found in (*record.types.values(), *record.ranks.values()))
+        return not self._functions or record.passes_on or differ
 
     def least_opset(self, match: Match) -> int:
         return self._first_opset
@@ -82,9 +79,8 @@ class Primitives(Target):
             taken = {each.name for each in self._shared.values()}
             free = (name for number in count(1) if (name := f"{record.operator}_{number}") not in taken)
             function.name = next(free)
-        call = helper.make_node(
-            function.name, arguments, [record.output], match.node.name, match.node.doc_string, FUNCTIONS_DOMAIN
-        )
+        named = function.name, arguments, [record.output], match.node.name, match.node.doc_string
+        call = helper.make_node(*named, FUNCTIONS_DOMAIN)
         return Replacement([call], functions=[function], reads_shapes=True)
 
     def _lower(

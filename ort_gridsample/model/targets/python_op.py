@@ -93,9 +93,8 @@ class PythonOp(Target):
         for name, value in record.attributes.items():
             if isinstance(value, AttributeReference):
                 spelling = record.dialect.attributes[name]
-                attributes.append(
-                    onnx.AttributeProto(name=name, type=written[spelling.name].type, ref_attr_name=value.name)
-                )
+                kind = written[spelling.name].type
+                attributes.append(onnx.AttributeProto(name=name, type=kind, ref_attr_name=value.name))
                 _give_default(match.scope.function, spelling, value.name)
             else:
                 attributes.append(helper.make_attribute(name, OURS[record.operator].attributes[name].values[value]))
@@ -105,10 +104,8 @@ class PythonOp(Target):
 
 def _op_knows(spelling: Spelling) -> bool:
     """Whether the op accepts the spelled values, synonyms included, for those that they stand for."""
-    return all(
-        (mode_of(written) if isinstance(written, str) else written) == value
-        for value, written in spelling.values.items()
-    )
+    pairs = spelling.values.items()
+    return all((mode_of(word) if isinstance(word, str) else word) == value for value, word in pairs)
 
 
 def _has_one_default(reference: AttributeReference, function: onnx.FunctionProto | None) -> bool:

@@ -64,9 +64,8 @@ class Spelled(Target):
 
     def _holds(self, version: spec.Version, record: NodeRecord) -> bool:
         axes = version.axes if self._strict else None
-        return (axes is None or set(record.spatial_axes) <= set(axes)) and all(
-            set(types) <= set(version.types[name]) for name, types in record.types.items()
-        )
+        has_types = all(set(types) <= set(version.types[name]) for name, types in record.types.items())
+        return has_types and (axes is None or set(record.spatial_axes) <= set(axes))
 
     def replace(self, match: Match, names: Names) -> Replacement:
         record, dialect = match.record, self._dialect(match)

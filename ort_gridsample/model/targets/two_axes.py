@@ -118,10 +118,9 @@ def _of_slices(
         """The slices with these numbers, each at its position."""
         place = slices * number(lengths[second]) + along[second]
         columns, rows = (along[other], place) if other == 2 else (place, along[other])
-        axes = [
-            (x, Axis.of(number(length), True, True, e.maximum)) for x, length in ((columns, shape[1]), (rows, shape[0]))
-        ]
-        g = e.concatenate([normalize(x, axis.last, axis.span) for x, axis in axes], axis=3).astype(image.type)
+        axes = [Axis.of(number(length), True, True, e.maximum) for length in shape[::-1]]
+        each = [normalize(x, axis.last, axis.span) for x, axis in zip((columns, rows), axes, strict=True)]
+        g = e.concatenate(each, axis=3).astype(image.type)
         return e.op("GridSample", image, g, mode=_WORDS[mode], padding_mode="border", align_corners=1)
 
     if mode == "nearest":

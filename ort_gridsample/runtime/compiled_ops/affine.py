@@ -38,10 +38,7 @@ _SENTENCES = (
 N_SENTENCES = len(_SENTENCES)
 (GOOD, WRONG_THETA, NO_ROW, WRONG_AXES, NEGATIVE, WRONG_BATCHES, IS_TOO_LARGE) = range(N_SENTENCES)
 #: Those of a run are there for 2 and then for 3 spatial axes.
-SENTENCES = [
-    *(as_bytes(each, axes=axes, type="int64") for axes in checks.SIZE.values() for each in _SENTENCES),
-    *LAST,
-]
+SENTENCES = [as_bytes(each, axes=axes, type="int64") for axes in checks.SIZE.values() for each in _SENTENCES] + LAST
 #: Those of an AffineGrid that is fused lie behind the GridSample's.
 FUSED_SENTENCES, BEFORE = [*SAMPLE_SENTENCES, *SENTENCES], len(SAMPLE_SENTENCES) * TEXT.itemsize
 NO_GRID_TYPE = len(FUSED_SENTENCES)

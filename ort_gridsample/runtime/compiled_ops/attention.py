@@ -14,13 +14,12 @@ from ... import checks
 from ...core import kernels
 from ...core.attention import MOST_AXES, parts
 from ...core.halves import stored
-from ...core.pointers import array, chars, local, set_memory, struct
+from ...core.pointers import array, chars, local, struct
 from ...core.structs import ATTENTION
-from ...core.workers import WORKERS
 from .catalog import Fields, Kernels
 from .creation import LAST, create_only, destroy
-from .requests import free_blocks, keep, make_output, open_request, shape
-from .sampling import inferred, launched, lengths_and_names, open_inference, set_inferred
+from .requests import free_blocks, keep, open_request, shape
+from .sampling import filled, inferred, lengths_and_names, open_inference, set_inferred
 from .sentences import ROOM, as_bytes, no_room, refuse
 from .structs import DEFORMABLE_ATTENTION, NODE, REQUEST
 
@@ -117,17 +116,10 @@ def _attend(op: Any, request: Any, launch: Any) -> int:
     if len(Y) == 0:
         return no_room(request.api, op.sentences, 24)
     Y[0], Y[1], Y[2] = launch.n, launch.queries, launch.heads * launch.channels
-    status, launch.Y = make_output(request, Y)
-    nbytes = Y[0] * Y[1] * Y[2] * op.value_size
-    if status != 0 or nbytes == 0:
-        return status
-    if launch.pixels * launch.points == 0:
-        set_memory(launch.Y, np.int32(0), nbytes)
-        return status
     launch.value, launch.locations, launch.weights = inputs[0].data, inputs[2].data, inputs[3].data
     launch.align_corners, launch.worker = op.align_corners, op.worker
-    launch.workers, launch.pauses = max(WORKERS, op.cpus), 0
-    return launched(request, launch, op.proceed, op.worker, op.sentences)
+    nbytes, samples = Y[0] * Y[1] * Y[2] * op.value_size, launch.pixels * launch.points
+    return filled(op, request, launch, op.proceed, op.worker, Y, nbytes, samples)
 
 
 @register_jitable

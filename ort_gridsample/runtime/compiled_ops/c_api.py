@@ -86,10 +86,8 @@ def kind(n_arguments: int) -> Any:
 
 def status(table: int, text: str) -> int:
     """A new status that says ``text``; whoever gets it owns it."""
-    create = ctypes.PYFUNCTYPE(word, ctypes.c_int, ctypes.c_char_p)(
-        address_at(table + FUNCTIONS["CreateStatus"].offset)
-    )
-    return create(INVALID_ARGUMENT, text.encode())
+    create = ctypes.PYFUNCTYPE(word, ctypes.c_int, ctypes.c_char_p)
+    return create(address_at(table + FUNCTIONS["CreateStatus"].offset))(INVALID_ARGUMENT, text.encode())
 
 
 def shape_of(table: int) -> int:

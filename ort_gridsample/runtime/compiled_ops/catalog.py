@@ -118,12 +118,8 @@ class Op:
 def fields(types: Sequence[str], variadic: int = -1) -> dict[str, Any]:
     """The fields of an :data:`.structs.OP` that are numbers, of one whose inputs are of these ``types``."""
     numbers = [ELEMENT_TYPES[each] for each in types]
-    return {
-        "version": VERSION,
-        "n_inputs": len(types),
-        "variadic": variadic,
-        "types": numbers + [0] * (MOST_TYPES - len(types)),
-    }
+    numbers += [0] * (MOST_TYPES - len(types))
+    return {"version": VERSION, "n_inputs": len(types), "variadic": variadic, "types": numbers}
 
 
 def _combined(*types: Sequence[str]) -> tuple[tuple[str, ...], ...]:

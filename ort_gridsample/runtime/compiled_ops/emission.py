@@ -92,9 +92,8 @@ class Emitter:
     def name(self, part: Part) -> str:
         """The name of the function of a ``part`` in its object."""
         make, *kinds = part
-        return "_".join(
-            ["ort_gridsample", f"v{self._level}", make.__module__.rpartition(".")[2], make.__name__, *kinds]
-        )
+        module = make.__module__.rpartition(".")[2]
+        return "_".join(["ort_gridsample", f"v{self._level}", module, make.__name__, *kinds])
 
     def function(self, part: Part) -> bytes:
         """The object of the function of this ``part``."""

@@ -68,13 +68,8 @@ def _x86_level() -> int:
     return level
 
 
-@register_jitable
-def _only_level() -> int:
-    return 1
-
-
 #: The level of this processor; 1 where there is but one.
-level: Any = _x86_level if target.machine == "x86_64" else _only_level
+level: Any = _x86_level if target.machine == "x86_64" else register_jitable(lambda: 1)
 
 _affinity: Any = types.ExternalFunction("sched_getaffinity", types.int32(types.int64, types.int64, types.int64))
 _configuration: Any = types.ExternalFunction("sysconf", types.int64(types.int32))

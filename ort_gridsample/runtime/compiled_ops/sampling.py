@@ -193,30 +193,31 @@ def _sample(op: Any, request: Any) -> int:
         return no_room(request.api, op.sentences, 8 * len(X))
     for axis in range(len(Y)):  # to assign an array takes a second to compile
         Y[axis] = X[axis] if axis < 2 else grid[axis - 1]
-    status, launch.Y = requests.make_output(request, Y)
-    nbytes = launch.n * launch.c * launch.positions * op.kernel.X_size
-    if status != 0 or nbytes == 0:
-        return status
-    if launch.pixels == 0:
-        set_memory(launch.Y, np.int32(0), nbytes)
-        return status
     launch.X, launch.grid = request.inputs[0].data, request.grid.data
     launch.lengths, launch.out_lengths = np.int64(X[2:].ctypes.data), np.int64(Y[2:].ctypes.data)
-    launch.workers, launch.pauses = max(workers.WORKERS, op.cpus), 0
-    return launched(request, launch, op.kernel.proceed, op.kernel.worker, op.sentences)
+    nbytes = launch.n * launch.c * launch.positions * op.kernel.X_size
+    return filled(op, request, launch, op.kernel.proceed, op.kernel.worker, Y, nbytes, launch.pixels)
 
 
 @register_jitable
-def launched(request: Any, launch: Any, proceed: int, worker: int, errors: int) -> int:
-    """Have ONNX Runtime's threads be the workers of all phases of a ``launch``; returns a status.
+def filled(op: Any, request: Any, launch: Any, proceed: int, worker: int, Y: Any, nbytes: int, samples: int) -> int:
+    """Allocate the output, of shape ``Y``; ONNX Runtime's threads are the workers of all phases of a ``launch``.
 
-    ``proceed`` and ``worker`` are the addresses of its functions, as those of :mod:`ort_gridsample.core.workers`.
+    ``proceed`` and ``worker`` are the addresses of its functions, as those of :mod:`ort_gridsample.core.workers`. Where
+    there are no ``samples`` all is 0. Returns a status.
     """
-    launch.own.nbytes, launch.phase, status = 0, workers.NEW, 0
+    status, launch.Y = requests.make_output(request, Y)
+    if status != 0 or nbytes == 0:
+        return status
+    if samples == 0:
+        set_memory(launch.Y, np.int32(0), nbytes)
+        return status
+    launch.workers, launch.pauses = max(workers.WORKERS, op.cpus), 0
+    launch.own.nbytes, launch.phase = 0, workers.NEW
     while True:
         count = call(proceed, (address(launch),))
         if count <= 0:
-            return no_room(request.api, errors, launch.nbytes) if count < 0 else status
+            return no_room(request.api, op.sentences, launch.nbytes) if count < 0 else status
         status = requests.in_parallel(request, worker, count, address(launch))
         if status != 0:
             launch.phase = workers.END

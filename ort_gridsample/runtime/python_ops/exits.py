@@ -78,10 +78,8 @@ def _at_exit() -> None:
 
 def _in_runs() -> int:
     """The number of threads in a run, or about to return from one."""
-    return _pending + sum(
-        thread != _ender and (thread in _held or _is_in_runtime(frame))
-        for thread, frame in sys._current_frames().items()
-    )
+    frames = sys._current_frames().items()
+    return _pending + sum(at != _ender and (at in _held or _is_in_runtime(frame)) for at, frame in frames)
 
 
 def _is_in_runtime(frame: FrameType | None) -> bool:

@@ -108,9 +108,8 @@ def _register_all() -> None:
         attributes = _attributes(operator)
         for types in product(*map(transport_types, spec.newest(operator).types.values())):
             inputs = [int(getattr(PyCustomOpDef, f"dt_{spec.TYPES[name].onnx}")) for name in types]
-            declared = onnx_op(
-                op_type=f"{DOMAIN}::{operator}", inputs=inputs, outputs=[inputs[0], _INTEGER], attrs=attributes
-            )
+            outputs, name = [inputs[0], _INTEGER], f"{DOMAIN}::{operator}"
+            declared = onnx_op(op_type=name, inputs=inputs, outputs=outputs, attrs=attributes)
             op = declared(_guarded(operator, function))
             # The original asks the C++ side for each attribute's type at each call: 10 times as slow.
             op.cast_attributes = partial(_cast_attributes, attributes)
