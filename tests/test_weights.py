@@ -36,7 +36,6 @@ def large() -> onnx.ModelProto:
     values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in shapes.items()]
     ends = [helper.make_tensor_value_info("Y", TensorProto.FLOAT, None)]
     ends.append(helper.make_tensor_value_info("w1", TensorProto.FLOAT, [SIDE, SIDE]))
-    values.append(helper.make_tensor_value_info("w0", TensorProto.FLOAT, [SIDE, SIDE]))
     graph = helper.make_graph(nodes, "g", values, ends, tensors)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 

@@ -260,7 +260,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         """As onnxruntime's: the session is made anew, on these providers."""
         if not self._weights.places:
             super().set_providers(providers, provider_options)
-        else:  # whose values onnxruntime has copied, and nobody has kept
+        else:  # whose values the options of before may not have any more
             (*_, own, kwargs), model = self._arguments, self._whole_model()
             InferenceSession.__init__(self, model, self._given_options, providers, provider_options, **own, **kwargs)
 

@@ -59,8 +59,11 @@ def single(value: Tensor, locations: Tensor, weights: Tensor) -> Tensor:
     q = locations.shape[1]
     images = value.transpose(1, 2).contiguous().view(b, HEADS, CHANNELS, s)
     grids = 2 * locations - 1
-    grid = grids[:, :, :, 0].transpose(1, 2).flatten(0, 1)
-    sample = F.grid_sample(images.view(b * HEADS, CHANNELS, *LEVELS[0]), grid, align_corners=False)
+    sample = F.grid_sample(
+        images.view(b * HEADS, CHANNELS, *LEVELS[0]),
+        grids[:, :, :, 0].transpose(1, 2).flatten(0, 1),
+        align_corners=False,
+    )
     by = weights.transpose(1, 2).reshape(b * HEADS, 1, q, weights.shape[3])
     return (sample * by).sum(-1).view(b, HEADS * CHANNELS, q).transpose(1, 2)
 

@@ -580,9 +580,12 @@ def mask2former() -> Built:
 def grounding_dino() -> Built:
     """Grounding DINO (Liu et al., 2023): Swin, BERT. The exporter makes its grids, not its images, float64."""
     text = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    swin = tr.SwinConfig(**SWIN, out_features=["stage2", "stage3", "stage4"])
-    bert = tr.BertConfig(**text, intermediate_size=16, max_position_embeddings=32)
-    config = tr.GroundingDinoConfig(backbone_config=swin, text_config=bert, max_text_len=16, **DETR)
+    config = tr.GroundingDinoConfig(
+        backbone_config=tr.SwinConfig(**SWIN, out_features=["stage2", "stage3", "stage4"]),
+        text_config=tr.BertConfig(**text, intermediate_size=16, max_position_embeddings=32),
+        max_text_len=16,
+        **DETR,
+    )
     words = torch.tensor([[5, 17, 23, 40, 9]])
     # The masks of phrases hang on the text alone; isin or cummax in them stops either exporter: they become constants.
     masks = grounding.generate_masks_with_special_tokens_and_transfer_map(words, torch.tensor([5, 40, 9]))
