@@ -78,7 +78,7 @@ class Attention:
         return len(self.lengths[0])
 
 
-def is_attended(record: NodeRecord) -> bool:
+def _is_attended(record: NodeRecord) -> bool:
     """Whether a GridSample samples as deformable attention does: linearly, 0 outside, and floats."""
     types = record.types.get("X", ())
     fits = (record.mode, record.padding_mode) == ("linear", "zeros") and record.align_corners in (0, 1)
@@ -97,14 +97,15 @@ class Attentions:
     def found(self, scope: Scope, samples: Mapping[str, Match], inference: Inference) -> Iterator[Attention]:
         """The deformable attention in ``scope``, of the GridSamples ``samples``, by their outputs."""
         use_def = self._use_defs.get(id(scope))
-        if use_def is None or not samples:
+        attended = {name: each for name, each in samples.items() if _is_attended(each.record)}
+        if use_def is None or not attended:
             return
         read = {name: (each.record.values["X"], each.record.values["grid"]) for name, each in samples.items()}
         lengths = Lengths(use_def, inference, read)
         for index in _sums(use_def):
             node = use_def.nodes[index]
             if lengths.numbers(node, 1, "axes") in ([-1], [3]) and number(node, "keepdims", 1) == 0:
-                either = (_Walk(lengths, index, samples).attention(at) for at in (0, 1))
+                either = (_Walk(lengths, index, attended).attention(at) for at in (0, 1))
                 yield from islice(filter(None, either), 1)
 
 

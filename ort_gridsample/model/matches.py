@@ -14,7 +14,7 @@ from .. import spec
 from ..core.arrays import Array
 from ..core.plan import type_name
 from ..errors import GridSampleError, where
-from .attention import Attention, Attentions, is_attended
+from .attention import Attention, Attentions
 from .decomposed import Search
 from .dialects import (
     ATTENTION,
@@ -125,7 +125,7 @@ def _with_attention(matches: Sequence[Match], attentions: Attentions, inference:
     """The ``matches``, and deformable attention as one each; its GridSamples know of it."""
     samples: dict[int, tuple[Scope, dict[str, Match]]] = {}
     for match in matches:
-        if is_attended(match.record):
+        if match.record.operator == "GridSample" and match.record.error is None:
             samples.setdefault(id(match.scope), (match.scope, {}))[1][match.record.output] = match
     wholes, into = list[Match](), dict[Match, Match]()
     for scope, by_output in samples.values():
