@@ -7,7 +7,7 @@ where the release that brought it put it. All offsets are for 64-bit processes.
 from __future__ import annotations
 
 import ctypes
-from typing import Any, NamedTuple
+from typing import Any
 
 import onnxruntime
 
@@ -20,45 +20,21 @@ VERSION = 17
 #: A status' code: ORT_INVALID_ARGUMENT.
 INVALID_ARGUMENT = 2
 
-
-class Function(NamedTuple):
-    """Where in the table a function lies, in bytes, and the minor version of the 1.x release that brought it."""
-
-    offset: int
-    since: int
-
-
+#: Where in the table a function lies, in bytes.
 FUNCTIONS = {
-    "CreateStatus": Function(0, 0),
-    "CreateCustomOpDomain": Function(208, 0),
-    "CustomOpDomain_Add": Function(216, 0),
-    "AddCustomOpDomain": Function(224, 0),
-    "GetTensorMutableData": Function(408, 0),
-    "CreateTensorTypeAndShapeInfo": Function(456, 0),
-    "SetTensorElementType": Function(464, 0),
-    "SetDimensions": Function(472, 0),
-    "GetTensorElementType": Function(480, 0),
-    "GetDimensionsCount": Function(488, 0),
-    "GetDimensions": Function(496, 0),
-    "GetSymbolicDimensions": Function(504, 0),
-    "GetTensorTypeAndShape": Function(520, 0),
-    "KernelInfoGetAttribute_int64": Function(688, 0),
-    "KernelInfoGetAttribute_string": Function(696, 0),
-    "KernelContext_GetInput": Function(720, 0),
-    "KernelContext_GetOutput": Function(728, 0),
-    "ReleaseStatus": Function(744, 0),
-    "ReleaseTensorTypeAndShapeInfo": Function(792, 0),
-    "ReleaseCustomOpDomain": Function(808, 0),
-    "KernelInfoGetAttributeArray_int64": Function(1304, 8),
-    "KernelInfo_GetNodeName": Function(1952, 14),
-    "ShapeInferContext_GetInputTypeShape": Function(2144, 17),
-    "ShapeInferContext_SetOutputTypeShape": Function(2160, 17),
-    "SetSymbolicDimensions": Function(2168, 17),
-    "KernelContext_ParallelFor": Function(2192, 17),
-}
+    "CreateStatus": 0, "CreateCustomOpDomain": 208, "CustomOpDomain_Add": 216, "AddCustomOpDomain": 224,
+    "GetTensorMutableData": 408, "CreateTensorTypeAndShapeInfo": 456, "SetTensorElementType": 464, "SetDimensions": 472,
+    "GetTensorElementType": 480, "GetDimensionsCount": 488, "GetDimensions": 496, "GetSymbolicDimensions": 504,
+    "GetTensorTypeAndShape": 520, "KernelInfoGetAttribute_int64": 688, "KernelInfoGetAttribute_string": 696,
+    "KernelContext_GetInput": 720, "KernelContext_GetOutput": 728, "ReleaseStatus": 744,
+    "ReleaseTensorTypeAndShapeInfo": 792, "ReleaseCustomOpDomain": 808, "KernelInfoGetAttributeArray_int64": 1304,
+    "KernelInfo_GetNodeName": 1952, "ShapeInferContext_GetInputTypeShape": 2144,
+    "ShapeInferContext_SetOutputTypeShape": 2160, "SetSymbolicDimensions": 2168, "KernelContext_ParallelFor": 2192,
+}  # fmt: skip
 
-#: ``GetTensorElementTypeAndShapeDataReference``, which says a shape without making an object of it.
-SHAPE_OF = Function(3312, 24)
+#: ``GetTensorElementTypeAndShapeDataReference``, which says a shape without making an object of it, and the minor
+#: version of the 1.x release that brought it.
+SHAPE_OF, SHAPE_OF_SINCE = 3312, 24
 
 #: The element types of :data:`ort_gridsample.spec.TYPES` by ``ONNXTensorElementDataType``.
 ELEMENT_TYPES = {
@@ -87,14 +63,14 @@ def kind(n_arguments: int) -> Any:
 def status(table: int, text: str) -> int:
     """A new status that says ``text``; whoever gets it owns it."""
     create = ctypes.PYFUNCTYPE(word, ctypes.c_int, ctypes.c_char_p)
-    return create(address_at(table + FUNCTIONS["CreateStatus"].offset))(INVALID_ARGUMENT, text.encode())
+    return create(address_at(table + FUNCTIONS["CreateStatus"]))(INVALID_ARGUMENT, text.encode())
 
 
 def shape_of(table: int) -> int:
     """The address of :data:`SHAPE_OF`; 0 where this onnxruntime has no such function."""
     # A build on the way to a release is named after it, and need not have it yet.
-    has_it = versions.at_least(onnxruntime.__version__, f"1.{SHAPE_OF.since + 1}")
-    return address_at(table + SHAPE_OF.offset) if has_it else 0
+    has_it = versions.at_least(onnxruntime.__version__, f"1.{SHAPE_OF_SINCE + 1}")
+    return address_at(table + SHAPE_OF) if has_it else 0
 
 
 def address_at(place: int) -> int:

@@ -13,7 +13,7 @@ from numba.extending import register_jitable
 from ...core import pointers, target
 from ...core.pointers import array, call, chars, intrinsic, sizeof, struct
 from ...model.dialects import EXTENSIONS_DOMAIN
-from .c_api import INVALID_ARGUMENT, SHAPE_OF, VERSION
+from .c_api import INVALID_ARGUMENT, SHAPE_OF, SHAPE_OF_SINCE, VERSION
 from .catalog import ANSWERS
 from .requests import function
 from .sentences import create_status
@@ -120,7 +120,7 @@ def register(options: int, base: int, entry_at: int) -> int:
         library = struct(variant.library, LIBRARY)
         library.api, library.cpus = api, cpus()
         minor = _minor(call(functions[1], ()))
-        library.shape_of = array(api, (SHAPE_AT + 1,), np.int64)[SHAPE_AT] if minor > SHAPE_OF.since else 0
+        library.shape_of = array(api, (SHAPE_AT + 1,), np.int64)[SHAPE_AT] if minor > SHAPE_OF_SINCE else 0
         entry.api = api
         status, entry.domain = _domain(api, variant)
     elif entry.api != api:
@@ -130,7 +130,7 @@ def register(options: int, base: int, entry_at: int) -> int:
     return status
 
 
-SHAPE_AT = SHAPE_OF.offset // 8
+SHAPE_AT = SHAPE_OF // 8
 
 
 @register_jitable
@@ -159,11 +159,6 @@ def _minor(version: int) -> int:
 def answer_for(name: str) -> Callable[..., int]:
     """What answers ONNX Runtime as the function of this name among :data:`.catalog.ANSWERS` does."""
     answer = register_jitable(ANSWERS[name])
-
-    def of_op(op_at: int) -> int:
-        return answer(struct(op_at, OP))
-
-    def of_op_and_index(op_at: int, index: int) -> int:
-        return answer(struct(op_at, OP), index)
-
-    return of_op if ANSWERS[name].__code__.co_argcount == 1 else of_op_and_index
+    if ANSWERS[name].__code__.co_argcount == 1:
+        return lambda op_at: answer(struct(op_at, OP))
+    return lambda op_at, index: answer(struct(op_at, OP), index)

@@ -219,9 +219,9 @@ def _of_library(path: Path) -> list[Any]:
     nothing = c_api.kind(2)(lambda first, second: 0)  # there is no domain, so that none is kept
     named = {"CreateStatus": c_api.kind(2)(refuse), "CustomOpDomain_Add": c_api.kind(2)(take_down)}
     named |= dict.fromkeys(("CreateCustomOpDomain", "AddCustomOpDomain"), nothing)
-    table = (c_api.word * (c_api.SHAPE_OF.offset // 8 + 1))()
+    table = (c_api.word * (c_api.SHAPE_OF // 8 + 1))()
     for name, function in named.items():
-        table[c_api.FUNCTIONS[name].offset // 8] = _address(function)
+        table[c_api.FUNCTIONS[name] // 8] = _address(function)
     release = ctypes.create_string_buffer(b"1.0")
     asked = [c_api.kind(1)(lambda version: ctypes.addressof(table)), c_api.kind(0)(lambda: ctypes.addressof(release))]
     base = (c_api.word * 2)(*map(_address, asked))

@@ -14,7 +14,7 @@ from .structs import BLOCK
 
 def function(name: str, n_answers: int = 0) -> Any:
     """ONNX Runtime's function ``name``, of the table's address and its arguments, as a :func:`.caller`; a status."""
-    return caller(n_answers, FUNCTIONS[name].offset)
+    return caller(n_answers, FUNCTIONS[name])
 
 
 get_input = function("KernelContext_GetInput", 1)
