@@ -104,7 +104,7 @@ class Attentions:
         lengths = Lengths(use_def, inference, read)
         for index in _sums(use_def):
             node = use_def.nodes[index]
-            if lengths.numbers(node, 1, "axes") in ([-1], [3]) and number(node, "keepdims", 1) == 0:
+            if lengths.numbers(node, 1) in ([-1], [3]) and number(node, "keepdims", 1) == 0:
                 either = (_Walk(lengths, index, attended).attention(at) for at in (0, 1))
                 yield from islice(filter(None, either), 1)
 
@@ -413,7 +413,7 @@ class _Walk:
         elif node.op_type == "Transpose":
             axes = [axes[permutation(node, len(axes)).index(axis)] for axis in range(len(axes))]
         elif node.op_type in ("Unsqueeze", "Squeeze"):
-            changed, is_new = self._lengths.numbers(node, 1, "axes"), node.op_type == "Unsqueeze"
+            changed, is_new = self._lengths.numbers(node, 1), node.op_type == "Unsqueeze"
             wide = len(axes) if is_new else len(before)
             if not changed or len(axes) - len(changed) * (1 if is_new else -1) != len(before):
                 return None
@@ -444,8 +444,8 @@ class _Walk:
             if node.op_type == "Split":
                 axis, piece = number(node, "axis", 0), (list(node.output).index(place.name), len(node.output))
             else:
-                changed, starts = (self._lengths.numbers(node, *which) for which in ((3, "axes"), (1, "starts")))
-                steps = self._lengths.numbers(node, 4, "steps") if len(node.input) > 4 else [1]
+                changed, starts = (self._lengths.numbers(node, at) for at in (3, 1))
+                steps = self._lengths.numbers(node, 4) if len(node.input) > 4 else [1]
                 if not changed or not starts or starts[0] < 0 or len(changed) != 1 or steps != [1]:
                     return None
                 axis, piece = changed[0], (starts[0], -1)

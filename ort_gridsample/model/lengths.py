@@ -95,12 +95,11 @@ class Lengths:
         found = self._from_maker(name, _ELEMENTS)
         return [None] * shape[0] if found is None and shape and isinstance(shape[0], int) else found
 
-    def numbers(self, node: onnx.NodeProto, position: int, attribute: str) -> list[int] | None:
-        """The numbers of an input of ``node``, or of the attribute that older opsets have; None where not known."""
-        if len(node.input) > position:
-            found = [None if each is None else each.known for each in self.elements(node.input[position]) or [None]]
-            return None if None in found else [each for each in found if each is not None]
-        return next((list(each.ints) for each in node.attribute if each.name == attribute), None)
+    def numbers(self, node: onnx.NodeProto, position: int) -> list[int] | None:
+        """The numbers of an input of ``node``; None where there is none, or they are not known."""
+        row = self.elements(node.input[position]) if len(node.input) > position else None
+        found = [None if each is None else each.known for each in row or [None]]
+        return None if None in found else [each for each in found if each is not None]
 
     def _from_maker(self, name: str, rules: Mapping[str, _Rule]) -> Row | None:
         at = self.use_def.makers.get(name)
@@ -130,10 +129,6 @@ def permutation(node: onnx.NodeProto, rank: int) -> list[int]:
 def product(lengths: Sequence[Length]) -> Length:
     """The product of all ``lengths``."""
     return reduce(mul, lengths, ONE)
-
-
-def _same(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
-    return lengths.shape(node.input[0])
 
 
 def _broadcast(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
@@ -166,7 +161,7 @@ def _reshaped(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
 
 
 def _unsqueezed(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
-    before, axes = lengths.shape(node.input[0]), lengths.numbers(node, 1, "axes")
+    before, axes = lengths.shape(node.input[0]), lengths.numbers(node, 1)
     if before is None or axes is None:
         return None
     left, rank = list(before), len(before) + len(axes)
@@ -186,7 +181,7 @@ def _picked(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
 def _cut(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
     """Of what changes one axis or some: the others."""
     before = lengths.shape(node.input[0])
-    axes = lengths.numbers(node, 3, "axes") if node.op_type == "Slice" else [number(node, "axis", 0)]
+    axes = lengths.numbers(node, 3) if node.op_type == "Slice" else [number(node, "axis", 0)]
     if not before or axes is None:
         return None
     changed = {axis % len(before) for axis in axes}
@@ -205,7 +200,7 @@ def _concatenated(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | No
 
 
 def _split(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
-    found, each = _cut(lengths, node, name), lengths.numbers(node, 1, "split") or []
+    found, each = _cut(lengths, node, name), lengths.numbers(node, 1) or []
     if found is None or len(each) != len(node.output):
         return found
     axis = number(node, "axis", 0) % len(found)
@@ -213,7 +208,7 @@ def _split(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
 
 
 _SHAPES: Mapping[str, _Rule] = {
-    **dict.fromkeys(("Identity", "Cast", "Softmax"), _same),
+    **dict.fromkeys(("Identity", "Cast", "Softmax"), lambda lengths, node, name: lengths.shape(node.input[0])),
     **dict.fromkeys(("Add", "Sub", "Mul", "Div"), _broadcast),
     "Slice": _cut,
     "Split": _split,
@@ -231,20 +226,16 @@ def _shape_of(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
     return None if shape is None else shape[ends.get("start", 0) : ends.get("end", len(shape))]
 
 
-def _first(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
-    return lengths.elements(node.input[0])
-
-
 def _gathered(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
-    row, indices = lengths.elements(node.input[0]), lengths.numbers(node, 1, "")
+    row, indices = lengths.elements(node.input[0]), lengths.numbers(node, 1)
     inside = row is not None and indices is not None and all(-len(row) <= index < len(row) for index in indices)
     return [row[index] for index in indices] if row is not None and indices is not None and inside else None
 
 
 def _sliced(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
     row = lengths.elements(node.input[0])
-    starts, ends = lengths.numbers(node, 1, "starts"), lengths.numbers(node, 2, "ends")
-    steps = lengths.numbers(node, 4, "steps") if len(node.input) > 4 else [1]
+    starts, ends = lengths.numbers(node, 1), lengths.numbers(node, 2)
+    steps = lengths.numbers(node, 4) if len(node.input) > 4 else [1]
     return row[starts[0] : ends[0] : steps[0]] if row is not None and starts and ends and steps and steps[0] else None
 
 
@@ -261,7 +252,10 @@ def _times(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
 
 
 _ELEMENTS: Mapping[str, _Rule] = {
-    **dict.fromkeys(("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze"), _first),
+    **dict.fromkeys(
+        ("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze"),
+        lambda lengths, node, name: lengths.elements(node.input[0]),
+    ),
     "Shape": _shape_of,
     "Gather": _gathered,
     "Slice": _sliced,
