@@ -20,12 +20,12 @@ from .. import spec
 from ..core import get_core
 from ..core.arrays import Array
 from ..model.dialects import COMPILED, FUSED, dialects
+from ..runtime.native import quiet_options
 from ..runtime.session import InferenceSession
 from . import inputs
 from .arguments import magnitude, positive
 from .failures import about
 from .output import print_json, table, versions
-from .sides import quiet
 from .timing import Timing, Turn, measure
 from .verify import difference
 
@@ -97,7 +97,7 @@ def _measured(arguments: argparse.Namespace, feeds: dict[str, Array]) -> tuple[d
     shares: dict[str, Mapping[str, Sequence[str]]] = {}
     for name, make in SIDES.items():
         try:
-            session = make(arguments.model, quiet(arguments.threads), providers=["CPUExecutionProvider"])
+            session = make(arguments.model, quiet_options(arguments.threads or 0), providers=["CPUExecutionProvider"])
             answers[name] = session.run(None, feeds)
         except Exception as error:
             if name == OURS:
@@ -115,7 +115,7 @@ def _measured(arguments: argparse.Namespace, feeds: dict[str, Array]) -> tuple[d
 def _profile(
     make: Callable[..., onnxruntime.InferenceSession], arguments: argparse.Namespace, feeds: dict[str, Array]
 ) -> dict[str, Node]:
-    options = quiet(arguments.threads)
+    options = quiet_options(arguments.threads or 0)
     options.enable_profiling = True
     with tempfile.TemporaryDirectory() as folder:
         options.profile_file_prefix = str(Path(folder, "profile"))

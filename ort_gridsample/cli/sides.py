@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import onnxruntime
 
 from ..core.arrays import Array
+from ..runtime.native import quiet_options
 from ..runtime.registration import register
 from ..runtime.session import InferenceSession
 
 Model = str | bytes
 Arrays = Mapping[str, Array]
 
+_CPU = ["CPUExecutionProvider"]
+_session = partial(onnxruntime.InferenceSession, providers=_CPU)
+
 #: Ways to run a model -> how to make the session, in the order in which they are tried.
 WAYS: Mapping[str, Callable[[Model], onnxruntime.InferenceSession]] = {
-    "onnxruntime": lambda model: _session(model, quiet()),
-    "onnxruntime with ort_gridsample's ops": lambda model: _session(model, register(quiet())),
-    "ort_gridsample's session": lambda model: InferenceSession(model, quiet(), providers=["CPUExecutionProvider"]),
+    "onnxruntime": lambda model: _session(model, quiet_options(0)),
+    "onnxruntime with ort_gridsample's ops": lambda model: _session(model, register(quiet_options(0))),
+    "ort_gridsample's session": lambda model: InferenceSession(model, quiet_options(0), providers=_CPU),
 }
 
 
@@ -34,13 +39,6 @@ class Side:
     session: onnxruntime.InferenceSession
     feeds: Arrays
     answers: Arrays
-
-
-def quiet(threads: int | None = None) -> onnxruntime.SessionOptions:
-    """Options of a session that logs nothing, as a refusal is a result here; it has so many ``threads``, or its own."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level, options.intra_op_num_threads = 4, threads or 0
-    return options
 
 
 def run(
@@ -66,7 +64,3 @@ def answers(session: onnxruntime.InferenceSession, feeds: Arrays) -> Arrays:
     """The outputs on ``feeds``, by name."""
     names = [value.name for value in session.get_outputs()]
     return dict(zip(names, session.run(None, dict(feeds)), strict=True))
-
-
-def _session(model: Model, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])

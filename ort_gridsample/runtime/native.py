@@ -125,11 +125,10 @@ def _type_proto(type_name: str, shape: list[int | str | None]) -> onnx.TypeProto
     return helper.make_tensor_type_proto(known, dims)
 
 
-def quiet_options() -> onnxruntime.SessionOptions:
-    """Those of a session of one thread that is asked for an answer, which a refusal is."""
+def quiet_options(num_threads: int = 1) -> onnxruntime.SessionOptions:
+    """Those of a session that logs nothing, as a refusal is an answer; ``num_threads`` is as onnxruntime's."""
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # none
-    options.intra_op_num_threads = 1
+    options.log_severity_level, options.intra_op_num_threads = 4, num_threads
     return options
 
 
