@@ -72,10 +72,8 @@ def versions() -> dict[str, str]:
     """The versions of this package, its dependencies, the library of ops that sessions use, and Python."""
     found = {}
     for name in _DISTRIBUTIONS:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     if (path := library.found()) is not None:
         try:
             found["library"] = library.checked(path)

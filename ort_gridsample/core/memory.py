@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,18 +47,14 @@ def probe(nbytes: int) -> None:
 
 
 def _accounts() -> Iterator[int]:
-    try:
+    with suppress(OSError, ValueError, KeyError, IndexError):  # not Linux
         lines = _MEMINFO.read_text().splitlines()
         kilobytes = {name: int(value.split()[0]) for name, value in (line.split(":") for line in lines)}
         yield (kilobytes["MemAvailable"] + kilobytes["SwapFree"]) << 10
-    except (OSError, ValueError, KeyError, IndexError):
-        pass  # not Linux
     for limit, usage in _GROUPS:
-        try:
+        with suppress(OSError, ValueError):  # no such group, or "max"
             most, used = int(limit.read_text()), int(usage.read_text())
             yield max(0, most - max(0, used - _reclaimable(limit.with_name("memory.stat"))))
-        except (OSError, ValueError):
-            continue  # no such group, or "max"
 
 
 def _reclaimable(stat: Path) -> int:

@@ -14,22 +14,10 @@ from .. import spec
 from ..core.arrays import Array
 from ..core.plan import type_name
 from ..errors import GridSampleError, where
+from . import dialects
 from .attention import Attention, Attentions
 from .decomposed import Search
-from .dialects import (
-    ATTENTION,
-    ATTENTION_PLUGINS,
-    DECOMPOSED,
-    DOMAIN,
-    PARTS,
-    SET_ASIDE,
-    AttributeValue,
-    Dialect,
-    constant_size,
-    dialect_of,
-    operator_types,
-    standard,
-)
+from .dialects import ATTENTION, DECOMPOSED, DOMAIN, PARTS, SET_ASIDE, AttributeValue, Dialect
 from .fusion import FusedGrid, FusedGrids
 from .graphs import Names, Nodes, Scope, called, domain_of, function_key, scopes
 from .helpers import around
@@ -101,7 +89,7 @@ def find(
     for where they say so.
     """
     matches = []
-    functions, op_types = {function_key(function) for function in model.functions}, operator_types()
+    functions, op_types = {function_key(function) for function in model.functions}, dialects.operator_types()
     search = Search(found if decomposed else (), probe)
     candidates = {id(s): [at for at, each in enumerate(s.op_types) if each in op_types] for s in found}
     searched = search.values
@@ -114,7 +102,7 @@ def find(
     names = Names(model)
     for scope in found:
         for index in candidates[id(scope)]:
-            dialect = dialect_of(scope.nodes[index], scope.opsets, functions)
+            dialect = dialects.dialect_of(scope.nodes[index], scope.opsets, functions)
             if dialect is not None:
                 matches.append(_match(dialect, index, scope, inference, probe if asked else None))
         matches += _decomposed(names, scope, search, inference)
@@ -212,12 +200,12 @@ def _match(dialect: Dialect, index: int, scope: Scope, inference: Inference, pro
     domain = "" if aside else domain_of(node.domain)
     opset = scope.opsets.get(domain, dialect.version)
     sources, output, belonging = around(scope, node)
-    if node.op_type in ATTENTION_PLUGINS:
+    if node.op_type in dialects.ATTENTION_PLUGINS:
         sources = [*sources[:2], *sources[3:]]  # the first pixels follow from the lengths
     name = node.name or (f"({output})" if domain == DOMAIN else called(node))
     values, known = {}, {}
     for position, argument in enumerate(spec.newest(dialect.operator).types):
-        size = constant_size(node, dialect, argument)
+        size = dialects.constant_size(node, dialect, argument)
         value = sources[position] if position < len(sources) and size is None else ""
         constant = scope.constant(value) if value else size
         values[argument] = value
@@ -237,7 +225,7 @@ def _match(dialect: Dialect, index: int, scope: Scope, inference: Inference, pro
         attributes = dialect.read(here, node, lambda i: scope.constant(node.input[i]), note)
     except GridSampleError as error:
         unreadable = error
-    spelled = standard(dialect.operator, opset) if aside else dialect
+    spelled = dialects.standard(dialect.operator, opset) if aside else dialect
     what = dialect.operator, node.op_type, domain, opset, spelled, attributes, cases, values, known, output
     record = NodeRecord(scope.path, name, *what)
     record = replace(record, error=fault_of(record, node, unreadable))

@@ -116,9 +116,7 @@ class Accelerators:
     """
 
     def __init__(self, providers: Providers, accelerated: Accelerated, alone: bool) -> None:
-        self._providers = providers
-        self._accelerated = accelerated
-        self._alone = alone
+        self._providers, self._accelerated, self._alone = providers, accelerated, alone
         self._trial = Trial()
         self.name = " or ".join(name for name, _ in providers)
 

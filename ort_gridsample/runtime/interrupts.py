@@ -13,6 +13,7 @@ import sys
 import threading
 from _signal import getsignal  # type: ignore[import-not-found]  # signal.getsignal without its conversion to an enum, as every run calls it
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, wraps
 from types import FrameType
 from typing import Any
@@ -66,13 +67,13 @@ def bare(method: Callable[..., Any]) -> Callable[..., Any]:
     return kept[1] if kept[0] is method else method  # another wrapper has copied its attributes
 
 
+@dataclass(eq=False)
 class _Waiting:
     """A signal handler that waits for the end of the run."""
 
-    def __init__(self, signum: int, handler: Handler) -> None:
-        self.signum = signum
-        self.handler = handler
-        self.came = False
+    signum: int
+    handler: Handler
+    came: bool = False
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
         if _under_way:

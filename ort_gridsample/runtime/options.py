@@ -69,10 +69,9 @@ State = tuple[dict[str, Any], dict[str, str]]
 
 def entry(options: onnxruntime.SessionOptions, key: str) -> str | None:
     """The configuration entry ``key``; None where there is none."""
-    try:
+    with suppress(Exception):  # onnxruntime's way to say that there is none
         return str(options.get_session_config_entry(key))
-    except Exception:  # onnxruntime's way to say that there is none
-        return None
+    return None
 
 
 def set_entry(options: onnxruntime.SessionOptions, key: str, value: str) -> None:

@@ -32,8 +32,7 @@ class Primitives(Target):
     def __init__(
         self, functions: bool = False, there: Iterable[onnx.FunctionProto] = (), runtime: Runtime = ANY
     ) -> None:
-        self._functions = functions
-        self._runtime = runtime
+        self._functions, self._runtime = functions, runtime
         self._shared = {_body_of(function): function for function in there if function.domain == FUNCTIONS_DOMAIN}
         self._grids: dict[tuple[int, str], Array] = {}  # of AffineGrids that came out constant
 

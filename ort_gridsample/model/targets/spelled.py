@@ -24,9 +24,7 @@ class Spelled(Target):
     """
 
     def __init__(self, name: str, strict: bool = False, first_words: bool = False) -> None:
-        self.name = name
-        self._strict = strict
-        self._first_words = first_words
+        self.name, self._strict, self._first_words = name, strict, first_words
         self._dialects = {d.operator: d for d in reversed(dialects()) if d.name == name}
 
     def _dialect(self, match: Match) -> Dialect | None:
