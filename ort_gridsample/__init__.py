@@ -21,9 +21,8 @@ __version__ = "0.1.0"
 __all__ = [
     "Dialect", "GridSampleError", "InferenceSession", "NodeRecord", "Placement", "Spelling", "__version__",
     "add_dialect", "affine_grid", "build_library", "coordinate_nodes", "deformable_attention", "get_core",
-    "get_num_threads", "get_ops",
-    "grid_sample", "inspect_model", "openvino_extensions", "patch_model", "reference_ops", "register", "set_core",
-    "set_num_threads", "set_ops", "torch_symbolics", "torch_translation_table",
+    "get_num_threads", "get_ops", "grid_sample", "inspect_model", "openvino_extensions", "patch_model",
+    "reference_ops", "register", "set_core", "set_num_threads", "set_ops", "torch_symbolics", "torch_translation_table",
 ]  # fmt: skip
 
 

@@ -99,8 +99,7 @@ def patch_model(
         opset: the opset of the ONNX domain that the whole model is converted to, up or down; None: its own, raised
             where the target needs a newer one. The model's functions are inlined then.
         for_runtime: with ``"primitives"``, the runtime or converter that needs a form or an older opset, if it is one
-            of those:
-            :data:`ort_gridsample.model.targets.runtimes.RUNTIMES` says which and why.
+            of those: :data:`ort_gridsample.model.targets.runtimes.RUNTIMES` says which and why.
 
     Raises:
         GridSampleError: a node concerned is not what its opset or dialect allows, the target cannot say it, the
