@@ -26,11 +26,11 @@ def about(case: object) -> Iterator[None]:
         raise AssertionError(f"{case}: {error}") from error
 
 
-def refusal(call: Callable[..., object], *given: object, **named: object) -> str:
-    """What the GridSampleError says that this call raises."""
+def refusal(call: Callable[..., object], *given: object, **named: object) -> ogs.GridSampleError:
+    """The GridSampleError that this call raises."""
     with pytest.raises(ogs.GridSampleError) as raised:
         call(*given, **named)
-    return str(raised.value)
+    return raised.value
 
 
 def finfo(dtype: np.dtype) -> np.finfo:

@@ -178,7 +178,7 @@ def test_what_is_not_known_is_not_asked(fake: Fake) -> None:
     ogs.InferenceSession(model_of(2, "linear", 20), None, ["CPUExecutionProvider", AZURE])
     ogs.InferenceSession(model_of(2, "linear", 20))
     assert not asked
-    said = refusal(ogs.InferenceSession, model, None, [AZURE], accelerated="fast")
+    said = str(refusal(ogs.InferenceSession, model, None, [AZURE], accelerated="fast"))
     assert "accelerated is 'fast', expected 'lower', 'keep' or 'never'" in said
 
 

@@ -2,7 +2,6 @@
 
 import itertools
 import pickle
-import re
 import warnings
 from collections.abc import Iterable
 from dataclasses import astuple
@@ -12,9 +11,9 @@ import pytest
 
 import oracle
 from cases import ATTRIBUTES, Attributes, Case, dtype_of, generator, image, is_defined, matrix
-from compare import about, assert_identical, assert_matches, finfo
+from compare import about, assert_identical, assert_matches, finfo, refusal
 from conftest import CORES
-from ort_gridsample import GridSampleError, affine_grid, checks, grid_sample, spec
+from ort_gridsample import affine_grid, checks, grid_sample, spec
 from paths import function_answer
 
 pytestmark = pytest.mark.usefixtures("core")
@@ -91,9 +90,6 @@ def test_synonyms() -> None:
     assert_identical(grid_sample(case.X, case.grid), grid_sample(case.X, case.grid, "linear", "zeros", False))
 
 
-# Arrays as they come
-
-
 def test_inputs_are_read_only_and_stay_as_they_are() -> None:
     for case in FLOAT_CASES:
         X, grid = case.X.copy(), case.grid.copy()
@@ -133,8 +129,6 @@ def test_array_likes_and_every_type_of_strings(wide: str) -> None:
         assert sample(case, case.X.astype(dtype)).tolist() == sample(case).tolist()
 
 
-# Empty and degenerate
-
 EMPTY = [
     *(((0, 3, 4, 5), (0, 6, 7, 2)), ((2, 0, 4, 5), (2, 6, 7, 2)), ((2, 3, 4, 5), (2, 0, 7, 2))),
     *(((2, 3, 4, 5), (2, 6, 0, 2)), ((2, 3, 0, 5), (2, 6, 0, 2)), ((0, 0, 0), (0, 0, 1))),
@@ -156,9 +150,8 @@ def test_no_pixel_to_read(lengths: tuple[int, int]) -> None:
         with about((X_type, mode)):
             assert_identical(grid_sample(X, grid, mode), np.full((1, 2, 3, 1), "" if X_type == "str" else 0, X.dtype))
         for padding_mode in ("border", "reflection"):
-            needs = rf"expected no spatial axis of length 0, as padding_mode '{padding_mode}' needs a pixel"
-            with pytest.raises(GridSampleError, match=rf"X is of shape \(1, 2, {lengths[0]}, {lengths[1]}\), {needs}"):
-                grid_sample(X, grid, mode, padding_mode)
+            needs = f"expected no spatial axis of length 0, as padding_mode '{padding_mode}' needs a pixel"
+            assert f"X is of shape {X.shape}, {needs}" in str(refusal(grid_sample, X, grid, mode, padding_mode))
 
 
 @pytest.mark.parametrize("lengths", [(1,), (1, 1), (1, 4), (5, 1), (2, 1, 3), (2, 2)])
@@ -168,9 +161,6 @@ def test_axes_of_length_1_and_2(lengths: tuple[int, ...]) -> None:
     grid = generator("degenerate", r).choice(values, (1, *(3,) * r, r)).astype(np.float32)
     for attributes in ATTRIBUTES:
         assert_is_the_oracles(X, grid, attributes)
-
-
-# Values
 
 
 @on_cores_by_type(INTEGERS)
@@ -270,8 +260,6 @@ def test_halves_are_rounded_once(X_type: str) -> None:
         assert_identical(grid_sample(X, grid, mode), once)
 
 
-# Mistakes
-
 ONE = np.zeros((1, 1, 4, 5), np.float32)
 TWO = np.zeros((1, 2, 3, 2), np.float32)
 LINE, POINTS = np.zeros((1, 1, 4), np.float32), np.zeros((1, 3, 1), np.float32)
@@ -316,18 +304,16 @@ def test_a_mistake_names_argument_found_and_expected(mistake: str) -> None:
     function, mistakes = (grid_sample, MISTAKES) if mistake in MISTAKES else (affine_grid, AFFINE_MISTAKES)
     arguments, argument, found, expected = mistakes[mistake]
     for where, named in ((function.__name__, {}), ("the node", {"where": "the node"})):
-        with pytest.raises(GridSampleError) as raised:
-            function(*arguments, **named)
-        error = raised.value
+        error = refusal(function, *arguments, **named)
         assert isinstance(error, ValueError)
         assert (error.where, error.argument, error.found, error.expected) == (where, argument, found, expected)
         for each in (error, pickle.loads(pickle.dumps(error))):
             assert str(each) == f"{where}: {argument} is {found}, expected {expected}"
 
 
-# AffineGrid
-
+#: Some have axes of one pixel, which is in the middle where corners are aligned, or of none.
 SIZES = [(2, 3, 4, 5), (1, 1, 1, 1), (2, 1, 1, 6), (1, 2, 7, 1), (2, 3, 3, 4, 5), (1, 1, 1, 5, 1), (3, 0, 2, 2)]
+SIZES += [(0, 3, 4, 5), (2, 3, 0, 5), (2, 3, 4, 0, 5)]
 
 
 @pytest.mark.parametrize("theta_type", spec.FLOATS)
@@ -341,17 +327,6 @@ def test_affine_grid_matches_the_oracle(theta_type: str) -> None:
         scale = abs(theta.astype(np.float64)).sum(-1).reshape(size[0], *(1,) * r, r)
         error = 4 * compute * scale + (finfo(dtype).eps / 2 * abs(expected) if finfo(dtype).bits < 32 else 0)
         assert (abs(grid.astype(np.float64) - expected) <= error).all(), (size, align_corners)
-
-
-def test_affine_grid_of_nothing() -> None:
-    assert affine_grid(np.ones((0, 2, 3)), (0, 3, 4, 5)).shape == (0, 4, 5, 2)
-    assert affine_grid(np.ones((2, 2, 3)), (2, 3, 0, 5)).shape == (2, 0, 5, 2)
-    assert affine_grid(np.ones((2, 3, 4)), (2, 3, 4, 0, 5)).shape == (2, 4, 0, 5, 3)
-
-
-def test_affine_grid_centres_an_aligned_axis_of_one_pixel() -> None:
-    theta = np.array([[[1.0, 0, 0.25], [0, 1, -0.5]]])
-    assert affine_grid(theta, (1, 1, 1, 1), True).tolist() == [[[[0.25, -0.5]]]]
 
 
 def test_size_may_be_any_row_of_integers_and_theta_any_number() -> None:
@@ -374,5 +349,4 @@ def test_a_size_or_a_grid_alone_is_checked() -> None:
         (checks.grid_sample_shapes, (1, None), f"grid is of shape (1, ?), {grids}"),
         (checks.grid_sample_shapes, (1, "h", 2), f"grid is of shape (1, h, 2), {grids}"),
     ):
-        with pytest.raises(GridSampleError, match=f"^here: {re.escape(said)}$"):
-            check("here", None, shape)
+        assert str(refusal(check, "here", None, shape)) == f"here: {said}"
