@@ -1,6 +1,7 @@
 """AffineGrid and GridSample in one: found where nothing else reads the grid, with the two ops' answers bit for bit."""
 
 import pickle
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import cycle
@@ -15,7 +16,7 @@ from onnx import TensorProto, helper, parser
 import faults
 import ort_gridsample as ogs
 from cases import ATTRIBUTES, Attributes
-from compare import about, assert_identical
+from compare import about, assert_identical, refusal
 from conftest import with_slow
 from models import loose, parsed
 from ort_gridsample.model.graphs import scopes
@@ -60,11 +61,11 @@ def transformer(
     cast = f"t = Cast <to = {TensorProto.DataType.Value(theta)}> (theta)"
     model = parsed(f"transformer (float X, {kind} theta, int64 size) => (float Y) {{ {cast} }}", opset)
     nodes = [helper.make_node("AffineGrid", ["t", "size"], ["g0"], "affine", align_corners=grid_corners)]
-    for i, (op_type, said) in enumerate(between):
-        nodes.append(helper.make_node(op_type, [f"g{i}"], [f"g{i + 1}"], **said))
+    nodes += [helper.make_node(op, [f"g{i}"], [f"g{i + 1}"], **said) for i, (op, said) in enumerate(between)]
     grid = f"g{len(between)}"
-    nodes.append(helper.make_node("GridSample", ["X", grid], ["Y"], "sample", **asdict(attributes)))
-    model.graph.node.extend(nodes)
+    model.graph.node.extend(
+        [*nodes, helper.make_node("GridSample", ["X", grid], ["Y"], "sample", **asdict(attributes))]
+    )
     faults.skip_unread(model)
     return loose(model)
 
@@ -141,10 +142,9 @@ def test_whatever_the_number_of_channels_and_threads() -> None:
     model, rng = transformer(), np.random.default_rng(0)
     session, expected = ogs.InferenceSession(model), two_ops(model)
     shapes = [((2, 37, 20, 20), (60, 70)), ((1, 16, 4, 4), (1, 300)), ((0, 3, 4, 4), (2, 2)), ((2, 3, 4, 4), (0, 5))]
-    for X, out in shapes:
-        shapes = {"X": X, "theta": (X[0], 2, 3)}
-        fed = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
-        fed["size"] = np.array([X[0], 1, *out])
+    for shape, out in shapes:
+        X, theta = (rng.normal(size=each).astype(np.float32) for each in (shape, (shape[0], 2, 3)))
+        fed = {"X": X, "theta": theta, "size": np.array([shape[0], 1, *out])}
         assert_identical(session.run(None, fed)[0], expected.run(None, fed)[0])
 
 
@@ -156,11 +156,9 @@ def test_wrong_inputs_are_told_as_by_the_two_ops() -> None:
     sizes = [size[:-1], size[None], -size, np.array([3, 3, 5, 6]), np.array([2, 1, 1 << 40, 1 << 40])]
     wrong = {"size": sizes, "theta": [theta[:, :1], theta[0]], "X": [X[:1], X[..., None], X[:, :, :, 0], X[0, 0]]}
     for change in ({name: value} for name, values in wrong.items() for value in values):
-        with pytest.raises(ogs.GridSampleError) as told:
-            session.run(None, good | change)
-        with pytest.raises(Exception, match="node '") as twice:
+        told = str(refusal(session.run, None, good | change))
+        with pytest.raises(Exception, match=re.escape(told)):
             expected.run(None, good | change)
-        assert str(told.value) in str(twice.value)
     assert session.run(None, good)[0].shape == (2, 3, 5, 6)
 
 

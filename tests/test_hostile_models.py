@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, parser
 
 import faults
 import ort_gridsample as ogs
+from compare import refusal
 from ort_gridsample.cli import main
 from ort_gridsample.model.files import explaining_invalid, written_whole
 from ort_gridsample.model.patch import patch_in_place
@@ -75,20 +76,20 @@ def sample(X: str, Y: str, name: str, grid: str = "G") -> onnx.NodeProto:
     return helper.make_node("GridSample", [X, grid], [Y], name)
 
 
-@pytest.mark.parametrize(
-    ("nodes", "sentence"),
-    [
-        ([sample("Z", "Y", "a"), helper.make_node("Relu", ["Y"], ["Z"])], "acyclic"),
-        ([sample("nowhere", "Y", "a")], "'nowhere' is not a graph input"),
-        ([sample("X", "Y", "a", "")], "^GridSample node 'a': grid is missing"),
-        ([sample("X", "Y", "a"), sample("X", "Y", "b")], "Duplicate definition of name"),
-        ([sample("X", "Z", "a"), sample("Z", "Y", "a")], "two nodes with same node name"),
-        ([helper.make_node("If", ["c"], ["Y"])], "Required attribute"),
-    ],
-)
-def test_invalid_models_are_refused_in_words(nodes: list[onnx.NodeProto], sentence: str) -> None:
+INVALID = {
+    "acyclic": [sample("Z", "Y", "a"), helper.make_node("Relu", ["Y"], ["Z"])],
+    "'nowhere' is not a graph input": [sample("nowhere", "Y", "a")],
+    "^GridSample node 'a': grid is missing": [sample("X", "Y", "a", "")],
+    "Duplicate definition of name": [sample("X", "Y", "a"), sample("X", "Y", "b")],
+    "two nodes with same node name": [sample("X", "Z", "a"), sample("Z", "Y", "a")],
+    "Required attribute": [helper.make_node("If", ["c"], ["Y"])],
+}
+
+
+@pytest.mark.parametrize("sentence", INVALID)
+def test_invalid_models_are_refused_in_words(sentence: str) -> None:
     with pytest.raises(Exception, match=sentence):
-        ogs.InferenceSession(model(*nodes))
+        ogs.InferenceSession(model(*INVALID[sentence]))
 
 
 GUARD = "ort_gridsample rejected the input of GridSample node 'a' (ort_gridsample.InferenceSession says why)"
@@ -99,8 +100,7 @@ def test_names_like_those_of_the_patch_are_left_to_the_model() -> None:
     unread = helper.make_node("Identity", ["Y_status"], ["Y_unguarded"], "idx=3 must be within")
     session = ogs.InferenceSession(model(status, unread, sample("Y_unguarded", "Y", "a")))
     np.testing.assert_array_equal(session.run(None, FEEDS)[0], ogs.grid_sample(X, GRID))
-    with pytest.raises(ogs.GridSampleError, match="'a': grid is of shape"):
-        session.run(None, {**FEEDS, "G": GRID[:1]})
+    assert "'a': grid is of shape" in str(refusal(session.run, None, {**FEEDS, "G": GRID[:1]}))
 
 
 def calls_for(count: int) -> int:
@@ -164,10 +164,9 @@ def deep_file(folder: Path, levels: int) -> Path:
 def test_ifs_nested_beyond_protobufs_limit_are_refused(tmp_path: Path, levels: int) -> None:
     path = deep_file(tmp_path, levels)
     for function in (ogs.inspect_model, ogs.patch_model):
-        with pytest.raises(ogs.GridSampleError) as info:
-            function(path)
-        assert str(info.value).startswith(f"{path}: the file is not readable as protobuf (")
-        assert info.value.expected == "an ONNX model"
+        error = refusal(function, path)
+        assert str(error).startswith(f"{path}: the file is not readable as protobuf (")
+        assert error.expected == "an ONNX model"
     with pytest.raises(Exception, match=r"(?i)protobuf"):
         ogs.InferenceSession(path)
     assert main(["patch", str(path), str(tmp_path / "out.onnx")]) != 0
@@ -188,12 +187,10 @@ def test_external_data_outside_the_folder_is_not_read(tmp_path: Path, location: 
     path = folder / "model.onnx"
     path.write_bytes(broken.SerializeToString())
     assert [record.name for record in ogs.inspect_model(path)] == ["a"]
+    said = f"{path}: external data is at {location!r}, expected a file in the model's folder"
     for ops in ("auto", "python"):  # of which the latter patch nothing here
-        for function in (ogs.patch_model, ogs.InferenceSession):
-            with running_on(ops), pytest.raises(ogs.GridSampleError) as info:
-                function(path)
-            expected = "expected a file in the model's folder"
-            assert str(info.value) == f"{path}: external data is at {location!r}, {expected}"
+        with running_on(ops):
+            assert str(refusal(ogs.patch_model, path)) == str(refusal(ogs.InferenceSession, path)) == said
     assert main(["patch", str(path), str(target / "out.onnx")]) != 0
     assert not list(target.iterdir())
 
@@ -211,12 +208,8 @@ def test_a_file_is_as_public_as_others_and_the_mask_stays(tmp_path: Path, monkey
     finally:
         os.umask(before)
 
-    def fail(beside: Path) -> None:
-        beside.unlink()
-        raise ValueError("went wrong")
-
-    with pytest.raises(ValueError, match="went wrong"), written_whole(tmp_path / "model.onnx") as beside:
-        fail(beside)
+    with pytest.raises(ValueError, match="None"), written_whole(tmp_path / "model.onnx") as beside:
+        raise ValueError(beside.unlink())
 
 
 def test_an_error_in_an_invalid_model_says_what_is_invalid() -> None:

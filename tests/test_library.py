@@ -12,6 +12,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable
+from copy import deepcopy
 from importlib import metadata
 from pathlib import Path
 
@@ -24,6 +25,7 @@ import ort_gridsample as ogs
 import test_attention
 import test_fusion
 from cases import Attributes
+from compare import refusal
 from models import affine_grid_model, grid_sample_model, loose
 from ort_gridsample import versions
 from ort_gridsample.core import target
@@ -45,8 +47,7 @@ ROOT = Path(__file__).parents[1]
 
 Feeds = dict[str, np.ndarray]
 _rng = np.random.default_rng(30)
-X, GRID = _rng.normal(size=(2, 3, 5, 6)).astype("f"), _rng.uniform(-1.2, 1.2, (2, 40, 50, 2)).astype("f")
-THETA, SIZE = _rng.normal(size=(2, 2, 3)).astype("f"), np.array([2, 3, 4, 5])
+THETA = _rng.normal(size=(2, 2, 3)).astype("f")
 
 
 def sample_models() -> dict[str, tuple[onnx.ModelProto, Feeds]]:
@@ -57,14 +58,12 @@ def sample_models() -> dict[str, tuple[onnx.ModelProto, Feeds]]:
     found: dict[str, tuple[onnx.ModelProto, Feeds]] = {}
     for mode, rank in (("linear", 2), ("nearest", 2), ("linear", 1), ("linear", 3)):
         model = loose(grid_sample_model("float32", "float32", rank, [Attributes(mode, "border")]))
-        X, grid = (
-            _rng.normal(size=(1, 2, 4, 5, 6)[: rank + 2]),
-            _rng.uniform(-1.2, 1.2, (1, *[300 if rank == 2 else 7] * rank, rank)),
-        )
-        fed = {"X": X.astype("f"), "grid": grid.astype("f")}
+        X = _rng.normal(size=(1, 2, 4, 5, 6)[: rank + 2]).astype("f")
+        grid = _rng.uniform(-1.2, 1.2, (1, *[300 if rank == 2 else 7] * rank, rank)).astype("f")
+        fed = {"X": X, "grid": grid}
         found[f"{mode} {rank}"] = ogs.patch_model(model, target="compiled"), fed
     affine = ogs.patch_model(loose(affine_grid_model("float32", 2, True)), target="compiled")
-    found["AffineGrid"] = affine, {"theta": THETA, "size": SIZE}
+    found["AffineGrid"] = affine, {"theta": THETA, "size": np.array([2, 3, 4, 5])}
     fused = test_fusion.transformer(attributes=Attributes())
     patch_in_place(fused, target=FusedOp())
     found["fused AffineGrid"] = fused, test_fusion.feed()
@@ -150,13 +149,12 @@ def test_its_sentences_are_the_functions(built: Path) -> None:
     grids = {(1, 2): [(1, 3)], (1, 2, 0, 6): [(1, 3, 4, 2)], (1, 2, 5, 6): [(1, 3, 4, 3), (2, 3, 4, 2)]}
     for X, grid in ((X, grid) for X, each in grids.items() for grid in each):
         fed = {"X": np.zeros(X, "f"), "grid": np.zeros(grid, "f")}
-        with pytest.raises(ogs.GridSampleError) as expected:
-            ogs.grid_sample(*fed.values(), padding_mode="border", where="GridSample node 'sample0'")
-        assert str(expected.value) in errors(model, built, fed)
-    model, fed = samples["AffineGrid"]
-    with pytest.raises(ogs.GridSampleError) as expected:
-        ogs.affine_grid(THETA, [1, 3, 4, 5], where="AffineGrid node '(grid)'")
-    assert str(expected.value) in errors(model, built, fed | {"size": np.array([1, 3, 4, 5])})
+        expected = refusal(ogs.grid_sample, *fed.values(), padding_mode="border", where="GridSample node 'sample0'")
+        assert str(expected) in errors(model, built, fed)
+    model, _ = samples["AffineGrid"]
+    fed = {"theta": THETA, "size": np.array([1, 3, 4, 5])}
+    expected = refusal(ogs.affine_grid, *fed.values(), where="AffineGrid node '(grid)'")
+    assert str(expected) in errors(model, built, fed)
     model, fed = samples["fused program"]
     said = errors(loose(model), built, fed | {"coords": np.zeros((1, 3, 4, 3), "f")})
     assert "grid is made of 'coords' of shape (1, 3, 4, 3), expected shape (N, D1_out, D2_out, 2)" in said
@@ -164,12 +162,9 @@ def test_its_sentences_are_the_functions(built: Path) -> None:
 
 def changed(model: onnx.ModelProto, name: str, value: object) -> onnx.ModelProto:
     """The model whose op has another attribute."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    (node,) = (node for node in copy.graph.node if node.domain)
-    kept = [attribute for attribute in node.attribute if attribute.name != name]
-    del node.attribute[:]
-    node.attribute.extend([*kept, onnx.helper.make_attribute(name, value)])
+    copy = deepcopy(model)
+    (said,) = (each for node in copy.graph.node if node.domain for each in node.attribute if each.name == name)
+    said.CopyFrom(onnx.helper.make_attribute(name, value))
     return copy
 
 
@@ -225,17 +220,9 @@ def test_sessions_take_it_before_they_compile(extensions: bool, built: Path) -> 
     assert text == "(1, 2, 3, 3)" if extensions else text.startswith("ort_gridsample's ops need onnxruntime-extensions")
 
 
-def cut(content: bytes) -> bytes:
-    return content[: len(content) // 2]
-
-
-def flipped(content: bytes) -> bytes:
-    return content[:5000] + bytes([content[5000] ^ 1]) + content[5001:]
-
-
 REFUSED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
-    "half of it": (cut, "end is not a library's"),
-    "a bit of it": (flipped, "content is damaged"),
+    "half of it": (lambda content: content[: len(content) // 2], "end is not a library's"),
+    "a bit of it": (lambda content: content[:5000] + bytes([content[5000] ^ 1]) + content[5001:], "content is damaged"),
     "another": (lambda content: b"\x7fELF", "end is not a library's"),
     "another machine's": (lambda content: content.replace(b" for x86_64-", b" for s390x-"), "machine is s390x-linux"),
     "older": (lambda content: content.replace(b"ops 1 of", b"ops 0 of"), "interface is 0, of release"),
@@ -258,8 +245,7 @@ print(ogs.grid_sample(X, grid).shape)
     assert len(told) == 2
     assert all(each.startswith(f"library {str(tmp_path / 'it.so')!r}: {reason}") for each in told)
     assert works == "(1, 2, 3, 3)"
-    with pytest.raises(ogs.GridSampleError, match=r"file is not to be read: No such file"):
-        library.checked(tmp_path / "none.so")
+    assert "file is not to be read: No such file" in str(refusal(library.checked, tmp_path / "none.so"))
 
 
 @pytest.mark.skipif(sys.platform != "linux" or not shutil.which("readelf"), reason="this reads an ELF file")
@@ -292,8 +278,9 @@ def test_what_cannot_be_built_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     assert list(tmp_path.iterdir()) == []
 
 
-def program(folder: Path, cc: list[str], runtime: Path, name: str = "run_model") -> Path:
+def program(folder: Path, cc: list[str], runtime: Path | None = None, name: str = "run_model") -> Path:
     """The program of the example in C, built in ``folder`` beside the shared library of onnxruntime."""
+    runtime = runtime or next((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*"))
     there = folder / ("onnxruntime.dll" if runtime.suffix == ".dll" else "libonnxruntime.so.1")
     shutil.copy(runtime, there)
     flags = [] if runtime.suffix == ".dll" else ["-Wl,-rpath,$ORIGIN"]
@@ -321,15 +308,13 @@ def assert_program_answers(command: list[str], path: Path, folder: Path) -> None
         np.testing.assert_allclose(np.load(folder / "Y.npy"), Y, rtol=0, atol=1e-5)
     model, fed = sample_models()["linear 2"]
     done = run(model, fed | {"grid": fed["grid"][..., :1]})
-    said = "grid is of shape (1, 300, 300, 1), expected shape (N, D1_out, D2_out, 2)"
-    assert f"GridSample node 'sample0': {said}" in done.stderr
-    assert done.returncode == 1
+    said = "GridSample node 'sample0': grid is of shape (1, 300, 300, 1), expected shape (N, D1_out, D2_out, 2)"
+    assert (done.returncode, said in done.stderr) == (1, True)
 
 
 @pytest.mark.skipif(sys.platform != "linux" or not shutil.which("cc"), reason="the program is built by cc, for Linux")
 def test_a_program_in_c_runs_models_with_it(built: Path, tmp_path: Path) -> None:
-    (runtime,) = (Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*")
-    made = program(tmp_path, ["cc", "-Wall", "-Wextra", "-Werror"], runtime)
+    made = program(tmp_path, ["cc", "-Wall", "-Wextra", "-Werror"])
     assert_program_answers([f"./{made.name}"], built.resolve(), tmp_path)
 
 
@@ -337,8 +322,7 @@ def test_a_program_in_c_runs_models_with_it(built: Path, tmp_path: Path) -> None
 def test_a_processor_that_has_none_of_its_variants_is_told(built: Path, tmp_path: Path) -> None:
     if "x86-64-v2" in library.checked(built):
         pytest.skip("this processor is of the least level itself")
-    (runtime,) = (Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*")
-    made = program(tmp_path, ["cc"], runtime)
+    made = program(tmp_path, ["cc"])
     model, _ = sample_models()["linear 2"]
     onnx.save(model, tmp_path / "model.onnx")
     words = ["qemu-x86_64-static", "-cpu", "Nehalem", str(made), str(built), "model.onnx", "Y.npy"]
