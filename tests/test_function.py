@@ -178,23 +178,12 @@ def test_constant_integers_stay_exactly_constant(X_type: str) -> None:
 @on_cores_by_type(INTEGERS)
 def test_integers_truncate_toward_zero_and_saturate(X_type: str) -> None:
     limits = np.iinfo(X_type)
-    middle = np.zeros((1, 1, 1), np.float32)
-    assert grid_sample(np.array([[[2, 5]]], X_type), middle).item() == 3
-    if limits.min:
-        assert grid_sample(np.array([[[-2, -5]]], X_type), middle).item() == -3
+    for sign in (1, -1) if limits.min else (1,):
+        assert grid_sample(np.array([[[2, 5]]], X_type) * sign, np.zeros((1, 1, 1), "f")).item() == 3 * sign
     # Cubic overshoots beside a step: beyond both limits.
     step = np.array([[[limits.min, limits.min, limits.max, limits.max]]], X_type)
     Y = grid_sample(step, np.array([[[-0.45], [0.45]]], np.float32), "cubic", "border")
     assert Y.tolist() == [[[limits.min, limits.max]]]
-
-
-@on_cores("mode", [(mode,) for mode in SMOOTH], usual=())
-def test_bool_is_true_where_the_sum_is_not_zero(mode: str) -> None:
-    X = np.array([[[False, False, False, True, False, False, False]]])
-    x = np.array([0.5, 1.5, 2.0, 2.25, 3.0, 3.5, 4.5, 5.75])  # pixel coordinates
-    Y = grid_sample(X, (x / 3 - 1)[None, :, None], mode, "border", True)
-    reach = 1 if mode == "linear" else 2
-    assert Y[0, 0].tolist() == [abs(at - 3) < reach and at not in (2.0, 4.0) for at in x]
 
 
 @pytest.mark.parametrize("mode", spec.MODES)
@@ -216,7 +205,7 @@ def test_nan_and_infinity_show_only_where_they_are_read(mode: str) -> None:
 def test_zeros_padding_is_0_beside_infinite_edges() -> None:
     X = np.full((1, 1, 3, 3), np.inf, np.float32)
     far = [[-9.0, 0], [9, 0], [0, -9], [0, 9], [np.inf, 0], [-np.inf, np.inf], [1e30, -1e30]]
-    grid = np.array(far, np.float32)[None, :, None]
+    grid = np.array([far], np.float32)[:, :, None]
     for mode, align_corners in itertools.product(spec.MODES, (False, True)):
         with about((mode, align_corners)):
             assert_identical(grid_sample(X, grid, mode, "zeros", align_corners), np.zeros((1, 1, 7, 1), np.float32))
@@ -233,22 +222,6 @@ def test_a_far_coordinate_is_the_edge_it_lies_beyond(grid_type: str) -> None:
         infinite = grid[:, 4:6]
         assert grid_sample(X, infinite, mode, "reflection", align_corners)[0, 0].tolist() == [3.0, 7.0]
         assert not grid_sample(X, grid, mode, "zeros", align_corners).any()
-
-
-def test_nan_in_the_grid_counts_as_minus_1() -> None:
-    for case in matrix(["float32"], ["float32", "float16"], [2]):
-        minus_1 = np.where(np.isnan(case.grid), case.grid.dtype.type(-1), case.grid)
-        with_nan = np.where(minus_1 == -1, case.grid.dtype.type(np.nan), minus_1)
-        assert np.isnan(with_nan).any()
-        with about(case):
-            assert_identical(sample(case, grid=with_nan), sample(case, grid=minus_1))
-
-
-@on_cores("grid_type", [("float16",), ("bfloat16",)], usual=[("float16",)])
-def test_coordinates_of_half_grids_are_computed_in_float32(grid_type: str) -> None:
-    # 3125.125; a half has no numbers between 3124 and 3126 there, a bfloat16 none between 3120 and 3136.
-    grid = np.array([[[0.25]]], dtype_of(grid_type))
-    assert grid_sample(np.arange(5001, dtype=np.uint16)[None, None], grid, "nearest").item() == 3125
 
 
 @on_cores_by_type(["float16", "bfloat16"])
