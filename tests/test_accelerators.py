@@ -89,7 +89,6 @@ def way_of(record: NodeRecord, accelerated: Literal["lower", "keep"] = "keep", o
 
 
 def samples(nodes: list[onnx.NodeProto], word: bytes, domain: str = "") -> bool:
-    """Whether there is a GridSample with that ``word`` for a mode in the ``domain``."""
     found = [n for n in nodes if n.op_type == "GridSample" and n.domain == domain]
     return any(a.s == word for n in found for a in n.attribute if a.name == "mode")
 
@@ -319,33 +318,26 @@ def ran(session: onnxruntime.InferenceSession) -> Counter[str]:
     return Counter(event["provider"] for event in events if event.get("provider"))
 
 
-def assert_runs_alone(model: onnx.ModelProto, axes: int, mode: str) -> None:
-    """The other provider runs all of ``model``; OpenVINO's as one subgraph."""
-    session, feeds = ogs.InferenceSession(model, profiled(), [OTHER]), feeds_of(axes)
+WHOLE = [(2, "bilinear", 16), (2, "linear", 20), (2, "cubic", 20), (3, "linear", 20), (3, "nearest", 22)]
+#: With something beside the node, of static shapes or not; and nodes that are alone.
+NODES = [(*each, True, static) for each in WHOLE for static in (True, False)]
+NODES += [(axes, mode, 20, False, True) for axes in (2, 3) for mode in ("linear", "cubic")]
+
+
+@OTHERS
+@pytest.mark.parametrize("node", NODES, ids=str)
+def test_another_provider_runs_the_whole_model(node: tuple[int, str, int, bool, bool]) -> None:
+    """OpenVINO's as one subgraph."""
+    axes, mode, opset, _, static = node
+    if not static and OTHER == WEBGPU and opset > 16:
+        pytest.skip("WebGPU's provider leaves arithmetic of lengths to the CPU")
+    session, feeds = ogs.InferenceSession(model_of(*node), profiled(), [OTHER]), feeds_of(axes)
     expected = ogs.grid_sample(feeds["X"], feeds["G"], mode)
     np.testing.assert_allclose(session.run(None, feeds)[0], expected, rtol=0, atol=1e-4)
     counts = ran(session)
     assert set(counts) == {OTHER}
     assert OTHER != OPENVINO or counts == {OTHER: 1}
     assert {each.runs_on for each in session.replaced} == {OTHER}
-
-
-WHOLE = [(2, "bilinear", 16), (2, "linear", 20), (2, "cubic", 20), (3, "linear", 20), (3, "nearest", 22)]
-
-
-@OTHERS
-@pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
-@pytest.mark.parametrize(("axes", "mode", "opset"), WHOLE)
-def test_another_provider_runs_the_whole_model(axes: int, mode: str, opset: int, static: bool) -> None:
-    if not static and OTHER == WEBGPU and opset > 16:
-        pytest.skip("WebGPU's provider leaves arithmetic of lengths to the CPU")
-    assert_runs_alone(model_of(axes, mode, opset, static=static), axes, mode)
-
-
-@OTHERS
-@pytest.mark.parametrize(("axes", "mode"), [(2, "linear"), (2, "cubic"), (3, "linear"), (3, "cubic")])
-def test_another_provider_runs_a_node_that_is_alone(axes: int, mode: str) -> None:
-    assert_runs_alone(model_of(axes, mode, 20, beside=False), axes, mode)
 
 
 #: What OpenVINO's provider refuses, whoever wrote it: a Loop with a graph in it, a Parameter of unknown rank, and

@@ -78,7 +78,6 @@ def close(found: np.ndarray, expected: np.ndarray, kind: str, locations: str = "
 
 
 def op_model(kind: str, locations: str, align: bool) -> onnx.ModelProto:
-    """The compiled op alone."""
     value, at = ({"float32": "float", "float64": "double"}.get(each, each) for each in (kind, locations))
     model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17, "ai.onnx.contrib": 1]>
         op ({value}[] value, int64[] levels, {at}[] at, {value}[] by) => ({value}[] Y) {{
@@ -414,7 +413,6 @@ PLUGINS = [(TENSORRT, ""), (TENSORRT, "trt.plugins"), ("MMCVMultiScaleDeformable
 
 
 def plugin_model(op_type: str, domain: str, opset: int, is_constant: bool) -> onnx.ModelProto:
-    """One plugin of two levels."""
     rows = {"int32[2, 2] shapes": "5, 7, 3, 4", "int32[2] starts": "0, 35"}
     fed = "" if is_constant else "".join(f"{name}, " for name in rows)
     held = ", ".join(f"{name} = {{{row}}}" for name, row in rows.items()) if is_constant else ""

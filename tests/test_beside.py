@@ -39,7 +39,6 @@ def call(*command: object) -> str:
 
 
 def renamed(wheel: Path, name: str = "onnxruntime_gpu") -> Path:
-    """``wheel`` of onnxruntime as the distribution ``name``."""
     _, version, tags = wheel.name.split("-", 2)
     path = wheel.with_name(f"{name}-{version}-{tags}")
     with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(path, "w") as new:

@@ -284,7 +284,6 @@ def test_verify_runs_what_onnxruntime_refuses_on_our_ops(cli: Cli) -> None:
 
 
 def test_verify_tries_two_lengths_of_what_is_open(cli: Cli) -> None:
-    """What a patch has baked in shows, and what the model itself has is said."""
     save("(float[N,1,H,W] X) => (float[N,1,H,W] Y) { Y = Neg (X) }", "model.onnx")
     baked = "S = Constant <value_ints = [1, 1, 8, 8]> () R = Neg (X) Y = Reshape (R, S)"
     save(f"(float[N,1,H,W] X) => (float[N,1,H,W] Y) {{ {baked} }}", "baked.onnx")

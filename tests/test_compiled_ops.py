@@ -1,9 +1,7 @@
 """The ops of machine code: the whole matrix against the oracle, their sentences, and what may not disturb them."""
 
-import ctypes
 import itertools
 import re
-from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
@@ -18,7 +16,7 @@ from compare import about, assert_identical, assert_matches, refusal
 from conftest import with_slow
 from models import affine_grid_model, grid_sample_model, loose, parsed
 from ort_gridsample import spec, versions
-from ort_gridsample.core import compilation, numpy_core
+from ort_gridsample.core import numpy_core
 from ort_gridsample.core.memory import available
 from ort_gridsample.runtime.compiled_ops import c_api, ops
 from paths import LIBRARY, open_compiled, open_compiled_file, open_library, open_native, quiet_options, run, running_on
@@ -177,7 +175,6 @@ def test_shapes_are_inferred() -> None:
 
 
 def test_a_kernel_that_cannot_be_made_is_an_exception() -> None:
-    """Such as one for a mode that somebody wrote into a file by hand."""
     model = ogs.patch_model(grid_sample_model("float32", "float32", 2, [Attributes()]), target="compiled")
     (node,) = model.graph.node
     assert node.attribute[0].name == "mode"
@@ -382,33 +379,3 @@ print(sizes[-1] - sizes[0] < 8)
 @pytest.mark.parametrize("count", [200, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
 def test_ten_thousand_sessions_made_and_dropped_leave_nothing_behind(count: int) -> None:
     assert run_process(f"count = {count}\n{MANY_SESSIONS}", "open_compiled") == ["True"]
-
-
-def one_more(number: int) -> int:
-    return number + 1
-
-
-@pytest.mark.parametrize("how", ["damaged", "empty files", "full disk", "no folder"])
-def test_a_useless_cache_is_slower_and_no_worse(
-    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("DEBUG", "ort_gridsample")
-
-    def answer() -> tuple[bool, int]:
-        """Whether the function need not be compiled, and what it answers."""
-        function = compilation.Function(one_more, [Path(__file__)])
-        return function.is_at_hand, ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(function.address())(41)
-
-    monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path))
-    if how == "full disk":
-        monkeypatch.setattr(compilation._Files, "_save_data", Mock(side_effect=OSError))
-    if how == "no folder":
-        monkeypatch.setattr(compilation, "KernelCache", Mock(side_effect=RuntimeError))
-    assert answer() == (how == "no folder", 42)
-    files = list(tmp_path.rglob("*.nb*"))
-    assert len(files) == (how in ("damaged", "empty files"))
-    for file in files:
-        file.write_bytes(file.read_bytes()[: 100 if how == "damaged" else 0])
-    assert answer() == (how != "full disk", 42)
-    assert {record.levelname for record in caplog.records} == {"DEBUG"}, "why it is of no use"
-    assert all(file.stat().st_size > 100 for file in files), "what cannot be read is written anew"

@@ -191,7 +191,6 @@ def test_a_function_is_inlined_into_a_model_of_another_opset() -> None:
 
 
 def inlined(model: onnx.ModelProto, names: set[str]) -> onnx.ModelProto:
-    """A copy of the model in which these functions are inlined."""
     copy = deepcopy(model)
     inline(copy, {("local", name) for name in names})
     return copy

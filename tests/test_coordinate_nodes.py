@@ -71,7 +71,6 @@ SAMPLES = [LINEAR, Attributes("cubic", "reflection", True), Attributes("nearest"
 
 
 def half(model: onnx.ModelProto, blocked: Sequence[str]) -> onnx.ModelProto:
-    """The model in float16, but for its inputs and outputs."""
     float16 = pytest.importorskip("onnxconverter_common.float16", reason="pip install onnxconverter-common")
     return float16.convert_float_to_float16(deepcopy(model), keep_io_types=True, node_block_list=list(blocked))
 

@@ -57,7 +57,6 @@ def assert_same(a: np.ndarray, b: np.ndarray) -> None:
 
 
 def on_both(*arguments: object, num_threads: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """The NumPy core's answer, and the compiled one's."""
     ogs.set_core("numpy")
     expected = ogs.grid_sample(*arguments, num_threads=num_threads)
     ogs.set_core("jit")
@@ -194,7 +193,6 @@ def test_without_a_numba_of_these_days(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_numba_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """It is done without, and said once, unless it was asked for."""
     monkeypatch.setattr(cores, "need_numba", Mock(side_effect=SystemError("made for another NumPy")))
     ogs.set_core("auto")
     X, grid = np.ones((1, 1, 2, 2)), np.zeros((1, 1, 1, 2))
@@ -247,7 +245,6 @@ def test_nothing_beside_the_arrays_is_read_or_written(name: str) -> None:
 
 @pytest.mark.slow
 def test_kernels_stay_inside(tmp_path: Path) -> None:
-    """With every index checked, and coordinates from everywhere."""
     script = """
 import itertools, numpy as np, ort_gridsample as ogs
 rng = np.random.default_rng(0)

@@ -114,7 +114,6 @@ def wiring(model: onnx.ModelProto) -> list[tuple[object, ...]]:
 
 
 def run_script(name: str, into: Path) -> None:
-    """Run the script ``name``, which writes ``into`` there."""
     command = [sys.executable, str(FOLDER / name), "--into", str(into)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stderr[-2000:]

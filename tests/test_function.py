@@ -39,7 +39,6 @@ def on_cores_by_type(names: Iterable[str]) -> pytest.MarkDecorator:
 
 
 def sample(case: Case, X: np.ndarray | None = None, grid: np.ndarray | None = None) -> np.ndarray:
-    """The case, with other arrays than its own where given."""
     return grid_sample(case.X if X is None else X, case.grid if grid is None else grid, *astuple(case.attributes))
 
 

@@ -78,13 +78,11 @@ def feed(theta: str = "FLOAT", r: int = 2, out: Sequence[int] = (7, 5, 6)) -> di
 
 
 def in_axes(between: Between, r: int) -> Between:
-    """``between``, with the orders of the Transposes of a grid of r axes."""
     orders = {"first": [0, r + 1, *range(1, r + 1)], "last": [0, *range(2, r + 2), 1]}
     return [(op, {"perm": orders[str(a["to"])]} if op == "Transpose" else a) for op, a in between]
 
 
 def two_ops(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    """A session of the compiled ops, one for each node."""
     patched = ogs.patch_model(model, target="compiled").SerializeToString()
     return onnxruntime.InferenceSession(patched, ogs.register(quiet_options()))
 

@@ -122,7 +122,6 @@ for name in "model", "lowered", "patched":
 
 
 def test_without_onnxruntime_extensions_all_but_the_ops_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the ops say what is missing; the command line does its share."""
     monkeypatch.chdir(tmp_path)
     sampled, ran, registered, opened, *commands, refused = python(WITHOUT)
     assert (sampled, ran) == (f"{ANSWER} 1", f"onnxruntime {ANSWER}")

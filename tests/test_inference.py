@@ -165,7 +165,6 @@ def in_function(
 
 
 def casting(to: int) -> onnx.ModelProto:
-    """A function passes on to a Cast what type to make."""
     body = "D = Cast <to: int = @to> (A) E = GridSample (D, B) C = Cast <to = 1> (E)"
     return in_function(body, call=f"local.warp <to = {to}>")
 
@@ -189,7 +188,6 @@ FUNCTIONS = {
 def test_functions_are_read_with_the_types_of_their_calls(
     model: onnx.ModelProto, X_type: str, attributes: tuple, rtol: float
 ) -> None:
-    """A session, a patched file and a lowered model answer as the function of Python."""
     (record,) = ogs.inspect_model(model)
     assert record.types == {"X": (X_type,), "grid": ("float32",)}
     assert record.inputs["X"][0].shape == (X.shape if model is GIVEN_WEIGHT else ("N", "C", "H", "W"))
@@ -453,7 +451,6 @@ ROWS = [("floats", 0.5, TensorProto.FLOAT), ("ints", 1, TensorProto.INT64), ("st
 
 @pytest.mark.parametrize(("kind", "value", "elem_type"), ROWS)
 def test_a_large_constant_is_known_by_its_type(kind: str, value: object, elem_type: int) -> None:
-    """Which is all that the slice holds of it."""
     (attribute,) = helper.make_node("Constant", [], ["row"], **{f"value_{kind}": [value] * 2000}).attribute
     assert backward_slice._constant_type(attribute).tensor_type.elem_type == elem_type
 

@@ -64,6 +64,26 @@ def test_a_change_in_any_file_is_noticed(tmp_path: Path, monkeypatch: pytest.Mon
     assert is_at_hand(copies)
 
 
+@pytest.mark.parametrize("how", ["damaged", "empty files", "full disk", "no folder"])
+def test_a_useless_cache_is_slower_and_no_worse(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", "ort_gridsample")
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    if how == "full disk":
+        monkeypatch.setattr(compilation._Files, "_save_data", Mock(side_effect=OSError))
+    if how == "no folder":
+        monkeypatch.setattr(compilation, "KernelCache", Mock(side_effect=RuntimeError))
+    assert is_at_hand([Path(__file__)]) == (how == "no folder")
+    files = list(tmp_path.rglob("*.nb*"))
+    assert len(files) == (how in ("damaged", "empty files"))
+    for file in files:
+        file.write_bytes(file.read_bytes()[: 100 if how == "damaged" else 0])
+    assert is_at_hand([Path(__file__)]) == (how != "full disk")
+    assert {record.levelname for record in caplog.records} == {"DEBUG"}, "why it is of no use"
+    assert all(file.stat().st_size > 100 for file in files), "what cannot be read is written anew"
+
+
 MADE = [workers.worker, affine.compute, sampling.compute, program_grids.measure]
 
 
@@ -194,7 +214,6 @@ def test_so_much_memory_must_be_free(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_what_two_processes_save_at_once_is_not_mixed_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither sees what the other is about to save."""
     files = [compilation._Files(str(tmp_path), "f", "stamp") for _ in range(2)]
     saved = []
     monkeypatch.setattr(compilation._Files, "_save_data", lambda self, name, data: saved.append((name, data)))

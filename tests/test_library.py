@@ -135,7 +135,6 @@ for path in sorted(folder.glob("*.onnx")):
 
 
 def errors(model: onnx.ModelProto, path: Path, fed: Feeds | None = None) -> str:
-    """What a plain session says of a ``model``, or of what it is fed."""
     options = onnxruntime.SessionOptions()
     options.register_custom_ops_library(str(path))
     with pytest.raises(Exception, match="node") as told:
@@ -161,7 +160,6 @@ def test_its_sentences_are_the_functions(built: Path) -> None:
 
 
 def changed(model: onnx.ModelProto, name: str, value: object) -> onnx.ModelProto:
-    """The model whose op has another attribute."""
     copy = deepcopy(model)
     (said,) = (each for node in copy.graph.node if node.domain for each in node.attribute if each.name == name)
     said.CopyFrom(onnx.helper.make_attribute(name, value))
@@ -182,7 +180,6 @@ def test_a_node_that_it_cannot_run_says_why(built: Path) -> None:
 
 
 def in_package(script: str, path: Path | str, first: str = "") -> list[str]:
-    """The lines that a ``script`` prints, whose sessions have the library at ``path``."""
     begin = f"{first}\nimport sys, numpy as np, onnxruntime, ort_gridsample as ogs\n"
     begin += "from cases import Attributes\nfrom models import grid_sample_model\n"
     begin += "X, grid = np.ones((1, 2, 4, 4), np.float32), np.zeros((1, 3, 3, 2), np.float32)\n"
@@ -365,7 +362,6 @@ def under_qemu(folder: Path) -> list[str]:
 
 
 def under_wine(folder: Path) -> list[str]:
-    """What runs a program for Windows."""
     return ["env", "WINEDEBUG=-all", f"WINEPREFIX={folder / 'prefix'}", str(WINE)]
 
 

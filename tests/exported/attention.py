@@ -6,18 +6,14 @@ onnx, torch and onnxscript, as in requirements.txt; nothing is downloaded. Names
 
 from __future__ import annotations
 
-import argparse
-import warnings
 from collections.abc import Callable, Iterator
 from itertools import product
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from writing import Form, write
 
-HERE = Path(__file__).parent
 LEVELS, POINTS, HEADS, CHANNELS = ((4, 6), (2, 3), (1, 2)), (4, 2, 3), 3, 4
 
 
@@ -59,11 +55,8 @@ def single(value: Tensor, locations: Tensor, weights: Tensor) -> Tensor:
     q = locations.shape[1]
     images = value.transpose(1, 2).contiguous().view(b, HEADS, CHANNELS, s)
     grids = 2 * locations - 1
-    sample = F.grid_sample(
-        images.view(b * HEADS, CHANNELS, *LEVELS[0]),
-        grids[:, :, :, 0].transpose(1, 2).flatten(0, 1),
-        align_corners=False,
-    )
+    image = images.view(b * HEADS, CHANNELS, *LEVELS[0])
+    sample = F.grid_sample(image, grids[:, :, :, 0].transpose(1, 2).flatten(0, 1), align_corners=False)
     by = weights.transpose(1, 2).reshape(b * HEADS, 1, q, weights.shape[3])
     return (sample * by).sum(-1).view(b, HEADS * CHANNELS, q).transpose(1, 2)
 
@@ -86,7 +79,4 @@ def forms() -> Iterator[tuple[str, Form]]:
 
 
 if __name__ == "__main__":
-    warnings.filterwarnings("ignore")
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--into", type=Path, default=HERE / "attention.zip", metavar="FILE")
-    write(parser.parse_args().into, forms())
+    write(__file__, forms())

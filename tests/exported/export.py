@@ -60,10 +60,6 @@ def conv(c_in: int, c_out: int, *, stride: int = 1, rank: int = 2) -> nn.Sequent
     return nn.Sequential(kind(c_in, c_out, 3, stride, 1), nn.LeakyReLU(0.1))
 
 
-def image(*shape: int) -> Tensor:
-    return torch.rand(shape)
-
-
 def perturbed(module: nn.Module, std: float = 0.05) -> nn.Module:
     """Noise on every weight: no zero-initialised layer may hide what its inputs are."""
     with torch.no_grad():
@@ -84,15 +80,12 @@ def sample_at(x: Tensor, xy: Tensor, **options: Any) -> Tensor:
     return F.grid_sample(x, torch.stack(unit, -1), align_corners=True, **options)
 
 
-# Image warps of kornia.
-
-
 @case(20, dynamo=False)
 def kornia_warp_affine() -> Built:
     """`kornia.geometry.warp_affine`, which calls affine_grid: AffineGrid on a computed matrix."""
     theta = torch.tensor([[[0.9, -0.4, 2.0], [0.3, 1.1, -3.0]], [[1.2, 0.1, -4.0], [-0.2, 0.8, 5.0]]])
     warp = Call(lambda x, m: kornia.geometry.warp_affine(x, m, (13, 17), padding_mode="border", align_corners=False))
-    return Built(warp, {"X": image(2, 3, 12, 15), "M": theta})
+    return Built(warp, {"X": torch.rand(2, 3, 12, 15), "M": theta})
 
 
 @case(18, dynamo=True)
@@ -101,7 +94,7 @@ def kornia_elastic_transform2d() -> Built:
     how: dict[str, Any] = {"kernel_size": (7, 7), "sigma": (2.0, 2.0), "alpha": (0.5, 0.7)}
     how |= {"mode": "bicubic", "padding_mode": "border"}
     warp = Call(lambda x, noise: kornia.geometry.transform.elastic_transform2d(x, noise, **how))
-    return Built(warp, {"X": image(1, 2, 12, 15), "noise": torch.rand(1, 2, 12, 15) * 2 - 1})
+    return Built(warp, {"X": torch.rand(1, 2, 12, 15), "noise": torch.rand(1, 2, 12, 15) * 2 - 1})
 
 
 @case(16, dynamo=False)
@@ -110,7 +103,7 @@ def kornia_warp_perspective() -> Built:
     matrix = torch.tensor([[[0.8, -0.2, 3.0], [0.3, 1.1, -2.0], [0.01, -0.004, 1.0]]])
     how = {"mode": "bicubic", "padding_mode": "reflection"}
     warp = Call(lambda x, m: kornia.geometry.warp_perspective(x, m, (14, 18), **how))
-    return Built(warp, {"X": image(1, 3, 16, 15), "M": matrix})
+    return Built(warp, {"X": torch.rand(1, 3, 16, 15), "M": matrix})
 
 
 @case(16, dynamo=False)
@@ -126,7 +119,7 @@ def kornia_remap() -> Built:
 
     def inputs(size: tuple[int, int], out: tuple[int, int]) -> dict[str, Tensor]:
         xs, ys = (torch.rand(2, *out) * (length + 3) - 2 for length in reversed(size))
-        return {"X": image(2, 2, *size), "map_x": xs, "map_y": ys}
+        return {"X": torch.rand(2, 2, *size), "map_x": xs, "map_y": ys}
 
     remap = Call(lambda x, mx, my: kornia.geometry.remap(x, mx, my, mode="nearest", align_corners=True))
     return Built(remap, inputs((9, 12), (7, 8)), other=inputs((14, 11), (5, 13)))
@@ -137,13 +130,12 @@ def kornia_homography_warp3d() -> Built:
     """`kornia.geometry.transform.homography_warp3d`: a volume under a projective map."""
     matrix = torch.eye(4)[None] + 0.15 * torch.randn(1, 4, 4)
     warp = Call(lambda x, m: kornia.geometry.transform.homography_warp3d(x, m, (5, 6, 7), padding_mode="reflection"))
-    return Built(warp, {"X": image(1, 2, 6, 7, 8), "M": matrix})
-
-
-# Spatial transformers (Jaderberg et al., 2015).
+    return Built(warp, {"X": torch.rand(1, 2, 6, 7, 8), "M": matrix})
 
 
 class SpatialTransformer(nn.Module):
+    """Jaderberg et al., 2015."""
+
     def __init__(self, rank: int = 2, mode: str = "bilinear", padding_mode: str = "zeros") -> None:
         super().__init__()
         self.rank, self.mode, self.padding_mode = rank, mode, padding_mode
@@ -164,20 +156,20 @@ class SpatialTransformer(nn.Module):
 def stn() -> Built:
     """AffineGrid into GridSample."""
     module = perturbed(SpatialTransformer(), 0.3)
-    return Built(module, {"X": image(1, 1, 12, 12)}, ("Y", "logits"), other={"X": image(3, 1, 14, 11)})
+    return Built(module, {"X": torch.rand(1, 1, 12, 12)}, ("Y", "logits"), other={"X": torch.rand(3, 1, 14, 11)})
 
 
 @case(20, dynamo=False)
 def stn_3d() -> Built:
     """AffineGrid (N, 3, 4) into a 5-D GridSample."""
     module = perturbed(SpatialTransformer(3, "nearest", "border"), 0.3)
-    return Built(module, {"X": image(2, 1, 5, 6, 7)}, ("Y", "logits"))
+    return Built(module, {"X": torch.rand(2, 1, 5, 6, 7)}, ("Y", "logits"))
 
 
 @case(22, dynamo=True)
 def stn_bicubic() -> Built:
     """The dynamo exporter writes affine_grid out in basic operators."""
-    return Built(perturbed(SpatialTransformer(2, "bicubic"), 0.3), {"X": image(2, 1, 11, 13)}, ("Y", "logits"))
+    return Built(perturbed(SpatialTransformer(2, "bicubic"), 0.3), {"X": torch.rand(2, 1, 11, 13)}, ("Y", "logits"))
 
 
 class InverseCompositional(nn.Module):
@@ -205,7 +197,7 @@ class InverseCompositional(nn.Module):
 def ic_stn_loop() -> Built:
     """A scripted loop: AffineGrid and GridSample inside a Loop body."""
     module = torch.jit.script(perturbed(InverseCompositional(), 0.3))
-    return Built(module, {"X": image(1, 1, 12, 14), "steps": torch.tensor(3)})
+    return Built(module, {"X": torch.rand(1, 1, 12, 14), "steps": torch.tensor(3)})
 
 
 class Gated(nn.Module):
@@ -226,9 +218,6 @@ class Gated(nn.Module):
 def cond_if() -> Built:
     """`torch.cond`: a GridSample in each branch of an If."""
     return Built(Gated(), {"X": torch.randn(1, 2, 7, 8), "grid": torch.rand(1, 5, 6, 2) * 2.6 - 1.3})
-
-
-# Registration and flow.
 
 
 class VoxelMorph(nn.Module):
@@ -262,7 +251,7 @@ class VoxelMorph(nn.Module):
 @case(20, dynamo=False)
 @case(18, dynamo=True, name="voxelmorph_opset18")
 def voxelmorph() -> Built:
-    inputs = {name: image(1, 1, 8, 6, 7) for name in ("moving", "fixed")}
+    inputs = {name: torch.rand(1, 1, 8, 6, 7) for name in ("moving", "fixed")}
     inputs["labels"] = torch.randint(0, 4, (1, 1, 8, 6, 7)).float()
     return Built(perturbed(VoxelMorph(), 0.2), inputs, ("moved", "moved_labels", "flow"))
 
@@ -291,7 +280,7 @@ def pwcnet() -> Built:
     """Backward warping with an out-of-frame mask, for any image size."""
 
     def inputs(height: int, width: int) -> dict[str, Tensor]:
-        images = {name: image(1, 3, height, width) for name in ("first", "second")}
+        images = {name: torch.rand(1, 3, height, width) for name in ("first", "second")}
         return {**images, "flow": 2 * torch.randn(1, 2, height // 2, width // 2)}
 
     return Built(perturbed(PWCWarp()), inputs(16, 20), ("flow_out", "warped"), other=inputs(22, 14))
@@ -310,10 +299,7 @@ class RAFT(nn.Module):
     def pyramid(self, f1: Tensor, f2: Tensor) -> list[Tensor]:
         n, c, h, w = f1.shape
         volume = torch.einsum("ncp,nchw->nphw", f1.flatten(2), f2).reshape(n * h * w, 1, h, w) / c**0.5
-        volumes = [volume]
-        for _ in range(self.levels - 1):
-            volumes.append(F.avg_pool2d(volumes[-1], 2))
-        return volumes
+        return [volume, *(F.avg_pool2d(volume, 2**level) for level in range(1, self.levels))]
 
     def lookup(self, volumes: list[Tensor], where: Tensor) -> Tensor:
         n, _, h, w = where.shape
@@ -355,7 +341,7 @@ class ScannedRAFT(RAFT):
 
 
 def raft_inputs() -> dict[str, Tensor]:
-    return {"first": image(1, 3, 32, 24), "second": image(1, 3, 32, 24)}
+    return {"first": torch.rand(1, 3, 32, 24), "second": torch.rand(1, 3, 32, 24)}
 
 
 @case(22, dynamo=True)
@@ -404,10 +390,7 @@ def first_order_motion() -> Built:
     """Face animation: images and feature maps by sparse and dense motion."""
     points = {name: torch.rand(1, 3, 2) * 1.6 - 0.8 for name in ("kp_source", "kp_driving")}
     module = perturbed(FirstOrderMotion(), 0.1)
-    return Built(module, {"source": image(1, 3, 16, 18), **points}, ("prediction", "motion"))
-
-
-# Fields sampled at coordinates.
+    return Built(module, {"source": torch.rand(1, 3, 16, 18), **points}, ("prediction", "motion"))
 
 
 class LIIF(nn.Module):
@@ -445,7 +428,7 @@ def liif() -> Built:
     """Nine GridSample nodes on a list of points, any number of them."""
 
     def inputs(points: int) -> dict[str, Tensor]:
-        return {"X": image(1, 3, 9, 10), "where": torch.rand(1, points, 2) * 2 - 1}
+        return {"X": torch.rand(1, 3, 9, 10), "where": torch.rand(1, points, 2) * 2 - 1}
 
     return Built(perturbed(LIIF(), 0.2), inputs(12), ("rgb",), other=inputs(31))
 
@@ -515,11 +498,9 @@ class SfMLearner(nn.Module):
 def sfmlearner_function() -> Built:
     """GridSample inside a model-local function that the model calls twice."""
     pose = torch.eye(3, 4)[None] + 0.1 * torch.randn(1, 3, 4)
-    inputs = {"target": image(1, 3, 12, 14), "source": image(1, 3, 12, 14), "pose": pose}
+    inputs = {"target": torch.rand(1, 3, 12, 14), "source": torch.rand(1, 3, 12, 14), "pose": pose}
     return Built(perturbed(SfMLearner()), inputs, ("synthesised", "depth"))
 
-
-# Deformable attention: detectors and segmenters of transformers.
 
 RESNET: dict[str, Any] = {"embedding_size": 8, "hidden_sizes": [8, 8, 8, 16], "depths": [1] * 4, "layer_type": "basic"}
 RESNET["out_features"] = ["stage2", "stage3", "stage4"]
@@ -624,7 +605,7 @@ def export(name: str, folder: Path) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", choices=CASES, metavar="NAME", help=f"of {', '.join(CASES)} (default: all)")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(CASES)} (default: all)")
     parser.add_argument("--into", type=Path, default=HERE, metavar="FOLDER", help="(default: beside this file)")
     arguments = parser.parse_args()
     for name in arguments.names or CASES:
