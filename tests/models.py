@@ -23,8 +23,7 @@ _OPSET_16_MODES = {mode: synonym for synonym, mode in spec.MODE_SYNONYMS.items()
 
 def parsed(text: str, opset: int = 20) -> onnx.ModelProto:
     """The model of this graph, and of the functions behind it; other domains that it calls are of version 1."""
-    domains = sorted({*re.findall(r"([A-Za-z_][\w.]*)\.\w+ ?[<(]", text)})
-    imports = "".join(f', "{domain}": 1' for domain in domains)
+    imports = "".join(f', "{domain}": 1' for domain in sorted({*re.findall(r"([A-Za-z_][\w.]*)\.\w+ ?[<(]", text)}))
     return onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": {opset}{imports}]> {text}')
 
 

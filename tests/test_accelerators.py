@@ -12,6 +12,7 @@ from contextlib import closing, suppress
 from itertools import product
 from pathlib import Path
 from typing import Literal
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -35,8 +36,6 @@ THERE = onnxruntime.get_available_providers()
 #: One that takes nodes, if this onnxruntime has one.
 OTHER = next((name for name in (OPENVINO, WEBGPU) if name in THERE), "")
 FAKED = pytest.mark.skipif(AZURE not in THERE, reason="this onnxruntime has no provider to fake")
-OTHERS = pytest.mark.skipif(not OTHER, reason="neither onnxruntime-openvino nor onnxruntime-webgpu is installed")
-OPENVINOS = pytest.mark.skipif(OPENVINO not in THERE, reason="onnxruntime-openvino is not installed")
 
 RNG = np.random.default_rng(0)
 
@@ -62,22 +61,19 @@ def nothing_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 Takes = Callable[[list[onnx.NodeProto]], bool]
-Fake = Callable[[Takes], list[str]]
+Fake = Callable[[Takes], Mock]
 
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
-    """What makes a provider that takes what a function says; the list grows by what it is asked."""
+    """What makes a provider that takes what a function says."""
 
-    def takes(rule: Takes) -> list[str]:
-        asked = list[str]()
-
+    def takes(rule: Takes) -> Mock:
         def ask(trial: object, model: bytes, *how: object) -> str:
             nodes = list(onnx.load_model_from_string(model).graph.node)
-            asked.append(" ".join(node.op_type for node in nodes))
             return accelerators._YES if rule(nodes) else "it takes something else"
 
-        monkeypatch.setattr(accelerators, "ask", ask)
+        monkeypatch.setattr(accelerators, "ask", asked := Mock(side_effect=ask))
         return asked
 
     return takes
@@ -113,12 +109,10 @@ def test_each_way_is_taken_and_declined(
 ) -> None:
     asked, model = fake(takes), model_of(axes, mode, 20)
     (record,) = records_of(model, native)
-    counts = []
-    for _ in range(2):  # nothing is asked twice
+    for _ in range(2):
         way = way_of(record, "lower")
         assert (way.name, way.why) == (form, "it takes something else" if form else "")
-        counts.append(len(asked))
-    assert counts[0] == counts[1]
+    assert len({str(call.args[1]) for call in asked.mock_calls}) == asked.call_count  # nothing is asked twice
     assert (way_of(record) is None) == bool(form)
 
     options = onnxruntime.SessionOptions()
@@ -147,7 +141,7 @@ def test_the_fifth_way_is_the_cpu_s(fake: Fake) -> None:
     asked, model, feeds = fake(lambda nodes: False), model_of(3, "linear", 20), feeds_of(3)
     session, beside = ogs.InferenceSession(model, None, [AZURE]), ogs.InferenceSession(model)
     assert session.replaced == beside.replaced
-    assert len(asked) == 4  # itself, in other words, as 4-D ones and as basic operators
+    assert asked.call_count == 4  # itself, in other words, as 4-D ones and as basic operators
     np.testing.assert_array_equal(session.run(None, feeds)[0], beside.run(None, feeds)[0])
 
 
@@ -176,7 +170,7 @@ def test_what_is_not_known_is_not_asked(fake: Fake) -> None:
         ogs.InferenceSession(model, None, [AZURE])
     ogs.InferenceSession(model_of(2, "linear", 20), None, ["CPUExecutionProvider", AZURE])
     ogs.InferenceSession(model_of(2, "linear", 20))
-    assert not asked
+    asked.assert_not_called()
     said = str(refusal(ogs.InferenceSession, model, None, [AZURE], accelerated="fast"))
     assert "accelerated is 'fast', expected 'lower', 'keep' or 'never'" in said
 
@@ -193,8 +187,7 @@ def test_inspect_says_what_a_provider_runs(fake: Fake, tmp_path: Path, capsys: p
 
 
 def test_an_answer_is_kept_for_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = list[bytes]()
-    monkeypatch.setattr(accelerators, "ask", lambda trial, model, providers, probe: asked.append(model) or "no")
+    monkeypatch.setattr(accelerators, "ask", asked := Mock(return_value="no"))
     (record,) = records_of(model_of(2, "nearest", 16), native)
 
     def in_another_process() -> Way | None:
@@ -202,7 +195,7 @@ def test_an_answer_is_kept_for_other_processes(tmp_path: Path, monkeypatch: pyte
         return way_of(record, opset=16)
 
     assert in_another_process() is in_another_process() is None
-    assert len(asked) == 1
+    asked.assert_called_once()
     (file,) = (tmp_path / "ort_gridsample" / "providers").iterdir()
     os.utime(file, (before := time.time() - 3600,) * 2)
     assert in_another_process() is None
@@ -210,8 +203,8 @@ def test_an_answer_is_kept_for_other_processes(tmp_path: Path, monkeypatch: pyte
     for said, again in (("no", True), (accelerators._YES, False)):  # two days later
         file.write_text(said)
         os.utime(file, (0, 0))
-        asked.clear()
-        assert (in_another_process() is None, len(asked) == 1) == (again, again)
+        asked.reset_mock()
+        assert (in_another_process() is None, asked.call_count) == (again, again)
     assert [path.read_text() for path in file.parent.iterdir()] == [accelerators._YES]
 
 
@@ -222,13 +215,13 @@ def test_a_fork_asks_nothing_twice(fake: Fake, monkeypatch: pytest.MonkeyPatch) 
     asked, model = fake(is_plain), model_of(3, "cubic", 20)
     session = ogs.InferenceSession(model, None, [AZURE])
     monkeypatch.setattr(accelerators, "_kept", lambda key: None)
-    there = len(asked)
+    there = asked.call_count
     assert there > 1
     child = os.fork()
     if not child:
         with suppress(BaseException):
             again = ogs.InferenceSession(model, None, [AZURE])
-            os._exit(int(len(asked) > there or again.replaced != session.replaced))
+            os._exit(int(asked.call_count > there or again.replaced != session.replaced))
         os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
@@ -269,7 +262,6 @@ def pixels_of(grid: np.ndarray, sides: np.ndarray | int, align_corners: int) -> 
 
 @pytest.mark.parametrize(("static", "alone", "align_corners"), [*product((True, False), (True, False), (0, 1))])
 def test_a_probe_knows_the_answer(static: bool, alone: bool, align_corners: int) -> None:
-    """Of shapes that are known or not, and nowhere near a tie."""
     size = "size = Constant <value_ints = [2, 3, 4, 5]> ()" if static else ""
     inputs = "float[2,2,3] theta" if static else "float[N,2,3] theta, int64[4] size"
     affine = parsed(f"g ({inputs}) => (float[] Y) {{ {size} Y = AffineGrid (theta, size) }}")
@@ -301,9 +293,6 @@ def test_a_probe_knows_the_answer(static: bool, alone: bool, align_corners: int)
     np.testing.assert_allclose(Y, ogs.grid_sample(X, grid, align_corners=bool(align_corners)))
 
 
-# onnxruntime-openvino and onnxruntime-webgpu
-
-
 def profiled() -> onnxruntime.SessionOptions:
     options = onnxruntime.SessionOptions()
     options.log_severity_level, options.enable_profiling, options.profile_file_prefix = 4, True, tempfile.mktemp()
@@ -324,7 +313,7 @@ NODES = [(*each, True, static) for each in WHOLE for static in (True, False)]
 NODES += [(axes, mode, 20, False, True) for axes in (2, 3) for mode in ("linear", "cubic")]
 
 
-@OTHERS
+@pytest.mark.skipif(not OTHER, reason="neither onnxruntime-openvino nor onnxruntime-webgpu is installed")
 @pytest.mark.parametrize("node", NODES, ids=str)
 def test_another_provider_runs_the_whole_model(node: tuple[int, str, int, bool, bool]) -> None:
     """OpenVINO's as one subgraph."""
@@ -345,7 +334,7 @@ def test_another_provider_runs_the_whole_model(node: tuple[int, str, int, bool, 
 REFUSED = ("ic_stn_loop", "mask2former", "kornia_warp_perspective_float64")
 
 
-@OPENVINOS
+@pytest.mark.skipif(OPENVINO not in THERE, reason="onnxruntime-openvino is not installed")
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
 def test_exported_models_on_openvino(path: Path) -> None:
     if path.stem in REFUSED:

@@ -129,8 +129,7 @@ def test_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
 
 def test_nodes_that_are_one_op(capsys: pytest.CaptureFixture[str]) -> None:
     """The op counts as the GridSample, and natively so does all that it stands for."""
-    stn = str(Path(__file__).parent / "exported" / "stn.onnx")
-    assert main(["bench", stn, "--rounds", "1"]) == 0
+    assert main(["bench", str(Path(__file__).parent / "exported" / "stn.onnx"), "--rounds", "1"]) == 0
     out = capsys.readouterr().out
     assert "\n/GridSample is fused with /AffineGrid, which its × counts\n" in out
     rows = r"^  /AffineGrid .* in /GridSample$", "^  /GridSample .*×$"
@@ -140,10 +139,6 @@ def test_nodes_that_are_one_op(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_model_that_does_not_run_natively(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = grid_sample_model("uint8", "float32", 2, [Attributes("linear", "zeros", False)])
     onnx.save(model, tmp_path / "model.onnx")
-    words = ["bench", str(tmp_path / "model.onnx"), "--rounds", "1", "--threads", "2"]
-    assert main(words) == 0
-    said = rf"core {ogs.get_core()}, 2 threads\n(.|\n)*onnxruntime does not run it: "
-    assert re.search(said, capsys.readouterr().out)
-    assert main([*words, "--json"]) == 0
+    assert main(["bench", str(tmp_path / "model.onnx"), "--rounds", "1", "--threads", "2", "--json"]) == 0
     sides = json.loads(capsys.readouterr().out)["sides"]
     assert ("GridSample" in sides[bench.NATIVE]["refusal"], sides[bench.OURS]["ratio"]) == (True, None)

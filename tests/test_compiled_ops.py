@@ -5,6 +5,7 @@ import re
 from unittest.mock import Mock
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 
@@ -146,7 +147,6 @@ def test_a_node_that_says_no_label_goes_by_its_own_name() -> None:
         session.run(None, {"X": np.ones((1, 2, 3, 3), np.float32), "grid": np.zeros((1, 2, 2, 3), np.float32)})
 
 
-#: Shapes of theta with a size, and sizes with a theta.
 WRONG_SIZES = [(theta, (1, 1, 2, 3)) for theta in ((1, 2, 4), (2, 3), (1, 3, 4), (2, 2, 3))]
 WRONG_SIZES += [((1, 2, 3), size) for size in ((1, 1, 2, 3, 4), (1, 1, -2, 3), ((1, 1), (2, 3)), 5)]
 WRONG_SIZES += [((1, 3, 4), (1, 1, 2, -(2**63), 3))]
@@ -161,7 +161,6 @@ def test_a_wrong_size_is_the_functions_sentence(theta: tuple[int, ...], size: ob
 
 
 def test_a_size_that_no_machine_has_is_refused() -> None:
-    """An AffineGrid's are in test_memory."""
     session = open_compiled(loose(grid_sample_model("float32", "float32", 1, [Attributes()])))
     feeds = {"X": np.zeros((1, 1 << 60, 0), "f"), "grid": np.zeros((1, 1 << 10, 1), "f")}  # of no pixel
     assert "fewer bytes than an address can reach" in str(refusal(session.run, None, feeds))
@@ -183,21 +182,19 @@ def test_a_kernel_that_cannot_be_made_is_an_exception() -> None:
         onnxruntime.InferenceSession(model.SerializeToString(), ogs.register())
 
 
-def test_strings_stay_with_the_python_op() -> None:
-    model = grid_sample_model("str", "float32", 2, [Attributes("nearest")])
-    (placement,) = open_compiled(model).replaced
-    assert (placement.runs_on, placement.reason) == ("Python op", "X is of type str")
-    (node,) = ogs.patch_model(model, target="compiled").graph.node
-    assert node.op_type == "GridSample"
+def on(X_type: str = "float32", model: onnx.ModelProto | None = None, **how: object) -> tuple[str, str]:
+    """What the one node of a model runs on, and why."""
+    model = model or grid_sample_model(X_type, "float32", 2, [Attributes()])
+    (placement,) = ogs.InferenceSession(model, **how).replaced
+    return placement.runs_on, placement.reason
 
 
 def test_what_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    def on(X_type: str = "float32", **arguments: object) -> tuple[str, str]:
-        model = grid_sample_model(X_type, "float32", 2, [Attributes()])
-        (placement,) = ogs.InferenceSession(model, **arguments).replaced
-        return placement.runs_on, placement.reason
-
+    half, text = (grid_sample_model(kind, "float32", 2, [Attributes("nearest")]) for kind in ("float16", "str"))
     assert ogs.get_ops() == "compiled"
+    assert on(model=text) == ("Python op", "X is of type str")
+    assert [node.op_type for node in ogs.patch_model(text, target="compiled").graph.node] == ["GridSample"]
+    assert on(model=ogs.patch_model(half))[0] == "compiled op"
     assert on() == on(nodes="all") == on("uint8", nodes="unsupported") == ("compiled op", "")
     assert on(nodes="unsupported") == ("onnxruntime", "onnxruntime runs it, and nodes is 'unsupported'")
     assert on("float16", nodes=lambda record: False)[0] == "onnxruntime"
@@ -206,6 +203,7 @@ def test_what_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
         assert ogs.get_ops() == "python"
         assert on() == ("onnxruntime", "Python ops were asked for")
         assert on("uint8") == on(nodes="all") == ("Python op", "Python ops were asked for")
+        assert on(model=ogs.patch_model(half, target="compiled"))[0] == "Python op"
     monkeypatch.setenv("ORT_GRIDSAMPLE_OPS", "python")
     assert ogs.get_ops() == "python"
     monkeypatch.setenv("ORT_GRIDSAMPLE_OPS", "bogus")
@@ -218,8 +216,7 @@ def test_what_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_where_there_are_none_the_python_op_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ops, "why_not", lambda: "it is Tuesday")
-    (placement,) = ogs.InferenceSession(grid_sample_model("uint8", "float32", 2, [Attributes()])).replaced
-    assert (placement.runs_on, placement.reason) == ("Python op", "it is Tuesday")
+    assert on("uint8") == ("Python op", "it is Tuesday")
     with pytest.raises(ImportError, match="compiled ops cannot be had: it is Tuesday"):
         ogs.set_ops("compiled")
     assert ogs.get_ops() == "python"
@@ -227,16 +224,14 @@ def test_where_there_are_none_the_python_op_runs(monkeypatch: pytest.MonkeyPatch
 
 def test_what_is_not_compiled_runs_in_python(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(ops, "prepare", Mock(side_effect=RuntimeError("no compiler today")))
-    assert ogs.InferenceSession(affine_grid_model("float32", 2, False), nodes="all").replaced[0].runs_on == "Python op"
-    model = grid_sample_model("float32", "float32", 2, [Attributes()])
+    assert on(model=affine_grid_model("float32", 2, False), nodes="all")[0] == "Python op"
+    said = "compiling GridSample node 'sample0' failed, it runs on the Python op: RuntimeError('no compiler today')"
+    feeds = {"X": np.ones((1, 1, 2, 2), np.float32), "grid": np.zeros((1, 2, 2, 2), np.float32)}
     for nodes, runs_on in ((None, "onnxruntime"), ("all", "Python op")):
-        session = ogs.InferenceSession(model, nodes=nodes)
-        (placement,) = session.replaced
-        assert (placement.runs_on, placement.reason) == (runs_on, "compiling it failed: no compiler today")
-        feeds = {"X": np.ones((1, 1, 2, 2), np.float32), "grid": np.zeros((1, 2, 2, 2), np.float32)}
-        assert session.run(None, feeds)[0].shape == (1, 1, 2, 2)
-        said = "compiling GridSample node 'sample0' failed, it runs on the Python op: RuntimeError('no compiler today')"
+        assert on(nodes=nodes) == (runs_on, "compiling it failed: no compiler today")
         assert caplog.messages[-1] == said
+        session = ogs.InferenceSession(grid_sample_model("float32", "float32", 2, [Attributes()]), nodes=nodes)
+        assert session.run(None, feeds)[0].shape == (1, 1, 2, 2)
 
 
 def test_the_oldest_release_has_every_function() -> None:
@@ -253,14 +248,6 @@ def test_shapes_are_read_without_the_function_that_newer_releases_have(monkeypat
         np.testing.assert_allclose(session.run(None, fed)[0], expected, atol=1e-5)
         with pytest.raises(Exception, match="size is"):
             session.run(None, fed | {"size": np.array([3, 3, 4, 6])})
-
-
-def test_files_of_python_ops_become_compiled_ones_and_the_other_way_round() -> None:
-    model = grid_sample_model("float16", "float16", 2, [Attributes()])
-    for which, target, runs_on in (("auto", "ort_gridsample", "compiled op"), ("python", "compiled", "Python op")):
-        with running_on(which):
-            (placement,) = ogs.InferenceSession(ogs.patch_model(model, target=target)).replaced
-        assert placement.runs_on == runs_on
 
 
 #: Once a run has written its first number, a call of C keeps Python's lock until it has written its last. Both are read
@@ -306,7 +293,6 @@ def test_a_run_goes_on_while_another_thread_holds_the_lock() -> None:
     assert run_process(HOLDS_THE_LOCK, "open_compiled") == ["True True 3.0"]
 
 
-#: A forked child makes a session of its own, and the interpreter ends with sessions alive.
 FORKED = """
 import builtins, os, warnings
 warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)  # Python 3.12, of every fork
@@ -330,17 +316,16 @@ def test_a_forked_child_and_the_end_of_the_interpreter_with_sessions_alive() -> 
 
 #: What a run takes at its peak beyond what was there before, in MiB, and whether its answer is right.
 PEAK = """
-def status(key):
-    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(key)) / 1024
 image = np.ones((1, channels, 2048, 2048), np.float32)
 line = np.linspace(-0.9, 0.9, positions, dtype=np.float32)
 grid = np.stack(np.broadcast_arrays(line, line[:, None]), -1)[None].copy()
 session = make(open_model)
 attempt(session, X, np.zeros((1, 64, 64, 2), np.float32))
 open("/proc/self/clear_refs", "w").write("5")  # forgets the peak of whoever ran before
-before = status("VmRSS")
+before = resident()
 (Y,) = session.run(None, {"X": image, "grid": grid})
-print(status("VmHWM") - before, bool(abs(Y[0, :, ::16, ::16] - 1).max() < 1e-5))
+peak = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
+print(peak - before, bool(abs(Y[0, :, ::16, ::16] - 1).max() < 1e-5))
 """
 #: MiB of scratch memory, and some for what the allocators keep.
 SCRATCH = 64 + 16
@@ -349,7 +334,6 @@ SCRATCH = 64 + 16
 @pytest.mark.skipif((available() or 1 << 40) < 8 << 30, reason="X and Y take a GiB each, in one process after another")
 @pytest.mark.parametrize(("channels", "positions"), [(12, 512), pytest.param(64, 2048, marks=pytest.mark.slow)])
 def test_a_large_run_takes_no_more_memory_than_natively_but_for_its_scratch(channels: int, positions: int) -> None:
-    """Of an X of 200 MiB, or of X and Y of a GiB each."""
     answers = run_each(f"channels, positions = {channels}, {positions}{PEAK}", ["open_compiled", "open_native"])
     (compiled, right), (native, as_well) = (line.split() for (line,) in answers.values())
     assert (right, as_well) == ("True", "True")
@@ -357,9 +341,6 @@ def test_a_large_run_takes_no_more_memory_than_natively_but_for_its_scratch(chan
 
 
 MANY_SESSIONS = """
-import resource
-def size():
-    return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize() / 2**20
 model = grid_sample_model("float32", "float32", 2, [Attributes()]).SerializeToString()
 options = onnxruntime.SessionOptions()
 options.intra_op_num_threads = 1
@@ -371,7 +352,7 @@ for i in range(count):
     if i % 100 == 0:
         attempt(session, X, grid)
     if i % (count // 5) == count // 5 - 1:
-        sizes.append(size())
+        sizes.append(resident())
 print(sizes[-1] - sizes[0] < 8)
 """
 

@@ -96,8 +96,7 @@ def test_float16_loses_no_more_than_in_the_rest(size: int, channels: int, attrib
 
 def test_what_is_listed_computes_in_float32() -> None:
     """Onnxruntime's CPU provider computes float16 in float32, and hides what other runtimes lose."""
-    model = network(64, LINEAR, flow=True)
-    lowered = ogs.patch_model(model, target="primitives", functions=True)
+    lowered = ogs.patch_model(network(64, LINEAR, flow=True), target="primitives", functions=True)
     for blocked, there in ((ogs.coordinate_nodes(lowered), {TensorProto.FLOAT}), (["warp"], {TensorProto.FLOAT16})):
         converted = onnx.shape_inference.infer_shapes(half(lowered, blocked))
         types = {value.name: value.type.tensor_type.elem_type for value in converted.graph.value_info}
@@ -109,7 +108,6 @@ def test_what_is_listed_computes_in_float32() -> None:
 
 
 def rewritten(model: onnx.ModelProto, rewrite: Callable, *arguments: object, **how: object) -> onnx.ModelProto:
-    """The model that ``rewrite`` makes of one in a file."""
     with tempfile.TemporaryDirectory() as folder:
         onnx.save(model, f"{folder}/model.onnx")
         rewrite(f"{folder}/model.onnx", f"{folder}/rewritten.onnx", *arguments, **how)
@@ -125,7 +123,6 @@ def quantized(model: onnx.ModelProto, feeds: Feeds, excluded: Sequence[str], for
 
 
 def preprocessed(model: onnx.ModelProto) -> onnx.ModelProto:
-    """What onnxruntime asks for before it quantizes."""
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     return rewritten(model, quant_pre_process, skip_symbolic_shape=True)
@@ -204,8 +201,7 @@ LISTS = {
 
 @pytest.mark.parametrize(("nodes", "names"), LISTS.values(), ids=LISTS)
 def test_what_is_listed(nodes: str, names: list[str]) -> None:
-    signature = SIGNATURE.replace("g (", "g (float[N,2,3] theta, int64[4] size, ")
-    assert listed(f"{signature} {{ {nodes} }}") == names
+    assert listed(f"{SIGNATURE.replace('g (', 'g (float[N,2,3] theta, int64[4] size, ')} {{ {nodes} }}") == names
 
 
 def test_a_node_without_a_name_is_reported() -> None:

@@ -19,7 +19,6 @@ from paths import function_answer, open_native
 from test_patch import GRID, HEADER, MODELS, SIGNATURE, X
 from test_targets import DIALECTS, GRID3, X3, feeds_of, sampler
 
-#: What the function answers on any core, the evaluator passes on.
 pytestmark = pytest.mark.usefixtures("numpy_core")
 
 
@@ -50,8 +49,7 @@ def test_answers_as_the_function(X_type: str) -> None:
         target = TARGETS[(turn // 4 + i) % 4] if spec.TYPES[X_type].transport is not None else ""
         model = grid_sample_model(X_type, grid_type, rank, attributes, opset)
         cases = [Case(X_type, grid_type, rank, each) for each in attributes]
-        found = run(patched(model, target), cases[0].X, cases[0].grid)
-        for case, Y in zip(cases, found, strict=True):
+        for case, Y in zip(cases, run(patched(model, target), cases[0].X, cases[0].grid), strict=True):
             with about(f"{case}, opset {opset}, {target}"):
                 assert_identical(Y.astype(cases[0].X.dtype), function_answer(case, "numpy"))
 

@@ -71,7 +71,6 @@ def test_every_case_is_answered_or_refused_in_words(worker: Worker, types: str, 
 
 
 def again(worker: Worker, case: Case) -> str:
-    """The command that repeats ``case``."""
     profile = "--hypothesis-profile=nightly " * is_nightly()
     test = f"tests/test_fuzz.py::test_what_was_found[FUZZ_CASE-{worker.name}]"
     return f"FUZZ_CASE={shlex.quote(case.to_json())} python -m pytest {profile}'{test}'"

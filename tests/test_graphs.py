@@ -17,7 +17,6 @@ from paths import open_native, open_patched_file, open_session
 from test_patch import FEEDS, GRID, HEADER, SIGNATURE, X
 
 THETA = np.array([[[0.9, 0.1, 0.0], [-0.1, 0.9, 0.2]]], np.float32)
-SIZES = np.array([[1, 1, 3, 5]] * 2)
 _ONE, _AT = numpy_helper.from_array(np.ones(1, np.float32), "sparse"), numpy_helper.from_array(np.array([1]))
 SPARSE = helper.make_sparse_tensor(_ONE, _AT, [3])
 
@@ -51,7 +50,7 @@ def assert_answers(model: onnx.ModelProto, expected: np.ndarray | None = None, *
 
 @pytest.mark.parametrize("name", FED)
 def test_a_name_means_what_the_nearest_scope_says(name: str) -> None:
-    model, feeds = parsed(FED[name]), {"theta": THETA, "sizes": SIZES, "c": np.array(True)}
+    model, feeds = parsed(FED[name]), {"theta": THETA, "sizes": np.array([[1, 1, 3, 5]] * 2), "c": np.array(True)}
     assert open_session(model).run(None, feeds)[0].shape == (2, 1, 3, 5, 2)
     assert_answers(model, **feeds)
 
@@ -215,14 +214,12 @@ def test_a_name_that_only_a_value_info_has_is_taken(name: str) -> None:
 
 _SAMPLE = 'com.microsoft.GridSample <padding_mode = "border">'
 _WARP = f'<domain: "local", opset_import: ["com.microsoft": 1]> warp (X, G) => (Y) {{ Y = {_SAMPLE} (X, G) }}'
-#: Imports, nodes and a function.
 NO_ONNX = {
     "main graph": ('"com.microsoft": 1', f"Y = {_SAMPLE} (X, G)", ""),
     "function": ('"local": 1', "Y = local.warp (X, G)", _WARP),
     "function in a model that does": ('"": 17, "local": 1', "Z = local.warp (X, G) Y = Identity (Z)", _WARP),
 }
 
-#: And who runs what a patch makes.
 TARGETS = {"ort_gridsample": open_patched_file, "mmcv": open_session, "ai.onnx": open_native, "primitives": open_native}
 
 

@@ -24,9 +24,7 @@ ANSWER = "(1, 2, 3, 3)"
 
 
 def test_nothing_heavy_is_imported_and_the_environment_is_left_alone(tmp_path: Path) -> None:
-    """PyTorch takes a second; onnxruntime-extensions imports it, and transformers, where they are installed, and sets
-    a variable that makes protobuf slow in every process started later.
-    """
+    """onnxruntime-extensions imports PyTorch where it is installed, and sets a variable that makes protobuf slow."""
     for name in HEAVY:
         (tmp_path / f"{name}.py").write_text("print(__name__, 'is imported')")
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PROTOCOL_BUFFERS")}
@@ -44,9 +42,8 @@ print([n for n in sys.modules if n.split(".")[0] in {HEAVY}], before == dict(os.
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
 @pytest.mark.parametrize("first", [True, False], ids=["torch first", "torch after"])
 def test_pytorch_may_be_imported_before_or_after(first: bool) -> None:
-    imports = ["import torch", "import ort_gridsample\nassert 'torch' not in sys.modules or torch"]
-    script = "import sys\n" + "\n".join(imports if first else imports[::-1])
-    assert python(f"{script}\n{OURS}") == [ANSWER]
+    imports = ["import torch", "import sys, ort_gridsample\nassert 'torch' not in sys.modules or torch"]
+    assert python("\n".join([*(imports if first else imports[::-1]), OURS])) == [ANSWER]
 
 
 def test_onnxruntime_extensions_may_be_imported_before_or_after() -> None:

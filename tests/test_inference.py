@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from copy import deepcopy
 from unittest.mock import Mock
 
 import numpy as np
@@ -104,8 +105,7 @@ def test_what_is_known_behind_nodes_of_others(text: str, types: tuple[str, str |
     model = halves(text)
     (record,) = ogs.inspect_model(model)
     assert record.types == {name: (each,) if each else () for name, each in zip(("X", "grid"), types, strict=True)}
-    casts = [node.op_type for node in ogs.patch_model(model).graph.node].count("Cast")
-    assert casts == 2 * (types[0] == "float16")
+    assert [node.op_type for node in ogs.patch_model(model).graph.node].count("Cast") == 2 * (types[0] == "float16")
 
 
 def test_ranks_behind_what_onnx_does_not_know() -> None:
@@ -150,8 +150,7 @@ def test_the_types_that_onnxruntime_finds(capfd: pytest.CaptureFixture[str]) -> 
         "D": helper.make_tensor_type_proto(TensorProto.BFLOAT16, None),  # onnxruntime says no more of a number
     }
     model.graph.node[0].domain = "unknown"
-    assert native.types_of(model) == {}
-    assert native.types_of(onnx.ModelProto()) == {}
+    assert native.types_of(model) == native.types_of(onnx.ModelProto()) == {}
     assert capfd.readouterr() == ("", "")
 
 
@@ -279,12 +278,8 @@ Given = list[onnx.ModelProto]
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> Given:
     """Copies of what is given to onnx's shape inference."""
-    models, infer_shapes = [], shape_inference.infer_shapes
-
-    def keeping(model: onnx.ModelProto, **options: object) -> onnx.ModelProto:
-        models.append(onnx.ModelProto.FromString(model.SerializeToString()))
-        return infer_shapes(model, **options)
-
+    models, infer = [], shape_inference.infer_shapes
+    keeping = Mock(side_effect=lambda model, **how: models.append(deepcopy(model)) or infer(model, **how))
     monkeypatch.setattr(shape_inference, "infer_shapes", keeping)
     return models
 
@@ -298,7 +293,6 @@ def test_no_weight_is_given_to_the_inference(given: Given) -> None:
     assert given
     assert asked
     assert max(m.ByteSize() for m in (*given, *asked)) < SMALL_BYTES
-    # They are known by their types.
     nodes = (helper.make_node("GridSample", [name, "G"], [f"sampled {name}"], mode="nearest") for name in "ABSE")
     model.graph.node.extend(nodes)
     _, *records = ogs.inspect_model(model)
@@ -322,8 +316,7 @@ def many_functions(count: int, *, chain: bool, sampled: bool) -> onnx.ModelProto
     """A model that calls so many functions, one after another or each in the one before."""
     last, grid = ("GridSample", "N,h,w,2") if sampled else ("Max", "N,C,H,W")
     calls = "".join(f"Y{i} = local.f{i} ({f'Y{i - 1}' if i else 'X'}, G) " for i in range(1 if chain else count))
-    outputs = f"(float[a,b,c,d] Y{calls.count('=') - 1})"
-    text = f"g (float[N,C,H,W] X, float[{grid}] G) => {outputs} {{ {calls} }}"
+    text = f"g (float[N,C,H,W] X, float[{grid}] G) => (float[a,b,c,d] Y{calls.count('=') - 1}) {{ {calls} }}"
     for i in range(count):
         called = f"local.f{i + 1}" if chain and i < count - 1 else last
         body = f"B = Relu (A) D = Neg (B) C = {called} (D, G)"

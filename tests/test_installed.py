@@ -59,8 +59,7 @@ with patch.dict(sys.modules):
 def test_what_is_older_or_missing_is_told_when_the_package_is_imported(tmp_path: Path) -> None:
     (tmp_path / "onnx.py").write_text("import nowhere_to_be_found")
     lines = python(BROKEN.replace("FOLDER", repr(str(tmp_path))))
-    names = ["numpy", "onnx", "onnxruntime"]
-    for name, older, missing in zip(names, lines[:3], lines[3:6], strict=True):
+    for name, older, missing in zip(["numpy", "onnx", "onnxruntime"], lines[:3], lines[3:6], strict=True):
         needed = f"{name} {versions.OLDEST[name]} or newer, and 0.9.1 is installed"
         assert older == f"ort_gridsample needs {needed}: pip install '{name}>={versions.OLDEST[name]}'"
         assert missing.startswith(f"ort_gridsample needs {name}, and none is installed: pip install {name}")

@@ -132,7 +132,6 @@ def test_without_its_files_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> N
     compilation.sources.cache_clear()
 
 
-#: Whether a function need not be compiled, and where it lies then.
 LOADED = """
 import os
 sys.path.insert(0, os.environ["PACKAGE_IN"])

@@ -51,16 +51,12 @@ THETA = _rng.normal(size=(2, 2, 3)).astype("f")
 
 
 def sample_models() -> dict[str, tuple[onnx.ModelProto, Feeds]]:
-    """Models, patched, and what they are fed: a node each, in the modes and ranks, and nodes that are fused.
-
-    The grids of two axes are so large that several threads sample.
-    """
+    """Models, patched, and what they are fed; grids of two axes are so large that several threads sample."""
     found: dict[str, tuple[onnx.ModelProto, Feeds]] = {}
     for mode, rank in (("linear", 2), ("nearest", 2), ("linear", 1), ("linear", 3)):
         model = loose(grid_sample_model("float32", "float32", rank, [Attributes(mode, "border")]))
         X = _rng.normal(size=(1, 2, 4, 5, 6)[: rank + 2]).astype("f")
-        grid = _rng.uniform(-1.2, 1.2, (1, *[300 if rank == 2 else 7] * rank, rank)).astype("f")
-        fed = {"X": X, "grid": grid}
+        fed = {"X": X, "grid": _rng.uniform(-1.2, 1.2, (1, *[300 if rank == 2 else 7] * rank, rank)).astype("f")}
         found[f"{mode} {rank}"] = ogs.patch_model(model, target="compiled"), fed
     affine = ogs.patch_model(loose(affine_grid_model("float32", 2, True)), target="compiled")
     found["AffineGrid"] = affine, {"theta": THETA, "size": np.array([2, 3, 4, 5])}
@@ -95,12 +91,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-#: What begins a process that has onnxruntime and NumPy, and nothing else.
 BARE = """
 import sys
 for name in ("numba", "onnx", "onnxruntime_extensions", "ort_gridsample"):
     sys.modules[name] = None
-import numpy as np, onnxruntime, pathlib, threading, time
+import numpy as np, onnxruntime, pathlib
+from concurrent.futures import ThreadPoolExecutor
 def opened(model):
     options = onnxruntime.SessionOptions()
     options.register_custom_ops_library({library!r})
@@ -121,13 +117,8 @@ for path in sorted(folder.glob("*.onnx")):
     session, fed = opened(path), dict(np.load(path.with_suffix(".npz")))
     (Y,) = session.run(None, fed)
     np.save(path.with_suffix(".npy"), Y)
-    same = []
-    def run():
-        same.append(all(np.array_equal(session.run(None, fed)[0], Y) for _ in range(20)))
-    threads = [threading.Thread(target=run) for _ in range(16)]
-    [thread.start() for thread in threads]
-    [thread.join() for thread in threads]
-    print(same == [True] * 16)
+    with ThreadPoolExecutor(16) as pool:
+        print(all(pool.map(lambda _: np.array_equal(session.run(None, fed)[0], Y), range(320))))
 """
     assert python(BARE.format(library=str(built)) + script) == ["True"] * len(expected)
     for number, Y in expected.items():
@@ -161,7 +152,8 @@ def test_its_sentences_are_the_functions(built: Path) -> None:
 
 def changed(model: onnx.ModelProto, name: str, value: object) -> onnx.ModelProto:
     copy = deepcopy(model)
-    (said,) = (each for node in copy.graph.node if node.domain for each in node.attribute if each.name == name)
+    (node,) = (node for node in copy.graph.node if node.domain)
+    said = next((each for each in node.attribute if each.name == name), None) or node.attribute.add()
     said.CopyFrom(onnx.helper.make_attribute(name, value))
     return copy
 
@@ -293,8 +285,7 @@ def assert_program_answers(command: list[str], path: Path, folder: Path) -> None
         onnx.save(model, folder / "model.onnx")
         for name, value in fed.items():
             np.save(folder / f"{name}.npy", value)
-        order = [f"{each.name}.npy" for each in model.graph.input]
-        words = [*command, path.name, "model.onnx", "Y.npy", *order]
+        words = [*command, path.name, "model.onnx", "Y.npy", *[f"{each.name}.npy" for each in model.graph.input]]
         return subprocess.run(words, cwd=folder, capture_output=True, text=True)
 
     shutil.copy(path, folder / path.name)

@@ -27,7 +27,6 @@ from torch._higher_order_ops.scan import scan
 from transformers.models.grounding_dino import modeling_grounding_dino as grounding
 from writing import Call, anonymous, written
 
-HERE = Path(__file__).parent
 Axes = dict[str, dict[int, str]]
 
 
@@ -35,7 +34,7 @@ Axes = dict[str, dict[int, str]]
 class Built:
     """A module, the inputs to trace it with and, where axes are dynamic, other inputs to run it on."""
 
-    module: nn.Module | torch.jit.ScriptModule
+    module: nn.Module
     inputs: dict[str, Tensor]
     outputs: Sequence[str] = ("Y",)
     other: dict[str, Tensor] | None = None
@@ -56,8 +55,7 @@ def case(opset: int, *, dynamo: bool, axes: Axes | None = None, fold: bool = Fal
 
 
 def conv(c_in: int, c_out: int, *, stride: int = 1, rank: int = 2) -> nn.Sequential:
-    kind = nn.Conv2d if rank == 2 else nn.Conv3d
-    return nn.Sequential(kind(c_in, c_out, 3, stride, 1), nn.LeakyReLU(0.1))
+    return nn.Sequential((nn.Conv2d if rank == 2 else nn.Conv3d)(c_in, c_out, 3, stride, 1), nn.LeakyReLU(0.1))
 
 
 def perturbed(module: nn.Module, std: float = 0.05) -> nn.Module:
@@ -90,16 +88,13 @@ def kornia_warp_affine() -> Built:
 
 @case(18, dynamo=True)
 def kornia_elastic_transform2d() -> Built:
-    """`kornia.geometry.transform.elastic_transform2d`: smoothed noise as displacement."""
-    how: dict[str, Any] = {"kernel_size": (7, 7), "sigma": (2.0, 2.0), "alpha": (0.5, 0.7)}
-    how |= {"mode": "bicubic", "padding_mode": "border"}
-    warp = Call(lambda x, noise: kornia.geometry.transform.elastic_transform2d(x, noise, **how))
+    how = {"mode": "bicubic", "padding_mode": "border"}
+    warp = Call(lambda x, n: kornia.geometry.transform.elastic_transform2d(x, n, (7, 7), (2.0, 2.0), (0.5, 0.7), **how))
     return Built(warp, {"X": torch.rand(1, 2, 12, 15), "noise": torch.rand(1, 2, 12, 15) * 2 - 1})
 
 
 @case(16, dynamo=False)
 def kornia_warp_perspective() -> Built:
-    """`kornia.geometry.warp_perspective`, bicubic with reflection."""
     matrix = torch.tensor([[[0.8, -0.2, 3.0], [0.3, 1.1, -2.0], [0.01, -0.004, 1.0]]])
     how = {"mode": "bicubic", "padding_mode": "reflection"}
     warp = Call(lambda x, m: kornia.geometry.warp_perspective(x, m, (14, 18), **how))
@@ -108,7 +103,7 @@ def kornia_warp_perspective() -> Built:
 
 @case(16, dynamo=False)
 def kornia_warp_perspective_float64() -> Built:
-    """The same in double precision, for which onnxruntime has no kernel at opset 16."""
+    """For which onnxruntime has no kernel at opset 16."""
     built = kornia_warp_perspective()
     return Built(built.module, {name: value.double() for name, value in built.inputs.items()})
 
@@ -127,7 +122,6 @@ def kornia_remap() -> Built:
 
 @case(20, dynamo=True)
 def kornia_homography_warp3d() -> Built:
-    """`kornia.geometry.transform.homography_warp3d`: a volume under a projective map."""
     matrix = torch.eye(4)[None] + 0.15 * torch.randn(1, 4, 4)
     warp = Call(lambda x, m: kornia.geometry.transform.homography_warp3d(x, m, (5, 6, 7), padding_mode="reflection"))
     return Built(warp, {"X": torch.rand(1, 2, 6, 7, 8), "M": matrix})
@@ -154,14 +148,12 @@ class SpatialTransformer(nn.Module):
 
 @case(20, dynamo=False, axes={"X": {0: "N", 2: "H", 3: "W"}})
 def stn() -> Built:
-    """AffineGrid into GridSample."""
     module = perturbed(SpatialTransformer(), 0.3)
     return Built(module, {"X": torch.rand(1, 1, 12, 12)}, ("Y", "logits"), other={"X": torch.rand(3, 1, 14, 11)})
 
 
 @case(20, dynamo=False)
 def stn_3d() -> Built:
-    """AffineGrid (N, 3, 4) into a 5-D GridSample."""
     module = perturbed(SpatialTransformer(3, "nearest", "border"), 0.3)
     return Built(module, {"X": torch.rand(2, 1, 5, 6, 7)}, ("Y", "logits"))
 
@@ -340,20 +332,14 @@ class ScannedRAFT(RAFT):
         return flows
 
 
-def raft_inputs() -> dict[str, Tensor]:
-    return {"first": torch.rand(1, 3, 32, 24), "second": torch.rand(1, 3, 32, 24)}
-
-
 @case(22, dynamo=True)
-def raft() -> Built:
-    """Correlation lookup, two updates unrolled."""
-    return Built(perturbed(RAFT(), 0.1), raft_inputs(), ("flow",))
+def raft(kind: type[RAFT] = RAFT, output: str = "flow") -> Built:
+    return Built(perturbed(kind(), 0.1), {name: torch.rand(1, 3, 32, 24) for name in ("first", "second")}, (output,))
 
 
 @case(18, dynamo=True)
 def raft_scan() -> Built:
-    """Correlation lookup inside a Scan."""
-    return Built(perturbed(ScannedRAFT(), 0.1), raft_inputs(), ("flows",))
+    return raft(ScannedRAFT, "flows")
 
 
 class FirstOrderMotion(nn.Module):
@@ -521,8 +507,7 @@ class Pick(nn.Module):
         self.model, self.inputs, self.outputs = model, inputs, outputs
 
     def forward(self, *args: Tensor) -> tuple[Tensor, ...]:
-        answer = self.model(**dict(zip(self.inputs, args, strict=True)))
-        return tuple(getattr(answer, name) for name in self.outputs)
+        return tuple(getattr(self.model(**dict(zip(self.inputs, args, strict=True))), name) for name in self.outputs)
 
 
 def transformer(model: nn.Module, outputs: Sequence[str], **inputs: Tensor) -> Built:
@@ -581,8 +566,7 @@ def export(name: str, folder: Path) -> None:
     torch.manual_seed(0)
     build, opset, dynamo, axes, fold = CASES[name]
     built = build()
-    if isinstance(built.module, nn.Module):
-        built.module.eval()
+    built.module.eval()
     options: dict[str, Any] = {"input_names": list(built.inputs), "output_names": list(built.outputs)}
     if dynamo and axes:
         dims = {axis: torch.export.Dim(axis) for each in axes.values() for axis in each.values()}
@@ -606,7 +590,8 @@ def export(name: str, folder: Path) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(CASES)} (default: all)")
-    parser.add_argument("--into", type=Path, default=HERE, metavar="FOLDER", help="(default: beside this file)")
+    beside = Path(__file__).parent
+    parser.add_argument("--into", type=Path, default=beside, metavar="FOLDER", help="(default: beside this file)")
     arguments = parser.parse_args()
     for name in arguments.names or CASES:
         export(name, arguments.into)
