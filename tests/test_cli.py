@@ -238,14 +238,10 @@ def far_model(kind: str) -> onnx.ModelProto:
     sample = 'Y = GridSample <mode = "linear", padding_mode = "border"> (X, grid)'
     computed = f"grid = Identity (given) {sample}"
     branches = ", ".join(f"{name}_branch = {name} () => (Y) {{ {computed} }}" for name in ("then", "else"))
-    body = {
-        "input": sample.replace("grid)", "given)"),
-        "computed": computed,
-        "branch": f"yes = Constant <value = bool {{1}}> () Y = If (yes) <{branches}>",
-        "function": "Y = f.warp (X, given)",
-    }[kind]
+    body = {"input": sample.replace("grid)", "given)"), "computed": computed, "function": "Y = f.warp (X, given)"}
+    body["branch"] = f"yes = Constant <value = bool {{1}}> () Y = If (yes) <{branches}>"
     function = f'<domain: "f", opset_import: ["": 20]> warp (X, grid) => (Y) {{ {sample} }}'
-    return parsed(f"""g (float[N, C, H, W] X, float[N, h, w, 2] given) => (float[N, C, h, w] Y) {{ {body} }}
+    return parsed(f"""g (float[N, C, H, W] X, float[N, h, w, 2] given) => (float[N, C, h, w] Y) {{ {body[kind]} }}
         {function if kind == "function" else ""}""")
 
 

@@ -245,10 +245,8 @@ def test_onnx_nodes_without_an_import_are_what_onnxruntime_takes_them_for() -> N
 
 
 def test_a_size_of_unknown_rank() -> None:
-    model = affine(helper.make_node("Reshape", ["numbers", "shape"], ["size"]))
-    model.graph.input.extend(helper.make_tensor_value_info(n, TensorProto.INT64, [None]) for n in ("numbers", "shape"))
-    for value in model.graph.input[1:]:
-        value.type.tensor_type.ClearField("shape")
+    model = parsed("""g (float[1,2,3] theta, int64[] numbers, int64[] shape) => (float[a,b,c,d] Y) {
+        size = Reshape (numbers, shape) Y = AffineGrid (theta, size) }""")
     (record,) = ogs.inspect_model(model)
     assert (record.ranks["size"], record.spatial_axes, record.native) == ((), (2,), True), record.reason
     expected = ogs.affine_grid(THETA, (1, 1, 3, 5))

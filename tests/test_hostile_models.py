@@ -92,11 +92,9 @@ def test_invalid_models_are_refused_in_words(sentence: str) -> None:
         ogs.InferenceSession(model(*INVALID[sentence]))
 
 
-GUARD = "ort_gridsample rejected the input of GridSample node 'a' (ort_gridsample.InferenceSession says why)"
-
-
 def test_names_like_those_of_the_patch_are_left_to_the_model() -> None:
-    status = helper.make_node("Identity", ["X"], ["Y_status"], GUARD)
+    guard = "ort_gridsample rejected the input of GridSample node 'a' (ort_gridsample.InferenceSession says why)"
+    status = helper.make_node("Identity", ["X"], ["Y_status"], guard)
     unread = helper.make_node("Identity", ["Y_status"], ["Y_unguarded"], "idx=3 must be within")
     session = ogs.InferenceSession(model(status, unread, sample("Y_unguarded", "Y", "a")))
     np.testing.assert_array_equal(session.run(None, FEEDS)[0], ogs.grid_sample(X, GRID))

@@ -272,11 +272,8 @@ def with_weights() -> onnx.ModelProto:
     return model
 
 
-Given = list[onnx.ModelProto]
-
-
 @pytest.fixture
-def given(monkeypatch: pytest.MonkeyPatch) -> Given:
+def given(monkeypatch: pytest.MonkeyPatch) -> list[onnx.ModelProto]:
     """Copies of what is given to onnx's shape inference."""
     models, infer = [], shape_inference.infer_shapes
     keeping = Mock(side_effect=lambda model, **how: models.append(deepcopy(model)) or infer(model, **how))
@@ -284,7 +281,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Given:
     return models
 
 
-def test_no_weight_is_given_to_the_inference(given: Given) -> None:
+def test_no_weight_is_given_to_the_inference(given: list[onnx.ModelProto]) -> None:
     model = with_weights()
     assert model.ByteSize() > 80_000
     (record,) = records_of(model, told := Mock(wraps=native))
@@ -300,7 +297,7 @@ def test_no_weight_is_given_to_the_inference(given: Given) -> None:
 
 
 @pytest.mark.parametrize("count", [1023, 1025, 4096])
-def test_a_large_constant_of_a_function_is_a_weight(count: int, given: Given) -> None:
+def test_a_large_constant_of_a_function_is_a_weight(count: int, given: list[onnx.ModelProto]) -> None:
     """Floats of 4 bytes: the second is above 4 KiB with its header, the first is not."""
     model = in_function("K = Constant <value = float[1] {0}> () C = GridSample (K, B)")
     ones = np.ones((1, 1, 1, count), np.float32)
@@ -325,7 +322,7 @@ def many_functions(count: int, *, chain: bool, sampled: bool) -> onnx.ModelProto
 
 
 @pytest.mark.parametrize("chain", [False, True])
-def test_a_model_without_a_node_concerned_is_not_inferred(chain: bool, given: Given) -> None:
+def test_a_model_without_a_node_concerned_is_not_inferred(chain: bool, given: list[onnx.ModelProto]) -> None:
     # From 1.32 on, onnxruntime refuses calls that lie deeper than 100.
     model = many_functions(100 if chain else 200, chain=chain, sampled=False)
     assert ogs.inspect_model(model) == []
@@ -335,7 +332,7 @@ def test_a_model_without_a_node_concerned_is_not_inferred(chain: bool, given: Gi
 
 
 @pytest.mark.parametrize("chain", [False, True])
-def test_inference_is_linear_in_the_functions(chain: bool, given: Given) -> None:
+def test_inference_is_linear_in_the_functions(chain: bool, given: list[onnx.ModelProto]) -> None:
     sizes, calls = [], []
     for count in (50, 100, 200):
         given.clear()
@@ -347,7 +344,7 @@ def test_inference_is_linear_in_the_functions(chain: bool, given: Given) -> None
     assert sizes[2] < 2.2 * sizes[1] < 2.2 * 2.2 * sizes[0]
 
 
-def test_a_session_infers_once(given: Given) -> None:
+def test_a_session_infers_once(given: list[onnx.ModelProto]) -> None:
     model = halves(f"{SIGNATURE} {{ A = Relu (X) Y = GridSample (A, G) }}", "float")
     ogs.inspect_model(model)
     once = len(given)

@@ -35,8 +35,6 @@ def fed(X, grid):
 session = make(open_model)
 session.run(None, fed(X, grid))
 """
-QUICK = ("open_session", "open_compiled")
-ways = with_slow("open_model", WAYS, QUICK)
 NO_ROOM = "Failed to allocate memory"
 #: Feeds of 64 MiB into the core, and out of it; and the free bytes at which one step after the other fails.
 LARGE = {
@@ -45,7 +43,7 @@ LARGE = {
 }
 
 
-@ways
+@with_slow("open_model", WAYS, ("open_session", "open_compiled"))
 @pytest.mark.parametrize("feeds", ["answer", pytest.param("grid", marks=pytest.mark.slow)])
 def test_no_memory_is_an_exception_and_the_session_goes_on(open_model: str, feeds: str) -> None:
     large, megabytes = LARGE[feeds]

@@ -7,6 +7,7 @@ onnx, torch and onnxscript, as in requirements.txt; nothing is downloaded. Names
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 
 import torch
@@ -30,11 +31,6 @@ def stacked(value: Tensor, locations: Tensor, weights: Tensor, levels: tuple[tup
         samples.append(F.grid_sample(image, grid, align_corners=False).reshape(b * h, d, q, p))
     by = weights.transpose(1, 2).reshape(b * h, 1, q, n * p)
     return (torch.stack(samples, -2).flatten(-2) * by).sum(-1).view(b, h * d, q).transpose(1, 2).contiguous()
-
-
-def volumes(value: Tensor, locations: Tensor, weights: Tensor) -> Tensor:
-    """The same of volumes."""
-    return stacked(value, locations, weights, ((2, 3, 4), (1, 2, 3)))
 
 
 def concatenated(value: Tensor, locations: Tensor, weights: Tensor) -> Tensor:
@@ -61,6 +57,7 @@ def single(value: Tensor, locations: Tensor, weights: Tensor) -> Tensor:
     return (sample * by).sum(-1).view(b, HEADS * CHANNELS, q).transpose(1, 2)
 
 
+volumes = partial(stacked, levels=((2, 3, 4), (1, 2, 3)))
 FORMS: dict[str, tuple[Callable[..., Tensor], tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = {
     "stacked": (stacked, (2, 32, HEADS, CHANNELS), (2, 5, HEADS, 3, 2, 2), (2, 5, HEADS, 3, 2)),
     "concatenated": (concatenated, (2, 32, HEADS, CHANNELS), (2, 5, HEADS, sum(POINTS), 2), (2, 5, HEADS, sum(POINTS))),

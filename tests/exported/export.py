@@ -110,7 +110,6 @@ def kornia_warp_perspective_float64() -> Built:
 
 @case(22, dynamo=True, axes={"X": {2: "H", 3: "W"}, "map_x": {1: "h", 2: "w"}, "map_y": {1: "h", 2: "w"}})
 def kornia_remap() -> Built:
-    """`kornia.geometry.remap`, nearest, of any size to any size."""
 
     def inputs(size: tuple[int, int], out: tuple[int, int]) -> dict[str, Tensor]:
         xs, ys = (torch.rand(2, *out) * (length + 3) - 2 for length in reversed(size))
