@@ -110,7 +110,6 @@ def kornia_warp_perspective_float64() -> Built:
 
 @case(22, dynamo=True, axes={"X": {2: "H", 3: "W"}, "map_x": {1: "h", 2: "w"}, "map_y": {1: "h", 2: "w"}})
 def kornia_remap() -> Built:
-
     def inputs(size: tuple[int, int], out: tuple[int, int]) -> dict[str, Tensor]:
         xs, ys = (torch.rand(2, *out) * (length + 3) - 2 for length in reversed(size))
         return {"X": torch.rand(2, 2, *size), "map_x": xs, "map_y": ys}
@@ -506,7 +505,8 @@ class Pick(nn.Module):
         self.model, self.inputs, self.outputs = model, inputs, outputs
 
     def forward(self, *args: Tensor) -> tuple[Tensor, ...]:
-        return tuple(getattr(self.model(**dict(zip(self.inputs, args, strict=True))), name) for name in self.outputs)
+        answer = self.model(**dict(zip(self.inputs, args, strict=True)))
+        return tuple(getattr(answer, name) for name in self.outputs)
 
 
 def transformer(model: nn.Module, outputs: Sequence[str], **inputs: Tensor) -> Built:
