@@ -151,8 +151,7 @@ def deep_file(folder: Path, levels: int) -> Path:
 @pytest.mark.parametrize("levels", [200, 5000])
 def test_ifs_nested_beyond_protobufs_limit_are_refused(tmp_path: Path, levels: int) -> None:
     path = deep_file(tmp_path, levels)
-    for function in (ogs.inspect_model, ogs.patch_model):
-        error = refusal(function, path)
+    for error in (refusal(ogs.inspect_model, path), refusal(ogs.patch_model, path)):
         assert str(error).startswith(f"{path}: the file is not readable as protobuf (")
         assert error.expected == "an ONNX model"
     with pytest.raises(Exception, match=r"(?i)protobuf"):

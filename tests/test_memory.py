@@ -103,8 +103,8 @@ for size in {[*HUGE_SIZES, [1, 1, 2, 3]]}:
 
 
 def test_sizes_that_no_machine_has_are_refused() -> None:
+    node = "AffineGrid node '(grid)'"
     for way, (*answers, right) in run_each(HUGE).items():
-        node = "AffineGrid node '(grid)'"
         word = f"rejected the input of {node}" if way == "open_patched_file" else f"{node}: "
         assert len(answers) == len(HUGE_SIZES)
         if way in COMPILED:  # whose output onnxruntime makes
@@ -135,10 +135,8 @@ def test_what_is_available_is_what_the_system_says(monkeypatch: pytest.MonkeyPat
 def test_an_empty_answer_is_refused_where_its_other_axes_are_too_long_for_numpy() -> None:
     """NumPy multiplies all axes of an empty array but the empty ones."""
     X, endless = np.zeros((1, 0, 4), complex), np.broadcast_to(np.float16(0), (1, 1 << 60, 1))
-    for name, error in (
-        ("Y", refusal(ogs.grid_sample, X, endless)),
-        ("grid", refusal(ogs.affine_grid, np.zeros((0, 2, 3)), (0, 1, 1 << 40, 1 << 40))),
-    ):
+    of_affine = refusal(ogs.affine_grid, np.zeros((0, 2, 3)), (0, 1, 1 << 40, 1 << 40))
+    for name, error in (("Y", refusal(ogs.grid_sample, X, endless)), ("grid", of_affine)):
         assert re.search(f"{name} is of shape .* bytes, expected fewer bytes than an address", str(error))
     # What only claims more than there is, is as good as any other empty answer.
     assert ogs.affine_grid(np.zeros((0, 3, 4)), (0, 1, *(1 << 17,) * 3)).shape == (0, *(1 << 17,) * 3, 3)
