@@ -364,7 +364,6 @@ def test_what_somebody_else_reads_stays() -> None:
         assert_attended(written({}, f"float[2, 3, 8] Y, {other}"), feeds, 0)
     session, _ = assert_attended(written({}, "float[2, 3, 8] Y, float[4, 4, 3, 2] S0"), feeds, 1)
     assert [each.record.output for each in session.replaced if not each.reason and not each.fused] == ["S0"]
-    # What leads to it is read where it lies.
     for other in ("float[2, 8, 6] t0", "float[4, 1, 3, 4] W", "float[2, 3, 2, 2, 2, 2] grids", "float[4, 4, 3] total"):
         assert_attended(written({}, f"float[2, 3, 8] Y, {other}"), feeds, 1)
 

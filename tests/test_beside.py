@@ -53,7 +53,6 @@ def renamed(wheel: Path, name: str = "onnxruntime_gpu") -> Path:
 
 
 def contents(python: Path) -> dict[str, str]:
-    """What is in the files of the installed onnxruntime."""
     where = "import importlib.util as u; print(u.find_spec('onnxruntime').submodule_search_locations[0])"
     folder = Path(call(python, "-c", where).strip())
     files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")

@@ -291,7 +291,6 @@ def test_what_onnxruntime_logs_of_a_refusal_is_not_shown(capfd: pytest.CaptureFi
 
 
 def keys(content: object) -> set[str]:
-    """Of all objects in what JSON says."""
     inside = content.values() if isinstance(content, dict) else content if isinstance(content, list) else ()
     return (set(content) if isinstance(content, dict) else set()).union(*map(keys, inside))
 

@@ -134,7 +134,6 @@ def test_a_wrong_grid_is_the_functions_sentence(shapes: tuple) -> None:
 
 
 def test_a_node_that_says_no_label_goes_by_its_own_name() -> None:
-    """As one that was written by hand, or copied by a tool that knows only its inputs."""
     model = loose(grid_sample_model("float32", "float32", 2, [Attributes("linear")]))
     patched = ogs.patch_model(model, target="compiled")
     (node,) = patched.graph.node

@@ -96,8 +96,7 @@ def phases(monkeypatch):
     return seen
 
 
-#: Channels, pixels of an axis and positions: those that fit a thread's share of the cache, and those that do not, of
-#: which one chunk, or not even that, is laid out at a time.
+#: Channels, pixels of an axis and positions: some fit a thread's share of the cache, of others not even one chunk does.
 SIZES = [(2, 6, 400), (5, 6, 400), (16, 6, 400), (37, 6, 400), (37, 60, 4000), (37, 130, 9000)]
 
 

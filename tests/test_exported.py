@@ -91,7 +91,6 @@ NEEDED = dict(re.findall(r"^([\w-]+)==(\S+)$", (FOLDER / "requirements.txt").rea
 
 
 def needs(*needed: str) -> pytest.MarkDecorator:
-    """Skip a test where not just these releases are installed."""
     there = {each.name: each.version.partition("+")[0] for each in metadata.distributions()}
     missing = [f"{each}=={NEEDED[each]}" for each in needed if there.get(each) != NEEDED[each]]
     return pytest.mark.skipif(bool(missing), reason=f"the script needs {', '.join(missing)}")

@@ -399,7 +399,6 @@ def test_calls_in_branches_of_calls(levels: int) -> None:
 
 
 def test_a_function_that_nobody_calls_and_a_node_that_holds_a_list_of_graphs() -> None:
-    """As no operator of ONNX does, but the format has it."""
     model = in_function(call="GridSample")
     found = scopes(model)
     assert Inference(model, found).alternatives(found[1], "A") == []

@@ -345,7 +345,6 @@ WINE = shutil.which("wine") or shutil.which("wine64", path="/usr/lib/wine")
 
 
 def under_qemu(folder: Path) -> list[str]:
-    """What runs a program for aarch64, with Debian's libraries for it."""
     shutil.copytree("/usr/aarch64-linux-gnu", folder / "root", symlinks=True)
     (folder / "root/proc").mkdir()
     (folder / "root/proc/cpuinfo").write_text(CPUINFO)

@@ -69,7 +69,6 @@ SIZES = {"static": ((), (), ()), "batch": ((0,),) * 3, "queries": ((0,), (0, 1),
 
 
 def forms() -> Iterator[tuple[str, Form]]:
-    """Every model by its name."""
     for (name, (function, *shapes)), size, dynamo in product(FORMS.items(), SIZES, (False, True)):
         form = Form(function, tuple(map(torch.rand, shapes)), SIZES[size], dynamo, opset=20)
         yield f"{name}/{size}-{'dynamo' if dynamo else 'torchscript'}", form

@@ -45,8 +45,6 @@ CASES: dict[str, tuple[Callable[[], Built], int, bool, Axes, bool]] = {}
 
 
 def case(opset: int, *, dynamo: bool, axes: Axes | None = None, fold: bool = False, name: str = "") -> Any:
-    """Register a builder under its own name, or another one."""
-
     def register(build: Callable[[], Built]) -> Callable[[], Built]:
         CASES[name or build.__name__] = build, opset, dynamo, axes or {}, fold
         return build
@@ -267,8 +265,6 @@ class PWCWarp(nn.Module):
 
 @case(16, dynamo=False, axes={"first": {2: "H", 3: "W"}, "second": {2: "H", 3: "W"}, "flow": {2: "h", 3: "w"}})
 def pwcnet() -> Built:
-    """Backward warping with an out-of-frame mask, for any image size."""
-
     def inputs(height: int, width: int) -> dict[str, Tensor]:
         images = {name: torch.rand(1, 3, height, width) for name in ("first", "second")}
         return {**images, "flow": 2 * torch.randn(1, 2, height // 2, width // 2)}
@@ -409,8 +405,6 @@ class LIIF(nn.Module):
 
 @case(20, dynamo=True, axes={"where": {1: "points"}})
 def liif() -> Built:
-    """Nine GridSample nodes on a list of points, any number of them."""
-
     def inputs(points: int) -> dict[str, Tensor]:
         return {"X": torch.rand(1, 3, 9, 10), "where": torch.rand(1, points, 2) * 2 - 1}
 
@@ -436,7 +430,6 @@ class TriPlane(nn.Module):
 
 @case(22, dynamo=True)
 def triplane() -> Built:
-    """Planes and a volume, both weights, at points; some lie outside."""
     return Built(perturbed(TriPlane()), {"points": torch.rand(40, 3) * 2.4 - 1.2}, ("rgb", "density"))
 
 

@@ -102,7 +102,6 @@ def affine(theta: Tensor, image: Tensor, align: bool) -> Tensor:
 
 
 def forms() -> Iterator[tuple[str, Form]]:
-    """All models, by name."""
     torch.manual_seed(0)
     X, grid = torch.rand(2, 3, 4, 5), torch.rand(2, 6, 7, 2)
     sizes = {"static": ((), ()), "dynamic": ((0, 1, 2, 3), (0, 1, 2))}
