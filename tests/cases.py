@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from functools import cache
+from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -19,35 +20,21 @@ RANKS = (1, 2, 3, 4)
 SESSION_TYPES = tuple(name for name, t in spec.TYPES.items() if t.transport is not None)
 
 
-@dataclass(frozen=True)
-class Shape:
-    """The shape of a case: N, C, the spatial axes of X and those of the output."""
+class Shapes(NamedTuple):
+    """Those of a case's arrays."""
 
-    n: int
-    c: int
-    lengths: tuple[int, ...]
-    outputs: tuple[int, ...]
-
-    @property
-    def X(self) -> tuple[int, ...]:  # noqa: N802
-        return (self.n, self.c, *self.lengths)
-
-    @property
-    def grid(self) -> tuple[int, ...]:
-        return (self.n, *self.outputs, len(self.lengths))
-
-    @property
-    def Y(self) -> tuple[int, ...]:  # noqa: N802
-        return (self.n, self.c, *self.outputs)
+    X: tuple[int, ...]
+    grid: tuple[int, ...]
+    Y: tuple[int, ...]
 
 
 #: By rank. On an axis of 4 pixels the ties below are exact unaligned, on one of 3 or 5 aligned. One batch is enough
 #: where a position has 256 taps.
 SHAPES = {
-    1: Shape(2, 2, (5,), (24,)),
-    2: Shape(2, 2, (4, 5), (5, 6)),
-    3: Shape(2, 2, (3, 4, 2), (2, 3, 3)),
-    4: Shape(1, 2, (2, 3, 4, 3), (3, 2, 2, 2)),
+    1: Shapes((2, 2, 5), (2, 24, 1), (2, 2, 24)),
+    2: Shapes((2, 2, 4, 5), (2, 5, 6, 2), (2, 2, 5, 6)),
+    3: Shapes((2, 2, 3, 4, 2), (2, 2, 3, 3, 3), (2, 2, 2, 3, 3)),
+    4: Shapes((1, 2, 2, 3, 4, 3), (1, 3, 2, 2, 2, 4), (1, 2, 3, 2, 2, 2)),
 }
 
 #: Normalized coordinates: exact ties and pixel centres of the axes above, the borders, outside, and far outside.
@@ -163,7 +150,7 @@ def positions(grid_type: str, rank: int) -> np.ndarray:
 
 @cache
 def _taps(grid_type: str, rank: int, mode: str, padding_mode: str, align_corners: bool) -> list:
-    return oracle.grid_taps(positions(grid_type, rank), SHAPES[rank].lengths, mode, padding_mode, align_corners)
+    return oracle.grid_taps(positions(grid_type, rank), SHAPES[rank].X[2:], mode, padding_mode, align_corners)
 
 
 @cache

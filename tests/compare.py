@@ -1,11 +1,13 @@
 """How near an answer must come to the oracle's."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import ml_dtypes
 import numpy as np
+import pytest
 
+import ort_gridsample as ogs
 from oracle import Expected
 
 #: The types that are interpolated in float64; all others in float32.
@@ -22,6 +24,13 @@ def about(case: object) -> Iterator[None]:
         yield
     except AssertionError as error:
         raise AssertionError(f"{case}: {error}") from error
+
+
+def refusal(call: Callable[..., object], *given: object, **named: object) -> ogs.GridSampleError:
+    """The GridSampleError that this call raises."""
+    with pytest.raises(ogs.GridSampleError) as raised:
+        call(*given, **named)
+    return raised.value
 
 
 def finfo(dtype: np.dtype) -> np.finfo:

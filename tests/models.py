@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from itertools import count
 
 import onnx
 import onnx.parser
@@ -24,8 +23,7 @@ _OPSET_16_MODES = {mode: synonym for synonym, mode in spec.MODE_SYNONYMS.items()
 
 def parsed(text: str, opset: int = 20) -> onnx.ModelProto:
     """The model of this graph, and of the functions behind it; other domains that it calls are of version 1."""
-    domains = sorted({*re.findall(r"([A-Za-z_][\w.]*)\.\w+ ?[<(]", text)})
-    imports = "".join(f', "{domain}": 1' for domain in domains)
+    imports = "".join(f', "{domain}": 1' for domain in sorted({*re.findall(r"([A-Za-z_][\w.]*)\.\w+ ?[<(]", text)}))
     return onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": {opset}{imports}]> {text}')
 
 
@@ -97,25 +95,21 @@ def make_model(nodes: list[onnx.NodeProto], inputs: Values, outputs: Values, ops
 
     ``inputs`` and ``outputs`` are (type, shape) by name.
     """
-    names, nodes = count(), list(nodes)
+    nodes = list(nodes)
 
     def outside(values: Values) -> list[onnx.ValueInfoProto]:
         carried = {name: "float32" if type_ == "bfloat16" else type_ for name, (type_, _) in values.items()}
         return [helper.make_tensor_value_info(name, tensor_type(carried[name]), values[name][1]) for name in values]
 
-    def rename(field: str, name: str) -> str:
-        inner = f"{name}_bfloat16_{next(names)}"
-        for node in nodes:
-            edges = getattr(node, field)
-            edges[:] = [inner if edge == name else edge for edge in edges]
-        return inner
-
-    for name in [name for name, (type_, _) in inputs.items() if type_ == "bfloat16"]:
-        inner = rename("input", name)
-        nodes.insert(0, helper.make_node("Cast", [name], [inner], to=TensorProto.BFLOAT16))
-    for name in [name for name, (type_, _) in outputs.items() if type_ == "bfloat16"]:
-        inner = rename("output", name)
-        nodes.append(helper.make_node("Cast", [inner], [name], to=TensorProto.FLOAT))
+    for field, values in (("input", inputs), ("output", outputs)):
+        for name in [name for name, (type_, _) in values.items() if type_ == "bfloat16"]:
+            inner = f"{name}_bfloat16"
+            for edges in (getattr(node, field) for node in nodes):
+                edges[:] = [inner if edge == name else edge for edge in edges]
+            if field == "input":
+                nodes.insert(0, helper.make_node("Cast", [name], [inner], to=TensorProto.BFLOAT16))
+            else:
+                nodes.append(helper.make_node("Cast", [inner], [name], to=TensorProto.FLOAT))
     graph = helper.make_graph(nodes, "test", outside(inputs), outside(outputs))
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
     onnx.checker.check_model(model, full_check=True)

@@ -87,10 +87,7 @@ def position_taps(
     g: Sequence[np.generic], lengths: Sequence[int], mode: str, padding_mode: str, align_corners: bool
 ) -> list[Tap]:
     """The taps of one output position; ``g`` lists the innermost axis first, ``lengths`` the outermost."""
-    axes = [
-        axis_taps(g[len(lengths) - 1 - axis], length, mode, padding_mode, align_corners)
-        for axis, length in enumerate(lengths)
-    ]
+    axes = [axis_taps(x, length, mode, padding_mode, align_corners) for x, length in zip(g[::-1], lengths, strict=True)]
     taps: list[Tap] = []
     for combination in itertools.product(*axes):
         index = tuple(i for i, _ in combination)
@@ -99,15 +96,10 @@ def position_taps(
     return taps
 
 
-def grid_taps(
-    grid: np.ndarray, lengths: Sequence[int], mode: str, padding_mode: str, align_corners: bool
-) -> list[list[list[Tap]]]:
+def grid_taps(grid: np.ndarray, lengths: Sequence[int], *attributes: str | bool) -> list[list[list[Tap]]]:
     """The taps of every output position of every batch."""
     with np.errstate(over="ignore"):
-        return [
-            [position_taps(g, lengths, mode, padding_mode, align_corners) for g in batch.reshape(-1, len(lengths))]
-            for batch in grid
-        ]
+        return [[position_taps(g, lengths, *attributes) for g in batch.reshape(-1, len(lengths))] for batch in grid]
 
 
 @dataclass(frozen=True)
@@ -159,17 +151,15 @@ def grid_sample(
 def affine_grid(theta: np.ndarray, size: Sequence[int], align_corners: bool = False) -> np.ndarray:
     """AffineGrid of ``theta`` (N, r, r + 1) for an output of ``size`` (N, C, D1, …, Dr), in float64."""
     n, _, *lengths = size
-    r = len(lengths)
 
     def coordinate(i: int, length: int) -> float:
         if not align_corners:
             return (2 * i + 1) / length - 1
         return 2 * i / (length - 1) - 1 if length > 1 else 0.0
 
-    grid = np.zeros((n, *lengths, r))
+    grid = np.zeros((n, *lengths, len(lengths)))
     for b, *index in np.ndindex(n, *lengths):
         position = [coordinate(i, length) for i, length in zip(index, lengths, strict=True)][::-1]
-        for row in range(r):
-            *factors, shift = theta[b, row].astype(np.float64).tolist()
+        for row, (*factors, shift) in enumerate(theta[b].astype(np.float64).tolist()):
             grid[(b, *index, row)] = sum(f * x for f, x in zip(factors, position, strict=True)) + shift
     return grid

@@ -130,8 +130,7 @@ class Model(Function):
     def grid_samples(self, X: Array, grid: Array, attributes: Sequence[Attributes], opset: int = 22) -> list[Array]:
         planar = self.planar and grid.dtype.name in programs.TYPES
         model = grid_sample_model(type_name(X.dtype), type_name(grid.dtype), X.ndim - 2, attributes, opset, planar)
-        fed = np.ascontiguousarray(np.moveaxis(grid, -1, 1)) if planar else grid
-        return run(self.open(model), X.dtype, X, fed)
+        return run(self.open(model), X.dtype, X, np.ascontiguousarray(np.moveaxis(grid, -1, 1)) if planar else grid)
 
     def affine_grid(self, theta: Array, size: Sequence[int], align_corners: bool = False) -> Array:
         model = affine_grid_model(type_name(theta.dtype), theta.shape[1], align_corners)
@@ -144,5 +143,4 @@ if not ops.why_not():
     PATHS |= {"compiled, planes": Model(open_compiled, planar=True)}
 if LIBRARY:
     PATHS["library"] = Model(open_library)
-#: What opens a model in one of these ways.
 OPENERS = {path.open for path in PATHS.values() if isinstance(path, Model)}

@@ -34,6 +34,9 @@ from paths import open_compiled, open_compiled_file, open_library, open_native, 
 def make(open_model, X_type="float32", mode="linear"):
     return open_model(grid_sample_model(X_type, "float32", 2, [Attributes(mode, "zeros", False)]))
 
+def resident():  # in MiB
+    return int(open("/proc/self/statm").read().split()[1]) * 4096 / 2**20
+
 def attempt(session, X, grid):
     try:
         return session.run(None, {{"X": X, "grid": grid}})[0].shape

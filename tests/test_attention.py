@@ -6,6 +6,7 @@ import re
 import sys
 import zipfile
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import ml_dtypes
@@ -15,16 +16,17 @@ import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, parser
+from onnx import helper, parser
 
 import ort_gridsample as ogs
 from cases import dtype_of
+from compare import refusal
 from conftest import CORES, OPS
 from models import function_of, parsed
-from ort_gridsample.errors import GridSampleError
 from ort_gridsample.functions import attend
 from ort_gridsample.model.graphs import scopes
 from ort_gridsample.model.helpers import guard_name
+from ort_gridsample.model.inference import value_of
 from ort_gridsample.model.matches import find
 from paths import open_native, quiet_options, running_on
 from processes import every_way
@@ -35,13 +37,6 @@ TYPES = {"float32": 2e-6, "float64": 1e-13, "float16": 2e-3, "bfloat16": 2e-2}
 
 with zipfile.ZipFile(Path(__file__).parent / "exported" / "attention.zip") as _archive:
     FORMS = {name.removesuffix(".onnx"): _archive.read(name) for name in _archive.namelist()}
-#: The shapes of their inputs, of two batches and five queries.
-SHAPES = {
-    "stacked": ((2, 32, 3, 4), (2, 5, 3, 3, 2, 2), (2, 5, 3, 3, 2)),
-    "concatenated": ((2, 32, 3, 4), (2, 5, 3, 9, 2), (2, 5, 3, 9)),
-    "single": ((2, 24, 12), (2, 5, 3, 1, 2, 2), (2, 5, 3, 2)),
-    "volumes": ((2, 30, 3, 4), (2, 5, 3, 2, 2, 3), (2, 5, 3, 2, 2)),
-}
 
 
 def definition(
@@ -83,7 +78,6 @@ def close(found: np.ndarray, expected: np.ndarray, kind: str, locations: str = "
 
 
 def op_model(kind: str, locations: str, align: bool) -> onnx.ModelProto:
-    """The compiled op alone."""
     value, at = ({"float32": "float", "float64": "double"}.get(each, each) for each in (kind, locations))
     model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17, "ai.onnx.contrib": 1]>
         op ({value}[] value, int64[] levels, {at}[] at, {value}[] by) => ({value}[] Y) {{
@@ -93,11 +87,8 @@ def op_model(kind: str, locations: str, align: bool) -> onnx.ModelProto:
     return model
 
 
-LEVELS = {
-    "planes": np.array([[2, 5, 7], [3, 1, 4], [1, 3, 1]]),
-    "volumes": np.array([[2, 4, 3, 5], [2, 1, 2, 2]]),
-    "rows": np.array([[3, 6]]),
-}
+LEVELS = {"planes": np.array([[2, 5, 7], [3, 1, 4], [1, 3, 1]]), "rows": np.array([[3, 6]])}
+LEVELS["volumes"] = np.array([[2, 4, 3, 5], [2, 1, 2, 2]])
 
 
 @pytest.mark.parametrize("align", [False, True], ids=["edges", "centres"])
@@ -114,15 +105,13 @@ def test_it_is_a_sum_over_samples(kind: str, levels: np.ndarray, align: bool) ->
 
 
 @pytest.mark.skipif("compiled" not in OPS, reason="no compiled ops")
-@pytest.mark.parametrize(
-    ("kind", "locations"), [("float32", "float32"), ("float32", "float64"), ("float16", "float16")]
-)
-def test_the_compiled_op_answers_as_the_function(kind: str, locations: str) -> None:
+@pytest.mark.parametrize("kinds", [("float32", "float32"), ("float32", "float64"), ("float16", "float16")])
+def test_the_compiled_op_answers_as_the_function(kinds: tuple[str, str]) -> None:
     levels = LEVELS["planes"]
     for align in (False, True):
-        session = onnxruntime.InferenceSession(op_model(kind, locations, align).SerializeToString(), ogs.register())
+        session = session_for(*kinds, align)
         for n, q in ((2, 5), (1, 700), (0, 4), (2, 0)):
-            value, at, by = operands(levels, kind, locations, n=n, q=q)
+            value, at, by = operands(levels, *kinds, n=n, q=q)
             for weights in (by, by[:, :1]) if q else (by,):
                 expected = attend(value, levels, at, weights, align, where="here", num_threads=3)
                 found = session.run(None, {"value": value, "levels": levels, "at": at, "by": weights})[0]
@@ -144,6 +133,8 @@ def test_the_function_takes_what_others_take() -> None:
     found = ogs.deformable_attention(value, levels[:, 1:], at.reshape(2, 5, 3, 2, 2, 2), by.reshape(2, 5, 3, 2, 2))
     close(found, definition(value, levels, at, by, False), "float32", "float32")
     assert found.shape == (2, 5, 12)
+    halves = {name: GOOD[name].astype(ml_dtypes.bfloat16) for name in ("value", "attention_weights")}
+    assert ogs.deformable_attention(**GOOD | halves).dtype == ml_dtypes.bfloat16
 
 
 def zeros(*shape: int) -> np.ndarray:
@@ -152,69 +143,45 @@ def zeros(*shape: int) -> np.ndarray:
 
 GOOD: Arrays = {"value": zeros(2, 47, 3, 4), "spatial_shapes": np.array([[5, 7], [3, 4]])}
 GOOD |= {"sampling_locations": zeros(2, 5, 3, 2, 4, 2), "attention_weights": zeros(2, 5, 3, 2, 4)}
-PIXELS = "those of value, of shape (B, S, H, D) = (2, 46, 3, 4), in all levels together"
+PIXELS = "those of value, of shape (B, S, H, D) = (2, 47, 3, 4), in all levels together"
 AXES = "shape (B, Q, H, L, P, r), as value (B, S, H, D) is of shape (2, 47, 3, 4) and L is 2"
 ALL_BUT_ONE = "all axes but the last of sampling_locations, which is of shape (2, 5, 3, 2, 4, 2)"
-#: What is wrong, and what is said of it.
 BAD = [
-    ({"value": zeros(47, 3, 4)}, "value is of shape (47, 3, 4), expected shape (B, S, H, D)"),
-    ({"value": zeros(2, 46, 3, 4)}, f"spatial_shapes is with 47 pixels, expected {PIXELS}"),
-    *(
-        ({"spatial_shapes": np.array(value)}, f"spatial_shapes is {said}")
-        for value, said in (
-            ([5, 7], "of shape (2), expected shape (L, r), with at least one spatial axis"),
-            ([[5, 7], [-3, -4]], "with a negative length, expected nothing negative"),
-        )
-    ),
-    *(
-        ({name: zeros(*shape)}, f"{name} is of shape {shape}, expected {expected}")
-        for name, shape, expected in (
-            ("sampling_locations", (2, 5, 3, 8, 2, 4, 2), AXES),
-            ("sampling_locations", (2, 5, 3, 2, 4, 3), AXES),
-            ("attention_weights", (2, 5, 4, 2, 4), ALL_BUT_ONE),
-            ("attention_weights", (2, 4, 3, 2, 4), ALL_BUT_ONE),
-        )
-    ),
+    ("value", zeros(47, 3, 4), "of shape (47, 3, 4), expected shape (B, S, H, D)"),
+    ("spatial_shapes", np.array([[5, 7], [3, 3]]), f"with 44 pixels, expected {PIXELS}"),
+    ("spatial_shapes", np.array([5, 7]), "of shape (2), expected shape (L, r), with at least one spatial axis"),
+    ("spatial_shapes", np.array([[5, 7], [-3, -4]]), "with a negative length, expected nothing negative"),
+    ("sampling_locations", zeros(2, 5, 3, 8, 2, 4, 2), f"of shape (2, 5, 3, 8, 2, 4, 2), expected {AXES}"),
+    ("sampling_locations", zeros(2, 5, 3, 2, 4, 3), f"of shape (2, 5, 3, 2, 4, 3), expected {AXES}"),
+    ("attention_weights", zeros(2, 5, 4, 2, 4), f"of shape (2, 5, 4, 2, 4), expected {ALL_BUT_ONE}"),
+    ("attention_weights", zeros(2, 4, 3, 2, 4), f"of shape (2, 4, 3, 2, 4), expected {ALL_BUT_ONE}"),
+    ("attention_weights", np.zeros((2, 5, 3, 2, 4)), "of type float64, expected one of float32"),
+    ("spatial_shapes", np.ones((2, 2)), "of type float64, expected integers"),
+    ("value", np.zeros((2, 47, 3, 4), int), "of type int64, expected one of float32, float64, float16, bfloat16"),
 ]
 
 
-@pytest.mark.parametrize(("changes", "said"), BAD)
-def test_what_is_wrong_is_said(changes: Arrays, said: str) -> None:
-    wrong = GOOD | changes
-    with pytest.raises(GridSampleError, match=re.escape(f"deformable_attention: {said}") + "$"):
-        ogs.deformable_attention(**wrong)
+@pytest.mark.parametrize(("name", "value", "said"), BAD)
+def test_what_is_wrong_is_said(name: str, value: np.ndarray, said: str) -> None:
+    wrong = GOOD | {name: value}
+    assert str(refusal(ogs.deformable_attention, **wrong)) == f"deformable_attention: {name} is {said}"
     levels = wrong["spatial_shapes"]
     levels = levels if levels.ndim == 1 else np.insert(levels, 0, 4, axis=1)
     feeds = dict(zip(("value", "levels", "at", "by"), wrong.values(), strict=True)) | {"levels": levels}
-    for ops in OPS:
-        with pytest.raises(GridSampleError, match=f"DeformableAttention node .*: {re.escape(said)}$"):
-            session_of_the_op(ops).run(None, feeds)
+    for ops in () if "of type" in said else OPS:  # onnxruntime itself refuses other types
+        told = str(refusal(session_of_the_op(ops).run, None, feeds))
+        assert re.fullmatch(f"DeformableAttention node .*: {name} is {re.escape(said)}", told)
 
 
 def session_of_the_op(ops: str) -> ogs.InferenceSession:
     model = op_model("float32", "float32", False)
     if ops == "python":
-        (node,) = model.graph.node
-        node.op_type, node.domain = "DeformableAttention", "ort_gridsample"
-        del node.attribute[1]
-        node.attribute.extend([helper.make_attribute("node", "attention"), helper.make_attribute("num_threads", 1)])
-        node.output.append("status")
-        model.opset_import.append(helper.make_opsetid("ort_gridsample", 1))
-        guard = helper.make_node("GatherND", ["status", "status"], ["guarded"], guard_name("attention"))
-        model.graph.node.append(guard)
-        model.graph.output.append(helper.make_tensor_value_info("guarded", TensorProto.INT64, None))
+        model = parsed("""g (float[] value, int64[] levels, float[] at, float[] by) => (float[] Y, int64[] guarded) {
+            Y, status = ort_gridsample.DeformableAttention <align_corners = 0, node = "attention", num_threads = 1>
+                (value, levels, at, by) guarded = GatherND (status, status) }""")
+        model.graph.node[0].name, model.graph.node[1].name = "attention", guard_name("attention")
     with running_on(ops):
         return ogs.InferenceSession(model, quiet_options())
-
-
-def test_types_must_fit() -> None:
-    for wrong, said in (
-        ({"attention_weights": GOOD["attention_weights"].astype(np.float64)}, "float64, expected one of float32"),
-        ({"spatial_shapes": np.ones((2, 2))}, "float64, expected integers"),
-        ({"value": np.zeros((2, 47, 3, 4), np.int64)}, "int64, expected one of float32, float64, float16, bfloat16"),
-    ):
-        with pytest.raises(GridSampleError, match=f"{next(iter(wrong))} is of type {said}$"):
-            ogs.deformable_attention(**(GOOD | wrong))
 
 
 @given(st.data())
@@ -222,8 +189,7 @@ def test_any_lengths_at_all(data: st.DataObject) -> None:
     """Every core and the compiled op, without levels, with some of one pixel or none, and points anywhere."""
     axes, count = data.draw(st.integers(1, 3)), data.draw(st.integers(0, 3))
     rows = st.tuples(st.integers(0, 3), *[st.integers(0, 4)] * axes)
-    drawn = data.draw(st.lists(rows, min_size=count, max_size=count))
-    levels = np.array(drawn, np.int64).reshape(count, 1 + axes)
+    levels = np.array(data.draw(st.lists(rows, min_size=count, max_size=count)), np.int64).reshape(count, 1 + axes)
     channels = st.sampled_from([0, 1, 5, 16, 37])
     n, q, h, d = data.draw(st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(1, 3), channels))
     align, kind = data.draw(st.booleans()), data.draw(st.sampled_from(["float32", "float16"]))
@@ -238,19 +204,14 @@ def test_any_lengths_at_all(data: st.DataObject) -> None:
     for answer in answers[1:]:
         close(answer, answers[0].astype(np.float64), kind, kind)
     if "compiled" in OPS:
-        session = session_for(kind, align)
-        found = session.run(None, {"value": value, "levels": levels, "at": at, "by": by})[0]
-        np.testing.assert_array_equal(found, answers[-1])
+        feeds = {"value": value, "levels": levels, "at": at, "by": by}
+        np.testing.assert_array_equal(session_for(kind, kind, align).run(None, feeds)[0], answers[-1])
 
 
-_sessions: dict[tuple[str, bool], onnxruntime.InferenceSession] = {}
-
-
-def session_for(kind: str, align: bool) -> onnxruntime.InferenceSession:
-    if (kind, align) not in _sessions:
-        options = ogs.register(quiet_options())
-        _sessions[kind, align] = onnxruntime.InferenceSession(op_model(kind, kind, align).SerializeToString(), options)
-    return _sessions[kind, align]
+@cache
+def session_for(kind: str, locations: str, align: bool) -> onnxruntime.InferenceSession:
+    model = op_model(kind, locations, align).SerializeToString()
+    return onnxruntime.InferenceSession(model, ogs.register(quiet_options()))
 
 
 def form(name: str) -> onnx.ModelProto:
@@ -261,15 +222,16 @@ def form(name: str) -> onnx.ModelProto:
 
 
 def form_feeds(name: str, n: int = 2, q: int = 5) -> Arrays:
-    rng = np.random.default_rng(0)
-    value, *others = SHAPES[name.split("/")[0]]
+    """Of ``n`` batches and ``q`` queries, otherwise of the shapes that the static model says."""
+    rng, static = np.random.default_rng(0), form(f"{name.split('/')[0]}/static-dynamo")
+    value, *others = (value_of(each.type).shape for each in static.graph.input)
     shapes = (n, *value[1:]), *((n, q, *each[2:]) for each in others)
     return {key: rng.uniform(-0.2, 1.2, shape).astype(np.float32) for key, shape in zip("abc", shapes, strict=True)}
 
 
 def assert_attended(
     model: onnx.ModelProto, feeds: Arrays, count: int = 1, ops: str = "compiled"
-) -> ogs.InferenceSession:
+) -> tuple[ogs.InferenceSession, list[ogs.Placement]]:
     """So many deformable attentions are one op each, and the answers are onnxruntime's."""
     with running_on(ops):
         session = ogs.InferenceSession(model, quiet_options(), nodes="all")
@@ -277,15 +239,13 @@ def assert_attended(
     assert [each.runs_on for each in whole] == [f"{ops} op".replace("python", "Python")] * count
     for found, expected in zip(session.run(None, feeds), open_native(model).run(None, feeds), strict=True):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
-    return session
+    return session, whole
 
 
-@pytest.mark.parametrize("ops", OPS)
 @pytest.mark.parametrize("name", FORMS)
 def test_every_form_is_found(name: str, ops: str) -> None:
     model = form(name)
-    session = assert_attended(model, form_feeds(name), ops=ops)
-    (whole,) = (each for each in session.replaced if each.record.operator == "DeformableAttention")
+    session, (whole,) = assert_attended(model, form_feeds(name), ops=ops)
     assert {*whole.fused} >= {node.name for node in model.graph.node if node.op_type == "GridSample"}
     if "static" not in name:
         other = form_feeds(name, 3, 8 if "queries" in name else 5)
@@ -293,11 +253,10 @@ def test_every_form_is_found(name: str, ops: str) -> None:
         np.testing.assert_allclose(session.run(None, other)[0], expected[0], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("ops", OPS)
 def test_in_a_branch_and_in_a_function(ops: str) -> None:
     model, feeds = form("stacked/static-dynamo"), form_feeds("stacked")
     graph, (opset,) = model.graph, (each.version for each in model.opset_import if not each.domain)
-    inputs = ", ".join(f"float{list(shape)} {name}" for name, shape in zip("abc", SHAPES["stacked"], strict=True))
+    inputs = ", ".join(f"float{[*each.shape]} {name}" for name, each in feeds.items())
     outer = parsed(f"outer ({inputs}) => (float[] Y2) {{ Y2 = local.attention (a, b, c) }}", opset)
     outer.functions.append(function_of(model, "local", "attention"))
     assert_attended(outer, feeds, ops=ops)
@@ -331,10 +290,8 @@ _ROWS = {
     **{"whole": (2, 8, 3), "c0": (0,), "c1": (1,), "c6": (6,), "c10": (10,), "half": (4, 1, 3, 2)},
     "alone": (4, 1, 1, 4),
 }
-CONSTANTS = ", ".join(
-    [f"int64[{len(row)}] {name} = {{{', '.join(map(str, row))}}}" for name, row in _ROWS.items()]
-    + ["float two = {2}, float one = {1}, float other = {3}, int64 i0 = {0}, int64 i1 = {1}"]
-)
+CONSTANTS = "float two = {2}, float one = {1}, float other = {3}, int64 i0 = {0}, int64 i1 = {1}"
+CONSTANTS += "".join(f", int64[{len(row)}] {name} = {{{', '.join(map(str, row))}}}" for name, row in _ROWS.items())
 
 
 def written(
@@ -381,12 +338,10 @@ VARIANTS: dict[str, tuple[dict[str, str], str | None]] = {
 }
 
 
-@pytest.mark.parametrize("ops", OPS)
 @pytest.mark.parametrize("name", VARIANTS)
 def test_what_is_written_otherwise(name: str, ops: str) -> None:
     changes, read = VARIANTS[name]
-    outputs = "float[2, 8, 3] Y" if "goes on" in name else "float[2, 3, 8] Y"
-    model = written(changes, outputs)
+    model = written(changes, "float[2, 8, 3] Y" if "goes on" in name else "float[2, 3, 8] Y")
     assert_attended(model, written_feeds(), int(read is not None), ops)
     found = [match.attention for match in find(model, scopes(model), None, False) if match.attention is not None]
     has = {"value": "value", "locations": "locations", "is_by_head": "weights", "is_turned": "output"}
@@ -394,14 +349,12 @@ def test_what_is_written_otherwise(name: str, ops: str) -> None:
     assert lie == ([] if read is None else [read])
 
 
-@pytest.mark.parametrize("ops", OPS)
 @pytest.mark.parametrize("name", [each for each in FORMS if each.startswith(("stacked", "concatenated"))])
 def test_what_is_not_sampled_so_is_added(name: str, ops: str) -> None:
     model = form(name)
     _, other, _ = (node for node in model.graph.node if node.op_type == "GridSample")
     next(each for each in other.attribute if each.name == "mode").s = b"nearest"
-    session = assert_attended(model, form_feeds(name), ops=ops)
-    (whole,) = (each for each in session.replaced if each.record.operator == "DeformableAttention")
+    _, (whole,) = assert_attended(model, form_feeds(name), ops=ops)
     assert other.name not in whole.fused
 
 
@@ -409,9 +362,8 @@ def test_what_somebody_else_reads_stays() -> None:
     feeds = written_feeds()
     for other in ("float[4, 4, 3, 2, 2] E", "float[4, 4, 3, 4] product"):
         assert_attended(written({}, f"float[2, 3, 8] Y, {other}"), feeds, 0)
-    session = assert_attended(written({}, "float[2, 3, 8] Y, float[4, 4, 3, 2] S0"), feeds, 1)
+    session, _ = assert_attended(written({}, "float[2, 3, 8] Y, float[4, 4, 3, 2] S0"), feeds, 1)
     assert [each.record.output for each in session.replaced if not each.reason and not each.fused] == ["S0"]
-    # What leads to it is read where it lies.
     for other in ("float[2, 8, 6] t0", "float[4, 1, 3, 4] W", "float[2, 3, 2, 2, 2, 2] grids", "float[4, 4, 3] total"):
         assert_attended(written({}, f"float[2, 3, 8] Y, {other}"), feeds, 1)
 
@@ -423,16 +375,18 @@ def test_one_query_s_weights_for_all() -> None:
 
 def test_it_is_listed_and_declined() -> None:
     model = form("concatenated/static-dynamo")
-    records = ogs.inspect_model(model)
-    assert [r.operator for r in records].count("DeformableAttention") == 1
+    assert [r.operator for r in ogs.inspect_model(model)].count("DeformableAttention") == 1
     session = ogs.InferenceSession(model, nodes=lambda record: record.operator != "DeformableAttention")
     assert {each.record.operator for each in session.replaced} == {"GridSample"}
-    patched = ogs.patch_model(model)  # a file has the GridSamples each by itself
-    assert [node.op_type for node in patched.graph.node].count("GridSample") == 3
+    # A file has the GridSamples each by itself.
+    assert [node.op_type for node in ogs.patch_model(model).graph.node].count("GridSample") == 3
+
+
+TENSORRT = "MultiscaleDeformableAttnPlugin_TRT"
+PLUGINS = [(TENSORRT, ""), (TENSORRT, "trt.plugins"), ("MMCVMultiScaleDeformableAttention", "mmdeploy")]
 
 
 def plugin_model(op_type: str, domain: str, opset: int, is_constant: bool) -> onnx.ModelProto:
-    """One plugin of two levels."""
     rows = {"int32[2, 2] shapes": "5, 7, 3, 4", "int32[2] starts": "0, 35"}
     fed = "" if is_constant else "".join(f"{name}, " for name in rows)
     held = ", ".join(f"{name} = {{{row}}}" for name, row in rows.items()) if is_constant else ""
@@ -446,14 +400,7 @@ def plugin_model(op_type: str, domain: str, opset: int, is_constant: bool) -> on
 
 @pytest.mark.parametrize("is_constant", [True, False], ids=["constant", "fed"])
 @pytest.mark.parametrize("opset", [11, 13, 17, 20])
-@pytest.mark.parametrize(
-    ("op_type", "domain"),
-    [
-        ("MultiscaleDeformableAttnPlugin_TRT", ""),
-        ("MultiscaleDeformableAttnPlugin_TRT", "trt.plugins"),
-        ("MMCVMultiScaleDeformableAttention", "mmdeploy"),
-    ],
-)
+@pytest.mark.parametrize(("op_type", "domain"), PLUGINS)
 def test_a_plugin_runs_and_is_lowered(op_type: str, domain: str, opset: int, is_constant: bool) -> None:
     model, levels = plugin_model(op_type, domain, opset, is_constant), np.array([[4, 5, 7], [4, 3, 4]])
     assert ogs.inspect_model(model)[0].reason == "onnxruntime has no such operator"
@@ -482,12 +429,11 @@ def test_a_plugin_runs_and_is_lowered(op_type: str, domain: str, opset: int, is_
 def test_there_and_back_through_the_plugin(name: str) -> None:
     model, feeds = form(name), form_feeds(name)
     written = ogs.patch_model(model, target="tensorrt-plugins")
-    (plugin,) = (node for node in written.graph.node if node.op_type == "MultiscaleDeformableAttnPlugin_TRT")
+    (plugin,) = (node for node in written.graph.node if node.op_type == TENSORRT)
     assert "GridSample" not in {node.op_type for node in written.graph.node}
-    held = {t.name: onnx.numpy_helper.to_array(t) for t in written.graph.initializer}
-    constants = (node for node in written.graph.node if node.op_type == "Constant")
-    held |= {node.output[0]: onnx.numpy_helper.to_array(node.attribute[0].t) for node in constants}
-    shapes, starts = (held[each] for each in plugin.input[1:3])
+    held = {t.name: t for t in written.graph.initializer}
+    held |= {node.output[0]: node.attribute[0].t for node in written.graph.node if node.op_type == "Constant"}
+    shapes, starts = (onnx.numpy_helper.to_array(held[each]) for each in plugin.input[1:3])
     assert (shapes.dtype, starts.dtype) == (np.int32, np.int32)
     np.testing.assert_array_equal(starts, np.cumsum(shapes.prod(1)) - shapes.prod(1))
     (expected,) = open_native(model).run(None, feeds)
@@ -497,20 +443,17 @@ def test_there_and_back_through_the_plugin(name: str) -> None:
 
 
 def test_what_the_plugin_cannot_say_stays() -> None:
-    for name in ("concatenated/static-dynamo", "volumes/static-dynamo"):  # other points on each level, and three axes
-        model = form(name)
+    for model in map(form, ("concatenated/static-dynamo", "volumes/static-dynamo")):  # other points a level; three axes
         assert ogs.patch_model(model, target="tensorrt-plugins") == model
 
 
 def test_a_plugin_that_says_too_little_is_refused() -> None:
-    model = plugin_model("MultiscaleDeformableAttnPlugin_TRT", "", 17, False)
+    model = plugin_model(TENSORRT, "", 17, False)
     del model.graph.input[1].type.tensor_type.shape.dim[:]
     unknown = "spatial_shapes is of an unknown number of rows, expected one for each level"
-    with pytest.raises(GridSampleError, match=unknown):
-        ogs.InferenceSession(model)
+    assert unknown in str(refusal(ogs.InferenceSession, model))
     del model.graph.node[0].input[4:]
-    with pytest.raises(GridSampleError, match="inputs is 4, expected 5: value, spatial_shapes"):
-        ogs.patch_model(model, target="ai.onnx")
+    assert "inputs is 4, expected 5: value, spatial_shapes" in str(refusal(ogs.patch_model, model, target="ai.onnx"))
     assert ogs.patch_model(model, nodes=lambda record: False) == model
 
 
@@ -561,16 +504,14 @@ def test_sixteen_threads_get_their_own_answers_and_errors(open_model: str) -> No
 
 PEAK = """
 import threading, time, test_attention as t
-def size():
-    return int(open("/proc/self/statm").read().split()[1]) * 4096 / 2**20
 levels = np.array([[4, 64, 64], [4, 32, 32]])
 feeds = dict(zip(("value", "at", "by"), t.operands(levels, n=1, q=5120, h=8, d=32))) | {"levels": levels}
-session = t.session_for("float32", False)
+session = t.session_for("float32", "float32", False)
 session.run(None, feeds)
-before, sizes, running = size(), [0], True
+before, sizes, running = resident(), [0], True
 def watch():
     while running:
-        sizes.append(size())
+        sizes.append(resident())
         time.sleep(0.0005)
 thread = threading.Thread(target=watch)
 thread.start()
@@ -586,8 +527,3 @@ print(max(sizes) - before < 8 + Y.nbytes / 2**20)
 def test_nothing_is_written_but_the_output() -> None:
     """Natively the samples alone take 80 MiB."""
     assert run_process(PEAK, "open_compiled") == ["True"]
-
-
-def test_halves_of_other_libraries_are_floats() -> None:
-    halves = {name: GOOD[name].astype(ml_dtypes.bfloat16) for name in ("value", "attention_weights")}
-    assert ogs.deformable_attention(**GOOD | halves).dtype == ml_dtypes.bfloat16

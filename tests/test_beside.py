@@ -39,7 +39,6 @@ def call(*command: object) -> str:
 
 
 def renamed(wheel: Path, name: str = "onnxruntime_gpu") -> Path:
-    """``wheel`` of onnxruntime as the distribution ``name``."""
     _, version, tags = wheel.name.split("-", 2)
     path = wheel.with_name(f"{name}-{version}-{tags}")
     with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(path, "w") as new:
@@ -54,7 +53,6 @@ def renamed(wheel: Path, name: str = "onnxruntime_gpu") -> Path:
 
 
 def contents(python: Path) -> dict[str, str]:
-    """What is in the files of the installed onnxruntime."""
     where = "import importlib.util as u; print(u.find_spec('onnxruntime').submodule_search_locations[0])"
     folder = Path(call(python, "-c", where).strip())
     files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")

@@ -27,7 +27,6 @@ def old(nodes: str, functions: str = "", opset: int = 12) -> onnx.ModelProto:
 
 
 def assert_answers(model: onnx.ModelProto, expected: np.ndarray) -> None:
-    """The model is valid, and onnxruntime answers so."""
     onnx.checker.check_model(model, full_check=True)
     np.testing.assert_allclose(open_native(model).run(None, FEEDS)[0], expected, rtol=1e-5, atol=1e-4)
 
@@ -62,7 +61,6 @@ def test_raising_the_opset_keeps_all_that_the_converter_loses() -> None:
     np.testing.assert_allclose(answer, -ogs.grid_sample(X.clip(0), GRID, "linear", "border", True), atol=1e-5)
 
 
-#: Models of an older opset than GridSample's, and what they answer.
 Z = f"Z = mmcv.grid_sampler <{CODES}> (X, G)"
 BRANCHES = """then_branch = t () => (float[N,C,h,w] T) { U = Unsqueeze <axes = [0]> (Z) T = Squeeze <axes = [0]> (U) },
     else_branch = e () => (float[N,C,h,w] E) { E = Abs (Z) }"""
@@ -191,7 +189,6 @@ def test_a_function_is_inlined_into_a_model_of_another_opset() -> None:
 
 
 def inlined(model: onnx.ModelProto, names: set[str]) -> onnx.ModelProto:
-    """A copy of the model in which these functions are inlined."""
     copy = deepcopy(model)
     inline(copy, {("local", name) for name in names})
     return copy

@@ -11,6 +11,7 @@ import pytest
 import ort_gridsample as ogs
 from cases import image
 from compare import about, finfo
+from conftest import with_slow
 from ort_gridsample import core as cores
 from ort_gridsample import settings, spec
 from ort_gridsample.core import numpy_core
@@ -23,12 +24,8 @@ from ort_gridsample.core import jit_core, kernels, variants, workers
 from ort_gridsample.core.structs import LAUNCH
 
 STRANGE = np.array([1e10, -1e10, 1e30, -1e30, np.nan, np.inf, -np.inf, 1, -1, 0])
-
-
-def types(names: list[str], *usual: str) -> pytest.MarkDecorator:
-    """Each type of X, slow but for the ``usual`` ones: kernels are compiled for each."""
-    marked = [pytest.param(name, marks=() if name in usual else pytest.mark.slow) for name in names]
-    return pytest.mark.parametrize("name", marked)
+#: Types of X that the default run compiles kernels for.
+QUICK = ["float32", "float16", "uint8"]
 
 
 @pytest.fixture(autouse=True)
@@ -46,8 +43,7 @@ def assert_same(a: np.ndarray, b: np.ndarray) -> None:
     """But for the order of sums, which changes their last bits, and then perhaps a whole number or a half."""
     assert a.dtype == b.dtype
     if a.dtype.kind in "iu":
-        distance = np.abs(a.astype(object) - b.astype(object))
-        assert (distance <= max(1, np.iinfo(a.dtype).max >> 48)).all()
+        assert (np.abs(a.astype(object) - b.astype(object)) <= max(1, np.iinfo(a.dtype).max >> 48)).all()
     else:
         eps = float(finfo(a.dtype).eps)
         wide = np.complex128 if a.dtype.kind == "c" else np.float64
@@ -60,15 +56,13 @@ def assert_same(a: np.ndarray, b: np.ndarray) -> None:
 
 
 def on_both(*arguments: object, num_threads: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """The NumPy core's answer, and the compiled one's."""
-    answers = {}
-    for core in ("numpy", "jit"):
-        ogs.set_core(core)
-        answers[core] = ogs.grid_sample(*arguments, num_threads=num_threads)
-    return answers["numpy"], answers["jit"]
+    ogs.set_core("numpy")
+    expected = ogs.grid_sample(*arguments, num_threads=num_threads)
+    ogs.set_core("jit")
+    return expected, ogs.grid_sample(*arguments, num_threads=num_threads)
 
 
-@types(["float32", "float64", "float16", "bfloat16", "uint8", "int64", "complex64"], "float32", "float16", "uint8")
+@with_slow("name", ["float32", "float64", "float16", "bfloat16", "uint8", "int64", "complex64"], QUICK)
 def test_a_block_that_lies_inside(name: str) -> None:
     """No tap of it is outside, and the table is not written out: the compiled core has a shorter way."""
     rng = np.random.default_rng(8)
@@ -102,8 +96,7 @@ def phases(monkeypatch):
     return seen
 
 
-#: Channels, pixels of an axis and positions: those that fit a thread's share of the cache, and those that do not, of
-#: which one chunk, or not even that, is laid out at a time.
+#: Channels, pixels of an axis and positions: some fit a thread's share of the cache, of others not even one chunk does.
 SIZES = [(2, 6, 400), (5, 6, 400), (16, 6, 400), (37, 6, 400), (37, 60, 4000), (37, 130, 9000)]
 
 
@@ -120,7 +113,7 @@ def test_a_copy_past_the_caches(name: str) -> None:
         np.testing.assert_array_equal(a.view(np.uint8), b.view(np.uint8))
 
 
-@types(list(spec.FLOATS), "float32")
+@with_slow("name", spec.FLOATS, ["float32"])
 def test_rows_of_channels(name: str, phases: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """A small X read often is laid out in rows, in as many goes as fit; where that is too little, threads share it."""
     monkeypatch.setattr(jit_core, "TAPS_PER_THREAD", 1)
@@ -198,7 +191,6 @@ def test_without_a_numba_of_these_days(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_numba_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """It is done without, and said once, unless it was asked for."""
     monkeypatch.setattr(cores, "need_numba", Mock(side_effect=SystemError("made for another NumPy")))
     ogs.set_core("auto")
     X, grid = np.ones((1, 1, 2, 2)), np.zeros((1, 1, 1, 2))
@@ -212,8 +204,8 @@ def test_a_numba_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch, caplog
         ogs.grid_sample(X, grid)
 
 
-@types(["float32", "float16", "uint8"], "float32")
-@pytest.mark.parametrize("core", ["numpy", pytest.param("jit", marks=pytest.mark.slow)])
+@with_slow("name", QUICK, ["float32"])
+@with_slow("core", ["numpy", "jit"], ["numpy"])
 def test_memory_is_bounded(core: str, name: str) -> None:
     """At most 64 MB beyond X, grid and Y, by the process' own peak."""
     script = f"""
@@ -230,7 +222,7 @@ print(peak() - before - Y.nbytes)
     assert int(more) < 64 << 20
 
 
-@types(["float32", "float16", "uint8", "float64", "bfloat16", "int16"], "float32", "float16", "uint8")
+@with_slow("name", [*QUICK, "float64", "bfloat16", "int16"], QUICK)
 def test_nothing_beside_the_arrays_is_read_or_written(name: str) -> None:
     """X lies between a type's largest numbers, or none, and Y between sevens; in vectors, and what is left of them."""
     modes = itertools.product(spec.MODES, ("zeros", "reflection"))
@@ -239,20 +231,17 @@ def test_nothing_beside_the_arrays_is_read_or_written(name: str) -> None:
         X = image(name, (2, channels, *(4, 5)[:r]))
         around = np.full(X.size, np.iinfo(X.dtype).max if X.dtype.kind in "iu" else np.nan, X.dtype)
         fenced = np.concatenate([around, X.reshape(-1), around])[X.size : -X.size].reshape(X.shape)
-        size = 2 * channels * count
-        room = np.full(size + 128, 7, X.dtype)
+        room = np.full(2 * channels * count + 128, 7, X.dtype)
         Y = room[64:-64].reshape(2, channels, count)
         jit_core.grid_sample(fenced, grid, Y, plan_for(X.dtype, *how, False), 1)
         ogs.set_core("numpy")
         with about((r, how, channels, count)):
-            expected = ogs.grid_sample(X, grid.reshape(2, *(1,) * (r - 1), count, r), *how)
-            assert_same(Y, expected.reshape(Y.shape))
+            assert_same(Y, ogs.grid_sample(X, grid.reshape(2, *(1,) * (r - 1), count, r), *how).reshape(Y.shape))
             assert (np.concatenate([room[:64], room[-64:]]) == 7).all()
 
 
 @pytest.mark.slow
 def test_kernels_stay_inside(tmp_path: Path) -> None:
-    """With every index checked, and coordinates from everywhere."""
     script = """
 import itertools, numpy as np, ort_gridsample as ogs
 rng = np.random.default_rng(0)

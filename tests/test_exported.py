@@ -15,15 +15,13 @@ import pytest
 
 import faults
 import ort_gridsample as ogs
+from conftest import with_slow
 from test_patch import nodes
 
 FOLDER = Path(__file__).parent / "exported"
 MODELS = sorted(FOLDER.glob("*.onnx"))
-# What onnxruntime's own kernels cannot run; PyTorch's stored answer stands in for theirs.
-REFUSED = {
-    "grounding_dino": "float32 image, float64 grid",
-    "kornia_warp_perspective_float64": "float64 has no kernel at opset 16",
-}
+# What onnxruntime's own kernels cannot run (a float64 grid, float64 at opset 16); PyTorch's stored answer stands in.
+REFUSED = ("grounding_dino", "kornia_warp_perspective_float64")
 OPTIONS = {"disabled_optimizers": ["MatmulTransposeFusion"]} if faults.FUSED_WITHOUT_KERNEL else {}
 
 Arrays = dict[str, np.ndarray]
@@ -59,8 +57,7 @@ def test_every_kind_of_model_is_here() -> None:
     opsets = {entry.version for model in models for entry in model.opset_import if entry.domain == ""}
     assert opsets >= {16, 18, 20, 22}
     assert sum((count(model) for model in models), Counter()).keys() == {("", "GridSample"), ("", "AffineGrid")}
-    outer = {node.op_type for model in models for node in model.graph.node}
-    assert outer >= {"If", "Loop", "Scan"}
+    assert {node.op_type for model in models for node in model.graph.node} >= {"If", "Loop", "Scan"}
     assert any(count(onnx.ModelProto(functions=model.functions)) for model in models)
 
 
@@ -71,9 +68,7 @@ def test_native_refuses(name: str) -> None:
 
 
 # Those that onnxruntime refuses compile kernels for float64 grids, which no other test of the default run needs.
-@pytest.mark.parametrize(
-    "path", [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem in REFUSED)) for path in MODELS]
-)
+@with_slow("path", MODELS, [path for path in MODELS if path.stem not in REFUSED], ids=lambda path: path.stem)
 def test_session_and_patched_file_agree(path: Path, tmp_path: Path) -> None:
     """With onnxruntime's own kernels, and these with PyTorch."""
     faults.skip_unread(onnx.load(path))
@@ -92,13 +87,10 @@ def test_session_and_patched_file_agree(path: Path, tmp_path: Path) -> None:
     assert_close(run(ort.InferenceSession(tmp_path / "patched.onnx", ogs.register(), **OPTIONS), path), reference)
 
 
-# The scripts still make the models: the same nodes, the same answers.
-
 NEEDED = dict(re.findall(r"^([\w-]+)==(\S+)$", (FOLDER / "requirements.txt").read_text(), re.MULTILINE))
 
 
 def needs(*needed: str) -> pytest.MarkDecorator:
-    """Skip a test where not just these releases are installed."""
     there = {each.name: each.version.partition("+")[0] for each in metadata.distributions()}
     missing = [f"{each}=={NEEDED[each]}" for each in needed if there.get(each) != NEEDED[each]]
     return pytest.mark.skipif(bool(missing), reason=f"the script needs {', '.join(missing)}")
@@ -114,7 +106,6 @@ def wiring(model: onnx.ModelProto) -> list[tuple[object, ...]]:
 
 
 def run_script(name: str, into: Path) -> None:
-    """Run the script ``name``, which writes ``into`` there."""
     command = [sys.executable, str(FOLDER / name), "--into", str(into)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -2,7 +2,6 @@
 
 import itertools
 import pickle
-import re
 import warnings
 from collections.abc import Iterable
 from dataclasses import astuple
@@ -12,27 +11,24 @@ import pytest
 
 import oracle
 from cases import ATTRIBUTES, Attributes, Case, dtype_of, generator, image, is_defined, matrix
-from compare import about, assert_identical, assert_matches, finfo
-from conftest import CORES
-from ort_gridsample import GridSampleError, affine_grid, checks, grid_sample, spec
+from compare import about, assert_identical, assert_matches, finfo, refusal
+from conftest import CORES, with_slow
+from ort_gridsample import affine_grid, checks, grid_sample, spec
 from paths import function_answer
 
 pytestmark = pytest.mark.usefixtures("core")
 
 FLOAT_CASES = matrix(["float32"], ["float32"])
 INTEGERS = [name for name in spec.TYPES if "int" in name]
-SMOOTH = ("linear", "cubic")
 #: Types, of X and the grid, that the default run compiles kernels for.
 USUAL = [("float32", "float32"), ("float16", "float16"), ("uint8", "float32")]
 
 
 def on_cores(names: str, values: Iterable[tuple[str, ...]], usual: Iterable[tuple[str, ...]]) -> pytest.MarkDecorator:
     """Every core with these ``values``; those beside the ``usual`` ones are slow on the compiled core."""
-    parameters = [
-        pytest.param(core, *value, marks=[pytest.mark.slow] * (core == "jit" and value not in usual))
-        for core, value in itertools.product(CORES, values)
-    ]
-    return pytest.mark.parametrize(f"core,{names}", parameters, indirect=["core"])
+    each = [(core, *value) for core, value in itertools.product(CORES, values)]
+    quick = [(core, *value) for core, *value in each if core != "jit" or tuple(value) in usual]
+    return with_slow(f"core,{names}", each, quick, indirect=["core"])
 
 
 def on_cores_by_type(names: Iterable[str]) -> pytest.MarkDecorator:
@@ -40,7 +36,6 @@ def on_cores_by_type(names: Iterable[str]) -> pytest.MarkDecorator:
 
 
 def sample(case: Case, X: np.ndarray | None = None, grid: np.ndarray | None = None) -> np.ndarray:
-    """The case, with other arrays than its own where given."""
     return grid_sample(case.X if X is None else X, case.grid if grid is None else grid, *astuple(case.attributes))
 
 
@@ -91,9 +86,6 @@ def test_synonyms() -> None:
     assert_identical(grid_sample(case.X, case.grid), grid_sample(case.X, case.grid, "linear", "zeros", False))
 
 
-# Arrays as they come
-
-
 def test_inputs_are_read_only_and_stay_as_they_are() -> None:
     for case in FLOAT_CASES:
         X, grid = case.X.copy(), case.grid.copy()
@@ -133,12 +125,8 @@ def test_array_likes_and_every_type_of_strings(wide: str) -> None:
         assert sample(case, case.X.astype(dtype)).tolist() == sample(case).tolist()
 
 
-# Empty and degenerate
-
-EMPTY = [
-    *(((0, 3, 4, 5), (0, 6, 7, 2)), ((2, 0, 4, 5), (2, 6, 7, 2)), ((2, 3, 4, 5), (2, 0, 7, 2))),
-    *(((2, 3, 4, 5), (2, 6, 0, 2)), ((2, 3, 0, 5), (2, 6, 0, 2)), ((0, 0, 0), (0, 0, 1))),
-]
+EMPTY = [((0, 3, 4, 5), (0, 6, 7, 2)), ((2, 0, 4, 5), (2, 6, 7, 2)), ((2, 3, 4, 5), (2, 0, 7, 2))]
+EMPTY += [((2, 3, 4, 5), (2, 6, 0, 2)), ((2, 3, 0, 5), (2, 6, 0, 2)), ((0, 0, 0), (0, 0, 1))]
 
 
 def test_empty_outputs() -> None:
@@ -156,9 +144,8 @@ def test_no_pixel_to_read(lengths: tuple[int, int]) -> None:
         with about((X_type, mode)):
             assert_identical(grid_sample(X, grid, mode), np.full((1, 2, 3, 1), "" if X_type == "str" else 0, X.dtype))
         for padding_mode in ("border", "reflection"):
-            needs = rf"expected no spatial axis of length 0, as padding_mode '{padding_mode}' needs a pixel"
-            with pytest.raises(GridSampleError, match=rf"X is of shape \(1, 2, {lengths[0]}, {lengths[1]}\), {needs}"):
-                grid_sample(X, grid, mode, padding_mode)
+            needs = f"expected no spatial axis of length 0, as padding_mode '{padding_mode}' needs a pixel"
+            assert f"X is of shape {X.shape}, {needs}" in str(refusal(grid_sample, X, grid, mode, padding_mode))
 
 
 @pytest.mark.parametrize("lengths", [(1,), (1, 1), (1, 4), (5, 1), (2, 1, 3), (2, 2)])
@@ -168,9 +155,6 @@ def test_axes_of_length_1_and_2(lengths: tuple[int, ...]) -> None:
     grid = generator("degenerate", r).choice(values, (1, *(3,) * r, r)).astype(np.float32)
     for attributes in ATTRIBUTES:
         assert_is_the_oracles(X, grid, attributes)
-
-
-# Values
 
 
 @on_cores_by_type(INTEGERS)
@@ -188,23 +172,12 @@ def test_constant_integers_stay_exactly_constant(X_type: str) -> None:
 @on_cores_by_type(INTEGERS)
 def test_integers_truncate_toward_zero_and_saturate(X_type: str) -> None:
     limits = np.iinfo(X_type)
-    middle = np.zeros((1, 1, 1), np.float32)
-    assert grid_sample(np.array([[[2, 5]]], X_type), middle).item() == 3
-    if limits.min:
-        assert grid_sample(np.array([[[-2, -5]]], X_type), middle).item() == -3
+    for sign in (1, -1) if limits.min else (1,):
+        assert grid_sample(np.array([[[2, 5]]], X_type) * sign, np.zeros((1, 1, 1), "f")).item() == 3 * sign
     # Cubic overshoots beside a step: beyond both limits.
     step = np.array([[[limits.min, limits.min, limits.max, limits.max]]], X_type)
     Y = grid_sample(step, np.array([[[-0.45], [0.45]]], np.float32), "cubic", "border")
     assert Y.tolist() == [[[limits.min, limits.max]]]
-
-
-@on_cores("mode", [(mode,) for mode in SMOOTH], usual=())
-def test_bool_is_true_where_the_sum_is_not_zero(mode: str) -> None:
-    X = np.array([[[False, False, False, True, False, False, False]]])
-    x = np.array([0.5, 1.5, 2.0, 2.25, 3.0, 3.5, 4.5, 5.75])  # pixel coordinates
-    Y = grid_sample(X, (x / 3 - 1)[None, :, None], mode, "border", True)
-    reach = 1 if mode == "linear" else 2
-    assert Y[0, 0].tolist() == [abs(at - 3) < reach and at not in (2.0, 4.0) for at in x]
 
 
 @pytest.mark.parametrize("mode", spec.MODES)
@@ -226,7 +199,7 @@ def test_nan_and_infinity_show_only_where_they_are_read(mode: str) -> None:
 def test_zeros_padding_is_0_beside_infinite_edges() -> None:
     X = np.full((1, 1, 3, 3), np.inf, np.float32)
     far = [[-9.0, 0], [9, 0], [0, -9], [0, 9], [np.inf, 0], [-np.inf, np.inf], [1e30, -1e30]]
-    grid = np.array(far, np.float32)[None, :, None]
+    grid = np.array([far], np.float32)[:, :, None]
     for mode, align_corners in itertools.product(spec.MODES, (False, True)):
         with about((mode, align_corners)):
             assert_identical(grid_sample(X, grid, mode, "zeros", align_corners), np.zeros((1, 1, 7, 1), np.float32))
@@ -240,37 +213,17 @@ def test_a_far_coordinate_is_the_edge_it_lies_beyond(grid_type: str) -> None:
         grid = far.astype(dtype_of(grid_type))[None, :, None]
     for mode, align_corners in itertools.product(spec.MODES, (False, True)):
         assert grid_sample(X, grid, mode, "border", align_corners)[0, 0].tolist() == [3.0, 7.0] * 4
-        infinite = grid[:, 4:6]
-        assert grid_sample(X, infinite, mode, "reflection", align_corners)[0, 0].tolist() == [3.0, 7.0]
+        assert grid_sample(X, grid[:, 4:6], mode, "reflection", align_corners)[0, 0].tolist() == [3.0, 7.0]
         assert not grid_sample(X, grid, mode, "zeros", align_corners).any()
-
-
-def test_nan_in_the_grid_counts_as_minus_1() -> None:
-    for case in matrix(["float32"], ["float32", "float16"], [2]):
-        minus_1 = np.where(np.isnan(case.grid), case.grid.dtype.type(-1), case.grid)
-        with_nan = np.where(minus_1 == -1, case.grid.dtype.type(np.nan), minus_1)
-        assert np.isnan(with_nan).any()
-        with about(case):
-            assert_identical(sample(case, grid=with_nan), sample(case, grid=minus_1))
-
-
-@on_cores("grid_type", [("float16",), ("bfloat16",)], usual=[("float16",)])
-def test_coordinates_of_half_grids_are_computed_in_float32(grid_type: str) -> None:
-    # 3125.125; a half has no numbers between 3124 and 3126 there, a bfloat16 none between 3120 and 3136.
-    grid = np.array([[[0.25]]], dtype_of(grid_type))
-    assert grid_sample(np.arange(5001, dtype=np.uint16)[None, None], grid, "nearest").item() == 3125
 
 
 @on_cores_by_type(["float16", "bfloat16"])
 def test_halves_are_rounded_once(X_type: str) -> None:
     X = image(X_type, (1, 4, 6, 6))
     grid = generator("halves").uniform(-1, 1, (1, 20, 20, 2)).astype(np.float32)
-    for mode in SMOOTH:
-        once = grid_sample(X.astype(np.float32), grid, mode).astype(X.dtype)
-        assert_identical(grid_sample(X, grid, mode), once)
+    for mode in ("linear", "cubic"):
+        assert_identical(grid_sample(X, grid, mode), grid_sample(X.astype(np.float32), grid, mode).astype(X.dtype))
 
-
-# Mistakes
 
 ONE = np.zeros((1, 1, 4, 5), np.float32)
 TWO = np.zeros((1, 2, 3, 2), np.float32)
@@ -316,18 +269,16 @@ def test_a_mistake_names_argument_found_and_expected(mistake: str) -> None:
     function, mistakes = (grid_sample, MISTAKES) if mistake in MISTAKES else (affine_grid, AFFINE_MISTAKES)
     arguments, argument, found, expected = mistakes[mistake]
     for where, named in ((function.__name__, {}), ("the node", {"where": "the node"})):
-        with pytest.raises(GridSampleError) as raised:
-            function(*arguments, **named)
-        error = raised.value
+        error = refusal(function, *arguments, **named)
         assert isinstance(error, ValueError)
         assert (error.where, error.argument, error.found, error.expected) == (where, argument, found, expected)
         for each in (error, pickle.loads(pickle.dumps(error))):
             assert str(each) == f"{where}: {argument} is {found}, expected {expected}"
 
 
-# AffineGrid
-
+#: Some have axes of one pixel, which is in the middle where corners are aligned, or of none.
 SIZES = [(2, 3, 4, 5), (1, 1, 1, 1), (2, 1, 1, 6), (1, 2, 7, 1), (2, 3, 3, 4, 5), (1, 1, 1, 5, 1), (3, 0, 2, 2)]
+SIZES += [(0, 3, 4, 5), (2, 3, 0, 5), (2, 3, 4, 0, 5)]
 
 
 @pytest.mark.parametrize("theta_type", spec.FLOATS)
@@ -341,17 +292,6 @@ def test_affine_grid_matches_the_oracle(theta_type: str) -> None:
         scale = abs(theta.astype(np.float64)).sum(-1).reshape(size[0], *(1,) * r, r)
         error = 4 * compute * scale + (finfo(dtype).eps / 2 * abs(expected) if finfo(dtype).bits < 32 else 0)
         assert (abs(grid.astype(np.float64) - expected) <= error).all(), (size, align_corners)
-
-
-def test_affine_grid_of_nothing() -> None:
-    assert affine_grid(np.ones((0, 2, 3)), (0, 3, 4, 5)).shape == (0, 4, 5, 2)
-    assert affine_grid(np.ones((2, 2, 3)), (2, 3, 0, 5)).shape == (2, 0, 5, 2)
-    assert affine_grid(np.ones((2, 3, 4)), (2, 3, 4, 0, 5)).shape == (2, 4, 0, 5, 3)
-
-
-def test_affine_grid_centres_an_aligned_axis_of_one_pixel() -> None:
-    theta = np.array([[[1.0, 0, 0.25], [0, 1, -0.5]]])
-    assert affine_grid(theta, (1, 1, 1, 1), True).tolist() == [[[[0.25, -0.5]]]]
 
 
 def test_size_may_be_any_row_of_integers_and_theta_any_number() -> None:
@@ -374,5 +314,4 @@ def test_a_size_or_a_grid_alone_is_checked() -> None:
         (checks.grid_sample_shapes, (1, None), f"grid is of shape (1, ?), {grids}"),
         (checks.grid_sample_shapes, (1, "h", 2), f"grid is of shape (1, h, 2), {grids}"),
     ):
-        with pytest.raises(GridSampleError, match=f"^here: {re.escape(said)}$"):
-            check("here", None, shape)
+        assert str(refusal(check, "here", None, shape)) == f"here: {said}"

@@ -1,6 +1,7 @@
 """AffineGrid and GridSample in one: found where nothing else reads the grid, with the two ops' answers bit for bit."""
 
 import pickle
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import cycle
@@ -15,7 +16,7 @@ from onnx import TensorProto, helper, parser
 import faults
 import ort_gridsample as ogs
 from cases import ATTRIBUTES, Attributes
-from compare import about, assert_identical
+from compare import about, assert_identical, refusal
 from conftest import with_slow
 from models import loose, parsed
 from ort_gridsample.model.graphs import scopes
@@ -40,7 +41,6 @@ CHAINS: dict[str, tuple[str, Between]] = {
     "float64 and a grid of halves": ("DOUBLE", [("Cast", {"to": TensorProto.BFLOAT16})]),
     "bfloat16": ("BFLOAT16", ()),
 }
-COMPILED_ANEW = list(CHAINS)[4:]
 NOT_FOUND: dict[str, Between] = {
     "Transposes that leave another order": [("Transpose", {"perm": [0, 2, 1, 3]})],
     "a Transpose that does not say its order": [("Transpose", {})],
@@ -60,11 +60,10 @@ def transformer(
     cast = f"t = Cast <to = {TensorProto.DataType.Value(theta)}> (theta)"
     model = parsed(f"transformer (float X, {kind} theta, int64 size) => (float Y) {{ {cast} }}", opset)
     nodes = [helper.make_node("AffineGrid", ["t", "size"], ["g0"], "affine", align_corners=grid_corners)]
-    for i, (op_type, said) in enumerate(between):
-        nodes.append(helper.make_node(op_type, [f"g{i}"], [f"g{i + 1}"], **said))
-    grid = f"g{len(between)}"
-    nodes.append(helper.make_node("GridSample", ["X", grid], ["Y"], "sample", **asdict(attributes)))
-    model.graph.node.extend(nodes)
+    nodes += [helper.make_node(op, [f"g{i}"], [f"g{i + 1}"], **said) for i, (op, said) in enumerate(between)]
+    model.graph.node.extend(
+        [*nodes, helper.make_node("GridSample", ["X", f"g{len(between)}"], ["Y"], "sample", **asdict(attributes))]
+    )
     faults.skip_unread(model)
     return loose(model)
 
@@ -77,13 +76,11 @@ def feed(theta: str = "FLOAT", r: int = 2, out: Sequence[int] = (7, 5, 6)) -> di
 
 
 def in_axes(between: Between, r: int) -> Between:
-    """``between``, with the orders of the Transposes of a grid of r axes."""
     orders = {"first": [0, r + 1, *range(1, r + 1)], "last": [0, *range(2, r + 2), 1]}
     return [(op, {"perm": orders[str(a["to"])]} if op == "Transpose" else a) for op, a in between]
 
 
 def two_ops(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    """A session of the compiled ops, one for each node."""
     patched = ogs.patch_model(model, target="compiled").SerializeToString()
     return onnxruntime.InferenceSession(patched, ogs.register(quiet_options()))
 
@@ -127,7 +124,7 @@ def test_is_the_two_ops_bit_for_bit(chain: str) -> None:
         model = transformer(in_axes(said, r), theta, attributes, corners)
         session, expected = ogs.InferenceSession(model, quiet_options()), two_ops(model)
         assert fused(session) == [0, 1 + len(said)]
-        affine = session.replaced[0]
+        affine, _ = session.replaced
         assert (affine.runs_on, affine.reason) == ("compiled op", "fused into GridSample node 'sample'")
         for out in ((7, 5, 6), (1, 40, 90), (2, 3, 5000), (3, 1, 1)):
             fed = feed(theta, r, out)
@@ -141,10 +138,9 @@ def test_whatever_the_number_of_channels_and_threads() -> None:
     model, rng = transformer(), np.random.default_rng(0)
     session, expected = ogs.InferenceSession(model), two_ops(model)
     shapes = [((2, 37, 20, 20), (60, 70)), ((1, 16, 4, 4), (1, 300)), ((0, 3, 4, 4), (2, 2)), ((2, 3, 4, 4), (0, 5))]
-    for X, out in shapes:
-        shapes = {"X": X, "theta": (X[0], 2, 3)}
-        fed = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
-        fed["size"] = np.array([X[0], 1, *out])
+    for shape, out in shapes:
+        X, theta = (rng.normal(size=each).astype(np.float32) for each in (shape, (shape[0], 2, 3)))
+        fed = {"X": X, "theta": theta, "size": np.array([shape[0], 1, *out])}
         assert_identical(session.run(None, fed)[0], expected.run(None, fed)[0])
 
 
@@ -156,11 +152,8 @@ def test_wrong_inputs_are_told_as_by_the_two_ops() -> None:
     sizes = [size[:-1], size[None], -size, np.array([3, 3, 5, 6]), np.array([2, 1, 1 << 40, 1 << 40])]
     wrong = {"size": sizes, "theta": [theta[:, :1], theta[0]], "X": [X[:1], X[..., None], X[:, :, :, 0], X[0, 0]]}
     for change in ({name: value} for name, values in wrong.items() for value in values):
-        with pytest.raises(ogs.GridSampleError) as told:
-            session.run(None, good | change)
-        with pytest.raises(Exception, match="node '") as twice:
+        with pytest.raises(Exception, match=re.escape(str(refusal(session.run, None, good | change)))):
             expected.run(None, good | change)
-        assert str(told.value) in str(twice.value)
     assert session.run(None, good)[0].shape == (2, 3, 5, 6)
 
 
@@ -212,8 +205,7 @@ def readers(model: onnx.ModelProto, name: str) -> list[onnx.ModelProto]:
 
 def test_a_grid_that_somebody_else_reads_is_left_alone() -> None:
     alone = transformer([("Identity", {})])
-    affine, sample = ogs.inspect_model(alone)
-    assert (affine.fused, sample.fused) == ((), ("affine", "(g1)"))
+    assert [record.fused for record in ogs.inspect_model(alone)] == [(), ("affine", "(g1)")]
     assert found(alone) == [("affine", "sample")]
     for name in ("g0", "g1"):
         for model in readers(alone, name):

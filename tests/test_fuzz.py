@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.timeout(300 + settings().max_examples),
 ]
 
-WAYS = [(core, "python") for core in CORES] + [("jit", ops) for ops in OPS if ops != "python"]
+WAYS = [*((core, "python") for core in CORES), *(("jit", ops) for ops in OPS[1:])]
 TYPES = {"few": FEW_TYPES, "all": X_TYPES}
 #: Kernels of all types take minutes to compile.
 QUICK = [(way, "few" if way[0] == "jit" and not is_nightly() else "all") for way in WAYS]
@@ -40,11 +40,7 @@ def worker(request: pytest.FixtureRequest) -> Iterator[Worker]:
         yield worker
 
 
-def named(value: str | tuple[str, ...]) -> str:
-    return value if isinstance(value, str) else "-".join(value)
-
-
-@with_slow("worker,types", [*QUICK, *SLOW], QUICK, ids=named, indirect=["worker"])
+@with_slow("worker,types", [*QUICK, *SLOW], QUICK, ids=lambda v: v if v in TYPES else "-".join(v), indirect=["worker"])
 def test_every_case_is_answered_or_refused_in_words(worker: Worker, types: str, request: pytest.FixtureRequest) -> None:
     for key, case in FOUND.items():
         assert not worker.run(case).wrong, f"{key}\n{again(worker, case)}"
@@ -75,13 +71,16 @@ def test_every_case_is_answered_or_refused_in_words(worker: Worker, types: str, 
 
 
 def again(worker: Worker, case: Case) -> str:
-    """The command that repeats ``case``."""
     profile = "--hypothesis-profile=nightly " * is_nightly()
     test = f"tests/test_fuzz.py::test_what_was_found[FUZZ_CASE-{worker.name}]"
     return f"FUZZ_CASE={shlex.quote(case.to_json())} python -m pytest {profile}'{test}'"
 
 
 X, GRID = Tensor("float16", (3, 2, 5, 2)), Tensor("float32", (3, 4, 4, 2))
+TEXT = Tensor("str", (1, 2, 6, 3, 3), "tame", "broadcast")
+ENDLESS = Tensor("float64", (1, 3, 5, 1 << 20, 3), "tame", "broadcast")
+INTEGERS = Tensor("int64", (1, 1, 1, 4, 3), "wild", "strided")
+WILD = Tensor("float32", (1, 5, 5, 3, 3), "wild", "strided")
 PLAIN = Case("session", "GridSample", X, GRID, (), "bicubic", "zeros", 0, 16, "names", "", "warp", seed=7)
 #: What long runs have found: every run tries it first.
 FOUND = {
@@ -90,17 +89,8 @@ FOUND = {
 }
 #: What they have found that takes seconds, or kernels of its own.
 FOUND_SLOWLY = {
-    "more strings than there is room for": replace(
-        PLAIN,
-        first=Tensor("str", (1, 2, 6, 3, 3), "tame", "broadcast"),
-        second=Tensor("float64", (1, 3, 5, 1 << 20, 3), "tame", "broadcast"),
-        mode="nearest",
-    ),
-    "huge integers that weigh nothing": replace(
-        PLAIN,
-        first=Tensor("int64", (1, 1, 1, 4, 3), "wild", "strided"),
-        second=Tensor("float32", (1, 5, 5, 3, 3), "wild", "strided"),
-    ),
+    "more strings than there is room for": replace(PLAIN, first=TEXT, second=ENDLESS, mode="nearest"),
+    "huge integers that weigh nothing": replace(PLAIN, first=INTEGERS, second=WILD),
 }
 FOUND_PARAMS = [pytest.param(case, id=key, marks=pytest.mark.slow) for key, case in FOUND_SLOWLY.items()]
 if "FUZZ_CASE" in os.environ:

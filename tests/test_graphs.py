@@ -17,11 +17,10 @@ from paths import open_native, open_patched_file, open_session
 from test_patch import FEEDS, GRID, HEADER, SIGNATURE, X
 
 THETA = np.array([[[0.9, 0.1, 0.0], [-0.1, 0.9, 0.2]]], np.float32)
-SIZES = np.array([[1, 1, 3, 5]] * 2)
 _ONE, _AT = numpy_helper.from_array(np.ones(1, np.float32), "sparse"), numpy_helper.from_array(np.array([1]))
 SPARSE = helper.make_sparse_tensor(_ONE, _AT, [3])
 
-AFFINE = '<ir_version: 9, opset_import: ["": 20]> g (float[1,2,3] theta, int64[2,4] sizes, bool c)'
+AFFINE = "g (float[1,2,3] theta, int64[2,4] sizes, bool c)"
 OUTER = "size = Constant <value_ints = [1, 1, 2, 2]> () outer = Identity (size)"
 
 #: Each has an outer constant ``size`` of 2×2, and an AffineGrid in a body whose ``size``, of 3×5, it is fed.
@@ -51,7 +50,7 @@ def assert_answers(model: onnx.ModelProto, expected: np.ndarray | None = None, *
 
 @pytest.mark.parametrize("name", FED)
 def test_a_name_means_what_the_nearest_scope_says(name: str) -> None:
-    model, feeds = parser.parse_model(FED[name]), {"theta": THETA, "sizes": SIZES, "c": np.array(True)}
+    model, feeds = parsed(FED[name]), {"theta": THETA, "sizes": np.array([[1, 1, 3, 5]] * 2), "c": np.array(True)}
     assert open_session(model).run(None, feeds)[0].shape == (2, 1, 3, 5, 2)
     assert_answers(model, **feeds)
 
@@ -109,19 +108,11 @@ def test_a_grid_of_constants_is_folded_in_branches_too() -> None:
         assert_answers(model, X=X[:1, :, :, :4], c=np.array(c))
 
 
-def affine(*nodes: onnx.NodeProto, ir_version: int = 9) -> onnx.ModelProto:
+def affine(*nodes: onnx.NodeProto) -> onnx.ModelProto:
     """A model of an AffineGrid of ``theta`` and what ``nodes`` make of ``size``."""
-    model = parser.parse_model(f"""<ir_version: {ir_version}, opset_import: ["": 20]>
-        g (float[1,2,3] theta) => (float[a,b,c,d] Y) {{ Y = AffineGrid (theta, size) }}""")
-    read = model.graph.node.pop()
-    model.graph.node.extend([*nodes, read])
+    model = parsed("g (float[1,2,3] theta) => (float[a,b,c,d] Y) { Y = AffineGrid (theta, size) }")
+    model.graph.node.extend([*nodes, model.graph.node.pop()])
     return model
-
-
-def is_folded(model: onnx.ModelProto) -> bool:
-    """Whether the size is read when the model is lowered: no node has to split it then."""
-    (record,) = ogs.inspect_model(model)
-    return "size" in record.constants
 
 
 SIZE = numpy_helper.from_array(np.array([1, 1, 3, 5]), "size")
@@ -129,16 +120,17 @@ SIZE = numpy_helper.from_array(np.array([1, 1, 3, 5]), "size")
 
 def test_a_constant_in_the_domain_ai_onnx_is_one() -> None:
     model = affine(helper.make_node("Constant", [], ["size"], domain="ai.onnx", value=SIZE))
-    assert is_folded(model)
+    assert "size" in ogs.inspect_model(model)[0].constants  # no node has to split it
     assert_answers(model, theta=THETA)
 
 
 @pytest.mark.parametrize(("ir_version", "constant"), [(3, True), (4, False)])
 def test_an_initializer_that_is_an_input_is_constant_before_ir_4(ir_version: int, constant: bool) -> None:
-    model = affine(ir_version=ir_version)
+    model = affine()
+    model.ir_version = ir_version
     model.graph.initializer.append(SIZE)
     model.graph.input.append(helper.make_tensor_value_info("size", TensorProto.INT64, [4]))
-    assert is_folded(model) is constant
+    assert ("size" in ogs.inspect_model(model)[0].constants) is constant
     assert_answers(model, theta=THETA)
     if not constant:
         assert_answers(model, theta=THETA, size=np.array([1, 1, 2, 2]))
@@ -158,21 +150,16 @@ def test_a_shape_that_may_be_overridden_is_not_followed() -> None:
         assert_answers(model, ogs.grid_sample(X.reshape(shape), GRID), **feeds)
 
 
-IN_FUNCTION = """<ir_version: 9, opset_import: ["": 20, "local": 1]>
-    g (float[1,2,3] theta) => (float[N,H,W,R] Y) {{ Y = local.make <{attribute}> (theta) }}
-    <domain: "local", opset_import: ["": 20]> make <s> (A) => (C) {{
-        size = Constant <{constant}> () C = AffineGrid (A, size) }}"""
+PASSED = {"s: tensor = int64[4] {1, 1, 3, 5}": "value: tensor = @s", "s = [1, 1, 3, 5]": "value_ints: ints = @s"}
 
 
-@pytest.mark.parametrize(
-    ("attribute", "constant"),
-    [("s: tensor = int64[4] {1, 1, 3, 5}", "value: tensor = @s"), ("s = [1, 1, 3, 5]", "value_ints: ints = @s")],
-)
+@pytest.mark.parametrize(("attribute", "constant"), PASSED.items())
 def test_a_constant_that_a_function_passes_on(attribute: str, constant: str) -> None:
-    model = parser.parse_model(IN_FUNCTION.format(attribute=attribute, constant=constant))
+    model = parsed(f"""g (float[1,2,3] theta) => (float[N,H,W,R] Y) {{ Y = local.make <{attribute}> (theta) }}
+        <domain: "local", opset_import: ["": 20]> make <s> (A) => (C) {{
+            size = Constant <{constant}> () C = AffineGrid (A, size) }}""")
     (record,) = ogs.inspect_model(model)
-    assert "size" not in record.constants
-    assert record.spatial_axes == (2,)
+    assert ("size" in record.constants, record.spatial_axes) == (False, (2,))
     assert record.ranks == {"theta": (3,), "size": (1,)}
     assert_answers(model, ogs.affine_grid(THETA, (1, 1, 3, 5)), theta=THETA)
     assert_answers(ogs.patch_model(model, target="primitives", functions=True), theta=THETA)
@@ -219,25 +206,20 @@ def test_a_name_that_only_a_value_info_has_is_taken(name: str) -> None:
     np.testing.assert_array_equal(answer, ogs.grid_sample(X, GRID))
 
 
+_SAMPLE = 'com.microsoft.GridSample <padding_mode = "border">'
+_WARP = f'<domain: "local", opset_import: ["com.microsoft": 1]> warp (X, G) => (Y) {{ Y = {_SAMPLE} (X, G) }}'
 NO_ONNX = {
-    "main graph": f"""<ir_version: 9, opset_import: ["com.microsoft": 1]> {SIGNATURE} {{
-        Y = com.microsoft.GridSample <padding_mode = "border"> (X, G) }}""",
-    "function": f"""<ir_version: 9, opset_import: ["local": 1]> {SIGNATURE} {{ Y = local.warp (X, G) }}
-        <domain: "local", opset_import: ["com.microsoft": 1]> warp (A, B) => (C) {{
-            C = com.microsoft.GridSample <padding_mode = "border"> (A, B) }}""",
-    "function in a model that does": f"""<ir_version: 9, opset_import: ["": 17, "local": 1]> {SIGNATURE} {{
-        Z = local.warp (X, G) Y = Identity (Z) }}
-        <domain: "local", opset_import: ["com.microsoft": 1]> warp (A, B) => (C) {{
-            C = com.microsoft.GridSample <padding_mode = "border"> (A, B) }}""",
+    "main graph": ('"com.microsoft": 1', f"Y = {_SAMPLE} (X, G)", ""),
+    "function": ('"local": 1', "Y = local.warp (X, G)", _WARP),
+    "function in a model that does": ('"": 17, "local": 1', "Z = local.warp (X, G) Y = Identity (Z)", _WARP),
 }
 
-#: And who runs what a patch makes.
 TARGETS = {"ort_gridsample": open_patched_file, "mmcv": open_session, "ai.onnx": open_native, "primitives": open_native}
 
 
-@pytest.mark.parametrize("name", NO_ONNX)
-def test_a_model_that_does_not_import_the_onnx_domain(name: str) -> None:
-    model = parser.parse_model(NO_ONNX[name])
+@pytest.mark.parametrize(("imports", "nodes", "function"), NO_ONNX.values(), ids=NO_ONNX)
+def test_a_model_that_does_not_import_the_onnx_domain(imports: str, nodes: str, function: str) -> None:
+    model = parser.parse_model(f"<ir_version: 9, opset_import: [{imports}]> {SIGNATURE} {{ {nodes} }} {function}")
     (record,) = ogs.inspect_model(model)
     assert (record.error, record.native) == (None, True), record.reason
     expected = ogs.grid_sample(X, GRID, padding_mode="border")
@@ -257,10 +239,8 @@ def test_onnx_nodes_without_an_import_are_what_onnxruntime_takes_them_for() -> N
 
 
 def test_a_size_of_unknown_rank() -> None:
-    model = affine(helper.make_node("Reshape", ["numbers", "shape"], ["size"]))
-    model.graph.input.extend(helper.make_tensor_value_info(n, TensorProto.INT64, [None]) for n in ("numbers", "shape"))
-    for value in model.graph.input[1:]:
-        value.type.tensor_type.ClearField("shape")
+    model = parsed("""g (float[1,2,3] theta, int64[] numbers, int64[] shape) => (float[a,b,c,d] Y) {
+        size = Reshape (numbers, shape) Y = AffineGrid (theta, size) }""")
     (record,) = ogs.inspect_model(model)
     assert (record.ranks["size"], record.spatial_axes, record.native) == ((), (2,), True), record.reason
     expected = ogs.affine_grid(THETA, (1, 1, 3, 5))

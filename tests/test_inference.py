@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from copy import deepcopy
 from unittest.mock import Mock
 
 import numpy as np
@@ -26,41 +27,39 @@ from test_patch import FEEDS, GRID, X
 pytestmark = pytest.mark.usefixtures("numpy_core")
 
 
-GELU = f'<ir_version: 9, opset_import: ["": {faults.OPSET}, "com.microsoft": 1, "local": 1, "unknown": 1]>'
+GELU = "com.microsoft.Gelu"
 SIGNATURE = "g (HALF[N,C,H,W] X, float[N,h,w,2] G, bool c) => (HALF[N,C,h,w] Y)"
 
 #: onnx's inference knows nothing of Gelu, so that each GridSample here has an X that it knows nothing of.
 BEHIND = {
-    "main graph": f"{GELU} {SIGNATURE} {{ A = com.microsoft.Gelu (X) Y = GridSample (A, G) }}",
-    "two in a row": f"""{GELU} {SIGNATURE} {{
-        A = com.microsoft.Gelu (X) B = GridSample (A, G) C = com.microsoft.Gelu (B) Y = GridSample (C, G) }}""",
-    "nodes of ONNX between": f"""{GELU} {SIGNATURE} {{
-        A = com.microsoft.Gelu (X) B = Add (A, A) C = com.microsoft.Gelu (B) D = Sub (C, A) Y = GridSample (D, G) }}""",
-    "function": f"""{GELU} {SIGNATURE} {{ Y = local.warp (X, G) }}
+    "main graph": f"{SIGNATURE} {{ A = {GELU} (X) Y = GridSample (A, G) }}",
+    "two in a row": f"{SIGNATURE} {{ A = {GELU} (X) B = GridSample (A, G) C = {GELU} (B) Y = GridSample (C, G) }}",
+    "nodes of ONNX between": f"""{SIGNATURE} {{
+        A = {GELU} (X) B = Add (A, A) C = {GELU} (B) D = Sub (C, A) Y = GridSample (D, G) }}""",
+    "function": f"""{SIGNATURE} {{ Y = local.warp (X, G) }}
         <domain: "local", opset_import: ["": {faults.OPSET}, "com.microsoft": 1]> warp (A, B) => (D) {{
-            C = com.microsoft.Gelu (A) D = GridSample (C, B) }}""",
-    "If": f"""{GELU} {SIGNATURE} {{
-        Y = If (c) <then_branch = t () => (HALF[N,C,h,w] T) {{ A = com.microsoft.Gelu (X) T = GridSample (A, G) }},
+            C = {GELU} (A) D = GridSample (C, B) }}""",
+    "If": f"""{SIGNATURE} {{
+        Y = If (c) <then_branch = t () => (HALF[N,C,h,w] T) {{ A = {GELU} (X) T = GridSample (A, G) }},
                     else_branch = e () => (HALF[N,C,h,w] E) {{ E = GridSample (X, G) }}> }}""",
-    "behind an If": f"""{GELU} {SIGNATURE} {{
-        A = If (c) <then_branch = t () => (T) {{ T = com.microsoft.Gelu (X) }},
-                    else_branch = e () => (E) {{ E = com.microsoft.Gelu (X) }}>
+    "behind an If": f"""{SIGNATURE} {{
+        A = If (c) <then_branch = t () => (T) {{ T = {GELU} (X) }}, else_branch = e () => (E) {{ E = {GELU} (X) }}>
         Y = GridSample (A, G) }}""",
-    "Loop": f"""{GELU} {SIGNATURE} {{
-        two = Constant <value_int = 2> () first = com.microsoft.Gelu (X)
+    "Loop": f"""{SIGNATURE} {{
+        two = Constant <value_int = 2> () first = {GELU} (X)
         Y = Loop (two, c, first) <body = b (int64 i, bool on, before) => (bool go, after)
-            {{ go = Identity (on) A = com.microsoft.Gelu (before) after = GridSample (A, G) }}> }}""",
-    "a function in an If in a function": f"""{GELU} {SIGNATURE} {{ Y = local.outer (X, G, c) }}
+            {{ go = Identity (on) A = {GELU} (before) after = GridSample (A, G) }}> }}""",
+    "a function in an If in a function": f"""{SIGNATURE} {{ Y = local.outer (X, G, c) }}
         <domain: "local", opset_import: ["": {faults.OPSET}, "local": 1]> outer (A, B, c) => (C) {{
             C = If (c) <then_branch = t () => (T) {{ T = local.inner (A, B) }},
                         else_branch = e () => (E) {{ E = GridSample (A, B) }}> }}
         <domain: "local", opset_import: ["": {faults.OPSET}, "com.microsoft": 1]> inner (A, B) => (D) {{
-            C = com.microsoft.Gelu (A) D = GridSample (C, B) }}""",
+            C = {GELU} (A) D = GridSample (C, B) }}""",
 }
 
 
 def halves(text: str, half: str = "float16") -> onnx.ModelProto:
-    return parser.parse_model(text.replace("HALF", half))
+    return parsed(text.replace("HALF", half), faults.OPSET)
 
 
 @pytest.mark.parametrize("name", BEHIND)
@@ -81,21 +80,21 @@ def test_half_behind_what_onnx_does_not_know_is_known_and_runs(name: str) -> Non
 #: The types of X and the grid behind nodes that onnx, or nobody, knows, in a main graph.
 KNOWN = {
     "a node with a constant input": (
-        f"""{GELU} {SIGNATURE} <float16[5] bias = {{0, 0, 0, 0, 0}}> {{
+        f"""{SIGNATURE} <float16[5] bias = {{0, 0, 0, 0, 0}}> {{
             A = com.microsoft.BiasGelu (X, bias) Y = GridSample (A, G) }}""",
         ("float16", "float32"),
     ),
     "a node of which another output's type is declared": (
-        f"""{GELU} g (float[N,S,H] A, float[H] scale, float[1,4,4,2] G) => (float[N,S,H] first, float Y)
-        <float[N,S,H] first> {{
+        """g (float[N,S,H] A, float[H] scale, float[1,4,4,2] G) => (float[N,S,H] first, float Y)
+        <float[N,S,H] first> {
             first, mean, variance, sum = com.microsoft.SkipLayerNormalization (A, A, scale)
-            axis = Constant <value_ints = [1]> () X = Unsqueeze (sum, axis) Y = GridSample (X, G) }}""",
+            axis = Constant <value_ints = [1]> () X = Unsqueeze (sum, axis) Y = GridSample (X, G) }""",
         ("float32", "float32"),
     ),
     "beside what nobody knows": (
-        f"""{GELU} {SIGNATURE} {{
-            A = com.microsoft.Gelu (X) P = unknown.Op (G) B = com.microsoft.Gelu (A) Q = unknown.Other (P)
-            C = com.microsoft.Gelu (B) Y = GridSample (C, Q) }}""",
+        f"""{SIGNATURE} {{
+            A = {GELU} (X) P = unknown.Op (G) B = {GELU} (A) Q = unknown.Other (P)
+            C = {GELU} (B) Y = GridSample (C, Q) }}""",
         ("float16", None),
     ),
 }
@@ -106,8 +105,7 @@ def test_what_is_known_behind_nodes_of_others(text: str, types: tuple[str, str |
     model = halves(text)
     (record,) = ogs.inspect_model(model)
     assert record.types == {name: (each,) if each else () for name, each in zip(("X", "grid"), types, strict=True)}
-    casts = [node.op_type for node in ogs.patch_model(model).graph.node].count("Cast")
-    assert casts == 2 * (types[0] == "float16")
+    assert [node.op_type for node in ogs.patch_model(model).graph.node].count("Cast") == 2 * (types[0] == "float16")
 
 
 def test_ranks_behind_what_onnx_does_not_know() -> None:
@@ -132,8 +130,7 @@ def test_lengths_behind_a_computed_shape_are_known() -> None:
 def test_only_what_is_unknown_is_asked_for() -> None:
     told, known = Mock(wraps=native), halves(BEHIND["main graph"])
     known.graph.value_info.append(helper.make_tensor_value_info("A", TensorProto.FLOAT16, None))
-    gelus = "A = com.microsoft.Gelu (X) Y = GridSample (X, G) Z = com.microsoft.Gelu (Y)"
-    aside = halves(f"{GELU} {SIGNATURE} {{ {gelus} }}")
+    aside = halves(f"{SIGNATURE} {{ A = {GELU} (X) Y = GridSample (X, G) Z = {GELU} (Y) }}")
     for model in (known, aside):
         assert [record.types["X"] for record in records_of(model, told)] == [("float16",)]
     told.types_of.assert_not_called()
@@ -144,8 +141,8 @@ def test_only_what_is_unknown_is_asked_for() -> None:
 
 
 def test_the_types_that_onnxruntime_finds(capfd: pytest.CaptureFixture[str]) -> None:
-    model = parsed("""g (bfloat16[2,C] X, string[3] S) => (A, B, C, D) {
-            A = com.microsoft.Gelu (X) B = Identity (S) C = SequenceConstruct (S) D = ReduceSum <keepdims = 0> (X) }""")
+    model = parsed(f"""g (bfloat16[2,C] X, string[3] S) => (A, B, C, D) {{
+            A = {GELU} (X) B = Identity (S) C = SequenceConstruct (S) D = ReduceSum <keepdims = 0> (X) }}""")
     found = native.types_of(model)
     assert found == {
         "A": helper.make_tensor_type_proto(TensorProto.BFLOAT16, [2, None]),
@@ -153,36 +150,31 @@ def test_the_types_that_onnxruntime_finds(capfd: pytest.CaptureFixture[str]) -> 
         "D": helper.make_tensor_type_proto(TensorProto.BFLOAT16, None),  # onnxruntime says no more of a number
     }
     model.graph.node[0].domain = "unknown"
-    assert native.types_of(model) == {}
-    assert native.types_of(onnx.ModelProto()) == {}
+    assert native.types_of(model) == native.types_of(onnx.ModelProto()) == {}
     assert capfd.readouterr() == ("", "")
 
 
-IN_FUNCTION = """<ir_version: 9, opset_import: ["": 20, "local": 1]> g ({inputs}) => ({X}[N,C,h,w] Y) {{ {call} }}
-    <domain: "local", opset_import: ["": {opset}, "mmcv": 1]> warp {attributes} (A, B) => (C) {{ {body} }}"""
-
-
-#: What it says where nothing else is said.
-USUAL = {"inputs": "float[N,C,H,W] X, float[N,h,w,2] G", "call": "Y = local.warp (X, G)", "attributes": ""}
-
-
-def in_function(body: str = "C = GridSample (A, B)", **said: object) -> onnx.ModelProto:
-    return parser.parse_model(IN_FUNCTION.format_map(USUAL | {"body": body, "opset": 20, "X": "float"} | said))
+def in_function(
+    body: str = "C = GridSample (A, B)", inputs: str = "", call: str = "local.warp", opset: int = 20, X: str = "float"
+) -> onnx.ModelProto:
+    """A function ``warp`` of A and B, which is called with X and G, and the inputs of the model."""
+    inputs, attributes = inputs or f"{X}[N,C,H,W] X, float[N,h,w,2] G", "<to>" if "<to" in call else ""
+    return parsed(f"""g ({inputs}) => ({X}[N,C,h,w] Y) {{ Y = {call} (X, G) }}
+        <domain: "local", opset_import: ["": {opset}, "mmcv": 1]> warp {attributes} (A, B) => (C) {{ {body} }}""")
 
 
 def casting(to: int) -> onnx.ModelProto:
-    """A function passes on to a Cast what type to make."""
     body = "D = Cast <to: int = @to> (A) E = GridSample (D, B) C = Cast <to = 1> (E)"
-    return in_function(body, call=f"Y = local.warp <to = {to}> (X, G)", attributes="<to>")
+    return in_function(body, call=f"local.warp <to = {to}>")
 
 
-GIVEN_WEIGHT = in_function(inputs="float[N,h,w,2] G", call="Y = local.warp (W, G)", X="float16")
-GIVEN_WEIGHT.graph.initializer.append(numpy_helper.from_array(X.astype(np.float16), "W"))
+GIVEN_WEIGHT = in_function(inputs="float[N,h,w,2] G", X="float16")
+GIVEN_WEIGHT.graph.initializer.append(numpy_helper.from_array(X.astype(np.float16), "X"))
 MMCV = "mmcv.grid_sampler <interpolation_mode = 0, padding_mode = 1, align_corners = 1>"
 LINEAR, BORDER = (), ("linear", "border", True)
 #: What samples in a function, X's type, the attributes, and how near the answer comes.
 FUNCTIONS = {
-    "of float64": (in_function(inputs="double[N,C,H,W] X, float[N,h,w,2] G", X="double"), "float64", LINEAR, 1e-6),
+    "of float64": (in_function(X="double"), "float64", LINEAR, 1e-6),
     "of an opset before CastLike": (in_function(f"C = {MMCV} (A, B)", opset=14), "float32", BORDER, 1e-5),
     "given an initializer": (GIVEN_WEIGHT, "float16", LINEAR, 1e-2),
     "casting to float16": (casting(TensorProto.FLOAT16), "float16", LINEAR, 1e-3),
@@ -195,7 +187,6 @@ FUNCTIONS = {
 def test_functions_are_read_with_the_types_of_their_calls(
     model: onnx.ModelProto, X_type: str, attributes: tuple, rtol: float
 ) -> None:
-    """A session, a patched file and a lowered model answer as the function of Python."""
     (record,) = ogs.inspect_model(model)
     assert record.types == {"X": (X_type,), "grid": ("float32",)}
     assert record.inputs["X"][0].shape == (X.shape if model is GIVEN_WEIGHT else ("N", "C", "H", "W"))
@@ -219,9 +210,9 @@ def test_a_function_of_another_opset_is_read_in_that() -> None:
 
 def test_each_call_of_a_function_counts() -> None:
     """Also where it is called without an input, or an output of it is an input."""
-    model = parser.parse_model("""<ir_version: 9, opset_import: ["": 20, "local": 1]>
-        g (float[N,C,H,W] X, float16[N,C,H,W,D] Z, float[N,h,w,2] G, float[N,d,h,w,3] K, uint8[N,C,H,W] U) => (P, Q, R)
-        {   P, same = local.warp (X, G) Q = local.warp (Z, K) V, R = local.both (U, G) }
+    model = parsed("""g (
+        float[N,C,H,W] X, float16[N,C,H,W,D] Z, float[N,h,w,2] G, float[N,d,h,w,3] K, uint8[N,C,H,W] U) => (P, Q, R) {
+            P, same = local.warp (X, G) Q = local.warp (Z, K) V, R = local.both (U, G) }
         <domain: "local", opset_import: ["": 20]> warp (A, B) => (C, A) { C = GridSample (A, B) }
         <domain: "local", opset_import: ["": 20, "local": 1]> both (A, B) => (C, D) {
             C, E = local.warp (A, B) D = GridSample <mode = "nearest"> (E, B) }""")
@@ -250,9 +241,7 @@ def test_lengths_left_over_on_the_way_decide_nothing() -> None:
     """Such as those of a model that was exported for a batch of 1, and made dynamic by its inputs alone."""
     model = parsed("""g (float[N,1,4,4] X, float[N,H,W,2] G) => (float[N,1,H,W] Y)
         <float[1,1,4,4] A, float[1,5,5,2] B> { A = Relu (X) B = Tanh (G) Y = GridSample (A, B) }""")
-    rng = np.random.default_rng(0)
-    shapes = {"X": (3, 1, 4, 4), "G": (3, 6, 7, 2)}
-    feeds = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    feeds = {"X": np.resize(X, (3, 1, 4, 4)), "G": np.resize(GRID, (3, 6, 7, 2))}
     (expected,) = open_native(model).run(None, feeds)
     for session in (open_session(model), open_native(ogs.patch_model(model, target="primitives"))):
         np.testing.assert_allclose(session.run(None, feeds)[0], expected, atol=1e-5)
@@ -283,32 +272,23 @@ def with_weights() -> onnx.ModelProto:
     return model
 
 
-Given = list[onnx.ModelProto]
-
-
 @pytest.fixture
-def given(monkeypatch: pytest.MonkeyPatch) -> Given:
+def given(monkeypatch: pytest.MonkeyPatch) -> list[onnx.ModelProto]:
     """Copies of what is given to onnx's shape inference."""
-    models, infer_shapes = [], shape_inference.infer_shapes
-
-    def keeping(model: onnx.ModelProto, **options: object) -> onnx.ModelProto:
-        models.append(onnx.ModelProto.FromString(model.SerializeToString()))
-        return infer_shapes(model, **options)
-
+    models, infer = [], shape_inference.infer_shapes
+    keeping = Mock(side_effect=lambda model, **how: models.append(deepcopy(model)) or infer(model, **how))
     monkeypatch.setattr(shape_inference, "infer_shapes", keeping)
     return models
 
 
-def test_no_weight_is_given_to_the_inference(given: Given) -> None:
+def test_no_weight_is_given_to_the_inference(given: list[onnx.ModelProto]) -> None:
     model = with_weights()
     assert model.ByteSize() > 80_000
     (record,) = records_of(model, told := Mock(wraps=native))
     assert record.inputs["grid"] == [Value("float32", ("N", "h", "w", 2))]
     asked = [call.args[0] for call in told.types_of.call_args_list]
-    assert given
-    assert asked
-    assert max(m.ByteSize() for m in (*given, *asked)) < SMALL_BYTES
-    # They are known by their types.
+    assert max(m.ByteSize() for m in given) < SMALL_BYTES
+    assert max(m.ByteSize() for m in asked) < SMALL_BYTES
     nodes = (helper.make_node("GridSample", [name, "G"], [f"sampled {name}"], mode="nearest") for name in "ABSE")
     model.graph.node.extend(nodes)
     _, *records = ogs.inspect_model(model)
@@ -316,15 +296,15 @@ def test_no_weight_is_given_to_the_inference(given: Given) -> None:
 
 
 @pytest.mark.parametrize("count", [1023, 1025, 4096])
-def test_a_large_constant_of_a_function_is_a_weight(count: int, given: Given) -> None:
+def test_a_large_constant_of_a_function_is_a_weight(count: int, given: list[onnx.ModelProto]) -> None:
     """Floats of 4 bytes: the second is above 4 KiB with its header, the first is not."""
     model = in_function("K = Constant <value = float[1] {0}> () C = GridSample (K, B)")
-    tensor = numpy_helper.from_array(np.ones((1, 1, 1, count), np.float32))
-    model.functions[0].node[0].attribute[0].t.CopyFrom(tensor)
+    ones = np.ones((1, 1, 1, count), np.float32)
+    model.functions[0].node[0].attribute[0].t.CopyFrom(numpy_helper.from_array(ones))
     (record,) = ogs.inspect_model(model)
-    assert record.inputs["X"] == [Value("float32", (1, 1, 1, count))]
+    assert record.inputs["X"] == [Value("float32", ones.shape)]
     assert max(m.ByteSize() for m in given) < SMALL_BYTES + 2000
-    expected = ogs.grid_sample(np.ones((1, 1, 1, count), np.float32), GRID[:1])
+    expected = ogs.grid_sample(ones, GRID[:1])
     np.testing.assert_allclose(open_session(model).run(None, {"X": X[:1], "G": GRID[:1]})[0], expected, rtol=1e-6)
 
 
@@ -332,17 +312,16 @@ def many_functions(count: int, *, chain: bool, sampled: bool) -> onnx.ModelProto
     """A model that calls so many functions, one after another or each in the one before."""
     last, grid = ("GridSample", "N,h,w,2") if sampled else ("Max", "N,C,H,W")
     calls = "".join(f"Y{i} = local.f{i} ({f'Y{i - 1}' if i else 'X'}, G) " for i in range(1 if chain else count))
-    imports = 'opset_import: ["": 20, "local": 1]'
-    outputs = f"(float[a,b,c,d] Y{calls.count('=') - 1})"
-    text = f"<ir_version: 9, {imports}> g (float[N,C,H,W] X, float[{grid}] G) => {outputs} {{ {calls} }}"
+    text = f"g (float[N,C,H,W] X, float[{grid}] G) => (float[a,b,c,d] Y{calls.count('=') - 1}) {{ {calls} }}"
     for i in range(count):
         called = f"local.f{i + 1}" if chain and i < count - 1 else last
-        text += f'<domain: "local", {imports}> f{i} (A, G) => (C) {{ B = Relu (A) D = Neg (B) C = {called} (D, G) }}'
-    return parser.parse_model(text)
+        body = f"B = Relu (A) D = Neg (B) C = {called} (D, G)"
+        text += f'<domain: "local", opset_import: ["": 20, "local": 1]> f{i} (A, G) => (C) {{ {body} }}'
+    return parsed(text)
 
 
 @pytest.mark.parametrize("chain", [False, True])
-def test_a_model_without_a_node_concerned_is_not_inferred(chain: bool, given: Given) -> None:
+def test_a_model_without_a_node_concerned_is_not_inferred(chain: bool, given: list[onnx.ModelProto]) -> None:
     # From 1.32 on, onnxruntime refuses calls that lie deeper than 100.
     model = many_functions(100 if chain else 200, chain=chain, sampled=False)
     assert ogs.inspect_model(model) == []
@@ -352,7 +331,7 @@ def test_a_model_without_a_node_concerned_is_not_inferred(chain: bool, given: Gi
 
 
 @pytest.mark.parametrize("chain", [False, True])
-def test_inference_is_linear_in_the_functions(chain: bool, given: Given) -> None:
+def test_inference_is_linear_in_the_functions(chain: bool, given: list[onnx.ModelProto]) -> None:
     sizes, calls = [], []
     for count in (50, 100, 200):
         given.clear()
@@ -364,8 +343,8 @@ def test_inference_is_linear_in_the_functions(chain: bool, given: Given) -> None
     assert sizes[2] < 2.2 * sizes[1] < 2.2 * 2.2 * sizes[0]
 
 
-def test_a_session_infers_once(given: Given) -> None:
-    model = halves(f"{GELU} {SIGNATURE} {{ A = Relu (X) Y = GridSample (A, G) }}", "float")
+def test_a_session_infers_once(given: list[onnx.ModelProto]) -> None:
+    model = halves(f"{SIGNATURE} {{ A = Relu (X) Y = GridSample (A, G) }}", "float")
     ogs.inspect_model(model)
     once = len(given)
     for each in (model, ogs.patch_model(model)):
@@ -375,7 +354,6 @@ def test_a_session_infers_once(given: Given) -> None:
 
 
 def test_only_what_leads_to_a_node_concerned_is_inferred() -> None:
-
     def kinds() -> list[str]:
         return [node.op_type for node in BackwardSlice(model, scopes(model)).model.graph.node]
 
@@ -392,12 +370,11 @@ def test_only_what_leads_to_a_node_concerned_is_inferred() -> None:
 
 def test_functions_that_double_are_not_followed_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of forty calls the next one twice: all of it would be a million million nodes."""
-    text = """<ir_version: 9, opset_import: ["": 20, "local": 1]>
-        g (float[N,C,H,W] X, float[N,h,w,2] G) => (Y, Z) { Y = local.f0 (X, G) Z = GridSample (X, G) }"""
+    text = "g (float[N,C,H,W] X, float[N,h,w,2] G) => (Y, Z) { Y = local.f0 (X, G) Z = GridSample (X, G) }"
     for i in range(40):
         inner = f"D = local.f{i + 1} (A, B) C = local.f{i + 1} (D, B)" if i < 39 else "C = GridSample (A, B)"
         text += f'<domain: "local", opset_import: ["": 20, "local": 1]> f{i} (A, B) => (C) {{ {inner} }}'
-    model = parser.parse_model(text)
+    model = parsed(text)
     assert backward_slice.MOST_NODES <= 1 << 16
     monkeypatch.setattr(backward_slice, "MOST_NODES", 1000)
     assert len(BackwardSlice(model, scopes(model)).model.graph.node) < 1000
@@ -409,20 +386,20 @@ def test_functions_that_double_are_not_followed_without_end(monkeypatch: pytest.
 @pytest.mark.parametrize("levels", [10, 60])
 def test_calls_in_branches_of_calls(levels: int) -> None:
     """Graphs in graphs, deeper than protobuf reads them once the calls are followed, and deeper than one cares for."""
-    text = """<ir_version: 9, opset_import: ["": 20, "local": 1]>
-        g (float[N,C,H,W] X, float[N,h,w,2] G, bool c) => (Y, Z) { Y = local.f0 (X, G, c) Z = GridSample (X, G) }"""
+    text = "g (float[N,C,H,W] X, float[N,h,w,2] G, bool c) => (Y, Z) { Y = local.f0 (X, G, c) Z = GridSample (X, G) }"
     for i in range(levels):
         inner = f"T = local.f{i + 1} (A, B, c)" if i < levels - 1 else "T = GridSample (A, B)"
         text += f"""<domain: "local", opset_import: ["": 20, "local": 1]> f{i} (A, B, c) => (C) {{
             C = If (c) <then_branch = t () => (T) {{ {inner} }}, else_branch = e () => (E) {{ E = Relu (A) }}> }}"""
-    main, inner = ogs.inspect_model(parser.parse_model(text))
-    assert main.types["X"] == ("float32",)
-    assert inner.types["X"] == (("float32",) if levels < backward_slice.DEEPEST else ())
+    main, inner = ogs.inspect_model(parsed(text))
+    assert (main.types["X"], inner.types["X"]) == (
+        ("float32",),
+        ("float32",) if levels < backward_slice.DEEPEST else (),
+    )
 
 
 def test_a_function_that_nobody_calls_and_a_node_that_holds_a_list_of_graphs() -> None:
-    """As no operator of ONNX does, but the format has it."""
-    model = in_function(call="Y = GridSample (X, G)")
+    model = in_function(call="GridSample")
     found = scopes(model)
     assert Inference(model, found).alternatives(found[1], "A") == []
     assert [record.types["X"] for record in ogs.inspect_model(model)] == [("float32",), ()]
@@ -449,10 +426,8 @@ def test_functions_that_call_themselves_end() -> None:
 
 
 @pytest.mark.parametrize("ask", [inference._inferred, native.types_of, lambda model: native.answers(model, [[]])])
-def test_why_something_is_not_known_is_logged(
-    ask: Callable[[onnx.ModelProto], object], caplog: pytest.LogCaptureFixture
-) -> None:
-    model = parser.parse_model(f"{GELU} {SIGNATURE} {{ Y = GridSample (X, G) }}".replace("HALF", "float16"))
+def test_why_something_is_not_known_is_logged(ask: Callable, caplog: pytest.LogCaptureFixture) -> None:
+    model = halves(f"{SIGNATURE} {{ Y = GridSample (X, G) }}")
     del model.opset_import[:]
     with caplog.at_level(logging.DEBUG, "ort_gridsample"):
         ask(model)
@@ -461,17 +436,12 @@ def test_why_something_is_not_known_is_logged(
     assert "opset" in text
 
 
-@pytest.mark.parametrize(
-    ("values", "elem_type"),
-    [
-        ({"value_floats": [0.5] * 2000}, TensorProto.FLOAT),
-        ({"value_ints": [1] * 2000}, TensorProto.INT64),
-        ({"value_strings": [b"a"] * 2000}, TensorProto.STRING),
-    ],
-)
-def test_a_large_constant_is_known_by_its_type(values: dict[str, list], elem_type: int) -> None:
-    """Which is all that the slice holds of it."""
-    (attribute,) = helper.make_node("Constant", [], ["row"], **values).attribute
+ROWS = [("floats", 0.5, TensorProto.FLOAT), ("ints", 1, TensorProto.INT64), ("strings", b"a", TensorProto.STRING)]
+
+
+@pytest.mark.parametrize(("kind", "value", "elem_type"), ROWS)
+def test_a_large_constant_is_known_by_its_type(kind: str, value: object, elem_type: int) -> None:
+    (attribute,) = helper.make_node("Constant", [], ["row"], **{f"value_{kind}": [value] * 2000}).attribute
     assert backward_slice._constant_type(attribute).tensor_type.elem_type == elem_type
 
 

@@ -12,6 +12,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable
+from copy import deepcopy
 from importlib import metadata
 from pathlib import Path
 
@@ -24,6 +25,7 @@ import ort_gridsample as ogs
 import test_attention
 import test_fusion
 from cases import Attributes
+from compare import refusal
 from models import affine_grid_model, grid_sample_model, loose
 from ort_gridsample import versions
 from ort_gridsample.core import target
@@ -45,26 +47,19 @@ ROOT = Path(__file__).parents[1]
 
 Feeds = dict[str, np.ndarray]
 _rng = np.random.default_rng(30)
-X, GRID = _rng.normal(size=(2, 3, 5, 6)).astype("f"), _rng.uniform(-1.2, 1.2, (2, 40, 50, 2)).astype("f")
-THETA, SIZE = _rng.normal(size=(2, 2, 3)).astype("f"), np.array([2, 3, 4, 5])
+THETA = _rng.normal(size=(2, 2, 3)).astype("f")
 
 
 def sample_models() -> dict[str, tuple[onnx.ModelProto, Feeds]]:
-    """Models, patched, and what they are fed: a node each, in the modes and ranks, and nodes that are fused.
-
-    The grids of two axes are so large that several threads sample.
-    """
+    """Models, patched, and what they are fed; grids of two axes are so large that several threads sample."""
     found: dict[str, tuple[onnx.ModelProto, Feeds]] = {}
     for mode, rank in (("linear", 2), ("nearest", 2), ("linear", 1), ("linear", 3)):
         model = loose(grid_sample_model("float32", "float32", rank, [Attributes(mode, "border")]))
-        X, grid = (
-            _rng.normal(size=(1, 2, 4, 5, 6)[: rank + 2]),
-            _rng.uniform(-1.2, 1.2, (1, *[300 if rank == 2 else 7] * rank, rank)),
-        )
-        fed = {"X": X.astype("f"), "grid": grid.astype("f")}
+        X = _rng.normal(size=(1, 2, 4, 5, 6)[: rank + 2]).astype("f")
+        fed = {"X": X, "grid": _rng.uniform(-1.2, 1.2, (1, *[300 if rank == 2 else 7] * rank, rank)).astype("f")}
         found[f"{mode} {rank}"] = ogs.patch_model(model, target="compiled"), fed
     affine = ogs.patch_model(loose(affine_grid_model("float32", 2, True)), target="compiled")
-    found["AffineGrid"] = affine, {"theta": THETA, "size": SIZE}
+    found["AffineGrid"] = affine, {"theta": THETA, "size": np.array([2, 3, 4, 5])}
     fused = test_fusion.transformer(attributes=Attributes())
     patch_in_place(fused, target=FusedOp())
     found["fused AffineGrid"] = fused, test_fusion.feed()
@@ -96,12 +91,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-#: What begins a process that has onnxruntime and NumPy, and nothing else.
 BARE = """
 import sys
 for name in ("numba", "onnx", "onnxruntime_extensions", "ort_gridsample"):
     sys.modules[name] = None
-import numpy as np, onnxruntime, pathlib, threading, time
+import numpy as np, onnxruntime, pathlib
+from concurrent.futures import ThreadPoolExecutor
 def opened(model):
     options = onnxruntime.SessionOptions()
     options.register_custom_ops_library({library!r})
@@ -122,13 +117,8 @@ for path in sorted(folder.glob("*.onnx")):
     session, fed = opened(path), dict(np.load(path.with_suffix(".npz")))
     (Y,) = session.run(None, fed)
     np.save(path.with_suffix(".npy"), Y)
-    same = []
-    def run():
-        same.append(all(np.array_equal(session.run(None, fed)[0], Y) for _ in range(20)))
-    threads = [threading.Thread(target=run) for _ in range(16)]
-    [thread.start() for thread in threads]
-    [thread.join() for thread in threads]
-    print(same == [True] * 16)
+    with ThreadPoolExecutor(16) as pool:
+        print(all(pool.map(lambda _: np.array_equal(session.run(None, fed)[0], Y), range(320))))
 """
     assert python(BARE.format(library=str(built)) + script) == ["True"] * len(expected)
     for number, Y in expected.items():
@@ -136,7 +126,6 @@ for path in sorted(folder.glob("*.onnx")):
 
 
 def errors(model: onnx.ModelProto, path: Path, fed: Feeds | None = None) -> str:
-    """What a plain session says of a ``model``, or of what it is fed."""
     options = onnxruntime.SessionOptions()
     options.register_custom_ops_library(str(path))
     with pytest.raises(Exception, match="node") as told:
@@ -150,26 +139,22 @@ def test_its_sentences_are_the_functions(built: Path) -> None:
     grids = {(1, 2): [(1, 3)], (1, 2, 0, 6): [(1, 3, 4, 2)], (1, 2, 5, 6): [(1, 3, 4, 3), (2, 3, 4, 2)]}
     for X, grid in ((X, grid) for X, each in grids.items() for grid in each):
         fed = {"X": np.zeros(X, "f"), "grid": np.zeros(grid, "f")}
-        with pytest.raises(ogs.GridSampleError) as expected:
-            ogs.grid_sample(*fed.values(), padding_mode="border", where="GridSample node 'sample0'")
-        assert str(expected.value) in errors(model, built, fed)
-    model, fed = samples["AffineGrid"]
-    with pytest.raises(ogs.GridSampleError) as expected:
-        ogs.affine_grid(THETA, [1, 3, 4, 5], where="AffineGrid node '(grid)'")
-    assert str(expected.value) in errors(model, built, fed | {"size": np.array([1, 3, 4, 5])})
+        expected = refusal(ogs.grid_sample, *fed.values(), padding_mode="border", where="GridSample node 'sample0'")
+        assert str(expected) in errors(model, built, fed)
+    model, _ = samples["AffineGrid"]
+    fed = {"theta": THETA, "size": np.array([1, 3, 4, 5])}
+    expected = refusal(ogs.affine_grid, *fed.values(), where="AffineGrid node '(grid)'")
+    assert str(expected) in errors(model, built, fed)
     model, fed = samples["fused program"]
     said = errors(loose(model), built, fed | {"coords": np.zeros((1, 3, 4, 3), "f")})
     assert "grid is made of 'coords' of shape (1, 3, 4, 3), expected shape (N, D1_out, D2_out, 2)" in said
 
 
 def changed(model: onnx.ModelProto, name: str, value: object) -> onnx.ModelProto:
-    """The model whose op has another attribute."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = deepcopy(model)
     (node,) = (node for node in copy.graph.node if node.domain)
-    kept = [attribute for attribute in node.attribute if attribute.name != name]
-    del node.attribute[:]
-    node.attribute.extend([*kept, onnx.helper.make_attribute(name, value)])
+    said = next((each for each in node.attribute if each.name == name), None) or node.attribute.add()
+    said.CopyFrom(onnx.helper.make_attribute(name, value))
     return copy
 
 
@@ -187,7 +172,6 @@ def test_a_node_that_it_cannot_run_says_why(built: Path) -> None:
 
 
 def in_package(script: str, path: Path | str, first: str = "") -> list[str]:
-    """The lines that a ``script`` prints, whose sessions have the library at ``path``."""
     begin = f"{first}\nimport sys, numpy as np, onnxruntime, ort_gridsample as ogs\n"
     begin += "from cases import Attributes\nfrom models import grid_sample_model\n"
     begin += "X, grid = np.ones((1, 2, 4, 4), np.float32), np.zeros((1, 3, 3, 2), np.float32)\n"
@@ -225,17 +209,9 @@ def test_sessions_take_it_before_they_compile(extensions: bool, built: Path) -> 
     assert text == "(1, 2, 3, 3)" if extensions else text.startswith("ort_gridsample's ops need onnxruntime-extensions")
 
 
-def cut(content: bytes) -> bytes:
-    return content[: len(content) // 2]
-
-
-def flipped(content: bytes) -> bytes:
-    return content[:5000] + bytes([content[5000] ^ 1]) + content[5001:]
-
-
 REFUSED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
-    "half of it": (cut, "end is not a library's"),
-    "a bit of it": (flipped, "content is damaged"),
+    "half of it": (lambda content: content[: len(content) // 2], "end is not a library's"),
+    "a bit of it": (lambda content: content[:5000] + bytes([content[5000] ^ 1]) + content[5001:], "content is damaged"),
     "another": (lambda content: b"\x7fELF", "end is not a library's"),
     "another machine's": (lambda content: content.replace(b" for x86_64-", b" for s390x-"), "machine is s390x-linux"),
     "older": (lambda content: content.replace(b"ops 1 of", b"ops 0 of"), "interface is 0, of release"),
@@ -258,8 +234,7 @@ print(ogs.grid_sample(X, grid).shape)
     assert len(told) == 2
     assert all(each.startswith(f"library {str(tmp_path / 'it.so')!r}: {reason}") for each in told)
     assert works == "(1, 2, 3, 3)"
-    with pytest.raises(ogs.GridSampleError, match=r"file is not to be read: No such file"):
-        library.checked(tmp_path / "none.so")
+    assert "file is not to be read: No such file" in str(refusal(library.checked, tmp_path / "none.so"))
 
 
 @pytest.mark.skipif(sys.platform != "linux" or not shutil.which("readelf"), reason="this reads an ELF file")
@@ -292,8 +267,9 @@ def test_what_cannot_be_built_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     assert list(tmp_path.iterdir()) == []
 
 
-def program(folder: Path, cc: list[str], runtime: Path, name: str = "run_model") -> Path:
+def program(folder: Path, cc: list[str], runtime: Path | None = None, name: str = "run_model") -> Path:
     """The program of the example in C, built in ``folder`` beside the shared library of onnxruntime."""
+    runtime = runtime or next((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*"))
     there = folder / ("onnxruntime.dll" if runtime.suffix == ".dll" else "libonnxruntime.so.1")
     shutil.copy(runtime, there)
     flags = [] if runtime.suffix == ".dll" else ["-Wl,-rpath,$ORIGIN"]
@@ -309,8 +285,7 @@ def assert_program_answers(command: list[str], path: Path, folder: Path) -> None
         onnx.save(model, folder / "model.onnx")
         for name, value in fed.items():
             np.save(folder / f"{name}.npy", value)
-        order = [f"{each.name}.npy" for each in model.graph.input]
-        words = [*command, path.name, "model.onnx", "Y.npy", *order]
+        words = [*command, path.name, "model.onnx", "Y.npy", *[f"{each.name}.npy" for each in model.graph.input]]
         return subprocess.run(words, cwd=folder, capture_output=True, text=True)
 
     shutil.copy(path, folder / path.name)
@@ -321,15 +296,13 @@ def assert_program_answers(command: list[str], path: Path, folder: Path) -> None
         np.testing.assert_allclose(np.load(folder / "Y.npy"), Y, rtol=0, atol=1e-5)
     model, fed = sample_models()["linear 2"]
     done = run(model, fed | {"grid": fed["grid"][..., :1]})
-    said = "grid is of shape (1, 300, 300, 1), expected shape (N, D1_out, D2_out, 2)"
-    assert f"GridSample node 'sample0': {said}" in done.stderr
-    assert done.returncode == 1
+    said = "GridSample node 'sample0': grid is of shape (1, 300, 300, 1), expected shape (N, D1_out, D2_out, 2)"
+    assert (done.returncode, said in done.stderr) == (1, True)
 
 
 @pytest.mark.skipif(sys.platform != "linux" or not shutil.which("cc"), reason="the program is built by cc, for Linux")
 def test_a_program_in_c_runs_models_with_it(built: Path, tmp_path: Path) -> None:
-    (runtime,) = (Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*")
-    made = program(tmp_path, ["cc", "-Wall", "-Wextra", "-Werror"], runtime)
+    made = program(tmp_path, ["cc", "-Wall", "-Wextra", "-Werror"])
     assert_program_answers([f"./{made.name}"], built.resolve(), tmp_path)
 
 
@@ -337,8 +310,7 @@ def test_a_program_in_c_runs_models_with_it(built: Path, tmp_path: Path) -> None
 def test_a_processor_that_has_none_of_its_variants_is_told(built: Path, tmp_path: Path) -> None:
     if "x86-64-v2" in library.checked(built):
         pytest.skip("this processor is of the least level itself")
-    (runtime,) = (Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*")
-    made = program(tmp_path, ["cc"], runtime)
+    made = program(tmp_path, ["cc"])
     model, _ = sample_models()["linear 2"]
     onnx.save(model, tmp_path / "model.onnx")
     words = ["qemu-x86_64-static", "-cpu", "Nehalem", str(made), str(built), "model.onnx", "Y.npy"]
@@ -373,7 +345,6 @@ WINE = shutil.which("wine") or shutil.which("wine64", path="/usr/lib/wine")
 
 
 def under_qemu(folder: Path) -> list[str]:
-    """What runs a program for aarch64, with Debian's libraries for it."""
     shutil.copytree("/usr/aarch64-linux-gnu", folder / "root", symlinks=True)
     (folder / "root/proc").mkdir()
     (folder / "root/proc/cpuinfo").write_text(CPUINFO)
@@ -381,7 +352,6 @@ def under_qemu(folder: Path) -> list[str]:
 
 
 def under_wine(folder: Path) -> list[str]:
-    """What runs a program for Windows."""
     return ["env", "WINEDEBUG=-all", f"WINEPREFIX={folder / 'prefix'}", str(WINE)]
 
 

@@ -6,18 +6,15 @@ onnx, torch and onnxscript, as in requirements.txt; nothing is downloaded. Names
 
 from __future__ import annotations
 
-import argparse
-import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from writing import Form, write
 
-HERE = Path(__file__).parent
 LEVELS, POINTS, HEADS, CHANNELS = ((4, 6), (2, 3), (1, 2)), (4, 2, 3), 3, 4
 
 
@@ -34,11 +31,6 @@ def stacked(value: Tensor, locations: Tensor, weights: Tensor, levels: tuple[tup
         samples.append(F.grid_sample(image, grid, align_corners=False).reshape(b * h, d, q, p))
     by = weights.transpose(1, 2).reshape(b * h, 1, q, n * p)
     return (torch.stack(samples, -2).flatten(-2) * by).sum(-1).view(b, h * d, q).transpose(1, 2).contiguous()
-
-
-def volumes(value: Tensor, locations: Tensor, weights: Tensor) -> Tensor:
-    """The same of volumes."""
-    return stacked(value, locations, weights, ((2, 3, 4), (1, 2, 3)))
 
 
 def concatenated(value: Tensor, locations: Tensor, weights: Tensor) -> Tensor:
@@ -59,15 +51,13 @@ def single(value: Tensor, locations: Tensor, weights: Tensor) -> Tensor:
     q = locations.shape[1]
     images = value.transpose(1, 2).contiguous().view(b, HEADS, CHANNELS, s)
     grids = 2 * locations - 1
-    sample = F.grid_sample(
-        images.view(b * HEADS, CHANNELS, *LEVELS[0]),
-        grids[:, :, :, 0].transpose(1, 2).flatten(0, 1),
-        align_corners=False,
-    )
+    image = images.view(b * HEADS, CHANNELS, *LEVELS[0])
+    sample = F.grid_sample(image, grids[:, :, :, 0].transpose(1, 2).flatten(0, 1), align_corners=False)
     by = weights.transpose(1, 2).reshape(b * HEADS, 1, q, weights.shape[3])
     return (sample * by).sum(-1).view(b, HEADS * CHANNELS, q).transpose(1, 2)
 
 
+volumes = partial(stacked, levels=((2, 3, 4), (1, 2, 3)))
 FORMS: dict[str, tuple[Callable[..., Tensor], tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = {
     "stacked": (stacked, (2, 32, HEADS, CHANNELS), (2, 5, HEADS, 3, 2, 2), (2, 5, HEADS, 3, 2)),
     "concatenated": (concatenated, (2, 32, HEADS, CHANNELS), (2, 5, HEADS, sum(POINTS), 2), (2, 5, HEADS, sum(POINTS))),
@@ -79,14 +69,10 @@ SIZES = {"static": ((), (), ()), "batch": ((0,),) * 3, "queries": ((0,), (0, 1),
 
 
 def forms() -> Iterator[tuple[str, Form]]:
-    """Every model by its name."""
     for (name, (function, *shapes)), size, dynamo in product(FORMS.items(), SIZES, (False, True)):
         form = Form(function, tuple(map(torch.rand, shapes)), SIZES[size], dynamo, opset=20)
         yield f"{name}/{size}-{'dynamo' if dynamo else 'torchscript'}", form
 
 
 if __name__ == "__main__":
-    warnings.filterwarnings("ignore")
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--into", type=Path, default=HERE / "attention.zip", metavar="FILE")
-    write(parser.parse_args().into, forms())
+    write(__file__, forms())

@@ -1,8 +1,8 @@
 """Regenerate the exported models beside this file: `python tests/exported/export.py [--into FOLDER] [NAME ...]`.
 
 Needs onnx and what requirements.txt names; nothing is downloaded. Every model is a published architecture at toy size
-with seeded random weights; those of :data:`LARGE`, which are not stored, have their real size. For each case this
-writes NAME.onnx and NAME.npz, the latter with inputs (`in.*`) and PyTorch's own outputs (`out.*`).
+with seeded random weights. For each case this writes NAME.onnx and NAME.npz, the latter with inputs (`in.*`) and
+PyTorch's own outputs (`out.*`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from torch._higher_order_ops.scan import scan
 from transformers.models.grounding_dino import modeling_grounding_dino as grounding
 from writing import Call, anonymous, written
 
-HERE = Path(__file__).parent
 Axes = dict[str, dict[int, str]]
 
 
@@ -35,7 +34,7 @@ Axes = dict[str, dict[int, str]]
 class Built:
     """A module, the inputs to trace it with and, where axes are dynamic, other inputs to run it on."""
 
-    module: nn.Module | torch.jit.ScriptModule
+    module: nn.Module
     inputs: dict[str, Tensor]
     outputs: Sequence[str] = ("Y",)
     other: dict[str, Tensor] | None = None
@@ -45,17 +44,8 @@ class Built:
 CASES: dict[str, tuple[Callable[[], Built], int, bool, Axes, bool]] = {}
 
 
-#: The names of those that are made where they are asked for.
-LARGE: list[str] = []
-
-
-def case(
-    opset: int, *, dynamo: bool, axes: Axes | None = None, fold: bool = False, name: str = "", large: bool = False
-) -> Any:
-    """Register a builder under its own name, or another one."""
-
+def case(opset: int, *, dynamo: bool, axes: Axes | None = None, fold: bool = False, name: str = "") -> Any:
     def register(build: Callable[[], Built]) -> Callable[[], Built]:
-        LARGE.extend([build.__name__] * large)
         CASES[name or build.__name__] = build, opset, dynamo, axes or {}, fold
         return build
 
@@ -63,12 +53,7 @@ def case(
 
 
 def conv(c_in: int, c_out: int, *, stride: int = 1, rank: int = 2) -> nn.Sequential:
-    kind = nn.Conv2d if rank == 2 else nn.Conv3d
-    return nn.Sequential(kind(c_in, c_out, 3, stride, 1), nn.LeakyReLU(0.1))
-
-
-def image(*shape: int) -> Tensor:
-    return torch.rand(shape)
+    return nn.Sequential((nn.Conv2d if rank == 2 else nn.Conv3d)(c_in, c_out, 3, stride, 1), nn.LeakyReLU(0.1))
 
 
 def perturbed(module: nn.Module, std: float = 0.05) -> nn.Module:
@@ -91,49 +76,41 @@ def sample_at(x: Tensor, xy: Tensor, **options: Any) -> Tensor:
     return F.grid_sample(x, torch.stack(unit, -1), align_corners=True, **options)
 
 
-# Image warps of kornia.
-
-
 @case(20, dynamo=False)
 def kornia_warp_affine() -> Built:
     """`kornia.geometry.warp_affine`, which calls affine_grid: AffineGrid on a computed matrix."""
     theta = torch.tensor([[[0.9, -0.4, 2.0], [0.3, 1.1, -3.0]], [[1.2, 0.1, -4.0], [-0.2, 0.8, 5.0]]])
     warp = Call(lambda x, m: kornia.geometry.warp_affine(x, m, (13, 17), padding_mode="border", align_corners=False))
-    return Built(warp, {"X": image(2, 3, 12, 15), "M": theta})
+    return Built(warp, {"X": torch.rand(2, 3, 12, 15), "M": theta})
 
 
 @case(18, dynamo=True)
 def kornia_elastic_transform2d() -> Built:
-    """`kornia.geometry.transform.elastic_transform2d`: smoothed noise as displacement."""
-    how: dict[str, Any] = {"kernel_size": (7, 7), "sigma": (2.0, 2.0), "alpha": (0.5, 0.7)}
-    how |= {"mode": "bicubic", "padding_mode": "border"}
-    warp = Call(lambda x, noise: kornia.geometry.transform.elastic_transform2d(x, noise, **how))
-    return Built(warp, {"X": image(1, 2, 12, 15), "noise": torch.rand(1, 2, 12, 15) * 2 - 1})
+    how = {"mode": "bicubic", "padding_mode": "border"}
+    warp = Call(lambda x, n: kornia.geometry.transform.elastic_transform2d(x, n, (7, 7), (2.0, 2.0), (0.5, 0.7), **how))
+    return Built(warp, {"X": torch.rand(1, 2, 12, 15), "noise": torch.rand(1, 2, 12, 15) * 2 - 1})
 
 
 @case(16, dynamo=False)
 def kornia_warp_perspective() -> Built:
-    """`kornia.geometry.warp_perspective`, bicubic with reflection."""
     matrix = torch.tensor([[[0.8, -0.2, 3.0], [0.3, 1.1, -2.0], [0.01, -0.004, 1.0]]])
     how = {"mode": "bicubic", "padding_mode": "reflection"}
     warp = Call(lambda x, m: kornia.geometry.warp_perspective(x, m, (14, 18), **how))
-    return Built(warp, {"X": image(1, 3, 16, 15), "M": matrix})
+    return Built(warp, {"X": torch.rand(1, 3, 16, 15), "M": matrix})
 
 
 @case(16, dynamo=False)
 def kornia_warp_perspective_float64() -> Built:
-    """The same in double precision, for which onnxruntime has no kernel at opset 16."""
+    """For which onnxruntime has no kernel at opset 16."""
     built = kornia_warp_perspective()
     return Built(built.module, {name: value.double() for name, value in built.inputs.items()})
 
 
 @case(22, dynamo=True, axes={"X": {2: "H", 3: "W"}, "map_x": {1: "h", 2: "w"}, "map_y": {1: "h", 2: "w"}})
 def kornia_remap() -> Built:
-    """`kornia.geometry.remap`, nearest, of any size to any size."""
-
     def inputs(size: tuple[int, int], out: tuple[int, int]) -> dict[str, Tensor]:
         xs, ys = (torch.rand(2, *out) * (length + 3) - 2 for length in reversed(size))
-        return {"X": image(2, 2, *size), "map_x": xs, "map_y": ys}
+        return {"X": torch.rand(2, 2, *size), "map_x": xs, "map_y": ys}
 
     remap = Call(lambda x, mx, my: kornia.geometry.remap(x, mx, my, mode="nearest", align_corners=True))
     return Built(remap, inputs((9, 12), (7, 8)), other=inputs((14, 11), (5, 13)))
@@ -141,16 +118,14 @@ def kornia_remap() -> Built:
 
 @case(20, dynamo=True)
 def kornia_homography_warp3d() -> Built:
-    """`kornia.geometry.transform.homography_warp3d`: a volume under a projective map."""
     matrix = torch.eye(4)[None] + 0.15 * torch.randn(1, 4, 4)
     warp = Call(lambda x, m: kornia.geometry.transform.homography_warp3d(x, m, (5, 6, 7), padding_mode="reflection"))
-    return Built(warp, {"X": image(1, 2, 6, 7, 8), "M": matrix})
-
-
-# Spatial transformers (Jaderberg et al., 2015).
+    return Built(warp, {"X": torch.rand(1, 2, 6, 7, 8), "M": matrix})
 
 
 class SpatialTransformer(nn.Module):
+    """Jaderberg et al., 2015."""
+
     def __init__(self, rank: int = 2, mode: str = "bilinear", padding_mode: str = "zeros") -> None:
         super().__init__()
         self.rank, self.mode, self.padding_mode = rank, mode, padding_mode
@@ -169,22 +144,20 @@ class SpatialTransformer(nn.Module):
 
 @case(20, dynamo=False, axes={"X": {0: "N", 2: "H", 3: "W"}})
 def stn() -> Built:
-    """AffineGrid into GridSample."""
     module = perturbed(SpatialTransformer(), 0.3)
-    return Built(module, {"X": image(1, 1, 12, 12)}, ("Y", "logits"), other={"X": image(3, 1, 14, 11)})
+    return Built(module, {"X": torch.rand(1, 1, 12, 12)}, ("Y", "logits"), other={"X": torch.rand(3, 1, 14, 11)})
 
 
 @case(20, dynamo=False)
 def stn_3d() -> Built:
-    """AffineGrid (N, 3, 4) into a 5-D GridSample."""
     module = perturbed(SpatialTransformer(3, "nearest", "border"), 0.3)
-    return Built(module, {"X": image(2, 1, 5, 6, 7)}, ("Y", "logits"))
+    return Built(module, {"X": torch.rand(2, 1, 5, 6, 7)}, ("Y", "logits"))
 
 
 @case(22, dynamo=True)
 def stn_bicubic() -> Built:
     """The dynamo exporter writes affine_grid out in basic operators."""
-    return Built(perturbed(SpatialTransformer(2, "bicubic"), 0.3), {"X": image(2, 1, 11, 13)}, ("Y", "logits"))
+    return Built(perturbed(SpatialTransformer(2, "bicubic"), 0.3), {"X": torch.rand(2, 1, 11, 13)}, ("Y", "logits"))
 
 
 class InverseCompositional(nn.Module):
@@ -212,7 +185,7 @@ class InverseCompositional(nn.Module):
 def ic_stn_loop() -> Built:
     """A scripted loop: AffineGrid and GridSample inside a Loop body."""
     module = torch.jit.script(perturbed(InverseCompositional(), 0.3))
-    return Built(module, {"X": image(1, 1, 12, 14), "steps": torch.tensor(3)})
+    return Built(module, {"X": torch.rand(1, 1, 12, 14), "steps": torch.tensor(3)})
 
 
 class Gated(nn.Module):
@@ -233,9 +206,6 @@ class Gated(nn.Module):
 def cond_if() -> Built:
     """`torch.cond`: a GridSample in each branch of an If."""
     return Built(Gated(), {"X": torch.randn(1, 2, 7, 8), "grid": torch.rand(1, 5, 6, 2) * 2.6 - 1.3})
-
-
-# Registration and flow.
 
 
 class VoxelMorph(nn.Module):
@@ -269,7 +239,7 @@ class VoxelMorph(nn.Module):
 @case(20, dynamo=False)
 @case(18, dynamo=True, name="voxelmorph_opset18")
 def voxelmorph() -> Built:
-    inputs = {name: image(1, 1, 8, 6, 7) for name in ("moving", "fixed")}
+    inputs = {name: torch.rand(1, 1, 8, 6, 7) for name in ("moving", "fixed")}
     inputs["labels"] = torch.randint(0, 4, (1, 1, 8, 6, 7)).float()
     return Built(perturbed(VoxelMorph(), 0.2), inputs, ("moved", "moved_labels", "flow"))
 
@@ -295,10 +265,8 @@ class PWCWarp(nn.Module):
 
 @case(16, dynamo=False, axes={"first": {2: "H", 3: "W"}, "second": {2: "H", 3: "W"}, "flow": {2: "h", 3: "w"}})
 def pwcnet() -> Built:
-    """Backward warping with an out-of-frame mask, for any image size."""
-
     def inputs(height: int, width: int) -> dict[str, Tensor]:
-        images = {name: image(1, 3, height, width) for name in ("first", "second")}
+        images = {name: torch.rand(1, 3, height, width) for name in ("first", "second")}
         return {**images, "flow": 2 * torch.randn(1, 2, height // 2, width // 2)}
 
     return Built(perturbed(PWCWarp()), inputs(16, 20), ("flow_out", "warped"), other=inputs(22, 14))
@@ -317,10 +285,7 @@ class RAFT(nn.Module):
     def pyramid(self, f1: Tensor, f2: Tensor) -> list[Tensor]:
         n, c, h, w = f1.shape
         volume = torch.einsum("ncp,nchw->nphw", f1.flatten(2), f2).reshape(n * h * w, 1, h, w) / c**0.5
-        volumes = [volume]
-        for _ in range(self.levels - 1):
-            volumes.append(F.avg_pool2d(volumes[-1], 2))
-        return volumes
+        return [volume, *(F.avg_pool2d(volume, 2**level) for level in range(1, self.levels))]
 
     def lookup(self, volumes: list[Tensor], where: Tensor) -> Tensor:
         n, _, h, w = where.shape
@@ -361,20 +326,14 @@ class ScannedRAFT(RAFT):
         return flows
 
 
-def raft_inputs() -> dict[str, Tensor]:
-    return {"first": image(1, 3, 32, 24), "second": image(1, 3, 32, 24)}
-
-
 @case(22, dynamo=True)
-def raft() -> Built:
-    """Correlation lookup, two updates unrolled."""
-    return Built(perturbed(RAFT(), 0.1), raft_inputs(), ("flow",))
+def raft(kind: type[RAFT] = RAFT, output: str = "flow") -> Built:
+    return Built(perturbed(kind(), 0.1), {name: torch.rand(1, 3, 32, 24) for name in ("first", "second")}, (output,))
 
 
 @case(18, dynamo=True)
 def raft_scan() -> Built:
-    """Correlation lookup inside a Scan."""
-    return Built(perturbed(ScannedRAFT(), 0.1), raft_inputs(), ("flows",))
+    return raft(ScannedRAFT, "flows")
 
 
 class FirstOrderMotion(nn.Module):
@@ -411,10 +370,7 @@ def first_order_motion() -> Built:
     """Face animation: images and feature maps by sparse and dense motion."""
     points = {name: torch.rand(1, 3, 2) * 1.6 - 0.8 for name in ("kp_source", "kp_driving")}
     module = perturbed(FirstOrderMotion(), 0.1)
-    return Built(module, {"source": image(1, 3, 16, 18), **points}, ("prediction", "motion"))
-
-
-# Fields sampled at coordinates.
+    return Built(module, {"source": torch.rand(1, 3, 16, 18), **points}, ("prediction", "motion"))
 
 
 class LIIF(nn.Module):
@@ -449,10 +405,8 @@ class LIIF(nn.Module):
 
 @case(20, dynamo=True, axes={"where": {1: "points"}})
 def liif() -> Built:
-    """Nine GridSample nodes on a list of points, any number of them."""
-
     def inputs(points: int) -> dict[str, Tensor]:
-        return {"X": image(1, 3, 9, 10), "where": torch.rand(1, points, 2) * 2 - 1}
+        return {"X": torch.rand(1, 3, 9, 10), "where": torch.rand(1, points, 2) * 2 - 1}
 
     return Built(perturbed(LIIF(), 0.2), inputs(12), ("rgb",), other=inputs(31))
 
@@ -476,7 +430,6 @@ class TriPlane(nn.Module):
 
 @case(22, dynamo=True)
 def triplane() -> Built:
-    """Planes and a volume, both weights, at points; some lie outside."""
     return Built(perturbed(TriPlane()), {"points": torch.rand(40, 3) * 2.4 - 1.2}, ("rgb", "density"))
 
 
@@ -522,11 +475,9 @@ class SfMLearner(nn.Module):
 def sfmlearner_function() -> Built:
     """GridSample inside a model-local function that the model calls twice."""
     pose = torch.eye(3, 4)[None] + 0.1 * torch.randn(1, 3, 4)
-    inputs = {"target": image(1, 3, 12, 14), "source": image(1, 3, 12, 14), "pose": pose}
+    inputs = {"target": torch.rand(1, 3, 12, 14), "source": torch.rand(1, 3, 12, 14), "pose": pose}
     return Built(perturbed(SfMLearner()), inputs, ("synthesised", "depth"))
 
-
-# Deformable attention: detectors and segmenters of transformers.
 
 RESNET: dict[str, Any] = {"embedding_size": 8, "hidden_sizes": [8, 8, 8, 16], "depths": [1] * 4, "layer_type": "basic"}
 RESNET["out_features"] = ["stage2", "stage3", "stage4"]
@@ -602,45 +553,12 @@ def rt_detr_v2() -> Built:
     return transformer(tr.RTDetrV2ForObjectDetection(config), ("logits", "pred_boxes"))
 
 
-def detector(model: nn.Module, outputs: Sequence[str], *size: int) -> Built:
-    """A model of real size, weights as it begins its training with them, on a picture of (H, W)."""
-    inputs = {"pixel_values": torch.randn(1, 3, *size)}
-    return Built(Pick(model, tuple(inputs), outputs).eval(), inputs, outputs)
-
-
-R50: dict[str, Any] = {"out_features": ["stage2", "stage3", "stage4"]}
-
-
-@case(20, dynamo=True, large=True)
-def deformable_detr_r50() -> Built:
-    """Deformable DETR on a ResNet-50: 17,821 pixels in four levels."""
-    config = tr.DeformableDetrConfig(backbone_config=tr.ResNetConfig(**R50), use_timm_backbone=False, backbone=None)
-    return detector(tr.DeformableDetrForObjectDetection(config), ("logits", "pred_boxes"), 800, 1066)
-
-
-@case(16, dynamo=False, fold=True, large=True)
-def rt_detr_v2_r50() -> Built:
-    """RT-DETRv2 on a ResNet-50."""
-    config = tr.RTDetrV2Config(num_denoising=0)
-    return detector(tr.RTDetrV2ForObjectDetection(config), ("logits", "pred_boxes"), 640, 640)
-
-
-@case(20, dynamo=True, large=True)
-def mask2former_swin_t() -> Built:
-    """Mask2Former on a Swin-T."""
-    swin = tr.SwinConfig(image_size=224, out_features=["stage1", "stage2", "stage3", "stage4"])
-    model = tr.Mask2FormerForUniversalSegmentation(tr.Mask2FormerConfig(backbone_config=swin))
-    model.set_attn_implementation("eager")  # the exporter cannot write the other
-    return detector(model, ("class_queries_logits", "masks_queries_logits"), 512, 512)
-
-
 def export(name: str, folder: Path) -> None:
     """Write the model of that name, its inputs and its outputs into ``folder``."""
     torch.manual_seed(0)
     build, opset, dynamo, axes, fold = CASES[name]
     built = build()
-    if isinstance(built.module, nn.Module):
-        built.module.eval()
+    built.module.eval()
     options: dict[str, Any] = {"input_names": list(built.inputs), "output_names": list(built.outputs)}
     if dynamo and axes:
         dims = {axis: torch.export.Dim(axis) for each in axes.values() for axis in each.values()}
@@ -663,11 +581,9 @@ def export(name: str, folder: Path) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    names = f"of {', '.join(CASES)} (default: all but {', '.join(LARGE)})"
-    parser.add_argument("names", nargs="*", metavar="NAME", help=names)
-    parser.add_argument("--into", type=Path, default=HERE, metavar="FOLDER", help="(default: beside this file)")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(CASES)} (default: all)")
+    beside = Path(__file__).parent
+    parser.add_argument("--into", type=Path, default=beside, metavar="FOLDER", help="(default: beside this file)")
     arguments = parser.parse_args()
-    if unknown := [name for name in arguments.names if name not in CASES]:
-        parser.error(f"no such model: {', '.join(unknown)}")
-    for name in arguments.names or [name for name in CASES if name not in LARGE]:
+    for name in arguments.names or CASES:
         export(name, arguments.into)

@@ -7,20 +7,15 @@ FORM/MODE-PADDING-ALIGN-SIZES-EXPORTER.
 
 from __future__ import annotations
 
-import argparse
-import warnings
 from collections.abc import Iterator
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from writing import Form, write
-
-HERE = Path(__file__).parent
 
 
 def pixels(grid: Tensor, sizes: tuple[int, int], align: bool) -> list[Tensor]:
@@ -107,7 +102,6 @@ def affine(theta: Tensor, image: Tensor, align: bool) -> Tensor:
 
 
 def forms() -> Iterator[tuple[str, Form]]:
-    """All models, by name."""
     torch.manual_seed(0)
     X, grid = torch.rand(2, 3, 4, 5), torch.rand(2, 6, 7, 2)
     sizes = {"static": ((), ()), "dynamic": ((0, 1, 2, 3), (0, 1, 2))}
@@ -141,7 +135,4 @@ def forms() -> Iterator[tuple[str, Form]]:
 
 
 if __name__ == "__main__":
-    warnings.filterwarnings("ignore")
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--into", type=Path, default=HERE / "unrolled.zip", metavar="FILE")
-    write(parser.parse_args().into, forms())
+    write(__file__, forms())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import io
+import warnings
 import zipfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -49,18 +51,11 @@ def anonymous(message: Any) -> Any:
     return message
 
 
-class OfTwo(Call):
-    """A function of two values, which the exporters call so."""
+class Named(Call):
+    """A function of two or three values, which the exporters call so."""
 
-    def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        return self.function(a, b)
-
-
-class OfThree(Call):
-    """The same of three."""
-
-    def forward(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-        return self.function(a, b, c)
+    def forward(self, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
+        return self.function(*([a, b] if c is None else [a, b, c]))
 
 
 @dataclass
@@ -78,7 +73,7 @@ class Form:
 def exported(form: Form) -> onnx.ModelProto:
     """The model that PyTorch writes."""
     names = "abc"[: len(form.inputs)]
-    module = (OfTwo if len(names) == 2 else OfThree)(form.function).eval()
+    module = Named(form.function).eval()
     options = {"input_names": list(names), "output_names": ["Y"], "opset_version": form.opset}
     if not form.dynamo:
         axes = {n: {i: f"{n}{i}" for i in each} for n, each in zip(names, form.axes, strict=True)}
@@ -95,9 +90,12 @@ def exported(form: Form) -> onnx.ModelProto:
     return model
 
 
-def write(path: Path, forms: Iterable[tuple[str, Form]]) -> None:
-    """Write all models into one archive."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+def write(script: str, forms: Iterable[tuple[str, Form]]) -> None:
+    """Write all models into the archive beside the ``script``, or the one that the command line names."""
+    warnings.filterwarnings("ignore")
+    parser = argparse.ArgumentParser(description="Make models, as this script's docstring says.")
+    parser.add_argument("--into", type=Path, default=Path(script).with_suffix(".zip"), metavar="FILE")
+    with zipfile.ZipFile(parser.parse_args().into, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, form in forms:
             entry = zipfile.ZipInfo(f"{name}.onnx", (1980, 1, 1, 0, 0, 0))
             entry.compress_type = zipfile.ZIP_DEFLATED
