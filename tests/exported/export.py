@@ -1,8 +1,8 @@
 """Regenerate the exported models beside this file: `python tests/exported/export.py [--into FOLDER] [NAME ...]`.
 
 Needs onnx and what requirements.txt names; nothing is downloaded. Every model is a published architecture at toy size
-with seeded random weights. For each case this writes NAME.onnx and NAME.npz, the latter with inputs (`in.*`) and
-PyTorch's own outputs (`out.*`).
+with seeded random weights; those of :data:`LARGE`, which are not stored, have their real size. For each case this
+writes NAME.onnx and NAME.npz, the latter with inputs (`in.*`) and PyTorch's own outputs (`out.*`).
 """
 
 from __future__ import annotations
@@ -42,10 +42,15 @@ class Built:
 
 #: By name: what makes a module, the opset and the exporter, dynamic axes, and whether ONNX Script's optimizer folds it.
 CASES: dict[str, tuple[Callable[[], Built], int, bool, Axes, bool]] = {}
+#: Those that are made only where they are asked for.
+LARGE: list[str] = []
 
 
-def case(opset: int, *, dynamo: bool, axes: Axes | None = None, fold: bool = False, name: str = "") -> Any:
+def case(
+    opset: int, *, dynamo: bool, axes: Axes | None = None, fold: bool = False, name: str = "", large: bool = False
+) -> Any:
     def register(build: Callable[[], Built]) -> Callable[[], Built]:
+        LARGE.extend([build.__name__] * large)
         CASES[name or build.__name__] = build, opset, dynamo, axes or {}, fold
         return build
 
@@ -553,6 +558,34 @@ def rt_detr_v2() -> Built:
     return transformer(tr.RTDetrV2ForObjectDetection(config), ("logits", "pred_boxes"))
 
 
+def detector(model: nn.Module, outputs: Sequence[str], *size: int) -> Built:
+    """A model of real size, weights as it begins its training with them, on a picture of (H, W)."""
+    inputs = {"pixel_values": torch.randn(1, 3, *size)}
+    return Built(Pick(model, tuple(inputs), outputs).eval(), inputs, outputs)
+
+
+@case(20, dynamo=True, large=True)
+def deformable_detr_r50() -> Built:
+    """On a ResNet-50: 17,821 pixels in four levels."""
+    resnet = tr.ResNetConfig(out_features=["stage2", "stage3", "stage4"])
+    config = tr.DeformableDetrConfig(backbone_config=resnet, use_timm_backbone=False, backbone=None)
+    return detector(tr.DeformableDetrForObjectDetection(config), ("logits", "pred_boxes"), 800, 1066)
+
+
+@case(16, dynamo=False, fold=True, large=True)
+def rt_detr_v2_r50() -> Built:
+    config = tr.RTDetrV2Config(num_denoising=0)
+    return detector(tr.RTDetrV2ForObjectDetection(config), ("logits", "pred_boxes"), 640, 640)
+
+
+@case(20, dynamo=True, large=True)
+def mask2former_swin_t() -> Built:
+    swin = tr.SwinConfig(image_size=224, out_features=["stage1", "stage2", "stage3", "stage4"])
+    model = tr.Mask2FormerForUniversalSegmentation(tr.Mask2FormerConfig(backbone_config=swin))
+    model.set_attn_implementation("eager")  # the exporter cannot write the other
+    return detector(model, ("class_queries_logits", "masks_queries_logits"), 512, 512)
+
+
 def export(name: str, folder: Path) -> None:
     """Write the model of that name, its inputs and its outputs into ``folder``."""
     torch.manual_seed(0)
@@ -581,9 +614,12 @@ def export(name: str, folder: Path) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(CASES)} (default: all)")
+    names = f"of {', '.join(CASES)} (default: all but {', '.join(LARGE)})"
+    parser.add_argument("names", nargs="*", metavar="NAME", help=names)
     beside = Path(__file__).parent
     parser.add_argument("--into", type=Path, default=beside, metavar="FOLDER", help="(default: beside this file)")
     arguments = parser.parse_args()
-    for name in arguments.names or CASES:
+    if unknown := {*arguments.names} - {*CASES}:
+        parser.error(f"no such model: {', '.join(unknown)}")
+    for name in arguments.names or [name for name in CASES if name not in LARGE]:
         export(name, arguments.into)
