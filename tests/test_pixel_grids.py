@@ -18,12 +18,13 @@ from onnx import TensorProto, helper, numpy_helper, shape_inference
 import ort_gridsample as ogs
 from cases import ATTRIBUTES, Attributes
 from compare import about, assert_identical
-from models import function_of
+from models import function_of, parsed
 from ort_gridsample.checks import shown
 from ort_gridsample.model import programs
 from ort_gridsample.model.patch import patch_in_place
 from ort_gridsample.model.programs import MOST_SOURCES, MOST_STEPS, OPERATIONS
 from ort_gridsample.model.targets.compiled_op import FusedOp
+from ort_gridsample.runtime.compiled_ops.structs import REQUEST
 from paths import open_native, quiet_options
 from test_fusion import assert_read_back, compiled, readers, two_ops
 
@@ -40,15 +41,12 @@ class Graph:
 
     type: str = "float32"
     opset: int = 20
-    shapes: dict[str, Shape] = field(default_factory=dict)
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: list[onnx.TensorProto] = field(default_factory=list)
     feeds: dict[str, np.ndarray] = field(default_factory=dict)
 
     def fed(self, name: str, *shape: int) -> str:
-        self.shapes[name] = shape
-        rng = np.random.default_rng(len(self.feeds))
-        self.feeds[name] = rng.uniform(-3, 12, shape).astype(self.type)
+        self.feeds[name] = np.random.default_rng(len(self.feeds)).uniform(-3, 12, shape).astype(self.type)
         return name
 
     def constant(self, value: object, dtype: str = "") -> str:
@@ -79,11 +77,12 @@ class Graph:
         No coordinate is outside with the padding that is the default here.
         """
         elem = TensorProto.DOUBLE if self.type == "float64" else TensorProto.FLOAT
-        self.feeds["X"] = np.random.default_rng(1).normal(size=X).astype(np.float32)
+        self.feeds.pop("X", None)
         inputs = [helper.make_tensor_value_info("X", TensorProto.FLOAT, [None] * len(X) if loose else X)]
-        for name, shape in self.shapes.items():
-            said = [None if loose and length > max(len(X) - 2, 1) else length for length in shape]
+        for name, fed in self.feeds.items():
+            said = [None if loose and length > max(len(X) - 2, 1) else length for length in fed.shape]
             inputs.append(helper.make_tensor_value_info(name, elem, said))
+        self.feeds["X"] = np.random.default_rng(1).normal(size=X).astype(np.float32)
         nodes = [*self.nodes, helper.make_node("GridSample", ["X", grid], ["Y"], "sample", **asdict(attributes))]
         Y = helper.make_tensor_value_info("Y", TensorProto.FLOAT, [None] * len(X))
         graph = helper.make_graph(nodes, "pixels", inputs, [Y], self.constants)
@@ -149,11 +148,9 @@ def from_shapes(graph: Graph, n: int, h: int, w: int) -> str:
 
 def slices(graph: Graph, n: int, h: int, w: int) -> str:
     """Slices of planes, of more than are read; batches behind the coordinates."""
-    coords, made = graph.fed("coords", 5, n, h, w), []
-    for start, stop in ((-1, 1 << 40), (1, 2)):
-        axes = [[0]] * (start < 0)  # by default from the first on
-        part = graph.add("Slice", coords, [start], [stop], *axes)
-        made.append(graph.apply(part, ("Squeeze", [0]), ("Div", 6), ("Unsqueeze", [1])))
+    coords = graph.fed("coords", 5, n, h, w)
+    parts = graph.add("Slice", coords, [-1], [1 << 40], [0]), graph.add("Slice", coords, [1], [2])  # from the first on
+    made = [graph.apply(part, ("Squeeze", [0]), ("Div", 6), ("Unsqueeze", [1])) for part in parts]
     same = graph.add("Identity", graph.add("Concat", *made, axis=1))
     return graph.add("Transpose", same, perm=[0, 2, 3, 1])
 
@@ -168,11 +165,8 @@ def displaced(graph: Graph, n: int, h: int, w: int) -> str:
     shared = graph.constant([np.meshgrid(np.arange(w), np.arange(h))])  # x first
     less = graph.add("Sub", shared, graph.add("Add", graph.fed("flow", n, 2, h, w), shared))
     part = graph.add("Div", less, graph.add("Add", graph.fed("scale", n, 1, h, w), 20))
-    made = []
-    for index, length in ((1, 8), (0, 9)):
-        one = graph.add("Gather", part, index, axis=1)
-        made.append(graph.apply(one, ("Mul", 2 / length), ("Unsqueeze", [3])))
-    return graph.add("Concat", *made, axis=3)
+    ones = [(graph.add("Gather", part, index, axis=1), 2 / length) for index, length in ((1, 8), (0, 9))]
+    return graph.add("Concat", *(graph.apply(one, ("Mul", by), ("Unsqueeze", [3])) for one, by in ones), axis=3)
 
 
 #: How many of a chain's nodes are fused; and where the number of coordinates that they choose from is not known, nor
@@ -366,26 +360,18 @@ def answer_of(session: onnxruntime.InferenceSession, feeds: dict[str, np.ndarray
 
 def called_twice(model: onnx.ModelProto) -> onnx.ModelProto:
     """The whole graph as a function, of the model's inputs and of others, called ``…_2``; both answers in one row."""
-    inputs, imports = (
-        [value.name for value in model.graph.input],
-        [*model.opset_import, helper.make_opsetid("local", 1)],
-    )
-    nodes = [helper.make_node("Constant", [], ["row"], value_ints=[-1])]
-    for end in ("", "_2"):
-        given = [name + end for name in inputs]
-        nodes.append(helper.make_node("chain", given, [f"Y{end}"], f"call{end}", domain="local"))
-        nodes.append(helper.make_node("Reshape", [f"Y{end}", "row"], [f"row{end or '_1'}"]))
-    nodes.append(helper.make_node("Concat", ["row_1", "row_2"], ["both"], axis=0))
-    others = []
-    for value in model.graph.input:
-        others.append(onnx.ValueInfoProto.FromString(value.SerializeToString()))
-        others[-1].name += "_2"
-        for dim in others[-1].type.tensor_type.shape.dim:
+    inputs = [value.name for value in model.graph.input]
+    first, second = (", ".join(name + end for name in inputs) for end in ("", "_2"))
+    calls = parsed(f"""calls () => (float[n] both) {{
+        row = Constant <value_ints = [-1]> () Y = local.chain ({first}) Y_2 = local.chain ({second})
+        row_1 = Reshape (Y, row) row_2 = Reshape (Y_2, row) both = Concat <axis = 0> (row_1, row_2) }}""")
+    calls.functions.append(function_of(model, "local", "chain"))
+    calls.graph.input.extend([*model.graph.input, *model.graph.input])
+    for other in calls.graph.input[len(inputs) :]:
+        other.name += "_2"
+        for dim in other.type.tensor_type.shape.dim:
             dim.ClearField("value")
-    both = helper.make_tensor_value_info("both", TensorProto.FLOAT, [None])
-    graph = helper.make_graph(nodes, "calls", [*model.graph.input, *others], [both])
-    chain = function_of(model, "local", "chain")
-    return helper.make_model(graph, opset_imports=imports, ir_version=9, functions=[chain])
+    return calls
 
 
 @compiled
@@ -409,7 +395,7 @@ def test_any_chain_of_other_lengths_than_the_model_says(chain: tuple[Graph, str,
                     feeds[value.name] = feeds[value.name].take([0], axis)
     if data.draw(st.booleans()):
         model, feeds["X_2"] = called_twice(model), np.concatenate([feeds["X"]] * 2, axis=1)
-        for name in graph.shapes:
+        for name in [*graph.feeds][:-1]:  # the last is X
             feeds[f"{name}_2"] = graph.feeds[name].take([0], 0) if data.draw(st.booleans()) else graph.feeds[name]
     expected, answer = (answer_of(session, feeds) for session in (two_ops(model), open_fused(model)))
     assert (expected is None) == (answer is None)
@@ -482,11 +468,6 @@ def test_no_grid_is_made_of_more_values_than_an_op_takes() -> None:
         maps = [graph.add("Unsqueeze", graph.fed(f"map{i}", 1, *[2] * r), [-1]) for i in range(r)]
         model = graph.sampled(graph.add("Concat", *maps, axis=-1), (1, 1, *[3] * r))
         assert found(model) == [r + 1 if r == MOST_SOURCES else 0]
-
-
-def test_a_request_has_room_for_all_inputs() -> None:
-    from ort_gridsample.runtime.compiled_ops.structs import REQUEST
-
     assert REQUEST["inputs"].shape == (2 + MOST_SOURCES,)
 
 
@@ -657,13 +638,12 @@ def test_coordinates_of_two_shapes_are_put_together_by_nobody() -> None:
 @compiled
 def test_a_function_s_grid_of_several_values() -> None:
     """Onnxruntime 1.17 needs to be told the type of such an op, which a function cannot."""
-    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17, "f": 1]>
-        g (float[1,2,8,8] X, float[1,4,5,2] base, float[1,4,5,2] flow) => (float[1,2,4,5] Y) {Y = f.warp(X, base, flow)}
-        <opset_import: ["": 17], domain: "f"> warp (X, base, flow) => (Y)
-        { s = Mul(flow, flow) twice = Add(s, s) grid = Add(base, twice) Y = GridSample(X, grid) }""")
+    text = """g (float[1,2,8,8] X, float[1,4,5,2] base, float[1,4,5,2] flow) => (float[1,2,4,5] Y)
+        { Y = f.warp(X, base, flow) } <opset_import: ["": 17], domain: "f"> warp (X, base, flow) => (Y)
+        { s = Mul(flow, flow) twice = Add(s, s) grid = Add(base, twice) Y = GridSample(X, grid) }"""
     rng = np.random.default_rng(0)
     X, base, flow = (rng.uniform(-1, 1, shape).astype(np.float32) for shape in ((1, 2, 8, 8), *[(1, 4, 5, 2)] * 2))
-    (Y,) = open_fused(model).run(None, {"X": X, "base": base, "flow": flow})
+    (Y,) = open_fused(parsed(text, 17)).run(None, {"X": X, "base": base, "flow": flow})
     np.testing.assert_allclose(Y, ogs.grid_sample(X, base + 2 * flow * flow), rtol=0, atol=1e-6)
 
 
@@ -672,9 +652,8 @@ def test_in_functions_and_inner_graphs() -> None:
     inner = graph.sampled(planar(graph, 2, 5, 6), (2, 3, 9, 8))
     imports = [helper.make_opsetid("", 20), helper.make_opsetid("mine", 1)]
     function = function_of(inner, "mine", "Warp")
-    branch = helper.make_graph(
-        function.node, "branch", [], [helper.make_tensor_value_info("Y", TensorProto.FLOAT, None)]
-    )
+    Y = helper.make_tensor_value_info("Y", TensorProto.FLOAT, None)
+    branch = helper.make_graph(function.node, "branch", [], [Y])
     call = helper.make_node("Warp", ["X", "coords"], ["Y"], domain="mine")
     yes = helper.make_node("Constant", [], ["yes"], value=numpy_helper.from_array(np.array(True)))
     choose = helper.make_node("If", ["yes"], ["Y"], then_branch=branch, else_branch=branch)
@@ -686,16 +665,12 @@ def test_in_functions_and_inner_graphs() -> None:
 
 def written(coordinates: object, sources: list[str]) -> onnx.ModelProto:
     """The op as somebody may write it."""
-    graph = Graph()
-    model = graph.sampled(graph.fed("coords", 1, 3, 4, 2), (1, 1, 5, 6))
-    node = model.graph.node[-1]
-    node.op_type, node.domain = "ort_gridsample_FusedGridSample", "ai.onnx.contrib"
-    del node.input[:], node.attribute[:]
-    node.input.extend(["X", "numbers", "coords"])
+    model = parsed("""g (float[1,1,5,6] X, float[1,3,4,2] coords) => (float[N,C,h,w] Y) <float[1] numbers = {0}> {
+        Y = ai.onnx.contrib.ort_gridsample_FusedGridSample (X, numbers, coords) }""")
+    (node,), said = model.graph.node, "\n".join(map(repr, sources))
+    node.name = "sample"
     node.attribute.append(helper.make_attribute("coordinates", coordinates, attr_type=onnx.AttributeProto.INTS))
-    node.attribute.append(helper.make_attribute("sources", "\n".join(map(repr, sources))))
-    model.graph.initializer.append(numpy_helper.from_array(np.zeros(1, np.float32), "numbers"))
-    model.opset_import.append(helper.make_opsetid("ai.onnx.contrib", 1))
+    node.attribute.append(helper.make_attribute("sources", said))
     return model
 
 
