@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, parser
 import ort_gridsample as ogs
 from cases import ATTRIBUTES, SHAPES, Attributes, positions
 from compare import about
-from models import affine_grid_model, node_attributes
+from models import affine_grid_model, grid_sample_model
 from ort_gridsample.cli import main
 from ort_gridsample.model.targets.two_axes import COORDINATE_ERROR, FIRST_OPSET, LAST_OPSET
 from paths import open_native
@@ -24,12 +24,11 @@ LENGTHS = ((3, 4, 20), (20, 3, 4), (3, 20, 4), (1, 2, 1))
 
 def sampling(X, grid, attributes, opset=20, known=True):
     """The model of one GridSample node."""
-    kinds = [(helper.np_dtype_to_tensor_dtype(x.dtype), x.shape if known else [None] * x.ndim) for x in (X, grid)]
-    values = [helper.make_tensor_value_info(name, *kind) for name, kind in zip(("X", "grid"), kinds, strict=True)]
-    Y = helper.make_tensor_value_info("Y", values[0].type.tensor_type.elem_type, [None] * X.ndim)
-    node = helper.make_node("GridSample", ["X", "grid"], ["Y"], "sample", **node_attributes(attributes, opset))
-    graph = helper.make_graph([node], "g", values, [Y])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+    model = grid_sample_model(X.dtype.name, grid.dtype.name, X.ndim - 2, [attributes], opset)
+    for value, x in zip(model.graph.input, (X, grid), strict=True):
+        shape = x.shape if known else [None] * x.ndim
+        value.CopyFrom(helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, shape))
+    return model
 
 
 def assert_two_axes(model):
@@ -87,7 +86,7 @@ def test_two_axes_stay_and_others_words_are_the_standard_s():
         model = sampling(X, grid, Attributes("cubic", "border", True), opset)
         there = ogs.patch_model(model, target=TARGET)
         assert [node.op_type for node in there.graph.node] == ["GridSample"]
-        assert there.graph.node[0].name == "sample"
+        assert there.graph.node[0].name == "sample0"
         assert (there == model) == (opset < 20)
         assert ogs.patch_model(model, target=TARGET, opset=19).opset_import[0].version == 19
         assert_two_axes(there)
