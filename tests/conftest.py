@@ -19,13 +19,17 @@ CORES = ("numpy", "jit") if importlib.util.find_spec("numba") else ("numpy",)
 CORES = tuple(core for core in CORES if os.environ.get("ORT_GRIDSAMPLE_CORE", core) == core)
 
 
+def _on(core: str) -> Iterator[str]:
+    before = ogs.get_core()
+    ogs.set_core(core)
+    yield core
+    ogs.set_core(before)
+
+
 @pytest.fixture(scope="module", params=CORES)
 def core(request: pytest.FixtureRequest) -> Iterator[str]:
     """Run the test on every core; its name."""
-    before = ogs.get_core()
-    ogs.set_core(request.param)
-    yield request.param
-    ogs.set_core(before)
+    yield from _on(request.param)
 
 
 def pytest_sessionstart() -> None:
@@ -60,12 +64,9 @@ def python_ops() -> Iterator[None]:
 
 
 @pytest.fixture
-def numpy_core() -> Iterator[None]:
+def numpy_core() -> Iterator[str]:
     """Run the test on the NumPy core, which need not be compiled for the many types of some tests."""
-    before = ogs.get_core()
-    ogs.set_core("numpy")
-    yield
-    ogs.set_core(before)
+    yield from _on("numpy")
 
 
 @pytest.fixture(params=PATHS)

@@ -36,8 +36,7 @@ def test_an_older_opset_spells_every_mode_in_its_way(opset: int) -> None:
     words = [helper.get_attribute_value(node.attribute[0]).decode() for node in older.graph.node]
     assert words == ["nearest"] * 6 + ["bilinear"] * 6 + ["bicubic"] * 6
     assert_answers_agree(older, model, {"X": X, "grid": GRID})
-    back = ogs.patch_model(older, target="ai.onnx", opset=22)
-    assert normalized(back).graph == normalized(model).graph
+    assert normalized(ogs.patch_model(older, target="ai.onnx", opset=22)).graph == normalized(model).graph
 
 
 @pytest.mark.parametrize("old", [16, 20, 22])
@@ -87,8 +86,7 @@ def test_down_and_up_again_answers_the_same(moved: str | Path) -> None:
         assert said.endswith(f"{low[0].label.split('/')[-1]}': opset is {older}, expected at least 20")
     there = ogs.patch_model(model, target=target, opset=older)
     onnx.checker.check_model(there)
-    back = ogs.patch_model(there, target=target, opset=22)
-    for each, opset in ((there, older), (back, 22)):
+    for each, opset in ((there, older), (ogs.patch_model(there, target=target, opset=22), 22)):
         assert {opset_of(each), *(scope.opsets[""] for scope in scopes(each))} == {opset}
         assert_answers_agree(each, model, feeds)
 
@@ -98,8 +96,7 @@ def test_down_to_13_answers_the_same(name: str) -> None:
     """Where onnx's converter has no way for operators that mean the same before."""
     _, model, feeds = opened(name)
     if name in STUCK_AT_13:
-        said = message_of(model, target="primitives", opset=13)
-        assert re.match(f"{STUCK_AT_13[name]} node '.+'.* is ", said)
+        assert re.match(f"{STUCK_AT_13[name]} node '.+'.* is ", message_of(model, target="primitives", opset=13))
         return
     there = ogs.patch_model(model, target="primitives", opset=13)
     onnx.checker.check_model(there, full_check=True)
@@ -175,29 +172,22 @@ def test_nodes_that_are_not_replaced_are_written_for_the_opset_too() -> None:
     assert set(seen) == {("", 22, "GridSample"), ("", 17, "GridSample")}
 
 
-@pytest.mark.parametrize(
-    ("X_type", "rank", "old", "new", "least"),
-    [("float32", 3, 22, 19, 20), ("float32", 1, 20, 16, 20), ("bfloat16", 2, 22, 20, 22), ("float32", 2, 16, 15, 16)],
-)
-def test_what_an_older_opset_cannot_say_is_refused(X_type: str, rank: int, old: int, new: int, least: int) -> None:
-    said = message_of(grid_sample_model(X_type, "float32", rank, ATTRIBUTES[:1], old), target="ai.onnx", opset=new)
-    assert said == f"GridSample node 'sample0': opset is {new}, expected at least {least}"
-
-
-@pytest.mark.parametrize("nodes", ["", "B = Squeeze (X)"])
-def test_an_opset_that_the_target_cannot_use_is_refused(nodes: str) -> None:
-    """Also where nothing had to be converted."""
-    codes = "interpolation_mode = 0, padding_mode = 1, align_corners = 1"
-    model = written(f"Y = mmcv.grid_sampler <{codes}> (X, G) {nodes}", 10)
-    said = message_of(model, target="primitives", opset=10)
-    assert said == "grid_sampler node '(Y)': opset is 10, expected at least 11"
-
-
-@pytest.mark.parametrize("opset", [0, 10**6, "16", 16.5])
-def test_a_number_that_is_no_opset_is_refused(opset: object) -> None:
-    said = message_of(grid_sample_model("float32", "float32", 2, ATTRIBUTES[:1]), opset=opset)
-    expected = f"a number from 1 to {onnx.defs.onnx_opset_version()}"
-    assert said == f"patch_model: opset is {opset!r}, expected {expected}"
+def test_an_opset_that_cannot_be_is_refused() -> None:
+    """By the operator, by the target, also where nothing had to be converted, or as it is none."""
+    for X_type, rank, old, new, least in (
+        *(("float32", 3, 22, 19, 20), ("float32", 1, 20, 16, 20)),
+        *(("bfloat16", 2, 22, 20, 22), ("float32", 2, 16, 15, 16)),
+    ):
+        model = grid_sample_model(X_type, "float32", rank, ATTRIBUTES[:1], old)
+        said = f"GridSample node 'sample0': opset is {new}, expected at least {least}"
+        assert message_of(model, target="ai.onnx", opset=new) == said
+    sampler = "Y = mmcv.grid_sampler <interpolation_mode = 0, padding_mode = 1, align_corners = 1> (X, G)"
+    for nodes in ("", "B = Squeeze (X)"):
+        said = message_of(written(f"{sampler} {nodes}", 10), target="primitives", opset=10)
+        assert said == "grid_sampler node '(Y)': opset is 10, expected at least 11"
+    for opset in (0, 10**6, "16", 16.5):
+        expected = f"a number from 1 to {onnx.defs.onnx_opset_version()}"
+        assert message_of(model, opset=opset) == f"patch_model: opset is {opset!r}, expected {expected}"
 
 
 @faults.needs_named_nodes
@@ -258,8 +248,7 @@ def test_weights_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in ((version_converter, "convert_version"), (inliner, "inline_selected_functions")):
         original = getattr(module, name)
         monkeypatch.setattr(module, name, lambda m, to, of=original: (sizes.append(m.ByteSize()), of(m, to))[1])
-    there = ogs.patch_model(model, target="ai.onnx", opset=18)
-    assert there.graph.initializer == model.graph.initializer
+    assert ogs.patch_model(model, target="ai.onnx", opset=18).graph.initializer == model.graph.initializer
     with pytest.raises(ogs.GridSampleError, match=r"Split node 'split': opset is 16"):
         ogs.patch_model(model, target="ai.onnx", opset=16)
     assert len(sizes) > 4

@@ -165,8 +165,7 @@ def test_the_guard_of_a_session_copies_nothing(tmp_path: Path, python_ops: None)
 
 @pytest.mark.parametrize("X_type", ["FLOAT", "FLOAT16"])
 def test_a_model_of_an_earlier_release_runs_and_gets_the_guard_of_this_one(X_type: str) -> None:
-    model = one_node(TensorProto.DataType.Value(X_type))
-    patched = ogs.patch_model(model)
+    patched = ogs.patch_model(one_node(TensorProto.DataType.Value(X_type)))
     earlier = onnx.ModelProto()
     earlier.CopyFrom(patched)
     op, guard = (next(n for n in earlier.graph.node if n.op_type == kind) for kind in ("GridSample", "GatherND"))
@@ -233,6 +232,8 @@ def test_nodes_may_be_chosen_by_their_records() -> None:
 #: The targets that take any node.
 ANY_MODEL: tuple[TargetName, ...] = ("ort_gridsample", "compiled", "primitives")
 
+NAMELESS = "the output is without a name, expected one that has a name"
+UNKNOWN = "X is of unknown type, expected a type that is known before it runs"
 MODES = "'linear', 'nearest' or 'cubic' (opset 20)"
 FLOATS = "float32, float64, float16, bfloat16"
 
@@ -258,17 +259,6 @@ MISTAKES: list[tuple[dict[str, object], str]] = [
 ]
 
 
-def test_what_is_no_size_and_what_has_no_known_type_is_said() -> None:
-    known = "expected a type that is known before it runs"
-    for inputs, nodes, said in (
-        ("float[N,2,3] T, int64[3] S", "Y = AffineGrid (T, S)", "size is of shape (3,), expected 4 or 5 numbers"),
-        ("float[N,h,w,2] G", "X = local.Op (G) Y = GridSample (X, G)", f"X is of unknown type, {known}"),
-    ):
-        model = parsed(f"g ({inputs}) => (Y) {{ {nodes} }}")
-        with pytest.raises(ogs.GridSampleError, match=f" node '\\(Y\\)': {re.escape(said)}$"):
-            ogs.patch_model(model, target="primitives")
-
-
 @pytest.mark.parametrize(("said", "sentence"), MISTAKES, ids=str)
 def test_static_mistakes_are_reported_at_once(said: dict[str, object], sentence: str) -> None:
     model = one_node(**said)
@@ -284,12 +274,16 @@ def test_what_a_node_lacks_is_reported() -> None:
     without_grid, without_name = one_node(), one_node()
     del without_grid.graph.node[0].input[1]
     without_name.graph.node[0].output[0] = ""
-    for model, said in (
-        (without_grid, "grid is missing, expected an input"),
-        (without_name, "the output is without a name, expected one that has a name"),
+    no_size = parsed("g (float[N,2,3] T, int64[3] S) => (Y) { Y = AffineGrid (T, S) }")
+    no_type = parsed("g (float[N,h,w,2] G) => (Y) { X = local.Op (G) Y = GridSample (X, G) }")
+    for target, model, node, said in (
+        ("ort_gridsample", without_grid, "GridSample node 'warp'", "grid is missing, expected an input"),
+        ("ort_gridsample", without_name, "GridSample node 'warp'", NAMELESS),
+        ("primitives", no_size, "AffineGrid node '(Y)'", "size is of shape (3,), expected 4 or 5 numbers"),
+        ("primitives", no_type, "GridSample node '(Y)'", UNKNOWN),
     ):
-        with pytest.raises(ogs.GridSampleError, match=f"^GridSample node 'warp': {said}$"):
-            ogs.patch_model(model)
+        with pytest.raises(ogs.GridSampleError, match=f"^{re.escape(f'{node}: {said}')}$"):
+            ogs.patch_model(model, target=target)
 
 
 def test_inspect_says_where_a_node_is() -> None:

@@ -16,6 +16,7 @@ import ort_gridsample as ogs
 from cases import Attributes
 from compare import about
 from models import PRIMITIVES, grid_sample_model
+from ort_gridsample.model import dialects
 from ort_gridsample.model.graphs import scopes
 from ort_gridsample.model.patch import targets
 from ort_gridsample.model.targets.lowered import _common
@@ -266,8 +267,7 @@ def assert_there_and_back_is_the_identity(model: onnx.ModelProto, target: Target
     rewritten = Counter(record.dialect.name for record in ogs.inspect_model(there) if is_node(record))
     records = filter(is_node, ogs.inspect_model(model))
     assert rewritten == Counter(target if SAYS[target](record) else "ai.onnx" for record in records)
-    back = ogs.patch_model(there, target="ai.onnx", nodes=is_node)
-    assert normalized(back) == normalized(model)
+    assert normalized(ogs.patch_model(there, target="ai.onnx", nodes=is_node)) == normalized(model)
 
 
 @pytest.mark.parametrize("target", ROUND)
@@ -294,8 +294,7 @@ def test_through_every_spelling_and_back() -> None:
 
 def assert_answers_agree(ours: onnx.ModelProto, other: onnx.ModelProto, feeds: dict[str, np.ndarray] = FEEDS) -> None:
     for a, b in zip(*(open_native(model).run(None, feeds) for model in (ours, other)), strict=True):
-        finite = b[np.isfinite(b)]
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5 * float(np.abs(finite).max(initial=0)))
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5 * float(np.abs(b[np.isfinite(b)]).max(initial=0)))
 
 
 def assert_lowered_answers_as_native(model: onnx.ModelProto, feeds: dict[str, np.ndarray], functions: bool) -> None:
@@ -325,8 +324,7 @@ def test_lowered_exported_models_answer_as_native(path: Path) -> None:
 def test_a_model_from_before_there_were_functions_is_of_a_later_version_with_them() -> None:
     header, sample = '<ir_version: 7, opset_import: ["": 16]>', 'Y = GridSample <mode = "bilinear"> (X, G)'
     model = parser.parse_model(f"{header} {SIGNATURE} {{ {sample} }}")
-    versions = [ogs.patch_model(model, target="primitives", functions=f).ir_version for f in (False, True)]
-    assert versions == [7, 8]
+    assert [ogs.patch_model(model, target="primitives", functions=f).ir_version for f in (False, True)] == [7, 8]
 
 
 def test_lowered_models_have_functions_only_where_they_are_asked_for() -> None:
@@ -347,8 +345,7 @@ def test_lowered_models_have_functions_only_where_they_are_asked_for() -> None:
 def test_models_of_old_opsets_stay_what_they_are(opset: int) -> None:
     codes = "interpolation_mode = 0, padding_mode = 0, align_corners = 0"
     split = "B, Y = Split <axis = 2, split = [1, 3]> (A)"  # in opset 13 the sizes are an input
-    model = written(f"A = mmcv.grid_sampler <{codes}> (X, G) {split}", opset)
-    lowered = ogs.patch_model(model, target="primitives")
+    lowered = ogs.patch_model(written(f"A = mmcv.grid_sampler <{codes}> (X, G) {split}", opset), target="primitives")
     assert [(entry.domain, entry.version) for entry in lowered.opset_import] == [("", opset)]
     onnx.checker.check_model(lowered, full_check=True)
     [Y] = open_native(lowered).run(None, FEEDS)
@@ -397,8 +394,7 @@ def test_nodes_lowered_alike_share_a_function() -> None:
         called = [(f"sample{i}", f"GridSample_{number}") for i, number in enumerate(numbers)]
         assert [(node.name, node.op_type) for node in there.graph.node] == called
         onnx.checker.check_model(there)
-        answers = open_native(there).run(None, {"X": X, "grid": GRID})
-        for answer, attributes in zip(answers, samples, strict=True):
+        for answer, attributes in zip(open_native(there).run(None, {"X": X, "grid": GRID}), samples, strict=True):
             np.testing.assert_allclose(answer, ogs.grid_sample(X, GRID, *astuple(attributes)), rtol=1e-5, atol=1e-5)
 
 
@@ -414,19 +410,6 @@ def test_opset_is_raised_only_where_it_must_be() -> None:
     said = message_of(DIALECTS["mmcv"], target="tensorrt")
     expected = f"'ort_gridsample', 'ai.onnx', 'ai.onnx-2d', 'primitives', {spelled}"
     assert said == f"patch_model: target is 'tensorrt', expected {expected}"
-
-
-@pytest.fixture
-def mine() -> ogs.Dialect:
-    attributes = {
-        "mode": ogs.Spelling("order", {"nearest": 0, "linear": 1, "cubic": 3}),
-        "padding_mode": ogs.Spelling("outside", {"zeros": "constant", "border": "edge"}, default="zeros"),
-        "align_corners": ogs.Spelling("corners", {0: 0, 1: 1}, default=0),
-    }
-    dialect = ogs.Dialect("mine", "GridSample", "Warp", ("my.domain",), attributes)
-    ogs.add_dialect(dialect)
-    yield dialect
-    ogs.model.dialects._DIALECTS.remove(dialect)
 
 
 def answer_of(patched: onnx.ModelProto, target: TargetName) -> np.ndarray:
@@ -460,8 +443,7 @@ def test_a_function_passes_on_the_standards_attributes(target: TargetName) -> No
     warp = f"warp <m, p, ac> (A, B) => (C) {{ C = GridSample <{words}> (A, B) }}"
     for opset, mode in ((16, "bicubic"), (20, "cubic")):
         nodes = f'A = local.warp <m = "{mode}", p = "border"> (X, G) B = local.warp <m = "nearest", ac = 1> (X, G)'
-        model = written(f"{nodes} Y = Add (A, B)", opset, warp)
-        patched = ogs.patch_model(model, target=target)
+        patched = ogs.patch_model(written(f"{nodes} Y = Add (A, B)", opset, warp), target=target)
         # The one cannot say a node of two axes, the other is read back.
         said = {"GridSample3D": "ai.onnx", "ai.onnx-2d": "ai.onnx", "primitives": "unrolled"}.get(target, target)
         assert {record.dialect.name for record in ogs.inspect_model(patched)} == {said}, opset
@@ -489,7 +471,15 @@ def test_two_nodes_that_are_passed_the_same_attribute_stay_in_their_function() -
     assert [f.name for f in ogs.patch_model(model).functions] == ["warp"]
 
 
-def test_a_user_adds_a_dialect(mine: ogs.Dialect) -> None:
+def test_a_user_adds_a_dialect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dialects, "_DIALECTS", [*dialects._DIALECTS])
+    attributes = {
+        "mode": ogs.Spelling("order", {"nearest": 0, "linear": 1, "cubic": 3}),
+        "padding_mode": ogs.Spelling("outside", {"zeros": "constant", "border": "edge"}, default="zeros"),
+        "align_corners": ogs.Spelling("corners", {0: 0, 1: 1}, default=0),
+    }
+    mine = ogs.Dialect("mine", "GridSample", "Warp", ("my.domain",), attributes)
+    ogs.add_dialect(mine)
     model = sampler("Warp", "my.domain", order=1, outside="edge", corners=1)
     [answer] = open_session(model).run(None, feeds_of(model))
     np.testing.assert_array_equal(answer, ogs.grid_sample(X, GRID, *astuple(ARGUMENTS)))

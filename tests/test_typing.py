@@ -34,17 +34,11 @@ from onnx.reference import ReferenceEvaluator
 
 import ort_gridsample as ogs
 
-mine: ogs.Dialect = ogs.Dialect(
-    "mine",
-    "GridSample",
-    "Warp",
-    ("my.domain",),
-    attributes={
-        "mode": ogs.Spelling("order", {"nearest": 0, "linear": 1, "cubic": 3}),
-        "padding_mode": ogs.Spelling("outside", {"zeros": "constant", "border": "edge"}, default="zeros"),
-        "align_corners": ogs.Spelling("corners", {0: 0, 1: 1}, default=0),
-    },
-)
+mine: ogs.Dialect = ogs.Dialect("mine", "GridSample", "Warp", ("my.domain",), attributes={
+    "mode": ogs.Spelling("order", {"nearest": 0, "linear": 1, "cubic": 3}),
+    "padding_mode": ogs.Spelling("outside", {"zeros": "constant", "border": "edge"}, default="zeros"),
+    "align_corners": ogs.Spelling("corners", {0: 0, 1: 1}, default=0),
+})
 name: str = input()
 X: npt.NDArray[np.float32] = np.zeros((1, 3, 4, 5), np.float32)
 
