@@ -49,11 +49,12 @@ PYTHON = ["open_session", "open_patched_file"]
 COMPILED = [] if ops.why_not() else ["open_compiled", "open_compiled_file"]
 WAYS = [*PYTHON, *COMPILED, *(["open_library"] if LIBRARY else [])]
 every_way = pytest.mark.parametrize("open_model", WAYS)
+Environment = Mapping[str, str] | None
 
 
 @contextmanager
 def started(
-    script: str, env: Mapping[str, str] | None = None, as_file: Path | None = None, storms: bool = False
+    script: str, env: Environment = None, as_file: Path | None = None, storms: bool = False
 ) -> Iterator[subprocess.Popen[str]]:
     """A process of Python that runs ``script`` and has ended at the end, whatever happens.
 
@@ -100,9 +101,7 @@ def run_each(script: str, ways: Sequence[str] = WAYS, storms: bool = False) -> d
     return answers
 
 
-def python(
-    script: str, env: Mapping[str, str] | None = None, as_file: Path | None = None, storms: bool = False
-) -> list[str]:
+def python(script: str, env: Environment = None, as_file: Path | None = None, storms: bool = False) -> list[str]:
     """The lines that ``script`` prints; it must end well."""
     with started(script, env, as_file, storms) as process:
         out, err = process.communicate(timeout=1800)  # the test's own timeout comes first

@@ -44,8 +44,7 @@ def ties(dtype: str, r: int) -> np.ndarray:
 
 
 def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
-    assert found.dtype == expected.dtype
-    assert found.shape == expected.shape
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
     np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE[found.dtype.name] * max(1, abs(expected).max()))
 
 
@@ -81,8 +80,7 @@ def test_native_affine_grid(dtype: str, path: Function | Model) -> None:
     precision = "float32" if faults.SINGLE_AFFINE_GRID else dtype
     for r, align_corners in itertools.product((2, 3), (False, True)):
         theta, size = generator("theta", r).normal(size=(2, r, r + 1)).astype(dtype), (2, 3, *(4, 5, 6)[:r])
-        native = open_native(affine_grid_model(dtype, r, align_corners))
-        [expected] = run(native, theta.dtype, theta, np.array(size))
+        [expected] = run(open_native(affine_grid_model(dtype, r, align_corners)), theta.dtype, theta, np.array(size))
         found = path.affine_grid(theta, size, align_corners)
         assert found.dtype == dtype
         with about((r, align_corners)):
@@ -109,8 +107,7 @@ def test_pytorch_affine_grid_on_file(path: Function | Model) -> None:
         _, r, _, align_corners = name.split()
         n, *lengths, _ = ANSWERS[name].shape
         with about(name):
-            grid = path.affine_grid(ANSWERS[f"theta{r}"], (n, 1, *lengths), align_corners == "1")
-            assert_close(grid, ANSWERS[name])
+            assert_close(path.affine_grid(ANSWERS[f"theta{r}"], (n, 1, *lengths), align_corners == "1"), ANSWERS[name])
 
 
 def test_pytorch_on_file_is_pytorch() -> None:

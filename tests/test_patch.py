@@ -29,6 +29,8 @@ FEEDS = {"X": X, "G": GRID, "c": np.array(True)}
 
 HEADER = '<ir_version: 9, opset_import: ["": 20, "local": 1]>'
 SIGNATURE = "g (float[N,C,H,W] X, float[N,h,w,2] G, bool c) => (float[N,C,h,w] Y)"
+LOCAL = '<domain: "local", opset_import: ["": 20]>'
+WARP = f"{LOCAL} warp <ac> (A, B) => (C) {{ C = GridSample <align_corners: int = @ac> (A, B) }}"
 
 MODELS = {
     "main graph": f'{HEADER} {SIGNATURE} {{ Y = GridSample <mode = "cubic"> (X, G) }}',
@@ -47,23 +49,19 @@ MODELS = {
         rows = Constant <value = int64[3] {{1, 2, 3}}> ()
         Y, _ = Scan <num_scan_inputs = 1, body = b (float[N,C,h,w] before, int64 i) => (float[N,C,h,w] after, int64 o)
             {{ o = Identity (i) after = GridSample <padding_mode = "reflection"> (before, G) }}> (X, rows) }}""",
-    "function": f"""{HEADER} {SIGNATURE} {{ Y = local.warp <ac = 1> (X, G) }}
-        <domain: "local", opset_import: ["": 20]> warp <ac> (A, B) => (C) {{
-            C = GridSample <align_corners: int = @ac> (A, B) }}""",
-    "function, attribute left out": f"""{HEADER} {SIGNATURE} {{ Y = local.warp (X, G) }}
-        <domain: "local", opset_import: ["": 20]> warp <ac> (A, B) => (C) {{
-            C = GridSample <align_corners: int = @ac> (A, B) }}""",
+    "function": f"{HEADER} {SIGNATURE} {{ Y = local.warp <ac = 1> (X, G) }} {WARP}",
+    "function, attribute left out": f"{HEADER} {SIGNATURE} {{ Y = local.warp (X, G) }} {WARP}",
     "function in a function in an If": f"""{HEADER} {SIGNATURE} {{
         Y = If (c) <then_branch = t () => (float[N,C,h,w] T) {{ T = local.outer (X, G) }},
                     else_branch = e () => (float[N,C,h,w] E) {{ E = local.inner (X, G) }}> }}
         <domain: "local", opset_import: ["": 20, "local": 1]> outer (A, B) => (C) {{
             D = local.inner (A, B) C = Relu (D) }}
-        <domain: "local", opset_import: ["": 20]> inner (A, B) => (C) {{ C = GridSample (A, B) }}""",
+        {LOCAL} inner (A, B) => (C) {{ C = GridSample (A, B) }}""",
     "function with something behind": f"""{HEADER} {SIGNATURE} {{ Y = local.warp (X, G) }}
-        <domain: "local", opset_import: ["": 20]> warp (A, B) => (C) {{ D = GridSample (A, B) C = Relu (D) }}""",
+        {LOCAL} warp (A, B) => (C) {{ D = GridSample (A, B) C = Relu (D) }}""",
     "half in a function, full outside": f"""{HEADER} {SIGNATURE} {{
         H = Cast <to = 10> (X) I = local.warp (H, G) J = Cast <to = 1> (I) K = local.warp (X, G) Y = Add (J, K) }}
-        <domain: "local", opset_import: ["": 20]> warp (A, B) => (C) {{ C = GridSample <mode = "nearest"> (A, B) }}""",
+        {LOCAL} warp (A, B) => (C) {{ C = GridSample <mode = "nearest"> (A, B) }}""",
     "AffineGrid": f"""{HEADER} {SIGNATURE} {{
         theta = Constant <value = float[1,2,3] {{0.9, 0.1, 0.0, -0.1, 0.9, 0.2}}> ()
         two = Constant <value_ints = [2, 1, 1]> () thetas = Tile (theta, two)
@@ -98,9 +96,7 @@ def test_patch_reaches_every_node_and_nothing_else(name: str) -> None:
     model.metadata_props.add(key="k", value="v")
     model.graph.value_info.append(helper.make_tensor_value_info("A", TensorProto.FLOAT, ["N", "C", "h", "w"]))
     before = model.SerializeToString(deterministic=True)
-
     patched = ogs.patch_model(model)
-
     assert model.SerializeToString(deterministic=True) == before
     onnx.checker.check_model(patched)
     assert not any(map(is_standard, nodes(patched)))

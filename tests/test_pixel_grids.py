@@ -151,8 +151,7 @@ def slices(graph: Graph, n: int, h: int, w: int) -> str:
     coords = graph.fed("coords", 5, n, h, w)
     parts = graph.add("Slice", coords, [-1], [1 << 40], [0]), graph.add("Slice", coords, [1], [2])  # from the first on
     made = [graph.apply(part, ("Squeeze", [0]), ("Div", 6), ("Unsqueeze", [1])) for part in parts]
-    same = graph.add("Identity", graph.add("Concat", *made, axis=1))
-    return graph.add("Transpose", same, perm=[0, 2, 3, 1])
+    return graph.add("Transpose", graph.add("Identity", graph.add("Concat", *made, axis=1)), perm=[0, 2, 3, 1])
 
 
 def one_for_both(graph: Graph, n: int, h: int, w: int) -> str:
@@ -536,8 +535,7 @@ def test_a_coordinate_may_be_the_number_that_another_meets() -> None:
     """Where there is one position, no shape tells them apart."""
     graph = Graph()
     x, y = graph.add_all("Split", graph.fed("coords", 1, 1, 1, 2), outputs=2, axis=3, num_outputs=2)
-    grid = graph.add("Concat", graph.add("Mul", x, y), y, axis=3)
-    assert_fused(graph, graph.sampled(grid, (1, 2, 9, 8)), 2)
+    assert_fused(graph, graph.sampled(graph.add("Concat", graph.add("Mul", x, y), y, axis=3), (1, 2, 9, 8)), 2)
 
 
 @compiled
@@ -545,8 +543,7 @@ def test_what_is_sampled_may_be_what_the_grid_is_made_of() -> None:
     for sampled, nodes in (("Mul0_0", 2), ("Identity2_0", 0)):
         graph = Graph()
         scaled = graph.add("Mul", graph.fed("coords", 1, 2, 2, 2), 0.1)
-        grid = graph.add("Identity", graph.add("Transpose", scaled, perm=[0, 2, 3, 1]))
-        model = graph.sampled(grid, (1, 2, 2, 2))
+        model = graph.sampled(graph.add("Identity", graph.add("Transpose", scaled, perm=[0, 2, 3, 1])), (1, 2, 2, 2))
         model.graph.node[-1].input[0] = sampled
         del model.graph.input[0], graph.feeds["X"]
         assert_fused(graph, model, nodes)
@@ -613,8 +610,7 @@ def test_what_a_model_guesses_decides_nothing() -> None:
         graph.feeds |= {"base": rng.normal(size=(*base, 2)), "flow": rng.normal(size=(*flow, 2))}
         graph.feeds |= {name: graph.feeds[name].astype(np.float32) for name in ("base", "flow")}
         graph.feeds["X"] = rng.normal(size=(max(base[0], flow[0]), 1, 5, 6)).astype(np.float32)
-        answers = [each.run(None, graph.feeds)[0] for each in (session, native)]
-        np.testing.assert_allclose(*answers, atol=1e-5)
+        np.testing.assert_allclose(*[each.run(None, graph.feeds)[0] for each in (session, native)], atol=1e-5)
     graph.feeds["flow"] = np.zeros((3, 2, 5, 2), np.float32)
     assert "grid is made of" in error_of(session, graph.feeds | {"base": np.zeros((3, 4, 5, 2), np.float32)})
 

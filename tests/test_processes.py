@@ -198,8 +198,7 @@ print(*ends, exits._pending)
 @pytest.mark.parametrize("times", [1, pytest.param(5, marks=pytest.mark.slow)])
 def test_a_fork_while_other_threads_compute(times: int) -> None:
     """Those threads are not in the child: it must not wait for them."""
-    answers = run_each(FORKS.replace("TIMES", str(times)))
-    assert answers == dict.fromkeys(WAYS, (" ".join("0" * (times + 1)),))
+    assert run_each(FORKS.replace("TIMES", str(times))) == dict.fromkeys(WAYS, (" ".join("0" * (times + 1)),))
 
 
 ENDING = """
@@ -472,8 +471,7 @@ except KeyboardInterrupt:
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio.run handles SIGINT from Python 3.11 on")
 def test_asyncio_installs_its_own_handler() -> None:
-    expected = ("False", f"cancelled {SHAPE}", "interrupted True")
-    assert run_each(ASYNCIO) == dict.fromkeys(WAYS, expected)
+    assert run_each(ASYNCIO) == dict.fromkeys(WAYS, ("False", f"cancelled {SHAPE}", "interrupted True"))
 
 
 def test_sessions_of_others_are_left_alone() -> None:
@@ -503,7 +501,6 @@ print(*[m is interrupts.bare(getattr(onnxruntime.InferenceSession, m.__name__)) 
 
 def test_nothing_of_pythons_runs_when_options_go() -> None:
     """A session ends slowly: what Python runs next would get the signal, and a callback would lose its exception."""
-    model = grid_sample_model("float32", "float32", 2, [Attributes()])
-    session = ogs.InferenceSession(model, nodes="all")
+    session = ogs.InferenceSession(grid_sample_model("float32", "float32", 2, [Attributes()]), nodes="all")
     for each in (ogs.register(), session._sess_options_initial, ogs.register(SessionOptions())):
         assert {reference.__callback__ for reference in weakref.getweakrefs(each)} == {None}

@@ -78,19 +78,14 @@ def test_a_dynamic_model_is_asked_twice_and_knows_no_shape() -> None:
 # What a runtime may do
 
 
-def test_a_right_answer(toy: Toy) -> None:
+def test_an_answer_is_right_or_wrong_by_so_much(toy: Toy) -> None:
     assert verdict(toy(), LINEAR).kind == verdict(toy(), DYNAMIC).kind == "right"
-
-
-def test_a_wrong_answer_says_by_how_much(toy: Toy) -> None:
     found = verdict(toy("answers[0][0, 0, 0, 0] += 0.5"), LINEAR)
     assert found.kind == "wrong"
     assert found.error == pytest.approx(0.5 / np.abs(LINEAR.task().expected[0]["Y"]).max(), rel=1e-4)
     found = verdict(toy("answers[0] += again"), DYNAMIC)
     assert (found.kind, found.message) == ("wrong", "at the second shape only")
 
-
-def test_an_answer_that_is_none(toy: Toy) -> None:
     for besides, message in (
         ("answers = [answers[0][0]]", "Y of shape (3, 6, 4), not (2, 3, 6, 4)"),
         ("answers = []", "no output Y"),
@@ -151,8 +146,7 @@ def test_an_environment_is_kept_when_it_is_whole(tmp_path: Path, monkeypatch: py
 
 
 def test_messages_are_shortened() -> None:
-    said = "TractError: a\nb /usr/lib/x/y.rs:12:3 c\nStack backtrace:\n 0: d"
-    assert shortened(said) == "TractError: a b … c"
+    assert shortened("TractError: a\nb /usr/lib/x/y.rs:12:3 c\nStack backtrace:\n 0: d") == "TractError: a b … c"
     assert len(shortened("long " * 1000)) == 240
 
 

@@ -130,16 +130,15 @@ def test_a_dialect_gives_the_standard_answer(name: str) -> None:
         np.testing.assert_array_equal(open_session(model).run(None, feeds)[0], expected)
 
 
+GENERATORS = [
+    ("org.pytorch.aten", "affine_grid_generator", {}),
+    ("org.pytorch.aten", "ATen", {"operator": "affine_grid_generator", "overload_name": ""}),
+    *((domain, "affine_grid_generator", {"align_corners": 1}) for domain in ("", "onnxservice")),
+]
+
+
 @pytest.mark.parametrize("size", ["input", "attribute"])
-@pytest.mark.parametrize(
-    ("domain", "op_type", "attributes"),
-    [
-        ("org.pytorch.aten", "affine_grid_generator", {}),
-        ("org.pytorch.aten", "ATen", {"operator": "affine_grid_generator", "overload_name": ""}),
-        ("", "affine_grid_generator", {"align_corners": 1}),
-        ("onnxservice", "affine_grid_generator", {"align_corners": 1}),
-    ],
-)
+@pytest.mark.parametrize(("domain", "op_type", "attributes"), GENERATORS)
 def test_affine_grid_generator(size: str, domain: str, op_type: str, attributes: dict[str, object]) -> None:
     theta = np.array([[[0.9, 0.1, 0.0], [-0.1, 0.9, 0.2]]] * 2, np.float32)
     attributes = attributes | ({"size": [2, 3, 4, 5]} if size == "attribute" else {})
@@ -154,13 +153,11 @@ def test_affine_grid_generator(size: str, domain: str, op_type: str, attributes:
         np.testing.assert_allclose(answer, expected, atol=1e-6)
 
 
+NAMES = "'interpolation_mode', 'padding_mode' or 'align_corners'"
 UNREADABLE = [
     ("interpolation_mode is 3, expected 0, 1 or 2", "mmcv.grid_sampler", CODES | {"interpolation_mode": 3}),
     ("align_corners is missing, expected 0 or 1", "mmcv.grid_sampler", {"interpolation_mode": 0, "padding_mode": 0}),
-    (
-        "attribute is 'order', expected 'interpolation_mode', 'padding_mode' or 'align_corners'",
-        *("mmcv.grid_sampler", CODES | {"order": 2}),
-    ),
+    (f"attribute is 'order', expected {NAMES}", "mmcv.grid_sampler", CODES | {"order": 2}),
     ("padding_mode is 'zeros', expected 0, 1 or 2", "mmcv.grid_sampler", CODES | {"padding_mode": "zeros"}),
     ("padding_mode is missing, expected 0, 1 or 2", "grid_sampler", {"interpolation_mode": 0}),
     ("mode is 'trilinear', expected 0, 1 or 2 (opset 16)", "GridSample3D", CODES | {"mode": "trilinear"}),
@@ -248,11 +245,8 @@ def samples_in(axes: int) -> Callable[[ogs.NodeRecord], bool]:
 
 #: Which nodes each target has a spelling for; the others stay.
 SAYS: dict[str, Callable[[ogs.NodeRecord], bool]] = {
-    "ort_gridsample": lambda record: True,
-    "compiled": lambda record: True,
-    "com.microsoft": samples_in(2),
-    "mmcv": samples_in(2),
-    "mmdeploy": samples_in(2),
+    **dict.fromkeys(("ort_gridsample", "compiled"), lambda record: True),
+    **dict.fromkeys(("com.microsoft", "mmcv", "mmdeploy"), samples_in(2)),
     "GridSampler": lambda record: record.operator == "GridSample",
     "GridSample3D": samples_in(3),
 }

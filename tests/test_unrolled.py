@@ -57,8 +57,7 @@ def said(name: str) -> list[tuple[object, ...]]:
     if form == "affine_grid":
         return [("AffineGrid", None, None, int(rest.split("-")[1]))]
     mode, padding, align = rest.split("-")[:3]
-    one = ("GridSample", ogs.spec.mode_of(mode), padding, int(align))
-    return [one] * (2 if form == "attention" else 1)
+    return [("GridSample", ogs.spec.mode_of(mode), padding, int(align))] * (2 if form == "attention" else 1)
 
 
 def found(model: onnx.ModelProto) -> list[tuple[object, ...]]:
@@ -153,8 +152,7 @@ def test_it_is_a_record_like_any_other_and_can_be_declined() -> None:
     (record,) = ogs.inspect_model(model)
     assert (record.dialect.name, record.domain, record.op_type) == ("unrolled", "unrolled", "GridSample")
     assert (record.native, record.reason, record.error, record.output) == (True, "", None, "Y")
-    assert record.values == {"X": "a", "grid": "b"}
-    assert record.types == {"X": ("float32",), "grid": ("float32",)}
+    assert (record.values, record.types) == ({"X": "a", "grid": "b"}, {"X": ("float32",), "grid": ("float32",)})
     for nodes in (lambda record: not record.unrolled, "unsupported"):
         assert ogs.patch_model(model, nodes=nodes) == model
     sessions = [ogs.InferenceSession(model, nodes=nodes) for nodes in (None, "all", "unsupported")]
@@ -279,8 +277,7 @@ def unknown_rank(model: onnx.ModelProto) -> None:
 def test_what_is_not_the_same_is_left(change: Callable[[onnx.ModelProto], None]) -> None:
     model = load(SAMPLED)
     change(model)
-    assert found(model) == []
-    assert ogs.patch_model(model) == model
+    assert (found(model), ogs.patch_model(model)) == ([], model)
 
 
 @pytest.mark.parametrize("op_type", ["Mul", "GatherND"])
@@ -289,8 +286,7 @@ def test_what_somebody_else_reads_is_left(op_type: str) -> None:
     alone = load(SAMPLED)
     *models, _ = readers(alone, first(alone, op_type).output[0])  # the last one has a GridSample of its own
     for model in models:
-        assert found(model) == []
-        assert ogs.patch_model(model) == model
+        assert (found(model), ogs.patch_model(model)) == ([], model)
 
 
 def branch(name: str, inner: onnx.GraphProto, outer: Sequence[onnx.TensorProto] = ()) -> onnx.ModelProto:
@@ -407,8 +403,7 @@ def test_many_layers_are_no_more_work_each(monkeypatch: pytest.MonkeyPatch) -> N
     text = f"g (float[N,1,4,4] X, float[N,3,3,2] G, float[N,3,3,2] D) => (float[N,1,3,3] Y0) {{ {warps} }}"
     value_of = inference.value_of
     monkeypatch.setattr(inference, "value_of", lambda proto: asked.append(proto) or value_of(proto))
-    records = ogs.inspect_model(parsed(text))
-    assert [len(record.fused) for record in records] == [1] * 20
+    assert [len(record.fused) for record in ogs.inspect_model(parsed(text))] == [1] * 20
     assert len(asked) < 8 * 20
 
 
@@ -442,8 +437,7 @@ def test_products_with_a_weight_or_a_number_are_no_grids() -> None:
 def test_lengths_that_nobody_says_are_told_apart() -> None:
     """However many: what two axes of one length answer says nothing of which is which."""
     unknown = [Value("float32", (None,) * 4), Value("float32", ("N", None, None, "r")), Value("int64", (None,) * 5)]
-    first = next(_shapes(unknown, []))
-    lengths = [length for shape in first for length in shape][: len(SIZES[0]) + 3]
+    lengths = [length for shape in next(_shapes(unknown, [])) for length in shape][: len(SIZES[0]) + 3]
     assert len(set(lengths)) == len(lengths)
 
 

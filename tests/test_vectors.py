@@ -23,10 +23,8 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
 def test_halves_are_converted_as_by_numpy(kind: str, way: str) -> None:
     half, dtype = halves.HALVES[kind], dtype_of(kind)
-    if way == "the CPU's":
-        widened, rounded = half.widened, half.rounded
-    else:
-        widened, rounded = (getattr(halves, f"{name}_{kind}") for name in ("from", "to"))
+    in_bits = (getattr(halves, f"{name}_{kind}") for name in ("from", "to"))
+    widened, rounded = in_bits if way == "in bits" else (half.widened, half.rounded)
 
     @numba.njit
     def convert(numbers, bits, back, forth):

@@ -68,35 +68,25 @@ def grid_sample_case(
         values = generator.integers(0, 256, X, np.uint8) if type == "uint8" else generator.uniform(-1, 1, X)
         return {"X": values.astype(type), "grid": GRIDS[grid](generator, X[0], output).astype(grid_type)}
 
+    def model() -> bytes:
+        return one_node("GridSample", {"X": (type, X), "grid": (grid_type, grid_shape)}, (type, Y), attributes)
+
     sizes = f"{times(X)} → {times(output)}"
-    return Case(
-        heading=f"{sizes} {type}",
-        label=f"{mode} {padding_mode} {grid}",
-        group=f"{len(output)}-D {mode}" + ("" if type == "float32" else f" {type}"),
-        short=f"{sizes} {padding_mode} {grid}",
-        feeds=feeds,
-        model=lambda: one_node("GridSample", {"X": (type, X), "grid": (grid_type, grid_shape)}, (type, Y), attributes),
-        operator="GridSample",
-        attributes=attributes,
-        tolerance=TOLERANCES[type],
-    )
+    group = f"{len(output)}-D {mode}" + ("" if type == "float32" else f" {type}")
+    names = (f"{sizes} {type}", f"{mode} {padding_mode} {grid}", group, f"{sizes} {padding_mode} {grid}")
+    return Case(*names, feeds, model, "GridSample", attributes, TOLERANCES[type])
 
 
 def affine_grid_case(n: int, output: Shape) -> Case:
     """One AffineGrid node of float32: N, and the output's spatial axes."""
     r, short, attributes = len(output), times((n, *output)), {"align_corners": 0}
     inputs = {"theta": ("float32", (n, r, r + 1)), "size": ("int64", (r + 2,))}
-    return Case(
-        heading=f"{short} float32",
-        label="AffineGrid",
-        group="AffineGrid",
-        short=short,
-        feeds=lambda: {"theta": rotation(n, r), "size": np.array([n, 1, *output])},
-        model=lambda: one_node("AffineGrid", inputs, ("float32", (n, *output, r)), attributes),
-        operator="AffineGrid",
-        attributes=attributes,
-        tolerance=1e-5,
-    )
+    model = partial(one_node, "AffineGrid", inputs, ("float32", (n, *output, r)), attributes)
+
+    def feeds() -> Arrays:
+        return {"theta": rotation(n, r), "size": np.array([n, 1, *output])}
+
+    return Case(f"{short} float32", "AffineGrid", "AffineGrid", short, feeds, model, "AffineGrid", attributes, 1e-5)
 
 
 def network_case(label: str, build: Callable[[], onnx.ModelProto], stored: Path | None = None) -> Case:

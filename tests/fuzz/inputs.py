@@ -211,8 +211,7 @@ def array(tensor: Tensor, rng: np.random.Generator, coordinates: bool = False) -
     if tensor.layout == "reversed":
         return np.asarray(values[(slice(None, None, -1),) * len(shape)])
     if tensor.layout == "unaligned" and dtype.kind != "O":
-        data = bytearray(1) + values.tobytes()
-        return np.ndarray(shape, dtype, data, offset=1)
+        return np.ndarray(shape, dtype, bytearray(1) + values.tobytes(), offset=1)
     values.flags.writeable = tensor.layout != "read-only"
     return values
 

@@ -60,8 +60,7 @@ def main() -> None:
     answers, sys.stdout = sys.stdout, sys.stderr
     print("{}", file=answers, flush=True)
     for line in sys.stdin:
-        result = outcome(Case.from_json(line))
-        print(json.dumps(asdict(result)), file=answers, flush=True)
+        print(json.dumps(asdict(outcome(Case.from_json(line)))), file=answers, flush=True)
 
 
 def _end_if_outside(unraisable: Any) -> None:

@@ -20,8 +20,7 @@ class NotInstalledError(Exception):
 
 def default_cache() -> Path:
     """Where environments are kept between runs: in the user's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "ort_gridsample" / "runtimes"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ort_gridsample" / "runtimes"
 
 
 def environment(runtime: Runtime, cache: Path) -> tuple[tuple[str, ...], str]:

@@ -70,16 +70,13 @@ def summary(results: Sequence[Result]) -> str:
         parts.append(markdown(rows))
     rows = [["exported models", "standard", "primitives"]]
     for result in results:
-        cells = [
-            [v for t, v in result.cells.items() if (t.form, t.group) == (f, "exported")] for f in forms("exported")
-        ]
-        counts = [_count(verdicts) for verdicts in cells]
+        exported = [(trial.form, verdict.kind) for trial, verdict in result.cells.items() if trial.group == "exported"]
+        counts = (_count([kind for form, kind in exported if form == each]) for each in forms("exported"))
         rows.append([result.runtime.title, *counts])
     return "\n\n".join([*parts, markdown(rows)])
 
 
-def _count(verdicts: Sequence[Verdict]) -> str:
-    kinds = [verdict.kind for verdict in verdicts]
+def _count(kinds: Sequence[str]) -> str:
     words = [f"{kinds.count('right')} of {len(kinds)} right"] if kinds else ["–"]
     words += [f"{kinds.count(kind)} {kind}" for kind in ("wrong", "refused") if kind in kinds]
     return ", ".join(words)

@@ -18,8 +18,7 @@ def load(path, inputs, outputs):
         copy_onnx_input_output_names_to_tflite=True,
         non_verbose=True,
     )
-    model = os.path.join(folder, os.path.basename(path).replace(".onnx", "_float32.tflite"))
-    interpreter = Interpreter(model)
+    interpreter = Interpreter(os.path.join(folder, os.path.basename(path).replace(".onnx", "_float32.tflite")))
     places = {place["name"]: place["index"] for place in interpreter.get_input_details()}
     found = {place["name"]: place["index"] for place in interpreter.get_output_details()}
 
