@@ -346,14 +346,17 @@ def test_models_of_old_opsets_stay_what_they_are(opset: int) -> None:
     np.testing.assert_allclose(Y, ogs.grid_sample(X, GRID)[:, :, 1:], atol=1e-5)
 
 
-def test_what_no_runtime_is_for() -> None:
+def test_what_is_no_target_and_what_no_runtime_is_for() -> None:
     model = grid_sample_model("float32", "float32", 2, [ARGUMENTS])
     names = "'iree', 'mnn', 'onnx2tf', 'onnx2torch', 'onnxconverter-common', 'onnxruntime-webgpu', 'rknn' or 'tvm'"
+    spelled = "'GridSample3D', 'GridSampler', 'mmdeploy', 'mmcv', 'com.microsoft', 'compiled' or 'tensorrt-plugins'"
+    targets = f"'ort_gridsample', 'ai.onnx', 'ai.onnx-2d', 'primitives', {spelled}"
     for target, runtime, said in (
-        ("primitives", "toaster", f"'toaster', expected {names}; others run the primitives as they are"),
-        ("ai.onnx", "mnn", "'mnn' with target 'ai.onnx', expected target 'primitives'"),
+        ("primitives", "toaster", f"for_runtime is 'toaster', expected {names}; others run the primitives as they are"),
+        ("ai.onnx", "mnn", "for_runtime is 'mnn' with target 'ai.onnx', expected target 'primitives'"),
+        ("tensorrt", None, f"target is 'tensorrt', expected {targets}"),
     ):
-        assert message_of(model, target=target, for_runtime=runtime) == f"patch_model: for_runtime is {said}"
+        assert message_of(model, target=target, for_runtime=runtime) == f"patch_model: {said}"
 
 
 @pytest.mark.parametrize(("runtime", "opset"), [("onnx2torch", 17), ("rknn", 19), ("mnn", 22), ("tvm", 22)])
@@ -400,10 +403,6 @@ def test_what_all_calls_of_a_function_know_of_a_shape() -> None:
 def test_opset_is_raised_only_where_it_must_be() -> None:
     assert ogs.patch_model(DIALECTS["mmcv"], target="ai.onnx").opset_import[0].version == 16
     assert ogs.patch_model(DIALECTS["mmcv"]).opset_import[0].version == 11
-    spelled = "'GridSample3D', 'GridSampler', 'mmdeploy', 'mmcv', 'com.microsoft', 'compiled' or 'tensorrt-plugins'"
-    said = message_of(DIALECTS["mmcv"], target="tensorrt")
-    expected = f"'ort_gridsample', 'ai.onnx', 'ai.onnx-2d', 'primitives', {spelled}"
-    assert said == f"patch_model: target is 'tensorrt', expected {expected}"
 
 
 def answer_of(patched: onnx.ModelProto, target: TargetName) -> np.ndarray:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 FILE = Path(__file__).with_name("pytorch_answers.npz")
-
+PADDING = ("zeros", "border", "reflection")
 MODES = {"nearest": "nearest", "linear": "bilinear", "cubic": "bicubic"}
 LENGTHS = {2: (5, 4), 3: (3, 4, 5)}
 OUTPUTS = {2: (4, 6), 3: (2, 3, 4)}
@@ -33,9 +33,7 @@ def answers(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """PyTorch's answers by "operator rank mode padding alignment"."""
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     found = {}
-    for r, (mode, name), padding, aligned in itertools.product(
-        LENGTHS, MODES.items(), ("zeros", "border", "reflection"), (0, 1)
-    ):
+    for r, (mode, name), padding, aligned in itertools.product(LENGTHS, MODES.items(), PADDING, (0, 1)):
         if mode == "cubic" and r == 3:
             continue  # PyTorch has no cubic for volumes
         Y = F.grid_sample(tensors[f"X{r}"], tensors[f"grid{r}"], name, padding, bool(aligned))
