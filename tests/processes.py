@@ -14,10 +14,8 @@ from ort_gridsample.runtime.compiled_ops import ops
 from paths import LIBRARY
 
 TESTS = Path(__file__).parent
-
 #: onnxruntime-extensions would import it, for seconds.
 WITHOUT_TORCH = "import sys\nsys.modules['torch'] = None\n"
-
 #: What every process begins with: this tree, and Ctrl-C as Python has it, though the parent ignores it (under nohup).
 BEGINNING = f"""
 import signal, sys
@@ -58,8 +56,7 @@ def started(
 ) -> Iterator[subprocess.Popen[str]]:
     """A process of Python that runs ``script`` and has ended at the end, whatever happens.
 
-    Where it ``storms``, handlers raise anywhere, the coverage is not measured: where one raises in coverage's own code,
-    its lock stays locked for good.
+    Where it ``storms``, handlers raise anywhere, coverage is not measured: its lock would stay locked for good.
     """
     code = BEGINNING + script
     if as_file is not None:  # which a process that it starts can import

@@ -163,8 +163,7 @@ def test_this_packages_ops_run_what_the_opset_cannot_say(target: Literal["ort_gr
 
 
 def test_nodes_that_are_not_replaced_are_written_for_the_opset_too() -> None:
-    model = grid_sample_model("float32", "float32", 2, ATTRIBUTES[-2:], 22)
-    seen = []
+    model, seen = grid_sample_model("float32", "float32", 2, ATTRIBUTES[-2:], 22), []
 
     def second(record: ogs.NodeRecord) -> bool:
         seen.append((record.domain, record.opset, record.op_type))

@@ -23,7 +23,6 @@ from paths import PATHS, Function, Model, open_native, run
 
 DATA = Path(__file__).parent / "data"
 ANSWERS = dict(np.load(DATA / "pytorch_answers.npz"))
-
 #: Relative to values of about 1.
 TOLERANCE = {"float32": 2e-5, "float64": 1e-12}
 SYNONYMS = {mode: synonym for synonym, mode in spec.MODE_SYNONYMS.items()}
@@ -138,8 +137,7 @@ def test_openvino(dtype: str) -> None:
         named = {**asdict(attributes), "mode": SYNONYMS.get(attributes.mode, attributes.mode)}
         model = openvino.Model([opset.grid_sample(*inputs, named)], inputs)
         compiled = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-        expected = compiled([X, grid])[0]
-        Y = grid_sample(X, grid, *astuple(attributes))
+        expected, Y = compiled([X, grid])[0], grid_sample(X, grid, *astuple(attributes))
         with about(attributes):
             if dtype == "float32":
                 assert_close(Y, expected)

@@ -95,8 +95,7 @@ def test_patch_reaches_every_node_and_nothing_else(name: str) -> None:
     model.graph.doc_string, model.doc_string, model.producer_name = "a graph", "a model", "a producer"
     model.metadata_props.add(key="k", value="v")
     model.graph.value_info.append(helper.make_tensor_value_info("A", TensorProto.FLOAT, ["N", "C", "h", "w"]))
-    before = model.SerializeToString(deterministic=True)
-    patched = ogs.patch_model(model)
+    before, patched = model.SerializeToString(deterministic=True), ogs.patch_model(model)
     assert model.SerializeToString(deterministic=True) == before
     onnx.checker.check_model(patched)
     assert not any(map(is_standard, nodes(patched)))

@@ -31,7 +31,7 @@ from test_fusion import assert_read_back, compiled, readers, two_ops
 Shape = tuple[int, ...]
 #: What float64 is tried with: each mode would be compiled for it.
 LINEAR = [each for each in ATTRIBUTES if each.mode == "linear"]
-#: No coordinate is outside.
+#: With this padding no coordinate is outside.
 INSIDE = Attributes("linear", "reflection")
 
 
@@ -72,10 +72,7 @@ class Graph:
         return value
 
     def sampled(self, grid: str, X: Shape, attributes: Attributes = INSIDE, loose: bool = False) -> onnx.ModelProto:
-        """The model; ``loose``: whose inputs' lengths are unknown where they are no number of coordinates.
-
-        No coordinate is outside with the padding that is the default here.
-        """
+        """The model; ``loose``: whose inputs' lengths are unknown where they are no number of coordinates."""
         elem = TensorProto.DOUBLE if self.type == "float64" else TensorProto.FLOAT
         self.feeds.pop("X", None)
         inputs = [helper.make_tensor_value_info("X", TensorProto.FLOAT, [None] * len(X) if loose else X)]
@@ -262,8 +259,7 @@ def moved(axes: int, start: int, to: int) -> list[int]:
 @st.composite
 def chains(draw: st.DrawFn) -> tuple[Graph, str, Shape]:
     """A chain of any nodes that are fused, in any order; the grid that it makes, and a shape of X for that."""
-    r = draw(st.integers(1, 3))
-    graph = Graph(draw(st.sampled_from(["float32", "float64"])))
+    r, graph = draw(st.integers(1, 3)), Graph(draw(st.sampled_from(["float32", "float64"])))
     batches = [draw(st.integers(1, 3))]  # those of the values on the way, one after the other
     rest = [batches[0], *(draw(st.integers(1, 9)) for _ in range(r))]
     numbers, operations = st.sampled_from([0.0, -1.0, 0.5, 2.0, 3.0, -0.1]), st.sampled_from(OPERATIONS)
@@ -377,9 +373,7 @@ def called_twice(model: onnx.ModelProto) -> onnx.ModelProto:
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(chains(), st.data())
 def test_any_chain_of_other_lengths_than_the_model_says(chain: tuple[Graph, str, Shape], data: st.DataObject) -> None:
-    """Symbols that say that lengths are the same, value_info that is left over, functions called with several shapes:
-    fused, it runs as apart, or neither.
-    """
+    """By symbols, left-over value_info, or functions called with several shapes: fused as apart, or neither runs."""
     graph, grid, X = chain
     model = graph.sampled(grid, X, replace(ATTRIBUTES[0], mode="linear"), loose=True)
     for value in shape_inference.infer_shapes(graph.sampled(grid, X)).graph.value_info:

@@ -50,10 +50,7 @@ def arrays(r, n=1, c=3):
 
 
 def lowered(X, grid, attributes, opset=17, known=True, constant=False, runtime=ANY, shapes=None, more=()):
-    """The model of one GridSample node, lowered; ``shapes`` are what is known of those of X and grid.
-
-    It is made of primitives, and of ``more``.
-    """
+    """The model of one GridSample node, lowered, also to ``more``; ``shapes``: what is known of those of X and grid."""
     both = {"X": X, "grid": grid}
     shapes = shapes or [x.shape if known else tuple(f"{n}{i}" for i in range(x.ndim)) for n, x in both.items()]
     kinds = zip(both.items(), shapes, strict=True)

@@ -18,7 +18,6 @@ from models import grid_sample_model
 from processes import COMPILED, PYTHON, WAYS, python, run, run_each, start
 
 SHAPE = "(1, 2, 64, 64)"
-
 #: Wrong grids, of a run and of twenty asynchronous ones, and what an op raises on purpose, where Python is in the run.
 EXCEPTIONS = """
 import threading
@@ -282,7 +281,6 @@ def test_a_full_stack_is_a_recursion_error() -> None:
 
 
 can_be_sent = pytest.mark.skipif(sys.platform == "win32", reason="no signal can be sent there")
-
 #: Signals one after the other, in runs and while sessions are made; Ctrl-C's own handler, and one that was set late.
 #: Other threads run a session meanwhile, and name its arguments: to them comes nothing.
 STORM = """

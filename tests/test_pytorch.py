@@ -21,7 +21,6 @@ dynamo = pytest.mark.skipif(
     importlib.util.find_spec("onnxscript") is None, reason="PyTorch's exporter needs onnxscript, which is not installed"
 )
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
-
 #: PyTorch's own operators know no others.
 MODES = {2: ("bilinear", "nearest", "bicubic"), 3: ("bilinear", "nearest")}
 PADDING = ("zeros", "border", "reflection")
@@ -80,8 +79,7 @@ def exported(module, args, opset: int, shapes=None) -> onnx.ModelProto:
 
 
 def exported_by_the_older(module, args, opset: int, axes=None) -> onnx.ModelProto:
-    file = io.BytesIO()
-    options = {"input_names": ["first", "second"], "dynamic_axes": axes}
+    file, options = io.BytesIO(), {"input_names": ["first", "second"], "dynamic_axes": axes}
     torch.onnx.export(module, args, file, dynamo=False, opset_version=opset, **options)
     return onnx.load_from_string(file.getvalue())
 

@@ -30,7 +30,6 @@ PAGES = {file.relative_to(REPOSITORY).as_posix(): file.read_text(encoding="utf-8
 TEXT = "\n".join(PAGES.values())
 #: The gallery's pictures, and the commands that draw them.
 PICTURES = {name: line for line, name in re.findall(r"^`(.+)`\n\n!\[.+\]\((.+)\)$", PAGES["examples/README.md"], re.M)}
-
 #: Placeholder -> what a user would write there.
 PLACEHOLDERS = {**dict.fromkeys(("MODEL", "IN", "A"), "model.onnx"), **dict.fromkeys(("OUT", "B"), "anywhere.onnx")}
 #: Commands that are run elsewhere: .ci/run makes environments, and installs; a test of its own runs the folders.

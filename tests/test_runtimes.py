@@ -24,7 +24,6 @@ STANDARD = Trial("standard", "2-D linear", "zeros unaligned")
 DYNAMIC = Trial("primitives", "2-D linear", "zeros unaligned", dynamic=True)
 N_EXPORTED = len(list(EXPORTED.glob("*.onnx")))
 Toy: TypeAlias = Callable[..., Worker]
-
 #: A runtime that is as right as onnxruntime, and does something else besides: what a file beside it says.
 ADAPTER = """
 import os, sys, time

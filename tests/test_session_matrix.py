@@ -1,7 +1,4 @@
-"""Every type that ONNX Runtime can hold, through a session, against the function: bit for bit, as both are one core.
-
-Halves reach the op as float32: they are the same but for a rounding.
-"""
+"""Every type that ONNX Runtime can hold, through a session, against the function: bit for bit, as both are one core."""
 
 import numpy as np
 

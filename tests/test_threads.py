@@ -80,8 +80,7 @@ class TestNumThreads:
     def test_so_many_are_used_and_no_more(self, core, monkeypatch):
         """What was set, unless a call says another number; a small call takes one."""
         ogs.set_core(core)
-        seen = []
-        original = threads.for_each
+        seen, original = [], threads.for_each
         for user in (numpy_core, affine):
             monkeypatch.setattr(user, "for_each", lambda f, items, n: (seen.append(n), original(f, items, n)))
         do = jit_core._do

@@ -16,7 +16,6 @@ from ort_gridsample.model.targets.two_axes import COORDINATE_ERROR, FIRST_OPSET,
 from paths import open_native, run
 
 TARGET = "ai.onnx-2d"
-
 #: Lengths of which the outer two axes, the inner two, or the first and the last, are the shortest.
 LENGTHS = ((3, 4, 20), (20, 3, 4), (3, 20, 4), (1, 2, 1))
 

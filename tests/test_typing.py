@@ -146,8 +146,7 @@ def test_a_type_checker_refuses_mistakes_and_nothing_else(
     """Neither in a user's program nor in the README's snippets."""
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "snippets.py").write_text("\n".join([GIVEN, *blocks("python")]))
-    found = checker(tmp_path, monkeypatch)
-    lines = PROGRAM.splitlines()
+    found, lines = checker(tmp_path, monkeypatch), PROGRAM.splitlines()
     mistakes = {("program.py", number) for number, line in enumerate(lines, 1) if line.endswith("# refused")}
     assert {(name, line) for name, line, _ in found} == mistakes, found
 

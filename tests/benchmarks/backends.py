@@ -22,20 +22,16 @@ from .suite import Arrays, Case
 
 Answers = list[Array]
 Call = Callable[[], Answers]
-
 #: The cores of this package that can be had here, the fastest first.
 CORES: tuple[CoreName, ...] = ("jit", "numpy") if find_spec("numba") else ("numpy",)
 
 
 @dataclass(frozen=True)
 class Backend:
-    """One way to run a case: from that, its feeds and a number of threads to a call that returns the outputs.
-
-    Whatever ``prepare``, or the first call, raises is the reason why the backend cannot run the case.
-    """
+    """One way to run a case: what ``prepare``, or the first call, raises is the reason why it cannot."""
 
     name: str
-    prepare: Callable[[Case, Arrays, int], Call]
+    prepare: Callable[[Case, Arrays, int], Call]  # for so many threads, 0 for the library's default
     core: CoreName | None = None  # of this package
     ops: OpsName | None = None  # what the nodes of its sessions run on
     needs: str = "onnxruntime"  # the module that must be installed, where it is not this package's

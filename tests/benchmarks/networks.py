@@ -83,8 +83,7 @@ def optical_flow() -> onnx.ModelProto:
     c, h, w = 3, 1080, 1920
     graph = _Graph("optical flow", {"X": (1, c, h, w), "flow": (1, 2, h, w)})
     y, x = np.indices((h, w), np.float32)
-    places = graph.node("Add", "flow", graph.constant(np.stack([x, y])[None]))
-    coordinates = []
+    places, coordinates = graph.node("Add", "flow", graph.constant(np.stack([x, y])[None])), []
     for axis, length in enumerate((w, h)):
         place = graph.node("Gather", places, graph.constant(np.array(axis)), axis=1)
         for operator, number in (("Mul", 2), ("Div", length - 1), ("Sub", 1)):
@@ -100,8 +99,7 @@ def deformable_attention() -> onnx.ModelProto:
     g = _Graph("deformable attention", {"memory": (1, h * w, width), "queries": (1, queries, width)})
     # Every query looks around a place of its own.
     centres = g.constant(g.generator.uniform(-1, 1, (1, queries, 1, 2)).astype(np.float32))
-    reach = g.constant(np.float32(0.05))
-    query = "queries"
+    reach, query = g.constant(np.float32(0.05)), "queries"
     for _ in range(6):
         value = g.node("Transpose", g.linear("memory", width, width), perm=[0, 2, 1])
         value = g.reshape(value, heads, c, h, w)

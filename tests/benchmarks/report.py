@@ -24,7 +24,6 @@ _PACKAGES = ("ort-gridsample", "numpy", "numba", "onnx", "onnxruntime", "onnxrun
 NONE = "–"
 #: What ``--only`` and ``--list`` call it.
 TINY_CALL = "a run on tiny tensors"
-
 #: Captions, and which backends stand side by side. Sessions are compared with the first; of the functions the first
 #: is compared with the others.
 _SESSIONS = (

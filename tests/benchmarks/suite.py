@@ -20,7 +20,6 @@ from . import networks
 
 OPSET = 20
 SEED = 0
-
 #: The identity-like grid: turned by ANGLE radians in the two innermost axes, scaled by SCALE.
 ANGLE, SCALE = 0.2, 0.9
 #: Random coordinates lie in [-REACH, REACH): a few outside, so that the padding has work.
@@ -29,7 +28,6 @@ REACH = 1.1
 Arrays = dict[str, Array]
 Shape = tuple[int, ...]
 Typed = tuple[str, Shape]  # a type and a shape
-
 #: By type of X, and of a whole model.
 TOLERANCES = {"float64": 1e-8, "float32": 1e-3, "float16": 1e-2, "uint8": 1.0}
 

@@ -29,7 +29,6 @@ NAMES = ("warp", "", "a 'b' \"c\"", "Ångström 日本", "x\ny", "n idx=7 must b
 MODES = ("linear", "nearest", "cubic", "bilinear", "bicubic")
 PADDING = ("zeros", "border", "reflection")
 HUGE = (1 << 20, (1 << 31) - 1, 1 << 31, 1 << 33, 1 << 40, 1 << 62)
-
 #: At most so many taps are added up for one case: the oracle is slow.
 MAX_TAPS = 6000
 
@@ -116,8 +115,7 @@ def _grid_sample(draw: st.DrawFn, types: tuple[str, ...]) -> dict[str, object]:
     r, mode = draw(st.integers(1, 5)), draw(_mode_or_not)
     taps = {"nearest": 1, "cubic": 4, "bicubic": 4}.get(str(mode), 2) ** r
     n, c = draw(_mostly(st.integers(1, 3), st.just(0), 12)), draw(_mostly(st.integers(1, 3), st.just(0), 12))
-    lengths = [draw(_lengths) if i < 3 else draw(st.integers(1, 2)) for i in range(r)]
-    outputs = []
+    lengths, outputs = [draw(_lengths) if i < 3 else draw(st.integers(1, 2)) for i in range(r)], []
     for _ in range(r):
         room = MAX_TAPS // (taps * max(n, 1) * max(c, 1) * max(math.prod(outputs), 1))
         outputs.append(draw(_mostly(st.integers(1, min(max(room, 1), 5)), st.just(0), 16)))
@@ -148,8 +146,7 @@ def _grid_sample(draw: st.DrawFn, types: tuple[str, ...]) -> dict[str, object]:
 
 @st.composite
 def _affine_grid(draw: st.DrawFn, types: tuple[str, ...]) -> dict[str, object]:
-    r = draw(st.integers(2, 3))
-    n = draw(_mostly(st.integers(1, 3), st.just(0)))
+    r, n = draw(st.integers(2, 3)), draw(_mostly(st.integers(1, 3), st.just(0)))
     theta, size = [n, r, r + 1], [n, draw(_lengths), *(draw(_lengths) for _ in range(r))]
     what = draw(st.integers(0, 15))
     if what == 0:

@@ -18,10 +18,8 @@ from .verdict import Outcome, outcome
 
 #: A case that takes longer than this, in seconds, hangs; most of the time kernels with checks are compiled.
 PATIENCE = 300.0
-
 #: Memory that a worker may address: what a case claims beyond it is refused; what it claims below takes its time.
 ADDRESS_SPACE = 5 << 29
-
 #: Let kernels raise where they would read outside X, each compiled anew for that; Numba does not tell them from others
 #: in its cache.
 CHECKED_KERNELS = {

@@ -24,11 +24,7 @@ def default_cache() -> Path:
 
 
 def environment(runtime: Runtime, cache: Path) -> tuple[tuple[str, ...], str]:
-    """What runs the runtime's adapter, in an environment made where there is none yet, and what was installed there.
-
-    Raises:
-        NotInstalledError: something that it needs is not to be had.
-    """
+    """What runs the runtime's adapter, in an environment made where there is none yet, and what was installed there."""
     wanted = "\n".join([*runtime.packages, *runtime.alone, *runtime.npm])
     folder = cache / f"{runtime.name}-{zlib.crc32(wanted.encode()):08x}"
     if not folder.exists():

@@ -24,7 +24,6 @@ MODES = ("nearest", "linear", "cubic")
 FLATTENED = ("3-D nearest", "3-D linear")
 PADDING_MODES = ("zeros", "border", "reflection")
 EXPORTED = Path(__file__).parents[1] / "exported"
-
 #: By rank, shapes of X and of the output, the spatial axes alone. Ties of nearest are exact on axes of 4 pixels.
 SHAPES = {2: (((4, 5), (6, 4)), ((7, 4), (3, 5))), 3: (((3, 4, 5), (2, 4, 3)), ((4, 2, 6), (3, 3, 2)))}
 #: The oldest opset of the ONNX domain that samples images of this rank.
@@ -59,11 +58,7 @@ class Trial:
         return f"{self.form}-{self.group.replace('-D', 'd')}-{self.detail}{shapes}".replace(" ", "-")
 
     def task(self, batch: int = 2, for_runtime: RuntimeName | None = None) -> Task:
-        """The model, its inputs and outputs; ``batch`` images in each; ``for_runtime`` as in ``patch_model``.
-
-        Raises:
-            GridSampleError: the model cannot be lowered.
-        """
+        """The model, its inputs and outputs; ``batch`` images in each; ``for_runtime`` as in ``patch_model``."""
         if self.group == "exported":
             task = _exported(self.detail)
         else:
