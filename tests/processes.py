@@ -73,13 +73,6 @@ def started(
             process.kill()
 
 
-@contextmanager
-def start(script: str, open_model: str, first: str = "") -> Iterator[subprocess.Popen[str]]:
-    """:func:`started` with ``script`` after the preamble, and ``first`` before it; signals may be sent to it."""
-    with started(first + PREAMBLE.format(open_model=open_model) + script, storms=True) as process:
-        yield process
-
-
 def run(script: str, open_model: str, as_file: Path | None = None, first: str = "", storms: bool = False) -> list[str]:
     """The lines that ``script`` prints after the preamble; it must end well."""
     return python(first + PREAMBLE.format(open_model=open_model) + script, as_file=as_file, storms=storms)

@@ -1,7 +1,5 @@
 """Patched models in OpenVINO, with this package's extensions: the function's answers."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import astuple
 

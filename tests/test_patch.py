@@ -177,12 +177,11 @@ def test_a_model_of_an_earlier_release_runs_and_gets_the_guard_of_this_one(X_typ
     assert [n.op_type for n in ogs.patch_model(earlier, target="ai.onnx").graph.node] == ["GridSample"]
 
 
+FLOAT, SHAPES = TensorProto.FLOAT, "float[N,C,H,W] X, float[N,h,w,2] G"
+
+
 def one_node(
-    X_type: int = TensorProto.FLOAT,
-    grid_type: int = TensorProto.FLOAT,
-    opset: int = 20,
-    shapes: str = "float[N,C,H,W] X, float[N,h,w,2] G",
-    **attributes: object,
+    X_type: int = FLOAT, grid_type: int = FLOAT, opset: int = 20, shapes: str = SHAPES, **attributes: object
 ) -> onnx.ModelProto:
     model = parsed(f"g ({shapes}) => (float[N,C,h,w] Y) {{ Y = GridSample (X, G) }}", opset)
     model.graph.node[0].CopyFrom(helper.make_node("GridSample", ["X", "G"], ["Y"], "warp", **attributes))

@@ -1,7 +1,5 @@
 """What makes a grid right before a GridSample, in one with it: wherever it is found, with the graph's own answers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
@@ -640,16 +638,14 @@ def test_a_function_s_grid_of_several_values() -> None:
 def test_in_functions_and_inner_graphs() -> None:
     graph = Graph()
     inner = graph.sampled(planar(graph, 2, 5, 6), (2, 3, 9, 8))
-    imports = [helper.make_opsetid("", 20), helper.make_opsetid("mine", 1)]
-    function = function_of(inner, "mine", "Warp")
-    Y = helper.make_tensor_value_info("Y", TensorProto.FLOAT, None)
-    branch = helper.make_graph(function.node, "branch", [], [Y])
-    call = helper.make_node("Warp", ["X", "coords"], ["Y"], domain="mine")
-    yes = helper.make_node("Constant", [], ["yes"], value=numpy_helper.from_array(np.array(True)))
-    choose = helper.make_node("If", ["yes"], ["Y"], then_branch=branch, else_branch=branch)
-    for outer, functions, count in (([call], [function], 1), ([yes, choose], [], 2)):
-        holds = helper.make_graph(outer, "holds", inner.graph.input, inner.graph.output)
-        model = helper.make_model(holds, opset_imports=imports, functions=functions, ir_version=9)
+    call = parsed("g () => (float[] Y) { Y = mine.Warp (X, coords) }")
+    call.functions.append(function_of(inner, "mine", "Warp"))
+    branches = "then_branch = t () => (float[] Y) { }, else_branch = e () => (float[] Y) { }"
+    choose = parsed(f"g () => (float[] Y) {{ yes = Constant <value = bool {{1}}> () Y = If (yes) <{branches}> }}")
+    for branch in choose.graph.node[1].attribute:
+        branch.g.node.extend(call.functions[0].node)
+    for model, count in ((call, 1), (choose, 2)):
+        model.graph.input.extend(inner.graph.input)
         assert_fused(graph, model, *[6] * count)
 
 

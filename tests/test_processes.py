@@ -15,7 +15,7 @@ import ort_gridsample as ogs
 from cases import Attributes
 from conftest import with_slow
 from models import grid_sample_model
-from processes import COMPILED, PYTHON, WAYS, python, run, run_each, start
+from processes import COMPILED, PREAMBLE, PYTHON, WAYS, python, run, run_each, started
 
 SHAPE = "(1, 2, 64, 64)"
 #: Wrong grids, of a run and of twenty asynchronous ones, and what an op raises on purpose, where Python is in the run.
@@ -224,7 +224,7 @@ ENDINGS = [*QUICK, *(each for each in product([*PYTHON, *COMPILED[:1]], ENDS) if
 
 @with_slow("open_model,how", ENDINGS, QUICK)
 def test_the_interpreter_ends_while_runs_are_in_flight(open_model: str, how: str) -> None:
-    with start(ENDING + how, open_model) as process:
+    with started(PREAMBLE.format(open_model=open_model) + ENDING + how, storms=True) as process:
         out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (ENDS.get(how, 0), f"{SHAPE}\n"), err
 
@@ -338,8 +338,7 @@ SIGNALLED = [*zip(WAYS, cycle((signal.SIGINT, signal.SIGTERM)), strict=False)]
 
 @with_slow("open_model,signum", SIGNALLED, SIGNALLED[:1])
 def test_a_signal_that_nobody_handles_ends_the_process_as_pythons_own(open_model: str, signum: signal.Signals) -> None:
-    with start(ENDLESS, open_model) as process:
-        assert process.stdout is not None
+    with started(PREAMBLE.format(open_model=open_model) + ENDLESS, storms=True) as process:
         assert process.stdout.readline() == "ready\n"
         time.sleep(random.Random(int(signum)).uniform(0, 0.1))
         process.send_signal(signum)

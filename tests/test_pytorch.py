@@ -1,11 +1,9 @@
 """Models that PyTorch's exporters write with this package's translations: the standard operators, PyTorch's answers."""
 
-from __future__ import annotations
-
-import importlib.util
 import io
 import itertools
 import warnings
+from importlib.util import find_spec
 
 import numpy as np
 import onnx
@@ -17,9 +15,7 @@ from test_patch import nodes
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 F = torch.nn.functional
 
-dynamo = pytest.mark.skipif(
-    importlib.util.find_spec("onnxscript") is None, reason="PyTorch's exporter needs onnxscript, which is not installed"
-)
+dynamo = pytest.mark.skipif(find_spec("onnxscript") is None, reason="PyTorch's exporter needs onnxscript")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 #: PyTorch's own operators know no others.
 MODES = {2: ("bilinear", "nearest", "bicubic"), 3: ("bilinear", "nearest")}
@@ -159,9 +155,7 @@ def test_the_shape_of_a_grid_is_pytorch_s() -> None:
             assert device == "meta" or torch.equal(grid, expected)
 
 
-older = pytest.mark.skipif(
-    importlib.util.find_spec("torch.onnx.symbolic_helper") is None, reason="this PyTorch has no exporter by TorchScript"
-)
+older = pytest.mark.skipif(find_spec("torch.onnx.symbolic_helper") is None, reason="there is no older exporter")
 
 
 @older

@@ -15,7 +15,7 @@ import oracle
 import ort_gridsample as ogs
 from cases import Attributes, generator, image
 from compare import about, assert_identical, assert_matches
-from models import make_model
+from models import parsed
 from ort_gridsample import spec
 from ort_gridsample.runtime.compiled_ops.ops import why_not
 from paths import Function, Model, open_compiled, open_native, open_patched_file, open_session, run
@@ -135,13 +135,12 @@ def test_onnx_gridsample_22(sentence: str, path: Function | Model) -> None:
 def test_onnx_gridsample_22_20_16__defaults() -> None:
     X, grid = image("float32", (1, 1, 4, 4)), GRID_6x6 * np.float32(1.3)
     expected = oracle.grid_sample(X, grid)
-    shapes = {"X": ("float32", X.shape), "grid": ("float32", grid.shape)}
-    node = onnx.helper.make_node("GridSample", ["X", "grid"], ["Y"])
+    graph = "g (float[1,1,4,4] X, float[1,6,6,2] grid) => (float[1,1,6,6] Y) { Y = GridSample (X, grid) }"
     opsets = (16, 17, 20) if faults.OPSET < 22 else (16, 17, 20, 21, 22, 23)
     for opset, open_model in itertools.product(opsets, (open_session, open_patched_file)):
-        model = make_model([node], shapes, {"Y": ("float32", (1, 1, 6, 6))}, opset)
+        session = open_model(parsed(graph, opset))
         with about((opset, open_model.__name__)):
-            assert_matches(run(open_model(model), X.dtype, X, grid)[0], expected, grid.dtype, "linear", "zeros")
+            assert_matches(run(session, X.dtype, X, grid)[0], expected, grid.dtype, "linear", "zeros")
 
 
 def test_onnx_gridsample_22_20_16__the_package_s_table_is_the_schema_s() -> None:

@@ -188,11 +188,6 @@ class TestForEach:
         assert sorted(done) == sorted([*range(50)] * 4)
 
 
-def number_of(launch) -> int:
-    """How many work on a launch."""
-    return launch.task.number
-
-
 class TestHelpers:
     """Threads that stay for a moment when they have helped, of the compiled core."""
 
@@ -233,12 +228,12 @@ class TestHelpers:
 
         self.wait_until_all_have_gone()
         self.sample()
-        assert number_of(runs.pop()) == 1
+        assert runs.pop().task.number == 1
         thread = threading.Thread(target=stay)
         thread.start()
         try:
             # It goes, and comes back at once.
-            wait_until(lambda: bool(runs) and number_of(runs.pop()) != 1, meanwhile=self.sample)
+            wait_until(lambda: bool(runs) and runs.pop().task.number != 1, meanwhile=self.sample)
         finally:
             ends.set()
             thread.join()
@@ -297,7 +292,7 @@ for most in (100, 1000):
             variant = original(*words)
 
             def worker(launch, number):
-                wait_until(lambda: number_of(runs[-1]) != 1, meanwhile=lambda: None)
+                wait_until(lambda: runs[-1].task.number != 1, meanwhile=lambda: None)
                 helped.append(1)
                 raise KeyboardInterrupt
 

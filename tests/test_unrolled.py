@@ -1,7 +1,5 @@
 """GridSample and AffineGrid unrolled to basic operators: found where they are what they seem, and nowhere else."""
 
-from __future__ import annotations
-
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Sequence

@@ -31,6 +31,7 @@ PADDING = ("zeros", "border", "reflection")
 HUGE = (1 << 20, (1 << 31) - 1, 1 << 31, 1 << 33, 1 << 40, 1 << 62)
 #: At most so many taps are added up for one case: the oracle is slow.
 MAX_TAPS = 6000
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -182,16 +183,10 @@ def cases(draw: st.DrawFn, types: tuple[str, ...] = X_TYPES) -> Case:
         stem = mode.removeprefix("bi")
         proper = f"bi{stem}" if opset < 20 and stem in ("linear", "cubic") else stem
         mode = draw(_mostly(st.just(proper), st.just(mode), 16))
-    return Case(
-        **{**operator, "mode": mode},
-        route=route,
-        align_corners=draw(_aligned_or_not),
-        opset=opset,
-        declared=draw(st.sampled_from(DECLARED)),
-        slip=draw(_mostly(st.just(""), st.sampled_from(SLIPS), 16)),
-        name=draw(st.sampled_from(NAMES)),
-        seed=draw(st.integers(0, (1 << 32) - 1)),
-    )
+    drawn = {"mode": mode, "route": route, "opset": opset, "align_corners": draw(_aligned_or_not)}
+    drawn["declared"] = draw(st.sampled_from(DECLARED))
+    drawn["slip"] = draw(_mostly(st.just(""), st.sampled_from(SLIPS), 16))
+    return Case(**operator | drawn, name=draw(st.sampled_from(NAMES)), seed=draw(st.integers(0, (1 << 32) - 1)))
 
 
 def array(tensor: Tensor, rng: np.random.Generator, coordinates: bool = False) -> np.ndarray:
@@ -213,9 +208,7 @@ def array(tensor: Tensor, rng: np.random.Generator, coordinates: bool = False) -
     return values
 
 
-def _values(
-    dtype: np.dtype, shape: tuple[int, ...], rng: np.random.Generator, coordinates: bool, wild: bool
-) -> np.ndarray:
+def _values(dtype: np.dtype, shape: Shape, rng: np.random.Generator, coordinates: bool, wild: bool) -> np.ndarray:
     kind = "f" if dtype.kind == "V" else dtype.kind  # bfloat16
     if coordinates and kind == "f":
         inside = rng.uniform(-1.1, 1.1, shape)

@@ -31,9 +31,12 @@ def runtimes(rows: Iterable[Runtime]) -> str:
     return markdown(table)
 
 
-def worst(verdicts: Iterable[Verdict]) -> str:
+def _cells(result: Result, form: str, group: str, dynamic: bool = False) -> list[Verdict]:
+    return [v for t, v in result.cells.items() if (t.form, t.group, t.dynamic) == (form, group, dynamic)]
+
+
+def worst(verdicts: Sequence[Verdict]) -> str:
     """Several cells as one: right only where all are, and else how many are what."""
-    verdicts = list(verdicts)
     if not verdicts:
         return "–"
     wrong = [verdict for verdict in verdicts if verdict.kind == "wrong"]
@@ -59,19 +62,14 @@ def summary(results: Sequence[Result]) -> str:
     for dynamic in (False, True):
         rows = [[f"{'dynamic' if dynamic else 'static'} shapes", *GROUPS]]
         for result in results:
-            row = [result.runtime.title]
-            for group in GROUPS:
-                both = [
-                    worst(v for t, v in result.cells.items() if (t.form, t.group, t.dynamic) == (form, group, dynamic))
-                    for form in forms(group)
-                ]
-                row.append("/".join(both) if not result.missing else "not installed")
-            rows.append(row)
+            worsts = (
+                "/".join(worst(_cells(result, form, group, dynamic)) for form in forms(group)) for group in GROUPS
+            )
+            rows.append([result.runtime.title, *(["not installed"] * len(GROUPS) if result.missing else row)])
         parts.append(markdown(rows))
     rows = [["exported models", "standard", "primitives"]]
     for result in results:
-        exported = [(trial.form, verdict.kind) for trial, verdict in result.cells.items() if trial.group == "exported"]
-        counts = (_count([kind for form, kind in exported if form == each]) for each in forms("exported"))
+        counts = (_count([cell.kind for cell in _cells(result, form, "exported")]) for form in forms("exported"))
         rows.append([result.runtime.title, *counts])
     return "\n\n".join([*parts, markdown(rows)])
 
