@@ -8,7 +8,7 @@ import importlib
 import itertools
 import runpy
 import warnings
-from dataclasses import asdict, astuple
+from dataclasses import astuple
 from pathlib import Path
 
 import numpy as np
@@ -17,15 +17,14 @@ import pytest
 import faults
 from cases import ATTRIBUTES, Attributes, generator, image
 from compare import about, assert_identical
-from models import affine_grid_model, grid_sample_model
-from ort_gridsample import grid_sample, spec
+from models import affine_grid_model, grid_sample_model, node_attributes
+from ort_gridsample import grid_sample
 from paths import PATHS, Function, Model, open_native, run
 
 DATA = Path(__file__).parent / "data"
 ANSWERS = dict(np.load(DATA / "pytorch_answers.npz"))
 #: Relative to values of about 1.
 TOLERANCE = {"float32": 2e-5, "float64": 1e-12}
-SYNONYMS = {mode: synonym for synonym, mode in spec.MODE_SYNONYMS.items()}
 
 
 def arrays(dtype: str, r: int) -> tuple[np.ndarray, np.ndarray]:
@@ -134,7 +133,7 @@ def test_openvino(dtype: str) -> None:
     X = (X * 100).astype(dtype)
     inputs = [opset.parameter([-1] * 4, X.dtype), opset.parameter([-1, -1, -1, 2], grid.dtype)]
     for attributes in ATTRIBUTES:
-        named = {**asdict(attributes), "mode": SYNONYMS.get(attributes.mode, attributes.mode)}
+        named = node_attributes(attributes, 16) | {"align_corners": attributes.align_corners}
         model = openvino.Model([opset.grid_sample(*inputs, named)], inputs)
         compiled = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
         expected, Y = compiled([X, grid])[0], grid_sample(X, grid, *astuple(attributes))

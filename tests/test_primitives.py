@@ -70,21 +70,18 @@ def run(model, *inputs):
 
 
 def run_reference(model, *inputs):
-    """What the onnx package's own evaluator answers."""
     feeds = {value.name: x for value, x in zip(model.graph.input, inputs, strict=True)}
     with np.errstate(all="ignore"):
         return ReferenceEvaluator(model).run(None, feeds)[0]
 
 
 def run_openvino(model, *inputs):
-    """What OpenVINO answers on the CPU."""
     core = pytest.importorskip("openvino", reason="OpenVINO is not installed").Core()
     settings = {"INFERENCE_NUM_THREADS": 1, "INFERENCE_PRECISION_HINT": "f32"}
     return core.compile_model(core.read_model(model.SerializeToString()), "CPU", settings)(list(inputs))[0]
 
 
 def check(Y, X, grid, attributes, tolerance=1e-5):
-    """Compare with the core."""
     with np.errstate(invalid="ignore"):
         expected = ogs.grid_sample(X, grid, *astuple(attributes))
     assert (Y.shape, Y.dtype) == (expected.shape, expected.dtype)
@@ -280,7 +277,6 @@ def test_partly_known_shapes():
 
 
 def affine_model(theta, size, align_corners, opset, known, constant):
-    """The model of one AffineGrid node, lowered."""
     type, r = theta.dtype.name, theta.shape[1]
     known_size = Value("size", "int64", size.shape if known else None, size if constant else None)
     values = Value("theta", type, theta.shape if known else ("N", r, "columns")), known_size

@@ -22,8 +22,6 @@ from test_patch import MODELS
 
 
 class Terminal(io.StringIO):
-    """What says that it is a terminal."""
-
     def isatty(self) -> bool:
         return True
 

@@ -25,8 +25,6 @@ LARGE = {2: (8, 7), 3: (4, 8, 7)}
 
 
 class Module(torch.nn.Module):
-    """Calls a function of two tensors."""
-
     def __init__(self, function) -> None:
         super().__init__()
         self.function = function

@@ -42,7 +42,6 @@ ELSEWHERE = (
 
 
 def blocks(language: str) -> list[str]:
-    """The code blocks of that language."""
     return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.M | re.S)
 
 

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, parser
 import ort_gridsample as ogs
 from cases import Attributes
 from compare import about
-from models import PRIMITIVES, grid_sample_model
+from models import PRIMITIVES, grid_sample_model, parsed
 from ort_gridsample.model import dialects
 from ort_gridsample.model.graphs import scopes
 from ort_gridsample.model.patch import targets
@@ -38,20 +38,7 @@ ARGUMENTS, NEAREST = Attributes("linear", "border", True), Attributes("nearest",
 FEEDS = {"X": X, "G": GRID, "c": np.array(True)}
 
 
-def one_node(call: str, opsets: dict[str, int], axes: int, initializers: str = "") -> onnx.ModelProto:
-    """The model of this call, which gives Y, of inputs X and grid."""
-    dims = [f"d{i}" for i in range(axes)]
-    inside, outside = ", ".join(dims), ", ".join(dims[::-1])
-    imports = ", ".join(f'"{domain}": {version}' for domain, version in opsets.items())
-    model = parser.parse_model(f"""<ir_version: 8, opset_import: [{imports}]>
-        g (float[N, C, {inside}] X, float[N, {outside}, {axes}] grid) => (float[N, C, {outside}] Y)
-        <{initializers}> {{ Y = {call} }}""")
-    model.graph.node[0].name = "warp"
-    return model
-
-
 def called(op_type: str, domain: str, attributes: Mapping[str, object]) -> str:
-    """The operator, and what is said of it, as text."""
     said = ", ".join(f'{name} = "{x}"' if isinstance(x, str) else f"{name} = {x}" for name, x in attributes.items())
     return f"{domain}.{op_type}"[not domain :] + (f" <{said}>" if said else "")
 
@@ -65,16 +52,20 @@ def written(nodes: str, opset: int = 22, function: str = "") -> onnx.ModelProto:
     return parser.parse_model(f"<ir_version: 9, opset_import: {header} {SIGNATURE} {{ {nodes} }} {local}")
 
 
-def sampler(op_type: str, domain: str, opset: int = 11, axes: int = 2, **attributes: object) -> onnx.ModelProto:
-    opsets = {"": opset} | ({domain: 1} if domain else {})
-    return one_node(f"{called(op_type, domain, attributes)} (X, grid)", opsets, axes)
+def sampler(
+    op_type: str, domain: str, opset: int = 11, axes: int = 2, inputs: str = "X, grid", **attributes: object
+) -> onnx.ModelProto:
+    """The model of this operator, which gives Y, of X and grid, and of constants if ``inputs`` say so."""
+    dims = [f"d{i}" for i in range(axes)]
+    inside, outside = ", ".join(dims), ", ".join(dims[::-1])
+    constants = "int64 mode = {0}, int64 padding = {1}, bool align = {1}" if "align" in inputs else ""
+    values = f"(float[N, C, {inside}] X, float[N, {outside}, {axes}] grid) => (float[N, C, {outside}] Y)"
+    model = parsed(f"g {values} <{constants}> {{ Y = {called(op_type, domain, attributes)} ({inputs}) }}", opset)
+    model.graph.node[0].name = "warp"
+    return model
 
 
-def with_constants(op_type: str, domain: str, **attributes: object) -> onnx.ModelProto:
-    call = f"{called(op_type, domain, attributes)} (X, grid, mode, padding, align)"
-    return one_node(call, {"": 13, domain: 1}, 2, "int64 mode = {0}, int64 padding = {1}, bool align = {1}")
-
-
+with_constants = partial(sampler, opset=13, inputs="X, grid, mode, padding, align")
 #: As their exporters write them: mmcv at opset 11, its successor at 13, plugins with what TensorRT reads.
 DIALECTS = {
     "com.microsoft": sampler("GridSample", "com.microsoft", 12, **WORDS),
@@ -168,7 +159,6 @@ UNREADABLE = [
 
 
 def message_of(model: onnx.ModelProto, **how: Any) -> str:
-    """Why a patch refuses it."""
     with pytest.raises(ogs.GridSampleError) as info:
         ogs.patch_model(model, **how)
     return str(info.value)

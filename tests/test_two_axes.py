@@ -21,7 +21,6 @@ LENGTHS = ((3, 4, 20), (20, 3, 4), (3, 20, 4), (1, 2, 1))
 
 
 def sampling(X, grid, attributes, opset=20, known=True):
-    """The model of one GridSample node."""
     model = grid_sample_model(X.dtype.name, grid.dtype.name, X.ndim - 2, [attributes], opset)
     for value, x in zip(model.graph.input, (X, grid), strict=True):
         shape = x.shape if known else [None] * x.ndim

@@ -48,7 +48,6 @@ def load(name: str) -> onnx.ModelProto:
 
 
 def said(name: str) -> list[tuple[object, ...]]:
-    """What the model of this name computes."""
     form, _, rest = name.partition("/")
     if name in NOT_FOUND:
         return []

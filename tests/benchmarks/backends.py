@@ -44,13 +44,11 @@ class Backend:
         return self.core in CORES and not (self.ops == "compiled" and compiled_ops.why_not())
 
     def begin(self) -> None:
-        """What must be done before its turn."""
         if self.core is not None:
             set_core(self.core)
             set_ops(self.ops)
 
     def turn(self, case: Case, feeds: Arrays, threads: int) -> tuple[Turn, Answers]:
-        """What it does in its turn, and what comes of it."""
         self.begin()
         call = self.prepare(case, feeds, threads)
         return Turn(call, self.begin), call()

@@ -39,7 +39,6 @@ def made() -> onnx.ModelProto:
 
 
 def seconds(side: str, model: Path, with_options: bool) -> float:
-    """What one opening takes."""
     options = onnxruntime.SessionOptions() if with_options else None
     began = time.perf_counter()
     SIDES[side](model, options, providers=["CPUExecutionProvider"])
@@ -61,7 +60,6 @@ def peak_here(side: str, model: str) -> float:
 
 
 def main() -> None:
-    """Print a line for each model."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.opening")
     parser.add_argument("models", nargs="*", type=Path)
     parser.add_argument("--options", action="store_true")

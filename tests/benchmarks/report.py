@@ -37,7 +37,6 @@ _FUNCTIONS = (
 
 
 def environment_text(threads: int) -> str:
-    """Where the numbers come from."""
     where = f"Python {platform.python_version()} on {_processor()}, {os.cpu_count()} processors; {threads} threads"
     versions = [f"{name} {metadata.version(name)}" for name in _PACKAGES if any(metadata.distributions(name=name))]
     return textwrap.fill(f"{where}; {', '.join(versions)}", 98)
@@ -66,7 +65,6 @@ def results_text(results: Sequence[Result]) -> str:
 
 
 def _row(result: Result, names: Sequence[str]) -> Iterator[str]:
-    """The label and the times of ``names``."""
     yield result.case.label
     for name in names:
         timing, first = result.timings.get(name), names[0]

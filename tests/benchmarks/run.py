@@ -87,8 +87,6 @@ def disagreement(found: Answers, expected: Answers, case: Case) -> str:
 
 @dataclass(frozen=True)
 class Mean:
-    """How one backend compares with another on a group of cases."""
-
     cases: int  # on which both have a time
     mean: float  # the geometric one, of the ratios
     least: float

@@ -124,7 +124,6 @@ def attention_case(label: str, shapes: networks.Attention, type: str = "float32"
 
 
 def times(lengths: Shape) -> str:
-    """``1×3×512×512``."""
     return "×".join(map(str, lengths))
 
 
@@ -145,7 +144,6 @@ GRIDS: Mapping[str, Callable[[np.random.Generator, int, Shape], Array]] = {
 
 
 def one_node(operator: str, inputs: Mapping[str, Typed], output: Typed, attributes: Mapping[str, str | int]) -> bytes:
-    """A model of one node, as bytes."""
     values = [f"{spec.TYPES[type_].onnx}{list(shape)} {name}" for name, (type_, shape) in inputs.items()]
     Y = f"{spec.TYPES[output[0]].onnx}{list(output[1])} Y"
     settings = ", ".join(f"{name} = {json.dumps(value)}" for name, value in attributes.items())
@@ -156,14 +154,10 @@ def one_node(operator: str, inputs: Mapping[str, Typed], output: Typed, attribut
 
 #: X and the output's spatial axes.
 SHAPES = (
-    ((1, 3, 512, 512), (512, 512)),
-    ((1, 3, 1080, 1920), (1080, 1920)),
-    ((1, 64, 128, 128), (128, 128)),
-    ((8, 32, 64, 64), (64, 64)),
-    ((1, 256, 64, 64), (64, 64)),
+    *(((1, 3, 512, 512), (512, 512)), ((1, 3, 1080, 1920), (1080, 1920)), ((1, 64, 128, 128), (128, 128))),
+    *(((8, 32, 64, 64), (64, 64)), ((1, 256, 64, 64), (64, 64))),
     ((8, 32, 100, 100), (300, 4)),  # deformable attention: 300 queries, 4 points
-    ((1, 32, 16, 64, 64), (16, 64, 64)),
-    ((1, 1, 128, 128, 128), (128, 128, 128)),
+    *(((1, 32, 16, 64, 64), (16, 64, 64)), ((1, 1, 128, 128, 128), (128, 128, 128))),
 )
 #: So many of the first shapes are tried with every padding.
 SHAPES_WITH_EVERY_PADDING = 2
@@ -182,7 +176,6 @@ EXPORTED = ("deformable_detr", "rt_detr_v2", "mask2former", "voxelmorph")
 
 
 def operator_cases() -> Iterator[Case]:
-    """The kernels, float32 first."""
     for i, (X, output) in enumerate(SHAPES):
         paddings = spec.PADDING_MODES if i < SHAPES_WITH_EVERY_PADDING else ("zeros",)
         for mode, padding_mode, grid in product(spec.MODES, paddings, GRIDS):
@@ -211,7 +204,6 @@ ATTENTION = {
 
 
 def network_cases() -> Iterator[Case]:
-    """Deformable attention, and whole models."""
     for name, shapes in ATTENTION.items():
         yield attention_case(name.strip(), shapes)
     for name in ("encoder", "decoder"):

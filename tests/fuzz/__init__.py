@@ -27,5 +27,4 @@ def register() -> None:
 
 
 def is_nightly() -> bool:
-    """Whether a long run was asked for."""
     return settings().max_examples >= MANY

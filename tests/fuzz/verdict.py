@@ -83,7 +83,6 @@ def _bytes(case: Case) -> int:
 
 
 def outcome(case: Case) -> Outcome:
-    """Run ``case``, and say what came of it."""
     halves = {"float16", "bfloat16"}.intersection([case.first.type, case.second.type])
     if halves and case.route != "function" and _bytes(case) > FILLED:
         # Nobody asks for the room of an op's copy of what the model's own Casts make: where there is none the process
@@ -193,7 +192,6 @@ def _model(case: Case) -> onnx.ModelProto:
 
 
 def _outputs(case: Case) -> list[str]:
-    """The names of the node's outputs."""
     return ["half" if case.first.type == "bfloat16" else "Y"] + ["Z"] * (case.slip == "second output")
 
 

@@ -46,7 +46,6 @@ class Worker(workers.Worker):
 
 
 def main() -> None:
-    """Read cases, write outcomes."""
     import resource
 
     from ort_gridsample.core import numpy_core

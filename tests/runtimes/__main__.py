@@ -23,7 +23,6 @@ from .workers import Worker
 
 
 def attempt(runtime: Runtime, worker: Worker, trial: Trial) -> Verdict:
-    """One cell."""
     try:
         task = trial.task(2 if runtime.batches else 1, runtime.form)
     except ogs.GridSampleError as error:
@@ -32,7 +31,6 @@ def attempt(runtime: Runtime, worker: Worker, trial: Trial) -> Verdict:
 
 
 def run(runtime: Runtime, chosen: Sequence[Trial], cache: Path, seconds: float) -> Result:
-    """One runtime's part of the matrix."""
     try:
         command, versions = environment(runtime, cache)
     except NotInstalledError as error:

@@ -80,6 +80,5 @@ def _python(runtime: Runtime) -> str:
 
 
 def _versions(folder: Path) -> str:
-    """What pip says it installed."""
     pip = [str(folder / "bin" / "python"), "-m", "pip", "freeze", "--disable-pip-version-check"]
     return ", ".join(subprocess.run(pip, capture_output=True, text=True).stdout.split("\n")[:-1])

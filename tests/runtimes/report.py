@@ -23,7 +23,6 @@ class Result:
 
 
 def runtimes(rows: Iterable[Runtime]) -> str:
-    """What is tried: a row a runtime."""
     table = [["RUNTIME", "what it is", "packages", "primitives", "note"]]
     for each in rows:
         packages = ", ".join([*each.packages, *each.alone, *(f"npm {package}" for package in each.npm)])
@@ -62,9 +61,7 @@ def summary(results: Sequence[Result]) -> str:
     for dynamic in (False, True):
         rows = [[f"{'dynamic' if dynamic else 'static'} shapes", *GROUPS]]
         for result in results:
-            worsts = (
-                "/".join(worst(_cells(result, form, group, dynamic)) for form in forms(group)) for group in GROUPS
-            )
+            row = ("/".join(worst(_cells(result, form, group, dynamic)) for form in forms(group)) for group in GROUPS)
             rows.append([result.runtime.title, *(["not installed"] * len(GROUPS) if result.missing else row)])
         parts.append(markdown(rows))
     rows = [["exported models", "standard", "primitives"]]

@@ -44,8 +44,6 @@ class Task:
 
 @dataclass(frozen=True)
 class Trial:
-    """One cell of the matrix."""
-
     form: Form
     group: str  # "2-D linear", …, or "exported"
     detail: str  # padding mode and alignment, or the name of the exported model
@@ -53,7 +51,6 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """All of it in words."""
         shapes = "" if self.group == "exported" else "-dynamic" if self.dynamic else "-static"
         return f"{self.form}-{self.group.replace('-D', 'd')}-{self.detail}{shapes}".replace(" ", "-")
 
@@ -72,12 +69,10 @@ class Trial:
 
 
 def forms(group: str) -> tuple[Form, ...]:
-    """The forms in which a group is tried."""
     return FORMS if group in FLATTENED else FORMS[:2]
 
 
 def trials() -> Iterator[Trial]:
-    """The whole matrix."""
     for form, rank, mode, dynamic in itertools.product(FORMS, RANKS, MODES, (False, True)):
         if form not in forms(f"{rank}-D {mode}"):
             continue
