@@ -251,8 +251,11 @@ def test_weights_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(sizes) < 2000
 
 
-#: Operators that changed between opsets 11 and 22, as nodes in which they mean the same in all of them.
-MANY = """
+@faults.needs_adapters
+@pytest.mark.parametrize("opset", range(11, 23))
+def test_every_step_of_the_way_down(opset: int) -> None:
+    # Operators that changed between opsets 11 and 22, as nodes in which they mean the same in all of them.
+    nodes = """
     shape = Constant <value = int64[2] {0, -1}> () axes = Constant <value = int64[1] {1}> ()
     axis = Constant <value = int64 {2}> () row = Constant <value = int64[4] {0, 1, 2, 0}> ()
     a_row = Constant <value = int64[2] {1, 4}> () first = Constant <value = int64[1] {0}> ()
@@ -274,12 +277,7 @@ MANY = """
     n = GatherND (m, first) o = Add (m, n) p = QuantizeLinear (o, step) q = DequantizeLinear (p, step) r = Add (o, q)
     Y = GridSample <padding_mode = "border"> (r, G)
 """
-
-
-@faults.needs_adapters
-@pytest.mark.parametrize("opset", range(11, 23))
-def test_every_step_of_the_way_down(opset: int) -> None:
-    model = written(MANY)
+    model = written(nodes)
     onnx.checker.check_model(model, full_check=True)
     there = ogs.patch_model(model, target="mmcv", opset=opset)
     assert {(e.domain, e.version) for e in there.opset_import} == {("", opset), ("mmcv", 1)}

@@ -48,9 +48,6 @@ def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
 
 #: Attributes that the field supports, by rank: cubic in 2-D only.
 SUPPORTED = {2: ATTRIBUTES, 3: [each for each in ATTRIBUTES if each.mode != "cubic"]}
-
-# onnxruntime's own kernels
-
 OPSETS = {"float32": (16, 20, 22), "float64": (20, 22)}
 #: The default run compiles no kernels for float64.
 on_floats = pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
@@ -85,9 +82,6 @@ def test_native_affine_grid(dtype: str, path: Function | Model) -> None:
             assert_close(found.astype(precision), expected.astype(precision))
 
 
-# PyTorch, from its answers on file and, where it is installed, from itself
-
-
 def test_pytorch_on_file(path: Function | Model) -> None:
     assert sum(name.startswith("grid_sample ") for name in ANSWERS) == sum(map(len, SUPPORTED.values()))
     for r, supported in SUPPORTED.items():
@@ -119,9 +113,6 @@ def test_pytorch_on_file_is_pytorch() -> None:
     for name, value in (arrays | answers).items():
         with about(name):
             assert_close(ANSWERS[name], value)
-
-
-# OpenVINO, whose CPU plugin computes in float32
 
 
 @pytest.mark.usefixtures("core")

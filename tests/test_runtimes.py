@@ -24,8 +24,13 @@ STANDARD = Trial("standard", "2-D linear", "zeros unaligned")
 DYNAMIC = Trial("primitives", "2-D linear", "zeros unaligned", dynamic=True)
 N_EXPORTED = len(list(EXPORTED.glob("*.onnx")))
 Toy: TypeAlias = Callable[..., Worker]
-#: A runtime that is as right as onnxruntime, and does something else besides: what a file beside it says.
-ADAPTER = """
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toy]:
+    """Says what the toy runtime does besides from now on, and returns its worker."""
+    # A runtime that is as right as onnxruntime, and does something else besides: what a file beside it says.
+    script = """
 import os, sys, time
 from pathlib import Path
 import numpy as np
@@ -42,13 +47,8 @@ def load(path, inputs, outputs):
         return known["answers"]
     return run
 """
-
-
-@pytest.fixture(scope="module")
-def toy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toy]:
-    """Says what the toy runtime does besides from now on, and returns its worker."""
     adapter = tmp_path_factory.mktemp("toy") / "toy.py"
-    adapter.write_text(ADAPTER)
+    adapter.write_text(script)
     with Worker((sys.executable, str(ADAPTERS / "worker.py"), str(adapter)), 60) as worker:
 
         def make(besides: str = "pass") -> Worker:
@@ -63,18 +63,12 @@ def verdict(worker: Worker, trial: Trial) -> Verdict:
     return judge(task, worker.ask(task), 1e-4)
 
 
-# What is asked
-
-
 def test_a_dynamic_model_is_asked_twice_and_knows_no_shape() -> None:
     task = Trial("standard", "3-D cubic", "border aligned", dynamic=True).task()
     assert len(task.feeds) == len(task.expected) == 2
     assert task.feeds[0]["X"].shape != task.feeds[1]["X"].shape
     dims = [dim for value in task.model.graph.input for dim in value.type.tensor_type.shape.dim]
     assert [dim.dim_value for dim in dims if not dim.dim_param] == [3]  # the rank
-
-
-# What a runtime may do
 
 
 def test_an_answer_is_right_or_wrong_by_so_much(toy: Toy) -> None:
@@ -139,9 +133,6 @@ def test_an_environment_is_kept_when_it_is_whole(tmp_path: Path, monkeypatch: py
     command, _ = environment(toy, tmp_path)
     assert environment(toy, tmp_path)[0] == command  # installed no more
     assert command[:1] == tuple(str(folder / "bin" / "python") for folder in tmp_path.iterdir())
-
-
-# What is said
 
 
 def test_messages_are_shortened() -> None:

@@ -70,9 +70,6 @@ def test_onnx_gridsample_16_first_draft(path: Function | Model) -> None:
             np.testing.assert_allclose(Y[0, 0], expected, rtol=0, atol=6e-5)  # the text prints four digits
 
 
-# onnx-gridsample-22.md, sentence by sentence.
-
-
 def floats(*numbers: float) -> np.ndarray:
     """An X of one row, of a type that most tests have kernels for."""
     return np.array([[numbers]], np.float32)
@@ -128,9 +125,6 @@ def test_onnx_gridsample_22(sentence: str, path: Function | Model) -> None:
             assert_identical(Y, np.array(expected, X.dtype).reshape(1, 1, *grid.shape[1:-1]))
 
 
-# onnx-gridsample-22-20-16.txt: three versions that differ in names, defaults and types.
-
-
 def test_onnx_gridsample_22_20_16__defaults() -> None:
     X, grid = image("float32", (1, 1, 4, 4)), GRID_6x6 * np.float32(1.3)
     expected = oracle.grid_sample(X, grid)
@@ -156,9 +150,6 @@ def test_onnx_gridsample_22_20_16__the_package_s_table_is_the_schema_s() -> None
                 assert types == allowed.get(argument.type_str, {argument.type_str}), argument.name
 
 
-# onnx-affinegrid-20.txt
-
-
 @pytest.mark.parametrize("theta_type", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_onnx_affinegrid_20__function_body(theta_type: str, path: Function | Model) -> None:
     body = ReferenceEvaluator(onnx.defs.get_schema("AffineGrid", 20).function_body)
@@ -182,8 +173,7 @@ def test_onnx_affinegrid_20__illustration(path: Function | Model) -> None:
         np.testing.assert_allclose(grid[0, 0, :, 0], marks, rtol=1e-7)
 
 
-# The node tests that the onnx package ships for backends.
-
+#: In the names of onnx's own node tests.
 EXPANDED = "_expanded"
 
 

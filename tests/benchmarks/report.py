@@ -90,12 +90,10 @@ def _reasons(results: Sequence[Result]) -> Iterable[str]:
         lines = ["Why there is a –:"]
         for (name, _), cases in found.items():
             (reason, case), more = cases[0], len(cases) - 1
-            lines += [_cut(f"  {name}: {reason}"), f"    {case}" + (f" and {more} more" if more else "")]
+            said = f"  {name}: {reason}"
+            said = said if len(said) <= 98 else f"{said[:97]}…"
+            lines += [said, f"    {case}" + (f" and {more} more" if more else "")]
         yield "\n".join(lines)
-
-
-def _cut(text: str, width: int = 98) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def summary_text(results: Sequence[Result]) -> str:

@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -91,26 +91,21 @@ def _exported(name: str) -> Task:
     return Task(model, (feeds,), (expected,))
 
 
-def on_numpy(function: Callable[..., np.ndarray], *arguments: object) -> np.ndarray:
-    """What the function answers on the NumPy core."""
-    before = ogs.get_core()
-    ogs.set_core("numpy")
-    try:
-        return function(*arguments)
-    finally:
-        ogs.set_core(before)
-
-
 @functools.cache
-def _one_node(rank: int, mode: str, padding_mode: str, align_corners: bool, dynamic: bool, n: int) -> Task:
+def _one_node(rank: int, mode: Any, padding_mode: Any, align_corners: bool, dynamic: bool, n: int) -> Task:
     opset, rng = OPSETS[rank], np.random.default_rng(rank)
-    feeds, expected = [], []
+    feeds: list[dict[str, Any]] = []
     for lengths, outputs in SHAPES[rank][: 1 + dynamic]:
         X = rng.standard_normal((n, 3, *lengths), np.float32)
         grid = rng.uniform(-1.2, 1.2, (n, *outputs, rank)).astype(np.float32)
         grid = np.where(rng.random(grid.shape) < 0.5, grid, rng.choice(np.array(SPECIAL, np.float32), grid.shape))
         feeds.append({"X": X, "grid": grid})
-        expected.append({"Y": on_numpy(ogs.grid_sample, X, grid, mode, padding_mode, align_corners)})
+    before = ogs.get_core()
+    ogs.set_core("numpy")
+    try:
+        expected = [{"Y": ogs.grid_sample(f["X"], f["grid"], mode, padding_mode, align_corners)} for f in feeds]
+    finally:
+        ogs.set_core(before)
     mode = _OPSET_16.get(mode, mode) if opset < 20 else mode
     said = f'mode = "{mode}", padding_mode = "{padding_mode}", align_corners = {align_corners:d}'
     D, D_out = ([f"D{i}{end}" for i in range(rank)] for end in ("", "_out"))
