@@ -17,6 +17,8 @@ fuzz.register()
 #: The NumPy core is always there, the compiled one where Numba is; ORT_GRIDSAMPLE_CORE narrows it down to one.
 CORES = ("numpy", "jit") if importlib.util.find_spec("numba") else ("numpy",)
 CORES = tuple(core for core in CORES if os.environ.get("ORT_GRIDSAMPLE_CORE", core) == core)
+#: What the package's sessions can run on here.
+OPS = ("python",) if why_not() else ("python", "compiled")
 
 
 def _on(core: str) -> Iterator[str]:
@@ -43,10 +45,6 @@ def with_slow(names: str, values: Iterable[object], quick: Container[object], **
     marks = [(each, () if each in quick else pytest.mark.slow) for each in values]
     parameters = [pytest.param(*(each if isinstance(each, tuple) else [each]), marks=mark) for each, mark in marks]
     return pytest.mark.parametrize(names, parameters, **how)
-
-
-#: What the package's sessions can run on here.
-OPS = ("python",) if why_not() else ("python", "compiled")
 
 
 @pytest.fixture(params=OPS)

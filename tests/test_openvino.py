@@ -19,6 +19,9 @@ from test_patch import MODELS as GRAPHS
 openvino = pytest.importorskip("openvino", reason="OpenVINO is not installed")
 
 TARGETS = ["ort_gridsample", "compiled"]
+NUMBERS = [name for name in SESSION_TYPES if name != "str"]
+#: Every type, the ranks in turn, and every rank.
+KINDS = [(name, RANKS[i % 3]) for i, name in enumerate(NUMBERS)] + [("float32", r) for r in RANKS] + [("uint8", 2)]
 
 
 def read(model: onnx.ModelProto):
@@ -36,11 +39,6 @@ def run(model, *inputs: np.ndarray) -> list[np.ndarray]:
 def positions(grid_type: str, rank: int) -> np.ndarray:
     """Not far outside, where OpenVINO's own answers go wrong, and on no tie."""
     return generator("OpenVINO", rank).uniform(-1.4, 1.4, SHAPES[rank].grid).astype(dtype_of(grid_type))
-
-
-NUMBERS = [name for name in SESSION_TYPES if name != "str"]
-#: Every type, the ranks in turn, and every rank.
-KINDS = [(name, RANKS[i % 3]) for i, name in enumerate(NUMBERS)] + [("float32", r) for r in RANKS] + [("uint8", 2)]
 
 
 @pytest.mark.parametrize("target", TARGETS)

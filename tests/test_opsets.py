@@ -51,6 +51,9 @@ def test_defaults_are_said_or_stay_unsaid_rightly(old: int) -> None:
 
 #: Graphs of every kind, and the exported models that onnx's converter takes down, of which the large ones are slow.
 MOVED = [*map(pytest.param, GRAPHS), *by_size(path for path in EXPORTED if path.stem not in REFUSED)]
+#: What has no way to 18, and what to 13.
+STUCK = dict.fromkeys(("grounding_dino", "mask2former"), "Gelu")
+STUCK_AT_13 = {"If": "If", "function in a function in an If": "If", "Loop": "Loop"}
 
 
 def opened(moved: str | Path) -> tuple[str, onnx.ModelProto, dict[str, np.ndarray]]:
@@ -62,11 +65,6 @@ def opened(moved: str | Path) -> tuple[str, onnx.ModelProto, dict[str, np.ndarra
     if faults.NO_ADAPTERS and re.search(r"= (If|Loop|Scan)\b", onnx.printer.to_text(model)):
         pytest.skip("onnx's converter has no way down for If, Loop and Scan yet")
     return name, model, feeds
-
-
-#: What has no way to 18, and what to 13.
-STUCK = dict.fromkeys(("grounding_dino", "mask2former"), "Gelu")
-STUCK_AT_13 = {"If": "If", "function in a function in an If": "If", "Loop": "Loop"}
 
 
 @pytest.mark.parametrize("moved", MOVED)

@@ -31,6 +31,9 @@ HEADER = '<ir_version: 9, opset_import: ["": 20, "local": 1]>'
 SIGNATURE = "g (float[N,C,H,W] X, float[N,h,w,2] G, bool c) => (float[N,C,h,w] Y)"
 LOCAL = '<domain: "local", opset_import: ["": 20]>'
 WARP = f"{LOCAL} warp <ac> (A, B) => (C) {{ C = GridSample <align_corners: int = @ac> (A, B) }}"
+FLOAT, SHAPES = TensorProto.FLOAT, "float[N,C,H,W] X, float[N,h,w,2] G"
+#: Module and function of others that drop nodes which nobody reads.
+CLEANERS = ("onnxslim.slim", "onnxoptimizer.optimize", "onnxsim.simplify", "onnxscript.optimizer.optimize")
 
 MODELS = {
     "main graph": f'{HEADER} {SIGNATURE} {{ Y = GridSample <mode = "cubic"> (X, G) }}',
@@ -116,10 +119,6 @@ def extracted(model: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
     return onnx.load(folder / "part.onnx")
 
 
-#: Module and function of others that drop nodes which nobody reads.
-CLEANERS = ("onnxslim.slim", "onnxoptimizer.optimize", "onnxsim.simplify", "onnxscript.optimizer.optimize")
-
-
 @pytest.mark.parametrize("behind", ["Identity (A)", "Reshape (A, all)", "Cast <to = 11> (A)"])
 @pytest.mark.parametrize("by", ["onnx", "session", "ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_ALL", *CLEANERS])
 def test_a_failed_op_has_no_answer_whoever_cleans_the_model(by: str, behind: str, tmp_path: Path) -> None:
@@ -175,9 +174,6 @@ def test_a_model_of_an_earlier_release_runs_and_gets_the_guard_of_this_one(X_typ
     assert [n.op_type for n in guarded.graph.node] == [n.op_type for n in patched.graph.node]
     assert ogs.patch_model(guarded) == guarded
     assert [n.op_type for n in ogs.patch_model(earlier, target="ai.onnx").graph.node] == ["GridSample"]
-
-
-FLOAT, SHAPES = TensorProto.FLOAT, "float[N,C,H,W] X, float[N,h,w,2] G"
 
 
 def one_node(

@@ -34,6 +34,16 @@ LENGTHS, OUT = (9, 4, 3, 6, 2), (3, 4, 2, 3, 2)
 #: Of coordinates: where padding, infinities and what is not a number matter.
 SPECIAL = (np.nan, np.inf, -np.inf, 1e10, -1e10, 1, -1)
 LINEAR = Attributes("linear", "zeros", False)
+#: All that nodes of floats are made of where shapes are known: what every runtime has.
+FEWEST = PRIMITIVES - {"Concat", "Div", "Expand", "Less", "Range", "Shape"}
+#: The lengths of a large X's spatial axes, by their number: few pixels, as it takes many channels.
+FLAT = {1: (29,), 2: (8, 9), 3: (4, 3, 5)}
+#: What the nodes for a runtime are without.
+WITHOUT = {
+    **{"iree": {"allowzero", "Range"}, "tvm": {"allowzero", "Range"}, "onnx2torch": {"allowzero"}},
+    **{"mnn": {"Mod", "Round"}, "onnx2tf": {"Mod"}, "onnxconverter-common": set(), "rknn": set()},
+    "onnxruntime-webgpu": {"Max", "Min", "Mod", "Round", elem_type("int64")},
+}
 
 
 def positions(r, n=1, grid_type="float32"):
@@ -88,10 +98,6 @@ def check(Y, X, grid, attributes, tolerance=1e-5):
     np.testing.assert_allclose(Y, expected, rtol=0, atol=0 if attributes.mode == "nearest" else tolerance)
 
 
-#: All that nodes of floats are made of where shapes are known: what every runtime has.
-FEWEST = PRIMITIVES - {"Concat", "Div", "Expand", "Less", "Range", "Shape"}
-
-
 def assert_no_arithmetic_of_shapes(nodes):
     """Nor logic, nor anything that nobody reads."""
     assert {node.op_type for node in nodes} <= FEWEST
@@ -130,10 +136,6 @@ def test_agrees_in_openvino(mode, padding_mode):
             grid[np.abs(grid) == np.float32(1e10)] = 20
         attributes = Attributes(mode, padding_mode, r % 2 == 0)
         check(run_openvino(lowered(X, grid, attributes, 17, known), X, grid), X, grid, attributes)
-
-
-#: The lengths of a large X's spatial axes, by their number: few pixels, as it takes many channels.
-FLAT = {1: (29,), 2: (8, 9), 3: (4, 3, 5)}
 
 
 @pytest.mark.parametrize("mode", spec.MODES)
@@ -303,14 +305,6 @@ def test_affine_grid(r, align_corners):
             assert (grid.dtype, grid.shape) == (expected.dtype, expected.shape)
             tolerance = {"float32": 1e-6, "float64": 1e-14, "float16": 1e-3}[type]
             np.testing.assert_allclose(grid, expected, 0, tolerance, err_msg=f"{out} {type} {known=} {constant=}")
-
-
-#: What the nodes for a runtime are without.
-WITHOUT = {
-    **{"iree": {"allowzero", "Range"}, "tvm": {"allowzero", "Range"}, "onnx2torch": {"allowzero"}},
-    **{"mnn": {"Mod", "Round"}, "onnx2tf": {"Mod"}, "onnxconverter-common": set(), "rknn": set()},
-    "onnxruntime-webgpu": {"Max", "Min", "Mod", "Round", elem_type("int64")},
-}
 
 
 def readers_of_lengths(nodes):

@@ -271,6 +271,7 @@ print(sorted(seen), attempt(session, X, grid))
 
 
 can_be_sent = pytest.mark.skipif(sys.platform == "win32", reason="no signal can be sent there")
+SIGNALLED = [*zip(WAYS, cycle((signal.SIGINT, signal.SIGTERM)), strict=False)]
 
 
 @can_be_sent
@@ -313,9 +314,6 @@ print(elsewhere)
 """
     answers = run_each(script.replace("TRIES", str(tries)), storms=True)
     assert answers == dict.fromkeys(WAYS, (f"{tries} {SHAPE}", f"{tries} {SHAPE}", "[]"))
-
-
-SIGNALLED = [*zip(WAYS, cycle((signal.SIGINT, signal.SIGTERM)), strict=False)]
 
 
 @with_slow("open_model,signum", SIGNALLED, SIGNALLED[:1])

@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 F = torch.nn.functional
 
 dynamo = pytest.mark.skipif(find_spec("onnxscript") is None, reason="PyTorch's exporter needs onnxscript")
+older = pytest.mark.skipif(find_spec("torch.onnx.symbolic_helper") is None, reason="there is no older exporter")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 #: PyTorch's own operators know no others.
 MODES = {2: ("bilinear", "nearest", "bicubic"), 3: ("bilinear", "nearest")}
@@ -151,9 +152,6 @@ def test_the_shape_of_a_grid_is_pytorch_s() -> None:
         for grid, expected in zip(GRID(image(SMALL[3]).to(device), theta(3).to(device)), before, strict=True):
             assert (grid.shape, grid.dtype, grid.stride()) == (expected.shape, expected.dtype, expected.stride())
             assert device == "meta" or torch.equal(grid, expected)
-
-
-older = pytest.mark.skipif(find_spec("torch.onnx.symbolic_helper") is None, reason="there is no older exporter")
 
 
 @older

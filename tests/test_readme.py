@@ -58,6 +58,7 @@ def commands() -> list[str]:
 
 COMMANDS, SNIPPETS = commands(), blocks("python")
 RUN = [command for command in COMMANDS if not command.startswith(ELSEWHERE)]
+ALONE = [(number, "") for number, _ in enumerate(SNIPPETS)]
 #: Tool of a suite -> the options that the pages name.
 TOOLS: dict[str, set[str]] = {}
 for tool, options in re.findall(r"^python -m (tests\S*)(.*)$", "\n".join(COMMANDS), re.M):
@@ -180,9 +181,6 @@ def test_a_folder_on_a_cluster(library: str, package: str, clone: Path, tmp_path
         expected = ogs.grid_sample(X, ogs.affine_grid(theta, X.shape), "cubic", "reflection")[0].transpose(1, 2, 0)
         # Sums in another order may be truncated another way.
         assert np.abs(np.asarray(image.open(into / name)).astype(int) - expected).max() <= 1, name
-
-
-ALONE = [(number, "") for number, _ in enumerate(SNIPPETS)]
 
 
 @with_slow("number,beside", [*ALONE, (0, "ic_stn_loop"), (0, "voxelmorph")], ALONE)

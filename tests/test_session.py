@@ -35,6 +35,8 @@ WRONG_GRID = np.zeros((2, 4, 5, 2), np.float32)
 FEEDS, WRONG = {"X": X, "grid": GRID}, {"X": X, "grid": WRONG_GRID}
 NODE = "GridSample node 'sample0'"
 SENTENCE = rf"{NODE}: grid is of shape \(2, 4, 5, 2\), expected N = 1 first"
+SPINNING = "session.intra_op.allow_spinning"
+ENTRIES = (SPINNING, "session.model_external_initializers_file_folder_path", "session.set_denormal_as_zero", "mine")
 
 
 @pytest.fixture
@@ -193,10 +195,6 @@ def entry(options: onnxruntime.SessionOptions, key: str) -> str | None:
         return options.get_session_config_entry(key)
     except RuntimeError:
         return None
-
-
-SPINNING = "session.intra_op.allow_spinning"
-ENTRIES = (SPINNING, "session.model_external_initializers_file_folder_path", "session.set_denormal_as_zero", "mine")
 
 
 def said(options: onnxruntime.SessionOptions) -> dict[str, object]:

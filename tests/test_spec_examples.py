@@ -25,6 +25,8 @@ from paths import Function, Model, open_compiled, open_native, open_patched_file
 PIXELS_4x4 = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)
 PIXELS_3x2 = np.arange(6, dtype=np.float32).reshape(1, 1, 3, 2)
 STEPS = np.array([-1.0, -0.6, -0.2, 0.2, 0.6, 1.0], np.float32)
+#: In the names of onnx's own node tests.
+EXPANDED = "_expanded"
 GRID_6x6 = np.stack(np.meshgrid(STEPS, STEPS), -1)[None]
 
 
@@ -171,10 +173,6 @@ def test_onnx_affinegrid_20__illustration(path: Function | Model) -> None:
     for align_corners, marks in ((True, [-1, -1 / 3, 1 / 3, 1]), (False, [-0.75, -0.25, 0.25, 0.75])):
         grid = path.affine_grid(np.eye(2, 3, dtype=np.float32)[None], (1, 1, 1, 4), align_corners)
         np.testing.assert_allclose(grid[0, 0, :, 0], marks, rtol=1e-7)
-
-
-#: In the names of onnx's own node tests.
-EXPANDED = "_expanded"
 
 
 def load() -> dict[str, object]:

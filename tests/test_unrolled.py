@@ -41,6 +41,8 @@ if faults.FEW_SHAPES:
     NOT_FOUND["attention/bilinear-zeros-0-static-torchscript"] = "onnxruntime does not infer its grid's shape yet"
 SAMPLED = "decomposed/bilinear-zeros-0-static-dynamo"
 DYNAMIC = "decomposed/bilinear-border-1-dynamic-dynamo"
+#: Three sessions that do with the found parts what they do with nodes.
+SESSIONS = (open_session, open_compiled, ogs.InferenceSession)
 
 
 def load(name: str) -> onnx.ModelProto:
@@ -78,10 +80,6 @@ def feeds_of(model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
     return feeds
 
 
-#: Three sessions that do with the found parts what they do with nodes.
-SESSIONS = (open_session, open_compiled, ogs.InferenceSession)
-
-
 def assert_answers_stay(model: onnx.ModelProto, *others: onnx.ModelProto, sessions: Sequence[Open] = SESSIONS) -> None:
     """``model``, whatever ``sessions`` make of it, and ``others`` answer the same."""
     feeds = feeds_of(model)
@@ -96,6 +94,8 @@ def assert_answers_stay(model: onnx.ModelProto, *others: onnx.ModelProto, sessio
 IN_TURNS = [*zip(sorted(MODELS), cycle(SESSIONS), strict=False)]
 KINDS = [list(names) for _, names in groupby(sorted(MODELS), lambda name: re.split("-[01]-", name)[0])]
 QUICK = {names[turn * 3 % len(names)] for turn, names in enumerate(KINDS)}
+#: Every other one in the default run.
+NUMBERS = range(len(ATTRIBUTES))
 
 
 @with_slow("name,open_model", IN_TURNS, [each for each in IN_TURNS if each[0] in QUICK], ids=sorted(MODELS))
@@ -116,10 +116,6 @@ def test_every_mode_padding_and_alignment_is_here() -> None:
     every = {each for name in MODELS for each in said(name)}
     kinds = {("GridSample", m, p, a) for m in ogs.spec.MODES for p in ogs.spec.PADDING_MODES for a in (0, 1)}
     assert every == kinds | {("AffineGrid", None, None, a) for a in (0, 1)}
-
-
-#: Every other one in the default run.
-NUMBERS = range(len(ATTRIBUTES))
 
 
 @with_slow("number", NUMBERS, [i for i in NUMBERS if i % 4 in (0, 3)], ids=[str(each) for each in ATTRIBUTES])

@@ -24,6 +24,8 @@ Answers = list[Array]
 Call = Callable[[], Answers]
 #: The cores of this package that can be had here, the fastest first.
 CORES: tuple[CoreName, ...] = ("jit", "numpy") if find_spec("numba") else ("numpy",)
+#: The names of PyTorch and OpenVINO, where they are not ONNX's.
+_OLD_MODES = {"linear": "bilinear", "cubic": "bicubic"}
 
 
 @dataclass(frozen=True)
@@ -88,10 +90,6 @@ def _function(case: Case, feeds: Arrays, threads: int) -> Call:
     arguments = list(feeds.values())
     attributes: dict[str, Any] = {**case.attributes, "num_threads": threads}
     return lambda: [function(*arguments, **attributes)]
-
-
-#: The names of PyTorch and OpenVINO, where they are not ONNX's.
-_OLD_MODES = {"linear": "bilinear", "cubic": "bicubic"}
 
 
 def _pytorch(case: Case, feeds: Arrays, threads: int) -> Call:

@@ -136,13 +136,6 @@ def rotation(n: int, r: int) -> Array:
     return theta
 
 
-#: Name -> from a generator, N and the output's spatial axes to a grid of float32.
-GRIDS: Mapping[str, Callable[[np.random.Generator, int, Shape], Array]] = {
-    "rotated": lambda _, n, output: affine_grid(rotation(n, len(output)), (n, 1, *output)),
-    "random": lambda generator, n, output: generator.uniform(-REACH, REACH, (n, *output, len(output))).astype("f4"),
-}
-
-
 def one_node(operator: str, inputs: Mapping[str, Typed], output: Typed, attributes: Mapping[str, str | int]) -> bytes:
     values = [f"{spec.TYPES[type_].onnx}{list(shape)} {name}" for name, (type_, shape) in inputs.items()]
     Y = f"{spec.TYPES[output[0]].onnx}{list(output[1])} Y"
@@ -163,6 +156,11 @@ SHAPES = (
 SHAPES_WITH_EVERY_PADDING = 2
 
 AFFINE_GRIDS = ((8, (1080, 1920)), (1, (128, 128, 128)))
+#: Name -> from a generator, N and the output's spatial axes to a grid of float32.
+GRIDS: Mapping[str, Callable[[np.random.Generator, int, Shape], Array]] = {
+    "rotated": lambda _, n, output: affine_grid(rotation(n, len(output)), (n, 1, *output)),
+    "random": lambda generator, n, output: generator.uniform(-REACH, REACH, (n, *output, len(output))).astype("f4"),
+}
 
 NETWORKS = {
     "spatial transformer, 1080p": networks.spatial_transformer,

@@ -22,6 +22,9 @@ from .inputs import FLOATS, MODES, PADDING, Case, array
 #: Arrays of more bytes than this are claimed, never filled; of answers with more elements, some are checked.
 FILLED, CHECKED = 1 << 28, 1 << 12
 ANSWER, REFUSAL, EITHER, UNTRIED = "answer", "refusal", "either", "untried"
+#: What an exception may name as the argument.
+ARGUMENTS = {"GridSample": ("X", "grid", "Y", "mode", "padding_mode"), "AffineGrid": ("theta", "size", "grid")}
+IN_MODELS = ("align_corners", "attribute", "inputs", "interpolation_mode", "outputs", "opset")
 
 
 @dataclass(frozen=True)
@@ -193,11 +196,6 @@ def _model(case: Case) -> onnx.ModelProto:
 
 def _outputs(case: Case) -> list[str]:
     return ["half" if case.first.type == "bfloat16" else "Y"] + ["Z"] * (case.slip == "second output")
-
-
-#: What an exception may name as the argument.
-ARGUMENTS = {"GridSample": ("X", "grid", "Y", "mode", "padding_mode"), "AffineGrid": ("theta", "size", "grid")}
-IN_MODELS = ("align_corners", "attribute", "inputs", "interpolation_mode", "outputs", "opset")
 
 
 def _says_where_and_what(case: Case, error: Exception) -> bool:
