@@ -560,9 +560,6 @@ def test_what_is_too_long_is_fused_in_part() -> None:
     assert_fused(graph, graph.sampled(grid, (1, 1, 5, 6)), MOST_STEPS)
 
 
-AS_ELSE = "as what else it is made of"
-
-
 def error_of(session: onnxruntime.InferenceSession, feeds: dict[str, np.ndarray]) -> str:
     with pytest.raises(ogs.GridSampleError) as told:
         session.run(None, feeds)
@@ -575,7 +572,10 @@ def test_shapes_that_do_not_go_together_are_told() -> None:
     model = graph.sampled(remap(graph, 1, 3, 4), (1, 1, 5, 6), loose=True)
     session = open_fused(model)
     said = error_of(session, graph.feeds | {"map_y": np.zeros((1, 4, 4), np.float32)})
-    assert said == f"grid is made of 'map_y' of shape (1, 4, 4), expected shape (N, D1_out, D2_out), {AS_ELSE}"
+    assert (
+        said
+        == "grid is made of 'map_y' of shape (1, 4, 4), expected shape (N, D1_out, D2_out), as what else it is made of"
+    )
     two = error_of(session, graph.feeds | {"X": np.zeros((2, 1, 5, 6), np.float32)})
     assert two == "grid is of shape (1, 3, 4, 2), expected N = 2 first, as X is of shape (2, 1, 5, 6)"
     model.graph.input[0].type.tensor_type.ClearField("shape")

@@ -59,9 +59,6 @@ for exception in (ValueError, MemoryError, KeyboardInterrupt, SystemExit, Recurs
         assert set(raised[::2]) == {SHAPE}, way
 
 
-HOW = [*product((True, False), ("ORT_SEQUENTIAL", "ORT_PARALLEL"))]
-
-
 @pytest.mark.parametrize("runs", [1, pytest.param(6, marks=pytest.mark.slow)])
 def test_sixteen_threads_get_their_own_answers_and_errors(runs: int) -> None:
     """On one session, or each on its own; and where one runs nodes side by side."""
@@ -100,7 +97,8 @@ for open_model, shared, mode in CASES:
     [thread.join() for thread in threads]
     print(len(threads), wrong)
 """
-    cases = [*product(WAYS, HOW)] if runs > 1 else [*zip(WAYS, HOW, strict=False)]
+    how = [*product((True, False), ("ORT_SEQUENTIAL", "ORT_PARALLEL"))]
+    cases = [*product(WAYS, how)] if runs > 1 else [*zip(WAYS, how, strict=False)]
     listed = "".join(f"({way}, {shared}, {mode!r}), " for way, (shared, mode) in cases)
     script = threads.replace("CASES", f"[{listed}]").replace("RUNS", str(runs))
     assert run(script, "None") == ["16 []"] * len(cases)
@@ -333,9 +331,6 @@ while True:
     assert signum == signal.SIGTERM or "KeyboardInterrupt" in err
 
 
-OWN = "['default_int_handler', 'terminate']"
-
-
 @can_be_sent
 def test_a_waiting_signal_is_delivered_and_no_handler_is_left() -> None:
     # Signals from inside the op, where a handler that raises would end the process.
@@ -419,10 +414,11 @@ def open_model(model):
     onnxruntime.InferenceSession(ogs.patch_model(model).SerializeToString(), options)
     return ogs.InferenceSession(path)
 """
+    own = "['default_int_handler', 'terminate']"
     waited = (f"{SHAPE} ['op', ('called', 15, True)]", f"interrupted {SHAPE} 2")
-    terminated = (f"SystemExit {OWN} [(15, True)]", f"SystemExit {OWN} [(15, True), (15, True)]")
-    left = (OWN, f"{OWN} {SHAPE} {OWN}", f"KeyboardInterrupt {OWN} []", *terminated, SHAPE, "0")
-    stayed = (OWN.replace("terminate", "mine"), SHAPE, "['called']")
+    terminated = (f"SystemExit {own} [(15, True)]", f"SystemExit {own} [(15, True), (15, True)]")
+    left = (own, f"{own} {SHAPE} {own}", f"KeyboardInterrupt {own} []", *terminated, SHAPE, "0")
+    stayed = (own.replace("terminate", "mine"), SHAPE, "['called']")
     assert run_each(script, PYTHON) == dict.fromkeys(PYTHON, (*waited, *left, *stayed))
     assert run(ort_format + script, "None", storms=True) == [*waited, *left, *stayed]
 

@@ -118,12 +118,10 @@ def test_a_runtime_that_cannot_be_imported(tmp_path: Path) -> None:
         assert "No module named 'no_such_runtime'" in verdict(worker, LINEAR).message
 
 
-def test_no_environment_is_a_sentence(tmp_path: Path) -> None:
+def test_an_environment_is_kept_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And where there is none, there is a sentence."""
     with pytest.raises(NotInstalledError, match=r"toy needs Python 2\.2"):
         environment(Runtime("toy", "toy", ("numpy",), python=("2.2",)), tmp_path)
-
-
-def test_an_environment_is_kept_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     toy = Runtime("toy", "toy", ("none",))
     monkeypatch.setattr(environments, "_versions", lambda folder: "")
     monkeypatch.setattr(environments, "_install", Mock(side_effect=[NotInstalledError("no network"), None]))

@@ -175,15 +175,11 @@ def test_onnx_affinegrid_20__illustration(path: Function | Model) -> None:
         np.testing.assert_allclose(grid[0, 0, :, 0], marks, rtol=1e-7)
 
 
-def load() -> dict[str, object]:
-    """The tests by name. Importing an operator's module is what registers its tests; all operators take 15 s."""
-    for operator in spec.OPERATORS:
-        importlib.import_module(f"{node_cases.__name__}.{operator.lower()}")
-    wanted = ("test_gridsample", "test_affine_grid")
-    return {case.name: case for case in node_cases._NodeTestCases if case.name.startswith(wanted)}
-
-
-CASES = load()
+# Importing an operator's module is what registers its tests; all operators take 15 s.
+for _operator in spec.OPERATORS:
+    importlib.import_module(f"{node_cases.__name__}.{_operator.lower()}")
+WANTED = ("test_gridsample", "test_affine_grid")
+CASES = {case.name: case for case in node_cases._NodeTestCases if case.name.startswith(WANTED)}
 
 
 def test_all_are_there() -> None:

@@ -366,6 +366,8 @@ def test_a_runtime_gets_an_opset_that_it_reads(runtime: RuntimeName, opset: int)
 
 def test_nodes_lowered_alike_share_a_function() -> None:
     """Also with those of an earlier patch; someone else's may have the name that the next one would get."""
+    assert _common([(2, "C", 4), (2, "C", 5)]) == (2, "C", None)  # what all calls of one know of a shape
+    assert _common([(2, 3), None]) is _common([]) is None
     samples = [ARGUMENTS, NEAREST, ARGUMENTS]
     again = model = grid_sample_model("float32", "float32", 2, samples, opset=20)
     lower = partial(ogs.patch_model, target="primitives", functions=True)
@@ -383,11 +385,6 @@ def test_nodes_lowered_alike_share_a_function() -> None:
         onnx.checker.check_model(there)
         for answer, attributes in zip(open_native(there).run(None, {"X": X, "grid": GRID}), samples, strict=True):
             np.testing.assert_allclose(answer, ogs.grid_sample(X, GRID, *astuple(attributes)), rtol=1e-5, atol=1e-5)
-
-
-def test_what_all_calls_of_a_function_know_of_a_shape() -> None:
-    assert _common([(2, "C", 4), (2, "C", 5)]) == (2, "C", None)
-    assert _common([(2, 3), None]) is _common([]) is None
 
 
 def test_opset_is_raised_only_where_it_must_be() -> None:

@@ -412,19 +412,17 @@ def test_what_does_not_read_a_value_is_not_looked_at() -> None:
 
 
 def test_models_without_any_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And products with a weight or a number are no grids."""
+    nodes = "A = MatMul (X, W) two = Constant <value_float = 2.0> () Y = Mul (A, two)"
+    model = parsed(f"g (float[N,4,4] X) => (float[N,4,4] Y) {{ {nodes} }}", 18)
+    model.graph.initializer.append(numpy_helper.from_array(np.eye(4, dtype=np.float32), "W"))
+    assert Search(scopes(model), native).values == {}
     monkeypatch.setattr(UseDef, "__init__", None)  # to make one fails
     standard = grid_sample_model("float32", "float32", 2, [Attributes("linear", "zeros", True)])
     reshaped = "A = Relu (X) S = Shape (A) B = Reshape (A, S) Y = Add (A, B)"
     other = parsed(f"g (float[N,3,H,W] X) => (float[N,3,H,W] Y) {{ {reshaped} }}", 18)
     for model in (standard, other, affine_grid_model("float32", 2, True)):
         assert Search(scopes(model), native).values == {}
-
-
-def test_products_with_a_weight_or_a_number_are_no_grids() -> None:
-    nodes = "A = MatMul (X, W) two = Constant <value_float = 2.0> () Y = Mul (A, two)"
-    model = parsed(f"g (float[N,4,4] X) => (float[N,4,4] Y) {{ {nodes} }}", 18)
-    model.graph.initializer.append(numpy_helper.from_array(np.eye(4, dtype=np.float32), "W"))
-    assert Search(scopes(model), native).values == {}
 
 
 def test_lengths_that_nobody_says_are_told_apart() -> None:

@@ -22,14 +22,6 @@ from .verdicts import Verdict, judge
 from .workers import Worker
 
 
-def attempt(runtime: Runtime, worker: Worker, trial: Trial) -> Verdict:
-    try:
-        task = trial.task(2 if runtime.batches else 1, runtime.form)
-    except ogs.GridSampleError as error:
-        return Verdict("refused", message=f"patch_model: {error}")
-    return judge(task, worker.ask(task), runtime.tolerance)
-
-
 def run(runtime: Runtime, chosen: Sequence[Trial], cache: Path, seconds: float) -> Result:
     try:
         command, versions = environment(runtime, cache)
@@ -39,7 +31,11 @@ def run(runtime: Runtime, chosen: Sequence[Trial], cache: Path, seconds: float) 
     with Worker(command, seconds) as worker, shown(runtime.name, len(chosen)) as begin:
         for trial in chosen:
             begin(trial.name)
-            cells[trial] = attempt(runtime, worker, trial)
+            try:
+                task = trial.task(2 if runtime.batches else 1, runtime.form)
+                cells[trial] = judge(task, worker.ask(task), runtime.tolerance)
+            except ogs.GridSampleError as error:
+                cells[trial] = Verdict("refused", message=f"patch_model: {error}")
     return Result(runtime, versions, cells)
 
 
