@@ -36,8 +36,7 @@ def arrays(dtype: str, r: int) -> tuple[np.ndarray, np.ndarray]:
 def ties(dtype: str, r: int) -> np.ndarray:
     """A grid of exact ties and centres, and of the numbers next to them, for axes of 8 and 9 pixels."""
     exact = np.arange(-24, 25, dtype=dtype) / 16
-    infinity = np.array(np.inf, dtype)
-    numbers = np.concatenate([exact, np.nextafter(exact, infinity), np.nextafter(exact, -infinity)])
+    numbers = np.concatenate([exact, *(np.nextafter(exact, exact.dtype.type(end)) for end in (np.inf, -np.inf))])
     return generator("ties", r).choice(numbers, (2, 60, *(5,) * (r - 1), r))
 
 

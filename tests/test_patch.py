@@ -274,10 +274,9 @@ def test_what_a_node_lacks_is_reported() -> None:
 
 
 def test_inspect_says_where_a_node_is() -> None:
-    records = ogs.inspect_model(parser.parse_model(MODELS["function in a function in an If"]))
-    assert [(r.graph, r.types, r.ranks) for r in records] == [
-        ("function local::inner", {"X": ("float32",), "grid": ("float32",)}, {"X": (4,), "grid": (4,)})
-    ]
+    (record,) = ogs.inspect_model(parser.parse_model(MODELS["function in a function in an If"]))
+    assert (record.graph, record.ranks) == ("function local::inner", {"X": (4,), "grid": (4,)})
+    assert record.types == {"X": ("float32",), "grid": ("float32",)}
     records = ogs.inspect_model(parser.parse_model(MODELS["If"]))
     outer = "If #0 else_branch"
     assert {r.graph for r in records} == {"If #0 then_branch", outer, f"{outer}/If #1 else_branch"}

@@ -412,13 +412,10 @@ Build = Callable[[Graph], str]
 #: nodes are fused.
 MEETINGS: list[tuple[dict[str, Shape], Build, int]] = [
     ({}, lambda g: g.add("Mul", "coords", "coords"), 1),
-    ({"y": (2, 3, 4, 2)}, lambda g: g.add("Add", "coords", "y"), 1),
-    ({"y": (1, 3, 4, 2)}, lambda g: g.add("Add", "coords", "y"), 1),
-    ({"y": (2, 3, 4, 1)}, lambda g: g.add("Add", "coords", "y"), 1),
+    *(({"y": y}, lambda g: g.add("Add", "coords", "y"), 1) for y in ((2, 3, 4, 2), (1, 3, 4, 2), (2, 3, 4, 1))),
     ({"coords": (2, 2, 3, 4), "y": (2, 1, 3, 4)}, moved_sum, 2),
     # What is broadcast over more than batches and coordinates is left alone.
-    ({"y": (2, 1, 4, 2)}, lambda g: g.add("Add", "coords", "y"), 0),
-    ({"y": (3, 4, 2)}, lambda g: g.add("Add", "coords", "y"), 0),
+    *(({"y": y}, lambda g: g.add("Add", "coords", "y"), 0) for y in ((2, 1, 4, 2), (3, 4, 2))),
     # Of two values that are made of two each, one is followed back, whichever it is.
     ({"y": (2, 3, 4, 2)}, lambda g: g.add("Add", "coords", g.add("Add", "y", "coords")), 2),
     ({"y": (2, 3, 4, 2)}, lambda g: g.add("Add", g.add("Add", "y", "coords"), "coords"), 2),

@@ -136,12 +136,15 @@ def test_what_onnxruntime_runs_is_what_it_says_when_tried(X_type: str, opset: in
     assert (record.reason or "").replace(f"X as {X_type}", "X") == says
 
 
-def test_the_action_names_the_types() -> None:
+def test_the_action_names_the_types_and_a_patched_node_is_this_packages() -> None:
     half = one_node(TensorProto.FLOAT16, TensorProto.BFLOAT16, opset=22)
     (record,) = ogs.inspect_model(half)
     assert record.casts == {"X": "float32", "grid": "float32"}
     assert record.action == "replaces it, cast X float16 → float32, cast grid bfloat16 → float32"
-    assert [r.action for r in ogs.inspect_model(ogs.patch_model(half))] == ["nothing, it is patched"]
+    for model, target in ((half, "ort_gridsample"), (WARP, "ort_gridsample"), (WARP, "compiled")):
+        (record,) = ogs.inspect_model(ogs.patch_model(model, target=target))
+        said = (record.native, record.reason, record.action)
+        assert said == (False, "it is a node of this package", "nothing, it is patched")
     (record,) = ogs.inspect_model(affine_grid_model("bfloat16", 2, False))
     assert (record.native, record.action) == (False, "replaces it, cast theta bfloat16 → float32")
     assert record.reason
@@ -182,12 +185,6 @@ def test_a_model_comes_as_proto_bytes_or_path(function: object, tmp_path: Path) 
     ):
         with pytest.raises(ogs.GridSampleError, match=f"^model: {sentence}$"):
             function(wrong)
-
-
-def test_a_patched_node_is_this_packages() -> None:
-    for target in ("ort_gridsample", "compiled"):
-        (record,) = ogs.inspect_model(ogs.patch_model(WARP, target=target))
-        assert (record.native, record.reason) == (False, "it is a node of this package")
 
 
 def test_a_domain_that_is_not_imported_is_of_its_dialects_version() -> None:

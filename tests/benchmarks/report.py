@@ -24,16 +24,11 @@ _PACKAGES = ("ort-gridsample", "numpy", "numba", "onnx", "onnxruntime", "onnxrun
 NONE = "–"
 #: What ``--only`` and ``--list`` call it.
 TINY_CALL = "a run on tiny tensors"
-#: Captions, and which backends stand side by side. Sessions are compared with the first; of the functions the first
-#: is compared with the others.
-_SESSIONS = (
-    "Through session.run: ms a call ± half the distance of the quartiles, × as fast as onnxruntime.",
-    (NATIVE, COMPILED, PYTHON),
-)
-_FUNCTIONS = (
-    "Function against function: ms a call ± as above; ×: how many times as fast the first one is.",
-    ("function jit", "function numpy", "PyTorch", "OpenVINO"),
-)
+#: Which backends stand side by side. Sessions are compared with the first; of the functions the first is with others.
+_CAPTIONS = {
+    "Through session.run: ms a call ± half the distance of the quartiles, × as fast as onnxruntime.": BACKENDS[:3],
+    "Function against function: ms a call ± as above; ×: how many times as fast the first one is.": BACKENDS[3:],
+}
 
 
 def environment_text(threads: int) -> str:
@@ -53,8 +48,8 @@ def _processor() -> str:
 def results_text(results: Sequence[Result]) -> str:
     """A block for every heading, the sessions' first; then why there are dashes."""
     parts = []
-    for caption, names in (_SESSIONS, _FUNCTIONS):
-        shown = [name for name in names if any(name in r.timings for r in results)]
+    for caption, backends in _CAPTIONS.items():
+        shown = [each.name for each in backends if any(each.name in r.timings for r in results)]
         parts += [caption] if shown else []
         for heading, group in groupby(results, key=lambda result: result.case.heading):
             members = [result for result in group if any(name in result.timings for name in shown)]

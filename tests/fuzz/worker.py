@@ -22,10 +22,8 @@ PATIENCE = 300.0
 ADDRESS_SPACE = 5 << 29
 #: Let kernels raise where they would read outside X, each compiled anew for that; Numba does not tell them from others
 #: in its cache.
-CHECKED_KERNELS = {
-    "NUMBA_BOUNDSCHECK": "1",
-    "NUMBA_CACHE_DIR": str(Path(tempfile.gettempdir()) / f"ort_gridsample_checked_{getpass.getuser()}"),
-}
+_CACHE = Path(tempfile.gettempdir()) / f"ort_gridsample_checked_{getpass.getuser()}"
+CHECKED_KERNELS = {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(_CACHE)}
 
 
 class Worker(workers.Worker):
