@@ -15,7 +15,7 @@ from . import run as runner
 from .backends import BACKENDS
 
 THREADS = 2
-QUICK = (3, 0.3)  # rounds at most, and seconds a case
+QUICK = {"rounds": 3, "seconds": 0.3}  # at most, and a case
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -36,6 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status is 1 where an answer was wrong, 130 after Ctrl-C."""
     parser = _parser()
     arguments = parser.parse_args(argv)
+    if arguments.quick:
+        parser.set_defaults(**QUICK)
+        arguments = parser.parse_args(argv)
     kernels, networks = list(suite.operator_cases()), list(suite.network_cases())
     wanted = arguments.only
     kernels, networks = ([case for case in cases if wanted.search(case.name)] for cases in (kernels, networks))
@@ -45,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.list:
         print("\n".join([*(case.name for case in (*kernels, *networks)), *others]))
         return 0
-    rounds, seconds = QUICK if arguments.quick else (arguments.rounds, arguments.seconds)
+    rounds, seconds = arguments.rounds, arguments.seconds
     threads, backends = arguments.threads or THREADS, [backend for backend in BACKENDS if backend.installed]
     results: list[runner.Result] = []
     found, interrupted = list[str](), False
