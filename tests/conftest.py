@@ -17,15 +17,21 @@ fuzz.register()
 #: The NumPy core is always there, the compiled one where Numba is; ORT_GRIDSAMPLE_CORE narrows it down to one.
 CORES = ("numpy", "jit") if importlib.util.find_spec("numba") else ("numpy",)
 CORES = tuple(core for core in CORES if os.environ.get("ORT_GRIDSAMPLE_CORE", core) == core)
+#: What the package's sessions can run on here.
+OPS = ("python",) if why_not() else ("python", "compiled")
+
+
+def _on(core: str) -> Iterator[str]:
+    before = ogs.get_core()
+    ogs.set_core(core)
+    yield core
+    ogs.set_core(before)
 
 
 @pytest.fixture(scope="module", params=CORES)
 def core(request: pytest.FixtureRequest) -> Iterator[str]:
     """Run the test on every core; its name."""
-    before = ogs.get_core()
-    ogs.set_core(request.param)
-    yield request.param
-    ogs.set_core(before)
+    yield from _on(request.param)
 
 
 def pytest_sessionstart() -> None:
@@ -39,10 +45,6 @@ def with_slow(names: str, values: Iterable[object], quick: Container[object], **
     marks = [(each, () if each in quick else pytest.mark.slow) for each in values]
     parameters = [pytest.param(*(each if isinstance(each, tuple) else [each]), marks=mark) for each, mark in marks]
     return pytest.mark.parametrize(names, parameters, **how)
-
-
-#: What the package's sessions can run on here.
-OPS = ("python",) if why_not() else ("python", "compiled")
 
 
 @pytest.fixture(params=OPS)
@@ -60,12 +62,9 @@ def python_ops() -> Iterator[None]:
 
 
 @pytest.fixture
-def numpy_core() -> Iterator[None]:
+def numpy_core() -> Iterator[str]:
     """Run the test on the NumPy core, which need not be compiled for the many types of some tests."""
-    before = ogs.get_core()
-    ogs.set_core("numpy")
-    yield
-    ogs.set_core(before)
+    yield from _on("numpy")
 
 
 @pytest.fixture(params=PATHS)

@@ -50,11 +50,6 @@ needs_named_nodes = pytest.mark.skipif(before("1.18", onnx), reason="onnx's pars
 needs_adapters = pytest.mark.skipif(NO_ADAPTERS, reason="onnx's converter has no way down for these yet")
 
 
-def skip_opset(opset: int) -> pytest.MarkDecorator:
-    """Skip a test of models of this opset where onnxruntime does not read it yet."""
-    return pytest.mark.skipif(opset > MOST_OPSET, reason=f"onnxruntime reads no opset {opset} yet")
-
-
 def skip_unread(model: onnx.ModelProto) -> None:
     """Skip the test that asks for a session of ``model`` where onnxruntime does not read its opset or version yet."""
     opset = max((each.version for each in model.opset_import if not each.domain), default=0)

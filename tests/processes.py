@@ -14,10 +14,8 @@ from ort_gridsample.runtime.compiled_ops import ops
 from paths import LIBRARY
 
 TESTS = Path(__file__).parent
-
 #: onnxruntime-extensions would import it, for seconds.
 WITHOUT_TORCH = "import sys\nsys.modules['torch'] = None\n"
-
 #: What every process begins with: this tree, and Ctrl-C as Python has it, though the parent ignores it (under nohup).
 BEGINNING = f"""
 import signal, sys
@@ -52,16 +50,16 @@ PYTHON = ["open_session", "open_patched_file"]
 COMPILED = [] if ops.why_not() else ["open_compiled", "open_compiled_file"]
 WAYS = [*PYTHON, *COMPILED, *(["open_library"] if LIBRARY else [])]
 every_way = pytest.mark.parametrize("open_model", WAYS)
+Environment = Mapping[str, str] | None
 
 
 @contextmanager
 def started(
-    script: str, env: Mapping[str, str] | None = None, as_file: Path | None = None, storms: bool = False
+    script: str, env: Environment = None, as_file: Path | None = None, storms: bool = False
 ) -> Iterator[subprocess.Popen[str]]:
     """A process of Python that runs ``script`` and has ended at the end, whatever happens.
 
-    Where it ``storms``, handlers raise anywhere, the coverage is not measured: where one raises in coverage's own code,
-    its lock stays locked for good.
+    Where it ``storms``, handlers raise anywhere, coverage is not measured: its lock would stay locked for good.
     """
     code = BEGINNING + script
     if as_file is not None:  # which a process that it starts can import
@@ -76,13 +74,6 @@ def started(
             yield process
         finally:
             process.kill()
-
-
-@contextmanager
-def start(script: str, open_model: str, first: str = "") -> Iterator[subprocess.Popen[str]]:
-    """:func:`started` with ``script`` after the preamble, and ``first`` before it; signals may be sent to it."""
-    with started(first + PREAMBLE.format(open_model=open_model) + script, storms=True) as process:
-        yield process
 
 
 def run(script: str, open_model: str, as_file: Path | None = None, first: str = "", storms: bool = False) -> list[str]:
@@ -103,9 +94,7 @@ def run_each(script: str, ways: Sequence[str] = WAYS, storms: bool = False) -> d
     return answers
 
 
-def python(
-    script: str, env: Mapping[str, str] | None = None, as_file: Path | None = None, storms: bool = False
-) -> list[str]:
+def python(script: str, env: Environment = None, as_file: Path | None = None, storms: bool = False) -> list[str]:
     """The lines that ``script`` prints; it must end well."""
     with started(script, env, as_file, storms) as process:
         out, err = process.communicate(timeout=1800)  # the test's own timeout comes first

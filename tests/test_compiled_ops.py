@@ -21,9 +21,8 @@ from ort_gridsample.core import numpy_core
 from ort_gridsample.core.memory import available
 from ort_gridsample.runtime.compiled_ops import c_api, ops
 from paths import LIBRARY, open_compiled, open_compiled_file, open_library, open_native, quiet_options, run, running_on
+from processes import PREAMBLE, run_each, started
 from processes import run as run_process
-from processes import run_each
-from processes import start as start_process
 
 pytestmark = pytest.mark.skipif(bool(ops.why_not()), reason=f"no compiled ops: {ops.why_not()}")
 
@@ -306,7 +305,7 @@ builtins.kept = sessions  # which lives until the interpreter is nearly gone
 
 
 def test_a_forked_child_and_the_end_of_the_interpreter_with_sessions_alive() -> None:
-    with start_process(FORKED, "open_compiled") as process:
+    with started(PREAMBLE.format(open_model="open_compiled") + FORKED, storms=True) as process:
         out, err = process.communicate(timeout=120)
     assert (process.returncode, err, out.splitlines()) == (0, "", ["(1, 2, 64, 64)"] * 3)
 

@@ -1,7 +1,5 @@
 """Patched models in OpenVINO, with this package's extensions: the function's answers."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import astuple
 
@@ -21,6 +19,9 @@ from test_patch import MODELS as GRAPHS
 openvino = pytest.importorskip("openvino", reason="OpenVINO is not installed")
 
 TARGETS = ["ort_gridsample", "compiled"]
+NUMBERS = [name for name in SESSION_TYPES if name != "str"]
+#: Every type, the ranks in turn, and every rank.
+KINDS = [(name, RANKS[i % 3]) for i, name in enumerate(NUMBERS)] + [("float32", r) for r in RANKS] + [("uint8", 2)]
 
 
 def read(model: onnx.ModelProto):
@@ -40,15 +41,8 @@ def positions(grid_type: str, rank: int) -> np.ndarray:
     return generator("OpenVINO", rank).uniform(-1.4, 1.4, SHAPES[rank].grid).astype(dtype_of(grid_type))
 
 
-NUMBERS = [name for name in SESSION_TYPES if name != "str"]
-
-
-# Every type, the ranks in turn, and every rank.
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize(
-    ("X_type", "rank"),
-    [(name, RANKS[i % 3]) for i, name in enumerate(NUMBERS)] + [("float32", r) for r in RANKS] + [("uint8", 2)],
-)
+@pytest.mark.parametrize(("X_type", "rank"), KINDS)
 def test_answers_as_the_function(X_type: str, rank: int, target: str) -> None:
     attributes = [each for each in ATTRIBUTES if is_defined(X_type, each.mode) and (each.mode != "cubic" or rank < 4)]
     pixels, grid = np.ascontiguousarray(image(X_type, SHAPES[rank].X)[:, :1]), positions("float32", rank)
@@ -59,8 +53,7 @@ def test_answers_as_the_function(X_type: str, rank: int, target: str) -> None:
         expected = ogs.grid_sample(pixels, grid, *astuple(each))
         error = {"float16": 2e-3, "bfloat16": 2e-2}.get(X_type, 1e-5) * float(np.abs(pixels.astype(np.float64)).max())
         error = error if X_type in spec.FLOATS else 0  # integers are truncated
-        difference = np.abs(Y.astype(np.float64) - expected.astype(np.float64)).max()
-        assert difference <= error, str(each)
+        assert np.abs(Y.astype(np.float64) - expected.astype(np.float64)).max() <= error, str(each)
 
 
 @pytest.mark.parametrize("target", TARGETS)

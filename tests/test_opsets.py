@@ -36,8 +36,7 @@ def test_an_older_opset_spells_every_mode_in_its_way(opset: int) -> None:
     words = [helper.get_attribute_value(node.attribute[0]).decode() for node in older.graph.node]
     assert words == ["nearest"] * 6 + ["bilinear"] * 6 + ["bicubic"] * 6
     assert_answers_agree(older, model, {"X": X, "grid": GRID})
-    back = ogs.patch_model(older, target="ai.onnx", opset=22)
-    assert normalized(back).graph == normalized(model).graph
+    assert normalized(ogs.patch_model(older, target="ai.onnx", opset=22)).graph == normalized(model).graph
 
 
 @pytest.mark.parametrize("old", [16, 20, 22])
@@ -52,6 +51,9 @@ def test_defaults_are_said_or_stay_unsaid_rightly(old: int) -> None:
 
 #: Graphs of every kind, and the exported models that onnx's converter takes down, of which the large ones are slow.
 MOVED = [*map(pytest.param, GRAPHS), *by_size(path for path in EXPORTED if path.stem not in REFUSED)]
+#: What has no way to 18, and what to 13.
+STUCK = dict.fromkeys(("grounding_dino", "mask2former"), "Gelu")
+STUCK_AT_13 = {"If": "If", "function in a function in an If": "If", "Loop": "Loop"}
 
 
 def opened(moved: str | Path) -> tuple[str, onnx.ModelProto, dict[str, np.ndarray]]:
@@ -63,11 +65,6 @@ def opened(moved: str | Path) -> tuple[str, onnx.ModelProto, dict[str, np.ndarra
     if faults.NO_ADAPTERS and re.search(r"= (If|Loop|Scan)\b", onnx.printer.to_text(model)):
         pytest.skip("onnx's converter has no way down for If, Loop and Scan yet")
     return name, model, feeds
-
-
-#: What has no way to 18, and what to 13.
-STUCK = dict.fromkeys(("grounding_dino", "mask2former"), "Gelu")
-STUCK_AT_13 = {"If": "If", "function in a function in an If": "If", "Loop": "Loop"}
 
 
 @pytest.mark.parametrize("moved", MOVED)
@@ -87,8 +84,7 @@ def test_down_and_up_again_answers_the_same(moved: str | Path) -> None:
         assert said.endswith(f"{low[0].label.split('/')[-1]}': opset is {older}, expected at least 20")
     there = ogs.patch_model(model, target=target, opset=older)
     onnx.checker.check_model(there)
-    back = ogs.patch_model(there, target=target, opset=22)
-    for each, opset in ((there, older), (back, 22)):
+    for each, opset in ((there, older), (ogs.patch_model(there, target=target, opset=22), 22)):
         assert {opset_of(each), *(scope.opsets[""] for scope in scopes(each))} == {opset}
         assert_answers_agree(each, model, feeds)
 
@@ -98,8 +94,7 @@ def test_down_to_13_answers_the_same(name: str) -> None:
     """Where onnx's converter has no way for operators that mean the same before."""
     _, model, feeds = opened(name)
     if name in STUCK_AT_13:
-        said = message_of(model, target="primitives", opset=13)
-        assert re.match(f"{STUCK_AT_13[name]} node '.+'.* is ", said)
+        assert re.match(f"{STUCK_AT_13[name]} node '.+'.* is ", message_of(model, target="primitives", opset=13))
         return
     there = ogs.patch_model(model, target="primitives", opset=13)
     onnx.checker.check_model(there, full_check=True)
@@ -108,22 +103,25 @@ def test_down_to_13_answers_the_same(name: str) -> None:
 
 
 @faults.needs_named_nodes
-def test_a_type_that_the_older_opset_does_not_have_is_refused() -> None:
+def test_a_node_that_the_older_opset_does_not_have_is_named() -> None:
+    """Or one with a type that it does not have."""
     model = written("A = Cast <to = 6> (X) [relu] B = Relu (A) C = Cast <to = 1> (B) Y = GridSample (C, G)")
     assert opset_of(ogs.patch_model(model, target="primitives", opset=14)) == 14
     said = message_of(model, target="primitives", opset=13)
     assert said.startswith("model: opset is 13, expected one that has the types of all nodes, and onnx says: ")
     assert "op_type:Relu, node name: relu" in said
-
-
-TARGETS: list[TargetName] = ["ort_gridsample", "compiled", "mmcv", "mmdeploy", "GridSampler", "com.microsoft"]
+    model = written("[first] A = Gelu (X) [second] B = Relu (A) [third] C = Gelu (B) [warp] Y = GridSample (C, G)")
+    said = message_of(model, target="ai.onnx", opset=18)
+    expected = "one that it can be converted to from 22, and onnx's version converter says"
+    assert said.startswith(f"Gelu node 'first': opset is 18, expected {expected}: ")
 
 
 @pytest.mark.parametrize("name", ["If", "function", "two in a row"])
 def test_every_target_in_every_opset(name: str) -> None:
     """Of a graph with subgraphs, of one with functions, and of one with both modes; opsets take turns."""
     model = parser.parse_model(GRAPHS[name])
-    for i, target in enumerate(TARGETS):
+    targets = ("ort_gridsample", "compiled", "mmcv", "mmdeploy", "GridSampler", "com.microsoft")
+    for i, target in enumerate(targets):
         opset = (16, 18, 20, 22)[(i + len(name)) % 4]
         with about((target, opset)):
             there = ogs.patch_model(model, target=target, opset=opset)
@@ -136,10 +134,7 @@ def test_every_target_in_every_opset(name: str) -> None:
             assert_answers_agree(back, model)
 
 
-NO_COMPILED_OPS = pytest.mark.skipif(bool(ops.why_not()), reason="there are no compiled ops")
-
-
-@pytest.mark.parametrize("target", ["ort_gridsample", pytest.param("compiled", marks=NO_COMPILED_OPS)])
+@pytest.mark.parametrize("target", ["ort_gridsample"] if ops.why_not() else ["ort_gridsample", "compiled"])
 def test_this_packages_ops_run_what_the_opset_cannot_say(target: Literal["ort_gridsample", "compiled"]) -> None:
     """AffineGrid, and three axes, at opset 18: the functions of the session's file know no opset."""
     model = parser.parse_model("""<ir_version: 10, opset_import: ["": 22]>
@@ -161,8 +156,7 @@ def test_this_packages_ops_run_what_the_opset_cannot_say(target: Literal["ort_gr
 
 
 def test_nodes_that_are_not_replaced_are_written_for_the_opset_too() -> None:
-    model = grid_sample_model("float32", "float32", 2, ATTRIBUTES[-2:], 22)
-    seen = []
+    model, seen = grid_sample_model("float32", "float32", 2, ATTRIBUTES[-2:], 22), []
 
     def second(record: ogs.NodeRecord) -> bool:
         seen.append((record.domain, record.opset, record.op_type))
@@ -175,37 +169,22 @@ def test_nodes_that_are_not_replaced_are_written_for_the_opset_too() -> None:
     assert set(seen) == {("", 22, "GridSample"), ("", 17, "GridSample")}
 
 
-@pytest.mark.parametrize(
-    ("X_type", "rank", "old", "new", "least"),
-    [("float32", 3, 22, 19, 20), ("float32", 1, 20, 16, 20), ("bfloat16", 2, 22, 20, 22), ("float32", 2, 16, 15, 16)],
-)
-def test_what_an_older_opset_cannot_say_is_refused(X_type: str, rank: int, old: int, new: int, least: int) -> None:
-    said = message_of(grid_sample_model(X_type, "float32", rank, ATTRIBUTES[:1], old), target="ai.onnx", opset=new)
-    assert said == f"GridSample node 'sample0': opset is {new}, expected at least {least}"
-
-
-@pytest.mark.parametrize("nodes", ["", "B = Squeeze (X)"])
-def test_an_opset_that_the_target_cannot_use_is_refused(nodes: str) -> None:
-    """Also where nothing had to be converted."""
-    codes = "interpolation_mode = 0, padding_mode = 1, align_corners = 1"
-    model = written(f"Y = mmcv.grid_sampler <{codes}> (X, G) {nodes}", 10)
-    said = message_of(model, target="primitives", opset=10)
-    assert said == "grid_sampler node '(Y)': opset is 10, expected at least 11"
-
-
-@pytest.mark.parametrize("opset", [0, 10**6, "16", 16.5])
-def test_a_number_that_is_no_opset_is_refused(opset: object) -> None:
-    said = message_of(grid_sample_model("float32", "float32", 2, ATTRIBUTES[:1]), opset=opset)
-    expected = f"a number from 1 to {onnx.defs.onnx_opset_version()}"
-    assert said == f"patch_model: opset is {opset!r}, expected {expected}"
-
-
-@faults.needs_named_nodes
-def test_a_node_that_the_converter_cannot_take_down_is_named() -> None:
-    model = written("[first] A = Gelu (X) [second] B = Relu (A) [third] C = Gelu (B) [warp] Y = GridSample (C, G)")
-    said = message_of(model, target="ai.onnx", opset=18)
-    expected = "one that it can be converted to from 22, and onnx's version converter says"
-    assert said.startswith(f"Gelu node 'first': opset is 18, expected {expected}: ")
+def test_an_opset_that_cannot_be_is_refused() -> None:
+    """By the operator, by the target, also where nothing had to be converted, or as it is none."""
+    for X_type, rank, old, new, least in (
+        *(("float32", 3, 22, 19, 20), ("float32", 1, 20, 16, 20)),
+        *(("bfloat16", 2, 22, 20, 22), ("float32", 2, 16, 15, 16)),
+    ):
+        model = grid_sample_model(X_type, "float32", rank, ATTRIBUTES[:1], old)
+        said = f"GridSample node 'sample0': opset is {new}, expected at least {least}"
+        assert message_of(model, target="ai.onnx", opset=new) == said
+    sampler = "Y = mmcv.grid_sampler <interpolation_mode = 0, padding_mode = 1, align_corners = 1> (X, G)"
+    for nodes in ("", "B = Squeeze (X)"):
+        said = message_of(written(f"{sampler} {nodes}", 10), target="primitives", opset=10)
+        assert said == "grid_sampler node '(Y)': opset is 10, expected at least 11"
+    for opset in (0, 10**6, "16", 16.5):
+        expected = f"a number from 1 to {onnx.defs.onnx_opset_version()}"
+        assert message_of(model, opset=opset) == f"patch_model: opset is {opset!r}, expected {expected}"
 
 
 @faults.needs_adapters
@@ -258,17 +237,22 @@ def test_weights_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in ((version_converter, "convert_version"), (inliner, "inline_selected_functions")):
         original = getattr(module, name)
         monkeypatch.setattr(module, name, lambda m, to, of=original: (sizes.append(m.ByteSize()), of(m, to))[1])
-    there = ogs.patch_model(model, target="ai.onnx", opset=18)
-    assert there.graph.initializer == model.graph.initializer
+    assert ogs.patch_model(model, target="ai.onnx", opset=18).graph.initializer == model.graph.initializer
     with pytest.raises(ogs.GridSampleError, match=r"Split node 'split': opset is 16"):
         ogs.patch_model(model, target="ai.onnx", opset=16)
     assert len(sizes) > 4
     assert max(sizes) < 2000
 
 
-#: Operators that changed between opsets 11 and 22, as nodes in which they mean the same in all of them.
-MANY = """
+@faults.needs_adapters
+@pytest.mark.parametrize("opset", range(11, 23))
+def test_every_step_of_the_way_down(opset: int) -> None:
+    # Operators that changed between opsets 11 and 22, as nodes in which they mean the same in all of them.
+    nodes = """
     shape = Constant <value = int64[2] {0, -1}> () axes = Constant <value = int64[1] {1}> ()
+    axis = Constant <value = int64 {2}> () row = Constant <value = int64[4] {0, 1, 2, 0}> ()
+    a_row = Constant <value = int64[2] {1, 4}> () first = Constant <value = int64[1] {0}> ()
+    one = Constant <value = float[1] {1.0}> () step = Constant <value = float {0.01}> ()
     parts = Constant <value = int64[2] {1, 2}> () pads = Constant <value = int64[8] {0, 0, 1, 1, 0, 0, 1, 1}> ()
     low = Constant <value = float {-1.0}> () repeats = Constant <value = int64[4] {1, 1, 1, 1}> ()
     scale = Constant <value = float[3] {1.0, 2.0, 0.5}> () zeros = Constant <value = float[3] {0.0, 0.1, 0.2}> ()
@@ -281,23 +265,11 @@ MANY = """
     Q = ConstantOfShape (length) R = Sub (P, Q) T = Expand (R, S) U = Cast <to = 1> (T)
     V = Unsqueeze (U, axes) W = Squeeze (V, axes) Z = ReduceSum <keepdims = 1> (I) a = Div (W, Z) b = Sqrt (a)
     d = Identity (b) e = Where (c, d, W) f = Pow (e, low) g = Neg (f) h = CumSum (g, axis) i = Erf (h)
-    axis = Constant <value = int64 {2}> () row = Constant <value = int64[4] {0, 1, 2, 0}> ()
-    a_row = Constant <value = int64[2] {1, 4}> () at = Reshape <allowzero = 1> (row, a_row)
-    one = Constant <value = float[1] {1.0}> ()
-    j = AveragePool <kernel_shape = [1, 1]> (i) k = ReduceMean <keepdims = 1> (j) l = Sub (j, k)
-    m = ScatterND <reduction = "none"> (l, at, one)
-    first = Constant <value = int64[1] {0}> () step = Constant <value = float {0.01}> ()
+    at = Reshape <allowzero = 1> (row, a_row) j = AveragePool <kernel_shape = [1, 1]> (i)
+    k = ReduceMean <keepdims = 1> (j) l = Sub (j, k) m = ScatterND <reduction = "none"> (l, at, one)
     n = GatherND (m, first) o = Add (m, n) p = QuantizeLinear (o, step) q = DequantizeLinear (p, step) r = Add (o, q)
     Y = GridSample <padding_mode = "border"> (r, G)
 """
-
-
-@faults.needs_adapters
-@pytest.mark.parametrize("opset", range(11, 23))
-def test_every_step_of_the_way_down(opset: int) -> None:
-    lines = MANY.strip().splitlines()
-    constants = [line for line in lines if "= Constant <" in line]
-    nodes = "\n".join([*constants, *(line for line in lines if line not in constants)])
     model = written(nodes)
     onnx.checker.check_model(model, full_check=True)
     there = ogs.patch_model(model, target="mmcv", opset=opset)

@@ -8,7 +8,7 @@ import importlib
 import itertools
 import runpy
 import warnings
-from dataclasses import asdict, astuple
+from dataclasses import astuple
 from pathlib import Path
 
 import numpy as np
@@ -17,16 +17,14 @@ import pytest
 import faults
 from cases import ATTRIBUTES, Attributes, generator, image
 from compare import about, assert_identical
-from models import affine_grid_model, grid_sample_model
-from ort_gridsample import grid_sample, spec
+from models import affine_grid_model, grid_sample_model, node_attributes
+from ort_gridsample import grid_sample
 from paths import PATHS, Function, Model, open_native, run
 
 DATA = Path(__file__).parent / "data"
 ANSWERS = dict(np.load(DATA / "pytorch_answers.npz"))
-
 #: Relative to values of about 1.
 TOLERANCE = {"float32": 2e-5, "float64": 1e-12}
-SYNONYMS = {mode: synonym for synonym, mode in spec.MODE_SYNONYMS.items()}
 
 
 def arrays(dtype: str, r: int) -> tuple[np.ndarray, np.ndarray]:
@@ -38,22 +36,17 @@ def arrays(dtype: str, r: int) -> tuple[np.ndarray, np.ndarray]:
 def ties(dtype: str, r: int) -> np.ndarray:
     """A grid of exact ties and centres, and of the numbers next to them, for axes of 8 and 9 pixels."""
     exact = np.arange(-24, 25, dtype=dtype) / 16
-    infinity = np.array(np.inf, dtype)
-    numbers = np.concatenate([exact, np.nextafter(exact, infinity), np.nextafter(exact, -infinity)])
+    numbers = np.concatenate([exact, *(np.nextafter(exact, exact.dtype.type(end)) for end in (np.inf, -np.inf))])
     return generator("ties", r).choice(numbers, (2, 60, *(5,) * (r - 1), r))
 
 
 def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
-    assert found.dtype == expected.dtype
-    assert found.shape == expected.shape
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
     np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE[found.dtype.name] * max(1, abs(expected).max()))
 
 
 #: Attributes that the field supports, by rank: cubic in 2-D only.
 SUPPORTED = {2: ATTRIBUTES, 3: [each for each in ATTRIBUTES if each.mode != "cubic"]}
-
-# onnxruntime's own kernels
-
 OPSETS = {"float32": (16, 20, 22), "float64": (20, 22)}
 #: The default run compiles no kernels for float64.
 on_floats = pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
@@ -81,15 +74,11 @@ def test_native_affine_grid(dtype: str, path: Function | Model) -> None:
     precision = "float32" if faults.SINGLE_AFFINE_GRID else dtype
     for r, align_corners in itertools.product((2, 3), (False, True)):
         theta, size = generator("theta", r).normal(size=(2, r, r + 1)).astype(dtype), (2, 3, *(4, 5, 6)[:r])
-        native = open_native(affine_grid_model(dtype, r, align_corners))
-        [expected] = run(native, theta.dtype, theta, np.array(size))
+        [expected] = run(open_native(affine_grid_model(dtype, r, align_corners)), theta.dtype, theta, np.array(size))
         found = path.affine_grid(theta, size, align_corners)
         assert found.dtype == dtype
         with about((r, align_corners)):
             assert_close(found.astype(precision), expected.astype(precision))
-
-
-# PyTorch, from its answers on file and, where it is installed, from itself
 
 
 def test_pytorch_on_file(path: Function | Model) -> None:
@@ -109,8 +98,7 @@ def test_pytorch_affine_grid_on_file(path: Function | Model) -> None:
         _, r, _, align_corners = name.split()
         n, *lengths, _ = ANSWERS[name].shape
         with about(name):
-            grid = path.affine_grid(ANSWERS[f"theta{r}"], (n, 1, *lengths), align_corners == "1")
-            assert_close(grid, ANSWERS[name])
+            assert_close(path.affine_grid(ANSWERS[f"theta{r}"], (n, 1, *lengths), align_corners == "1"), ANSWERS[name])
 
 
 def test_pytorch_on_file_is_pytorch() -> None:
@@ -126,9 +114,6 @@ def test_pytorch_on_file_is_pytorch() -> None:
             assert_close(ANSWERS[name], value)
 
 
-# OpenVINO, whose CPU plugin computes in float32
-
-
 @pytest.mark.usefixtures("core")
 @pytest.mark.parametrize("dtype", ["float32", "int32"])
 def test_openvino(dtype: str) -> None:
@@ -138,11 +123,10 @@ def test_openvino(dtype: str) -> None:
     X = (X * 100).astype(dtype)
     inputs = [opset.parameter([-1] * 4, X.dtype), opset.parameter([-1, -1, -1, 2], grid.dtype)]
     for attributes in ATTRIBUTES:
-        named = {**asdict(attributes), "mode": SYNONYMS.get(attributes.mode, attributes.mode)}
+        named = node_attributes(attributes, 16) | {"align_corners": attributes.align_corners}
         model = openvino.Model([opset.grid_sample(*inputs, named)], inputs)
         compiled = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-        expected = compiled([X, grid])[0]
-        Y = grid_sample(X, grid, *astuple(attributes))
+        expected, Y = compiled([X, grid])[0], grid_sample(X, grid, *astuple(attributes))
         with about(attributes):
             if dtype == "float32":
                 assert_close(Y, expected)

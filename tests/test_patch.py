@@ -29,6 +29,11 @@ FEEDS = {"X": X, "G": GRID, "c": np.array(True)}
 
 HEADER = '<ir_version: 9, opset_import: ["": 20, "local": 1]>'
 SIGNATURE = "g (float[N,C,H,W] X, float[N,h,w,2] G, bool c) => (float[N,C,h,w] Y)"
+LOCAL = '<domain: "local", opset_import: ["": 20]>'
+WARP = f"{LOCAL} warp <ac> (A, B) => (C) {{ C = GridSample <align_corners: int = @ac> (A, B) }}"
+FLOAT, SHAPES = TensorProto.FLOAT, "float[N,C,H,W] X, float[N,h,w,2] G"
+#: Module and function of others that drop nodes which nobody reads.
+CLEANERS = ("onnxslim.slim", "onnxoptimizer.optimize", "onnxsim.simplify", "onnxscript.optimizer.optimize")
 
 MODELS = {
     "main graph": f'{HEADER} {SIGNATURE} {{ Y = GridSample <mode = "cubic"> (X, G) }}',
@@ -47,23 +52,19 @@ MODELS = {
         rows = Constant <value = int64[3] {{1, 2, 3}}> ()
         Y, _ = Scan <num_scan_inputs = 1, body = b (float[N,C,h,w] before, int64 i) => (float[N,C,h,w] after, int64 o)
             {{ o = Identity (i) after = GridSample <padding_mode = "reflection"> (before, G) }}> (X, rows) }}""",
-    "function": f"""{HEADER} {SIGNATURE} {{ Y = local.warp <ac = 1> (X, G) }}
-        <domain: "local", opset_import: ["": 20]> warp <ac> (A, B) => (C) {{
-            C = GridSample <align_corners: int = @ac> (A, B) }}""",
-    "function, attribute left out": f"""{HEADER} {SIGNATURE} {{ Y = local.warp (X, G) }}
-        <domain: "local", opset_import: ["": 20]> warp <ac> (A, B) => (C) {{
-            C = GridSample <align_corners: int = @ac> (A, B) }}""",
+    "function": f"{HEADER} {SIGNATURE} {{ Y = local.warp <ac = 1> (X, G) }} {WARP}",
+    "function, attribute left out": f"{HEADER} {SIGNATURE} {{ Y = local.warp (X, G) }} {WARP}",
     "function in a function in an If": f"""{HEADER} {SIGNATURE} {{
         Y = If (c) <then_branch = t () => (float[N,C,h,w] T) {{ T = local.outer (X, G) }},
                     else_branch = e () => (float[N,C,h,w] E) {{ E = local.inner (X, G) }}> }}
         <domain: "local", opset_import: ["": 20, "local": 1]> outer (A, B) => (C) {{
             D = local.inner (A, B) C = Relu (D) }}
-        <domain: "local", opset_import: ["": 20]> inner (A, B) => (C) {{ C = GridSample (A, B) }}""",
+        {LOCAL} inner (A, B) => (C) {{ C = GridSample (A, B) }}""",
     "function with something behind": f"""{HEADER} {SIGNATURE} {{ Y = local.warp (X, G) }}
-        <domain: "local", opset_import: ["": 20]> warp (A, B) => (C) {{ D = GridSample (A, B) C = Relu (D) }}""",
+        {LOCAL} warp (A, B) => (C) {{ D = GridSample (A, B) C = Relu (D) }}""",
     "half in a function, full outside": f"""{HEADER} {SIGNATURE} {{
         H = Cast <to = 10> (X) I = local.warp (H, G) J = Cast <to = 1> (I) K = local.warp (X, G) Y = Add (J, K) }}
-        <domain: "local", opset_import: ["": 20]> warp (A, B) => (C) {{ C = GridSample <mode = "nearest"> (A, B) }}""",
+        {LOCAL} warp (A, B) => (C) {{ C = GridSample <mode = "nearest"> (A, B) }}""",
     "AffineGrid": f"""{HEADER} {SIGNATURE} {{
         theta = Constant <value = float[1,2,3] {{0.9, 0.1, 0.0, -0.1, 0.9, 0.2}}> ()
         two = Constant <value_ints = [2, 1, 1]> () thetas = Tile (theta, two)
@@ -97,10 +98,7 @@ def test_patch_reaches_every_node_and_nothing_else(name: str) -> None:
     model.graph.doc_string, model.doc_string, model.producer_name = "a graph", "a model", "a producer"
     model.metadata_props.add(key="k", value="v")
     model.graph.value_info.append(helper.make_tensor_value_info("A", TensorProto.FLOAT, ["N", "C", "h", "w"]))
-    before = model.SerializeToString(deterministic=True)
-
-    patched = ogs.patch_model(model)
-
+    before, patched = model.SerializeToString(deterministic=True), ogs.patch_model(model)
     assert model.SerializeToString(deterministic=True) == before
     onnx.checker.check_model(patched)
     assert not any(map(is_standard, nodes(patched)))
@@ -113,16 +111,6 @@ def test_patch_reaches_every_node_and_nothing_else(name: str) -> None:
         kept = Counter((n.name, n.doc_string, n.op_type, *n.input) for n in nodes(patched))
         assert not Counter((n.name, n.doc_string, n.op_type, *n.input) for n in nodes(model)) - kept
         assert not {o for n in nodes(model) for o in n.output} - {o for n in nodes(patched) for o in n.output}
-
-
-def extracted(model: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
-    onnx.save(model, folder / "whole.onnx")
-    onnx.utils.extract_model(str(folder / "whole.onnx"), str(folder / "part.onnx"), ["X", "G"], ["Y"], False)
-    return onnx.load(folder / "part.onnx")
-
-
-#: Module and function of others that drop nodes which nobody reads.
-CLEANERS = ("onnxslim.slim", "onnxoptimizer.optimize", "onnxsim.simplify", "onnxscript.optimizer.optimize")
 
 
 @pytest.mark.parametrize("behind", ["Identity (A)", "Reshape (A, all)", "Cast <to = 11> (A)"])
@@ -143,7 +131,10 @@ def test_a_failed_op_has_no_answer_whoever_cleans_the_model(by: str, behind: str
             with running_on("python"):
                 ogs.InferenceSession(model, saving, nodes="all")
             patched = onnx.load(tmp_path / "saved.onnx")
-        patched = extracted(patched, tmp_path)
+        whole, part = (str(tmp_path / name) for name in ("whole.onnx", "part.onnx"))
+        onnx.save(patched, whole)
+        onnx.utils.extract_model(whole, part, ["X", "G"], ["Y"], False)
+        patched = onnx.load(part)
     else:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.__members__[by]
     patched = patched[0] if isinstance(patched, tuple) else patched
@@ -165,8 +156,7 @@ def test_the_guard_of_a_session_copies_nothing(tmp_path: Path, python_ops: None)
 
 @pytest.mark.parametrize("X_type", ["FLOAT", "FLOAT16"])
 def test_a_model_of_an_earlier_release_runs_and_gets_the_guard_of_this_one(X_type: str) -> None:
-    model = one_node(TensorProto.DataType.Value(X_type))
-    patched = ogs.patch_model(model)
+    patched = ogs.patch_model(one_node(TensorProto.DataType.Value(X_type)))
     earlier = onnx.ModelProto()
     earlier.CopyFrom(patched)
     op, guard = (next(n for n in earlier.graph.node if n.op_type == kind) for kind in ("GridSample", "GatherND"))
@@ -184,11 +174,7 @@ def test_a_model_of_an_earlier_release_runs_and_gets_the_guard_of_this_one(X_typ
 
 
 def one_node(
-    X_type: int = TensorProto.FLOAT,
-    grid_type: int = TensorProto.FLOAT,
-    opset: int = 20,
-    shapes: str = "float[N,C,H,W] X, float[N,h,w,2] G",
-    **attributes: object,
+    X_type: int = FLOAT, grid_type: int = FLOAT, opset: int = 20, shapes: str = SHAPES, **attributes: object
 ) -> onnx.ModelProto:
     model = parsed(f"g ({shapes}) => (float[N,C,h,w] Y) {{ Y = GridSample (X, G) }}", opset)
     model.graph.node[0].CopyFrom(helper.make_node("GridSample", ["X", "G"], ["Y"], "warp", **attributes))
@@ -233,6 +219,8 @@ def test_nodes_may_be_chosen_by_their_records() -> None:
 #: The targets that take any node.
 ANY_MODEL: tuple[TargetName, ...] = ("ort_gridsample", "compiled", "primitives")
 
+NAMELESS = "the output is without a name, expected one that has a name"
+UNKNOWN = "X is of unknown type, expected a type that is known before it runs"
 MODES = "'linear', 'nearest' or 'cubic' (opset 20)"
 FLOATS = "float32, float64, float16, bfloat16"
 
@@ -258,17 +246,6 @@ MISTAKES: list[tuple[dict[str, object], str]] = [
 ]
 
 
-def test_what_is_no_size_and_what_has_no_known_type_is_said() -> None:
-    known = "expected a type that is known before it runs"
-    for inputs, nodes, said in (
-        ("float[N,2,3] T, int64[3] S", "Y = AffineGrid (T, S)", "size is of shape (3,), expected 4 or 5 numbers"),
-        ("float[N,h,w,2] G", "X = local.Op (G) Y = GridSample (X, G)", f"X is of unknown type, {known}"),
-    ):
-        model = parsed(f"g ({inputs}) => (Y) {{ {nodes} }}")
-        with pytest.raises(ogs.GridSampleError, match=f" node '\\(Y\\)': {re.escape(said)}$"):
-            ogs.patch_model(model, target="primitives")
-
-
 @pytest.mark.parametrize(("said", "sentence"), MISTAKES, ids=str)
 def test_static_mistakes_are_reported_at_once(said: dict[str, object], sentence: str) -> None:
     model = one_node(**said)
@@ -284,19 +261,22 @@ def test_what_a_node_lacks_is_reported() -> None:
     without_grid, without_name = one_node(), one_node()
     del without_grid.graph.node[0].input[1]
     without_name.graph.node[0].output[0] = ""
-    for model, said in (
-        (without_grid, "grid is missing, expected an input"),
-        (without_name, "the output is without a name, expected one that has a name"),
+    no_size = parsed("g (float[N,2,3] T, int64[3] S) => (Y) { Y = AffineGrid (T, S) }")
+    no_type = parsed("g (float[N,h,w,2] G) => (Y) { X = local.Op (G) Y = GridSample (X, G) }")
+    for target, model, node, said in (
+        ("ort_gridsample", without_grid, "GridSample node 'warp'", "grid is missing, expected an input"),
+        ("ort_gridsample", without_name, "GridSample node 'warp'", NAMELESS),
+        ("primitives", no_size, "AffineGrid node '(Y)'", "size is of shape (3,), expected 4 or 5 numbers"),
+        ("primitives", no_type, "GridSample node '(Y)'", UNKNOWN),
     ):
-        with pytest.raises(ogs.GridSampleError, match=f"^GridSample node 'warp': {said}$"):
-            ogs.patch_model(model)
+        with pytest.raises(ogs.GridSampleError, match=f"^{re.escape(f'{node}: {said}')}$"):
+            ogs.patch_model(model, target=target)
 
 
 def test_inspect_says_where_a_node_is() -> None:
-    records = ogs.inspect_model(parser.parse_model(MODELS["function in a function in an If"]))
-    assert [(r.graph, r.types, r.ranks) for r in records] == [
-        ("function local::inner", {"X": ("float32",), "grid": ("float32",)}, {"X": (4,), "grid": (4,)})
-    ]
+    (record,) = ogs.inspect_model(parser.parse_model(MODELS["function in a function in an If"]))
+    assert (record.graph, record.ranks) == ("function local::inner", {"X": (4,), "grid": (4,)})
+    assert record.types == {"X": ("float32",), "grid": ("float32",)}
     records = ogs.inspect_model(parser.parse_model(MODELS["If"]))
     outer = "If #0 else_branch"
     assert {r.graph for r in records} == {"If #0 then_branch", outer, f"{outer}/If #1 else_branch"}

@@ -1,7 +1,5 @@
 """What makes a grid right before a GridSample, in one with it: wherever it is found, with the graph's own answers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
@@ -18,19 +16,20 @@ from onnx import TensorProto, helper, numpy_helper, shape_inference
 import ort_gridsample as ogs
 from cases import ATTRIBUTES, Attributes
 from compare import about, assert_identical
-from models import function_of
+from models import function_of, parsed
 from ort_gridsample.checks import shown
 from ort_gridsample.model import programs
 from ort_gridsample.model.patch import patch_in_place
 from ort_gridsample.model.programs import MOST_SOURCES, MOST_STEPS, OPERATIONS
 from ort_gridsample.model.targets.compiled_op import FusedOp
+from ort_gridsample.runtime.compiled_ops.structs import REQUEST
 from paths import open_native, quiet_options
 from test_fusion import assert_read_back, compiled, readers, two_ops
 
 Shape = tuple[int, ...]
 #: What float64 is tried with: each mode would be compiled for it.
 LINEAR = [each for each in ATTRIBUTES if each.mode == "linear"]
-#: No coordinate is outside.
+#: With this padding no coordinate is outside.
 INSIDE = Attributes("linear", "reflection")
 
 
@@ -40,15 +39,12 @@ class Graph:
 
     type: str = "float32"
     opset: int = 20
-    shapes: dict[str, Shape] = field(default_factory=dict)
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: list[onnx.TensorProto] = field(default_factory=list)
     feeds: dict[str, np.ndarray] = field(default_factory=dict)
 
     def fed(self, name: str, *shape: int) -> str:
-        self.shapes[name] = shape
-        rng = np.random.default_rng(len(self.feeds))
-        self.feeds[name] = rng.uniform(-3, 12, shape).astype(self.type)
+        self.feeds[name] = np.random.default_rng(len(self.feeds)).uniform(-3, 12, shape).astype(self.type)
         return name
 
     def constant(self, value: object, dtype: str = "") -> str:
@@ -74,16 +70,14 @@ class Graph:
         return value
 
     def sampled(self, grid: str, X: Shape, attributes: Attributes = INSIDE, loose: bool = False) -> onnx.ModelProto:
-        """The model; ``loose``: whose inputs' lengths are unknown where they are no number of coordinates.
-
-        No coordinate is outside with the padding that is the default here.
-        """
+        """The model; ``loose``: whose inputs' lengths are unknown where they are no number of coordinates."""
         elem = TensorProto.DOUBLE if self.type == "float64" else TensorProto.FLOAT
-        self.feeds["X"] = np.random.default_rng(1).normal(size=X).astype(np.float32)
+        self.feeds.pop("X", None)
         inputs = [helper.make_tensor_value_info("X", TensorProto.FLOAT, [None] * len(X) if loose else X)]
-        for name, shape in self.shapes.items():
-            said = [None if loose and length > max(len(X) - 2, 1) else length for length in shape]
+        for name, fed in self.feeds.items():
+            said = [None if loose and length > max(len(X) - 2, 1) else length for length in fed.shape]
             inputs.append(helper.make_tensor_value_info(name, elem, said))
+        self.feeds["X"] = np.random.default_rng(1).normal(size=X).astype(np.float32)
         nodes = [*self.nodes, helper.make_node("GridSample", ["X", grid], ["Y"], "sample", **asdict(attributes))]
         Y = helper.make_tensor_value_info("Y", TensorProto.FLOAT, [None] * len(X))
         graph = helper.make_graph(nodes, "pixels", inputs, [Y], self.constants)
@@ -149,13 +143,10 @@ def from_shapes(graph: Graph, n: int, h: int, w: int) -> str:
 
 def slices(graph: Graph, n: int, h: int, w: int) -> str:
     """Slices of planes, of more than are read; batches behind the coordinates."""
-    coords, made = graph.fed("coords", 5, n, h, w), []
-    for start, stop in ((-1, 1 << 40), (1, 2)):
-        axes = [[0]] * (start < 0)  # by default from the first on
-        part = graph.add("Slice", coords, [start], [stop], *axes)
-        made.append(graph.apply(part, ("Squeeze", [0]), ("Div", 6), ("Unsqueeze", [1])))
-    same = graph.add("Identity", graph.add("Concat", *made, axis=1))
-    return graph.add("Transpose", same, perm=[0, 2, 3, 1])
+    coords = graph.fed("coords", 5, n, h, w)
+    parts = graph.add("Slice", coords, [-1], [1 << 40], [0]), graph.add("Slice", coords, [1], [2])  # from the first on
+    made = [graph.apply(part, ("Squeeze", [0]), ("Div", 6), ("Unsqueeze", [1])) for part in parts]
+    return graph.add("Transpose", graph.add("Identity", graph.add("Concat", *made, axis=1)), perm=[0, 2, 3, 1])
 
 
 def one_for_both(graph: Graph, n: int, h: int, w: int) -> str:
@@ -168,11 +159,8 @@ def displaced(graph: Graph, n: int, h: int, w: int) -> str:
     shared = graph.constant([np.meshgrid(np.arange(w), np.arange(h))])  # x first
     less = graph.add("Sub", shared, graph.add("Add", graph.fed("flow", n, 2, h, w), shared))
     part = graph.add("Div", less, graph.add("Add", graph.fed("scale", n, 1, h, w), 20))
-    made = []
-    for index, length in ((1, 8), (0, 9)):
-        one = graph.add("Gather", part, index, axis=1)
-        made.append(graph.apply(one, ("Mul", 2 / length), ("Unsqueeze", [3])))
-    return graph.add("Concat", *made, axis=3)
+    ones = [(graph.add("Gather", part, index, axis=1), 2 / length) for index, length in ((1, 8), (0, 9))]
+    return graph.add("Concat", *(graph.apply(one, ("Mul", by), ("Unsqueeze", [3])) for one, by in ones), axis=3)
 
 
 #: How many of a chain's nodes are fused; and where the number of coordinates that they choose from is not known, nor
@@ -269,8 +257,7 @@ def moved(axes: int, start: int, to: int) -> list[int]:
 @st.composite
 def chains(draw: st.DrawFn) -> tuple[Graph, str, Shape]:
     """A chain of any nodes that are fused, in any order; the grid that it makes, and a shape of X for that."""
-    r = draw(st.integers(1, 3))
-    graph = Graph(draw(st.sampled_from(["float32", "float64"])))
+    r, graph = draw(st.integers(1, 3)), Graph(draw(st.sampled_from(["float32", "float64"])))
     batches = [draw(st.integers(1, 3))]  # those of the values on the way, one after the other
     rest = [batches[0], *(draw(st.integers(1, 9)) for _ in range(r))]
     numbers, operations = st.sampled_from([0.0, -1.0, 0.5, 2.0, 3.0, -0.1]), st.sampled_from(OPERATIONS)
@@ -366,35 +353,25 @@ def answer_of(session: onnxruntime.InferenceSession, feeds: dict[str, np.ndarray
 
 def called_twice(model: onnx.ModelProto) -> onnx.ModelProto:
     """The whole graph as a function, of the model's inputs and of others, called ``…_2``; both answers in one row."""
-    inputs, imports = (
-        [value.name for value in model.graph.input],
-        [*model.opset_import, helper.make_opsetid("local", 1)],
-    )
-    nodes = [helper.make_node("Constant", [], ["row"], value_ints=[-1])]
-    for end in ("", "_2"):
-        given = [name + end for name in inputs]
-        nodes.append(helper.make_node("chain", given, [f"Y{end}"], f"call{end}", domain="local"))
-        nodes.append(helper.make_node("Reshape", [f"Y{end}", "row"], [f"row{end or '_1'}"]))
-    nodes.append(helper.make_node("Concat", ["row_1", "row_2"], ["both"], axis=0))
-    others = []
-    for value in model.graph.input:
-        others.append(onnx.ValueInfoProto.FromString(value.SerializeToString()))
-        others[-1].name += "_2"
-        for dim in others[-1].type.tensor_type.shape.dim:
+    inputs = [value.name for value in model.graph.input]
+    first, second = (", ".join(name + end for name in inputs) for end in ("", "_2"))
+    calls = parsed(f"""calls () => (float[n] both) {{
+        row = Constant <value_ints = [-1]> () Y = local.chain ({first}) Y_2 = local.chain ({second})
+        row_1 = Reshape (Y, row) row_2 = Reshape (Y_2, row) both = Concat <axis = 0> (row_1, row_2) }}""")
+    calls.functions.append(function_of(model, "local", "chain"))
+    calls.graph.input.extend([*model.graph.input, *model.graph.input])
+    for other in calls.graph.input[len(inputs) :]:
+        other.name += "_2"
+        for dim in other.type.tensor_type.shape.dim:
             dim.ClearField("value")
-    both = helper.make_tensor_value_info("both", TensorProto.FLOAT, [None])
-    graph = helper.make_graph(nodes, "calls", [*model.graph.input, *others], [both])
-    chain = function_of(model, "local", "chain")
-    return helper.make_model(graph, opset_imports=imports, ir_version=9, functions=[chain])
+    return calls
 
 
 @compiled
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(chains(), st.data())
 def test_any_chain_of_other_lengths_than_the_model_says(chain: tuple[Graph, str, Shape], data: st.DataObject) -> None:
-    """Symbols that say that lengths are the same, value_info that is left over, functions called with several shapes:
-    fused, it runs as apart, or neither.
-    """
+    """By symbols, left-over value_info, or functions called with several shapes: fused as apart, or neither runs."""
     graph, grid, X = chain
     model = graph.sampled(grid, X, replace(ATTRIBUTES[0], mode="linear"), loose=True)
     for value in shape_inference.infer_shapes(graph.sampled(grid, X)).graph.value_info:
@@ -409,7 +386,7 @@ def test_any_chain_of_other_lengths_than_the_model_says(chain: tuple[Graph, str,
                     feeds[value.name] = feeds[value.name].take([0], axis)
     if data.draw(st.booleans()):
         model, feeds["X_2"] = called_twice(model), np.concatenate([feeds["X"]] * 2, axis=1)
-        for name in graph.shapes:
+        for name in [*graph.feeds][:-1]:  # the last is X
             feeds[f"{name}_2"] = graph.feeds[name].take([0], 0) if data.draw(st.booleans()) else graph.feeds[name]
     expected, answer = (answer_of(session, feeds) for session in (two_ops(model), open_fused(model)))
     assert (expected is None) == (answer is None)
@@ -435,13 +412,10 @@ Build = Callable[[Graph], str]
 #: nodes are fused.
 MEETINGS: list[tuple[dict[str, Shape], Build, int]] = [
     ({}, lambda g: g.add("Mul", "coords", "coords"), 1),
-    ({"y": (2, 3, 4, 2)}, lambda g: g.add("Add", "coords", "y"), 1),
-    ({"y": (1, 3, 4, 2)}, lambda g: g.add("Add", "coords", "y"), 1),
-    ({"y": (2, 3, 4, 1)}, lambda g: g.add("Add", "coords", "y"), 1),
+    *(({"y": y}, lambda g: g.add("Add", "coords", "y"), 1) for y in ((2, 3, 4, 2), (1, 3, 4, 2), (2, 3, 4, 1))),
     ({"coords": (2, 2, 3, 4), "y": (2, 1, 3, 4)}, moved_sum, 2),
     # What is broadcast over more than batches and coordinates is left alone.
-    ({"y": (2, 1, 4, 2)}, lambda g: g.add("Add", "coords", "y"), 0),
-    ({"y": (3, 4, 2)}, lambda g: g.add("Add", "coords", "y"), 0),
+    *(({"y": y}, lambda g: g.add("Add", "coords", "y"), 0) for y in ((2, 1, 4, 2), (3, 4, 2))),
     # Of two values that are made of two each, one is followed back, whichever it is.
     ({"y": (2, 3, 4, 2)}, lambda g: g.add("Add", "coords", g.add("Add", "y", "coords")), 2),
     ({"y": (2, 3, 4, 2)}, lambda g: g.add("Add", g.add("Add", "y", "coords"), "coords"), 2),
@@ -482,11 +456,6 @@ def test_no_grid_is_made_of_more_values_than_an_op_takes() -> None:
         maps = [graph.add("Unsqueeze", graph.fed(f"map{i}", 1, *[2] * r), [-1]) for i in range(r)]
         model = graph.sampled(graph.add("Concat", *maps, axis=-1), (1, 1, *[3] * r))
         assert found(model) == [r + 1 if r == MOST_SOURCES else 0]
-
-
-def test_a_request_has_room_for_all_inputs() -> None:
-    from ort_gridsample.runtime.compiled_ops.structs import REQUEST
-
     assert REQUEST["inputs"].shape == (2 + MOST_SOURCES,)
 
 
@@ -555,8 +524,7 @@ def test_a_coordinate_may_be_the_number_that_another_meets() -> None:
     """Where there is one position, no shape tells them apart."""
     graph = Graph()
     x, y = graph.add_all("Split", graph.fed("coords", 1, 1, 1, 2), outputs=2, axis=3, num_outputs=2)
-    grid = graph.add("Concat", graph.add("Mul", x, y), y, axis=3)
-    assert_fused(graph, graph.sampled(grid, (1, 2, 9, 8)), 2)
+    assert_fused(graph, graph.sampled(graph.add("Concat", graph.add("Mul", x, y), y, axis=3), (1, 2, 9, 8)), 2)
 
 
 @compiled
@@ -564,8 +532,7 @@ def test_what_is_sampled_may_be_what_the_grid_is_made_of() -> None:
     for sampled, nodes in (("Mul0_0", 2), ("Identity2_0", 0)):
         graph = Graph()
         scaled = graph.add("Mul", graph.fed("coords", 1, 2, 2, 2), 0.1)
-        grid = graph.add("Identity", graph.add("Transpose", scaled, perm=[0, 2, 3, 1]))
-        model = graph.sampled(grid, (1, 2, 2, 2))
+        model = graph.sampled(graph.add("Identity", graph.add("Transpose", scaled, perm=[0, 2, 3, 1])), (1, 2, 2, 2))
         model.graph.node[-1].input[0] = sampled
         del model.graph.input[0], graph.feeds["X"]
         assert_fused(graph, model, nodes)
@@ -590,9 +557,6 @@ def test_what_is_too_long_is_fused_in_part() -> None:
     assert_fused(graph, graph.sampled(grid, (1, 1, 5, 6)), MOST_STEPS)
 
 
-AS_ELSE = "as what else it is made of"
-
-
 def error_of(session: onnxruntime.InferenceSession, feeds: dict[str, np.ndarray]) -> str:
     with pytest.raises(ogs.GridSampleError) as told:
         session.run(None, feeds)
@@ -605,7 +569,10 @@ def test_shapes_that_do_not_go_together_are_told() -> None:
     model = graph.sampled(remap(graph, 1, 3, 4), (1, 1, 5, 6), loose=True)
     session = open_fused(model)
     said = error_of(session, graph.feeds | {"map_y": np.zeros((1, 4, 4), np.float32)})
-    assert said == f"grid is made of 'map_y' of shape (1, 4, 4), expected shape (N, D1_out, D2_out), {AS_ELSE}"
+    assert (
+        said
+        == "grid is made of 'map_y' of shape (1, 4, 4), expected shape (N, D1_out, D2_out), as what else it is made of"
+    )
     two = error_of(session, graph.feeds | {"X": np.zeros((2, 1, 5, 6), np.float32)})
     assert two == "grid is of shape (1, 3, 4, 2), expected N = 2 first, as X is of shape (2, 1, 5, 6)"
     model.graph.input[0].type.tensor_type.ClearField("shape")
@@ -632,8 +599,7 @@ def test_what_a_model_guesses_decides_nothing() -> None:
         graph.feeds |= {"base": rng.normal(size=(*base, 2)), "flow": rng.normal(size=(*flow, 2))}
         graph.feeds |= {name: graph.feeds[name].astype(np.float32) for name in ("base", "flow")}
         graph.feeds["X"] = rng.normal(size=(max(base[0], flow[0]), 1, 5, 6)).astype(np.float32)
-        answers = [each.run(None, graph.feeds)[0] for each in (session, native)]
-        np.testing.assert_allclose(*answers, atol=1e-5)
+        np.testing.assert_allclose(*[each.run(None, graph.feeds)[0] for each in (session, native)], atol=1e-5)
     graph.feeds["flow"] = np.zeros((3, 2, 5, 2), np.float32)
     assert "grid is made of" in error_of(session, graph.feeds | {"base": np.zeros((3, 4, 5, 2), np.float32)})
 
@@ -657,45 +623,37 @@ def test_coordinates_of_two_shapes_are_put_together_by_nobody() -> None:
 @compiled
 def test_a_function_s_grid_of_several_values() -> None:
     """Onnxruntime 1.17 needs to be told the type of such an op, which a function cannot."""
-    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17, "f": 1]>
-        g (float[1,2,8,8] X, float[1,4,5,2] base, float[1,4,5,2] flow) => (float[1,2,4,5] Y) {Y = f.warp(X, base, flow)}
-        <opset_import: ["": 17], domain: "f"> warp (X, base, flow) => (Y)
-        { s = Mul(flow, flow) twice = Add(s, s) grid = Add(base, twice) Y = GridSample(X, grid) }""")
+    text = """g (float[1,2,8,8] X, float[1,4,5,2] base, float[1,4,5,2] flow) => (float[1,2,4,5] Y)
+        { Y = f.warp(X, base, flow) } <opset_import: ["": 17], domain: "f"> warp (X, base, flow) => (Y)
+        { s = Mul(flow, flow) twice = Add(s, s) grid = Add(base, twice) Y = GridSample(X, grid) }"""
     rng = np.random.default_rng(0)
     X, base, flow = (rng.uniform(-1, 1, shape).astype(np.float32) for shape in ((1, 2, 8, 8), *[(1, 4, 5, 2)] * 2))
-    (Y,) = open_fused(model).run(None, {"X": X, "base": base, "flow": flow})
+    (Y,) = open_fused(parsed(text, 17)).run(None, {"X": X, "base": base, "flow": flow})
     np.testing.assert_allclose(Y, ogs.grid_sample(X, base + 2 * flow * flow), rtol=0, atol=1e-6)
 
 
 def test_in_functions_and_inner_graphs() -> None:
     graph = Graph()
     inner = graph.sampled(planar(graph, 2, 5, 6), (2, 3, 9, 8))
-    imports = [helper.make_opsetid("", 20), helper.make_opsetid("mine", 1)]
-    function = function_of(inner, "mine", "Warp")
-    branch = helper.make_graph(
-        function.node, "branch", [], [helper.make_tensor_value_info("Y", TensorProto.FLOAT, None)]
-    )
-    call = helper.make_node("Warp", ["X", "coords"], ["Y"], domain="mine")
-    yes = helper.make_node("Constant", [], ["yes"], value=numpy_helper.from_array(np.array(True)))
-    choose = helper.make_node("If", ["yes"], ["Y"], then_branch=branch, else_branch=branch)
-    for outer, functions, count in (([call], [function], 1), ([yes, choose], [], 2)):
-        holds = helper.make_graph(outer, "holds", inner.graph.input, inner.graph.output)
-        model = helper.make_model(holds, opset_imports=imports, functions=functions, ir_version=9)
+    call = parsed("g () => (float[] Y) { Y = mine.Warp (X, coords) }")
+    call.functions.append(function_of(inner, "mine", "Warp"))
+    branches = "then_branch = t () => (float[] Y) { }, else_branch = e () => (float[] Y) { }"
+    choose = parsed(f"g () => (float[] Y) {{ yes = Constant <value = bool {{1}}> () Y = If (yes) <{branches}> }}")
+    for branch in choose.graph.node[1].attribute:
+        branch.g.node.extend(call.functions[0].node)
+    for model, count in ((call, 1), (choose, 2)):
+        model.graph.input.extend(inner.graph.input)
         assert_fused(graph, model, *[6] * count)
 
 
 def written(coordinates: object, sources: list[str]) -> onnx.ModelProto:
     """The op as somebody may write it."""
-    graph = Graph()
-    model = graph.sampled(graph.fed("coords", 1, 3, 4, 2), (1, 1, 5, 6))
-    node = model.graph.node[-1]
-    node.op_type, node.domain = "ort_gridsample_FusedGridSample", "ai.onnx.contrib"
-    del node.input[:], node.attribute[:]
-    node.input.extend(["X", "numbers", "coords"])
+    model = parsed("""g (float[1,1,5,6] X, float[1,3,4,2] coords) => (float[N,C,h,w] Y) <float[1] numbers = {0}> {
+        Y = ai.onnx.contrib.ort_gridsample_FusedGridSample (X, numbers, coords) }""")
+    (node,), said = model.graph.node, "\n".join(map(repr, sources))
+    node.name = "sample"
     node.attribute.append(helper.make_attribute("coordinates", coordinates, attr_type=onnx.AttributeProto.INTS))
-    node.attribute.append(helper.make_attribute("sources", "\n".join(map(repr, sources))))
-    model.graph.initializer.append(numpy_helper.from_array(np.zeros(1, np.float32), "numbers"))
-    model.opset_import.append(helper.make_opsetid("ai.onnx.contrib", 1))
+    node.attribute.append(helper.make_attribute("sources", said))
     return model
 
 

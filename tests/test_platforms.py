@@ -7,16 +7,11 @@ from processes import PREAMBLE, python
 #: System -> what Python has not there.
 LACKS = {
     "Windows": """
-import ctypes, os, pathlib, signal, _signal, sys
-for name in ("fork", "register_at_fork", "sched_getaffinity", "sysconf", "getuid", "geteuid", "O_NOFOLLOW", "killpg"):
-    if hasattr(os, name):
-        delattr(os, name)
+import ctypes, pathlib, signal, _signal
+lose(os, "fork", "register_at_fork", "sched_getaffinity", "sysconf", "getuid", "geteuid", "O_NOFOLLOW", "killpg")
 for module in (signal, _signal):
-    for name in [name for name in dir(module) if name.startswith(("pthread_", "sig")) and name != "signal"]:
-        delattr(module, name)
-    for name in ("SIGKILL", "SIGHUP", "SIGPIPE", "SIGQUIT", "SIGALRM", "SIGCHLD", "SIGUSR1", "SIGUSR2", "setitimer"):
-        if hasattr(module, name):
-            delattr(module, name)
+    lose(module, *(name for name in dir(module) if name.startswith(("pthread_", "sig")) and name != "signal"))
+    lose(module, "SIGKILL", "SIGHUP", "SIGPIPE", "SIGQUIT", "SIGALRM", "SIGCHLD", "SIGUSR1", "SIGUSR2", "setitimer")
 six = [signal.SIGINT, signal.SIGILL, signal.SIGFPE, signal.SIGSEGV, signal.SIGTERM, signal.SIGABRT]
 signal.valid_signals = lambda: set(six)
 class CDLL(ctypes.CDLL):
@@ -28,12 +23,13 @@ ctypes.CDLL = CDLL
 for name in ("fcntl", "resource", "termios", "pwd", "grp"):
     sys.modules[name] = None
 """,
-    "macOS": """
-import os, sys
-if hasattr(os, "sched_getaffinity"):
-    del os.sched_getaffinity
-""",
+    "macOS": "lose(os, 'sched_getaffinity')",
 }
+LOSE = """
+import os, sys
+def lose(module, *names):
+    [delattr(module, name) for name in names if hasattr(module, name)]
+"""
 NO_FILES = """
 from pathlib import Path
 read_text = Path.read_text
@@ -47,7 +43,7 @@ Path.read_text = read
 
 def on(system: str, script: str) -> list[str]:
     """What the ``script`` prints there, without files that say how much memory there is."""
-    return python(LACKS[system] + NO_FILES + PREAMBLE.format(open_model="open_session") + script)
+    return python(LOSE + LACKS[system] + NO_FILES + PREAMBLE.format(open_model="open_session") + script)
 
 
 def test_on_windows_there_are_python_ops_and_a_reason_and_interrupts_wait_for_the_end_of_a_run() -> None:

@@ -22,8 +22,6 @@ from test_patch import MODELS
 
 
 class Terminal(io.StringIO):
-    """What says that it is a terminal."""
-
     def isatty(self) -> bool:
         return True
 
@@ -76,23 +74,15 @@ def test_what_is_soon_done_is_not_shown(without_tqdm: bool, monkeypatch: pytest.
 def said(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """What a bar is told, as tqdm's in a notebook, where stderr is no terminal."""
     said: list[object] = []
-
-    class Bar:
-        def __init__(self, **options: object) -> None:
-            said.append(options)
-
-        def set_postfix_str(self, step: str, refresh: bool) -> None:
-            said.append(step)
-
-        def update(self, steps: int) -> None:
-            said.append(steps)
-
-        def close(self) -> None:
-            said.append("closed")
-
+    methods = {
+        "__init__": lambda self, **options: said.append(options),
+        "set_postfix_str": lambda self, step, refresh: said.append(step),
+        "update": lambda self, steps: said.append(steps),
+        "close": lambda self: said.append("closed"),
+    }
     monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
     monkeypatch.setitem(sys.modules, "tqdm", types.ModuleType("tqdm"))
-    monkeypatch.setitem(sys.modules, "tqdm.auto", types.SimpleNamespace(tqdm=Bar))
+    monkeypatch.setitem(sys.modules, "tqdm.auto", types.SimpleNamespace(tqdm=type("Bar", (), methods)))
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     return said
 
@@ -138,15 +128,12 @@ def test_records_are_a_table_in_a_notebook() -> None:
 
 
 def test_records_are_a_list() -> None:
-    model = grid_sample_model("uint8", "float32", 2, [Attributes(), Attributes("nearest")])
-    records = ogs.inspect_model(model)
+    records = ogs.inspect_model(grid_sample_model("uint8", "float32", 2, [Attributes(), Attributes("nearest")]))
     assert isinstance(records, list)
     assert records == [records[0], records[1]]
     assert records[1:] == [records[1]]
     assert [each.name for each in pickle.loads(pickle.dumps(records))] == ["sample0", "sample1"]
     assert repr(records) == f"[{records[0]!r}, {records[1]!r}]"
 
-
-def test_a_model_without_them_says_so() -> None:
-    model = parsed("g (float[1] X) => (float[1] Y) { Y = Abs (X) }", 16)
-    assert "no GridSample" in unescape(ogs.inspect_model(model)._repr_html_())
+    none = ogs.inspect_model(parsed("g (float[1] X) => (float[1] Y) { Y = Abs (X) }", 16))
+    assert "no GridSample" in unescape(none._repr_html_())

@@ -143,7 +143,6 @@ def test_any_grid_is_answered_within_reach(data: st.DataObject, lengths: Lengths
     assert np.isfinite(Y).all()
     assert abs(Y).max() <= OVERSHOOT[attributes.mode] ** r * abs(X).max() * (1 + 1e-4) + 1e-30
     if attributes.mode != "cubic":
-        read = [*X.flat, *[0] * (attributes.padding_mode == "zeros")]
-        slack = 1e-5 * abs(X).max() + 1e-30
+        read, slack = [*X.flat, *[0] * (attributes.padding_mode == "zeros")], 1e-5 * abs(X).max() + 1e-30
         assert min(read) - slack <= Y.min()
         assert Y.max() <= max(read) + slack

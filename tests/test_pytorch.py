@@ -1,11 +1,9 @@
 """Models that PyTorch's exporters write with this package's translations: the standard operators, PyTorch's answers."""
 
-from __future__ import annotations
-
-import importlib.util
 import io
 import itertools
 import warnings
+from importlib.util import find_spec
 
 import numpy as np
 import onnx
@@ -17,11 +15,9 @@ from test_patch import nodes
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 F = torch.nn.functional
 
-dynamo = pytest.mark.skipif(
-    importlib.util.find_spec("onnxscript") is None, reason="PyTorch's exporter needs onnxscript, which is not installed"
-)
+dynamo = pytest.mark.skipif(find_spec("onnxscript") is None, reason="PyTorch's exporter needs onnxscript")
+older = pytest.mark.skipif(find_spec("torch.onnx.symbolic_helper") is None, reason="there is no older exporter")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
-
 #: PyTorch's own operators know no others.
 MODES = {2: ("bilinear", "nearest", "bicubic"), 3: ("bilinear", "nearest")}
 PADDING = ("zeros", "border", "reflection")
@@ -29,45 +25,34 @@ SMALL = {2: (5, 6), 3: (3, 5, 6)}
 LARGE = {2: (8, 7), 3: (4, 8, 7)}
 
 
-class Sampler(torch.nn.Module):
-    """Samples in every mode, padding and alignment that PyTorch has."""
-
-    def __init__(self, rank: int) -> None:
+class Module(torch.nn.Module):
+    def __init__(self, function) -> None:
         super().__init__()
-        self.rank = rank
+        self.function = function
 
-    def forward(self, X, grid):
-        return tuple(
-            F.grid_sample(X, grid, mode=mode, padding_mode=padding, align_corners=align)
-            for mode, padding, align in itertools.product(MODES[self.rank], PADDING, (False, True))
-        )
+    def forward(self, first, second):
+        return self.function(first, second)
 
 
-class Grid(torch.nn.Module):
-    """Makes a grid as large as X, both ways."""
+def sampler(rank: int) -> Module:
+    """Samples in every mode, padding and alignment that PyTorch has."""
+    ways = [*itertools.product(MODES[rank], PADDING, (False, True))]
+    return Module(lambda X, grid: tuple(F.grid_sample(X, grid, *way) for way in ways))
 
-    def forward(self, X, theta):
-        return tuple(F.affine_grid(theta, X.shape, align_corners=align) for align in (False, True))
+
+#: Makes a grid as large as X, both ways.
+GRID = Module(lambda X, theta: tuple(F.affine_grid(theta, X.shape, align_corners=align) for align in (False, True)))
 
 
-class Either(torch.nn.Module):
+def either(X, grid):
     """Samples in the bodies of an If."""
-
-    def forward(self, X, grid):
-        def smooth(X, grid):
-            return F.grid_sample(X, grid, mode="bicubic", padding_mode="border", align_corners=True)
-
-        def crisp(X, grid):
-            return F.grid_sample(X, grid, mode="nearest", align_corners=False)
-
-        return (torch.cond(X.sum() > 0, smooth, crisp, (X, grid)),)
-
-
-class Lowered(torch.nn.Module):
-    """Calls what grid_sample comes to."""
-
-    def forward(self, X, grid):
-        return (torch.ops.aten.grid_sampler_3d(X, grid, 0, 1, True),)
+    answer = torch.cond(
+        X.sum() > 0,
+        lambda X, grid: F.grid_sample(X, grid, "bicubic", "border", True),
+        lambda X, grid: F.grid_sample(X, grid, "nearest", "zeros", False),
+        (X, grid),
+    )
+    return (answer,)
 
 
 def image(lengths: tuple[int, ...]):
@@ -75,8 +60,7 @@ def image(lengths: tuple[int, ...]):
 
 
 def positions(lengths: tuple[int, ...]):
-    shape = (2, *lengths, len(lengths))
-    return torch.rand(shape, generator=torch.Generator().manual_seed(1)) * 2.6 - 1.3
+    return torch.rand((2, *lengths, len(lengths)), generator=torch.Generator().manual_seed(1)) * 2.6 - 1.3
 
 
 def theta(rank: int):
@@ -90,8 +74,7 @@ def exported(module, args, opset: int, shapes=None) -> onnx.ModelProto:
 
 
 def exported_by_the_older(module, args, opset: int, axes=None) -> onnx.ModelProto:
-    file = io.BytesIO()
-    options = {"input_names": ["first", "second"], "dynamic_axes": axes}
+    file, options = io.BytesIO(), {"input_names": ["first", "second"], "dynamic_axes": axes}
     torch.onnx.export(module, args, file, dynamo=False, opset_version=opset, **options)
     return onnx.load_from_string(file.getvalue())
 
@@ -115,7 +98,7 @@ def assert_at(model: onnx.ModelProto, opset: int) -> None:
 @pytest.mark.parametrize("rank", [2, 3])
 @pytest.mark.parametrize("opset", [16, 18, 20, 22])
 def test_sampling(rank: int, opset: int) -> None:
-    module, args = Sampler(rank), (image(SMALL[rank]), positions(SMALL[rank][::-1]))
+    module, args = sampler(rank), (image(SMALL[rank]), positions(SMALL[rank][::-1]))
     axes = {2 + axis: f"X{axis}" for axis in range(rank)}
     model = exported(module, args, opset, (axes, {1 + axis: f"grid{axis}" for axis in range(rank)}))
     assert_at(model, opset)
@@ -127,17 +110,17 @@ def test_sampling(rank: int, opset: int) -> None:
 @pytest.mark.parametrize(("rank", "opset", "dynamic"), [(2, 20, True), (3, 22, True), (2, 20, False)])
 def test_grids_of_dynamic_and_fixed_sizes(rank: int, opset: int, dynamic: bool) -> None:
     axes = ({2 + axis: f"X{axis}" for axis in range(rank)}, {}) if dynamic else None
-    model = exported(Grid(), (image(SMALL[rank]), theta(rank)), opset, axes)
+    model = exported(GRID, (image(SMALL[rank]), theta(rank)), opset, axes)
     assert_at(model, opset)
     assert [node.op_type for node in nodes(model)].count("AffineGrid") == 2
     for lengths in (SMALL[rank], LARGE[rank])[: 1 + dynamic]:
-        assert_answers_as_pytorch(model, Grid(), image(lengths), theta(rank))
+        assert_answers_as_pytorch(model, GRID, image(lengths), theta(rank))
 
 
 @dynamo
 @pytest.mark.parametrize("opset", [18, 20, 22])
 def test_bodies_have_the_spelling_of_their_opset(opset: int) -> None:
-    module, args = Either(), (image(SMALL[2]), positions(SMALL[2]))
+    module, args = Module(either), (image(SMALL[2]), positions(SMALL[2]))
     model = exported(module, args, opset)
     assert_at(model, opset)
     assert_answers_as_pytorch(model, module, *args)
@@ -146,7 +129,8 @@ def test_bodies_have_the_spelling_of_their_opset(opset: int) -> None:
 
 @dynamo
 def test_what_sampling_volumes_comes_to() -> None:
-    module, args = Lowered(), (image(SMALL[3]), positions(SMALL[3]))
+    module = Module(lambda X, grid: (torch.ops.aten.grid_sampler_3d(X, grid, 0, 1, True),))
+    args = image(SMALL[3]), positions(SMALL[3])
     model = exported(module, args, 20)
     assert [node.op_type for node in nodes(model)] == ["GridSample"]
     assert_answers_as_pytorch(model, module, *args)
@@ -155,31 +139,26 @@ def test_what_sampling_volumes_comes_to() -> None:
 @dynamo
 def test_a_grid_before_its_opset_is_refused_in_words() -> None:
     with pytest.raises(Exception, match="affine_grid") as caught:
-        exported(Grid(), (image(SMALL[2]), theta(2)), 18)
+        exported(GRID, (image(SMALL[2]), theta(2)), 18)
     assert "affine_grid: opset_version is 18, expected at least 20" in str(caught.getrepr())  # with what it comes from
 
 
 @dynamo
 def test_the_shape_of_a_grid_is_pytorch_s() -> None:
     """Knowing it changes no answer."""
-    before = [grid.clone() for grid in Grid()(image(SMALL[3]), theta(3))]
+    before = [grid.clone() for grid in GRID(image(SMALL[3]), theta(3))]
     ogs.torch_translation_table()
     for device in ("cpu", "meta"):
-        for grid, expected in zip(Grid()(image(SMALL[3]).to(device), theta(3).to(device)), before, strict=True):
+        for grid, expected in zip(GRID(image(SMALL[3]).to(device), theta(3).to(device)), before, strict=True):
             assert (grid.shape, grid.dtype, grid.stride()) == (expected.shape, expected.dtype, expected.stride())
             assert device == "meta" or torch.equal(grid, expected)
-
-
-older = pytest.mark.skipif(
-    importlib.util.find_spec("torch.onnx.symbolic_helper") is None, reason="this PyTorch has no exporter by TorchScript"
-)
 
 
 @older
 @pytest.mark.parametrize("rank", [2, 3])
 def test_the_older_exporter(rank: int) -> None:
     """Samples at every opset, and makes grids of dynamic sizes."""
-    module, args = Sampler(rank), (image(SMALL[rank]), positions(SMALL[rank]))
+    module, args = sampler(rank), (image(SMALL[rank]), positions(SMALL[rank]))
     for opset in (16, 18, 20):
         with ogs.torch_symbolics():
             model = exported_by_the_older(module, args, opset)
@@ -187,9 +166,9 @@ def test_the_older_exporter(rank: int) -> None:
         assert_answers_as_pytorch(model, module, *args)
     axes = {"first": {2 + axis: f"X{axis}" for axis in range(rank)}}
     with ogs.torch_symbolics():
-        model = exported_by_the_older(Grid(), (args[0], theta(rank)), 20, axes)
+        model = exported_by_the_older(GRID, (args[0], theta(rank)), 20, axes)
     assert [node.op_type for node in nodes(model)].count("AffineGrid") == 2
-    assert_answers_as_pytorch(model, Grid(), image(LARGE[rank]), theta(rank))
+    assert_answers_as_pytorch(model, GRID, image(LARGE[rank]), theta(rank))
 
 
 @older
@@ -198,6 +177,6 @@ def test_the_older_exporter_is_left_as_it_was() -> None:
         warnings.simplefilter("ignore")
         for _ in range(2):
             with pytest.raises(Exception, match="5D volumetric input"):
-                exported_by_the_older(Sampler(3), (image(SMALL[3]), positions(SMALL[3])), 18)
+                exported_by_the_older(sampler(3), (image(SMALL[3]), positions(SMALL[3])), 18)
             with ogs.torch_symbolics():
                 pass

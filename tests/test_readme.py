@@ -30,7 +30,6 @@ PAGES = {file.relative_to(REPOSITORY).as_posix(): file.read_text(encoding="utf-8
 TEXT = "\n".join(PAGES.values())
 #: The gallery's pictures, and the commands that draw them.
 PICTURES = {name: line for line, name in re.findall(r"^`(.+)`\n\n!\[.+\]\((.+)\)$", PAGES["examples/README.md"], re.M)}
-
 #: Placeholder -> what a user would write there.
 PLACEHOLDERS = {**dict.fromkeys(("MODEL", "IN", "A"), "model.onnx"), **dict.fromkeys(("OUT", "B"), "anywhere.onnx")}
 #: Commands that are run elsewhere: .ci/run makes environments, and installs; a test of its own runs the folders.
@@ -43,7 +42,6 @@ ELSEWHERE = (
 
 
 def blocks(language: str) -> list[str]:
-    """The code blocks of that language."""
     return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.M | re.S)
 
 
@@ -60,6 +58,7 @@ def commands() -> list[str]:
 
 COMMANDS, SNIPPETS = commands(), blocks("python")
 RUN = [command for command in COMMANDS if not command.startswith(ELSEWHERE)]
+ALONE = [(number, "") for number, _ in enumerate(SNIPPETS)]
 #: Tool of a suite -> the options that the pages name.
 TOOLS: dict[str, set[str]] = {}
 for tool, options in re.findall(r"^python -m (tests\S*)(.*)$", "\n".join(COMMANDS), re.M):
@@ -182,9 +181,6 @@ def test_a_folder_on_a_cluster(library: str, package: str, clone: Path, tmp_path
         expected = ogs.grid_sample(X, ogs.affine_grid(theta, X.shape), "cubic", "reflection")[0].transpose(1, 2, 0)
         # Sums in another order may be truncated another way.
         assert np.abs(np.asarray(image.open(into / name)).astype(int) - expected).max() <= 1, name
-
-
-ALONE = [(number, "") for number, _ in enumerate(SNIPPETS)]
 
 
 @with_slow("number,beside", [*ALONE, (0, "ic_stn_loop"), (0, "voxelmorph")], ALONE)

@@ -25,8 +25,12 @@ DYNAMIC = Trial("primitives", "2-D linear", "zeros unaligned", dynamic=True)
 N_EXPORTED = len(list(EXPORTED.glob("*.onnx")))
 Toy: TypeAlias = Callable[..., Worker]
 
-#: A runtime that is as right as onnxruntime, and does something else besides: what a file beside it says.
-ADAPTER = """
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toy]:
+    """Says what the toy runtime does besides from now on, and returns its worker."""
+    # A runtime that is as right as onnxruntime, and does something else besides: what a file beside it says.
+    script = """
 import os, sys, time
 from pathlib import Path
 import numpy as np
@@ -43,13 +47,8 @@ def load(path, inputs, outputs):
         return known["answers"]
     return run
 """
-
-
-@pytest.fixture(scope="module")
-def toy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toy]:
-    """Says what the toy runtime does besides from now on, and returns its worker."""
     adapter = tmp_path_factory.mktemp("toy") / "toy.py"
-    adapter.write_text(ADAPTER)
+    adapter.write_text(script)
     with Worker((sys.executable, str(ADAPTERS / "worker.py"), str(adapter)), 60) as worker:
 
         def make(besides: str = "pass") -> Worker:
@@ -64,9 +63,6 @@ def verdict(worker: Worker, trial: Trial) -> Verdict:
     return judge(task, worker.ask(task), 1e-4)
 
 
-# What is asked
-
-
 def test_a_dynamic_model_is_asked_twice_and_knows_no_shape() -> None:
     task = Trial("standard", "3-D cubic", "border aligned", dynamic=True).task()
     assert len(task.feeds) == len(task.expected) == 2
@@ -75,22 +71,14 @@ def test_a_dynamic_model_is_asked_twice_and_knows_no_shape() -> None:
     assert [dim.dim_value for dim in dims if not dim.dim_param] == [3]  # the rank
 
 
-# What a runtime may do
-
-
-def test_a_right_answer(toy: Toy) -> None:
+def test_an_answer_is_right_or_wrong_by_so_much(toy: Toy) -> None:
     assert verdict(toy(), LINEAR).kind == verdict(toy(), DYNAMIC).kind == "right"
-
-
-def test_a_wrong_answer_says_by_how_much(toy: Toy) -> None:
     found = verdict(toy("answers[0][0, 0, 0, 0] += 0.5"), LINEAR)
     assert found.kind == "wrong"
     assert found.error == pytest.approx(0.5 / np.abs(LINEAR.task().expected[0]["Y"]).max(), rel=1e-4)
     found = verdict(toy("answers[0] += again"), DYNAMIC)
     assert (found.kind, found.message) == ("wrong", "at the second shape only")
 
-
-def test_an_answer_that_is_none(toy: Toy) -> None:
     for besides, message in (
         ("answers = [answers[0][0]]", "Y of shape (3, 6, 4), not (2, 3, 6, 4)"),
         ("answers = []", "no output Y"),
@@ -130,12 +118,10 @@ def test_a_runtime_that_cannot_be_imported(tmp_path: Path) -> None:
         assert "No module named 'no_such_runtime'" in verdict(worker, LINEAR).message
 
 
-def test_no_environment_is_a_sentence(tmp_path: Path) -> None:
+def test_an_environment_is_kept_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And where there is none, there is a sentence."""
     with pytest.raises(NotInstalledError, match=r"toy needs Python 2\.2"):
         environment(Runtime("toy", "toy", ("numpy",), python=("2.2",)), tmp_path)
-
-
-def test_an_environment_is_kept_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     toy = Runtime("toy", "toy", ("none",))
     monkeypatch.setattr(environments, "_versions", lambda folder: "")
     monkeypatch.setattr(environments, "_install", Mock(side_effect=[NotInstalledError("no network"), None]))
@@ -147,12 +133,8 @@ def test_an_environment_is_kept_when_it_is_whole(tmp_path: Path, monkeypatch: py
     assert command[:1] == tuple(str(folder / "bin" / "python") for folder in tmp_path.iterdir())
 
 
-# What is said
-
-
 def test_messages_are_shortened() -> None:
-    said = "TractError: a\nb /usr/lib/x/y.rs:12:3 c\nStack backtrace:\n 0: d"
-    assert shortened(said) == "TractError: a b … c"
+    assert shortened("TractError: a\nb /usr/lib/x/y.rs:12:3 c\nStack backtrace:\n 0: d") == "TractError: a b … c"
     assert len(shortened("long " * 1000)) == 240
 
 

@@ -35,6 +35,8 @@ WRONG_GRID = np.zeros((2, 4, 5, 2), np.float32)
 FEEDS, WRONG = {"X": X, "grid": GRID}, {"X": X, "grid": WRONG_GRID}
 NODE = "GridSample node 'sample0'"
 SENTENCE = rf"{NODE}: grid is of shape \(2, 4, 5, 2\), expected N = 1 first"
+SPINNING = "session.intra_op.allow_spinning"
+ENTRIES = (SPINNING, "session.model_external_initializers_file_folder_path", "session.set_denormal_as_zero", "mine")
 
 
 @pytest.fixture
@@ -60,13 +62,10 @@ def test_path_bytes_and_proto_are_models(model: onnx.ModelProto, expected: np.nd
             np.testing.assert_array_equal(ogs.InferenceSession(**arguments).run(None, FEEDS)[0], expected)
 
 
-def test_one_model_is_expected() -> None:
+def test_one_model_is_expected_and_its_file(tmp_path: Path) -> None:
     for found, models in (("neither", {}), ("both", {"path_or_bytes": b"", "model": b""})):
         with pytest.raises(TypeError, match=f"got {found} of path_or_bytes and model, expected one"):
             ogs.InferenceSession(**models)
-
-
-def test_a_missing_file_is_python_s_own_error(tmp_path: Path) -> None:
     for path in (tmp_path / "missing.onnx", str(tmp_path / "missing.onnx")):
         with pytest.raises(FileNotFoundError, match=r"missing\.onnx"):
             ogs.InferenceSession(path)
@@ -185,8 +184,7 @@ def test_register_may_be_called_again(model: onnx.ModelProto, expected: np.ndarr
     assert ogs.register(ogs.register(options)) is options
     of_a_session = ogs.InferenceSession(model).get_session_options()
     for each in (options, options, of_others, of_a_session):
-        session = ogs.InferenceSession(model, ogs.register(each))
-        np.testing.assert_array_equal(session.run(None, FEEDS)[0], expected)
+        np.testing.assert_array_equal(ogs.InferenceSession(model, ogs.register(each)).run(None, FEEDS)[0], expected)
     for each in (options, of_a_session):
         plain = onnxruntime.InferenceSession(ogs.patch_model(model).SerializeToString(), each)
         np.testing.assert_array_equal(plain.run(None, FEEDS)[0], expected)
@@ -197,10 +195,6 @@ def entry(options: onnxruntime.SessionOptions, key: str) -> str | None:
         return options.get_session_config_entry(key)
     except RuntimeError:
         return None
-
-
-SPINNING = "session.intra_op.allow_spinning"
-ENTRIES = (SPINNING, "session.model_external_initializers_file_folder_path", "session.set_denormal_as_zero", "mine")
 
 
 def said(options: onnxruntime.SessionOptions) -> dict[str, object]:
@@ -253,8 +247,7 @@ def test_what_was_added_to_the_options_is_copied(model: onnx.ModelProto) -> None
     options.add_initializer("grid", grid)
     model.graph.initializer.append(numpy_helper.from_array(np.zeros_like(GRID), "grid"))
     del model.graph.input[1]
-    answer = ogs.InferenceSession(model, options).run(None, {"X": X})[0]
-    np.testing.assert_array_equal(answer, ogs.grid_sample(X, GRID))
+    np.testing.assert_array_equal(ogs.InferenceSession(model, options).run(None, {"X": X})[0], ogs.grid_sample(X, GRID))
 
 
 @pytest.mark.parametrize("values", ["1", "1, 1, 1"])

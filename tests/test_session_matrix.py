@@ -1,7 +1,4 @@
-"""Every type that ONNX Runtime can hold, through a session, against the function: bit for bit, as both are one core.
-
-Halves reach the op as float32: they are the same but for a rounding.
-"""
+"""Every type that ONNX Runtime can hold, through a session, against the function: bit for bit, as both are one core."""
 
 import numpy as np
 
@@ -44,8 +41,7 @@ def test_session_answers_as_the_function(core: str, X_type: str) -> None:
 @with_slow("X_type,bit", [("float16", 2**-9), ("bfloat16", 2**-6)], [("float16", 2**-9)])
 def test_half_precision(X_type: str, bit: float) -> None:
     """Through Casts to and from float32 on a Python op, as it is on a compiled one; the answer is the function's."""
-    attributes = Attributes("linear", "border")
-    model = grid_sample_model(X_type, "float32", 2, [attributes])
+    model = grid_sample_model(X_type, "float32", 2, [Attributes("linear", "border")])
     outside = [node.op_type for node in model.graph.node if node.op_type != "GridSample"]
     for target, casts in (("ort_gridsample", 2), ("compiled", 0))[: 2 if "compiled" in PATHS else 1]:
         patched = [node.op_type for node in ogs.patch_model(model, target=target).graph.node]

@@ -15,7 +15,7 @@ import oracle
 import ort_gridsample as ogs
 from cases import Attributes, generator, image
 from compare import about, assert_identical, assert_matches
-from models import make_model
+from models import parsed
 from ort_gridsample import spec
 from ort_gridsample.runtime.compiled_ops.ops import why_not
 from paths import Function, Model, open_compiled, open_native, open_patched_file, open_session, run
@@ -25,11 +25,12 @@ from paths import Function, Model, open_compiled, open_native, open_patched_file
 PIXELS_4x4 = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)
 PIXELS_3x2 = np.arange(6, dtype=np.float32).reshape(1, 1, 3, 2)
 STEPS = np.array([-1.0, -0.6, -0.2, 0.2, 0.6, 1.0], np.float32)
+#: In the names of onnx's own node tests.
+EXPANDED = "_expanded"
 GRID_6x6 = np.stack(np.meshgrid(STEPS, STEPS), -1)[None]
 
 
 def diagonal(*rows: list[float]) -> np.ndarray:
-    """A 2-D grid of positions with x = y."""
     return np.array(rows, np.float32)[None, ..., None].repeat(2, -1)
 
 
@@ -71,12 +72,6 @@ def test_onnx_gridsample_16_first_draft(path: Function | Model) -> None:
             np.testing.assert_allclose(Y[0, 0], expected, rtol=0, atol=6e-5)  # the text prints four digits
 
 
-# onnx-gridsample-22.md, sentence by sentence.
-
-#: Mode and alignment.
-WAYS = list(itertools.product(spec.MODES, (False, True)))
-
-
 def floats(*numbers: float) -> np.ndarray:
     """An X of one row, of a type that most tests have kernels for."""
     return np.array([[numbers]], np.float32)
@@ -88,86 +83,66 @@ def at(*coordinates: float) -> np.ndarray:
 
 
 def test_onnx_gridsample_22__minus_3_5_reflects_to_1_5_and_then_0_5(path: Function | Model) -> None:
-    for mode, align_corners in WAYS:
+    for mode, align_corners in itertools.product(spec.MODES, (False, True)):
         Y = path.grid_sample(image("float32", (1, 2, 7)), at(-3.5, 1.5, 0.5), mode, "reflection", align_corners)
         with about((mode, align_corners)):
             np.testing.assert_allclose(Y[..., :2], Y[..., 2:].repeat(2, -1), rtol=2e-6)
 
 
-def test_onnx_gridsample_22__the_value_at_index_minus_1_is_the_one_at_index_1(path: Function | Model) -> None:
+CORNERS, CENTERS = floats(2, 3, 5, 7), ((True, 1.0), (False, 0.75))
+VOLUME, POSITION = np.arange(24, dtype=np.float32).reshape(1, 1, 2, 3, 4), np.array([[[[[1, -1, 1]]]]], np.float32)
+HALFWAY = at(-0.75, -0.25, 0.25, 0.75)
+PADDED = {"zeros": 0.59375 - 2 * 0.09375, "border": 2 * 0.59375 - 3 * 0.09375, "reflection": 3 * 0.59375 - 6 * 0.09375}
+#: Sentence -> X, grid, mode, padding and alignment, and the answer.
+SENTENCES = {
     # "If index 0 represents the margin pixel": -1 and 1 are the centres of the corner pixels, 0.5 apart.
-    for mode in spec.MODES:
-        Y = path.grid_sample(floats(2, 3, 5, 7, 11), at(-1.5, 1.5), mode, "reflection", True)
-        assert Y.tolist() == [[[3.0, 7.0]]], mode
-
-
-def test_onnx_gridsample_22__the_extrema_are_centers_or_corners(path: Function | Model) -> None:
-    X = floats(2, 3, 5, 7)
-    for mode, align_corners in WAYS:
-        center = 1.0 if align_corners else 0.75
-        Y = path.grid_sample(X, at(-center, center), mode, "zeros", align_corners)
-        assert Y.tolist() == [[[2.0, 7.0]]], (mode, align_corners)
+    "the_value_at_index_minus_1_is_the_one_at_index_1": [
+        (floats(2, 3, 5, 7, 11), at(-1.5, 1.5), mode, "reflection", True, [3, 7]) for mode in spec.MODES
+    ],
     # The outer corner of a corner pixel is halfway to the padding: linear answers the mean of both.
-    assert path.grid_sample(X, at(-1, 1), "linear").tolist() == [[[1.0, 3.5]]]
-
-
-def test_onnx_gridsample_22__the_grid_lists_the_innermost_axis_first(path: Function | Model) -> None:
-    X = np.arange(24, dtype=np.float32).reshape(1, 1, 2, 3, 4)
+    "the_extrema_are_centers_or_corners": [
+        *((CORNERS, at(-x, x), mode, "zeros", aligned, [2, 7]) for mode in spec.MODES for aligned, x in CENTERS),
+        (CORNERS, at(-1, 1), "linear", "zeros", False, [1, 3.5]),
+    ],
     # x = 3 of W, y = 0 of H, z = 1 of D.
-    grid = np.array([1, -1, 1], np.float32).reshape(1, 1, 1, 1, 3)
-    assert path.grid_sample(X, grid, "nearest", "zeros", True).item() == X[0, 0, 1, 0, 3]
-
-
-def test_onnx_gridsample_22__nearest_rounds_halfway_to_even(path: Function | Model) -> None:
-    x = np.array([0.5, 1.5, 2.5, 3.5])
-    Y = path.grid_sample(floats(*range(5)), at(*(x / 2 - 1)), "nearest", "zeros", True)
-    assert Y.tolist() == [[[0, 2, 2, 4]]]
-
-
-def test_onnx_gridsample_22__nearest_reflects_before_it_rounds(path: Function | Model) -> None:
+    "the_grid_lists_the_innermost_axis_first": [(VOLUME, POSITION, "nearest", "zeros", True, [15])],
+    "nearest_rounds_halfway_to_even": [(floats(*range(5)), HALFWAY, "nearest", "zeros", True, [0, 2, 2, 4])],
     # The pixel coordinate -1.5 is reflected to 0.5, halfway, which rounds to 0; rounded first it would be -2, then 1.
-    Y = path.grid_sample(floats(*range(4)), at(-1.5), "nearest", "reflection", False)
-    assert Y.tolist() == [[[0]]]
-
-
-def test_onnx_gridsample_22__cubic_pads_each_tap(path: Function | Model) -> None:
+    "nearest_reflects_before_it_rounds": [(floats(*range(4)), at(-1.5), "nearest", "reflection", False, [0])],
     # At the pixel coordinate -0.5 the taps -2, -1, 0 and 1 have the weights of Keys' kernel for a = -0.75.
-    X, grid = floats(1, 2, 4, 8, 16), at(-0.5 * 2 / 4 - 1)
-    for padding_mode, expected in {
-        "zeros": 0.59375 - 2 * 0.09375,
-        "border": 2 * 0.59375 - 3 * 0.09375,
-        "reflection": 3 * 0.59375 - 6 * 0.09375,
-    }.items():
-        with about(padding_mode):
-            assert path.grid_sample(X, grid, "cubic", padding_mode, True).tolist() == [[[expected]]]
+    "cubic_pads_each_tap": [
+        (floats(1, 2, 4, 8, 16), at(-1.25), "cubic", padding_mode, True, [Y]) for padding_mode, Y in PADDED.items()
+    ],
+    "integers_are_computed_as_floating_point_and_cast": [  # 3.25, 8.25 and 3.5
+        (np.array([[[4, 3, 10]]], np.uint8), at(-0.25, 0.75, -0.5), "linear", "zeros", True, [3, 8, 3])
+    ],
+}
 
 
-def test_onnx_gridsample_22__integers_are_computed_as_floating_point_and_cast(path: Function | Model) -> None:
-    Y = path.grid_sample(np.array([[[4, 3, 10]]], np.uint8), at(-0.25, 0.75, -0.5), "linear", "zeros", True)
-    assert_identical(Y, np.array([[[3, 8, 3]]], np.uint8))  # 3.25, 8.25 and 3.5
-
-
-# onnx-gridsample-22-20-16.txt: three versions that differ in names, defaults and types.
+@pytest.mark.parametrize("sentence", SENTENCES)
+def test_onnx_gridsample_22(sentence: str, path: Function | Model) -> None:
+    for X, grid, *how, expected in SENTENCES[sentence]:
+        with about(how):
+            Y = path.grid_sample(X, grid, *how)
+            assert_identical(Y, np.array(expected, X.dtype).reshape(1, 1, *grid.shape[1:-1]))
 
 
 def test_onnx_gridsample_22_20_16__defaults() -> None:
     X, grid = image("float32", (1, 1, 4, 4)), GRID_6x6 * np.float32(1.3)
     expected = oracle.grid_sample(X, grid)
-    shapes = {"X": ("float32", X.shape), "grid": ("float32", grid.shape)}
-    node = onnx.helper.make_node("GridSample", ["X", "grid"], ["Y"])
+    graph = "g (float[1,1,4,4] X, float[1,6,6,2] grid) => (float[1,1,6,6] Y) { Y = GridSample (X, grid) }"
     opsets = (16, 17, 20) if faults.OPSET < 22 else (16, 17, 20, 21, 22, 23)
     for opset, open_model in itertools.product(opsets, (open_session, open_patched_file)):
-        model = make_model([node], shapes, {"Y": ("float32", (1, 1, 6, 6))}, opset)
+        session = open_model(parsed(graph, opset))
         with about((opset, open_model.__name__)):
-            assert_matches(run(open_model(model), X.dtype, X, grid)[0], expected, grid.dtype, "linear", "zeros")
+            assert_matches(run(session, X.dtype, X, grid)[0], expected, grid.dtype, "linear", "zeros")
 
 
 def test_onnx_gridsample_22_20_16__the_package_s_table_is_the_schema_s() -> None:
     for operator, versions in spec.OPERATORS.items():
         for opset, version in versions.items():
             schema = onnx.defs.get_schema(operator, opset)
-            assert schema.since_version == opset
-            assert set(version.attributes) == set(schema.attributes)
+            assert (schema.since_version, set(version.attributes)) == (opset, set(schema.attributes))
             for name, attribute in version.attributes.items():
                 default = onnx.helper.get_attribute_value(schema.attributes[name].default_value)
                 assert attribute.default == (default.decode() if isinstance(default, bytes) else default)
@@ -175,9 +150,6 @@ def test_onnx_gridsample_22_20_16__the_package_s_table_is_the_schema_s() -> None
             for argument in schema.inputs:
                 types = {f"tensor({spec.TYPES[name].onnx})" for name in version.types[argument.name]}
                 assert types == allowed.get(argument.type_str, {argument.type_str}), argument.name
-
-
-# onnx-affinegrid-20.txt
 
 
 @pytest.mark.parametrize("theta_type", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
@@ -203,22 +175,11 @@ def test_onnx_affinegrid_20__illustration(path: Function | Model) -> None:
         np.testing.assert_allclose(grid[0, 0, :, 0], marks, rtol=1e-7)
 
 
-# The node tests that the onnx package ships for backends.
-
-EXPANDED = "_expanded"
-
-
-def load() -> dict[str, object]:
-    """The tests by name. Importing an operator's module is what registers its tests; all operators take 15 s."""
-    for operator in spec.OPERATORS:
-        importlib.import_module(f"{node_cases.__name__}.{operator.lower()}")
-    wanted = ("test_gridsample", "test_affine_grid")
-    return {case.name: case for case in node_cases._NodeTestCases if case.name.startswith(wanted)}
-
-
-CASES = load()
-#: Those of an opset that this onnxruntime does not read are skipped.
-NAMED = [pytest.param(name, marks=faults.skip_opset(c.model.opset_import[0].version)) for name, c in CASES.items()]
+# Importing an operator's module is what registers its tests; all operators take 15 s.
+for _operator in spec.OPERATORS:
+    importlib.import_module(f"{node_cases.__name__}.{_operator.lower()}")
+WANTED = ("test_gridsample", "test_affine_grid")
+CASES = {case.name: case for case in node_cases._NodeTestCases if case.name.startswith(WANTED)}
 
 
 def test_all_are_there() -> None:
@@ -226,7 +187,7 @@ def test_all_are_there() -> None:
     assert any(EXPANDED in name for name in CASES)
 
 
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", CASES)
 def test_node(name: str) -> None:
     """Or the operator's function body, in which there is nothing to patch: onnxruntime and the op agree with it."""
     case, op = CASES[name], CASES[name.partition(EXPANDED)[0]]

@@ -15,7 +15,8 @@ from onnx import TensorProto, helper, parser
 import ort_gridsample as ogs
 from cases import Attributes
 from compare import about
-from models import PRIMITIVES, grid_sample_model
+from models import PRIMITIVES, grid_sample_model, parsed
+from ort_gridsample.model import dialects
 from ort_gridsample.model.graphs import scopes
 from ort_gridsample.model.patch import targets
 from ort_gridsample.model.targets.lowered import _common
@@ -37,20 +38,7 @@ ARGUMENTS, NEAREST = Attributes("linear", "border", True), Attributes("nearest",
 FEEDS = {"X": X, "G": GRID, "c": np.array(True)}
 
 
-def one_node(call: str, opsets: dict[str, int], axes: int, initializers: str = "") -> onnx.ModelProto:
-    """The model of this call, which gives Y, of inputs X and grid."""
-    dims = [f"d{i}" for i in range(axes)]
-    inside, outside = ", ".join(dims), ", ".join(dims[::-1])
-    imports = ", ".join(f'"{domain}": {version}' for domain, version in opsets.items())
-    model = parser.parse_model(f"""<ir_version: 8, opset_import: [{imports}]>
-        g (float[N, C, {inside}] X, float[N, {outside}, {axes}] grid) => (float[N, C, {outside}] Y)
-        <{initializers}> {{ Y = {call} }}""")
-    model.graph.node[0].name = "warp"
-    return model
-
-
 def called(op_type: str, domain: str, attributes: Mapping[str, object]) -> str:
-    """The operator, and what is said of it, as text."""
     said = ", ".join(f'{name} = "{x}"' if isinstance(x, str) else f"{name} = {x}" for name, x in attributes.items())
     return f"{domain}.{op_type}"[not domain :] + (f" <{said}>" if said else "")
 
@@ -64,16 +52,20 @@ def written(nodes: str, opset: int = 22, function: str = "") -> onnx.ModelProto:
     return parser.parse_model(f"<ir_version: 9, opset_import: {header} {SIGNATURE} {{ {nodes} }} {local}")
 
 
-def sampler(op_type: str, domain: str, opset: int = 11, axes: int = 2, **attributes: object) -> onnx.ModelProto:
-    opsets = {"": opset} | ({domain: 1} if domain else {})
-    return one_node(f"{called(op_type, domain, attributes)} (X, grid)", opsets, axes)
+def sampler(
+    op_type: str, domain: str, opset: int = 11, axes: int = 2, inputs: str = "X, grid", **attributes: object
+) -> onnx.ModelProto:
+    """The model of this operator, which gives Y, of X and grid, and of constants if ``inputs`` say so."""
+    dims = [f"d{i}" for i in range(axes)]
+    inside, outside = ", ".join(dims), ", ".join(dims[::-1])
+    constants = "int64 mode = {0}, int64 padding = {1}, bool align = {1}" if "align" in inputs else ""
+    values = f"(float[N, C, {inside}] X, float[N, {outside}, {axes}] grid) => (float[N, C, {outside}] Y)"
+    model = parsed(f"g {values} <{constants}> {{ Y = {called(op_type, domain, attributes)} ({inputs}) }}", opset)
+    model.graph.node[0].name = "warp"
+    return model
 
 
-def with_constants(op_type: str, domain: str, **attributes: object) -> onnx.ModelProto:
-    call = f"{called(op_type, domain, attributes)} (X, grid, mode, padding, align)"
-    return one_node(call, {"": 13, domain: 1}, 2, "int64 mode = {0}, int64 padding = {1}, bool align = {1}")
-
-
+with_constants = partial(sampler, opset=13, inputs="X, grid, mode, padding, align")
 #: As their exporters write them: mmcv at opset 11, its successor at 13, plugins with what TensorRT reads.
 DIALECTS = {
     "com.microsoft": sampler("GridSample", "com.microsoft", 12, **WORDS),
@@ -129,16 +121,15 @@ def test_a_dialect_gives_the_standard_answer(name: str) -> None:
         np.testing.assert_array_equal(open_session(model).run(None, feeds)[0], expected)
 
 
+GENERATORS = [
+    ("org.pytorch.aten", "affine_grid_generator", {}),
+    ("org.pytorch.aten", "ATen", {"operator": "affine_grid_generator", "overload_name": ""}),
+    *((domain, "affine_grid_generator", {"align_corners": 1}) for domain in ("", "onnxservice")),
+]
+
+
 @pytest.mark.parametrize("size", ["input", "attribute"])
-@pytest.mark.parametrize(
-    ("domain", "op_type", "attributes"),
-    [
-        ("org.pytorch.aten", "affine_grid_generator", {}),
-        ("org.pytorch.aten", "ATen", {"operator": "affine_grid_generator", "overload_name": ""}),
-        ("", "affine_grid_generator", {"align_corners": 1}),
-        ("onnxservice", "affine_grid_generator", {"align_corners": 1}),
-    ],
-)
+@pytest.mark.parametrize(("domain", "op_type", "attributes"), GENERATORS)
 def test_affine_grid_generator(size: str, domain: str, op_type: str, attributes: dict[str, object]) -> None:
     theta = np.array([[[0.9, 0.1, 0.0], [-0.1, 0.9, 0.2]]] * 2, np.float32)
     attributes = attributes | ({"size": [2, 3, 4, 5]} if size == "attribute" else {})
@@ -153,13 +144,11 @@ def test_affine_grid_generator(size: str, domain: str, op_type: str, attributes:
         np.testing.assert_allclose(answer, expected, atol=1e-6)
 
 
+NAMES = "'interpolation_mode', 'padding_mode' or 'align_corners'"
 UNREADABLE = [
     ("interpolation_mode is 3, expected 0, 1 or 2", "mmcv.grid_sampler", CODES | {"interpolation_mode": 3}),
     ("align_corners is missing, expected 0 or 1", "mmcv.grid_sampler", {"interpolation_mode": 0, "padding_mode": 0}),
-    (
-        "attribute is 'order', expected 'interpolation_mode', 'padding_mode' or 'align_corners'",
-        *("mmcv.grid_sampler", CODES | {"order": 2}),
-    ),
+    (f"attribute is 'order', expected {NAMES}", "mmcv.grid_sampler", CODES | {"order": 2}),
     ("padding_mode is 'zeros', expected 0, 1 or 2", "mmcv.grid_sampler", CODES | {"padding_mode": "zeros"}),
     ("padding_mode is missing, expected 0, 1 or 2", "grid_sampler", {"interpolation_mode": 0}),
     ("mode is 'trilinear', expected 0, 1 or 2 (opset 16)", "GridSample3D", CODES | {"mode": "trilinear"}),
@@ -170,7 +159,6 @@ UNREADABLE = [
 
 
 def message_of(model: onnx.ModelProto, **how: Any) -> str:
-    """Why a patch refuses it."""
     with pytest.raises(ogs.GridSampleError) as info:
         ogs.patch_model(model, **how)
     return str(info.value)
@@ -247,11 +235,8 @@ def samples_in(axes: int) -> Callable[[ogs.NodeRecord], bool]:
 
 #: Which nodes each target has a spelling for; the others stay.
 SAYS: dict[str, Callable[[ogs.NodeRecord], bool]] = {
-    "ort_gridsample": lambda record: True,
-    "compiled": lambda record: True,
-    "com.microsoft": samples_in(2),
-    "mmcv": samples_in(2),
-    "mmdeploy": samples_in(2),
+    **dict.fromkeys(("ort_gridsample", "compiled"), lambda record: True),
+    **dict.fromkeys(("com.microsoft", "mmcv", "mmdeploy"), samples_in(2)),
     "GridSampler": lambda record: record.operator == "GridSample",
     "GridSample3D": samples_in(3),
 }
@@ -266,8 +251,7 @@ def assert_there_and_back_is_the_identity(model: onnx.ModelProto, target: Target
     rewritten = Counter(record.dialect.name for record in ogs.inspect_model(there) if is_node(record))
     records = filter(is_node, ogs.inspect_model(model))
     assert rewritten == Counter(target if SAYS[target](record) else "ai.onnx" for record in records)
-    back = ogs.patch_model(there, target="ai.onnx", nodes=is_node)
-    assert normalized(back) == normalized(model)
+    assert normalized(ogs.patch_model(there, target="ai.onnx", nodes=is_node)) == normalized(model)
 
 
 @pytest.mark.parametrize("target", ROUND)
@@ -294,8 +278,7 @@ def test_through_every_spelling_and_back() -> None:
 
 def assert_answers_agree(ours: onnx.ModelProto, other: onnx.ModelProto, feeds: dict[str, np.ndarray] = FEEDS) -> None:
     for a, b in zip(*(open_native(model).run(None, feeds) for model in (ours, other)), strict=True):
-        finite = b[np.isfinite(b)]
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5 * float(np.abs(finite).max(initial=0)))
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5 * float(np.abs(b[np.isfinite(b)]).max(initial=0)))
 
 
 def assert_lowered_answers_as_native(model: onnx.ModelProto, feeds: dict[str, np.ndarray], functions: bool) -> None:
@@ -325,8 +308,7 @@ def test_lowered_exported_models_answer_as_native(path: Path) -> None:
 def test_a_model_from_before_there_were_functions_is_of_a_later_version_with_them() -> None:
     header, sample = '<ir_version: 7, opset_import: ["": 16]>', 'Y = GridSample <mode = "bilinear"> (X, G)'
     model = parser.parse_model(f"{header} {SIGNATURE} {{ {sample} }}")
-    versions = [ogs.patch_model(model, target="primitives", functions=f).ir_version for f in (False, True)]
-    assert versions == [7, 8]
+    assert [ogs.patch_model(model, target="primitives", functions=f).ir_version for f in (False, True)] == [7, 8]
 
 
 def test_lowered_models_have_functions_only_where_they_are_asked_for() -> None:
@@ -347,22 +329,24 @@ def test_lowered_models_have_functions_only_where_they_are_asked_for() -> None:
 def test_models_of_old_opsets_stay_what_they_are(opset: int) -> None:
     codes = "interpolation_mode = 0, padding_mode = 0, align_corners = 0"
     split = "B, Y = Split <axis = 2, split = [1, 3]> (A)"  # in opset 13 the sizes are an input
-    model = written(f"A = mmcv.grid_sampler <{codes}> (X, G) {split}", opset)
-    lowered = ogs.patch_model(model, target="primitives")
+    lowered = ogs.patch_model(written(f"A = mmcv.grid_sampler <{codes}> (X, G) {split}", opset), target="primitives")
     assert [(entry.domain, entry.version) for entry in lowered.opset_import] == [("", opset)]
     onnx.checker.check_model(lowered, full_check=True)
     [Y] = open_native(lowered).run(None, FEEDS)
     np.testing.assert_allclose(Y, ogs.grid_sample(X, GRID)[:, :, 1:], atol=1e-5)
 
 
-def test_what_no_runtime_is_for() -> None:
+def test_what_is_no_target_and_what_no_runtime_is_for() -> None:
     model = grid_sample_model("float32", "float32", 2, [ARGUMENTS])
     names = "'iree', 'mnn', 'onnx2tf', 'onnx2torch', 'onnxconverter-common', 'onnxruntime-webgpu', 'rknn' or 'tvm'"
+    spelled = "'GridSample3D', 'GridSampler', 'mmdeploy', 'mmcv', 'com.microsoft', 'compiled' or 'tensorrt-plugins'"
+    targets = f"'ort_gridsample', 'ai.onnx', 'ai.onnx-2d', 'primitives', {spelled}"
     for target, runtime, said in (
-        ("primitives", "toaster", f"'toaster', expected {names}; others run the primitives as they are"),
-        ("ai.onnx", "mnn", "'mnn' with target 'ai.onnx', expected target 'primitives'"),
+        ("primitives", "toaster", f"for_runtime is 'toaster', expected {names}; others run the primitives as they are"),
+        ("ai.onnx", "mnn", "for_runtime is 'mnn' with target 'ai.onnx', expected target 'primitives'"),
+        ("tensorrt", None, f"target is 'tensorrt', expected {targets}"),
     ):
-        assert message_of(model, target=target, for_runtime=runtime) == f"patch_model: for_runtime is {said}"
+        assert message_of(model, target=target, for_runtime=runtime) == f"patch_model: {said}"
 
 
 @pytest.mark.parametrize(("runtime", "opset"), [("onnx2torch", 17), ("rknn", 19), ("mnn", 22), ("tvm", 22)])
@@ -382,6 +366,8 @@ def test_a_runtime_gets_an_opset_that_it_reads(runtime: RuntimeName, opset: int)
 
 def test_nodes_lowered_alike_share_a_function() -> None:
     """Also with those of an earlier patch; someone else's may have the name that the next one would get."""
+    assert _common([(2, "C", 4), (2, "C", 5)]) == (2, "C", None)  # what all calls of one know of a shape
+    assert _common([(2, 3), None]) is _common([]) is None
     samples = [ARGUMENTS, NEAREST, ARGUMENTS]
     again = model = grid_sample_model("float32", "float32", 2, samples, opset=20)
     lower = partial(ogs.patch_model, target="primitives", functions=True)
@@ -397,36 +383,13 @@ def test_nodes_lowered_alike_share_a_function() -> None:
         called = [(f"sample{i}", f"GridSample_{number}") for i, number in enumerate(numbers)]
         assert [(node.name, node.op_type) for node in there.graph.node] == called
         onnx.checker.check_model(there)
-        answers = open_native(there).run(None, {"X": X, "grid": GRID})
-        for answer, attributes in zip(answers, samples, strict=True):
+        for answer, attributes in zip(open_native(there).run(None, {"X": X, "grid": GRID}), samples, strict=True):
             np.testing.assert_allclose(answer, ogs.grid_sample(X, GRID, *astuple(attributes)), rtol=1e-5, atol=1e-5)
-
-
-def test_what_all_calls_of_a_function_know_of_a_shape() -> None:
-    assert _common([(2, "C", 4), (2, "C", 5)]) == (2, "C", None)
-    assert _common([(2, 3), None]) is _common([]) is None
 
 
 def test_opset_is_raised_only_where_it_must_be() -> None:
     assert ogs.patch_model(DIALECTS["mmcv"], target="ai.onnx").opset_import[0].version == 16
     assert ogs.patch_model(DIALECTS["mmcv"]).opset_import[0].version == 11
-    spelled = "'GridSample3D', 'GridSampler', 'mmdeploy', 'mmcv', 'com.microsoft', 'compiled' or 'tensorrt-plugins'"
-    said = message_of(DIALECTS["mmcv"], target="tensorrt")
-    expected = f"'ort_gridsample', 'ai.onnx', 'ai.onnx-2d', 'primitives', {spelled}"
-    assert said == f"patch_model: target is 'tensorrt', expected {expected}"
-
-
-@pytest.fixture
-def mine() -> ogs.Dialect:
-    attributes = {
-        "mode": ogs.Spelling("order", {"nearest": 0, "linear": 1, "cubic": 3}),
-        "padding_mode": ogs.Spelling("outside", {"zeros": "constant", "border": "edge"}, default="zeros"),
-        "align_corners": ogs.Spelling("corners", {0: 0, 1: 1}, default=0),
-    }
-    dialect = ogs.Dialect("mine", "GridSample", "Warp", ("my.domain",), attributes)
-    ogs.add_dialect(dialect)
-    yield dialect
-    ogs.model.dialects._DIALECTS.remove(dialect)
 
 
 def answer_of(patched: onnx.ModelProto, target: TargetName) -> np.ndarray:
@@ -460,8 +423,7 @@ def test_a_function_passes_on_the_standards_attributes(target: TargetName) -> No
     warp = f"warp <m, p, ac> (A, B) => (C) {{ C = GridSample <{words}> (A, B) }}"
     for opset, mode in ((16, "bicubic"), (20, "cubic")):
         nodes = f'A = local.warp <m = "{mode}", p = "border"> (X, G) B = local.warp <m = "nearest", ac = 1> (X, G)'
-        model = written(f"{nodes} Y = Add (A, B)", opset, warp)
-        patched = ogs.patch_model(model, target=target)
+        patched = ogs.patch_model(written(f"{nodes} Y = Add (A, B)", opset, warp), target=target)
         # The one cannot say a node of two axes, the other is read back.
         said = {"GridSample3D": "ai.onnx", "ai.onnx-2d": "ai.onnx", "primitives": "unrolled"}.get(target, target)
         assert {record.dialect.name for record in ogs.inspect_model(patched)} == {said}, opset
@@ -489,7 +451,15 @@ def test_two_nodes_that_are_passed_the_same_attribute_stay_in_their_function() -
     assert [f.name for f in ogs.patch_model(model).functions] == ["warp"]
 
 
-def test_a_user_adds_a_dialect(mine: ogs.Dialect) -> None:
+def test_a_user_adds_a_dialect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dialects, "_DIALECTS", [*dialects._DIALECTS])
+    attributes = {
+        "mode": ogs.Spelling("order", {"nearest": 0, "linear": 1, "cubic": 3}),
+        "padding_mode": ogs.Spelling("outside", {"zeros": "constant", "border": "edge"}, default="zeros"),
+        "align_corners": ogs.Spelling("corners", {0: 0, 1: 1}, default=0),
+    }
+    mine = ogs.Dialect("mine", "GridSample", "Warp", ("my.domain",), attributes)
+    ogs.add_dialect(mine)
     model = sampler("Warp", "my.domain", order=1, outside="edge", corners=1)
     [answer] = open_session(model).run(None, feeds_of(model))
     np.testing.assert_array_equal(answer, ogs.grid_sample(X, GRID, *astuple(ARGUMENTS)))

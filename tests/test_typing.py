@@ -34,17 +34,11 @@ from onnx.reference import ReferenceEvaluator
 
 import ort_gridsample as ogs
 
-mine: ogs.Dialect = ogs.Dialect(
-    "mine",
-    "GridSample",
-    "Warp",
-    ("my.domain",),
-    attributes={
-        "mode": ogs.Spelling("order", {"nearest": 0, "linear": 1, "cubic": 3}),
-        "padding_mode": ogs.Spelling("outside", {"zeros": "constant", "border": "edge"}, default="zeros"),
-        "align_corners": ogs.Spelling("corners", {0: 0, 1: 1}, default=0),
-    },
-)
+mine: ogs.Dialect = ogs.Dialect("mine", "GridSample", "Warp", ("my.domain",), attributes={
+    "mode": ogs.Spelling("order", {"nearest": 0, "linear": 1, "cubic": 3}),
+    "padding_mode": ogs.Spelling("outside", {"zeros": "constant", "border": "edge"}, default="zeros"),
+    "align_corners": ogs.Spelling("corners", {0: 0, 1: 1}, default=0),
+})
 name: str = input()
 X: npt.NDArray[np.float32] = np.zeros((1, 3, 4, 5), np.float32)
 
@@ -103,15 +97,6 @@ try:
 except ogs.GridSampleError as error:
     print(error.argument.upper(), error.found, error.expected)
 """
-#: What the README's snippets speak of.
-GIVEN = """
-import numpy as np
-import onnx
-import onnxruntime
-
-X = np.zeros((1, 2, 4, 4), np.float32)
-theta = np.zeros((1, 2, 3), np.float32)
-"""
 
 
 @pytest.mark.skipif(before("2.4", np), reason="numpy's own types were others")
@@ -150,10 +135,18 @@ def test_a_type_checker_refuses_mistakes_and_nothing_else(
     checker: Callable[..., list[tuple[str, int, str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither in a user's program nor in the README's snippets."""
+    # What the README's snippets speak of.
+    given = """
+import numpy as np
+import onnx
+import onnxruntime
+
+X = np.zeros((1, 2, 4, 4), np.float32)
+theta = np.zeros((1, 2, 3), np.float32)
+"""
     (tmp_path / "program.py").write_text(PROGRAM)
-    (tmp_path / "snippets.py").write_text("\n".join([GIVEN, *blocks("python")]))
-    found = checker(tmp_path, monkeypatch)
-    lines = PROGRAM.splitlines()
+    (tmp_path / "snippets.py").write_text("\n".join([given, *blocks("python")]))
+    found, lines = checker(tmp_path, monkeypatch), PROGRAM.splitlines()
     mistakes = {("program.py", number) for number, line in enumerate(lines, 1) if line.endswith("# refused")}
     assert {(name, line) for name, line, _ in found} == mistakes, found
 

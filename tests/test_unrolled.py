@@ -1,7 +1,5 @@
 """GridSample and AffineGrid unrolled to basic operators: found where they are what they seem, and nowhere else."""
 
-from __future__ import annotations
-
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +11,7 @@ from unittest.mock import MagicMock
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper, parser
+from onnx import TensorProto, helper, numpy_helper
 
 import faults
 import ort_gridsample as ogs
@@ -22,7 +20,7 @@ from conftest import with_slow
 from models import affine_grid_model, function_of, grid_sample_model, parsed
 from ort_gridsample.model import decomposed, inference, matches
 from ort_gridsample.model.decomposed import SIZES, Search, _shapes
-from ort_gridsample.model.graphs import Names, scopes
+from ort_gridsample.model.graphs import Names, opset_of, scopes
 from ort_gridsample.model.matches import records_of
 from ort_gridsample.model.records import Value
 from ort_gridsample.model.use_def import UseDef, dead
@@ -43,6 +41,8 @@ if faults.FEW_SHAPES:
     NOT_FOUND["attention/bilinear-zeros-0-static-torchscript"] = "onnxruntime does not infer its grid's shape yet"
 SAMPLED = "decomposed/bilinear-zeros-0-static-dynamo"
 DYNAMIC = "decomposed/bilinear-border-1-dynamic-dynamo"
+#: Three sessions that do with the found parts what they do with nodes.
+SESSIONS = (open_session, open_compiled, ogs.InferenceSession)
 
 
 def load(name: str) -> onnx.ModelProto:
@@ -50,15 +50,13 @@ def load(name: str) -> onnx.ModelProto:
 
 
 def said(name: str) -> list[tuple[object, ...]]:
-    """What the model of this name computes."""
     form, _, rest = name.partition("/")
     if name in NOT_FOUND:
         return []
     if form == "affine_grid":
         return [("AffineGrid", None, None, int(rest.split("-")[1]))]
     mode, padding, align = rest.split("-")[:3]
-    one = ("GridSample", ogs.spec.mode_of(mode), padding, int(align))
-    return [one] * (2 if form == "attention" else 1)
+    return [("GridSample", ogs.spec.mode_of(mode), padding, int(align))] * (2 if form == "attention" else 1)
 
 
 def found(model: onnx.ModelProto) -> list[tuple[object, ...]]:
@@ -82,10 +80,6 @@ def feeds_of(model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
     return feeds
 
 
-#: Three sessions that do with the found parts what they do with nodes.
-SESSIONS = (open_session, open_compiled, ogs.InferenceSession)
-
-
 def assert_answers_stay(model: onnx.ModelProto, *others: onnx.ModelProto, sessions: Sequence[Open] = SESSIONS) -> None:
     """``model``, whatever ``sessions`` make of it, and ``others`` answer the same."""
     feeds = feeds_of(model)
@@ -96,17 +90,15 @@ def assert_answers_stay(model: onnx.ModelProto, *others: onnx.ModelProto, sessio
             np.testing.assert_allclose(answer, one, rtol=1e-4, atol=2e-4)
 
 
-def in_turns() -> list[object]:
-    """Every name, with a kind of session; the default run has one of each form, mode and padding."""
-    kinds = [list(names) for _, names in groupby(sorted(MODELS), lambda name: re.split("-[01]-", name)[0])]
-    quick = {names[turn * 3 % len(names)] for turn, names in enumerate(kinds)}
-    return [
-        pytest.param(name, open_model, id=name, marks=[] if name in quick else pytest.mark.slow)
-        for name, open_model in zip(sorted(MODELS), cycle(SESSIONS), strict=False)
-    ]
+#: Every name, with a kind of session; the default run has one of each form, mode and padding.
+IN_TURNS = [*zip(sorted(MODELS), cycle(SESSIONS), strict=False)]
+KINDS = [list(names) for _, names in groupby(sorted(MODELS), lambda name: re.split("-[01]-", name)[0])]
+QUICK = {names[turn * 3 % len(names)] for turn, names in enumerate(KINDS)}
+#: Every other one in the default run.
+NUMBERS = range(len(ATTRIBUTES))
 
 
-@pytest.mark.parametrize(("name", "open_model"), in_turns())
+@with_slow("name,open_model", IN_TURNS, [each for each in IN_TURNS if each[0] in QUICK], ids=sorted(MODELS))
 def test_every_form_is_found_and_its_answers_stay(name: str, open_model: Open) -> None:
     model = load(name)
     open_native(model)  # what onnxruntime does not run it cannot try
@@ -126,10 +118,6 @@ def test_every_mode_padding_and_alignment_is_here() -> None:
     assert every == kinds | {("AffineGrid", None, None, a) for a in (0, 1)}
 
 
-#: Every other one in the default run.
-NUMBERS = range(len(ATTRIBUTES))
-
-
 @with_slow("number", NUMBERS, [i for i in NUMBERS if i % 4 in (0, 3)], ids=[str(each) for each in ATTRIBUTES])
 def test_what_was_lowered_is_found(number: int) -> None:
     """Of two axes or three, as functions or not."""
@@ -147,8 +135,7 @@ def test_of_very_many_positions_some_are_compared() -> None:
     """More than :data:`ort_gridsample.model.decomposed.COMPARED`."""
     shapes = "float[1, 1, 20, 30] X, float[1, 250, 300, 2] G"
     model = parsed(f"g ({shapes}) => (float[1, 1, 250, 300] Y) {{ Y = GridSample (X, G) }}")
-    lowered = ogs.patch_model(model, target="primitives")
-    assert found(lowered) == [("GridSample", "linear", "zeros", 0)]
+    assert found(ogs.patch_model(model, target="primitives")) == [("GridSample", "linear", "zeros", 0)]
 
 
 def test_it_is_a_record_like_any_other_and_can_be_declined() -> None:
@@ -158,8 +145,7 @@ def test_it_is_a_record_like_any_other_and_can_be_declined() -> None:
     (record,) = ogs.inspect_model(model)
     assert (record.dialect.name, record.domain, record.op_type) == ("unrolled", "unrolled", "GridSample")
     assert (record.native, record.reason, record.error, record.output) == (True, "", None, "Y")
-    assert record.values == {"X": "a", "grid": "b"}
-    assert record.types == {"X": ("float32",), "grid": ("float32",)}
+    assert (record.values, record.types) == ({"X": "a", "grid": "b"}, {"X": ("float32",), "grid": ("float32",)})
     for nodes in (lambda record: not record.unrolled, "unsupported"):
         assert ogs.patch_model(model, nodes=nodes) == model
     sessions = [ogs.InferenceSession(model, nodes=nodes) for nodes in (None, "all", "unsupported")]
@@ -217,10 +203,9 @@ def test_a_constant_that_is_off_is_seen(name: str, changes: Sequence[float]) -> 
     feeds = feeds_of(model)
     for by in changes:
         missed = 0
-        for number, tensor in enumerate(constants(model)):
-            if by != int(by) and tensor.data_type not in (TensorProto.FLOAT, TensorProto.DOUBLE):
-                continue
-            other = changed(model, number, by)
+        floats = (TensorProto.FLOAT, TensorProto.DOUBLE)
+        numbers = [i for i, t in enumerate(constants(model)) if by == int(by) or t.data_type in floats]
+        for other in (changed(model, number, by) for number in numbers):
             if not found(other):
                 missed += 1
                 continue
@@ -285,8 +270,7 @@ def unknown_rank(model: onnx.ModelProto) -> None:
 def test_what_is_not_the_same_is_left(change: Callable[[onnx.ModelProto], None]) -> None:
     model = load(SAMPLED)
     change(model)
-    assert found(model) == []
-    assert ogs.patch_model(model) == model
+    assert (found(model), ogs.patch_model(model)) == ([], model)
 
 
 @pytest.mark.parametrize("op_type", ["Mul", "GatherND"])
@@ -295,21 +279,19 @@ def test_what_somebody_else_reads_is_left(op_type: str) -> None:
     alone = load(SAMPLED)
     *models, _ = readers(alone, first(alone, op_type).output[0])  # the last one has a GridSample of its own
     for model in models:
-        assert found(model) == []
-        assert ogs.patch_model(model) == model
+        assert (found(model), ogs.patch_model(model)) == ([], model)
 
 
-def branch(name: str, inner: onnx.GraphProto, outer: list[onnx.TensorProto] | None = None) -> onnx.ModelProto:
+def branch(name: str, inner: onnx.GraphProto, outer: Sequence[onnx.TensorProto] = ()) -> onnx.ModelProto:
     """A model in one of whose branches ``inner`` is, on values from outside."""
-    model = load(name)
-    body = onnx.GraphProto(name="then", node=inner.node, initializer=inner.initializer)
-    body.output.add(name="Y").type.tensor_type.elem_type = TensorProto.FLOAT
-    other = parser.parse_graph("other () => (float n) { n = Identity (a) }")
-    node = helper.make_node("If", ["c"], ["out"], then_branch=body, else_branch=other)
-    inputs = [*model.graph.input, helper.make_tensor_value_info("c", TensorProto.BOOL, [])]
-    outputs = [helper.make_tensor_value_info("out", TensorProto.FLOAT, None)]
-    graph = helper.make_graph([node], "g", inputs, outputs, outer or [])
-    return helper.make_model(graph, opset_imports=model.opset_import, ir_version=8)
+    branches = "then_branch = t () => (float[] Y) { }, else_branch = e () => (float[] n) { n = Identity (a) }"
+    made = parsed(f"g (bool c) => (float[] out) {{ out = If (c) <{branches}> }}", opset_of(load(name)))
+    made.graph.input.extend(load(name).graph.input)
+    made.graph.initializer.extend(outer)
+    body = made.graph.node[0].attribute[0].g
+    body.node.extend(inner.node)
+    body.initializer.extend(inner.initializer)
+    return made
 
 
 @pytest.mark.parametrize("name", [SAMPLED, DYNAMIC, "affine_grid/2-0-static-dynamo", "affine_grid/2-0-dynamic-dynamo"])
@@ -317,9 +299,10 @@ def test_it_is_found_in_a_branch(name: str) -> None:
     model = branch(name, load(name).graph)
     assert found(model) == said(name)
     feeds = feeds_of(load(name)) | {"c": np.array(True)}
-    native, *others = (open_model(model) for open_model in (open_native, open_session, open_patched_file))
+    opened = (open_model(model) for open_model in (open_native, open_session, open_patched_file))
+    native, *others = (session.run(None, feeds)[0] for session in opened)
     for other in others:
-        np.testing.assert_allclose(other.run(None, feeds)[0], native.run(None, feeds)[0], rtol=1e-4, atol=2e-4)
+        np.testing.assert_allclose(other, native, rtol=1e-4, atol=2e-4)
 
 
 @pytest.mark.parametrize("off", [0, 1])
@@ -329,9 +312,7 @@ def test_a_constant_is_what_the_nearest_scope_says(off: int) -> None:
     tensor = next(t for t in inner.initializer if t.data_type == TensorProto.FLOAT and not t.dims)
     wrong = numpy_helper.from_array(numpy_helper.to_array(tensor) + np.float32(off), tensor.name)
     assert found(branch(SAMPLED, inner, outer=[wrong])) == said(SAMPLED)  # hidden
-    right = [t for t in inner.initializer if t.name != tensor.name]
-    del inner.initializer[:]
-    inner.initializer.extend(right)
+    inner.initializer.remove(tensor)
     assert found(branch(SAMPLED, inner, outer=[wrong])) == (said(SAMPLED) if off == 0 else [])
 
 
@@ -398,11 +379,9 @@ def test_parts_that_are_alike_are_tried_once(name: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(native, "answers", lambda model, feeds: asked.append(len(feeds)) or answers(model, feeds))
     model = load(name)
     found(model)
-    once = len(asked)
+    once, asked[:] = len(asked), []
     add_second(model)  # another layer, of the same inputs
-    asked.clear()
-    assert found(model) == said(name) * 2
-    assert len(asked) == once
+    assert (found(model), len(asked)) == (said(name) * 2, once)
 
 
 def test_many_layers_are_no_more_work_each(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -417,16 +396,14 @@ def test_many_layers_are_no_more_work_each(monkeypatch: pytest.MonkeyPatch) -> N
     text = f"g (float[N,1,4,4] X, float[N,3,3,2] G, float[N,3,3,2] D) => (float[N,1,3,3] Y0) {{ {warps} }}"
     value_of = inference.value_of
     monkeypatch.setattr(inference, "value_of", lambda proto: asked.append(proto) or value_of(proto))
-    records = ogs.inspect_model(parsed(text))
-    assert [len(record.fused) for record in records] == [1] * 20
+    assert [len(record.fused) for record in ogs.inspect_model(parsed(text))] == [1] * 20
     assert len(asked) < 8 * 20
 
 
 def test_what_does_not_read_a_value_is_not_looked_at() -> None:
     others = "".join(f"B{i + 1} = Neg (B{i})\n" for i in range(20_000))
     text = f"g (float[2] A, float[2] B0) => (float[2] D) {{ C = Add (A, A) {others} D = Add (C, B20000) }}"
-    (scope,) = scopes(parsed(text))
-    use_def = UseDef(scope)
+    use_def = UseDef(*scopes(parsed(text)))
     assert use_def.kind("B20000") == "data"
     assert list(use_def.post_dominators([0])) == ["C", "D"]
     use_def.nodes = MagicMock(**{"__getitem__.side_effect": use_def.nodes.__getitem__, "__len__.return_value": 20_002})
@@ -435,43 +412,39 @@ def test_what_does_not_read_a_value_is_not_looked_at() -> None:
 
 
 def test_models_without_any_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(UseDef, "__init__", None)  # to make one fails
-    standard = grid_sample_model("float32", "float32", 2, [Attributes("linear", "zeros", True)])
-    other = parser.parse_model("""<ir_version: 8, opset_import: ["": 18]> g (float[N,3,H,W] X) => (float[N,3,H,W] Y) {
-            A = Relu (X) S = Shape (A) B = Reshape (A, S) Y = Add (A, B) }""")
-    for model in (standard, other, affine_grid_model("float32", 2, True)):
-        assert Search(scopes(model), native).values == {}
-
-
-def test_products_with_a_weight_or_a_number_are_no_grids() -> None:
-    model = parser.parse_model("""<ir_version: 8, opset_import: ["": 18]> g (float[N,4,4] X) => (float[N,4,4] Y) {
-            A = MatMul (X, W) two = Constant <value_float = 2.0> () Y = Mul (A, two) }""")
+    """And products with a weight or a number are no grids."""
+    nodes = "A = MatMul (X, W) two = Constant <value_float = 2.0> () Y = Mul (A, two)"
+    model = parsed(f"g (float[N,4,4] X) => (float[N,4,4] Y) {{ {nodes} }}", 18)
     model.graph.initializer.append(numpy_helper.from_array(np.eye(4, dtype=np.float32), "W"))
     assert Search(scopes(model), native).values == {}
+    monkeypatch.setattr(UseDef, "__init__", None)  # to make one fails
+    standard = grid_sample_model("float32", "float32", 2, [Attributes("linear", "zeros", True)])
+    reshaped = "A = Relu (X) S = Shape (A) B = Reshape (A, S) Y = Add (A, B)"
+    other = parsed(f"g (float[N,3,H,W] X) => (float[N,3,H,W] Y) {{ {reshaped} }}", 18)
+    for model in (standard, other, affine_grid_model("float32", 2, True)):
+        assert Search(scopes(model), native).values == {}
 
 
 def test_lengths_that_nobody_says_are_told_apart() -> None:
     """However many: what two axes of one length answer says nothing of which is which."""
     unknown = [Value("float32", (None,) * 4), Value("float32", ("N", None, None, "r")), Value("int64", (None,) * 5)]
-    first = next(_shapes(unknown, []))
-    lengths = [length for shape in first for length in shape][: len(SIZES[0]) + 3]
+    lengths = [length for shape in next(_shapes(unknown, [])) for length in shape][: len(SIZES[0]) + 3]
     assert len(set(lengths)) == len(lengths)
 
 
 def test_what_a_replacement_reads_is_not_dead() -> None:
-    text = "g (float[2] A) => (float[2] D) { B = Neg (A) C = Neg (B) D = Neg (C) }"
-    (scope,) = scopes(parsed(text))
+    (scope,) = scopes(parsed("g (float[2] A) => (float[2] D) { B = Neg (A) C = Neg (B) D = Neg (C) }"))
     assert [dead(UseDef(scope), {2}, {read}, {0, 1}) for read in "ABC"] == [{0, 1}, {1}, set()]
 
 
 def test_positions_that_are_tried_tell_kinds_apart() -> None:
     """Centres and edges of pixels in either alignment, inside and outside; or none near an edge, some far."""
     lengths, shape, generator = np.array([4, 7]), (3, 20, 20, 2), np.random.default_rng(0)
-    np.testing.assert_allclose(decomposed._pixels(np.array([-1.0, 0, 1]), np.array(5)), [[0, 2, 4], [-0.5, 2, 4.5]])
 
     def from_edge(at: np.ndarray) -> np.ndarray:
         return abs(at - np.floor(at) - 0.5)
 
+    np.testing.assert_allclose(decomposed._pixels(np.array([-1.0, 0, 1]), np.array(5)), [[0, 2, 4], [-0.5, 2, 4.5]])
     for jumps in (False, True):
         grid = decomposed._at_edges(generator, shape, lengths, jumps)
         assert grid.shape == shape

@@ -23,10 +23,8 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
 def test_halves_are_converted_as_by_numpy(kind: str, way: str) -> None:
     half, dtype = halves.HALVES[kind], dtype_of(kind)
-    if way == "the CPU's":
-        widened, rounded = half.widened, half.rounded
-    else:
-        widened, rounded = (getattr(halves, f"{name}_{kind}") for name in ("from", "to"))
+    in_bits = (getattr(halves, f"{name}_{kind}") for name in ("from", "to"))
+    widened, rounded = in_bits if way == "in bits" else (half.widened, half.rounded)
 
     @numba.njit
     def convert(numbers, bits, back, forth):
@@ -34,8 +32,7 @@ def test_halves_are_converted_as_by_numpy(kind: str, way: str) -> None:
             back[i] = widened(bits[i])
             forth[i] = rounded(numbers[i])
 
-    bits = np.arange(1 << 16, dtype=np.uint16)
-    rng = np.random.default_rng(2)
+    bits, rng = np.arange(1 << 16, dtype=np.uint16), np.random.default_rng(2)
     near = bits.view(dtype).astype(np.float32)  # every half, and numbers around each
     with np.errstate(invalid="ignore"):
         numbers = np.concatenate([near, near * np.float32(1 + 2**-11), np.float32(1e5) * rng.normal(size=1 << 16)])

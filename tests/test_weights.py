@@ -14,6 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import ort_gridsample as ogs
+from models import parsed
 from ort_gridsample.core.threads import submit
 from ort_gridsample.model import weights
 from ort_gridsample.model.files import read_model
@@ -22,26 +23,20 @@ from ort_gridsample.runtime import session as sessions
 from paths import quiet_options
 
 SIDE, COUNT = 300, 60
+SHAPES = {"m0": (1, 2, 8, SIDE), "grid": (1, 4, 5, 2)}
+FEEDS = {name: np.random.default_rng(1).uniform(-1, 1, shape).astype("f") for name, shape in SHAPES.items()}
 
 
 @pytest.fixture(scope="module")
 def large() -> onnx.ModelProto:
     """A model of 21 MB: a GridSample behind 60 products with weights, one of which is also an input, one an output."""
-    rng, last, nodes, tensors = np.random.default_rng(0), "X", [], []
-    for i in range(COUNT):
-        tensors.append(numpy_helper.from_array(rng.standard_normal((SIDE, SIDE), np.float32) / SIDE**0.5, f"w{i}"))
-        nodes.append(helper.make_node("MatMul", [last, f"w{i}"], [last := f"m{i}"]))
-    nodes.append(helper.make_node("GridSample", [last, "grid"], ["Y"]))
-    shapes = FEEDS_SHAPES | {"w0": (SIDE, SIDE)}
-    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in shapes.items()]
-    ends = [helper.make_tensor_value_info("Y", TensorProto.FLOAT, None)]
-    ends.append(helper.make_tensor_value_info("w1", TensorProto.FLOAT, [SIDE, SIDE]))
-    graph = helper.make_graph(nodes, "g", values, ends, tensors)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-
-
-FEEDS_SHAPES = {"X": (1, 2, 8, SIDE), "grid": (1, 4, 5, 2)}
-FEEDS = {name: np.random.default_rng(1).uniform(-1, 1, shape).astype("f") for name, shape in FEEDS_SHAPES.items()}
+    rng, square = np.random.default_rng(0), f"float[{SIDE},{SIDE}]"
+    nodes = " ".join(f"m{i + 1} = MatMul (m{i}, w{i})" for i in range(COUNT))
+    values = f"(float[1,2,8,{SIDE}] m0, float[1,4,5,2] grid, {square} w0) => (float[] Y, {square} w1)"
+    model = parsed(f"g {values} {{ {nodes} Y = GridSample (m{COUNT}, grid) }}", 17)
+    arrays = (rng.standard_normal((SIDE, SIDE), np.float32) / SIDE**0.5 for _ in range(COUNT))
+    model.graph.initializer.extend(numpy_helper.from_array(each, f"w{i}") for i, each in enumerate(arrays))
+    return model
 
 
 def saved(model: onnx.ModelProto, folder: Path) -> str:
@@ -69,8 +64,7 @@ def test_weights_are_parsed_copied_and_serialised_at_most_once(
             assert len(models.pop()) < bare, type(given)
             for answer, right in zip(session.run(None, FEEDS), expected, strict=True):
                 np.testing.assert_allclose(answer, right, rtol=1e-5, atol=1e-5)
-            fed = {**FEEDS, "w0": np.zeros((SIDE, SIDE), "f")}
-            assert not session.run(["Y"], fed)[0].any()
+            assert not session.run(["Y"], {**FEEDS, "w0": np.zeros((SIDE, SIDE), "f")})[0].any()
     again = pickle.loads(pickle.dumps(session))
     np.testing.assert_array_equal(again.run(["Y"], FEEDS)[0], session.run(["Y"], FEEDS)[0])
 
@@ -110,14 +104,14 @@ def test_a_model_s_own_external_data_may_end_before_the_session(large: onnx.Mode
     tensor = model.graph.initializer.add(name="b", data_type=TensorProto.FLOAT, dims=[SIDE])
     tensor.data_location = TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value="theirs")
-    model.graph.node.append(helper.make_node("Add", ["X", "b"], ["Z"]))
+    model.graph.node.append(helper.make_node("Add", ["m0", "b"], ["Z"]))
     model.graph.output.append(helper.make_tensor_value_info("Z", TensorProto.FLOAT, None))
     options, path = quiet_options(), saved(model, tmp_path)
     (tmp_path / "theirs").write_bytes(data)
     options.add_external_initializers_from_files_in_memory(["theirs"], [data], [len(data)])
     for session in (ogs.InferenceSession(model, options), ogs.InferenceSession(path)):
         data[:] = bytes(len(data))
-        np.testing.assert_array_equal(session.run(["Z"], FEEDS)[0], FEEDS["X"] + 1)
+        np.testing.assert_array_equal(session.run(["Z"], FEEDS)[0], FEEDS["m0"] + 1)
 
 
 def test_a_weight_that_was_added_to_the_options_is_met(large: onnx.ModelProto, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from ort_gridsample.cli.arguments import magnitude, positive
 from ort_gridsample.progress import shown
@@ -16,8 +15,7 @@ from . import run as runner
 from .backends import BACKENDS
 
 THREADS = 2
-#: Rounds at most, and seconds a case: the standard, and with ``--quick``.
-STANDARD, QUICK = (21, 3.0), (3, 0.3)
+QUICK = {"rounds": 3, "seconds": 0.3}  # at most, and a case
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -27,8 +25,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", type=re.compile, default="", metavar="REGEX", help="only cases whose names match")
     parser.add_argument("--list", action="store_true", help="print the names of the cases, and stop")
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
-    parser.add_argument("--rounds", type=positive, metavar="N", help=f"at most (default: {STANDARD[0]})")
-    parser.add_argument("--seconds", type=magnitude, metavar="S", help=f"a case, about (default: {STANDARD[1]:g})")
+    parser.add_argument("--rounds", type=positive, default=21, metavar="N", help="at most (default: %(default)s)")
+    parser.add_argument("--seconds", type=magnitude, default=3.0, metavar="S", help="a case, about (default: 3)")
     parser.add_argument("--plot", type=_picture, metavar="FILE.png", help="draw the ratios of each case")
     parser.add_argument("--plot-means", type=_picture, metavar="FILE.png", help="draw their means, group by group")
     return parser
@@ -38,6 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status is 1 where an answer was wrong, 130 after Ctrl-C."""
     parser = _parser()
     arguments = parser.parse_args(argv)
+    if arguments.quick:
+        parser.set_defaults(**QUICK)
+        arguments = parser.parse_args(argv)
     kernels, networks = list(suite.operator_cases()), list(suite.network_cases())
     wanted = arguments.only
     kernels, networks = ([case for case in cases if wanted.search(case.name)] for cases in (kernels, networks))
@@ -47,20 +48,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.list:
         print("\n".join([*(case.name for case in (*kernels, *networks)), *others]))
         return 0
-    rounds, seconds = QUICK if arguments.quick else STANDARD
-    rounds = arguments.rounds or rounds
-    seconds = seconds if arguments.seconds is None else arguments.seconds
-    threads = arguments.threads or THREADS
-    backends = [backend for backend in BACKENDS if backend.installed]
+    rounds, seconds = arguments.rounds, arguments.seconds
+    threads, backends = arguments.threads or THREADS, [backend for backend in BACKENDS if backend.installed]
     results: list[runner.Result] = []
-    found: list[str] = []
-    interrupted = False
+    found, interrupted = list[str](), False
     # extend() takes what a generator yielded until it was interrupted: that is shown too.
     try:
         with shown("benchmarks", len(kernels) + len(networks) + len(others)) as begin:
-            how: dict[str, Any] = {"rounds": rounds, "seconds": seconds, "begin": begin}
-            results.extend(runner.run_cases(kernels, backends, threads=threads, **how))
-            results.extend(runner.run_cases(networks, backends, threads=arguments.threads or 0, **how))
+            for cases, of_each in ((kernels, threads), (networks, arguments.threads or 0)):
+                results.extend(runner.run_cases(cases, backends, of_each, rounds, seconds, begin=begin))
             for name in others:
                 begin(name)
                 found.append(report.tiny_call(threads, rounds, seconds))

@@ -22,20 +22,18 @@ from .suite import Arrays, Case
 
 Answers = list[Array]
 Call = Callable[[], Answers]
-
 #: The cores of this package that can be had here, the fastest first.
 CORES: tuple[CoreName, ...] = ("jit", "numpy") if find_spec("numba") else ("numpy",)
+#: The names of PyTorch and OpenVINO, where they are not ONNX's.
+_OLD_MODES = {"linear": "bilinear", "cubic": "bicubic"}
 
 
 @dataclass(frozen=True)
 class Backend:
-    """One way to run a case: from that, its feeds and a number of threads to a call that returns the outputs.
-
-    Whatever ``prepare``, or the first call, raises is the reason why the backend cannot run the case.
-    """
+    """One way to run a case: what ``prepare``, or the first call, raises is the reason why it cannot."""
 
     name: str
-    prepare: Callable[[Case, Arrays, int], Call]
+    prepare: Callable[[Case, Arrays, int], Call]  # for so many threads, 0 for the library's default
     core: CoreName | None = None  # of this package
     ops: OpsName | None = None  # what the nodes of its sessions run on
     needs: str = "onnxruntime"  # the module that must be installed, where it is not this package's
@@ -48,13 +46,11 @@ class Backend:
         return self.core in CORES and not (self.ops == "compiled" and compiled_ops.why_not())
 
     def begin(self) -> None:
-        """What must be done before its turn."""
         if self.core is not None:
             set_core(self.core)
             set_ops(self.ops)
 
     def turn(self, case: Case, feeds: Arrays, threads: int) -> tuple[Turn, Answers]:
-        """What it does in its turn, and what comes of it."""
         self.begin()
         call = self.prepare(case, feeds, threads)
         return Turn(call, self.begin), call()
@@ -94,10 +90,6 @@ def _function(case: Case, feeds: Arrays, threads: int) -> Call:
     arguments = list(feeds.values())
     attributes: dict[str, Any] = {**case.attributes, "num_threads": threads}
     return lambda: [function(*arguments, **attributes)]
-
-
-#: The names of PyTorch and OpenVINO, where they are not ONNX's.
-_OLD_MODES = {"linear": "bilinear", "cubic": "bicubic"}
 
 
 def _pytorch(case: Case, feeds: Arrays, threads: int) -> Call:

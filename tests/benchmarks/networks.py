@@ -67,8 +67,7 @@ def convolutions() -> onnx.ModelProto:
     """Conv → GridSample → conv at 1×64×128×128."""
     c, h, w = 64, 128, 128
     g = _Graph("convolutions", {"X": (1, c, h, w), "grid": (1, h, w, 2)})
-    Y = g.conv(g.grid_sample(g.conv("X", c, c, 2), "grid"), c, c, 2)
-    return g.model(**{Y: (1, c, h, w)})
+    return g.model(**{g.conv(g.grid_sample(g.conv("X", c, c, 2), "grid"), c, c, 2): (1, c, h, w)})
 
 
 def spatial_transformer() -> onnx.ModelProto:
@@ -84,15 +83,13 @@ def optical_flow() -> onnx.ModelProto:
     c, h, w = 3, 1080, 1920
     graph = _Graph("optical flow", {"X": (1, c, h, w), "flow": (1, 2, h, w)})
     y, x = np.indices((h, w), np.float32)
-    places = graph.node("Add", "flow", graph.constant(np.stack([x, y])[None]))
-    coordinates = []
+    places, coordinates = graph.node("Add", "flow", graph.constant(np.stack([x, y])[None])), []
     for axis, length in enumerate((w, h)):
         place = graph.node("Gather", places, graph.constant(np.array(axis)), axis=1)
         for operator, number in (("Mul", 2), ("Div", length - 1), ("Sub", 1)):
             place = graph.node(operator, place, graph.constant(np.float32(number)))
         coordinates.append(graph.node("Unsqueeze", place, graph.constant(np.array([3]))))
-    grid = graph.node("Concat", *coordinates, axis=3)
-    return graph.model(**{graph.grid_sample("X", grid): (1, c, h, w)})
+    return graph.model(**{graph.grid_sample("X", graph.node("Concat", *coordinates, axis=3)): (1, c, h, w)})
 
 
 def deformable_attention() -> onnx.ModelProto:
@@ -102,15 +99,13 @@ def deformable_attention() -> onnx.ModelProto:
     g = _Graph("deformable attention", {"memory": (1, h * w, width), "queries": (1, queries, width)})
     # Every query looks around a place of its own.
     centres = g.constant(g.generator.uniform(-1, 1, (1, queries, 1, 2)).astype(np.float32))
-    reach = g.constant(np.float32(0.05))
-    query = "queries"
+    reach, query = g.constant(np.float32(0.05)), "queries"
     for _ in range(6):
         value = g.node("Transpose", g.linear("memory", width, width), perm=[0, 2, 1])
         value = g.reshape(value, heads, c, h, w)
         places = g.reshape(g.linear(query, width, heads * points * 2), queries, heads, points, 2)
         offsets = g.node("Mul", g.node("Tanh", g.node("Transpose", places, perm=[1, 0, 2, 3])), reach)
-        grid = g.node("Add", centres, offsets)
-        samples = g.grid_sample(value, grid)  # (heads, c, queries, points)
+        samples = g.grid_sample(value, g.node("Add", centres, offsets))  # (heads, c, queries, points)
         weights = g.reshape(g.linear(query, width, heads * points), queries, heads, points)
         weights = g.node("Softmax", g.node("Transpose", weights, perm=[1, 0, 2]), axis=-1)
         weights = g.reshape(weights, heads, 1, queries, points)
@@ -143,7 +138,7 @@ def multi_scale_attention(a: Attention, type: str = "float32") -> onnx.ModelProt
     g = _Graph("multi-scale deformable attention", a.shapes)
     for fed in g.inputs:
         fed.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(type))
-    areas, total = [h * w for h, w in a.levels], sum(a.points)
+    areas, total, width = [h * w for h, w in a.levels], sum(a.points), a.heads * a.channels
     stacks = len({*a.points}) == 1 and len(a.points) > 1
     n, of_level = a.batches * a.heads, (a.batches, a.queries, a.heads, len(a.points), a.points[0])
     locations = g.reshape("locations", *of_level, 2) if stacks else "locations"
@@ -151,24 +146,18 @@ def multi_scale_attention(a: Attention, type: str = "float32") -> onnx.ModelProt
     grids = g.node("Sub", g.node("Mul", locations, two), one)
     if stacks:
         images = g.split("value", areas, axis=1)
-        turned = [
-            g.node("Transpose", g.reshape(image, a.batches, area, a.heads * a.channels), perm=[0, 2, 1])
-            for image, area in zip(images, areas, strict=True)
-        ]
+        rows = [g.reshape(image, a.batches, h * w, width) for image, (h, w) in zip(images, a.levels, strict=True)]
+        turned = [g.node("Transpose", row, perm=[0, 2, 1]) for row in rows]
         levels = [g.node("Gather", grids, g.constant(np.array(i)), axis=3) for i in range(len(areas))]
-        flat = [
-            g.reshape(g.node("Transpose", level, perm=[0, 2, 1, 3, 4]), n, a.queries, a.points[0], 2)
-            for level in levels
-        ]
+        levels = [g.node("Transpose", level, perm=[0, 2, 1, 3, 4]) for level in levels]
+        flat = [g.reshape(level, n, a.queries, a.points[0], 2) for level in levels]
     else:
         value = g.reshape(g.node("Transpose", "value", perm=[0, 2, 3, 1]), n, a.channels, sum(areas))
         turned = g.split(value, areas, axis=2)
         grid = g.reshape(g.node("Transpose", grids, perm=[0, 2, 1, 3, 4]), n, a.queries, total, 2)
         flat = g.split(grid, a.points, axis=2)
-    samples = [
-        g.grid_sample(g.reshape(image, n, a.channels, *lengths), grid)
-        for image, lengths, grid in zip(turned, a.levels, flat, strict=True)
-    ]
+    images = [g.reshape(image, n, a.channels, *lengths) for image, lengths in zip(turned, a.levels, strict=True)]
+    samples = [g.grid_sample(image, grid) for image, grid in zip(images, flat, strict=True)]
     if stacks:
         axis = g.constant(np.array([3]))
         samples = [g.node("Unsqueeze", sample, axis) for sample in samples]
@@ -176,8 +165,8 @@ def multi_scale_attention(a: Attention, type: str = "float32") -> onnx.ModelProt
     sampled = g.reshape(sampled, n, a.channels, a.queries, total) if stacks else sampled
     by = g.reshape(g.node("Transpose", "weights", perm=[0, 2, 1, 3]), n, 1, a.queries, total)
     attended = g.node("ReduceSum", g.node("Mul", sampled, by), g.constant(np.array([-1])), keepdims=0)
-    attended = g.reshape(attended, a.batches, a.heads * a.channels, a.queries)
-    model = g.model(**{g.node("Transpose", attended, perm=[0, 2, 1]): (a.batches, a.queries, a.heads * a.channels)})
+    attended = g.reshape(attended, a.batches, width, a.queries)
+    model = g.model(**{g.node("Transpose", attended, perm=[0, 2, 1]): (a.batches, a.queries, width)})
     model.graph.output[0].type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(type))
     return model
 
@@ -209,5 +198,4 @@ def registration() -> onnx.ModelProto:
 
     for _ in range(3):
         flow = g.node("Add", flow, moved(flow))
-    warped = moved("moving")
-    return g.model(**{warped: (1, 1, *volume), flow: (1, 3, *volume)})
+    return g.model(**{moved("moving"): (1, 1, *volume), flow: (1, 3, *volume)})

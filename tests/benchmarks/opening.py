@@ -15,8 +15,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 
 import ort_gridsample as ogs
 
@@ -27,22 +28,17 @@ ROUNDS, NODES, SIDE = 7, 10_000, 16
 
 def made() -> onnx.ModelProto:
     """MatMul and Gather in turn, each with an initializer of its own, and a GridSample."""
-    nodes, tensors, last = [], [], "X"
-    for i in range(NODES // 2):
-        tensors.append(numpy_helper.from_array(np.eye(SIDE, dtype=np.float32), f"w{i}"))
-        tensors.append(numpy_helper.from_array(np.arange(SIDE), f"i{i}"))
-        nodes.append(helper.make_node("MatMul", [last, f"w{i}"], [f"m{i}"]))
-        nodes.append(helper.make_node("Gather", [f"m{i}", f"i{i}"], [last := f"g{i}"], axis=3))
-    nodes.append(helper.make_node("GridSample", [last, "grid"], ["Y"]))
-    shapes = {"X": [1, 3, SIDE, SIDE], "grid": [1, 4, 4, 2]}
-    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
-    output = helper.make_tensor_value_info("Y", TensorProto.FLOAT, None)
-    graph = helper.make_graph(nodes, "made", inputs, [output], tensors)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    pairs = range(NODES // 2)
+    nodes = "".join(f"m{i} = MatMul (g{i}, w{i}) g{i + 1} = Gather <axis = 3> (m{i}, i{i})\n" for i in pairs)
+    nodes += f"Y = GridSample (g{NODES // 2}, grid)"
+    values = f"(float[1,3,{SIDE},{SIDE}] g0, float[1,4,4,2] grid) => (float[] Y)"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> made {values} {{ {nodes} }}')
+    for name, value in (("w", np.eye(SIDE, dtype=np.float32)), ("i", np.arange(SIDE))):
+        model.graph.initializer.extend(numpy_helper.from_array(value, f"{name}{i}") for i in pairs)
+    return model
 
 
 def seconds(side: str, model: Path, with_options: bool) -> float:
-    """What one opening takes."""
     options = onnxruntime.SessionOptions() if with_options else None
     began = time.perf_counter()
     SIDES[side](model, options, providers=["CPUExecutionProvider"])
@@ -64,7 +60,6 @@ def peak_here(side: str, model: str) -> float:
 
 
 def main() -> None:
-    """Print a line for each model."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.opening")
     parser.add_argument("models", nargs="*", type=Path)
     parser.add_argument("--options", action="store_true")

@@ -10,19 +10,14 @@ from .run import Result, means
 
 #: Backend -> marker and colour; those of this package are filled.
 _STYLES = {
-    "compiled op": ("o", "tab:green"),
-    "Python op": ("o", "tab:red"),
-    "function jit": (".", "tab:red"),
-    "function numpy": (".", "tab:blue"),
-    "PyTorch": ("x", "tab:orange"),
-    "OpenVINO": ("+", "tab:purple"),
+    **{"compiled op": ("o", "tab:green"), "Python op": ("o", "tab:red"), "function jit": (".", "tab:red")},
+    **{"function numpy": (".", "tab:blue"), "PyTorch": ("x", "tab:orange"), "OpenVINO": ("+", "tab:purple")},
 }
 #: A line's label, and how many times as fast as onnxruntime each backend is there.
 Line = tuple[str, Mapping[str, float]]
 
 
 def draw_cases(path: str, results: Sequence[Result]) -> None:
-    """One line a case."""
     timed = [result for result in results if NATIVE in result.timings]
     _draw(path, [(r.case.name, {name: found.median for name in _STYLES if (found := r.ratio(name))}) for r in timed], 7)
 

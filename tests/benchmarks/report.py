@@ -24,21 +24,14 @@ _PACKAGES = ("ort-gridsample", "numpy", "numba", "onnx", "onnxruntime", "onnxrun
 NONE = "–"
 #: What ``--only`` and ``--list`` call it.
 TINY_CALL = "a run on tiny tensors"
-
-#: Captions, and which backends stand side by side. Sessions are compared with the first; of the functions the first
-#: is compared with the others.
-_SESSIONS = (
-    "Through session.run: ms a call ± half the distance of the quartiles, × as fast as onnxruntime.",
-    (NATIVE, COMPILED, PYTHON),
-)
-_FUNCTIONS = (
-    "Function against function: ms a call ± as above; ×: how many times as fast the first one is.",
-    ("function jit", "function numpy", "PyTorch", "OpenVINO"),
-)
+#: Which backends stand side by side. Sessions are compared with the first; of the functions the first is with others.
+_CAPTIONS = {
+    "Through session.run: ms a call ± half the distance of the quartiles, × as fast as onnxruntime.": BACKENDS[:3],
+    "Function against function: ms a call ± as above; ×: how many times as fast the first one is.": BACKENDS[3:],
+}
 
 
 def environment_text(threads: int) -> str:
-    """Where the numbers come from."""
     where = f"Python {platform.python_version()} on {_processor()}, {os.cpu_count()} processors; {threads} threads"
     versions = [f"{name} {metadata.version(name)}" for name in _PACKAGES if any(metadata.distributions(name=name))]
     return textwrap.fill(f"{where}; {', '.join(versions)}", 98)
@@ -55,8 +48,8 @@ def _processor() -> str:
 def results_text(results: Sequence[Result]) -> str:
     """A block for every heading, the sessions' first; then why there are dashes."""
     parts = []
-    for caption, names in (_SESSIONS, _FUNCTIONS):
-        shown = [name for name in names if any(name in r.timings for r in results)]
+    for caption, backends in _CAPTIONS.items():
+        shown = [each.name for each in backends if any(each.name in r.timings for r in results)]
         parts += [caption] if shown else []
         for heading, group in groupby(results, key=lambda result: result.case.heading):
             members = [result for result in group if any(name in result.timings for name in shown)]
@@ -67,7 +60,6 @@ def results_text(results: Sequence[Result]) -> str:
 
 
 def _row(result: Result, names: Sequence[str]) -> Iterator[str]:
-    """The label and the times of ``names``."""
     yield result.case.label
     for name in names:
         timing, first = result.timings.get(name), names[0]
@@ -93,12 +85,10 @@ def _reasons(results: Sequence[Result]) -> Iterable[str]:
         lines = ["Why there is a –:"]
         for (name, _), cases in found.items():
             (reason, case), more = cases[0], len(cases) - 1
-            lines += [_cut(f"  {name}: {reason}"), f"    {case}" + (f" and {more} more" if more else "")]
+            said = f"  {name}: {reason}"
+            said = said if len(said) <= 98 else f"{said[:97]}…"
+            lines += [said, f"    {case}" + (f" and {more} more" if more else "")]
         yield "\n".join(lines)
-
-
-def _cut(text: str, width: int = 98) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def summary_text(results: Sequence[Result]) -> str:

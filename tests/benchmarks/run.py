@@ -32,22 +32,16 @@ class Result:
         return self.timings[backend].times_faster_than(self.timings[baseline])
 
 
-def run_cases(
-    cases: Sequence[Case], backends: Sequence[Backend], *, begin: Callable[[str], None], **how: Any
-) -> Iterator[Result]:
+def run_cases(cases: Sequence[Case], *how: Any, begin: Callable[[str], None]) -> Iterator[Result]:
     """Time each of ``cases`` in turn, as :func:`run_case`; the core that was set before is set again after."""
     with kept():
         for case in cases:
             begin(case.name)
-            yield run_case(case, backends, **how)
+            yield run_case(case, *how)
 
 
-def run_case(case: Case, backends: Sequence[Backend], *, threads: int, rounds: int, seconds: float) -> Result:
-    """Time ``backends`` on ``case``: ``rounds`` rounds, or as many as fit ``seconds``.
-
-    Raises:
-        Exception: a backend of this package cannot run the case.
-    """
+def run_case(case: Case, backends: Sequence[Backend], threads: int, rounds: int, seconds: float) -> Result:
+    """Time ``backends`` on ``case``: ``rounds`` rounds, or as many as fit ``seconds``; this package's may raise."""
     result, feeds = Result(case), case.feeds()
     turns: dict[str, Turn] = {}
     expected: Answers | None = None
@@ -93,8 +87,6 @@ def disagreement(found: Answers, expected: Answers, case: Case) -> str:
 
 @dataclass(frozen=True)
 class Mean:
-    """How one backend compares with another on a group of cases."""
-
     cases: int  # on which both have a time
     mean: float  # the geometric one, of the ratios
     least: float

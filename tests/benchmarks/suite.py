@@ -20,7 +20,6 @@ from . import networks
 
 OPSET = 20
 SEED = 0
-
 #: The identity-like grid: turned by ANGLE radians in the two innermost axes, scaled by SCALE.
 ANGLE, SCALE = 0.2, 0.9
 #: Random coordinates lie in [-REACH, REACH): a few outside, so that the padding has work.
@@ -29,7 +28,6 @@ REACH = 1.1
 Arrays = dict[str, Array]
 Shape = tuple[int, ...]
 Typed = tuple[str, Shape]  # a type and a shape
-
 #: By type of X, and of a whole model.
 TOLERANCES = {"float64": 1e-8, "float32": 1e-3, "float16": 1e-2, "uint8": 1.0}
 
@@ -68,35 +66,25 @@ def grid_sample_case(
         values = generator.integers(0, 256, X, np.uint8) if type == "uint8" else generator.uniform(-1, 1, X)
         return {"X": values.astype(type), "grid": GRIDS[grid](generator, X[0], output).astype(grid_type)}
 
+    def model() -> bytes:
+        return one_node("GridSample", {"X": (type, X), "grid": (grid_type, grid_shape)}, (type, Y), attributes)
+
     sizes = f"{times(X)} → {times(output)}"
-    return Case(
-        heading=f"{sizes} {type}",
-        label=f"{mode} {padding_mode} {grid}",
-        group=f"{len(output)}-D {mode}" + ("" if type == "float32" else f" {type}"),
-        short=f"{sizes} {padding_mode} {grid}",
-        feeds=feeds,
-        model=lambda: one_node("GridSample", {"X": (type, X), "grid": (grid_type, grid_shape)}, (type, Y), attributes),
-        operator="GridSample",
-        attributes=attributes,
-        tolerance=TOLERANCES[type],
-    )
+    group = f"{len(output)}-D {mode}" + ("" if type == "float32" else f" {type}")
+    names = (f"{sizes} {type}", f"{mode} {padding_mode} {grid}", group, f"{sizes} {padding_mode} {grid}")
+    return Case(*names, feeds, model, "GridSample", attributes, TOLERANCES[type])
 
 
 def affine_grid_case(n: int, output: Shape) -> Case:
     """One AffineGrid node of float32: N, and the output's spatial axes."""
     r, short, attributes = len(output), times((n, *output)), {"align_corners": 0}
     inputs = {"theta": ("float32", (n, r, r + 1)), "size": ("int64", (r + 2,))}
-    return Case(
-        heading=f"{short} float32",
-        label="AffineGrid",
-        group="AffineGrid",
-        short=short,
-        feeds=lambda: {"theta": rotation(n, r), "size": np.array([n, 1, *output])},
-        model=lambda: one_node("AffineGrid", inputs, ("float32", (n, *output, r)), attributes),
-        operator="AffineGrid",
-        attributes=attributes,
-        tolerance=1e-5,
-    )
+    model = partial(one_node, "AffineGrid", inputs, ("float32", (n, *output, r)), attributes)
+
+    def feeds() -> Arrays:
+        return {"theta": rotation(n, r), "size": np.array([n, 1, *output])}
+
+    return Case(f"{short} float32", "AffineGrid", "AffineGrid", short, feeds, model, "AffineGrid", attributes, 1e-5)
 
 
 def network_case(label: str, build: Callable[[], onnx.ModelProto], stored: Path | None = None) -> Case:
@@ -136,7 +124,6 @@ def attention_case(label: str, shapes: networks.Attention, type: str = "float32"
 
 
 def times(lengths: Shape) -> str:
-    """``1×3×512×512``."""
     return "×".join(map(str, lengths))
 
 
@@ -149,15 +136,7 @@ def rotation(n: int, r: int) -> Array:
     return theta
 
 
-#: Name -> from a generator, N and the output's spatial axes to a grid of float32.
-GRIDS: Mapping[str, Callable[[np.random.Generator, int, Shape], Array]] = {
-    "rotated": lambda _, n, output: affine_grid(rotation(n, len(output)), (n, 1, *output)),
-    "random": lambda generator, n, output: generator.uniform(-REACH, REACH, (n, *output, len(output))).astype("f4"),
-}
-
-
 def one_node(operator: str, inputs: Mapping[str, Typed], output: Typed, attributes: Mapping[str, str | int]) -> bytes:
-    """A model of one node, as bytes."""
     values = [f"{spec.TYPES[type_].onnx}{list(shape)} {name}" for name, (type_, shape) in inputs.items()]
     Y = f"{spec.TYPES[output[0]].onnx}{list(output[1])} Y"
     settings = ", ".join(f"{name} = {json.dumps(value)}" for name, value in attributes.items())
@@ -168,19 +147,20 @@ def one_node(operator: str, inputs: Mapping[str, Typed], output: Typed, attribut
 
 #: X and the output's spatial axes.
 SHAPES = (
-    ((1, 3, 512, 512), (512, 512)),
-    ((1, 3, 1080, 1920), (1080, 1920)),
-    ((1, 64, 128, 128), (128, 128)),
-    ((8, 32, 64, 64), (64, 64)),
-    ((1, 256, 64, 64), (64, 64)),
+    *(((1, 3, 512, 512), (512, 512)), ((1, 3, 1080, 1920), (1080, 1920)), ((1, 64, 128, 128), (128, 128))),
+    *(((8, 32, 64, 64), (64, 64)), ((1, 256, 64, 64), (64, 64))),
     ((8, 32, 100, 100), (300, 4)),  # deformable attention: 300 queries, 4 points
-    ((1, 32, 16, 64, 64), (16, 64, 64)),
-    ((1, 1, 128, 128, 128), (128, 128, 128)),
+    *(((1, 32, 16, 64, 64), (16, 64, 64)), ((1, 1, 128, 128, 128), (128, 128, 128))),
 )
 #: So many of the first shapes are tried with every padding.
 SHAPES_WITH_EVERY_PADDING = 2
 
 AFFINE_GRIDS = ((8, (1080, 1920)), (1, (128, 128, 128)))
+#: Name -> from a generator, N and the output's spatial axes to a grid of float32.
+GRIDS: Mapping[str, Callable[[np.random.Generator, int, Shape], Array]] = {
+    "rotated": lambda _, n, output: affine_grid(rotation(n, len(output)), (n, 1, *output)),
+    "random": lambda generator, n, output: generator.uniform(-REACH, REACH, (n, *output, len(output))).astype("f4"),
+}
 
 NETWORKS = {
     "spatial transformer, 1080p": networks.spatial_transformer,
@@ -194,7 +174,6 @@ EXPORTED = ("deformable_detr", "rt_detr_v2", "mask2former", "voxelmorph")
 
 
 def operator_cases() -> Iterator[Case]:
-    """The kernels, float32 first."""
     for i, (X, output) in enumerate(SHAPES):
         paddings = spec.PADDING_MODES if i < SHAPES_WITH_EVERY_PADDING else ("zeros",)
         for mode, padding_mode, grid in product(spec.MODES, paddings, GRIDS):
@@ -223,7 +202,6 @@ ATTENTION = {
 
 
 def network_cases() -> Iterator[Case]:
-    """Deformable attention, and whole models."""
     for name, shapes in ATTENTION.items():
         yield attention_case(name.strip(), shapes)
     for name in ("encoder", "decoder"):

@@ -1,7 +1,4 @@
-"""Write PyTorch's answers to a few small calls into ``pytorch_answers.npz``: ``python make_pytorch_answers.py``.
-
-The tests compare with the file where PyTorch is not installed, and the file with PyTorch where it is.
-"""
+"""Write PyTorch's answers to a few small calls into ``pytorch_answers.npz``: ``python make_pytorch_answers.py``."""
 
 import itertools
 from pathlib import Path
@@ -11,7 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 FILE = Path(__file__).with_name("pytorch_answers.npz")
-
+PADDING = ("zeros", "border", "reflection")
 MODES = {"nearest": "nearest", "linear": "bilinear", "cubic": "bicubic"}
 LENGTHS = {2: (5, 4), 3: (3, 4, 5)}
 OUTPUTS = {2: (4, 6), 3: (2, 3, 4)}
@@ -20,8 +17,7 @@ SIZES = {2: [(3, 5), (1, 1), (4, 1)], 3: [(2, 3, 4), (1, 1, 1), (1, 3, 2)]}
 
 def inputs() -> dict[str, np.ndarray]:
     """X, grid and theta for 2 and 3 spatial axes, each in float32 (and of so few bits that float64 is the same)."""
-    rng = np.random.default_rng(20)
-    arrays = {}
+    rng, arrays = np.random.default_rng(20), {}
     for r, lengths in LENGTHS.items():
         arrays[f"X{r}"] = rng.normal(size=(2, 2, *lengths)).astype(np.float32)
         arrays[f"grid{r}"] = rng.uniform(-2.6, 2.6, (2, *OUTPUTS[r], r)).astype(np.float32)
@@ -31,11 +27,8 @@ def inputs() -> dict[str, np.ndarray]:
 
 def answers(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """PyTorch's answers by "operator rank mode padding alignment"."""
-    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    found = {}
-    for r, (mode, name), padding, aligned in itertools.product(
-        LENGTHS, MODES.items(), ("zeros", "border", "reflection"), (0, 1)
-    ):
+    tensors, found = {name: torch.from_numpy(array) for name, array in arrays.items()}, {}
+    for r, (mode, name), padding, aligned in itertools.product(LENGTHS, MODES.items(), PADDING, (0, 1)):
         if mode == "cubic" and r == 3:
             continue  # PyTorch has no cubic for volumes
         Y = F.grid_sample(tensors[f"X{r}"], tensors[f"grid{r}"], name, padding, bool(aligned))

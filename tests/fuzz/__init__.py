@@ -1,8 +1,7 @@
 """Random models and feeds: whatever comes, the answer is the oracle's or an exception that says where and what.
 
 Hypothesis makes the cases and a process of their own runs them, so that an abort is a failure like any other, with
-the smallest case that causes it. ``test_fuzz.py`` holds the answers; here is how many cases it tries:
-few and always the same ones, or many with ``--hypothesis-profile=nightly``.
+the smallest case that causes it: few and always the same ones, or many with ``--hypothesis-profile=nightly``.
 """
 
 import getpass
@@ -28,5 +27,4 @@ def register() -> None:
 
 
 def is_nightly() -> bool:
-    """Whether a long run was asked for."""
     return settings().max_examples >= MANY

@@ -29,9 +29,9 @@ NAMES = ("warp", "", "a 'b' \"c\"", "Ångström 日本", "x\ny", "n idx=7 must b
 MODES = ("linear", "nearest", "cubic", "bilinear", "bicubic")
 PADDING = ("zeros", "border", "reflection")
 HUGE = (1 << 20, (1 << 31) - 1, 1 << 31, 1 << 33, 1 << 40, 1 << 62)
-
 #: At most so many taps are added up for one case: the oracle is slow.
 MAX_TAPS = 6000
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,7 @@ def _grid_sample(draw: st.DrawFn, types: tuple[str, ...]) -> dict[str, object]:
     r, mode = draw(st.integers(1, 5)), draw(_mode_or_not)
     taps = {"nearest": 1, "cubic": 4, "bicubic": 4}.get(str(mode), 2) ** r
     n, c = draw(_mostly(st.integers(1, 3), st.just(0), 12)), draw(_mostly(st.integers(1, 3), st.just(0), 12))
-    lengths = [draw(_lengths) if i < 3 else draw(st.integers(1, 2)) for i in range(r)]
-    outputs = []
+    lengths, outputs = [draw(_lengths) if i < 3 else draw(st.integers(1, 2)) for i in range(r)], []
     for _ in range(r):
         room = MAX_TAPS // (taps * max(n, 1) * max(c, 1) * max(math.prod(outputs), 1))
         outputs.append(draw(_mostly(st.integers(1, min(max(room, 1), 5)), st.just(0), 16)))
@@ -148,8 +147,7 @@ def _grid_sample(draw: st.DrawFn, types: tuple[str, ...]) -> dict[str, object]:
 
 @st.composite
 def _affine_grid(draw: st.DrawFn, types: tuple[str, ...]) -> dict[str, object]:
-    r = draw(st.integers(2, 3))
-    n = draw(_mostly(st.integers(1, 3), st.just(0)))
+    r, n = draw(st.integers(2, 3)), draw(_mostly(st.integers(1, 3), st.just(0)))
     theta, size = [n, r, r + 1], [n, draw(_lengths), *(draw(_lengths) for _ in range(r))]
     what = draw(st.integers(0, 15))
     if what == 0:
@@ -185,16 +183,10 @@ def cases(draw: st.DrawFn, types: tuple[str, ...] = X_TYPES) -> Case:
         stem = mode.removeprefix("bi")
         proper = f"bi{stem}" if opset < 20 and stem in ("linear", "cubic") else stem
         mode = draw(_mostly(st.just(proper), st.just(mode), 16))
-    return Case(
-        **{**operator, "mode": mode},
-        route=route,
-        align_corners=draw(_aligned_or_not),
-        opset=opset,
-        declared=draw(st.sampled_from(DECLARED)),
-        slip=draw(_mostly(st.just(""), st.sampled_from(SLIPS), 16)),
-        name=draw(st.sampled_from(NAMES)),
-        seed=draw(st.integers(0, (1 << 32) - 1)),
-    )
+    drawn = {"mode": mode, "route": route, "opset": opset, "align_corners": draw(_aligned_or_not)}
+    drawn["declared"] = draw(st.sampled_from(DECLARED))
+    drawn["slip"] = draw(_mostly(st.just(""), st.sampled_from(SLIPS), 16))
+    return Case(**operator | drawn, name=draw(st.sampled_from(NAMES)), seed=draw(st.integers(0, (1 << 32) - 1)))
 
 
 def array(tensor: Tensor, rng: np.random.Generator, coordinates: bool = False) -> np.ndarray:
@@ -211,15 +203,12 @@ def array(tensor: Tensor, rng: np.random.Generator, coordinates: bool = False) -
     if tensor.layout == "reversed":
         return np.asarray(values[(slice(None, None, -1),) * len(shape)])
     if tensor.layout == "unaligned" and dtype.kind != "O":
-        data = bytearray(1) + values.tobytes()
-        return np.ndarray(shape, dtype, data, offset=1)
+        return np.ndarray(shape, dtype, bytearray(1) + values.tobytes(), offset=1)
     values.flags.writeable = tensor.layout != "read-only"
     return values
 
 
-def _values(
-    dtype: np.dtype, shape: tuple[int, ...], rng: np.random.Generator, coordinates: bool, wild: bool
-) -> np.ndarray:
+def _values(dtype: np.dtype, shape: Shape, rng: np.random.Generator, coordinates: bool, wild: bool) -> np.ndarray:
     kind = "f" if dtype.kind == "V" else dtype.kind  # bfloat16
     if coordinates and kind == "f":
         inside = rng.uniform(-1.1, 1.1, shape)

@@ -18,16 +18,12 @@ from .verdict import Outcome, outcome
 
 #: A case that takes longer than this, in seconds, hangs; most of the time kernels with checks are compiled.
 PATIENCE = 300.0
-
 #: Memory that a worker may address: what a case claims beyond it is refused; what it claims below takes its time.
 ADDRESS_SPACE = 5 << 29
-
 #: Let kernels raise where they would read outside X, each compiled anew for that; Numba does not tell them from others
 #: in its cache.
-CHECKED_KERNELS = {
-    "NUMBA_BOUNDSCHECK": "1",
-    "NUMBA_CACHE_DIR": str(Path(tempfile.gettempdir()) / f"ort_gridsample_checked_{getpass.getuser()}"),
-}
+_CACHE = Path(tempfile.gettempdir()) / f"ort_gridsample_checked_{getpass.getuser()}"
+CHECKED_KERNELS = {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(_CACHE)}
 
 
 class Worker(workers.Worker):
@@ -48,7 +44,6 @@ class Worker(workers.Worker):
 
 
 def main() -> None:
-    """Read cases, write outcomes."""
     import resource
 
     from ort_gridsample.core import numpy_core
@@ -60,8 +55,7 @@ def main() -> None:
     answers, sys.stdout = sys.stdout, sys.stderr
     print("{}", file=answers, flush=True)
     for line in sys.stdin:
-        result = outcome(Case.from_json(line))
-        print(json.dumps(asdict(result)), file=answers, flush=True)
+        print(json.dumps(asdict(outcome(Case.from_json(line)))), file=answers, flush=True)
 
 
 def _end_if_outside(unraisable: Any) -> None:

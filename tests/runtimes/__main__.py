@@ -4,7 +4,6 @@ import argparse
 import datetime
 import re
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import numpy
 import onnx
 
 import ort_gridsample as ogs
+from ort_gridsample.progress import shown
 
 from . import report
 from .environments import NotInstalledError, default_cache, environment
@@ -22,28 +22,20 @@ from .verdicts import Verdict, judge
 from .workers import Worker
 
 
-def attempt(runtime: Runtime, worker: Worker, trial: Trial) -> Verdict:
-    """One cell."""
-    try:
-        task = trial.task(2 if runtime.batches else 1, runtime.form)
-    except ogs.GridSampleError as error:
-        return Verdict("refused", message=f"patch_model: {error}")
-    return judge(task, worker.ask(task), runtime.tolerance)
-
-
 def run(runtime: Runtime, chosen: Sequence[Trial], cache: Path, seconds: float) -> Result:
-    """One runtime's part of the matrix; says on standard error how far it is."""
     try:
         command, versions = environment(runtime, cache)
     except NotInstalledError as error:
         return Result(runtime, "", {}, str(error))
-    cells, began = {}, time.monotonic()
-    with Worker(command, seconds) as worker:
-        for number, trial in enumerate(chosen, 1):
-            if sys.stderr.isatty():
-                print(f"\r{runtime.name} {number}/{len(chosen)} {trial.name:70}", end="", file=sys.stderr, flush=True)
-            cells[trial] = attempt(runtime, worker, trial)
-    print(f"\r{runtime.name}: {time.monotonic() - began:.0f} s{'':80}", file=sys.stderr)
+    cells = {}
+    with Worker(command, seconds) as worker, shown(runtime.name, len(chosen)) as begin:
+        for trial in chosen:
+            begin(trial.name)
+            try:
+                task = trial.task(2 if runtime.batches else 1, runtime.form)
+                cells[trial] = judge(task, worker.ask(task), runtime.tolerance)
+            except ogs.GridSampleError as error:
+                cells[trial] = Verdict("refused", message=f"patch_model: {error}")
     return Result(runtime, versions, cells)
 
 

@@ -20,16 +20,11 @@ class NotInstalledError(Exception):
 
 def default_cache() -> Path:
     """Where environments are kept between runs: in the user's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "ort_gridsample" / "runtimes"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ort_gridsample" / "runtimes"
 
 
 def environment(runtime: Runtime, cache: Path) -> tuple[tuple[str, ...], str]:
-    """What runs the runtime's adapter, in an environment made where there is none yet, and what was installed there.
-
-    Raises:
-        NotInstalledError: something that it needs is not to be had.
-    """
+    """What runs the runtime's adapter, in an environment made where there is none yet, and what was installed there."""
     wanted = "\n".join([*runtime.packages, *runtime.alone, *runtime.npm])
     folder = cache / f"{runtime.name}-{zlib.crc32(wanted.encode()):08x}"
     if not folder.exists():
@@ -85,6 +80,5 @@ def _python(runtime: Runtime) -> str:
 
 
 def _versions(folder: Path) -> str:
-    """What pip says it installed."""
     pip = [str(folder / "bin" / "python"), "-m", "pip", "freeze", "--disable-pip-version-check"]
     return ", ".join(subprocess.run(pip, capture_output=True, text=True).stdout.split("\n")[:-1])

@@ -23,7 +23,6 @@ class Result:
 
 
 def runtimes(rows: Iterable[Runtime]) -> str:
-    """What is tried: a row a runtime."""
     table = [["RUNTIME", "what it is", "packages", "primitives", "note"]]
     for each in rows:
         packages = ", ".join([*each.packages, *each.alone, *(f"npm {package}" for package in each.npm)])
@@ -31,9 +30,12 @@ def runtimes(rows: Iterable[Runtime]) -> str:
     return markdown(table)
 
 
-def worst(verdicts: Iterable[Verdict]) -> str:
+def _cells(result: Result, form: str, group: str, dynamic: bool = False) -> list[Verdict]:
+    return [v for t, v in result.cells.items() if (t.form, t.group, t.dynamic) == (form, group, dynamic)]
+
+
+def worst(verdicts: Sequence[Verdict]) -> str:
     """Several cells as one: right only where all are, and else how many are what."""
-    verdicts = list(verdicts)
     if not verdicts:
         return "–"
     wrong = [verdict for verdict in verdicts if verdict.kind == "wrong"]
@@ -59,27 +61,17 @@ def summary(results: Sequence[Result]) -> str:
     for dynamic in (False, True):
         rows = [[f"{'dynamic' if dynamic else 'static'} shapes", *GROUPS]]
         for result in results:
-            row = [result.runtime.title]
-            for group in GROUPS:
-                both = [
-                    worst(v for t, v in result.cells.items() if (t.form, t.group, t.dynamic) == (form, group, dynamic))
-                    for form in forms(group)
-                ]
-                row.append("/".join(both) if not result.missing else "not installed")
-            rows.append(row)
+            row = ("/".join(worst(_cells(result, form, group, dynamic)) for form in forms(group)) for group in GROUPS)
+            rows.append([result.runtime.title, *(["not installed"] * len(GROUPS) if result.missing else row)])
         parts.append(markdown(rows))
     rows = [["exported models", "standard", "primitives"]]
     for result in results:
-        cells = [
-            [v for t, v in result.cells.items() if (t.form, t.group) == (f, "exported")] for f in forms("exported")
-        ]
-        counts = [_count(verdicts) for verdicts in cells]
+        counts = (_count([cell.kind for cell in _cells(result, form, "exported")]) for form in forms("exported"))
         rows.append([result.runtime.title, *counts])
     return "\n\n".join([*parts, markdown(rows)])
 
 
-def _count(verdicts: Sequence[Verdict]) -> str:
-    kinds = [verdict.kind for verdict in verdicts]
+def _count(kinds: Sequence[str]) -> str:
     words = [f"{kinds.count('right')} of {len(kinds)} right"] if kinds else ["–"]
     words += [f"{kinds.count(kind)} {kind}" for kind in ("wrong", "refused") if kind in kinds]
     return ", ".join(words)

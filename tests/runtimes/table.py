@@ -7,8 +7,6 @@ from ort_gridsample.model.targets.runtimes import RuntimeName
 
 @dataclass(frozen=True)
 class Runtime:
-    """One runtime."""
-
     name: str  # on the command line
     title: str  # in tables, with the version
     packages: tuple[str, ...] = ()  # what pip installs; where that is nothing, the adapter runs in node
@@ -24,7 +22,6 @@ class Runtime:
 
     @property
     def program(self) -> str:
-        """The adapter's file."""
         return f"{self.adapter or self.name}.{'py' if self.packages else 'mjs'}"
 
 

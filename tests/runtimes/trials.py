@@ -2,27 +2,28 @@
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Literal, get_args
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+import onnx.parser
 
 import ort_gridsample as ogs
 from ort_gridsample.model.targets.runtimes import RuntimeName
 
 Arrays = dict[str, np.ndarray]
 
-FORMS = ("standard", "primitives", "ai.onnx-2d")
+Form = Literal["standard", "primitives", "ai.onnx-2d"]  # the first, or a target of patch_model
+FORMS: tuple[Form, ...] = get_args(Form)
 RANKS = (2, 3)
 MODES = ("nearest", "linear", "cubic")
 #: What the last form is another one for.
 FLATTENED = ("3-D nearest", "3-D linear")
 PADDING_MODES = ("zeros", "border", "reflection")
 EXPORTED = Path(__file__).parents[1] / "exported"
-
 #: By rank, shapes of X and of the output, the spatial axes alone. Ties of nearest are exact on axes of 4 pixels.
 SHAPES = {2: (((4, 5), (6, 4)), ((7, 4), (3, 5))), 3: (((3, 4, 5), (2, 4, 3)), ((4, 2, 6), (3, 3, 2)))}
 #: The oldest opset of the ONNX domain that samples images of this rank.
@@ -43,25 +44,18 @@ class Task:
 
 @dataclass(frozen=True)
 class Trial:
-    """One cell of the matrix."""
-
-    form: str  # "standard", or the target of patch_model
+    form: Form
     group: str  # "2-D linear", …, or "exported"
     detail: str  # padding mode and alignment, or the name of the exported model
     dynamic: bool = False  # whether the shapes are left open, and two are asked
 
     @property
     def name(self) -> str:
-        """All of it in words."""
         shapes = "" if self.group == "exported" else "-dynamic" if self.dynamic else "-static"
         return f"{self.form}-{self.group.replace('-D', 'd')}-{self.detail}{shapes}".replace(" ", "-")
 
     def task(self, batch: int = 2, for_runtime: RuntimeName | None = None) -> Task:
-        """The model, its inputs and outputs; ``batch`` images in each; ``for_runtime`` as in ``patch_model``.
-
-        Raises:
-            GridSampleError: the model cannot be lowered.
-        """
+        """The model, its inputs and outputs; ``batch`` images in each; ``for_runtime`` as in ``patch_model``."""
         if self.group == "exported":
             task = _exported(self.detail)
         else:
@@ -70,19 +64,15 @@ class Trial:
             task = _one_node(int(rank), mode, padding_mode, alignment == "aligned", self.dynamic, batch)
         if self.form == "standard":
             return task
-        if self.form == "ai.onnx-2d":
-            return Task(ogs.patch_model(task.model, target="ai.onnx-2d"), task.feeds, task.expected)
-        lowered = ogs.patch_model(task.model, target="primitives", for_runtime=for_runtime)
-        return Task(lowered, task.feeds, task.expected)
+        runtime = for_runtime if self.form == "primitives" else None
+        return replace(task, model=ogs.patch_model(task.model, target=self.form, for_runtime=runtime))
 
 
-def forms(group: str) -> tuple[str, ...]:
-    """The forms in which a group is tried."""
+def forms(group: str) -> tuple[Form, ...]:
     return FORMS if group in FLATTENED else FORMS[:2]
 
 
 def trials() -> Iterator[Trial]:
-    """The whole matrix."""
     for form, rank, mode, dynamic in itertools.product(FORMS, RANKS, MODES, (False, True)):
         if form not in forms(f"{rank}-D {mode}"):
             continue
@@ -96,43 +86,34 @@ def trials() -> Iterator[Trial]:
 def _exported(name: str) -> Task:
     model = onnx.load(EXPORTED / f"{name}.onnx")
     with np.load(EXPORTED / f"{name}.npz") as data:
-        feeds, expected = (
-            {each.name: data[f"{prefix}.{each.name}"] for each in values}
-            for prefix, values in (("in", model.graph.input), ("out", model.graph.output))
-        )
+        sides = (("in", model.graph.input), ("out", model.graph.output))
+        feeds, expected = ({each.name: data[f"{end}.{each.name}"] for each in values} for end, values in sides)
     return Task(model, (feeds,), (expected,))
 
 
-def on_numpy(function: Callable[..., np.ndarray], *arguments: object) -> np.ndarray:
-    """What the function answers on the NumPy core."""
-    before = ogs.get_core()
-    ogs.set_core("numpy")
-    try:
-        return function(*arguments)
-    finally:
-        ogs.set_core(before)
-
-
 @functools.cache
-def _one_node(rank: int, mode: str, padding_mode: str, align_corners: bool, dynamic: bool, n: int) -> Task:
+def _one_node(rank: int, mode: Any, padding_mode: Any, align_corners: bool, dynamic: bool, n: int) -> Task:
     opset, rng = OPSETS[rank], np.random.default_rng(rank)
-    feeds, expected = [], []
+    feeds: list[dict[str, Any]] = []
     for lengths, outputs in SHAPES[rank][: 1 + dynamic]:
         X = rng.standard_normal((n, 3, *lengths), np.float32)
         grid = rng.uniform(-1.2, 1.2, (n, *outputs, rank)).astype(np.float32)
         grid = np.where(rng.random(grid.shape) < 0.5, grid, rng.choice(np.array(SPECIAL, np.float32), grid.shape))
         feeds.append({"X": X, "grid": grid})
-        expected.append({"Y": on_numpy(ogs.grid_sample, X, grid, mode, padding_mode, align_corners)})
-    said = {"mode": _OPSET_16.get(mode, mode) if opset < 20 else mode, "padding_mode": padding_mode}
-    node = helper.make_node("GridSample", ["X", "grid"], ["Y"], "sample", **said, align_corners=int(align_corners))
+    before = ogs.get_core()
+    ogs.set_core("numpy")
+    try:
+        expected = [{"Y": ogs.grid_sample(f["X"], f["grid"], mode, padding_mode, align_corners)} for f in feeds]
+    finally:
+        ogs.set_core(before)
+    mode = _OPSET_16.get(mode, mode) if opset < 20 else mode
+    said = f'mode = "{mode}", padding_mode = "{padding_mode}", align_corners = {align_corners:d}'
     D, D_out = ([f"D{i}{end}" for i in range(rank)] for end in ("", "_out"))
-    symbols: dict[str, list[str | int | None]]
-    symbols = {"X": ["N", "C", *D], "grid": ["N", *D_out, rank], "Y": ["N", "C", *D_out]}
-    X, grid, Y = (
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, symbols[name] if dynamic else list(value.shape))
-        for name, value in (*feeds[0].items(), *expected[0].items())
-    )
-    graph = helper.make_graph([node], "sampling", [X, grid], [Y])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+    symbols: dict[str, Any] = {"X": ["N", "C", *D], "grid": ["N", *D_out, rank], "Y": ["N", "C", *D_out]}
+    shapes = {name: symbols[name] if dynamic else value.shape for name, value in (feeds[0] | expected[0]).items()}
+    values = [f"float[{', '.join(map(str, shape))}] {name}" for name, shape in shapes.items()]
+    text = f"sampling ({values[0]}, {values[1]}) => ({values[2]}) {{ Y = GridSample <{said}> (X, grid) }}"
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": {opset}]> {text}')
+    model.graph.node[0].name = "sample"
     onnx.checker.check_model(model, full_check=True)
     return Task(model, tuple(feeds), tuple(expected))

@@ -55,25 +55,17 @@ def _difference(actual: Arrays, expected: Arrays) -> tuple[float, str]:
 
 #: What says nothing in what runtimes print: whole lines, and parts of lines.
 NOISE_LINES = re.compile(
-    "|".join(
-        (
-            r".*it/s.*",  # progress
-            r"\[\s*(ERROR|WARN|INFO):\d.*|[IWD] .*|INFO:.*",  # logs
-            r"(Start to |inputTensors|outputTensors|The device supports).*|\[\d\d:\d\d:\d\d\] :4[67]:.*",  # MNN
-            r"(Exception from |Check 'false' failed|FrontEnd API|Failed operations|Summary:|Model wasn't fully).*",
-            r'File ".*|[\^~ ]+|>',  # tracebacks
-        )
-    )
+    r".*it/s.*"  # progress
+    r"|\[\s*(ERROR|WARN|INFO):\d.*|[IWD] .*|INFO:.*"  # logs
+    r"|(Start to |inputTensors|outputTensors|The device supports).*|\[\d\d:\d\d:\d\d\] :4[67]:.*"  # MNN
+    r"|(Exception from |Check 'false' failed|FrontEnd API|Failed operations|Summary:|Model wasn't fully).*"
+    r'|File ".*|[\^~ ]+|>'  # tracebacks
 )
 NOISE = re.compile(
-    "|".join(
-        (
-            r"\x1b\[[\d;]*m",
-            r"OpenCV\([\d.]+\) \S+:\d+: error:|\(-\d+:Unspecified error\)|in function 'handleNode'",
-            r"\[ONNXRuntimeError\] : \d+ :|Non-zero status code returned while ",
-            r"/\S+:\d+ (\w+ )*onnxruntime::.*?\) (const )?",
-        )
-    )
+    r"\x1b\[[\d;]*m"
+    r"|OpenCV\([\d.]+\) \S+:\d+: error:|\(-\d+:Unspecified error\)|in function 'handleNode'"
+    r"|\[ONNXRuntimeError\] : \d+ :|Non-zero status code returned while "
+    r"|/\S+:\d+ (\w+ )*onnxruntime::.*?\) (const )?"
 )
 
 

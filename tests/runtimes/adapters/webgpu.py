@@ -1,7 +1,4 @@
-"""onnxruntime's WebGPU provider on SwiftShader, a Vulkan in software that comes with a Chromium from npm.
-
-Says as a remark which nodes onnxruntime has put on the CPU.
-"""
+"""onnxruntime's WebGPU provider on SwiftShader, from a Chromium from npm; remarks which nodes are put on the CPU."""
 
 import collections
 import ctypes
