@@ -15,6 +15,7 @@ import ort_gridsample as ogs
 from ort_gridsample.cli import main
 from ort_gridsample.model.files import explaining_invalid, written_whole
 from ort_gridsample.model.patch import patch_in_place
+from ort_gridsample.model.targets.python_op import PythonOp
 from paths import running_on
 from processes import run
 from test_patch import FEEDS, GRID, HEADER, SIGNATURE, X, one_node
@@ -114,7 +115,7 @@ def calls_for(count: int) -> int:
 
     sys.setprofile(counted)
     try:
-        patch_in_place(many)
+        patch_in_place(many, PythonOp())
     finally:
         sys.setprofile(None)
     assert len([n for n in many.graph.node if n.domain == "ort_gridsample"]) == count
