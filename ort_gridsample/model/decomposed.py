@@ -365,8 +365,7 @@ def _from_edges(grid: Array, lengths: Array) -> Array:
 def _is_sample(kind: Kind, X: Array, grid: Array, answer: Array, most: int) -> bool:
     """Whether ``answer`` is what GridSample of this ``kind`` answers, at ``most`` of the positions."""
     *outer, axes = grid.shape
-    shape = (*X.shape[:2], *outer[1:])
-    if answer.shape != shape or answer.dtype != X.dtype:
+    if (answer.dtype, answer.shape) != (X.dtype, (*X.shape[:2], *outer[1:])):
         return False
     positions = grid.reshape(len(grid), -1, axes)
     chosen = np.arange(positions.shape[1])
@@ -402,8 +401,8 @@ def _try_grid(model: onnx.ModelProto, values: Sequence[Value], probe: Onnxruntim
 
 
 def _is_grid(theta: Array, answer: Array, axes: int, align_corners: bool) -> bool:
-    lengths = answer.shape[1:-1]
-    if answer.shape != (len(theta), *lengths, axes) or len(lengths) != axes or answer.dtype != theta.dtype:
+    lengths = answer.shape[1 : 1 + axes]
+    if (answer.dtype, answer.shape) != (theta.dtype, (len(theta), *lengths, axes)):
         return False
     expected = np.empty_like(answer)
     affine.affine_grid(theta, lengths, align_corners, expected, 1)
