@@ -315,9 +315,7 @@ def _split(walk: _Walk, node: onnx.NodeProto, component: Component) -> Component
 
 def _gather(walk: _Walk, node: onnx.NodeProto, component: Component) -> Component | None:
     indices, shape = walk.use_def.scope.constant(node.input[1]), walk.shape(node.input[0])
-    if indices is None or shape is None:
-        return None
-    if indices.ndim != (component.axis is not None) or indices.size <= component.index:
+    if indices is None or shape is None or indices.size <= component.index:
         return None
     axis = _axis(node, len(shape))
     if axis is None or not 0 <= axis < len(shape) or component.axis not in (None, axis):
