@@ -2,6 +2,7 @@
 
 import ctypes
 import itertools
+import pickle
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -204,7 +205,9 @@ def test_strings_stay_with_the_python_op() -> None:
 def test_what_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     def on(X_type: str = "float32", **arguments: object) -> tuple[str, str]:
         model = grid_sample_model(X_type, "float32", 2, [Attributes()])
-        (placement,) = ogs.InferenceSession(model, **arguments).replaced
+        (placement,) = (session := ogs.InferenceSession(model, **arguments)).replaced
+        assert session._runs_python_ops == (placement.runs_on == "Python op")
+        assert pickle.loads(pickle.dumps(session)).replaced[0].runs_on == placement.runs_on
         return placement.runs_on, placement.reason
 
     assert ogs.get_ops() == "compiled"
