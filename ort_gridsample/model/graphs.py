@@ -332,7 +332,8 @@ class Nodes(list[onnx.NodeProto]):
 
 def _opsets(imports: Collection[onnx.OperatorSetIdProto], unstated: int) -> dict[str, int]:
     """Domain -> version, with the version ``unstated`` of the ONNX domain where only others are imported."""
-    return {"": unstated} | {domain_of(entry.domain): entry.version for entry in imports}
+    opsets = {"": unstated} if imports else {}
+    return opsets | {domain_of(entry.domain): entry.version for entry in imports}
 
 
 def _constant_tensor(node: onnx.NodeProto) -> onnx.TensorProto | None:
