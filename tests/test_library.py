@@ -291,6 +291,15 @@ def test_what_cannot_be_built_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_library_has_what_its_models_need_and_no_more() -> None:
+    models = [
+        grid_sample_model("float16", "float32", 2, [Attributes("nearest")]),
+        affine_grid_model("float64", 2, True),
+    ]
+    found = {"X": ["float16"], "grid": ["float32"], "mode": ["nearest"], "theta": ["float64"], "size": ["int64"]}
+    assert building._wanted(models) == found
+
+
 def program(folder: Path, cc: list[str], runtime: Path, name: str = "run_model") -> Path:
     """The program of the example in C, built in ``folder`` beside the shared library of onnxruntime."""
     there = folder / ("onnxruntime.dll" if runtime.suffix == ".dll" else "libonnxruntime.so.1")
