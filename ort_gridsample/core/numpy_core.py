@@ -168,13 +168,16 @@ def _sample_rows(X: Array, grid: Floats, Y: Array, lengths: tuple[int, ...], pla
     for_each(sample, [slice(start, start + step) for start in range(0, positions, step)], threads)
 
 
+#: The integers that have as many bytes as a pixel.
+_BITS = {np.dtype(each).itemsize: each for each in (np.int8, np.int16, np.int32, np.int64)}
+
+
 def _zero_outside(values: Array, taps: Table, plan: Plan) -> None:
     """Clear the ``values`` (C, T, P) of taps outside, which may be NaN, so that a weight of 0 would not do."""
     if taps.inside is None:
         return
-    size = values.itemsize
-    if size in (1, 2, 4, 8) and plan.zero == 0:
-        bits = values.view(f"i{size}")
-        bits &= -taps.inside.astype(bits.dtype)
-    else:
+    if plan.zero != 0 or values.itemsize not in _BITS:
         np.copyto(values, values.dtype.type(plan.zero), where=~taps.inside)
+    else:
+        bits = values.view(_BITS[values.itemsize])
+        bits &= -taps.inside.astype(bits.dtype)
