@@ -319,10 +319,12 @@ def _samples_to_try(
             at = _at_edges(generator, grid, lengths, jumps) if number % 2 else _anywhere(generator, grid, lengths)
             pairs.append((X, at))
         for pair in pairs:
-            yield _typed([*pair, *map(np.zeros, each[2:])], values)
+            yield _typed(pair, each, values)
 
 
-def _typed(arrays: Sequence[Array], values: Sequence[Value]) -> list[Array]:
+def _typed(first: Sequence[Array], shapes: Shapes, values: Sequence[Value]) -> list[Array]:
+    """The inputs that ``values`` are: the ``first`` arrays, and zeros of the other ``shapes``, which alone count."""
+    arrays = [*first, *map(np.zeros, shapes[len(first) :])]
     return [array.astype(str(value.type), copy=False) for array, value in zip(arrays, values, strict=True)]
 
 
@@ -387,7 +389,7 @@ def _try_grid(model: onnx.ModelProto, values: Sequence[Value], probe: Onnxruntim
         possible, sizes = [False, True], set[Size]()
         for shapes in _shapes(values, [((0, 1), axes), ((0, 2), axes + 1)]):
             generators = map(np.random.default_rng, range(2))
-            feeds = [_typed([g.uniform(-2, 2, shapes[0]), *map(np.zeros, shapes[1:])], values) for g in generators]
+            feeds = [_typed([g.uniform(-2, 2, shapes[0])], shapes, values) for g in generators]
             answers = probe.answers(model, feeds)
             if answers is None:
                 return None
