@@ -151,7 +151,7 @@ def _patch(
             names.take_all(before)
         replacements = {match: target.replace(match, names) for match, target in written}
         if any(each.reads_shapes for each in replacements.values()):
-            forget_guesses(model, found, probe)
+            forget_guesses(model, found)
         _rewrite(found, replacements)
         _add_functions(model, replacements.values())
         versions = {d.domain: d.version for d in dialects.dialects() if d.domain}  # that a replacement may be in
