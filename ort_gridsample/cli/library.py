@@ -19,7 +19,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--target",
-        choices=TARGETS,
         metavar="MACHINE",
         help=f"another machine: {', '.join(TARGETS)} (default: this one)",
     )
