@@ -16,6 +16,7 @@ import ort_gridsample as ogs
 from cases import Attributes
 from compare import about
 from models import PRIMITIVES, grid_sample_model
+from ort_gridsample.interop import pytorch
 from ort_gridsample.model.graphs import scopes
 from ort_gridsample.model.patch import targets
 from ort_gridsample.model.targets.lowered import _common
@@ -499,6 +500,14 @@ def test_a_user_adds_a_dialect(mine: ogs.Dialect) -> None:
     reflected = grid_sample_model("float32", "float32", 2, [Attributes("linear", "reflection", False)])
     sentence = "padding_mode is 'reflection', expected 'zeros' or 'border' in mine"
     assert message_of(reflected, target="mine") == f"GridSample node 'sample0': {sentence}"
+
+
+def test_the_numbers_of_pytorch_are_spelled_as_in_the_opset() -> None:
+    written = {opset: pytorch._attributes(opset, 2, 1, True) for opset in (16, 20)}
+    expected = {"mode": "cubic", "padding_mode": "border", "align_corners": 1}
+    assert written == {16: {**expected, "mode": "bicubic"}, 20: expected}
+    with pytest.raises(ogs.GridSampleError, match=r"^grid_sample: padding_mode is 3, expected 0, 1 or 2$"):
+        pytorch._attributes(20, 0, 3, False)
 
 
 def test_a_dialect_that_lacks_an_attribute_is_refused() -> None:
