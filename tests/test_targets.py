@@ -6,6 +6,7 @@ from dataclasses import astuple
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -508,6 +509,25 @@ def test_the_numbers_of_pytorch_are_spelled_as_in_the_opset() -> None:
     assert written == {16: {**expected, "mode": "bicubic"}, 20: expected}
     with pytest.raises(ogs.GridSampleError, match=r"^grid_sample: padding_mode is 3, expected 0, 1 or 2$"):
         pytorch._attributes(20, 0, 3, False)
+
+
+def test_pytorch_s_exporter_gets_the_standard_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without PyTorch; with it: test_pytorch.py."""
+    modules, opset = Mock(), Mock(version=20)
+    modules.default().opset = opset
+    monkeypatch.setattr(pytorch, "import_module", {"onnxscript.evaluator": modules, "torch": modules}.__getitem__)
+    monkeypatch.setattr(pytorch, "_teach_shape", Mock())
+    table = ogs.torch_translation_table()
+    affine_grid = table.pop(modules.ops.aten.affine_grid_generator.default)
+    assert {*table} == {getattr(modules.ops.aten, f"grid_sampler{end}").default for end in ("", "_2d", "_3d")}
+    for grid_sample in table.values():
+        assert grid_sample("X", "grid", 2, 1, True) is opset.GridSample.return_value
+        opset.GridSample.assert_called_with("X", "grid", mode="cubic", padding_mode="border", align_corners=1)
+    assert affine_grid("theta", "size", True) is opset.AffineGrid.return_value
+    opset.AffineGrid.assert_called_with("theta", "size", align_corners=1)
+    opset.version = 19
+    with pytest.raises(ogs.GridSampleError, match=r"^affine_grid: opset_version is 19, expected at least 20$"):
+        affine_grid("theta", "size", True)
 
 
 def test_a_dialect_that_lacks_an_attribute_is_refused() -> None:
