@@ -292,10 +292,10 @@ def _try_sample(model: onnx.ModelProto, values: Sequence[Value], probe: Onnxrunt
             ]
         if not possible:
             return None
-    if len(possible) > 1:
-        return None
-    (((mode, padding_mode, align_corners), size),) = possible
-    return {"mode": mode, "padding_mode": padding_mode, "align_corners": int(align_corners)}, size
+    match possible:
+        case [((mode, padding_mode, align_corners), size)]:
+            return {"mode": mode, "padding_mode": padding_mode, "align_corners": int(align_corners)}, size
+    return None
 
 
 def _samples_to_try(
