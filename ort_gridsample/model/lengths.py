@@ -88,7 +88,7 @@ class Lengths:
         constant = self.use_def.scope.constant(name) if name else None
         if constant is not None:
             integers = constant.ndim < 2 and constant.dtype.kind == "i"
-            return [Length(int(each)) for each in constant.reshape(-1)] if integers else None
+            return [Length(int(each)) for each in constant.ravel()] if integers else None
         shape = self._inference.known(self.use_def.scope, name).shape
         if shape is None or len(shape) > 1:
             return None
