@@ -369,18 +369,18 @@ def _is_sample(kind: Kind, X: Array, grid: Array, answer: Array, most: int) -> b
     *outer, axes = grid.shape
     if (answer.dtype, answer.shape) != (X.dtype, (*X.shape[:2], *outer[1:])):
         return False
-    positions = grid.reshape(len(grid), -1, axes)
-    chosen = np.arange(positions.shape[1])
-    if len(chosen) > most:
+    count = math.prod(outer[1:])
+    chosen = np.arange(count)
+    if count > most:
         chosen = np.random.default_rng(0).choice(chosen, most, replace=False)
-        chosen[[0, -1]] = 0, positions.shape[1] - 1
+        chosen[[0, -1]] = 0, count - 1
     expected = np.empty((*X.shape[:2], len(chosen)), X.dtype)
-    at = np.ascontiguousarray(positions[:, chosen])
+    at = np.ascontiguousarray(grid.reshape(len(grid), count, axes)[:, chosen])
     numpy_core.grid_sample(X, at, expected, plan_for(X.dtype, *kind), 1)
     pixels = ((abs(at) + 1) * X.shape[:1:-1] / 2).sum(-1)[:, None]
     terms = 8 if kind[0] == "cubic" else 1  # the largest term of a weight
     magnitudes = terms * np.max(np.abs(X)) + np.ptp(X) * pixels  # a coordinate's rounding counts as X is steep
-    return _equal(answer.reshape(*X.shape[:2], -1)[..., chosen], expected, magnitudes, grid.dtype)
+    return _equal(answer.reshape(*X.shape[:2], count)[..., chosen], expected, magnitudes, grid.dtype)
 
 
 def _try_grid(model: onnx.ModelProto, values: Sequence[Value], probe: OnnxruntimeProbe) -> Result | None:
