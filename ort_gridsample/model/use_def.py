@@ -218,8 +218,8 @@ class UseDef:
     def _derived(self, inputs: Sequence[str]) -> set[str]:
         """``inputs``, and the values that are computed from them by arithmetic."""
         derived = set(inputs)
-        first = min((self.makers.get(name, OUTSIDE) for name in inputs), default=0)
-        for node in self.nodes[max(first, 0) :]:
+        first = min((self.makers.get(name, 0) for name in inputs), default=0)
+        for node in self.nodes[first:]:
             if is_op(node, _IN_SUBGRAPHS) and not derived.isdisjoint(node.input):
                 derived.update(node.output)
         return derived
