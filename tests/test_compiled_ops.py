@@ -213,7 +213,7 @@ def test_what_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ogs.get_ops() == "compiled"
     assert on() == on(nodes="all") == on("uint8", nodes="unsupported") == ("compiled op", "")
     assert on(nodes="unsupported") == ("onnxruntime", "onnxruntime runs it, and nodes is 'unsupported'")
-    assert on("float16", nodes=lambda record: False)[0] == "onnxruntime"
+    assert on("float16", nodes=lambda record: False) == ("onnxruntime", "the function given as nodes leaves it")
     assert on(nodes=lambda record: record.native)[0] == "compiled op"
     with running_on("python"):
         assert ogs.get_ops() == "python"

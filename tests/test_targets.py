@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -501,6 +501,9 @@ def test_a_user_adds_a_dialect(mine: ogs.Dialect) -> None:
     reflected = grid_sample_model("float32", "float32", 2, [Attributes("linear", "reflection", False)])
     sentence = "padding_mode is 'reflection', expected 'zeros' or 'border' in mine"
     assert message_of(reflected, target="mine") == f"GridSample node 'sample0': {sentence}"
+    for name in ("ai.onnx", "primitives"):
+        with pytest.raises(ogs.GridSampleError, match=f"name is '{name}', expected one that is not a target already$"):
+            ogs.add_dialect(replace(mine, name=name))
 
 
 def test_the_numbers_of_pytorch_are_spelled_as_in_the_opset() -> None:
