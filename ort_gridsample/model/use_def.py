@@ -253,4 +253,4 @@ def is_op(node: onnx.NodeProto, op_types: Collection[str]) -> bool:
     """Whether ``node`` is one of ONNX's operators ``op_types``, with an output and, unless a Constant, an input."""
     if node.op_type not in op_types or domain_of(node.domain):
         return False
-    return any(node.output[:1]) and (node.op_type == "Constant" or any(node.input[:1]))
+    return bool(node.output and node.output[0] and (node.op_type == "Constant" or (node.input and node.input[0])))
