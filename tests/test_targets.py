@@ -506,14 +506,6 @@ def test_a_user_adds_a_dialect(mine: ogs.Dialect) -> None:
             ogs.add_dialect(replace(mine, name=name))
 
 
-def test_the_numbers_of_pytorch_are_spelled_as_in_the_opset() -> None:
-    written = {opset: pytorch._attributes(opset, 2, 1, True) for opset in (16, 20)}
-    expected = {"mode": "cubic", "padding_mode": "border", "align_corners": 1}
-    assert written == {16: {**expected, "mode": "bicubic"}, 20: expected}
-    with pytest.raises(ogs.GridSampleError, match=r"^grid_sample: padding_mode is 3, expected 0, 1 or 2$"):
-        pytorch._attributes(20, 0, 3, False)
-
-
 def test_pytorch_s_exporter_gets_the_standard_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without PyTorch; with it: test_pytorch.py."""
     modules, opset = Mock(), Mock(version=20)
@@ -523,14 +515,16 @@ def test_pytorch_s_exporter_gets_the_standard_operators(monkeypatch: pytest.Monk
     table = ogs.torch_translation_table()
     affine_grid = table.pop(modules.ops.aten.affine_grid_generator.default)
     assert {*table} == {getattr(modules.ops.aten, f"grid_sampler{end}").default for end in ("", "_2d", "_3d")}
-    for grid_sample in table.values():
+    for opset.version, mode, grid_sample in zip((20, 16, 19), ("cubic", *["bicubic"] * 2), table.values(), strict=True):
         assert grid_sample("X", "grid", 2, 1, True) is opset.GridSample.return_value
-        opset.GridSample.assert_called_with("X", "grid", mode="cubic", padding_mode="border", align_corners=1)
-    assert affine_grid("theta", "size", True) is opset.AffineGrid.return_value
-    opset.AffineGrid.assert_called_with("theta", "size", align_corners=1)
-    opset.version = 19
+        opset.GridSample.assert_called_with("X", "grid", mode=mode, padding_mode="border", align_corners=1)
+        with pytest.raises(ogs.GridSampleError, match=r"^grid_sample: padding_mode is 3, expected 0, 1 or 2$"):
+            grid_sample("X", "grid", 0, 3, False)
     with pytest.raises(ogs.GridSampleError, match=r"^affine_grid: opset_version is 19, expected at least 20$"):
         affine_grid("theta", "size", True)
+    opset.version = 20
+    assert affine_grid("theta", "size", True) is opset.AffineGrid.return_value
+    opset.AffineGrid.assert_called_with("theta", "size", align_corners=1)
 
 
 def test_a_dialect_that_lacks_an_attribute_is_refused() -> None:

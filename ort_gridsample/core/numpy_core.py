@@ -26,6 +26,8 @@ CHUNK_BYTES = 1 << 20
 
 #: numpy's mode for an index outside X: there is none, and this is faster than ``"raise"``.
 OUTSIDE: Literal["raise", "clip"] = "clip"
+#: The integers that have as many bytes as a pixel, to clear those outside.
+_BITS = {np.dtype(each).itemsize: each for each in (np.int8, np.int16, np.int32, np.int64)}
 
 #: So many taps are worth another thread: all wait for Python's lock between numpy's calls.
 TAPS_PER_THREAD = 1 << 21
@@ -166,10 +168,6 @@ def _sample_rows(X: Array, grid: Floats, Y: Array, lengths: tuple[int, ...], pla
     step = max(64, min(BLOCK_POSITIONS, share))
     for_each(transpose, [slice(first, first + TRANSPOSED) for first in range(0, channels, TRANSPOSED)], threads)
     for_each(sample, [slice(start, start + step) for start in range(0, positions, step)], threads)
-
-
-#: The integers that have as many bytes as a pixel.
-_BITS = {np.dtype(each).itemsize: each for each in (np.int8, np.int16, np.int32, np.int64)}
 
 
 def _zero_outside(values: Array, taps: Table, plan: Plan) -> None:
