@@ -10,7 +10,7 @@ from .model.coordinate_nodes import coordinate_nodes as names_of
 from .model.dialects import DOMAIN, Dialect
 from .model.files import Model, explaining_invalid, read_model
 from .model.matches import records_of
-from .model.patch import Selection, patch_in_place
+from .model.patch import Selection, patch_to
 from .model.records import NodeRecord, NodeRecords
 from .model.targets.runtimes import RuntimeName
 from .model.unfusing import unfused
@@ -112,5 +112,5 @@ def patch_model(
         copy = onnx.ModelProto()
         copy.CopyFrom(model)
     name = target.name if isinstance(target, Dialect) else target
-    patch_in_place(copy, nodes, name, functions, native, opset, for_runtime)
+    patch_to(copy, nodes, name, functions, native, opset, for_runtime)
     return copy

@@ -1,6 +1,7 @@
 """The ops of machine code: the whole matrix against the oracle, their sentences, and what may not disturb them."""
 
 import itertools
+import pickle
 import re
 from unittest.mock import Mock
 
@@ -182,7 +183,9 @@ def test_a_kernel_that_cannot_be_made_is_an_exception() -> None:
 def on(X_type: str = "float32", model: onnx.ModelProto | None = None, **how: object) -> tuple[str, str]:
     """What the one node of a model runs on, and why."""
     model = model or grid_sample_model(X_type, "float32", 2, [Attributes()])
-    (placement,) = ogs.InferenceSession(model, **how).replaced
+    (placement,) = (session := ogs.InferenceSession(model, **how)).replaced
+    assert session._runs_python_ops == (placement.runs_on == "Python op")
+    assert pickle.loads(pickle.dumps(session)).replaced[0].runs_on == placement.runs_on
     return placement.runs_on, placement.reason
 
 
@@ -194,7 +197,7 @@ def test_what_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert on(model=ogs.patch_model(half))[0] == "compiled op"
     assert on() == on(nodes="all") == on("uint8", nodes="unsupported") == ("compiled op", "")
     assert on(nodes="unsupported") == ("onnxruntime", "onnxruntime runs it, and nodes is 'unsupported'")
-    assert on("float16", nodes=lambda record: False)[0] == "onnxruntime"
+    assert on("float16", nodes=lambda record: False) == ("onnxruntime", "the function given as nodes leaves it")
     assert on(nodes=lambda record: record.native)[0] == "compiled op"
     with running_on("python"):
         assert ogs.get_ops() == "python"

@@ -128,6 +128,9 @@ def test_the_guard_of_an_old_opset_is_found_again(opset: int) -> None:
         del node.metadata_props[:]
     assert ogs.patch_model(patched) == patched
     assert ogs.patch_model(patched, target="mmcv").graph == model.graph
+    model.graph.node[0].attribute[0].i = 1
+    model.graph.input[0].type.tensor_type.elem_type = TensorProto.STRING  # of which Gather takes only some
+    assert ogs.patch_model(model).opset_import[0].version == max(opset, 11)
 
 
 def test_a_patched_model_whose_metadata_someone_dropped_stays_valid() -> None:

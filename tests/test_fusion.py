@@ -21,6 +21,8 @@ from conftest import with_slow
 from models import loose, parsed
 from ort_gridsample.model.graphs import scopes
 from ort_gridsample.model.matches import find
+from ort_gridsample.model.patch import patch_in_place
+from ort_gridsample.model.targets.compiled_op import FusedOp
 from ort_gridsample.runtime.compiled_ops import ops
 from paths import open_native, quiet_options
 
@@ -169,6 +171,7 @@ def test_is_pickled_and_opened_again(tmp_path: Path) -> None:
         for each in (session, pickle.loads(pickle.dumps(session))):
             assert {*fused(each)} == {0, 1}
             assert_identical(each.run(None, fed)[0], expected)
+    assert len(patch_in_place(paths[tmp_path / "patched.onnx"], FusedOp())[0]) == 2
 
 
 @compiled

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 import ort_gridsample as ogs
 from compare import about
 from models import parsed
-from ort_gridsample.model.graphs import Names, opset_of, scopes
+from ort_gridsample.model.graphs import UNSTATED_OPSET, Names, opset_of, scopes
 from paths import open_native, open_patched_file, open_session
 from test_patch import FEEDS, GRID, HEADER, SIGNATURE, X
 
@@ -263,6 +263,7 @@ def test_all_names_are_taken_or_none() -> None:
 
 
 def test_the_opset_of_a_model() -> None:
-    for imports, opset in (('"local": 3, "": 20', 20), ('"local": 3, "ai.onnx": 17', 17), ('"local": 3', 0)):
+    for imports, opset in (('"local": 3, "": 20', 20), ('"local": 3, "ai.onnx": 17', 17), ('"local": 3', 0), ("", 0)):
         model = parser.parse_model(f"<ir_version: 9, opset_import: [{imports}]> g (float X) => (float Y) {{ }}")
         assert opset_of(model) == opset
+        assert scopes(model)[0].opsets.get("", 0) == (opset or (UNSTATED_OPSET if imports else 0))

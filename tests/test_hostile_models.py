@@ -16,6 +16,7 @@ from compare import refusal
 from ort_gridsample.cli import main
 from ort_gridsample.model.files import explaining_invalid, written_whole
 from ort_gridsample.model.patch import patch_in_place
+from ort_gridsample.model.targets.python_op import PythonOp
 from paths import running_on
 from processes import run
 from test_patch import FEEDS, GRID, HEADER, SIGNATURE, X, one_node
@@ -105,7 +106,7 @@ def calls_for(count: int) -> int:
     """How many Python calls it takes to patch a model of ``count`` nodes in a row."""
     chain = [sample(f"Y{i}" if i else "X", f"Y{i + 1}" if i + 1 < count else "Y", f"n{i}") for i in range(count)]
     many, profile = model(*chain), cProfile.Profile()
-    profile.runcall(patch_in_place, many)
+    profile.runcall(patch_in_place, many, PythonOp())
     assert len([n for n in many.graph.node if n.domain == "ort_gridsample"]) == count
     return sum(entry.callcount for entry in profile.getstats())
 

@@ -245,6 +245,8 @@ def test_lengths_left_over_on_the_way_decide_nothing() -> None:
     (expected,) = open_native(model).run(None, feeds)
     for session in (open_session(model), open_native(ogs.patch_model(model, target="primitives"))):
         np.testing.assert_allclose(session.run(None, feeds)[0], expected, atol=1e-5)
+    A, _, *_ = ogs.patch_model(model, target="primitives").graph.value_info
+    assert value_of(A.type).shape == (None, 1, 4, 4)
 
 
 def large(name: str, *shape: int) -> onnx.TensorProto:

@@ -82,34 +82,46 @@ def test_runs_are_called_and_typed_as_the_parents() -> None:
         assert hints["return"] is not typing.Any
 
 
-def by_ort_values(session: ogs.InferenceSession, feeds: dict[str, np.ndarray]) -> np.ndarray:
+Feeds = dict[str, np.ndarray]
+Options = onnxruntime.RunOptions | None
+
+
+def by_run(session: ogs.InferenceSession, feeds: Feeds, options: Options = None) -> np.ndarray:
+    return session.run(None, feeds, options)[0]
+
+
+def by_ort_values(session: ogs.InferenceSession, feeds: Feeds, options: Options = None) -> np.ndarray:
     values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(value) for name, value in feeds.items()}
-    return session.run_with_ort_values(None, values)[0].numpy()
+    return session.run_with_ort_values(None, values, options)[0].numpy()
 
 
-def by_io_binding(session: ogs.InferenceSession, feeds: dict[str, np.ndarray]) -> np.ndarray:
+def by_io_binding(session: ogs.InferenceSession, feeds: Feeds, options: Options = None) -> np.ndarray:
     binding = session.io_binding()
     for name, value in feeds.items():
         binding.bind_cpu_input(name, value)
     binding.bind_output("Y0")
-    session.run_with_iobinding(binding)
+    session.run_with_iobinding(binding, options)
     return binding.copy_outputs_to_cpu()[0]
 
 
-def by_ort_value_vector(session: ogs.InferenceSession, feeds: dict[str, np.ndarray]) -> np.ndarray:
+def by_ort_value_vector(session: ogs.InferenceSession, feeds: Feeds, options: Options = None) -> np.ndarray:
     inputs, outputs = OrtValueVector(), OrtValueVector()
     for value in feeds.values():
         inputs.push_back(onnxruntime.OrtValue.ortvalue_from_numpy(value)._ortvalue)
     devices = [onnxruntime.OrtDevice.make("cpu", 0)._get_c_device()]
-    session.run_with_ortvaluevector(onnxruntime.RunOptions(), list(feeds), inputs, ["Y0"], outputs, devices)
+    session.run_with_ortvaluevector(options or onnxruntime.RunOptions(), list(feeds), inputs, ["Y0"], outputs, devices)
     return outputs[0].numpy()
 
 
 def test_every_way_to_run(session: ogs.InferenceSession, expected: np.ndarray) -> None:
-    for run in (lambda session, feeds: session.run(None, feeds)[0], by_ort_values, by_ort_value_vector, by_io_binding):
+    stopped = onnxruntime.RunOptions()
+    stopped.terminate = True
+    for run in (by_run, by_ort_values, by_ort_value_vector, by_io_binding):
         np.testing.assert_array_equal(run(session, FEEDS), expected)
         with pytest.raises(ogs.GridSampleError, match=SENTENCE):
             run(session, WRONG)
+        with pytest.raises(Exception, match="terminate"):
+            run(session, FEEDS, stopped)
         np.testing.assert_array_equal(run(session, FEEDS), expected)
     two = grid_sample_model("float32", "float32", 2, [Attributes("nearest"), Attributes("linear", "zeros", False)])
     np.testing.assert_array_equal(ogs.InferenceSession(two, nodes="all").run(["Y1"], FEEDS), [expected])
@@ -122,7 +134,7 @@ def test_who_watches_the_parents_runs_sees_them(session: ogs.InferenceSession, m
         run = getattr(onnxruntime.InferenceSession, name)
         watched = functools.wraps(run)(lambda *args, run=run: seen.append(run.__name__) or run(*args))
         monkeypatch.setattr(onnxruntime.InferenceSession, name, watched)
-    for way in (lambda session, feeds: session.run(None, feeds), by_ort_values, by_ort_value_vector, by_io_binding):
+    for way in (by_run, by_ort_values, by_ort_value_vector, by_io_binding):
         way(session, FEEDS)
     assert seen == ["run", "run_with_ort_values", "run_with_ortvaluevector", "run_with_iobinding"]
 

@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -16,6 +17,7 @@ import ort_gridsample as ogs
 from cases import Attributes
 from compare import about
 from models import PRIMITIVES, grid_sample_model, parsed
+from ort_gridsample.interop import pytorch
 from ort_gridsample.model import dialects
 from ort_gridsample.model.graphs import scopes
 from ort_gridsample.model.patch import targets
@@ -469,6 +471,30 @@ def test_a_user_adds_a_dialect(monkeypatch: pytest.MonkeyPatch) -> None:
     reflected = grid_sample_model("float32", "float32", 2, [Attributes("linear", "reflection", False)])
     sentence = "padding_mode is 'reflection', expected 'zeros' or 'border' in mine"
     assert message_of(reflected, target="mine") == f"GridSample node 'sample0': {sentence}"
+    for name in ("ai.onnx", "primitives"):
+        with pytest.raises(ogs.GridSampleError, match=f"name is '{name}', expected one that is not a target already$"):
+            ogs.add_dialect(replace(mine, name=name))
+
+
+def test_pytorch_s_exporter_gets_the_standard_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without PyTorch; with it: test_pytorch.py."""
+    modules, opset = Mock(), Mock(version=20)
+    modules.default().opset = opset
+    monkeypatch.setattr(pytorch, "import_module", {"onnxscript.evaluator": modules, "torch": modules}.__getitem__)
+    monkeypatch.setattr(pytorch, "_teach_shape", Mock())
+    table = ogs.torch_translation_table()
+    affine_grid = table.pop(modules.ops.aten.affine_grid_generator.default)
+    assert {*table} == {getattr(modules.ops.aten, f"grid_sampler{end}").default for end in ("", "_2d", "_3d")}
+    for opset.version, mode, grid_sample in zip((20, 16, 19), ("cubic", *["bicubic"] * 2), table.values(), strict=True):
+        assert grid_sample("X", "grid", 2, 1, True) is opset.GridSample.return_value
+        opset.GridSample.assert_called_with("X", "grid", mode=mode, padding_mode="border", align_corners=1)
+        with pytest.raises(ogs.GridSampleError, match=r"^grid_sample: padding_mode is 3, expected 0, 1 or 2$"):
+            grid_sample("X", "grid", 0, 3, False)
+    with pytest.raises(ogs.GridSampleError, match=r"^affine_grid: opset_version is 19, expected at least 20$"):
+        affine_grid("theta", "size", True)
+    opset.version = 20
+    assert affine_grid("theta", "size", True) is opset.AffineGrid.return_value
+    opset.AffineGrid.assert_called_with("theta", "size", align_corners=1)
 
 
 def test_a_dialect_that_lacks_an_attribute_is_refused() -> None:

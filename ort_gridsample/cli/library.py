@@ -17,12 +17,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"the processors that it has variants for, of which it takes the best that runs: {', '.join(CPUS)}, or "
         f"{NATIVE} (default: all of its machine's)",
     )
-    parser.add_argument(
-        "--target",
-        choices=TARGETS,
-        metavar="MACHINE",
-        help=f"another machine: {', '.join(TARGETS)} (default: this one)",
-    )
+    machines = f"another machine: {', '.join(TARGETS)} (default: this one)"
+    parser.add_argument("--target", metavar="MACHINE", help=machines)
     parser.add_argument(
         "--model", nargs="+", metavar="MODEL", default=[], help="only what these models need (default: everything)"
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from ..errors import GridSampleError
 from ..model.files import read_model, write_model
 from ..model.graphs import opset_of
-from ..model.patch import patch_in_place, targets
+from ..model.patch import patch_to, targets
 from ..model.targets.runtimes import RUNTIMES
 from ..runtime import native
 from .failures import about
@@ -37,7 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--for",
         dest="for_runtime",
         metavar="RUNTIME",
-        choices=RUNTIMES,
         help=f"with --target primitives: a runtime that needs another form, of {', '.join(RUNTIMES)}",
     )
     parser.add_argument(
@@ -59,7 +58,7 @@ def run(arguments: argparse.Namespace) -> None:
     with about(source):
         model = read_model(source)
         before = opset_of(model)
-        replaced, _ = patch_in_place(
+        replaced, _ = patch_to(
             model, arguments.nodes, arguments.target, functions, native, arguments.opset, for_runtime
         )
         ours = arguments.target == targets()[0]

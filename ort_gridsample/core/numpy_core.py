@@ -26,6 +26,8 @@ CHUNK_BYTES = 1 << 20
 
 #: numpy's mode for an index outside X: there is none, and this is faster than ``"raise"``.
 OUTSIDE: Literal["raise", "clip"] = "clip"
+#: The integers that have as many bytes as a pixel, to clear those outside.
+_BITS = {np.dtype(each).itemsize: each for each in (np.int8, np.int16, np.int32, np.int64)}
 
 #: So many taps are worth another thread: all wait for Python's lock between numpy's calls.
 TAPS_PER_THREAD = 1 << 21
@@ -172,9 +174,8 @@ def _zero_outside(values: Array, taps: Table, plan: Plan) -> None:
     """Clear the ``values`` (C, T, P) of taps outside, which may be NaN, so that a weight of 0 would not do."""
     if taps.inside is None:
         return
-    size = values.itemsize
-    if size in (1, 2, 4, 8) and plan.zero == 0:
-        bits = values.view(f"i{size}")
-        bits &= -taps.inside.astype(bits.dtype)
-    else:
+    if plan.zero != 0 or values.itemsize not in _BITS:
         np.copyto(values, values.dtype.type(plan.zero), where=~taps.inside)
+    else:
+        bits = values.view(_BITS[values.itemsize])
+        bits &= -taps.inside.astype(bits.dtype)

@@ -251,7 +251,7 @@ class BackwardSlice:
     def _in_opset(self, opset: int, node: onnx.NodeProto) -> onnx.NodeProto:
         """``node``, or a call of a function of it alone where it means another thing in the main graph's opset."""
         here = self._opsets.get("", 0)
-        is_same = node.domain or opset == here or _since(node.op_type, opset) == _since(node.op_type, here)
+        is_same = node.domain or _since(node.op_type, opset) == _since(node.op_type, here)
         if is_same or any(True for _ in subgraphs(node)):  # If, Loop and Scan differ in the types that they allow
             return node
         inputs, outputs = ([name for name in dict.fromkeys(names) if name] for names in (node.input, node.output))
@@ -369,6 +369,7 @@ def _add(values: Any, value: onnx.ValueInfoProto, name: str, is_guess: bool = Tr
         dim.ClearField("dim_value")
 
 
+@lru_cache
 def _since(op_type: str, opset: int) -> int:
     """The opset that brought the version of an ONNX operator which ``opset`` has; 0 where it has none."""
     try:

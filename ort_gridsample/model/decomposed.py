@@ -292,10 +292,10 @@ def _try_sample(model: onnx.ModelProto, values: Sequence[Value], probe: Onnxrunt
             ]
         if not possible:
             return None
-    if len(possible) > 1:
-        return None
-    (((mode, padding_mode, align_corners), size),) = possible
-    return {"mode": mode, "padding_mode": padding_mode, "align_corners": int(align_corners)}, size
+    match possible:
+        case [((mode, padding_mode, align_corners), size)]:
+            return {"mode": mode, "padding_mode": padding_mode, "align_corners": int(align_corners)}, size
+    return None
 
 
 def _samples_to_try(
@@ -319,10 +319,12 @@ def _samples_to_try(
             at = _at_edges(generator, grid, lengths, jumps) if number % 2 else _anywhere(generator, grid, lengths)
             pairs.append((X, at))
         for pair in pairs:
-            yield _typed([*pair, *map(np.zeros, each[2:])], values)
+            yield _typed(pair, each, values)
 
 
-def _typed(arrays: Sequence[Array], values: Sequence[Value]) -> list[Array]:
+def _typed(first: Sequence[Array], shapes: Shapes, values: Sequence[Value]) -> list[Array]:
+    """The inputs that ``values`` are: the ``first`` arrays, and zeros of the other ``shapes``, which alone count."""
+    arrays = [*first, *map(np.zeros, shapes[len(first) :])]
     return [array.astype(str(value.type), copy=False) for array, value in zip(arrays, values, strict=True)]
 
 
@@ -365,21 +367,20 @@ def _from_edges(grid: Array, lengths: Array) -> Array:
 def _is_sample(kind: Kind, X: Array, grid: Array, answer: Array, most: int) -> bool:
     """Whether ``answer`` is what GridSample of this ``kind`` answers, at ``most`` of the positions."""
     *outer, axes = grid.shape
-    shape = (*X.shape[:2], *outer[1:])
-    if answer.shape != shape or answer.dtype != X.dtype:
+    if (answer.dtype, answer.shape) != (X.dtype, (*X.shape[:2], *outer[1:])):
         return False
-    positions = grid.reshape(len(grid), -1, axes)
-    chosen = np.arange(positions.shape[1])
-    if len(chosen) > most:
+    count = math.prod(outer[1:])
+    chosen = np.arange(count)
+    if count > most:
         chosen = np.random.default_rng(0).choice(chosen, most, replace=False)
-        chosen[[0, -1]] = 0, positions.shape[1] - 1
+        chosen[[0, -1]] = 0, count - 1
     expected = np.empty((*X.shape[:2], len(chosen)), X.dtype)
-    at = np.ascontiguousarray(positions[:, chosen])
+    at = np.ascontiguousarray(grid.reshape(len(grid), count, axes)[:, chosen])
     numpy_core.grid_sample(X, at, expected, plan_for(X.dtype, *kind), 1)
     pixels = ((abs(at) + 1) * X.shape[:1:-1] / 2).sum(-1)[:, None]
     terms = 8 if kind[0] == "cubic" else 1  # the largest term of a weight
     magnitudes = terms * np.max(np.abs(X)) + np.ptp(X) * pixels  # a coordinate's rounding counts as X is steep
-    return _equal(answer.reshape(*X.shape[:2], -1)[..., chosen], expected, magnitudes, grid.dtype)
+    return _equal(answer.reshape(*X.shape[:2], count)[..., chosen], expected, magnitudes, grid.dtype)
 
 
 def _try_grid(model: onnx.ModelProto, values: Sequence[Value], probe: OnnxruntimeProbe) -> Result | None:
@@ -388,7 +389,7 @@ def _try_grid(model: onnx.ModelProto, values: Sequence[Value], probe: Onnxruntim
         possible, sizes = [False, True], set[Size]()
         for shapes in _shapes(values, [((0, 1), axes), ((0, 2), axes + 1)]):
             generators = map(np.random.default_rng, range(2))
-            feeds = [_typed([g.uniform(-2, 2, shapes[0]), *map(np.zeros, shapes[1:])], values) for g in generators]
+            feeds = [_typed([g.uniform(-2, 2, shapes[0])], shapes, values) for g in generators]
             answers = probe.answers(model, feeds)
             if answers is None:
                 return None
@@ -402,8 +403,8 @@ def _try_grid(model: onnx.ModelProto, values: Sequence[Value], probe: Onnxruntim
 
 
 def _is_grid(theta: Array, answer: Array, axes: int, align_corners: bool) -> bool:
-    lengths = answer.shape[1:-1]
-    if answer.shape != (len(theta), *lengths, axes) or len(lengths) != axes or answer.dtype != theta.dtype:
+    lengths = answer.shape[1 : 1 + axes]
+    if (answer.dtype, answer.shape) != (theta.dtype, (len(theta), *lengths, axes)):
         return False
     expected = np.empty_like(answer)
     affine.affine_grid(theta, lengths, align_corners, expected, 1)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from .. import spec
 from .element_types import elem_type
 from .graphs import Names, Nodes, Scope, scopes
 
@@ -21,8 +20,7 @@ LIMIT = 10_000.0
 class Place:
     """Where a grid is, by the words for its graph, "" for the main one, and its name.
 
-    ``before`` is the name of the value as it was, ``wide`` that of the same in float64 if it is of that type, or else
-    in float32.
+    ``before`` is the name of the value as it was, ``wide`` that of the same in float64.
     """
 
     graph: str
@@ -75,11 +73,11 @@ def _rename(scope: Scope, grids: Mapping[str, str], names: Names) -> list[Place]
 
 
 def _without_far(place: Place, type_name: str, names: Names) -> list[onnx.NodeProto]:
-    """Nodes that make the value of what it was, in types that every runtime computes in."""
-    work, nodes = np.dtype(spec.TYPES[type_name].compute), Nodes(names, place.name)
-    nodes.add("Cast", place.before, output=place.wide, to=elem_type(work.name))
+    """Nodes that make the value of what it was."""
+    nodes = Nodes(names, place.name)
+    nodes.add("Cast", place.before, output=place.wide, to=onnx.TensorProto.DOUBLE)
     size = nodes.add("Abs", place.wide)
-    near = nodes.add("Less", size, nodes.constant(np.array(LIMIT, work)))  # false for what is no number
-    put = nodes.add("Where", near, place.wide, nodes.constant(np.array(0, work)))
+    near = nodes.add("Less", size, nodes.constant(np.array(LIMIT)))  # false for what is no number
+    put = nodes.add("Where", near, place.wide, nodes.constant(np.array(0.0)))
     nodes.add("Cast", put, output=place.name, to=elem_type(type_name))
     return nodes

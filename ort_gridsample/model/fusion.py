@@ -208,7 +208,7 @@ class _Walk:
         """The integers of an input of ``node``, or of the attribute that older opsets have; None: not known."""
         if len(node.input) > position:
             value = self.use_def.scope.constant(node.input[position]) if node.input[position] else None
-            return None if value is None or value.dtype.kind != "i" else [int(each) for each in value.reshape(-1)]
+            return None if value is None or value.dtype.kind != "i" else [int(each) for each in value.ravel()]
         found = _attribute(node, attribute)
         return None if found is None else list(found.ints)
 
@@ -223,7 +223,7 @@ class _Walk:
         lengths = [1] * (self.rank(component) - len(tensor.dims)) + list(tensor.dims)
         if any(length != 1 for axis, length in enumerate(lengths) if axis != component.axis):
             return None
-        row = numpy_helper.to_array(tensor).reshape(-1)
+        row = numpy_helper.to_array(tensor).ravel()
         index = 0 if len(row) == 1 else component.index
         return float(row[index]) if index < len(row) else None
 
@@ -315,14 +315,12 @@ def _split(walk: _Walk, node: onnx.NodeProto, component: Component) -> Component
 
 def _gather(walk: _Walk, node: onnx.NodeProto, component: Component) -> Component | None:
     indices, shape = walk.use_def.scope.constant(node.input[1]), walk.shape(node.input[0])
-    if indices is None or shape is None:
-        return None
-    if indices.ndim != (component.axis is not None) or indices.size <= component.index:
+    if indices is None or shape is None or indices.size <= component.index:
         return None
     axis = _axis(node, len(shape))
     if axis is None or not 0 <= axis < len(shape) or component.axis not in (None, axis):
         return None
-    index, length = int(indices.reshape(-1)[component.index]), shape[axis]
+    index, length = int(indices.ravel()[component.index]), shape[axis]
     if index < 0 and isinstance(length, int):
         index += length
     return Component(node.input[0], axis, index)

@@ -132,7 +132,7 @@ class Inference:
         return types
 
 
-def forget_guesses(model: onnx.ModelProto, found: Sequence[Scope], probe: OnnxruntimeProbe | None) -> None:
+def forget_guesses(model: onnx.ModelProto, found: Sequence[Scope]) -> None:
     """Clear the lengths that ``model`` says of values that lead to the nodes concerned, where nothing else says so.
 
     onnxruntime answers a Shape with them, whatever a run's are.
@@ -140,7 +140,7 @@ def forget_guesses(model: onnx.ModelProto, found: Sequence[Scope], probe: Onnxru
     said = [(scope, value) for scope in found for value in scope.container.value_info]
     if not any(dim.dim_value for _, value in said for dim in value.type.tensor_type.shape.dim):
         return
-    inference = Inference(model, found, probe)
+    inference = Inference(model, found)
     for scope, value in said:
         shapes = [known.shape or () for known in inference.alternatives(scope, value.name)]
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):

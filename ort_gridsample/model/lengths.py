@@ -78,7 +78,7 @@ class Lengths:
             if known is not None:
                 made = made if made is not None and len(made) == len(known) else [None] * len(known)
                 self._shapes[name] = tuple(
-                    Length(length) if isinstance(length, int) else each or Length(1, ((name, axis),))
+                    Length(length) if isinstance(length, int) else each or Length(unknown=((name, axis),))
                     for axis, (length, each) in enumerate(zip(known, made, strict=True))
                 )
         return self._shapes[name]
@@ -88,7 +88,7 @@ class Lengths:
         constant = self.use_def.scope.constant(name) if name else None
         if constant is not None:
             integers = constant.ndim < 2 and constant.dtype.kind == "i"
-            return [Length(int(each)) for each in constant.reshape(-1)] if integers else None
+            return [Length(int(each)) for each in constant.ravel()] if integers else None
         shape = self._inference.known(self.use_def.scope, name).shape
         if shape is None or len(shape) > 1:
             return None
@@ -152,11 +152,11 @@ def _reshaped(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
     for axis, each in enumerate(found):
         if each == Length(0) and copies:
             found[axis] = before[axis] if before is not None and axis < len(before) else None
-    rest = [axis for axis, each in enumerate(found) if each == Length(-1)]
-    for axis in rest:
-        others = [each for at, each in enumerate(found) if at != axis]
-        known = before is not None and None not in others
-        found[axis] = product(before or ()).over(product([each for each in others if each])) if known else None
+    for axis in [axis for axis, each in enumerate(found) if each == Length(-1)]:
+        left = None if before is None else product(before)
+        for each in (*found[:axis], *found[axis + 1 :]):
+            left = left and each and left.over(each)
+        found[axis] = left
     return found
 
 

@@ -40,22 +40,12 @@ def targets() -> list[str]:
     return [DOMAIN, "ai.onnx", TWO_AXES, "primitives", *spelled, PLUGINS.name]
 
 
-def patch_in_place(
-    model: onnx.ModelProto,
-    nodes: Selection = "all",
-    target: str | Target = DOMAIN,
-    functions: bool = False,
-    probe: OnnxruntimeProbe | None = None,
-    opset: int | None = None,
-    for_runtime: str | None = None,
-    found: list[Scope] | None = None,
-) -> tuple[list[NodeRecord], list[NodeRecord]]:
-    """Do as :func:`ort_gridsample.patch_model` to ``model`` itself: the records of what it replaced, and of what stays.
-
-    ``probe`` is asked whether onnxruntime runs a node where ``nodes`` depend on it, and for types that onnx does not
-    know. ``found`` are the scopes of ``model``, where they are known; afterwards as well.
-    """
-    if isinstance(target, str) and target not in targets():
+def patch_to(
+    model: onnx.ModelProto, nodes: Selection, target: str, functions: bool, probe: OnnxruntimeProbe,
+    opset: int | None, for_runtime: str | None,
+) -> tuple[list[NodeRecord], list[NodeRecord]]:  # fmt: skip
+    """Do as :func:`ort_gridsample.patch_model` to ``model`` itself; as :func:`patch_in_place`."""
+    if target not in targets():
         raise GridSampleError("patch_model", "target", repr(target), checks.listed(targets()))
     check_selection("patch_model", nodes)
     newest = onnx.defs.onnx_opset_version()
@@ -73,9 +63,7 @@ def patch_in_place(
             opset = read
     if target == TWO_AXES:
         opset = _opset_of_two_axes(model, opset)
-    to = _target(target, functions, model.functions, opset, for_runtime) if isinstance(target, str) else target
-    with explaining_invalid(model):
-        return _patch(model, nodes, to, probe, opset, scopes(model) if found is None else found)
+    return patch_in_place(model, _target(target, functions, model.functions, opset, for_runtime), nodes, probe, opset)
 
 
 def _opset_of_two_axes(model: onnx.ModelProto, opset: int | None) -> int | None:
@@ -96,10 +84,27 @@ def check_selection(where: str, nodes: object) -> None:
         raise GridSampleError(where, "nodes", repr(nodes), "'all', 'unsupported' or a function of a NodeRecord")
 
 
+def patch_in_place(
+    model: onnx.ModelProto,
+    target: Target,
+    nodes: Selection = "all",
+    probe: OnnxruntimeProbe | None = None,
+    opset: int | None = None,
+    found: list[Scope] | None = None,
+) -> tuple[list[NodeRecord], list[NodeRecord]]:
+    """Write the ``nodes`` of ``model`` as ``target`` does: the records of what it replaced, and of what stays.
+
+    ``probe`` is asked whether onnxruntime runs a node where ``nodes`` depend on it, and for types that onnx does not
+    know. ``found`` are the scopes of ``model``, where they are known; afterwards as well.
+    """
+    with explaining_invalid(model):
+        return _patch(model, target, nodes, probe, opset, scopes(model) if found is None else found)
+
+
 def _patch(
     model: onnx.ModelProto,
-    nodes: Selection,
     to: Target,
+    nodes: Selection,
     probe: OnnxruntimeProbe | None,
     opset: int | None,
     found: list[Scope],
@@ -141,7 +146,7 @@ def _patch(
             names.take_all(before)
         replacements = {match: target.replace(match, names) for match, target in written}
         if any(each.reads_shapes for each in replacements.values()):
-            forget_guesses(model, found, probe)
+            forget_guesses(model, found)
         _rewrite(found, replacements)
         _add_functions(model, replacements.values())
         versions = {d.domain: d.version for d in dialects.dialects() if d.domain}  # that a replacement may be in

@@ -218,8 +218,8 @@ class UseDef:
     def _derived(self, inputs: Sequence[str]) -> set[str]:
         """``inputs``, and the values that are computed from them by arithmetic."""
         derived = set(inputs)
-        first = min((self.makers.get(name, OUTSIDE) for name in inputs), default=0)
-        for node in self.nodes[max(first, 0) :]:
+        first = min((self.makers.get(name, 0) for name in inputs), default=0)
+        for node in self.nodes[first:]:
             if is_op(node, _IN_SUBGRAPHS) and not derived.isdisjoint(node.input):
                 derived.update(node.output)
         return derived
@@ -253,4 +253,4 @@ def is_op(node: onnx.NodeProto, op_types: Collection[str]) -> bool:
     """Whether ``node`` is one of ONNX's operators ``op_types``, with an output and, unless a Constant, an input."""
     if node.op_type not in op_types or domain_of(node.domain):
         return False
-    return any(node.output[:1]) and (node.op_type == "Constant" or any(node.input[:1]))
+    return bool(node.output and node.output[0] and (node.op_type == "Constant" or (node.input and node.input[0])))

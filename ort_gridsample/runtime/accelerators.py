@@ -265,7 +265,7 @@ def _written(model: onnx.ModelProto, target: Target | None) -> bytes | None:
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     try:
-        if target is not None and not patch_in_place(copy, target=target)[0]:
+        if target is not None and not patch_in_place(copy, target)[0]:
             return None
     except GridSampleError:
         return None

@@ -56,13 +56,14 @@ class _Machine:
         return (self.system, self.machine) == (this.system, this.machine)
 
 
-#: The processors, with the level of each, and what it has of what :func:`ort_gridsample.core.target.has` is asked.
-#: Every 64-bit ARM converts float16.
-CPUS = {
-    "x86-64-v2": (2, ()),
-    "x86-64-v3": (3, ("avx2", "fma", "f16c")),
-    "x86-64-v4": (4, ("avx2", "fma", "f16c")),
-    "generic": (1, ("f16c",)),
+_V3 = "avx2", "fma", "f16c"
+#: The processors, with the level of each, what it has of what :func:`ort_gridsample.core.target.has` is asked, and by
+#: what of this one it is known. Every 64-bit ARM converts float16.
+CPUS: dict[str, tuple[int, tuple[str, ...], tuple[str, ...]]] = {
+    "x86-64-v2": (2, (), ()),
+    "x86-64-v3": (3, _V3, (*_V3, "bmi", "bmi2", "lzcnt", "movbe")),
+    "x86-64-v4": (4, _V3, (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")),
+    "generic": (1, ("f16c",), ()),
 }
 _X86 = tuple(CPUS)[:3]
 TARGETS = {
@@ -115,7 +116,7 @@ def build_library(
     with tempfile.TemporaryDirectory() as folder:
         link = _linker(machine)
         sentences = (
-            f"ort_gridsample {release}: this processor is none of {', '.join(cpus)}, which the library is built for",
+            f"ort_gridsample {release}: this processor is none of {listed(cpus)}, which the library is built for",
             f"ort_gridsample {release}: onnxruntime is older than {versions.OLDEST['onnxruntime']}",
         )
         common: dict[str, Any] = {"triple": machine.triple, "folder": folder, "wanted": wanted, "variants": None}
@@ -164,18 +165,11 @@ def _cpus(machine: _Machine, names: tuple[str, ...]) -> list[str]:
     found = set()
     for name in names or machine.cpus:
         if name == NATIVE and machine.is_this:
-            name = machine.cpus[-1] if len(machine.cpus) == 1 else _X86[_own_level() - 2]
+            name = next(each for each in machine.cpus[::-1] if this.has(*CPUS[each][2]))
         if name not in machine.cpus:
             raise GridSampleError(WHERE, "cpu", repr(name), listed((*machine.cpus, *([NATIVE] * machine.is_this))))
         found.add(name)
     return sorted(found)
-
-
-def _own_level() -> int:
-    """The level of this x86-64 processor."""
-    if this.has("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl") and this.has(*CPUS["x86-64-v3"][1]):
-        return 4
-    return 3 if this.has(*CPUS["x86-64-v3"][1], "bmi", "bmi2", "lzcnt", "movbe") else 2
 
 
 def _wanted(models: Iterable[Model]) -> dict[str, list[str]] | None:

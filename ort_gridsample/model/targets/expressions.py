@@ -22,7 +22,7 @@ from ..element_types import elem_type
 from .runtimes import ANY, Runtime
 
 
-def _operator(op_type: str) -> Callable[[Tensor, Operand], Tensor]:
+def _operator(op_type: str) -> Callable[[Tensor, Operand], Tensor]:  # pragma: no mutate block
     """The method of :class:`Tensor` for a binary operator."""
     return lambda self, other: self.owner.op(op_type, self, other)
 
@@ -102,7 +102,7 @@ _INSTEAD: Mapping[str, Callable[..., Tensor]] = {
 }
 
 
-def _operation(op_type: str, **attributes: int) -> Callable[..., Tensor]:
+def _operation(op_type: str, **attributes: int) -> Callable[..., Tensor]:  # pragma: no mutate block
     """The method of :class:`Expressions` that writes one node."""
     return lambda self, *operands: self.op(op_type, *operands, **attributes)
 
