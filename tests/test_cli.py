@@ -143,8 +143,9 @@ def test_run_random(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_random_inputs_have_every_value_of_a_small_type() -> None:
     generator = np.random.default_rng(0)
-    found = {name: random_array(generator, "X", f"tensor({name})", (1000,)) for name in ("bool", "uint8", "float")}
-    assert set(found["bool"].tolist()) == {False, True}
+    types = "bool", "string", "uint8", "float"
+    found = {name: random_array(generator, "X", f"tensor({name})", (1000,)) for name in types}
+    assert ({*found["bool"]}, {*found["string"]}) == ({False, True}, {*"abc"})
     assert (found["uint8"].min(), found["uint8"].max()) == (0, 99)
     assert -1 <= found["float"].min() < -0.99 < 0.99 < found["float"].max() < 1
 
@@ -435,6 +436,7 @@ def test_options_that_make_no_sense_are_refused(capsys: pytest.CaptureFixture[st
         ("bench model.onnx --threads two", "argument --threads: 'two' is not a whole number"),
         ("bench model.onnx --threads 0", "argument --threads: 0 is less than 1"),
         ("bench model.onnx --rounds 0", "argument --rounds: 0 is less than 1"),
+        ("bench model.onnx --seconds x", "argument --seconds: 'x' is not a number"),
         ("bench model.onnx --seconds -1", f"argument --seconds: -1 {finite}"),
         ("run model.onnx --seed -1", "argument --seed: -1 is less than 0"),
         ("run model.onnx --seed x", "argument --seed: 'x' is not a whole number"),

@@ -84,6 +84,8 @@ def test_runs_are_called_and_typed_as_the_parents() -> None:
 
 Feeds = dict[str, np.ndarray]
 Options = onnxruntime.RunOptions | None
+STOPPED = onnxruntime.RunOptions()
+STOPPED.terminate = True
 
 
 def by_run(session: ogs.InferenceSession, feeds: Feeds, options: Options = None) -> np.ndarray:
@@ -114,14 +116,12 @@ def by_ort_value_vector(session: ogs.InferenceSession, feeds: Feeds, options: Op
 
 
 def test_every_way_to_run(session: ogs.InferenceSession, expected: np.ndarray) -> None:
-    stopped = onnxruntime.RunOptions()
-    stopped.terminate = True
     for run in (by_run, by_ort_values, by_ort_value_vector, by_io_binding):
         np.testing.assert_array_equal(run(session, FEEDS), expected)
         with pytest.raises(ogs.GridSampleError, match=SENTENCE):
             run(session, WRONG)
         with pytest.raises(Exception, match="terminate"):
-            run(session, FEEDS, stopped)
+            run(session, FEEDS, STOPPED)
         np.testing.assert_array_equal(run(session, FEEDS), expected)
     two = grid_sample_model("float32", "float32", 2, [Attributes("nearest"), Attributes("linear", "zeros", False)])
     np.testing.assert_array_equal(ogs.InferenceSession(two, nodes="all").run(["Y1"], FEEDS), [expected])
@@ -141,12 +141,12 @@ def test_who_watches_the_parents_runs_sees_them(session: ogs.InferenceSession, m
 
 def test_run_async(session: ogs.InferenceSession, expected: np.ndarray) -> None:
     answers: queue.Queue[tuple] = queue.Queue()
-    for feeds, complaint in ((FEEDS, "^$"), (WRONG, SENTENCE)):
-        session.run_async(None, feeds, lambda *said: answers.put(said), "mine")
+    for feeds, options, complaint in ((FEEDS, None, "^$"), (WRONG, None, SENTENCE), (FEEDS, STOPPED, "terminate")):
+        session.run_async(None, feeds, lambda *said: answers.put(said), "mine", options)
         results, user_data, error = answers.get(timeout=30)
         assert user_data == "mine"
         assert re.search(complaint, error)
-        if feeds is FEEDS:
+        if not error:
             np.testing.assert_array_equal(results[0], expected)
     with pytest.raises(ValueError, match="missing from input feed"):
         session.run_async(None, {}, lambda *_: None, "mine")
