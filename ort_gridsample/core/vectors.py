@@ -186,7 +186,7 @@ class _Sum:
                 self._add(self.weights(builder.gep(self.weight.data, [entry])), values)
                 entry = builder.add(entry, self.columns)
             last = builder.basic_block
-        # Few taps are all left over from an unrolled loop, which takes up to a tenth longer.
+        # An unrolled loop leaves few taps to its remainder, which takes up to a tenth longer.
         rolled = builder.module.add_metadata([builder.module.add_metadata(["llvm.loop.unroll.disable"])])
         rolled.operands = (rolled, *rolled.operands)
         last.terminator.set_metadata("llvm.loop", rolled)
