@@ -21,7 +21,7 @@ from .dialects import ATTENTION, DECOMPOSED, DOMAIN, PARTS, SET_ASIDE, Attribute
 from .fusion import FusedGrid, FusedGrids
 from .graphs import Names, Nodes, Scope, called, domain_of, function_key, scopes
 from .helpers import around
-from .inference import Inference, OnnxruntimeProbe, Value
+from .inference import Inference, Probe, Value
 from .node_checks import fault_of, reason_of
 from .records import NodeRecord
 
@@ -65,7 +65,7 @@ class Match:
         return self.node.domain == SET_ASIDE
 
 
-def records_of(model: onnx.ModelProto, probe: OnnxruntimeProbe | None = None) -> list[NodeRecord]:
+def records_of(model: onnx.ModelProto, probe: Probe | None = None) -> list[NodeRecord]:
     """One record for every GridSample and AffineGrid node of ``model``, in every graph and function of it.
 
     ``probe`` is asked whether onnxruntime runs them, and for types that onnx does not know; None: nobody is.
@@ -76,7 +76,7 @@ def records_of(model: onnx.ModelProto, probe: OnnxruntimeProbe | None = None) ->
 def find(
     model: onnx.ModelProto,
     found: Sequence[Scope],
-    probe: OnnxruntimeProbe | None,
+    probe: Probe | None,
     asked: bool,
     decomposed: bool = True,
     fused: bool = True,
@@ -194,7 +194,7 @@ def _decomposed(names: Names, scope: Scope, search: Search, inference: Inference
         yield Match(record, node, scope, index, part=frozenset(part.subgraph.nodes), before=tuple(before))
 
 
-def _match(dialect: Dialect, index: int, scope: Scope, inference: Inference, probe: OnnxruntimeProbe | None) -> Match:
+def _match(dialect: Dialect, index: int, scope: Scope, inference: Inference, probe: Probe | None) -> Match:
     node = scope.nodes[index]
     aside = node.domain == SET_ASIDE
     domain = "" if aside else domain_of(node.domain)
@@ -227,8 +227,8 @@ def _match(dialect: Dialect, index: int, scope: Scope, inference: Inference, pro
         unreadable = error
     spelled = dialects.standard(dialect.operator, opset) if aside else dialect
     what = dialect.operator, node.op_type, domain, opset, spelled, attributes, cases, values, known, output
-    record = NodeRecord(scope.path, name, *what)
-    record = replace(record, error=fault_of(record, node, unreadable))
+    record = NodeRecord(scope.path, name, *what, error=unreadable)
+    record = replace(record, error=fault_of(record, node))
     if probe is not None:
         record = replace(record, reason=reason_of(record, scope.opsets, probe))
     return Match(record, node, scope, index, belonging)

@@ -10,7 +10,7 @@ from .. import checks, spec
 from ..errors import GridSampleError
 from .dialects import ATTENTION
 from .graphs import domain_of
-from .inference import OnnxruntimeProbe, Value
+from .inference import Probe
 from .records import NodeRecord, spatial_axes
 
 #: Why a type cannot be run, where the reason is not that the specification has no such type.
@@ -18,18 +18,16 @@ _REFUSED = "as ONNX Runtime has no complex tensors: sample the real and the imag
 _UNKNOWN = "types or ranks of its inputs are known only when it runs"
 
 
-def fault_of(
-    record: NodeRecord, node: onnx.NodeProto, unreadable: GridSampleError | None = None
-) -> GridSampleError | None:
-    """The first thing that is wrong with ``node``; ``unreadable`` is what there was to say against its attributes."""
+def fault_of(record: NodeRecord, node: onnx.NodeProto) -> GridSampleError | None:
+    """The first thing that is wrong with ``node``; the error of ``record`` is what is wrong with its attributes."""
     try:
-        _check(record, node, unreadable)
+        _check(record, node)
     except GridSampleError as error:
         return error
     return None
 
 
-def reason_of(record: NodeRecord, opsets: Mapping[str, int], probe: OnnxruntimeProbe) -> str:
+def reason_of(record: NodeRecord, opsets: Mapping[str, int], probe: Probe) -> str:
     """Why onnxruntime does not run the node by itself, or why that is not known; empty where it does.
 
     ``opsets`` are the versions of the domains that the node is written in.
@@ -54,7 +52,7 @@ def reason_of(record: NodeRecord, opsets: Mapping[str, int], probe: OnnxruntimeP
     return ""
 
 
-def _check(record: NodeRecord, node: onnx.NodeProto, unreadable: GridSampleError | None) -> None:
+def _check(record: NodeRecord, node: onnx.NodeProto) -> None:
     here = record.where
     if record.patched:
         return
@@ -62,8 +60,8 @@ def _check(record: NodeRecord, node: onnx.NodeProto, unreadable: GridSampleError
         if len(node.input) != 5 or not all(record.values.values()):
             expected = "5: value, spatial_shapes, level_start_index, sampling_locations and attention_weights"
             raise GridSampleError(here, "inputs", str(len(node.input)), expected)
-        if unreadable is not None:
-            raise unreadable
+        if record.error is not None:
+            raise record.error
         return
     first = min(spec.OPERATORS[record.operator])
     if domain_of(node.domain) == "" and record.dialect.name == "ai.onnx" and record.opset < first:
@@ -78,8 +76,8 @@ def _check(record: NodeRecord, node: onnx.NodeProto, unreadable: GridSampleError
         raise GridSampleError(here, "outputs", str(len(node.output)), "1")
     if not node.output[0]:
         raise GridSampleError(here, "the output", "without a name", "one that has a name")
-    if unreadable is not None:
-        raise unreadable
+    if record.error is not None:
+        raise record.error
     allowed = spec.newest(record.operator).types
     for name, types in record.types.items():
         for each in types:
@@ -87,18 +85,13 @@ def _check(record: NodeRecord, node: onnx.NodeProto, unreadable: GridSampleError
                 raise GridSampleError(here, name, f"of type {each}", f"one of {', '.join(allowed[name])}")
             if spec.TYPES[each].transport is None:
                 raise GridSampleError(here, name, f"of type {each}", f"another type, {_REFUSED}")
-    for first_input, second_input in record.cases:
-        _check_values(record, first_input, second_input)
-
-
-def _check_values(record: NodeRecord, first: Value, second: Value) -> None:
-    here, mode = record.where, record.mode
-    if record.operator == "AffineGrid":
-        size = record.constants.get("size")
-        checks.affine_grid_shapes(here, first.shape, size.tolist() if size is not None and size.ndim == 1 else None)
-        if not (checks.alike(second.shape, (4,)) or checks.alike(second.shape, (5,))):
-            raise GridSampleError(here, "size", f"of shape {second.shape}", "4 or 5 numbers")
-        return
-    checks.grid_sample_shapes(here, first.shape, second.shape, record.padding_mode)
-    if first.type is not None and mode in spec.MODES:
-        checks.mode_and_padding(here, str(mode), spec.PADDING_MODES[0], first.type)
+    size = record.constants.get("size")
+    for one, other in record.cases:
+        if record.operator == "AffineGrid":
+            checks.affine_grid_shapes(here, one.shape, size.tolist() if size is not None and size.ndim == 1 else None)
+            if not (checks.alike(other.shape, (4,)) or checks.alike(other.shape, (5,))):
+                raise GridSampleError(here, "size", f"of shape {other.shape}", "4 or 5 numbers")
+        else:
+            checks.grid_sample_shapes(here, one.shape, other.shape, record.padding_mode)
+            if one.type is not None and record.mode in spec.MODES:
+                checks.mode_and_padding(here, str(record.mode), spec.PADDING_MODES[0], one.type)
