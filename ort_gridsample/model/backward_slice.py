@@ -19,7 +19,7 @@ from onnx import defs, helper, parser
 from .. import spec
 from .dialects import dialect_of, operator_types
 from .element_types import elem_type
-from .graphs import TENSORS, Scope, domain_of, function_key, subgraphs
+from .graphs import TENSORS, Key, Scope, domain_of, function_key, subgraphs
 
 #: Tensors up to this size may be shapes, which the inference needs the values of; weights are larger.
 SMALL_BYTES = 1 << 12
@@ -39,6 +39,11 @@ _STAND_INS = [
     for op, versions in spec.OPERATORS.items()
     for names in [", ".join(versions[max(versions)].types)]
 ]
+
+
+#: Names of values, by the id of their scope.
+Values = Mapping[int, Collection[str]]
+NO_VALUES: Values = MappingProxyType({})
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +85,7 @@ class Instance:
 class BackwardSlice:
     """The backward slice of ``model``, whose scopes are ``found``.
 
-    It leads to ``values`` as well, names by the id of their scope.
+    It leads to ``values`` as well.
 
     Attributes:
         model: the slice itself.
@@ -88,12 +93,7 @@ class BackwardSlice:
         sampled: the values that the nodes concerned read.
     """
 
-    def __init__(
-        self,
-        model: onnx.ModelProto,
-        found: Sequence[Scope],
-        values: Mapping[int, Collection[str]] = MappingProxyType({}),
-    ) -> None:
+    def __init__(self, model: onnx.ModelProto, found: Sequence[Scope], values: Values = NO_VALUES) -> None:
         self.instances: dict[int, list[Instance]] = {}
         self.sampled: dict[str, None] = {}
         self._functions = {function_key(s.container): s for s in found if s.container is s.function}
@@ -209,11 +209,9 @@ class BackwardSlice:
         given = {a.name: a for a in (*function.attribute_proto, *_bound(node, here.given))}
         return self._instance(callee, given=given, aliases=aliases, calls=here.calls + 1, depth=here.depth), passed
 
-    def _bare(
-        self, here: Instance, index: int, inputs: Sequence[str], outputs: Sequence[str]
-    ) -> Iterator[onnx.NodeProto]:
-        """The node at position ``index`` without weights, or what stands in its place."""
-        node, bodies = here.scope.nodes[index], here.scope.bodies.get(index, ())
+    def _bare(self, here: Instance, at: int, inputs: Sequence[str], outputs: Sequence[str]) -> Iterator[onnx.NodeProto]:
+        """The node at this position without weights, or what stands in its place."""
+        node, bodies = here.scope.nodes[at], here.scope.bodies.get(at, ())
         if bodies and here.depth == DEEPEST:
             return
         bare = onnx.NodeProto(op_type=node.op_type, domain=domain_of(node.domain), overload=node.overload)
@@ -294,9 +292,7 @@ class BackwardSlice:
                 graph.input.append(onnx.ValueInfoProto(name=name, type=type))
 
 
-def _leading(
-    found: Sequence[Scope], functions: Mapping[tuple[str, str, str], Scope], values: Collection[int]
-) -> set[int]:
+def _leading(found: Sequence[Scope], functions: Mapping[Key, Scope], values: Collection[int]) -> set[int]:
     """The ids of the scopes that hold a node concerned or one of ``values``, or a graph or a call that leads to one."""
     leading, op_types = set[int](), operator_types()
     pending = [scope for scope in found if id(scope) in values]

@@ -30,7 +30,7 @@ from ..core.plan import plan_for
 from .dialects import AttributeValue
 from .element_types import elem_type
 from .graphs import Scope
-from .inference import Inference, OnnxruntimeProbe, Value
+from .inference import Inference, Probe, Value
 from .use_def import GATHERS, MOST_ENDS, ROUNDINGS, Subgraph, UseDef
 
 #: The types in which rounding leaves no doubt.
@@ -91,7 +91,7 @@ class _Candidate:
 class Search:
     """Looks for decomposed operators in the scopes ``found``; ``probe`` runs candidates: without it there are none."""
 
-    def __init__(self, found: Sequence[Scope], probe: OnnxruntimeProbe | None) -> None:
+    def __init__(self, found: Sequence[Scope], probe: Probe | None) -> None:
         self._probe = probe
         self._candidates: dict[int, tuple[UseDef, list[_Candidate]]] = {}
         self._results: dict[tuple[bytes, tuple[Value, ...]], Result | None] = {}
@@ -268,7 +268,7 @@ def _model_of(use_def: UseDef, subgraph: Subgraph, values: Sequence[Value]) -> o
     return onnx.ModelProto(ir_version=8, graph=graph, opset_import=[opset])
 
 
-def _try_sample(model: onnx.ModelProto, values: Sequence[Value], probe: OnnxruntimeProbe) -> Result | None:
+def _try_sample(model: onnx.ModelProto, values: Sequence[Value], probe: Probe) -> Result | None:
     """The attributes of the GridSample that ``model`` is, and the lengths of X where they are in one axis."""
     axes, flat = len(values[1].shape or ()) - 2, _is_flat(*values[:2])
     shapes = list(_shapes(values, [((0, 0), (1, 0)), ((1, axes + 1), axes)]))
@@ -383,7 +383,7 @@ def _is_sample(kind: Kind, X: Array, grid: Array, answer: Array, most: int) -> b
     return _equal(answer.reshape(*X.shape[:2], count)[..., chosen], expected, magnitudes, grid.dtype)
 
 
-def _try_grid(model: onnx.ModelProto, values: Sequence[Value], probe: OnnxruntimeProbe) -> Result | None:
+def _try_grid(model: onnx.ModelProto, values: Sequence[Value], probe: Probe) -> Result | None:
     """The attributes and the size of the AffineGrid that ``model`` is."""
     for axes in (2, 3):
         possible, sizes = [False, True], set[Size]()

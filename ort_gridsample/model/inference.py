@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import chain
-from types import MappingProxyType
 from typing import Protocol
 
 import onnx
@@ -19,7 +18,7 @@ from onnx import helper, shape_inference
 
 from .. import spec
 from ..core.arrays import Array
-from .backward_slice import STAND_IN, BackwardSlice
+from .backward_slice import NO_VALUES, STAND_IN, BackwardSlice, Values
 from .element_types import type_of
 from .graphs import Scope, scopes, subgraphs
 
@@ -34,7 +33,7 @@ _ANY_SHAPE = "any shape"
 Types = dict[str, onnx.TypeProto]
 
 
-class OnnxruntimeProbe(Protocol):
+class Probe(Protocol):
     """What a model's reader asks of onnxruntime; :mod:`ort_gridsample.runtime.native` answers, as none runs here."""
 
     def refusal(
@@ -65,15 +64,11 @@ class Inference:
     """What is known of the values of ``model``, whose scopes are ``found``; nothing is done before it is asked for.
 
     ``probe`` is asked for the types behind operators that onnx does not know. ``values`` are those that may be asked
-    for besides what the nodes concerned read: names by the id of their scope.
+    for besides what the nodes concerned read.
     """
 
     def __init__(
-        self,
-        model: onnx.ModelProto,
-        found: Sequence[Scope],
-        probe: OnnxruntimeProbe | None = None,
-        values: Mapping[int, Collection[str]] = MappingProxyType({}),
+        self, model: onnx.ModelProto, found: Sequence[Scope], probe: Probe | None = None, values: Values = NO_VALUES
     ) -> None:
         self._model, self._found, self._probe, self._values = model, found, probe, values
         self._asked: dict[tuple[int, str], Value] = {}
@@ -227,7 +222,7 @@ def _unknown(graph: onnx.GraphProto, types: Types) -> Iterator[onnx.NodeProto]:
             yield node
 
 
-def _ask(probe: OnnxruntimeProbe, sliced: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], types: Types) -> None:
+def _ask(probe: Probe, sliced: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], types: Types) -> None:
     """Let ``types`` have what onnxruntime knows of what ``nodes`` make."""
     model = _question(sliced, nodes, types)
     if not model.graph.node:

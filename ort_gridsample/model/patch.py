@@ -15,7 +15,7 @@ from .dialects import COMPILED, DOMAIN, PLUGINS, SET_ASIDE
 from .expansion import BEFORE_GRID_SAMPLE, expanded
 from .files import explaining_invalid
 from .graphs import Names, Scope, function_key, opset_of, scopes
-from .inference import OnnxruntimeProbe, forget_guesses
+from .inference import Probe, forget_guesses
 from .matches import Match, find
 from .opsets import convert_opset, unconvertible
 from .records import NodeRecord
@@ -32,6 +32,8 @@ from .use_def import UseDef, dead, drop_unread
 TWO_AXES = "ai.onnx-2d"
 
 Selection = Literal["all", "unsupported"] | Callable[[NodeRecord], bool]
+#: The records of the nodes that a patch replaced, and of those that stay.
+Patched = tuple[list[NodeRecord], list[NodeRecord]]
 
 
 def targets() -> list[str]:
@@ -41,9 +43,9 @@ def targets() -> list[str]:
 
 
 def patch_to(
-    model: onnx.ModelProto, nodes: Selection, target: str, functions: bool, probe: OnnxruntimeProbe,
-    opset: int | None, for_runtime: str | None,
-) -> tuple[list[NodeRecord], list[NodeRecord]]:  # fmt: skip
+    model: onnx.ModelProto, nodes: Selection, target: str, functions: bool, probe: Probe, opset: int | None,
+    for_runtime: str | None,
+) -> Patched:  # fmt: skip
     """Do as :func:`ort_gridsample.patch_model` to ``model`` itself; as :func:`patch_in_place`."""
     if target not in targets():
         raise GridSampleError("patch_model", "target", repr(target), checks.listed(targets()))
@@ -51,6 +53,7 @@ def patch_to(
     newest = onnx.defs.onnx_opset_version()
     if opset is not None and (not isinstance(opset, int) or not 1 <= opset <= newest):
         raise GridSampleError("patch_model", "opset", repr(opset), f"a number from 1 to {newest}")
+    last = None  # the newest opset that may be written where none is asked for
     if for_runtime is not None:
         if target != "primitives":
             both = f"{for_runtime!r} with target {target!r}"
@@ -58,24 +61,19 @@ def patch_to(
         if for_runtime not in RUNTIMES:
             expected = f"{checks.listed(list(RUNTIMES))}; others run the primitives as they are"
             raise GridSampleError("patch_model", "for_runtime", repr(for_runtime), expected)
-        read = RUNTIMES[for_runtime].opset
-        if opset is None and read is not None and opset_of(model) > read:
-            opset = read
+        last = RUNTIMES[for_runtime].opset
     if target == TWO_AXES:
-        opset = _opset_of_two_axes(model, opset)
-    return patch_in_place(model, _target(target, functions, model.functions, opset, for_runtime), nodes, probe, opset)
+        from .targets.two_axes import FIRST_OPSET, LAST_OPSET
 
-
-def _opset_of_two_axes(model: onnx.ModelProto, opset: int | None) -> int | None:
-    """The opset to convert ``model`` to, where it is too new for :data:`TWO_AXES` or ``opset`` is asked for."""
-    from .targets.two_axes import FIRST_OPSET, LAST_OPSET
-
-    if opset is None:
-        return LAST_OPSET if opset_of(model) > LAST_OPSET else None
-    if opset not in range(FIRST_OPSET, LAST_OPSET + 1):
-        expected = f"a number from {FIRST_OPSET} to {LAST_OPSET} with target {TWO_AXES!r}"
-        raise GridSampleError("patch_model", "opset", repr(opset), expected)
-    return opset
+        last = LAST_OPSET
+        if opset is not None and not FIRST_OPSET <= opset <= last:
+            expected = f"a number from {FIRST_OPSET} to {last} with target {TWO_AXES!r}"
+            raise GridSampleError("patch_model", "opset", repr(opset), expected)
+    if opset is None and last is not None and opset_of(model) > last:
+        opset = last
+    to = _target(target, functions, model.functions, opset, for_runtime)
+    with explaining_invalid(model):
+        return patch_in_place(model, to, nodes, probe, opset)
 
 
 def check_selection(where: str, nodes: object) -> None:
@@ -88,37 +86,26 @@ def patch_in_place(
     model: onnx.ModelProto,
     target: Target,
     nodes: Selection = "all",
-    probe: OnnxruntimeProbe | None = None,
+    probe: Probe | None = None,
     opset: int | None = None,
     found: list[Scope] | None = None,
-) -> tuple[list[NodeRecord], list[NodeRecord]]:
+) -> Patched:
     """Write the ``nodes`` of ``model`` as ``target`` does: the records of what it replaced, and of what stays.
 
     ``probe`` is asked whether onnxruntime runs a node where ``nodes`` depend on it, and for types that onnx does not
     know. ``found`` are the scopes of ``model``, where they are known; afterwards as well.
     """
-    with explaining_invalid(model):
-        return _patch(model, target, nodes, probe, opset, scopes(model) if found is None else found)
-
-
-def _patch(
-    model: onnx.ModelProto,
-    to: Target,
-    nodes: Selection,
-    probe: OnnxruntimeProbe | None,
-    opset: int | None,
-    found: list[Scope],
-) -> tuple[list[NodeRecord], list[NodeRecord]]:
-    standard, fused = Spelled("ai.onnx", strict=opset is not None), to.fuses or callable(nodes)
+    found = scopes(model) if found is None else found
+    standard, fused = Spelled("ai.onnx", strict=opset is not None), target.fuses or callable(nodes)
     if (whole := unfused(model, found)) is not model:
         model.CopyFrom(whole)
         found[:] = scopes(model, found[0].weights)
     while True:
         matches = find(
-            model, found, probe, nodes != "all", decomposed=to.reads_decomposed, fused=fused, attention=to.fuses
+            model, found, probe, nodes != "all", decomposed=target.reads_decomposed, fused=fused, attention=target.fuses
         )
-        wholes = [m for m in matches if m.is_whole and to.expands(m) and _is_selected(m, nodes, standard)]
-        takes = (match for match in matches if not match.is_whole and to.takes(match))
+        wholes = [m for m in matches if m.is_whole and target.expands(m) and _is_selected(m, nodes, standard)]
+        takes = (match for match in matches if not match.is_whole and target.takes(match))
         selected = wholes or [match for match in takes if _is_selected(match, nodes, standard)]
         chosen = {*selected}
         left = [match for match in matches if match not in chosen]
@@ -131,20 +118,20 @@ def _patch(
             names = Names(model, found)
             _rewrite(found, {match: expanded(match, names) for match in wholes})
             import_used(model, {BEFORE_GRID_SAMPLE: 1})
-        elif functions := {function_key(function)[:2] for match, function in in_functions if to.needs_inlining(match)}:
+        elif functions := {function_key(function)[:2] for m, function in in_functions if target.needs_inlining(m)}:
             inline(model, functions)  # of which one body cannot serve all calls
-        elif not _convert(model, selected, to, opset):
+        elif not _convert(model, selected, target, opset):
             break
         found[:] = scopes(model, found[0].weights)
-    written = [(match, to) for match in selected] + [(match, standard) for match in aside]
+    written: dict[Match, Target] = {**dict.fromkeys(selected, target), **dict.fromkeys(aside, standard)}
     if written:
-        for match, target in written if opset is not None else ():
-            if target.least_opset(match) > match.scope.opsets.get("", 0):
-                raise GridSampleError(match.record.where, "opset", str(opset), f"at least {target.least_opset(match)}")
+        for match, to in written.items() if opset is not None else ():
+            if (least := to.least_opset(match)) > match.scope.opsets.get("", 0):
+                raise GridSampleError(match.record.where, "opset", str(opset), f"at least {least}")
         names = Names(model, found)
         if before := {name for match in selected for node in match.before for name in node.output}:
             names.take_all(before)
-        replacements = {match: target.replace(match, names) for match, target in written}
+        replacements = {match: to.replace(match, names) for match, to in written.items()}
         if any(each.reads_shapes for each in replacements.values()):
             forget_guesses(model, found)
         _rewrite(found, replacements)

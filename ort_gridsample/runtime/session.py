@@ -350,7 +350,8 @@ def _patched(
     with unread(found, elsewhere), closing(Accelerators(providers, accelerated, alone)) as accelerators:
         ops = Ops(nodes, accelerators, saved)
         has_plugins = any(not WHOLE_NODES.isdisjoint(scope.op_types) for scope in found)  # none are records later
-        replaced, others = patch_in_place(proto, ops, probe=native, found=found)
+        with explaining_invalid(proto):
+            replaced, others = patch_in_place(proto, ops, probe=native, found=found)
     placements = ops.placements([*replaced, *others])
     if not placements:
         return _Patched(given, given, [], frozenset())
