@@ -57,7 +57,7 @@ def _run(self: OpRun, *inputs: Array | None, **attributes: Any) -> tuple[Array, 
     if dialect is None:
         found, expected = repr(attributes.get("operator")), "grid_sampler or affine_grid_generator"
         raise GridSampleError(here, "operator", found, expected)
-    standard = dialect.read(here, node, lambda position: inputs[position])
+    standard = dialect.read(here, node, lambda position: inputs[position], "")
     arguments = {}
     for position, name in enumerate(spec.newest(dialect.operator).types):
         value = constant_size(node, dialect, name)

@@ -8,7 +8,7 @@ import onnx
 from onnx import TensorProto, helper, inliner, numpy_helper
 
 from .backward_slice import SMALL_BYTES
-from .graphs import Scope, domain_of, function_key, scopes
+from .graphs import Key, Scope, domain_of, function_key, scopes
 
 #: The domain and the name of a function.
 Name = tuple[str, str]
@@ -81,9 +81,7 @@ def _calls_with_defaults(model: onnx.ModelProto, names: Collection[Name]) -> set
     return inner
 
 
-def _defaults(
-    model: onnx.ModelProto, names: Collection[Name]
-) -> dict[tuple[str, str, str], Sequence[onnx.AttributeProto]]:
+def _defaults(model: onnx.ModelProto, names: Collection[Name]) -> dict[Key, Sequence[onnx.AttributeProto]]:
     """The functions ``names`` that have attributes with defaults -> these."""
     return {function_key(f): f.attribute_proto for f in model.functions if _name(f) in names and f.attribute_proto}
 

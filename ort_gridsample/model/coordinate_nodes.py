@@ -11,7 +11,7 @@ import onnx
 
 from ..errors import GridSampleError
 from .dialects import dialect_of
-from .graphs import Scope, domain_of, function_key, scopes
+from .graphs import Key, Scope, domain_of, function_key, scopes
 from .helpers import is_helper, lowered_from, reads_grid
 from .targets import FUNCTIONS_DOMAIN
 from .unfusing import is_fused
@@ -22,8 +22,6 @@ _ARITHMETIC = {
     *("Max", "Min", "Mod", "Mul", "Neg", "Range", "Reciprocal", "ReduceSum", "Reshape", "Shape", "Sin", "Slice"),
     *("Split", "Squeeze", "Sub", "Sum", "Tile", "Transpose", "Unsqueeze", "Where"),
 }
-
-Key = tuple[str, str, str]
 
 
 def coordinate_nodes(model: onnx.ModelProto) -> list[str]:

@@ -19,7 +19,7 @@ from ..core.arrays import Array
 from ..core.coordinates import PADDING
 from ..core.taps import MODES
 from ..errors import GridSampleError
-from .graphs import domain_of, function_key
+from .graphs import Key, domain_of, function_key
 
 Plain = str | int
 
@@ -117,10 +117,8 @@ class Dialect:
         """The names of the attributes that are words in the standard."""
         return {name for s in self.attributes.values() if set(s.values) != {0, 1} for name in (s.name, *s.names)}
 
-    def read(
-        self, where: str, node: onnx.NodeProto, constant: ConstantInput, note: str = ""
-    ) -> dict[str, AttributeValue]:
-        """The operator's attributes of ``node``.
+    def read(self, where: str, node: onnx.NodeProto, constant: ConstantInput, note: str) -> dict[str, AttributeValue]:
+        """The operator's attributes of ``node``; ``note`` is put behind what is said to be expected.
 
         Raises:
             GridSampleError: an attribute is unknown, missing, not constant or not one of its values.
@@ -322,9 +320,7 @@ _ONE_OP = replace(
 _OWN = {(each.domain, each.op_type): each for each in (*OURS.values(), *ASIDE.values(), _ONE_OP)}
 
 
-def dialect_of(
-    node: onnx.NodeProto, opsets: Mapping[str, int], functions: Collection[tuple[str, str, str]] = ()
-) -> Dialect | None:
+def dialect_of(node: onnx.NodeProto, opsets: Mapping[str, int], functions: Collection[Key] = ()) -> Dialect | None:
     """The dialect that ``node`` is written in; None where it is none of the operators in any.
 
     ``opsets`` are the versions of the domains that it is written in, ``functions`` the keys (:func:`function_key`) of

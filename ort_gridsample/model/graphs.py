@@ -34,6 +34,8 @@ TENSORS = (onnx.defs.OpSchema.AttrType.TENSOR, onnx.defs.OpSchema.AttrType.TENSO
 
 #: What gives a name its value: a node, an initializer, or (None) what calls or feeds the graph.
 Definition = onnx.NodeProto | onnx.TensorProto | None
+#: What a function is called by: domain, name and overload.
+Key = tuple[str, str, str]
 
 
 def domain_of(name: str) -> str:
@@ -41,8 +43,8 @@ def domain_of(name: str) -> str:
     return "" if name == _ONNX_DOMAIN else name
 
 
-def function_key(node: onnx.NodeProto | onnx.FunctionProto) -> tuple[str, str, str]:
-    """What a function is called by: domain, name and overload, of the function or of a node that calls it."""
+def function_key(node: onnx.NodeProto | onnx.FunctionProto) -> Key:
+    """The key of a function, or of the one that a node calls."""
     name = node.name if isinstance(node, onnx.FunctionProto) else node.op_type
     return domain_of(node.domain), name, node.overload
 

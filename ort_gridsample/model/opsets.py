@@ -199,7 +199,7 @@ def _set_aside(model: onnx.ModelProto, version: int) -> None:
                 continue
             now = spec.version_of(node.op_type, scope.opsets.get("", 0))
             if now is not None and now != spec.version_of(node.op_type, version):
-                attributes = STANDARD[node.op_type][now].read(_where(node), node, lambda _: None)
+                attributes = STANDARD[node.op_type][now].read(_where(node), node, lambda _: None, "")
                 plain = {name: value for name, value in attributes.items() if not isinstance(value, AttributeReference)}
                 del node.attribute[:]
                 node.attribute.extend(ASIDE[node.op_type].write(plain))
