@@ -59,10 +59,6 @@ class Spelling:
     names: tuple[str, ...] = ()
     words: Mapping[Plain, Plain] = field(default_factory=dict, hash=False)
 
-    def is_spelled_as(self, other: Spelling) -> bool:
-        """Whether a value that is written for one means the same for the other, also where it is left out."""
-        return (self.values, self.default) == (other.values, other.default)
-
 
 @dataclass(frozen=True)
 class Dialect:
@@ -107,15 +103,12 @@ class Dialect:
         """Whether ``node`` is one of this dialect."""
         if node.op_type != self.op_type or (self.domains and domain_of(node.domain) not in self.domains):
             return False
-        if self.coded and not any(a.type == onnx.AttributeProto.INT and a.name in self._worded for a in node.attribute):
-            return False
+        if self.coded:
+            words = {name for s in self.attributes.values() if {*s.values} != {0, 1} for name in (s.name, *s.names)}
+            if not any(a.type == onnx.AttributeProto.INT and a.name in words for a in node.attribute):
+                return False
         found = {a.name: a.s.decode(errors="replace") for a in node.attribute if a.name in self.marks}
         return all(found.get(name) in allowed for name, allowed in self.marks.items())
-
-    @property
-    def _worded(self) -> set[str]:
-        """The names of the attributes that are words in the standard."""
-        return {name for s in self.attributes.values() if set(s.values) != {0, 1} for name in (s.name, *s.names)}
 
     def read(self, where: str, node: onnx.NodeProto, constant: ConstantInput, note: str) -> dict[str, AttributeValue]:
         """The operator's attributes of ``node``; ``note`` is put behind what is said to be expected.

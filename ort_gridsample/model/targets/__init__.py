@@ -7,6 +7,7 @@ and puts the replacements in their places.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
 import onnx
@@ -74,13 +75,10 @@ class Target:
 
 def renamed(original: onnx.NodeProto, op_type: str, domain: str) -> onnx.NodeProto:
     """A node of another operator, with the name, doc string and metadata of the node ``original``."""
-    node = onnx.NodeProto()
-    node.CopyFrom(original)
+    node = deepcopy(original)
     for field in ("input", "output", "attribute", "domain"):
         node.ClearField(field)
-    node.op_type = op_type
-    if domain:
-        node.domain = domain
+    node.MergeFrom(onnx.NodeProto(op_type=op_type, domain=domain or None))
     return node
 
 

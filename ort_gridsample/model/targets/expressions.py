@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from math import prod
+from operator import mul
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -221,9 +223,7 @@ class Expressions:
         unknown = [dim for dim in dims if not isinstance(dim, int)]
         if not unknown or known == 0:
             return known
-        total = unknown[0]
-        for dim in unknown[1:]:
-            total = total * dim
+        total = reduce(mul, unknown)
         return total if known == 1 else total * known
 
     def dims(self, x: Tensor, known: Sequence[int | str | None]) -> list[Dim]:
@@ -273,16 +273,14 @@ class Expressions:
             made += [_cast(n, f"{n}_float64", TensorProto.DOUBLE) for n in node.output if n in shared]
         return made
 
-    def _write(
-        self, op_type: str, inputs: Sequence[Tensor], type: str, outputs: int = 1, **attributes: Any
-    ) -> list[Tensor]:
+    def _write(self, op_type: str, inputs: list[Tensor], type: str, parts: int = 1, **attributes: Any) -> list[Tensor]:
         """The outputs of a node, written now if it is not there yet."""
         node = helper.make_node(op_type, [*map(self._name, inputs)], [], **attributes)
         name = f"{self.prefix}/{op_type}_{len(self._nodes)}"
         node = self._nodes.setdefault(node.SerializeToString(), node)
         if not node.output:
             node.name = name
-            node.output.extend([name] if outputs == 1 else [f"{name}_{i}" for i in range(outputs)])
+            node.output.extend([name] if parts == 1 else [f"{name}_{i}" for i in range(parts)])
             if type == "float32":
                 self._floats.update(node.output)
         return [Tensor(self, type, output) for output in node.output]

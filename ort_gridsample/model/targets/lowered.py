@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
-from types import MappingProxyType
 
 import onnx
 from onnx import helper
@@ -55,10 +54,10 @@ class Primitives(Target):
         """The nodes that the node becomes."""
         record = match.record
         prefix = match.node.name or record.output
-        nodes = self._lower(match, prefix, record.output)
+        nodes = self._lower(match, prefix, record.output, {})
         while not names.take_all({name for node in nodes for name in node.output} - {record.output}):
             prefix += "_"
-            nodes = self._lower(match, prefix, record.output)
+            nodes = self._lower(match, prefix, record.output, {})
         if len(nodes) == 1 and nodes[0].op_type == "Constant":
             self._grids[id(match.scope), record.output] = onnx.numpy_helper.to_array(nodes[0].attribute[0].t)
         return Replacement(nodes, reads_shapes=True)
@@ -82,9 +81,7 @@ class Primitives(Target):
         call = helper.make_node(*named, FUNCTIONS_DOMAIN)
         return Replacement([call], functions=[function], reads_shapes=True)
 
-    def _lower(
-        self, match: Match, name: str, output: str, inputs: Mapping[str, str] = MappingProxyType({})
-    ) -> list[onnx.NodeProto]:
+    def _lower(self, match: Match, name: str, output: str, inputs: Mapping[str, str]) -> list[onnx.NodeProto]:
         """The nodes, in which ``inputs`` are the names of the node's inputs, if others than its own."""
         record = match.record
         first, second = (self._value(match, argument, inputs) for argument in record.values)

@@ -331,9 +331,7 @@ class _Sampler:
             parts.append(e.reshape(e.expand(first_rows, [self.n, *self.out]), [-1]))
         return reduce(Tensor.__add__, parts)
 
-    def _groups(
-        self, axes: Sequence[Tensor], combine: Callable[[Tensor, Tensor], Tensor], tail: list[Dim]
-    ) -> list[Tensor]:
+    def _groups(self, axes: Sequence[Tensor], combine: Callable[..., Tensor], tail: list[Dim]) -> list[Tensor]:
         """All combinations of the taps (1, taps, N·P) of ``axes``, outermost first: groups (together, *tail)."""
         e, t = self.e, self.t
 

@@ -9,7 +9,6 @@ from ...errors import GridSampleError
 from ..dialects import AttributeReference, Dialect, dialects, standard
 from ..graphs import Names
 from ..matches import Match
-from ..records import NodeRecord
 from . import Replacement, Target, arguments, renamed
 
 
@@ -47,23 +46,20 @@ class Spelled(Target):
     def needs_inlining(self, match: Match) -> bool:
         """The node refers to an attribute of its function, whose values would have to be spelled otherwise."""
         record, dialect = match.record, self._dialect(match)
-        return any(
-            isinstance(value, AttributeReference)
-            and dialect is not None
-            and not record.dialect.attributes[name].is_spelled_as(dialect.attributes[name])
-            for name, value in record.attributes.items()
-        )
+        passed = [name for name, value in record.attributes.items() if isinstance(value, AttributeReference)]
+        pairs = [(record.dialect.attributes[name], dialect.attributes[name]) for name in passed] if dialect else []
+        return any((one.values, one.default) != (other.values, other.default) for one, other in pairs)
 
     def least_opset(self, match: Match) -> int:
         if self.name != "ai.onnx":
             return 1
         record, versions = match.record, spec.OPERATORS[match.record.operator]
-        return next((first for first in sorted(versions) if self._holds(versions[first], record)), max(versions))
-
-    def _holds(self, version: spec.Version, record: NodeRecord) -> bool:
-        axes = version.axes if self._strict else None
-        has_types = all(set(types) <= set(version.types[name]) for name, types in record.types.items())
-        return has_types and (axes is None or set(record.spatial_axes) <= set(axes))
+        for first, version in sorted(versions.items()):
+            axes = version.axes if self._strict else None
+            has_types = all({*types} <= {*version.types[name]} for name, types in record.types.items())
+            if has_types and (axes is None or {*record.spatial_axes} <= {*axes}):
+                return first
+        return max(versions)
 
     def replace(self, match: Match, names: Names) -> Replacement:
         record, dialect = match.record, self._dialect(match)
