@@ -31,10 +31,7 @@ from .verify import difference
 
 #: Side -> how to make its session; the first is the baseline.
 NATIVE, OURS = "onnxruntime", "ort_gridsample"
-SIDES: Mapping[str, Callable[..., onnxruntime.InferenceSession]] = {
-    NATIVE: onnxruntime.InferenceSession,
-    OURS: InferenceSession,
-}
+SIDES: Mapping[str, Callable[..., Any]] = {NATIVE: onnxruntime.InferenceSession, OURS: InferenceSession}
 #: Compiled op -> its operator.
 _OPERATORS = {dialect.op_type: dialect.operator for dialect in dialects() if dialect.name == COMPILED}
 _OPERATORS[FUSED] = "GridSample"
@@ -112,9 +109,7 @@ def _measured(arguments: argparse.Namespace, feeds: dict[str, Array]) -> tuple[d
     return {n: Side(answers[n], timing, nodes[n], shares[n]) for n, timing in timings.items()}, refusals
 
 
-def _profile(
-    make: Callable[..., onnxruntime.InferenceSession], arguments: argparse.Namespace, feeds: dict[str, Array]
-) -> dict[str, Node]:
+def _profile(make: Callable[..., Any], arguments: argparse.Namespace, feeds: dict[str, Array]) -> dict[str, Node]:
     options = quiet_options(arguments.threads or 0)
     options.enable_profiling = True
     with tempfile.TemporaryDirectory() as folder:

@@ -32,14 +32,14 @@ DETAIL, DETAIL_AT = 0.06, (0.2, -0.28)
 #: Differences below are black in the picture: a tenth of the last bit of 1.
 LEAST = 1e-8
 
-Key = tuple[str, str]
+#: By mode and padding mode.
+Images = Mapping[tuple[str, str], Array]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("image", nargs="?", help="a photograph (default: one that matplotlib ships)")
-    parser.add_argument(
-        "--output", default="ort-gridsample-demo.png", metavar="FILE.png", help="the picture (default: %(default)s)"
-    )
+    add = parser.add_argument
+    add("image", nargs="?", help="a photograph (default: one that matplotlib ships)")
+    add("--output", default="ort-gridsample-demo.png", metavar="FILE.png", help="the picture (default: %(default)s)")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -95,7 +95,7 @@ def picture_format(path: str, image: str | None) -> str:
     return suffix
 
 
-def print_ties(differences: Mapping[Key, Array], grid: Array, lengths: tuple[int, ...]) -> None:
+def print_ties(differences: Images, grid: Array, lengths: tuple[int, ...]) -> None:
     """Print how near to a tie the pixels lie at which nearest differs; nothing where it does not."""
     differs = np.any([np.any(each, axis=(0, 1)) for key, each in differences.items() if key[0] == "nearest"], axis=0)
     if not differs.any():
@@ -150,13 +150,7 @@ def detail_theta(height: int, width: int) -> Array:
 
 
 def draw(
-    path: str,
-    suffix: str,
-    photo: Array,
-    warp: Array,
-    warped: Mapping[Key, Array],
-    differences: Mapping[Key, Array],
-    details: Mapping[str, Array],
+    path: str, suffix: str, photo: Array, warp: Array, warped: Images, differences: Images, details: Mapping[str, Array]
 ) -> None:
     """The picture: the photograph with the grid on it, every mode and padding, a detail, the difference to native."""
     from matplotlib.colors import LogNorm

@@ -9,12 +9,8 @@ from os import PathLike, fspath
 from ..errors import GridSampleError
 
 #: Module -> its package.
-_PACKAGES = {
-    "PIL": "pillow",
-    "matplotlib": "matplotlib",
-    "numba": "numba",
-    "onnxruntime_extensions": "onnxruntime-extensions",
-}
+_PACKAGES = {name: name.replace("_", "-") for name in ("matplotlib", "numba", "onnxruntime_extensions")}
+_PACKAGES["PIL"] = "pillow"
 
 REPORT = "please report it, with what --version and, for this command, --traceback print"
 

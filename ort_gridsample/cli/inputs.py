@@ -20,17 +20,11 @@ OPEN, OPEN_OTHERWISE = (1, 8), (2, 11)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--input", action="append", default=[], metavar="NAME=FILE.npy", help="an input's array (once for each input)"
-    )
-    parser.add_argument(
-        "--shape",
-        action="append",
-        default=[],
-        metavar="NAME=1,3,64,64",
-        help=f"the shape of a random input (default: the model's; dimensions left open are {OPEN[1]})",
-    )
-    parser.add_argument("--seed", type=at_least_0, default=0, help="seed of the random inputs (default: 0)")
+    add = parser.add_argument
+    add("--input", action="append", default=[], metavar="NAME=FILE.npy", help="an input's array (once for each input)")
+    shape = f"the shape of a random input (default: the model's; dimensions left open are {OPEN[1]})"
+    add("--shape", action="append", default=[], metavar="NAME=1,3,64,64", help=shape)
+    add("--seed", type=at_least_0, default=0, help="seed of the random inputs (default: 0)")
 
 
 def feeds(

@@ -21,13 +21,11 @@ from .output import print_json, table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="an ONNX model; its external data is not read")
-    parser.add_argument(
-        "--provider",
-        metavar="NAME",
-        help="show where nodes run in a session with this execution provider before the CPU's",
-    )
-    parser.add_argument("--json", action="store_true", help="print a JSON array, one object a node")
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="an ONNX model; its external data is not read")
+    provider = "show where nodes run in a session with this execution provider before the CPU's"
+    add("--provider", metavar="NAME", help=provider)
+    add("--json", action="store_true", help="print a JSON array, one object a node")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -8,20 +8,13 @@ from ..runtime.building import CPUS, NATIVE, TARGETS, build_library
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("library", metavar="OUT", help="the library that is written: a .so, .dll or .dylib")
-    parser.add_argument(
-        "--cpu",
-        nargs="+",
-        metavar="CPU",
-        default=[],
-        help=f"the processors that it has variants for, of which it takes the best that runs: {', '.join(CPUS)}, or "
-        f"{NATIVE} (default: all of its machine's)",
-    )
+    add = parser.add_argument
+    add("library", metavar="OUT", help="the library that is written: a .so, .dll or .dylib")
+    cpus = f"the processors that it has variants for, of which it takes the best that runs: {', '.join(CPUS)}, or "
+    add("--cpu", nargs="+", metavar="CPU", default=[], help=f"{cpus}{NATIVE} (default: all of its machine's)")
     machines = f"another machine: {', '.join(TARGETS)} (default: this one)"
-    parser.add_argument("--target", metavar="MACHINE", help=machines)
-    parser.add_argument(
-        "--model", nargs="+", metavar="MODEL", default=[], help="only what these models need (default: everything)"
-    )
+    add("--target", metavar="MACHINE", help=machines)
+    add("--model", nargs="+", metavar="MODEL", default=[], help="only what these models need (default: everything)")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -15,36 +15,18 @@ from .failures import about
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="IN", help="an ONNX model")
-    parser.add_argument("patched", metavar="OUT", help="the patched model; external data stays external, beside it")
-    parser.add_argument(
-        "--target",
-        choices=targets(),
-        default=targets()[0],
-        help="what the nodes become: this package's ops, the standard's, basic operators only, or a dialect "
-        "(default: %(default)s)",
-    )
-    parser.add_argument(
-        "--functions", action="store_true", help="with --target primitives: nodes lowered alike share a function"
-    )
-    parser.add_argument(
-        "--opset",
-        type=int,
-        metavar="N",
-        help="convert the whole model to this opset, up or down (default: its own, or the first that the target needs)",
-    )
-    parser.add_argument(
-        "--for",
-        dest="for_runtime",
-        metavar="RUNTIME",
-        help=f"with --target primitives: a runtime that needs another form, of {', '.join(RUNTIMES)}",
-    )
-    parser.add_argument(
-        "--nodes",
-        choices=("all", "unsupported"),
-        default="all",
-        help="all nodes, or only those that the installed onnxruntime does not run by itself (default: all)",
-    )
+    add = parser.add_argument
+    add("model", metavar="IN", help="an ONNX model")
+    add("patched", metavar="OUT", help="the patched model; external data stays external, beside it")
+    become = "what the nodes become: this package's ops, the standard's, basic operators only, or a dialect"
+    add("--target", choices=targets(), default=targets()[0], help=f"{become} (default: %(default)s)")
+    add("--functions", action="store_true", help="with --target primitives: nodes lowered alike share a function")
+    opset = "convert the whole model to this opset, up or down"
+    add("--opset", type=int, metavar="N", help=f"{opset} (default: its own, or the first that the target needs)")
+    runtimes = f"with --target primitives: a runtime that needs another form, of {', '.join(RUNTIMES)}"
+    add("--for", dest="for_runtime", metavar="RUNTIME", help=runtimes)
+    nodes = "all nodes, or only those that the installed onnxruntime does not run by itself (default: all)"
+    add("--nodes", choices=("all", "unsupported"), default="all", help=nodes)
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -54,16 +54,13 @@ class Far:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="A", help="an ONNX model")
-    parser.add_argument("other", metavar="B", help="the model that should answer the same")
+    add = parser.add_argument
+    add("model", metavar="A", help="an ONNX model")
+    add("other", metavar="B", help="the model that should answer the same")
     inputs.add_arguments(parser)
-    parser.add_argument(
-        "--tolerance",
-        type=magnitude,
-        default=1e-5,
-        help="how far floats may differ, in parts of the output's largest magnitude (default: %(default)s)",
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    tolerance = "how far floats may differ, in parts of the output's largest magnitude (default: %(default)s)"
+    add("--tolerance", type=magnitude, default=1e-5, help=tolerance)
+    add("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -193,10 +190,7 @@ def far_coordinates(paths: Sequence[str], ways: Sequence[str], feeds: Mapping[st
 
 
 def _grids(models: Sequence[onnx.ModelProto]) -> dict[str, str]:
-    """The grids of the models' GridSample nodes: name -> type.
-
-    A model made of the other keeps the names of values, also of lowered nodes' grids.
-    """
+    """The grids of the models' GridSample nodes: name -> type. Lowered nodes' grids keep their names."""
     records = [record for model in models for record in inspect_model(model) if record.operator == "GridSample"]
     named = [record for record in reversed(records) if record.values.get("grid")]  # the first says the type
     return {record.values["grid"]: next(iter(record.types["grid"]), "float32") for record in named}
