@@ -28,12 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def feeds(
-    session: onnxruntime.InferenceSession,
-    arguments: argparse.Namespace,
-    *,
-    random: bool,
+    session: onnxruntime.InferenceSession, arguments: argparse.Namespace, *, random: bool,
     lengths: tuple[int, int] = OPEN,
-) -> dict[str, Array]:
+) -> dict[str, Array]:  # fmt: skip
     """The inputs of ``session``'s model: those of files, and with ``random`` the others at random.
 
     ``lengths`` are those of the first dimension and of others that the model leaves open.

@@ -285,11 +285,7 @@ def _try_sample(model: onnx.ModelProto, values: Sequence[Value], probe: Probe) -
             return None
         for (X, grid, *_), answer in zip(feeds, answers, strict=True):
             most = COMPARED[len(possible) == 1]
-            possible = [
-                (kind, size)
-                for kind, size in possible
-                if _is_sample(kind, X.reshape(*X.shape[:2], *size) if flat else X, grid, answer, most)
-            ]
+            possible = [each for each in possible if _is_sample(*each, X, grid, answer, most)]
         if not possible:
             return None
     match possible:
@@ -364,8 +360,12 @@ def _from_edges(grid: Array, lengths: Array) -> Array:
     return np.stack([at - np.floor(at) - 0.5 for at in _pixels(grid, lengths)])
 
 
-def _is_sample(kind: Kind, X: Array, grid: Array, answer: Array, most: int) -> bool:
-    """Whether ``answer`` is what GridSample of this ``kind`` answers, at ``most`` of the positions."""
+def _is_sample(kind: Kind, size: Sequence[int], X: Array, grid: Array, answer: Array, most: int) -> bool:
+    """Whether ``answer`` is what GridSample of this ``kind`` answers, at ``most`` of the positions.
+
+    ``size`` are the lengths of X where its pixels are in one axis.
+    """
+    X = X.reshape(*X.shape[:2], *(size or X.shape[2:]))
     *outer, axes = grid.shape
     if (answer.dtype, answer.shape) != (X.dtype, (*X.shape[:2], *outer[1:])):
         return False

@@ -164,20 +164,16 @@ _BOOLEAN: Mapping[Plain, Plain] = {0: 0, 1: 1}
 
 def _standard(operator: str, first: int) -> Dialect:  # pragma: no mutate block
     """Version ``first`` of ``operator`` as a dialect."""
-    attributes = {
-        name: Spelling(
-            name,
-            {spec.mode_of(value) if isinstance(value, str) else value: value for value in attribute.allowed},
-            spec.mode_of(attribute.default) if isinstance(attribute.default, str) else attribute.default,
-        )
-        for name, attribute in spec.OPERATORS[operator][first].attributes.items()
-    }
+
+    def plain(written: Plain) -> Plain:
+        return spec.mode_of(written) if isinstance(written, str) else written
+
+    found = spec.OPERATORS[operator][first].attributes.items()
+    attributes = {n: Spelling(n, {plain(v): v for v in each.allowed}, plain(each.default)) for n, each in found}
     return Dialect("ai.onnx", operator, operator, ("",), attributes, version=first)
 
 
-STANDARD = {
-    operator: {first: _standard(operator, first) for first in versions} for operator, versions in spec.OPERATORS.items()
-}
+STANDARD = {op: {first: _standard(op, first) for first in versions} for op, versions in spec.OPERATORS.items()}
 
 
 def standard(operator: str, opset: int) -> Dialect:
@@ -187,10 +183,8 @@ def standard(operator: str, opset: int) -> Dialect:
 
 def _newest(name: str, domain: str, **differences: Any) -> dict[str, Dialect]:  # pragma: no mutate block
     """Operator -> the standard's newest spelling in another domain, but for these ``differences``."""
-    return {
-        operator: replace(versions[max(versions)], name=name, domains=(domain,), **differences)
-        for operator, versions in STANDARD.items()
-    }
+    newest = {operator: versions[max(versions)] for operator, versions in STANDARD.items()}
+    return {op: replace(each, name=name, domains=(domain,), **differences) for op, each in newest.items()}
 
 
 #: PyTorch's integers, in its GridSamplerUtils.h.

@@ -82,13 +82,11 @@ class FusedGrids:
         return _arithmetic_of(use_def, sample, inference) if fused is None else fused
 
 
-def _affine_grid(
-    use_def: UseDef, sample: Match, inference: Inference, affine_grids: Mapping[str, Match]
-) -> FusedGrid | None:
+def _affine_grid(use_def: UseDef, sample: Match, inference: Inference, grids: Mapping[str, Match]) -> FusedGrid | None:
     """The AffineGrid whose grid ``sample`` alone reads, and what lies between them."""
     walk, component = _Walk(use_def, inference), Component(sample.record.values["grid"], -1)  # any of its coordinates
     read = [component.name]
-    while component.name not in affine_grids:
+    while component.name not in grids:
         at = use_def.makers.get(component.name)
         if at is None or at in walk.nodes or not use_def.is_op(at, _OF_WHOLE_GRIDS):
             return None
@@ -98,7 +96,7 @@ def _affine_grid(
         component = before
         walk.nodes.add(at)
         read.append(component.name)
-    affine_grid = affine_grids[component.name]
+    affine_grid = grids[component.name]
     inside = {*walk.nodes, *_own(sample), *_own(affine_grid)}
     if component.axis != -1 or sample.record.values["X"] in read:
         return None
@@ -140,13 +138,10 @@ def _arithmetic_of(use_def: UseDef, sample: Match, inference: Inference) -> Fuse
             return None
         inside, read = {*nodes, *_own(sample)}, {X, *fused.sources, *fused.scalars}
         outputs = [list(filter(None, use_def.nodes[index].output)) for index in nodes]
-        leaking = {
-            name
-            for names in outputs
-            if any(name in read or not use_def.scope.readers.get(name, set()) <= inside for name in names)
-            for name in names
-        }
-        leaking |= {name for name, left in walk.unlike.items() if left}
+        leaking = {name for name, left in walk.unlike.items() if left}
+        for names_of_one in outputs:
+            if any(name in read or not use_def.scope.readers.get(name, set()) <= inside for name in names_of_one):
+                leaking.update(names_of_one)
         if not leaking:
             return fused
         kept |= leaking
@@ -378,16 +373,9 @@ def _pair(walk: _Walk, node: onnx.NodeProto, component: Component) -> tuple[Comp
 
 
 _RULES: Mapping[str, Rule] = {
-    "Identity": _identity,
-    "Transpose": _transpose,
-    "Unsqueeze": _unsqueeze,
-    "Squeeze": _squeeze,
-    "Concat": _concat,
-    "Split": _split,
-    "Gather": _gather,
-    "Slice": _slice,
-    **dict.fromkeys(OPERATIONS, _arithmetic),
-}
+    "Identity": _identity, "Transpose": _transpose, "Unsqueeze": _unsqueeze, "Squeeze": _squeeze, "Concat": _concat,
+    "Split": _split, "Gather": _gather, "Slice": _slice, **dict.fromkeys(OPERATIONS, _arithmetic),
+}  # fmt: skip
 
 #: The rules for what stands between an AffineGrid and its GridSample, for any rank.
 _OF_WHOLE_GRIDS: Mapping[str, Rule] = {"Identity": _identity, "Transpose": _transpose, "Cast": _cast}

@@ -210,14 +210,13 @@ def _split(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
 _SHAPES: Mapping[str, _Rule] = {
     **dict.fromkeys(("Identity", "Cast", "Softmax"), lambda lengths, node, name: lengths.shape(node.input[0])),
     **dict.fromkeys(("Add", "Sub", "Mul", "Div"), _broadcast),
-    "Slice": _cut,
-    "Split": _split,
-    "Concat": _concatenated,
-    "Transpose": _transposed,
-    "Reshape": _reshaped,
-    "Unsqueeze": _unsqueezed,
-    "Gather": _picked,
-}
+    "Slice": _cut, "Split": _split, "Concat": _concatenated, "Transpose": _transposed, "Reshape": _reshaped,
+    "Unsqueeze": _unsqueezed, "Gather": _picked,
+}  # fmt: skip
+
+
+def _same(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+    return lengths.elements(node.input[0])
 
 
 def _shape_of(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
@@ -252,15 +251,8 @@ def _times(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
 
 
 _ELEMENTS: Mapping[str, _Rule] = {
-    **dict.fromkeys(
-        ("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze"),
-        lambda lengths, node, name: lengths.elements(node.input[0]),
-    ),
-    "Shape": _shape_of,
-    "Gather": _gathered,
-    "Slice": _sliced,
-    "Concat": _joined,
-    "Mul": _times,
-}
+    **dict.fromkeys(("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze"), _same),
+    "Shape": _shape_of, "Gather": _gathered, "Slice": _sliced, "Concat": _joined, "Mul": _times,
+}  # fmt: skip
 #: The operators that lead to lengths.
 OPERATORS = _SHAPES.keys() | _ELEMENTS.keys()

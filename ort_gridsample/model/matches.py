@@ -74,14 +74,9 @@ def records_of(model: onnx.ModelProto, probe: Probe | None = None) -> list[NodeR
 
 
 def find(
-    model: onnx.ModelProto,
-    found: Sequence[Scope],
-    probe: Probe | None,
-    asked: bool,
-    decomposed: bool = True,
-    fused: bool = True,
-    attention: bool = True,
-) -> list[Match]:
+    model: onnx.ModelProto, found: Sequence[Scope], probe: Probe | None, asked: bool, decomposed: bool = True,
+    fused: bool = True, attention: bool = True,
+) -> list[Match]:  # fmt: skip
     """Every node concerned in ``found``, the scopes of ``model``.
 
     ``probe`` is asked for types that onnx does not know, for what is decomposed, and, where ``asked``, whether

@@ -83,13 +83,9 @@ def check_selection(where: str, nodes: object) -> None:
 
 
 def patch_in_place(
-    model: onnx.ModelProto,
-    target: Target,
-    nodes: Selection = "all",
-    probe: Probe | None = None,
-    opset: int | None = None,
-    found: list[Scope] | None = None,
-) -> Patched:
+    model: onnx.ModelProto, target: Target, nodes: Selection = "all", probe: Probe | None = None,
+    opset: int | None = None, found: list[Scope] | None = None,
+) -> Patched:  # fmt: skip
     """Write the ``nodes`` of ``model`` as ``target`` does: the records of what it replaced, and of what stays.
 
     ``probe`` is asked whether onnxruntime runs a node where ``nodes`` depend on it, and for types that onnx does not

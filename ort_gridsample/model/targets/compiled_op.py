@@ -99,12 +99,12 @@ def _scalars(fused: FusedGrid, nodes: Nodes) -> str:
     """Write the nodes that make the scalars of a program one value; its name."""
     if not any(isinstance(scalar, str) for scalar in fused.scalars):
         return nodes.constant(np.array(fused.scalars or [0], fused.type))
-    rows = (
-        nodes.add("Reshape", each, nodes.row(1))
-        if isinstance(each, str)
-        else nodes.constant(np.array([each], fused.type))
-        for each in fused.scalars
-    )
+    rows = []
+    for each in fused.scalars:
+        if isinstance(each, str):
+            rows.append(nodes.add("Reshape", each, nodes.row(1)))
+        else:
+            rows.append(nodes.constant(np.array([each], fused.type)))
     return nodes.add("Concat", *rows, axis=0)
 
 
