@@ -27,8 +27,5 @@ def complaint(name: str, found: str) -> str:
 
 def at_least(found: str, oldest: str) -> bool:
     """Whether the release ``found`` is ``oldest`` or newer, by their first two numbers."""
-    return _numbers(found) >= _numbers(oldest)
-
-
-def _numbers(release: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", release)[:2]))
+    one, other = ([int(number) for number in re.findall(r"\d+", release)[:2]] for release in (found, oldest))
+    return one >= other

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -58,7 +57,7 @@ def _convert(dialect: Dialect, node: Any) -> list[Any]:
         named = attributes | {"mode": mode, "align_corners": bool(attributes["align_corners"])}
         answer = opset.grid_sample(*inputs, named).output(0)
     else:
-        answer = _lowered(_one_node(operator, label, attributes, inputs, types), inputs)
+        answer = _lowered(helper.make_node(operator, [*version.types], ["output"], label, **attributes), inputs, types)
     # A Python op's second output has the positions that its guard gathers.
     if dialect.domain != DOMAIN:
         return [answer]
@@ -73,22 +72,14 @@ def _is_its_own(X: Any, type_name: str, mode: str) -> bool:
     return len(shape) == 4 and 0 not in shape and (mode == "nearest" or type_name in spec.FLOATS)
 
 
-def _one_node(
-    operator: str, label: str, attributes: Mapping[str, Any], inputs: list[Any], types: list[str]
-) -> onnx.ModelProto:
-    """A model of the node alone, with the types and shapes that OpenVINO knows."""
-    names = list(spec.newest(operator).types)
-    known = zip(names, map(elem_type, types), map(_shape, inputs), strict=True)
+def _lowered(node: onnx.NodeProto, inputs: list[Any], types: list[str]) -> Any:
+    """The output of ``node``, lowered to basic operators, for OpenVINO's ``inputs``, of the shapes that it knows."""
+    known = zip(node.input, map(elem_type, types), map(_shape, inputs), strict=True)
     values = [helper.make_tensor_value_info(*each) for each in known]
-    node = helper.make_node(operator, names, ["output"], label, **attributes)
     output = helper.make_tensor_value_info("output", elem_type(types[0]), None)
     opset = helper.make_opsetid("", max(spec.OPERATORS["GridSample"]))
-    graph = helper.make_graph([node], operator, values, [output])
-    return helper.make_model(graph, opset_imports=[opset], ir_version=10)
-
-
-def _lowered(model: onnx.ModelProto, inputs: list[Any]) -> Any:
-    """The output of ``model``, lowered to basic operators, for OpenVINO's ``inputs``."""
+    graph = helper.make_graph([node], node.op_type, values, [output])
+    model = helper.make_model(graph, opset_imports=[opset], ir_version=10)
     lowered = patch_model(model, target="primitives")
     read = import_module("openvino").Core().read_model(lowered.SerializeToString(), b"")
     for parameter, value in zip(read.get_parameters(), inputs, strict=True):

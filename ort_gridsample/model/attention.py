@@ -80,9 +80,9 @@ class Attention:
 
 def _is_attended(record: NodeRecord) -> bool:
     """Whether a GridSample samples as deformable attention does: linearly, 0 outside, and floats."""
-    types = record.types.get("X", ())
+    types = record.types["X"]
     fits = (record.mode, record.padding_mode) == ("linear", "zeros") and record.align_corners in (0, 1)
-    return record.operator == "GridSample" and record.error is None and fits and bool(types) and {*types} <= {*FLOATS}
+    return fits and bool(types) and {*types} <= {*FLOATS}
 
 
 class Attentions:
@@ -354,22 +354,17 @@ class _Walk:
         None where somebody reads what a late one makes. What nobody reads in the end does not count.
         """
         self._nodes |= samples | late
-        self._nodes |= self._of_shapes()
+        todo = [name for at in self._nodes for name in self._use_def.nodes[at].input]
+        for name in todo:  # grows while it is walked: what computes the shapes of those that rearrange, and Constants
+            at = self._use_def.makers.get(name)
+            if at is not None and at not in self._nodes and self._use_def.is_op(at, _OF_SHAPES):
+                self._nodes.add(at)
+                todo += filter(None, self._use_def.nodes[at].input)
         unread = dead(self._use_def, late | samples, {output, *read}, self._nodes)
         made = (name for at in late for name in self._use_def.nodes[at].output if name and name != output)
         if not all(self._use_def.scope.readers.get(name, set()) <= late | samples | unread for name in made):
             return None
         return {*late, *dead(self._use_def, late | unread, {output, *read}, samples)}
-
-    def _of_shapes(self) -> set[int]:
-        """The nodes that compute the shapes of those that rearrange, and the Constants."""
-        found, todo = set[int](), [name for at in self._nodes for name in self._use_def.nodes[at].input]
-        for name in todo:  # grows while it is walked
-            at = self._use_def.makers.get(name)
-            if at is not None and at not in found | self._nodes and self._use_def.is_op(at, _OF_SHAPES):
-                found.add(at)
-                todo += filter(None, self._use_def.nodes[at].input)
-        return found
 
     def _common(
         self, levels: Sequence[_Place], counts: Sequence[int | None], fits: Callable[[_Place], bool]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
+from copy import deepcopy
 from itertools import chain
 
 import onnx
@@ -83,20 +85,19 @@ def _put_back(model: onnx.ModelProto, domain: str) -> None:
 
 def unconvertible(model: onnx.ModelProto, version: int) -> tuple[str, str]:
     """Why :func:`convert_opset` left ``model`` unconverted: a node of the main graph, and the converter's words."""
-    place, words = "model", "it does not say why"
-    good, bad = 0, len(model.graph.node)
-    while good < bad:
-        middle = (good + bad) // 2
+    words: dict[int, str] = {}
+
+    def ends_before(last: int) -> bool:
         part = without_weights(model)
-        del part.graph.output[:], part.graph.node[middle + 1 :], part.functions[:]
+        del part.graph.output[:], part.graph.node[last + 1 :], part.functions[:]
         try:
             _convert(part, version)
         except Exception as error:
-            place, words = _where(model.graph.node[middle]), " ".join(str(error).split())
-            bad = middle
-        else:
-            good = middle + 1
-    return place, words
+            words[last] = " ".join(str(error).split())
+        return last in words
+
+    at = bisect_left(range(len(model.graph.node)), True, key=ends_before)
+    return (_where(model.graph.node[at]), words[at]) if at in words else ("model", "it does not say why")
 
 
 def _convert(model: onnx.ModelProto, version: int) -> None:
@@ -163,8 +164,7 @@ def _write_older(model: onnx.ModelProto, version: int) -> None:
                 del node.attribute[:]
                 node.attribute.append(helper.make_attribute("value", tensor))
             elif node.op_type == "Shape" and version < 15:
-                (part,), copy = node.output, onnx.NodeProto()
-                copy.CopyFrom(node)
+                (part,), copy = node.output, deepcopy(node)
                 del copy.attribute[:]
                 copy.output[0] = names.new(f"{part}_whole")
                 replaced[index] = nodes = Nodes(names, part)
@@ -237,8 +237,7 @@ def _take_nodes(graph: onnx.GraphProto, converted: onnx.GraphProto) -> None:
         node.metadata_props.extend(original.metadata_props)
         inner = {attribute.name: attribute.g for attribute, _ in subgraphs(original)}
         for attribute, body in subgraphs(node):
-            kept = onnx.GraphProto()
-            kept.CopyFrom(inner[attribute.name])
+            kept = deepcopy(inner[attribute.name])
             _take_nodes(kept, body)
             attribute.g.CopyFrom(kept)
     there = {tensor.name for tensor in graph.initializer}

@@ -182,13 +182,16 @@ class NodeRecords(list[NodeRecord]):
 def columns(record: NodeRecord) -> dict[str, str]:
     """What ``inspect`` says of a node, column by column."""
     domain = f"{record.domain}::" if record.domain else ""
+    said = (record.mode, record.padding_mode, record.align_corners)
+    mode, padding, align = ("" if value is None else str(value) for value in said)
+    each = (" | ".join(map(_type_and_axes, values)) or "?" for values in record.inputs.values())
     return {
         "node": record.name,
         "operator": f"{domain}{record.op_type}-{record.opset}",
-        "mode": _text(record.mode),
-        "padding": _text(record.padding_mode),
-        "align": _text(record.align_corners),
-        "inputs": ", ".join(map(_alternatives, record.inputs.values())),
+        "mode": mode,
+        "padding": padding,
+        "align": align,
+        "inputs": ", ".join(each),
         "native": "yes" if record.native else "no",
         "a patch": record.action,
     }
@@ -212,13 +215,8 @@ def _length(shape: Sequence[int | str | None] | None, axis: int, less: int) -> i
     return length - less if isinstance(length, int) else None
 
 
-def _text(value: AttributeValue | None) -> str:
-    return "" if value is None else str(value)
-
-
-def _alternatives(values: Sequence[Value]) -> str:
-    """Of an input: its type and number of axes."""
-    return " | ".join(f"{v.type or '?'} {'?' if v.rank is None else v.rank}-D" for v in values) or "?"
+def _type_and_axes(value: Value) -> str:
+    return f"{value.type or '?'} {'?' if value.rank is None else value.rank}-D"
 
 
 def _distinct(values: Iterable[T | None]) -> tuple[T, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from itertools import count
 
 import onnx
@@ -26,8 +27,7 @@ def unfused(model: onnx.ModelProto, found: Sequence[Scope] = ()) -> onnx.ModelPr
     """
     if not any(FUSED in scope.op_types for scope in found or scopes(model)):
         return model
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = deepcopy(model)
     names = Names(copy)
     for scope in reversed(scopes(copy)):  # inner graphs first: a list of nodes that was rewritten holds copies
         scope.replace({at: _Parts(node, scope, names).nodes for at, node in enumerate(scope) if is_fused(node)})
@@ -48,8 +48,7 @@ class _Parts:
         self._attributes = {attribute.name: attribute for attribute in fused.attribute}
         try:
             grid = self._programs() if "coordinates" in self._attributes else self._affine_grid()
-            node = onnx.NodeProto()
-            node.CopyFrom(fused)
+            node = deepcopy(fused)
             del node.input[:], node.attribute[:]
             node.input.extend([fused.input[0], grid])
             self._finish(node, "GridSample", self._attributes)
@@ -69,8 +68,7 @@ class _Parts:
         grid, own = self._names.new(f"{self._fused.output[0]}_grid"), dict[str, onnx.AttributeProto]()
         for name in ("align_corners", "node"):
             if f"affine_grid_{name}" in self._attributes:
-                own[name] = onnx.AttributeProto()
-                own[name].CopyFrom(self._attributes[f"affine_grid_{name}"])
+                own[name] = deepcopy(self._attributes[f"affine_grid_{name}"])
                 own[name].name = name
         node = helper.make_node("", [theta, size], [grid])
         self._finish(node, "AffineGrid", own)

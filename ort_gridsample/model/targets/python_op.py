@@ -95,7 +95,12 @@ class PythonOp(Target):
                 spelling = record.dialect.attributes[name]
                 kind = written[spelling.name].type
                 attributes.append(onnx.AttributeProto(name=name, type=kind, ref_attr_name=value.name))
-                _give_default(match.scope.function, spelling, value.name)
+                function = match.scope.function
+                if function is not None and value.name in function.attribute and spelling.default is not None:
+                    # Where a call leaves the attribute out, the operator's default counts.
+                    function.attribute.remove(value.name)
+                    default = helper.make_attribute(value.name, spelling.values[spelling.default])
+                    function.attribute_proto.append(default)
             else:
                 attributes.append(helper.make_attribute(name, OURS[record.operator].attributes[name].values[value]))
         own = {"node": record.label, "num_threads": 0}
@@ -117,10 +122,3 @@ def _has_one_default(reference: AttributeReference, function: onnx.FunctionProto
         nodes += [inner for _, graph in subgraphs(node) for inner in graph.node]
     uses = ((node, attribute) for node in nodes for attribute in node.attribute)
     return len({(n.op_type, n.domain, a.name) for n, a in uses if a.ref_attr_name == reference.name}) == 1
-
-
-def _give_default(function: onnx.FunctionProto | None, spelling: Spelling, name: str) -> None:
-    """Let the function's attribute ``name`` have the operator's default where a call leaves it out."""
-    if function is not None and name in function.attribute and spelling.default is not None:
-        function.attribute.remove(name)
-        function.attribute_proto.append(helper.make_attribute(name, spelling.values[spelling.default]))
