@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from .element_types import elem_type
-from .graphs import Names, Nodes, Scope, scopes
+from .graphs import Definition, Names, Nodes, Scope, scopes
 
 #: Normalized coordinates lie in [-1, 1]. onnxruntime's own kernels are wrong where the pixel that is meant has no
 #: 32-bit number; an axis would need 400,000 pixels for that to happen this near.
@@ -35,44 +35,35 @@ def put_far_coordinates_to_0(model: onnx.ModelProto, grids: Mapping[str, str]) -
     What computes such a value computes one of another name now, of which the value is made. The main graph's inputs
     stay as they are: whoever feeds them can change them. ``grids`` has the values' element types, by numpy's names.
     """
-    names, places = Names(model), []
-    for scope in scopes(model):
-        made = _rename(scope, grids, names)
-        for place in made:
-            at = next((index for index, node in enumerate(scope) if place.before in node.output), -1)
-            for node in reversed(_without_far(place, grids[place.name], names)):
-                scope.container.node.insert(at + 1, node)
-        places += made
+    names, places = Names(model), list[Place]()
+    for scope in reversed(scopes(model)):  # inner graphs first: a list of nodes that was rewritten holds copies
+        for name, definition in scope.definitions.items():
+            if name in grids and (definition is not None or scope.path):
+                place = Place(scope.path, name, names.new(f"{name}_before"), names.new(f"{name}_wide"))
+                _rename(scope, definition, place)
+                nodes = _without_far(place, grids[name], names)
+                at = next((index for index, node in enumerate(scope) if place.before in node.output), -1)
+                for node in reversed(nodes):
+                    scope.container.node.insert(at + 1, node)
+                places.append(place)
     return places
 
 
-def _rename(scope: Scope, grids: Mapping[str, str], names: Names) -> list[Place]:
-    """Give the values ``grids`` that begin in ``scope`` other names there: inputs, initializers, nodes' outputs."""
-    places = []
-
-    def renamed(name: str) -> str:
-        if name not in grids:
-            return name
-        places.append(Place(scope.path, name, names.new(f"{name}_before"), names.new(f"{name}_wide")))
-        return places[-1].before
-
-    container = scope.container
-    if isinstance(container, onnx.FunctionProto):
-        container.input[:] = map(renamed, container.input)
+def _rename(scope: Scope, definition: Definition, place: Place) -> None:
+    """Give the value that ``scope`` has by this ``definition``, or as an input, the name that it has before."""
+    if isinstance(definition, onnx.TensorProto):
+        definition.name = place.before
+    elif isinstance(definition, onnx.NodeProto):
+        definition.output[:] = [place.before if name == place.name else name for name in definition.output]
+    elif isinstance(scope.container, onnx.FunctionProto):
+        inputs = scope.container.input
+        inputs[:] = [place.before if name == place.name else name for name in inputs]
     else:
-        if scope.parent is not None:
-            for value in container.input:
-                value.name = renamed(value.name)
-        fed = {value.name for value in container.input}
-        for tensor in container.initializer:
-            if tensor.name not in fed:
-                tensor.name = renamed(tensor.name)
-    for node in scope:
-        node.output[:] = map(renamed, node.output)
-    return places
+        for value in scope.container.input:
+            value.name = place.before if value.name == place.name else value.name
 
 
-def _without_far(place: Place, type_name: str, names: Names) -> list[onnx.NodeProto]:
+def _without_far(place: Place, type_name: str, names: Names) -> Nodes:
     """Nodes that make the value of what it was."""
     nodes = Nodes(names, place.name)
     nodes.add("Cast", place.before, output=place.wide, to=onnx.TensorProto.DOUBLE)
