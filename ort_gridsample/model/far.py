@@ -37,15 +37,16 @@ def put_far_coordinates_to_0(model: onnx.ModelProto, grids: Mapping[str, str]) -
     """
     names, places = Names(model), list[Place]()
     for scope in reversed(scopes(model)):  # inner graphs first: a list of nodes that was rewritten holds copies
+        here = list[Place]()
         for name, definition in scope.definitions.items():
             if name in grids and (definition is not None or scope.path):
                 place = Place(scope.path, name, names.new(f"{name}_before"), names.new(f"{name}_wide"))
                 _rename(scope, definition, place)
-                nodes = _without_far(place, grids[name], names)
                 at = next((index for index, node in enumerate(scope) if place.before in node.output), -1)
-                for node in reversed(nodes):
+                for node in reversed(_without_far(place, grids[name], names)):
                     scope.container.node.insert(at + 1, node)
-                places.append(place)
+                here.append(place)
+        places = here + places
     return places
 
 
@@ -56,8 +57,8 @@ def _rename(scope: Scope, definition: Definition, place: Place) -> None:
     elif isinstance(definition, onnx.NodeProto):
         definition.output[:] = [place.before if name == place.name else name for name in definition.output]
     elif isinstance(scope.container, onnx.FunctionProto):
-        inputs = scope.container.input
-        inputs[:] = [place.before if name == place.name else name for name in inputs]
+        names = scope.container.input
+        names[:] = [place.before if name == place.name else name for name in names]
     else:
         for value in scope.container.input:
             value.name = place.before if value.name == place.name else value.name
