@@ -61,14 +61,9 @@ def coordinate_nodes(model: Model) -> list[str]:
 
 
 def patch_model(
-    model: Model,
-    *,
-    nodes: Selection = "all",
-    target: TargetName | Dialect = DOMAIN,
-    functions: bool = False,
-    opset: int | None = None,
-    for_runtime: RuntimeName | None = None,
-) -> onnx.ModelProto:
+    model: Model, *, nodes: Selection = "all", target: TargetName | Dialect = DOMAIN, functions: bool = False,
+    opset: int | None = None, for_runtime: RuntimeName | None = None,
+) -> onnx.ModelProto:  # fmt: skip
     """A copy of ``model`` in which GridSample and AffineGrid nodes, in whatever dialect, are what ``target`` says.
 
     Names of inputs, outputs, initializers and nodes, value_info, metadata and doc strings stay as they are; patching a

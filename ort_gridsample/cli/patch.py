@@ -40,9 +40,8 @@ def run(arguments: argparse.Namespace) -> None:
     with about(source):
         model = read_model(source)
         before = opset_of(model)
-        replaced, _ = patch_to(
-            model, arguments.nodes, arguments.target, functions, native, arguments.opset, for_runtime
-        )
+        what = arguments.nodes, arguments.target, functions, native, arguments.opset, for_runtime
+        replaced, _ = patch_to(model, *what)
         ours = arguments.target == targets()[0]
         lines = [f"{r.op_type} {r.label}: {r.action if ours else f'now {arguments.target}'}" for r in replaced]
         files = write_model(model, target, external_data_of=source)

@@ -353,14 +353,12 @@ def _weight_type(elem_type: int, *dims: int) -> onnx.TypeProto:
 
 
 def _add(values: Any, value: onnx.ValueInfoProto, name: str, is_guess: bool = True) -> None:
-    """Add ``value`` under this ``name`` to ``values``, a field of a graph.
-
-    A guess is what onnxruntime holds no run to: its lengths may be left over from another model.
-    """
+    """Add ``value`` under this ``name`` to ``values``, a field of a graph."""
     added = values.add()
     added.CopyFrom(value)
     added.name = name
     tensor = added.type.tensor_type
+    # A guess is what onnxruntime holds no run to: its lengths may be left over from another model.
     for dim in tensor.shape.dim if is_guess and tensor.HasField("shape") else ():
         dim.ClearField("dim_value")
 

@@ -211,20 +211,18 @@ def scopes(model: onnx.ModelProto, weights: Weights = NO_WEIGHTS) -> list[Scope]
     for f in model.functions:
         opsets = _opsets(f.opset_import, main.opsets.get("", UNSTATED_OPSET))
         roots.append(Scope(f"function {f.domain}::{f.name}", f, opsets, model.ir_version, function=f))
-    return [scope for root in roots for scope in _grow(root)]
-
-
-def _grow(root: Scope) -> list[Scope]:
-    found = [root]
-    for scope in found:  # grows while it is walked: no recursion, whatever the depth
-        for index in scope.holders(_GRAPHS):
-            node = scope.nodes[index]
-            for attribute, graph in subgraphs(node):
-                here = f"{node.op_type} {node.name or f'#{index}'} {attribute.name}"
-                path = f"{scope.path}/{here}" if scope.path else here
-                body = Scope(path, graph, scope.opsets, scope.ir_version, scope, scope.function)
-                scope.bodies.setdefault(index, []).append(body)
-        found += chain.from_iterable(scope.bodies.values())
+    found = list[Scope]()
+    for inside in ([root] for root in roots):
+        for scope in inside:  # grows while it is walked: no recursion, whatever the depth
+            for index in scope.holders(_GRAPHS):
+                node = scope.nodes[index]
+                for attribute, graph in subgraphs(node):
+                    here = f"{node.op_type} {node.name or f'#{index}'} {attribute.name}"
+                    path = f"{scope.path}/{here}" if scope.path else here
+                    body = Scope(path, graph, scope.opsets, scope.ir_version, scope, scope.function)
+                    scope.bodies.setdefault(index, []).append(body)
+            inside += chain.from_iterable(scope.bodies.values())
+        found += inside
     return found
 
 

@@ -170,10 +170,7 @@ def _type_name(elem_type: int) -> str | None:
 def _inferred(
     model: onnx.ModelProto, asked: Collection[str] = (), is_nested: bool = True
 ) -> tuple[onnx.ModelProto, Types]:
-    """A slice, whose values' names are all different, with what onnx infers of them, and the types of those ``asked``.
-
-    Where ``is_nested`` is said, nodes may hold graphs.
-    """
+    """A slice, whose values' names all differ, with what onnx infers of them, and the types of those ``asked``."""
     try:
         annotated = shape_inference.infer_shapes(model)
         types = _types_in(annotated, asked, is_nested)

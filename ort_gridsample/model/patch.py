@@ -131,7 +131,12 @@ def patch_in_place(
         if any(each.reads_shapes for each in replacements.values()):
             forget_guesses(model, found)
         _rewrite(found, replacements)
-        _add_functions(model, replacements.values())
+        there = {function_key(function) for function in model.functions}
+        for function in (function for each in replacements.values() for function in each.functions):
+            model.ir_version = max(model.ir_version, 8)  # the first with functions
+            if function_key(function) not in there:
+                there.add(function_key(function))
+                model.functions.append(function)
         versions = {d.domain: d.version for d in dialects.dialects() if d.domain}  # that a replacement may be in
         versions |= {DOMAIN: dialects.VERSION, FUNCTIONS_DOMAIN: 1}
         versions |= {domain: version for domain, version in found[0].opsets.items() if domain == ""}
@@ -218,13 +223,3 @@ def _rewrite(found: Sequence[Scope], replacements: Mapping[Match, Replacement]) 
         if here:
             scope.replace({**dict.fromkeys(dropped, ()), **replaced})
             drop_unread(scope, fed)
-
-
-def _add_functions(model: onnx.ModelProto, replacements: Iterable[Replacement]) -> None:
-    there = {function_key(function) for function in model.functions}
-    for replacement in replacements:
-        for function in replacement.functions:
-            model.ir_version = max(model.ir_version, 8)  # the first with functions
-            if function_key(function) not in there:
-                there.add(function_key(function))
-                model.functions.append(function)

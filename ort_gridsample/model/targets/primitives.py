@@ -147,7 +147,14 @@ def lower_affine_grid(
     Source: ONNX AffineGrid-20. On an axis of one pixel with ``align_corners`` the position is 0, as in PyTorch.
     """
     check_opset(e, FIRST_OPSET)
-    r = _check_affine_grid(e.prefix, theta, size)
+    _check_type(e.prefix, "theta", theta, spec.FLOATS)
+    _check_type(e.prefix, "size", size, ("int64",))
+    shapes = [each.shape if each.constant is None else each.constant.shape for each in (theta, size)]
+    fits = [r for r in (2, 3) if all(map(checks.alike, shapes, ((None, r, r + 1), (r + 2,))))]
+    if len(fits) != 1:
+        found = f"of shape {shapes[0]} for a size of shape {shapes[1]}"
+        raise GridSampleError(e.prefix, "theta", found, "(N, 2, 3) for a size (4,), or (N, 3, 4) for a size (5,)")
+    (r,) = fits
     made = 0 if size.constant is None else r * prod(np.delete(size.constant, 1).tolist())
     row = e.reshape(input_of(e, theta, made), [-1, r, *[1] * (r - 1), r + 1])
     sizes = e.input(size.name, size.type) if size.constant is None else e.constant(size.constant)
@@ -374,18 +381,6 @@ def check_grid_sample(name: str, X: Value, grid: Value, mode: str, padding_mode:
     if 0 in X_shape[2:] and padding_mode != "zeros" and 0 not in (*X_shape[:2], *grid_shape[1:-1]):
         raise GridSampleError(name, "X", f"of shape {X_shape}", f"a pixel, which {padding_mode!r} padding needs")
     return (n, *X_shape[1:]), grid_shape
-
-
-def _check_affine_grid(name: str, theta: Value, size: Value) -> int:
-    """The number of spatial axes, from whichever shape knows it."""
-    _check_type(name, "theta", theta, spec.FLOATS)
-    _check_type(name, "size", size, ("int64",))
-    shapes = [each.shape if each.constant is None else each.constant.shape for each in (theta, size)]
-    fits = [r for r in (2, 3) if all(map(checks.alike, shapes, ((None, r, r + 1), (r + 2,))))]
-    if len(fits) != 1:
-        found = f"of shape {shapes[0]} for a size of shape {shapes[1]}"
-        raise GridSampleError(name, "theta", found, "(N, 2, 3) for a size (4,), or (N, 3, 4) for a size (5,)")
-    return fits[0]
 
 
 def _check_type(name: str, argument: str, value: Value, allowed: Sequence[str]) -> None:
