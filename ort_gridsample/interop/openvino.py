@@ -52,7 +52,9 @@ def _convert(dialect: Dialect, node: Any) -> list[Any]:
     types = [_type_name(each) for each in inputs]
     if types[0] == "str":
         raise GridSampleError(where(operator, label), "X", "of type str", "another type, as OpenVINO has no strings")
-    if operator == "GridSample" and _is_its_own(inputs[0], types[0], attributes["mode"]):
+    # OpenVINO's GridSample is right for these; of an X without pixels it reads memory beside it.
+    fits = len(shape := _shape(inputs[0]) or []) == 4 and 0 not in shape
+    if operator == "GridSample" and fits and (attributes["mode"] == "nearest" or types[0] in spec.FLOATS):
         mode = _MODES.get(attributes["mode"], attributes["mode"])
         named = attributes | {"mode": mode, "align_corners": bool(attributes["align_corners"])}
         answer = opset.grid_sample(*inputs, named).output(0)
@@ -64,12 +66,6 @@ def _convert(dialect: Dialect, node: Any) -> list[Any]:
     zero, one = (opset.constant(np.array(number, np.int64)) for number in (0, 1))
     length = opset.gather(opset.shape_of(answer), zero, zero)
     return [answer, opset.unsqueeze(opset.range(zero, length, one, output_type="i64"), one).output(0)]
-
-
-def _is_its_own(X: Any, type_name: str, mode: str) -> bool:
-    """Whether OpenVINO's GridSample is right for such an X; of one without pixels it reads memory beside it."""
-    shape = _shape(X) or []
-    return len(shape) == 4 and 0 not in shape and (mode == "nearest" or type_name in spec.FLOATS)
 
 
 def _lowered(node: onnx.NodeProto, inputs: list[Any], types: list[str]) -> Any:

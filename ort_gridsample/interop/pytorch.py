@@ -10,10 +10,7 @@ from typing import Any
 
 from .. import checks, spec
 from ..errors import GridSampleError
-from ..model.dialects import dialects, standard
-
-#: PyTorch's names of GridSample: the one that its function calls, and those that this becomes.
-_SAMPLERS = ("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
+from ..model.dialects import SAMPLERS, dialects, standard
 
 
 def torch_translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
@@ -46,7 +43,7 @@ def torch_translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
         return opset.AffineGrid(theta, size, align_corners=int(align_corners))
 
     _teach_shape()
-    table = {getattr(aten, name).default: grid_sample for name in _SAMPLERS}
+    table = {getattr(aten, name).default: grid_sample for name in SAMPLERS}
     return {**table, aten.affine_grid_generator.default: affine_grid}
 
 
@@ -81,7 +78,7 @@ def _attributes(opset: int, *numbers: int) -> Mapping[str, str | int]:
     """GridSample's attributes as ``opset`` spells them, of PyTorch's mode, padding mode and align_corners."""
     written = {}
     spelling = standard("GridSample", opset).attributes
-    own = next(each for each in dialects() if each.op_type == _SAMPLERS[0] and "aten" in each.domains)
+    own = next(each for each in dialects() if each.op_type == SAMPLERS[0] and "aten" in each.domains)
     for (name, code), number in zip(own.attributes.items(), numbers, strict=True):
         plain = next((plain for plain, each in code.values.items() if each == number), None)
         if plain is None:

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, inliner, numpy_helper
 from .backward_slice import SMALL_BYTES
 from .graphs import Key, Scope, domain_of, function_key, scopes
 
-#: The domain and the name of a function.
+#: The domain and the name of a function: its name for the inliner, which overloads share.
 Name = tuple[str, str]
 
 
@@ -52,7 +52,7 @@ def _with_callers(model: onnx.ModelProto, names: Collection[Name]) -> set[Name]:
     while True:
         defaults = _defaults(model, found)
         callers = {
-            _name(caller)
+            function_key(caller)[:2]
             for caller, node in calls
             for default in defaults.get(function_key(node), ())
             for attribute in node.attribute
@@ -76,19 +76,15 @@ def _calls_with_defaults(model: onnx.ModelProto, names: Collection[Name]) -> set
             if function_key(node) in defaults:
                 given = {attribute.name for attribute in node.attribute}
                 node.attribute.extend(a for a in defaults[function_key(node)] if a.name not in given)
-                if scope.function is not None and _name(scope.function) in names:
-                    inner.add(_name(node))
+                if scope.function is not None and function_key(scope.function)[:2] in names:
+                    inner.add(function_key(node)[:2])
     return inner
 
 
 def _defaults(model: onnx.ModelProto, names: Collection[Name]) -> dict[Key, Sequence[onnx.AttributeProto]]:
     """The functions ``names`` that have attributes with defaults -> these."""
-    return {function_key(f): f.attribute_proto for f in model.functions if _name(f) in names and f.attribute_proto}
-
-
-def _name(node: onnx.NodeProto | onnx.FunctionProto) -> Name:
-    """The inliner's name of a function, which overloads share."""
-    return function_key(node)[:2]
+    found = ((function_key(function), function.attribute_proto) for function in model.functions)
+    return {key: attributes for key, attributes in found if key[:2] in names and attributes}
 
 
 def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:

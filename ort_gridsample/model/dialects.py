@@ -207,7 +207,8 @@ _PLUGIN = {
 _DEFAULTS = {name: replace(each, default=next(iter(each.values))) for name, each in _PLUGIN.items()}
 _TENSORRT = "trt.plugins"
 _OPSET_16 = STANDARD["GridSample"][16]
-_SAMPLERS = ("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
+#: PyTorch's names of GridSample: the one that its function calls, and those that this becomes.
+SAMPLERS = ("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
 _GENERATOR = "affine_grid_generator"
 _ATEN, _OVERLOAD = ("aten", "org.pytorch.aten"), ("overload_name",)
 _plugin = partial(
@@ -253,8 +254,8 @@ _DIALECTS: list[Dialect] = [
     ),
     # As the standard's, from before there was one: for plugins of that name.
     _plugin("GridSample plugin", op_type="GridSample", domains=("",), reads_only=True, coded=True),
-    *(Dialect(f"aten::{op_type}", "GridSample", op_type, _ATEN, _INPUTS, reads_only=True) for op_type in _SAMPLERS),
-    Dialect("ATen", "GridSample", "ATen", _ATEN, _INPUTS, {"operator": _SAMPLERS}, _OVERLOAD, reads_only=True),
+    *(Dialect(f"aten::{op_type}", "GridSample", op_type, _ATEN, _INPUTS, reads_only=True) for op_type in SAMPLERS),
+    Dialect("ATen", "GridSample", "ATen", _ATEN, _INPUTS, {"operator": SAMPLERS}, _OVERLOAD, reads_only=True),
     _generator(f"aten::{_GENERATOR}", op_type=_GENERATOR, domains=(*_ATEN, "", "onnxservice")),
     _generator(
         f"ATen {_GENERATOR}", op_type="ATen", domains=_ATEN, marks={"operator": (_GENERATOR,)}, ignored=_OVERLOAD

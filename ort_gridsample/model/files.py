@@ -117,11 +117,13 @@ def write_model(model: onnx.ModelProto, path: str | PathLike[str], external_data
         data = files[entry.value]
         entry.value = Path(os.path.relpath(source / entry.value, source)).as_posix()
         beside = out.parent / entry.value
-        if beside.resolve() != out and data != out:
-            if _is_there(data, beside, out.parent):
-                continue
-            is_free = not beside.exists() and beside.resolve().is_relative_to(out.parent)
-            if is_free and copies.setdefault(beside, data) == data:
+        # onnxruntime reads no file outside the model's folder.
+        if beside.resolve() != out and data != out and beside.resolve().is_relative_to(out.parent):
+            if not beside.exists():
+                serves = copies.setdefault(beside, data) == data
+            else:
+                serves = beside.samefile(data) or filecmp.cmp(data, beside, shallow=False)
+            if serves:
                 continue
         found, expected = f"in the way of {beside}", "no other file, or link to one, there"
         raise GridSampleError(str(path), "external data", found, expected)
@@ -135,12 +137,6 @@ def write_model(model: onnx.ModelProto, path: str | PathLike[str], external_data
             file.write_bytes(model.SerializeToString())
         undo.pop_all()
     return list(copies)
-
-
-def _is_there(data: Path, beside: Path, folder: Path) -> bool:
-    """Whether the file at ``beside`` can serve as ``data`` for a model in ``folder``: onnxruntime reads no other."""
-    is_inside = beside.exists() and beside.resolve().is_relative_to(folder)
-    return is_inside and (beside.samefile(data) or filecmp.cmp(data, beside, shallow=False))
 
 
 def follow_links(model: onnx.ModelProto, path: str | PathLike[str], found: Sequence[Scope] = ()) -> str | None:

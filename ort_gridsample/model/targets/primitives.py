@@ -27,7 +27,7 @@ from ...core.sums import to_integers
 from ...core.taps import MODES, Mode, axis_taps
 from ...errors import GridSampleError
 from .expressions import Dim, Expressions, Tensor
-from .runtimes import ANY, Runtime
+from .runtimes import ANY
 
 #: The oldest opset that the nodes are for: from it on, a Pad has inputs, and there is a Round.
 FIRST_OPSET = 11
@@ -100,7 +100,10 @@ def lower_grid_sample(
         image = image.astype(str(compute))
     # Few axes: not every runtime has kernels for many.
     rows = e.transpose(e.reshape(image, [batches, c, e.product(lengths)]), (0, 2, 1))
-    zeros_first = padding.zero_outside and _is_large([batches, c, *lengths], MODES[mode], e.runtime)
+    known = [dim for dim in (batches, c, *lengths) if isinstance(dim, int)]
+    is_large = len(known) == 2 + len(lengths) and prod(known) >= LARGE
+    is_large = is_large and known[1] >= CHANNELS_PER_TAP * MODES[mode].taps ** len(lengths)
+    zeros_first = padding.zero_outside and e.runtime == ANY and is_large
     around = int(padding.zero_outside and not zeros_first)
     if around:
         rows = _surrounded(e, rows, [batches, *lengths, c])
@@ -184,14 +187,6 @@ def input_of(e: Expressions, value: Value, made: int | None = None) -> Tensor:
 def may_be_single(lengths: Sequence[Dim]) -> bool:
     """Whether an axis of these ``lengths`` may have one pixel."""
     return not all(isinstance(length, int) and length > 1 for length in lengths)
-
-
-def _is_large(dims: Sequence[Dim], mode: Mode, runtime: Runtime) -> bool:
-    """Whether an X of shape ``dims`` is known to be so large that zeros around it cost more than logic."""
-    known = [dim for dim in dims if isinstance(dim, int)]
-    if runtime != ANY or len(known) < len(dims):
-        return False
-    return prod(known) >= LARGE and known[1] >= CHANNELS_PER_TAP * mode.taps ** (len(dims) - 2)
 
 
 def _surrounded(e: Expressions, rows: Tensor, dims: list[Dim]) -> Tensor:
