@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 
 PYTHON = (3, 10)
-
 #: Distribution -> its oldest release.
 OLDEST = {"numpy": "1.26", "onnx": "1.17", "onnxruntime": "1.17", "onnxruntime-extensions": "0.11", "numba": "0.61"}
-
 #: The first release of Numba that is untested: the vectors use its internals.
 NEWER_NUMBA = "0.69"
 

@@ -28,10 +28,8 @@ OUTPUT = (300, 256)
 ANGLE, SCALE = math.radians(25), 1.25
 #: Half the side of the detail that shows the modes apart, and its centre, in normalized coordinates.
 DETAIL, DETAIL_AT = 0.06, (0.2, -0.28)
-
 #: Differences below are black in the picture: a tenth of the last bit of 1.
 LEAST = 1e-8
-
 #: By mode and padding mode.
 Images = Mapping[tuple[str, str], Array]
 

@@ -19,7 +19,6 @@ from ..errors import GridSampleError
 from ..runtime import library
 
 _DISTRIBUTIONS = ("ort-gridsample", "onnxruntime", "onnxruntime-extensions", "onnx", "numpy", "numba")
-
 #: Replacements of characters that the terminal's encoding lacks; ``?`` for any other.
 _PLAIN = {"×": "x", "±": "+-", "→": "->", "–": "-", "…": "...", "µ": "u"}
 _ERRORS = "ort_gridsample.plain"

@@ -18,7 +18,6 @@ Arrays = Mapping[str, Array]
 
 _CPU = ["CPUExecutionProvider"]
 _session = partial(onnxruntime.InferenceSession, providers=_CPU)
-
 #: Ways to run a model -> how to make the session, in the order in which they are tried.
 WAYS: Mapping[str, Callable[[Model], onnxruntime.InferenceSession]] = {
     "onnxruntime": lambda model: _session(model, quiet_options(0)),

@@ -14,7 +14,6 @@ TURN_SECONDS = 0.01
 SLOW_SECONDS = 0.05
 MAX_CALLS = 500
 MIN_ROUNDS = 3
-
 #: Other threads of this process are idle when it uses less than this part of a processor.
 IDLE_PART = 0.3
 IDLE_POLL_SECONDS = 0.02  # sooner, a thread's time may not be counted yet

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 #: The first opset in which the targets can write what they need.
 LEAST_OPSET = 13
-
 #: The operators that rearrange, and all that may lie in what is looked at.
 _VIEWS = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 _INSIDE = OPERATORS | {*_VIEWS, "ReduceSum"}

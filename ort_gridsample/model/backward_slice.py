@@ -25,10 +25,8 @@ from .graphs import TENSORS, Key, Scope, domain_of, function_key, subgraphs
 SMALL_BYTES = 1 << 12
 
 _FLOATS, _EXTERNAL = tuple(map(elem_type, spec.FLOATS)), onnx.TensorProto.EXTERNAL
-
 #: So many nodes of functions are followed, and graphs in graphs to this depth: protobuf reads none that is much deeper.
 MOST_NODES, DEEPEST = 1 << 16, 30
-
 #: The domain of the functions that stand for nodes which inference does not know, or not in the main graph's opset.
 STAND_IN = "ort_gridsample.model.backward_slice"
 

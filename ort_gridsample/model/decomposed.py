@@ -37,19 +37,14 @@ from .use_def import GATHERS, MOST_ENDS, ROUNDINGS, Subgraph, UseDef
 TYPES = ("float32", "float64")
 
 _FLOATS = tuple(map(elem_type, TYPES))
-
 #: Lengths for dimensions that are not known, in the order in which they are met; a subgraph is tried with each row.
 SIZES = ((2, 3, 4, 8, 5, 6, 7, 9, 11), (3, 2, 7, 5, 4, 3, 2, 6, 8), (1, 1, 9, 6, 1, 8, 5, 3, 2))
-
 #: The least number of positions that are tried, the most runs for them, and the most elements of an input.
 POSITIONS, RUNS, MOST_ELEMENTS = 1024, 64, 1 << 26
-
 #: The most positions that are compared of a run, while several kinds are possible, and when one is left.
 COMPARED = 1 << 12, 1 << 16
-
 #: Tolerance: above rounding error, below the difference between any two combinations of attributes.
 TOLERANCE = 2e-4
-
 #: The most roundings of the values and coordinates that an answer may be off by.
 ROUNDED = 8
 

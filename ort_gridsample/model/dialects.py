@@ -266,7 +266,6 @@ _DIALECTS: list[Dialect] = [
 #: The domain of this package's own ops, and its version.
 DOMAIN: Final = "ort_gridsample"
 VERSION = 1
-
 #: This package's own nodes: the operators' newest attributes, with every mode and padding that there is, and two
 #: attributes without effect on the result.
 OURS = _newest(DOMAIN, DOMAIN, ignored=("node", "num_threads"), version=VERSION)
@@ -296,7 +295,6 @@ PLUGINS = replace(
 #: The domain of standard nodes while the opset around them changes, in which they are spelled as in the newest.
 SET_ASIDE: Final = "ort_gridsample.set_aside"
 ASIDE = _newest(SET_ASIDE, SET_ASIDE)
-
 #: Subgraphs of basic operators that :mod:`ort_gridsample.model.decomposed` finds.
 DECOMPOSED: Final = "unrolled"
 PARTS = _newest(DECOMPOSED, DECOMPOSED, reads_only=True)

@@ -18,20 +18,15 @@ from .weights import NO_WEIGHTS, Weights
 
 #: The empty name and this one are the same domain.
 _ONNX_DOMAIN = "ai.onnx"
-
 #: The opset of the ONNX domain for models that import other domains only, where onnxruntime takes its newest.
 UNSTATED_OPSET = 20
-
 #: From this IR version on, an initializer that is also an input is a default that may be overridden.
 _OVERRIDABLE = 4
-
 #: The reader of a graph's output.
 OUTSIDE = -1
-
 #: Types of attributes that hold graphs, and tensors.
 _GRAPHS = (onnx.defs.OpSchema.AttrType.GRAPH, onnx.defs.OpSchema.AttrType.GRAPHS)
 TENSORS = (onnx.defs.OpSchema.AttrType.TENSOR, onnx.defs.OpSchema.AttrType.TENSORS)
-
 #: What gives a name its value: a node, an initializer, or (None) what calls or feeds the graph.
 Definition = onnx.NodeProto | onnx.TensorProto | None
 #: What a function is called by: domain, name and overload.

@@ -23,10 +23,8 @@ from .element_types import type_of
 from .graphs import Scope, scopes, subgraphs
 
 logger = logging.getLogger("ort_gridsample")
-
 #: No shape is longer than this, nor anything that is computed on the way to one.
 LONGEST_ROW = 1 << 16
-
 #: The input of a question that shapes come from which nobody knows.
 _ANY_SHAPE = "any shape"
 

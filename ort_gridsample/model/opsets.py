@@ -19,10 +19,8 @@ from .use_def import drop_unread
 
 #: The domain, while the converter works, of nodes that are in ONNX's domain without being ONNX's operators.
 _FOREIGN = "ort_gridsample.foreign"
-
 #: The domain, during a step down, of nodes that mean the same before and after it: the converter may not know them.
 _SAME = "ort_gridsample.same"
-
 #: Operators and the opset that added an input or an attribute, without which they are unchanged.
 _EXTENDED = {
     *(("Constant", 12), ("GatherND", 12), ("DequantizeLinear", 13), ("QuantizeLinear", 13), ("ReduceSum", 13)),

@@ -12,14 +12,11 @@ from dataclasses import dataclass
 TYPES = ("float32", "float64")
 #: The most values that a grid is computed from, and the most steps of a program.
 MOST_SOURCES, MOST_STEPS = 6, 16
-
 #: What a step does to a coordinate x with an operand n: ``x op n``, or ``n op x``.
 OPERATIONS = ("Add", "Sub", "Mul", "Div")
-
 #: A step's code is twice the index of its operation, and 1 more where the operand comes first; and this much more where
 #: the operand is the next program that computes one, and no scalar.
 WITH_PROGRAM = 2 * len(OPERATIONS)
-
 #: A scalar operand: a number, or the name of a value that is one.
 Scalar = float | str
 

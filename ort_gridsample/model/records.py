@@ -16,7 +16,6 @@ from .dialects import ATTENTION, COMPILED, DECOMPOSED, DOMAIN, AttributeReferenc
 from .inference import Value
 
 T = TypeVar("T")
-
 #: The reason that a record gives where nobody asked onnxruntime.
 NOT_ASKED = "onnxruntime was not asked"
 

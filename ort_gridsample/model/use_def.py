@@ -23,7 +23,6 @@ LAYOUT = frozenset(
 
 #: Operators of which a chain is linear in one input.
 LINEAR = LAYOUT | {"Add", "Concat", "MatMul", "Mul", "ReduceSum", "Sub", "Sum", "Where"}
-
 #: Operators for coordinates, indices, weights and shapes: deterministic, and without side effects.
 ARITHMETIC = LINEAR | {
     *("Abs", "And", "BitwiseAnd", "Ceil", "Clip", "Constant", "ConstantOfShape", "Div", "Equal", "Floor", "Gather"),
@@ -33,13 +32,10 @@ ARITHMETIC = LINEAR | {
 
 GATHERS = ("Gather", "GatherElements", "GatherND")
 ROUNDINGS = ("Floor", "Round")
-
 #: The operators in a subgraph, and those that rearrange values.
 _IN_SUBGRAPHS, _MOVES = ARITHMETIC.union(GATHERS), LAYOUT | {"Concat"}
-
 #: The most nodes of a subgraph, and the most values that are tried as its output, or as one of its inputs.
 MOST_NODES, MOST_ENDS = 4096, 20
-
 #: The dependencies of a value: the model alone, the shapes of inputs as well, or their values.
 Kind = Literal["constant", "shape", "data"]
 _KINDS: tuple[Kind, ...] = "data", "shape", "constant"

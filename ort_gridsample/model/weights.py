@@ -31,13 +31,10 @@ SMALL_MODEL, SMALL_TENSOR = 1 << 24, 1 << 16
 _FLOATS = ("float16", "float32", "float64")
 _INTEGERS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _DTYPES = {elem_type(name): np.dtype(name) for name in (*_FLOATS, *_INTEGERS)}
-
 #: Values begin at multiples of so many bytes.
 _ALIGNED = 64
-
 #: The name of the file that a tensor's external data would lie in.
 LOCATION = "weights of ort_gridsample"
-
 #: The numbers of the fields of a ModelProto, a GraphProto and a TensorProto.
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
 

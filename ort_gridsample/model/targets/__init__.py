@@ -20,7 +20,6 @@ from ..records import NodeRecord
 
 #: The first opset with CastLike.
 CAST_LIKE = 15
-
 #: The domain of the functions that lowered nodes share.
 FUNCTIONS_DOMAIN = "ort_gridsample.primitives"
 

@@ -61,7 +61,6 @@ class Tensor:
 
 Operand: TypeAlias = "Tensor | float | Array"
 Dim: TypeAlias = "int | Tensor"  #: a known length, or a one-element int64 tensor
-
 #: What NumPy calls as ONNX does.
 _ALIKE = ("Abs", "Add", "Clip", "Equal", "Floor", "Less", "Sin", "Where")
 _COMPUTE: Mapping[str, Callable[..., Array]] = {

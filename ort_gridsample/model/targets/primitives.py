@@ -31,18 +31,14 @@ from .runtimes import ANY
 
 #: The oldest opset that the nodes are for: from it on, a Pad has inputs, and there is a Round.
 FIRST_OPSET = 11
-
 #: A constant grid of more bytes stays in the model as it is: its indices and weights take 5 (linear) to 17 (cubic)
 #: times as many, and onnxruntime computes them once, when a session is made.
 FOLDED = 1 << 20
-
 #: The types of X of which every runtime has a Pad.
 PADDED = ("float32", "float64")
-
 #: Up to so many channels, gathered values are transposed before they are weighed: operators on tensors whose last axis
 #: is short are slow, in ONNX Runtime by a factor of 2 for 3 channels.
 FEW_CHANNELS = 8
-
 #: The least number of values of X, and of its channels for each tap, for which zeros around X are slower than logic: a
 #: Pad in ONNX Runtime writes all of its output twice.
 LARGE, CHANNELS_PER_TAP = 1 << 17, 32

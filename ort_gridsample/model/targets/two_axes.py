@@ -25,10 +25,8 @@ from .primitives import Value, check_grid_sample, check_opset, input_of, may_be_
 
 #: The opsets in which the nodes can be written: later ones have other names for the modes.
 FIRST_OPSET, LAST_OPSET = 16, 19
-
 #: The error of a coordinate, relative to the pixels that it spans: 4 roundings of a float32.
 COORDINATE_ERROR = 2.0**-22
-
 #: The types of X with three axes, which is sampled in float32: accelerators have no wider type.
 _TYPES = ("float16", "bfloat16", "float32")
 
