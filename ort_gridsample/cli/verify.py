@@ -43,13 +43,13 @@ class Far:
         counts: grid in the first model's main graph -> its number of coordinates, and of those further out than
             :data:`ort_gridsample.model.far.LIMIT`, or NaN.
         uncounted: grids in bodies and functions, where coordinates are not counted.
-        answers: both models' outputs with such coordinates at 0; empty where they are unknown.
-        unknown: why they are.
+        without: how far the outputs agree with such coordinates at 0; empty where that is unknown.
+        unknown: why it is.
     """
 
     counts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     uncounted: Sequence[str] = ()
-    answers: Sequence[Mapping[str, Array]] = ()
+    without: Sequence[Agreement] = ()
     unknown: str = ""
 
 
@@ -85,19 +85,18 @@ def run(arguments: argparse.Namespace) -> int:
             with about(paths[1]):
                 others = sides.answers(b.session, _taken(b.session, feeds, paths))
             found += agreements(answers, others, tolerance)
-    far = None if _agree(found) else far_coordinates(paths, [a.way, b.way], feeds)
-    without = agreements(far.answers[0], far.answers[1], tolerance) if far and far.answers else []
+    far = None if _agree(found) else far_coordinates(paths, [a.way, b.way], feeds, tolerance)
     if arguments.json:
         content: dict[str, object] = {
             side: {"model": path, "way": each.way, "refusal": each.refusal}
             for side, path, each in zip("AB", paths, (a, b), strict=True)
         }
         content |= {"outputs": [vars(each) for each in found], "note": note, "agree": _agree(found)}
-        print_json({**content, "far": far and _far_json(far, without)})
+        print_json({**content, "far": far and _far_json(far)})
     else:
         print(table([("", "model", "run by"), ("A", paths[0], a.way), ("B", paths[1], b.way)]))
         print(as_text(found))
-        for line in filter(None, [note, *map(_coordinate_error, paths), far and _far_text(far, without)]):
+        for line in filter(None, [note, *map(_coordinate_error, paths), far and _far_text(far)]):
             print(line)
     return 0 if _agree(found) else 1
 
@@ -163,7 +162,7 @@ def _coordinate_error(path: str) -> str:
     return f"{path}: 5-D nodes are written as 4-D ones, whose coordinates are off by up to {off}: see --tolerance"
 
 
-def far_coordinates(paths: Sequence[str], ways: Sequence[str], feeds: Mapping[str, Array]) -> Far:
+def far_coordinates(paths: Sequence[str], ways: Sequence[str], feeds: Mapping[str, Array], tolerance: float) -> Far:
     """Count far coordinates in the models at ``paths``, each run in its way on ``feeds``, and run without them."""
     uncounted, answers = list[str](), list[Mapping[str, Array]]()
     try:
@@ -184,7 +183,7 @@ def far_coordinates(paths: Sequence[str], ways: Sequence[str], feeds: Mapping[st
             if model is models[0]:
                 counts |= {place.name: _count(found[place.wide]) for place in outside}
                 uncounted += (f"{place.name} in {place.graph}" for place in places if place.graph)
-        return Far(counts, uncounted, answers)
+        return Far(counts, uncounted, agreements(answers[0], answers[1], tolerance))
     except Exception as error:  # a changed model may not run where the model does
         return Far(unknown=sentence(error))
 
@@ -205,7 +204,7 @@ def _count(grid: Array) -> tuple[int, int]:
     return grid.size, int(np.count_nonzero(_is_far(grid)))
 
 
-def _far_text(far: Far, without: Sequence[Agreement]) -> str:
+def _far_text(far: Far) -> str:
     """How far such coordinates account for the difference, as text."""
     if far.unknown:
         return f"whether coordinates further out than ±{LIMIT:g} account for it is not known: {far.unknown}"
@@ -215,18 +214,18 @@ def _far_text(far: Far, without: Sequence[Agreement]) -> str:
     ]
     lines += [f"grid {name}: its coordinates are not counted" for name in far.uncounted]
     if far.uncounted or any(far_out for _, far_out in far.counts.values()):
-        verdict = "all agree: these coordinates account for it" if _agree(without) else "this is left:"
+        verdict = "all agree: these coordinates account for it" if _agree(far.without) else "this is left:"
         lines.append(f"with such coordinates at 0 in both models, {verdict}")
-        lines += [] if _agree(without) else [as_text(without)]
+        lines += [] if _agree(far.without) else [as_text(far.without)]
     return "\n".join(lines)
 
 
-def _far_json(far: Far, without: Sequence[Agreement]) -> dict[str, object]:
+def _far_json(far: Far) -> dict[str, object]:
     return {
         "limit": LIMIT,
         "grids": {name: {"coordinates": size, "far": far_out} for name, (size, far_out) in far.counts.items()},
         "uncounted": far.uncounted,
-        "outputs": [vars(each) for each in without],
-        "agree": None if far.unknown else _agree(without),
+        "outputs": [vars(each) for each in far.without],
+        "agree": None if far.unknown else _agree(far.without),
         "unknown": far.unknown,
     }

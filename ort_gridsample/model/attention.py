@@ -207,14 +207,11 @@ def _taken(left: list[_Factor], length: Length, end: int) -> list[_Factor] | Non
 
 
 class _Place(NamedTuple):
-    """Where the images, grids or weights of a level lie.
+    """Where the images, grids or weights of a level lie: the value ``name`` and its ``axes``.
 
-    Attributes:
-        name: the value.
-        axes: its axes.
-        cut: the factors that list the level's own pixels or points, or those of all levels once it is a ``piece``.
-        piece: the number of the level among those of the value, and how many these are; or of a Slice where it begins.
-        is_unit: whether 2 x - 1 makes a grid of it; None: it lies between these two steps.
+    ``cut``: the factors that list the level's own pixels or points, or those of all levels once it is a ``piece``.
+    ``piece``: the number of the level among those of the value, and how many these are; or of a Slice where it begins.
+    ``is_unit``: whether 2 x - 1 makes a grid of it; None: it lies between these two steps.
     """
 
     name: str
