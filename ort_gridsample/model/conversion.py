@@ -66,9 +66,7 @@ def _with_callers(model: onnx.ModelProto, names: Collection[Name]) -> set[Name]:
 def _calls_with_defaults(model: onnx.ModelProto, names: Collection[Name]) -> set[Name]:
     """Write out in calls of the functions ``names`` the attributes that have a default: the inliner forgets it.
 
-    Returns:
-        The functions to inline later: another one of ``names`` calls them, and may pass on an attribute that its own
-        call leaves out.
+    The answer is to be inlined later: others of ``names`` call it, and may pass on what their own call leaves out.
     """
     inner, defaults = set(), _defaults(model, names)
     for scope in scopes(model) if defaults else ():

@@ -281,7 +281,7 @@ class Names:
 
     @cached_property
     def _taken(self) -> set[str]:
-        taken: set[str] = set()
+        taken = set[str]()
         for scope in self._found or scopes(self._model):
             taken.update([node.name for node in scope.nodes], *scope.inputs, scope.definitions, scope.outcome)
             taken.update(value.name for value in scope.container.value_info)

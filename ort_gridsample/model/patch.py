@@ -71,7 +71,7 @@ def patch_to(
             raise GridSampleError("patch_model", "opset", repr(opset), expected)
     if opset is None and last is not None and opset_of(model) > last:
         opset = last
-    to = _target(target, functions, model.functions, opset, for_runtime)
+    to = _target(target, functions, model, opset, for_runtime)
     with explaining_invalid(model):
         return patch_in_place(model, to, nodes, probe, opset)
 
@@ -144,9 +144,7 @@ def patch_in_place(
     return [m.record for m in selected], [m.record for m in left]
 
 
-def _target(
-    name: str, functions: bool, there: Iterable[onnx.FunctionProto], opset: int | None, for_runtime: str | None
-) -> Target:
+def _target(name: str, functions: bool, model: onnx.ModelProto, opset: int | None, for_runtime: str | None) -> Target:
     if name == DOMAIN:
         return PythonOp()
     if name == COMPILED:
@@ -155,7 +153,7 @@ def _target(
         from .targets.lowered import Primitives, TwoAxes  # here, as few need it and importing it takes a while
 
         kind = TwoAxes if name == TWO_AXES else Primitives
-        return kind(functions, there, RUNTIMES[for_runtime] if for_runtime else ANY)
+        return kind(functions, model.functions, RUNTIMES[for_runtime] if for_runtime else ANY)
     return TensorRTPlugins() if name == PLUGINS.name else Spelled(name, strict=opset is not None)
 
 
