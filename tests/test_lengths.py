@@ -1,0 +1,51 @@
+"""The lengths that nodes give to axes, as products, beside those of a run."""
+
+import math
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from models import parsed
+from ort_gridsample.model.graphs import scopes
+from ort_gridsample.model.inference import Inference
+from ort_gridsample.model.lengths import Lengths
+from ort_gridsample.model.use_def import UseDef
+
+#: What makes Y of X (N, 4, W) and b (4, 1).
+NODES = {
+    "of one axis": "Y = Add(b, X)",
+    "of a number": "d = Constant <value_floats = [0.5]> () Y = Div(X, d)",
+    "turned": "Z = Transpose <perm = [1, 2, 0]> (X) Y = Transpose(Z)",
+    "left": "to = Constant <value_ints = [0, 2, 2, -1]> () Y = Reshape(X, to)",
+    "copied": "to = Constant <value_ints = [2, -1, 0]> () Y = Reshape(X, to)",
+    "unsqueezed": "axes = Constant <value_ints = [-1, 1]> () Y = Unsqueeze(X, axes)",
+    "picked": "at = Constant <value_int = 1> () Y = Gather <axis = -2> (X, at)",
+    "picked first": "at = Constant <value_int = 1> () Y = Gather(X, at)",
+    "joined": "Y = Concat <axis = 1> (X, X)",
+    "split": "by = Constant <value_ints = [1, 3]> () Z, Y = Split <axis = -2> (X, by)",
+    "cut": "i = Constant <value_ints = [1]> () n = Constant <value_ints = [3]> () Z = Slice(X, i, n, i) Y = Softmax(Z)",
+    "of shapes": """
+        s = Shape(X) ends = Constant <value_ints = [-1, 0]> () t = Gather(s, ends) u = Cast <to = 7> (t)
+        first = Constant <value_int = 0> () w = Gather(u, first) zero = Constant <value_ints = [0]> ()
+        one = Constant <value_ints = [1]> () two = Constant <value_ints = [2]> () n = Slice(u, one, two)
+        v = Unsqueeze(w, zero) nw = Mul(n, v) to = Concat <axis = 0> (two, nw, two) Y = Reshape(X, to)
+    """,
+    "of a part of a shape": """
+        left = Constant <value_ints = [-1]> () part = Shape <start = 1, end = 3> (X) end = Shape <start = -1> (X)
+        to = Concat <axis = 0> (part, left) Z = Reshape(X, to) as = Concat <axis = 0> (left, end) Y = Reshape(Z, as)
+    """,
+}
+
+
+@pytest.mark.parametrize("nodes", NODES.values(), ids=NODES)
+def test_lengths_are_those_of_a_run(nodes: str) -> None:
+    model = parsed(f"g (float[N, 4, W] X, float[4, 1] b) => (Y) {{{nodes}}}")
+    (scope,) = found = scopes(model)
+    inference = Inference(model, found, values={id(scope): [*scope.makers, "X", "b"]})
+    lengths = Lengths(UseDef(scope), inference, {}).shape("Y") or ()
+    assert {name for length in lengths for name, _ in length.unknown} == {"X"}
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for X in (np.zeros((3, 4, 10), np.float32), np.zeros((6, 4, 5), np.float32)):
+        (Y,) = session.run(None, {"X": X, "b": np.zeros((4, 1), np.float32)})
+        assert Y.shape == tuple(each.number * math.prod(X.shape[axis] for _, axis in each.unknown) for each in lengths)
