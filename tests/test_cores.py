@@ -23,7 +23,7 @@ pytest.importorskip("numba", reason="the compiled core is held against the NumPy
 from ort_gridsample.core import jit_core, kernels, variants, workers
 from ort_gridsample.core.structs import LAUNCH
 
-STRANGE = np.array([1e10, -1e10, 1e30, -1e30, np.nan, np.inf, -np.inf, 1, -1, 0])
+STRANGE = np.array([1e10, -1e10, 1e30, -1e30, 3.4e38, -3.4e38, np.nan, np.inf, -np.inf, 1, -1, 0])
 #: Types of X that the default run compiles kernels for.
 QUICK = ["float32", "float16", "uint8"]
 
