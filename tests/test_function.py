@@ -14,7 +14,7 @@ from cases import ATTRIBUTES, Attributes, Case, dtype_of, generator, image, is_d
 from compare import about, assert_identical, assert_matches, finfo, refusal
 from conftest import CORES, with_slow
 from ort_gridsample import affine_grid, checks, grid_sample, spec
-from paths import function_answer
+from paths import Function, Model, function_answer
 
 pytestmark = pytest.mark.usefixtures("core")
 
@@ -127,13 +127,17 @@ def test_array_likes_and_every_type_of_strings(wide: str) -> None:
 
 EMPTY = [((0, 3, 4, 5), (0, 6, 7, 2)), ((2, 0, 4, 5), (2, 6, 7, 2)), ((2, 3, 4, 5), (2, 0, 7, 2))]
 EMPTY += [((2, 3, 4, 5), (2, 6, 0, 2)), ((2, 3, 0, 5), (2, 6, 0, 2)), ((0, 0, 0), (0, 0, 1))]
+NO_PIXEL = ((1, 2, 0, 3), (1, 2, 2, 2))
 
 
-def test_empty_outputs() -> None:
-    for (X, grid), attributes in itertools.product(EMPTY, ATTRIBUTES):
-        Y = grid_sample(np.ones(X, np.int16), np.ones(grid, np.float16), *astuple(attributes))
-        with about((X, grid, attributes)):
-            assert_identical(Y, np.ones((*X[:2], *grid[1:-1]), np.int16))
+def test_empty_outputs(path: Function | Model) -> None:
+    """And one that is not, of an image without pixels."""
+    for X, grid in [*EMPTY, NO_PIXEL]:
+        attributes = [each for each in ATTRIBUTES if (X, grid) != NO_PIXEL or each.padding_mode == "zeros"]
+        answers = path.grid_samples(np.ones(X, "u1"), np.ones(grid, "f"), attributes)
+        for Y, each in zip(answers, attributes, strict=True):
+            with about((X, grid, each)):
+                assert_identical(Y, np.zeros((*X[:2], *grid[1:-1]), np.uint8))
 
 
 @pytest.mark.parametrize("lengths", [(0, 5), (4, 0), (0, 0)])
@@ -185,24 +189,16 @@ def test_nan_and_infinity_show_only_where_they_are_read(mode: str) -> None:
     for case in [case for case in FLOAT_CASES if case.attributes.mode == mode]:
         lengths = case.X.shape[2:]
         taps = oracle.grid_taps(case.grid, lengths, *astuple(case.attributes))
-        for pixel in ((0,) * case.rank, tuple(n - 1 for n in lengths), tuple(n // 2 for n in lengths)):
-            unread = [[all(index != pixel for index, _ in position) for position in batch] for batch in taps]
-            read = [[any(index == pixel and w for index, w in position) for position in batch] for batch in taps]
+        every = [*np.ndindex(lengths)]
+        for pixels in (every[:1], every[-1:], [tuple(n // 2 for n in lengths)], every):
+            unread = [[all(index not in pixels for index, _ in position) for position in batch] for batch in taps]
+            read = [[any(index in pixels and w for index, w in position) for position in batch] for batch in taps]
             for value in (np.nan, np.inf):
                 X = case.X.copy()
-                X[(slice(None), slice(None), *pixel)] = value
+                X[(..., *np.transpose(pixels))] = value
                 Y = sample(case, X).reshape(*X.shape[:2], -1).swapaxes(1, 2)
-                assert np.isfinite(Y[unread]).all(), (case, pixel, value)
-                assert not np.isfinite(Y[read]).any(), (case, pixel, value)
-
-
-def test_zeros_padding_is_0_beside_infinite_edges() -> None:
-    X = np.full((1, 1, 3, 3), np.inf, np.float32)
-    far = [[-9.0, 0], [9, 0], [0, -9], [0, 9], [np.inf, 0], [-np.inf, np.inf], [1e30, -1e30]]
-    grid = np.array([far], np.float32)[:, :, None]
-    for mode, align_corners in itertools.product(spec.MODES, (False, True)):
-        with about((mode, align_corners)):
-            assert_identical(grid_sample(X, grid, mode, "zeros", align_corners), np.zeros((1, 1, 7, 1), np.float32))
+                assert np.isfinite(Y[unread]).all(), (case, pixels, value)
+                assert not np.isfinite(Y[read]).any(), (case, pixels, value)
 
 
 @on_cores("grid_type", [(name,) for name in spec.FLOATS], usual=[("float32",), ("float16",)])
