@@ -77,12 +77,9 @@ import onnxruntime_extensions
     assert sorted(python(script)) == [ANSWER, "True"]
 
 
-def test_only_public_names_are_shown() -> None:
+def test_only_public_names_are_shown_and_the_version_is_the_installed_one() -> None:
     assert sorted(name for name in dir(ogs) if not name.startswith("__")) == sorted(set(ogs.__all__) - {"__version__"})
     assert all(hasattr(ogs, name) for name in ogs.__all__)
-
-
-def test_version_is_the_installed_one() -> None:
     assert ogs.__version__ == importlib.metadata.version("ort-gridsample")
 
 
