@@ -228,9 +228,10 @@ def test_shapes_are_read_without_the_function_that_newer_releases_have(monkeypat
             session.run(None, fed | {"size": np.array([3, 3, 4, 6])})
 
 
-#: Once a run has written its first number, a call of C keeps Python's lock until it has written its last. Both are read
-#: from memory that is bound as the run's output.
-HOLDS_THE_LOCK = """
+def test_a_run_goes_on_while_another_thread_holds_the_lock() -> None:
+    # Once a run has written its first number, a call of C keeps Python's lock until it has written its last: both are
+    # read from memory that is bound as the run's output.
+    script = """
 import ctypes, threading, time
 from numba import cfunc, types
 from ort_gridsample.core.pointers import array
@@ -265,13 +266,11 @@ for attempt in range(50):
         break
 print(was_under_way, left > 0, Y.min())
 """
+    assert run_process(script, "open_compiled") == ["True True 3.0"]
 
 
-def test_a_run_goes_on_while_another_thread_holds_the_lock() -> None:
-    assert run_process(HOLDS_THE_LOCK, "open_compiled") == ["True True 3.0"]
-
-
-FORKED = """
+def test_a_forked_child_and_the_end_of_the_interpreter_with_sessions_alive() -> None:
+    script = """
 import builtins, os, warnings
 warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)  # Python 3.12, of every fork
 sessions = [make(open_compiled), make(open_compiled_file)]
@@ -284,16 +283,16 @@ for session in sessions:
     print(attempt(session, X, grid))
 builtins.kept = sessions  # which lives until the interpreter is nearly gone
 """
-
-
-def test_a_forked_child_and_the_end_of_the_interpreter_with_sessions_alive() -> None:
-    with started(PREAMBLE.format(open_model="open_compiled") + FORKED, storms=True) as process:
+    with started(PREAMBLE.format(open_model="open_compiled") + script, storms=True) as process:
         out, err = process.communicate(timeout=120)
     assert (process.returncode, err, out.splitlines()) == (0, "", ["(1, 2, 64, 64)"] * 3)
 
 
-#: What a run takes at its peak beyond what was there before, in MiB, and whether its answer is right.
-PEAK = """
+@pytest.mark.skipif((available() or 1 << 40) < 8 << 30, reason="X and Y take a GiB each, in one process after another")
+@pytest.mark.parametrize(("channels", "positions"), [(12, 512), pytest.param(64, 2048, marks=pytest.mark.slow)])
+def test_a_large_run_takes_no_more_memory_than_natively_but_for_its_scratch(channels: int, positions: int) -> None:
+    # What a run takes at its peak beyond what was there before, in MiB, and whether its answer is right.
+    script = """
 image = np.ones((1, channels, 2048, 2048), np.float32)
 line = np.linspace(-0.9, 0.9, positions, dtype=np.float32)
 grid = np.stack(np.broadcast_arrays(line, line[:, None]), -1)[None].copy()
@@ -305,18 +304,15 @@ before = resident()
 peak = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
 print(peak - before, bool(abs(Y[0, :, ::16, ::16] - 1).max() < 1e-5))
 """
-
-
-@pytest.mark.skipif((available() or 1 << 40) < 8 << 30, reason="X and Y take a GiB each, in one process after another")
-@pytest.mark.parametrize(("channels", "positions"), [(12, 512), pytest.param(64, 2048, marks=pytest.mark.slow)])
-def test_a_large_run_takes_no_more_memory_than_natively_but_for_its_scratch(channels: int, positions: int) -> None:
-    answers = run_each(f"channels, positions = {channels}, {positions}{PEAK}", ["open_compiled", "open_native"])
+    answers = run_each(f"channels, positions = {channels}, {positions}{script}", ["open_compiled", "open_native"])
     (compiled, right), (native, as_well) = (line.split() for (line,) in answers.values())
     assert (right, as_well) == ("True", "True")
     assert float(compiled) <= float(native) + 64 + 16  # MiB of scratch, and some for what the allocators keep
 
 
-MANY_SESSIONS = """
+@pytest.mark.parametrize("count", [200, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
+def test_ten_thousand_sessions_made_and_dropped_leave_nothing_behind(count: int) -> None:
+    script = """
 model = grid_sample_model("float32", "float32", 2, [Attributes()]).SerializeToString()
 options = onnxruntime.SessionOptions()
 options.intra_op_num_threads = 1
@@ -331,8 +327,4 @@ for i in range(count):
         sizes.append(resident())
 print(sizes[-1] - sizes[0] < 8)
 """
-
-
-@pytest.mark.parametrize("count", [200, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
-def test_ten_thousand_sessions_made_and_dropped_leave_nothing_behind(count: int) -> None:
-    assert run_process(f"count = {count}\n{MANY_SESSIONS}", "open_compiled") == ["True"]
+    assert run_process(f"count = {count}\n{script}", "open_compiled") == ["True"]

@@ -24,15 +24,11 @@ from numba import njit
 from ort_gridsample.core import halves, jit_core, kernels, variants, workers
 from ort_gridsample.core.structs import LAUNCH
 
+pytestmark = pytest.mark.usefixtures("default_core")
+
 STRANGE = np.array([1e10, -1e10, 1e30, -1e30, 3.4e38, -3.4e38, np.nan, np.inf, -np.inf, 1, -1, 0])
 #: Types of X that the default run compiles kernels for.
 QUICK = ["float32", "float16", "uint8"]
-
-
-@pytest.fixture(autouse=True)
-def _default_core():
-    yield
-    ogs.set_core(None)
 
 
 def positions(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:

@@ -77,7 +77,10 @@ HUGE_SIZES = [
     *([1, 1, 1 << 40, 1], [1, 1, 1 << 31, 1 << 31], [1, 1, 1 << 62, 1 << 62], [1, 1, (1 << 63) - 1, 2], [1, 1, -1, 4]),
     *([], [1], [1] * 100, [1 << 40, 1, 2, 2], [1, 1 << 62, 1 << 20, 1 << 20]),
 ]
-HUGE = f"""
+
+
+def test_sizes_that_no_machine_has_are_refused() -> None:
+    script = f"""
 from models import affine_grid_model
 model = affine_grid_model("float32", 2, False)
 model.graph.input[1].type.tensor_type.ClearField("shape")
@@ -86,11 +89,8 @@ theta = np.ones((1, 2, 3), np.float32)
 for size in {[*HUGE_SIZES, [1, 1, 2, 3]]}:
     print(told(lambda: session.run(None, {{"theta": theta, "size": np.array(size, np.int64)}})[0].shape))
 """
-
-
-def test_sizes_that_no_machine_has_are_refused() -> None:
     node = "AffineGrid node '(grid)'"
-    for way, (*answers, right) in run_each(HUGE).items():
+    for way, (*answers, right) in run_each(script).items():
         word = f"rejected the input of {node}" if way == "open_patched_file" else f"{node}: "
         assert len(answers) == len(HUGE_SIZES)
         if way in COMPILED:  # whose output onnxruntime makes

@@ -25,11 +25,7 @@ pytest.importorskip("numba", reason="the compiled core is one of those that thre
 
 from ort_gridsample.core import jit_core
 
-
-@pytest.fixture(autouse=True)
-def _default_core():
-    yield
-    ogs.set_core(None)
+pytestmark = pytest.mark.usefixtures("default_core")
 
 
 def wait_until(condition: Callable[[], bool], meanwhile: Callable[[], object] = lambda: time.sleep(0.001)) -> None:
