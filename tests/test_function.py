@@ -144,13 +144,6 @@ def test_half_precision(X_type: str, bit: float) -> None:
         np.testing.assert_allclose(found.astype(float), expected.astype(float), rtol=0, atol=bit, err_msg=name)
 
 
-def test_synonyms() -> None:
-    case = Case("float32", "float32", 3, ATTRIBUTES[0])
-    for synonym, mode in spec.MODE_SYNONYMS.items():
-        assert_identical(grid_sample(case.X, case.grid, synonym), grid_sample(case.X, case.grid, mode))
-    assert_identical(grid_sample(case.X, case.grid), grid_sample(case.X, case.grid, "linear", "zeros", False))
-
-
 def test_inputs_are_read_only_and_stay_as_they_are() -> None:
     for case in FLOAT_CASES:
         X, grid = case.X.copy(), case.grid.copy()

@@ -4,9 +4,22 @@ of a process' processors, and neither a file that says how much memory there is.
 
 from processes import PREAMBLE, python
 
+#: There is no file that says how much memory there is, and more can be lost.
+LACKING = """
+import os, sys
+from pathlib import Path
+def lose(module, *names):
+    [delattr(module, name) for name in names if hasattr(module, name)]
+read_text = Path.read_text
+def read(path, *args, **kwargs):
+    if str(path).startswith(("/proc", "/sys")):
+        raise FileNotFoundError(path)
+    return read_text(path, *args, **kwargs)
+Path.read_text = read
+"""
 #: System -> what Python has not there.
-LACKS = {
-    "Windows": """
+LACKS = {"macOS": "lose(os, 'sched_getaffinity')"}
+LACKS["Windows"] = """
 import ctypes, pathlib, signal, _signal
 lose(os, "fork", "register_at_fork", "sched_getaffinity", "sysconf", "getuid", "geteuid", "O_NOFOLLOW", "killpg")
 for module in (signal, _signal):
@@ -22,28 +35,12 @@ class CDLL(ctypes.CDLL):
 ctypes.CDLL = CDLL
 for name in ("fcntl", "resource", "termios", "pwd", "grp"):
     sys.modules[name] = None
-""",
-    "macOS": "lose(os, 'sched_getaffinity')",
-}
-LOSE = """
-import os, sys
-def lose(module, *names):
-    [delattr(module, name) for name in names if hasattr(module, name)]
-"""
-NO_FILES = """
-from pathlib import Path
-read_text = Path.read_text
-def read(path, *args, **kwargs):
-    if str(path).startswith(("/proc", "/sys")):
-        raise FileNotFoundError(path)
-    return read_text(path, *args, **kwargs)
-Path.read_text = read
 """
 
 
 def on(system: str, script: str) -> list[str]:
-    """What the ``script`` prints there, without files that say how much memory there is."""
-    return python(LOSE + LACKS[system] + NO_FILES + PREAMBLE.format(open_model="open_session") + script)
+    """What the ``script`` prints there."""
+    return python(LACKING + LACKS[system] + PREAMBLE.format(open_model="open_session") + script)
 
 
 def test_on_windows_there_are_python_ops_and_a_reason_and_interrupts_wait_for_the_end_of_a_run() -> None:
