@@ -104,8 +104,7 @@ for size in {[*HUGE_SIZES, [1, 1, 2, 3]]}:
 def test_claims_of_a_function_are_checked(shape: tuple[int, ...]) -> None:
     said = str(refusal(ogs.grid_sample, np.broadcast_to(np.float64(1), shape), np.zeros((1, 4096, 1))))
     assert re.search(r"(X|Y) is of shape \(.*\) and \d+ bytes, expected at most", said)
-    endless = np.broadcast_to(np.float32(0), (1, 1 << 41, 1))
-    assert "Y is of shape" in str(refusal(ogs.grid_sample, np.ones((1, 1, 4)), endless))
+    assert "Y is of" in str(refusal(ogs.grid_sample, np.ones((1, 1, 4)), np.broadcast_to(0.0, (1, 1 << 41, 1))))
 
 
 def test_what_is_available_is_what_the_system_says(monkeypatch: pytest.MonkeyPatch) -> None:
