@@ -62,6 +62,13 @@ def python_ops() -> Iterator[None]:
 
 
 @pytest.fixture
+def default_core() -> Iterator[None]:
+    """Let the test choose cores; afterwards it is the default one."""
+    yield
+    ogs.set_core(None)
+
+
+@pytest.fixture
 def numpy_core() -> Iterator[str]:
     """Run the test on the NumPy core, which need not be compiled for the many types of some tests."""
     yield from _on("numpy")

@@ -16,17 +16,24 @@ from paths import LIBRARY
 TESTS = Path(__file__).parent
 #: onnxruntime-extensions would import it, for seconds.
 WITHOUT_TORCH = "import sys\nsys.modules['torch'] = None\n"
-#: What every process begins with: this tree, and Ctrl-C as Python has it, though the parent ignores it (under nohup).
+#: What every process begins with: this tree, Ctrl-C as Python has it, though the parent ignores it (under nohup), and
+#: what a call answers or raises.
 BEGINNING = f"""
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path[:0] = {[str(TESTS), str(TESTS.parent)]!r}
+
+def told(call, *given, **named):
+    try:
+        return call(*given, **named)
+    except Exception as error:
+        return " ".join(f"{{type(error).__name__}}: {{error}}".split())
 """
 
 PREAMBLE = """
 import numpy as np, onnxruntime, ort_gridsample as ogs
 from cases import Attributes
-from models import grid_sample_model
+from models import grid_sample_model, parsed
 from paths import open_compiled, open_compiled_file, open_library, open_native, open_patched_file, open_session
 
 def make(open_model, X_type="float32", mode="linear"):
@@ -36,10 +43,8 @@ def resident():  # in MiB
     return int(open("/proc/self/statm").read().split()[1]) * 4096 / 2**20
 
 def attempt(session, X, grid):
-    try:
-        return session.run(None, {{"X": X, "grid": grid}})[0].shape
-    except Exception as error:
-        return str(error)
+    answer = told(session.run, None, {{"X": X, "grid": grid}})
+    return answer if isinstance(answer, str) else answer[0].shape
 
 X, grid = np.ones((1, 2, 64, 64), np.float32), np.zeros((1, 64, 64, 2), np.float32)
 open_model = {open_model}

@@ -51,16 +51,13 @@ def test_turns_rotate(clock: FakeClock) -> None:
     assert clock.log[4:] == [*turn_a, *turn_b, *turn_b, *turn_a, *turn_a, *turn_b]
 
 
-def test_short_calls_are_repeated_after_one_that_does_not_count(clock: FakeClock) -> None:
+def test_short_calls_are_repeated_and_rounds_end_with_the_time(clock: FakeClock) -> None:
     # an estimate (5 calls a turn), then a round: one slow call that is not timed, and five that are
     turn = clock.turn("a", 0.002, 9.0, 0.001, 0.002, 0.004, 0.003, 9.0)
     (found,) = timing.measure({"a": turn}, rounds=1, seconds=0).values()
     assert found.rounds == (pytest.approx(0.003),)
-
-
-def test_rounds_end_with_the_time(clock: FakeClock) -> None:
-    assert len(timing.measure({"a": clock.turn("a", 1.0)}, rounds=50, seconds=7.5)["a"].rounds) == 8
-    assert len(timing.measure({"a": clock.turn("a", 1.0)}, rounds=50, seconds=0)["a"].rounds) == timing.MIN_ROUNDS
+    for seconds, rounds in ((7.5, 8), (0, timing.MIN_ROUNDS)):
+        assert len(timing.measure({"a": clock.turn("a", 1.0)}, rounds=50, seconds=seconds)["a"].rounds) == rounds
 
 
 def test_statistics() -> None:

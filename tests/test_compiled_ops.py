@@ -104,38 +104,38 @@ def test_large_inputs_answer_as_the_numpy_core(name: str, monkeypatch: pytest.Mo
                 np.testing.assert_allclose(Y.astype(float), expected, rtol=0, atol=rounding)
 
 
-def test_no_position_and_no_pixel() -> None:
-    for padding_mode in spec.PADDING_MODES:
-        session = open_compiled(grid_sample_model("float32", "float32", 2, [Attributes("linear", padding_mode)]))
-        without_pixels = [((1, 2, 0, 3), (1, 2, 2, 2))] if padding_mode == "zeros" else []
-        for X, grid in test_function.EMPTY[:-1] + without_pixels:  # the last is of another rank
-            (Y,) = session.run(None, {"X": np.ones(X, np.float32), "grid": np.zeros(grid, np.float32)})
-            assert_identical(Y, np.zeros((*X[:2], *grid[1:-1]), np.float32))
-
-
-#: Shapes of X and grid that do not go together, of border padding.
+#: Shapes of X and grid, of border padding, that do not go together.
 WRONG_GRIDS = [((1, 2, 5, 6), grid) for grid in ((1, 3, 4, 3), (1, 3, 2), (2, 3, 4, 2))]
 WRONG_GRIDS += [((1, 2, 5), (1, 3, 4, 2)), ((1, 2), (1, 3)), ((), ()), ((1, 2, 0, 6), (1, 3, 4, 2))]
 WRONG_GRIDS += [((1, 2, 5, 6, 7), (1, 3, 4, 3, 4))]
+#: A shape of theta, and a size.
+WRONG_SIZES = [(theta, (1, 1, 2, 3)) for theta in ((1, 2, 4), (2, 3), (1, 3, 4), (2, 2, 3))]
+WRONG_SIZES += [((1, 2, 3), size) for size in ((1, 1, 2, 3, 4), (1, 1, -2, 3), ((1, 1), (2, 3)), 5)]
+WRONG_SIZES += [((1, 3, 4), (1, 1, 2, -(2**63), 3))]
 
 
-@pytest.mark.parametrize("shapes", WRONG_GRIDS, ids=str)
-def test_a_wrong_grid_is_the_functions_sentence(shapes: tuple) -> None:
-    X, grid = (np.zeros(shape, np.float32) for shape in shapes)
-    model = loose(grid_sample_model("float32", "float32", 2, [Attributes("linear", "border")]))
-    expected = refusal(ogs.grid_sample, X, grid, padding_mode="border", where="GridSample node 'sample0'")
-    session = open_compiled(model)
+@pytest.mark.parametrize("wrong", [*WRONG_GRIDS, *WRONG_SIZES], ids=str)
+def test_what_is_wrong_is_the_functions_sentence(wrong: tuple) -> None:
+    first, second = wrong
+    if wrong in WRONG_GRIDS:
+        model = grid_sample_model("float32", "float32", 2, [Attributes("linear", "border")])
+        feeds = {"X": np.zeros(first, np.float32), "grid": np.zeros(second, np.float32)}
+        how = {"padding_mode": "border", "where": "GridSample node 'sample0'"}
+    else:
+        model = affine_grid_model("float32", 2, False)
+        feeds = {"theta": np.zeros(first, np.float32), "size": np.array(second, np.int64)}
+        how = {"where": "AffineGrid node '(grid)'"}
+    expected = refusal(ogs.grid_sample if wrong in WRONG_GRIDS else ogs.affine_grid, *feeds.values(), **how)
+    session = open_compiled(loose(model))
     for _ in range(2):  # the session goes on
-        assert refusal(session.run, None, {"X": X, "grid": grid}).args == expected.args
+        assert refusal(session.run, None, feeds).args == expected.args
     with pytest.raises(Exception, match=re.escape(str(expected))):
-        open_compiled_file(model).run(None, {"X": X, "grid": grid})
-    (Y,) = session.run(None, {"X": np.ones((1, 2, 3, 3), np.float32), "grid": np.zeros((1, 2, 2, 2), np.float32)})
-    assert_identical(Y, np.ones((1, 2, 2, 2), np.float32))
+        open_compiled_file(model).run(None, feeds)
 
 
 def test_a_node_that_says_no_label_goes_by_its_own_name() -> None:
-    model = loose(grid_sample_model("float32", "float32", 2, [Attributes("linear")]))
-    patched = ogs.patch_model(model, target="compiled")
+    """Also where its kernel cannot be made."""
+    patched = ogs.patch_model(loose(grid_sample_model("float32", "float32", 2, [Attributes()])), target="compiled")
     (node,) = patched.graph.node
     *said, label = node.attribute
     assert [each.name for each in said] == ["mode", "padding_mode", "align_corners"]  # and no number of threads
@@ -144,19 +144,9 @@ def test_a_node_that_says_no_label_goes_by_its_own_name() -> None:
     session = onnxruntime.InferenceSession(patched.SerializeToString(), ogs.register())
     with pytest.raises(Exception, match="GridSample node 'by hand': grid is of shape"):
         session.run(None, {"X": np.ones((1, 2, 3, 3), np.float32), "grid": np.zeros((1, 2, 2, 3), np.float32)})
-
-
-WRONG_SIZES = [(theta, (1, 1, 2, 3)) for theta in ((1, 2, 4), (2, 3), (1, 3, 4), (2, 2, 3))]
-WRONG_SIZES += [((1, 2, 3), size) for size in ((1, 1, 2, 3, 4), (1, 1, -2, 3), ((1, 1), (2, 3)), 5)]
-WRONG_SIZES += [((1, 3, 4), (1, 1, 2, -(2**63), 3))]
-
-
-@pytest.mark.parametrize(("theta", "size"), WRONG_SIZES, ids=str)
-def test_a_wrong_size_is_the_functions_sentence(theta: tuple[int, ...], size: object) -> None:
-    feeds = {"theta": np.zeros(theta, np.float32), "size": np.array(size, np.int64)}
-    session = open_compiled(loose(affine_grid_model("float32", 2, False)))
-    expected = refusal(ogs.affine_grid, *feeds.values(), where="AffineGrid node '(grid)'")
-    assert refusal(session.run, None, feeds).args == expected.args
+    node.attribute[0].s = b"bogus"
+    with pytest.raises(Exception, match="GridSample node 'by hand': mode is 'bogus', expected"):
+        onnxruntime.InferenceSession(patched.SerializeToString(), ogs.register())
 
 
 def test_a_size_that_no_machine_has_is_refused() -> None:
@@ -169,15 +159,6 @@ def test_shapes_are_inferred() -> None:
     model = parsed("g (float[N, 3, H, W] X, float[N, h, 8, 2] grid) => (float[] Y) { Y = GridSample (X, grid) }")
     for session in (open_compiled(model), open_native(model)):
         assert [output.shape for output in session.get_outputs()] == [["N", 3, "h", 8]]
-
-
-def test_a_kernel_that_cannot_be_made_is_an_exception() -> None:
-    model = ogs.patch_model(grid_sample_model("float32", "float32", 2, [Attributes()]), target="compiled")
-    (node,) = model.graph.node
-    assert node.attribute[0].name == "mode"
-    node.attribute[0].s = b"bogus"
-    with pytest.raises(Exception, match="GridSample node 'sample0': mode is 'bogus', expected"):
-        onnxruntime.InferenceSession(model.SerializeToString(), ogs.register())
 
 
 def on(X_type: str = "float32", model: onnx.ModelProto | None = None, **how: object) -> tuple[str, str]:
@@ -212,9 +193,7 @@ def test_what_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="the choice of ops is 'jit'"):
         ogs.set_ops("jit")  # type: ignore[arg-type]
     assert "nodes is 'some', expected" in str(refusal(on, nodes="some"))
-
-
-def test_where_there_are_none_the_python_op_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ORT_GRIDSAMPLE_OPS")
     monkeypatch.setattr(ops, "why_not", lambda: "it is Tuesday")
     assert on("uint8") == ("Python op", "it is Tuesday")
     with pytest.raises(ImportError, match="compiled ops cannot be had: it is Tuesday"):
@@ -249,9 +228,10 @@ def test_shapes_are_read_without_the_function_that_newer_releases_have(monkeypat
             session.run(None, fed | {"size": np.array([3, 3, 4, 6])})
 
 
-#: Once a run has written its first number, a call of C keeps Python's lock until it has written its last. Both are read
-#: from memory that is bound as the run's output.
-HOLDS_THE_LOCK = """
+def test_a_run_goes_on_while_another_thread_holds_the_lock() -> None:
+    # Once a run has written its first number, a call of C keeps Python's lock until it has written its last: both are
+    # read from memory that is bound as the run's output.
+    script = """
 import ctypes, threading, time
 from numba import cfunc, types
 from ort_gridsample.core.pointers import array
@@ -286,13 +266,11 @@ for attempt in range(50):
         break
 print(was_under_way, left > 0, Y.min())
 """
+    assert run_process(script, "open_compiled") == ["True True 3.0"]
 
 
-def test_a_run_goes_on_while_another_thread_holds_the_lock() -> None:
-    assert run_process(HOLDS_THE_LOCK, "open_compiled") == ["True True 3.0"]
-
-
-FORKED = """
+def test_a_forked_child_and_the_end_of_the_interpreter_with_sessions_alive() -> None:
+    script = """
 import builtins, os, warnings
 warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)  # Python 3.12, of every fork
 sessions = [make(open_compiled), make(open_compiled_file)]
@@ -305,16 +283,16 @@ for session in sessions:
     print(attempt(session, X, grid))
 builtins.kept = sessions  # which lives until the interpreter is nearly gone
 """
-
-
-def test_a_forked_child_and_the_end_of_the_interpreter_with_sessions_alive() -> None:
-    with started(PREAMBLE.format(open_model="open_compiled") + FORKED, storms=True) as process:
+    with started(PREAMBLE.format(open_model="open_compiled") + script, storms=True) as process:
         out, err = process.communicate(timeout=120)
     assert (process.returncode, err, out.splitlines()) == (0, "", ["(1, 2, 64, 64)"] * 3)
 
 
-#: What a run takes at its peak beyond what was there before, in MiB, and whether its answer is right.
-PEAK = """
+@pytest.mark.skipif((available() or 1 << 40) < 8 << 30, reason="X and Y take a GiB each, in one process after another")
+@pytest.mark.parametrize(("channels", "positions"), [(12, 512), pytest.param(64, 2048, marks=pytest.mark.slow)])
+def test_a_large_run_takes_no_more_memory_than_natively_but_for_its_scratch(channels: int, positions: int) -> None:
+    # What a run takes at its peak beyond what was there before, in MiB, and whether its answer is right.
+    script = """
 image = np.ones((1, channels, 2048, 2048), np.float32)
 line = np.linspace(-0.9, 0.9, positions, dtype=np.float32)
 grid = np.stack(np.broadcast_arrays(line, line[:, None]), -1)[None].copy()
@@ -326,18 +304,15 @@ before = resident()
 peak = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
 print(peak - before, bool(abs(Y[0, :, ::16, ::16] - 1).max() < 1e-5))
 """
-
-
-@pytest.mark.skipif((available() or 1 << 40) < 8 << 30, reason="X and Y take a GiB each, in one process after another")
-@pytest.mark.parametrize(("channels", "positions"), [(12, 512), pytest.param(64, 2048, marks=pytest.mark.slow)])
-def test_a_large_run_takes_no_more_memory_than_natively_but_for_its_scratch(channels: int, positions: int) -> None:
-    answers = run_each(f"channels, positions = {channels}, {positions}{PEAK}", ["open_compiled", "open_native"])
+    answers = run_each(f"channels, positions = {channels}, {positions}{script}", ["open_compiled", "open_native"])
     (compiled, right), (native, as_well) = (line.split() for (line,) in answers.values())
     assert (right, as_well) == ("True", "True")
     assert float(compiled) <= float(native) + 64 + 16  # MiB of scratch, and some for what the allocators keep
 
 
-MANY_SESSIONS = """
+@pytest.mark.parametrize("count", [200, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
+def test_ten_thousand_sessions_made_and_dropped_leave_nothing_behind(count: int) -> None:
+    script = """
 model = grid_sample_model("float32", "float32", 2, [Attributes()]).SerializeToString()
 options = onnxruntime.SessionOptions()
 options.intra_op_num_threads = 1
@@ -352,8 +327,4 @@ for i in range(count):
         sizes.append(resident())
 print(sizes[-1] - sizes[0] < 8)
 """
-
-
-@pytest.mark.parametrize("count", [200, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
-def test_ten_thousand_sessions_made_and_dropped_leave_nothing_behind(count: int) -> None:
-    assert run_process(f"count = {count}\n{MANY_SESSIONS}", "open_compiled") == ["True"]
+    assert run_process(f"count = {count}\n{script}", "open_compiled") == ["True"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ort_gridsample as ogs
-from cases import image
+from cases import dtype_of, image
 from compare import about, finfo
 from conftest import with_slow
 from ort_gridsample import core as cores
@@ -19,19 +19,16 @@ from ort_gridsample.core.plan import plan_for
 from processes import python
 
 pytest.importorskip("numba", reason="the compiled core is held against the NumPy core: both are needed")
+from numba import njit
 
-from ort_gridsample.core import jit_core, kernels, variants, workers
+from ort_gridsample.core import halves, jit_core, kernels, variants, workers
 from ort_gridsample.core.structs import LAUNCH
 
-STRANGE = np.array([1e10, -1e10, 1e30, -1e30, np.nan, np.inf, -np.inf, 1, -1, 0])
+pytestmark = pytest.mark.usefixtures("default_core")
+
+STRANGE = np.array([1e10, -1e10, 1e30, -1e30, 3.4e38, -3.4e38, np.nan, np.inf, -np.inf, 1, -1, 0])
 #: Types of X that the default run compiles kernels for.
 QUICK = ["float32", "float16", "uint8"]
-
-
-@pytest.fixture(autouse=True)
-def _default_core():
-    yield
-    ogs.set_core(None)
 
 
 def positions(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
@@ -275,3 +272,52 @@ def test_what_the_kernels_do_not_state_is_the_numpy_cores(monkeypatch):
     monkeypatch.delitem(variants.TAPS, "cubic")
     a, b = on_both(np.random.default_rng(0).random((1, 2, 5, 6)), np.zeros((1, 3, 3, 2)), "cubic")
     np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["the CPU's", "in bits"])
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_halves_are_converted_as_by_numpy(kind: str, way: str) -> None:
+    half, dtype = halves.HALVES[kind], dtype_of(kind)
+    in_bits = (getattr(halves, f"{name}_{kind}") for name in ("from", "to"))
+    widened, rounded = in_bits if way == "in bits" else (half.widened, half.rounded)
+
+    @njit
+    def convert(numbers, bits, back, forth):
+        for i in range(len(numbers)):
+            back[i] = widened(bits[i])
+            forth[i] = rounded(numbers[i])
+
+    bits, rng = np.arange(1 << 16, dtype=np.uint16), np.random.default_rng(2)
+    near = bits.view(dtype).astype(np.float32)  # every half, and numbers around each
+    with np.errstate(invalid="ignore"):
+        numbers = np.concatenate([near, near * np.float32(1 + 2**-11), np.float32(1e5) * rng.normal(size=1 << 16)])
+    numbers = numbers.astype(np.float32)
+    back, forth = np.empty(len(numbers), np.float32), np.empty(len(numbers), np.uint16)
+    convert(numbers, np.resize(bits, len(numbers)), back, forth)
+    np.testing.assert_array_equal(back[: len(bits)], near)
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(forth.view(dtype).astype(np.float32), numbers.astype(dtype).astype(np.float32))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_loops_answer_as_numpy(tmp_path: Path) -> None:
+    """As on a CPU that does not gather, and but for a rounding; all other tests have vectors where this CPU does."""
+    script = """
+import itertools, numpy as np
+from ort_gridsample.core import vectors
+vectors.GATHERS = False
+import ort_gridsample as ogs
+rng, close = np.random.default_rng(0), {"float32": 1e-5, "float16": 2e-3, "int16": 0}
+for kind, mode, r, channels in itertools.product(close, ("linear", "cubic"), (1, 2), (3, 37)):
+    X = (100 * rng.normal(size=(1, channels, *(9,) * r))).astype(kind)
+    grid = rng.uniform(-1.2, 1.2, (1, 70, *(5,) * (r - 1), r)).astype(np.float32)
+    grid[:, :20] *= 0.5
+    answers = []
+    for core in ("jit", "numpy"):
+        ogs.set_core(core)
+        answers.append(ogs.grid_sample(X, grid, mode=mode).astype("d"))
+    np.testing.assert_allclose(*answers, rtol=close[kind], atol=100 * close[kind] or 1)
+"""
+    assert python(script, {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}) == []

@@ -1,6 +1,9 @@
-"""onnx's own evaluator with this package's operators: the function's answers, bit for bit."""
+"""onnx's own evaluator and OpenVINO with this package's operators: the function's answers, there bit for bit."""
 
+import importlib
 import itertools
+from collections.abc import Callable
+from dataclasses import astuple
 
 import numpy as np
 import onnx
@@ -10,9 +13,9 @@ from onnx.reference import ReferenceEvaluator
 
 import faults
 import ort_gridsample as ogs
-from cases import ATTRIBUTES, RANKS, Case, dtype_of, is_defined
+from cases import ATTRIBUTES, RANKS, SESSION_TYPES, SHAPES, Attributes, Case, dtype_of, generator, image, is_defined
 from compare import about, assert_identical, refusal
-from models import affine_grid_model, grid_sample_model, parsed
+from models import affine_grid_model, grid_sample_model, loose, parsed
 from ort_gridsample import spec
 from ort_gridsample.model.patch import targets
 from paths import function_answer, open_native
@@ -25,13 +28,36 @@ pytestmark = pytest.mark.usefixtures("numpy_core")
 def run(model: onnx.ModelProto, *inputs: np.ndarray) -> list[np.ndarray]:
     """All outputs of ``model``; bfloat16 travels as float32, as NumPy knows none."""
     evaluator = ReferenceEvaluator(model, new_ops=ogs.reference_ops())
-    carried = [value.astype(np.float32) if value.dtype.name == "bfloat16" else value for value in inputs]
-    return evaluator.run(None, dict(zip(evaluator.input_names, carried, strict=True)))
+    return evaluator.run(None, dict(zip(evaluator.input_names, map(carried, inputs), strict=True)))
 
 
-#: What the evaluator is given: the model, or what a patch makes of it.
+def carried(value: np.ndarray) -> np.ndarray:
+    return value.astype(np.float32) if value.dtype.name == "bfloat16" else value
+
+
+def read(model: onnx.ModelProto):
+    """OpenVINO's model, in which functions are inlined."""
+    openvino = pytest.importorskip("openvino", reason="OpenVINO is not installed")
+    core = openvino.Core()
+    core.add_extension(ogs.openvino_extensions())
+    return core.read_model(inliner.inline_local_functions(model).SerializeToString(), b"")
+
+
+def run_openvino(model: onnx.ModelProto, *inputs: np.ndarray) -> list[np.ndarray]:
+    """As :func:`run`."""
+    converted = read(model)
+    compiled = importlib.import_module("openvino").Core().compile_model(converted, "CPU", IN_FLOAT32)
+    feeds = dict(zip([value.name for value in model.graph.input], map(carried, inputs), strict=True))
+    return list(compiled([feeds[each.get_friendly_name()] for each in converted.get_parameters()]).values())
+
+
+#: What a runner is given: the model, or what a patch makes of it.
 TARGETS = ["", "ort_gridsample", "compiled", "ai.onnx"]
 FLOATS = [name for name in spec.FLOATS if not (name == "bfloat16" and faults.NO_BFLOAT16_ARRAYS)]
+NUMBERS = [name for name in SESSION_TYPES if name != "str"]
+IN_FLOAT32 = {"INFERENCE_PRECISION_HINT": "f32"}
+#: For OpenVINO: every type, the ranks in turn, and every rank.
+KINDS = [(name, RANKS[i % 3]) for i, name in enumerate(NUMBERS)] + [("float32", r) for r in RANKS] + [("uint8", 2)]
 
 
 def patched(model: onnx.ModelProto, target: str) -> onnx.ModelProto:
@@ -54,16 +80,39 @@ def test_answers_as_the_function(X_type: str) -> None:
                 assert_identical(Y.astype(cases[0].X.dtype), function_answer(case, "numpy"))
 
 
-@pytest.mark.parametrize("theta_type", FLOATS)
-@pytest.mark.parametrize("target", TARGETS[:3])
-def test_affine_grid(theta_type: str, target: str) -> None:
+@pytest.mark.parametrize(("X_type", "rank"), KINDS)
+@pytest.mark.parametrize("target", TARGETS[1:3])
+def test_openvino_answers_as_the_function(X_type: str, rank: int, target: str) -> None:
+    """At positions not far outside, where OpenVINO's own answers go wrong, and on no tie."""
+    attributes = [each for each in ATTRIBUTES if is_defined(X_type, each.mode) and (each.mode != "cubic" or rank < 4)]
+    pixels = np.ascontiguousarray(image(X_type, SHAPES[rank].X)[:, :1])
+    grid = generator("OpenVINO", rank).uniform(-1.4, 1.4, SHAPES[rank].grid).astype(np.float32)
+    model = ogs.patch_model(grid_sample_model(X_type, "float32", rank, attributes), target=target)
+    own = [each for each in attributes if each.mode == "nearest" or X_type in spec.FLOATS] if rank == 2 else []
+    assert [op.get_type_name() for op in read(model).get_ops()].count("GridSample") == len(own)
+    for each, Y in zip(attributes, run_openvino(model, pixels, grid), strict=True):
+        expected = ogs.grid_sample(pixels, grid, *astuple(each))
+        error = {"float16": 2e-3, "bfloat16": 2e-2}.get(X_type, 1e-5) * float(np.abs(pixels.astype(np.float64)).max())
+        error = error if X_type in spec.FLOATS else 0  # integers are truncated
+        assert np.abs(Y.astype(np.float64) - expected.astype(np.float64)).max() <= error, str(each)
+
+
+AFFINE = [*itertools.product([run], FLOATS, TARGETS[:3])]
+AFFINE += itertools.product([run_openvino], ("float32", "float64", "float16"), TARGETS[1:3])
+
+
+@pytest.mark.parametrize(("runner", "theta_type", "target"), AFFINE)
+def test_affine_grid(runner: Callable[..., list[np.ndarray]], theta_type: str, target: str) -> None:
     for rank, align_corners in itertools.product((2, 3), (False, True)):
-        theta = np.random.default_rng(rank).normal(size=(2, rank, rank + 1)).astype(np.float32)
-        model, size = affine_grid_model(theta_type, rank, align_corners), np.array([2, 3, 1, 4, 5][: rank + 2])
-        expected = ogs.affine_grid(theta.astype(dtype_of(theta_type)), size, align_corners)
-        (found,) = run(patched(model, target), theta.astype(expected.dtype), size)
+        size = np.array([2, 3, 1, 4, 5][: rank + 2])
+        theta = np.random.default_rng(rank).normal(size=(2, rank, rank + 1)).astype(dtype_of(theta_type))
+        (found,) = runner(patched(affine_grid_model(theta_type, rank, align_corners), target), theta, size)
+        expected = ogs.affine_grid(theta, size, align_corners)
         with about((rank, align_corners)):
-            assert_identical(found.astype(expected.dtype), expected)
+            if runner is run:
+                assert_identical(found.astype(theta.dtype), expected)
+            else:
+                np.testing.assert_allclose(found, expected, rtol=0, atol=1e-2 if theta_type == "float16" else 1e-5)
 
 
 def test_other_dialects() -> None:
@@ -89,21 +138,51 @@ GRAPHS = MODELS | {
         <domain: "local", opset_import: ["": 20]> warp <p: string = "zeros"> (A, B) => (C) {{
             C = GridSample <padding_mode: string = @p> (A, B) }}"""
 }
-SCAN = pytest.mark.skipif(faults.SCAN_SEES_NOTHING, reason="onnx's evaluator shows a Scan's body nothing from outside")
 
 
-@pytest.mark.parametrize("graph", [pytest.param(name, marks=SCAN if name == "Scan" else ()) for name in GRAPHS])
+@pytest.mark.parametrize("none", range(4))
+def test_openvino_takes_lengths_of_0(none: int) -> None:
+    size = np.array([0 if axis == none else 2 + axis for axis in range(4)])
+    theta = np.zeros((size[0], 2, 3), np.float32)
+    (found,) = run_openvino(ogs.patch_model(affine_grid_model("float32", 2, False)), theta, size)
+    assert found.shape == ogs.affine_grid(theta, size, False).shape
+    X, grid = (np.zeros(shape, np.float32) for shape in ((*size[:2], 4, 5), (size[0], *size[2:], 2)))
+    for X_type, mode in itertools.product(("float32", "int32"), ("nearest", "linear")):
+        model = ogs.patch_model(grid_sample_model(X_type, "float32", 2, [Attributes(mode)]))
+        assert run_openvino(model, X.astype(X_type), grid)[0].shape == ogs.grid_sample(X, grid, mode).shape
+
+
+def test_an_image_known_to_have_no_pixels_in_openvino() -> None:
+    model = grid_sample_model("float32", "float32", 2, [Attributes("linear")])
+    model.graph.input[0].type.tensor_type.shape.dim[2].dim_value = 0
+    feeds = np.ones((1, 1, 0, 5), np.float32), np.zeros((1, 3, 4, 2), np.float32)
+    (found,) = run_openvino(ogs.patch_model(model), *feeds)
+    assert found.shape == (1, 1, 3, 4)
+    assert not found.any()
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
 def test_bodies_and_functions(graph: str) -> None:
     """Nodes in If, Loop and Scan bodies, and in functions, which the evaluator takes inlined, patched to any target."""
-    model = parser.parse_model(GRAPHS[graph])
+    if graph == "Scan" and faults.SCAN_SEES_NOTHING:
+        pytest.skip("onnx's evaluator shows a Scan's body nothing from outside")
+    assert_answers_as_native(GRAPHS[graph], run, ["", *targets()])
+
+
+@pytest.mark.parametrize("graph", [name for name in GRAPHS if name != "Scan"])  # which OpenVINO does not read
+def test_bodies_and_functions_in_openvino(graph: str) -> None:
+    assert_answers_as_native(GRAPHS[graph], run_openvino, TARGETS[1:3])
+
+
+def assert_answers_as_native(text: str, runner: Callable[..., list[np.ndarray]], targets: list[str]) -> None:
+    model = parser.parse_model(text)
     native = open_native(model)
-    inlined = {each: inliner.inline_local_functions(patched(model, each)) for each in ("", *targets())}
-    for condition in (False, True):
+    inlined = {each: inliner.inline_local_functions(patched(model, each)) for each in targets}
+    for target, condition in itertools.product(targets, (False, True)):
         inputs = X, GRID, np.array(condition)
         (expected,) = native.run(None, dict(zip("XGc", inputs, strict=True)))
-        for target, each in inlined.items():
-            with about((target, condition)):
-                np.testing.assert_allclose(run(each, *inputs)[0], expected, rtol=1e-5, atol=1e-4)
+        with about((target, condition)):
+            np.testing.assert_allclose(runner(inlined[target], *inputs)[0], expected, rtol=1e-5, atol=1e-4)
 
 
 def test_what_is_wrong_is_said() -> None:
@@ -123,3 +202,13 @@ def test_what_is_wrong_is_said() -> None:
         (sampler("ATen", "aten", operator="roll"), GRID, f"ATen node 'warp': {operator}"),
     ):
         assert str(refusal(run, model, X, grid)) == said
+
+
+def test_openvino_is_told_in_words_what_cannot_be() -> None:
+    strings = grid_sample_model("str", "float32", 2, [Attributes("nearest")])
+    unknown_axes = loose(grid_sample_model("int32", "float32", 2, [Attributes()]))
+    expected = "X is of type str, expected another type, as OpenVINO has no strings"
+    for model, said in ((strings, expected), (unknown_axes, "sample0: X is of unknown rank")):
+        with pytest.raises(RuntimeError, match="GridSampleError") as caught:
+            read(ogs.patch_model(model))
+        assert said in str(caught.value)

@@ -1,4 +1,4 @@
-"""The functions against the oracle: every type, rank, mode and padding, and everything that can be odd about arrays."""
+"""The functions against the oracle, sessions against them: every type, rank, mode and padding, and all odd arrays."""
 
 import itertools
 import pickle
@@ -6,15 +6,19 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import astuple
 
+import hypothesis.extra.numpy as arrays
+import hypothesis.strategies as st
 import numpy as np
 import pytest
+from hypothesis import given, settings
 
 import oracle
-from cases import ATTRIBUTES, Attributes, Case, dtype_of, generator, image, is_defined, matrix
+from cases import ATTRIBUTES, RANKS, SESSION_TYPES, Attributes, Case, dtype_of, generator, image, is_defined, matrix
 from compare import about, assert_identical, assert_matches, finfo, refusal
 from conftest import CORES, with_slow
-from ort_gridsample import affine_grid, checks, grid_sample, spec
-from paths import function_answer
+from models import grid_sample_model
+from ort_gridsample import affine_grid, checks, grid_sample, patch_model, spec
+from paths import PATHS, Function, Model, function_answer, open_patched_file, open_session, run
 
 pytestmark = pytest.mark.usefixtures("core")
 
@@ -57,6 +61,26 @@ def test_matches_the_oracle(X_type: str, grid_type: str, core: str) -> None:
             assert_matches(Y, case.expected, case.grid.dtype, case.attributes.mode, case.attributes.padding_mode)
 
 
+#: Halves, which no weight of float32 makes subnormal.
+finite = st.floats(-6e4, 6e4, width=16)
+#: Any number whose pixel coordinate is finite, often nearby, and what is none.
+anything = st.one_of(*(st.floats(-x, x, width=32) for x in (1.5, 2.0**120)), st.sampled_from([np.nan, np.inf, -np.inf]))
+
+
+@settings(max_examples=400)
+@given(st.data(), st.lists(st.integers(1, 5), min_size=1, max_size=4), st.sampled_from(ATTRIBUTES))
+def test_any_arrays_match_the_oracle(data: st.DataObject, lengths: list[int], attributes: Attributes) -> None:
+    """X lies between numbers that are none: a tap that leaves it would show."""
+    r = len(lengths)
+    X = data.draw(arrays.arrays(np.float32, (2, 2, *lengths), elements=finite, fill=finite))
+    grid = data.draw(arrays.arrays(np.float32, (2, *(1,) * (r - 1), 6, r), elements=anything, fill=anything))
+    around = np.full(X.size, np.nan, np.float32)
+    fenced = np.concatenate([around, X.reshape(-1), around])[X.size : -X.size].reshape(X.shape)
+    expected = oracle.grid_sample(X, grid, *astuple(attributes))
+    Y = grid_sample(fenced, grid, *astuple(attributes))
+    assert_matches(Y, expected, grid.dtype, attributes.mode, attributes.padding_mode)
+
+
 @pytest.mark.parametrize("r", [5, 6])
 def test_higher_ranks_match_the_oracle(r: int) -> None:
     X = image("float32", (1, 1, *(2, 3, 2, 1, 2, 3)[:r]))
@@ -79,11 +103,45 @@ def test_many_positions_and_channels_match_the_oracle(mode: str) -> None:
             assert_matches(Y, expected, grid.dtype, mode, padding_mode)
 
 
-def test_synonyms() -> None:
-    case = Case("float32", "float32", 3, ATTRIBUTES[0])
-    for synonym, mode in spec.MODE_SYNONYMS.items():
-        assert_identical(grid_sample(case.X, case.grid, synonym), grid_sample(case.X, case.grid, mode))
-    assert_identical(grid_sample(case.X, case.grid), grid_sample(case.X, case.grid, "linear", "zeros", False))
+@on_cores_by_type(SESSION_TYPES)
+def test_session_answers_as_the_function(core: str, X_type: str) -> None:
+    """With each type of grid; ranks, opsets, and sessions of the model or of a patched file, in turns."""
+    attributes = [each for each in ATTRIBUTES if is_defined(X_type, each.mode)]
+    usual, is_half = dict(USUAL).get(X_type) if core == "jit" else None, X_type.endswith("float16")
+    turn = SESSION_TYPES.index(X_type)
+    for i, grid_type in enumerate([usual] if usual else spec.FLOATS):
+        rank, open_model = RANKS[(turn + i) % 4], (open_session, open_patched_file)[(turn // 2 + i) % 2]
+        opset = 22 if "bfloat16" in (X_type, grid_type) else (16, 20, None)[(turn + i) % 3]
+        cases = [Case(X_type, grid_type, rank, each) for each in attributes]
+        session = open_model(grid_sample_model(X_type, grid_type, rank, attributes, opset))
+        for case, Y in zip(cases, run(session, cases[0].X.dtype, cases[0].X, cases[0].grid), strict=True):
+            with about(f"{case}, opset {opset}, {open_model.__name__}"):
+                expected = function_answer(case, core)
+                assert (Y.dtype, Y.shape) == (expected.dtype, expected.shape)
+                # Halves that are added up reach the op as float32, and are added up otherwise.
+                if not is_half or case.attributes.mode == "nearest":
+                    assert_identical(Y, expected)
+                else:
+                    rounding = float(finfo(Y.dtype).eps)
+                    np.testing.assert_allclose(Y.astype("f"), expected.astype("f"), rtol=rounding, atol=rounding)
+
+
+@with_slow("X_type,bit", [("float16", 2**-9), ("bfloat16", 2**-6)], [("float16", 2**-9)])
+def test_half_precision(X_type: str, bit: float) -> None:
+    """Through Casts to and from float32 on a Python op, as it is on a compiled one; the answer is the function's."""
+    model = grid_sample_model(X_type, "float32", 2, [Attributes("linear", "border")])
+    outside = [node.op_type for node in model.graph.node if node.op_type != "GridSample"]
+    for target, casts in (("ort_gridsample", 2), ("compiled", 0))[: 2 if "compiled" in PATHS else 1]:
+        patched = [node.op_type for node in patch_model(model, target=target).graph.node]
+        assert patched.count("Cast") == len(outside) + casts, target
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1, 2, 5, 6)).astype(dtype_of(X_type))
+    grid = rng.uniform(-1.2, 1.2, (1, 3, 4, 2)).astype(np.float32)
+    expected = grid_sample(X, grid, "linear", "border")
+    for name, path in PATHS.items():
+        found = path.grid_sample(X, grid, "linear", "border", False)
+        assert found.dtype == X.dtype, name
+        np.testing.assert_allclose(found.astype(float), expected.astype(float), rtol=0, atol=bit, err_msg=name)
 
 
 def test_inputs_are_read_only_and_stay_as_they_are() -> None:
@@ -127,13 +185,17 @@ def test_array_likes_and_every_type_of_strings(wide: str) -> None:
 
 EMPTY = [((0, 3, 4, 5), (0, 6, 7, 2)), ((2, 0, 4, 5), (2, 6, 7, 2)), ((2, 3, 4, 5), (2, 0, 7, 2))]
 EMPTY += [((2, 3, 4, 5), (2, 6, 0, 2)), ((2, 3, 0, 5), (2, 6, 0, 2)), ((0, 0, 0), (0, 0, 1))]
+NO_PIXEL = ((1, 2, 0, 3), (1, 2, 2, 2))
 
 
-def test_empty_outputs() -> None:
-    for (X, grid), attributes in itertools.product(EMPTY, ATTRIBUTES):
-        Y = grid_sample(np.ones(X, np.int16), np.ones(grid, np.float16), *astuple(attributes))
-        with about((X, grid, attributes)):
-            assert_identical(Y, np.ones((*X[:2], *grid[1:-1]), np.int16))
+def test_empty_outputs(path: Function | Model) -> None:
+    """And one that is not, of an image without pixels."""
+    for X, grid in [*EMPTY, NO_PIXEL]:
+        attributes = [each for each in ATTRIBUTES if (X, grid) != NO_PIXEL or each.padding_mode == "zeros"]
+        answers = path.grid_samples(np.ones(X, "u1"), np.ones(grid, "f"), attributes)
+        for Y, each in zip(answers, attributes, strict=True):
+            with about((X, grid, each)):
+                assert_identical(Y, np.zeros((*X[:2], *grid[1:-1]), np.uint8))
 
 
 @pytest.mark.parametrize("lengths", [(0, 5), (4, 0), (0, 0)])
@@ -148,25 +210,17 @@ def test_no_pixel_to_read(lengths: tuple[int, int]) -> None:
             assert f"X is of shape {X.shape}, {needs}" in str(refusal(grid_sample, X, grid, mode, padding_mode))
 
 
-@pytest.mark.parametrize("lengths", [(1,), (1, 1), (1, 4), (5, 1), (2, 1, 3), (2, 2)])
-def test_axes_of_length_1_and_2(lengths: tuple[int, ...]) -> None:
-    r, values = len(lengths), [-7.5, -2, -1, -0.5, 0, 0.25, 1, 1.5, 3, np.inf, -np.inf, np.nan]
-    X = image("float32", (1, 2, *lengths))
-    grid = generator("degenerate", r).choice(values, (1, *(3,) * r, r)).astype(np.float32)
-    for attributes in ATTRIBUTES:
-        assert_is_the_oracles(X, grid, attributes)
-
-
 @on_cores_by_type(INTEGERS)
 def test_constant_integers_stay_exactly_constant(X_type: str) -> None:
     limits = np.iinfo(X_type)
     values = {limits.min, limits.max, limits.max - 1, limits.max // 2 + 1, limits.max // 3, 1, 0}
     if limits.bits == 64:
         values |= {2**62 + 1, 2**53 + 1, 2**61 - 1}
-    grid = generator("constant").uniform(-0.4, 0.4, (1, 40, 40, 2)).astype(np.float32)
-    for value, mode, padding_mode in itertools.product(values, spec.MODES, spec.PADDING_MODES):
-        Y = grid_sample(np.full((1, 1, 9, 8), value, X_type), grid, mode, padding_mode)
-        assert (np.array(value, X_type) == Y).all(), (value, mode, padding_mode)
+    for lengths in ((9,), (9, 8), (9, 8, 8), (8, 8, 8, 8)):
+        positions = generator("constant").uniform(-0.4, 0.4, (1, 200, *[1] * (len(lengths) - 1), len(lengths)))
+        for value, mode, padding_mode in itertools.product(values, spec.MODES, spec.PADDING_MODES):
+            Y = grid_sample(np.full((1, 1, *lengths), value, X_type), positions.astype("f"), mode, padding_mode)
+            assert (np.array(value, X_type) == Y).all(), (lengths, value, mode, padding_mode)
 
 
 @on_cores_by_type(INTEGERS)
@@ -185,24 +239,16 @@ def test_nan_and_infinity_show_only_where_they_are_read(mode: str) -> None:
     for case in [case for case in FLOAT_CASES if case.attributes.mode == mode]:
         lengths = case.X.shape[2:]
         taps = oracle.grid_taps(case.grid, lengths, *astuple(case.attributes))
-        for pixel in ((0,) * case.rank, tuple(n - 1 for n in lengths), tuple(n // 2 for n in lengths)):
-            unread = [[all(index != pixel for index, _ in position) for position in batch] for batch in taps]
-            read = [[any(index == pixel and w for index, w in position) for position in batch] for batch in taps]
+        every = [*np.ndindex(lengths)]
+        for pixels in (every[:1], every[-1:], [tuple(n // 2 for n in lengths)], every):
+            unread = [[all(index not in pixels for index, _ in position) for position in batch] for batch in taps]
+            read = [[any(index in pixels and w for index, w in position) for position in batch] for batch in taps]
             for value in (np.nan, np.inf):
                 X = case.X.copy()
-                X[(slice(None), slice(None), *pixel)] = value
+                X[(..., *np.transpose(pixels))] = value
                 Y = sample(case, X).reshape(*X.shape[:2], -1).swapaxes(1, 2)
-                assert np.isfinite(Y[unread]).all(), (case, pixel, value)
-                assert not np.isfinite(Y[read]).any(), (case, pixel, value)
-
-
-def test_zeros_padding_is_0_beside_infinite_edges() -> None:
-    X = np.full((1, 1, 3, 3), np.inf, np.float32)
-    far = [[-9.0, 0], [9, 0], [0, -9], [0, 9], [np.inf, 0], [-np.inf, np.inf], [1e30, -1e30]]
-    grid = np.array([far], np.float32)[:, :, None]
-    for mode, align_corners in itertools.product(spec.MODES, (False, True)):
-        with about((mode, align_corners)):
-            assert_identical(grid_sample(X, grid, mode, "zeros", align_corners), np.zeros((1, 1, 7, 1), np.float32))
+                assert np.isfinite(Y[unread]).all(), (case, pixels, value)
+                assert not np.isfinite(Y[read]).any(), (case, pixels, value)
 
 
 @on_cores("grid_type", [(name,) for name in spec.FLOATS], usual=[("float32",), ("float16",)])

@@ -77,16 +77,14 @@ import onnxruntime_extensions
     assert sorted(python(script)) == [ANSWER, "True"]
 
 
-def test_only_public_names_are_shown() -> None:
+def test_only_public_names_are_shown_and_the_version_is_the_installed_one() -> None:
     assert sorted(name for name in dir(ogs) if not name.startswith("__")) == sorted(set(ogs.__all__) - {"__version__"})
     assert all(hasattr(ogs, name) for name in ogs.__all__)
-
-
-def test_version_is_the_installed_one() -> None:
     assert ogs.__version__ == importlib.metadata.version("ort-gridsample")
 
 
-WITHOUT = f"""
+def test_without_onnxruntime_extensions_all_but_the_ops_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = f"""
 import contextlib, io, sys
 sys.modules["onnxruntime_extensions"] = None
 {BEGIN}
@@ -116,11 +114,8 @@ cli("patch", "model.onnx", "patched.onnx")
 for name in "model", "lowered", "patched":
     cli("run", name + ".onnx", "--random")
 """
-
-
-def test_without_onnxruntime_extensions_all_but_the_ops_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    sampled, ran, registered, opened, *commands, refused = python(WITHOUT)
+    sampled, ran, registered, opened, *commands, refused = python(script)
     assert (sampled, ran) == (f"{ANSWER} 1", f"onnxruntime {ANSWER}")
     for said in (registered, opened):
         assert said.startswith("onnxruntime_extensions | ort_gridsample's ops need onnxruntime-extensions")

@@ -46,18 +46,15 @@ def is_at_hand(sources: list[Path]) -> bool:
 def test_a_change_in_any_file_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In each of those that kernels are made of; what was compiled before is still there for those who have that."""
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "cache"))
-    sources = compilation.sources(Path(workers.__file__))
-    copies = [tmp_path / path.name for path in sources]
-    for path, copy in zip(sources, copies, strict=True):
-        shutil.copyfile(path, copy)
+    copies = [Path(shutil.copy(path, tmp_path)) for path in compilation.sources(Path(workers.__file__))]
     assert [is_at_hand(copies) for _ in range(2)] == [False, True]
-    function = compilation.Function(one_more, copies)
-    seen = {compilation.fingerprint(copies)}
-    for path, copy in zip(sources, copies, strict=True):
-        copy.write_bytes(path.read_bytes() + b"# changed\n")
+    function, seen = compilation.Function(one_more, copies), {compilation.fingerprint(copies)}
+    for copy in copies:
+        before = copy.read_bytes()
+        copy.write_bytes(before + b"# changed\n")
         assert not compilation.Function(one_more, copies).is_at_hand
         seen.add(compilation.fingerprint(copies))
-        shutil.copyfile(path, copy)
+        copy.write_bytes(before)
     assert len(seen) == 1 + len(copies)
     assert function.is_at_hand
     assert is_at_hand(copies)
@@ -131,17 +128,6 @@ def test_without_its_files_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> N
     compilation.sources.cache_clear()
 
 
-LOADED = """
-import os
-sys.path.insert(0, os.environ["PACKAGE_IN"])
-from ort_gridsample.core import compilation, workers
-function = compilation.function((workers.copy_for, "uint8"))
-print(function.is_at_hand)
-function.address()
-print(function._cache.cache_path)
-"""
-
-
 def test_no_two_functions_have_one_name() -> None:
     """Of two functions of one name and types, which two processes put on disk, the linker takes the first for both."""
     modules = [module for name, module in sys.modules.items() if name.startswith("ort_gridsample.")]
@@ -156,9 +142,18 @@ def test_other_processes_find_what_is_compiled_where_the_package_is_read_only(tm
     package = shutil.copytree(PACKAGE, tmp_path / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
     # A file where the folder would be: nobody, not even root, can write to it.
     (package / "core" / "__pycache__").write_text("")
+    script = """
+import os
+sys.path.insert(0, os.environ["PACKAGE_IN"])
+from ort_gridsample.core import compilation, workers
+function = compilation.function((workers.copy_for, "uint8"))
+print(function.is_at_hand)
+function.address()
+print(function._cache.cache_path)
+"""
     home = str(tmp_path / "home")
     said = {"PACKAGE_IN": str(tmp_path), "XDG_CACHE_HOME": home, "HOME": home, "NUMBA_CACHE_DIR": ""}
-    (first, _), (second, path) = (python(LOADED, {**os.environ, **said}) for _ in range(2))
+    (first, _), (second, path) = (python(script, {**os.environ, **said}) for _ in range(2))
     assert (first, second, home in path) == ("False", "True", True)
 
 
@@ -247,12 +242,10 @@ def test_what_takes_longest_is_compiled_first(monkeypatch: pytest.MonkeyPatch) -
 
 
 OTHERS = ("/usr/bin/uwsgi", "C:\\Blender\\blender.exe", "", None, "/usr/bin/pythonista")
-PYTHONS = ("/usr/bin/python3.13t", "C:\\venv\\Scripts\\pythonw.exe", "/Library/Python", "C:\\python_d.exe")
+PYTHONS = ("python3.13t", "C:\\venv\\Scripts\\pythonw.exe", "/Library/Python", "C:\\python_d.exe", sys.executable)
 
 
-@pytest.mark.parametrize(
-    ("executable", "helps"), [*product(OTHERS, [False]), *product((*PYTHONS, sys.executable), [True])]
-)
+@pytest.mark.parametrize(("executable", "helps"), [*product(OTHERS, [False]), *product(PYTHONS, [True])])
 def test_only_a_python_helps(executable: str | None, helps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Inside a host program it is that which Python calls its executable."""
     commands: list[list[str]] = []

@@ -90,19 +90,6 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-BARE = """
-import sys
-for name in ("numba", "onnx", "onnxruntime_extensions", "ort_gridsample"):
-    sys.modules[name] = None
-import numpy as np, onnxruntime, pathlib
-from concurrent.futures import ThreadPoolExecutor
-def opened(model):
-    options = onnxruntime.SessionOptions()
-    options.register_custom_ops_library({library!r})
-    return onnxruntime.InferenceSession(model, options)
-"""
-
-
 def test_it_runs_where_there_is_nothing_of_ours(built: Path, tmp_path: Path) -> None:
     """One by one, then by sixteen threads on one session; and as the session of this package answers."""
     expected = {}
@@ -111,15 +98,21 @@ def test_it_runs_where_there_is_nothing_of_ours(built: Path, tmp_path: Path) -> 
         np.savez(tmp_path / f"{number}.npz", **fed)
         expected[number] = onnxruntime.InferenceSession(model.SerializeToString(), ogs.register()).run(None, fed)[0]
     script = f"""
+for name in ("numba", "onnx", "onnxruntime_extensions", "ort_gridsample"):
+    sys.modules[name] = None
+import numpy as np, onnxruntime, pathlib
+from concurrent.futures import ThreadPoolExecutor
+options = onnxruntime.SessionOptions()
+options.register_custom_ops_library({str(built)!r})
 folder = pathlib.Path({str(tmp_path)!r})
 for path in sorted(folder.glob("*.onnx")):
-    session, fed = opened(path), dict(np.load(path.with_suffix(".npz")))
+    session, fed = onnxruntime.InferenceSession(path, options), dict(np.load(path.with_suffix(".npz")))
     (Y,) = session.run(None, fed)
     np.save(path.with_suffix(".npy"), Y)
     with ThreadPoolExecutor(16) as pool:
         print(all(pool.map(lambda _: np.array_equal(session.run(None, fed)[0], Y), range(320))))
 """
-    assert python(BARE.format(library=str(built)) + script) == ["True"] * len(expected)
+    assert python(script) == ["True"] * len(expected)
     for number, Y in expected.items():
         np.testing.assert_allclose(np.load(tmp_path / f"{number}.npy"), Y, rtol=0, atol=2e-6)
 
@@ -178,7 +171,10 @@ def in_package(script: str, path: Path | str, first: str = "") -> list[str]:
     return python(begin + script, env={**os.environ, library.VARIABLE: str(path)})
 
 
-SESSIONS = """
+@pytest.mark.parametrize("extensions", [True, False])
+def test_sessions_take_it_before_they_compile(extensions: bool, built: Path) -> None:
+    """Beside onnxruntime-extensions, which run what is no compiled op, and where there are none."""
+    script = """
 session = ogs.InferenceSession(model)
 print(session.run(None, {"X": X, "grid": grid})[0].shape, session.replaced[0].runs_on, session.replaced[0].library)
 patched = ogs.patch_model(model, target="compiled").SerializeToString()
@@ -189,23 +185,16 @@ options = onnxruntime.SessionOptions()
 options.register_custom_ops_library(__import__("os").environ["ORT_GRIDSAMPLE_LIBRARY"])
 print(onnxruntime.InferenceSession(patched, options).run(None, {"X": X, "grid": grid})[0].shape)
 print("numba" in sys.modules)
-try:
-    text = grid_sample_model('str', 'float32', 2, [Attributes('nearest')])
-    print(ogs.InferenceSession(text).run(None, {"X": X.astype(str).astype(object), "grid": grid})[0].shape)
-except ImportError as error:
-    print(error)
+text = grid_sample_model("str", "float32", 2, [Attributes("nearest")])
+print(told(lambda: ogs.InferenceSession(text).run(None, {"X": X.astype(str).astype(object), "grid": grid})[0].shape))
 """
-
-
-@pytest.mark.parametrize("extensions", [True, False])
-def test_sessions_take_it_before_they_compile(extensions: bool, built: Path) -> None:
-    """Beside onnxruntime-extensions, which run what is no compiled op, and where there are none."""
     first = "" if extensions else "import sys\nsys.modules['onnxruntime_extensions'] = None\n"
-    ran, *files, plain, numba, text = in_package(SESSIONS, built, first)
+    ran, *files, plain, numba, text = in_package(script, built, first)
     assert ran == f"(1, 2, 3, 3) compiled op {built}, {library.checked(built)}"
     assert files == ["(1, 2, 3, 3) ['N', 'C', 'D0_out', 'D1_out']"] * 2
     assert (plain, numba) == ("(1, 2, 3, 3)", "False")
-    assert text == "(1, 2, 3, 3)" if extensions else text.startswith("ort_gridsample's ops need onnxruntime-extensions")
+    lacks = "ImportError: ort_gridsample's ops need onnxruntime-extensions"
+    assert text == "(1, 2, 3, 3)" if extensions else text.startswith(lacks)
 
 
 REFUSED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
@@ -223,16 +212,12 @@ def test_what_is_no_library_is_refused(which: str, built: Path, tmp_path: Path) 
     (tmp_path / "it.so").write_bytes(change(built.read_bytes()))
     script = """
 for make in (lambda: ogs.InferenceSession(model), ogs.register):
-    try:
-        make()
-    except ogs.GridSampleError as error:
-        print(error)
+    print(told(make))
 print(ogs.grid_sample(X, grid).shape)
 """
-    *told, works = in_package(script, tmp_path / "it.so")
-    assert len(told) == 2
-    assert all(each.startswith(f"library {str(tmp_path / 'it.so')!r}: {reason}") for each in told)
-    assert works == "(1, 2, 3, 3)"
+    session, registered, works = in_package(script, tmp_path / "it.so")
+    said = f"GridSampleError: library {str(tmp_path / 'it.so')!r}: {reason}"
+    assert [session.startswith(said), registered.startswith(said), works] == [True, True, "(1, 2, 3, 3)"]
     assert "file is not to be read: No such file" in str(refusal(library.checked, tmp_path / "none.so"))
 
 
@@ -310,8 +295,20 @@ def assert_program_answers(command: list[str], path: Path, folder: Path) -> None
 
 @pytest.mark.skipif(sys.platform != "linux" or not shutil.which("cc"), reason="the program is built by cc, for Linux")
 def test_a_program_in_c_runs_models_with_it(built: Path, tmp_path: Path) -> None:
-    made = program(tmp_path, ["cc", "-Wall", "-Wextra", "-Werror"])
-    assert_program_answers([f"./{made.name}"], built.resolve(), tmp_path)
+    """As the commands of its page build and run it, with a compiler that has nothing to warn of."""
+    (commands,) = re.findall(r"```bash\n(.*?)```", (ROOT / "examples/README.md").read_text(encoding="utf-8"), re.DOTALL)
+    model, fed = sample_models()["linear 2"]
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    shutil.copy(built, tmp_path / "libort_gridsample.so")
+    onnx.save(model, tmp_path / "patched.onnx")
+    for name, value in fed.items():
+        np.save(tmp_path / f"{name}.npy", value)
+    path, strict = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]), "cc -Wall -Wextra -Werror "
+    words = ["bash", "-ec", re.sub("^cc ", strict, commands, flags=re.MULTILINE)]
+    subprocess.run(words, cwd=tmp_path, env={**os.environ, "PATH": path}, check=True)
+    expected = ogs.grid_sample(fed["X"], fed["grid"], padding_mode="border")
+    np.testing.assert_allclose(np.load(tmp_path / "Y.npy"), expected, rtol=0, atol=1e-6)
+    assert_program_answers(["./run_model"], built.resolve(), tmp_path)
 
 
 @pytest.mark.skipif(not shutil.which("qemu-x86_64-static") or not shutil.which("cc"), reason="this needs an emulator")
@@ -324,20 +321,6 @@ def test_a_processor_that_has_none_of_its_variants_is_told(built: Path, tmp_path
     words = ["qemu-x86_64-static", "-cpu", "Nehalem", str(made), str(built), "model.onnx", "Y.npy"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, "this processor is none of 'x86-64-v" in done.stderr) == (1, True)
-
-
-def test_the_commands_of_the_page_build_and_run_it(built: Path, tmp_path: Path) -> None:
-    (commands,) = re.findall(r"```bash\n(.*?)```", (ROOT / "examples/README.md").read_text(encoding="utf-8"), re.DOTALL)
-    model, fed = sample_models()["linear 2"]
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    shutil.copy(built, tmp_path / "libort_gridsample.so")
-    onnx.save(model, tmp_path / "patched.onnx")
-    for name, value in fed.items():
-        np.save(tmp_path / f"{name}.npy", value)
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    subprocess.run(["bash", "-ec", commands], cwd=tmp_path, env={**os.environ, "PATH": path}, check=True)
-    expected = ogs.grid_sample(fed["X"], fed["grid"], padding_mode="border")
-    np.testing.assert_allclose(np.load(tmp_path / "Y.npy"), expected, rtol=0, atol=1e-6)
 
 
 #: What an ARM machine says of its processor, which onnxruntime reads.

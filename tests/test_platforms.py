@@ -4,9 +4,22 @@ of a process' processors, and neither a file that says how much memory there is.
 
 from processes import PREAMBLE, python
 
+#: There is no file that says how much memory there is, and more can be lost.
+LACKING = """
+import os, sys
+from pathlib import Path
+def lose(module, *names):
+    [delattr(module, name) for name in names if hasattr(module, name)]
+read_text = Path.read_text
+def read(path, *args, **kwargs):
+    if str(path).startswith(("/proc", "/sys")):
+        raise FileNotFoundError(path)
+    return read_text(path, *args, **kwargs)
+Path.read_text = read
+"""
 #: System -> what Python has not there.
-LACKS = {
-    "Windows": """
+LACKS = {"macOS": "lose(os, 'sched_getaffinity')"}
+LACKS["Windows"] = """
 import ctypes, pathlib, signal, _signal
 lose(os, "fork", "register_at_fork", "sched_getaffinity", "sysconf", "getuid", "geteuid", "O_NOFOLLOW", "killpg")
 for module in (signal, _signal):
@@ -22,28 +35,12 @@ class CDLL(ctypes.CDLL):
 ctypes.CDLL = CDLL
 for name in ("fcntl", "resource", "termios", "pwd", "grp"):
     sys.modules[name] = None
-""",
-    "macOS": "lose(os, 'sched_getaffinity')",
-}
-LOSE = """
-import os, sys
-def lose(module, *names):
-    [delattr(module, name) for name in names if hasattr(module, name)]
-"""
-NO_FILES = """
-from pathlib import Path
-read_text = Path.read_text
-def read(path, *args, **kwargs):
-    if str(path).startswith(("/proc", "/sys")):
-        raise FileNotFoundError(path)
-    return read_text(path, *args, **kwargs)
-Path.read_text = read
 """
 
 
 def on(system: str, script: str) -> list[str]:
-    """What the ``script`` prints there, without files that say how much memory there is."""
-    return python(LOSE + LACKS[system] + NO_FILES + PREAMBLE.format(open_model="open_session") + script)
+    """What the ``script`` prints there."""
+    return python(LACKING + LACKS[system] + PREAMBLE.format(open_model="open_session") + script)
 
 
 def test_on_windows_there_are_python_ops_and_a_reason_and_interrupts_wait_for_the_end_of_a_run() -> None:
@@ -57,11 +54,7 @@ ogs.set_core("numpy")
 session = ogs.InferenceSession(grid_sample_model("uint8", "float32", 2, [Attributes()]))
 print(session.replaced[0].runs_on, '|', session.replaced[0].reason)
 print(session.run(None, {"X": X.astype(np.uint8), "grid": grid})[0].shape)
-try:
-    ogs.set_ops("compiled")
-except ImportError as error:
-    print(error)
-
+print(told(ogs.set_ops, "compiled"))
 session = make(open_model)
 handler = signal.getsignal(signal.SIGINT)
 def interrupt(*args):
@@ -76,7 +69,12 @@ except KeyboardInterrupt:
 print(signal.getsignal(signal.SIGINT) is handler)
 """
     why = "ctypes finds no malloc on this system"
-    answers = [f"python | {why}", f"Python op | {why}", "(1, 2, 64, 64)", f"compiled ops cannot be had: {why}"]
+    answers = [
+        f"python | {why}",
+        f"Python op | {why}",
+        "(1, 2, 64, 64)",
+        f"ImportError: compiled ops cannot be had: {why}",
+    ]
     assert on("Windows", script) == [*answers, "KeyboardInterrupt", "True"]
 
 

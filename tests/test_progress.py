@@ -49,6 +49,8 @@ def test_a_terminal_is_shown_what_is_done_and_how_far_it_is(monkeypatch: pytest.
     shown = terminal.getvalue()
     assert all(part in shown for part in ("thinking", "2/3", "third")), shown
     assert shown.endswith("\r")  # and the line is wiped
+    measure({"nothing": Turn(lambda: None)}, rounds=12, seconds=1.0)
+    assert all(part in terminal.getvalue() for part in ("timing", "nothing"))
 
 
 @pytest.mark.usefixtures("at_once")
@@ -106,14 +108,6 @@ def test_what_is_compiled_is_shown(said: list, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(compilation, "function", lambda part: made)
     assert compilation.addresses([None, (axis_taps_for, "float32")]) == [0, 7]
     assert said == [options("compiling", 1), "axis taps float32", 0, "closed"]
-
-
-@pytest.mark.usefixtures("at_once")
-def test_timing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    measure({"nothing": Turn(lambda: None)}, rounds=12, seconds=1.0)
-    assert all(part in terminal.getvalue() for part in ("timing", "nothing"))
 
 
 def test_records_are_a_table_in_a_notebook() -> None:

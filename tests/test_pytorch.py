@@ -42,17 +42,12 @@ def sampler(rank: int) -> Module:
 
 #: Makes a grid as large as X, both ways.
 GRID = Module(lambda X, theta: tuple(F.affine_grid(theta, X.shape, align_corners=align) for align in (False, True)))
-
-
-def either(X, grid):
-    """Samples in the bodies of an If."""
-    answer = torch.cond(
-        X.sum() > 0,
-        lambda X, grid: F.grid_sample(X, grid, "bicubic", "border", True),
-        lambda X, grid: F.grid_sample(X, grid, "nearest", "zeros", False),
-        (X, grid),
-    )
-    return (answer,)
+#: Samples in the bodies of an If.
+BODIES = (
+    lambda X, grid: F.grid_sample(X, grid, "bicubic", "border", True),
+    lambda X, grid: F.grid_sample(X, grid, "nearest", "zeros", False),
+)
+EITHER = Module(lambda X, grid: (torch.cond(X.sum() > 0, *BODIES, (X, grid)),))
 
 
 def image(lengths: tuple[int, ...]):
@@ -120,11 +115,11 @@ def test_grids_of_dynamic_and_fixed_sizes(rank: int, opset: int, dynamic: bool) 
 @dynamo
 @pytest.mark.parametrize("opset", [18, 20, 22])
 def test_bodies_have_the_spelling_of_their_opset(opset: int) -> None:
-    module, args = Module(either), (image(SMALL[2]), positions(SMALL[2]))
-    model = exported(module, args, opset)
+    args = (image(SMALL[2]), positions(SMALL[2]))
+    model = exported(EITHER, args, opset)
     assert_at(model, opset)
-    assert_answers_as_pytorch(model, module, *args)
-    assert_answers_as_pytorch(model, module, -args[0], args[1])
+    assert_answers_as_pytorch(model, EITHER, *args)
+    assert_answers_as_pytorch(model, EITHER, -args[0], args[1])
 
 
 @dynamo

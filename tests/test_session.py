@@ -54,21 +54,20 @@ def expected() -> np.ndarray:
     return ogs.grid_sample(X, GRID)
 
 
-def test_path_bytes_and_proto_are_models(model: onnx.ModelProto, expected: np.ndarray, tmp_path: Path) -> None:
+def test_one_model_is_expected_a_path_bytes_or_a_proto(
+    model: onnx.ModelProto, expected: np.ndarray, tmp_path: Path
+) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(model, path)
     for each in (path, str(path), model.SerializeToString(), model):
         for arguments in ({"path_or_bytes": each}, {"model": each}):
             np.testing.assert_array_equal(ogs.InferenceSession(**arguments).run(None, FEEDS)[0], expected)
-
-
-def test_one_model_is_expected_and_its_file(tmp_path: Path) -> None:
     for found, models in (("neither", {}), ("both", {"path_or_bytes": b"", "model": b""})):
         with pytest.raises(TypeError, match=f"got {found} of path_or_bytes and model, expected one"):
             ogs.InferenceSession(**models)
-    for path in (tmp_path / "missing.onnx", str(tmp_path / "missing.onnx")):
+    for missing in (path.with_name("missing.onnx"), str(path.with_name("missing.onnx"))):
         with pytest.raises(FileNotFoundError, match=r"missing\.onnx"):
-            ogs.InferenceSession(path)
+            ogs.InferenceSession(missing)
 
 
 def test_runs_are_called_and_typed_as_the_parents() -> None:
@@ -115,28 +114,28 @@ def by_ort_value_vector(session: ogs.InferenceSession, feeds: Feeds, options: Op
     return outputs[0].numpy()
 
 
-def test_every_way_to_run(session: ogs.InferenceSession, expected: np.ndarray) -> None:
-    for run in (by_run, by_ort_values, by_ort_value_vector, by_io_binding):
+#: onnxruntime's methods, and what calls each.
+WAYS = {"run": by_run, "run_with_ort_values": by_ort_values, "run_with_iobinding": by_io_binding}
+WAYS |= {"run_with_ortvaluevector": by_ort_value_vector}
+
+
+def test_every_way_to_run(session: ogs.InferenceSession, expected: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who watches the parent's methods sees them, though late, and with all that a method knows of itself."""
+    seen = []
+    for name in WAYS:
+        run = getattr(onnxruntime.InferenceSession, name)
+        watched = functools.wraps(run)(lambda *args, run=run: seen.append(run.__name__) or run(*args))
+        monkeypatch.setattr(onnxruntime.InferenceSession, name, watched)
+    for run in WAYS.values():
         np.testing.assert_array_equal(run(session, FEEDS), expected)
         with pytest.raises(ogs.GridSampleError, match=SENTENCE):
             run(session, WRONG)
         with pytest.raises(Exception, match="terminate"):
             run(session, FEEDS, STOPPED)
         np.testing.assert_array_equal(run(session, FEEDS), expected)
+    assert seen == [name for name in WAYS for _ in range(4)]
     two = grid_sample_model("float32", "float32", 2, [Attributes("nearest"), Attributes("linear", "zeros", False)])
     np.testing.assert_array_equal(ogs.InferenceSession(two, nodes="all").run(["Y1"], FEEDS), [expected])
-
-
-def test_who_watches_the_parents_runs_sees_them(session: ogs.InferenceSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though they begin late, and take along all that a method knows of itself."""
-    seen = []
-    for name in ("run", "run_with_ort_values", "run_with_iobinding", "run_with_ortvaluevector"):
-        run = getattr(onnxruntime.InferenceSession, name)
-        watched = functools.wraps(run)(lambda *args, run=run: seen.append(run.__name__) or run(*args))
-        monkeypatch.setattr(onnxruntime.InferenceSession, name, watched)
-    for way in (by_run, by_ort_values, by_ort_value_vector, by_io_binding):
-        way(session, FEEDS)
-    assert seen == ["run", "run_with_ort_values", "run_with_ortvaluevector", "run_with_iobinding"]
 
 
 def test_run_async(session: ogs.InferenceSession, expected: np.ndarray) -> None:

@@ -25,11 +25,7 @@ pytest.importorskip("numba", reason="the compiled core is one of those that thre
 
 from ort_gridsample.core import jit_core
 
-
-@pytest.fixture(autouse=True)
-def _default_core():
-    yield
-    ogs.set_core(None)
+pytestmark = pytest.mark.usefixtures("default_core")
 
 
 def wait_until(condition: Callable[[], bool], meanwhile: Callable[[], object] = lambda: time.sleep(0.001)) -> None:
@@ -57,14 +53,11 @@ class TestNumThreads:
         monkeypatch.setenv(settings.NUM_THREADS.variable, "")
         assert ogs.get_num_threads() == threads.available_cpus()
 
-    @pytest.mark.parametrize("said", ["0", "-2", "1.5", "many"])
-    def test_an_environment_that_says_no_number_is_an_error(self, said, monkeypatch):
-        monkeypatch.setenv(settings.NUM_THREADS.variable, said)
-        with pytest.raises(ValueError, match=rf"ORT_GRIDSAMPLE_NUM_THREADS is '{said}', expected a whole number"):
+    @pytest.mark.parametrize("wrong", [1.5, "many", 0, np.int8(-1)])
+    def test_what_is_no_number_of_threads_is_refused(self, wrong, monkeypatch):
+        monkeypatch.setenv(settings.NUM_THREADS.variable, str(wrong))
+        with pytest.raises(ValueError, match=rf"ORT_GRIDSAMPLE_NUM_THREADS is '{wrong}', expected a whole number"):
             ogs.get_num_threads()
-
-    @pytest.mark.parametrize("wrong", [1.5, "2", 0, np.int8(-1)])
-    def test_what_is_no_number_of_threads_is_refused(self, wrong):
         kind = TypeError if isinstance(wrong, float | str) else ValueError
         ogs.set_num_threads(5)
         expected = rf"num_threads is {re.escape(repr(wrong))}, expected a whole number, at least 1"
@@ -205,17 +198,23 @@ class TestHelpers:
         monkeypatch.setattr(jit_core, "_do", lambda *words: (seen.append(words[1]), do(*words)))
         return seen
 
-    @staticmethod
-    def words_of_slots():
-        return jit_core._slots.view(np.int64)
+    @pytest.fixture
+    def cheap(self, monkeypatch):
+        """Every helper is worth its while."""
+        monkeypatch.setattr(jit_core, "TAPS_PER_HELPER", 1)
+        monkeypatch.setattr(jit_core, "TAPS_PER_THREAD", 1)
 
-    def wait_until_all_have_gone(self):
-        wait_until(lambda: not self.words_of_slots().any())
+    @pytest.fixture
+    def slots(self):
+        """Their words, when all helpers have gone."""
+        words = jit_core._slots.view(np.int64)
+        wait_until(lambda: not words.any())
+        return words
 
     def sample(self, num_threads=2):
         np.testing.assert_array_equal(ogs.grid_sample(self.X, self.grid, num_threads=num_threads), self.Y)
 
-    def test_one_who_is_there_helps_where_nobody_is_woken(self, runs, monkeypatch):
+    def test_one_who_is_there_helps_where_nobody_is_woken(self, runs, slots, monkeypatch):
         """Less is worth a helper than is worth waking one."""
         helping = jit_core._variant("float32", "float32", "linear", "zeros", False).helping
         ends = threading.Event()
@@ -226,7 +225,6 @@ class TestHelpers:
             while not ends.is_set():
                 helping.attend(jit_core._slots_at)
 
-        self.wait_until_all_have_gone()
         self.sample()
         assert runs.pop().task.number == 1
         thread = threading.Thread(target=stay)
@@ -239,19 +237,16 @@ class TestHelpers:
             thread.join()
 
     @pytest.mark.parametrize("num_threads", [2, 5, 1000])
-    def test_where_nobody_comes_nothing_is_missed(self, num_threads, runs, monkeypatch):
+    def test_where_nobody_comes_nothing_is_missed(self, num_threads, runs, slots, cheap, monkeypatch):
         """And who comes late finds nothing."""
         asked = []
         monkeypatch.setattr(jit_core, "submit", lambda *work_and_count: asked.append(work_and_count))
-        monkeypatch.setattr(jit_core, "TAPS_PER_HELPER", 1)
-        monkeypatch.setattr(jit_core, "TAPS_PER_THREAD", 1)
-        self.wait_until_all_have_gone()
         self.sample(num_threads)
         ((work, count),) = asked
         assert count == runs[0].task.wanted
         assert 0 < count < num_threads
         assert work() == 0
-        assert not self.words_of_slots().any()
+        assert not slots.any()
 
     def test_as_many_as_the_machine_has(self):
         """However many that are, they find what to do."""
@@ -270,22 +265,19 @@ for most in (100, 1000):
 """
         assert python(script, {**os.environ, "ORT_GRIDSAMPLE_CORE": "jit"}) == ["99", "100 True None"] * 2
 
-    def test_no_more_than_there_are_places(self):
+    def test_no_more_than_there_are_places(self, slots):
         """Some wait for an offer, the others go at once; a forked child forgets them all."""
         helping = jit_core._variant("float32", "float32", "linear", "zeros", False).helping
-        self.wait_until_all_have_gone()
-        self.words_of_slots()[:] = 1
+        slots[:] = 1
         try:
             assert helping.attend(jit_core._slots_at) == 0
-            assert self.words_of_slots().all()
+            assert slots.all()
         finally:
             jit_core._after_fork()
-        assert not self.words_of_slots().any()
+        assert not slots.any()
 
-    def test_an_interrupted_call_waits_for_them(self, runs, monkeypatch):
+    def test_an_interrupted_call_waits_for_them(self, runs, cheap, monkeypatch):
         """They write to memory of its own."""
-        monkeypatch.setattr(jit_core, "TAPS_PER_HELPER", 1)
-        monkeypatch.setattr(jit_core, "TAPS_PER_THREAD", 1)
         original, helped = jit_core._variant, []
 
         def interrupted(*words):

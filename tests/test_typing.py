@@ -136,13 +136,8 @@ def test_a_type_checker_refuses_mistakes_and_nothing_else(
 ) -> None:
     """Neither in a user's program nor in the README's snippets."""
     # What the README's snippets speak of.
-    given = """
-import numpy as np
-import onnx
-import onnxruntime
-
-X = np.zeros((1, 2, 4, 4), np.float32)
-theta = np.zeros((1, 2, 3), np.float32)
+    given = """import numpy as np, onnx, onnxruntime
+X, theta = np.zeros((1, 2, 4, 4), np.float32), np.zeros((1, 2, 3), np.float32)
 """
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "snippets.py").write_text("\n".join([given, *blocks("python")]))
