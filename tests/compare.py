@@ -84,3 +84,12 @@ def assert_identical(found: np.ndarray, expected: np.ndarray) -> None:
     if type_name(found.dtype) == "bfloat16":  # whose NaN numpy's own comparison takes for a number
         found, expected = found.astype(np.float32), expected.astype(np.float32)
     np.testing.assert_array_equal(found, expected)
+
+
+def assert_same_to_rounding(found: np.ndarray, expected: np.ndarray, mode: str) -> None:
+    """Nearest bit for bit; other sums may run in another order, of values of magnitude 1 or so."""
+    if mode == "nearest":
+        assert_identical(found, expected)
+    else:
+        assert found.dtype == expected.dtype
+        np.testing.assert_allclose(found, expected, rtol=0, atol=32 * float(np.finfo(expected.dtype).eps))
