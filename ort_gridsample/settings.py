@@ -21,21 +21,13 @@ def is_number(num_threads: object) -> bool:
 
 @dataclass
 class Setting:
-    """One setting.
+    """One setting."""
 
-    Attributes:
-        what: how errors name it.
-        variable: its environment variable.
-        names: the values that it may have; none: a number of threads.
-        default: its value where neither a call nor the variable gives one.
-        value: the value that a call gave; None where none did.
-    """
-
-    what: str
-    variable: str
-    names: tuple[str, ...]
-    default: str | None
-    value: Any = None
+    what: str  #: how errors name it
+    variable: str  #: its environment variable
+    names: tuple[str, ...]  #: the values that it may have; none: a number of threads
+    default: str | None  #: its value where neither a call nor the variable gives one
+    value: Any = None  #: the value that a call gave; None where none did
 
     def get(self) -> Any:
         """The value in force.

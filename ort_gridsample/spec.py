@@ -32,19 +32,12 @@ def mode_of(name: str) -> str:
 
 @dataclass(frozen=True)
 class ElementType:
-    """One tensor element type.
+    """One tensor element type."""
 
-    Attributes:
-        name: numpy's name for it (``ml_dtypes``' for bfloat16, ``str`` for strings).
-        onnx: the name in an ONNX type constraint, ``tensor(<onnx>)``.
-        compute: the type that linear and cubic interpolate in; None where they are not defined.
-        transport: the type in which a tensor of it reaches a Python-defined op; None where it cannot.
-    """
-
-    name: str
-    onnx: str
-    compute: str | None
-    transport: str | None
+    name: str  #: numpy's name for it (``ml_dtypes``' for bfloat16, ``str`` for strings)
+    onnx: str  #: the name in an ONNX type constraint, ``tensor(<onnx>)``
+    compute: str | None  #: the type that linear and cubic interpolate in; None where they are not defined
+    transport: str | None  #: the type in which a tensor of it reaches a Python-defined op; None where it cannot
 
 
 _TYPES = (
@@ -86,17 +79,11 @@ class Attribute:
 
 @dataclass(frozen=True)
 class Version:
-    """One version of an operator.
-
-    Attributes:
-        attributes: its attributes.
-        types: the types that each input may have.
-        axes: the numbers of spatial axes that it is defined for; None: any.
-    """
+    """One version of an operator."""
 
     attributes: Mapping[str, Attribute]
-    types: Mapping[str, tuple[str, ...]]
-    axes: tuple[int, ...] | None = None
+    types: Mapping[str, tuple[str, ...]]  #: the types that each input may have
+    axes: tuple[int, ...] | None = None  #: the numbers of spatial axes that it is defined for; None: any
 
 
 def _grid_sample(

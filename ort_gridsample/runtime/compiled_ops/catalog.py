@@ -44,23 +44,16 @@ ANSWERS: Mapping[str, Callable[..., int]] = {
 
 
 class Kernels(NamedTuple):
-    """The compiled side of an op.
+    """The compiled side of an op."""
 
-    Attributes:
-        create: CreateKernelV2. A number from 1 on is no status, but one more than that of the state that is not there.
-        compute: KernelComputeV2.
-        destroy: KernelDestroy.
-        sentences: as :func:`.sentences.as_bytes` writes them.
-        states: for the types of the inputs, the states that a node's may begin as: their record, and fields.
-        infer: InferOutputShapeFn, if there is one.
-    """
-
+    #: CreateKernelV2. A number from 1 on is no status, but one more than that of the state that is not there.
     create: Callable[..., int]
-    compute: Callable[..., int]
-    destroy: Callable[..., int]
-    sentences: Sequence[bytes]
+    compute: Callable[..., int]  #: KernelComputeV2
+    destroy: Callable[..., int]  #: KernelDestroy
+    sentences: Sequence[bytes]  #: as :func:`.sentences.as_bytes` writes them
+    #: For the types of the inputs, the states that a node's may begin as: their record, and fields.
     states: Callable[..., tuple[Any, Sequence[Fields]]]
-    infer: Callable[..., int] | None = None
+    infer: Callable[..., int] | None = None  #: InferOutputShapeFn, if there is one
 
     @property
     def functions(self) -> dict[str, tuple[Callable[..., int]]]:
@@ -72,25 +65,15 @@ class Kernels(NamedTuple):
 
 @dataclass(frozen=True)
 class Op:
-    """One op.
+    """One op."""
 
-    Attributes:
-        name: its ``op_type``.
-        kernels: its :class:`Kernels`, as module and name: the module imports Numba.
-        inputs: the names of its inputs.
-        types: theirs, every combination that there is.
-        variadic: the input that may be several; -1: none.
-        infers: whether its output's shape can be inferred.
-        has_modes: whether its states are for one mode after the other.
-    """
-
-    name: str
-    kernels: str
-    inputs: tuple[str, ...]
-    types: tuple[tuple[str, ...], ...]
-    variadic: int = -1
-    infers: bool = False
-    has_modes: bool = True
+    name: str  #: its ``op_type``
+    kernels: str  #: its :class:`Kernels`, as module and name: the module imports Numba
+    inputs: tuple[str, ...]  #: the names of its inputs
+    types: tuple[tuple[str, ...], ...]  #: theirs, every combination that there is
+    variadic: int = -1  #: the input that may be several; -1: none
+    infers: bool = False  #: whether its output's shape can be inferred
+    has_modes: bool = True  #: whether its states are for one mode after the other
 
     def serves(self, types: Sequence[str], number: int, wanted: Mapping[str, Collection[str]] | None) -> bool:
         """Whether the state of this number, of inputs of these ``types``, is of use to nodes of the ``wanted``.
