@@ -77,24 +77,21 @@ def load_core() -> Any:
         ImportError: ``"jit"`` was asked for and Numba is not installed or cannot be imported.
     """
     global _core
-    if _core is None:
-        _core = (get_core() == "jit" and _jit_core()) or importlib.import_module(".numpy_core", __name__)
-    return _core
-
-
-def _jit_core() -> Any:
-    """The compiled core; None where it was not asked for by name and Numba cannot be imported."""
+    if _core is not None:
+        return _core
     needed = settings.CORE.get() == "jit"
     if needed and not _numba_is_installed():
         raise ImportError(_MISSING)
     try:
-        need_numba()
-        return importlib.import_module(".jit_core", __name__)
+        if get_core() == "jit":
+            need_numba()
+            _core = importlib.import_module(".jit_core", __name__)
     except Exception as error:  # Numba may refuse a newer NumPy with more than an ImportError
         if needed:
             raise ImportError(f"the core 'jit' needs Numba, which cannot be imported: {error}") from error
         logger.warning("Numba is installed but cannot be imported, the core 'numpy' is used: %s", error)
-    return None
+    _core = _core or importlib.import_module(".numpy_core", __name__)
+    return _core
 
 
 def need_numba() -> None:
