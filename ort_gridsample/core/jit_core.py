@@ -9,8 +9,6 @@ import ctypes
 import logging
 import math
 import threading
-from collections import namedtuple
-from collections.abc import Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -119,10 +117,10 @@ _kept, _Memory = threading.local(), ctypes.c_byte * KEPT_BYTES
 
 def _do(variant: _Variant, launch: Any, at: int, count: int) -> None:
     """Do a phase of the launch in ``count`` workers, with helpers: these are through when it returns, or raises."""
-    helping, task = variant.helping, ctypes.addressof(launch.task)
+    task = ctypes.addressof(launch.task)
     try:
-        if count > 1 and (asleep := helping.invite(task, _slots_at)):
-            submit(partial(helping.attend, _slots_at), asleep)
+        if count > 1 and (asleep := variant.invite(task, _slots_at)):
+            submit(partial(variant.attend, _slots_at), asleep)
         while variant.worker(at, 0):  # between whose calls Python hears of signals
             pass
     except BaseException:
@@ -130,20 +128,18 @@ def _do(variant: _Variant, launch: Any, at: int, count: int) -> None:
         raise
     finally:
         if count > 1:
-            helping.finish(task, _slots_at)
-
-
-#: The functions of :mod:`.helper_threads`.
-_Helping = namedtuple("_Helping", "invite finish attend")
+            variant.finish(task, _slots_at)
 
 
 class _Variant(NamedTuple):
-    """A kernel's descriptor, where there is one, and the functions that Python calls."""
+    """A kernel's descriptor, where there is one, and the functions that Python calls, with :mod:`.helper_threads`'."""
 
     kernel: Any
     proceed: ctypes._FuncPointer
     worker: ctypes._FuncPointer
-    helping: _Helping
+    invite: ctypes._FuncPointer
+    finish: ctypes._FuncPointer
+    attend: ctypes._FuncPointer
 
 
 @cache
@@ -152,20 +148,18 @@ def _variant(X_type: str, grid_type: str, mode: str, padding_mode: str, align_co
     found = addresses([*named.values(), *_HELPING])
     attributes = {"padding": PADDING[padding_mode], "align_corners": int(align_corners), "cpus": available_cpus()}
     fields = {**dict(zip(named, found, strict=False)), **numbers(X_type, grid_type, mode), **attributes}
-    return _variant_of(_Kernel(**fields), fields["proceed"], fields["worker"], found[len(named) :])
+    return _variant_of(_Kernel(**fields), fields["proceed"], fields["worker"], *found[len(named) :])
 
 
 @cache
 def _attention(value_type: str, locations_type: str) -> _Variant:
-    proceed, worker, *helping = addresses([*attention_parts(value_type, locations_type), *_HELPING])
-    return _variant_of(None, proceed, worker, helping)
+    return _variant_of(None, *addresses([*attention_parts(value_type, locations_type), *_HELPING]))
 
 
-def _variant_of(kernel: Any, proceed: int, worker: int, helping: Sequence[int]) -> _Variant:
+def _variant_of(kernel: Any, *functions: int) -> _Variant:
     word = ctypes.c_int64
     one, two = ctypes.CFUNCTYPE(word, word), ctypes.CFUNCTYPE(word, word, word)
-    invite, finish, attend = helping
-    return _Variant(kernel, one(proceed), two(worker), _Helping(two(invite), two(finish), one(attend)))
+    return _Variant(kernel, *(kind(at) for kind, at in zip((one, two, two, two, one), functions, strict=True)))
 
 
 def prepare(dtype: np.dtype[np.generic], grid_dtype: np.dtype[np.generic], mode: str) -> None:
