@@ -117,7 +117,18 @@ def _measure(request: Any, theta_input: Any, size_input: Any, nbytes: int, sente
     if len(size) != 1:
         return refuse(request.api, sentences, first + NO_ROW, theta, size, 0)
     size = array(size_input.data, (size[0],), np.int64)
-    wrong = _check(theta, size, float(nbytes * r))
+    wrong, least, total = GOOD, 0, float(nbytes * r)
+    for length in size:
+        total *= float(max(length, 1))
+        least = min(least, length)
+    if len(size) != r + 2:
+        wrong = WRONG_AXES
+    elif least < 0:
+        wrong = NEGATIVE
+    elif size[0] != theta[0]:
+        wrong = WRONG_BATCHES
+    elif total >= 2.0**63:
+        wrong = IS_TOO_LARGE
     if wrong != GOOD:
         return refuse(request.api, sentences, first + wrong, theta, size, 0)
     grid = keep(request, r + 2)
@@ -128,22 +139,6 @@ def _measure(request: Any, theta_input: Any, size_input: Any, nbytes: int, sente
         grid[axis + 1] = size[axis + 2]
     request.grid.data, request.grid.shape, request.grid.axes = theta_input.data, np.int64(grid.ctypes.data), r + 2
     return 0
-
-
-@register_jitable
-def _check(theta: Any, size: Any, nbytes: float) -> int:
-    """The number of what is wrong with ``size`` (r + 2,) beside theta's shape, or GOOD."""
-    if len(size) != theta[1] + 2:
-        return WRONG_AXES
-    least = 0
-    for length in size:
-        nbytes *= float(max(length, 1))
-        least = min(least, length)
-    if least < 0:
-        return NEGATIVE
-    if size[0] != theta[0]:
-        return WRONG_BATCHES
-    return IS_TOO_LARGE if nbytes >= 2.0**63 else GOOD
 
 
 @register_jitable
