@@ -107,12 +107,9 @@ def before_the_cpu(
 
 
 class Accelerators:
-    """The execution providers of a session that come before the CPU's; to be closed once they were asked.
+    """The execution ``providers`` of a session that come before the CPU's; to be closed once they were asked.
 
-    Args:
-        providers: in their order.
-        accelerated: what may be done to nodes for them.
-        alone: whether the model has no other nodes than those concerned.
+    ``accelerated`` says what may be done to nodes for them, ``alone`` whether the model has none but those concerned.
     """
 
     def __init__(self, providers: Providers, accelerated: Accelerated, alone: bool) -> None:
@@ -211,7 +208,10 @@ def probe(record: NodeRecord, case: Sequence[Value], opsets: Mapping[str, int], 
 
     def make() -> tuple[Mapping[str, Array], Array]:
         if record.operator == "AffineGrid":
-            arrays = _theta_and_size(shapes[0], record.constants.get("size"), axes)
+            size, n = record.constants.get("size"), shapes[0][0]
+            first, *others = [_BATCH, _CHANNELS, *_OUT[:axes]] if size is None else size.tolist()
+            n = n if isinstance(n, int) else first
+            arrays = np.random.default_rng(0).random((n, axes, axes + 1)), np.array([n, *others], np.int64)
             expected = affine_grid(*arrays, align_corners)
         else:
             arrays = _x_and_grid(*lengths, align_corners)
@@ -226,12 +226,6 @@ def probe(record: NodeRecord, case: Sequence[Value], opsets: Mapping[str, int], 
             reader.input[:] = ["beside" if name == source else name for name in reader.input]
         model.graph.node.insert(0, helper.make_node("Relu", [source], ["beside"]))  # no value in it is below 0
     return Probe(model, make)
-
-
-def _theta_and_size(theta: Shape, size: Array | None, axes: int) -> tuple[Array, Array]:
-    lengths = [_BATCH, _CHANNELS, *_OUT[:axes]] if size is None else size.tolist()
-    n = theta[0] if isinstance(theta[0], int) else lengths[0]
-    return np.random.default_rng(0).random((n, axes, axes + 1)), np.array([n, *lengths[1:]], np.int64)
 
 
 def _lengths(X_shape: Shape, grid_shape: Shape) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -32,14 +32,9 @@ _TENSOR = re.compile(r"tensor\((\w+)\)")
 def refusal(node: onnx.NodeProto, opsets: Mapping[str, int], operator: str, types: Mapping[str, str], axes: int) -> str:
     """Why onnxruntime does not run a model of this one node, in its own words; empty where it does.
 
-    A kernel that answers wrongly at any coordinates, as older releases' do with cubic and border, does not run it.
-
-    Args:
-        node: its type, domain and attributes; without inputs and outputs.
-        opsets: the versions of the domains that it is written in.
-        operator: the key of :data:`ort_gridsample.spec.OPERATORS` that it stands for.
-        types: the element type of each input.
-        axes: the number of spatial axes.
+    A kernel that answers wrongly at any coordinates, as older releases' do with cubic and border, does not run it. The
+    ``node`` stands for an ``operator`` with so many spatial ``axes``, and comes without inputs and outputs; ``opsets``
+    are the versions of the domains that it is written in, ``types`` the element types of its inputs.
     """
     imports = ((domain, opsets.get(domain, 1)) for domain in dict.fromkeys(("", node.domain)))
     return _refusal(node.SerializeToString(), tuple(imports), operator, tuple(types.items()), axes)
@@ -133,11 +128,9 @@ def quiet_options(num_threads: int = 1) -> onnxruntime.SessionOptions:
 
 
 def one_node(
-    node: onnx.NodeProto,
-    imports: Iterable[tuple[str, int]],
-    types: Iterable[tuple[str, str]],
+    node: onnx.NodeProto, imports: Iterable[tuple[str, int]], types: Iterable[tuple[str, str]],
     shapes: Iterable[Sequence[int | str | None] | None],
-) -> onnx.ModelProto:
+) -> onnx.ModelProto:  # fmt: skip
     """A model of ``node``, which has none yet, with inputs of these names, ``types`` and ``shapes``, and Y first.
 
     Numpy itself has no bfloat16: what is of it is float32 outside (:func:`fed`).
