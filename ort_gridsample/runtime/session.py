@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime
+from onnxruntime import IOBinding, OrtValue, RunOptions, SessionOptions
 
 from .. import spec, versions
 from ..checks import listed
@@ -103,17 +104,11 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     _memory: tuple[npt.NDArray[np.uint8], ...] = ()
 
     def __init__(
-        self,
-        path_or_bytes: Model | None = None,
-        sess_options: onnxruntime.SessionOptions | None = None,
+        self, path_or_bytes: Model | None = None, sess_options: SessionOptions | None = None,
         providers: Sequence[str | tuple[str, dict[Any, Any]]] | None = None,
-        provider_options: Sequence[dict[Any, Any]] | None = None,
-        *,
-        model: Model | None = None,
-        nodes: Selection | None = None,
-        accelerated: Accelerated = "lower",
-        **kwargs: Any,
-    ) -> None:
+        provider_options: Sequence[dict[Any, Any]] | None = None, *, model: Model | None = None,
+        nodes: Selection | None = None, accelerated: Accelerated = "lower", **kwargs: Any,
+    ) -> None:  # fmt: skip
         if (path_or_bytes is None) == (model is None):
             found = "neither" if model is None else "both"
             raise TypeError(f"InferenceSession got {found} of path_or_bytes and model, expected one of them")
@@ -138,7 +133,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             self._open(_patched(given, nodes, sess_options, there, "never"), sess_options)
         self._names = [output.name for output in self.get_outputs()]  # or every run would ask for them anew
 
-    def _open(self, patched: _Patched, sess_options: onnxruntime.SessionOptions | None) -> None:
+    def _open(self, patched: _Patched, sess_options: SessionOptions | None) -> None:
         _prepare(patched.python)
         self._placements = patched.placements
         self._weights, self._given_options = patched.weights, sess_options
@@ -155,10 +150,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         return list(self._placements)
 
     def run(
-        self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
-        run_options: onnxruntime.RunOptions | None = None,
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: RunOptions | None = None
     ) -> list[npt.NDArray[Any] | Any]:
         """As the parent's, and raises :class:`GridSampleError` where an op rejected its input.
 
@@ -171,41 +163,29 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         return self._explained("run", output_names or self._names, input_feed, run_options)
 
     def run_with_ort_values(
-        self,
-        output_names: Sequence[str] | None,
-        input_dict_ort_values: Mapping[str, onnxruntime.OrtValue],
-        run_options: onnxruntime.RunOptions | None = None,
-    ) -> Sequence[onnxruntime.OrtValue]:
+        self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, OrtValue],
+        run_options: RunOptions | None = None,
+    ) -> Sequence[OrtValue]:  # fmt: skip
         """As the parent's, and raises :class:`GridSampleError` where an op rejected its input."""
         return self._explained("run_with_ort_values", output_names, input_dict_ort_values, run_options)
 
     def run_with_ortvaluevector(
-        self,
-        run_options: onnxruntime.RunOptions | None,
-        feed_names: Sequence[str],
-        feeds: Any,
-        fetch_names: Sequence[str],
-        fetches: Any,
-        fetch_devices: Sequence[Any],
-    ) -> None:
+        self, run_options: RunOptions | None, feed_names: Sequence[str], feeds: Any, fetch_names: Sequence[str],
+        fetches: Any, fetch_devices: Sequence[Any],
+    ) -> None:  # fmt: skip
         """As the parent's, and raises :class:`GridSampleError` where an op rejected its input."""
         args = run_options, feed_names, feeds, fetch_names, fetches, fetch_devices
         self._explained("run_with_ortvaluevector", *args)
 
-    def run_with_iobinding(
-        self, iobinding: onnxruntime.IOBinding, run_options: onnxruntime.RunOptions | None = None
-    ) -> None:
+    def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | None = None) -> None:
         """As the parent's, and raises :class:`GridSampleError` where an op rejected its input."""
         self._explained("run_with_iobinding", iobinding, run_options)
 
     def run_async(
-        self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
-        callback: Callable[[list[npt.NDArray[Any] | Any], Any, str], object],
-        user_data: Any,
-        run_options: onnxruntime.RunOptions | None = None,
-    ) -> None:
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any],
+        callback: Callable[[list[npt.NDArray[Any] | Any], Any, str], object], user_data: Any,
+        run_options: RunOptions | None = None,
+    ) -> None:  # fmt: skip
         """As the parent's; ``callback`` gets the whole sentence where an op rejected its input."""
 
         def explained(results: Any, user_data: Any, error: str) -> None:
@@ -228,8 +208,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             _need_stack(STACK)
             run = getattr(_Parent, name)
         else:
-            if exits.is_ending():
-                exits.hold()
+            exits.hold()
             run = interrupts.bare(getattr(_Parent, name))  # nothing makes signals wait
         try:
             return run(self, *args)
@@ -253,10 +232,9 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         return model
 
     def set_providers(
-        self,
-        providers: Sequence[str | tuple[str, dict[Any, Any]]] | None = None,
+        self, providers: Sequence[str | tuple[str, dict[Any, Any]]] | None = None,
         provider_options: Sequence[dict[Any, Any]] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """As onnxruntime's: the session is made anew, on these providers."""
         if not self._weights.places:
             super().set_providers(providers, provider_options)
@@ -295,28 +273,17 @@ def _need_stack(frames: int) -> None:
 
 @dataclass(frozen=True)
 class _Patched:
-    """A model as onnxruntime gets it.
+    """A model as onnxruntime gets it."""
 
-    Attributes:
-        model: its bytes, or what was given where nothing had to be changed.
-        pickled: what a pickled session keeps of it.
-        placements: the nodes concerned, and what they run on.
-        domains: those of its nodes that it does not define itself, where nodes are concerned; None where onnx cannot
-            read it.
-        folder: where its external data is, if onnxruntime cannot know.
-        weights: what ``pickled`` lacks.
-        loaded: what ``model`` lacks.
-        in_memory: whether onnxruntime reads that where it lies.
-    """
-
-    model: bytes | str | PathLike[str]
-    pickled: bytes | str | PathLike[str]
-    placements: list[Placement]
+    model: bytes | str | PathLike[str]  #: its bytes, or what was given where nothing had to be changed
+    pickled: bytes | str | PathLike[str]  #: what a pickled session keeps of it
+    placements: list[Placement]  #: the nodes concerned, and what they run on
+    #: Those of its nodes that it does not define itself, where nodes are concerned; None where onnx cannot read it.
     domains: frozenset[str] | None
-    folder: str | None = None
-    weights: Weights = NO_WEIGHTS
-    loaded: Loaded | None = None
-    in_memory: bool = False
+    folder: str | None = None  #: where its external data is, if onnxruntime cannot know
+    weights: Weights = NO_WEIGHTS  #: what ``pickled`` lacks
+    loaded: Loaded | None = None  #: what ``model`` lacks
+    in_memory: bool = False  #: whether onnxruntime reads that where it lies
 
     @property
     def python(self) -> list[NodeRecord]:
@@ -327,9 +294,9 @@ class _Patched:
 def _patched(
     model: Model,
     nodes: Selection | None,
-    options: onnxruntime.SessionOptions | None,
-    providers: Providers = (),
-    accelerated: Accelerated = "lower",
+    options: SessionOptions | None,
+    providers: Providers,
+    accelerated: Accelerated,
 ) -> _Patched:
     given: bytes | str | PathLike[str] = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
     saved = options is not None and bool(options.optimized_model_filepath)
@@ -381,7 +348,7 @@ def _domains(model: onnx.ModelProto, found: Iterable[Scope]) -> frozenset[str]:
     return used - {domain_of(function.domain) for function in model.functions}
 
 
-def _options(given: onnxruntime.SessionOptions | None, patched: _Patched) -> onnxruntime.SessionOptions | None:
+def _options(given: SessionOptions | None, patched: _Patched) -> SessionOptions | None:
     """The options of a session that runs ``patched``: ``given`` as they are, or a copy that has what it needs."""
     if patched.domains is None:
         with suppress(ImportError):  # the ops may be in it, or not
@@ -407,7 +374,7 @@ def _options(given: onnxruntime.SessionOptions | None, patched: _Patched) -> onn
             set_entry(options, _WITHOUT_COPY, "1")
     elif patched.loaded is not None:
         arrays = patched.loaded.arrays
-        options.add_external_initializers([*arrays], [*map(onnxruntime.OrtValue.ortvalue_from_numpy, arrays.values())])
+        options.add_external_initializers([*arrays], [*map(OrtValue.ortvalue_from_numpy, arrays.values())])
     return options
 
 
