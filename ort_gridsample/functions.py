@@ -31,15 +31,9 @@ def grid_sample(
     align_corners: bool = ..., *, where: str = ..., num_threads: SupportsIndex | None = ...,
 ) -> Array: ...  # fmt: skip
 def grid_sample(
-    X: npt.ArrayLike,
-    grid: npt.ArrayLike,
-    mode: ModeName = "linear",
-    padding_mode: PaddingModeName = "zeros",
-    align_corners: bool = False,
-    *,
-    where: str = "grid_sample",
-    num_threads: SupportsIndex | None = None,
-) -> Array:
+    X: npt.ArrayLike, grid: npt.ArrayLike, mode: ModeName = "linear", padding_mode: PaddingModeName = "zeros",
+    align_corners: bool = False, *, where: str = "grid_sample", num_threads: SupportsIndex | None = None,
+) -> Array:  # fmt: skip
     """Sample ``X`` at the positions ``grid``.
 
     >>> import numpy as np
@@ -107,13 +101,9 @@ def affine_grid(
     *, where: str = ..., num_threads: SupportsIndex | None = ...,
 ) -> Array: ...  # fmt: skip
 def affine_grid(
-    theta: npt.ArrayLike,
-    size: Sequence[SupportsIndex] | npt.NDArray[np.integer],
-    align_corners: bool = False,
-    *,
-    where: str = "affine_grid",
-    num_threads: SupportsIndex | None = None,
-) -> Array:
+    theta: npt.ArrayLike, size: Sequence[SupportsIndex] | npt.NDArray[np.integer], align_corners: bool = False,
+    *, where: str = "affine_grid", num_threads: SupportsIndex | None = None,
+) -> Array:  # fmt: skip
     """The grid that samples an image transformed by ``theta``.
 
     >>> affine_grid([[[1., 0., 0.], [0., 1., 0.]]], (1, 1, 1, 2))    # the identity, for an output of 1×2 pixels
@@ -152,15 +142,10 @@ def affine_grid(
 
 
 def deformable_attention(
-    value: npt.ArrayLike,
-    spatial_shapes: Sequence[Sequence[SupportsIndex]] | npt.NDArray[np.integer],
-    sampling_locations: npt.ArrayLike,
-    attention_weights: npt.ArrayLike,
-    align_corners: bool = False,
-    *,
-    where: str = "deformable_attention",
-    num_threads: SupportsIndex | None = None,
-) -> Array:
+    value: npt.ArrayLike, spatial_shapes: Sequence[Sequence[SupportsIndex]] | npt.NDArray[np.integer],
+    sampling_locations: npt.ArrayLike, attention_weights: npt.ArrayLike, align_corners: bool = False,
+    *, where: str = "deformable_attention", num_threads: SupportsIndex | None = None,
+) -> Array:  # fmt: skip
     """Multi-scale deformable attention: for each query and head a weighted sum of samples of several images.
 
     >>> import numpy as np
