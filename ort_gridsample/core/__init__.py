@@ -30,7 +30,6 @@ with the compiled :mod:`.workers`, which the compiled ops share.
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import logging
 from typing import Any, Literal

@@ -96,16 +96,13 @@ def _infinity_at_edge(xp: Namespace, g: Values, axis: Axis, beyond: float) -> Va
     return xp.where(xp.equal(x - x, 0), x, xp.clip(g, 0, 1) * axis.last)
 
 
-Step = Callable[[Namespace, Values, Axis], Values]
-
-
 @dataclass(frozen=True)
 class Padding:
     """A padding mode."""
 
     #: The step on a coordinate where the mode pads coordinates (nearest, linear), or on a tap's position where it pads
     #: taps (cubic).
-    pad: Step
+    pad: Callable[[Namespace, Values, Axis], Values]
     #: The step from normalized coordinates, infinity included, to finite pixel coordinates with the same answer.
     finite: Callable[[Namespace, Values, Axis, float], Values] = _infinity_at_edge
     zero_outside: bool = False  #: whether a tap that is still outside counts as 0

@@ -1,12 +1,8 @@
-"""The compiled core: the functions' and the Python op's way to the workers, on the package's own threads.
-
-Importing this module imports Numba.
-"""
+"""The compiled core: the functions' and the Python op's way to the workers, on the package's own threads, by Numba."""
 
 from __future__ import annotations
 
 import ctypes
-import logging
 import math
 import threading
 from functools import cache, partial
@@ -14,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import helper_threads, kernels, numpy_core
+from . import helper_threads, kernels, logger, numpy_core
 from .arrays import Array, Floats, Indices
 from .attention import MOST_AXES
 from .attention import parts as attention_parts
@@ -25,8 +21,6 @@ from .taps import MAX_TAPS
 from .threads import after_fork, available_cpus, submit
 from .variants import PADDING, TAPS, numbers, parts
 from .workers import END
-
-logger = logging.getLogger("ort_gridsample")
 
 #: Fewer taps than this are not worth a helper that is there, and not worth waking one.
 TAPS_PER_HELPER, TAPS_PER_THREAD = 1 << 16, 1 << 18

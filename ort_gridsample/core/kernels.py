@@ -374,10 +374,7 @@ def combine(
 
 @register_jitable
 def copy_pixels(X: Any, index: Any, layout: int, inside: Any, Y: Any, start: int) -> None:
-    """Copy the pixels ``inside`` of X (C, S), up to three channels at once, into Y[:, start:].
-
-    They are 0 for an ``index`` outside, if they lie GATHERED.
-    """
+    """Copy pixels ``inside`` X (C ≤ 3, S) into Y[:, start:]: 0 for an ``index`` outside, if they lie GATHERED."""
     channels, positions = len(X), len(inside)
     whole = positions - positions % EVERY
     first, to_first = X[0], Y[0, start:]

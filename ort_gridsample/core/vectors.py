@@ -259,10 +259,7 @@ class _Pixels(_Sum):
 
 
 class _Integers(_Sum):
-    """As :class:`_Pixels` for integers of up to 16 bits, by vectors of ``size`` bytes of weights.
-
-    :func:`.sums.integer` states the sum.
-    """
+    """As :class:`_Pixels` for integers of up to 16 bits, by vectors of weights, as :func:`.sums.integer` states it."""
 
     def begin(self) -> None:
         super().begin()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -15,12 +14,10 @@ from onnx import TensorProto, helper
 from onnxruntime.capi import _pybind_state
 
 from .. import spec
-from ..core import numpy_core
+from ..core import logger, numpy_core
 from ..core.arrays import Array
 from ..core.plan import plan_for
 from ..model.element_types import elem_type
-
-logger = logging.getLogger("ort_gridsample")
 
 #: What no rounding explains, of halves either.
 _WRONG = 0.1

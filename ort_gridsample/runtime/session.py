@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +19,7 @@ from onnxruntime import IOBinding, OrtValue, RunOptions, SessionOptions
 
 from .. import spec, versions
 from ..checks import listed
-from ..core import load_core, memory
+from ..core import load_core, logger, memory
 from ..errors import GridSampleError
 from ..model.dialects import DOMAIN, WHOLE_NODES, operator_types
 from ..model.files import explaining_invalid, follow_links, locations, read_model
@@ -35,8 +34,6 @@ from .options import added_to, copied, entry, from_state, has_providers, set_ent
 from .placement import Ops, Placement
 from .python_ops import exits, failures
 from .registration import register, register_anew
-
-logger = logging.getLogger("ort_gridsample")
 
 _Parent = onnxruntime.InferenceSession
 
@@ -104,7 +101,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     _memory: tuple[npt.NDArray[np.uint8], ...] = ()
 
     def __init__(
-        self, path_or_bytes: Model | None = None, sess_options: SessionOptions | None = None,
+        self, path_or_bytes: Model | None = None, sess_options: onnxruntime.SessionOptions | None = None,
         providers: Sequence[str | tuple[str, dict[Any, Any]]] | None = None,
         provider_options: Sequence[dict[Any, Any]] | None = None, *, model: Model | None = None,
         nodes: Selection | None = None, accelerated: Accelerated = "lower", **kwargs: Any,
@@ -249,10 +246,7 @@ def _unpickled(*arguments: Any) -> InferenceSession:
 
 
 def _copied_bytes(value: Any) -> int:
-    """The bytes of the copies that are made of a feed: an op's, and before that onnxruntime's of what has gaps.
-
-    They are made where their failure would end the process.
-    """
+    """The bytes of a feed's copies, without which the process ends: an op's, and onnxruntime's of what has gaps."""
     if not isinstance(value, np.ndarray):
         return 0
     nbytes = memory.copied_bytes(value)
@@ -383,13 +377,9 @@ def _is_known(domain: str) -> bool:
 
 
 def _prepare(records: Sequence[NodeRecord]) -> None:
-    """Let the core compile what the nodes need now, so that the first run does not wait for it.
-
-    Raises:
-        ImportError: there is no onnxruntime-extensions, which these nodes need.
-    """
+    """Let the core compile what the nodes need now, so that the first run does not wait for it."""
     if records:
-        load()
+        load()  # or say that there is no onnxruntime-extensions
     needed = {
         (spec.TYPES[X].transport, spec.TYPES[grid].transport, record.mode)
         for record in records

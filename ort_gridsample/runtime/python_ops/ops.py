@@ -55,10 +55,7 @@ Outputs = tuple[Output, Output]
 
 
 def _guarded(operator: str, function: Callable[..., Array]) -> Callable[..., Outputs]:
-    """An op that calls ``function``.
-
-    It returns Y and the positions along its first axis, or an empty Y and the number of the failure.
-    """
+    """An op of ``function``: Y and the positions along its first axis, or an empty Y and the number of the failure."""
 
     def op(*inputs: Array, align_corners: int, node: str, num_threads: int, **words: str) -> Outputs:
         exits.hold()
