@@ -80,13 +80,9 @@ def grid_sample(
     if X.size == 0:
         Y[...] = plan.zero
         return Y
-    load_core().grid_sample(
-        np.ascontiguousarray(X, dtype),
-        grid.astype(_native(grid.dtype), copy=False).reshape(grid.shape[0], -1, grid.shape[-1]),
-        Y.reshape(*shape[:2], -1),
-        plan,
-        _count(num_threads, worthwhile=Y.size > ELEMENTS_PER_THREAD),
-    )
+    X, grid = np.ascontiguousarray(X, dtype), grid.astype(_native(grid.dtype), copy=False)
+    positions, count = grid.reshape(len(grid), -1, grid.shape[-1]), _count(num_threads, Y.size > ELEMENTS_PER_THREAD)
+    load_core().grid_sample(X, positions, Y.reshape(*shape[:2], -1), plan, count)
     return Y
 
 
@@ -212,17 +208,12 @@ def attend(
     checks.fits_memory(where, "Y", shape, dtype)
     Y = np.zeros(shape, dtype)
     if Y.size and weights.size and value.size:
-        areas = lengths.prod(1)
-        load_core().deformable_attention(
-            np.ascontiguousarray(value, dtype),
-            np.column_stack([areas.cumsum() - areas, lengths]),
-            np.ascontiguousarray(points),
-            np.ascontiguousarray(locations, _native(locations.dtype)).reshape(n, queries, heads, -1, r),
-            np.ascontiguousarray(weights, dtype).reshape(n, weights.shape[1], heads, -1),
-            Y.reshape(n, queries, heads, channels),
-            plan_for(dtype, "linear", "zeros", bool(align_corners)),
-            _count(num_threads),
-        )
+        areas, plan = lengths.prod(1), plan_for(dtype, "linear", "zeros", bool(align_corners))
+        firsts, counts = np.column_stack([areas.cumsum() - areas, lengths]), np.ascontiguousarray(points)
+        at = np.ascontiguousarray(locations, _native(locations.dtype)).reshape(n, queries, heads, -1, r)
+        by = np.ascontiguousarray(weights, dtype).reshape(n, weights.shape[1], heads, -1)
+        arrays = np.ascontiguousarray(value, dtype), firsts, counts, at, by, Y.reshape(n, queries, heads, channels)
+        load_core().deformable_attention(*arrays, plan, _count(num_threads))
     return Y
 
 

@@ -7,6 +7,7 @@ from a channels-last copy of X.
 from __future__ import annotations
 
 import math
+from itertools import product
 from typing import Literal
 
 import numpy as np
@@ -53,11 +54,8 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
     share = -(-n * positions // (2 * threads))
     step = max(64, min(BLOCK_POSITIONS, BLOCK_TAPS // taps, share))
     batches = max(1, step // max(positions, 1))  # those that share a table
-    blocks = [
-        (slice(batch, batch + batches), slice(start, start + step))
-        for batch in range(0, n, batches)
-        for start in range(0, positions, step)
-    ]
+    corners = product(range(0, n, batches), range(0, positions, step))
+    blocks = [(slice(batch, batch + batches), slice(start, start + step)) for batch, start in corners]
 
     def sample(block: tuple[slice, slice]) -> None:
         some, at = block
@@ -97,8 +95,8 @@ def deformable_attention(
                     total += _attended(image, grid[:, some], by[:, some], tuple(lengths), plan)
         Y[batch, at, head] = total
 
-    starts = range(0, queries, step)
-    blocks = [(b, h, slice(q, q + step)) for b in range(batches) for h in range(heads) for q in starts]
+    corners = product(range(batches), range(heads), range(0, queries, step))
+    blocks = [(batch, head, slice(query, query + step)) for batch, head, query in corners]
     threads = -(-weights.size * taps * channels // TAPS_PER_THREAD)
     for_each(add_up, blocks, min(num_threads, threads, len(blocks)))
 
