@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from itertools import takewhile
 from math import prod
 from pathlib import Path
@@ -147,29 +147,22 @@ class Accelerators:
             why = why or refusal
         return None
 
-    @cached_property
-    def _targets(self) -> dict[str, Target]:
-        """The forms to try where a node does not run as it is, in their order."""
-        from ..model.targets.lowered import Primitives, TwoAxes  # here, as importing it takes a while
-
-        runtime = next((_FORMS[name] for name, _ in self._providers if name in _FORMS), ANY)
-        return {
-            "the standard's node": Spelled("ai.onnx"),
-            "opset 16's words": Spelled("ai.onnx", first_words=True),
-            "com.microsoft's node": Spelled("com.microsoft"),
-            "4-D GridSamples": TwoAxes(runtime=runtime),
-            "basic operators": Primitives(runtime=runtime),
-        }
-
     def _forms(self, record: NodeRecord) -> Iterator[tuple[str, Target | None]]:
+        """The forms to try, in their order: its own, and others where it does not run as it is."""
         yield "", None
         # Bodies of If, Loop and Scan are left: some providers crash over others than those that they refuse.
         is_in_body = bool(record.graph) and not _FUNCTION.fullmatch(record.graph)
         if self._accelerated == "keep" or record.passes_on or is_in_body:
             return
-        for name, target in self._targets.items():
-            if record.operator == "GridSample" or name == "basic operators":
-                yield name, target
+        from ..model.targets.lowered import Primitives, TwoAxes  # here, as importing it takes a while
+
+        runtime = next((_FORMS[name] for name, _ in self._providers if name in _FORMS), ANY)
+        if record.operator == "GridSample":
+            yield "the standard's node", Spelled("ai.onnx")
+            yield "opset 16's words", Spelled("ai.onnx", first_words=True)
+            yield "com.microsoft's node", Spelled("com.microsoft")
+            yield "4-D GridSamples", TwoAxes(runtime=runtime)
+        yield "basic operators", Primitives(runtime=runtime)
 
     def _refusal(self, model: bytes, asked: Probe) -> str:
         """Why they do not run ``model`` alone, and rightly; empty where they do."""
