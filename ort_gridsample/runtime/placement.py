@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,6 +9,7 @@ from itertools import product
 from typing import Literal
 
 from .. import settings
+from ..core import logger
 from ..core.taps import COMPILED_MODES
 from ..model.dialects import ATTENTION, COMPILED, DOMAIN
 from ..model.files import Model, explaining_invalid, read_model
@@ -27,8 +27,6 @@ from ..settings import OpsName
 from . import library, native
 from .accelerators import Accelerators
 from .compiled_ops import ops
-
-logger = logging.getLogger("ort_gridsample")
 
 
 def set_ops(name: OpsName | None) -> None:
@@ -126,11 +124,6 @@ def foreseen(model: Model, accelerators: Accelerators) -> list[Placement]:
         return Ops(None, accelerators, saved=False, prepares=False).placed(matches)
 
 
-def _into(placement: Placement, sample: NodeRecord) -> Placement:
-    """That of an AffineGrid which is fused into the GridSample of ``sample``."""
-    return replace(placement, reason=f"fused into {sample.where}")
-
-
 def _is_placed(placement: Placement) -> bool:
     """Whether it is a node's: deformable attention that nothing replaces is several."""
     return placement.ours or placement.record.operator != ATTENTION
@@ -196,15 +189,14 @@ class Ops(Target):
             if match is whole and target is not None:
                 return replace(as_one, fused=match.record.fused), target
             if target is not None:
-                return replace(_into(as_one, whole.record), record=match.record), self._fused
+                return replace(as_one, record=match.record, reason=f"fused into {whole.record.where}"), self._fused
             sample = match
         placement, target = self._choose_alone(match)
         if sample.fused is not None and not self._is_part(sample):
             nodes = filter(None, (sample, sample.fused.affine_grid))
             if all(self._choose_alone(each)[0].runs_on == "compiled op" for each in nodes):
-                own = match.fused is not None
-                fused = replace(placement, fused=match.record.fused) if own else _into(placement, sample.record)
-                return fused, self._fused
+                into = {"fused": match.record.fused} if match.fused else {"reason": f"fused into {sample.record.where}"}
+                return replace(placement, **into), self._fused
         return placement, target
 
     def _is_part(self, sample: Match) -> bool:
