@@ -23,6 +23,7 @@ from numba.core.registry import cpu_target
 from ...core.compilation import Part, global_compiler_lock
 from ...core.pointers import cgutils
 from .catalog import ANSWERS, OPS, fields
+from .entry import answer_for, register
 from .image import Image
 from .structs import ENTRY, LIBRARY, OP, VARIANT
 
@@ -132,8 +133,6 @@ class Emitter:
 
         The ``sentences`` are those of an ENTRY.
         """
-        from .entry import register
-
         words = dict.fromkeys(ENTRY.names or (), "0")
         words["count"], words["variants"] = str(len(variants)), "ptrtoint (ptr @variants to i64)"
         text = [f"@{name} = external hidden global i64" for name in variants]
@@ -177,8 +176,6 @@ class Emitter:
 
 def variant(wanted: Wanted, level: int) -> Image:
     """The image of a library's ops for one level of processors, which begins with its VARIANT."""
-    from .entry import answer_for
-
     image = Image()
     head, library = image.put(VARIANT, {}), image.put(LIBRARY, {})
     answers, rows = {name: (answer_for, name) for name in ANSWERS}, []
@@ -198,8 +195,6 @@ def variant(wanted: Wanted, level: int) -> Image:
 
 def main(task: str) -> None:
     """Write the objects of a ``task``, the JSON of what :mod:`.building` says, into its folder."""
-    from .entry import register
-
     asked = json.loads(task)
     emitter, folder = Emitter(asked["triple"], asked["cpu"], asked["level"]), Path(asked["folder"])
     if asked["variants"]:
