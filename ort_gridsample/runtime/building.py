@@ -115,11 +115,8 @@ def build_library(
             f"ort_gridsample {release}: onnxruntime is older than {versions.OLDEST['onnxruntime']}",
         )
         common: dict[str, Any] = {"triple": machine.triple, "folder": folder, "wanted": wanted, "variants": None}
-        tasks = [
-            (name, {**common, "cpu": name, "level": CPUS[name][0], "share": share, "shares": _SHARES})
-            for name in cpus
-            for share in range(_SHARES)
-        ]
+        shared = [{"share": share, "shares": _SHARES} for share in range(_SHARES)]
+        tasks = [(name, {**common, "cpu": name, "level": CPUS[name][0], **each}) for name in cpus for each in shared]
         least = "x86-64" if machine.machine == "x86_64" else "generic"
         variants = [f"ort_gridsample_v{CPUS[name][0]}" for name in cpus]
         tasks.append(("", {**common, "cpu": least, "level": 0, "variants": variants, "sentences": sentences}))

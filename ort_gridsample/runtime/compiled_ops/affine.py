@@ -31,10 +31,8 @@ from .structs import AFFINE_GRID, FILL, GRID_SAMPLE, NODE, OP, REQUEST, TEXT, TH
 normalize = register_jitable(core_coordinates.normalize)
 
 TOO_LARGE = checks.Sentence("grid", "for size {size}", "fewer bytes than an address can reach")
-_SENTENCES = (
-    *(ROOM, checks.THETA, checks.SIZE_IS_NO_ROW, checks.SIZE_AXES, checks.SIZE_NEGATIVE, checks.SIZE_BATCHES),
-    TOO_LARGE,
-)
+_OF_SIZE = checks.SIZE_IS_NO_ROW, checks.SIZE_AXES, checks.SIZE_NEGATIVE, checks.SIZE_BATCHES
+_SENTENCES = ROOM, checks.THETA, *_OF_SIZE, TOO_LARGE
 N_SENTENCES = len(_SENTENCES)
 (GOOD, WRONG_THETA, NO_ROW, WRONG_AXES, NEGATIVE, WRONG_BATCHES, IS_TOO_LARGE) = range(N_SENTENCES)
 #: Those of a run are there for 2 and then for 3 spatial axes.

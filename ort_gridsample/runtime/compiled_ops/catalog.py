@@ -58,9 +58,8 @@ class Kernels(NamedTuple):
     @property
     def functions(self) -> dict[str, tuple[Callable[..., int]]]:
         """The functions that ONNX Runtime calls, to be compiled, by their fields in :data:`.structs.OP`."""
-        fields = "CreateKernelV2", "KernelComputeV2", "KernelDestroy", "InferOutputShapeFn"
-        functions = self.create, self.compute, self.destroy, self.infer
-        return {name: (each,) for name, each in zip(fields, functions, strict=True) if each is not None}
+        found = {"CreateKernelV2": self.create, "KernelComputeV2": self.compute, "KernelDestroy": self.destroy}
+        return {name: (each,) for name, each in {**found, "InferOutputShapeFn": self.infer}.items() if each is not None}
 
 
 @dataclass(frozen=True)

@@ -107,15 +107,14 @@ class Emitter:
             module = compiled.library._get_module_for_linking().clone()
         arguments, inner = ", ".join(f"i64 %a{i}" for i in range(count)), compiled.fndesc.llvm_func_name
         answers, kinds_of = "ptr %answer, ptr %exception", ", ".join(["ptr"] * 2 + ["i64"] * count)
-        return self._object(
+        text = (
             f'declare i32 @"{inner}"({kinds_of})\n'
             f"define hidden i64 @{self.name(part)}({arguments}) {{\n"
             "%answer = alloca i64\n%exception = alloca ptr\n"
             f'call i32 @"{inner}"({", ".join([answers, *([arguments] if arguments else [])])})\n'
-            "%found = load i64, ptr %answer\nret i64 %found\n}",
-            module,
-            self.name(part),
+            "%found = load i64, ptr %answer\nret i64 %found\n}"
         )
+        return self._object(text, module, self.name(part))
 
     def data(self, name: str, image: Image) -> bytes:
         """The object of an ``image``: data of this name."""
