@@ -91,7 +91,15 @@ def types_of(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
     except Exception as error:
         logger.debug("onnxruntime is asked for types, and refuses: %s", error)
         return {}
-    return {output.name: found for output in outputs if (found := _type_proto(output.type, output.shape)) is not None}
+    found = dict[str, onnx.TypeProto]()
+    for output in outputs:
+        tensor = _TENSOR.fullmatch(output.type)
+        known = dict(TensorProto.DataType.items()).get(tensor[1].upper()) if tensor is not None else None
+        if known is not None:
+            # No dimensions stand for a number as for what has an unknown number of them; names are made up.
+            dims = [length if isinstance(length, int) else None for length in output.shape] or None
+            found[output.name] = helper.make_tensor_type_proto(known, dims)
+    return found
 
 
 def answers(model: onnx.ModelProto, feeds: Sequence[Sequence[Array]]) -> list[Array] | None:
@@ -105,16 +113,6 @@ def answers(model: onnx.ModelProto, feeds: Sequence[Sequence[Array]]) -> list[Ar
     except Exception as error:
         logger.debug("onnxruntime is asked for answers, and refuses: %s", error)
         return None
-
-
-def _type_proto(type_name: str, shape: list[int | str | None]) -> onnx.TypeProto | None:
-    tensor = _TENSOR.fullmatch(type_name)
-    known = dict(TensorProto.DataType.items()).get(tensor[1].upper()) if tensor is not None else None
-    if known is None:
-        return None
-    # No dimensions stand for a number as for what has an unknown number of them; names are made up.
-    dims = [length if isinstance(length, int) else None for length in shape] or None
-    return helper.make_tensor_type_proto(known, dims)
 
 
 def quiet_options(num_threads: int = 1) -> onnxruntime.SessionOptions:
