@@ -30,11 +30,7 @@ class Setting:
     value: Any = None  #: the value that a call gave; None where none did
 
     def get(self) -> Any:
-        """The value in force.
-
-        Raises:
-            ValueError: the environment variable's value is not allowed.
-        """
+        """The value in force; ValueError where the environment variable's is not allowed."""
         text = os.environ.get(self.variable)
         if self.value is not None or not text:
             return self.default if self.value is None else self.value
@@ -43,11 +39,7 @@ class Setting:
         return value
 
     def set(self, value: str | None) -> None:
-        """Set the value; None goes back to the environment variable.
-
-        Raises:
-            ValueError: it is not allowed.
-        """
+        """Set the value, None goes back to the environment variable; ValueError where it is not allowed."""
         if value is not None:
             self.check(value, self.what, value)
         self.value = value

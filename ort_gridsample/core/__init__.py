@@ -9,7 +9,8 @@ A core is a module with three functions::
 - ``X``: (N, C, D1, …, Dr), C-contiguous, of any type of :data:`ort_gridsample.spec.TYPES`, no axis of length 0;
 - ``grid``: (N, P, r), floating point, normalized coordinates, innermost axis first;
 - ``Y``: (N, C, P), C-contiguous, of X's type: every element is written;
-- ``plan``: a :class:`~ort_gridsample.core.plan.Plan`; ``num_threads``: at most so many threads.
+- ``plan``: a :class:`~ort_gridsample.core.plan.Plan`; ``num_threads``: at most so many threads;
+- a MemoryError: there is no room for scratch memory.
 
 Of deformable attention, all in C order:
 
@@ -70,11 +71,7 @@ def get_core() -> Literal["numpy", "jit"]:
 
 
 def load_core() -> Any:
-    """The module of the chosen core, imported.
-
-    Raises:
-        ImportError: ``"jit"`` was asked for and Numba is not installed or cannot be imported.
-    """
+    """The module of the chosen core, imported; ImportError where it is ``"jit"`` by name, and Numba cannot be."""
     global _core
     if _core is not None:
         return _core
@@ -94,11 +91,7 @@ def load_core() -> Any:
 
 
 def need_numba() -> None:
-    """Import Numba.
-
-    Raises:
-        ImportError: it is not installed, or of a release that was not tried. It may refuse NumPy with other errors.
-    """
+    """Import Numba; ImportError: it is not there, or of an untried release. It may refuse NumPy with other errors."""
     complaint = versions.complaint("numba", importlib.import_module("numba").__version__)
     if complaint:
         raise ImportError(complaint)

@@ -93,9 +93,7 @@ class _Files(IndexDataCacheFile):
 class KernelCache(FunctionCache):
     """Numba's cache of a function on disk: beside its file, or in the user's cache where that is read-only.
 
-    Raises:
-        RuntimeError: there is no folder to write to at all.
-        OSError: a source is not there to be looked at.
+    RuntimeError: there is no folder to write to at all; OSError: a source is not there to be looked at.
     """
 
     def __init__(self, function: Any, sources: Sequence[Path]) -> None:
@@ -105,11 +103,7 @@ class KernelCache(FunctionCache):
         self._cache_file: Any = _Files(files._cache_path, self._impl.filename_base, files._source_stamp)
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
-        """What lies on disk; None also where that cannot be read.
-
-        Raises:
-            MemoryError: there is no room to load it, or to compile it then.
-        """
+        """What lies on disk, None where it cannot be read; MemoryError: there is no room to load, or to compile it."""
         memory.probe(LOADING if self.has(signature, target_context) else COMPILING)
         try:
             return super().load_overload(signature, target_context)

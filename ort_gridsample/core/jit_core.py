@@ -38,11 +38,7 @@ _Attention: Any = np.ctypeslib.as_ctypes_type(ATTENTION)
 
 
 def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) -> None:
-    """Sample ``X`` (N, C, D1, …, Dr) at ``grid`` (N, P, r) into ``Y`` (N, C, P); see :mod:`ort_gridsample.core`.
-
-    Raises:
-        MemoryError: there is no room for the workers' scratch memory.
-    """
+    """Sample ``X`` (N, C, D1, …, Dr) at ``grid`` (N, P, r) into ``Y`` (N, C, P); see :mod:`ort_gridsample.core`."""
     (n, c, positions), lengths = Y.shape, X.shape[2:]
     pixels, rows = math.prod(lengths), TAPS.get(plan.mode, 0) ** len(lengths)
     is_stated = plan.mode in TAPS and plan.padding_mode in PADDING
@@ -64,11 +60,7 @@ def deformable_attention(
     value: Array, levels: Indices, counts: Indices, locations: Floats, weights: Floats, Y: Array,
     plan: Plan, num_threads: int,
 ) -> None:  # fmt: skip
-    """Add up samples of ``value`` into ``Y`` (B, Q, H, D), with weights; see :mod:`ort_gridsample.core`.
-
-    Raises:
-        MemoryError: there is no room for the workers' scratch memory.
-    """
+    """Add up samples of ``value`` into ``Y`` (B, Q, H, D), with weights; see :mod:`ort_gridsample.core`."""
     r, (n, queries, heads, channels) = locations.shape[-1], Y.shape
     if r > MOST_AXES or value.shape[1] > kernels.MAX_PIXELS:
         return numpy_core.deformable_attention(value, levels, counts, locations, weights, Y, plan, num_threads)

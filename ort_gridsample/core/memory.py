@@ -49,10 +49,6 @@ def copied_bytes(array: np.ndarray[Any, Any]) -> int:
 
 
 def probe(nbytes: int) -> None:
-    """Allocate ``nbytes`` and free them.
-
-    Raises:
-        MemoryError: there are not so many.
-    """
+    """Allocate ``nbytes`` and free them; MemoryError where there are not so many."""
     if nbytes > SLACK:
         np.empty(nbytes + SLACK, np.uint8)

@@ -21,11 +21,9 @@ T = TypeVar("T")
 #: Fewer output elements than this are not worth waking a thread for.
 ELEMENTS_PER_THREAD = 1 << 14
 
-
 _lock = threading.Lock()
 _pool: ThreadPoolExecutor | None = None
 _pool_size = 0
-
 
 #: Names of Python's executable; inside a host program ``sys.executable`` is the host.
 _IS_PYTHON = re.compile(r"(^|[\\/])python(\d|\.|w|t|_?d)*(\.exe)?$", re.IGNORECASE)

@@ -55,11 +55,7 @@ def get_ops() -> Literal["compiled", "python"]:
 
 
 def why_no_compiled_ops() -> str:
-    """Why the next session has no compiled ops; empty where it has.
-
-    Raises:
-        ImportError: as :func:`get_ops`.
-    """
+    """Why the next session has no compiled ops, empty where it has; ImportError as of :func:`get_ops`."""
     wanted = settings.OPS.get()
     return "Python ops were asked for" if wanted == "python" else _why_not(needed=wanted == "compiled")
 
@@ -111,12 +107,7 @@ class Placement:
 
 
 def foreseen(model: Model, accelerators: Accelerators) -> list[Placement]:
-    """What the nodes of a model, as :func:`inspect_model` takes it, run on in a session by default.
-
-    Raises:
-        GridSampleError: the file or the bytes are not an ONNX model.
-        OSError: the file cannot be read.
-    """
+    """What the nodes of a model run on in a session by default; it is taken, and refused, as by ``inspect_model``."""
     proto = read_model(model)
     with explaining_invalid(proto):
         whole = unfused(proto)
@@ -141,11 +132,9 @@ def prepare(record: NodeRecord) -> None:
 class Ops(Target):
     """A target: for each node what it runs on.
 
-    Args:
-        nodes: which nodes may not stay onnxruntime's own; None: those that have a compiled op, or that it does not run.
-        accelerators: the providers that come before the CPU's; they are asked where ``nodes`` do not ask for ops.
-        saved: whether onnxruntime saves the model, which others may change then.
-        prepares: whether to compile what a node needs, or load it, to see whether that can be done.
+    ``nodes`` may not stay onnxruntime's own; None: those that have a compiled op, or that it does not run. Where they
+    do not ask for ops, ``accelerators`` are asked. Others may change a model that is ``saved``. What a node needs is
+    compiled where this ``prepares`` it, or loaded, to see whether that can be done.
     """
 
     fuses = True

@@ -53,10 +53,8 @@ _KNOWN_DOMAINS = ("ai.onnx", "com.microsoft", "com.ms", DOMAIN)
 #: The sentence of a compiled op's error, in onnxruntime's message.
 _OPERATORS = (*spec.OPERATORS, *spec.COMPOSITES)
 _ARGUMENTS = {name for each in _OPERATORS for name in spec.newest(each).types} | {"Y", "spatial_shapes", "memory"}
-_SENTENCE = re.compile(
-    rf"Status Message: ((?:{'|'.join(_OPERATORS)}) node .*?): ({'|'.join(_ARGUMENTS)}) is (.*?), expected (.*)",
-    re.DOTALL,
-)
+_WHERE = rf"(?s)Status Message: ((?:{'|'.join(_OPERATORS)}) node .*?)"
+_SENTENCE = re.compile(rf"{_WHERE}: ({'|'.join(_ARGUMENTS)}) is (.*?), expected (.*)")
 
 #: Frames of Python's stack between a run and the place where an op can record its failures, and some more.
 STACK = 30

@@ -195,11 +195,7 @@ def _lasting(kind: Any) -> int:
 
 
 def _of_library(path: Path) -> list[Any]:
-    """The ops of the library at ``path``, which is registered with functions that only take down where these lie.
-
-    Raises:
-        GridSampleError: it does not register them.
-    """
+    """The ops of the library at ``path``, which is registered with functions that only take down where these lie."""
     places, said = list[int](), list[str]()
 
     def refuse(code: int, text: int) -> int:

@@ -38,11 +38,7 @@ def hold() -> None:
 
 
 def run_begins() -> None:
-    """Before a run: :func:`hold`, and refuse the thread that ends the interpreter, whose ops have ended.
-
-    Raises:
-        RuntimeError: this is an exit handler that was registered before this package was imported.
-    """
+    """Before a run: :func:`hold`; RuntimeError on the thread that ends the interpreter, whose ops have ended."""
     if threading.get_ident() == _ender:
         raise RuntimeError(
             "a run in an exit handler that was registered before ort_gridsample was imported: its ops have ended; "
