@@ -9,7 +9,6 @@ from typing import Any, Literal, SupportsIndex, TypeAlias, get_args
 
 CoreName: TypeAlias = Literal["auto", "numpy", "jit"]
 OpsName: TypeAlias = Literal["auto", "compiled", "python"]
-
 #: What a number of threads must be.
 A_NUMBER = "a whole number, at least 1"
 

@@ -17,10 +17,8 @@ PaddingModeName: TypeAlias = Literal["zeros", "border", "reflection"]
 
 MODES = ("nearest", "linear", "cubic")
 PADDING_MODES = ("zeros", "border", "reflection")
-
 #: Opset 16 and OpenVINO name the 2-D case, later opsets the general one.
 MODE_SYNONYMS = {"bilinear": "linear", "bicubic": "cubic"}
-
 #: Keys' cubic convolution kernel, with the constant that PyTorch, OpenVINO and ONNX Runtime use.
 CUBIC_A = -0.75
 
@@ -64,7 +62,6 @@ TYPES_BY_ONNX: Mapping[str, ElementType] = {t.onnx: t for t in _TYPES}
 
 _ALL_TYPES = tuple(TYPES)
 _BEFORE_BFLOAT16 = tuple(t for t in _ALL_TYPES if t != "bfloat16")
-
 #: T2 of GridSample and T1 of AffineGrid: the types of a grid or theta.
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 

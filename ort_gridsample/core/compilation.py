@@ -29,13 +29,10 @@ IndexDataCacheFile: Any = untyped_caching.IndexDataCacheFile
 global_compiler_lock: Any = untyped_compiler_lock
 
 logger = logging.getLogger("ort_gridsample")
-
 #: LLVM ends the process where there is no memory for it: so much must be free before it compiles, and before it loads.
 COMPILING, LOADING = 1 << 26, 1 << 24
-
 #: How a module takes something from its own package.
 _TAKES = re.compile(r"^ *(from \.[^\n(]*(?:\([^)]*\))?)", re.MULTILINE)
-
 #: A function to compile; or what makes one, and the types that it makes it for.
 Part = tuple[Any, ...]
 

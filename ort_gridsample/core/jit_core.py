@@ -24,10 +24,8 @@ from .workers import END
 
 #: Fewer taps than this are not worth a helper that is there, and not worth waking one.
 TAPS_PER_HELPER, TAPS_PER_THREAD = 1 << 16, 1 << 18
-
 #: So much memory each thread keeps for its next call: fresh memory costs more than to write to it.
 KEPT_BYTES = 1 << 21
-
 #: As many helpers as the machine has processors for, or as somebody may ask for all the same.
 HELPERS = max(63, available_cpus() - 1)
 

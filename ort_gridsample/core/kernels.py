@@ -21,11 +21,9 @@ from .pointers import array, by_types
 from .vectors import CONTIGUOUS, EVERY, GATHERED, GATHERS, MASKED, NARROW, OUTSIDE_BIT, PIXELS_AHEAD, VECTORS, WIDE
 
 ZEROS, BORDER, REFLECTION = range(3)
-
 #: The index of a tap that counts as 0; every other index is a pixel of X.
 OUTSIDE = np.uint32(0xFFFFFFFF)
 MAX_PIXELS = 1 << 30  # and so that a coordinate beyond X, too, is an int32
-
 #: The most positions, and positions times taps, of a tile: its table stays in a CPU's second cache.
 TILE_POSITIONS = 2048
 TILE_TAPS = 1 << 14

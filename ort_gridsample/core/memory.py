@@ -10,10 +10,8 @@ import numpy as np
 
 #: Arrays of fewer bytes than this are not worth asking the system for.
 WORTH_ASKING = 1 << 28
-
 #: Bytes that an allocator may need beside an array.
 SLACK = 1 << 20
-
 #: The bytes of a string copied for an op, and from there for onnxruntime: two C++ objects that hold a short text.
 STRING_BYTES = 2 * 32
 

@@ -24,15 +24,12 @@ from .threads import for_each
 BLOCK_POSITIONS = 1 << 14
 BLOCK_TAPS = 1 << 17
 CHUNK_BYTES = 1 << 20
-
 #: numpy's mode for an index outside X: there is none, and this is faster than ``"raise"``.
 OUTSIDE: Literal["raise", "clip"] = "clip"
 #: The integers that have as many bytes as a pixel, to clear those outside.
 _BITS = {np.dtype(each).itemsize: each for each in (np.int8, np.int16, np.int32, np.int64)}
-
 #: So many taps are worth another thread: all wait for Python's lock between numpy's calls.
 TAPS_PER_THREAD = 1 << 21
-
 #: So many channels are worth a channels-last copy of an image, of at most so many bytes; it is made so many channels at
 #: a time, which takes a quarter of the time of all at once.
 CHANNELS_LAST, ROWS_BYTES, TRANSPOSED = 16, 1 << 28, 8

@@ -17,7 +17,6 @@ from typing import SupportsIndex, TypeVar
 from .. import settings
 
 T = TypeVar("T")
-
 #: Fewer output elements than this are not worth waking a thread for.
 ELEMENTS_PER_THREAD = 1 << 14
 

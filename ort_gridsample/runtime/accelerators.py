@@ -47,7 +47,6 @@ from .native import fed, one_node, sampled
 #: ``"keep"``: leave those that these run as they are; ``"never"``: nothing, as if there were the CPU alone.
 Accelerated: TypeAlias = Literal["lower", "keep", "never"]
 ACCELERATED: tuple[str, ...] = get_args(Accelerated)
-
 #: The form of basic operators that a provider needs.
 _FORMS = {"WebGpuExecutionProvider": RUNTIMES["onnxruntime-webgpu"]}
 
@@ -56,20 +55,16 @@ _TRIAL = Path(trial.__file__)
 SECONDS = 60
 #: What no rounding explains, of values in [0, 1] and in half precision.
 _WRONG = 0.1
-
 #: What is kept where a provider runs a model, and how it begins where nothing is.
 _YES, _LATE = "yes", "it takes longer"
 #: After so many seconds a provider that refused is asked again: a driver may have been installed.
 _DAY = 86400.0
 #: What a record says of a node that is in a function, and in no body there.
 _FUNCTION = re.compile(r"function \S+")
-
 #: Of what onnxruntime says where a provider does not take all nodes, and how much to show of what providers say.
 _LEFT, _LONGEST = "fallback to CPU EP has been explicitly disabled", 300
-
 #: Lengths of axes that only a run knows: a batch of heads, some channels, pixels, and few positions.
 _BATCH, _CHANNELS, _LENGTHS, _OUT = 8, 4, (9, 7, 6), (5, 3, 4)
-
 #: Of more values X has few channels in a probe.
 _LARGE = 1 << 23
 

@@ -21,7 +21,6 @@ from ..model.element_types import elem_type
 
 #: What no rounding explains, of halves either.
 _WRONG = 0.1
-
 #: How onnxruntime writes the type of a tensor.
 _TENSOR = re.compile(r"tensor\((\w+)\)")
 

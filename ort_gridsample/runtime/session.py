@@ -46,16 +46,13 @@ _READS_MEMORY = versions.at_least(onnxruntime.__version__, "1.31")
 _WITHOUT_COPY = "session.use_external_initializer_file_buffers_directly"
 #: Whether onnxruntime reads external data from there, of a model that it gets as bytes.
 _READS_FOLDER = versions.at_least(onnxruntime.__version__, "1.21")
-
 #: Domains of operators that onnxruntime itself, or the library that runs this package's ops, knows; with those in them.
 _KNOWN_DOMAINS = ("ai.onnx", "com.microsoft", "com.ms", DOMAIN)
-
 #: The sentence of a compiled op's error, in onnxruntime's message.
 _OPERATORS = (*spec.OPERATORS, *spec.COMPOSITES)
 _ARGUMENTS = {name for each in _OPERATORS for name in spec.newest(each).types} | {"Y", "spatial_shapes", "memory"}
 _WHERE = rf"(?s)Status Message: ((?:{'|'.join(_OPERATORS)}) node .*?)"
 _SENTENCE = re.compile(rf"{_WHERE}: ({'|'.join(_ARGUMENTS)}) is (.*?), expected (.*)")
-
 #: Frames of Python's stack between a run and the place where an op can record its failures, and some more.
 STACK = 30
 

@@ -25,7 +25,6 @@ INTERFACE = 1
 #: The fields of a record: numbers, functions to compile (:data:`ort_gridsample.core.compilation.Part`; None: 0), or
 #: those of a record in it.
 Fields = Mapping[str, Any]
-
 #: What an op answers ONNX Runtime when it is registered: functions of :data:`.structs.OP`'s record, by their fields.
 #: They are Python for ops that are compiled when they are needed, and compiled code in a library.
 ANSWERS: Mapping[str, Callable[..., int]] = {

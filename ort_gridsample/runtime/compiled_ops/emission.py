@@ -30,11 +30,9 @@ from .structs import ENTRY, LIBRARY, OP, VARIANT
 llvm: Any = untyped_llvm
 codegen: Any = untyped_codegen
 CFunc: Any = UntypedCFunc
-
 #: What Numba refers to where an exception is raised or counted, which no function here does. One that calls the helper
 #: of ``reshape`` is not linked: a library has none.
 _NEVER_CALLED = re.compile(r"(?!numba_attempt_nocopy_reshape)((NRT|numba|Py|_Py)_\w+|numba_\w+)")
-
 #: As :meth:`.catalog.Op.serves` takes it.
 Wanted = Mapping[str, Sequence[str]] | None
 
