@@ -85,10 +85,9 @@ VALUE_AXES = Sentence("value", "of shape {value_shape}", "shape (B, S, H, D)")
 LEVELS = Sentence("spatial_shapes", "of shape {spatial_shapes}", "shape (L, r), with at least one spatial axis")
 LEVELS_NEGATIVE = Sentence("spatial_shapes", "with a negative length", "nothing negative")
 LEVELS_PIXELS = Sentence(
-    "spatial_shapes",
-    "with {pixels} pixels",
+    "spatial_shapes", "with {pixels} pixels",
     "those of value, of shape (B, S, H, D) = {value_shape}, in all levels together",
-)
+)  # fmt: skip
 LOCATIONS = Sentence(
     "sampling_locations", "of shape {sampling_locations}",
     "shape (B, Q, H, L, P, r), as value (B, S, H, D) is of shape {value_shape} and L is {n_levels}",

@@ -31,15 +31,9 @@ def grid_sample(
     align_corners: bool = ..., *, where: str = ..., num_threads: SupportsIndex | None = ...,
 ) -> Array: ...  # fmt: skip
 def grid_sample(
-    X: npt.ArrayLike,
-    grid: npt.ArrayLike,
-    mode: ModeName = "linear",
-    padding_mode: PaddingModeName = "zeros",
-    align_corners: bool = False,
-    *,
-    where: str = "grid_sample",
-    num_threads: SupportsIndex | None = None,
-) -> Array:
+    X: npt.ArrayLike, grid: npt.ArrayLike, mode: ModeName = "linear", padding_mode: PaddingModeName = "zeros",
+    align_corners: bool = False, *, where: str = "grid_sample", num_threads: SupportsIndex | None = None,
+) -> Array:  # fmt: skip
     """Sample ``X`` at the positions ``grid``.
 
     >>> import numpy as np
@@ -86,13 +80,9 @@ def grid_sample(
     if X.size == 0:
         Y[...] = plan.zero
         return Y
-    load_core().grid_sample(
-        np.ascontiguousarray(X, dtype),
-        grid.astype(_native(grid.dtype), copy=False).reshape(grid.shape[0], -1, grid.shape[-1]),
-        Y.reshape(*shape[:2], -1),
-        plan,
-        _count(num_threads, worthwhile=Y.size > ELEMENTS_PER_THREAD),
-    )
+    X, grid = np.ascontiguousarray(X, dtype), grid.astype(_native(grid.dtype), copy=False)
+    positions, count = grid.reshape(len(grid), -1, grid.shape[-1]), _count(num_threads, Y.size > ELEMENTS_PER_THREAD)
+    load_core().grid_sample(X, positions, Y.reshape(*shape[:2], -1), plan, count)
     return Y
 
 
@@ -107,13 +97,9 @@ def affine_grid(
     *, where: str = ..., num_threads: SupportsIndex | None = ...,
 ) -> Array: ...  # fmt: skip
 def affine_grid(
-    theta: npt.ArrayLike,
-    size: Sequence[SupportsIndex] | npt.NDArray[np.integer],
-    align_corners: bool = False,
-    *,
-    where: str = "affine_grid",
-    num_threads: SupportsIndex | None = None,
-) -> Array:
+    theta: npt.ArrayLike, size: Sequence[SupportsIndex] | npt.NDArray[np.integer], align_corners: bool = False,
+    *, where: str = "affine_grid", num_threads: SupportsIndex | None = None,
+) -> Array:  # fmt: skip
     """The grid that samples an image transformed by ``theta``.
 
     >>> affine_grid([[[1., 0., 0.], [0., 1., 0.]]], (1, 1, 1, 2))    # the identity, for an output of 1×2 pixels
@@ -152,15 +138,10 @@ def affine_grid(
 
 
 def deformable_attention(
-    value: npt.ArrayLike,
-    spatial_shapes: Sequence[Sequence[SupportsIndex]] | npt.NDArray[np.integer],
-    sampling_locations: npt.ArrayLike,
-    attention_weights: npt.ArrayLike,
-    align_corners: bool = False,
-    *,
-    where: str = "deformable_attention",
-    num_threads: SupportsIndex | None = None,
-) -> Array:
+    value: npt.ArrayLike, spatial_shapes: Sequence[Sequence[SupportsIndex]] | npt.NDArray[np.integer],
+    sampling_locations: npt.ArrayLike, attention_weights: npt.ArrayLike, align_corners: bool = False,
+    *, where: str = "deformable_attention", num_threads: SupportsIndex | None = None,
+) -> Array:  # fmt: skip
     """Multi-scale deformable attention: for each query and head a weighted sum of samples of several images.
 
     >>> import numpy as np
@@ -227,17 +208,12 @@ def attend(
     checks.fits_memory(where, "Y", shape, dtype)
     Y = np.zeros(shape, dtype)
     if Y.size and weights.size and value.size:
-        areas = lengths.prod(1)
-        load_core().deformable_attention(
-            np.ascontiguousarray(value, dtype),
-            np.column_stack([areas.cumsum() - areas, lengths]),
-            np.ascontiguousarray(points),
-            np.ascontiguousarray(locations, _native(locations.dtype)).reshape(n, queries, heads, -1, r),
-            np.ascontiguousarray(weights, dtype).reshape(n, weights.shape[1], heads, -1),
-            Y.reshape(n, queries, heads, channels),
-            plan_for(dtype, "linear", "zeros", bool(align_corners)),
-            _count(num_threads),
-        )
+        areas, plan = lengths.prod(1), plan_for(dtype, "linear", "zeros", bool(align_corners))
+        firsts, counts = np.column_stack([areas.cumsum() - areas, lengths]), np.ascontiguousarray(points)
+        at = np.ascontiguousarray(locations, _native(locations.dtype)).reshape(n, queries, heads, -1, r)
+        by = np.ascontiguousarray(weights, dtype).reshape(n, weights.shape[1], heads, -1)
+        arrays = np.ascontiguousarray(value, dtype), firsts, counts, at, by, Y.reshape(n, queries, heads, channels)
+        load_core().deformable_attention(*arrays, plan, _count(num_threads))
     return Y
 
 

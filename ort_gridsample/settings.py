@@ -9,7 +9,6 @@ from typing import Any, Literal, SupportsIndex, TypeAlias, get_args
 
 CoreName: TypeAlias = Literal["auto", "numpy", "jit"]
 OpsName: TypeAlias = Literal["auto", "compiled", "python"]
-
 #: What a number of threads must be.
 A_NUMBER = "a whole number, at least 1"
 
@@ -21,28 +20,16 @@ def is_number(num_threads: object) -> bool:
 
 @dataclass
 class Setting:
-    """One setting.
+    """One setting."""
 
-    Attributes:
-        what: how errors name it.
-        variable: its environment variable.
-        names: the values that it may have; none: a number of threads.
-        default: its value where neither a call nor the variable gives one.
-        value: the value that a call gave; None where none did.
-    """
-
-    what: str
-    variable: str
-    names: tuple[str, ...]
-    default: str | None
-    value: Any = None
+    what: str  #: how errors name it
+    variable: str  #: its environment variable
+    names: tuple[str, ...]  #: the values that it may have; none: a number of threads
+    default: str | None  #: its value where neither a call nor the variable gives one
+    value: Any = None  #: the value that a call gave; None where none did
 
     def get(self) -> Any:
-        """The value in force.
-
-        Raises:
-            ValueError: the environment variable's value is not allowed.
-        """
+        """The value in force; ValueError where the environment variable's is not allowed."""
         text = os.environ.get(self.variable)
         if self.value is not None or not text:
             return self.default if self.value is None else self.value
@@ -51,11 +38,7 @@ class Setting:
         return value
 
     def set(self, value: str | None) -> None:
-        """Set the value; None goes back to the environment variable.
-
-        Raises:
-            ValueError: it is not allowed.
-        """
+        """Set the value, None goes back to the environment variable; ValueError where it is not allowed."""
         if value is not None:
             self.check(value, self.what, value)
         self.value = value

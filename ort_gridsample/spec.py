@@ -17,10 +17,8 @@ PaddingModeName: TypeAlias = Literal["zeros", "border", "reflection"]
 
 MODES = ("nearest", "linear", "cubic")
 PADDING_MODES = ("zeros", "border", "reflection")
-
 #: Opset 16 and OpenVINO name the 2-D case, later opsets the general one.
 MODE_SYNONYMS = {"bilinear": "linear", "bicubic": "cubic"}
-
 #: Keys' cubic convolution kernel, with the constant that PyTorch, OpenVINO and ONNX Runtime use.
 CUBIC_A = -0.75
 
@@ -32,19 +30,12 @@ def mode_of(name: str) -> str:
 
 @dataclass(frozen=True)
 class ElementType:
-    """One tensor element type.
+    """One tensor element type."""
 
-    Attributes:
-        name: numpy's name for it (``ml_dtypes``' for bfloat16, ``str`` for strings).
-        onnx: the name in an ONNX type constraint, ``tensor(<onnx>)``.
-        compute: the type that linear and cubic interpolate in; None where they are not defined.
-        transport: the type in which a tensor of it reaches a Python-defined op; None where it cannot.
-    """
-
-    name: str
-    onnx: str
-    compute: str | None
-    transport: str | None
+    name: str  #: numpy's name for it (``ml_dtypes``' for bfloat16, ``str`` for strings)
+    onnx: str  #: the name in an ONNX type constraint, ``tensor(<onnx>)``
+    compute: str | None  #: the type that linear and cubic interpolate in; None where they are not defined
+    transport: str | None  #: the type in which a tensor of it reaches a Python-defined op; None where it cannot
 
 
 _TYPES = (
@@ -71,7 +62,6 @@ TYPES_BY_ONNX: Mapping[str, ElementType] = {t.onnx: t for t in _TYPES}
 
 _ALL_TYPES = tuple(TYPES)
 _BEFORE_BFLOAT16 = tuple(t for t in _ALL_TYPES if t != "bfloat16")
-
 #: T2 of GridSample and T1 of AffineGrid: the types of a grid or theta.
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 
@@ -86,17 +76,11 @@ class Attribute:
 
 @dataclass(frozen=True)
 class Version:
-    """One version of an operator.
-
-    Attributes:
-        attributes: its attributes.
-        types: the types that each input may have.
-        axes: the numbers of spatial axes that it is defined for; None: any.
-    """
+    """One version of an operator."""
 
     attributes: Mapping[str, Attribute]
-    types: Mapping[str, tuple[str, ...]]
-    axes: tuple[int, ...] | None = None
+    types: Mapping[str, tuple[str, ...]]  #: the types that each input may have
+    axes: tuple[int, ...] | None = None  #: the numbers of spatial axes that it is defined for; None: any
 
 
 def _grid_sample(

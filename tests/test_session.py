@@ -399,6 +399,6 @@ def test_what_is_no_onnx_model_is_the_parents_affair(tmp_path: Path) -> None:
 def test_a_function_that_serves_all_its_calls_stays_one() -> None:
     model = parsed("""g (float[N,C,H,W] X, float[N,h,w,2] G) => (float[N,C,h,w] Y) { Y = local.warp (X, G) }
         <domain: "local", opset_import: ["": 20]> warp (A, B) => (C) { C = GridSample <mode = "cubic"> (A, B) }""")
-    patched = onnx.load_from_string(sessions._patched(model, "all", None).model)
+    patched = onnx.load_from_string(sessions._patched(model, "all", None, (), "lower").model)
     assert [function.name for function in patched.functions] == ["warp"]
     assert [node.op_type for node in patched.graph.node] == ["warp"]

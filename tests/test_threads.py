@@ -216,7 +216,7 @@ class TestHelpers:
 
     def test_one_who_is_there_helps_where_nobody_is_woken(self, runs, slots, monkeypatch):
         """Less is worth a helper than is worth waking one."""
-        helping = jit_core._variant("float32", "float32", "linear", "zeros", False).helping
+        helping = jit_core._variant("float32", "float32", "linear", "zeros", False)
         ends = threading.Event()
         monkeypatch.setattr(jit_core, "TAPS_PER_THREAD", 1 << 40)
         monkeypatch.setattr(jit_core, "submit", lambda *_: pytest.fail("one is woken"))
@@ -267,7 +267,7 @@ for most in (100, 1000):
 
     def test_no_more_than_there_are_places(self, slots):
         """Some wait for an offer, the others go at once; a forked child forgets them all."""
-        helping = jit_core._variant("float32", "float32", "linear", "zeros", False).helping
+        helping = jit_core._variant("float32", "float32", "linear", "zeros", False)
         slots[:] = 1
         try:
             assert helping.attend(jit_core._slots_at) == 0

@@ -13,7 +13,6 @@ from ..checks import listed
 from ..errors import GridSampleError
 from ..model.dialects import AttributeReference
 from ..model.records import columns
-from ..patching import inspect_model
 from ..runtime.accelerators import Accelerators, before_the_cpu
 from ..runtime.placement import Placement, foreseen
 from .failures import about
@@ -34,7 +33,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise GridSampleError("inspect", "--provider", repr(name), f"one that this onnxruntime has: {listed(there)}")
     providers = before_the_cpu([name] if name else [], None)
     with about(arguments.model), closing(Accelerators(providers, "lower", alone=False)) as accelerators:
-        placements = foreseen(inspect_model(arguments.model), accelerators)
+        placements = foreseen(arguments.model, accelerators)
     if arguments.json:
         print_json([as_json(placement) for placement in placements])
     elif not placements:

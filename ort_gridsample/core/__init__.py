@@ -9,7 +9,8 @@ A core is a module with three functions::
 - ``X``: (N, C, D1, …, Dr), C-contiguous, of any type of :data:`ort_gridsample.spec.TYPES`, no axis of length 0;
 - ``grid``: (N, P, r), floating point, normalized coordinates, innermost axis first;
 - ``Y``: (N, C, P), C-contiguous, of X's type: every element is written;
-- ``plan``: a :class:`~ort_gridsample.core.plan.Plan`; ``num_threads``: at most so many threads.
+- ``plan``: a :class:`~ort_gridsample.core.plan.Plan`; ``num_threads``: at most so many threads;
+- a MemoryError: there is no room for scratch memory.
 
 Of deformable attention, all in C order:
 
@@ -30,7 +31,6 @@ with the compiled :mod:`.workers`, which the compiled ops share.
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import logging
 from typing import Any, Literal
@@ -71,38 +71,27 @@ def get_core() -> Literal["numpy", "jit"]:
 
 
 def load_core() -> Any:
-    """The module of the chosen core, imported.
-
-    Raises:
-        ImportError: ``"jit"`` was asked for and Numba is not installed or cannot be imported.
-    """
+    """The module of the chosen core, imported; ImportError where it is ``"jit"`` by name, and Numba cannot be."""
     global _core
-    if _core is None:
-        _core = (get_core() == "jit" and _jit_core()) or importlib.import_module(".numpy_core", __name__)
-    return _core
-
-
-def _jit_core() -> Any:
-    """The compiled core; None where it was not asked for by name and Numba cannot be imported."""
+    if _core is not None:
+        return _core
     needed = settings.CORE.get() == "jit"
     if needed and not _numba_is_installed():
         raise ImportError(_MISSING)
     try:
-        need_numba()
-        return importlib.import_module(".jit_core", __name__)
+        if get_core() == "jit":
+            need_numba()
+            _core = importlib.import_module(".jit_core", __name__)
     except Exception as error:  # Numba may refuse a newer NumPy with more than an ImportError
         if needed:
             raise ImportError(f"the core 'jit' needs Numba, which cannot be imported: {error}") from error
         logger.warning("Numba is installed but cannot be imported, the core 'numpy' is used: %s", error)
-    return None
+    _core = _core or importlib.import_module(".numpy_core", __name__)
+    return _core
 
 
 def need_numba() -> None:
-    """Import Numba.
-
-    Raises:
-        ImportError: it is not installed, or of a release that was not tried. It may refuse NumPy with other errors.
-    """
+    """Import Numba; ImportError: it is not there, or of an untried release. It may refuse NumPy with other errors."""
     complaint = versions.complaint("numba", importlib.import_module("numba").__version__)
     if complaint:
         raise ImportError(complaint)

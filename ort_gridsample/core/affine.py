@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 
@@ -39,10 +40,6 @@ def affine_grid(theta: Floats, lengths: tuple[int, ...], align_corners: bool, gr
 
     outermost = lengths[0]
     step = max(1, outermost // (4 * num_threads))
-    slabs = [
-        (batch, row, slice(start, start + step))
-        for batch in range(len(theta))
-        for start in range(0, outermost, step)
-        for row in range(r)
-    ]
+    corners = product(range(len(theta)), range(0, outermost, step), range(r))
+    slabs = [(batch, row, slice(start, start + step)) for batch, start, row in corners]
     for_each(fill, slabs, min(num_threads, grid.size // (1 << 15) + 1))

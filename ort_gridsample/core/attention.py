@@ -81,10 +81,7 @@ def _cut(launch: Any) -> None:
 
 
 def attention_for(value_type: str, locations_type: str) -> Callable[..., int]:
-    """The worker for values and weights of one type and locations of another.
-
-    It takes items of a launch, up to its pause, and answers whether there may be more.
-    """
+    """The worker for values and weights of one type and locations of another, as :func:`.workers.worker` is."""
     bits, location_bits = stored(value_type), stored(locations_type)
     real, coordinate = np.dtype(spec.TYPES[value_type].compute), np.dtype(spec.TYPES[locations_type].compute)
     are_halves, size = value_type in HALVES, bits.itemsize

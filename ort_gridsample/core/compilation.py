@@ -29,13 +29,10 @@ IndexDataCacheFile: Any = untyped_caching.IndexDataCacheFile
 global_compiler_lock: Any = untyped_compiler_lock
 
 logger = logging.getLogger("ort_gridsample")
-
 #: LLVM ends the process where there is no memory for it: so much must be free before it compiles, and before it loads.
 COMPILING, LOADING = 1 << 26, 1 << 24
-
 #: How a module takes something from its own package.
 _TAKES = re.compile(r"^ *(from \.[^\n(]*(?:\([^)]*\))?)", re.MULTILINE)
-
 #: A function to compile; or what makes one, and the types that it makes it for.
 Part = tuple[Any, ...]
 
@@ -75,33 +72,25 @@ class _Files(IndexDataCacheFile):
 
     def load(self, key: Any) -> Any:
         """What was saved for ``key``; None where nothing was."""
-        try:
-            version, stamp, saved, data = self._load_data(self._name(key))
-        except OSError:
-            return None
-        return data if (version, stamp, saved) == (self._version, self._source_stamp, key) else None
+        return self._load_data(self._name(key)) if self.has(key) else None
 
     def save(self, key: Any, data: Any) -> None:
         """Keep ``data`` for ``key``."""
-        self._save_data(self._name(key), (self._version, self._source_stamp, key, data))
+        self._save_data(self._name(key), data)
 
     def has(self, key: Any) -> bool:
         """Whether there is a file for ``key``."""
         return Path(self._data_path(self._name(key))).exists()
 
-    def flush(self) -> None:
-        """Nothing: a file that cannot be read is written anew."""
-
     def _name(self, key: Any) -> str:
-        return str(self._data_name(int(hashlib.sha256(repr(key).encode()).hexdigest()[:15], 16)))
+        what = repr((self._version, self._source_stamp, key)).encode()
+        return str(self._data_name(int(hashlib.sha256(what).hexdigest()[:15], 16)))
 
 
 class KernelCache(FunctionCache):
     """Numba's cache of a function on disk: beside its file, or in the user's cache where that is read-only.
 
-    Raises:
-        RuntimeError: there is no folder to write to at all.
-        OSError: a source is not there to be looked at.
+    RuntimeError: there is no folder to write to at all; OSError: a source is not there to be looked at.
     """
 
     def __init__(self, function: Any, sources: Sequence[Path]) -> None:
@@ -111,11 +100,7 @@ class KernelCache(FunctionCache):
         self._cache_file: Any = _Files(files._cache_path, self._impl.filename_base, files._source_stamp)
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
-        """What lies on disk; None also where that cannot be read.
-
-        Raises:
-            MemoryError: there is no room to load it, or to compile it then.
-        """
+        """What lies on disk, None where it cannot be read; MemoryError: there is no room to load, or to compile it."""
         memory.probe(LOADING if self.has(signature, target_context) else COMPILING)
         try:
             return super().load_overload(signature, target_context)

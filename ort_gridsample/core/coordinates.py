@@ -20,21 +20,13 @@ Number: TypeAlias = Any  #: a float, or values that broadcast against others
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis of X.
+    """An axis of X."""
 
-    Attributes:
-        length: its number of pixels, as a coordinate.
-        last: the coordinate of its last pixel.
-        span: the distance of the two points of reflection; 1 where they are one.
-        align_corners: the operator's attribute.
-        may_be_single: whether it may be an axis of one pixel.
-    """
-
-    length: Number
-    last: Number
-    span: Number
-    align_corners: bool
-    may_be_single: bool
+    length: Number  #: its number of pixels, as a coordinate
+    last: Number  #: the coordinate of its last pixel
+    span: Number  #: the distance of the two points of reflection; 1 where they are one
+    align_corners: bool  #: the operator's attribute
+    may_be_single: bool  #: whether it may be an axis of one pixel
 
     @property
     def may_collapse(self) -> bool:
@@ -104,26 +96,17 @@ def _infinity_at_edge(xp: Namespace, g: Values, axis: Axis, beyond: float) -> Va
     return xp.where(xp.equal(x - x, 0), x, xp.clip(g, 0, 1) * axis.last)
 
 
-Step = Callable[[Namespace, Values, Axis], Values]
-
-
 @dataclass(frozen=True)
 class Padding:
-    """A padding mode.
+    """A padding mode."""
 
-    Attributes:
-        pad: the step on a coordinate where the mode pads coordinates (nearest, linear), or on a tap's position where
-            it pads taps (cubic).
-        finite: the step from normalized coordinates, infinity included, to finite pixel coordinates with the same
-            answer.
-        zero_outside: whether a tap that is still outside counts as 0.
-        bounds: whether ``pad`` makes infinity finite as well.
-    """
-
-    pad: Step
+    #: The step on a coordinate where the mode pads coordinates (nearest, linear), or on a tap's position where it pads
+    #: taps (cubic).
+    pad: Callable[[Namespace, Values, Axis], Values]
+    #: The step from normalized coordinates, infinity included, to finite pixel coordinates with the same answer.
     finite: Callable[[Namespace, Values, Axis, float], Values] = _infinity_at_edge
-    zero_outside: bool = False
-    bounds: bool = False
+    zero_outside: bool = False  #: whether a tap that is still outside counts as 0
+    bounds: bool = False  #: whether ``pad`` makes infinity finite as well
 
 
 PADDING: Mapping[str, Padding] = {

@@ -1,7 +1,4 @@
-"""float16 and bfloat16 as their bits, for compiled code: widened, and rounded to the nearest, ties to even.
-
-float16 by the CPU's own instructions, where it has them.
-"""
+"""float16 and bfloat16 as their bits, for compiled code: widened, and rounded to the nearest, ties to even."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from numba.extending import register_jitable
 from . import target
 from .pointers import by_types, intrinsic
 
-#: Whether the CPU converts float16.
+#: Whether the CPU converts float16: then its own instructions do.
 CONVERTS = target.has("f16c")
 
 

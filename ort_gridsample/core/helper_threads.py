@@ -16,7 +16,6 @@ from .structs import SLOT, SLOTS, TASK
 
 #: An offer is the address of a task, until a helper comes to it.
 NOTHING, TAKEN = 0, 1
-
 #: How often a helper looks for an offer before it goes; a look takes some 0.4 µs where nobody else wants the processor.
 PATIENCE = 1000
 

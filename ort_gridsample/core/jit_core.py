@@ -1,22 +1,16 @@
-"""The compiled core: the functions' and the Python op's way to the workers, on the package's own threads.
-
-Importing this module imports Numba.
-"""
+"""The compiled core: the functions' and the Python op's way to the workers, on the package's own threads, by Numba."""
 
 from __future__ import annotations
 
 import ctypes
-import logging
 import math
 import threading
-from collections import namedtuple
-from collections.abc import Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import helper_threads, kernels, numpy_core
+from . import helper_threads, kernels, logger, numpy_core
 from .arrays import Array, Floats, Indices
 from .attention import MOST_AXES
 from .attention import parts as attention_parts
@@ -28,14 +22,10 @@ from .threads import after_fork, available_cpus, submit
 from .variants import PADDING, TAPS, numbers, parts
 from .workers import END
 
-logger = logging.getLogger("ort_gridsample")
-
 #: Fewer taps than this are not worth a helper that is there, and not worth waking one.
 TAPS_PER_HELPER, TAPS_PER_THREAD = 1 << 16, 1 << 18
-
 #: So much memory each thread keeps for its next call: fresh memory costs more than to write to it.
 KEPT_BYTES = 1 << 21
-
 #: As many helpers as the machine has processors for, or as somebody may ask for all the same.
 HELPERS = max(63, available_cpus() - 1)
 
@@ -46,11 +36,7 @@ _Attention: Any = np.ctypeslib.as_ctypes_type(ATTENTION)
 
 
 def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) -> None:
-    """Sample ``X`` (N, C, D1, …, Dr) at ``grid`` (N, P, r) into ``Y`` (N, C, P); see :mod:`ort_gridsample.core`.
-
-    Raises:
-        MemoryError: there is no room for the workers' scratch memory.
-    """
+    """Sample ``X`` (N, C, D1, …, Dr) at ``grid`` (N, P, r) into ``Y`` (N, C, P); see :mod:`ort_gridsample.core`."""
     (n, c, positions), lengths = Y.shape, X.shape[2:]
     pixels, rows = math.prod(lengths), TAPS.get(plan.mode, 0) ** len(lengths)
     is_stated = plan.mode in TAPS and plan.padding_mode in PADDING
@@ -72,11 +58,7 @@ def deformable_attention(
     value: Array, levels: Indices, counts: Indices, locations: Floats, weights: Floats, Y: Array,
     plan: Plan, num_threads: int,
 ) -> None:  # fmt: skip
-    """Add up samples of ``value`` into ``Y`` (B, Q, H, D), with weights; see :mod:`ort_gridsample.core`.
-
-    Raises:
-        MemoryError: there is no room for the workers' scratch memory.
-    """
+    """Add up samples of ``value`` into ``Y`` (B, Q, H, D), with weights; see :mod:`ort_gridsample.core`."""
     r, (n, queries, heads, channels) = locations.shape[-1], Y.shape
     if r > MOST_AXES or value.shape[1] > kernels.MAX_PIXELS:
         return numpy_core.deformable_attention(value, levels, counts, locations, weights, Y, plan, num_threads)
@@ -119,10 +101,10 @@ _kept, _Memory = threading.local(), ctypes.c_byte * KEPT_BYTES
 
 def _do(variant: _Variant, launch: Any, at: int, count: int) -> None:
     """Do a phase of the launch in ``count`` workers, with helpers: these are through when it returns, or raises."""
-    helping, task = variant.helping, ctypes.addressof(launch.task)
+    task = ctypes.addressof(launch.task)
     try:
-        if count > 1 and (asleep := helping.invite(task, _slots_at)):
-            submit(partial(helping.attend, _slots_at), asleep)
+        if count > 1 and (asleep := variant.invite(task, _slots_at)):
+            submit(partial(variant.attend, _slots_at), asleep)
         while variant.worker(at, 0):  # between whose calls Python hears of signals
             pass
     except BaseException:
@@ -130,20 +112,18 @@ def _do(variant: _Variant, launch: Any, at: int, count: int) -> None:
         raise
     finally:
         if count > 1:
-            helping.finish(task, _slots_at)
-
-
-#: The functions of :mod:`.helper_threads`.
-_Helping = namedtuple("_Helping", "invite finish attend")
+            variant.finish(task, _slots_at)
 
 
 class _Variant(NamedTuple):
-    """A kernel's descriptor, where there is one, and the functions that Python calls."""
+    """A kernel's descriptor, where there is one, and the functions that Python calls, with :mod:`.helper_threads`'."""
 
     kernel: Any
     proceed: ctypes._FuncPointer
     worker: ctypes._FuncPointer
-    helping: _Helping
+    invite: ctypes._FuncPointer
+    finish: ctypes._FuncPointer
+    attend: ctypes._FuncPointer
 
 
 @cache
@@ -152,20 +132,18 @@ def _variant(X_type: str, grid_type: str, mode: str, padding_mode: str, align_co
     found = addresses([*named.values(), *_HELPING])
     attributes = {"padding": PADDING[padding_mode], "align_corners": int(align_corners), "cpus": available_cpus()}
     fields = {**dict(zip(named, found, strict=False)), **numbers(X_type, grid_type, mode), **attributes}
-    return _variant_of(_Kernel(**fields), fields["proceed"], fields["worker"], found[len(named) :])
+    return _variant_of(_Kernel(**fields), fields["proceed"], fields["worker"], *found[len(named) :])
 
 
 @cache
 def _attention(value_type: str, locations_type: str) -> _Variant:
-    proceed, worker, *helping = addresses([*attention_parts(value_type, locations_type), *_HELPING])
-    return _variant_of(None, proceed, worker, helping)
+    return _variant_of(None, *addresses([*attention_parts(value_type, locations_type), *_HELPING]))
 
 
-def _variant_of(kernel: Any, proceed: int, worker: int, helping: Sequence[int]) -> _Variant:
+def _variant_of(kernel: Any, *functions: int) -> _Variant:
     word = ctypes.c_int64
     one, two = ctypes.CFUNCTYPE(word, word), ctypes.CFUNCTYPE(word, word, word)
-    invite, finish, attend = helping
-    return _Variant(kernel, one(proceed), two(worker), _Helping(two(invite), two(finish), one(attend)))
+    return _Variant(kernel, *(kind(at) for kind, at in zip((one, two, two, two, one), functions, strict=True)))
 
 
 def prepare(dtype: np.dtype[np.generic], grid_dtype: np.dtype[np.generic], mode: str) -> None:

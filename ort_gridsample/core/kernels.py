@@ -21,11 +21,9 @@ from .pointers import array, by_types
 from .vectors import CONTIGUOUS, EVERY, GATHERED, GATHERS, MASKED, NARROW, OUTSIDE_BIT, PIXELS_AHEAD, VECTORS, WIDE
 
 ZEROS, BORDER, REFLECTION = range(3)
-
 #: The index of a tap that counts as 0; every other index is a pixel of X.
 OUTSIDE = np.uint32(0xFFFFFFFF)
 MAX_PIXELS = 1 << 30  # and so that a coordinate beyond X, too, is an int32
-
 #: The most positions, and positions times taps, of a tile: its table stays in a CPU's second cache.
 TILE_POSITIONS = 2048
 TILE_TAPS = 1 << 14
@@ -218,16 +216,12 @@ def _pad_quads(x: Any, positions: int, length: int, index: Any, weight: Any) -> 
         i = min(max(wanted, np.int32(0)), last)
         moved = np.int32(i - wanted)
         for tap in range(4):
-            weight[tap, p] = _select(np.int32(moved + tap), a, b, c, d, masked)
+            which = np.int32(moved + tap)
+            found = a if which == 0 else masked
+            found = b if which == 1 else found
+            found = c if which == 2 else found
+            weight[tap, p] = d if which == 3 else found
         index[p] = np.uint32(i)
-
-
-@register_jitable
-def _select(which: Any, a: Any, b: Any, c: Any, d: Any, none: Any) -> Any:
-    found = a if which == 0 else none
-    found = b if which == 1 else found
-    found = c if which == 2 else found
-    return d if which == 3 else found
 
 
 @register_jitable
@@ -378,10 +372,7 @@ def combine(
 
 @register_jitable
 def copy_pixels(X: Any, index: Any, layout: int, inside: Any, Y: Any, start: int) -> None:
-    """Copy the pixels ``inside`` of X (C, S), up to three channels at once, into Y[:, start:].
-
-    They are 0 for an ``index`` outside, if they lie GATHERED.
-    """
+    """Copy pixels ``inside`` X (C ≤ 3, S) into Y[:, start:]: 0 for an ``index`` outside, if they lie GATHERED."""
     channels, positions = len(X), len(inside)
     whole = positions - positions % EVERY
     first, to_first = X[0], Y[0, start:]
@@ -430,8 +421,13 @@ def _sum_floats_for(layout: int) -> Any:
                 sum_wide(image, index, offsets, weight, p, out, start + p)
             for p in range(wides, narrows, narrow):
                 sum_narrow(image, index, offsets, weight, p, out, start + p)
-            for p in range(narrows, positions):
-                out[start + p] = _sum_at(image, index, offsets, layout, weight, p)
+            for p in range(narrows, positions):  # in the order of the vectors
+                total = weight.dtype.type(0)
+                for row in range(len(weight)):
+                    i = index[row, p] if layout == GATHERED else index[0, p] + np.uint32(offsets[row])
+                    if i < OUTSIDE_BIT and not np.isnan(weight[row, p]):
+                        total = vectors.multiply_add(weight[row, p], widened(image[i]), total)
+                out[start + p] = total
 
     return _named(sum_floats, f"sum_floats_{layout}")
 
@@ -465,17 +461,6 @@ def _sum_any(X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any,
         gather_index(index, offsets, weight, layout, positions)
     _sum_in_loops(X, index, weight, Y, start, positions)
     return GATHERED
-
-
-@register_jitable
-def _sum_at(image: Any, index: Any, offsets: Any, layout: int, weight: Any, p: int) -> Any:
-    """The sum at position ``p``, in the order of the vectors."""
-    total = weight.dtype.type(0)
-    for row in range(len(weight)):
-        i = index[row, p] if layout == GATHERED else index[0, p] + np.uint32(offsets[row])
-        if i < OUTSIDE_BIT and not np.isnan(weight[row, p]):
-            total = vectors.multiply_add(weight[row, p], widened(image[i]), total)
-    return total
 
 
 def _by_layout(name: str, gathered: Any, masked: Any, contiguous: Any, *, forceinline: bool = False) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,8 @@ import numpy as np
 
 #: Arrays of fewer bytes than this are not worth asking the system for.
 WORTH_ASKING = 1 << 28
-
 #: Bytes that an allocator may need beside an array.
 SLACK = 1 << 20
-
 #: The bytes of a string copied for an op, and from there for onnxruntime: two C++ objects that hold a short text.
 STRING_BYTES = 2 * 32
 
@@ -28,7 +25,20 @@ _GROUPS = (
 
 def available() -> int | None:
     """The bytes that the system has left for this process, by its own account; None where it gives none."""
-    return min(_accounts(), default=None)
+    found = list[int]()
+    with suppress(OSError, ValueError, KeyError, IndexError):  # not Linux
+        lines = _MEMINFO.read_text().splitlines()
+        kilobytes = {name: int(value.split()[0]) for name, value in (line.split(":") for line in lines)}
+        found.append((kilobytes["MemAvailable"] + kilobytes["SwapFree"]) << 10)
+    for limit, usage in _GROUPS:
+        with suppress(OSError, ValueError):  # no such group, or "max"
+            most, used = int(limit.read_text()), int(usage.read_text())
+            with suppress(OSError, ValueError, KeyError):  # what caches files not read lately Linux takes back first
+                stats = dict(line.split() for line in limit.with_name("memory.stat").read_text().splitlines())
+                # total: with nested groups, version 1
+                used = max(0, used - int(stats.get("total_inactive_file") or stats["inactive_file"]))
+            found.append(max(0, most - used))
+    return min(found, default=None)
 
 
 def copied_bytes(array: np.ndarray[Any, Any]) -> int:
@@ -37,30 +47,6 @@ def copied_bytes(array: np.ndarray[Any, Any]) -> int:
 
 
 def probe(nbytes: int) -> None:
-    """Allocate ``nbytes`` and free them.
-
-    Raises:
-        MemoryError: there are not so many.
-    """
+    """Allocate ``nbytes`` and free them; MemoryError where there are not so many."""
     if nbytes > SLACK:
         np.empty(nbytes + SLACK, np.uint8)
-
-
-def _accounts() -> Iterator[int]:
-    with suppress(OSError, ValueError, KeyError, IndexError):  # not Linux
-        lines = _MEMINFO.read_text().splitlines()
-        kilobytes = {name: int(value.split()[0]) for name, value in (line.split(":") for line in lines)}
-        yield (kilobytes["MemAvailable"] + kilobytes["SwapFree"]) << 10
-    for limit, usage in _GROUPS:
-        with suppress(OSError, ValueError):  # no such group, or "max"
-            most, used = int(limit.read_text()), int(usage.read_text())
-            yield max(0, most - max(0, used - _reclaimable(limit.with_name("memory.stat"))))
-
-
-def _reclaimable(stat: Path) -> int:
-    """The bytes of a control group's usage that cache files not read lately, which Linux takes back first."""
-    try:
-        stats = dict(line.split() for line in stat.read_text().splitlines())
-        return int(stats.get("total_inactive_file") or stats["inactive_file"])  # total: with nested groups, version 1
-    except (OSError, ValueError, KeyError):
-        return 0

@@ -7,6 +7,7 @@ from a channels-last copy of X.
 from __future__ import annotations
 
 import math
+from itertools import product
 from typing import Literal
 
 import numpy as np
@@ -23,15 +24,12 @@ from .threads import for_each
 BLOCK_POSITIONS = 1 << 14
 BLOCK_TAPS = 1 << 17
 CHUNK_BYTES = 1 << 20
-
 #: numpy's mode for an index outside X: there is none, and this is faster than ``"raise"``.
 OUTSIDE: Literal["raise", "clip"] = "clip"
 #: The integers that have as many bytes as a pixel, to clear those outside.
 _BITS = {np.dtype(each).itemsize: each for each in (np.int8, np.int16, np.int32, np.int64)}
-
 #: So many taps are worth another thread: all wait for Python's lock between numpy's calls.
 TAPS_PER_THREAD = 1 << 21
-
 #: So many channels are worth a channels-last copy of an image, of at most so many bytes; it is made so many channels at
 #: a time, which takes a quarter of the time of all at once.
 CHANNELS_LAST, ROWS_BYTES, TRANSPOSED = 16, 1 << 28, 8
@@ -53,11 +51,8 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
     share = -(-n * positions // (2 * threads))
     step = max(64, min(BLOCK_POSITIONS, BLOCK_TAPS // taps, share))
     batches = max(1, step // max(positions, 1))  # those that share a table
-    blocks = [
-        (slice(batch, batch + batches), slice(start, start + step))
-        for batch in range(0, n, batches)
-        for start in range(0, positions, step)
-    ]
+    corners = product(range(0, n, batches), range(0, positions, step))
+    blocks = [(slice(batch, batch + batches), slice(start, start + step)) for batch, start in corners]
 
     def sample(block: tuple[slice, slice]) -> None:
         some, at = block
@@ -97,8 +92,8 @@ def deformable_attention(
                     total += _attended(image, grid[:, some], by[:, some], tuple(lengths), plan)
         Y[batch, at, head] = total
 
-    starts = range(0, queries, step)
-    blocks = [(b, h, slice(q, q + step)) for b in range(batches) for h in range(heads) for q in starts]
+    corners = product(range(batches), range(heads), range(0, queries, step))
+    blocks = [(batch, head, slice(query, query + step)) for batch, head, query in corners]
     threads = -(-weights.size * taps * channels // TAPS_PER_THREAD)
     for_each(add_up, blocks, min(num_threads, threads, len(blocks)))
 

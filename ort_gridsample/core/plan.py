@@ -13,25 +13,15 @@ from . import sums
 
 @dataclass(frozen=True)
 class Plan:
-    """The operator's attributes, and what follows from them and the type of X.
+    """The operator's attributes, and what follows from them and the type of X."""
 
-    Attributes:
-        mode: one of :data:`ort_gridsample.spec.MODES`.
-        padding_mode: one of :data:`ort_gridsample.spec.PADDING_MODES`.
-        align_corners: the operator's attribute.
-        compute: the type that values are added up in.
-        weights: the type of the weights: ``compute``, or its real part.
-        zero: the value of a tap outside (for strings the empty string).
-        sum: the function that adds up the taps; None for one tap.
-    """
-
-    mode: str
-    padding_mode: str
-    align_corners: bool
-    compute: np.dtype[np.generic]
-    weights: np.dtype[np.generic]
-    zero: object
-    sum: sums.Sum | None
+    mode: str  #: one of :data:`ort_gridsample.spec.MODES`
+    padding_mode: str  #: one of :data:`ort_gridsample.spec.PADDING_MODES`
+    align_corners: bool  #: the operator's attribute
+    compute: np.dtype[np.generic]  #: the type that values are added up in
+    weights: np.dtype[np.generic]  #: the type of the weights: ``compute``, or its real part
+    zero: object  #: the value of a tap outside (for strings the empty string)
+    sum: sums.Sum | None  #: the function that adds up the taps; None for one tap
 
 
 @lru_cache(maxsize=256)

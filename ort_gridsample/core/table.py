@@ -16,34 +16,25 @@ from .taps import MODES, axis_taps
 
 @dataclass(frozen=True)
 class Table:
-    """The taps of P output positions, on one axis or on several.
+    """The taps of P output positions, on one axis or on several."""
 
-    Attributes:
-        index: (T, P), the pixel read, always inside X, whatever the coordinate.
-        weight: (T, P), its weight; None is a weight of 1.
-        inside: (T, P), whether the tap lies inside X (elsewhere it counts as 0); None is everywhere.
-    """
-
-    index: Indices
-    weight: Array | None
-    inside: Mask | None
+    index: Indices  #: (T, P), the pixel read, always inside X, whatever the coordinate
+    weight: Array | None  #: (T, P), its weight; None is a weight of 1
+    inside: Mask | None  #: (T, P), whether the tap lies inside X (elsewhere it counts as 0); None is everywhere
 
     def times(self, inner: Table, length: int) -> Table:
         """Every combination of these taps with those of the next axis inward, which has ``length`` pixels."""
         weight = None if inner.weight is None else _pairs(np.multiply, self.weight, inner.weight)
-        return Table(_pairs(np.add, self.index * length, inner.index), weight, self._inside_times(inner))
+        inside = None
+        if self.inside is not None or inner.inside is not None:
+            each = (np.broadcast_to(True, t.index.shape) if t.inside is None else t.inside for t in (self, inner))
+            inside = _pairs(np.logical_and, *each)
+        return Table(_pairs(np.add, self.index * length, inner.index), weight, inside)
 
     def part(self, at: slice) -> Table:
         """The table of the positions ``at``."""
         weight = None if self.weight is None else self.weight[:, at]
         return Table(self.index[:, at], weight, None if self.inside is None else self.inside[:, at])
-
-    def _inside_times(self, inner: Table) -> Mask | None:
-        if inner.inside is None:
-            return None if self.inside is None else np.repeat(self.inside, len(inner.index), axis=0)
-        if self.inside is None:
-            return np.tile(inner.inside, (len(self.index), 1))
-        return _pairs(np.logical_and, self.inside, inner.inside)
 
 
 def _pairs(function: np.ufunc, outer: Any, inner: Array) -> Array:

@@ -21,20 +21,13 @@ MAX_TAPS = 1 << 16
 
 @dataclass(frozen=True)
 class Mode:
-    """An interpolation mode, for one axis.
+    """An interpolation mode, for one axis."""
 
-    Attributes:
-        base: the pixel from which the taps are counted.
-        offsets: the taps, in pixels from the base.
-        weights: from the distance t to the base, in pixels, (…, 1, P), to the taps' weights (…, T, P); None for one
-            tap.
-        pads_taps: whether padding acts on each tap instead of on the coordinate.
-    """
-
-    base: Callable[[Namespace, Values], Values]
-    offsets: tuple[int, ...]
+    base: Callable[[Namespace, Values], Values]  #: the pixel from which the taps are counted
+    offsets: tuple[int, ...]  #: the taps, in pixels from the base
+    #: From the distance t to the base, in pixels, (…, 1, P), to the taps' weights (…, T, P); None for one tap.
     weights: Callable[[Namespace, Values], Values] | None
-    pads_taps: bool
+    pads_taps: bool  #: whether padding acts on each tap instead of on the coordinate
 
     @property
     def taps(self) -> int:

@@ -23,14 +23,11 @@ GATHERS = target.has("avx2", "fma")
 #: The bytes of its vectors, then. The wide ones are faster, and a CPU that has them slows down by a tenth for a while
 #: after each; another takes them as two.
 VECTORS = (64, 32)
-
 #: How the taps of a tile lie: each for itself, an index to each; or contiguous, an index to the first of them and the
 #: offsets of the others, two and two side by side. Of MASKED ones a tap of weight NaN counts as 0.
 GATHERED, MASKED, CONTIGUOUS = range(3)
-
 #: An index from this on is of a tap outside, which counts as 0; every other index is a pixel of X.
 OUTSIDE_BIT = np.uint32(1 << 31)
-
 #: The channels of a panel, side by side in a row: a CPU's vector, or a line of its cache.
 NARROW, WIDE = 4, 16
 #: So many positions ahead rows are called into the cache: up to twice as fast on random grids.
@@ -259,10 +256,7 @@ class _Pixels(_Sum):
 
 
 class _Integers(_Sum):
-    """As :class:`_Pixels` for integers of up to 16 bits, by vectors of ``size`` bytes of weights.
-
-    :func:`.sums.integer` states the sum.
-    """
+    """As :class:`_Pixels` for integers of up to 16 bits, by vectors of weights, as :func:`.sums.integer` states it."""
 
     def begin(self) -> None:
         super().begin()

@@ -25,7 +25,6 @@ from .vectors import GATHERS, NARROW, OUTSIDE_BIT, WIDE
 
 #: The phases of a launch. X is read as it is or as it was packed for all workers, or each packs the panels it reads.
 NEW, READING, PACKING, PACKING_AND_READING, END = range(5)
-
 #: What one chunk reads at least, in taps and channels, how many of them a large launch is cut into (or one a worker, if
 #: that is more), and after how much a worker comes back where it is asked to.
 WORTH_A_CHUNK, CHUNKS, WORTH_A_PAUSE = 1 << 16, 64, 1 << 24

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from itertools import takewhile
 from math import prod
 from pathlib import Path
@@ -47,7 +47,6 @@ from .native import fed, one_node, sampled
 #: ``"keep"``: leave those that these run as they are; ``"never"``: nothing, as if there were the CPU alone.
 Accelerated: TypeAlias = Literal["lower", "keep", "never"]
 ACCELERATED: tuple[str, ...] = get_args(Accelerated)
-
 #: The form of basic operators that a provider needs.
 _FORMS = {"WebGpuExecutionProvider": RUNTIMES["onnxruntime-webgpu"]}
 
@@ -56,20 +55,16 @@ _TRIAL = Path(trial.__file__)
 SECONDS = 60
 #: What no rounding explains, of values in [0, 1] and in half precision.
 _WRONG = 0.1
-
 #: What is kept where a provider runs a model, and how it begins where nothing is.
 _YES, _LATE = "yes", "it takes longer"
 #: After so many seconds a provider that refused is asked again: a driver may have been installed.
 _DAY = 86400.0
 #: What a record says of a node that is in a function, and in no body there.
 _FUNCTION = re.compile(r"function \S+")
-
 #: Of what onnxruntime says where a provider does not take all nodes, and how much to show of what providers say.
 _LEFT, _LONGEST = "fallback to CPU EP has been explicitly disabled", 300
-
 #: Lengths of axes that only a run knows: a batch of heads, some channels, pixels, and few positions.
 _BATCH, _CHANNELS, _LENGTHS, _OUT = 8, 4, (9, 7, 6), (5, 3, 4)
-
 #: Of more values X has few channels in a probe.
 _LARGE = 1 << 23
 
@@ -107,12 +102,9 @@ def before_the_cpu(
 
 
 class Accelerators:
-    """The execution providers of a session that come before the CPU's; to be closed once they were asked.
+    """The execution ``providers`` of a session that come before the CPU's; to be closed once they were asked.
 
-    Args:
-        providers: in their order.
-        accelerated: what may be done to nodes for them.
-        alone: whether the model has no other nodes than those concerned.
+    ``accelerated`` says what may be done to nodes for them, ``alone`` whether the model has none but those concerned.
     """
 
     def __init__(self, providers: Providers, accelerated: Accelerated, alone: bool) -> None:
@@ -150,29 +142,22 @@ class Accelerators:
             why = why or refusal
         return None
 
-    @cached_property
-    def _targets(self) -> dict[str, Target]:
-        """The forms to try where a node does not run as it is, in their order."""
-        from ..model.targets.lowered import Primitives, TwoAxes  # here, as importing it takes a while
-
-        runtime = next((_FORMS[name] for name, _ in self._providers if name in _FORMS), ANY)
-        return {
-            "the standard's node": Spelled("ai.onnx"),
-            "opset 16's words": Spelled("ai.onnx", first_words=True),
-            "com.microsoft's node": Spelled("com.microsoft"),
-            "4-D GridSamples": TwoAxes(runtime=runtime),
-            "basic operators": Primitives(runtime=runtime),
-        }
-
     def _forms(self, record: NodeRecord) -> Iterator[tuple[str, Target | None]]:
+        """The forms to try, in their order: its own, and others where it does not run as it is."""
         yield "", None
         # Bodies of If, Loop and Scan are left: some providers crash over others than those that they refuse.
         is_in_body = bool(record.graph) and not _FUNCTION.fullmatch(record.graph)
         if self._accelerated == "keep" or record.passes_on or is_in_body:
             return
-        for name, target in self._targets.items():
-            if record.operator == "GridSample" or name == "basic operators":
-                yield name, target
+        from ..model.targets.lowered import Primitives, TwoAxes  # here, as importing it takes a while
+
+        runtime = next((_FORMS[name] for name, _ in self._providers if name in _FORMS), ANY)
+        if record.operator == "GridSample":
+            yield "the standard's node", Spelled("ai.onnx")
+            yield "opset 16's words", Spelled("ai.onnx", first_words=True)
+            yield "com.microsoft's node", Spelled("com.microsoft")
+            yield "4-D GridSamples", TwoAxes(runtime=runtime)
+        yield "basic operators", Primitives(runtime=runtime)
 
     def _refusal(self, model: bytes, asked: Probe) -> str:
         """Why they do not run ``model`` alone, and rightly; empty where they do."""
@@ -211,7 +196,10 @@ def probe(record: NodeRecord, case: Sequence[Value], opsets: Mapping[str, int], 
 
     def make() -> tuple[Mapping[str, Array], Array]:
         if record.operator == "AffineGrid":
-            arrays = _theta_and_size(shapes[0], record.constants.get("size"), axes)
+            size, n = record.constants.get("size"), shapes[0][0]
+            first, *others = [_BATCH, _CHANNELS, *_OUT[:axes]] if size is None else size.tolist()
+            n = n if isinstance(n, int) else first
+            arrays = np.random.default_rng(0).random((n, axes, axes + 1)), np.array([n, *others], np.int64)
             expected = affine_grid(*arrays, align_corners)
         else:
             arrays = _x_and_grid(*lengths, align_corners)
@@ -226,12 +214,6 @@ def probe(record: NodeRecord, case: Sequence[Value], opsets: Mapping[str, int], 
             reader.input[:] = ["beside" if name == source else name for name in reader.input]
         model.graph.node.insert(0, helper.make_node("Relu", [source], ["beside"]))  # no value in it is below 0
     return Probe(model, make)
-
-
-def _theta_and_size(theta: Shape, size: Array | None, axes: int) -> tuple[Array, Array]:
-    lengths = [_BATCH, _CHANNELS, *_OUT[:axes]] if size is None else size.tolist()
-    n = theta[0] if isinstance(theta[0], int) else lengths[0]
-    return np.random.default_rng(0).random((n, axes, axes + 1)), np.array([n, *lengths[1:]], np.int64)
 
 
 def _lengths(X_shape: Shape, grid_shape: Shape) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -40,15 +40,13 @@ NUMBA = "0.62"
 
 @dataclass(frozen=True)
 class _Machine:
-    """A machine that libraries are built for: as ``sys.platform`` and ``platform.machine()`` name it, and as LLVM does
-    and Zig; and the processors that a library may have variants for.
-    """
+    """A machine that libraries are built for."""
 
-    system: str
-    machine: str
-    triple: str
-    linked: str
-    cpus: tuple[str, ...] = ("generic",)
+    system: str  #: as ``sys.platform`` names it
+    machine: str  #: as ``platform.machine()`` does
+    triple: str  #: as LLVM does
+    linked: str  #: as Zig does
+    cpus: tuple[str, ...] = ("generic",)  #: the processors that a library may have variants for
 
     @property
     def is_this(self) -> bool:
@@ -77,10 +75,7 @@ NATIVE = "native"
 
 
 def build_library(
-    path: str | PathLike[str],
-    cpu: str | Sequence[str] = (),
-    target: str | None = None,
-    models: Iterable[Model] = (),
+    path: str | PathLike[str], cpu: str | Sequence[str] = (), target: str | None = None, models: Iterable[Model] = ()
 ) -> str:
     """Write a library of the compiled ops that any onnxruntime registers, from any language.
 
@@ -120,11 +115,8 @@ def build_library(
             f"ort_gridsample {release}: onnxruntime is older than {versions.OLDEST['onnxruntime']}",
         )
         common: dict[str, Any] = {"triple": machine.triple, "folder": folder, "wanted": wanted, "variants": None}
-        tasks = [
-            (name, {**common, "cpu": name, "level": CPUS[name][0], "share": share, "shares": _SHARES})
-            for name in cpus
-            for share in range(_SHARES)
-        ]
+        shared = [{"share": share, "shares": _SHARES} for share in range(_SHARES)]
+        tasks = [(name, {**common, "cpu": name, "level": CPUS[name][0], **each}) for name in cpus for each in shared]
         least = "x86-64" if machine.machine == "x86_64" else "generic"
         variants = [f"ort_gridsample_v{CPUS[name][0]}" for name in cpus]
         tasks.append(("", {**common, "cpu": least, "level": 0, "variants": variants, "sentences": sentences}))

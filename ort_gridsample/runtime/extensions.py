@@ -6,7 +6,6 @@ variable that makes protobuf several times slower in every process started after
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import sys
 import threading

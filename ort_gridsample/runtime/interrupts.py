@@ -87,11 +87,6 @@ class _Waiting:
         if getsignal(self.signum) is self:
             signal.signal(self.signum, self.handler)
 
-    def deliver(self) -> None:
-        """Call the handler, if its signal came."""
-        if self.came:
-            self.handler(self.signum, sys._getframe())
-
 
 _under_way = False
 _waiting: list[_Waiting] = []
@@ -125,7 +120,8 @@ def _end() -> None:
             waiting.put_back()
         _under_way = False
         while _waiting:
-            _waiting.pop(0).deliver()
+            if (first := _waiting.pop(0)).came:
+                first.handler(first.signum, sys._getframe())
     finally:
         if _waiting:
             _end()

@@ -17,7 +17,6 @@ from .compiled_ops.catalog import INTERFACE
 VARIABLE = "ORT_GRIDSAMPLE_LIBRARY"
 OWN = Path(__file__).parents[1] / "libort_gridsample"
 SUFFIXES = {"linux": ".so", "darwin": ".dylib", "win32": ".dll"}
-
 #: What a library ends with: the interface of its ops, the release that made it, its machine, the levels of its
 #: processors, and the hash of all before.
 _END = re.compile(rb"\nort_gridsample ops (\d+) of release (\S+) for (\S+)((?: \S+)*) sha256 ([0-9a-f]{64})\n\Z")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -15,16 +14,13 @@ from onnx import TensorProto, helper
 from onnxruntime.capi import _pybind_state
 
 from .. import spec
-from ..core import numpy_core
+from ..core import logger, numpy_core
 from ..core.arrays import Array
 from ..core.plan import plan_for
 from ..model.element_types import elem_type
 
-logger = logging.getLogger("ort_gridsample")
-
 #: What no rounding explains, of halves either.
 _WRONG = 0.1
-
 #: How onnxruntime writes the type of a tensor.
 _TENSOR = re.compile(r"tensor\((\w+)\)")
 
@@ -32,14 +28,9 @@ _TENSOR = re.compile(r"tensor\((\w+)\)")
 def refusal(node: onnx.NodeProto, opsets: Mapping[str, int], operator: str, types: Mapping[str, str], axes: int) -> str:
     """Why onnxruntime does not run a model of this one node, in its own words; empty where it does.
 
-    A kernel that answers wrongly at any coordinates, as older releases' do with cubic and border, does not run it.
-
-    Args:
-        node: its type, domain and attributes; without inputs and outputs.
-        opsets: the versions of the domains that it is written in.
-        operator: the key of :data:`ort_gridsample.spec.OPERATORS` that it stands for.
-        types: the element type of each input.
-        axes: the number of spatial axes.
+    A kernel that answers wrongly at any coordinates, as older releases' do with cubic and border, does not run it. The
+    ``node`` stands for an ``operator`` with so many spatial ``axes``, and comes without inputs and outputs; ``opsets``
+    are the versions of the domains that it is written in, ``types`` the element types of its inputs.
     """
     imports = ((domain, opsets.get(domain, 1)) for domain in dict.fromkeys(("", node.domain)))
     return _refusal(node.SerializeToString(), tuple(imports), operator, tuple(types.items()), axes)
@@ -99,7 +90,15 @@ def types_of(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
     except Exception as error:
         logger.debug("onnxruntime is asked for types, and refuses: %s", error)
         return {}
-    return {output.name: found for output in outputs if (found := _type_proto(output.type, output.shape)) is not None}
+    found = dict[str, onnx.TypeProto]()
+    for output in outputs:
+        tensor = _TENSOR.fullmatch(output.type)
+        known = dict(TensorProto.DataType.items()).get(tensor[1].upper()) if tensor is not None else None
+        if known is not None:
+            # No dimensions stand for a number as for what has an unknown number of them; names are made up.
+            dims = [length if isinstance(length, int) else None for length in output.shape] or None
+            found[output.name] = helper.make_tensor_type_proto(known, dims)
+    return found
 
 
 def answers(model: onnx.ModelProto, feeds: Sequence[Sequence[Array]]) -> list[Array] | None:
@@ -115,16 +114,6 @@ def answers(model: onnx.ModelProto, feeds: Sequence[Sequence[Array]]) -> list[Ar
         return None
 
 
-def _type_proto(type_name: str, shape: list[int | str | None]) -> onnx.TypeProto | None:
-    tensor = _TENSOR.fullmatch(type_name)
-    known = dict(TensorProto.DataType.items()).get(tensor[1].upper()) if tensor is not None else None
-    if known is None:
-        return None
-    # No dimensions stand for a number as for what has an unknown number of them; names are made up.
-    dims = [length if isinstance(length, int) else None for length in shape] or None
-    return helper.make_tensor_type_proto(known, dims)
-
-
 def quiet_options(num_threads: int = 1) -> onnxruntime.SessionOptions:
     """Those of a session that logs nothing, as a refusal is an answer; ``num_threads`` is as onnxruntime's."""
     options = onnxruntime.SessionOptions()
@@ -133,11 +122,9 @@ def quiet_options(num_threads: int = 1) -> onnxruntime.SessionOptions:
 
 
 def one_node(
-    node: onnx.NodeProto,
-    imports: Iterable[tuple[str, int]],
-    types: Iterable[tuple[str, str]],
+    node: onnx.NodeProto, imports: Iterable[tuple[str, int]], types: Iterable[tuple[str, str]],
     shapes: Iterable[Sequence[int | str | None] | None],
-) -> onnx.ModelProto:
+) -> onnx.ModelProto:  # fmt: skip
     """A model of ``node``, which has none yet, with inputs of these names, ``types`` and ``shapes``, and Y first.
 
     Numpy itself has no bfloat16: what is of it is float32 outside (:func:`fed`).

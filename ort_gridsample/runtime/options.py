@@ -81,11 +81,7 @@ def set_entry(options: onnxruntime.SessionOptions, key: str, value: str) -> None
 
 
 def loaded(options: onnxruntime.SessionOptions, model: bytes) -> Any:
-    """Onnxruntime's bare session of ``model``, read but not made ready to run.
-
-    Raises:
-        Exception: onnxruntime's, such as for an operator that nobody registered with ``options``.
-    """
+    """Onnxruntime's bare session of ``model``, read but not made ready to run; an exception is onnxruntime's own."""
     return undisturbed(_loaded, options, model)  # a signal between two steps would leave the lock taken
 
 

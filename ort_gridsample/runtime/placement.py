@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from typing import Literal
 
-from .. import settings, spec
+from .. import settings
+from ..core import logger
 from ..core.taps import COMPILED_MODES
 from ..model.dialects import ATTENTION, COMPILED, DOMAIN
-from ..model.graphs import Names
-from ..model.matches import Match
+from ..model.files import Model, explaining_invalid, read_model
+from ..model.graphs import Names, scopes
+from ..model.matches import Match, find
 from ..model.node_checks import reason_of
 from ..model.patch import Selection
 from ..model.records import NodeRecord
@@ -21,12 +22,11 @@ from ..model.targets import Replacement, Target
 from ..model.targets.attention import CompiledAttention, PythonAttention
 from ..model.targets.compiled_op import CompiledOp, FusedOp, unsupported
 from ..model.targets.python_op import PythonOp
+from ..model.unfusing import unfused
 from ..settings import OpsName
 from . import library, native
-from .accelerators import Accelerators, Way
+from .accelerators import Accelerators
 from .compiled_ops import ops
-
-logger = logging.getLogger("ort_gridsample")
 
 
 def set_ops(name: OpsName | None) -> None:
@@ -55,11 +55,7 @@ def get_ops() -> Literal["compiled", "python"]:
 
 
 def why_no_compiled_ops() -> str:
-    """Why the next session has no compiled ops; empty where it has.
-
-    Raises:
-        ImportError: as :func:`get_ops`.
-    """
+    """Why the next session has no compiled ops, empty where it has; ImportError as of :func:`get_ops`."""
     wanted = settings.OPS.get()
     return "Python ops were asked for" if wanted == "python" else _why_not(needed=wanted == "compiled")
 
@@ -110,68 +106,18 @@ class Placement:
         return self.reason or (f"fused with the {nodes} its grid" if count else "")
 
 
-def _into(placement: Placement, sample: NodeRecord) -> Placement:
-    """That of an AffineGrid which is fused into the GridSample of ``sample``."""
-    return replace(placement, reason=f"fused into {sample.where}")
-
-
-def foreseen(records: Sequence[NodeRecord], accelerators: Accelerators) -> list[Placement]:
-    """What the nodes of a model run on in a session by default; onnxruntime was asked for their ``records``."""
-    placements = [_foreseen(record, accelerators) for record in records]
-    places = {(record.graph, record.name): at for at, record in enumerate(records)}
-    for at, whole in enumerate(records):
-        parts = [places[name] for name in ((whole.graph, name) for name in whole.fused) if places.get(name, at) != at]
-        if all(placements[each].runs_on == "compiled op" for each in (at, *parts)):
-            placements[at] = replace(placements[at], fused=whole.fused)
-            for each in parts:
-                placements[each] = _into(placements[each], whole)
-    return [each for each in placements if _is_placed(each)]
+def foreseen(model: Model, accelerators: Accelerators) -> list[Placement]:
+    """What the nodes of a model run on in a session by default; it is taken, and refused, as by ``inspect_model``."""
+    proto = read_model(model)
+    with explaining_invalid(proto):
+        whole = unfused(proto)
+        matches = find(whole, scopes(whole), native, asked=True)
+        return Ops(None, accelerators, saved=False, prepares=False).placed(matches)
 
 
 def _is_placed(placement: Placement) -> bool:
     """Whether it is a node's: deformable attention that nothing replaces is several."""
     return placement.ours or placement.record.operator != ATTENTION
-
-
-def _foreseen(record: NodeRecord, accelerators: Accelerators) -> Placement:
-    opsets = {"": max(spec.OPERATORS["GridSample"]), record.domain: record.opset}
-    if record.operator == ATTENTION and accelerators:
-        return Placement(record, "onnxruntime")
-    if accelerators and (way := accelerators.way(record, opsets)):
-        return accelerated(record, accelerators, way)
-    return placed(record, None, lambda: record, why_no_compiled_ops(), compiling=False)
-
-
-def accelerated(record: NodeRecord, accelerators: Accelerators, way: Way) -> Placement:
-    """Of a node that ``accelerators`` run in this ``way``."""
-    reason = f"written as {way.name}, as it does not run the node itself: {way.why}" if way.name else ""
-    return Placement(record, accelerators.name, reason)
-
-
-def placed(
-    record: NodeRecord, nodes: Selection | None, ask: Callable[[], NodeRecord], reason: str, compiling: bool = True
-) -> Placement:
-    """What the node of ``record``, which ``nodes`` do not leave as it is, runs on beside the CPU alone.
-
-    Args:
-        record: what is known of it, whoever was asked or not.
-        nodes: which nodes may not stay onnxruntime's own; None: those that have a compiled op, or that it does not run.
-        ask: the record with what onnxruntime answered.
-        reason: why there are no compiled ops; empty where there are.
-        compiling: whether to compile what it needs, or load it, to see whether that can be done.
-    """
-    reason = reason or unsupported(record)
-    if not reason and record.error is None and compiling:
-        try:
-            prepare(record)
-        except Exception as error:
-            logger.warning("compiling %s failed, it runs on the Python op: %r", record.where, error)
-            reason = f"compiling it failed: {error}"
-    if not reason:
-        return Placement(record, "compiled op", library=library.used())
-    if nodes is None and not record.patched and ask().native:
-        return Placement(record, "onnxruntime", reason)
-    return Placement(record, "Python op", reason)
 
 
 def prepare(record: NodeRecord) -> None:
@@ -186,16 +132,15 @@ def prepare(record: NodeRecord) -> None:
 class Ops(Target):
     """A target: for each node what it runs on.
 
-    Args:
-        nodes: as :func:`placed` takes it.
-        accelerators: the providers that come before the CPU's; they are asked where ``nodes`` do not ask for ops.
-        saved: whether onnxruntime saves the model, which others may change then.
+    ``nodes`` may not stay onnxruntime's own; None: those that have a compiled op, or that it does not run. Where they
+    do not ask for ops, ``accelerators`` are asked. Others may change a model that is ``saved``. What a node needs is
+    compiled where this ``prepares`` it, or loaded, to see whether that can be done.
     """
 
     fuses = True
 
-    def __init__(self, nodes: Selection | None, accelerators: Accelerators, saved: bool) -> None:
-        self._nodes = nodes
+    def __init__(self, nodes: Selection | None, accelerators: Accelerators, saved: bool, prepares: bool = True) -> None:
+        self._nodes, self._prepares = nodes, prepares
         self._accelerators = accelerators if nodes in (None, "unsupported") else None
         self._ours: dict[str, Target] = {"compiled op": CompiledOp(), "Python op": PythonOp(in_session=not saved)}
         self._attention = {"compiled op": CompiledAttention(), "Python op": PythonAttention(in_session=not saved)}
@@ -216,11 +161,15 @@ class Ops(Target):
         )
         return [each for each in found if _is_placed(each)]
 
-    def _target(self, match: Match) -> Target | None:
+    def placed(self, matches: Sequence[Match]) -> list[Placement]:
+        """Those of ``matches``."""
+        return [each for each, _ in map(self._chosen_for, matches) if _is_placed(each)]
+
+    def _chosen_for(self, match: Match) -> tuple[Placement, Target | None]:
         record = match.record
         if id(record) not in self._chosen:  # kept in there, a record is no other's by its id
             self._chosen[id(record)] = self._choose(match)
-        return self._chosen[id(record)][1]
+        return self._chosen[id(record)]
 
     def _choose(self, match: Match) -> tuple[Placement, Target | None]:
         sample, whole = match.fused_into or match, match if match.attention else match.fused_into
@@ -229,15 +178,14 @@ class Ops(Target):
             if match is whole and target is not None:
                 return replace(as_one, fused=match.record.fused), target
             if target is not None:
-                return replace(_into(as_one, whole.record), record=match.record), self._fused
+                return replace(as_one, record=match.record, reason=f"fused into {whole.record.where}"), self._fused
             sample = match
         placement, target = self._choose_alone(match)
         if sample.fused is not None and not self._is_part(sample):
             nodes = filter(None, (sample, sample.fused.affine_grid))
             if all(self._choose_alone(each)[0].runs_on == "compiled op" for each in nodes):
-                own = match.fused is not None
-                fused = replace(placement, fused=match.record.fused) if own else _into(placement, sample.record)
-                return fused, self._fused
+                into = {"fused": match.record.fused} if match.fused else {"reason": f"fused into {sample.record.where}"}
+                return replace(placement, **into), self._fused
         return placement, target
 
     def _is_part(self, sample: Match) -> bool:
@@ -253,7 +201,7 @@ class Ops(Target):
 
     def _decide(self, match: Match) -> tuple[Placement, Target | None]:
         record, opsets = match.record, match.scope.opsets
-        if match.attention is not None and self._accelerators:
+        if record.operator == ATTENTION and self._accelerators:
             return Placement(record, "onnxruntime", "its GridSamples may run on another provider"), None
 
         def ask() -> NodeRecord:
@@ -261,16 +209,27 @@ class Ops(Target):
 
         if callable(self._nodes) and not record.patched and not self._nodes(ask()):
             return Placement(record, "onnxruntime", "the function given as nodes leaves it"), None
-        if self._nodes == "unsupported" and not record.patched and ask().native:
+        if self._nodes == "unsupported" and ask().native:
             return Placement(record, "onnxruntime", "onnxruntime runs it, and nodes is 'unsupported'"), None
         if self._accelerators and (way := self._accelerators.way(record, opsets)):
-            return accelerated(record, self._accelerators, way), way.target
-        placement = placed(record, self._nodes, ask, self._why_no_compiled_ops)
+            reason = f"written as {way.name}, as it does not run the node itself: {way.why}" if way.name else ""
+            return Placement(record, self._accelerators.name, reason), way.target
         targets = self._ours if match.attention is None else self._attention
-        return placement, targets.get(placement.runs_on)
+        reason = self._why_no_compiled_ops or unsupported(record)
+        if not reason and record.error is None and self._prepares:
+            try:
+                prepare(record)
+            except Exception as error:
+                logger.warning("compiling %s failed, it runs on the Python op: %r", record.where, error)
+                reason = f"compiling it failed: {error}"
+        if not reason:
+            return Placement(record, "compiled op", library=library.used()), targets["compiled op"]
+        if self._nodes is None and ask().native:
+            return Placement(record, "onnxruntime", reason), None
+        return Placement(record, "Python op", reason), targets["Python op"]
 
     def takes(self, match: Match) -> bool:
-        target = self._target(match)
+        target = self._chosen_for(match)[1]
         return target is not None and target.takes(match)
 
     def expands(self, match: Match) -> bool:
@@ -279,14 +238,14 @@ class Ops(Target):
         return not self._accelerators  # which may know the plugin
 
     def needs_inlining(self, match: Match) -> bool:
-        target = self._target(match)
+        target = self._chosen_for(match)[1]
         return target is not None and target.needs_inlining(match)
 
     def least_opset(self, match: Match) -> int:
-        target = self._target(match)
+        target = self._chosen_for(match)[1]
         return 1 if target is None else target.least_opset(match)
 
     def replace(self, match: Match, names: Names) -> Replacement:
-        target = self._target(match)
+        target = self._chosen_for(match)[1]
         assert target is not None  # ``takes`` said so
         return target.replace(match, names)

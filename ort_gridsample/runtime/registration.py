@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import cache
+from typing import Any
 from weakref import ref
 
 import onnxruntime
@@ -50,14 +51,21 @@ def register(session_options: onnxruntime.SessionOptions | None = None) -> onnxr
         return register_anew(onnxruntime.SessionOptions())
     if _is_registered(session_options):
         return session_options
-    return register_anew(session_options, known=_library_is_known_to(session_options))
+    try:
+        loaded(session_options, _probe())
+    except Exception:
+        return register_anew(session_options)
+    return register_anew(session_options, known=True)  # to register onnxruntime-extensions again would break them
 
 
 def register_anew(options: onnxruntime.SessionOptions, known: bool = False) -> onnxruntime.SessionOptions:
     """As :func:`register`, of options that nobody registered onnxruntime-extensions with, unless it is ``known``."""
     compiled_ops.know_api()
     if not known:
-        interrupts.undisturbed(options.register_custom_ops_library, _path())  # asks every compiled op for its name
+        path: Any = compiled_ops.alone()  # the library of the compiled ops, or onnxruntime-extensions'
+        if path is None:
+            from .python_ops.ops import library_path as path
+        interrupts.undisturbed(options.register_custom_ops_library, str(path))  # asks every compiled op for its name
     for key in [key for key, each in list(_registered.items()) if each() is None]:
         _registered.pop(key, None)
     _registered[id(options)] = ref(options)
@@ -65,28 +73,9 @@ def register_anew(options: onnxruntime.SessionOptions, known: bool = False) -> o
     return options
 
 
-def _path() -> str:
-    """The library that registers the ops: onnxruntime-extensions', or that of the compiled ones alone."""
-    alone = compiled_ops.alone()
-    if alone is not None:
-        return str(alone)
-    from .python_ops.ops import library_path
-
-    return library_path
-
-
 def _is_registered(options: onnxruntime.SessionOptions | None) -> bool:
     found = _registered.get(id(options))
     return found is not None and found() is options
-
-
-def _library_is_known_to(options: onnxruntime.SessionOptions) -> bool:
-    """Whether someone registered onnxruntime-extensions with ``options`` already: a second time would break them."""
-    try:
-        loaded(options, _probe())
-    except Exception:
-        return False
-    return True
 
 
 @cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime
+from onnxruntime import IOBinding, OrtValue, RunOptions, SessionOptions
 
 from .. import spec, versions
 from ..checks import listed
-from ..core import load_core, memory
+from ..core import load_core, logger, memory
 from ..errors import GridSampleError
 from ..model.dialects import DOMAIN, WHOLE_NODES, operator_types
 from ..model.files import explaining_invalid, follow_links, locations, read_model
@@ -35,8 +35,6 @@ from .placement import Ops, Placement
 from .python_ops import exits, failures
 from .registration import register, register_anew
 
-logger = logging.getLogger("ort_gridsample")
-
 _Parent = onnxruntime.InferenceSession
 
 Model = onnx.ModelProto | bytes | str | PathLike[str]
@@ -48,18 +46,13 @@ _READS_MEMORY = versions.at_least(onnxruntime.__version__, "1.31")
 _WITHOUT_COPY = "session.use_external_initializer_file_buffers_directly"
 #: Whether onnxruntime reads external data from there, of a model that it gets as bytes.
 _READS_FOLDER = versions.at_least(onnxruntime.__version__, "1.21")
-
 #: Domains of operators that onnxruntime itself, or the library that runs this package's ops, knows; with those in them.
 _KNOWN_DOMAINS = ("ai.onnx", "com.microsoft", "com.ms", DOMAIN)
-
 #: The sentence of a compiled op's error, in onnxruntime's message.
 _OPERATORS = (*spec.OPERATORS, *spec.COMPOSITES)
 _ARGUMENTS = {name for each in _OPERATORS for name in spec.newest(each).types} | {"Y", "spatial_shapes", "memory"}
-_SENTENCE = re.compile(
-    rf"Status Message: ((?:{'|'.join(_OPERATORS)}) node .*?): ({'|'.join(_ARGUMENTS)}) is (.*?), expected (.*)",
-    re.DOTALL,
-)
-
+_WHERE = rf"(?s)Status Message: ((?:{'|'.join(_OPERATORS)}) node .*?)"
+_SENTENCE = re.compile(rf"{_WHERE}: ({'|'.join(_ARGUMENTS)}) is (.*?), expected (.*)")
 #: Frames of Python's stack between a run and the place where an op can record its failures, and some more.
 STACK = 30
 
@@ -103,17 +96,11 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     _memory: tuple[npt.NDArray[np.uint8], ...] = ()
 
     def __init__(
-        self,
-        path_or_bytes: Model | None = None,
-        sess_options: onnxruntime.SessionOptions | None = None,
+        self, path_or_bytes: Model | None = None, sess_options: onnxruntime.SessionOptions | None = None,
         providers: Sequence[str | tuple[str, dict[Any, Any]]] | None = None,
-        provider_options: Sequence[dict[Any, Any]] | None = None,
-        *,
-        model: Model | None = None,
-        nodes: Selection | None = None,
-        accelerated: Accelerated = "lower",
-        **kwargs: Any,
-    ) -> None:
+        provider_options: Sequence[dict[Any, Any]] | None = None, *, model: Model | None = None,
+        nodes: Selection | None = None, accelerated: Accelerated = "lower", **kwargs: Any,
+    ) -> None:  # fmt: skip
         if (path_or_bytes is None) == (model is None):
             found = "neither" if model is None else "both"
             raise TypeError(f"InferenceSession got {found} of path_or_bytes and model, expected one of them")
@@ -138,7 +125,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             self._open(_patched(given, nodes, sess_options, there, "never"), sess_options)
         self._names = [output.name for output in self.get_outputs()]  # or every run would ask for them anew
 
-    def _open(self, patched: _Patched, sess_options: onnxruntime.SessionOptions | None) -> None:
+    def _open(self, patched: _Patched, sess_options: SessionOptions | None) -> None:
         _prepare(patched.python)
         self._placements = patched.placements
         self._weights, self._given_options = patched.weights, sess_options
@@ -155,10 +142,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         return list(self._placements)
 
     def run(
-        self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
-        run_options: onnxruntime.RunOptions | None = None,
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: RunOptions | None = None
     ) -> list[npt.NDArray[Any] | Any]:
         """As the parent's, and raises :class:`GridSampleError` where an op rejected its input.
 
@@ -171,41 +155,29 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         return self._explained("run", output_names or self._names, input_feed, run_options)
 
     def run_with_ort_values(
-        self,
-        output_names: Sequence[str] | None,
-        input_dict_ort_values: Mapping[str, onnxruntime.OrtValue],
-        run_options: onnxruntime.RunOptions | None = None,
-    ) -> Sequence[onnxruntime.OrtValue]:
+        self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, OrtValue],
+        run_options: RunOptions | None = None,
+    ) -> Sequence[OrtValue]:  # fmt: skip
         """As the parent's, and raises :class:`GridSampleError` where an op rejected its input."""
         return self._explained("run_with_ort_values", output_names, input_dict_ort_values, run_options)
 
     def run_with_ortvaluevector(
-        self,
-        run_options: onnxruntime.RunOptions | None,
-        feed_names: Sequence[str],
-        feeds: Any,
-        fetch_names: Sequence[str],
-        fetches: Any,
-        fetch_devices: Sequence[Any],
-    ) -> None:
+        self, run_options: RunOptions | None, feed_names: Sequence[str], feeds: Any, fetch_names: Sequence[str],
+        fetches: Any, fetch_devices: Sequence[Any],
+    ) -> None:  # fmt: skip
         """As the parent's, and raises :class:`GridSampleError` where an op rejected its input."""
         args = run_options, feed_names, feeds, fetch_names, fetches, fetch_devices
         self._explained("run_with_ortvaluevector", *args)
 
-    def run_with_iobinding(
-        self, iobinding: onnxruntime.IOBinding, run_options: onnxruntime.RunOptions | None = None
-    ) -> None:
+    def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | None = None) -> None:
         """As the parent's, and raises :class:`GridSampleError` where an op rejected its input."""
         self._explained("run_with_iobinding", iobinding, run_options)
 
     def run_async(
-        self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
-        callback: Callable[[list[npt.NDArray[Any] | Any], Any, str], object],
-        user_data: Any,
-        run_options: onnxruntime.RunOptions | None = None,
-    ) -> None:
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any],
+        callback: Callable[[list[npt.NDArray[Any] | Any], Any, str], object], user_data: Any,
+        run_options: RunOptions | None = None,
+    ) -> None:  # fmt: skip
         """As the parent's; ``callback`` gets the whole sentence where an op rejected its input."""
 
         def explained(results: Any, user_data: Any, error: str) -> None:
@@ -228,8 +200,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             _need_stack(STACK)
             run = getattr(_Parent, name)
         else:
-            if exits.is_ending():
-                exits.hold()
+            exits.hold()
             run = interrupts.bare(getattr(_Parent, name))  # nothing makes signals wait
         try:
             return run(self, *args)
@@ -253,10 +224,9 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         return model
 
     def set_providers(
-        self,
-        providers: Sequence[str | tuple[str, dict[Any, Any]]] | None = None,
+        self, providers: Sequence[str | tuple[str, dict[Any, Any]]] | None = None,
         provider_options: Sequence[dict[Any, Any]] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """As onnxruntime's: the session is made anew, on these providers."""
         if not self._weights.places:
             super().set_providers(providers, provider_options)
@@ -271,10 +241,7 @@ def _unpickled(*arguments: Any) -> InferenceSession:
 
 
 def _copied_bytes(value: Any) -> int:
-    """The bytes of the copies that are made of a feed: an op's, and before that onnxruntime's of what has gaps.
-
-    They are made where their failure would end the process.
-    """
+    """The bytes of a feed's copies, without which the process ends: an op's, and onnxruntime's of what has gaps."""
     if not isinstance(value, np.ndarray):
         return 0
     nbytes = memory.copied_bytes(value)
@@ -295,28 +262,17 @@ def _need_stack(frames: int) -> None:
 
 @dataclass(frozen=True)
 class _Patched:
-    """A model as onnxruntime gets it.
+    """A model as onnxruntime gets it."""
 
-    Attributes:
-        model: its bytes, or what was given where nothing had to be changed.
-        pickled: what a pickled session keeps of it.
-        placements: the nodes concerned, and what they run on.
-        domains: those of its nodes that it does not define itself, where nodes are concerned; None where onnx cannot
-            read it.
-        folder: where its external data is, if onnxruntime cannot know.
-        weights: what ``pickled`` lacks.
-        loaded: what ``model`` lacks.
-        in_memory: whether onnxruntime reads that where it lies.
-    """
-
-    model: bytes | str | PathLike[str]
-    pickled: bytes | str | PathLike[str]
-    placements: list[Placement]
+    model: bytes | str | PathLike[str]  #: its bytes, or what was given where nothing had to be changed
+    pickled: bytes | str | PathLike[str]  #: what a pickled session keeps of it
+    placements: list[Placement]  #: the nodes concerned, and what they run on
+    #: Those of its nodes that it does not define itself, where nodes are concerned; None where onnx cannot read it.
     domains: frozenset[str] | None
-    folder: str | None = None
-    weights: Weights = NO_WEIGHTS
-    loaded: Loaded | None = None
-    in_memory: bool = False
+    folder: str | None = None  #: where its external data is, if onnxruntime cannot know
+    weights: Weights = NO_WEIGHTS  #: what ``pickled`` lacks
+    loaded: Loaded | None = None  #: what ``model`` lacks
+    in_memory: bool = False  #: whether onnxruntime reads that where it lies
 
     @property
     def python(self) -> list[NodeRecord]:
@@ -327,9 +283,9 @@ class _Patched:
 def _patched(
     model: Model,
     nodes: Selection | None,
-    options: onnxruntime.SessionOptions | None,
-    providers: Providers = (),
-    accelerated: Accelerated = "lower",
+    options: SessionOptions | None,
+    providers: Providers,
+    accelerated: Accelerated,
 ) -> _Patched:
     given: bytes | str | PathLike[str] = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
     saved = options is not None and bool(options.optimized_model_filepath)
@@ -382,7 +338,7 @@ def _domains(model: onnx.ModelProto, found: Iterable[Scope]) -> frozenset[str]:
     return used - {domain_of(function.domain) for function in model.functions}
 
 
-def _options(given: onnxruntime.SessionOptions | None, patched: _Patched) -> onnxruntime.SessionOptions | None:
+def _options(given: SessionOptions | None, patched: _Patched) -> SessionOptions | None:
     """The options of a session that runs ``patched``: ``given`` as they are, or a copy that has what it needs."""
     if patched.domains is None:
         with suppress(ImportError):  # the ops may be in it, or not
@@ -408,7 +364,7 @@ def _options(given: onnxruntime.SessionOptions | None, patched: _Patched) -> onn
             set_entry(options, _WITHOUT_COPY, "1")
     elif patched.loaded is not None:
         arrays = patched.loaded.arrays
-        options.add_external_initializers([*arrays], [*map(onnxruntime.OrtValue.ortvalue_from_numpy, arrays.values())])
+        options.add_external_initializers([*arrays], [*map(OrtValue.ortvalue_from_numpy, arrays.values())])
     return options
 
 
@@ -417,13 +373,9 @@ def _is_known(domain: str) -> bool:
 
 
 def _prepare(records: Sequence[NodeRecord]) -> None:
-    """Let the core compile what the nodes need now, so that the first run does not wait for it.
-
-    Raises:
-        ImportError: there is no onnxruntime-extensions, which these nodes need.
-    """
+    """Let the core compile what the nodes need now, so that the first run does not wait for it."""
     if records:
-        load()
+        load()  # or say that there is no onnxruntime-extensions
     needed = {
         (spec.TYPES[X].transport, spec.TYPES[grid].transport, record.mode)
         for record in records

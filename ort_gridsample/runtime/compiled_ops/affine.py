@@ -31,10 +31,8 @@ from .structs import AFFINE_GRID, FILL, GRID_SAMPLE, NODE, OP, REQUEST, TEXT, TH
 normalize = register_jitable(core_coordinates.normalize)
 
 TOO_LARGE = checks.Sentence("grid", "for size {size}", "fewer bytes than an address can reach")
-_SENTENCES = (
-    *(ROOM, checks.THETA, checks.SIZE_IS_NO_ROW, checks.SIZE_AXES, checks.SIZE_NEGATIVE, checks.SIZE_BATCHES),
-    TOO_LARGE,
-)
+_OF_SIZE = checks.SIZE_IS_NO_ROW, checks.SIZE_AXES, checks.SIZE_NEGATIVE, checks.SIZE_BATCHES
+_SENTENCES = ROOM, checks.THETA, *_OF_SIZE, TOO_LARGE
 N_SENTENCES = len(_SENTENCES)
 (GOOD, WRONG_THETA, NO_ROW, WRONG_AXES, NEGATIVE, WRONG_BATCHES, IS_TOO_LARGE) = range(N_SENTENCES)
 #: Those of a run are there for 2 and then for 3 spatial axes.
@@ -46,7 +44,6 @@ FUSED_SENTENCES += [as_bytes(checks.Sentence("grid_type", "{value}", checks.list
 
 #: The types that a fused grid may be rounded to, where it is not of theta's.
 TYPE_WORDS = " ".join(spec.FLOATS)
-
 #: The columns and the positions that are filled in one go.
 CHUNK, WORTH_A_GO = 2048, 1 << 14
 #: A worker of a GridSample has the positions of so many columns at a time; of no more, once for all tiles.
@@ -117,7 +114,18 @@ def _measure(request: Any, theta_input: Any, size_input: Any, nbytes: int, sente
     if len(size) != 1:
         return refuse(request.api, sentences, first + NO_ROW, theta, size, 0)
     size = array(size_input.data, (size[0],), np.int64)
-    wrong = _check(theta, size, float(nbytes * r))
+    wrong, least, total = GOOD, 0, float(nbytes * r)
+    for length in size:
+        total *= float(max(length, 1))
+        least = min(least, length)
+    if len(size) != r + 2:
+        wrong = WRONG_AXES
+    elif least < 0:
+        wrong = NEGATIVE
+    elif size[0] != theta[0]:
+        wrong = WRONG_BATCHES
+    elif total >= 2.0**63:
+        wrong = IS_TOO_LARGE
     if wrong != GOOD:
         return refuse(request.api, sentences, first + wrong, theta, size, 0)
     grid = keep(request, r + 2)
@@ -128,22 +136,6 @@ def _measure(request: Any, theta_input: Any, size_input: Any, nbytes: int, sente
         grid[axis + 1] = size[axis + 2]
     request.grid.data, request.grid.shape, request.grid.axes = theta_input.data, np.int64(grid.ctypes.data), r + 2
     return 0
-
-
-@register_jitable
-def _check(theta: Any, size: Any, nbytes: float) -> int:
-    """The number of what is wrong with ``size`` (r + 2,) beside theta's shape, or GOOD."""
-    if len(size) != theta[1] + 2:
-        return WRONG_AXES
-    least = 0
-    for length in size:
-        nbytes *= float(max(length, 1))
-        least = min(least, length)
-    if least < 0:
-        return NEGATIVE
-    if size[0] != theta[0]:
-        return WRONG_BATCHES
-    return IS_TOO_LARGE if nbytes >= 2.0**63 else GOOD
 
 
 @register_jitable

@@ -25,7 +25,6 @@ from .structs import DEFORMABLE_ATTENTION, NODE, REQUEST
 
 #: More pixels than any value may have.
 MANY = 2 * kernels.MAX_PIXELS
-
 #: The sentences of the op, and their numbers.
 TOO_LARGE = checks.Sentence("Y", "for value of shape {value_shape}", "fewer bytes than an address can reach")
 LIMITS = checks.Sentence(

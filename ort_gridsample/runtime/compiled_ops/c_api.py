@@ -16,7 +16,6 @@ from ... import versions
 #: The version of the struct: of the oldest onnxruntime that the package stands on, 1.17, whose table has every function
 #: below.
 VERSION = 17
-
 #: A status' code: ORT_INVALID_ARGUMENT.
 INVALID_ARGUMENT = 2
 
@@ -35,7 +34,6 @@ FUNCTIONS = {
 #: ``GetTensorElementTypeAndShapeDataReference``, which says a shape without making an object of it, and the minor
 #: version of the 1.x release that brought it.
 SHAPE_OF, SHAPE_OF_SINCE = 3312, 24
-
 #: The element types of :data:`ort_gridsample.spec.TYPES` by ``ONNXTensorElementDataType``.
 ELEMENT_TYPES = {
     "float32": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7,

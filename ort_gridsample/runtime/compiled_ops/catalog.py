@@ -25,7 +25,6 @@ INTERFACE = 1
 #: The fields of a record: numbers, functions to compile (:data:`ort_gridsample.core.compilation.Part`; None: 0), or
 #: those of a record in it.
 Fields = Mapping[str, Any]
-
 #: What an op answers ONNX Runtime when it is registered: functions of :data:`.structs.OP`'s record, by their fields.
 #: They are Python for ops that are compiled when they are needed, and compiled code in a library.
 ANSWERS: Mapping[str, Callable[..., int]] = {
@@ -44,53 +43,35 @@ ANSWERS: Mapping[str, Callable[..., int]] = {
 
 
 class Kernels(NamedTuple):
-    """The compiled side of an op.
+    """The compiled side of an op."""
 
-    Attributes:
-        create: CreateKernelV2. A number from 1 on is no status, but one more than that of the state that is not there.
-        compute: KernelComputeV2.
-        destroy: KernelDestroy.
-        sentences: as :func:`.sentences.as_bytes` writes them.
-        states: for the types of the inputs, the states that a node's may begin as: their record, and fields.
-        infer: InferOutputShapeFn, if there is one.
-    """
-
+    #: CreateKernelV2. A number from 1 on is no status, but one more than that of the state that is not there.
     create: Callable[..., int]
-    compute: Callable[..., int]
-    destroy: Callable[..., int]
-    sentences: Sequence[bytes]
+    compute: Callable[..., int]  #: KernelComputeV2
+    destroy: Callable[..., int]  #: KernelDestroy
+    sentences: Sequence[bytes]  #: as :func:`.sentences.as_bytes` writes them
+    #: For the types of the inputs, the states that a node's may begin as: their record, and fields.
     states: Callable[..., tuple[Any, Sequence[Fields]]]
-    infer: Callable[..., int] | None = None
+    infer: Callable[..., int] | None = None  #: InferOutputShapeFn, if there is one
 
     @property
     def functions(self) -> dict[str, tuple[Callable[..., int]]]:
         """The functions that ONNX Runtime calls, to be compiled, by their fields in :data:`.structs.OP`."""
-        fields = "CreateKernelV2", "KernelComputeV2", "KernelDestroy", "InferOutputShapeFn"
-        functions = self.create, self.compute, self.destroy, self.infer
-        return {name: (each,) for name, each in zip(fields, functions, strict=True) if each is not None}
+        found = {"CreateKernelV2": self.create, "KernelComputeV2": self.compute, "KernelDestroy": self.destroy}
+        return {name: (each,) for name, each in {**found, "InferOutputShapeFn": self.infer}.items() if each is not None}
 
 
 @dataclass(frozen=True)
 class Op:
-    """One op.
+    """One op."""
 
-    Attributes:
-        name: its ``op_type``.
-        kernels: its :class:`Kernels`, as module and name: the module imports Numba.
-        inputs: the names of its inputs.
-        types: theirs, every combination that there is.
-        variadic: the input that may be several; -1: none.
-        infers: whether its output's shape can be inferred.
-        has_modes: whether its states are for one mode after the other.
-    """
-
-    name: str
-    kernels: str
-    inputs: tuple[str, ...]
-    types: tuple[tuple[str, ...], ...]
-    variadic: int = -1
-    infers: bool = False
-    has_modes: bool = True
+    name: str  #: its ``op_type``
+    kernels: str  #: its :class:`Kernels`, as module and name: the module imports Numba
+    inputs: tuple[str, ...]  #: the names of its inputs
+    types: tuple[tuple[str, ...], ...]  #: theirs, every combination that there is
+    variadic: int = -1  #: the input that may be several; -1: none
+    infers: bool = False  #: whether its output's shape can be inferred
+    has_modes: bool = True  #: whether its states are for one mode after the other
 
     def serves(self, types: Sequence[str], number: int, wanted: Mapping[str, Collection[str]] | None) -> bool:
         """Whether the state of this number, of inputs of these ``types``, is of use to nodes of the ``wanted``.

@@ -22,7 +22,6 @@ get_integer = function("KernelInfoGetAttribute_int64", 1)
 get_text, get_name = function("KernelInfoGetAttribute_string"), function("KernelInfo_GetNodeName")
 row_size, get_row = function("KernelInfoGetAttributeArray_int64", 1), function("KernelInfoGetAttributeArray_int64")
 release_status = function("ReleaseStatus")
-
 #: What may be wrong with any node: it is of other ops, or of a kind that a library was made without.
 OTHER_INTERFACE = checks.Sentence("interface", "{nbytes}", f"{INTERFACE}: the model is of another ort-gridsample's ops")
 LACKING = checks.Sentence("library", "made without {what}{value}", "one that was made for this model, or for all")

@@ -23,17 +23,16 @@ from numba.core.registry import cpu_target
 from ...core.compilation import Part, global_compiler_lock
 from ...core.pointers import cgutils
 from .catalog import ANSWERS, OPS, fields
+from .entry import answer_for, register
 from .image import Image
 from .structs import ENTRY, LIBRARY, OP, VARIANT
 
 llvm: Any = untyped_llvm
 codegen: Any = untyped_codegen
 CFunc: Any = UntypedCFunc
-
 #: What Numba refers to where an exception is raised or counted, which no function here does. One that calls the helper
 #: of ``reshape`` is not linked: a library has none.
 _NEVER_CALLED = re.compile(r"(?!numba_attempt_nocopy_reshape)((NRT|numba|Py|_Py)_\w+|numba_\w+)")
-
 #: As :meth:`.catalog.Op.serves` takes it.
 Wanted = Mapping[str, Sequence[str]] | None
 
@@ -106,15 +105,14 @@ class Emitter:
             module = compiled.library._get_module_for_linking().clone()
         arguments, inner = ", ".join(f"i64 %a{i}" for i in range(count)), compiled.fndesc.llvm_func_name
         answers, kinds_of = "ptr %answer, ptr %exception", ", ".join(["ptr"] * 2 + ["i64"] * count)
-        return self._object(
+        text = (
             f'declare i32 @"{inner}"({kinds_of})\n'
             f"define hidden i64 @{self.name(part)}({arguments}) {{\n"
             "%answer = alloca i64\n%exception = alloca ptr\n"
             f'call i32 @"{inner}"({", ".join([answers, *([arguments] if arguments else [])])})\n'
-            "%found = load i64, ptr %answer\nret i64 %found\n}",
-            module,
-            self.name(part),
+            "%found = load i64, ptr %answer\nret i64 %found\n}"
         )
+        return self._object(text, module, self.name(part))
 
     def data(self, name: str, image: Image) -> bytes:
         """The object of an ``image``: data of this name."""
@@ -132,8 +130,6 @@ class Emitter:
 
         The ``sentences`` are those of an ENTRY.
         """
-        from .entry import register
-
         words = dict.fromkeys(ENTRY.names or (), "0")
         words["count"], words["variants"] = str(len(variants)), "ptrtoint (ptr @variants to i64)"
         text = [f"@{name} = external hidden global i64" for name in variants]
@@ -177,8 +173,6 @@ class Emitter:
 
 def variant(wanted: Wanted, level: int) -> Image:
     """The image of a library's ops for one level of processors, which begins with its VARIANT."""
-    from .entry import answer_for
-
     image = Image()
     head, library = image.put(VARIANT, {}), image.put(LIBRARY, {})
     answers, rows = {name: (answer_for, name) for name in ANSWERS}, []
@@ -198,8 +192,6 @@ def variant(wanted: Wanted, level: int) -> Image:
 
 def main(task: str) -> None:
     """Write the objects of a ``task``, the JSON of what :mod:`.building` says, into its folder."""
-    from .entry import register
-
     asked = json.loads(task)
     emitter, folder = Emitter(asked["triple"], asked["cpu"], asked["level"]), Path(asked["folder"])
     if asked["variants"]:

@@ -122,7 +122,12 @@ def register(options: int, base: int, entry_at: int) -> int:
         minor = _minor(call(functions[1], ()))
         library.shape_of = array(api, (SHAPE_AT + 1,), np.int64)[SHAPE_AT] if minor > SHAPE_OF_SINCE else 0
         entry.api = api
-        status, entry.domain = _domain(api, variant)
+        status, domain = make_domain(api, (chars(EXTENSIONS_DOMAIN),))
+        for i in range(variant.count):
+            status = status or add_op(api, (domain, variant.ops + i * sizeof(OP)))
+        if status != 0 and domain != 0:
+            release_domain(api, (domain,))
+        entry.domain = domain if status == 0 else 0
     elif entry.api != api:
         status = create_status(api, (INVALID_ARGUMENT, chars("another onnxruntime of this process has these ops")))
     status = status or add_domain(api, (options, entry.domain))
@@ -131,17 +136,6 @@ def register(options: int, base: int, entry_at: int) -> int:
 
 
 SHAPE_AT = SHAPE_OF // 8
-
-
-@register_jitable
-def _domain(api: int, variant: Any) -> tuple[int, int]:
-    """A status, and the domain of the ops of a ``variant``; 0 where it cannot be made."""
-    status, domain = make_domain(api, (chars(EXTENSIONS_DOMAIN),))
-    for i in range(variant.count):
-        status = status or add_op(api, (domain, variant.ops + i * sizeof(OP)))
-    if status != 0 and domain != 0:
-        release_domain(api, (domain,))
-    return status, domain if status == 0 else 0
 
 
 @register_jitable

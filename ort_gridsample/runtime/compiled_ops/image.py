@@ -16,17 +16,12 @@ class Inside(int):
 
 
 class Image:
-    """Records that point to one another.
-
-    Attributes:
-        data: their bytes, with 0 for every address.
-        places: where in these the address of another place belongs.
-        functions: where a compiled function's belongs, as :data:`ort_gridsample.core.compilation.Part`.
-    """
+    """Records that point to one another."""
 
     def __init__(self) -> None:
-        self.data = bytearray()
-        self.places: dict[int, Inside] = {}
+        self.data = bytearray()  #: their bytes, with 0 for every address
+        self.places: dict[int, Inside] = {}  #: where in these the address of another place belongs
+        #: Where a compiled function's belongs, as :data:`ort_gridsample.core.compilation.Part`.
         self.functions: dict[int, tuple[Any, ...]] = {}
 
     def put(self, record: np.dtype[Any], fields: Fields) -> Inside:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import logging
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -23,7 +22,7 @@ import numpy as np
 import onnxruntime
 from onnx import helper
 
-from ...core import need_numba
+from ...core import logger, need_numba
 from ...core.threads import available_cpus
 from ...errors import GridSampleError
 from ...model.dialects import EXTENSIONS_DOMAIN
@@ -35,8 +34,6 @@ from . import c_api
 from .catalog import ANSWERS, NAMES, OPS, Op, fields
 from .image import Image
 from .structs import LIBRARY, OP
-
-logger = logging.getLogger("ort_gridsample")
 
 _PROBE = "ort_gridsample_probe"
 
@@ -50,10 +47,7 @@ _lock = threading.Lock()
 
 
 def _shared() -> Any:
-    """The ops and what they have in common, kept for the process even where this module is imported anew.
-
-    None where there are no onnxruntime-extensions.
-    """
+    """The ops and what they have in common, even where this module is imported anew; None: there are no extensions."""
     extensions = sys.modules.get("onnxruntime_extensions._extensions_pydll")
     if extensions is None:
         return None
@@ -201,11 +195,7 @@ def _lasting(kind: Any) -> int:
 
 
 def _of_library(path: Path) -> list[Any]:
-    """The ops of the library at ``path``, which is registered with functions that only take down where these lie.
-
-    Raises:
-        GridSampleError: it does not register them.
-    """
+    """The ops of the library at ``path``, which is registered with functions that only take down where these lie."""
     places, said = list[int](), list[str]()
 
     def refuse(code: int, text: int) -> int:
@@ -283,10 +273,7 @@ def _create_probe(at: int, table: int, info: int, out: int) -> int:
 
 
 def _create(at: int, table: int, info: int, out: int) -> int:
-    """CreateKernelV2: the compiled one, as soon as it has the states that it asks for.
-
-    It answers an exception with a status: ctypes drops it.
-    """
+    """CreateKernelV2: the compiled one, as soon as it has the states that it asks for."""
     try:
         (op, types), struct = _overloads[at], _Op.from_address(at)
         if not struct.KernelComputeV2:
@@ -296,7 +283,7 @@ def _create(at: int, table: int, info: int, out: int) -> int:
             word = ctypes.c_int64.from_address(struct.states + 8 * (answer - 1))
             word.value = state(op, types, answer - 1)
         return int(answer)
-    except BaseException as error:
+    except BaseException as error:  # which ctypes would drop
         return c_api.status(table, f"{type(error).__name__}: {error}")
 
 

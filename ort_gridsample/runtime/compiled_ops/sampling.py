@@ -39,7 +39,6 @@ SENTENCES = [
 ]
 (GOOD, NO_AXES, WRONG_AXES, WRONG_BATCHES, IS_TOO_LARGE, NO_PIXEL) = range(6)
 (TOO_MANY_PIXELS, TOO_MANY_TAPS, IS_OTHER, NO_MODE, NO_PADDING, LACKS) = range(8, 14)
-
 #: The attributes' words; a synonym stands for the mode that comes as late after the first.
 MODE_WORDS, PADDING_WORDS = " ".join(_WORDS), " ".join(_PADDINGS)
 N_MODES, LINEAR = len(variants.TAPS), _WORDS.index("linear")

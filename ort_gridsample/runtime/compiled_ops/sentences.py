@@ -29,7 +29,6 @@ _QUOTED = {
 
 #: The first sentence of every op.
 ROOM = Sentence("memory", "not to be had", "{nbytes} bytes of scratch")
-
 #: The digits of an int64, its sign, what stands between two numbers, and some more.
 _ROOM = 32
 

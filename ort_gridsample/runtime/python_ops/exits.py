@@ -30,23 +30,15 @@ _forever.acquire()
 
 
 def hold() -> None:
-    """Block for ever if the interpreter is ending, unless the thread that ends it waits for this run."""
-    if _ender is not None and not _is_in_runtime(sys._current_frames().get(_ender)):
-        _held.add(threading.get_ident())
+    """Block for ever if another thread is ending the interpreter, unless that waits for this run."""
+    this = threading.get_ident()
+    if _ender not in (None, this) and not _is_in_runtime(sys._current_frames().get(_ender or 0)):
+        _held.add(this)
         _forever.acquire()
 
 
-def is_ending() -> bool:
-    """Whether another thread is ending the interpreter."""
-    return _ender is not None and _ender != threading.get_ident()
-
-
 def run_begins() -> None:
-    """Before a run: :func:`hold`, and refuse the thread that ends the interpreter, whose ops have ended.
-
-    Raises:
-        RuntimeError: this is an exit handler that was registered before this package was imported.
-    """
+    """Before a run: :func:`hold`; RuntimeError on the thread that ends the interpreter, whose ops have ended."""
     if threading.get_ident() == _ender:
         raise RuntimeError(
             "a run in an exit handler that was registered before ort_gridsample was imported: its ops have ended; "

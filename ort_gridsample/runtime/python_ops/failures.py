@@ -14,7 +14,6 @@ from collections import OrderedDict
 
 #: So many failures are kept: a plain onnxruntime session never fetches its own.
 KEPT = 256
-
 #: The number of a failure that could not be kept.
 LOST = (1 << 63) - 1
 
