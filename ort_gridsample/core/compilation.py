@@ -72,19 +72,25 @@ class _Files(IndexDataCacheFile):
 
     def load(self, key: Any) -> Any:
         """What was saved for ``key``; None where nothing was."""
-        return self._load_data(self._name(key)) if self.has(key) else None
+        try:
+            version, stamp, saved, data = self._load_data(self._name(key))
+        except OSError:
+            return None
+        return data if (version, stamp, saved) == (self._version, self._source_stamp, key) else None
 
     def save(self, key: Any, data: Any) -> None:
         """Keep ``data`` for ``key``."""
-        self._save_data(self._name(key), data)
+        self._save_data(self._name(key), (self._version, self._source_stamp, key, data))
 
     def has(self, key: Any) -> bool:
         """Whether there is a file for ``key``."""
         return Path(self._data_path(self._name(key))).exists()
 
+    def flush(self) -> None:
+        """Nothing: a file that cannot be read is written anew."""
+
     def _name(self, key: Any) -> str:
-        what = repr((self._version, self._source_stamp, key)).encode()
-        return str(self._data_name(int(hashlib.sha256(what).hexdigest()[:15], 16)))
+        return str(self._data_name(int(hashlib.sha256(repr(key).encode()).hexdigest()[:15], 16)))
 
 
 class KernelCache(FunctionCache):
