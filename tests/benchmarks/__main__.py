@@ -39,9 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.quick:
         parser.set_defaults(**QUICK)
         arguments = parser.parse_args(argv)
-    kernels, networks = list(suite.operator_cases()), list(suite.network_cases())
-    wanted = arguments.only
-    kernels, networks = ([case for case in cases if wanted.search(case.name)] for cases in (kernels, networks))
+    wanted, every = arguments.only, (suite.operator_cases(), suite.network_cases())
+    kernels, networks = ([case for case in cases if wanted.search(case.name)] for cases in every)
     others = [report.TINY_CALL] * bool(wanted.search(report.TINY_CALL))
     if not (kernels or networks or others):
         parser.error(f"argument --only: {wanted.pattern!r} matches no case of --list")

@@ -87,9 +87,8 @@ def _session(case: Case, feeds: Arrays, threads: int) -> Call:
 
 def _function(case: Case, feeds: Arrays, threads: int) -> Call:
     function: Callable[..., Array] = grid_sample if case.operator == "GridSample" else affine_grid
-    arguments = list(feeds.values())
-    attributes: dict[str, Any] = {**case.attributes, "num_threads": threads}
-    return lambda: [function(*arguments, **attributes)]
+    call = partial(function, *feeds.values(), **case.attributes, num_threads=threads)
+    return lambda: [call()]
 
 
 def _pytorch(case: Case, feeds: Arrays, threads: int) -> Call:
