@@ -12,15 +12,12 @@ from pathlib import Path
 from .table import Runtime
 
 ADAPTERS = Path(__file__).parent / "adapters"
+#: Where environments are kept between runs: in the user's cache folder.
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ort_gridsample" / "runtimes"
 
 
 class NotInstalledError(Exception):
     """A runtime's environment cannot be made here; the text says why."""
-
-
-def default_cache() -> Path:
-    """Where environments are kept between runs: in the user's cache folder."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ort_gridsample" / "runtimes"
 
 
 def environment(runtime: Runtime, cache: Path) -> tuple[tuple[str, ...], str]:
