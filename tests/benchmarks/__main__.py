@@ -12,7 +12,7 @@ from ort_gridsample.progress import shown
 
 from . import plot, report, suite
 from . import run as runner
-from .backends import BACKENDS
+from .backends import BACKENDS, kept
 
 THREADS = 2
 QUICK = {"rounds": 3, "seconds": 0.3}  # at most, and a case
@@ -51,11 +51,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     threads, backends = arguments.threads or THREADS, [backend for backend in BACKENDS if backend.installed]
     results: list[runner.Result] = []
     found, interrupted = list[str](), False
-    # extend() takes what a generator yielded until it was interrupted: that is shown too.
     try:
-        with shown("benchmarks", len(kernels) + len(networks) + len(others)) as begin:
-            for cases, of_each in ((kernels, threads), (networks, arguments.threads or 0)):
-                results.extend(runner.run_cases(cases, backends, of_each, rounds, seconds, begin=begin))
+        with shown("benchmarks", len(kernels) + len(networks) + len(others)) as begin, kept():
+            for case in (*kernels, *networks):
+                begin(case.name)
+                of_each = threads if case.operator else arguments.threads or 0
+                results.append(runner.run_case(case, backends, of_each, rounds, seconds))
             for name in others:
                 begin(name)
                 found.append(report.tiny_call(threads, rounds, seconds))

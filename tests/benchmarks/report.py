@@ -15,7 +15,7 @@ import onnxruntime
 from ort_gridsample.cli.output import table
 from ort_gridsample.cli.timing import Turn, measure
 
-from .backends import BACKENDS, COMPILED, NATIVE, PYTHON, kept, options_for
+from .backends import BACKENDS, COMPILED, NATIVE, PYTHON, options_for
 from .run import Result, means
 from .suite import grid_sample_case, one_node
 
@@ -116,10 +116,9 @@ def tiny_call(threads: int, rounds: int, seconds: float) -> str:
     feeds, X = case.feeds(), ("float32", (1, 1, 2, 2))
     session = onnxruntime.InferenceSession(one_node("Identity", {"X": X}, X, {}), options_for(threads))
     turns = {"native Identity": Turn(partial(session.run, None, {"X": feeds["X"]}))}
-    with kept():
-        turns |= {c.name: c.turn(case, feeds, threads)[0] for c in BACKENDS if c.networks and c.installed}
-        turns["native Identity"].call()
-        timings = measure(turns, rounds, seconds)
+    turns |= {c.name: c.turn(case, feeds, threads)[0] for c in BACKENDS if c.networks and c.installed}
+    turns["native Identity"].call()
+    timings = measure(turns, rounds, seconds)
     rows, floor = [["", "µs", "above Identity"]], timings["native Identity"]
     for name, timing in timings.items():
         above = statistics.median(a - b for a, b in zip(timing.rounds, floor.rounds, strict=True)) * 1e6
