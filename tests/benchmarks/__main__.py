@@ -18,10 +18,11 @@ THREADS = 2
 QUICK = {"rounds": 3, "seconds": 0.3}  # at most, and a case
 
 
-def _parser() -> argparse.ArgumentParser:
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit status is 1 where an answer was wrong, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
-    threads = f"for each backend (default: {THREADS}; whole models: each side's own)"
-    parser.add_argument("--threads", type=positive, metavar="N", help=threads)
+    each_has = f"for each backend (default: {THREADS}; whole models: each side's own)"
+    parser.add_argument("--threads", type=positive, metavar="N", help=each_has)
     parser.add_argument("--only", type=re.compile, default="", metavar="REGEX", help="only cases whose names match")
     parser.add_argument("--list", action="store_true", help="print the names of the cases, and stop")
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
@@ -29,12 +30,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=magnitude, default=3.0, metavar="S", help="a case, about (default: 3)")
     parser.add_argument("--plot", type=_picture, metavar="FILE.png", help="draw the ratios of each case")
     parser.add_argument("--plot-means", type=_picture, metavar="FILE.png", help="draw their means, group by group")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit status is 1 where an answer was wrong, 130 after Ctrl-C."""
-    parser = _parser()
     arguments = parser.parse_args(argv)
     if arguments.quick:
         parser.set_defaults(**QUICK)
