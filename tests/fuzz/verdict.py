@@ -5,7 +5,6 @@ import re
 import warnings
 from dataclasses import dataclass, replace
 
-import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
@@ -16,6 +15,7 @@ import ort_gridsample as ogs
 from compare import assert_matches, finfo, type_name
 from models import tensor_type
 from ort_gridsample import GridSampleError
+from paths import run
 
 from .inputs import FLOATS, MODES, PADDING, Case, array
 
@@ -136,13 +136,8 @@ def _run(case: Case, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         # only this package's asks before.
         opener = onnxruntime if _bytes(case) <= FILLED else ogs
         session = opener.InferenceSession(patched, ogs.register(options), ["CPUExecutionProvider"])
-    second = np.ascontiguousarray(np.moveaxis(second, -1, 1)) if _is_planar(case) else _fed(second)
-    (Y,) = session.run(None, {"first": _fed(first)} | ({} if case.slip == "no second input" else {"second": second}))
-    return Y.astype(ml_dtypes.bfloat16) if case.first.type == "bfloat16" else Y
-
-
-def _fed(value: np.ndarray) -> np.ndarray:
-    return value.astype(np.float32) if value.dtype == ml_dtypes.bfloat16 else value
+    second = np.ascontiguousarray(np.moveaxis(second, -1, 1)) if _is_planar(case) else second
+    return run(session, first.dtype, *([first] if case.slip == "no second input" else [first, second]))[0]
 
 
 def _is_planar(case: Case) -> bool:
