@@ -12,16 +12,17 @@ from ort_gridsample.progress import shown
 
 from . import plot, report, suite
 from . import run as runner
-from .backends import BACKENDS
+from .backends import BACKENDS, kept
 
 THREADS = 2
 QUICK = {"rounds": 3, "seconds": 0.3}  # at most, and a case
 
 
-def _parser() -> argparse.ArgumentParser:
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit status is 1 where an answer was wrong, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
-    threads = f"for each backend (default: {THREADS}; whole models: each side's own)"
-    parser.add_argument("--threads", type=positive, metavar="N", help=threads)
+    each_has = f"for each backend (default: {THREADS}; whole models: each side's own)"
+    parser.add_argument("--threads", type=positive, metavar="N", help=each_has)
     parser.add_argument("--only", type=re.compile, default="", metavar="REGEX", help="only cases whose names match")
     parser.add_argument("--list", action="store_true", help="print the names of the cases, and stop")
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
@@ -29,19 +30,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=magnitude, default=3.0, metavar="S", help="a case, about (default: 3)")
     parser.add_argument("--plot", type=_picture, metavar="FILE.png", help="draw the ratios of each case")
     parser.add_argument("--plot-means", type=_picture, metavar="FILE.png", help="draw their means, group by group")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit status is 1 where an answer was wrong, 130 after Ctrl-C."""
-    parser = _parser()
     arguments = parser.parse_args(argv)
     if arguments.quick:
         parser.set_defaults(**QUICK)
         arguments = parser.parse_args(argv)
-    kernels, networks = list(suite.operator_cases()), list(suite.network_cases())
-    wanted = arguments.only
-    kernels, networks = ([case for case in cases if wanted.search(case.name)] for cases in (kernels, networks))
+    wanted, every = arguments.only, (suite.operator_cases(), suite.network_cases())
+    kernels, networks = ([case for case in cases if wanted.search(case.name)] for cases in every)
     others = [report.TINY_CALL] * bool(wanted.search(report.TINY_CALL))
     if not (kernels or networks or others):
         parser.error(f"argument --only: {wanted.pattern!r} matches no case of --list")
@@ -52,11 +46,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     threads, backends = arguments.threads or THREADS, [backend for backend in BACKENDS if backend.installed]
     results: list[runner.Result] = []
     found, interrupted = list[str](), False
-    # extend() takes what a generator yielded until it was interrupted: that is shown too.
     try:
-        with shown("benchmarks", len(kernels) + len(networks) + len(others)) as begin:
-            for cases, of_each in ((kernels, threads), (networks, arguments.threads or 0)):
-                results.extend(runner.run_cases(cases, backends, of_each, rounds, seconds, begin=begin))
+        with shown("benchmarks", len(kernels) + len(networks) + len(others)) as begin, kept():
+            for case in (*kernels, *networks):
+                begin(case.name)
+                of_each = threads if case.operator else arguments.threads or 0
+                results.append(runner.run_case(case, backends, of_each, rounds, seconds))
             for name in others:
                 begin(name)
                 found.append(report.tiny_call(threads, rounds, seconds))

@@ -75,21 +75,15 @@ def options_for(threads: int) -> onnxruntime.SessionOptions:
     return options
 
 
-def _native(case: Case, feeds: Arrays, threads: int) -> Call:
-    session = onnxruntime.InferenceSession(case.model(), options_for(threads), providers=["CPUExecutionProvider"])
-    return partial(session.run, None, feeds)
-
-
-def _session(case: Case, feeds: Arrays, threads: int) -> Call:
-    session = InferenceSession(case.model(), options_for(threads), providers=["CPUExecutionProvider"], nodes="all")
+def _session(case: Case, feeds: Arrays, threads: int, make: Callable[..., Any] = InferenceSession, **how: str) -> Call:
+    session = make(case.model(), options_for(threads), providers=["CPUExecutionProvider"], **how)
     return partial(session.run, None, feeds)
 
 
 def _function(case: Case, feeds: Arrays, threads: int) -> Call:
     function: Callable[..., Array] = grid_sample if case.operator == "GridSample" else affine_grid
-    arguments = list(feeds.values())
-    attributes: dict[str, Any] = {**case.attributes, "num_threads": threads}
-    return lambda: [function(*arguments, **attributes)]
+    call = partial(function, *feeds.values(), **case.attributes, num_threads=threads)
+    return lambda: [call()]
 
 
 def _pytorch(case: Case, feeds: Arrays, threads: int) -> Call:
@@ -132,11 +126,12 @@ def _openvino(case: Case, feeds: Arrays, threads: int) -> Call:
     return lambda: [request.infer(arrays, share_inputs=True, share_outputs=True)[0]]
 
 
+_ours = partial(_session, nodes="all")
 NATIVE, COMPILED, PYTHON = "onnxruntime", "compiled op", "Python op"
 BACKENDS = (
-    Backend(NATIVE, _native, networks=True),
-    Backend(COMPILED, _session, core="jit", ops="compiled", networks=True),
-    Backend(PYTHON, _session, core=CORES[0], ops="python", networks=True),
+    Backend(NATIVE, partial(_session, make=onnxruntime.InferenceSession), networks=True),
+    Backend(COMPILED, _ours, core="jit", ops="compiled", networks=True),
+    Backend(PYTHON, _ours, core=CORES[0], ops="python", networks=True),
     Backend("function jit", _function, core="jit"),
     Backend("function numpy", _function, core="numpy"),
     Backend("PyTorch", _pytorch, needs="torch"),

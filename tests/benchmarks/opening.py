@@ -19,10 +19,9 @@ import onnx.parser
 import onnxruntime
 from onnx import numpy_helper
 
-import ort_gridsample as ogs
+from ort_gridsample.cli.bench import SIDES
 
 EXPORTED = Path(__file__).parent.parent / "exported"
-SIDES = {"onnxruntime": onnxruntime.InferenceSession, "ort_gridsample": ogs.InferenceSession}
 ROUNDS, NODES, SIDE = 7, 10_000, 16
 
 

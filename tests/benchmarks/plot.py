@@ -13,8 +13,6 @@ _STYLES = {
     **{"compiled op": ("o", "tab:green"), "Python op": ("o", "tab:red"), "function jit": (".", "tab:red")},
     **{"function numpy": (".", "tab:blue"), "PyTorch": ("x", "tab:orange"), "OpenVINO": ("+", "tab:purple")},
 }
-#: A line's label, and how many times as fast as onnxruntime each backend is there.
-Line = tuple[str, Mapping[str, float]]
 
 
 def draw_cases(path: str, results: Sequence[Result]) -> None:
@@ -32,8 +30,8 @@ def draw_means(path: str, results: Sequence[Result]) -> None:
     _draw(path, list(groups.items()), 9)
 
 
-def _draw(path: str, lines: Sequence[Line], font: int) -> None:
-    """The ``lines`` from top to bottom, on a logarithmic axis."""
+def _draw(path: str, lines: Sequence[tuple[str, Mapping[str, float]]], font: int) -> None:
+    """The lines, each a label and ratios by backend, from top to bottom, on a logarithmic axis."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 

@@ -15,7 +15,7 @@ import onnxruntime
 from ort_gridsample.cli.output import table
 from ort_gridsample.cli.timing import Turn, measure
 
-from .backends import BACKENDS, COMPILED, NATIVE, PYTHON, kept, options_for
+from .backends import BACKENDS, COMPILED, NATIVE, PYTHON, options_for
 from .run import Result, means
 from .suite import grid_sample_case, one_node
 
@@ -50,7 +50,7 @@ def results_text(results: Sequence[Result]) -> str:
     parts = []
     for caption, backends in _CAPTIONS.items():
         shown = [each.name for each in backends if any(each.name in r.timings for r in results)]
-        parts += [caption] if shown else []
+        parts += [caption] * bool(shown)
         for heading, group in groupby(results, key=lambda result: result.case.heading):
             members = [result for result in group if any(name in result.timings for name in shown)]
             if members:
@@ -83,25 +83,22 @@ def _reasons(results: Sequence[Result]) -> Iterable[str]:
             found.setdefault((name, key), []).append((reason, result.case.name))
     if found:
         lines = ["Why there is a –:"]
-        for (name, _), cases in found.items():
-            (reason, case), more = cases[0], len(cases) - 1
+        for (name, _), ((reason, case), *more) in found.items():
             said = f"  {name}: {reason}"
             said = said if len(said) <= 98 else f"{said[:97]}…"
-            lines += [said, f"    {case}" + (f" and {more} more" if more else "")]
+            lines += [said, f"    {case}" + (f" and {len(more)} more" if more else "")]
         yield "\n".join(lines)
 
 
 def summary_text(results: Sequence[Result]) -> str:
     """Geometric means by group, and the least ratios with their cases."""
-    names = [c.name for c in BACKENDS if c.name != NATIVE and any(r.ratio(c.name) for r in results)]
-    parts = []
-    if names:
-        columns = [means(results, name) for name in names]
-        rows: list[Sequence[object]] = [("", *names)]
-        for group in (*dict.fromkeys(result.case.group for result in results), "all"):
-            if any(group in column for column in columns):
-                rows.append((group, *(f"{digits(c[group].mean)}×" if group in c else NONE for c in columns)))
-        parts.append(f"Geometric mean of how many times as fast as onnxruntime\n{table(rows, indent='  ')}")
+    columns = {c.name: found for c in BACKENDS if c.name != NATIVE and (found := means(results, c.name))}
+    rows: list[Sequence[object]] = [("", *columns)]
+    for group in (*dict.fromkeys(result.case.group for result in results), "all"):
+        if any(group in column for column in columns.values()):
+            rows.append((group, *(f"{digits(c[group].mean)}×" if group in c else NONE for c in columns.values())))
+    title = "Geometric mean of how many times as fast as onnxruntime"
+    parts = [f"{title}\n{table(rows, indent='  ')}"] * bool(columns)
     natively = product((COMPILED, PYTHON, "function numpy"), [NATIVE])
     for backend, baseline in (*natively, *product(["function jit"], ("PyTorch", "OpenVINO"))):
         if found := means(results, backend, baseline):
@@ -119,10 +116,9 @@ def tiny_call(threads: int, rounds: int, seconds: float) -> str:
     feeds, X = case.feeds(), ("float32", (1, 1, 2, 2))
     session = onnxruntime.InferenceSession(one_node("Identity", {"X": X}, X, {}), options_for(threads))
     turns = {"native Identity": Turn(partial(session.run, None, {"X": feeds["X"]}))}
-    with kept():
-        turns |= {c.name: c.turn(case, feeds, threads)[0] for c in BACKENDS if c.networks and c.installed}
-        turns["native Identity"].call()
-        timings = measure(turns, rounds, seconds)
+    turns |= {c.name: c.turn(case, feeds, threads)[0] for c in BACKENDS if c.networks and c.installed}
+    turns["native Identity"].call()
+    timings = measure(turns, rounds, seconds)
     rows, floor = [["", "µs", "above Identity"]], timings["native Identity"]
     for name, timing in timings.items():
         above = statistics.median(a - b for a, b in zip(timing.rounds, floor.rounds, strict=True)) * 1e6

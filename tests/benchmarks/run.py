@@ -1,15 +1,14 @@
 """Running cases: every backend checked against the others, then timed against them; and what that comes to."""
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from ort_gridsample.cli.timing import Timing, Turn, measure
 
-from .backends import NATIVE, Answers, Backend, kept
+from .backends import NATIVE, Answers, Backend
 from .suite import Case
 
 #: Nearest: the part of the elements that may be a neighbour's, where a coordinate lies on a tie.
@@ -30,14 +29,6 @@ class Result:
         if backend not in self.timings or baseline not in self.timings:
             return None
         return self.timings[backend].times_faster_than(self.timings[baseline])
-
-
-def run_cases(cases: Sequence[Case], *how: Any, begin: Callable[[str], None]) -> Iterator[Result]:
-    """Time each of ``cases`` in turn, as :func:`run_case`; the core that was set before is set again after."""
-    with kept():
-        for case in cases:
-            begin(case.name)
-            yield run_case(case, *how)
 
 
 def run_case(case: Case, backends: Sequence[Backend], threads: int, rounds: int, seconds: float) -> Result:

@@ -13,7 +13,7 @@ from itertools import product
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
-from writing import Form, write
+from writing import Form, called, write
 
 LEVELS, POINTS, HEADS, CHANNELS = ((4, 6), (2, 3), (1, 2)), (4, 2, 3), 3, 4
 
@@ -70,7 +70,7 @@ SIZES = {"static": ((), (), ()), "batch": ((0,),) * 3, "queries": ((0,), (0, 1),
 
 def forms() -> Iterator[tuple[str, Form]]:
     for (name, (function, *shapes)), size, dynamo in product(FORMS.items(), SIZES, (False, True)):
-        form = Form(function, tuple(map(torch.rand, shapes)), SIZES[size], dynamo, opset=20)
+        form = called(function, [*map(torch.rand, shapes)], SIZES[size], dynamo=dynamo, opset=20)
         yield f"{name}/{size}-{'dynamo' if dynamo else 'torchscript'}", form
 
 

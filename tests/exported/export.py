@@ -9,52 +9,22 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import kornia
 import numpy as np
 import onnx
 import onnxscript
-import onnxscript.optimizer
 import torch
 import torch.nn.functional as F  # noqa: N812
 import transformers as tr
+from kornia.geometry import transform
 from onnxscript import opset16 as op16
 from torch import Tensor, nn
 from torch._higher_order_ops.scan import scan
 from transformers.models.grounding_dino import modeling_grounding_dino as grounding
-from writing import Call, anonymous, written
-
-Axes = dict[str, dict[int, str]]
-
-
-@dataclass
-class Built:
-    """A module, the inputs to trace it with and, where axes are dynamic, other inputs to run it on."""
-
-    module: nn.Module
-    inputs: dict[str, Tensor]
-    outputs: Sequence[str] = ("Y",)
-    other: dict[str, Tensor] | None = None
-
-
-#: By name: what makes a module, the opset and the exporter, dynamic axes, and whether ONNX Script's optimizer folds it.
-CASES: dict[str, tuple[Callable[[], Built], int, bool, Axes, bool]] = {}
-#: Those that are made only where they are asked for.
-LARGE: list[str] = []
-
-
-def case(
-    opset: int, *, dynamo: bool, axes: Axes | None = None, fold: bool = False, name: str = "", large: bool = False
-) -> Any:
-    def register(build: Callable[[], Built]) -> Callable[[], Built]:
-        LARGE.extend([build.__name__] * large)
-        CASES[name or build.__name__] = build, opset, dynamo, axes or {}, fold
-        return build
-
-    return register
+from writing import Call, Form, exported
 
 
 def conv(c_in: int, c_out: int, *, stride: int = 1, rank: int = 2) -> nn.Sequential:
@@ -81,51 +51,40 @@ def sample_at(x: Tensor, xy: Tensor, **options: Any) -> Tensor:
     return F.grid_sample(x, torch.stack(unit, -1), align_corners=True, **options)
 
 
-@case(20, dynamo=False)
-def kornia_warp_affine() -> Built:
+def kornia_warp_affine() -> Form:
     """`kornia.geometry.warp_affine`, which calls affine_grid: AffineGrid on a computed matrix."""
     theta = torch.tensor([[[0.9, -0.4, 2.0], [0.3, 1.1, -3.0]], [[1.2, 0.1, -4.0], [-0.2, 0.8, 5.0]]])
-    warp = Call(lambda x, m: kornia.geometry.warp_affine(x, m, (13, 17), padding_mode="border", align_corners=False))
-    return Built(warp, {"X": torch.rand(2, 3, 12, 15), "M": theta})
+    warp = Call(partial(transform.warp_affine, dsize=(13, 17), padding_mode="border", align_corners=False))
+    return Form(warp, {"X": torch.rand(2, 3, 12, 15), "M": theta}, dynamo=False)
 
 
-@case(18, dynamo=True)
-def kornia_elastic_transform2d() -> Built:
-    how = {"mode": "bicubic", "padding_mode": "border"}
-    warp = Call(lambda x, n: kornia.geometry.transform.elastic_transform2d(x, n, (7, 7), (2.0, 2.0), (0.5, 0.7), **how))
-    return Built(warp, {"X": torch.rand(1, 2, 12, 15), "noise": torch.rand(1, 2, 12, 15) * 2 - 1})
+def kornia_elastic_transform2d() -> Form:
+    how = {"kernel_size": (7, 7), "sigma": (2.0, 2.0), "alpha": (0.5, 0.7), "mode": "bicubic", "padding_mode": "border"}
+    inputs = {"X": torch.rand(1, 2, 12, 15), "noise": torch.rand(1, 2, 12, 15) * 2 - 1}
+    return Form(Call(partial(transform.elastic_transform2d, **how)), inputs, opset=18)
 
 
-@case(16, dynamo=False)
-def kornia_warp_perspective() -> Built:
+def kornia_warp_perspective(dtype: torch.dtype = torch.float32) -> Form:
     matrix = torch.tensor([[[0.8, -0.2, 3.0], [0.3, 1.1, -2.0], [0.01, -0.004, 1.0]]])
-    how = {"mode": "bicubic", "padding_mode": "reflection"}
-    warp = Call(lambda x, m: kornia.geometry.warp_perspective(x, m, (14, 18), **how))
-    return Built(warp, {"X": torch.rand(1, 3, 16, 15), "M": matrix})
+    warp = Call(partial(transform.warp_perspective, dsize=(14, 18), mode="bicubic", padding_mode="reflection"))
+    return Form(warp, {"X": torch.rand(1, 3, 16, 15).to(dtype), "M": matrix.to(dtype)}, opset=16, dynamo=False)
 
 
-@case(16, dynamo=False)
-def kornia_warp_perspective_float64() -> Built:
-    """For which onnxruntime has no kernel at opset 16."""
-    built = kornia_warp_perspective()
-    return Built(built.module, {name: value.double() for name, value in built.inputs.items()})
-
-
-@case(22, dynamo=True, axes={"X": {2: "H", 3: "W"}, "map_x": {1: "h", 2: "w"}, "map_y": {1: "h", 2: "w"}})
-def kornia_remap() -> Built:
+def kornia_remap() -> Form:
     def inputs(size: tuple[int, int], out: tuple[int, int]) -> dict[str, Tensor]:
         xs, ys = (torch.rand(2, *out) * (length + 3) - 2 for length in reversed(size))
         return {"X": torch.rand(2, 2, *size), "map_x": xs, "map_y": ys}
 
-    remap = Call(lambda x, mx, my: kornia.geometry.remap(x, mx, my, mode="nearest", align_corners=True))
-    return Built(remap, inputs((9, 12), (7, 8)), other=inputs((14, 11), (5, 13)))
+    remap = Call(partial(transform.remap, mode="nearest", align_corners=True))
+    H, W, h, w = torch.export.dims("H", "W", "h", "w")
+    dynamic = {"dynamic_shapes": ({2: H, 3: W}, {1: h, 2: w}, {1: h, 2: w})}
+    return Form(remap, inputs((9, 12), (7, 8)), opset=22, dynamic=dynamic, other=inputs((14, 11), (5, 13)))
 
 
-@case(20, dynamo=True)
-def kornia_homography_warp3d() -> Built:
+def kornia_homography_warp3d() -> Form:
     matrix = torch.eye(4)[None] + 0.15 * torch.randn(1, 4, 4)
-    warp = Call(lambda x, m: kornia.geometry.transform.homography_warp3d(x, m, (5, 6, 7), padding_mode="reflection"))
-    return Built(warp, {"X": torch.rand(1, 2, 6, 7, 8), "M": matrix})
+    warp = Call(partial(transform.homography_warp3d, dsize=(5, 6, 7), padding_mode="reflection"))
+    return Form(warp, {"X": torch.rand(1, 2, 6, 7, 8), "M": matrix})
 
 
 class SpatialTransformer(nn.Module):
@@ -147,22 +106,21 @@ class SpatialTransformer(nn.Module):
         return y, self.classify(self.features(y).mean(axes))
 
 
-@case(20, dynamo=False, axes={"X": {0: "N", 2: "H", 3: "W"}})
-def stn() -> Built:
-    module = perturbed(SpatialTransformer(), 0.3)
-    return Built(module, {"X": torch.rand(1, 1, 12, 12)}, ("Y", "logits"), other={"X": torch.rand(3, 1, 14, 11)})
+def stn() -> Form:
+    module, dynamic = perturbed(SpatialTransformer(), 0.3), {"dynamic_axes": {"X": {0: "N", 2: "H", 3: "W"}}}
+    inputs, other = {"X": torch.rand(1, 1, 12, 12)}, {"X": torch.rand(3, 1, 14, 11)}
+    return Form(module, inputs, ("Y", "logits"), dynamo=False, dynamic=dynamic, other=other)
 
 
-@case(20, dynamo=False)
-def stn_3d() -> Built:
+def stn_3d() -> Form:
     module = perturbed(SpatialTransformer(3, "nearest", "border"), 0.3)
-    return Built(module, {"X": torch.rand(2, 1, 5, 6, 7)}, ("Y", "logits"))
+    return Form(module, {"X": torch.rand(2, 1, 5, 6, 7)}, ("Y", "logits"), dynamo=False)
 
 
-@case(22, dynamo=True)
-def stn_bicubic() -> Built:
+def stn_bicubic() -> Form:
     """The dynamo exporter writes affine_grid out in basic operators."""
-    return Built(perturbed(SpatialTransformer(2, "bicubic"), 0.3), {"X": torch.rand(2, 1, 11, 13)}, ("Y", "logits"))
+    module = perturbed(SpatialTransformer(2, "bicubic"), 0.3)
+    return Form(module, {"X": torch.rand(2, 1, 11, 13)}, ("Y", "logits"), opset=22)
 
 
 class InverseCompositional(nn.Module):
@@ -186,11 +144,10 @@ class InverseCompositional(nn.Module):
         return y
 
 
-@case(20, dynamo=False)
-def ic_stn_loop() -> Built:
+def ic_stn_loop() -> Form:
     """A scripted loop: AffineGrid and GridSample inside a Loop body."""
     module = torch.jit.script(perturbed(InverseCompositional(), 0.3))
-    return Built(module, {"X": torch.rand(1, 1, 12, 14), "steps": torch.tensor(3)})
+    return Form(module, {"X": torch.rand(1, 1, 12, 14), "steps": torch.tensor(3)}, dynamo=False)
 
 
 class Gated(nn.Module):
@@ -207,10 +164,9 @@ class Gated(nn.Module):
 
 
 # At opset 20 and up torch 2.13 leaves "bilinear" in subgraphs, which onnxruntime refuses; 18 still means opset 16's op.
-@case(18, dynamo=True)
-def cond_if() -> Built:
+def cond_if() -> Form:
     """`torch.cond`: a GridSample in each branch of an If."""
-    return Built(Gated(), {"X": torch.randn(1, 2, 7, 8), "grid": torch.rand(1, 5, 6, 2) * 2.6 - 1.3})
+    return Form(Gated(), {"X": torch.randn(1, 2, 7, 8), "grid": torch.rand(1, 5, 6, 2) * 2.6 - 1.3}, opset=18)
 
 
 class VoxelMorph(nn.Module):
@@ -241,12 +197,11 @@ class VoxelMorph(nn.Module):
 
 
 # Five GridSample nodes on volumes; at opset 18 under opset 16's text, which knows images only: dynamo writes that.
-@case(20, dynamo=False)
-@case(18, dynamo=True, name="voxelmorph_opset18")
-def voxelmorph() -> Built:
+def voxelmorph(opset: int = 20, dynamo: bool = False) -> Form:
     inputs = {name: torch.rand(1, 1, 8, 6, 7) for name in ("moving", "fixed")}
     inputs["labels"] = torch.randint(0, 4, (1, 1, 8, 6, 7)).float()
-    return Built(perturbed(VoxelMorph(), 0.2), inputs, ("moved", "moved_labels", "flow"))
+    outputs = ("moved", "moved_labels", "flow")
+    return Form(perturbed(VoxelMorph(), 0.2), inputs, outputs, opset, dynamo)
 
 
 class PWCWarp(nn.Module):
@@ -268,13 +223,14 @@ class PWCWarp(nn.Module):
         return flow + self.refine(torch.cat((cost, f1, flow), 1)), warped
 
 
-@case(16, dynamo=False, axes={"first": {2: "H", 3: "W"}, "second": {2: "H", 3: "W"}, "flow": {2: "h", 3: "w"}})
-def pwcnet() -> Built:
+def pwcnet() -> Form:
     def inputs(height: int, width: int) -> dict[str, Tensor]:
         images = {name: torch.rand(1, 3, height, width) for name in ("first", "second")}
         return {**images, "flow": 2 * torch.randn(1, 2, height // 2, width // 2)}
 
-    return Built(perturbed(PWCWarp()), inputs(16, 20), ("flow_out", "warped"), other=inputs(22, 14))
+    axes = {"first": {2: "H", 3: "W"}, "second": {2: "H", 3: "W"}, "flow": {2: "h", 3: "w"}}
+    outputs, dynamic = ("flow_out", "warped"), {"dynamic_axes": axes}
+    return Form(perturbed(PWCWarp()), inputs(16, 20), outputs, 16, False, dynamic, other=inputs(22, 14))
 
 
 class RAFT(nn.Module):
@@ -331,14 +287,9 @@ class ScannedRAFT(RAFT):
         return flows
 
 
-@case(22, dynamo=True)
-def raft(kind: type[RAFT] = RAFT, output: str = "flow") -> Built:
-    return Built(perturbed(kind(), 0.1), {name: torch.rand(1, 3, 32, 24) for name in ("first", "second")}, (output,))
-
-
-@case(18, dynamo=True)
-def raft_scan() -> Built:
-    return raft(ScannedRAFT, "flows")
+def raft(kind: type[RAFT] = RAFT, output: str = "flow", opset: int = 22) -> Form:
+    module = perturbed(kind(), 0.1)
+    return Form(module, {name: torch.rand(1, 3, 32, 24) for name in ("first", "second")}, (output,), opset)
 
 
 class FirstOrderMotion(nn.Module):
@@ -370,12 +321,11 @@ class FirstOrderMotion(nn.Module):
         return self.decode(F.interpolate(warped, scale_factor=2.0)).sigmoid(), motion
 
 
-@case(16, dynamo=False)
-def first_order_motion() -> Built:
+def first_order_motion() -> Form:
     """Face animation: images and feature maps by sparse and dense motion."""
     points = {name: torch.rand(1, 3, 2) * 1.6 - 0.8 for name in ("kp_source", "kp_driving")}
     module = perturbed(FirstOrderMotion(), 0.1)
-    return Built(module, {"source": torch.rand(1, 3, 16, 18), **points}, ("prediction", "motion"))
+    return Form(module, {"source": torch.rand(1, 3, 16, 18), **points}, ("prediction", "motion"), 16, dynamo=False)
 
 
 class LIIF(nn.Module):
@@ -408,12 +358,12 @@ class LIIF(nn.Module):
         return blended + low
 
 
-@case(20, dynamo=True, axes={"where": {1: "points"}})
-def liif() -> Built:
+def liif() -> Form:
     def inputs(points: int) -> dict[str, Tensor]:
         return {"X": torch.rand(1, 3, 9, 10), "where": torch.rand(1, points, 2) * 2 - 1}
 
-    return Built(perturbed(LIIF(), 0.2), inputs(12), ("rgb",), other=inputs(31))
+    dynamic = {"dynamic_shapes": ({}, {1: torch.export.Dim("points")})}
+    return Form(perturbed(LIIF(), 0.2), inputs(12), ("rgb",), dynamic=dynamic, other=inputs(31))
 
 
 class TriPlane(nn.Module):
@@ -433,9 +383,8 @@ class TriPlane(nn.Module):
         return out[:, :3].sigmoid(), out[:, 3] * density.flatten().relu()
 
 
-@case(22, dynamo=True)
-def triplane() -> Built:
-    return Built(perturbed(TriPlane()), {"points": torch.rand(40, 3) * 2.4 - 1.2}, ("rgb", "density"))
+def triplane() -> Form:
+    return Form(perturbed(TriPlane()), {"points": torch.rand(40, 3) * 2.4 - 1.2}, ("rgb", "density"), opset=22)
 
 
 @onnxscript.script(onnxscript.values.Opset("example.warp", 1), default_opset=op16)
@@ -476,14 +425,14 @@ class SfMLearner(nn.Module):
         return InverseWarp.apply(source, xy, size), InverseWarp.apply(depth[..., 0][:, None], xy, size)
 
 
-@case(16, dynamo=False)
-def sfmlearner_function() -> Built:
+def sfmlearner_function() -> Form:
     """GridSample inside a model-local function that the model calls twice."""
     pose = torch.eye(3, 4)[None] + 0.1 * torch.randn(1, 3, 4)
     inputs = {"target": torch.rand(1, 3, 12, 14), "source": torch.rand(1, 3, 12, 14), "pose": pose}
-    return Built(perturbed(SfMLearner()), inputs, ("synthesised", "depth"))
+    return Form(perturbed(SfMLearner()), inputs, ("synthesised", "depth"), 16, dynamo=False)
 
 
+BOXES, MASKS = ("logits", "pred_boxes"), ("class_queries_logits", "masks_queries_logits")
 RESNET: dict[str, Any] = {"embedding_size": 8, "hidden_sizes": [8, 8, 8, 16], "depths": [1] * 4, "layer_type": "basic"}
 RESNET["out_features"] = ["stage2", "stage3", "stage4"]
 SWIN: dict[str, Any] = {"image_size": 64, "embed_dim": 4, "depths": [1] * 4, "num_heads": [1] * 4, "window_size": 2}
@@ -496,44 +445,40 @@ DETR: dict[str, Any] = {
 
 
 class Pick(nn.Module):
-    """The named outputs of a transformers model, as a tuple, from named inputs."""
+    """The named outputs of a transformers model, as a tuple."""
 
-    def __init__(self, model: nn.Module, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+    def __init__(self, model: nn.Module, outputs: Sequence[str]) -> None:
         super().__init__()
-        self.model, self.inputs, self.outputs = model, inputs, outputs
+        self.model, self.outputs = model, outputs
 
-    def forward(self, *args: Tensor) -> tuple[Tensor, ...]:
-        answer = self.model(**dict(zip(self.inputs, args, strict=True)))
+    def forward(self, pixel_values: Tensor, input_ids: Tensor | None = None) -> tuple[Tensor, ...]:
+        answer = self.model(pixel_values, **({} if input_ids is None else {"input_ids": input_ids}))
         return tuple(getattr(answer, name) for name in self.outputs)
 
 
-def transformer(model: nn.Module, outputs: Sequence[str], **inputs: Tensor) -> Built:
-    inputs = {"pixel_values": torch.randn(1, 3, 64, 64), **inputs}
+def transformer(model: nn.Module, outputs: Sequence[str], words: Tensor | None = None, **how: Any) -> Form:
+    inputs = {"pixel_values": torch.randn(1, 3, 64, 64)} | ({} if words is None else {"input_ids": words})
     # Strong enough that scores differ: the queries a detector picks must not hang on a rounding error.
-    return Built(Pick(perturbed(model, 0.2), tuple(inputs), outputs).eval(), inputs, outputs)
+    return Form(Pick(perturbed(model, 0.2), outputs), inputs, outputs, **how)
 
 
-@case(20, dynamo=True)
-def deformable_detr() -> Built:
+def deformable_detr() -> Form:
     """Deformable DETR (Zhu et al., 2021)."""
     config = tr.DeformableDetrConfig(backbone_config=tr.ResNetConfig(**RESNET), **DETR)
-    return transformer(tr.DeformableDetrForObjectDetection(config), ("logits", "pred_boxes"))
+    return transformer(tr.DeformableDetrForObjectDetection(config), BOXES)
 
 
-@case(22, dynamo=True)
-def mask2former() -> Built:
+def mask2former() -> Form:
     """Mask2Former (Cheng et al., 2022) on a Swin backbone."""
     swin = tr.SwinConfig(**SWIN, out_features=["stage1", "stage2", "stage3", "stage4"])
     sizes = dict.fromkeys(("feature_size", "mask_feature_size", "hidden_dim"), 32)
     sizes |= dict.fromkeys(("encoder_feedforward_dim", "dim_feedforward"), 16) | {"num_attention_heads": 2}
     counts = {"encoder_layers": 1, "decoder_layers": 2, "num_queries": 5, "num_labels": 3}
     config = tr.Mask2FormerConfig(backbone_config=swin, **sizes, **counts)
-    outputs = ("class_queries_logits", "masks_queries_logits")
-    return transformer(tr.Mask2FormerForUniversalSegmentation(config), outputs)
+    return transformer(tr.Mask2FormerForUniversalSegmentation(config), MASKS, opset=22)
 
 
-@case(20, dynamo=False, fold=True)
-def grounding_dino() -> Built:
+def grounding_dino() -> Form:
     """Grounding DINO (Liu et al., 2023): Swin, BERT. The exporter makes its grids, not its images, float64."""
     text = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = tr.GroundingDinoConfig(
@@ -546,80 +491,80 @@ def grounding_dino() -> Built:
     # The masks of phrases hang on the text alone; isin or cummax in them stops either exporter: they become constants.
     masks = grounding.generate_masks_with_special_tokens_and_transfer_map(words, torch.tensor([5, 40, 9]))
     grounding.generate_masks_with_special_tokens_and_transfer_map = lambda *_, **__: masks
-    return transformer(tr.GroundingDinoForObjectDetection(config), ("logits", "pred_boxes"), input_ids=words)
+    return transformer(tr.GroundingDinoForObjectDetection(config), BOXES, words, dynamo=False, fold=True)
 
 
-@case(16, dynamo=False, fold=True)
-def rt_detr_v2() -> Built:
+def rt_detr_v2() -> Form:
     """RT-DETRv2 (Lv et al., 2024)."""
     resnet, fewer = tr.RTDetrResNetConfig(**RESNET), {"d_model": 16, "hidden_expansion": 0.5, "num_denoising": 0}
     channels = {"encoder_hidden_dim": 16, "encoder_in_channels": [8, 8, 16], "decoder_in_channels": [16, 16, 16]}
     config = tr.RTDetrV2Config(backbone_config=resnet, **DETR | channels | fewer)
-    return transformer(tr.RTDetrV2ForObjectDetection(config), ("logits", "pred_boxes"))
+    return transformer(tr.RTDetrV2ForObjectDetection(config), BOXES, opset=16, dynamo=False, fold=True)
 
 
-def detector(model: nn.Module, outputs: Sequence[str], *size: int) -> Built:
+def detector(model: nn.Module, outputs: Sequence[str], *size: int, **how: Any) -> Form:
     """A model of real size, weights as it begins its training with them, on a picture of (H, W)."""
     inputs = {"pixel_values": torch.randn(1, 3, *size)}
-    return Built(Pick(model, tuple(inputs), outputs).eval(), inputs, outputs)
+    return Form(Pick(model, outputs), inputs, outputs, **how)
 
 
-@case(20, dynamo=True, large=True)
-def deformable_detr_r50() -> Built:
+def deformable_detr_r50() -> Form:
     """On a ResNet-50: 17,821 pixels in four levels."""
     resnet = tr.ResNetConfig(out_features=["stage2", "stage3", "stage4"])
     config = tr.DeformableDetrConfig(backbone_config=resnet, use_timm_backbone=False, backbone=None)
-    return detector(tr.DeformableDetrForObjectDetection(config), ("logits", "pred_boxes"), 800, 1066)
+    return detector(tr.DeformableDetrForObjectDetection(config), BOXES, 800, 1066)
 
 
-@case(16, dynamo=False, fold=True, large=True)
-def rt_detr_v2_r50() -> Built:
-    config = tr.RTDetrV2Config(num_denoising=0)
-    return detector(tr.RTDetrV2ForObjectDetection(config), ("logits", "pred_boxes"), 640, 640)
+def rt_detr_v2_r50() -> Form:
+    model = tr.RTDetrV2ForObjectDetection(tr.RTDetrV2Config(num_denoising=0))
+    return detector(model, BOXES, 640, 640, opset=16, dynamo=False, fold=True)
 
 
-@case(20, dynamo=True, large=True)
-def mask2former_swin_t() -> Built:
+def mask2former_swin_t() -> Form:
     swin = tr.SwinConfig(image_size=224, out_features=["stage1", "stage2", "stage3", "stage4"])
     model = tr.Mask2FormerForUniversalSegmentation(tr.Mask2FormerConfig(backbone_config=swin))
     model.set_attn_implementation("eager")  # the exporter cannot write the other
-    return detector(model, ("class_queries_logits", "masks_queries_logits"), 512, 512)
+    return detector(model, MASKS, 512, 512)
+
+
+STORED = (
+    *(kornia_warp_affine, kornia_elastic_transform2d, kornia_warp_perspective, kornia_remap, kornia_homography_warp3d),
+    *(stn, stn_3d, stn_bicubic, ic_stn_loop, cond_if, voxelmorph, pwcnet, raft, first_order_motion, liif, triplane),
+    *(sfmlearner_function, deformable_detr, mask2former, grounding_dino, rt_detr_v2),
+)
+MODELS: dict[str, Callable[[], Form]] = {build.__name__: build for build in STORED}
+MODELS["kornia_warp_perspective_float64"] = partial(kornia_warp_perspective, torch.float64)
+MODELS |= {
+    "voxelmorph_opset18": partial(voxelmorph, 18, dynamo=True),
+    "raft_scan": partial(raft, ScannedRAFT, "flows", 18),
+}
+#: Those of real size, which are made where they are asked for.
+LARGE = {build.__name__: build for build in (deformable_detr_r50, rt_detr_v2_r50, mask2former_swin_t)}
 
 
 def export(name: str, folder: Path) -> None:
     """Write the model of that name, its inputs and its outputs into ``folder``."""
     torch.manual_seed(0)
-    build, opset, dynamo, axes, fold = CASES[name]
-    built = build()
-    built.module.eval()
-    options: dict[str, Any] = {"input_names": list(built.inputs), "output_names": list(built.outputs)}
-    if dynamo and axes:
-        dims = {axis: torch.export.Dim(axis) for each in axes.values() for axis in each.values()}
-        shapes = tuple({i: dims[axis] for i, axis in axes.get(key, {}).items()} for key in built.inputs)
-        options["dynamic_shapes"] = (shapes,) if isinstance(built.module, Call) else shapes
-    elif axes:
-        options["dynamic_axes"] = axes
-    model = written(built.module, tuple(built.inputs.values()), opset_version=opset, dynamo=dynamo, **options)
-    model = anonymous(onnxscript.optimizer.optimize(model) if fold else model)
-    onnx.checker.check_model(model, full_check=True)
-    onnx.save(model, folder / f"{name}.onnx")
-    fed = built.other or built.inputs
+    form = (MODELS | LARGE)[name]()
+    form.module.eval()
+    onnx.save(exported(form), folder / f"{name}.onnx")
+    fed = form.other or form.inputs
     with torch.no_grad():
-        answer = built.module(*fed.values())
+        answer = form.module(*fed.values())
     answers = (answer,) if isinstance(answer, Tensor) else answer
     arrays = {f"in.{key}": value.numpy() for key, value in fed.items()}
-    arrays |= {f"out.{key}": value.numpy() for key, value in zip(built.outputs, answers, strict=True)}
+    arrays |= {f"out.{key}": value.numpy() for key, value in zip(form.outputs, answers, strict=True)}
     np.savez_compressed(folder / f"{name}.npz", **arrays)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    names = f"of {', '.join(CASES)} (default: all but {', '.join(LARGE)})"
+    names = f"of {', '.join(MODELS)} (default: all of these), {', '.join(LARGE)}"
     parser.add_argument("names", nargs="*", metavar="NAME", help=names)
     beside = Path(__file__).parent
     parser.add_argument("--into", type=Path, default=beside, metavar="FOLDER", help="(default: beside this file)")
     arguments = parser.parse_args()
-    if unknown := {*arguments.names} - {*CASES}:
+    if unknown := {*arguments.names} - {*MODELS, *LARGE}:
         parser.error(f"no such model: {', '.join(unknown)}")
-    for name in arguments.names or [name for name in CASES if name not in LARGE]:
+    for name in arguments.names or MODELS:
         export(name, arguments.into)

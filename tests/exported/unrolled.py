@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from itertools import product
-from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
-from writing import Form, write
+from writing import Form, called, write
 
 
 def pixels(grid: Tensor, sizes: tuple[int, int], align: bool) -> list[Tensor]:
@@ -111,27 +110,26 @@ def forms() -> Iterator[tuple[str, Form]]:
         if mode == "bicubic" and (size == "static") == (padding == "border"):
             continue  # dynamic ones take minutes; a static one of border lacks a value, as torch 2.13.0 writes it
         function = partial(F.grid_sample, mode=mode, padding_mode=padding, align_corners=bool(align))
-        form = Form(function, (X, grid), sizes[size], decompose=True)
-        yield f"decomposed/{mode}-{padding}-{align}-{size}-dynamo", form
-    for align, size, exporter in product(aligns, sizes, exporters):
-        rest = f"{align}-{size}-{exporter}"
-        how: dict[str, Any] = {"axes": sizes[size], "dynamo": exporters[exporter]}
-        yield f"padded/bilinear-zeros-{rest}", Form(partial(padded, align=bool(align)), (X, grid), **how)
+        made = called(function, (X, grid), sizes[size], decompose=True)
+        yield f"decomposed/{mode}-{padding}-{align}-{size}-dynamo", made
+    for align, size, (exporter, dynamo) in product(aligns, sizes, exporters.items()):
+        rest, how = f"{align}-{size}-{exporter}", {"align": bool(align)}
+        yield f"padded/bilinear-zeros-{rest}", called(partial(padded, **how), (X, grid), sizes[size], dynamo=dynamo)
         for padding in paddings[:2]:
-            function = partial(clamped, padding=padding, align=bool(align))
-            yield f"clamped/bilinear-{padding}-{rest}", Form(function, (X, grid), **how)
-    value, locations = torch.rand(2, 4, 3, 30), torch.rand(2, 5, 4, 2, 3, 2)
-    for size, exporter in product(sizes, exporters):
+            function = partial(clamped, padding=padding, **how)
+            yield f"clamped/bilinear-{padding}-{rest}", called(function, (X, grid), sizes[size], dynamo=dynamo)
+    inputs = torch.rand(2, 4, 3, 30), torch.rand(2, 5, 4, 2, 3, 2)
+    for size, (exporter, dynamo) in product(sizes, exporters.items()):
         batch = ((0,), (0,)) if size == "dynamic" else ((), ())
-        how = {"axes": batch, "dynamo": exporters[exporter]}
-        yield f"attention/bilinear-zeros-0-{size}-{exporter}", Form(deformable_attention, (value, locations), **how)
-    yield "discrete/nearest-border-0-static-dynamo", Form(discrete, (X, torch.rand(2, 6, 7, 2)))
+        made = called(deformable_attention, inputs, batch, dynamo=dynamo)
+        yield f"attention/bilinear-zeros-0-{size}-{exporter}", made
+    yield "discrete/nearest-border-0-static-dynamo", called(discrete, (X, torch.rand(2, 6, 7, 2)))
     for rank, align, size in product((2, 3), aligns, sizes):
         theta, image = torch.rand(2, rank, rank + 1), torch.rand(2, 3, *(4, 5, 6)[:rank])
         batch = ((0,), ()) if size == "dynamic" else ((), ())
         name, inputs = f"affine_grid/{rank}-{align}-{size}", (theta, image[:1] if size == "dynamic" else image)
-        yield f"{name}-dynamo", Form(partial(batched, align=bool(align)), inputs, batch)
-        yield f"{name}-torchscript", Form(partial(affine, align=bool(align)), inputs, batch, dynamo=False)
+        yield f"{name}-dynamo", called(partial(batched, align=bool(align)), inputs, batch)
+        yield f"{name}-torchscript", called(partial(affine, align=bool(align)), inputs, batch, dynamo=False)
 
 
 if __name__ == "__main__":

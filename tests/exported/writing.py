@@ -6,35 +6,64 @@ import argparse
 import io
 import warnings
 import zipfile
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import onnx
+import onnxscript.optimizer
 import torch
 from torch import Tensor, nn
 from torch._decomp import core_aten_decompositions, get_decompositions
 
-DYNAMIC = torch.export.Dim.DYNAMIC
+Axes = Sequence[Sequence[int]]
 
 
 class Call(nn.Module):
-    """A function as a module."""
+    """A function of two or three values as a module; the exporters call them so."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
         self.function = function
 
-    def forward(self, *args: Tensor) -> Any:
-        return self.function(*args)
+    def forward(self, a: Tensor, b: Tensor, c: Tensor | None = None) -> Any:
+        return self.function(*([a, b] if c is None else [a, b, c]))
 
 
-def written(module: Any, inputs: tuple[Tensor, ...], **options: Any) -> onnx.ModelProto:
-    """The model that PyTorch writes."""
-    buffer = io.BytesIO()
-    torch.onnx.export(module, inputs, buffer, verbose=False, **options)
-    return onnx.load_from_string(buffer.getvalue())
+@dataclass
+class Form:
+    """A module, or a program that PyTorch traced already; named inputs to trace it with, and how it is exported."""
+
+    module: Any
+    inputs: Mapping[str, Tensor]
+    outputs: Sequence[str] = ("Y",)
+    opset: int = 20
+    dynamo: bool = True
+    dynamic: Mapping[str, Any] = field(default_factory=dict)  # what the exporter is told of axes
+    other: Mapping[str, Tensor] | None = None  # where axes are dynamic, the inputs to run it on
+    fold: bool = False  # by ONNX Script's optimizer
+
+
+def called(
+    function: Callable[..., Tensor],
+    inputs: Sequence[Tensor],
+    axes: Axes = ((), ()),
+    decompose: bool = False,
+    **how: Any,
+) -> Form:
+    """The form of a function, with the dynamic axes of each input; whether PyTorch's operators are decomposed first."""
+    module, named = Call(function).eval(), dict(zip("abc", inputs, strict=False))
+    if how.get("dynamo", True):
+        shapes = tuple(dict.fromkeys(each, torch.export.Dim.DYNAMIC) for each in axes)
+        module = torch.export.export(module, tuple(inputs), dynamic_shapes=shapes)
+    else:
+        how["dynamic"] = {"dynamic_axes": {n: {i: f"{n}{i}" for i in e} for n, e in zip(named, axes, strict=True)}}
+    if decompose:
+        decompositions = core_aten_decompositions()
+        decompositions.update(get_decompositions([torch.ops.aten.grid_sampler_2d]))
+        module = module.run_decompositions(decompositions)
+    return Form(module, named, **{"opset": 18} | how)
 
 
 def anonymous(message: Any) -> Any:
@@ -44,49 +73,21 @@ def anonymous(message: Any) -> Any:
     """
     for name in {"doc_string", "metadata_props", "value_info"}.intersection(message.DESCRIPTOR.fields_by_name):
         message.ClearField(name)
-    for field, value in message.ListFields():
-        if field.message_type is not None:
+    for descriptor, value in message.ListFields():
+        if descriptor.message_type is not None:
             for each in [value] if hasattr(value, "ListFields") else value:
                 anonymous(each)
     return message
 
 
-class Named(Call):
-    """A function of two or three values, which the exporters call so."""
-
-    def forward(self, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
-        return self.function(*([a, b] if c is None else [a, b, c]))
-
-
-@dataclass
-class Form:
-    """A function, inputs to trace it with, their dynamic axes, and whether PyTorch's operators are decomposed first."""
-
-    function: Callable[..., Tensor]
-    inputs: tuple[Tensor, ...]
-    axes: tuple[tuple[int, ...], ...] = ((), ())
-    dynamo: bool = True
-    decompose: bool = False
-    opset: int = 18
-
-
 def exported(form: Form) -> onnx.ModelProto:
     """The model that PyTorch writes."""
-    names = "abc"[: len(form.inputs)]
-    module = Named(form.function).eval()
-    options = {"input_names": list(names), "output_names": ["Y"], "opset_version": form.opset}
-    if not form.dynamo:
-        axes = {n: {i: f"{n}{i}" for i in each} for n, each in zip(names, form.axes, strict=True)}
-        model = written(module, form.inputs, dynamo=False, dynamic_axes=axes, **options)
-    else:
-        shapes = {name: dict.fromkeys(axes, DYNAMIC) for name, axes in zip(names, form.axes, strict=True)}
-        program = torch.export.export(module, form.inputs, dynamic_shapes=shapes)
-        if form.decompose:
-            decompositions = core_aten_decompositions()
-            decompositions.update(get_decompositions([torch.ops.aten.grid_sampler_2d]))
-            program = program.run_decompositions(decompositions)
-        model = written(program, (), **options)
-    onnx.checker.check_model(anonymous(model))
+    options = {"input_names": [*form.inputs], "output_names": [*form.outputs], "opset_version": form.opset}
+    options |= {"dynamo": form.dynamo, "verbose": False, **form.dynamic}
+    torch.onnx.export(form.module, tuple(form.inputs.values()), buffer := io.BytesIO(), **options)
+    model = onnx.load_from_string(buffer.getvalue())
+    model = anonymous(onnxscript.optimizer.optimize(model) if form.fold else model)
+    onnx.checker.check_model(model, full_check=True)
     return model
 
 

@@ -191,20 +191,18 @@ def cases(draw: st.DrawFn, types: tuple[str, ...] = X_TYPES) -> Case:
 
 def array(tensor: Tensor, rng: np.random.Generator, coordinates: bool = False) -> np.ndarray:
     """The array of ``tensor``, whose values are normalized coordinates or pixels."""
-    dtype, shape, wild = dtype_of(tensor.type), tensor.shape, tensor.values == "wild"
-    if tensor.layout == "broadcast":
-        return np.broadcast_to(_values(dtype, tuple(min(d, 1) for d in shape), rng, coordinates, wild), shape)
-    if tensor.layout == "strided":
-        values = _values(dtype, tuple(2 * d for d in shape), rng, coordinates, wild)
-        return np.asarray(values[(slice(None, None, 2),) * len(shape)])
-    values = _values(dtype, shape, rng, coordinates, wild)
-    if tensor.layout == "fortran":
+    dtype, shape, layout = dtype_of(tensor.type), tensor.shape, tensor.layout
+    lengths = {"broadcast": [min(d, 1) for d in shape], "strided": [2 * d for d in shape]}.get(layout, shape)
+    values = _values(dtype, tuple(lengths), rng, coordinates, wild=tensor.values == "wild")
+    if layout == "broadcast":
+        return np.broadcast_to(values, shape)
+    if layout == "fortran":
         return np.asfortranarray(values)
-    if tensor.layout == "reversed":
-        return np.asarray(values[(slice(None, None, -1),) * len(shape)])
-    if tensor.layout == "unaligned" and dtype.kind != "O":
+    if layout in ("strided", "reversed"):
+        return np.asarray(values[(slice(None, None, 2 if layout == "strided" else -1),) * len(shape)])
+    if layout == "unaligned" and dtype.kind != "O":
         return np.ndarray(shape, dtype, bytearray(1) + values.tobytes(), offset=1)
-    values.flags.writeable = tensor.layout != "read-only"
+    values.flags.writeable = layout != "read-only"
     return values
 
 

@@ -5,7 +5,6 @@ import re
 import warnings
 from dataclasses import dataclass, replace
 
-import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
@@ -16,6 +15,7 @@ import ort_gridsample as ogs
 from compare import assert_matches, finfo, type_name
 from models import tensor_type
 from ort_gridsample import GridSampleError
+from paths import run
 
 from .inputs import FLOATS, MODES, PADDING, Case, array
 
@@ -57,8 +57,8 @@ def must(case: Case) -> str:
 
 def _grid_sample_is_valid(case: Case) -> bool:
     X, grid = case.first.shape, case.second.shape
-    modes = MODES if case.route == "function" else MODES[:3] if case.opset >= 20 else ("bilinear", "nearest", "bicubic")
-    modes = MODES if case.is_coded else modes
+    modes = MODES[:3] if case.opset >= 20 else ("bilinear", "nearest", "bicubic")
+    modes = MODES if case.route == "function" or case.is_coded else modes
     mode, padding_mode = case.attributes
     if mode not in modes or padding_mode not in PADDING or case.second.type not in FLOATS:
         return False
@@ -134,15 +134,10 @@ def _run(case: Case, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         patched = ogs.patch_model(model, target=target).SerializeToString()
         # Where there is no room for the op's copy of a feed, a plain session ends the process, as any Python op's does:
         # only this package's asks before.
-        open_one = (onnxruntime if _bytes(case) <= FILLED else ogs).InferenceSession
-        session = open_one(patched, ogs.register(options), ["CPUExecutionProvider"])
-    second = np.ascontiguousarray(np.moveaxis(second, -1, 1)) if _is_planar(case) else _fed(second)
-    (Y,) = session.run(None, {"first": _fed(first)} | ({} if case.slip == "no second input" else {"second": second}))
-    return Y.astype(ml_dtypes.bfloat16) if case.first.type == "bfloat16" else Y
-
-
-def _fed(value: np.ndarray) -> np.ndarray:
-    return value.astype(np.float32) if value.dtype == ml_dtypes.bfloat16 else value
+        opener = onnxruntime if _bytes(case) <= FILLED else ogs
+        session = opener.InferenceSession(patched, ogs.register(options), ["CPUExecutionProvider"])
+    second = np.ascontiguousarray(np.moveaxis(second, -1, 1)) if _is_planar(case) else second
+    return run(session, first.dtype, *([first] if case.slip == "no second input" else [first, second]))[0]
 
 
 def _is_planar(case: Case) -> bool:
@@ -199,25 +194,22 @@ def _outputs(case: Case) -> list[str]:
 
 
 def _says_where_and_what(case: Case, error: Exception) -> bool:
+    label = case.name or f"({', '.join(_outputs(case))})"
+    node = f"{case.operator} node {label!r}"
     if isinstance(error, GridSampleError):
         if case.route == "function":
             return error.where in ("grid_sample", "affine_grid") and error.argument in ARGUMENTS[case.operator]
-        named = error.where == f"{case.operator} node {_label(case)!r}" and "\n" not in str(error)
+        named = error.where == node and "\n" not in str(error)
         return named and error.argument in ARGUMENTS[case.operator] + IN_MODELS
     if isinstance(error, MemoryError):
         return _bytes(case) > FILLED
     if case.route == "function":
         return False
-    node = f"{case.operator} node {_label(case)!r}"
     if case.route == "patched" and any(words in str(error) for words in (f"rejected the input of {node}", f"{node}: ")):
         return True
     # onnxruntime itself compares a feed with its declaration.
     elsewhere = case.declared == "another" or _bytes(case) > FILLED
     return elsewhere and bool(re.search("invalid dimensions|[Ii]nvalid rank|first|second|allocate", str(error)))
-
-
-def _label(case: Case) -> str:
-    return case.name or f"({', '.join(_outputs(case))})"
 
 
 def _check(case: Case, first: np.ndarray, second: np.ndarray, Y: np.ndarray) -> None:

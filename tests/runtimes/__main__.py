@@ -14,7 +14,7 @@ import ort_gridsample as ogs
 from ort_gridsample.progress import shown
 
 from . import report
-from .environments import NotInstalledError, default_cache, environment
+from .environments import CACHE, NotInstalledError, environment
 from .report import Result
 from .table import RUNTIMES, Runtime
 from .trials import FORMS, Trial, trials
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true", help="print what would be tried, and run nothing")
     parser.add_argument("--only", default="", metavar="REGEX", help="only the cells whose name this matches")
     parser.add_argument("--form", choices=FORMS, help="only the standard operators, or what a target makes of them")
-    parser.add_argument("--cache", type=Path, default=default_cache(), metavar="DIR", help="keeps the environments")
+    parser.add_argument("--cache", type=Path, default=CACHE, metavar="DIR", help="keeps the environments")
     parser.add_argument("--seconds", type=float, default=120, help="how long a runtime may take for one model")
     options = parser.parse_args(arguments)
     unknown = set(options.runtimes) - set(RUNTIMES)

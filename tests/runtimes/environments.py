@@ -12,15 +12,12 @@ from pathlib import Path
 from .table import Runtime
 
 ADAPTERS = Path(__file__).parent / "adapters"
+#: Where environments are kept between runs: in the user's cache folder.
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ort_gridsample" / "runtimes"
 
 
 class NotInstalledError(Exception):
     """A runtime's environment cannot be made here; the text says why."""
-
-
-def default_cache() -> Path:
-    """Where environments are kept between runs: in the user's cache folder."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ort_gridsample" / "runtimes"
 
 
 def environment(runtime: Runtime, cache: Path) -> tuple[tuple[str, ...], str]:
@@ -70,11 +67,10 @@ def _python(runtime: Runtime) -> str:
     """An interpreter of a version that the runtime's packages are for: this one where it is."""
     if not runtime.python or f"{sys.version_info[0]}.{sys.version_info[1]}" in runtime.python:
         return sys.executable
+    pyenv = os.environ.get("PYENV_ROOT", str(Path.home() / ".pyenv"))
     for version in runtime.python:
-        found = shutil.which(f"python{version}")
-        pyenv = os.environ.get("PYENV_ROOT", str(Path.home() / ".pyenv"))
-        for python in ([found] if found else []) + glob.glob(f"{pyenv}/versions/{version}.*/bin/python"):
-            if subprocess.run([python, "-c", ""], capture_output=True).returncode == 0:
+        for python in (shutil.which(f"python{version}"), *glob.glob(f"{pyenv}/versions/{version}.*/bin/python")):
+            if python and subprocess.run([python, "-c", ""], capture_output=True).returncode == 0:
                 return python
     raise NotInstalledError(f"{runtime.name} needs Python {' or '.join(runtime.python)}")
 

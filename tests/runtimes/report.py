@@ -89,8 +89,8 @@ def reasons(results: Sequence[Result]) -> str:
                 alike.setdefault((trial.form, verdict.kind, re.sub(r"\d+", "#", verdict.message)), []).append(trial)
         for (form, kind, _), at in sorted(alike.items(), key=lambda said: FORMS.index(said[0][0])):
             worst_of = max((result.cells[trial] for trial in at), key=lambda verdict: verdict.error)
-            said = f"{worst_of}: {worst_of.message}".rstrip(": ") if kind == "wrong" else worst_of.message
-            rows.append([result.runtime.title, form, _places(at), said])
+            by = f"wrong by {worst_of.error:.2g}: " if kind == "wrong" else ""
+            rows.append([result.runtime.title, form, _places(at), f"{by}{worst_of.message}".removesuffix(": ")])
     return markdown(rows)
 
 

@@ -17,9 +17,6 @@ class Verdict:
     error: float = 0.0
     message: str = ""  # what the runtime said, how its answer is no answer, or what to remark about a right one
 
-    def __str__(self) -> str:
-        return {"right": "✓", "wrong": f"wrong by {self.error:.2g}", "refused": "✗"}[self.kind]
-
 
 def judge(task: Task, answer: Answer, tolerance: float) -> Verdict:
     """What the answer to a task is worth; ``tolerance`` is a share of the output's greatest magnitude."""

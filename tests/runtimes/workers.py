@@ -6,8 +6,8 @@ import base64
 import contextlib
 import json
 import os
-import selectors
 import signal
+import socket
 import subprocess
 import tempfile
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Worker:
     def __init__(self, command: tuple[str, ...], seconds: float) -> None:
         """``command`` runs the adapter; it may take so many ``seconds`` to start, or for one task."""
         self.command, self.seconds = command, seconds
-        self.process: subprocess.Popen[str] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Worker:
         self.folder = tempfile.TemporaryDirectory(prefix="runtimes-")
@@ -64,8 +64,7 @@ class Worker:
         if isinstance(answer, str):
             return Answer(error=answer)
         if "error" in answer:
-            self.printed.seek(before)
-            return Answer(error=f"{answer['error']}\n{self.printed.read().decode(errors='replace')}")
+            return Answer(error=f"{answer['error']}\n{self._printed(before)}")
         outputs = tuple(dict(zip(names, map(_decoded, values), strict=False)) for values in answer["outputs"])
         return Answer(outputs, remark=str(answer.get("remark", "")))
 
@@ -73,47 +72,44 @@ class Worker:
         """Start the process where there is none; why there is none then."""
         if self.process is not None:
             return ""
-        pipe, folder = subprocess.PIPE, self.folder.name
-        self.process = subprocess.Popen(
-            self.command, stdin=pipe, stdout=pipe, stderr=self.printed, text=True, cwd=folder, start_new_session=True
-        )
-        began = self.exchange(None)
+        self.socket, other = socket.socketpair()
+        with other:  # a socket, unlike a pipe, can be waited for so long and no longer
+            ends: dict[str, Any] = {"stdin": other, "stdout": other, "stderr": self.printed}
+            self.process = subprocess.Popen(self.command, **ends, cwd=self.folder.name, start_new_session=True)
+        self.lines = self.socket.makefile("rw", encoding="utf-8")
+        began = self.exchange("")
         return began if isinstance(began, str) else ""
 
-    def exchange(self, line: str | None) -> dict[str, Any] | str:
-        """The answer to a line, or why there is none, and then the process is gone."""
-        process, before = self.process, self.printed.seek(0, os.SEEK_END)
-        assert process is not None
-        assert process.stdin is not None
-        assert process.stdout is not None
+    def exchange(self, line: str) -> dict[str, Any] | str:
+        """The answer to a line, or to none, or why there is none, and then the process is gone."""
+        before = self.printed.seek(0, os.SEEK_END)
+        self.socket.settimeout(self.seconds)
         try:
-            if line is not None:
-                process.stdin.write(f"{line}\n")
-                process.stdin.flush()
-            with selectors.DefaultSelector() as selector:
-                selector.register(process.stdout, selectors.EVENT_READ)
-                if not selector.select(self.seconds):
-                    self._end()
-                    return f"timed out after {self.seconds:.0f} s"
-            answer = process.stdout.readline()
-        except BrokenPipeError:
+            self.lines.write(line and f"{line}\n")
+            self.lines.flush()
+            answer = self.lines.readline()
+        except TimeoutError:
+            self._end()
+            return f"timed out after {self.seconds:.0f} s"
+        except ConnectionError:
             answer = ""
         if answer:
             return json.loads(answer)
         code = self._end()
-        self.printed.seek(before)
-        last = self.printed.read().decode(errors="replace")
         how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-        return f"crashed: {how}\n{last}"
+        return f"crashed: {how}\n{self._printed(before)}"
+
+    def _printed(self, since: int) -> str:
+        self.printed.seek(since)
+        return self.printed.read().decode(errors="replace")
 
     def _end(self) -> int:
         """End the process, and all that it started; its exit status."""
         if self.process is None:
             return 0
-        for stream in (self.process.stdin, self.process.stdout):
-            assert stream is not None
-            with contextlib.suppress(BrokenPipeError):
-                stream.close()
+        for end in (self.lines, self.socket):
+            with contextlib.suppress(ConnectionError):
+                end.close()
         try:
             code = self.process.wait(self.grace)
         except subprocess.TimeoutExpired:

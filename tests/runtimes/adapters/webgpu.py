@@ -2,6 +2,7 @@
 
 import collections
 import ctypes
+import functools
 import io
 import json
 import os
@@ -30,9 +31,7 @@ def load(path, inputs, outputs):
     session = onnxruntime.InferenceSession(path, options, providers=["WebGpuExecutionProvider"])
     if "WebGpuExecutionProvider" not in session.get_providers():
         raise RuntimeError("no WebGPU adapter")
-
-    def run(feed):
-        return session.run(outputs, feed)
+    run = functools.partial(session.run, outputs)
 
     def remark():
         with open(session.end_profiling()) as file:
