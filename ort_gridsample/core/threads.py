@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from operator import index
+from queue import SimpleQueue
 from typing import SupportsIndex, TypeVar
 
 from .. import settings
@@ -19,6 +20,30 @@ from .. import settings
 T = TypeVar("T")
 #: Fewer output elements than this are not worth waking a thread for.
 ELEMENTS_PER_THREAD = 1 << 14
+
+
+class Limit:
+    """A context that at most ``count`` threads are in at once: more would contend for the caches and Python's lock.
+
+    A semaphore would lose a place where a signal's handler raises between its steps; a queue's are one.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self.renew()
+
+    def renew(self) -> None:
+        """Count from the beginning: no thread is in it."""
+        self._free: SimpleQueue[None] = SimpleQueue()
+        for _ in range(self._count):
+            self._free.put(None)
+
+    def __enter__(self) -> None:
+        self._free.get()
+
+    def __exit__(self, *_: object) -> None:
+        self._free.put(None)
+
 
 _lock = threading.Lock()
 _pool: ThreadPoolExecutor | None = None
@@ -39,9 +64,8 @@ def available_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-#: Every Python op computes within it, in whichever session and thread: more at once would contend for the caches and
-#: Python's lock.
-ops_limit = threading.Semaphore(available_cpus())
+#: Every Python op computes within this limit, whichever session and thread it runs in.
+ops_limit = Limit(available_cpus())
 
 
 def get_num_threads() -> int:
@@ -172,5 +196,6 @@ def after_fork(forget: Callable[[], None]) -> Callable[[], None]:
 @after_fork
 def _after_fork() -> None:
     # Threads do not survive a fork; a lock may have been held by one of them.
-    global _pool, _pool_size, _lock, ops_limit
-    _pool, _pool_size, _lock, ops_limit = None, 0, threading.Lock(), threading.Semaphore(available_cpus())
+    global _pool, _pool_size, _lock
+    _pool, _pool_size, _lock = None, 0, threading.Lock()
+    ops_limit.renew()

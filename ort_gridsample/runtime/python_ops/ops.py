@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from ... import spec
-from ...core import memory, threads
+from ...core import memory
 from ...core.arrays import Array
+from ...core.threads import ops_limit
 from ...errors import where
 from ...functions import affine_grid, attend, grid_sample
 from ...model.dialects import ATTENTION, DOMAIN
@@ -60,9 +61,9 @@ def _guarded(operator: str, function: Callable[..., Array]) -> Callable[..., Out
     def op(*inputs: Array, align_corners: int, node: str, num_threads: int, **words: str) -> Outputs:
         exits.hold()
         try:
-            here, count = where(operator, node), num_threads or None
-            with threads.ops_limit:
-                array = function(*inputs, align_corners=bool(align_corners), **words, where=here, num_threads=count)
+            here, threads = where(operator, node), num_threads or None
+            with ops_limit:
+                array = function(*inputs, align_corners=bool(align_corners), **words, where=here, num_threads=threads)
             # onnxruntime's copy and the guard's need as much again each, and without memory would end the process.
             memory.probe(2 * memory.copied_bytes(array))
             return Output(array), Output(np.arange(len(array), dtype=np.int64)[:, None])
