@@ -28,9 +28,10 @@ from ort_gridsample.model.graphs import scopes
 from ort_gridsample.model.helpers import guard_name
 from ort_gridsample.model.inference import value_of
 from ort_gridsample.model.matches import find
-from paths import open_native, quiet_options, running_on
+from paths import Array, open_native, quiet_options, running_on
 from processes import every_way
 from processes import run as run_process
+from test_fusion import assert_read_back, compiled
 
 Arrays = dict[str, np.ndarray]
 TYPES = {"float32": 2e-6, "float64": 1e-13, "float16": 2e-3, "bfloat16": 2e-2}
@@ -39,9 +40,7 @@ with zipfile.ZipFile(Path(__file__).parent / "exported" / "attention.zip") as _a
     FORMS = {name.removesuffix(".onnx"): _archive.read(name) for name in _archive.namelist()}
 
 
-def definition(
-    value: np.ndarray, levels: np.ndarray, locations: np.ndarray, weights: np.ndarray, align: bool
-) -> np.ndarray:
+def definition(value: Array, levels: Array, locations: Array, weights: Array, align: bool) -> Array:
     """Sums over GridSamples of each level, in float64."""
     n, _, heads, channels = value.shape
     total, first, point, queries = 0.0, 0, 0, locations.shape[1]
@@ -58,9 +57,7 @@ def definition(
     return np.asarray(total).reshape(n, heads * channels, queries).transpose(0, 2, 1)
 
 
-def operands(
-    levels: np.ndarray, kind: str = "float32", locations: str = "", seed: int = 0, **sizes: int
-) -> list[np.ndarray]:
+def operands(levels: Array, kind: str = "float32", locations: str = "", seed: int = 0, **sizes: int) -> list[Array]:
     """Values, locations and weights, of n, q, h and d; some locations are outside, infinite or no numbers."""
     n, q, h, d = ({"n": 2, "q": 5, "h": 3, "d": 4} | sizes).values()
     rng, points, axes = np.random.default_rng(seed), int(levels[:, 0].sum()), levels.shape[1] - 1
@@ -102,20 +99,6 @@ def test_it_is_a_sum_over_samples(kind: str, levels: np.ndarray, align: bool) ->
             found = attend(value, levels, at, by, align, where="here", num_threads=2)
             coarser = "float32" if locations != "float64" else locations
             close(found, definition(value, levels, at, by, align), kind, coarser)
-
-
-@pytest.mark.skipif("compiled" not in OPS, reason="no compiled ops")
-@pytest.mark.parametrize("kinds", [("float32", "float32"), ("float32", "float64"), ("float16", "float16")])
-def test_the_compiled_op_answers_as_the_function(kinds: tuple[str, str]) -> None:
-    levels = LEVELS["planes"]
-    for align in (False, True):
-        session = session_for(*kinds, align)
-        for n, q in ((2, 5), (1, 700), (0, 4), (2, 0)):
-            value, at, by = operands(levels, *kinds, n=n, q=q)
-            for weights in (by, by[:, :1]) if q else (by,):
-                expected = attend(value, levels, at, weights, align, where="here", num_threads=3)
-                found = session.run(None, {"value": value, "levels": levels, "at": at, "by": weights})[0]
-                np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.usefixtures("core")
@@ -190,22 +173,23 @@ def test_any_lengths_at_all(data: st.DataObject) -> None:
     axes, count = data.draw(st.integers(1, 3)), data.draw(st.integers(0, 3))
     rows = st.tuples(st.integers(0, 3), *[st.integers(0, 4)] * axes)
     levels = np.array(data.draw(st.lists(rows, min_size=count, max_size=count)), np.int64).reshape(count, 1 + axes)
-    channels = st.sampled_from([0, 1, 5, 16, 37])
-    n, q, h, d = data.draw(st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(1, 3), channels))
-    align, kind = data.draw(st.booleans()), data.draw(st.sampled_from(["float32", "float16"]))
-    value, at, by = operands(levels, kind, n=n, q=q, h=h, d=d, seed=data.draw(st.integers(0, 99)))
+    channels, queries = st.sampled_from([0, 1, 5, 16, 37]), st.integers(0, 9) | st.just(700)
+    n, q, h, d = data.draw(st.tuples(st.integers(0, 2), queries, st.integers(1, 3), channels))
+    kinds = data.draw(st.sampled_from([("float32", "float32"), ("float32", "float64"), ("float16", "float16")]))
+    value, at, by = operands(levels, *kinds, n=n, q=q, h=h, d=d, seed=data.draw(st.integers(0, 99)))
+    by, align = by[:, :1] if data.draw(st.booleans()) else by, data.draw(st.booleans())
     before, answers = ogs.get_core(), []
     for core in CORES:
         ogs.set_core(core)
         answers.append(attend(value, levels, at, by, align, where="here", num_threads=2))
     ogs.set_core(before)
     if value.size and count and (levels[:, 1:].prod(1) > 0).all():
-        close(answers[0], definition(value, levels, at, by, align), kind, kind)
+        close(answers[0], definition(value, levels, at, np.broadcast_to(by, at.shape[:-1]), align), *kinds)
     for answer in answers[1:]:
-        close(answer, answers[0].astype(np.float64), kind, kind)
+        close(answer, answers[0].astype(np.float64), *kinds)
     if "compiled" in OPS:
         feeds = {"value": value, "levels": levels, "at": at, "by": by}
-        np.testing.assert_array_equal(session_for(kind, kind, align).run(None, feeds)[0], answers[-1])
+        np.testing.assert_array_equal(session_for(*kinds, align).run(None, feeds)[0], answers[-1])
 
 
 @cache
@@ -294,11 +278,9 @@ CONSTANTS = "float two = {2}, float one = {1}, float other = {3}, int64 i0 = {0}
 CONSTANTS += "".join(f", int64[{len(row)}] {name} = {{{', '.join(map(str, row))}}}" for name, row in _ROWS.items())
 
 
-def written(
-    changes: Mapping[str, str], outputs: str = "float[2, 3, 8] Y", by: str = "float[2, 3, 2, 2, 2] by"
-) -> onnx.ModelProto:
+def written(changes: Mapping[str, str], outputs: str = "float[2, 3, 8] Y", queries: int = 3) -> onnx.ModelProto:
     nodes = " ".join({**LINES, **changes}.values())
-    inputs = f"float[2, 10, 2, 4] value, float[2, 3, 2, 2, 2, 2] at, {by}"
+    inputs = f"float[2, 10, 2, 4] value, float[2, 3, 2, 2, 2, 2] at, float[2, {queries}, 2, 2, 2] by"
     text = f'<ir_version: 8, opset_import: ["": 20]> g ({inputs}) => ({outputs}) <{CONSTANTS}> {{ {nodes} }}'
     model = parser.parse_model(text)
     for number, node in enumerate(model.graph.node):
@@ -306,15 +288,14 @@ def written(
     return model
 
 
-def written_feeds(by: tuple[int, ...] = (2, 3, 2, 2, 2)) -> Arrays:
-    rng = np.random.default_rng(0)
+def written_feeds(queries: int = 3) -> Arrays:
+    rng, by = np.random.default_rng(0), (2, queries, 2, 2, 2)
     feeds = rng.normal(size=(2, 10, 2, 4)), rng.uniform(-0.2, 1.2, (2, 3, 2, 2, 2, 2)), rng.random(by)
     return {name: each.astype(np.float32) for name, each in zip(("value", "at", "by"), feeds, strict=True)}
 
 
 #: What differs, in which lines; and the operands that are read where they lie, None: it is no deformable attention.
 ALL = "value locations weights output"
-ABSOLUTE = LINES["weights"].replace("W =", "a =") + " W = Abs (a)"
 ONE_LEVEL = {"new axis": "", "stack": "all = Identity (S0)"}
 ONE_LEVEL["weights"] = "h = Gather <axis = 3> (by, i0) w = Transpose <perm = [0, 2, 1, 3]> (h) W = Reshape (w, half)"
 VARIANTS: dict[str, tuple[dict[str, str], str | None]] = {
@@ -327,22 +308,23 @@ VARIANTS: dict[str, tuple[dict[str, str], str | None]] = {
     "another scale": ({"grids": "twice = Mul (at, other) grids = Sub (twice, one)"}, "value weights output"),
     "levels in another order": ({"stack": LINES["stack"].replace("(E0, E1)", "(E1, E0)")}, ""),
     "images that are computed": ({"X": "r = Relu (t0) X0 = Reshape (r, shape0) X1 = Reshape (t1, shape1)"}, ""),
-    "weights that are computed": ({"weights": ABSOLUTE}, "value locations output"),
+    "computed weights": ({"weights": LINES["weights"].replace("W", "a") + " W = Abs (a)"}, "value locations output"),
     "a sum that goes on otherwise": ({"out": "wide = Reshape (total, whole) Y = Identity (wide)"}, ALL[:-7]),
     "one level": (ONE_LEVEL, "value weights output"),
     "border": ({"samples": 'S0 = GridSample <padding_mode = "border"> (X0, G0) S1 = GridSample (X1, G1)'}, "value"),
     "nearest": ({"samples": LINES["samples"].replace("GridSample", 'GridSample <mode = "nearest">')}, None),
     "two alignments": ({"samples": "S0 = GridSample <align_corners = 1> (X0, G0) S1 = GridSample (X1, G1)"}, "value"),
     "a sample that is changed": ({"new axis": "r = Relu (S1) " + LINES["new axis"].replace("S1", "r")}, "value"),
+    "one query's weights for all": ({"weights": LINES["weights"].replace("each", "alone")}, ALL),
     "another sum": ({"sum": LINES["sum"].replace("ReduceSum", "ReduceMean")}, None),
 }
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_what_is_written_otherwise(name: str, ops: str) -> None:
-    changes, read = VARIANTS[name]
-    model = written(changes, "float[2, 8, 3] Y" if "goes on" in name else "float[2, 3, 8] Y")
-    assert_attended(model, written_feeds(), int(read is not None), ops)
+    (changes, read), queries = VARIANTS[name], 1 if "one query" in name else 3
+    model = written(changes, "float[2, 8, 3] Y" if "goes on" in name else "float[2, 3, 8] Y", queries)
+    assert_attended(model, written_feeds(queries), int(read is not None), ops)
     found = [match.attention for match in find(model, scopes(model), None, False) if match.attention is not None]
     has = {"value": "value", "locations": "locations", "is_by_head": "weights", "is_turned": "output"}
     lie = [" ".join(operand for field, operand in has.items() if getattr(each, field)) for each in found]
@@ -366,11 +348,6 @@ def test_what_somebody_else_reads_stays() -> None:
     assert [each.record.output for each in session.replaced if not each.reason and not each.fused] == ["S0"]
     for other in ("float[2, 8, 6] t0", "float[4, 1, 3, 4] W", "float[2, 3, 2, 2, 2, 2] grids", "float[4, 4, 3] total"):
         assert_attended(written({}, f"float[2, 3, 8] Y, {other}"), feeds, 1)
-
-
-def test_one_query_s_weights_for_all() -> None:
-    model = written({"weights": LINES["weights"].replace("each", "alone")}, by="float[2, 1, 2, 2, 2] by")
-    assert_attended(model, written_feeds((2, 1, 2, 2, 2)))
 
 
 def test_it_is_listed_and_declined() -> None:
@@ -442,12 +419,9 @@ def test_there_and_back_through_the_plugin(name: str) -> None:
     onnx.checker.check_model(ogs.patch_model(written, target="ai.onnx"))
 
 
-def test_what_the_plugin_cannot_say_stays() -> None:
+def test_what_the_plugin_cannot_say_stays_and_one_that_says_too_little_is_refused() -> None:
     for model in map(form, ("concatenated/static-dynamo", "volumes/static-dynamo")):  # other points a level; three axes
         assert ogs.patch_model(model, target="tensorrt-plugins") == model
-
-
-def test_a_plugin_that_says_too_little_is_refused() -> None:
     model = plugin_model(TENSORRT, "", 17, False)
     del model.graph.input[1].type.tensor_type.shape.dim[:]
     unknown = "spatial_shapes is of an unknown number of rows, expected one for each level"
@@ -457,21 +431,10 @@ def test_a_plugin_that_says_too_little_is_refused() -> None:
     assert ogs.patch_model(model, nodes=lambda record: False) == model
 
 
-@pytest.mark.skipif("compiled" not in OPS, reason="no compiled ops")
+@compiled
 @pytest.mark.parametrize("name", ["concatenated/batch-dynamo", "volumes/static-dynamo", "single/static-dynamo"])
 def test_what_onnxruntime_saved_is_read_back(name: str, tmp_path: Path) -> None:
-    options, feeds = quiet_options(), form_feeds(name)
-    options.optimized_model_filepath = str(tmp_path / "saved.onnx")
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-    (expected,) = ogs.InferenceSession(form(name), options).run(None, feeds)
-    saved = onnx.load(tmp_path / "saved.onnx")
-    assert "ort_gridsample_DeformableAttention" in {node.op_type for node in saved.graph.node}
-    again = ogs.InferenceSession(saved, quiet_options())
-    assert [placement.runs_on for placement in again.replaced] == ["compiled op"]
-    with running_on("python"):
-        other = ogs.InferenceSession(saved, quiet_options())
-    for session in (again, other, open_native(ogs.patch_model(saved, target="primitives"))):
-        np.testing.assert_allclose(session.run(None, feeds)[0], expected, rtol=0, atol=1e-5)
+    assert_read_back(form(name), form_feeds(name), tmp_path / "saved.onnx", "DeformableAttention")
 
 
 THREADS = """
@@ -503,27 +466,21 @@ def test_sixteen_threads_get_their_own_answers_and_errors(open_model: str) -> No
 
 
 PEAK = """
-import threading, time, test_attention as t
+import test_attention as t
 levels = np.array([[4, 64, 64], [4, 32, 32]])
 feeds = dict(zip(("value", "at", "by"), t.operands(levels, n=1, q=5120, h=8, d=32))) | {"levels": levels}
 session = t.session_for("float32", "float32", False)
 session.run(None, feeds)
-before, sizes, running = resident(), [0], True
-def watch():
-    while running:
-        sizes.append(resident())
-        time.sleep(0.0005)
-thread = threading.Thread(target=watch)
-thread.start()
+open("/proc/self/clear_refs", "w").write("5")  # forgets the peak of that run
+before = resident()
 (Y,) = session.run(None, feeds)
-running = False
-thread.join()
-print(max(sizes) - before < 8 + Y.nbytes / 2**20)
+peak = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
+print(peak - before < 8 + Y.nbytes / 2**20)
 """
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux for the memory")
-@pytest.mark.skipif("compiled" not in OPS, reason="no compiled ops")
+@compiled
 def test_nothing_is_written_but_the_output() -> None:
     """Natively the samples alone take 80 MiB."""
     assert run_process(PEAK, "open_compiled") == ["True"]

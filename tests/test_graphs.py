@@ -56,7 +56,7 @@ def test_a_name_means_what_the_nearest_scope_says(name: str) -> None:
 
 
 def test_types_are_those_of_the_nearest_scope() -> None:
-    """The X that a Loop carries is called as the main graph's, whose type is another."""
+    """The X that a Loop carries is called as the main graph's, whose type is another; or comes from an unknown node."""
     model = parsed("""g (float16[N,C,H,W] X, float[N,C,H,W] Z, float[N,h,w,2] G) => (float[N,C,h,w] Y) {
             one = Constant <value_int = 1> () true = Constant <value = bool {1}> () unread = Identity (X)
             Y = Loop (one, true, Z) <body = b (int64 i, bool on, float[N,C,H,W] X) => (bool go, float[N,C,h,w] Q)
@@ -64,10 +64,6 @@ def test_types_are_those_of_the_nearest_scope() -> None:
     (record,) = ogs.inspect_model(model)
     assert record.types["X"] == ("float32",)
     assert_answers(model, X=X.astype(np.float16), Z=X, G=GRID)
-
-
-def test_what_hides_a_type_is_not_read_past() -> None:
-    """The inner X comes from a node that nobody knows: that the outer one is float16 says nothing of it."""
     model = parsed("""g (float16[N,C,H,W] X, float[N,h,w,2] G, bool c) => (Y) {
             unread = Identity (X)
             Y = If (c) <then_branch = t () => (T) { X = unknown.Op (G) T = GridSample (X, G) },

@@ -115,16 +115,12 @@ def test_the_work_of_a_patch_grows_with_the_nodes_only() -> None:
     assert calls_for(400) < 2.5 * calls_for(200)
 
 
-def nested(levels: int) -> onnx.ModelProto:
-    inner = "T0 = GridSample (X, G)"
+def test_deeply_nested_ifs_are_answered() -> None:
+    inner, levels = "T0 = GridSample (X, G)", 10 if faults.SLOW_NESTED_IFS else 25
     for i in range(levels):
         other = f"else_branch = e{i} () => (float[N,C,h,w] E{i}) {{ E{i} = Identity (X) }}"
         inner = f"T{i + 1} = If (c) <then_branch = t{i} () => (float[N,C,h,w] T{i}) {{ {inner} }}, {other}>"
-    return parser.parse_model(f"{HEADER} {SIGNATURE} {{ {inner} Y = Identity (T{levels}) }}")
-
-
-def test_deeply_nested_ifs_are_answered() -> None:
-    session = ogs.InferenceSession(nested(10 if faults.SLOW_NESTED_IFS else 25))
+    session = ogs.InferenceSession(parser.parse_model(f"{HEADER} {SIGNATURE} {{ {inner} Y = Identity (T{levels}) }}"))
     np.testing.assert_array_equal(session.run(None, FEEDS)[0], ogs.grid_sample(X, GRID))
 
 
@@ -132,10 +128,7 @@ def deep_file(folder: Path, levels: int) -> Path:
     """A model of nested Ifs put together byte by byte, as protobuf itself does not make one so deep."""
 
     def field(number: int, payload: bytes) -> bytes:
-        length, size = b"", len(payload)
-        while size > 127:
-            length, size = length + bytes([size & 127 | 128]), size >> 7
-        return bytes([number << 3 | 2]) + length + bytes([size]) + payload
+        return bytes([number << 3 | 2]) + onnx.AttributeProto(s=payload).SerializeToString()[1:]  # without its tag
 
     node = sample("X", "T", "deep").SerializeToString()
     for _ in range(levels):

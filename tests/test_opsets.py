@@ -26,8 +26,11 @@ from test_targets import FEEDS, assert_answers_agree, by_size, message_of, norma
 
 
 @pytest.mark.parametrize("opset", [16, 17, 18, 19])
-def test_an_older_opset_spells_every_mode_in_its_way(opset: int) -> None:
+def test_an_older_opset_spells_every_mode_in_its_way_and_metadata_stay(opset: int) -> None:
     model = grid_sample_model("float32", "float32", 2, ATTRIBUTES, 22)
+    model.metadata_props.add(key="model", value="a model")
+    model.graph.node[0].doc_string = "a warp"
+    model.graph.node[0].metadata_props.add(key="made by", value="hand")
     before = model.SerializeToString(deterministic=True)
     older = ogs.patch_model(model, target="ai.onnx", opset=opset)
     assert model.SerializeToString(deterministic=True) == before
@@ -36,7 +39,8 @@ def test_an_older_opset_spells_every_mode_in_its_way(opset: int) -> None:
     words = [helper.get_attribute_value(node.attribute[0]).decode() for node in older.graph.node]
     assert words == ["nearest"] * 6 + ["bilinear"] * 6 + ["bicubic"] * 6
     assert_answers_agree(older, model, {"X": X, "grid": GRID})
-    assert normalized(ogs.patch_model(older, target="ai.onnx", opset=22)).graph == normalized(model).graph
+    again = normalized(ogs.patch_model(older, target="ai.onnx", opset=22))
+    assert (again.graph, again.metadata_props) == (normalized(model).graph, model.metadata_props)
 
 
 @pytest.mark.parametrize("old", [16, 20, 22])
@@ -201,18 +205,6 @@ def test_attributes_that_go_without_saying_are_dropped_and_others_refused() -> N
     assert_answers_agree(older, reduced)
 
 
-def test_metadata_and_names_stay() -> None:
-    model = grid_sample_model("float32", "float32", 2, ATTRIBUTES[:1], 22)
-    model.metadata_props.add(key="model", value="a model")
-    (node,) = model.graph.node
-    node.doc_string = "a warp"
-    node.metadata_props.add(key="made by", value="hand")
-    older = ogs.patch_model(model, target="ai.onnx", opset=16)
-    assert older.metadata_props == model.metadata_props
-    del older.graph.node[0].attribute[:], node.attribute[:]
-    assert older.graph.node[0] == node
-
-
 def test_a_function_passes_on_what_the_older_opset_calls_otherwise() -> None:
     warp = 'warp <m: string = "linear"> (A, B) => (C) { C = GridSample <mode: string = @m> (A, B) }'
     model = written('A = local.warp <m = "cubic"> (X, G) B = local.warp (X, G) Y = Add (A, B)', function=warp)
@@ -238,8 +230,7 @@ def test_weights_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
         original = getattr(module, name)
         monkeypatch.setattr(module, name, lambda m, to, of=original: (sizes.append(m.ByteSize()), of(m, to))[1])
     assert ogs.patch_model(model, target="ai.onnx", opset=18).graph.initializer == model.graph.initializer
-    with pytest.raises(ogs.GridSampleError, match=r"Split node 'split': opset is 16"):
-        ogs.patch_model(model, target="ai.onnx", opset=16)
+    assert message_of(model, target="ai.onnx", opset=16).startswith("Split node 'split': opset is 16")
     assert len(sizes) > 4
     assert max(sizes) < 2000
 

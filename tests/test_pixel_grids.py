@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper, shape_inference
 
 import ort_gridsample as ogs
 from cases import ATTRIBUTES, Attributes
-from compare import about, assert_identical
+from compare import about, assert_identical, refusal
 from models import function_of, parsed
 from ort_gridsample.checks import shown
 from ort_gridsample.model import programs
@@ -24,7 +24,7 @@ from ort_gridsample.model.programs import MOST_SOURCES, MOST_STEPS, OPERATIONS
 from ort_gridsample.model.targets.compiled_op import FusedOp
 from ort_gridsample.runtime.compiled_ops.structs import REQUEST
 from paths import open_native, quiet_options
-from test_fusion import assert_read_back, compiled, readers, two_ops
+from test_fusion import assert_read_back, compiled, fused, readers, two_ops
 
 Shape = tuple[int, ...]
 #: What float64 is tried with: each mode would be compiled for it.
@@ -88,10 +88,6 @@ def open_fused(model: onnx.ModelProto) -> ogs.InferenceSession:
     return ogs.InferenceSession(model, quiet_options())
 
 
-def fused_nodes(session: ogs.InferenceSession) -> list[int]:
-    return [len(placement.fused) for placement in session.replaced]
-
-
 def found(model: onnx.ModelProto) -> list[int]:
     return [len(record.fused) for record in ogs.inspect_model(model)]
 
@@ -99,7 +95,7 @@ def found(model: onnx.ModelProto) -> list[int]:
 def assert_fused(graph: Graph, model: onnx.ModelProto, *nodes: int) -> ogs.InferenceSession:
     """So many nodes are fused, and all answers are those of one op for each node."""
     session, expected = open_fused(model), two_ops(model)
-    assert fused_nodes(session) == [*nodes]
+    assert fused(session) == [*nodes]
     for answer, one in zip(session.run(None, graph.feeds), expected.run(None, graph.feeds), strict=True):
         assert_identical(answer, one)
     return session
@@ -210,7 +206,7 @@ def test_a_number_that_is_added_to_the_options_is_met(as_node: bool) -> None:
     expected = onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, graph.feeds)[0]
     session = ogs.InferenceSession(model, options, nodes="all")
     np.testing.assert_allclose(session.run(None, graph.feeds)[0], expected, atol=1e-5)
-    assert fused_nodes(session) == [1]
+    assert fused(session) == [1]
 
 
 @compiled
@@ -407,9 +403,36 @@ def moved_sum(graph: Graph) -> str:
     return graph.add("Transpose", graph.add("Add", "coords", "y"), perm=[1, 2, 3, 0])
 
 
+def ends(graph: Graph) -> str:
+    """The last coordinate and the third but one, as they are called from behind."""
+    rows = [graph.add("Unsqueeze", graph.add("Gather", "coords", i, axis=-1), [3]) for i in (-1, -3)]
+    return graph.add("Concat", *rows, axis=3)
+
+
+def one_by_another(graph: Graph) -> str:
+    x, y = graph.add_all("Split", "coords", outputs=2, axis=3, num_outputs=2)
+    return graph.add("Concat", graph.add("Mul", x, y), y, axis=3)
+
+
 Build = Callable[[Graph], str]
+FOUR: dict[str, Shape] = {"coords": (2, 3, 5, 4)}
 #: What is fed besides coordinates of shape (2, 3, 4, 2), or instead of them; how a grid is made of these; and how many
-#: nodes are fused.
+#: nodes are fused: of grids that are right, and of others.
+GRIDS: list[tuple[dict[str, Shape], Build, int]] = [
+    # Coordinates are chosen from either end, in steps, and of several values.
+    (FOUR, ends, 5),
+    (FOUR, lambda g: g.add("Concat", *(g.add("Gather", "coords", [i], axis=3) for i in (-4, 2)), axis=3), 3),
+    (FOUR, lambda g: g.add("Slice", "coords", [1], [4], [-1], [2]), 1),
+    (
+        {"y": (2, 3, 4, 2)},
+        lambda g: g.add("Concat", *(g.add("Gather", x, [1], axis=3) for x in ("coords", "y")), axis=3),
+        3,
+    ),
+    # A coordinate may be the number that another meets: where there is one position, no shape tells them apart.
+    ({"coords": (1, 1, 1, 2)}, one_by_another, 2),
+    # What is too long is fused in part.
+    ({}, lambda g: g.apply("coords", *[("Mul", 1.01)] * (MOST_STEPS + 3)), MOST_STEPS),
+]
 MEETINGS: list[tuple[dict[str, Shape], Build, int]] = [
     ({}, lambda g: g.add("Mul", "coords", "coords"), 1),
     *(({"y": y}, lambda g: g.add("Add", "coords", "y"), 1) for y in ((2, 3, 4, 2), (1, 3, 4, 2), (2, 3, 4, 1))),
@@ -440,12 +463,22 @@ MEETINGS: list[tuple[dict[str, Shape], Build, int]] = [
 ]
 
 
+def made(fed: dict[str, Shape], build: Build) -> tuple[Graph, onnx.ModelProto]:
+    graph, shapes = Graph(), {"coords": (2, 3, 4, 2), **fed}
+    for name, shape in shapes.items():
+        graph.fed(name, *shape)
+    return graph, graph.sampled(build(graph), (shapes["coords"][0], 1, *[5] * (len(shapes["coords"]) - 2)))
+
+
+@compiled
+def test_coordinates_are_chosen_in_any_way() -> None:
+    for fed, build, nodes in GRIDS:
+        assert_fused(*made(fed, build), nodes)
+
+
 def test_what_is_fused_of_coordinates_that_meet_others_or_change_otherwise() -> None:
     for fed, build, nodes in MEETINGS:
-        graph, shapes = Graph(), {"coords": (2, 3, 4, 2), **fed}
-        for name, shape in shapes.items():
-            graph.fed(name, *shape)
-        model = graph.sampled(build(graph), (shapes["coords"][0], 1, *[5] * (len(shapes["coords"]) - 2)))
+        model = made(fed, build)[1]
         with about((fed, [node.op_type for node in model.graph.node])):
             assert found(model) == [nodes]
 
@@ -494,20 +527,6 @@ def test_what_somebody_else_reads_is_made_as_before() -> None:
         assert_fused(graph, readers(model, name)[0], left)
 
 
-@compiled
-def test_coordinates_are_chosen_from_either_end_and_in_steps() -> None:
-    for build in (
-        lambda g, x: [g.add("Unsqueeze", g.add("Gather", x, i, axis=-1), [3]) for i in (-1, -3)],
-        lambda g, x: [g.add("Gather", x, [i], axis=3) for i in (-4, 2)],
-        lambda g, x: [g.add("Slice", x, [1], [4], [-1], [2])],
-        lambda g, x: [g.add("Gather", each, [1], axis=3) for each in (x, g.fed("others", 2, 3, 5, 2))],
-    ):
-        graph = Graph()
-        parts = build(graph, graph.fed("coords", 2, 3, 5, 4))
-        grid = graph.add("Concat", *parts, axis=3) if len(parts) > 1 else parts[0]
-        assert_fused(graph, graph.sampled(grid, (2, 3, 9, 8)), len(graph.nodes))
-
-
 def test_no_constant_is_left_that_nobody_reads() -> None:
     """Onnxruntime would warn of each."""
     graph = Graph()
@@ -518,14 +537,6 @@ def test_no_constant_is_left_that_nobody_reads() -> None:
     assert record.fused == ("Mul1", "Sub2")
     assert [node.op_type for node in model.graph.node] == ["Constant", "ort_gridsample_FusedGridSample"]
     assert not model.graph.initializer
-
-
-@compiled
-def test_a_coordinate_may_be_the_number_that_another_meets() -> None:
-    """Where there is one position, no shape tells them apart."""
-    graph = Graph()
-    x, y = graph.add_all("Split", graph.fed("coords", 1, 1, 1, 2), outputs=2, axis=3, num_outputs=2)
-    assert_fused(graph, graph.sampled(graph.add("Concat", graph.add("Mul", x, y), y, axis=3), (1, 2, 9, 8)), 2)
 
 
 @compiled
@@ -552,35 +563,21 @@ def test_inputs_that_have_defaults_stay() -> None:
 
 
 @compiled
-def test_what_is_too_long_is_fused_in_part() -> None:
-    graph = Graph()
-    grid = graph.apply(graph.fed("coords", 1, 3, 4, 2), *[("Mul", 1.01)] * (MOST_STEPS + 3))
-    assert_fused(graph, graph.sampled(grid, (1, 1, 5, 6)), MOST_STEPS)
-
-
-def error_of(session: onnxruntime.InferenceSession, feeds: dict[str, np.ndarray]) -> str:
-    with pytest.raises(ogs.GridSampleError) as told:
-        session.run(None, feeds)
-    return str(told.value).removeprefix("GridSample node 'sample': ")
-
-
-@compiled
 def test_shapes_that_do_not_go_together_are_told() -> None:
-    graph = Graph()
+    graph, unknown, row = Graph(), onnx.ModelProto(), "expected shape (N, D1_out, 1), as X of shape (1, 1, 5) has"
     model = graph.sampled(remap(graph, 1, 3, 4), (1, 1, 5, 6), loose=True)
-    session = open_fused(model)
-    said = error_of(session, graph.feeds | {"map_y": np.zeros((1, 4, 4), np.float32)})
-    assert (
-        said
-        == "grid is made of 'map_y' of shape (1, 4, 4), expected shape (N, D1_out, D2_out), as what else it is made of"
-    )
-    two = error_of(session, graph.feeds | {"X": np.zeros((2, 1, 5, 6), np.float32)})
-    assert two == "grid is of shape (1, 3, 4, 2), expected N = 2 first, as X is of shape (2, 1, 5, 6)"
-    model.graph.input[0].type.tensor_type.ClearField("shape")
-    said = error_of(open_fused(model), graph.feeds | {"X": np.zeros((1, 1, 5), np.float32)})
-    row = "expected shape (N, D1_out, 1), as X of shape (1, 1, 5) has 1 spatial axis"
-    assert said == f"grid is of shape (1, 3, 4, 2), {row}"
-    assert session.run(None, graph.feeds)[0].shape == (1, 1, 3, 4)
+    unknown.CopyFrom(model)
+    unknown.graph.input[0].type.tensor_type.ClearField("shape")
+    made = "made of 'map_y' of shape (1, 4, 4), expected shape (N, D1_out, D2_out), as what else it is made of"
+    two = "of shape (1, 3, 4, 2), expected N = 2 first, as X is of shape (2, 1, 5, 6)"
+    for each, name, shape, said in (
+        (model, "map_y", (1, 4, 4), made),
+        (model, "X", (2, 1, 5, 6), two),
+        (unknown, "X", (1, 1, 5), f"of shape (1, 3, 4, 2), {row} 1 spatial axis"),
+    ):
+        session, wrong = open_fused(each), graph.feeds | {name: np.zeros(shape, np.float32)}
+        assert str(refusal(session.run, None, wrong)) == f"GridSample node 'sample': grid is {said}"
+        assert session.run(None, graph.feeds)[0].shape == (1, 1, 3, 4)
 
 
 @compiled
@@ -594,7 +591,7 @@ def test_what_a_model_guesses_decides_nothing() -> None:
             dim.dim_param = symbol
     model.graph.value_info.append(helper.make_tensor_value_info(moved, TensorProto.FLOAT, [1, 4, 5, 2]))
     session, native = open_fused(model), open_native(model)
-    assert fused_nodes(session) == [2]
+    assert fused(session) == [2]
     rng = np.random.default_rng(0)
     for base, flow in product([(3, 4, 5), (1, 4, 5), (3, 1, 5), (1, 1, 1), (3, 4, 1)], repeat=2):
         graph.feeds |= {"base": rng.normal(size=(*base, 2)), "flow": rng.normal(size=(*flow, 2))}
@@ -602,7 +599,8 @@ def test_what_a_model_guesses_decides_nothing() -> None:
         graph.feeds["X"] = rng.normal(size=(max(base[0], flow[0]), 1, 5, 6)).astype(np.float32)
         np.testing.assert_allclose(*[each.run(None, graph.feeds)[0] for each in (session, native)], atol=1e-5)
     graph.feeds["flow"] = np.zeros((3, 2, 5, 2), np.float32)
-    assert "grid is made of" in error_of(session, graph.feeds | {"base": np.zeros((3, 4, 5, 2), np.float32)})
+    feeds = graph.feeds | {"base": np.zeros((3, 4, 5, 2), np.float32)}
+    assert refusal(session.run, None, feeds).found.startswith("made of")
 
 
 @compiled
@@ -615,28 +613,19 @@ def test_coordinates_of_two_shapes_are_put_together_by_nobody() -> None:
     for value in model.graph.input:
         value.type.tensor_type.shape.dim[0].dim_param = value.name
     session = open_fused(model)
-    assert fused_nodes(session) == [1]
+    assert fused(session) == [1]
     session.run(None, graph.feeds)
     with pytest.raises(Exception, match="Concat"):
         session.run(None, graph.feeds | {"x": np.zeros((3, 4, 5, 1), np.float32)})
 
 
-@compiled
-def test_a_function_s_grid_of_several_values() -> None:
-    """Onnxruntime 1.17 needs to be told the type of such an op, which a function cannot."""
-    text = """g (float[1,2,8,8] X, float[1,4,5,2] base, float[1,4,5,2] flow) => (float[1,2,4,5] Y)
-        { Y = f.warp(X, base, flow) } <opset_import: ["": 17], domain: "f"> warp (X, base, flow) => (Y)
-        { s = Mul(flow, flow) twice = Add(s, s) grid = Add(base, twice) Y = GridSample(X, grid) }"""
-    rng = np.random.default_rng(0)
-    X, base, flow = (rng.uniform(-1, 1, shape).astype(np.float32) for shape in ((1, 2, 8, 8), *[(1, 4, 5, 2)] * 2))
-    (Y,) = open_fused(parsed(text, 17)).run(None, {"X": X, "base": base, "flow": flow})
-    np.testing.assert_allclose(Y, ogs.grid_sample(X, base + 2 * flow * flow), rtol=0, atol=1e-6)
-
-
-def test_in_functions_and_inner_graphs() -> None:
+@pytest.mark.parametrize("chain", [planar, displaced])
+def test_in_functions_and_inner_graphs(chain: Chain) -> None:
+    """Onnxruntime 1.17 needs to be told the type of an op of several values, which a function cannot."""
     graph = Graph()
-    inner = graph.sampled(planar(graph, 2, 5, 6), (2, 3, 9, 8))
-    call = parsed("g () => (float[] Y) { Y = mine.Warp (X, coords) }")
+    inner = graph.sampled(chain(graph, 2, 5, 6), (2, 3, 9, 8))
+    call = parsed("g () => (float[] Y) { Y = mine.Warp () }")
+    call.graph.node[0].input.extend(value.name for value in inner.graph.input)
     call.functions.append(function_of(inner, "mine", "Warp"))
     branches = "then_branch = t () => (float[] Y) { }, else_branch = e () => (float[] Y) { }"
     choose = parsed(f"g () => (float[] Y) {{ yes = Constant <value = bool {{1}}> () Y = If (yes) <{branches}> }}")
@@ -644,7 +633,7 @@ def test_in_functions_and_inner_graphs() -> None:
         branch.g.node.extend(call.functions[0].node)
     for model, count in ((call, 1), (choose, 2)):
         model.graph.input.extend(inner.graph.input)
-        assert_fused(graph, model, *[6] * count)
+        assert_fused(graph, model, *[CHAINS[chain][0]] * count)
 
 
 def written(coordinates: object, sources: list[str]) -> onnx.ModelProto:
@@ -685,10 +674,7 @@ def test_an_op_that_no_session_wrote_is_refused() -> None:
         assert str(told.value).endswith(sentence)
         with pytest.raises(ogs.GridSampleError, match=r"inputs or attributes is .*, expected what a session writes"):
             ogs.patch_model(written(coordinates, ["coords"]), target="primitives")
-
-
-@compiled
-def test_an_op_that_lacks_what_it_reads_says_so() -> None:
+    # And one that lacks what it reads says so.
     fed = {"X": np.ones((1, 1, 5, 6), np.float32), "coords": np.zeros((1, 3, 4, 2), np.float32)}
     x = [0, 3, 0, 2, 0]
     assert open_written(programs.encoded([x, Y_ALONE], 2), ["coords"]).run(None, fed)[0].shape == (1, 1, 3, 4)

@@ -6,6 +6,7 @@ import threading
 import weakref
 from collections.abc import Collection
 from pathlib import Path
+from unittest.mock import create_autospec
 
 import numpy as np
 import onnx
@@ -16,8 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 import ort_gridsample as ogs
 from models import parsed
 from ort_gridsample.core.threads import submit
-from ort_gridsample.model import weights
-from ort_gridsample.model.files import read_model
+from ort_gridsample.model import files, weights
 from ort_gridsample.model.weights import Weights, split
 from ort_gridsample.runtime import session as sessions
 from paths import quiet_options
@@ -44,24 +44,16 @@ def saved(model: onnx.ModelProto, folder: Path) -> str:
     return path
 
 
-def test_weights_are_parsed_copied_and_serialised_at_most_once(
-    large: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    models: list[bytes] = []
+def test_weights_are_read_at_most_once(large: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parent = sessions._Parent.__init__
-
-    def keeping(self: object, model: bytes, *args: object, **kwargs: object) -> None:
-        models.append(model)
-        parent(self, model, *args, **kwargs)
-
-    monkeypatch.setattr(sessions._Parent, "__init__", keeping)
+    opened = create_autospec(parent, side_effect=parent)
+    monkeypatch.setattr(sessions._Parent, "__init__", opened)
     path, bare = saved(large, tmp_path), 3 * 4 * SIDE**2  # of the one that is an input, of the output, and all the rest
     expected = onnxruntime.InferenceSession(path).run(None, FEEDS)
-    del models[:]
     for given in (path, Path(path), Path(path).read_bytes(), large):
         for options in (None, quiet_options()):
             session = ogs.InferenceSession(given, options)
-            assert len(models.pop()) < bare, type(given)
+            assert len(opened.call_args.args[1]) < bare, type(given)
             for answer, right in zip(session.run(None, FEEDS), expected, strict=True):
                 np.testing.assert_allclose(answer, right, rtol=1e-5, atol=1e-5)
             assert not session.run(["Y"], {**FEEDS, "w0": np.zeros((SIDE, SIDE), "f")})[0].any()
@@ -114,18 +106,15 @@ def test_a_model_s_own_external_data_may_end_before_the_session(large: onnx.Mode
         np.testing.assert_array_equal(session.run(["Z"], FEEDS)[0], FEEDS["m0"] + 1)
 
 
-def test_a_weight_that_was_added_to_the_options_is_met(large: onnx.ModelProto, tmp_path: Path) -> None:
-    added, options = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros((SIDE, SIDE), "f")), quiet_options()
-    options.add_initializer("w7", added)
-    assert not ogs.InferenceSession(saved(large, tmp_path), options).run(["Y"], FEEDS)[0].any()
-
-
-def test_an_optimized_model_that_is_saved_has_all_weights(large: onnx.ModelProto, tmp_path: Path) -> None:
+def test_a_saved_model_has_all_weights_and_one_that_was_added_is_met(large: onnx.ModelProto, tmp_path: Path) -> None:
     options = quiet_options()
     options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
     expected = ogs.InferenceSession(saved(large, tmp_path), options).run(["Y"], FEEDS)[0]
     answer = ogs.InferenceSession(options.optimized_model_filepath).run(["Y"], FEEDS)[0]
     np.testing.assert_allclose(answer, expected, rtol=1e-5, atol=1e-5)
+    added, options = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros((SIDE, SIDE), "f")), quiet_options()
+    options.add_initializer("w7", added)
+    assert not ogs.InferenceSession(saved(large, tmp_path), options).run(["Y"], FEEDS)[0].any()
 
 
 def test_what_is_split_makes_the_same_model_again(large: onnx.ModelProto, tmp_path: Path) -> None:
@@ -160,7 +149,7 @@ def test_what_is_not_as_expected_is_parsed_whole(change: str, large: onnx.ModelP
         assert parts is not None
         assert "w5" not in parts[1]
         parts[1].put_back(parts[0], parts[1].places)
-        assert parts[0] == read_model(data)
+        assert parts[0] == files.read_model(data)
 
 
 def test_a_weight_that_nobody_reads(large: onnx.ModelProto, tmp_path: Path) -> None:
