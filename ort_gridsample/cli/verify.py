@@ -37,20 +37,15 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Far:
-    """The far coordinates in two models.
+    """The far coordinates in two models."""
 
-    Attributes:
-        counts: grid in the first model's main graph -> its number of coordinates, and of those further out than
-            :data:`ort_gridsample.model.far.LIMIT`, or NaN.
-        uncounted: grids in bodies and functions, where coordinates are not counted.
-        without: how far the outputs agree with such coordinates at 0; empty where that is unknown.
-        unknown: why it is.
-    """
-
+    #: Grid in the first model's main graph -> its number of coordinates, and of those further out than
+    #: :data:`ort_gridsample.model.far.LIMIT`, or NaN.
     counts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    uncounted: Sequence[str] = ()
+    uncounted: Sequence[str] = ()  #: grids in bodies and functions, where coordinates are not counted
+    #: How far the outputs agree with such coordinates at 0; empty where that is unknown.
     without: Sequence[Agreement] = ()
-    unknown: str = ""
+    unknown: str = ""  #: why that is unknown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

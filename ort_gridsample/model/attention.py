@@ -35,40 +35,27 @@ _OF_SHAPES = OPERATORS - {"Add", "Div", "Softmax", "Split", "Sub", "Transpose"} 
 
 @dataclass(frozen=True)
 class Attention:
-    """Deformable attention, and where its operands lie; empty names where they do not lie as they should.
+    """Deformable attention, and where its operands lie; empty names where they do not lie as they should."""
 
-    Attributes:
-        samples: the GridSamples, one for each level.
-        output: the value that it computes: (B, Q, H·D) or, if not ``is_turned``, (B·H, D, Q).
-        path: the positions of the nodes from the samples to the output, without samples that somebody else reads too.
-        nodes: theirs, and those of the nodes that lead to the operands, and to shapes.
-        heads: H; 1 where the images are not followed to a value of several heads.
-        channels: D.
-        points: those on each level.
-        value: (B, S, H, D), or (B, S, H·D).
-        lengths: those of each level.
-        shapes: for each level a value whose elements, from the third on, are its lengths; empty where there is none.
-        locations: (B, Q, H, P, r) or (B, Q, H, L, P, r).
-        weights: (B, Q, H, P) or (B, Q, H, L, P) or, if not ``is_by_head``, (B·H, 1, Q, P).
-        others: of each other level what the sum has of it, (B·H, D, Q, …), and the places of its points among those of
-            the weights; these are not by head then, nor is the output turned.
-    """
-
-    samples: tuple[Match, ...]
-    output: str
+    samples: tuple[Match, ...]  #: the GridSamples, one for each level
+    output: str  #: the value that it computes: (B, Q, H·D) or, if not ``is_turned``, (B·H, D, Q)
     is_turned: bool
+    #: The positions of the nodes from the samples to the output, without samples that somebody else reads too.
     path: frozenset[int]
-    nodes: frozenset[int]
-    heads: int
-    channels: int
-    points: tuple[int, ...]
-    lengths: tuple[tuple[Length, ...], ...]
+    nodes: frozenset[int]  #: theirs, and those of the nodes that lead to the operands, and to shapes
+    heads: int  #: H; 1 where the images are not followed to a value of several heads
+    channels: int  #: D
+    points: tuple[int, ...]  #: those on each level
+    lengths: tuple[tuple[Length, ...], ...]  #: those of each level
+    #: For each level a value whose elements, from the third on, are its lengths; empty where there is none.
     shapes: tuple[str, ...]
-    value: str
+    value: str  #: (B, S, H, D), or (B, S, H·D)
     value_axes: int
-    locations: str
-    weights: str
+    locations: str  #: (B, Q, H, P, r) or (B, Q, H, L, P, r)
+    weights: str  #: (B, Q, H, P) or (B, Q, H, L, P) or, if not ``is_by_head``, (B·H, 1, Q, P)
     is_by_head: bool
+    #: Of each other level what the sum has of it, (B·H, D, Q, …), and the places of its points among those of the
+    #: weights; these are not by head then, nor is the output turned.
     others: tuple[tuple[str, range], ...] = ()
 
     @property

@@ -46,25 +46,17 @@ NO_VALUES: Values = MappingProxyType({})
 
 @dataclass(frozen=True, eq=False)
 class Instance:
-    """A scope as one chain of calls comes to it.
-
-    Attributes:
-        scope: the scope.
-        prefix: what the names of its values begin with in the slice, as no others do; empty for the main graph.
-        around: the instance of the scope around it.
-        given: the function's attributes in this call.
-        aliases: the function's inputs and outputs -> what its caller's values are called in the slice.
-        calls: how many calls led to it.
-        depth: how many graphs it is in.
-    """
+    """A scope as one chain of calls comes to it."""
 
     scope: Scope
+    #: What the names of its values begin with in the slice, as no others do; empty for the main graph.
     prefix: str = ""
-    around: Instance | None = None
-    given: Mapping[str, onnx.AttributeProto] = field(default_factory=dict)
+    around: Instance | None = None  #: the instance of the scope around it
+    given: Mapping[str, onnx.AttributeProto] = field(default_factory=dict)  #: the function's attributes in this call
+    #: The function's inputs and outputs -> what its caller's values are called in the slice.
     aliases: Mapping[str, str] = field(default_factory=dict)
-    calls: int = 0
-    depth: int = 0
+    calls: int = 0  #: how many calls led to it
+    depth: int = 0  #: how many graphs it is in
 
     def name(self, name: str) -> str:
         """What the value that is called ``name`` here is called in the slice; empty where there is none."""

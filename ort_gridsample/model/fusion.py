@@ -27,21 +27,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FusedGrid:
-    """What computes the grid of a GridSample.
+    """What computes the grid of a GridSample."""
 
-    Attributes:
-        nodes: the positions of the nodes to fuse but for the AffineGrid, and of the Constants that they read.
-        names: the names of all nodes to fuse, in order.
-        type: the grid's element type; empty where it is that of an AffineGrid's theta.
-        affine_grid: the AffineGrid, if it is one's grid.
-        programs: else one for each coordinate, innermost axis first.
-    """
-
+    #: The positions of the nodes to fuse but for the AffineGrid, and of the Constants that they read.
     nodes: tuple[int, ...]
-    names: tuple[str, ...]
-    type: str
-    affine_grid: Match | None = None
-    programs: tuple[Program, ...] = ()
+    names: tuple[str, ...]  #: the names of all nodes to fuse, in order
+    type: str  #: the grid's element type; empty where it is that of an AffineGrid's theta
+    affine_grid: Match | None = None  #: the AffineGrid, if it is one's grid
+    programs: tuple[Program, ...] = ()  #: otherwise one for each coordinate, innermost axis first
 
     @property
     def sources(self) -> list[str]:

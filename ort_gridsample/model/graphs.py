@@ -56,27 +56,17 @@ def opset_of(model: onnx.ModelProto) -> int:
 
 @dataclass
 class Scope:
-    """One list of nodes: the main graph, the body of an If, Loop or Scan, or a function.
+    """One list of nodes: the main graph, the body of an If, Loop or Scan, or a function."""
 
-    Attributes:
-        path: where it is, in words ("" for the main graph).
-        container: the proto that holds the nodes.
-        opsets: domain -> version that its nodes are written in.
-        ir_version: the model's.
-        parent: the scope around it, whose names are visible here.
-        function: the model-local function that it is in.
-        bodies: the position of a node -> the scopes of the graphs that it holds, in the order of its attributes.
-        weights: those of its initializers that lie elsewhere.
-    """
-
-    path: str
-    container: onnx.GraphProto | onnx.FunctionProto
-    opsets: dict[str, int]
-    ir_version: int
-    parent: Scope | None = None
-    function: onnx.FunctionProto | None = None
+    path: str  #: where it is, in words ("" for the main graph)
+    container: onnx.GraphProto | onnx.FunctionProto  #: the proto that holds the nodes
+    opsets: dict[str, int]  #: domain -> version that its nodes are written in
+    ir_version: int  #: the model's
+    parent: Scope | None = None  #: the scope around it, whose names are visible here
+    function: onnx.FunctionProto | None = None  #: the model-local function that it is in
+    #: The position of a node -> the scopes of the graphs that it holds, in the order of its attributes.
     bodies: dict[int, list[Scope]] = field(default_factory=dict)
-    weights: Weights = NO_WEIGHTS
+    weights: Weights = NO_WEIGHTS  #: those of its initializers that lie elsewhere
 
     def __iter__(self) -> Iterator[onnx.NodeProto]:
         return iter(self.container.node)

@@ -28,31 +28,19 @@ from .records import NodeRecord
 
 @dataclass(frozen=True, eq=False)
 class Match:
-    """A node concerned, where it was found.
+    """A node concerned, where it was found."""
 
-    Attributes:
-        record: what is known of it.
-        scope: the list of nodes that it is in.
-        index: its position there.
-        helpers: the positions of the nodes that a patch put around it.
-        part: of what is decomposed, the positions of all that computes it.
-        before: nodes that make what it reads and the model does not have.
-        fused: what computes the grid of this GridSample and can be fused into it.
-        fused_into: the GridSample that this AffineGrid can be fused into, or the deformable attention of this
-            GridSample.
-        attention: of deformable attention, what is known of it.
-    """
-
-    record: NodeRecord
+    record: NodeRecord  #: what is known of it
     node: onnx.NodeProto
-    scope: Scope
-    index: int
-    helpers: frozenset[int] = frozenset()
-    part: frozenset[int] = frozenset()
-    before: tuple[onnx.NodeProto, ...] = ()
-    fused: FusedGrid | None = None
+    scope: Scope  #: the list of nodes that it is in
+    index: int  #: its position there
+    helpers: frozenset[int] = frozenset()  #: the positions of the nodes that a patch put around it
+    part: frozenset[int] = frozenset()  #: of what is decomposed, the positions of all that computes it
+    before: tuple[onnx.NodeProto, ...] = ()  #: nodes that make what it reads and the model does not have
+    fused: FusedGrid | None = None  #: what computes the grid of this GridSample and can be fused into it
+    #: The GridSample that this AffineGrid can be fused into, or the deformable attention of this GridSample.
     fused_into: Match | None = None
-    attention: Attention | None = None
+    attention: Attention | None = None  #: of deformable attention, what is known of it
 
     @property
     def is_whole(self) -> bool:

@@ -23,19 +23,12 @@ Scalar = float | str
 
 @dataclass(frozen=True)
 class Component:
-    """Where a coordinate is stored.
+    """Where a coordinate is stored."""
 
-    Attributes:
-        name: the value that holds it.
-        axis: the axis of the value that lists the coordinates; None where the value holds this one only.
-        index: its index on that axis.
-        broadcasts: whether it may be broadcast on the way, such as one batch of it to all.
-    """
-
-    name: str
-    axis: int | None
-    index: int = 0
-    broadcasts: bool = False
+    name: str  #: the value that holds it
+    axis: int | None  #: the axis of the value that lists the coordinates; None where the value holds this one only
+    index: int = 0  #: its index on that axis
+    broadcasts: bool = False  #: whether it may be broadcast on the way, such as one batch of it to all
 
 
 @dataclass(frozen=True)
@@ -49,17 +42,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Program:
-    """How one coordinate is computed.
+    """How one coordinate is computed."""
 
-    Attributes:
-        component: where it is read.
-        length: the length of the component's axis; 1 where it has none.
-        steps: what is done to it, in order. The steps of an operand have scalar operands only.
-    """
-
-    component: Component
-    length: int
-    steps: tuple[Step, ...]
+    component: Component  #: where it is read
+    length: int  #: the length of the component's axis; 1 where it has none
+    steps: tuple[Step, ...]  #: what is done to it, in order; the steps of an operand have scalar operands only
 
     @property
     def sources(self) -> Iterator[str]:

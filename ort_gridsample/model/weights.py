@@ -48,14 +48,10 @@ class Loaded(NamedTuple):
 
 @dataclass(frozen=True)
 class Weights:
-    """The large initializers of the main graph of a model.
+    """The large initializers of the main graph of a model."""
 
-    Attributes:
-        source: the bytes of the model, or its path.
-        places: name -> offset of the values in the source, and their number of bytes.
-    """
-
-    source: bytes | str | PathLike[str] = b""
+    source: bytes | str | PathLike[str] = b""  #: the bytes of the model, or its path
+    #: Name -> offset of the values in the source, and their number of bytes.
     places: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def __contains__(self, name: str) -> bool:

@@ -26,19 +26,13 @@ FUNCTIONS_DOMAIN = "ort_gridsample.primitives"
 
 @dataclass(frozen=True)
 class Replacement:
-    """The replacement of a node.
+    """The replacement of a node."""
 
-    Attributes:
-        nodes: the nodes in its place.
-        functions: model-local functions that ``nodes`` call.
-        fused: the positions of other nodes that ``nodes`` replace as well, where nobody else reads these.
-        reads_shapes: whether ``nodes`` depend on shapes.
-    """
-
-    nodes: Sequence[onnx.NodeProto]
-    functions: Sequence[onnx.FunctionProto] = ()
+    nodes: Sequence[onnx.NodeProto]  #: the nodes in its place
+    functions: Sequence[onnx.FunctionProto] = ()  #: model-local functions that ``nodes`` call
+    #: The positions of other nodes that ``nodes`` replace as well, where nobody else reads these.
     fused: Sequence[int] = ()
-    reads_shapes: bool = False
+    reads_shapes: bool = False  #: whether ``nodes`` depend on shapes
 
 
 class Target:

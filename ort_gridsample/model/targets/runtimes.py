@@ -14,24 +14,18 @@ RuntimeName: TypeAlias = Literal[
 
 @dataclass(frozen=True)
 class Runtime:
-    """The form of lowered nodes for a runtime.
+    """The form of lowered nodes for a runtime."""
 
-    Attributes:
-        without: what the nodes do without: operators by name; ``"int64"`` as the type of indices; ``"allowzero"``, the
-            attribute of Reshape; ``"lengths"``, shapes computed from lengths that are known only at run time; and
-            ``"shared"``, float32 values, but for pixels, that several nodes read.
-        gathers: the most Gathers: taps of the outer axes are gathered one by one, those of the others together. One by
-            one takes the least memory and time, together the fewest nodes.
-        parts: the most outputs of a Split.
-        opset: the newest that the model is written in, unless another is asked for; None: any.
-        why: what the runtime does with the common form, and what its own costs.
-    """
-
+    #: What the nodes do without: operators by name; ``"int64"`` as the type of indices; ``"allowzero"``, the attribute
+    #: of Reshape; ``"lengths"``, shapes computed from lengths that are known only at run time; and ``"shared"``,
+    #: float32 values, but for pixels, that several nodes read.
     without: frozenset[str] = frozenset()
+    #: The most Gathers: taps of the outer axes are gathered one by one, those of the others together. One by one takes
+    #: the least memory and time, together the fewest nodes.
     gathers: int = 16
-    parts: int = 16
-    opset: int | None = None
-    why: str = ""
+    parts: int = 16  #: the most outputs of a Split
+    opset: int | None = None  #: the newest that the model is written in, unless another is asked for; None: any
+    why: str = ""  #: what the runtime does with the common form, and what its own costs
 
 
 #: The common form.
