@@ -190,6 +190,18 @@ def test_halves_go_through_casts_and_all_attributes_are_written_out() -> None:
     assert said == attributes | {"node": b"warp", "num_threads": 0}
 
 
+def test_a_function_is_inlined_where_its_calls_need_other_casts() -> None:
+    for types, kept in ({("float", "double"): 1, ("float", "float16"): 0, ("bfloat16", "float16"): 0}).items():
+        inputs = ", ".join(f"{each}[1,1,4,4] X{i}, {each}[1,2,2,2] G{i}" for i, each in enumerate(types))
+        model = parsed(
+            f"""g ({inputs}) => ({types[0]}[1,1,2,2] Y0, {types[1]}[1,1,2,2] Y1) {{
+                Y0 = local.warp (X0, G0) Y1 = local.warp (X1, G1) }}
+            <domain: "local", opset_import: ["": 22]> warp (A, B) => (C) {{ C = GridSample (A, B) }}""",
+            22,
+        )
+        assert len(ogs.patch_model(model).functions) == kept
+
+
 def test_nodes_are_chosen_by_what_the_runtime_says_or_by_their_records() -> None:
     model = parser.parse_model("""<ir_version: 9, opset_import: ["": 20]>
         g (float[1,1,4,4] X, float[1,2,2,2] G, float[1,1,4,4,4] V, float[1,2,2,2,3] H, uint8[1,1,4,4] B) => (
@@ -222,6 +234,7 @@ IN_ONE = "(N, D1_out, 1), as X of shape (N, C, H) has 1 spatial axis"
 MISTAKES: list[tuple[dict[str, object], str]] = [
     ({"mode": "lanczos"}, f"mode is 'lanczos', expected {MODES}"),
     ({"mode": "bilinear"}, f"mode is 'bilinear', expected {MODES}"),
+    ({"mode": b"\xff"}, f"mode is '\ufffd', expected {MODES}"),
     ({"mode": "@linear"}, f"mode is '@linear', expected {MODES}"),  # as what a function passes on is shown
     ({"mode": "linear", "opset": 16}, "mode is 'linear', expected 'bilinear', 'nearest' or 'bicubic' (opset 16)"),
     ({"padding_mode": "x"}, "padding_mode is 'x', expected 'zeros', 'border' or 'reflection' (opset 20)"),

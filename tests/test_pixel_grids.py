@@ -449,6 +449,7 @@ MEETINGS: list[tuple[dict[str, Shape], Build, int]] = [
     ({}, lambda g: g.add("Mul", "coords", [[1, 2]]), 1),
     ({}, lambda g: g.add("Mul", "coords", np.ones((3, 4, 2))), 0),
     ({}, lambda g: g.add("Mul", "coords", np.ones((1, 1, 1, 1, 2))), 0),
+    ({"coords": (2, 3, 4, 5, 3)}, lambda g: g.add("Mul", "coords", [1, 2]), 0),  # which nobody broadcasts
     ({}, lambda g: g.add("Mul", g.add("Cast", "coords", to=10), g.constant(2, "float16")), 0),
     ({"coords": (1, 3, 4, 3)}, lambda g: g.add("Mul", "coords", 2), 0),
     ({}, lambda g: g.add("Neg", "coords"), 0),

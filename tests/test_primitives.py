@@ -16,7 +16,7 @@ import paths
 from cases import ATTRIBUTES, Attributes, image
 from compare import about, assert_identical, refusal, type_name
 from conftest import CORES
-from models import PRIMITIVES, grid_sample_model, make_model
+from models import PRIMITIVES, affine_grid_model, grid_sample_model, make_model
 from ort_gridsample import spec
 from ort_gridsample.core.coordinates import PADDING, Padding
 from ort_gridsample.core.taps import MODES, Mode
@@ -216,6 +216,14 @@ def test_a_large_constant_grid_makes_no_larger_model(mode):
     there = ogs.patch_model(model, target="primitives")
     assert there.ByteSize() < 1.05 * model.ByteSize()
     check(run(there, X), X, grid, Attributes(mode))
+
+
+def test_a_large_grid_of_constants_is_computed_where_it_runs():
+    model = affine_grid_model("float32", 2, False)
+    for name, value in (("theta", np.ones((1, 2, 3), np.float32)), ("size", np.array([1, 1, 512, 512]))):
+        model.graph.input.pop()
+        model.graph.initializer.append(numpy_helper.from_array(value, name))
+    assert ogs.patch_model(model, target="primitives").ByteSize() < 1 << 14
 
 
 @pytest.mark.parametrize("attributes", ATTRIBUTES, ids=str)

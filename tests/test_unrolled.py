@@ -138,6 +138,19 @@ def test_of_very_many_positions_some_are_compared() -> None:
     assert found(ogs.patch_model(model, target="primitives")) == [("GridSample", "linear", "zeros", 0)]
 
 
+def test_lengths_of_an_image_whose_pixels_are_in_one_axis_are_found() -> None:
+    for h, w in ((1, 8), (2, 4), (8, 1)):
+        model = parsed(f"""g (float[2,3,8] a, float[2,5,5,2] b) => (float[2,3,5,5] Y) {{
+            to = Constant <value_ints = [2,3,{h},{w}]> () X = Reshape (a, to) Y = GridSample (X, b) }}""")
+        lowered = ogs.patch_model(model, target="primitives")
+        (reshape,) = (node for node in lowered.graph.node if node.output[0] == "X")
+        lowered.graph.node.remove(reshape)
+        for node in lowered.graph.node:
+            node.input[:] = ["a" if name == "X" else name for name in node.input]
+        assert found(lowered) == [("GridSample", "linear", "zeros", 0)]
+        assert_answers_stay(model, lowered, ogs.patch_model(lowered, target="ai.onnx"), sessions=[])
+
+
 def test_it_is_a_record_like_any_other_and_can_be_declined() -> None:
     model = load(SAMPLED)
     faults.skip_unread(model)

@@ -11,10 +11,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("library", metavar="OUT", help="the library that is written: a .so, .dll or .dylib")
     cpus = f"the processors that it has variants for, of which it takes the best that runs: {', '.join(CPUS)}, or "
-    add("--cpu", nargs="+", metavar="CPU", default=[], help=f"{cpus}{NATIVE} (default: all of its machine's)")
+    add("--cpu", nargs="+", default=[], help=f"{cpus}{NATIVE} (default: all of its machine's)")
     machines = f"another machine: {', '.join(TARGETS)} (default: this one)"
     add("--target", metavar="MACHINE", help=machines)
-    add("--model", nargs="+", metavar="MODEL", default=[], help="only what these models need (default: everything)")
+    add("--model", nargs="+", default=[], help="only what these models need (default: everything)")
 
 
 def run(arguments: argparse.Namespace) -> None:
