@@ -1,7 +1,5 @@
 """A progress bar for work of more than two seconds, with tqdm: on terminals and in notebooks, nowhere else."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

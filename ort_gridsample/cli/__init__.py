@@ -1,7 +1,5 @@
 """The command line: one module a command, each with ``add_arguments(parser)`` and ``run(arguments)``."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import os

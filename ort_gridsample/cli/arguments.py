@@ -1,7 +1,5 @@
 """Types of arguments, for argparse: each takes a text and refuses what makes no sense."""
 
-from __future__ import annotations
-
 import argparse
 import math
 from typing import Any

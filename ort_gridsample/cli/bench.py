@@ -1,7 +1,5 @@
 """``ort-gridsample bench MODEL``: time a model in onnxruntime alone and with this package."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

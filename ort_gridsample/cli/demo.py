@@ -1,7 +1,5 @@
 """``ort-gridsample demo``: a spatial transformer on a photograph, in numbers and in a picture."""
 
-from __future__ import annotations
-
 import argparse
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Errors in a line: whose mistake it is, which file it is about, and what helps."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike, fspath

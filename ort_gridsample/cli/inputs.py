@@ -1,7 +1,5 @@
 """A model's inputs, from files or at random, for ``run``, ``verify`` and ``bench``."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 from zipfile import BadZipFile

@@ -1,7 +1,5 @@
 """``ort-gridsample inspect MODEL``."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from contextlib import closing

@@ -1,7 +1,5 @@
 """``ort-gridsample library OUT``."""
 
-from __future__ import annotations
-
 import argparse
 
 from ..runtime.building import CPUS, NATIVE, TARGETS, build_library

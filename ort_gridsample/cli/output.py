@@ -1,7 +1,5 @@
 """What the commands print: in any encoding, as tables and as JSON."""
 
-from __future__ import annotations
-
 import codecs
 import json
 import math

@@ -1,7 +1,5 @@
 """``ort-gridsample patch IN OUT``."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``ort-gridsample run MODEL``."""
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Running a model in onnxruntime alone where that runs it, else with this package's ops."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial

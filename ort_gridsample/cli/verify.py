@@ -1,7 +1,5 @@
 """``ort-gridsample verify A B``."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ query and a row for each tap of these points: the address of the tap's channels,
 head's taps, and calls those of the next head into the cache meanwhile. Values are read where they lie.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

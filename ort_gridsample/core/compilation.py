@@ -1,7 +1,5 @@
 """From a function to an address: compiled, kept on disk for the next process, and there until this one ends."""
 
-from __future__ import annotations
-
 import ast
 import ctypes
 import hashlib

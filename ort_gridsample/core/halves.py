@@ -1,7 +1,5 @@
 """float16 and bfloat16 as their bits, for compiled code: widened, and rounded to the nearest, ties to even."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

@@ -5,8 +5,6 @@ on it, takes back the offers that nobody has come to, and waits for those who ca
 missed. All of it is compiled code, which holds nothing of Python's.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from numba.extending import register_jitable

@@ -6,8 +6,6 @@ its :func:`channels_last`. Loops state here what :mod:`.coordinates`, :mod:`.tap
 on arrays. The order of the operations on a coordinate is the same, and no flag here lets the compiler change it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 In compiled code an address is an int64. Nothing here raises or allocates anything of Python's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import wraps
 from typing import Any

@@ -1,7 +1,5 @@
 """The kernel variants: which compiled functions a way to sample takes, and the descriptor by which they know it."""
 
-from __future__ import annotations
-
 from .. import spec
 from . import kernels, workers
 from .compilation import Part

@@ -8,8 +8,6 @@ Whoever samples, :mod:`.jit_core` or a compiled op, fills a :data:`~.structs.LAU
 answers with a number of workers, has as many threads call :func:`worker`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

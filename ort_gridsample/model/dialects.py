@@ -59,6 +59,10 @@ class Spelling:
     names: tuple[str, ...] = ()
     words: Mapping[Plain, Plain] = field(default_factory=dict, hash=False)
 
+    def is_spelled_as(self, other: Spelling) -> bool:
+        """Whether a value that is written for one means the same for the other, also where it is left out."""
+        return (self.values, self.default) == (other.values, other.default)
+
 
 @dataclass(frozen=True)
 class Dialect:

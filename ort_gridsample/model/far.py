@@ -1,7 +1,5 @@
 """Coordinates outside any sensible range: a model none of whose GridSample nodes sees one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The targets ``primitives``, basic standard operators, and ``ai.onnx-2d``, GridSamples of two spatial axes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 

@@ -9,8 +9,6 @@ over P output positions, innermost axis first as in the grid. Rank, mode and pad
 Modes, paddings and sums are the core's own, in :mod:`ort_gridsample.core`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce

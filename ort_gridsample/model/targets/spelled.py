@@ -48,7 +48,7 @@ class Spelled(Target):
         record, dialect = match.record, self._dialect(match)
         passed = [name for name, value in record.attributes.items() if isinstance(value, AttributeReference)]
         pairs = [(record.dialect.attributes[name], dialect.attributes[name]) for name in passed] if dialect else []
-        return any((one.values, one.default) != (other.values, other.default) for one, other in pairs)
+        return any(not one.is_spelled_as(other) for one, other in pairs)
 
     def least_opset(self, match: Match) -> int:
         if self.name != "ai.onnx":

@@ -9,8 +9,6 @@ A normalized coordinate spans all slices that lie side by side, S pixels, in flo
 axes whose product is least are laid together, where lengths are known.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import combinations
 

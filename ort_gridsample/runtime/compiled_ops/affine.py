@@ -3,8 +3,6 @@
 The order of the operations on a position is that of :mod:`ort_gridsample.core.affine`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -3,8 +3,6 @@
 Its inputs are those of :func:`ort_gridsample.functions.attend`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

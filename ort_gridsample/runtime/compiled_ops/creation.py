@@ -3,8 +3,6 @@
 A state and all that it points to is memory of a NODE's, which is freed where the kernel cannot be made, or with it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

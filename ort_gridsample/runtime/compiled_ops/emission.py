@@ -4,8 +4,6 @@ Numba optimises what it compiles for its own process. Here its target is made to
 anything; each function and all that it calls becomes an object, of which the function alone can be seen.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence

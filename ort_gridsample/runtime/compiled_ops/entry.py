@@ -1,7 +1,5 @@
 """What only a library has: the function that registers its ops, for the processor that it finds, and their answers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

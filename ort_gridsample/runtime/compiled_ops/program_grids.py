@@ -3,8 +3,6 @@
 Every coordinate takes the steps that it took in the graph, in their order and type: it is the same to the last bit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Requests: how every op takes its inputs from ONNX Runtime, and frees its memory."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

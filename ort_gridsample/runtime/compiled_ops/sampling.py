@@ -4,8 +4,6 @@ The grid is the second input, or has a source: a compiled function measures it, 
 a tile (:mod:`.affine`, :mod:`.program_grids`).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

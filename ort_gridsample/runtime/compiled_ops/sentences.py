@@ -3,8 +3,6 @@
 A sentence is bytes. A byte below 32 stands for a shape, a number or a value that it quotes.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
