@@ -47,9 +47,9 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _described(name: str, value: Array) -> dict[str, object]:
     """An input or output for the table and for JSON; a value that is no tensor has no shape."""
-    if not isinstance(value, np.ndarray):
-        return {"name": name, "type": type(value).__name__, "shape": None}
-    return {"name": name, "type": output.name_of(value.dtype), "shape": value.shape}
+    is_tensor = isinstance(value, np.ndarray)
+    kind = output.name_of(value.dtype) if is_tensor else type(value).__name__
+    return {"name": name, "type": kind, "shape": value.shape if is_tensor else None}
 
 
 def save(outputs: Mapping[str, Array], folder: Path) -> dict[str, Path]:
