@@ -9,8 +9,9 @@ A core is a module with three functions::
 - ``X``: (N, C, D1, …, Dr), C-contiguous, of any type of :data:`ort_gridsample.spec.TYPES`, no axis of length 0;
 - ``grid``: (N, P, r), floating point, normalized coordinates, innermost axis first;
 - ``Y``: (N, C, P), C-contiguous, of X's type: every element is written;
-- ``plan``: a :class:`~ort_gridsample.core.plan.Plan`; ``num_threads``: at most so many threads;
-- a MemoryError: there is no room for scratch memory.
+- ``plan``: a :class:`~ort_gridsample.core.plan.Plan`; ``num_threads``: at most so many threads.
+
+It raises MemoryError where there is no room for scratch memory.
 
 Of deformable attention, all in C order:
 
