@@ -195,33 +195,28 @@ def _lasting(kind: Any) -> int:
 
 
 def _of_library(path: Path) -> list[Any]:
-    """The ops of the library at ``path``, which is registered with functions that only take down where these lie."""
-    places, said = list[int](), list[str]()
+    """The ops of the library at ``path``, which is registered with one function that stands for all of ONNX Runtime's.
 
-    def refuse(code: int, text: int) -> int:
-        said.append(ctypes.string_at(text).decode())
-        return 1
+    A library that refuses calls it for the status alone; else for a domain, with each op, and with the domain.
+    """
+    seen = list[int]()
 
-    def take_down(domain: int, op: int) -> int:
-        places.append(op)
+    def note(first: int, second: int) -> int:
+        seen.append(second)
         return 0
 
-    nothing = c_api.kind(2)(lambda first, second: 0)  # there is no domain, so that none is kept
-    named = {"CreateStatus": c_api.kind(2)(refuse), "CustomOpDomain_Add": c_api.kind(2)(take_down)}
-    named |= dict.fromkeys(("CreateCustomOpDomain", "AddCustomOpDomain"), nothing)
-    table = (c_api.word * (c_api.SHAPE_OF // 8 + 1))()
-    for name, function in named.items():
-        table[c_api.FUNCTIONS[name] // 8] = _address(function)
+    function, count = c_api.kind(2)(note), c_api.SHAPE_OF // 8 + 1
+    table = (c_api.word * count)(*[_address(function)] * count)
     release = ctypes.create_string_buffer(b"1.0")
     asked = [c_api.kind(1)(lambda version: ctypes.addressof(table)), c_api.kind(0)(lambda: ctypes.addressof(release))]
-    base = (c_api.word * 2)(*map(_address, asked))
     try:
-        refuses = ctypes.CDLL(str(path)).RegisterCustomOps(c_api.word(0), base)
+        ctypes.CDLL(str(path)).RegisterCustomOps(c_api.word(0), (c_api.word * 2)(*map(_address, asked)))
     except OSError as error:
         raise GridSampleError(f"library {str(path)!r}", "file", f"not to be loaded: {error}", "a library") from error
-    if refuses:
-        raise GridSampleError(f"library {str(path)!r}", "processor", said[0], "one that it is built for")
-    ops = [_Op.from_address(place) for place in places]
+    if len(seen) == 1:
+        said = ctypes.string_at(seen[0]).decode()
+        raise GridSampleError(f"library {str(path)!r}", "processor", said, "one that it is built for")
+    ops = [_Op.from_address(place) for place in seen[1:-1]]
     _shared().library = _Library.from_address(ops[0].library)
     return ops
 
