@@ -41,7 +41,7 @@ class _Library(codegen.AOTCodeLibrary):
         return 1
 
 
-class _Codegen(codegen.CPUCodegen):
+class _Codegen(codegen.AOTCPUCodegen):
     """Numba's way to LLVM, for the processor ``cpu`` of the system ``triple``."""
 
     _library_class = _Library
@@ -51,12 +51,12 @@ class _Codegen(codegen.CPUCodegen):
         llvm.initialize_all_targets()
         llvm.initialize_all_asmprinters()
         llvm.initialize_native_asmparser()  # for the one instruction of an x86-64 library
-        self._triple, self._cpu = triple, cpu
-        super().__init__("library")
+        self._triple = triple
+        super().__init__("library", cpu)
 
     def _init(self, llvm_module: Any) -> None:
         self._tm_features = ""
-        options = {"cpu": self._cpu, "opt": 3, "reloc": "pic", "codemodel": "small"}
+        options = {"cpu": self._cpu_name, "opt": 3, "reloc": "pic", "codemodel": "small"}
         self._tm = llvm.Target.from_triple(self._triple).create_target_machine(**options)
         self._target_data = self._tm.target_data
         self._data_layout = str(self._target_data)
@@ -67,9 +67,6 @@ class _Codegen(codegen.CPUCodegen):
         if self._data_layout:
             module.data_layout = self._data_layout
         return module
-
-    def _add_module(self, module: Any) -> None:
-        pass
 
     def set_env(self, env_name: str, env: Any) -> None:
         pass
@@ -87,8 +84,10 @@ class Emitter:
         self._triple, self._level = triple, level
 
     def name(self, part: Part) -> str:
-        """The name of the function of a ``part`` in its object."""
+        """The name of the function of a ``part`` in its object; of a name, which is of other data, this."""
         make, *kinds = part
+        if isinstance(make, str):
+            return make
         module = make.__module__.rpartition(".")[2]
         return "_".join(["ort_gridsample", f"v{self._level}", module, make.__name__, *kinds])
 
@@ -112,8 +111,8 @@ class Emitter:
         )
         return self._object(text, module, self.name(part))
 
-    def data(self, name: str, image: Image) -> bytes:
-        """The object of an ``image``: data of this name."""
+    def data(self, name: str, image: Image, text: str = "") -> bytes:
+        """The object of an ``image``: data of this name; and of a ``text`` behind it."""
         functions = {at: self.name(part) for at, part in image.functions.items()}
         words = dict(enumerate(np.frombuffer(image.data, "<i8").astype(str)))
         words |= {at // 8: f"ptrtoint (ptr @{function} to i64)" for at, function in functions.items()}
@@ -121,34 +120,26 @@ class Emitter:
         words |= {at // 8: inside % place for at, place in image.places.items()}
         listed = [f"declare hidden i64 @{function}()" for function in dict.fromkeys(functions.values())]
         kinds, values = ", ".join(["i64"] * len(words)), ", ".join(f"i64 {word}" for word in words.values())
-        return self._object("\n".join([*listed, f"@{name} = hidden global <{{{kinds}}}> <{{{values}}}>, align 64"]))
+        listed += [f"@{name} = hidden global <{{{kinds}}}> <{{{values}}}>, align 64", text]
+        return self._object("\n".join(listed))
 
     def entry(self, variants: Sequence[str], sentences: Sequence[str]) -> bytes:
         """The object of a library's own function: which registers the ops of one of the ``variants``, data by name.
 
         The ``sentences`` are those of an ENTRY.
         """
-        words = dict.fromkeys(ENTRY.names or (), "0")
-        words["count"], words["variants"] = str(len(variants)), "ptrtoint (ptr @variants to i64)"
-        text = [f"@{name} = external hidden global i64" for name in variants]
-        rows = ", ".join(f"i64 ptrtoint (ptr @{name} to i64)" for name in variants)
-        text.append(f"@variants = internal constant [{len(variants)} x i64] [{rows}]")
-        for name, sentence in zip(("no_variant", "too_old"), sentences, strict=True):
-            said = sentence.encode() + b"\0"
-            escaped = "".join(f"\\{byte:02x}" for byte in said)
-            text.append(f'@{name} = internal constant [{len(said)} x i8] c"{escaped}"')
-            words[name] = f"ptrtoint (ptr @{name} to i64)"
-        values = ", ".join(f"i64 {word}" for word in words.values())
-        text.append(f"@entry = internal global [{len(words)} x i64] [{values}], align 64")
-        exported = "dllexport " if "windows" in self._triple else ""
-        inner = self.name((register,))
-        text.append(
+        image = Image()
+        head, rows = image.put(ENTRY, {}), image.row([(name,) for name in variants])
+        texts = dict(zip(("no_variant", "too_old"), (image.text(each.encode()) for each in sentences), strict=True))
+        image.fill(head, ENTRY, {"count": len(variants), "variants": rows, **texts})
+        inner, exported = self.name((register,)), "dllexport " if "windows" in self._triple else ""
+        text = (
             f"declare hidden i64 @{inner}(i64, i64, i64)\n"
             f"define {exported}i64 @RegisterCustomOps(i64 %options, i64 %base) {{\n"
-            f"%entry = ptrtoint ptr @entry to i64\n"
+            f"%entry = ptrtoint ptr @ort_gridsample_entry to i64\n"
             f"%status = call i64 @{inner}(i64 %options, i64 %base, i64 %entry)\nret i64 %status\n}}"
         )
-        return self._object("\n".join(text))
+        return self.data("ort_gridsample_entry", image, text)
 
     def _object(self, text: str, module: Any = None, name: str = "") -> bytes:
         """The object of a ``text``, and of a ``module`` of which nothing else than ``name`` can be seen."""

@@ -36,8 +36,8 @@ class Image:
         """Where a row of TEXTs now is."""
         return self.put_row(TEXT, [{"at": self.text(text), "length": len(text)} for text in texts])
 
-    def row(self, places: Sequence[Inside | int]) -> Inside:
-        """Where a row of addresses now is."""
+    def row(self, places: Sequence[Any]) -> Inside:
+        """Where a row of addresses now is, of places or functions."""
         return self.put_row(np.dtype([("at", np.int64)]), [{"at": place} for place in places])
 
     def put_row(self, record: np.dtype[Any], rows: Sequence[Fields]) -> Inside:
