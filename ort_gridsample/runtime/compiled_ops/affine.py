@@ -13,12 +13,12 @@ from ... import checks, spec
 from ...core import coordinates as core_coordinates
 from ...core.halves import EXACT, HALVES, stored, widened
 from ...core.pointers import address, aligned, array, chars, copy_past_caches, fetch_add, local, sizeof, struct, view
-from ...core.structs import LAUNCH, WORKER
+from ...core.structs import CACHE_LINE, LAUNCH, WORKER
 from ...core.variants import TAPS
 from ...core.workers import PASSED_BYTES, WORKERS
 from .catalog import Fields, Kernels
 from .creation import LAST, choice, close_node, create_only, destroy, errors_of, integer, no_memory, open_node
-from .requests import free_blocks, in_parallel, keep, make_output, open_request, shape
+from .requests import free_blocks, in_parallel, keep, make_output, open_request, reserve, shape
 from .sampling import IS_OTHER, begin_sample
 from .sampling import SENTENCES as SAMPLE_SENTENCES
 from .sampling import compute as sample
@@ -71,16 +71,16 @@ def create_fused(op_at: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2 of a GridSample and its AffineGrid."""
     op, node, kind, at = struct(op_at, OP), local(NODE), 0, 0
     status, errors = open_node(node, op, api, info, chars("GridSample node "), IS_OTHER)
-    source = keep(node, sizeof(THETA) // 8)
+    source = reserve(node, sizeof(THETA))
     grid_errors = errors_of(node, chars("AffineGrid node "), chars("affine_grid_node"), op.sentences + BEFORE)
-    if status == 0 and (len(source) == 0 or grid_errors == 0):
+    if status == 0 and node.lacks_memory != 0:
         status = no_memory(node)
     if status == 0:
-        theta = struct(np.int64(source.ctypes.data), THETA)
+        theta = struct(source, THETA)
         theta.sentences, theta.align_corners = grid_errors, integer(node, chars("affine_grid_align_corners"), 0)
         status, kind = choice(node, chars("grid_type"), chars(TYPE_WORDS), -1, errors, NO_GRID_TYPE)
     if status == 0:
-        status, at = begin_sample(node, op, errors, kind + 1, np.int64(source.ctypes.data), 3)
+        status, at = begin_sample(node, op, errors, kind + 1, source, 3)
     return close_node(node, status, at, out)
 
 
@@ -156,11 +156,11 @@ def _fill(op: Any, request: Any) -> int:
     launch.parts = (rows + launch.step - 1) // launch.step
     launch.items, launch.next = n * launch.parts * launch.chunks, 0
     workers = min(launch.items, max(WORKERS, op.cpus))
-    positions, waiting = keep(request, workers * CHUNK + 8), keep(request, workers * CHUNK * 3 + 8)
-    if len(positions) == 0 or len(waiting) == 0:
-        return no_room(request.api, op.sentences, workers * CHUNK * 4 * 8)
-    launch.workers = workers
-    launch.positions, launch.waiting = aligned(positions.ctypes.data), aligned(waiting.ctypes.data)
+    nbytes, launch.workers = workers * CHUNK * 8, workers
+    launch.positions = aligned(reserve(request, nbytes + CACHE_LINE))
+    launch.waiting = aligned(reserve(request, 3 * nbytes + CACHE_LINE))
+    if request.lacks_memory != 0:
+        return no_room(request.api, op.sentences, 4 * nbytes)
     return in_parallel(request, op.fill, workers, address(launch))
 
 

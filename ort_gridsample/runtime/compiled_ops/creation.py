@@ -12,7 +12,7 @@ from ... import checks
 from ...core.pointers import address, array, chars, copy, local, sizeof, struct
 from .c_api import INVALID_ARGUMENT
 from .catalog import INTERFACE
-from .requests import free_blocks, function, keep
+from .requests import free_blocks, function, keep, reserve
 from .sentences import as_bytes, complain, create_status, length_of, quoted
 from .structs import BLOCK, ERRORS, LIBRARY, NODE, OP, TEXT
 
@@ -57,6 +57,7 @@ def begin_state(node: Any, op: Any, number: int, dtype: Any, errors: int, lackin
     CreateKernelV2 answers to have it made.
     """
     origin, library = array(op.states, (number + 1,), np.int64)[number], struct(op.library, LIBRARY)
+    at = reserve(node, sizeof(dtype))
     if node.lacks_memory != 0:
         return no_memory(node), 0
     if origin == 0 and library.makes != 0:
@@ -65,10 +66,6 @@ def begin_state(node: Any, op: Any, number: int, dtype: Any, errors: int, lackin
         about = struct(errors, ERRORS)
         about.value.at, about.value.length = op.described, length_of(op.described)
         return complain(node.api, errors, lacking, 0), 0
-    state = keep(node, sizeof(dtype) // 8)
-    if len(state) == 0:
-        return no_memory(node), 0
-    at = np.int64(state.ctypes.data)
     copy(at, origin, sizeof(dtype))
     made = struct(at, dtype)
     made.api, made.shape_of, made.cpus = node.api, library.shape_of, library.cpus
@@ -97,19 +94,10 @@ def integer(node: Any, name: int, default: int) -> int:
 
 
 @register_jitable
-def _kept(node: Any, count: int) -> Any:
-    """As :func:`keep`; and it is known where there is no memory, so that nothing counts as not said."""
-    memory = keep(node, count)
-    if len(memory) == 0:
-        node.lacks_memory = 1
-    return memory
-
-
-@register_jitable
 def integers(node: Any, name: int) -> Any:
     """The node's attribute ``name``, a row of integers; empty where it has none."""
     status, count = row_size(node.api, (node.info, name, 0))
-    memory = _kept(node, 1 + count)  # its length, and it
+    memory = keep(node, 1 + count)  # its length, and it
     if status == 0 and len(memory) > 0:
         memory[0], at = count, np.int64(memory.ctypes.data)
         status = get_row(node.api, (node.info, name, at + 8, at))
@@ -123,11 +111,10 @@ def text(node: Any, name: int, found: Any) -> None:
     """Set the TEXT ``found`` to the node's attribute ``name``, or where this is 0 to its own name; length -1: none."""
     found.length = 0
     status = _get_text(node, name, 0, found)
-    memory = _kept(node, 1 + found.length // 8)
-    if status == 0 and len(memory) > 0:
-        found.at = np.int64(memory.ctypes.data)
+    found.at = reserve(node, found.length + 1)
+    if status == 0 and found.at != 0:
         status = _get_text(node, name, found.at, found)
-    found.length = found.length - 1 if status == 0 and len(memory) > 0 else -1
+    found.length = found.length - 1 if status == 0 and found.at != 0 else -1
     if status != 0:
         release_status(node.api, (status,))
 
@@ -174,15 +161,15 @@ def choice(node: Any, name: int, words: int, default: int, errors: int, wrong: i
 @register_jitable
 def errors_of(node: Any, operator: int, label: int, sentences: int) -> int:
     """The address of new ERRORS of an ``operator``, named by the attribute ``label`` or as the node; 0: no memory."""
-    memory, name = keep(node, sizeof(ERRORS) // 8), local(TEXT)
-    if len(memory) == 0:
+    at, name = reserve(node, sizeof(ERRORS)), local(TEXT)
+    if at == 0:
         return 0
-    errors = struct(np.int64(memory.ctypes.data), ERRORS)
+    errors = struct(at, ERRORS)
     text(node, label, name)
     if name.length <= 0:
         text(node, 0, name)
     errors.sentences, errors.value.at, errors.value.length = sentences, 0, 0
-    return np.int64(memory.ctypes.data) if quoted(node, operator, name, errors.where) else 0
+    return at if quoted(node, operator, name, errors.where) else 0
 
 
 @register_jitable

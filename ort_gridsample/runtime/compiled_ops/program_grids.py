@@ -20,7 +20,7 @@ from ...model.programs import MOST_SOURCES, MOST_STEPS, WITH_PROGRAM
 from .c_api import ELEMENT_TYPES
 from .catalog import Fields, Kernels
 from .creation import close_node, destroy, integers, no_memory, open_node, text
-from .requests import keep, shape
+from .requests import keep, reserve, shape
 from .sampling import IS_OTHER, begin_sample, compute, state
 from .sampling import SENTENCES as SAMPLE_SENTENCES
 from .sentences import as_bytes, complain, no_room, refuse
@@ -52,20 +52,20 @@ def create(op_at: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2."""
     op, node, at = struct(op_at, OP), local(NODE), 0
     status, errors = open_node(node, op, api, info, chars("GridSample node "), IS_OTHER)
-    source, numbers = keep(node, sizeof(PROGRAMS) // 8), integers(node, chars("coordinates"))
-    rows = keep(node, (len(numbers) // 5 + 1) * (sizeof(PROGRAM) // 8))
-    names = keep(node, MOST_SOURCES * (sizeof(TEXT) // 8))
-    if status == 0 and (len(source) == 0 or len(rows) == 0 or len(names) == 0):
+    source, numbers = reserve(node, sizeof(PROGRAMS)), integers(node, chars("coordinates"))
+    most = len(numbers) // 5 + 1
+    rows, names = reserve(node, most * sizeof(PROGRAM)), reserve(node, MOST_SOURCES * sizeof(TEXT))
+    if status == 0 and node.lacks_memory != 0:
         status = no_memory(node)
     if status == 0:
-        head = struct(np.int64(source.ctypes.data), PROGRAMS)
-        head.programs, head.names = np.int64(rows.ctypes.data), np.int64(names.ctypes.data)
+        head = struct(source, PROGRAMS)
+        head.programs, head.names = rows, names
         head.item, head.sentences = 4 if op.types[1] == FLOAT32 else 8, errors
-        head.n_sources = _split(node, chars("sources"), array(head.names, (MOST_SOURCES,), TEXT))
-        if not _read(head, numbers, array(head.programs, (len(numbers) // 5 + 1,), PROGRAM)):
+        head.n_sources = _split(node, chars("sources"), array(names, (MOST_SOURCES,), TEXT))
+        if not _read(head, numbers, array(rows, (most,), PROGRAM)):
             status = refuse(api, errors, NO_PROGRAMS, numbers, numbers[:0], 0)
         else:
-            status, at = begin_sample(node, op, errors, 0, address(head), 2 + head.n_sources)
+            status, at = begin_sample(node, op, errors, 0, source, 2 + head.n_sources)
     return close_node(node, status, at, out)
 
 
@@ -125,10 +125,10 @@ def measure(request_at: int) -> int:
         lacks = lacks or request.inputs[index].axes < 0
     if lacks:
         return complain(request.api, head.sentences, MISSING, head.n_sources)
-    r, n_components = head.r, head.count * (sizeof(COMPONENT) // 8)
-    both, words = keep(request, 2 * (r + 2)), keep(request, n_components)
-    if len(both) == 0 or len(words) == 0:
-        return no_room(request.api, head.sentences, 8 * (2 * (r + 2) + n_components))
+    r, nbytes = head.r, head.count * sizeof(COMPONENT)
+    both, request.components = keep(request, 2 * (r + 2)), reserve(request, nbytes)
+    if request.lacks_memory != 0:
+        return no_room(request.api, head.sentences, 16 * (r + 2) + nbytes)
     grid, made = both[: r + 2], both[r + 2 :]
     programs, operand = array(head.programs, (head.count,), PROGRAM), r
     for own in range(r):
@@ -150,7 +150,6 @@ def measure(request_at: int) -> int:
                 return _refuse(request.api, head, programs[own], made[: r + 1])
     grid[r + 1] = r
     request.grid.shape, request.grid.axes = np.int64(grid.ctypes.data), r + 2
-    request.components = np.int64(words.ctypes.data)
     components = array(request.components, (head.count,), COMPONENT)
     for index in range(head.count):
         value, program = request.inputs[2 + programs[index].source], programs[index]
@@ -212,10 +211,9 @@ def _find(request: Any, component: Any, value: Any, program: Any, grid: Any, ite
     component.first, component.inner, component.rows = program.index * inner, inner, program.length
     if not broadcasts:
         return 0
-    words = keep(request, total * item // 8 + 1)
-    if len(words) == 0:
+    component.data, component.size = reserve(request, total * item), total
+    if component.data == 0:
         return total * item
-    component.data, component.size = np.int64(words.ctypes.data), total
     component.first, component.inner, component.rows, component.is_shared = 0, 1, 1, 0
     there, copied = array(value.data, (size, item), np.uint8), array(component.data, (total, item), np.uint8)
     for to in range(total):

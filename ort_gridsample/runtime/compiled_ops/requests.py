@@ -31,7 +31,7 @@ shape_of = caller(3)
 def open_request(request: Any, op: Any, context: int, count: int) -> int:
     """Begin a ``request`` of ``count`` inputs of an ``op``, its state; returns a status."""
     api = op.api
-    request.api, request.context, request.blocks = api, context, 0
+    request.api, request.context, request.blocks, request.lacks_memory = api, context, 0, 0
     for index in range(count):
         this = request.inputs[index]
         this.axes = -1
@@ -54,8 +54,8 @@ def _copy_shape(request: Any, this: Any, value: int) -> int:
     if status != 0:
         return status
     status, axes = get_axes(request.api, (info,))
-    lengths = keep(request, axes)
-    this.shape, this.axes = np.int64(lengths.ctypes.data), len(lengths)  # 0 without memory: no op takes such a shape
+    this.shape = reserve(request, 8 * axes)
+    this.axes = axes if this.shape != 0 else 0  # no op takes such a shape
     status = status or get_lengths(request.api, (info, this.shape, this.axes))
     release_info(request.api, (info,))
     return status
@@ -68,12 +68,21 @@ def shape(this: Any) -> Any:
 
 
 @register_jitable
+def reserve(request: Any, nbytes: int) -> int:
+    """The address of so many bytes, freed with the request; 0 where there is no memory, which it knows then."""
+    at = allocate(sizeof(BLOCK) + nbytes)
+    if at == 0:
+        request.lacks_memory = 1
+        return 0
+    struct(at, BLOCK).next, request.blocks = request.blocks, at
+    return at + sizeof(BLOCK)
+
+
+@register_jitable
 def keep(request: Any, count: int) -> Any:
-    """An array of ``count`` int64, freed with the request; empty where there is no memory."""
-    at = allocate(sizeof(BLOCK) + 8 * count)
-    if at != 0:
-        struct(at, BLOCK).next, request.blocks = request.blocks, at
-    return array(at + sizeof(BLOCK), (count if at != 0 else 0,), np.int64)
+    """An array of ``count`` int64, as :func:`reserve` has it; empty where there is no memory."""
+    at = reserve(request, 8 * count)
+    return array(at, (count if at != 0 else 0,), np.int64)
 
 
 @register_jitable

@@ -117,8 +117,8 @@ def open_inference(node: Any, op_at: int, context: int) -> bool:
 @register_jitable
 def lengths_and_names(node: Any, axes: int) -> Any:
     """An array (2, axes) for the lengths (-1: unknown) and names (0: none) of a shape; (2, 0): there is no memory."""
-    memory = requests.keep(node, 2 * axes)
-    return array(np.int64(memory.ctypes.data), (2, len(memory) // 2), np.int64)
+    at = requests.reserve(node, 16 * axes)
+    return array(at, (2, axes if at != 0 else 0), np.int64)
 
 
 @register_jitable

@@ -11,7 +11,7 @@ from numba.extending import register_jitable
 from ...checks import Sentence
 from ...core.pointers import allocate, array, copy, free, struct
 from .c_api import INVALID_ARGUMENT
-from .requests import function, keep
+from .requests import function, reserve
 from .structs import ERRORS, TEXT
 
 #: What a sentence may quote, and the byte that stands for it: two rows of numbers, and what is counted of the first; a
@@ -117,11 +117,11 @@ def quoted(node: Any, before: int, found: Any, to: Any) -> bool:
     It is kept with the ``node``. Beyond ASCII all letters are taken for printable. Returns whether there was memory.
     """
     given, length = array(found.at, (max(found.length, 0),), np.uint8), length_of(before)
-    memory = keep(node, (length + 4 * len(given) + 10) // 8)
-    if len(memory) == 0:
+    size = length + 4 * len(given) + 3
+    to.at = reserve(node, size)
+    if to.at == 0:
         return False
-    to.at = np.int64(memory.ctypes.data)
-    text, quote, has_double, end = array(to.at, (8 * len(memory),), np.uint8), 39, False, length
+    text, quote, has_double, end = array(to.at, (size,), np.uint8), 39, False, length
     copy(to.at, before, length)
     for i in range(len(given)):
         quote, has_double = 34 if given[i] == 39 else quote, has_double or given[i] == 34

@@ -18,9 +18,10 @@ MOST_TYPES = 4
 INPUT = record("data shape axes")
 
 #: What a call of an op by ONNX Runtime needs: the launch, the table of functions and the context of the call, the first
-#: block of its memory, its inputs, the grid that they say (its data where it is one), and a program's components.
+#: block of its memory and whether there was none for another, a program's components, its inputs, and the grid that
+#: they say (its data where it is one).
 REQUEST = record(
-    ("launch", LAUNCH), "api context blocks", ("inputs", (INPUT, MOST_INPUTS)), ("grid", INPUT), "components"
+    ("launch", LAUNCH), "api context blocks lacks_memory components", ("inputs", (INPUT, MOST_INPUTS)), ("grid", INPUT)
 )
 
 #: What begins a block of memory that lives as long as a request: the address of the next.
@@ -47,8 +48,8 @@ ENTRY = record("lock domain api count variants no_variant too_old")
 #: it takes, in words.
 OP = record(FIELDS, "name n_inputs variadic", ("types", (np.int64, MOST_TYPES)), "library states sentences described")
 
-#: A node whose kernel is being made: ONNX Runtime's table of functions and its handle of the node, and the first block
-#: of its memory, as in a REQUEST; and whether there was none for an attribute.
+#: A node whose kernel is being made: ONNX Runtime's table of functions and its handle of the node, and its memory as in
+#: a REQUEST.
 NODE = record("api info blocks lacks_memory")
 
 #: How a kernel's errors are written: the op's sentences, the name of the node, and a value that a sentence quotes.
