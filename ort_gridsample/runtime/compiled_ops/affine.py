@@ -41,7 +41,7 @@ NO_GRID_TYPE = len(FUSED_SENTENCES)
 FUSED_SENTENCES += [as_bytes(checks.Sentence("grid_type", "{value}", checks.listed(spec.FLOATS)))]
 
 #: The types that a fused grid may be rounded to, where it is not of theta's.
-TYPE_WORDS = " ".join(spec.FLOATS)
+TYPE_WORDS = "".join(f"{name} " for name in spec.FLOATS)
 #: The columns and the positions that are filled in one go.
 CHUNK, WORTH_A_GO = 2048, 1 << 14
 #: A worker of a GridSample has the positions of so many columns at a time; of no more, once for all tiles.

@@ -6,6 +6,7 @@ A state and all that it points to is memory of a NODE's, which is freed where th
 from typing import Any
 
 import numpy as np
+from numba import types
 from numba.extending import register_jitable
 
 from ... import checks
@@ -20,6 +21,9 @@ get_integer = function("KernelInfoGetAttribute_int64", 1)
 get_text, get_name = function("KernelInfoGetAttribute_string"), function("KernelInfo_GetNodeName")
 row_size, get_row = function("KernelInfoGetAttributeArray_int64", 1), function("KernelInfoGetAttributeArray_int64")
 release_status = function("ReleaseStatus")
+#: memcmp and strcspn of C: 0 where so many bytes are the same; and how many come before one of a set.
+_compare: Any = types.ExternalFunction("memcmp", types.int32(types.int64, types.int64, types.int64))
+_span: Any = types.ExternalFunction("strcspn", types.int64(types.int64, types.int64))
 #: What may be wrong with any node: it is of other ops, or of a kind that a library was made without.
 OTHER_INTERFACE = checks.Sentence("interface", "{nbytes}", f"{INTERFACE}: the model is of another ort-gridsample's ops")
 LACKING = checks.Sentence("library", "made without {what}{value}", "one that was made for this model, or for all")
@@ -130,17 +134,13 @@ def _get_text(node: Any, name: int, at: int, found: Any) -> int:
 
 @register_jitable
 def index_among(words: int, found: Any) -> int:
-    """The index of the TEXT ``found`` among ``words``, which blanks separate; -1 where it is none of them."""
-    letters, given = array(words, (1 << 40,), np.uint8), array(found.at, (found.length,), np.uint8)
-    index, begin, same = 0, 0, True
-    for at in range(length_of(words) + 1):
-        i = at - begin
-        if letters[at] == 32 or letters[at] == 0:
-            if same and i == len(given):
-                return index
-            index, begin, same = index + 1, at + 1, True
-        else:
-            same = same and i < len(given) and given[i] == letters[at]
+    """The index of the TEXT ``found`` among ``words``, each with a blank behind it; -1 where it is none of them."""
+    index = 0
+    while length_of(words) != 0:
+        length = _span(words, chars(" "))
+        if length == found.length and _compare(words, found.at, length) == 0:
+            return index
+        words, index = words + length + 1, index + 1
     return -1
 
 
@@ -154,7 +154,7 @@ def choice(node: Any, name: int, words: int, default: int, errors: int, wrong: i
     index = index_among(words, found)
     if index >= 0:
         return 0, index
-    quoted(node, 0, found, struct(errors, ERRORS).value)
+    quoted(node, chars(""), found, struct(errors, ERRORS).value)
     return complain(node.api, errors, wrong, 0), 0
 
 

@@ -70,6 +70,7 @@ def _x86_level() -> int:
 level: Any = _x86_level if target.machine == "x86_64" else register_jitable(lambda: 1)
 
 _affinity: Any = types.ExternalFunction("sched_getaffinity", types.int32(types.int64, types.int64, types.int64))
+_bits: Any = types.ExternalFunction("__sched_cpucount", types.int32(types.int64, types.int64))
 _configuration: Any = types.ExternalFunction("sysconf", types.int64(types.int32))
 _processors: Any = types.ExternalFunction("GetActiveProcessorCount", types.int32(types.int64))
 #: A process' list of processors, a bit each, and their number in macOS' configuration and of all of Windows' groups.
@@ -77,13 +78,8 @@ _MASK, _ONLINE, _ALL_GROUPS = np.dtype([("bits", np.int64, 128)]), 58, 0xFFFF
 
 
 def _linux_cpus() -> int:
-    mask, count = pointers.local(_MASK), 0
-    known = _affinity(0, sizeof(_MASK), np.int64(mask.bits.ctypes.data)) == 0
-    for i in range(len(mask.bits) if known else 0):
-        rest = mask.bits[i]
-        while rest != 0:
-            rest, count = rest & (rest - 1), count + 1
-    return max(count, 1)
+    mask = pointers.address(pointers.local(_MASK))
+    return max(_bits(sizeof(_MASK), mask), 1) if _affinity(0, sizeof(_MASK), mask) == 0 else 1
 
 
 _CPUS = {

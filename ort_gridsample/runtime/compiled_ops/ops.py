@@ -152,9 +152,8 @@ def _complete(struct: Any, op: Op, types: tuple[str, ...]) -> None:
     """Complete the ``struct`` of an op for inputs of these ``types`` with what needs Numba."""
     kernels, image = op.load(), Image()
     compute, struct.KernelDestroy = addresses([(kernels.compute,), (kernels.destroy,)])
-    sentences, described = image.texts(kernels.sentences), image.text(op.described(types).encode())
-    at = _placed(image)
-    struct.sentences, struct.described = at + sentences, at + described
+    sentences = image.texts(kernels.sentences)
+    struct.sentences = _placed(image) + sentences
     struct.states = _lasting(ctypes.c_int64 * len(kernels.states(*types)[1]))
     struct.KernelComputeV2 = compute  # last: so it is known to be whole
 

@@ -38,7 +38,7 @@ SENTENCES = [
 (GOOD, NO_AXES, WRONG_AXES, WRONG_BATCHES, IS_TOO_LARGE, NO_PIXEL) = range(6)
 (TOO_MANY_PIXELS, TOO_MANY_TAPS, IS_OTHER, NO_MODE, NO_PADDING, LACKS) = range(8, 14)
 #: The attributes' words; a synonym stands for the mode that comes as late after the first.
-MODE_WORDS, PADDING_WORDS = " ".join(_WORDS), " ".join(_PADDINGS)
+MODE_WORDS, PADDING_WORDS = ("".join(f"{word} " for word in words) for words in (_WORDS, _PADDINGS))
 N_MODES, LINEAR = len(variants.TAPS), _WORDS.index("linear")
 
 get_input_type = function("ShapeInferContext_GetInputTypeShape", 1)

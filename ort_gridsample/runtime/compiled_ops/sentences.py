@@ -6,6 +6,7 @@ A sentence is bytes. A byte below 32 stands for a shape, a number or a value tha
 from typing import Any
 
 import numpy as np
+from numba import types
 from numba.extending import register_jitable
 
 from ...checks import Sentence
@@ -31,6 +32,8 @@ ROOM = Sentence("memory", "not to be had", "{nbytes} bytes of scratch")
 _ROOM = 32
 
 create_status = function("CreateStatus")
+#: strlen of C: the length of the characters at an address, which a 0 ends.
+length_of: Any = types.ExternalFunction("strlen", types.int64(types.int64))
 
 
 def as_bytes(sentence: Sentence, **known: object) -> bytes:
@@ -95,15 +98,6 @@ def refuse(api: int, errors_at: int, number: int, first: Any, second: Any, nbyte
 
 
 @register_jitable
-def length_of(at: int) -> int:
-    """The length of the characters ``at`` an address, which a 0 ends; 0 where there is none."""
-    letters, length = array(at, (1 << 40,), np.uint8), 0
-    while at != 0 and letters[length] != 0:
-        length += 1
-    return length
-
-
-@register_jitable
 def _copied(text: Any, end: int, found: Any) -> int:
     """Write the TEXT ``found``; answers where it ends."""
     copy(np.int64(text[end:].ctypes.data), found.at, found.length)
@@ -112,7 +106,7 @@ def _copied(text: Any, end: int, found: Any) -> int:
 
 @register_jitable
 def quoted(node: Any, before: int, found: Any, to: Any) -> bool:
-    """Set the TEXT ``to`` to the characters ``before`` (0: none) and the TEXT ``found`` as Python's ``repr`` writes it.
+    """Set the TEXT ``to`` to the characters ``before`` and the TEXT ``found`` as Python's ``repr`` writes it.
 
     It is kept with the ``node``. Beyond ASCII all letters are taken for printable. Returns whether there was memory.
     """
