@@ -12,19 +12,19 @@ from numba.extending import register_jitable
 from ... import checks, spec
 from ...core import coordinates as core_coordinates
 from ...core.halves import EXACT, HALVES, stored, widened
-from ...core.pointers import address, aligned, array, chars, copy_past_caches, fetch_add, local, sizeof, struct, view
+from ...core.pointers import address, aligned, array, chars, copy_past_caches, fetch_add, local, struct, view
 from ...core.structs import CACHE_LINE, LAUNCH, WORKER
 from ...core.variants import TAPS
 from ...core.workers import PASSED_BYTES, WORKERS
 from .catalog import Fields, Kernels
-from .creation import LAST, choice, close_node, create_only, destroy, errors_of, integer, no_memory, open_node
+from .creation import LAST, choice, close_node, create_only, destroy, errors_of, integer, open_node
 from .requests import free_blocks, in_parallel, keep, make_output, open_request, reserve, shape
 from .sampling import IS_OTHER, begin_sample
 from .sampling import SENTENCES as SAMPLE_SENTENCES
 from .sampling import compute as sample
 from .sampling import state as sample_state
 from .sentences import ROOM, as_bytes, no_room, refuse
-from .structs import AFFINE_GRID, FILL, GRID_SAMPLE, NODE, OP, REQUEST, TEXT, THETA
+from .structs import AFFINE_GRID, FILL, GRID_SAMPLE, NODE, OP, REQUEST, TEXT
 
 normalize = register_jitable(core_coordinates.normalize)
 
@@ -71,16 +71,15 @@ def create_fused(op_at: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2 of a GridSample and its AffineGrid."""
     op, node, kind, at = struct(op_at, OP), local(NODE), 0, 0
     status, errors = open_node(node, op, api, info, chars("GridSample node "), IS_OTHER)
-    source = reserve(node, sizeof(THETA))
     grid_errors = errors_of(node, chars("AffineGrid node "), chars("affine_grid_node"), op.sentences + BEFORE)
-    if status == 0 and node.lacks_memory != 0:
-        status = no_memory(node)
     if status == 0:
-        theta = struct(source, THETA)
-        theta.sentences, theta.align_corners = grid_errors, integer(node, chars("affine_grid_align_corners"), 0)
         status, kind = choice(node, chars("grid_type"), chars(TYPE_WORDS), -1, errors, NO_GRID_TYPE)
     if status == 0:
-        status, at = begin_sample(node, op, errors, kind + 1, source, 3)
+        status, at = begin_sample(node, op, errors, kind + 1, 3)
+    if status == 0:
+        made = struct(at, GRID_SAMPLE)
+        made.affine_align_corners = integer(node, chars("affine_grid_align_corners"), 0)
+        made.affine_sentences = grid_errors
     return close_node(node, status, at, out)
 
 
@@ -97,8 +96,8 @@ def compute(op_at: int, context: int) -> int:
 def measure(request_at: int) -> int:
     """Set the grid of a GridSample whose second input is size and whose third is theta; returns a status."""
     request = struct(request_at, REQUEST)
-    theta = struct(struct(request.launch.kernel, GRID_SAMPLE).source, THETA)
-    return _measure(request, request.inputs[2], request.inputs[1], 8, theta.sentences)
+    sentences = struct(request.launch.kernel, GRID_SAMPLE).affine_sentences
+    return _measure(request, request.inputs[2], request.inputs[1], 8, sentences)
 
 
 @register_jitable
@@ -236,7 +235,7 @@ def coordinates_for(theta_type: str, grid_type: str) -> Callable[..., int]:
 
     def coordinates(launch_at: int, worker_at: int, batch: int, begin: int, positions: int) -> int:
         launch, worker = struct(launch_at, LAUNCH), struct(worker_at, WORKER)
-        align_corners = struct(struct(launch.kernel, GRID_SAMPLE).source, THETA).align_corners
+        align_corners = struct(launch.kernel, GRID_SAMPLE).affine_align_corners
         r, most = launch.r, MOST_COLUMNS
         lengths = array(launch.out_lengths, (r,), np.int64)
         columns, rows = lengths[r - 1], 1

@@ -13,13 +13,13 @@ from numba.extending import register_jitable
 
 from ... import checks, spec
 from ...core import kernels
-from ...core.pointers import address, array, by_types, chars, local, sizeof, struct, view
+from ...core.pointers import address, array, by_types, chars, copy, local, sizeof, struct, view
 from ...core.structs import LAUNCH, WORKER
 from ...core.variants import TAPS
 from ...model.programs import MOST_SOURCES, MOST_STEPS, WITH_PROGRAM
 from .c_api import ELEMENT_TYPES
 from .catalog import Fields, Kernels
-from .creation import close_node, destroy, integers, no_memory, open_node, text
+from .creation import close_node, destroy, integers, open_node, text
 from .requests import keep, reserve, shape
 from .sampling import IS_OTHER, begin_sample, compute, state
 from .sampling import SENTENCES as SAMPLE_SENTENCES
@@ -50,22 +50,17 @@ def states(X_type: str, grid_type: str, _: str) -> tuple[Any, list[Fields]]:
 
 def create(op_at: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2."""
-    op, node, at = struct(op_at, OP), local(NODE), 0
+    op, node, head, at = struct(op_at, OP), local(NODE), local(PROGRAMS), 0
     status, errors = open_node(node, op, api, info, chars("GridSample node "), IS_OTHER)
-    source, numbers = reserve(node, sizeof(PROGRAMS)), integers(node, chars("coordinates"))
-    most = len(numbers) // 5 + 1
-    rows, names = reserve(node, most * sizeof(PROGRAM)), reserve(node, MOST_SOURCES * sizeof(TEXT))
-    if status == 0 and node.lacks_memory != 0:
-        status = no_memory(node)
+    numbers = integers(node, chars("coordinates"))
+    most, head.n_sources = len(numbers) // 5 + 1, _split(node, chars("sources"), head.names)
+    head.programs, head.item = reserve(node, most * sizeof(PROGRAM)), 4 if op.types[1] == FLOAT32 else 8
+    if status == 0 and node.lacks_memory == 0 and not _read(head, numbers, array(head.programs, (most,), PROGRAM)):
+        status = refuse(api, errors, NO_PROGRAMS, numbers, numbers[:0], 0)
     if status == 0:
-        head = struct(source, PROGRAMS)
-        head.programs, head.names = rows, names
-        head.item, head.sentences = 4 if op.types[1] == FLOAT32 else 8, errors
-        head.n_sources = _split(node, chars("sources"), array(names, (MOST_SOURCES,), TEXT))
-        if not _read(head, numbers, array(rows, (most,), PROGRAM)):
-            status = refuse(api, errors, NO_PROGRAMS, numbers, numbers[:0], 0)
-        else:
-            status, at = begin_sample(node, op, errors, 0, source, 2 + head.n_sources)
+        status, at = begin_sample(node, op, errors, 0, 2 + head.n_sources)
+    if status == 0:
+        copy(address(struct(at, GRID_SAMPLE).programs), address(head), sizeof(PROGRAMS))
     return close_node(node, status, at, out)
 
 
@@ -119,16 +114,16 @@ def measure(request_at: int) -> int:
     """
     request = struct(request_at, REQUEST)
     op = struct(request.launch.kernel, GRID_SAMPLE)
-    head, scalars = struct(op.source, PROGRAMS), request.inputs[1]
+    head, scalars = op.programs, request.inputs[1]
     lacks = scalars.axes != 1 or shape(scalars)[0] < head.n_scalars
     for index in range(op.n_inputs):
         lacks = lacks or request.inputs[index].axes < 0
     if lacks:
-        return complain(request.api, head.sentences, MISSING, head.n_sources)
+        return complain(request.api, op.sentences, MISSING, head.n_sources)
     r, nbytes = head.r, head.count * sizeof(COMPONENT)
     both, request.components = keep(request, 2 * (r + 2)), reserve(request, nbytes)
     if request.lacks_memory != 0:
-        return no_room(request.api, head.sentences, 16 * (r + 2) + nbytes)
+        return no_room(request.api, op.sentences, 16 * (r + 2) + nbytes)
     grid, made = both[: r + 2], both[r + 2 :]
     programs, operand = array(head.programs, (head.count,), PROGRAM), r
     for own in range(r):
@@ -142,12 +137,12 @@ def measure(request_at: int) -> int:
                 operand += 1
         if wrong >= 0:
             value = request.inputs[2 + programs[wrong].source]
-            return _refuse(request.api, head, programs[wrong], shape(value))
+            return _refuse(request.api, op, programs[wrong], shape(value))
         for axis in range(r + 1):
             if own == 0:
                 grid[axis] = made[axis]
             elif made[axis] != grid[axis]:
-                return _refuse(request.api, head, programs[own], made[: r + 1])
+                return _refuse(request.api, op, programs[own], made[: r + 1])
     grid[r + 1] = r
     request.grid.shape, request.grid.axes = np.int64(grid.ctypes.data), r + 2
     components = array(request.components, (head.count,), COMPONENT)
@@ -155,19 +150,19 @@ def measure(request_at: int) -> int:
         value, program = request.inputs[2 + programs[index].source], programs[index]
         lacking = _find(request, components[index], value, program, grid[: r + 1], head.item)
         if lacking > 0:
-            return no_room(request.api, head.sentences, lacking)
+            return no_room(request.api, op.sentences, lacking)
     return 0
 
 
 @register_jitable
-def _refuse(api: int, head: Any, program: Any, found: Any) -> int:
-    """A status: what a ``program`` reads is of the shape ``found``."""
-    errors, own, name = local(ERRORS), struct(head.sentences, ERRORS), array(head.names, (MOST_SOURCES,), TEXT)
+def _refuse(api: int, op: Any, program: Any, found: Any) -> int:
+    """A status: what a ``program`` of an ``op`` reads is of the shape ``found``."""
+    errors, own, name = local(ERRORS), struct(op.sentences, ERRORS), op.programs.names[program.source]
     errors.sentences, errors.where.at, errors.where.length = own.sentences, own.where.at, own.where.length
-    errors.value.at, errors.value.length = name[program.source].at, name[program.source].length
+    errors.value.at, errors.value.length = name.at, name.length
     about = local(COORDINATES)
-    about.axis, about.length, about.r = program.axis, program.length, head.r
-    number = ALONE if head.n_sources == 1 else BESIDE
+    about.axis, about.length, about.r = program.axis, program.length, op.programs.r
+    number = ALONE if op.programs.n_sources == 1 else BESIDE
     return refuse(api, address(errors), number, found, array(address(about), (3,), np.int64), 0)
 
 
@@ -237,7 +232,7 @@ def coordinates_for(grid_type: str) -> Callable[..., int]:
 
     def coordinates(launch_at: int, worker_at: int, batch: int, begin: int, positions: int) -> int:
         launch, worker, request = struct(launch_at, LAUNCH), struct(worker_at, WORKER), struct(launch_at, REQUEST)
-        head, r = struct(struct(launch.kernel, GRID_SAMPLE).source, PROGRAMS), launch.r
+        head, r = struct(launch.kernel, GRID_SAMPLE).programs, launch.r
         programs = array(head.programs, (head.count,), PROGRAM)
         components = array(request.components, (head.count,), COMPONENT)
         scalars, scalar, operand = array(request.inputs[1].data, (head.n_scalars,), dtype), 0, r

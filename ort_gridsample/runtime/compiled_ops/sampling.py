@@ -68,13 +68,13 @@ def create(op_at: int, api: int, info: int, out: int) -> int:
     op, node, at = struct(op_at, OP), local(NODE), 0
     status, errors = open_node(node, op, api, info, chars("GridSample node "), IS_OTHER)
     if status == 0:
-        status, at = begin_sample(node, op, errors, 0, 0, 2)
+        status, at = begin_sample(node, op, errors, 0, 2)
     return close_node(node, status, at, out)
 
 
 @register_jitable
-def begin_sample(node: Any, op: Any, errors: int, kind: int, source: int, n_inputs: int) -> tuple[int, int]:
-    """A status, and the address of a new state of this ``kind`` and the node's mode, whose grid has this ``source``."""
+def begin_sample(node: Any, op: Any, errors: int, kind: int, n_inputs: int) -> tuple[int, int]:
+    """A status, and the address of a new state of this ``kind`` and the node's mode."""
     padding = at = 0
     status, mode = choice(node, chars("mode"), chars(MODE_WORDS), LINEAR, errors, NO_MODE)
     if status == 0:
@@ -85,7 +85,7 @@ def begin_sample(node: Any, op: Any, errors: int, kind: int, source: int, n_inpu
         if status == 0:
             made = struct(at, GRID_SAMPLE)
             made.kernel.cpus, made.kernel.padding, made.kernel.align_corners = made.cpus, padding, made.align_corners
-            made.source, made.n_inputs = source, n_inputs
+            made.n_inputs = n_inputs
     return status, at
 
 

@@ -59,9 +59,17 @@ ERRORS = record("sentences", ("where", TEXT), ("value", TEXT))
 #: the node's ERRORS.
 _STATE = "api shape_of cpus align_corners sentences"
 
-#: The op GridSample: the core's descriptor, first; what measures the grid (0: the second input is the grid),
-#: and that function's record; and the number of inputs.
-GRID_SAMPLE = record(("kernel", KERNEL), _STATE, "measure source n_inputs")
+#: Programs as the source of a grid: the numbers of scalars, coordinates and programs, the bytes of an element, where
+#: the programs are, and how many values they read, with their names.
+PROGRAMS = record("n_scalars r count item programs n_sources", ("names", (TEXT, MOST_SOURCES)))
+#: A row of :func:`ort_gridsample.model.programs.written`.
+PROGRAM = record("source axis index length n_steps", ("steps", (np.int64, MOST_STEPS)))
+
+#: The op GridSample: the core's descriptor, first; what measures the grid (0: the second input is the grid), and the
+#: number of inputs; and what that is made of: an AffineGrid's attribute and its ERRORS, or programs.
+GRID_SAMPLE = record(
+    ("kernel", KERNEL), _STATE, "measure n_inputs affine_align_corners affine_sentences", ("programs", PROGRAMS)
+)
 
 #: The op AffineGrid: what fills the grid, and theta's size in bytes.
 AFFINE_GRID = record(_STATE, "fill theta_size")
@@ -69,20 +77,11 @@ AFFINE_GRID = record(_STATE, "fill theta_size")
 #: The op DeformableAttention: the core's functions, and value's size in bytes.
 DEFORMABLE_ATTENTION = record(_STATE, "proceed worker value_size")
 
-#: Theta as the source of a grid, with the AffineGrid's ERRORS.
-THETA = record("align_corners sentences")
-
 #: How AffineGrid's workers fill the grid: addresses of theta, the grid and its lengths; in how many parts; the next
 #: item; and where each worker has positions along columns and, waiting to be written, a row's coordinates.
 FILL = record(
     "theta grid lengths align_corners n r rows columns chunks step parts items next workers positions waiting"
 )
-
-#: Programs as the source of a grid: the numbers of scalars, coordinates and programs, the bytes of an element, where
-#: the programs are, how many values they read and the row of their names (TEXTs), and the node's ERRORS.
-PROGRAMS = record("n_scalars r count item programs n_sources names sentences")
-#: A row of :func:`ort_gridsample.model.programs.written`.
-PROGRAM = record("source axis index length n_steps", ("steps", (np.int64, MOST_STEPS)))
 
 #: Where a request finds a program's component: the elements, their number, and the first of the component; how many lie
 #: together that differ in no axis before the coordinates' own, and in how many rows to its next; whether all batches
