@@ -22,7 +22,7 @@ from ..checks import listed
 from ..core import load_core, logger, memory
 from ..errors import GridSampleError
 from ..model.dialects import DOMAIN, WHOLE_NODES, operator_types
-from ..model.files import explaining_invalid, follow_links, locations, read_model
+from ..model.files import Model, explaining_invalid, follow_links, locations, read_model
 from ..model.graphs import Scope, constants, domain_of, scopes, unread
 from ..model.patch import Selection, bind_threads, check_selection, patch_in_place
 from ..model.records import NodeRecord
@@ -36,8 +36,6 @@ from .python_ops import exits, failures
 from .registration import register, register_anew
 
 _Parent = onnxruntime.InferenceSession
-
-Model = onnx.ModelProto | bytes | str | PathLike[str]
 
 _ALLOW_SPINNING = "session.intra_op.allow_spinning"
 _EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
