@@ -29,29 +29,22 @@ PyCustomOpDef, onnx_op = _ocos.PyCustomOpDef, _ocos.Opdef.declare
 library_path: str = _ocos.get_library_path()
 
 
-class Output:
-    """An op's output, in a form that onnxruntime-extensions copies in one piece instead of number by number.
+class Output(Array):
+    """An op's output, as a view that onnxruntime-extensions copy in one piece instead of number by number.
 
     The extensions call ``.shape`` and ``.flatten().tolist()``, and take an array of the right item size for the list.
     """
 
-    __slots__ = ("array", "shape")
-
-    def __init__(self, array: Array) -> None:
-        self.array = array
-        self.shape = array.shape
-
-    def flatten(self) -> Output:
+    def flatten(self, *_: object) -> Any:
         return self
 
-    def tolist(self) -> Array | list[str]:
-        # Strings do need a list.
-        return list(self.array.ravel()) if self.array.dtype.kind == "O" else self.array
+    def tolist(self) -> Any:
+        return list(self.ravel()) if self.dtype.kind == "O" else self  # strings do need a list
 
 
 #: The second output where the failure cannot even be recorded.
-_LOST = Output(np.array([[failures.LOST]], np.int64))
-_NOTHING = {np.dtype(kind): Output(np.empty(0, kind)) for kind in "?bBhHiIlLqQfdO"}
+_LOST = np.array([[failures.LOST]], np.int64).view(Output)
+_NOTHING = {np.dtype(kind): np.empty(0, kind).view(Output) for kind in "?bBhHiIlLqQfdO"}
 Outputs = tuple[Output, Output]
 
 
@@ -66,11 +59,11 @@ def _guarded(operator: str, function: Callable[..., Array]) -> Callable[..., Out
                 array = function(*inputs, align_corners=bool(align_corners), **words, where=here, num_threads=threads)
             # onnxruntime's copy and the guard's need as much again each, and without memory would end the process.
             memory.probe(2 * memory.copied_bytes(array))
-            return Output(array), Output(np.arange(len(array), dtype=np.int64)[:, None])
+            return array.view(Output), np.arange(len(array), dtype=np.int64)[:, None].view(Output)
         except BaseException as failure:  # also KeyboardInterrupt and SystemExit: none may leave an op
             nothing = _NOTHING.get(inputs[0].dtype, _NOTHING[np.dtype(object)])
             try:
-                return nothing, Output(np.array([[failures.record(failure)]], np.int64))
+                return nothing, np.array([[failures.record(failure)]], np.int64).view(Output)
             except BaseException:  # no memory or no stack
                 return nothing, _LOST
 
