@@ -61,21 +61,11 @@ def kind(n_arguments: int) -> Any:
 def status(table: int, text: str) -> int:
     """A new status that says ``text``; whoever gets it owns it."""
     create = ctypes.PYFUNCTYPE(word, ctypes.c_int, ctypes.c_char_p)
-    return create(address_at(table + FUNCTIONS["CreateStatus"]))(INVALID_ARGUMENT, text.encode())
+    return create(word.from_address(table + FUNCTIONS["CreateStatus"]).value)(INVALID_ARGUMENT, text.encode())
 
 
 def shape_of(table: int) -> int:
     """The address of :data:`SHAPE_OF`; 0 where this onnxruntime has no such function."""
     # A build on the way to a release is named after it, and need not have it yet.
     has_it = versions.at_least(onnxruntime.__version__, f"1.{SHAPE_OF_SINCE + 1}")
-    return address_at(table + SHAPE_OF) if has_it else 0
-
-
-def address_at(place: int) -> int:
-    """The address that lies at this one."""
-    return word.from_address(place).value
-
-
-def why_not() -> str:
-    """Why ONNX Runtime cannot be spoken to in this way; empty where it can."""
-    return "" if ctypes.sizeof(ctypes.c_void_p) == 8 else "this Python is not a 64-bit one"
+    return word.from_address(table + SHAPE_OF).value if has_it else 0

@@ -91,9 +91,8 @@ def _alone(ask: Callable[[], str]) -> str:
 
 @cache
 def _add() -> str:
-    reason = c_api.why_not()
-    if reason:
-        return reason
+    if ctypes.sizeof(ctypes.c_void_p) != 8:
+        return "this Python is not a 64-bit one"
     path = library.found()
     if path is not None:
         library.checked(path)
@@ -111,7 +110,7 @@ def _add() -> str:
     shared = _shared()
     if shared.ops is None:
         # The first only finds the table of functions: it keeps nothing, which C may free, or nobody.
-        probing = _op(_PROBE, CreateKernelV2=_address(_callbacks[-1]), KernelDestroy=_free, **fields(["float32"]))
+        probing = _op(_PROBE, CreateKernelV2=_address(_callbacks[-2]), KernelDestroy=_free, **fields(["float32"]))
         shared.ops = [probing, *(_made_here() if path is None else _of_library(path))]
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(shared.ops))  # sessions that outlive Python point at them
         for op in shared.ops:
@@ -223,7 +222,7 @@ def _of_library(path: Path) -> list[Any]:
 def _made_here() -> list[Any]:
     """The ops whose states are compiled when they are asked for."""
     _shared().library.makes = 1
-    create, infer, _ = map(_address, _callbacks[-3:])
+    create, infer = map(_address, _callbacks[-2:])
     ops = []
     for op in OPS:
         for types in op.types:
@@ -260,15 +259,13 @@ with suppress(TypeError, OSError, AttributeError):
     _free = _address(ctypes.CDLL(None).free)
 
 
-def _create_probe(at: int, table: int, info: int, out: int) -> int:
-    library = _shared().library
-    library.api, library.shape_of, library.cpus = table, c_api.shape_of(table), available_cpus()
-    return 0  # and no kernel: to free none does nothing
-
-
 def _create(at: int, table: int, info: int, out: int) -> int:
     """CreateKernelV2: the compiled one, as soon as it has the states that it asks for."""
     try:
+        if at not in _overloads:  # the probe, of no kernel: to free none does nothing
+            library = _shared().library
+            library.api, library.shape_of, library.cpus = table, c_api.shape_of(table), available_cpus()
+            return 0
         (op, types), struct = _overloads[at], _Op.from_address(at)
         if not struct.KernelComputeV2:
             _complete(struct, op, types)
@@ -291,7 +288,7 @@ def _infer(at: int, context: int) -> int:
 
 
 _callbacks = [_answering(answer) for answer in ANSWERS.values()]
-_callbacks += [c_api.kind(4)(_create), c_api.kind(2)(_infer), c_api.kind(4)(_create_probe)]
+_callbacks += [c_api.kind(4)(_create), c_api.kind(2)(_infer)]
 _answers = dict(zip(ANSWERS, map(_address, _callbacks), strict=False))
 
 
