@@ -18,12 +18,12 @@ from ...core.variants import TAPS
 from ...core.workers import PASSED_BYTES, WORKERS
 from .catalog import Fields, Kernels
 from .creation import LAST, choice, close_node, create_only, destroy, errors_of, integer, open_node
-from .requests import free_blocks, in_parallel, keep, make_output, open_request, reserve, shape
+from .requests import free_blocks, keep, make_output, open_request, parallel_for, reserve, shape
 from .sampling import IS_OTHER, begin_sample
 from .sampling import SENTENCES as SAMPLE_SENTENCES
 from .sampling import compute as sample
 from .sampling import state as sample_state
-from .sentences import ROOM, as_bytes, no_room, refuse
+from .sentences import NO_ROOM, ROOM, as_bytes, complain, refuse
 from .structs import AFFINE_GRID, FILL, GRID_SAMPLE, NODE, OP, REQUEST, TEXT
 
 normalize = register_jitable(core_coordinates.normalize)
@@ -127,7 +127,7 @@ def _measure(request: Any, theta_input: Any, size_input: Any, nbytes: int, sente
         return refuse(request.api, sentences, first + wrong, theta, size, 0)
     grid = keep(request, r + 2)
     if len(grid) == 0:
-        return no_room(request.api, sentences, 8 * (r + 2))
+        return complain(request.api, sentences, NO_ROOM, 8 * (r + 2))
     grid[0], grid[r + 1] = size[0], r
     for axis in range(r):
         grid[axis + 1] = size[axis + 2]
@@ -159,8 +159,8 @@ def _fill(op: Any, request: Any) -> int:
     launch.positions = aligned(reserve(request, nbytes + CACHE_LINE))
     launch.waiting = aligned(reserve(request, 3 * nbytes + CACHE_LINE))
     if request.lacks_memory != 0:
-        return no_room(request.api, op.sentences, 4 * nbytes)
-    return in_parallel(request, op.fill, workers, address(launch))
+        return complain(request.api, op.sentences, NO_ROOM, 4 * nbytes)
+    return parallel_for(request.api, (request.context, op.fill, workers, 0, address(launch)))
 
 
 @register_jitable

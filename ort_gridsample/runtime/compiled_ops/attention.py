@@ -18,7 +18,7 @@ from .catalog import Fields, Kernels
 from .creation import LAST, create_only, destroy
 from .requests import free_blocks, keep, open_request, shape
 from .sampling import filled, inferred, lengths_and_names, open_inference, set_inferred
-from .sentences import ROOM, as_bytes, no_room, refuse
+from .sentences import NO_ROOM, ROOM, as_bytes, complain, refuse
 from .structs import DEFORMABLE_ATTENTION, NODE, REQUEST
 
 #: More pixels than any value may have.
@@ -87,7 +87,7 @@ def _attend(op: Any, request: Any, launch: Any) -> int:
     launch.n_levels, launch.r = n_levels, r
     rows, counts = keep(request, n_levels * (1 + r)), keep(request, n_levels)
     if len(rows) < n_levels * (1 + r) or len(counts) < n_levels:
-        return no_room(request.api, op.sentences, 8 * n_levels * (2 + r))
+        return complain(request.api, op.sentences, NO_ROOM, 8 * n_levels * (2 + r))
     launch.levels, launch.counts = np.int64(rows.ctypes.data), np.int64(counts.ctypes.data)
     if launch.pixels > kernels.MAX_PIXELS or r > MOST_AXES:
         return refuse(request.api, op.sentences, BEYOND, value, value, 0)
@@ -111,7 +111,7 @@ def _attend(op: Any, request: Any, launch: Any) -> int:
         return refuse(request.api, op.sentences, IS_TOO_LARGE, value, value, 0)
     Y = keep(request, 3)
     if len(Y) == 0:
-        return no_room(request.api, op.sentences, 24)
+        return complain(request.api, op.sentences, NO_ROOM, 24)
     Y[0], Y[1], Y[2] = launch.n, launch.queries, launch.heads * launch.channels
     launch.value, launch.locations, launch.weights = inputs[0].data, inputs[2].data, inputs[3].data
     launch.align_corners, launch.worker = op.align_corners, op.worker

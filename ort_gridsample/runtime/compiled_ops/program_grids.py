@@ -23,7 +23,7 @@ from .creation import close_node, destroy, integers, open_node, text
 from .requests import keep, reserve, shape
 from .sampling import IS_OTHER, begin_sample, compute, state
 from .sampling import SENTENCES as SAMPLE_SENTENCES
-from .sentences import as_bytes, complain, no_room, refuse
+from .sentences import NO_ROOM, as_bytes, complain, refuse
 from .structs import COMPONENT, COORDINATES, ERRORS, GRID_SAMPLE, NODE, OP, PROGRAM, PROGRAMS, REQUEST, TEXT
 
 #: The sentences of the op: the GridSample's, then about a value that is left out, about one of a wrong shape, alone or
@@ -123,7 +123,7 @@ def measure(request_at: int) -> int:
     r, nbytes = head.r, head.count * sizeof(COMPONENT)
     both, request.components = keep(request, 2 * (r + 2)), reserve(request, nbytes)
     if request.lacks_memory != 0:
-        return no_room(request.api, op.sentences, 16 * (r + 2) + nbytes)
+        return complain(request.api, op.sentences, NO_ROOM, 16 * (r + 2) + nbytes)
     grid, made = both[: r + 2], both[r + 2 :]
     programs, operand = array(head.programs, (head.count,), PROGRAM), r
     for own in range(r):
@@ -150,7 +150,7 @@ def measure(request_at: int) -> int:
         value, program = request.inputs[2 + programs[index].source], programs[index]
         lacking = _find(request, components[index], value, program, grid[: r + 1], head.item)
         if lacking > 0:
-            return no_room(request.api, op.sentences, lacking)
+            return complain(request.api, op.sentences, NO_ROOM, lacking)
     return 0
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
-from ...core.pointers import allocate, array, call, caller, free, sizeof, struct
+from ...core.pointers import allocate, array, caller, free, sizeof, struct
 from .c_api import FUNCTIONS
 from .structs import BLOCK
 
@@ -22,6 +22,7 @@ get_info = function("GetTensorTypeAndShape", 1)
 get_axes = function("GetDimensionsCount", 1)
 get_lengths = function("GetDimensions")
 release_info = function("ReleaseTensorTypeAndShapeInfo")
+#: Given the context, calls a function with a launch and each number below a count; and in between 0: as it likes.
 parallel_for = function("KernelContext_ParallelFor")
 #: For a value: its element type, the address of its lengths, and their number.
 shape_of = caller(3)
@@ -92,15 +93,6 @@ def free_blocks(at: int) -> None:
         following = struct(at, BLOCK).next
         free(at)
         at = following
-
-
-@register_jitable
-def in_parallel(request: Any, function: int, count: int, launch: int) -> int:
-    """Call ``function`` with ``launch`` and each number below ``count``, on ONNX Runtime's threads; a status."""
-    if count > 1:
-        return parallel_for(request.api, (request.context, function, count, 0, launch))
-    call(function, (launch, 0))
-    return 0
 
 
 @register_jitable

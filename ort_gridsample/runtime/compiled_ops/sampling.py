@@ -19,7 +19,7 @@ from . import requests
 from .catalog import Fields, Kernels
 from .creation import LACKING, OTHER_INTERFACE, begin_state, choice, close_node, destroy, open_node, release_status
 from .requests import function
-from .sentences import ROOM, as_bytes, no_room, refuse
+from .sentences import NO_ROOM, ROOM, as_bytes, complain, refuse
 from .structs import GRID_SAMPLE, LIBRARY, NODE, OP, REQUEST
 
 #: The sentences of the op, and their numbers.
@@ -187,7 +187,7 @@ def _sample(op: Any, request: Any) -> int:
         return refuse(request.api, op.sentences, wrong, X, grid, 0)
     Y = requests.keep(request, len(X))
     if len(Y) == 0:
-        return no_room(request.api, op.sentences, 8 * len(X))
+        return complain(request.api, op.sentences, NO_ROOM, 8 * len(X))
     for axis in range(len(Y)):  # to assign an array takes a second to compile
         Y[axis] = X[axis] if axis < 2 else grid[axis - 1]
     launch.X, launch.grid = request.inputs[0].data, request.grid.data
@@ -214,8 +214,8 @@ def filled(op: Any, request: Any, launch: Any, proceed: int, worker: int, Y: Any
     while True:
         count = call(proceed, (address(launch),))
         if count <= 0:
-            return no_room(request.api, op.sentences, launch.nbytes) if count < 0 else status
-        status = requests.in_parallel(request, worker, count, address(launch))
+            return complain(request.api, op.sentences, NO_ROOM, launch.nbytes) if count < 0 else status
+        status = requests.parallel_for(request.api, (request.context, worker, count, 0, address(launch)))
         if status != 0:
             launch.phase = workers.END
 

@@ -26,8 +26,8 @@ _QUOTED = {
     "nbytes": BYTES, "value": VALUE, "coordinates": COORDINATES,
 }  # fmt: skip
 
-#: The first sentence of every op.
-ROOM = Sentence("memory", "not to be had", "{nbytes} bytes of scratch")
+#: The first sentence of every op, and its number.
+ROOM, NO_ROOM = Sentence("memory", "not to be had", "{nbytes} bytes of scratch"), 0
 #: The digits of an int64, its sign, what stands between two numbers, and some more.
 _ROOM = 32
 
@@ -47,12 +47,6 @@ def complain(api: int, errors: int, number: int, nbytes: int) -> int:
     """As :func:`refuse`, with a sentence that quotes no row."""
     none = array(0, (0,), np.int64)
     return refuse(api, errors, number, none, none, nbytes)
-
-
-@register_jitable
-def no_room(api: int, errors: int, nbytes: int) -> int:
-    """A status: ``nbytes`` of memory are not to be had; the first of the sentences says it."""
-    return complain(api, errors, 0, nbytes)
 
 
 @register_jitable
