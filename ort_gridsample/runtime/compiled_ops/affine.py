@@ -69,18 +69,16 @@ def fused_states(X_type: str, size_type: str, theta_type: str) -> tuple[Any, lis
 
 def create_fused(op_at: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2 of a GridSample and its AffineGrid."""
-    op, node, kind, at = struct(op_at, OP), local(NODE), 0, 0
-    status, errors = open_node(node, op, api, info, chars("GridSample node "), IS_OTHER)
+    op, node = struct(op_at, OP), local(NODE)
+    errors = open_node(node, op, api, info, chars("GridSample node "), IS_OTHER)
     grid_errors = errors_of(node, chars("AffineGrid node "), chars("affine_grid_node"), op.sentences + BEFORE)
-    if status == 0:
-        status, kind = choice(node, chars("grid_type"), chars(TYPE_WORDS), -1, errors, NO_GRID_TYPE)
-    if status == 0:
-        status, at = begin_sample(node, op, errors, kind + 1, 3)
-    if status == 0:
+    kind = choice(node, chars("grid_type"), chars(TYPE_WORDS), -1, errors, NO_GRID_TYPE)
+    at = begin_sample(node, op, errors, kind + 1, 3)
+    if at != 0:
         made = struct(at, GRID_SAMPLE)
         made.affine_align_corners = integer(node, chars("affine_grid_align_corners"), 0)
         made.affine_sentences = grid_errors
-    return close_node(node, status, at, out)
+    return close_node(node, at, out)
 
 
 def compute(op_at: int, context: int) -> int:

@@ -32,13 +32,13 @@ LAST = [as_bytes(OTHER_INTERFACE), as_bytes(LACKING, what="")]
 
 
 @register_jitable
-def close_node(node: Any, status: int, state: int, out: int) -> int:
-    """Answer with the ``state`` at ``out``, or with a ``status`` or the like and nothing."""
-    if status == 0:
+def close_node(node: Any, state: int, out: int) -> int:
+    """Answer with the ``state`` at ``out``; or with the node's status, and nothing."""
+    if node.status == 0:
         array(out, (1,), np.int64)[0] = state
     else:
         free_blocks(node.blocks)
-    return status
+    return node.status
 
 
 def destroy(state: int) -> int:
@@ -48,43 +48,37 @@ def destroy(state: int) -> int:
 
 
 @register_jitable
-def no_memory(node: Any) -> int:
-    """The status where there is no memory for a kernel."""
-    return create_status(node.api, (INVALID_ARGUMENT, chars("there is no memory for a kernel")))
-
-
-@register_jitable
-def begin_state(node: Any, op: Any, number: int, dtype: Any, errors: int, lacking: int) -> tuple[int, int]:
-    """A status, and the address of a new state, a record of ``dtype``, as the op's of this ``number``.
+def begin_state(node: Any, op: Any, number: int, dtype: Any, errors: int, lacking: int) -> int:
+    """The address of a new state, a record of ``dtype``, as the op's of this ``number``; 0: the node has a status.
 
     It is the last that the node keeps. Where there is no such state, the status is the sentence ``lacking``, or what
     CreateKernelV2 answers to have it made.
     """
     origin, library = array(op.states, (number + 1,), np.int64)[number], struct(op.library, LIBRARY)
     at = reserve(node, sizeof(dtype))
-    if node.lacks_memory != 0:
-        return no_memory(node), 0
-    if origin == 0 and library.makes != 0:
-        return number + 1, 0
-    if origin == 0:
+    if node.status == 0 and node.lacks_memory != 0:
+        node.status = create_status(node.api, (INVALID_ARGUMENT, chars("there is no memory for a kernel")))
+    elif node.status == 0 and origin == 0 and library.makes != 0:
+        node.status = number + 1
+    elif node.status == 0 and origin == 0:
         about = struct(errors, ERRORS)
         about.value.at, about.value.length = op.described, length_of(op.described)
-        return complain(node.api, errors, lacking, 0), 0
+        node.status = complain(node.api, errors, lacking, 0)
+    if node.status != 0:
+        return 0
     copy(at, origin, sizeof(dtype))
     made = struct(at, dtype)
     made.api, made.shape_of, made.cpus = node.api, library.shape_of, library.cpus
     made.align_corners, made.sentences = integer(node, chars("align_corners"), 0) != 0, errors
-    return 0, at
+    return at
 
 
 @register_jitable
 def create_only(op_at: int, api: int, info: int, out: int, operator: int, dtype: Any, other: int) -> int:
     """CreateKernelV2 of an ``operator`` of one state, of ``dtype``; its last two sentences begin at ``other``."""
-    op, node, at = struct(op_at, OP), local(NODE), 0
-    status, errors = open_node(node, op, api, info, operator, other)
-    if status == 0:
-        status, at = begin_state(node, op, 0, dtype, errors, other + 1)
-    return close_node(node, status, at, out)
+    op, node = struct(op_at, OP), local(NODE)
+    errors = open_node(node, op, api, info, operator, other)
+    return close_node(node, begin_state(node, op, 0, dtype, errors, other + 1), out)
 
 
 @register_jitable
@@ -145,17 +139,17 @@ def index_among(words: int, found: Any) -> int:
 
 
 @register_jitable
-def choice(node: Any, name: int, words: int, default: int, errors: int, wrong: int) -> tuple[int, int]:
-    """A status, and the index of the node's attribute ``name`` among ``words``; the sentence ``wrong`` quotes it."""
+def choice(node: Any, name: int, words: int, default: int, errors: int, wrong: int) -> int:
+    """The index of the node's attribute ``name`` among ``words``; any, with the sentence ``wrong``, if it is none."""
     found = local(TEXT)
     text(node, name, found)
     if found.length < 0:
-        return 0, default
+        return default
     index = index_among(words, found)
-    if index >= 0:
-        return 0, index
-    quoted(node, chars(""), found, struct(errors, ERRORS).value)
-    return complain(node.api, errors, wrong, 0), 0
+    if index < 0 and is_good(node):
+        quoted(node, chars(""), found, struct(errors, ERRORS).value)
+        node.status = complain(node.api, errors, wrong, 0)
+    return max(index, 0)
 
 
 @register_jitable
@@ -169,17 +163,21 @@ def errors_of(node: Any, operator: int, label: int, sentences: int) -> int:
     if name.length <= 0:
         text(node, 0, name)
     errors.sentences, errors.value.at, errors.value.length = sentences, 0, 0
-    return at if quoted(node, operator, name, errors.where) else 0
+    quoted(node, operator, name, errors.where)
+    return at
 
 
 @register_jitable
-def open_node(node: Any, op: Any, api: int, info: int, operator: int, other: int) -> tuple[int, int]:
-    """Begin with a ``node``: a status, by the sentence ``other`` if it is of other ops, and the address of ERRORS."""
-    node.api, node.info, node.blocks, node.lacks_memory = api, info, 0, 0
-    errors = errors_of(node, operator, chars("node"), op.sentences)
-    if errors == 0:
-        return no_memory(node), 0
-    interface = integer(node, chars("interface"), 1)
-    if interface != INTERFACE:
-        return complain(api, errors, other, interface), 0
-    return 0, errors
+def open_node(node: Any, op: Any, api: int, info: int, operator: int, other: int) -> int:
+    """Begin with a ``node``, whose status is the sentence ``other`` if it is of other ops; the address of ERRORS."""
+    node.api, node.info, node.blocks, node.lacks_memory, node.status = api, info, 0, 0, 0
+    errors, interface = errors_of(node, operator, chars("node"), op.sentences), integer(node, chars("interface"), 1)
+    if interface != INTERFACE and is_good(node):
+        node.status = complain(api, errors, other, interface)
+    return errors
+
+
+@register_jitable
+def is_good(node: Any) -> bool:
+    """Whether the ``node`` may have a kernel, as far as is known."""
+    return node.status == 0 and node.lacks_memory == 0

@@ -19,7 +19,7 @@ from ...core.variants import TAPS
 from ...model.programs import MOST_SOURCES, MOST_STEPS, WITH_PROGRAM
 from .c_api import ELEMENT_TYPES
 from .catalog import Fields, Kernels
-from .creation import close_node, destroy, integers, open_node, text
+from .creation import close_node, destroy, integers, is_good, open_node, text
 from .requests import keep, reserve, shape
 from .sampling import IS_OTHER, begin_sample, compute, state
 from .sampling import SENTENCES as SAMPLE_SENTENCES
@@ -50,18 +50,17 @@ def states(X_type: str, grid_type: str, _: str) -> tuple[Any, list[Fields]]:
 
 def create(op_at: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2."""
-    op, node, head, at = struct(op_at, OP), local(NODE), local(PROGRAMS), 0
-    status, errors = open_node(node, op, api, info, chars("GridSample node "), IS_OTHER)
+    op, node, head = struct(op_at, OP), local(NODE), local(PROGRAMS)
+    errors = open_node(node, op, api, info, chars("GridSample node "), IS_OTHER)
     numbers = integers(node, chars("coordinates"))
     most, head.n_sources = len(numbers) // 5 + 1, _split(node, chars("sources"), head.names)
     head.programs, head.item = reserve(node, most * sizeof(PROGRAM)), 4 if op.types[1] == FLOAT32 else 8
-    if status == 0 and node.lacks_memory == 0 and not _read(head, numbers, array(head.programs, (most,), PROGRAM)):
-        status = refuse(api, errors, NO_PROGRAMS, numbers, numbers[:0], 0)
-    if status == 0:
-        status, at = begin_sample(node, op, errors, 0, 2 + head.n_sources)
-    if status == 0:
+    if is_good(node) and not _read(head, numbers, array(head.programs, (most,), PROGRAM)):
+        node.status = refuse(api, errors, NO_PROGRAMS, numbers, numbers[:0], 0)
+    at = begin_sample(node, op, errors, 0, 2 + head.n_sources)
+    if at != 0:
         copy(address(struct(at, GRID_SAMPLE).programs), address(head), sizeof(PROGRAMS))
-    return close_node(node, status, at, out)
+    return close_node(node, at, out)
 
 
 @register_jitable

@@ -65,28 +65,23 @@ def state(
 
 def create(op_at: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2."""
-    op, node, at = struct(op_at, OP), local(NODE), 0
-    status, errors = open_node(node, op, api, info, chars("GridSample node "), IS_OTHER)
-    if status == 0:
-        status, at = begin_sample(node, op, errors, 0, 2)
-    return close_node(node, status, at, out)
+    op, node = struct(op_at, OP), local(NODE)
+    errors = open_node(node, op, api, info, chars("GridSample node "), IS_OTHER)
+    return close_node(node, begin_sample(node, op, errors, 0, 2), out)
 
 
 @register_jitable
-def begin_sample(node: Any, op: Any, errors: int, kind: int, n_inputs: int) -> tuple[int, int]:
-    """A status, and the address of a new state of this ``kind`` and the node's mode."""
-    padding = at = 0
-    status, mode = choice(node, chars("mode"), chars(MODE_WORDS), LINEAR, errors, NO_MODE)
-    if status == 0:
-        status, padding = choice(node, chars("padding_mode"), chars(PADDING_WORDS), 0, errors, NO_PADDING)
-    if status == 0:
-        mode = mode if mode < N_MODES else mode - N_MODES + LINEAR
-        status, at = begin_state(node, op, kind * N_MODES + mode, GRID_SAMPLE, errors, LACKS + mode)
-        if status == 0:
-            made = struct(at, GRID_SAMPLE)
-            made.kernel.cpus, made.kernel.padding, made.kernel.align_corners = made.cpus, padding, made.align_corners
-            made.n_inputs = n_inputs
-    return status, at
+def begin_sample(node: Any, op: Any, errors: int, kind: int, n_inputs: int) -> int:
+    """The address of a new state of this ``kind`` and the node's mode; 0: the node has a status."""
+    mode = choice(node, chars("mode"), chars(MODE_WORDS), LINEAR, errors, NO_MODE)
+    mode = mode if mode < N_MODES else mode - N_MODES + LINEAR
+    padding = choice(node, chars("padding_mode"), chars(PADDING_WORDS), 0, errors, NO_PADDING)
+    at = begin_state(node, op, kind * N_MODES + mode, GRID_SAMPLE, errors, LACKS + mode)
+    if at != 0:
+        made = struct(at, GRID_SAMPLE)
+        made.kernel.cpus, made.kernel.padding, made.kernel.align_corners = made.cpus, padding, made.align_corners
+        made.n_inputs = n_inputs
+    return at
 
 
 def infer(op_at: int, context: int) -> int:

@@ -99,16 +99,16 @@ def _copied(text: Any, end: int, found: Any) -> int:
 
 
 @register_jitable
-def quoted(node: Any, before: int, found: Any, to: Any) -> bool:
+def quoted(node: Any, before: int, found: Any, to: Any) -> None:
     """Set the TEXT ``to`` to the characters ``before`` and the TEXT ``found`` as Python's ``repr`` writes it.
 
-    It is kept with the ``node``. Beyond ASCII all letters are taken for printable. Returns whether there was memory.
+    It is kept with the ``node``. Beyond ASCII all letters are taken for printable.
     """
     given, length = array(found.at, (max(found.length, 0),), np.uint8), length_of(before)
     size = length + 4 * len(given) + 3
     to.at = reserve(node, size)
     if to.at == 0:
-        return False
+        return
     text, quote, has_double, end = array(to.at, (size,), np.uint8), 39, False, length
     copy(to.at, before, length)
     for i in range(len(given)):
@@ -127,7 +127,6 @@ def quoted(node: Any, before: int, found: Any, to: Any) -> bool:
         else:
             end = _letters(text, end, (code,))
     to.length = _letters(text, end, (quote,))
-    return True
 
 
 @register_jitable

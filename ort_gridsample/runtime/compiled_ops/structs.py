@@ -48,9 +48,9 @@ ENTRY = record("lock domain api count variants no_variant too_old")
 #: it takes, in words.
 OP = record(FIELDS, "name n_inputs variadic", ("types", (np.int64, MOST_TYPES)), "library states sentences described")
 
-#: A node whose kernel is being made: ONNX Runtime's table of functions and its handle of the node, and its memory as in
-#: a REQUEST.
-NODE = record("api info blocks lacks_memory")
+#: A node whose kernel is being made: ONNX Runtime's table of functions and its handle of the node, its memory as in a
+#: REQUEST, and what CreateKernelV2 answers (0: there is a kernel).
+NODE = record("api info blocks lacks_memory status")
 
 #: How a kernel's errors are written: the op's sentences, the name of the node, and a value that a sentence quotes.
 ERRORS = record("sentences", ("where", TEXT), ("value", TEXT))
