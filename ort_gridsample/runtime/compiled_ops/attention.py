@@ -58,7 +58,7 @@ def infer(op_at: int, context: int) -> int:
             Y = lengths_and_names(node, 3)
             for row in range(2 if Y.shape[1] > 0 else 0):
                 Y[row, 0] = value[row, 0] if value[0, 0] >= 0 else locations[row, 0]
-                Y[row, 1], Y[row, 2] = locations[row, 1], value[row, 2] * value[row, 3]
+                Y[row, 1], Y[row, 2] = locations[row, 1], value[row, 2] * (value[0, 3] if row == 0 else 1)
             set_inferred(node, value_type, Y)
     free_blocks(node.blocks)
     return 0

@@ -19,7 +19,7 @@ from . import requests
 from .catalog import Fields, Kernels
 from .creation import LACKING, OTHER_INTERFACE, begin_state, choice, close_node, destroy, open_node, release_status
 from .requests import function
-from .sentences import NO_ROOM, ROOM, as_bytes, complain, refuse
+from .sentences import NO_ROOM, ROOM, as_bytes, complain, length_of, refuse
 from .structs import GRID_SAMPLE, LIBRARY, NODE, OP, REQUEST
 
 #: The sentences of the op, and their numbers.
@@ -111,7 +111,7 @@ def open_inference(node: Any, op_at: int, context: int) -> bool:
 
 @register_jitable
 def lengths_and_names(node: Any, axes: int) -> Any:
-    """An array (2, axes) for the lengths (-1: unknown) and names (0: none) of a shape; (2, 0): there is no memory."""
+    """An array (2, axes) for a shape's lengths (-1: unknown) and names, as addresses; (2, 0): there is no memory."""
     at = requests.reserve(node, 16 * axes)
     return array(at, (2, axes if at != 0 else 0), np.int64)
 
@@ -132,20 +132,16 @@ def inferred(node: Any, index: int) -> Any:
     if status != 0:
         release_status(api, (status,))
         good = False
-    for axis in range(axes if good else 0):
-        if found[0, axis] >= 0 or found[1, axis] == 0 or array(found[1, axis], (1,), np.uint8)[0] == 0:
-            found[1, axis] = 0
     return element_type & 0xFFFFFFFF, array(at, (2, axes if good else 0), np.int64)
 
 
 @register_jitable
 def set_inferred(node: Any, element_type: int, found: Any) -> None:
     """Say the type and the shape of the output while shapes are inferred, if each axis has a length or a name."""
-    api, count, at, none = node.api, found.shape[1], np.int64(found.ctypes.data), chars("")
-    for axis in range(count):
-        if found[0, axis] < 0 and found[1, axis] == 0:
+    api, count, at = node.api, found.shape[1], np.int64(found.ctypes.data)
+    for axis in range(found.shape[1]):
+        if found[0, axis] < 0 and length_of(found[1, axis]) == 0:
             count = 0
-        found[1, axis] = none if found[1, axis] == 0 else found[1, axis]
     if count == 0:
         return
     status, info = make_type(api, ())
