@@ -31,8 +31,6 @@ CFunc: Any = UntypedCFunc
 #: What Numba refers to where an exception is raised or counted, which no function here does. One that calls the helper
 #: of ``reshape`` is not linked: a library has none.
 _NEVER_CALLED = re.compile(r"(?!numba_attempt_nocopy_reshape)((NRT|numba|Py|_Py)_\w+|numba_\w+)")
-#: As :meth:`.catalog.Op.serves` takes it.
-Wanted = Mapping[str, Sequence[str]] | None
 
 
 class _Library(codegen.AOTCodeLibrary):
@@ -160,8 +158,8 @@ class Emitter:
         return self._codegen._tm.emit_object(made)
 
 
-def variant(wanted: Wanted, level: int) -> Image:
-    """The image of a library's ops for one level of processors, which begins with its VARIANT."""
+def variant(wanted: Mapping[str, Sequence[str]] | None, level: int) -> Image:
+    """The image of a library's ops, as far as ``wanted``, for one level of processors; it begins with its VARIANT."""
     image = Image()
     head, library = image.put(VARIANT, {}), image.put(LIBRARY, {})
     answers, rows = {name: (answer_for, name) for name in ANSWERS}, []

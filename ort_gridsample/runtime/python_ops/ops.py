@@ -45,13 +45,12 @@ class Output(Array):
 #: The second output where the failure cannot even be recorded.
 _LOST = np.array([[failures.LOST]], np.int64).view(Output)
 _NOTHING = {np.dtype(kind): np.empty(0, kind).view(Output) for kind in "?bBhHiIlLqQfdO"}
-Outputs = tuple[Output, Output]
 
 
-def _guarded(operator: str, function: Callable[..., Array]) -> Callable[..., Outputs]:
+def _guarded(operator: str, function: Callable[..., Array]) -> Callable[..., tuple[Output, Output]]:
     """An op of ``function``: Y and the positions along its first axis, or an empty Y and the number of the failure."""
 
-    def op(*inputs: Array, align_corners: int, node: str, num_threads: int, **words: str) -> Outputs:
+    def op(*inputs: Array, align_corners: int, node: str, num_threads: int, **words: str) -> tuple[Output, Output]:
         exits.hold()
         try:
             here, threads = where(operator, node), num_threads or None
