@@ -105,25 +105,16 @@ def integers(node: Any, name: int) -> Any:
 
 
 @register_jitable
-def text(node: Any, name: int, found: Any) -> None:
-    """Set the TEXT ``found`` to the node's attribute ``name``, or where this is 0 to its own name; length -1: none."""
-    found.length = 0
-    status = _get_text(node, name, 0, found)
+def text(node: Any, get: Any, key: Any, found: Any) -> None:
+    """Set the TEXT ``found`` to what ``get``, ONNX Runtime's, answers to the ``key``; length -1: nothing."""
+    found.length, size_at = 0, address(found) + 8  # the size, with the 0 at its end, is written to the length
+    status = get(node.api, key + (0, size_at))  # noqa: RUF005  (Numba adds tuples)
     found.at = reserve(node, found.length + 1)
     if status == 0 and found.at != 0:
-        status = _get_text(node, name, found.at, found)
+        status = get(node.api, key + (found.at, size_at))  # noqa: RUF005
     found.length = found.length - 1 if status == 0 and found.at != 0 else -1
     if status != 0:
         release_status(node.api, (status,))
-
-
-@register_jitable
-def _get_text(node: Any, name: int, at: int, found: Any) -> int:
-    """Write a text where it belongs, if that is not 0, and its size, with the 0 at its end, as the length."""
-    size_at = address(found) + 8
-    if name != 0:
-        return get_text(node.api, (node.info, name, at, size_at))
-    return get_name(node.api, (node.info, at, size_at))
 
 
 @register_jitable
@@ -142,7 +133,7 @@ def index_among(words: int, found: Any) -> int:
 def choice(node: Any, name: int, words: int, default: int, errors: int, wrong: int) -> int:
     """The index of the node's attribute ``name`` among ``words``; any, with the sentence ``wrong``, if it is none."""
     found = local(TEXT)
-    text(node, name, found)
+    text(node, get_text, (node.info, name), found)
     if found.length < 0:
         return default
     index = index_among(words, found)
@@ -159,9 +150,9 @@ def errors_of(node: Any, operator: int, label: int, sentences: int) -> int:
     if at == 0:
         return 0
     errors = struct(at, ERRORS)
-    text(node, label, name)
+    text(node, get_text, (node.info, label), name)
     if name.length <= 0:
-        text(node, 0, name)
+        text(node, get_name, (node.info,), name)
     errors.sentences, errors.value.at, errors.value.length = sentences, 0, 0
     quoted(node, operator, name, errors.where)
     return at

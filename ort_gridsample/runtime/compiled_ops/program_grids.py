@@ -19,7 +19,7 @@ from ...core.variants import TAPS
 from ...model.programs import MOST_SOURCES, MOST_STEPS, WITH_PROGRAM
 from .c_api import ELEMENT_TYPES
 from .catalog import Fields, Kernels
-from .creation import close_node, destroy, integers, is_good, open_node, text
+from .creation import close_node, destroy, get_text, integers, is_good, open_node, text
 from .requests import keep, reserve, shape
 from .sampling import IS_OTHER, begin_sample, compute, state
 from .sampling import SENTENCES as SAMPLE_SENTENCES
@@ -67,7 +67,7 @@ def create(op_at: int, api: int, info: int, out: int) -> int:
 def _split(node: Any, attribute: int, names: Any) -> int:
     """Set ``names`` to the lines of an attribute; returns their number, even where there is room for fewer."""
     found, count, begin = local(TEXT), 0, 0
-    text(node, attribute, found)
+    text(node, get_text, (node.info, attribute), found)
     letters = array(found.at, (max(found.length, 0),), np.uint8)
     for at in range(found.length + 1):
         if at == len(letters) or letters[at] == 10:
