@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..spec import FLOATS
 from .dialects import operator_types
-from .graphs import OUTSIDE, Scope
+from .graphs import OUTSIDE
 from .inference import Inference
 from .lengths import ONE, OPERATORS, Length, Lengths, number, permutation, product
 from .use_def import UseDef, dead
@@ -71,41 +71,33 @@ def _is_attended(record: NodeRecord) -> bool:
     return fits and bool(types) and {*types} <= {*FLOATS}
 
 
-class Attentions:
-    """Looks for deformable attention in the scopes ``found``."""
+def attentions(use_def: UseDef, samples: Mapping[str, Match], inference: Inference) -> Iterator[Attention]:
+    """The deformable attention in the scope of ``use_def``, of the GridSamples ``samples``, by their outputs.
 
-    def __init__(self, found: Sequence[Scope]) -> None:
-        written = (scope for scope in found if scope.opsets.get("", 0) >= LEAST_OPSET)
-        self._use_defs = {id(s): UseDef(s) for s in written if {"Mul", "ReduceSum"} <= {*s.op_types}}
-        self.values = {scope: list(_values(use_def)) for scope, use_def in self._use_defs.items()}
-        """The id of a scope -> the values of it whose types must be known."""
-
-    def found(self, scope: Scope, samples: Mapping[str, Match], inference: Inference) -> Iterator[Attention]:
-        """The deformable attention in ``scope``, of the GridSamples ``samples``, by their outputs."""
-        use_def = self._use_defs.get(id(scope))
-        attended = {name: each for name, each in samples.items() if _is_attended(each.record)}
-        if use_def is None or not attended:
-            return
-        read = {name: (each.record.values["X"], each.record.values["grid"]) for name, each in samples.items()}
-        lengths = Lengths(use_def, inference, read)
-        for index in _sums(use_def):
-            node = use_def.nodes[index]
-            if lengths.numbers(node, 1) in ([-1], [3]) and number(node, "keepdims", 1) == 0:
-                either = (_Walk(lengths, index, attended).attention(at) for at in (0, 1))
-                yield from islice(filter(None, either), 1)
+    ``inference`` says what is known of :func:`read_values`.
+    """
+    attended = {name: each for name, each in samples.items() if _is_attended(each.record)}
+    read = {name: (each.record.values["X"], each.record.values["grid"]) for name, each in samples.items()}
+    lengths = Lengths(use_def, inference, read)
+    for index in _sums(use_def) if attended else ():
+        node = use_def.nodes[index]
+        if lengths.numbers(node, 1) in ([-1], [3]) and number(node, "keepdims", 1) == 0:
+            either = (_Walk(lengths, index, attended).attention(at) for at in (0, 1))
+            yield from islice(filter(None, either), 1)
 
 
 def _sums(use_def: UseDef) -> Iterator[int]:
-    """The positions of sums of products."""
+    """The positions of sums of products, in an opset in which they can be written as one."""
+    is_new = use_def.scope.opsets.get("", 0) >= LEAST_OPSET
     for index, op_type in enumerate(use_def.scope.op_types):
-        if op_type == "ReduceSum" and use_def.is_op(index, (op_type,)):
+        if op_type == "ReduceSum" and is_new and use_def.is_op(index, (op_type,)):
             maker = use_def.makers.get(use_def.nodes[index].input[0])
             if maker is not None and use_def.is_op(maker, ("Mul",)) and len(use_def.nodes[maker].input) == 2:
                 yield index
 
 
-def _values(use_def: UseDef) -> Iterator[str]:
-    """The values around sums of products that may be looked at."""
+def read_values(use_def: UseDef) -> Iterator[str]:
+    """The values around sums of products that may be looked at, whose types must be known."""
     sums = [use_def.nodes[index] for index in _sums(use_def)]
     yield from use_def.led_from([node.input[0] for node in sums], _INSIDE, operator_types())
     for node in sums:

@@ -1,13 +1,13 @@
 """What computes the grid of a GridSample, and nothing else: found in a graph, to be fused into that node.
 
 That is an AffineGrid; or arithmetic that makes coordinates of pixels, or of a flow and what it displaces; or nodes that
-only rearrange coordinates. Each node on the way is stepped over by a rule of :data:`_RULES`. An AffineGrid's grid is
+only rearrange coordinates. Each node on the way is stepped over by a rule of :data:`RULES`. An AffineGrid's grid is
 followed as a whole, as its rank may be unknown; all else coordinate by coordinate, to where each is stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from onnx import numpy_helper
 
 from ..spec import newest
 from .element_types import type_of
-from .graphs import Scope, called
+from .graphs import called
 from .inference import Inference
 from .programs import MOST_SOURCES, MOST_STEPS, OPERATIONS, TYPES, Component, Program, Scalar, Step
 from .use_def import UseDef
@@ -47,32 +47,15 @@ class FusedGrid:
         return [scalar for program in self.programs for scalar in program.scalars]
 
 
-class FusedGrids:
-    """Looks for what can be fused into the GridSamples of a model.
+def fused_grid(use_def: UseDef, sample: Match, inference: Inference, grids: Mapping[str, Match]) -> FusedGrid | None:
+    """What can be fused into the GridSample ``sample`` in the scope of ``use_def``; None where nothing can.
 
-    Args:
-        found: its scopes.
-        grids: the id of a scope -> the names of the grids in it.
+    ``inference`` knows the values that lead to its grid by :data:`RULES`; ``grids`` are the scope's AffineGrids, by
+    the names of their grids.
     """
-
-    def __init__(self, found: Sequence[Scope], grids: Mapping[int, Collection[str]]) -> None:
-        self._use_defs = {id(scope): UseDef(scope) for scope in found if grids.get(id(scope))}
-        self.values = {scope: list(each.led_from(grids[scope], _RULES)) for scope, each in self._use_defs.items()}
-        """The id of a scope -> the values of it whose types must be known."""
-
-    def found(self, sample: Match, inference: Inference, affine_grids: Mapping[str, Match]) -> FusedGrid | None:
-        """What can be fused into the GridSample ``sample``; None where nothing can.
-
-        Args:
-            sample: the GridSample.
-            inference: what is known of :attr:`values`.
-            affine_grids: the AffineGrids in its scope, by the names of their grids.
-        """
-        use_def, grid = self._use_defs.get(id(sample.scope)), sample.record.values["grid"]
-        if use_def is None or grid not in use_def.makers:
-            return None
-        fused = _affine_grid(use_def, sample, inference, affine_grids)
-        return _arithmetic_of(use_def, sample, inference) if fused is None else fused
+    if sample.record.values["grid"] not in use_def.makers:
+        return None
+    return _affine_grid(use_def, sample, inference, grids) or _arithmetic_of(use_def, sample, inference)
 
 
 def _affine_grid(use_def: UseDef, sample: Match, inference: Inference, grids: Mapping[str, Match]) -> FusedGrid | None:
@@ -158,10 +141,10 @@ class _Walk:
         nodes = set[int]()
         while component.name not in self._kept and len(steps) < MOST_STEPS:
             at = self.use_def.makers.get(component.name)
-            if at is None or at in nodes or not self.use_def.is_op(at, _RULES):
+            if at is None or at in nodes or not self.use_def.is_op(at, RULES):
                 break  # in a model that is not valid, a node may come from itself
             node = self.use_def.nodes[at]
-            before = _RULES[node.op_type](self, node, component)
+            before = RULES[node.op_type](self, node, component)
             if before is None and pairs and node.op_type in OPERATIONS:
                 before = _pair(self, node, component)
             if before is None:
@@ -360,12 +343,13 @@ def _pair(walk: _Walk, node: onnx.NodeProto, component: Component) -> tuple[Comp
         return None
     # The other is not followed back over pairs again.
     makers = [walk.use_def.makers.get(name) for name in node.input]
-    first = makers[0] is None or not walk.use_def.is_op(makers[0], _RULES)
+    first = makers[0] is None or not walk.use_def.is_op(makers[0], RULES)
     operand = walk.back(places[1 - first], pairs=False)
     return None if operand is None else (places[first], Step(node.op_type, operand, first))
 
 
-_RULES: Mapping[str, Rule] = {
+#: Operator -> the rule for what makes a coordinate.
+RULES: Mapping[str, Rule] = {
     "Identity": _identity, "Transpose": _transpose, "Unsqueeze": _unsqueeze, "Squeeze": _squeeze, "Concat": _concat,
     "Split": _split, "Gather": _gather, "Slice": _slice, **dict.fromkeys(OPERATIONS, _arithmetic),
 }  # fmt: skip

@@ -15,15 +15,16 @@ from ..core.arrays import Array
 from ..core.plan import type_name
 from ..errors import GridSampleError, where
 from . import dialects
-from .attention import Attention, Attentions
+from .attention import Attention, attentions, read_values
 from .decomposed import Search
 from .dialects import ATTENTION, DECOMPOSED, DOMAIN, PARTS, SET_ASIDE, AttributeValue, Dialect
-from .fusion import FusedGrid, FusedGrids
+from .fusion import RULES, FusedGrid, fused_grid
 from .graphs import Names, Nodes, Scope, called, domain_of, function_key, scopes
 from .helpers import around
 from .inference import Inference, Probe, Value
 from .node_checks import fault_of, reason_of
 from .records import NodeRecord
+from .use_def import UseDef
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,40 +72,43 @@ def find(
     onnxruntime runs the nodes. What is ``decomposed``, what can be ``fused``, and deformable ``attention`` are looked
     for where they say so.
     """
-    matches = []
     functions, op_types = {function_key(function) for function in model.functions}, dialects.operator_types()
     search = Search(found if decomposed else (), probe)
-    candidates = {id(s): [at for at, each in enumerate(s.op_types) if each in op_types] for s in found}
-    searched = search.values
-    read = {id(s): [name for at in candidates[id(s)] for name in s.inputs[at][1:2]] for s in found}
-    grids = {scope: [*searched.get(scope, ()), *names] for scope, names in read.items()}
-    fused_grids, attentions = FusedGrids(found if fused else (), grids), Attentions(found if attention else ())
-    tables = fused_grids.values if fused else searched, attentions.values
-    values = {s: asked_for for s in candidates if (asked_for := [n for each in tables for n in each.get(s, ())])}
-    inference = Inference(model, found, probe, values)
-    names = Names(model)
+    concerned, values, searched = list[tuple[UseDef, list[int]]](), dict[int, list[str]](), search.values
     for scope in found:
-        for index in candidates[id(scope)]:
+        positions = [at for at, each in enumerate(scope.op_types) if each in op_types]
+        wanted = searched.get(id(scope), [])
+        if positions or wanted:
+            concerned.append((use_def := UseDef(scope), positions))
+            if fused:
+                grids = (name for at in positions for name in scope.inputs[at][1:2])
+                wanted = [*use_def.led_from([*wanted, *grids], RULES)]
+            if wanted := [*wanted, *(read_values(use_def) if attention else ())]:
+                values[id(scope)] = wanted
+    inference, names = Inference(model, found, probe, values), Names(model)
+    wholes, others = list[Match](), list[Match]()
+    for use_def, positions in concerned:
+        scope, matches = use_def.scope, list[Match]()
+        for index in positions:
             dialect = dialects.dialect_of(scope.nodes[index], scope.opsets, functions)
             if dialect is not None:
                 matches.append(_match(dialect, index, scope, inference, probe if asked else None))
         matches += _decomposed(names, scope, search, inference)
-    return _with_attention(_with_fused(matches, fused_grids, inference), attentions, inference)
+        matches = _with_fused(matches, use_def, inference) if fused else matches
+        as_one, matches = _with_attention(matches, use_def, inference) if attention else ([], matches)
+        wholes += as_one
+        others += matches
+    return [*wholes, *others]
 
 
-def _with_attention(matches: Sequence[Match], attentions: Attentions, inference: Inference) -> list[Match]:
-    """The ``matches``, and deformable attention as one each; its GridSamples know of it."""
-    samples: dict[int, tuple[Scope, dict[str, Match]]] = {}
-    for match in matches:
-        if match.record.operator == "GridSample" and match.record.error is None:
-            samples.setdefault(id(match.scope), (match.scope, {}))[1][match.record.output] = match
+def _with_attention(matches: Sequence[Match], use_def: UseDef, inference: Inference) -> tuple[list[Match], list[Match]]:
+    """Deformable attention as one each, and the ``matches`` in this scope, whose GridSamples know of it."""
+    samples = {m.record.output: m for m in matches if m.record.operator == "GridSample" and m.record.error is None}
     wholes, into = list[Match](), dict[Match, Match]()
-    for scope, by_output in samples.values():
-        for found in attentions.found(scope, by_output, inference):
-            wholes.append(whole := _attention(found, scope, inference))
-            into |= {sample: whole for sample in found.samples if sample.index in found.path}
-    changed = (replace(match, fused_into=into[match]) if match in into else match for match in matches)
-    return [*wholes, *changed]
+    for found in attentions(use_def, samples, inference):
+        wholes.append(whole := _attention(found, use_def.scope, inference))
+        into |= {sample: whole for sample in found.samples if sample.index in found.path}
+    return wholes, [replace(match, fused_into=into[match]) if match in into else match for match in matches]
 
 
 def _attention(found: Attention, scope: Scope, inference: Inference) -> Match:
@@ -134,21 +138,16 @@ def _part(scope: Scope, output: str, operator: str, **known: Any) -> NodeRecord:
     return NodeRecord(scope.path, name, *what, **known, output=output, reason="")
 
 
-def _with_fused(matches: Sequence[Match], fused_grids: FusedGrids, inference: Inference) -> list[Match]:
-    """The ``matches``; each GridSample knows what can be fused into it, and each AffineGrid into which."""
-    affine_grids: dict[int, dict[str, Match]] = {}
-    for match in matches:
-        if match.record.operator == "AffineGrid":
-            affine_grids.setdefault(id(match.scope), {})[match.record.output] = match
+def _with_fused(matches: Sequence[Match], use_def: UseDef, inference: Inference) -> list[Match]:
+    """The ``matches`` in this scope; a GridSample knows what can be fused into it, and an AffineGrid into which."""
+    affine_grids = {match.record.output: match for match in matches if match.record.operator == "AffineGrid"}
     changed: dict[Match, Match] = {}
-    for match in matches:
-        if match.record.operator == "GridSample":
-            fused = fused_grids.found(match, inference, affine_grids.get(id(match.scope), {}))
-            if fused is not None:
-                sample = replace(match, record=replace(match.record, fused=fused.names), fused=fused)
-                changed[match] = sample
-                if fused.affine_grid is not None:
-                    changed[fused.affine_grid] = replace(fused.affine_grid, fused_into=sample)
+    for match in (match for match in matches if match.record.operator == "GridSample"):
+        fused = fused_grid(use_def, match, inference, affine_grids)
+        if fused is not None:
+            changed[match] = sample = replace(match, record=replace(match.record, fused=fused.names), fused=fused)
+            if fused.affine_grid is not None:
+                changed[fused.affine_grid] = replace(fused.affine_grid, fused_into=sample)
     return [changed.get(match, match) for match in matches]
 
 
