@@ -32,8 +32,9 @@ ARITHMETIC = LINEAR | {
 
 GATHERS = ("Gather", "GatherElements", "GatherND")
 ROUNDINGS = ("Floor", "Round")
-#: The operators in a subgraph, and those that rearrange values.
+#: The operators in a subgraph, those that rearrange values, and those between a rounding and the indices it makes.
 _IN_SUBGRAPHS, _MOVES = ARITHMETIC.union(GATHERS), LAYOUT | {"Concat"}
+_BEHIND_ROUNDINGS = ARITHMETIC - {*ROUNDINGS, "Shape", "Size"}
 #: The most nodes of a subgraph, and the most values that are tried as its output, or as one of its inputs.
 MOST_NODES, MOST_ENDS = 4096, 20
 #: The dependencies of a value: the model alone, the shapes of inputs as well, or their values.
@@ -102,22 +103,16 @@ class UseDef:
 
     def indices(self, node: onnx.NodeProto) -> frozenset[int]:
         """The positions of the roundings that the indices of a Gather come from; empty if they depend on other data."""
-        found, seen, todo = set(), set[str](), [node.input[1]]
-        while todo:
-            name = todo.pop()
-            if not name or name in seen:
-                continue
-            seen.add(name)
+        found = set()
+        for count, name in enumerate(self.led_from(node.input[1:2], _BEHIND_ROUNDINGS)):
             maker = self.makers.get(name)
             if maker is None:
                 if self.kind(name) == "data":
                     return frozenset()
-            elif len(seen) > MOST_NODES or not self.is_op(maker, ARITHMETIC):
+            elif count > MOST_NODES or not self.is_op(maker, ARITHMETIC):
                 return frozenset()
-            elif self.nodes[maker].op_type in ROUNDINGS:
+            elif self.scope.op_types[maker] in ROUNDINGS:
                 found.add(maker)
-            elif self.nodes[maker].op_type not in ("Shape", "Size"):
-                todo += self.nodes[maker].input
         return frozenset(found)
 
     def behind(self, name: str) -> list[str]:
