@@ -51,27 +51,25 @@ class _Parts:
             node = deepcopy(fused)
             del node.input[:], node.attribute[:]
             node.input.extend([fused.input[0], grid])
-            self._finish(node, "GridSample", self._attributes)
+            self._finish(node, "GridSample")
         except (LookupError, TypeError, ValueError) as error:
             here = where(fused.op_type, label(fused) or fused.name)
             raise GridSampleError(here, "inputs or attributes", repr(error), "what a session writes") from error
 
-    def _finish(self, node: onnx.NodeProto, operator: str, found: dict[str, onnx.AttributeProto]) -> None:
-        """Make ``node`` the compiled ``operator``, with those of the attributes ``found`` that are its own."""
+    def _finish(self, node: onnx.NodeProto, operator: str, prefix: str = "") -> None:
+        """Make ``node`` the compiled ``operator``, with its own attributes, whose names began with ``prefix``."""
         node.op_type, node.domain = f"ort_gridsample_{operator}", EXTENSIONS_DOMAIN
-        own = (*OURS[operator].attributes, "node")
-        node.attribute.extend(found[name] for name in own if name in found)
+        for name in (*OURS[operator].attributes, "node"):
+            if prefix + name in self._attributes:
+                node.attribute.add().CopyFrom(self._attributes[prefix + name])
+                node.attribute[-1].name = name
         self.nodes.append(node)
 
     def _affine_grid(self) -> str:
         _, size, theta = self._fused.input
-        grid, own = self._names.new(f"{self._fused.output[0]}_grid"), dict[str, onnx.AttributeProto]()
-        for name in ("align_corners", "node"):
-            if f"affine_grid_{name}" in self._attributes:
-                own[name] = deepcopy(self._attributes[f"affine_grid_{name}"])
-                own[name].name = name
+        grid = self._names.new(f"{self._fused.output[0]}_grid")
         node = helper.make_node("", [theta, size], [grid])
-        self._finish(node, "AffineGrid", own)
+        self._finish(node, "AffineGrid", "affine_grid_")
         if label(node) and not label(node).startswith("("):  # as the names of nodes are that have none
             node.name = self._names.new(label(node))
         to = self._attributes.get("grid_type")
