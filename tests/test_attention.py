@@ -331,6 +331,20 @@ def test_what_is_written_otherwise(name: str, ops: str) -> None:
     assert lie == ([] if read is None else [read])
 
 
+FROM_ITSELF = {
+    "X": "c = Identity (d) d = Identity (c) X0 = Identity (c) X1 = Reshape (t1, shape1)",
+    "out": "c = Identity (total) d = Identity (c) c = Identity (d)",
+}
+
+
+@pytest.mark.parametrize("name", FROM_ITSELF)
+def test_what_comes_from_itself_is_not_followed_without_end(name: str) -> None:
+    """In a model that is not valid."""
+    model = written({name: FROM_ITSELF[name]})
+    model.graph.value_info.extend(helper.make_tensor_value_info(name, 1, [4, 4, 2, 3]) for name in "cd")
+    assert [record.operator for record in ogs.inspect_model(model)] == ["DeformableAttention", *["GridSample"] * 2]
+
+
 @pytest.mark.parametrize("name", [each for each in FORMS if each.startswith(("stacked", "concatenated"))])
 def test_what_is_not_sampled_so_is_added(name: str, ops: str) -> None:
     model = form(name)

@@ -102,18 +102,18 @@ def read_values(use_def: UseDef) -> Iterator[str]:
     yield from use_def.led_from([node.input[0] for node in sums], _INSIDE, operator_types())
     for node in sums:
         yield node.output[0]
-        seen, name = set[str](), node.output[0]
-        while name not in seen and (reader := _reader(use_def, name)) is not None:
-            seen.add(name)
-            name = use_def.nodes[reader].output[0]
-            yield from (name, *use_def.nodes[reader].input[1:2])
+        for at in _moving(use_def, node.output[0]):
+            yield from (use_def.nodes[at].output[0], *use_def.nodes[at].input[1:2])
 
 
-def _reader(use_def: UseDef, name: str) -> int | None:
-    """The position of the node that alone reads ``name`` and rearranges it; None where there is none."""
-    readers = use_def.scope.readers.get(name, set())
-    (reader,) = readers if len(readers) == 1 else (OUTSIDE,)
-    return reader if reader != OUTSIDE and use_def.is_op(reader, ("Identity", "Reshape", "Transpose")) else None
+def _moving(use_def: UseDef, name: str) -> Iterator[int]:
+    """The positions of the nodes that rearrange ``name`` one after another, where no others read that."""
+    at, readers = OUTSIDE, use_def.scope.readers.get(name, set())
+    # In a model that is not valid, a value may come from itself.
+    while len(readers) == 1 and min(readers) > at and use_def.is_op(min(readers), ("Identity", "Reshape", "Transpose")):
+        (at,) = readers
+        yield at
+        readers = use_def.scope.readers.get(use_def.nodes[at].output[0], set())
 
 
 @dataclass(eq=False)
@@ -369,9 +369,10 @@ class _Walk:
 
     def _viewed(self, at: int, place: _Place) -> _Place | None:
         """Where the ``place`` comes from, if the node ``at`` a position only rearranges."""
-        if not self._use_def.is_op(at, _VIEWS):
-            return None
         node, axes = self._use_def.nodes[at], list(place.axes)
+        # In a model that is not valid, a value may come from itself.
+        if not self._use_def.is_op(at, _VIEWS) or self._use_def.makers.get(node.input[0], OUTSIDE) >= at:
+            return None
         before = self._lengths.shape(node.input[0])
         if before is None:
             return None
@@ -466,18 +467,18 @@ class _Walk:
 
     def _output(self, name: str) -> tuple[str, set[int]]:
         """The value (B, Q, H·D) that the sum becomes, and the nodes that turn it so; itself where it becomes none."""
-        at, axes, nodes = name, [self._n, self._d, self._q], set[int]()
-        while (reader := _reader(self._use_def, at)) is not None:
-            node = self._use_def.nodes[reader]
-            at, after = node.output[0], self._lengths.shape(node.output[0])
+        axes, nodes = [self._n, self._d, self._q], set[int]()
+        for at in _moving(self._use_def, name):
+            node = self._use_def.nodes[at]
             if node.op_type == "Transpose":
                 axes = [axes[axis] for axis in permutation(node, len(axes))]
             elif node.op_type == "Reshape":
+                after = self._lengths.shape(node.output[0])
                 regrouped = None if after is None else _regrouped(axes, after)
                 if regrouped is None:
                     break
                 axes = regrouped
-            nodes.add(reader)
+            nodes.add(at)
             if len(axes) == 3 and self._is_by_query(axes) and _same(axes[2], self._inner + self._d):
-                return at, nodes
+                return node.output[0], nodes
         return name, set()
