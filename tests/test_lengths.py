@@ -20,6 +20,7 @@ NODES = {
     "left": "to = Constant <value_ints = [0, 2, 2, -1]> () Y = Reshape(X, to)",
     "copied": "to = Constant <value_ints = [2, -1, 0]> () Y = Reshape(X, to)",
     "unsqueezed": "axes = Constant <value_ints = [-1, 1]> () Y = Unsqueeze(X, axes)",
+    "squeezed": "axes = Constant <value_ints = [-1, 1]> () Z = Unsqueeze(X, axes) Y = Squeeze(Z, axes)",
     "picked": "at = Constant <value_int = 1> () Y = Gather <axis = -2> (X, at)",
     "picked first": "at = Constant <value_int = 1> () Y = Gather(X, at)",
     "joined": "Y = Concat <axis = 1> (X, X)",

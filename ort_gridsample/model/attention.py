@@ -149,8 +149,10 @@ def _number(factors: Sequence[_Factor]) -> int | None:
     return product([each.length for each in _leaves(factors)]).known
 
 
-def _regrouped(axes: _Axes, lengths: Sequence[Length]) -> _Axes | None:
+def _regrouped(axes: _Axes, lengths: Sequence[Length] | None) -> _Axes | None:
     """The elements of ``axes`` in their order, as axes of other ``lengths``; None where that cannot be told."""
+    if lengths is None:
+        return None
     left, todo = _leaves(_flat(axes)), list(lengths)
     outer, inner = _Axes(), _Axes()
     while todo and (taken := _taken(left, todo[-1], -1)) is not None:
@@ -329,12 +331,10 @@ class _Walk:
         None where somebody reads what a late one makes. What nobody reads in the end does not count.
         """
         self._nodes |= samples | late
-        todo = [name for at in self._nodes for name in self._use_def.nodes[at].input]
-        for name in todo:  # grows while it is walked: what computes the shapes of those that rearrange, and Constants
-            at = self._use_def.makers.get(name)
-            if at is not None and at not in self._nodes and self._use_def.is_op(at, _OF_SHAPES):
-                self._nodes.add(at)
-                todo += filter(None, self._use_def.nodes[at].input)
+        read_here = [name for at in self._nodes for name in self._use_def.nodes[at].input]
+        # What computes the shapes of those that rearrange, and Constants.
+        makers = map(self._use_def.makers.get, self._use_def.led_from(read_here, _OF_SHAPES))
+        self._nodes |= {at for at in makers if at is not None and self._use_def.is_op(at, _OF_SHAPES)}
         unread = dead(self._use_def, late | samples, {output, *read}, self._nodes)
         made = (name for at in late for name in self._use_def.nodes[at].output if name and name != output)
         if not all(self._use_def.scope.readers.get(name, set()) <= late | samples | unread for name in made):
@@ -369,30 +369,17 @@ class _Walk:
 
     def _viewed(self, at: int, place: _Place) -> _Place | None:
         """Where the ``place`` comes from, if the node ``at`` a position only rearranges."""
-        node, axes = self._use_def.nodes[at], list(place.axes)
+        node = self._use_def.nodes[at]
         # In a model that is not valid, a value may come from itself.
         if not self._use_def.is_op(at, _VIEWS) or self._use_def.makers.get(node.input[0], OUTSIDE) >= at:
             return None
-        before = self._lengths.shape(node.input[0])
-        if before is None:
+        if node.op_type == "Transpose":
+            order = permutation(node, len(place.axes))
+            axes: _Axes | None = [place.axes[order.index(axis)] for axis in range(len(order))]
+        else:
+            axes = _regrouped(place.axes, self._lengths.shape(node.input[0]))
+        if axes is None:
             return None
-        if node.op_type in ("Flatten", "Reshape"):
-            regrouped = _regrouped(axes, before)
-            if regrouped is None:
-                return None
-            axes = regrouped
-        elif node.op_type == "Transpose":
-            axes = [axes[permutation(node, len(axes)).index(axis)] for axis in range(len(axes))]
-        elif node.op_type in ("Unsqueeze", "Squeeze"):
-            changed, is_new = self._lengths.numbers(node, 1), node.op_type == "Unsqueeze"
-            wide = len(axes) if is_new else len(before)
-            if not changed or len(axes) - len(changed) * (1 if is_new else -1) != len(before):
-                return None
-            for axis in sorted(each % wide for each in changed)[:: -1 if is_new else 1]:
-                if is_new and _leaves(axes.pop(axis)):
-                    return None
-                if not is_new:
-                    axes.insert(axis, [])
         self._nodes.add(at)
         return place._replace(name=node.input[0], axes=axes)
 
@@ -473,8 +460,7 @@ class _Walk:
             if node.op_type == "Transpose":
                 axes = [axes[axis] for axis in permutation(node, len(axes))]
             elif node.op_type == "Reshape":
-                after = self._lengths.shape(node.output[0])
-                regrouped = None if after is None else _regrouped(axes, after)
+                regrouped = _regrouped(axes, self._lengths.shape(node.output[0]))
                 if regrouped is None:
                     break
                 axes = regrouped

@@ -165,20 +165,23 @@ def _unsqueezed(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None
     if before is None or axes is None:
         return None
     left, rank = list(before), len(before) + len(axes)
-    new = {axis % rank for axis in axes} if axes else set()
+    new = {axis % rank for axis in axes}
     return None if len(new) < len(axes) else [ONE if axis in new else left.pop(0) for axis in range(rank)]
 
 
-def _picked(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
-    """Of a Gather of one index: all axes but its own."""
-    before, index = lengths.shape(node.input[0]), lengths.use_def.scope.constant(node.input[1])
-    if not before or index is None or index.ndim:
+def _dropped(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+    """Of a Squeeze, and of a Gather of one index: all axes but its own."""
+    before, axes = lengths.shape(node.input[0]), lengths.numbers(node, 1)
+    if node.op_type == "Gather":
+        index = lengths.use_def.scope.constant(node.input[1])
+        axes = None if index is None or index.ndim else [number(node, "axis", 0)]
+    if not before or axes is None:
         return None
-    axis = number(node, "axis", 0) % len(before)
-    return [*before[:axis], *before[axis + 1 :]]
+    gone = {axis % len(before) for axis in axes}
+    return [each for axis, each in enumerate(before) if axis not in gone]
 
 
-def _cut(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
+def _cut(lengths: Lengths, node: onnx.NodeProto, name: str) -> list[Length | None] | None:
     """Of what changes one axis or some: the others."""
     before = lengths.shape(node.input[0])
     axes = lengths.numbers(node, 3) if node.op_type == "Slice" else [number(node, "axis", 0)]
@@ -190,33 +193,31 @@ def _cut(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
 
 def _concatenated(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
     found = _cut(lengths, node, name)
-    if found is None:
-        return None
-    axis = number(node, "axis", 0) % len(found)
-    each = [(lengths.shape(source) or ())[axis : axis + 1] for source in node.input]
-    known = [length.known for row in each for length in row]
-    whole = None if None in known or len(known) < len(each) else Length(sum(length or 0 for length in known))
-    return [*found[:axis], whole, *found[axis + 1 :]]
+    if found is not None:
+        axis = number(node, "axis", 0) % len(found)
+        known = [length.known for source in node.input for length in (lengths.shape(source) or ())[axis : axis + 1]]
+        if None not in known and len(known) == len(node.input):
+            found[axis] = Length(sum(length or 0 for length in known))
+    return found
 
 
 def _split(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
     found, each = _cut(lengths, node, name), lengths.numbers(node, 1) or []
-    if found is None or len(each) != len(node.output):
-        return found
-    axis = number(node, "axis", 0) % len(found)
-    return [*found[:axis], Length(each[list(node.output).index(name)]), *found[axis + 1 :]]
+    if found is not None and len(each) == len(node.output):
+        found[number(node, "axis", 0) % len(found)] = Length(each[list(node.output).index(name)])
+    return found
 
 
 _SHAPES: Mapping[str, _Rule] = {
     **dict.fromkeys(("Identity", "Cast", "Softmax"), lambda lengths, node, name: lengths.shape(node.input[0])),
     **dict.fromkeys(("Add", "Sub", "Mul", "Div"), _broadcast),
     "Slice": _cut, "Split": _split, "Concat": _concatenated, "Transpose": _transposed, "Reshape": _reshaped,
-    "Unsqueeze": _unsqueezed, "Gather": _picked,
+    "Unsqueeze": _unsqueezed, **dict.fromkeys(("Squeeze", "Gather"), _dropped),
 }  # fmt: skip
 
 
-def _same(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
-    return lengths.elements(node.input[0])
+#: What leaves the elements of a row as they are.
+_LAYOUT = ("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze")
 
 
 def _shape_of(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
@@ -227,8 +228,9 @@ def _shape_of(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
 
 def _gathered(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
     row, indices = lengths.elements(node.input[0]), lengths.numbers(node, 1)
-    inside = row is not None and indices is not None and all(-len(row) <= index < len(row) for index in indices)
-    return [row[index] for index in indices] if row is not None and indices is not None and inside else None
+    if row is None or indices is None or not all(-len(row) <= index < len(row) for index in indices):
+        return None
+    return [row[index] for index in indices]
 
 
 def _sliced(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
@@ -251,7 +253,7 @@ def _times(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
 
 
 _ELEMENTS: Mapping[str, _Rule] = {
-    **dict.fromkeys(("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze"), _same),
+    **dict.fromkeys(_LAYOUT, lambda lengths, node, name: lengths.elements(node.input[0])),
     "Shape": _shape_of, "Gather": _gathered, "Slice": _sliced, "Concat": _joined, "Mul": _times,
 }  # fmt: skip
 #: The operators that lead to lengths.
