@@ -124,16 +124,13 @@ class Search:
 
     def _resolve(self, candidate: _Candidate, use_def: UseDef, inference: Inference) -> Found | None:
         """The operator that ``candidate`` is, if any."""
-        known, sets = inference.known, (candidate.outputs, *candidate.inputs)
-        ends = [[(name, known(use_def.scope, name)) for name in names] for names in sets]
-        fits, attempt = _OPERATORS[candidate.operator]
-        fitting = (each for each in product(*ends) if fits(*(value for _, value in each)))
-        for (output, _), *inputs in sorted(fitting, key=lambda each: _is_flat(*(value for _, value in each[1:]))):
-            subgraph = use_def.subgraph(output, [name for name, _ in inputs])
+        known, (fits, attempt) = partial(inference.known, use_def.scope), _OPERATORS[candidate.operator]
+        fitting = (names for names in product(candidate.outputs, *candidate.inputs) if fits(*map(known, names)))
+        for output, *inputs in sorted(fitting, key=lambda names: _is_flat(*map(known, names[1:]))):
+            subgraph = use_def.subgraph(output, inputs)
             if subgraph is None:
                 continue
-            values = [value for _, value in inputs]
-            values += [inference.known(use_def.scope, name) for name in subgraph.shapes]
+            values = [*map(known, (*inputs, *subgraph.shapes))]
             if all(value.shape is not None and value.type in spec.TYPES for value in values):
                 model = _model_of(use_def, subgraph, values)
                 import hashlib  # here, as few need it and importing it takes a while

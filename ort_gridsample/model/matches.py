@@ -114,8 +114,7 @@ def _with_attention(matches: Sequence[Match], use_def: UseDef, inference: Infere
 def _attention(found: Attention, scope: Scope, inference: Inference) -> Match:
     """Deformable attention, as a node that says it."""
     index, sample = scope.makers[found.output], found.samples[0].record
-    lengths = [[length.known for length in each] for each in found.lengths]
-    levels = [[points, *each] for points, each in zip(found.points, lengths, strict=True)]
+    levels = [[points, *(n.known for n in each)] for points, each in zip(found.points, found.lengths, strict=True)]
     first = found.value or sample.values["X"], found.locations or sample.values["grid"], found.weights
     cases = inference.cases(scope, first)
     record = _part(
