@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any
 
 import onnx
@@ -41,7 +40,6 @@ _STAND_INS = [
 
 #: Names of values, by the id of their scope.
 Values = Mapping[int, Collection[str]]
-NO_VALUES: Values = MappingProxyType({})
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,12 +81,12 @@ class BackwardSlice:
         sampled: the values that the nodes concerned read.
     """
 
-    def __init__(self, model: onnx.ModelProto, found: Sequence[Scope], values: Values = NO_VALUES) -> None:
+    def __init__(self, model: onnx.ModelProto, found: Sequence[Scope], values: Values | None = None) -> None:
         self.instances: dict[int, list[Instance]] = {}
         self.sampled: dict[str, None] = {}
         self._functions = {function_key(s.container): s for s in found if s.container is s.function}
-        self._values = values
-        self._leading = _leading(found, self._functions, values)
+        self._values = values or {}
+        self._leading = _leading(found, self._functions, self._values)
         self._opsets = found[0].opsets
         self._wanted: set[str] = set()
         self._inputs: list[onnx.ValueInfoProto] = []

@@ -18,7 +18,7 @@ from onnx import helper, shape_inference
 
 from .. import spec
 from ..core.arrays import Array
-from .backward_slice import NO_VALUES, STAND_IN, BackwardSlice, Values
+from .backward_slice import STAND_IN, BackwardSlice, Values
 from .element_types import type_of
 from .graphs import Scope, scopes, subgraphs
 
@@ -66,7 +66,7 @@ class Inference:
     """
 
     def __init__(
-        self, model: onnx.ModelProto, found: Sequence[Scope], probe: Probe | None = None, values: Values = NO_VALUES
+        self, model: onnx.ModelProto, found: Sequence[Scope], probe: Probe | None = None, values: Values | None = None
     ) -> None:
         self._model, self._found, self._probe, self._values = model, found, probe, values
         self._asked: dict[tuple[int, str], Value] = {}
