@@ -286,12 +286,11 @@ def _samples_to_try(
         X = generator.uniform(-1, 1, each[0])
         needed = -(-POSITIONS // math.prod(grid[:-1]))
         inside = generator.uniform(-1, 1, grid) * np.clip(1 - 4 / lengths, 0, 1)
-        pairs = [(np.ones_like(X), inside)] if rounds[0] else []
+        if rounds[0]:
+            yield _typed((np.ones_like(X), inside), each, values)
         for number in rounds[: 2 * needed - bool(rounds[0])]:
             at = _at_edges(generator, grid, lengths, jumps) if number % 2 else _anywhere(generator, grid, lengths)
-            pairs.append((X, at))
-        for pair in pairs:
-            yield _typed(pair, each, values)
+            yield _typed((X, at), each, values)
 
 
 def _typed(first: Sequence[Array], shapes: Shapes, values: Sequence[Value]) -> list[Array]:

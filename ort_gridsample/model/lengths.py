@@ -222,8 +222,7 @@ _LAYOUT = ("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze")
 
 def _shape_of(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
     shape = lengths.shape(node.input[0])
-    ends = {each.name: int(each.i) for each in node.attribute}
-    return None if shape is None else shape[ends.get("start", 0) : ends.get("end", len(shape))]
+    return None if shape is None else shape[number(node, "start", 0) : number(node, "end", len(shape))]
 
 
 def _gathered(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
