@@ -167,13 +167,18 @@ class _Walk:
         """The shape of ``name``, as far as it is known."""
         return self._inference.known(self.use_def.scope, name).shape
 
-    def length(self, component: Component) -> int | None:
-        """The length of the axis of ``component``; None where it cannot be one."""
-        shape, index = self.shape(component.name), component.index
+    def along(self, component: Component, name: str) -> int | None:
+        """The length of ``name`` along the axis of ``component``, if it has as many axes as what holds that."""
+        shape = self.shape(name)
         if shape is None or len(shape) != self.rank(component):
             return None
         length = 1 if component.axis is None else shape[component.axis]
-        return length if isinstance(length, int) and 0 <= index < length else None
+        return length if isinstance(length, int) else None
+
+    def length(self, component: Component) -> int | None:
+        """The length of the axis of ``component``; None where it cannot be one."""
+        length = self.along(component, component.name)
+        return length if length is not None and 0 <= component.index < length else None
 
     def integers(self, node: onnx.NodeProto, position: int, attribute: str) -> list[int] | None:
         """The integers of an input of ``node``, or of the attribute that older opsets have; None: not known."""
@@ -254,12 +259,12 @@ def _squeeze(walk: _Walk, node: onnx.NodeProto, component: Component) -> Compone
 def _concat(walk: _Walk, node: onnx.NodeProto, component: Component) -> Component | None:
     if component.axis is None or _axis(node, walk.rank(component)) != component.axis:
         return None
-    index, shapes = component.index, [walk.shape(name) or () for name in node.input]
+    index = component.index
     # That all are alike is not looked at again of what is broadcast, nor of what is not taken.
-    is_known = all(isinstance(length, int) for shape in shapes for length in shape)
-    for name, shape in zip(node.input, shapes, strict=True):
-        length = shape[component.axis] if len(shape) == walk.rank(component) else None
-        if not isinstance(length, int) or (component.broadcasts and not is_known):
+    is_known = all(isinstance(length, int) for name in node.input for length in walk.shape(name) or ())
+    for name in node.input:
+        length = walk.along(component, name)
+        if length is None or (component.broadcasts and not is_known):
             return None
         if index < length:
             if not is_known:
@@ -272,16 +277,10 @@ def _concat(walk: _Walk, node: onnx.NodeProto, component: Component) -> Componen
 def _split(walk: _Walk, node: onnx.NodeProto, component: Component) -> Component | None:
     if component.axis is None or _axis(node, walk.rank(component)) != component.axis:
         return None
-    index = component.index
-    for name in node.output:
-        if name == component.name:
-            return Component(node.input[0], component.axis, index)
-        shape = walk.shape(name) if name else None
-        length = None if shape is None or len(shape) != walk.rank(component) else shape[component.axis]
-        if not isinstance(length, int):
-            return None
-        index += length
-    return None
+    before = [walk.along(component, name) for name in node.output[: list(node.output).index(component.name)]]
+    if None in before:
+        return None
+    return Component(node.input[0], component.axis, component.index + sum(filter(None, before)))
 
 
 def _gather(walk: _Walk, node: onnx.NodeProto, component: Component) -> Component | None:
@@ -298,16 +297,13 @@ def _gather(walk: _Walk, node: onnx.NodeProto, component: Component) -> Componen
 
 
 def _slice(walk: _Walk, node: onnx.NodeProto, component: Component) -> Component | None:
-    shape = walk.shape(node.input[0])
+    length = walk.along(component, node.input[0])
     starts, ends = walk.integers(node, 1, "starts"), walk.integers(node, 2, "ends")
-    if shape is None or component.axis is None or starts is None or ends is None or len(shape) != walk.rank(component):
+    axes = walk.integers(node, 3, "axes") if len(node.input) > 3 or _attribute(node, "axes") else [0]
+    steps = walk.integers(node, 4, "steps") if len(node.input) > 4 else [1]
+    if component.axis is None or length is None or not (starts and ends and axes and steps and steps[0] > 0):
         return None
-    axes = walk.integers(node, 3, "axes") if len(node.input) > 3 or _attribute(node, "axes") else [*range(len(starts))]
-    steps = walk.integers(node, 4, "steps") if len(node.input) > 4 else [1] * len(starts)
-    length = shape[component.axis]
-    if axes is None or steps is None or not isinstance(length, int):
-        return None
-    if [axis % len(shape) for axis in axes] != [component.axis] or len(starts) != 1 or len(steps) != 1 or steps[0] < 1:
+    if [axis % walk.rank(component) for axis in axes] != [component.axis] or len(starts) != 1 or len(steps) != 1:
         return None
     taken = range(length)[starts[0] : ends[0] : steps[0]]
     return Component(node.input[0], component.axis, taken[component.index]) if component.index < len(taken) else None
@@ -316,11 +312,10 @@ def _slice(walk: _Walk, node: onnx.NodeProto, component: Component) -> Component
 def _arithmetic(walk: _Walk, node: onnx.NodeProto, component: Component) -> tuple[Component, Step] | None:
     for at in (1, 0):
         scalar = walk.scalar(node.input[at], component)
-        shape = walk.shape(node.input[1 - at])
-        if scalar is not None and shape is not None and len(shape) == walk.rank(component):
-            is_one = component.axis is not None and shape[component.axis] == 1  # broadcast to all
-            before = Component(node.input[1 - at], component.axis, 0 if is_one else component.index)
-            return before, Step(node.op_type, scalar, first=at == 0)
+        length = walk.along(component, node.input[1 - at])
+        if scalar is not None and length is not None:
+            index = 0 if length == 1 else component.index  # broadcast to all
+            return Component(node.input[1 - at], component.axis, index), Step(node.op_type, scalar, first=at == 0)
     return None
 
 
