@@ -10,6 +10,7 @@ import math
 import mmap
 import os
 from collections.abc import Collection, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from io import BytesIO
 from itertools import accumulate
@@ -23,14 +24,14 @@ from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
 from ..core.threads import for_each, get_num_threads
+from ..spec import TYPES
 from .element_types import elem_type
 
 #: Models of fewer bytes are parsed whole, and so are tensors of fewer bytes.
 SMALL_MODEL, SMALL_TENSOR = 1 << 24, 1 << 16
 
-_FLOATS = ("float16", "float32", "float64")
-_INTEGERS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-_DTYPES = {elem_type(name): np.dtype(name) for name in (*_FLOATS, *_INTEGERS)}
+#: ONNX's numbers of the types whose values lie in a file as in an array of NumPy's -> that array's type.
+_DTYPES = {elem_type(t): np.dtype(t) for t in TYPES if t not in ("bfloat16", "str", "complex64", "complex128")}
 #: Values begin at multiples of so many bytes.
 _ALIGNED = 64
 #: The name of the file that a tensor's external data would lie in.
@@ -87,8 +88,7 @@ class Weights:
 
     def whole(self, tensor: TensorProto) -> TensorProto:
         """A copy of ``tensor`` with its values, where these are among the weights."""
-        copy = TensorProto()
-        copy.CopyFrom(tensor)
+        copy = deepcopy(tensor)
         for array in self.loaded([copy]).arrays.values():
             copy.ClearField("data_location")
             copy.ClearField("external_data")
@@ -126,38 +126,37 @@ def _split(data: bytes | mmap.mmap, source: bytes | str | PathLike[str]) -> tupl
     graphs = [field for field in _fields(data, 0, len(data)) if field[0] == _GRAPH]
     if len(graphs) != 1:
         return None
-    (_, graph_key, at, end), *_ = graphs
-    parts, places = list[bytes](), dict[str, tuple[int, int]]()
+    ((_, graph_key, at, end),) = graphs
+    model, places = onnx.ModelProto.FromString(data[:graph_key] + data[end:]), dict[str, tuple[int, int]]()
+    graph = model.graph  # read piece by piece, as protobuf merges messages
     for number, key, start, stop in _fields(data, at, end):
-        if number == _INITIALIZER and stop - start > SMALL_TENSOR:
-            tensor, place = _tensor(data, start, stop)
-            if place is not None and tensor.name not in places:
-                places[tensor.name] = place
-                parts += data[at:key], _field(_INITIALIZER, tensor.SerializeToString())
-                at = stop
+        apart = _tensor(data, start, stop) if number == _INITIALIZER and stop - start > SMALL_TENSOR else None
+        if apart is not None:
+            tensor, places[tensor.name] = apart
+            graph.MergeFromString(data[at:key])
+            graph.initializer.append(tensor)
+            at = stop
     if not places:
         return None
-    graph = b"".join((*parts, data[at:end]))
-    model = onnx.ModelProto.FromString(b"".join((data[:graph_key], _field(_GRAPH, graph), data[end:])))
-    names = [tensor.name for tensor in model.graph.initializer]
-    if len(set(names)) < len(names):
+    graph.MergeFromString(data[at:end])
+    if len({tensor.name for tensor in graph.initializer}) < len(graph.initializer):
         return None
     # No session takes values for what may be fed, or is an output.
-    held = {value.name for value in (*model.graph.input, *model.graph.output)}
+    held = {value.name for value in (*graph.input, *graph.output)}
     return model, Weights(source, places).put_back(model, held)
 
 
-def _tensor(data: bytes | mmap.mmap, start: int, stop: int) -> tuple[TensorProto, tuple[int, int] | None]:
+def _tensor(data: bytes | mmap.mmap, start: int, stop: int) -> tuple[TensorProto, tuple[int, int]] | None:
     """The tensor in these bytes without its values, and where these are; None where they are not as expected."""
     raw = [field[1:] for field in _fields(data, start, stop) if field[0] == _RAW_DATA]
     if len(raw) != 1:
-        return TensorProto(), None
+        return None
     ((key, at, end),) = raw
     tensor = TensorProto.FromString(data[start:key] + data[end:stop])
     dtype = _DTYPES.get(tensor.data_type)
     fits = dtype is not None and min(tensor.dims, default=1) > 0 and math.prod(tensor.dims) * dtype.itemsize == end - at
     if not fits or tensor.external_data or tensor.data_location or tensor.HasField("segment"):
-        return tensor, None
+        return None
     tensor.data_location = TensorProto.EXTERNAL
     return tensor, (at, end - at)
 
@@ -195,12 +194,3 @@ def _varint(data: bytes | mmap.mmap, at: int) -> tuple[int, int]:
             return value, at
         shift += 7
     raise ValueError(at)
-
-
-def _field(number: int, value: bytes) -> bytes:
-    """A field of bytes, as protobuf writes it."""
-    size, length = bytearray(), len(value)
-    while length > 127:
-        size.append(length & 127 | 128)
-        length >>= 7
-    return bytes((number << 3 | 2, *size, length)) + value
