@@ -203,6 +203,21 @@ def test_inlining_imports_what_only_the_function_imported() -> None:
         assert_answers_agree(each, model)
 
 
+def test_each_function_imports_what_its_own_nodes_need() -> None:
+    bodies = {"a": "com.microsoft.Gelu", "b": "Relu", "c": "com.microsoft.Gelu", "d": "Relu"}
+    functions = "".join(f"""
+        <domain: "local", opset_import: ["local": 1]> outer_{name} (A) => (C) {{ C = local.inner_{name} (A) }}
+        <domain: "local", opset_import: ["": 20, "com.microsoft": 1]> inner_{name} (A) => (C) {{ C = {op} (A) }}
+        """ for name, op in bodies.items())  # fmt: skip
+    calls = "A = local.outer_a (X) B = local.outer_b (A) C = local.outer_c (B) Y = local.outer_d (C)"
+    model = parser.parse_model(f"{HEADER} {SIGNATURE} {{ {calls} }} {functions}")
+    rest = inlined(model, {f"inner_{name}" for name in bodies})
+    for function in rest.functions:
+        used = {node.domain for node in function.node}
+        assert {each.domain for each in function.opset_import} == {"local", *used}, function.name
+    assert_answers_agree(rest, model)
+
+
 @pytest.mark.parametrize("names", [{"warp"}, {"outer"}, {"warp", "outer"}])
 def test_inlining_keeps_the_defaults_of_functions(names: set[str]) -> None:
     model = parser.parse_model(f"""{HEADER} {SIGNATURE} {{

@@ -115,7 +115,8 @@ def import_used(
     """
     used: dict[int, set[str]] = {}
     everywhere: set[str] = set()
-    for scope in found or scopes(model):
+    found = found or scopes(model)  # kept until the end, as an object's id is another's once it is gone
+    for scope in found:
         everywhere |= scope.domains
         if scope.function is not None:
             used.setdefault(id(scope.function), set()).update(scope.domains)
