@@ -39,11 +39,12 @@ class Target:
     """One kind of replacement for nodes.
 
     Attributes:
+        name: of the dialect that it writes; empty: it is none that stands for several nodes.
         reads_decomposed: whether it takes nodes that are decomposed.
         fuses: whether it fuses nodes.
     """
 
-    reads_decomposed, fuses = True, False
+    name, reads_decomposed, fuses = "", True, False
 
     def takes(self, match: Match) -> bool:
         """Whether the target replaces a node."""
@@ -51,7 +52,7 @@ class Target:
 
     def expands(self, match: Match) -> bool:
         """Whether it needs the nodes that one which stands for several stands for."""
-        return True
+        return match.record.dialect.name != self.name
 
     def needs_inlining(self, match: Match) -> bool:
         """Whether one body of the node's function cannot serve all calls, so that it must be inlined."""

@@ -68,8 +68,7 @@ class PythonAttention(_Whole):
 class TensorRTPlugins(_Whole):
     """The plugin of TensorRT, for images of two axes with as many points on each level; the others stay as they are."""
 
-    def expands(self, match: Match) -> bool:
-        return match.record.dialect != PLUGINS
+    name = PLUGINS.name
 
     def takes(self, match: Match) -> bool:
         record, found = match.record, match.attention

@@ -40,9 +40,6 @@ class Spelled(Target):
             return False  # it runs as it is: no reason to convert the whole model
         return dialect.axes is None or not record.spatial_axes or set(record.spatial_axes) <= set(dialect.axes)
 
-    def expands(self, match: Match) -> bool:
-        return match.record.dialect.name != self.name
-
     def needs_inlining(self, match: Match) -> bool:
         """The node refers to an attribute of its function, whose values would have to be spelled otherwise."""
         record, dialect = match.record, self._dialect(match)
