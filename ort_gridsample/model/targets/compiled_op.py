@@ -99,12 +99,8 @@ def _scalars(fused: FusedGrid, nodes: Nodes) -> str:
     """Write the nodes that make the scalars of a program one value; its name."""
     if not any(isinstance(scalar, str) for scalar in fused.scalars):
         return nodes.constant(np.array(fused.scalars or [0], fused.type))
-    rows = []
-    for each in fused.scalars:
-        if isinstance(each, str):
-            rows.append(nodes.add("Reshape", each, nodes.row(1)))
-        else:
-            rows.append(nodes.constant(np.array([each], fused.type)))
+    own = (each if isinstance(each, str) else np.array([each], fused.type) for each in fused.scalars)
+    rows = (nodes.add("Reshape", x, nodes.row(1)) if isinstance(x, str) else nodes.constant(x) for x in own)
     return nodes.add("Concat", *rows, axis=0)
 
 

@@ -75,6 +75,7 @@ _COMPUTE: Mapping[str, Callable[..., Array]] = {
     "Mod": lambda x, y, fmod: np.fmod(x, y),
     "Mul": np.multiply,
     "Range": np.arange,
+    "ReduceSum": lambda x, axes, keepdims: x.sum(tuple(axes), keepdims=bool(keepdims)),
     "Reshape": lambda x, shape, **_: x.reshape(shape),
     "Round": np.rint,
     "Sub": np.subtract,
@@ -174,8 +175,6 @@ class Expressions:
 
     def sum(self, x: Tensor, axis: int = 0, keepdims: Literal[True] = True) -> Tensor:
         """The sum along an axis, which stays, of length 1."""
-        if x.constant is not None:
-            return self.constant(x.constant.sum(axis, keepdims=keepdims), x.type)
         if self.opset < 13:
             return self.op("ReduceSum", x, axes=(axis,), keepdims=1)
         return self.op("ReduceSum", x, self.constant([axis]), keepdims=1)
