@@ -23,7 +23,7 @@ from .targets import FUNCTIONS_DOMAIN, Replacement, Target
 from .targets.attention import TensorRTPlugins
 from .targets.compiled_op import CompiledOp
 from .targets.python_op import PythonOp
-from .targets.runtimes import ANY, RUNTIMES
+from .targets.runtimes import ANY, RUNTIMES, Runtime
 from .targets.spelled import Spelled
 from .unfusing import unfused
 from .use_def import UseDef, dead, drop_unread
@@ -53,15 +53,14 @@ def patch_to(
     newest = onnx.defs.onnx_opset_version()
     if opset is not None and (not isinstance(opset, int) or not 1 <= opset <= newest):
         raise GridSampleError("patch_model", "opset", repr(opset), f"a number from 1 to {newest}")
-    last = None  # the newest opset that may be written where none is asked for
-    if for_runtime is not None:
-        if target != "primitives":
-            both = f"{for_runtime!r} with target {target!r}"
-            raise GridSampleError("patch_model", "for_runtime", both, "target 'primitives'")
-        if for_runtime not in RUNTIMES:
-            expected = f"{checks.listed(list(RUNTIMES))}; others run the primitives as they are"
-            raise GridSampleError("patch_model", "for_runtime", repr(for_runtime), expected)
-        last = RUNTIMES[for_runtime].opset
+    if for_runtime is not None and target != "primitives":
+        both = f"{for_runtime!r} with target {target!r}"
+        raise GridSampleError("patch_model", "for_runtime", both, "target 'primitives'")
+    if for_runtime not in (None, *RUNTIMES):
+        expected = f"{checks.listed(RUNTIMES)}; others run the primitives as they are"
+        raise GridSampleError("patch_model", "for_runtime", repr(for_runtime), expected)
+    runtime = RUNTIMES[for_runtime] if for_runtime else ANY
+    last = runtime.opset  # the newest that may be written where none is asked for
     if target == TWO_AXES:
         from .targets.two_axes import FIRST_OPSET, LAST_OPSET
 
@@ -71,7 +70,7 @@ def patch_to(
             raise GridSampleError("patch_model", "opset", repr(opset), expected)
     if opset is None and last is not None and opset_of(model) > last:
         opset = last
-    to = _target(target, functions, model, opset, for_runtime)
+    to = _target(target, functions, model, opset, runtime)
     with explaining_invalid(model):
         return patch_in_place(model, to, nodes, probe, opset)
 
@@ -132,11 +131,9 @@ def patch_in_place(
             forget_guesses(model, found)
         _rewrite(found, replacements)
         there = {function_key(function) for function in model.functions}
-        for function in (function for each in replacements.values() for function in each.functions):
+        if called := {function_key(each): each for to in replacements.values() for each in to.functions}:
             model.ir_version = max(model.ir_version, 8)  # the first with functions
-            if function_key(function) not in there:
-                there.add(function_key(function))
-                model.functions.append(function)
+            model.functions.extend(function for key, function in called.items() if key not in there)
         versions = {d.domain: d.version for d in dialects.dialects() if d.domain}  # that a replacement may be in
         versions |= {DOMAIN: dialects.VERSION, FUNCTIONS_DOMAIN: 1}
         versions |= {domain: version for domain, version in found[0].opsets.items() if domain == ""}
@@ -144,7 +141,7 @@ def patch_in_place(
     return [m.record for m in selected], [m.record for m in left]
 
 
-def _target(name: str, functions: bool, model: onnx.ModelProto, opset: int | None, for_runtime: str | None) -> Target:
+def _target(name: str, functions: bool, model: onnx.ModelProto, opset: int | None, runtime: Runtime) -> Target:
     if name == DOMAIN:
         return PythonOp()
     if name == COMPILED:
@@ -153,7 +150,7 @@ def _target(name: str, functions: bool, model: onnx.ModelProto, opset: int | Non
         from .targets.lowered import Primitives, TwoAxes  # here, as few need it and importing it takes a while
 
         kind = TwoAxes if name == TWO_AXES else Primitives
-        return kind(functions, model.functions, RUNTIMES[for_runtime] if for_runtime else ANY)
+        return kind(functions, model.functions, runtime)
     return TensorRTPlugins() if name == PLUGINS.name else Spelled(name, strict=opset is not None)
 
 
