@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 import onnx
@@ -113,21 +114,17 @@ def import_used(
 
     An import of a ``dropped`` domain stays only where a node needs it. ``found`` are the scopes, where they are known.
     """
-    used: dict[int, set[str]] = {}
-    everywhere: set[str] = set()
+    used = defaultdict[int, set[str]](set)
     found = found or scopes(model)  # kept until the end, as an object's id is another's once it is gone
     for scope in found:
-        everywhere |= scope.domains
-        if scope.function is not None:
-            used.setdefault(id(scope.function), set()).update(scope.domains)
+        for proto in (model, scope.function):
+            used[id(proto)] |= scope.domains
     for proto in (model, *model.functions):
-        here = everywhere if proto is model else used.get(id(proto), set())
-        kept = [e for e in proto.opset_import if e.domain not in dropped or not e.domain or e.domain in here]
-        imported = {domain_of(entry.domain) for entry in kept}
-        kept += [helper.make_opsetid(d, v) for d, v in versions.items() if d in here and d not in imported]
-        copies = onnx.ModelProto(opset_import=kept)
-        del proto.opset_import[:]
-        proto.opset_import.extend(copies.opset_import)
+        here, imports = used[id(proto)], proto.opset_import
+        for entry in [each for each in imports if each.domain in dropped and each.domain not in ("", *here)]:
+            imports.remove(entry)
+        missing = here - {domain_of(entry.domain) for entry in imports}
+        imports.extend(helper.make_opsetid(d, version) for d, version in versions.items() if d in missing)
 
 
 def versions_of(model: onnx.ModelProto) -> dict[str, int]:
