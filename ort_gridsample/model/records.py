@@ -181,16 +181,15 @@ class NodeRecords(list[NodeRecord]):
 def columns(record: NodeRecord) -> dict[str, str]:
     """What ``inspect`` says of a node, column by column."""
     domain = f"{record.domain}::" if record.domain else ""
-    said = (record.mode, record.padding_mode, record.align_corners)
-    mode, padding, align = ("" if value is None else str(value) for value in said)
-    each = (" | ".join(map(_type_and_axes, values)) or "?" for values in record.inputs.values())
+    mode, padding, align = (str(record.attributes.get(name, "")) for name in ("mode", "padding_mode", "align_corners"))
+    known = ((f"{v.type or '?'} {'?' if v.rank is None else v.rank}-D" for v in vs) for vs in record.inputs.values())
     return {
         "node": record.name,
         "operator": f"{domain}{record.op_type}-{record.opset}",
         "mode": mode,
         "padding": padding,
         "align": align,
-        "inputs": ", ".join(each),
+        "inputs": ", ".join(" | ".join(each) or "?" for each in known),
         "native": "yes" if record.native else "no",
         "a patch": record.action,
     }
@@ -212,10 +211,6 @@ def _length(shape: Sequence[int | str | None] | None, axis: int, less: int) -> i
     """The length of an axis of ``shape``, ``less`` so many, where it is known."""
     length = shape[axis] if shape is not None and len(shape) > axis else None
     return length - less if isinstance(length, int) else None
-
-
-def _type_and_axes(value: Value) -> str:
-    return f"{value.type or '?'} {'?' if value.rank is None else value.rank}-D"
 
 
 def _distinct(values: Iterable[T | None]) -> tuple[T, ...]:
