@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Literal
 
 import onnx
@@ -102,10 +103,7 @@ def patch_model(
             be said in ``opset`` or converted to it by onnx's version converter.
         OSError: the file cannot be read.
     """
-    copy = read_model(model, external_data=True)
-    if copy is model:
-        copy = onnx.ModelProto()
-        copy.CopyFrom(model)
+    copy = deepcopy(model) if isinstance(model, onnx.ModelProto) else read_model(model, external_data=True)
     name = target.name if isinstance(target, Dialect) else target
     patch_to(copy, nodes, name, functions, native, opset, for_runtime)
     return copy

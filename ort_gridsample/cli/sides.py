@@ -1,6 +1,6 @@
 """Running a model in onnxruntime alone where that runs it, else with this package's ops."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -38,23 +38,21 @@ class Side:
     answers: Arrays
 
 
-def run(
-    model: Model, feeds: Callable[[onnxruntime.InferenceSession], Arrays], ways: Iterable[str] = WAYS, refusal: str = ""
-) -> Side:
-    """``model`` on the ``feeds`` for its session, in the first of these :data:`WAYS` that runs it.
+def run(model: Model, feeds: Callable[[onnxruntime.InferenceSession], Arrays]) -> Side:
+    """``model`` on the ``feeds`` for its session, in the first of :data:`WAYS` that runs it.
 
     Raises:
         Exception: the last way's, where none runs it.
     """
-    way, *others = ways
-    try:
-        session = WAYS[way](model)
-        fed = feeds(session)
-        return Side(way, refusal, session, fed, answers(session, fed))
-    except Exception as error:
-        if not others:
-            raise
-        return run(model, feeds, others, refusal or " ".join(str(error).split()))
+    refusal = ""
+    for way, make in WAYS.items():
+        try:
+            session = make(model)
+            fed = feeds(session)
+            return Side(way, refusal, session, fed, answers(session, fed))
+        except Exception as error:
+            refusal, last = refusal or " ".join(str(error).split()), error
+    raise last
 
 
 def answers(session: onnxruntime.InferenceSession, feeds: Arrays) -> Arrays:
