@@ -173,7 +173,7 @@ def as_json(sides: Mapping[str, Side], refusals: Mapping[str, str]) -> dict[str,
             "quartiles": side.timing.quartiles,
             "rounds": side.timing.rounds,
             "ratio": side.timing.times_faster_than(native.timing).median if native else None,
-            "nodes": {n: vars(node) for n, node in side.nodes.items()},
+            "nodes": side.nodes,
             "shares": side.shares,
             "difference": _differences(sides).get(name),
         }

@@ -7,6 +7,7 @@ import platform
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import is_dataclass
 from importlib import metadata
 from io import TextIOWrapper
 from typing import Any
@@ -53,11 +54,13 @@ def table(rows: Iterable[Sequence[object]], indent: str = "") -> str:
 
 
 def print_json(content: Any) -> None:
-    """Print ``content`` as JSON of ASCII characters, with null for numbers that JSON lacks."""
+    """Print ``content``, dataclasses in it as objects, as JSON of ASCII characters, with null for what JSON lacks."""
     print(json.dumps(_finite(content), indent=2))
 
 
 def _finite(content: Any) -> Any:
+    if is_dataclass(content):
+        content = vars(content)
     if isinstance(content, float):
         return content if math.isfinite(content) else None
     if isinstance(content, Mapping):

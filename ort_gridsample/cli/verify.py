@@ -37,12 +37,13 @@ class Agreement:
 class Far:
     """The far coordinates in two models."""
 
-    #: Grid in the first model's main graph -> its number of coordinates, and of those further out than
-    #: :data:`ort_gridsample.model.far.LIMIT`, or NaN.
-    counts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    limit: float = LIMIT
+    #: Grid in the first model's main graph -> its number of ``coordinates``, and of those that are ``far``: further out
+    #: than the limit, or NaN.
+    grids: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     uncounted: Sequence[str] = ()  #: grids in bodies and functions, where coordinates are not counted
-    #: How far the outputs agree with such coordinates at 0; empty where that is unknown.
-    without: Sequence[Agreement] = ()
+    outputs: Sequence[Agreement] = ()  #: how far they agree with such coordinates at 0; empty where that is unknown
+    agree: bool | None = None  #: whether they all do
     unknown: str = ""  #: why that is unknown
 
 
@@ -84,8 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
             side: {"model": path, "way": each.way, "refusal": each.refusal}
             for side, path, each in zip("AB", paths, (a, b), strict=True)
         }
-        content |= {"outputs": [vars(each) for each in found], "note": note, "agree": _agree(found)}
-        print_json({**content, "far": far and _far_json(far)})
+        print_json({**content, "outputs": found, "note": note, "agree": _agree(found), "far": far})
     else:
         print(table([("", "model", "run by"), ("A", paths[0], a.way), ("B", paths[1], b.way)]))
         print(as_text(found))
@@ -176,7 +176,8 @@ def far_coordinates(paths: Sequence[str], ways: Sequence[str], feeds: Mapping[st
             if model is models[0]:
                 counts |= {place.name: _count(found[place.wide]) for place in outside}
                 uncounted += (f"{place.name} in {place.graph}" for place in places if place.graph)
-        return Far(counts, uncounted, agreements(answers[0], answers[1], tolerance))
+        left = agreements(answers[0], answers[1], tolerance)
+        return Far(LIMIT, counts, uncounted, left, _agree(left))
     except Exception as error:  # a changed model may not run where the model does
         return Far(unknown=sentence(error))
 
@@ -193,8 +194,8 @@ def _is_far(grid: Array) -> Array:
         return ~(np.abs(grid) < LIMIT)
 
 
-def _count(grid: Array) -> tuple[int, int]:
-    return grid.size, int(np.count_nonzero(_is_far(grid)))
+def _count(grid: Array) -> dict[str, int]:
+    return {"coordinates": grid.size, "far": int(np.count_nonzero(_is_far(grid)))}
 
 
 def _far_text(far: Far) -> str:
@@ -202,23 +203,12 @@ def _far_text(far: Far) -> str:
     if far.unknown:
         return f"whether coordinates further out than ±{LIMIT:g} account for it is not known: {far.unknown}"
     lines = [
-        f"grid {name!r}: {far_out} of {size} coordinates are further out than ±{LIMIT:g}, or no numbers"
-        for name, (size, far_out) in far.counts.items()
+        f"grid {name!r}: {n['far']} of {n['coordinates']} coordinates are further out than ±{LIMIT:g}, or no numbers"
+        for name, n in far.grids.items()
     ]
     lines += [f"grid {name}: its coordinates are not counted" for name in far.uncounted]
-    if far.uncounted or any(far_out for _, far_out in far.counts.values()):
-        verdict = "all agree: these coordinates account for it" if _agree(far.without) else "this is left:"
+    if far.uncounted or any(n["far"] for n in far.grids.values()):
+        verdict = "all agree: these coordinates account for it" if far.agree else "this is left:"
         lines.append(f"with such coordinates at 0 in both models, {verdict}")
-        lines += [] if _agree(far.without) else [as_text(far.without)]
+        lines += [] if far.agree else [as_text(far.outputs)]
     return "\n".join(lines)
-
-
-def _far_json(far: Far) -> dict[str, object]:
-    return {
-        "limit": LIMIT,
-        "grids": {name: {"coordinates": size, "far": far_out} for name, (size, far_out) in far.counts.items()},
-        "uncounted": far.uncounted,
-        "outputs": [vars(each) for each in far.without],
-        "agree": None if far.unknown else _agree(far.without),
-        "unknown": far.unknown,
-    }
