@@ -74,9 +74,6 @@ X_HAS_NO_PIXEL = Sentence(
 )
 THETA = Sentence("theta", "of shape {theta}", "shape (N, 2, 3) or (N, 3, 4)")
 SIZE_IS_NO_ROW = Sentence("size", "of type {type} and shape {size}", "a row of integers")
-_SIZES = "(N, C, H, W) or (N, C, D, H, W)"
-SIZE_ALONE = Sentence("size", "{size}", _SIZES)
-SIZE_ALONE_NEGATIVE = Sentence("size", "{size}", f"{_SIZES}, nothing negative")
 SIZE_AXES = Sentence("size", "{size}", "{axes}, as theta is of shape {theta}")
 SIZE_NEGATIVE = Sentence("size", "{size}", "{axes}, nothing negative, as theta is of shape {theta}")
 SIZE_BATCHES = Sentence("size", "{size}", "N = {N} first, as theta is of shape {theta}")
@@ -139,23 +136,23 @@ def grid_sample_shapes(
 
 def affine_grid_shapes(where: str, theta: Sequence[Dim] | None, size: Sequence[int] | None) -> None:
     """Check theta's shape and size against each other, as far as they are known."""
-    r = 0
-    if theta is not None:
-        r = next((r for r in (2, 3) if alike(theta, (None, r, r + 1))), 0)
-        if not r:
-            raise THETA.error(where, theta=shown(theta))
+    if theta is None:
+        if size is not None and (len(size) not in (4, 5) or min(size) < 0):
+            expected = " or ".join(SIZE.values()) + (", nothing negative" if len(size) in (4, 5) else "")
+            raise GridSampleError(where, "size", shown(size), expected)
+        return
+    r = next((r for r in (2, 3) if alike(theta, (None, r, r + 1))), 0)
+    if not r:
+        raise THETA.error(where, theta=shown(theta))
     if size is None:
         return
-    quoted: dict[str, object] = {"size": shown(size)}
-    if theta is None:
-        wrong = SIZE_ALONE if len(size) not in (4, 5) else SIZE_ALONE_NEGATIVE if min(size) < 0 else None
-    else:
-        quoted |= {"theta": shown(theta), "N": theta[0], "axes": SIZE[r]}
-        wrong = SIZE_AXES if len(size) != r + 2 else SIZE_NEGATIVE if min(size) < 0 else None
-        if wrong is None and _differ(theta[0], size[0]):
-            wrong = SIZE_BATCHES
-    if wrong is not None:
-        raise wrong.error(where, **quoted)
+    quoted = {"size": shown(size), "theta": shown(theta), "N": theta[0], "axes": SIZE[r]}
+    if len(size) != r + 2:
+        raise SIZE_AXES.error(where, **quoted)
+    if min(size) < 0:
+        raise SIZE_NEGATIVE.error(where, **quoted)
+    if _differ(theta[0], size[0]):
+        raise SIZE_BATCHES.error(where, **quoted)
 
 
 def attention_shapes(
