@@ -61,10 +61,9 @@ def explaining_invalid(model: onnx.ModelProto) -> Iterator[None]:
     except (GridSampleError, OSError, MemoryError):
         raise
     except Exception as error:
-        fault = _fault(model, error)
-        if fault is None:
-            raise
-        raise GridSampleError("model", "the model", f"not valid ({fault})", "an ONNX model") from error
+        if (fault := _fault(model, error)) is not None:
+            raise GridSampleError("model", "the model", f"not valid ({fault})", "an ONNX model") from error
+        raise
 
 
 def _fault(model: onnx.ModelProto, error: Exception) -> str | None:
@@ -118,15 +117,11 @@ def write_model(model: onnx.ModelProto, path: str | PathLike[str], external_data
         entry.value = Path(os.path.relpath(source / entry.value, source)).as_posix()
         beside = out.parent / entry.value
         # onnxruntime reads no file outside the model's folder.
-        if beside.resolve() != out and data != out and beside.resolve().is_relative_to(out.parent):
-            if not beside.exists():
-                serves = copies.setdefault(beside, data) == data
-            else:
-                serves = beside.samefile(data) or filecmp.cmp(data, beside, shallow=False)
-            if serves:
-                continue
-        found, expected = f"in the way of {beside}", "no other file, or link to one, there"
-        raise GridSampleError(str(path), "external data", found, expected)
+        fits = beside.resolve() != out and data != out and beside.resolve().is_relative_to(out.parent)
+        there = beside if beside.exists() else copies.setdefault(beside, data)
+        if not fits or not (there.samefile(data) or filecmp.cmp(data, there, shallow=False)):
+            found, expected = f"in the way of {beside}", "no other file, or link to one, there"
+            raise GridSampleError(str(path), "external data", found, expected)
     with ExitStack() as undo:
         for beside, data in copies.items():
             beside.parent.mkdir(parents=True, exist_ok=True)
