@@ -72,9 +72,8 @@ class Primitives(Target):
         body = helper.make_function(FUNCTIONS_DOMAIN, "", parameters, ["output"], nodes, imports)
         function = self._shared.setdefault(_body_of(body), body)
         if not function.name:
-            taken = {each.name for each in self._shared.values()}
-            free = (name for number in count(1) if (name := f"{record.operator}_{number}") not in taken)
-            function.name = next(free)
+            taken, names = {each.name for each in self._shared.values()}, (f"{record.operator}_{n}" for n in count(1))
+            function.name = next(name for name in names if name not in taken)
         named = function.name, arguments, [record.output], match.node.name, match.node.doc_string
         call = helper.make_node(*named, FUNCTIONS_DOMAIN)
         return Replacement([call], functions=[function], reads_shapes=True)
