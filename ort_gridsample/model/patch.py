@@ -100,26 +100,25 @@ def patch_in_place(
             model, found, probe, nodes != "all", decomposed=target.reads_decomposed, fused=fused, attention=target.fuses
         )
         wholes = [m for m in matches if m.is_whole and target.expands(m) and _is_selected(m, nodes, standard)]
-        takes = (match for match in matches if not match.is_whole and target.takes(match))
-        selected = wholes or [match for match in takes if _is_selected(match, nodes, standard)]
-        chosen = {*selected}
-        left = [match for match in matches if match not in chosen]
+        selected = dict.fromkeys(wholes, target) or {
+            m: to for m in matches if not m.is_whole and (to := target.of(m)) and _is_selected(m, nodes, standard)
+        }
+        left = [match for match in matches if match not in selected]
         aside = [match for match in left if match.is_set_aside and not wholes]
         for match in (*selected, *aside):
             if match.record.error is not None:
                 raise match.record.error
-        in_functions = ((m, m.scope.function) for m in selected if m.scope.function is not None)
+        in_functions = ((m, to, m.scope.function) for m, to in selected.items() if m.scope.function is not None)
         if wholes:
             names = Names(model, found)
             _rewrite(found, {match: expanded(match, names) for match in wholes})
             import_used(model, {BEFORE_GRID_SAMPLE: 1})
-        elif functions := {function_key(function)[:2] for m, function in in_functions if target.needs_inlining(m)}:
+        elif functions := {function_key(function)[:2] for m, to, function in in_functions if to.needs_inlining(m)}:
             inline(model, functions)  # of which one body cannot serve all calls
-        elif not _convert(model, selected, target, opset):
+        elif not _convert(model, selected, opset):
             break
         found[:] = scopes(model, found[0].weights)
-    written: dict[Match, Target] = {**dict.fromkeys(selected, target), **dict.fromkeys(aside, standard)}
-    if written:
+    if written := selected | dict.fromkeys(aside, standard):
         for match, to in written.items() if opset is not None else ():
             if (least := to.least_opset(match)) > match.scope.opsets.get("", 0):
                 raise GridSampleError(match.record.where, "opset", str(opset), f"at least {least}")
@@ -174,11 +173,11 @@ def _is_selected(match: Match, nodes: Selection, standard: Target) -> bool:
     return match.is_set_aside and standard.least_opset(match) > match.record.opset
 
 
-def _convert(model: onnx.ModelProto, selected: Sequence[Match], to: Target, opset: int | None) -> bool:
+def _convert(model: onnx.ModelProto, selected: Mapping[Match, Target], opset: int | None) -> bool:
     """Convert the model to ``opset``, or where that is None to what the replacements need; whether that was to do."""
     before = opset_of(model)
     if opset is None:
-        old = [(m, to.least_opset(m)) for m in selected if m.scope.opsets.get("", 0) < to.least_opset(m)]
+        old = [(m, least) for m, to in selected.items() if (least := to.least_opset(m)) > m.scope.opsets.get("", 0)]
         if not old:
             return False
         match, version = max(old, key=lambda pair: pair[1])

@@ -13,12 +13,12 @@ from ..core import logger
 from ..core.taps import COMPILED_MODES
 from ..model.dialects import ATTENTION, COMPILED, DOMAIN
 from ..model.files import Model, explaining_invalid, read_model
-from ..model.graphs import Names, scopes
+from ..model.graphs import scopes
 from ..model.matches import Match, find
 from ..model.node_checks import reason_of
 from ..model.patch import Selection
 from ..model.records import NodeRecord
-from ..model.targets import Replacement, Target
+from ..model.targets import Target
 from ..model.targets.attention import CompiledAttention, PythonAttention
 from ..model.targets.compiled_op import CompiledOp, FusedOp, unsupported
 from ..model.targets.python_op import PythonOp
@@ -228,24 +228,11 @@ class Ops(Target):
             return Placement(record, "onnxruntime", reason), None
         return Placement(record, "Python op", reason), targets["Python op"]
 
-    def takes(self, match: Match) -> bool:
+    def of(self, match: Match) -> Target | None:
         target = self._chosen_for(match)[1]
-        return target is not None and target.takes(match)
+        return target and target.of(match)
 
     def expands(self, match: Match) -> bool:
         if match.record.patched:  # as other ops than it is
             return bool(why_no_compiled_ops()) == (match.record.dialect.name == COMPILED)
         return not self._accelerators  # which may know the plugin
-
-    def needs_inlining(self, match: Match) -> bool:
-        target = self._chosen_for(match)[1]
-        return target is not None and target.needs_inlining(match)
-
-    def least_opset(self, match: Match) -> int:
-        target = self._chosen_for(match)[1]
-        return 1 if target is None else target.least_opset(match)
-
-    def replace(self, match: Match, names: Names) -> Replacement:
-        target = self._chosen_for(match)[1]
-        assert target is not None  # ``takes`` said so
-        return target.replace(match, names)

@@ -50,6 +50,10 @@ class Target:
         """Whether the target replaces a node."""
         raise NotImplementedError
 
+    def of(self, match: Match) -> Target | None:
+        """The target that replaces a node, this one where it takes the node; None: nothing replaces it."""
+        return self if self.takes(match) else None
+
     def expands(self, match: Match) -> bool:
         """Whether it needs the nodes that one which stands for several stands for."""
         return match.record.dialect.name != self.name
