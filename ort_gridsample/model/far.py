@@ -16,14 +16,10 @@ LIMIT = 10_000.0
 
 @dataclass(frozen=True)
 class Place:
-    """Where a grid is, by the words for its graph, "" for the main one, and its name.
-
-    ``before`` is the name of the value as it was, ``wide`` that of the same in float64.
-    """
+    """Where a grid is, by the words for its graph, "" for the main one, and its name; ``wide`` is it in float64."""
 
     graph: str
     name: str
-    before: str
     wide: str
 
 
@@ -38,36 +34,32 @@ def put_far_coordinates_to_0(model: onnx.ModelProto, grids: Mapping[str, str]) -
         here = list[Place]()
         for name, definition in scope.definitions.items():
             if name in grids and (definition is not None or scope.path):
-                place = Place(scope.path, name, names.new(f"{name}_before"), names.new(f"{name}_wide"))
-                _rename(scope, definition, place)
-                at = next((index for index, node in enumerate(scope) if place.before in node.output), -1)
-                for node in reversed(_without_far(place, grids[name], names)):
+                before, wide = names.new(f"{name}_before"), names.new(f"{name}_wide")
+                _rename(scope, definition, name, before)
+                at = next((index for index, node in enumerate(scope) if before in node.output), -1)
+                for node in reversed(_without_far(before, wide, name, grids[name], names)):
                     scope.container.node.insert(at + 1, node)
-                here.append(place)
+                here.append(Place(scope.path, name, wide))
         places = here + places
     return places
 
 
-def _rename(scope: Scope, definition: Definition, place: Place) -> None:
-    """Give the value that ``scope`` has by this ``definition``, or as an input, the name that it has before."""
-    if isinstance(definition, onnx.TensorProto):
-        definition.name = place.before
-    elif isinstance(definition, onnx.NodeProto):
-        definition.output[:] = [place.before if name == place.name else name for name in definition.output]
-    elif isinstance(scope.container, onnx.FunctionProto):
-        names = scope.container.input
-        names[:] = [place.before if name == place.name else name for name in names]
+def _rename(scope: Scope, definition: Definition, name: str, new: str) -> None:
+    """Give the value that ``scope`` has by this ``definition``, or as an input, a ``new`` name."""
+    if isinstance(definition, onnx.NodeProto) or isinstance(scope.container, onnx.FunctionProto):
+        names = scope.container.input if definition is None else definition.output
+        names[:] = [new if each == name else each for each in names]
     else:
-        for value in scope.container.input:
-            value.name = place.before if value.name == place.name else value.name
+        for value in scope.container.input if definition is None else [definition]:
+            value.name = new if value.name == name else value.name
 
 
-def _without_far(place: Place, type_name: str, names: Names) -> Nodes:
-    """Nodes that make the value of what it was."""
-    nodes = Nodes(names, place.name)
-    nodes.add("Cast", place.before, output=place.wide, to=onnx.TensorProto.DOUBLE)
-    size = nodes.add("Abs", place.wide)
+def _without_far(before: str, wide: str, name: str, type_name: str, names: Names) -> Nodes:
+    """Nodes that make the value ``name`` of what it was ``before``."""
+    nodes = Nodes(names, name)
+    nodes.add("Cast", before, output=wide, to=onnx.TensorProto.DOUBLE)
+    size = nodes.add("Abs", wide)
     near = nodes.add("Less", size, nodes.constant(np.array(LIMIT)))  # false for what is no number
-    put = nodes.add("Where", near, place.wide, nodes.constant(np.array(0.0)))
-    nodes.add("Cast", put, output=place.name, to=elem_type(type_name))
+    put = nodes.add("Where", near, wide, nodes.constant(np.array(0.0)))
+    nodes.add("Cast", put, output=name, to=elem_type(type_name))
     return nodes
