@@ -57,7 +57,6 @@ class Side:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("model", metavar="MODEL", help="an ONNX model")
     inputs.add_arguments(parser)
     add("--threads", type=positive, metavar="N", help="threads of each side (default: its own choice)")
     add("--rounds", type=positive, default=21, metavar="N", help="the most rounds (default: %(default)s)")

@@ -17,8 +17,9 @@ from .output import name_of
 OPEN, OPEN_OTHERWISE = (1, 8), (2, 11)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser, metavar: str = "MODEL") -> None:
     add = parser.add_argument
+    add("model", metavar=metavar, help="an ONNX model")
     add("--input", action="append", default=[], metavar="NAME=FILE.npy", help="an input's array (once for each input)")
     shape = f"the shape of a random input (default: the model's; dimensions left open are {OPEN[1]})"
     add("--shape", action="append", default=[], metavar="NAME=1,3,64,64", help=shape)
@@ -29,9 +30,7 @@ def feeds(
     session: onnxruntime.InferenceSession, arguments: argparse.Namespace, *, random: bool,
     lengths: tuple[int, int] = OPEN,
 ) -> dict[str, Array]:  # fmt: skip
-    """The inputs of ``session``'s model: those of files, and with ``random`` the others at random.
-
-    ``lengths`` are those of the first dimension and of others that the model leaves open.
+    """The inputs of ``session``'s model: those of files, and with ``random`` the others at random, of open ``lengths``.
 
     Raises:
         GridSampleError: a name, a file, an array or a shape that does not fit, or a missing input.

@@ -17,7 +17,6 @@ from .failures import about
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="an ONNX model")
     inputs.add_arguments(parser)
     parser.add_argument("--output", metavar="DIR", help="the folder in which each output is saved as NAME.npy")
     parser.add_argument("--random", action="store_true", help="draw the other inputs at random")

@@ -49,9 +49,8 @@ class Far:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("model", metavar="A", help="an ONNX model")
+    inputs.add_arguments(parser, metavar="A")
     add("other", metavar="B", help="the model that should answer the same")
-    inputs.add_arguments(parser)
     tolerance = "how far floats may differ, in parts of the output's largest magnitude (default: %(default)s)"
     add("--tolerance", type=magnitude, default=1e-5, help=tolerance)
     add("--json", action="store_true", help="print JSON")
