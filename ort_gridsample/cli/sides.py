@@ -26,24 +26,17 @@ WAYS: Mapping[str, Callable[[Model], onnxruntime.InferenceSession]] = {
 
 @dataclass(frozen=True)
 class Side:
-    """A model that was run in a ``way`` of :data:`WAYS`: the session, the inputs and the outputs.
-
-    ``refusal`` is onnxruntime's error where it alone does not run it, else empty.
-    """
+    """A model that was run in a ``way`` of :data:`WAYS`: the session, the inputs and the outputs."""
 
     way: str
-    refusal: str
+    refusal: str  #: onnxruntime's error where it alone does not run the model, else empty
     session: onnxruntime.InferenceSession
     feeds: Arrays
     answers: Arrays
 
 
 def run(model: Model, feeds: Callable[[onnxruntime.InferenceSession], Arrays]) -> Side:
-    """``model`` on the ``feeds`` for its session, in the first of :data:`WAYS` that runs it.
-
-    Raises:
-        Exception: the last way's, where none runs it.
-    """
+    """``model`` on the ``feeds`` for its session, in the first of :data:`WAYS` that runs it; else the last's error."""
     refusal = ""
     for way, make in WAYS.items():
         try:

@@ -205,11 +205,7 @@ def _set_aside(model: onnx.ModelProto, version: int) -> None:
 
 
 def _drop_attributes(model: onnx.ModelProto, before: int, version: int) -> None:
-    """Drop the attributes that the opset ``version`` does not have, and that equal their defaults.
-
-    Raises:
-        GridSampleError: one of them has another value; the converter keeps them all.
-    """
+    """Drop attributes that opset ``version`` lacks, which the converter keeps; GridSampleError where one matters."""
     for node in _nodes(model):
         if domain_of(node.domain) or not onnx.defs.has(node.op_type, version):
             continue

@@ -162,11 +162,7 @@ def _tensor(data: bytes | mmap.mmap, start: int, stop: int) -> tuple[TensorProto
 
 
 def _fields(data: bytes | mmap.mmap, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Of each field of a protobuf message its number, and where its key, its value and what follows begin.
-
-    Raises:
-        LookupError, ValueError: it is no message.
-    """
+    """Of each field its number, and where key, value and the next begin; LookupError, ValueError: it is no message."""
     while at < end:
         key, start = _varint(data, at)
         kind = key & 7
@@ -185,12 +181,9 @@ def _fields(data: bytes | mmap.mmap, at: int, end: int) -> Iterator[tuple[int, i
 
 def _varint(data: bytes | mmap.mmap, at: int) -> tuple[int, int]:
     """The number that begins at a place, and where it ends."""
-    value = shift = 0
-    while shift < 64:
-        byte = data[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at
-        shift += 7
+    value = 0
+    for last, shift in enumerate(range(0, 64, 7), at):
+        value |= (data[last] & 127) << shift
+        if data[last] < 128:
+            return value, last + 1
     raise ValueError(at)
