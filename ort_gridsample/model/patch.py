@@ -155,13 +155,11 @@ def _target(name: str, functions: bool, model: onnx.ModelProto, opset: int | Non
 
 def bind_threads(found: Iterable[Scope], num_threads: int) -> bool:
     """Let the ops in ``found`` use ``num_threads`` threads, 0 for the process' default; whether that changed them."""
-    changed = False
-    for scope in found:
-        for node in scope.nodes if DOMAIN in scope.domains else ():
-            for attribute in node.attribute if node.domain == DOMAIN else ():
-                if attribute.name == "num_threads" and attribute.i != num_threads:
-                    attribute.i, changed = num_threads, True
-    return changed
+    ops = (node for scope in found if DOMAIN in scope.domains for node in scope.nodes if node.domain == DOMAIN)
+    others = [a for op in ops for a in op.attribute if a.name == "num_threads" and a.i != num_threads]
+    for attribute in others:
+        attribute.i = num_threads
+    return bool(others)
 
 
 def _is_selected(match: Match, nodes: Selection, standard: Target) -> bool:
