@@ -17,8 +17,6 @@ from ..model.dialects import DOMAIN, constant_size, dialect_of, dialects
 if TYPE_CHECKING:
     from onnx.reference.op_run import OpRun
 
-_FUNCTIONS: dict[str, Any] = {"GridSample": grid_sample, "AffineGrid": affine_grid}
-
 
 def reference_ops() -> list[type[OpRun]]:
     """The operators, in every opset and dialect, for ``onnx.reference.ReferenceEvaluator``.
@@ -67,5 +65,6 @@ def _run(self: OpRun, *inputs: Array | None, **attributes: Any) -> tuple[Array, 
             raise GridSampleError(here, name, "missing", "an input")
         arguments[name] = value
     standard["align_corners"] = bool(standard["align_corners"])
-    answer = _FUNCTIONS[dialect.operator](**arguments, **standard, where=here)
+    function: Any = grid_sample if dialect.operator == "GridSample" else affine_grid
+    answer = function(**arguments, **standard, where=here)
     return (answer, np.arange(len(answer), dtype=np.int64)[:, None]) if dialect.domain == DOMAIN else (answer,)

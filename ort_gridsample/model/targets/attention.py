@@ -32,7 +32,7 @@ class _Whole(Target):
         assert match.attention is not None  # ``takes`` said so
         nodes = _Nodes(match, match.attention, names)
         self.write(match, match.attention, nodes, names)
-        return Replacement([*nodes, *nodes.after], fused=[*match.part])
+        return Replacement([*nodes, *nodes.after])
 
     def write(self, match: Match, found: Attention, nodes: _Nodes, names: Names) -> None:
         """Add the nodes that compute ``nodes.output`` from the operands."""

@@ -38,7 +38,7 @@ class Spelled(Target):
             return False
         if record.unrolled and match.scope.opsets.get("", 0) < self.least_opset(match):
             return False  # it runs as it is: no reason to convert the whole model
-        return dialect.axes is None or not record.spatial_axes or set(record.spatial_axes) <= set(dialect.axes)
+        return dialect.axes is None or {*record.spatial_axes} <= {*dialect.axes}
 
     def needs_inlining(self, match: Match) -> bool:
         """The node refers to an attribute of its function, whose values would have to be spelled otherwise."""
