@@ -56,13 +56,10 @@ def lower_grid_sample(
     ):
         if refused:
             raise GridSampleError(e.prefix, argument, found, f"{expected}; target 'primitives' has others")
-    image, coordinates = e.input(X.name, X.type), e.input(grid.name, grid.type)
-    if r == 3:
-        coordinates = input_of(e, grid)
+    image, coordinates = e.input(X.name, X.type), input_of(e, grid) if r == 3 else e.input(grid.name, grid.type)
     (n, c, *lengths), out = e.dims(image, X_shape), e.dims(coordinates, grid_shape)[1:-1]
     if r == 3:
-        padding = PADDING[padding_mode]
-        total = _of_slices(image, coordinates, [n, c, *lengths], out, mode, padding, bool(align_corners))
+        total = _of_slices(image, coordinates, [n, c, *lengths], out, mode, PADDING[padding_mode], bool(align_corners))
     else:
         # No GridSample takes bfloat16 before opset 22.
         image, g = (x.astype("float32") if x.type == "bfloat16" else x for x in (image, coordinates))
