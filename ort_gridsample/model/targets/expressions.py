@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, partialmethod, reduce
 from math import prod
 from operator import mul
 from typing import Any, Literal, TypeAlias
@@ -104,11 +104,6 @@ _INSTEAD: Mapping[str, Callable[..., Tensor]] = {
 }
 
 
-def _operation(op_type: str, **attributes: int) -> Callable[..., Tensor]:  # pragma: no mutate block
-    """The method of :class:`Expressions` that writes one node."""
-    return lambda self, *operands: self.op(op_type, *operands, **attributes)
-
-
 class Expressions:
     """The nodes of one lowering: every name among them begins with ``prefix``, the lowered node's name, and a slash.
 
@@ -144,9 +139,9 @@ class Expressions:
         return self._write(op_type, tensors, type, **attributes)[0]
 
     # As NumPy names them: the core's functions take these for NumPy's, see ``core.coordinates``.
-    abs, floor, rint, sin = map(_operation, ("Abs", "Floor", "Round", "Sin"))
-    equal, less, maximum, minimum, where = map(_operation, ("Equal", "Less", "Max", "Min", "Where"))
-    fmod = _operation("Mod", fmod=1)
+    abs, floor, rint, sin = map(partial(partialmethod, op), ("Abs", "Floor", "Round", "Sin"))
+    equal, less, maximum, minimum, where = map(partial(partialmethod, op), ("Equal", "Less", "Max", "Min", "Where"))
+    fmod = partialmethod(op, "Mod", fmod=1)
 
     def clip(self, x: Tensor, low: float, high: float) -> Tensor:
         """The nearest value between the two."""
