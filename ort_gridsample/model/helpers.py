@@ -7,12 +7,14 @@ a guard and a CastLike make up for that.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import onnx
+from onnx import helper
 
 from ..errors import GridSampleError, where
 from .dialects import DOMAIN, EXTENSIONS_DOMAIN
-from .graphs import OUTSIDE, Scope, called
+from .graphs import OUTSIDE, Names, Scope, called
 
 #: The key in a helper node's ``metadata_props``; its value is the node that it helps.
 _HELPS = "ort_gridsample.helps"
@@ -34,15 +36,16 @@ def guards(node: onnx.NodeProto, op: onnx.NodeProto) -> bool:
     return node.op_type in ("Gather", "GatherND") and list(node.input) == list(op.output)
 
 
-def cast_name(where: str) -> str:
-    """The name of a Cast or CastLike around the node ``where``."""
-    return f"ort_gridsample casts for {where}"
-
-
 def mark(node: onnx.NodeProto, where: str) -> onnx.NodeProto:
     """``node``, marked as a helper of the node ``where``."""
     node.metadata_props.add(key=_HELPS, value=where)
     return node
+
+
+def cast(op_type: str, inputs: Sequence[str], output: str, where: str, names: Names, **to: Any) -> onnx.NodeProto:
+    """A Cast or CastLike around the node ``where``."""
+    name = names.new(f"ort_gridsample casts for {where}")
+    return mark(helper.make_node(op_type, inputs, [output], name, **to), where)
 
 
 def lowered_name(where: str, name: str, reads_grid: bool) -> str:

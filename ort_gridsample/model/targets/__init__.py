@@ -11,10 +11,9 @@ from copy import deepcopy
 from dataclasses import dataclass
 
 import onnx
-from onnx import helper
 
 from ..graphs import Names, Nodes
-from ..helpers import cast_name, mark
+from ..helpers import cast
 from ..matches import Match
 from ..records import NodeRecord
 
@@ -71,12 +70,14 @@ class Target:
         raise NotImplementedError
 
 
-def renamed(original: onnx.NodeProto, op_type: str, domain: str) -> onnx.NodeProto:
+def renamed(
+    original: onnx.NodeProto, op_type: str, domain: str, inputs: Sequence[str], outputs: Sequence[str]
+) -> onnx.NodeProto:
     """A node of another operator, with the name, doc string and metadata of the node ``original``."""
     node = deepcopy(original)
     for field in ("input", "output", "attribute", "domain"):
         node.ClearField(field)
-    node.MergeFrom(onnx.NodeProto(op_type=op_type, domain=domain or None))
+    node.MergeFrom(onnx.NodeProto(op_type=op_type, domain=domain or None, input=inputs, output=outputs))
     return node
 
 
@@ -90,8 +91,7 @@ def typed_in_function(match: Match, first: str, names: Names) -> tuple[str, list
     if match.scope.function is None:
         return record.output, []
     value = names.new(f"{record.output}_untyped")
-    like = helper.make_node("CastLike", [value, first], [record.output], names.new(cast_name(record.where)))
-    return value, [mark(like, record.where)]
+    return value, [cast("CastLike", [value, first], record.output, record.where, names)]
 
 
 def arguments(record: NodeRecord, names: Names) -> tuple[list[onnx.NodeProto], list[str]]:

@@ -43,9 +43,7 @@ class CompiledAttention(_Whole):
     """The compiled op."""
 
     def write(self, match: Match, found: Attention, nodes: _Nodes, names: Names) -> None:
-        node = renamed(match.node, COMPILED_ATTENTION, EXTENSIONS_DOMAIN)
-        node.input.extend(nodes.operands())
-        node.output.append(nodes.output)
+        node = renamed(match.node, COMPILED_ATTENTION, EXTENSIONS_DOMAIN, nodes.operands(), [nodes.output])
         named = {"align_corners": match.record.align_corners, "node": label(match.node) or match.record.label}
         # By which the node is read back, where nothing else says how many there are.
         named["points"] = " ".join(map(str, found.points))
@@ -81,16 +79,12 @@ class TensorRTPlugins(_Whole):
         lengths = match.record.constants["levels"][:, 1:].astype(np.int32)
         areas = lengths.prod(1, dtype=np.int32)
         each = len(found.points), found.points[0]
-        node = renamed(match.node, PLUGINS.op_type, PLUGINS.domain)
-        node.input.append(nodes.value())
-        node.input.append(nodes.constant(lengths))
-        node.input.append(nodes.constant(np.cumsum(areas, dtype=np.int32) - areas))
-        node.input.append(nodes.add("Reshape", nodes.locations(), nodes.row(0, 0, 0, *each, 2)))
-        node.input.append(nodes.add("Reshape", nodes.weights(), nodes.row(0, 0, 0, *each)))
-        node.output.append(names.new(f"{nodes.output}_by_head"))
-        width = nodes.row(0, 0, found.heads * found.channels)
-        nodes.append(node)
-        nodes.add("Reshape", node.output[0], width, output=nodes.output)
+        images = [nodes.value(), nodes.constant(lengths), nodes.constant(np.cumsum(areas, dtype=np.int32) - areas)]
+        locations = nodes.add("Reshape", nodes.locations(), nodes.row(0, 0, 0, *each, 2))
+        weights = nodes.add("Reshape", nodes.weights(), nodes.row(0, 0, 0, *each))
+        by_head, width = names.new(f"{nodes.output}_by_head"), nodes.row(0, 0, found.heads * found.channels)
+        nodes.append(renamed(match.node, PLUGINS.op_type, PLUGINS.domain, [*images, locations, weights], [by_head]))
+        nodes.add("Reshape", by_head, width, output=nodes.output)
 
 
 class _Nodes(Nodes):

@@ -9,7 +9,7 @@ from ...spec import TYPES, mode_of
 from ..dialects import DOMAIN, OURS, AttributeReference, Spelling
 from ..element_types import elem_type
 from ..graphs import Names, subgraphs
-from ..helpers import cast_name, guard_name, guards, mark
+from ..helpers import cast, guard_name, guards, mark
 from ..matches import Match
 from . import CAST_LIKE, Replacement, Target, arguments, renamed, typed_in_function
 
@@ -52,27 +52,22 @@ class PythonOp(Target):
 
     def replace(self, match: Match, names: Names) -> Replacement:
         record = match.record
-
-        def cast(source: str, to: str, type_name: str) -> onnx.NodeProto:
-            name = names.new(cast_name(record.where))
-            return mark(helper.make_node("Cast", [source], [to], name, to=elem_type(type_name)), record.where)
-
-        op = renamed(match.node, record.operator, DOMAIN)
         before, values = arguments(record, names)
+        inputs = list[str]()
         for argument, value in zip(record.values, values, strict=True):
             if argument in record.casts:
                 source, value = value, names.new(f"{value}_as_{record.casts[argument]}")
-                before.append(cast(source, value, record.casts[argument]))
-            op.input.append(value)
+                before.append(cast("Cast", [source], value, record.where, names, to=elem_type(record.casts[argument])))
+            inputs.append(value)
         first, value = next(iter(record.values)), record.output
         if first in record.casts:  # the output has the first input's type
             value = names.new(f"{value}_as_{record.casts[first]}")
-            after = [cast(value, record.output, record.types[first][0])]
+            after = [cast("Cast", [value], record.output, record.where, names, to=elem_type(record.types[first][0]))]
         else:
-            value, after = typed_in_function(match, op.input[0], names)
+            value, after = typed_in_function(match, inputs[0], names)
         unguarded, status = (names.new(f"{record.output}_{name}") for name in ("unguarded", "status"))
+        op = renamed(match.node, record.operator, DOMAIN, inputs, [value if self._in_session else unguarded, status])
         op.attribute.extend(self._attributes(match))
-        op.output.extend([value if self._in_session else unguarded, status])
         kind = "GatherND" if match.scope.opsets.get("", 0) >= _GATHER_ND else "Gather"
         if self._in_session:
             guarded = [status, status], [unguarded]

@@ -61,10 +61,8 @@ class Spelled(Target):
     def replace(self, match: Match, names: Names) -> Replacement:
         record, dialect = match.record, self._dialect(match)
         assert dialect is not None  # else ``takes`` is false
-        node = renamed(match.node, dialect.op_type, dialect.domain)
-        node.output.append(record.output)
         constants, values = arguments(record, names)
-        node.input.extend(values)
+        node = renamed(match.node, dialect.op_type, dialect.domain, values, [record.output])
         plain = {}
         for name, value in record.attributes.items():
             spelling = dialect.attributes[name]
