@@ -303,6 +303,10 @@ VARIANTS: dict[str, tuple[dict[str, str], str | None]] = {
     "weights first": ({"sum": LINES["sum"].replace("all, W", "W, all")}, ALL),
     "slices": ({"images": "v0 = Slice (value, c0, c6, c1) v1 = Slice (value, c6, c10, c1)"}, ALL),
     "grids as they are": ({"grids": "grids = Identity (at)"}, "value weights output"),
+    "an axis that comes and goes": (
+        {"grids": "long = Unsqueeze (at, c0) short = Squeeze (long, c0) twice = Mul (short, two) grids = Sub (twice, one)"},
+        ALL,
+    ),
     "the factor first": ({"grids": "twice = Mul (two, at) grids = Sub (twice, one)"}, ALL),
     "grids turned around": ({"grids": "twice = Mul (at, two) grids = Sub (one, twice)"}, "value weights output"),
     "another scale": ({"grids": "twice = Mul (at, other) grids = Sub (twice, one)"}, "value weights output"),

@@ -423,6 +423,7 @@ GRIDS: list[tuple[dict[str, Shape], Build, int]] = [
     (FOUR, ends, 5),
     (FOUR, lambda g: g.add("Concat", *(g.add("Gather", "coords", [i], axis=3) for i in (-4, 2)), axis=3), 3),
     (FOUR, lambda g: g.add("Slice", "coords", [1], [4], [-1], [2]), 1),
+    (FOUR, lambda g: g.add("Slice", "coords", [-3], [-1], [3]), 1),
     (
         {"y": (2, 3, 4, 2)},
         lambda g: g.add("Concat", *(g.add("Gather", x, [1], axis=3) for x in ("coords", "y")), axis=3),

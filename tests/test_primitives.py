@@ -1,12 +1,13 @@
 """Nodes lowered to primitives: only basic operators, and the core's answers in every runtime."""
 
 import itertools
+from collections import Counter
 from dataclasses import asdict, astuple
 
 import ml_dtypes
 import numpy as np
 import pytest
-from onnx import numpy_helper
+from onnx import TensorProto, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
 import faults
@@ -336,6 +337,20 @@ def test_a_runtime_s_own_form(name, r):
             assert known or bool(calculated) == (name not in ("iree", "tvm"))
             assert not known or sum(node.op_type == "Gather" for node in nodes) <= (1 if name == "rknn" else 16)
             check(run(model, X, grid), X, grid, attributes)
+
+
+def test_what_several_read_is_cast_for_each_but_for_pixels():
+    X, grid = arrays(2, 2)
+    for attributes in ATTRIBUTES:
+        model = lowered(X, grid, attributes, runtime=RUNTIMES["onnxconverter-common"])
+        graph = shape_inference.infer_shapes(model).graph
+        types = {each.name: each.type.tensor_type.elem_type for each in graph.value_info}
+        read = Counter(n for node in graph.node for n in node.input if node.op_type != "Gather")
+        made = {
+            name: node.op_type for node in graph.node for name in node.output if types.get(name) == TensorProto.FLOAT
+        }
+        assert max(read[name] for name in made) == 1, attributes
+        assert "Cast" not in {made.get(node.input[0]) for node in graph.node if node.op_type == "Gather"}, attributes
 
 
 @pytest.mark.parametrize("name", RUNTIMES)

@@ -253,7 +253,7 @@ class Expressions:
 
         Values that are only gathered, which are pixels, stay as they are.
         """
-        reads = [node.input[1:] if node.op_type == "Gather" else node.input for node in nodes]
+        reads = [() if node.op_type == "Gather" else node.input for node in nodes]
         readers = Counter(name for names in reads for name in names)
         shared = {name for name, count in readers.items() if count > 1 and name in self._floats}
         made: list[onnx.NodeProto] = []
