@@ -298,15 +298,13 @@ def written_feeds(queries: int = 3) -> Arrays:
 ALL = "value locations weights output"
 ONE_LEVEL = {"new axis": "", "stack": "all = Identity (S0)"}
 ONE_LEVEL["weights"] = "h = Gather <axis = 3> (by, i0) w = Transpose <perm = [0, 2, 1, 3]> (h) W = Reshape (w, half)"
+LONG = "l0 = Unsqueeze (g0, c0) s0 = Squeeze (l0, c0) "
 VARIANTS: dict[str, tuple[dict[str, str], str | None]] = {
     "as exporters write it": ({}, ALL),
     "weights first": ({"sum": LINES["sum"].replace("all, W", "W, all")}, ALL),
     "slices": ({"images": "v0 = Slice (value, c0, c6, c1) v1 = Slice (value, c6, c10, c1)"}, ALL),
     "grids as they are": ({"grids": "grids = Identity (at)"}, "value weights output"),
-    "an axis that comes and goes": (
-        {"grids": "long = Unsqueeze (at, c0) short = Squeeze (long, c0) twice = Mul (short, two) grids = Sub (twice, one)"},
-        ALL,
-    ),
+    "an axis that comes and goes": ({"places": LONG + LINES["places"].replace("g0", "s0")}, ALL),
     "the factor first": ({"grids": "twice = Mul (two, at) grids = Sub (twice, one)"}, ALL),
     "grids turned around": ({"grids": "twice = Mul (at, two) grids = Sub (one, twice)"}, "value weights output"),
     "another scale": ({"grids": "twice = Mul (at, other) grids = Sub (twice, one)"}, "value weights output"),
