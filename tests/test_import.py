@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import ort_gridsample as ogs
+from ort_gridsample import versions
+from ort_gridsample.runtime import extensions
 from processes import WITHOUT_TORCH, python
 
 #: What importing onnxruntime-extensions, or this package, must not bring along.
@@ -81,6 +83,14 @@ def test_only_public_names_are_shown_and_the_version_is_the_installed_one() -> N
     assert sorted(name for name in dir(ogs) if not name.startswith("__")) == sorted(set(ogs.__all__) - {"__version__"})
     assert all(hasattr(ogs, name) for name in ogs.__all__)
     assert ogs.__version__ == importlib.metadata.version("ort-gridsample")
+
+
+def test_an_older_onnxruntime_extensions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(versions.OLDEST, "onnxruntime-extensions", "99.1")
+    with pytest.raises(
+        ImportError, match=r"ops need .* needs onnxruntime-extensions 99\.1 or newer, and .* is installed"
+    ):
+        extensions.load()
 
 
 def test_without_onnxruntime_extensions_all_but_the_ops_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ import ort_gridsample as ogs
 from cases import Attributes
 from conftest import with_slow
 from models import grid_sample_model
+from ort_gridsample.runtime import interrupts
 from processes import COMPILED, PREAMBLE, PYTHON, WAYS, python, run, run_each, started
 
 SHAPE = "(1, 2, 64, 64)"
@@ -445,6 +446,22 @@ except KeyboardInterrupt:
     print("interrupted", signal.getsignal(signal.SIGINT) is signal.default_int_handler)
 """
     assert run_each(script) == dict.fromkeys(WAYS, ("False", f"cancelled {SHAPE}", "interrupted True"))
+
+
+def test_a_handler_is_called_at_the_end_of_every_run() -> None:
+    seen = list[object]()
+
+    def interrupted(answer: int) -> int:
+        signal.raise_signal(signal.SIGTERM)
+        seen.append(answer)
+        return answer
+
+    before = signal.signal(signal.SIGTERM, lambda *args: seen.append(signal.Signals(args[0])))
+    try:
+        assert [interrupts.undisturbed(interrupted, answer) for answer in (1, 2)] == [1, 2]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert seen == [1, signal.SIGTERM, 2, signal.SIGTERM]
 
 
 def test_sessions_of_others_are_left_alone() -> None:
