@@ -21,6 +21,8 @@ import pytest
 from onnx import helper
 
 import ort_gridsample as ogs
+import test_attention
+import test_unrolled
 from compare import refusal
 from models import loose, parsed
 from ort_gridsample.cli import main
@@ -173,6 +175,19 @@ def test_what_is_not_known_is_not_asked(fake: Fake) -> None:
     asked.assert_not_called()
     said = str(refusal(ogs.InferenceSession, model, None, [AZURE], accelerated="fast"))
     assert "accelerated is 'fast', expected 'lower', 'keep' or 'never'" in said
+
+
+@FAKED
+def test_what_is_decomposed_patched_or_wrong_is_not_asked_about(fake: Fake) -> None:
+    asked, model = fake(lambda nodes: True), model_of(2, "linear", 20)
+    (part,) = records_of(test_unrolled.load(test_unrolled.SAMPLED), native)
+    (patched,) = records_of(ogs.patch_model(model), native)
+    model.graph.node[1].attribute[0].s = b"none"
+    (wrong,) = records_of(model, native)
+    assert [way_of(record, "lower") for record in (part, patched, wrong)] == [Way(), None, None]
+    asked.assert_not_called()
+    session = ogs.InferenceSession(test_attention.form("stacked/static-dynamo"), None, [AZURE])
+    assert {(each.record.operator, each.runs_on) for each in session.replaced} == {("GridSample", AZURE)}
 
 
 @FAKED

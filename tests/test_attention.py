@@ -271,7 +271,16 @@ LINES = {
 _ROWS = {
     **{"areas": (6, 4), "flat0": (2, 6, 8), "flat1": (2, 4, 8), "shape0": (4, 4, 2, 3), "shape1": (4, 4, 2, 2)},
     **{"three": (3,), "places": (4, 3, 2, 2), "every": (4, 4, 3, 4), "each": (4, 1, 3, 4), "last": (-1,)},
-    **{"whole": (2, 8, 3), "c0": (0,), "c1": (1,), "c6": (6,), "c10": (10,), "half": (4, 1, 3, 2)},
+    **{
+        "whole": (2, 8, 3),
+        "c0": (0,),
+        "c1": (1,),
+        "c2": (2,),
+        "last4": (-4,),
+        "c6": (6,),
+        "c10": (10,),
+        "half": (4, 1, 3, 2),
+    },
     "alone": (4, 1, 1, 4),
 }
 CONSTANTS = "float two = {2}, float one = {1}, float other = {3}, int64 i0 = {0}, int64 i1 = {1}"
@@ -298,6 +307,9 @@ def written_feeds(queries: int = 3) -> Arrays:
 ALL = "value locations weights output"
 ONE_LEVEL = {"new axis": "", "stack": "all = Identity (S0)"}
 ONE_LEVEL["weights"] = "h = Gather <axis = 3> (by, i0) w = Transpose <perm = [0, 2, 1, 3]> (h) W = Reshape (w, half)"
+KEPT = "h0 = Gather <axis = 3> (grids, c0) h1 = Gather <axis = 3> (grids, c1) "
+KEPT += "g0 = Squeeze (h0, three) g1 = Squeeze (h1, three)"
+KEPT_HEADS = "h0, h1 = Split <axis = 2, num_outputs = 2> (grids) g0 = Squeeze (h0, c2) g1 = Squeeze (h1, c2)"
 LONG = "l0 = Unsqueeze (g0, c0) s0 = Squeeze (l0, c0) "
 VARIANTS: dict[str, tuple[dict[str, str], str | None]] = {
     "as exporters write it": ({}, ALL),
@@ -305,6 +317,15 @@ VARIANTS: dict[str, tuple[dict[str, str], str | None]] = {
     "slices": ({"images": "v0 = Slice (value, c0, c6, c1) v1 = Slice (value, c6, c10, c1)"}, ALL),
     "grids as they are": ({"grids": "grids = Identity (at)"}, "value weights output"),
     "an axis that comes and goes": ({"places": LONG + LINES["places"].replace("g0", "s0")}, ALL),
+    "an axis that goes without a word": (
+        {"places": LONG.replace("(l0, c0)", "(l0)") + LINES["places"].replace("g0", "s0")},
+        "value weights output",
+    ),
+    "a level that keeps its axis": ({"levels": KEPT}, "value weights output"),
+    "heads for levels": ({"levels": LINES["levels"].replace("3", "2")}, "value weights output"),
+    "heads that are split": ({"levels": KEPT_HEADS}, "value weights output"),
+    "slices from behind": ({"images": "v0 = Slice (value, c0, c6, c1) v1 = Slice (value, last4, c10, c1)"}, ""),
+    "slices in steps": ({"images": "v0 = Slice (value, c0, c6, c1, c1) v1 = Slice (value, c2, c10, c1, c2)"}, ""),
     "the factor first": ({"grids": "twice = Mul (two, at) grids = Sub (twice, one)"}, ALL),
     "grids turned around": ({"grids": "twice = Mul (at, two) grids = Sub (one, twice)"}, "value weights output"),
     "another scale": ({"grids": "twice = Mul (at, other) grids = Sub (twice, one)"}, "value weights output"),

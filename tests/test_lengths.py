@@ -1,6 +1,7 @@
 """The lengths that nodes give to axes, as products, beside those of a run."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import onnxruntime
@@ -9,7 +10,7 @@ import pytest
 from models import parsed
 from ort_gridsample.model.graphs import scopes
 from ort_gridsample.model.inference import Inference
-from ort_gridsample.model.lengths import Lengths
+from ort_gridsample.model.lengths import Length, Lengths
 from ort_gridsample.model.use_def import UseDef
 
 #: What makes Y of X (N, 4, W) and b (4, 1).
@@ -39,12 +40,54 @@ NODES = {
 }
 
 
+#: What makes Y with an input U of unknown rank, or integers k that only a run knows; and what is known of its axes.
+UNKNOWN = {
+    "Y = Add(U, b)": None,
+    "Y = Add(b, U)": None,
+    "Y = Transpose(U)": None,
+    "Y = Reshape(X, k)": None,
+    "Y = Reshape(X, v)": None,
+    "Y = Reshape(U, s)": "X0 4 X2",
+    "Y = Unsqueeze(U, one)": None,
+    "Y = Unsqueeze(X, k)": None,
+    "Y = Squeeze(U, one)": None,
+    "Y = Gather(U, at)": None,
+    "Y = Gather(X, k)": "Y0 4 Y2",
+    "Y = Gather <axis = 1> (X, one)": "Y0 1 Y2",
+    "Y = Slice(U, one, one, one)": None,
+    "Y = Slice(X, k, k, k)": "Y0 Y1 Y2",
+    "Y = Concat <axis = 0> (U, X)": None,
+    "Y = Concat <axis = 1> (X, U)": "X0 Y1 X2",
+    "Y, Z = Split <axis = 1> (U, k)": None,
+    "Y, Z = Split <axis = 1> (X, k)": "X0 Y1 X2",
+    "p = Mul(k, s) Y = Reshape(X, p)": "Y0 Y1 Y2",
+    "p = Mul(s, k) Y = Reshape(X, p)": "Y0 Y1 Y2",
+    "p = Mul(s, one) Y = Reshape(X, p)": "Y0 4 Y2",
+    "p = Concat <axis = 0> (k, s) Y = Reshape(X, p)": None,
+    "p = Gather(s, k) Y = Reshape(X, p)": None,
+    "p = Slice(s, k, one) Y = Reshape(X, p)": None,
+}
+
+
+def lengths_of(nodes: str) -> Sequence[Length] | None:
+    model = parsed(f"g (float[N, 4, W] X, float[4, 1] b, float[] U, int64[K] k) => (Y) {{{nodes}}}")
+    (scope,) = found = scopes(model)
+    inference = Inference(model, found, values={id(scope): [*scope.makers, "X", "b", "U", "k"]})
+    return Lengths(UseDef(scope), inference, {}).shape("Y")
+
+
+def test_what_only_a_run_knows_is_not_known() -> None:
+    given = "one = Constant <value_ints = [1]> () at = Constant <value_int = 1> () s = Shape(X) v = Shape(U)"
+    for nodes, known in UNKNOWN.items():
+        lengths = lengths_of(f"{given} {nodes}")
+        shown = [str(each.known or "".join(f"{name}{axis}" for name, axis in each.unknown)) for each in lengths or ()]
+        assert (None if lengths is None else " ".join(shown)) == known, nodes
+
+
 @pytest.mark.parametrize("nodes", NODES.values(), ids=NODES)
 def test_lengths_are_those_of_a_run(nodes: str) -> None:
     model = parsed(f"g (float[N, 4, W] X, float[4, 1] b) => (Y) {{{nodes}}}")
-    (scope,) = found = scopes(model)
-    inference = Inference(model, found, values={id(scope): [*scope.makers, "X", "b"]})
-    lengths = Lengths(UseDef(scope), inference, {}).shape("Y") or ()
+    lengths = lengths_of(nodes) or ()
     assert {name for length in lengths for name, _ in length.unknown} == {"X"}
     session = onnxruntime.InferenceSession(model.SerializeToString())
     for X in (np.zeros((3, 4, 10), np.float32), np.zeros((6, 4, 5), np.float32)):

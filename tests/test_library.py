@@ -241,6 +241,13 @@ def test_what_cannot_be_built_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     assert told(cpu="generic", target="x86_64-linux").startswith("library: cpu is 'generic', expected 'x86-64-v2'")
     assert told(cpu="native", target="aarch64-macos") == "library: cpu is 'native', expected 'generic'"
     assert told(models=[b"nonsense"]).endswith("expected an ONNX model")
+    with monkeypatch.context() as older:
+        older.setattr(metadata, "version", lambda name: "0.61.2")
+        assert (
+            told() == f"a library needs numba {building.NUMBA} or newer, and 0.61.2 is installed: pip install -U numba"
+        )
+    with pytest.raises(RuntimeError, match=r"^linking failed: no room$"):
+        building._run([sys.executable, "-c", "raise SystemExit('no room')"], "linking")
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ziglang" else find_spec(name))
     assert "linker is not there, expected the wheel ziglang" in told(target="aarch64-macos")

@@ -265,11 +265,16 @@ def test_what_a_node_lacks_is_reported() -> None:
     without_grid, without_name = one_node(), one_node()
     del without_grid.graph.node[0].input[1]
     without_name.graph.node[0].output[0] = ""
+    three_inputs, two_outputs = one_node(), one_node()
+    three_inputs.graph.node[0].input.append("X")
+    two_outputs.graph.node[0].output.append("Z")
     no_size = parsed("g (float[N,2,3] T, int64[3] S) => (Y) { Y = AffineGrid (T, S) }")
     no_type = parsed("g (float[N,h,w,2] G) => (Y) { X = local.Op (G) Y = GridSample (X, G) }")
     for target, model, node, said in (
         ("ort_gridsample", without_grid, "GridSample node 'warp'", "grid is missing, expected an input"),
         ("ort_gridsample", without_name, "GridSample node 'warp'", NAMELESS),
+        ("ort_gridsample", three_inputs, "GridSample node 'warp'", "inputs is 3, expected at most 2"),
+        ("ort_gridsample", two_outputs, "GridSample node 'warp'", "outputs is 2, expected 1"),
         ("primitives", no_size, "AffineGrid node '(Y)'", "size is of shape (3,), expected 4 or 5 numbers"),
         ("primitives", no_type, "GridSample node '(Y)'", UNKNOWN),
     ):

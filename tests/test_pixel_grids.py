@@ -459,6 +459,15 @@ MEETINGS: list[tuple[dict[str, Shape], Build, int]] = [
     ({}, lambda g: g.add("Gather", "coords", [1, 0, 2], axis=1), 0),
     ({}, lambda g: g.add("Concat", "coords", "coords", axis=1), 0),
     ({"coords": (3, 4, 2)}, lambda g: g.add("Unsqueeze", "coords", [0]), 0),
+    # What is chosen, or how, only a run knows; several axes that come and go.
+    ({"i": (2,)}, lambda g: g.add("Gather", "coords", g.add("Cast", "i", to=7), axis=3), 0),
+    ({"i": (1,)}, lambda g: g.add("Slice", "coords", g.add("Cast", "i", to=7), [9], [3]), 0),
+    ({"i": (1,)}, lambda g: g.add("Slice", "coords", [0], [9], [3], g.add("Cast", "i", to=7)), 0),
+    ({"i": (1,)}, lambda g: g.add("Slice", "coords", [0], [9], g.add("Cast", "i", to=7)), 0),
+    ({"i": (1,)}, lambda g: g.add("Squeeze", g.add("Unsqueeze", "coords", [0]), g.add("Cast", "i", to=7)), 0),
+    ({}, lambda g: g.add("Slice", "coords", [0, 0], [2, 2], [3, 0]), 0),
+    ({}, lambda g: g.add("Squeeze", g.add("Unsqueeze", "coords", [0, 1]), [0, 1]), 0),
+    ({}, lambda g: g.add("Unsqueeze", g.add("Squeeze", g.add("Unsqueeze", "coords", [0, 1]), [0]), [0]), 0),
     # Steps that lead nowhere, or back.
     ({}, lambda g: g.add("Slice", "coords", [1], [-9], [3], [0]), 0),
     ({}, lambda g: g.add("Slice", "coords", [1], [-9], [3], [-1]), 0),

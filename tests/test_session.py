@@ -134,6 +134,8 @@ def test_every_way_to_run(session: ogs.InferenceSession, expected: np.ndarray, m
             run(session, FEEDS, STOPPED)
         np.testing.assert_array_equal(run(session, FEEDS), expected)
     assert seen == [name for name in WAYS for _ in range(4)]
+    listed = {name: value.tolist() for name, value in FEEDS.items()}
+    np.testing.assert_array_equal(session.run(None, listed)[0], expected)
     two = grid_sample_model("float32", "float32", 2, [Attributes("nearest"), Attributes("linear", "zeros", False)])
     np.testing.assert_array_equal(ogs.InferenceSession(two, nodes="all").run(["Y1"], FEEDS), [expected])
 

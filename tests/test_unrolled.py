@@ -183,6 +183,16 @@ def test_an_affine_grid_says_its_size_and_raises_no_opset() -> None:
     assert [node.op_type for node in ogs.patch_model(model, target="ai.onnx").graph.node] == ["Constant", "AffineGrid"]
 
 
+def test_a_base_may_come_from_nodes() -> None:
+    name = "affine_grid/2-0-static-dynamo"
+    model, (base,) = load(name), [t for t in load(name).graph.initializer if len(t.dims) > 1]
+    for node in model.graph.node:
+        node.input[:] = ["made" if each == base.name else each for each in node.input]
+    model.graph.node.insert(0, helper.make_node("Identity", [base.name], ["made"]))
+    assert found(model) == said(name)
+    assert_answers_stay(model)
+
+
 def constants(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     yield from model.graph.initializer
     for node in model.graph.node:

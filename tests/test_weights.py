@@ -126,6 +126,28 @@ def test_what_is_split_makes_the_same_model_again(large: onnx.ModelProto, tmp_pa
         assert model == large
 
 
+def test_a_file_that_became_shorter_is_an_error(large: onnx.ModelProto, tmp_path: Path) -> None:
+    model, apart = split(path := saved(large, tmp_path)) or pytest.fail("it is parsed whole")
+    with open(path, "rb+") as file:
+        file.truncate(weights.SMALL_MODEL // 2)
+    with pytest.raises(OSError, match=r"large\.onnx' ends before the values of w\d+$"):
+        apart.loaded(model.graph.initializer)
+
+
+#: Fields that no ONNX has: of 4, 8 and some bytes, and a number; a kind of old, and a number without an end.
+FIELDS = {"fields of others": b"\xc5\x0c1234\xc1\x0c12345678\xc2\x0c\x0212\xc0\x0c\xff\x01"}
+FIELDS |= {"a group": b"\xc3\x0c\xc4\x0c", "an endless number": b"\xc0\x0c" + b"\xff" * 11}
+
+
+@pytest.mark.parametrize("before", FIELDS.values(), ids=FIELDS)
+def test_fields_of_others_stay(before: bytes, large: onnx.ModelProto) -> None:
+    parts = split(data := before + large.SerializeToString())
+    assert (parts is None) == (before != FIELDS["fields of others"])
+    if parts is not None:
+        parts[1].put_back(parts[0], parts[1].places)
+        assert parts[0] == onnx.ModelProto.FromString(data) != large
+
+
 @pytest.mark.parametrize("change", ["cut", "twice", "two graphs", "no bytes", "too short", "another type"])
 def test_what_is_not_as_expected_is_parsed_whole(change: str, large: onnx.ModelProto) -> None:
     model = onnx.ModelProto()
