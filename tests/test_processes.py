@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 import weakref
+from collections.abc import Iterator
 from itertools import cycle, product
 from pathlib import Path
 
@@ -448,20 +449,57 @@ except KeyboardInterrupt:
     assert run_each(script) == dict.fromkeys(WAYS, ("False", f"cancelled {SHAPE}", "interrupted True"))
 
 
-def test_a_handler_is_called_at_the_end_of_every_run() -> None:
-    seen = list[object]()
+@pytest.fixture
+def seen() -> Iterator[list[object]]:
+    """What two handlers, of which one raises, were called with; they are there until the end."""
+    called = list[object]()
 
+    def raising(signum: int, frame: object) -> None:
+        called.append(signum)
+        raise InterruptedError(signum)
+
+    handlers = {signal.SIGINT: raising, signal.SIGTERM: lambda signum, frame: called.append(signum)}
+    before = {signum: signal.signal(signum, handler) for signum, handler in handlers.items()}
+    yield called
+    for signum, handler in before.items():
+        assert signal.signal(signum, handler) is handlers[signum]
+
+
+def test_a_handler_is_called_at_the_end_of_every_run(seen: list[object]) -> None:
     def interrupted(answer: int) -> int:
         signal.raise_signal(signal.SIGTERM)
         seen.append(answer)
         return answer
 
-    before = signal.signal(signal.SIGTERM, lambda *args: seen.append(signal.Signals(args[0])))
-    try:
-        assert [interrupts.undisturbed(interrupted, answer) for answer in (1, 2)] == [1, 2]
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert seen == [1, signal.SIGTERM, 2, signal.SIGTERM]
+    def nested(answer: int) -> int:
+        return undisturbed(interrupted, answer) + undisturbed(interrupted, answer)
+
+    undisturbed = interrupts.undisturbed
+    assert [undisturbed(interrupted, answer) for answer in (-1, -2)] == [-1, -2]
+    assert undisturbed(nested, -3) == -6
+    assert seen == [-1, signal.SIGTERM, -2, signal.SIGTERM, -3, -3, signal.SIGTERM]
+
+
+def test_every_handler_is_called_whatever_another_raises(seen: list[object]) -> None:
+    def interrupted() -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+        seen.append(-1)
+
+    with pytest.raises(InterruptedError):
+        interrupts.undisturbed(interrupted)
+    assert seen == [-1, signal.SIGINT, signal.SIGTERM]
+
+
+def test_a_fork_in_a_run_has_its_own_signals(seen: list[object]) -> None:
+    def forked() -> None:
+        signal.raise_signal(signal.SIGTERM)  # which came to the parent
+        interrupts._after_fork()
+        signal.raise_signal(signal.SIGTERM)
+        seen.append(-1)
+
+    interrupts.undisturbed(forked)
+    assert seen == [signal.SIGTERM, -1]
 
 
 def test_sessions_of_others_are_left_alone() -> None:
