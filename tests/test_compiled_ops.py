@@ -20,6 +20,8 @@ from models import affine_grid_model, grid_sample_model, loose, parsed
 from ort_gridsample import spec, versions
 from ort_gridsample.core import numpy_core
 from ort_gridsample.core.memory import available
+from ort_gridsample.model.matches import records_of
+from ort_gridsample.model.targets.compiled_op import unsupported
 from ort_gridsample.runtime.compiled_ops import c_api, ops
 from paths import LIBRARY, open_compiled, open_compiled_file, open_library, open_native, quiet_options, run, running_on
 from processes import PREAMBLE, run_each, started
@@ -168,6 +170,12 @@ def on(X_type: str = "float32", model: onnx.ModelProto | None = None, **how: obj
     assert session._runs_python_ops == (placement.runs_on == "Python op")
     assert pickle.loads(pickle.dumps(session)).replaced[0].runs_on == placement.runs_on
     return placement.runs_on, placement.reason
+
+
+def test_an_op_has_so_many_taps() -> None:
+    models = (grid_sample_model("float32", "float32", r, [Attributes("cubic")]) for r in (8, 9))
+    said = [unsupported(record) for model in models for record in records_of(model)]
+    assert said == ["", "cubic in 9 spatial axes has more than 65536 taps"]
 
 
 def test_what_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
