@@ -319,7 +319,7 @@ VARIANTS: dict[str, tuple[dict[str, str], str | None]] = {
     "an axis that comes and goes": ({"places": LONG + LINES["places"].replace("g0", "s0")}, ALL),
     "an axis that goes without a word": (
         {"places": LONG.replace("(l0, c0)", "(l0)") + LINES["places"].replace("g0", "s0")},
-        "value weights output",
+        ALL,
     ),
     "a level that keeps its axis": ({"levels": KEPT}, "value weights output"),
     "heads for levels": ({"levels": LINES["levels"].replace("3", "2")}, "value weights output"),
