@@ -26,9 +26,6 @@ COLUMNS = 256
 MOST_AXES = 8
 #: So many taps of a row of channels are worth a thread; after so many a worker comes back where it is asked to.
 WORTH_A_THREAD, WORTH_A_PAUSE = 1 << 12, 1 << 20
-#: The channels that are added up at once.
-WIDTHS = 64, 32, 16, 4, 1
-_sum_64, _sum_32, _sum_16, _sum_4, _sum_1 = map(sum_addressed, WIDTHS)
 
 
 def parts(value_type: str, locations_type: str) -> list[Part]:
@@ -136,10 +133,10 @@ def attention_for(value_type: str, locations_type: str) -> Callable[..., int]:
                 for head in range(heads):
                     p, y = query * each + head * points, Y[batch, begin + query, head * channels :]
                     if are_halves:
-                        _sum(zeros, addresses, weights, p, points, sums)
+                        sum_addressed(zeros, addresses, weights, p, points, sums)
                         round_to(sums, y)
                     else:
-                        _sum(zeros, addresses, weights, p, points, y[:channels])
+                        sum_addressed(zeros, addresses, weights, p, points, y[:channels])
         return 1
 
     return attention
@@ -203,23 +200,3 @@ def _combine(base: Any, lengths: Any, tap: int, index: Any, is_first: bool, posi
         i, length = np.uint32(base[p] + np.int32(tap)), np.uint32(lengths[p])
         is_outside = (i >= length) | (index[p] >= OUTSIDE_BIT)
         index[p] = kernels.OUTSIDE if is_outside else np.uint32(index[p] * length + i)
-
-
-@register_jitable
-def _sum(X: Any, addresses: Any, weights: Any, p: int, points: int, Y: Any) -> None:
-    """Add up the channels (C,) of X's type at ``addresses``, of columns from ``p`` on, into ``Y`` (C,)."""
-    c, channels = 0, len(Y)
-    while channels - c >= 64:
-        _sum_64(X, addresses, weights, p, points, c, Y)
-        c += 64
-    if channels - c >= 32:
-        _sum_32(X, addresses, weights, p, points, c, Y)
-        c += 32
-    if channels - c >= 16:
-        _sum_16(X, addresses, weights, p, points, c, Y)
-        c += 16
-    while channels - c >= 4:
-        _sum_4(X, addresses, weights, p, points, c, Y)
-        c += 4
-    for rest in range(c, channels):
-        _sum_1(X, addresses, weights, p, points, rest, Y)

@@ -35,6 +35,8 @@ AHEAD = 8
 #: So are pixels of every so many positions, where the taps are few: 0.8 of the time in linear and nearest at 1080p. Of
 #: more, the processor is at work for as long as the memory takes.
 PIXELS_AHEAD, EVERY, FEW_TAPS = 128, 4, 8
+#: The channels of attention that are added up at once, as long as there are so many.
+WIDTHS = 64, 32, 16, 4, 1
 
 _INT32: Any = ir.IntType(32)
 _INT64: Any = ir.IntType(64)
@@ -56,20 +58,22 @@ def _sum(kind: type[_Sum], size: int, layout: int) -> Any:
     return vector_sum
 
 
-def sum_addressed(width: int) -> Any:
-    """Add up ``width`` channels from ``c`` on, of the type of the array ``X``, into Y[c:].
+@intrinsic
+def sum_addressed(context: Any, X: Any, addresses: Any, weights: Any, p: Any, points: Any, Y: Any) -> Any:
+    """Add up the channels (C,) of the type of the array ``X`` at ``addresses`` (taps, ≥ p + 2 points) into ``Y`` (C,).
 
-    They lie at ``addresses`` (taps, ≥ p + 2 points): columns ``p`` to ``p + points``. Those of as many columns behind
-    them are called into the cache. ``weights`` are of the same shape.
+    Those of columns ``p`` to ``p + points``; as many columns behind them are called into the cache. ``weights`` are of
+    the same shape. To be called in a kernel.
     """
 
-    @intrinsic
-    def add_up(context: Any, X: Any, addresses: Any, weights: Any, p: Any, points: Any, c: Any, Y: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            X_, table, by, Y_ = _arrays(context, builder, arguments, signature.args)
-            _, _, _, first, count, channel, _ = arguments
-            bits, real = X_.data.type.pointee, by.data.type.pointee
-            taps, columns = cgutils.unpack_tuple(builder, table.shape)
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        X_, table, by, Y_ = _arrays(context, builder, arguments, signature.args)
+        _, _, _, first, count, _ = arguments
+        bits, real = X_.data.type.pointee, by.data.type.pointee
+        taps, columns = cgutils.unpack_tuple(builder, table.shape)
+        begin, (end,) = _INT64(0), cgutils.unpack_tuple(builder, Y_.shape)
+
+        def add_up(width: int, channel: Any) -> None:
             loaded, vector = ir.VectorType(bits, width), ir.VectorType(real, width)
             total = cgutils.alloca_once_value(builder, ir.Constant(vector, [0.0] * width))
 
@@ -89,11 +93,15 @@ def sum_addressed(width: int) -> Any:
                 product = builder.fmul(weight, values, flags=("contract",))
                 builder.store(builder.fadd(builder.load(total), product, flags=("contract",)), total)
             _store(builder, builder.load(total), builder.gep(Y_.data, [channel]))
-            return context.get_dummy_value()
 
-        return types.void(X, addresses, weights, p, points, c, Y), generate
+        for width in WIDTHS:
+            step, left = _INT64(width), builder.sub(end, begin)
+            with cgutils.for_range(builder, builder.udiv(left, step)) as loop:
+                add_up(width, builder.add(begin, builder.mul(loop.index, step)))
+            begin = builder.sub(end, builder.urem(left, step))
+        return context.get_dummy_value()
 
-    return add_up
+    return types.void(X, addresses, weights, p, points, Y), generate
 
 
 @intrinsic
