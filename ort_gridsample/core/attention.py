@@ -181,22 +181,16 @@ def _axis(x: Any, lengths: Any, align_corners: bool, base: Any) -> None:
 @register_jitable
 def _weigh(t: Any, tap: int, weight: Any, positions: int) -> None:
     """Multiply the ``weight`` of positions by that of an axis' first or second tap at the distances ``t``."""
-    real, one = weight.dtype.type, weight.dtype.type(1)
-    if tap == 0:
-        for p in range(positions):
-            weight[p] *= one - real(t[p])
-    else:
-        for p in range(positions):
-            weight[p] *= real(t[p])
+    real = weight.dtype.type
+    for p in range(positions):
+        weight[p] *= real(1) - real(t[p]) if tap == 0 else real(t[p])
 
 
 @register_jitable
 def _combine(base: Any, lengths: Any, tap: int, index: Any, is_first: bool, positions: int) -> None:
     """Take an inner axis' first or second tap into the ``index`` of positions."""
-    if is_first:
-        for p in range(positions):
-            index[p] = 0
     for p in range(positions):
-        i, length = np.uint32(base[p] + np.int32(tap)), np.uint32(lengths[p])
-        is_outside = (i >= length) | (index[p] >= OUTSIDE_BIT)
-        index[p] = kernels.OUTSIDE if is_outside else np.uint32(index[p] * length + i)
+        i, length, outer = np.uint32(base[p] + np.int32(tap)), np.uint32(lengths[p]), index[p]
+        outer = np.uint32(0) if is_first else outer
+        is_outside = (i >= length) | (outer >= OUTSIDE_BIT)
+        index[p] = kernels.OUTSIDE if is_outside else np.uint32(outer * length + i)
