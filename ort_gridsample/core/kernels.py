@@ -406,51 +406,43 @@ def sum_taps(X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any,
     return _sum_short_integers if GATHERS and X.dtype == Y.dtype and X.dtype in SHORT_INTEGERS else _sum_any
 
 
-def _sum_floats_for(layout: int) -> Any:
-    sum_wide, sum_narrow = (vectors.sum_pixels(size, layout) for size in VECTORS)
+_sum_wide, _sum_narrow = map(vectors.sum_pixels, VECTORS)
+_sum_integers = vectors.sum_integers(VECTORS[1])
+_sum_rows_narrow, _sum_rows_wide = vectors.sum_rows(NARROW), vectors.sum_rows(WIDE)
+_transpose_narrow, _transpose_wide = vectors.transpose(NARROW), vectors.transpose(WIDE)
 
-    def sum_floats(X: Any, index: Any, offsets: Any, weight: Any, Y: Any, start: int, positions: int) -> None:
-        wide, narrow = VECTORS[0] // weight.itemsize, VECTORS[1] // weight.itemsize
-        few = len(X) * len(weight) * positions < WORTH_WIDE
-        wides, narrows = 0 if few else positions - positions % wide, positions - positions % narrow
-        for c in range(len(X)):
-            image, out = X[c], Y[c]
-            for p in range(0, wides, wide):
-                sum_wide(image, index, offsets, weight, p, out, start + p)
-            for p in range(wides, narrows, narrow):
-                sum_narrow(image, index, offsets, weight, p, out, start + p)
-            for p in range(narrows, positions):  # in the order of the vectors
-                total = weight.dtype.type(0)
-                for row in range(len(weight)):
-                    i = index[row, p] if layout == GATHERED else index[0, p] + np.uint32(offsets[row])
-                    if i < OUTSIDE_BIT and not np.isnan(weight[row, p]):
-                        total = vectors.multiply_add(weight[row, p], widened(image[i]), total)
-                out[start + p] = total
 
-    return _named(sum_floats, f"sum_floats_{layout}")
+@register_jitable
+def _sum_floats(X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any, start: int, positions: int) -> int:
+    wide, narrow = VECTORS[0] // weight.itemsize, VECTORS[1] // weight.itemsize
+    few = len(X) * len(weight) * positions < WORTH_WIDE
+    wides, narrows = 0 if few else positions - positions % wide, positions - positions % narrow
+    for c in range(len(X)):
+        image, out = X[c], Y[c]
+        _sum_wide(image, index, offsets, layout, weight, 0, wides, out, start)
+        _sum_narrow(image, index, offsets, layout, weight, wides, narrows, out, start)
+        for p in range(narrows, positions):  # in the order of the vectors
+            total = weight.dtype.type(0)
+            for row in range(len(weight)):
+                i = index[row, p] if layout == GATHERED else index[0, p] + np.uint32(offsets[row])
+                if i < OUTSIDE_BIT and not np.isnan(weight[row, p]):
+                    total = vectors.multiply_add(weight[row, p], widened(image[i]), total)
+            out[start + p] = total
+    return layout
 
 
 @register_jitable
 def _sum_short_integers(
     X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any, start: int, positions: int
 ) -> int:
-    if positions < INTEGERS:
+    last = positions - INTEGERS  # some of these once more, where they are no whole vector
+    if last < 0:
         return _sum_any(X, index, offsets, layout, weight, Y, start, positions)
-    return _sum_integers(X, index, offsets, layout, weight, Y, start, positions)
-
-
-def _sum_integers_for(layout: int) -> Any:
-    sum_vector = vectors.sum_integers(VECTORS[1], layout)
-
-    def loop(X: Any, index: Any, offsets: Any, weight: Any, Y: Any, start: int, positions: int) -> None:
-        last = positions - INTEGERS  # some of these once more, where they are no whole vector
-        for c in range(len(X)):
-            image, out = X[c], Y[c]
-            for p in range(0, last, INTEGERS):
-                sum_vector(image, index, offsets, weight, p, out, start + p)
-            sum_vector(image, index, offsets, weight, last, out, start + last)
-
-    return _named(loop, f"sum_integers_{layout}")
+    for c in range(len(X)):
+        image, out = X[c], Y[c]
+        _sum_integers(image, index, offsets, layout, weight, 0, last, out, start)
+        _sum_integers(image, index, offsets, layout, weight, last, positions, out, start)
+    return layout
 
 
 @register_jitable
@@ -459,41 +451,6 @@ def _sum_any(X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any,
         gather_index(index, offsets, weight, layout, positions)
     _sum_in_loops(X, index, weight, Y, start, positions)
     return GATHERED
-
-
-def _by_layout(name: str, gathered: Any, masked: Any, contiguous: Any, *, forceinline: bool = False) -> Any:
-    """Of these three sums that of a table's layout, which it returns."""
-
-    def sum_by_layout(
-        X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any, start: int, positions: int
-    ) -> int:
-        if layout == GATHERED:
-            gathered(X, index, offsets, weight, Y, start, positions)
-        elif layout == MASKED:
-            masked(X, index, offsets, weight, Y, start, positions)
-        else:
-            contiguous(X, index, offsets, weight, Y, start, positions)
-        return layout
-
-    return _named(sum_by_layout, name, forceinline)
-
-
-def _named(function: Any, name: str, forceinline: bool = False) -> Any:
-    """``function``, to be called in a kernel, under a name of its own, as :func:`.compilation.function` gives it."""
-    function.__qualname__ = function.__name__ = name
-    return register_jitable(forceinline=forceinline)(function)
-
-
-_LAYOUTS = GATHERED, MASKED, CONTIGUOUS
-_sum_floats = _by_layout("sum_floats", *map(_sum_floats_for, _LAYOUTS))
-_contiguous_integers = _sum_integers_for(CONTIGUOUS)  # integers are never masked
-_sum_integers = _by_layout("sum_integers", _sum_integers_for(GATHERED), _contiguous_integers, _contiguous_integers)
-_sum_row_narrow, _sum_row_wide = (
-    # A call for each row would take half as long again.
-    _by_layout(f"sum_rows_{width}", *(vectors.sum_rows(width, layout) for layout in _LAYOUTS), forceinline=True)
-    for width in (NARROW, WIDE)
-)
-_transpose_narrow, _transpose_wide = vectors.transpose(NARROW), vectors.transpose(WIDE)
 
 
 @njit(nogil=True, fastmath={"contract"}, error_model="numpy")
@@ -630,13 +587,11 @@ def sum_packed(
         size = min(STRIP, positions - begin)
         whole = size - size % width if channels == width else 0
         if width == NARROW:
-            for p in range(size):
-                _sum_row_narrow(X, index, offsets, layout, weight, begin + p, strip, p)
+            _sum_rows_narrow(X, index, offsets, layout, weight, begin, begin + size, strip, -begin)
             for p in range(0, whole, width):
                 _transpose_narrow(strip, p, 0, Y, 0, start + begin + p)
         else:
-            for p in range(size):
-                _sum_row_wide(X, index, offsets, layout, weight, begin + p, strip, p)
+            _sum_rows_wide(X, index, offsets, layout, weight, begin, begin + size, strip, -begin)
             for p in range(0, whole, width):
                 _transpose_wide(strip, p, 0, Y, 0, start + begin + p)
         for c in range(channels):

@@ -44,18 +44,25 @@ _INT64: Any = ir.IntType(64)
 _SIZE = {"i8": 1, "i16": 2, "i32": 4, "float": 4, "double": 8}
 
 
-def _sum(kind: type[_Sum], size: int, layout: int) -> Any:
-    """What adds up as its ``kind`` says; to be called in a kernel."""
+def _sum(kind: type[_Sum], size: int) -> Any:
+    """What adds up as its ``kind`` says, from position ``p`` to ``end``, into ``Y`` at positions that are ``q`` more.
+
+    To be called in a kernel. It takes vectors of ``size``, of which the last may go beyond the end.
+    """
 
     @intrinsic
-    def vector_sum(context: Any, X: Any, index: Any, offsets: Any, weight: Any, p: Any, Y: Any, q: Any) -> Any:
+    def vector_sums(
+        context: Any, X: Any, index: Any, offsets: Any, layout: Any, weight: Any, p: Any, end: Any, Y: Any, q: Any
+    ) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            kind(context, builder, arguments, signature.args, size, layout).write()
+            for each in kind.layouts:
+                with builder.if_then(builder.icmp_unsigned("==", arguments[3], arguments[3].type(each))):
+                    kind(context, builder, arguments, signature.args, size, each).write()
             return context.get_dummy_value()
 
-        return types.void(X, index, offsets, weight, p, Y, q), generate
+        return types.void(X, index, offsets, layout, weight, p, end, Y, q), generate
 
-    return vector_sum
+    return vector_sums
 
 
 @intrinsic
@@ -165,37 +172,39 @@ def transpose(width: int) -> Any:
 
 
 class _Sum:
-    """What writes a sum over taps, so many at once: vectors of values times vectors of weights."""
+    """What writes sums over taps, so many at once: vectors of values times vectors of weights."""
 
+    layouts: tuple[int, ...] = (GATHERED, MASKED, CONTIGUOUS)
     first_tap, in_bytes = 0, True  # whether the size of a vector is
 
     def __init__(self, context: Any, builder: Any, arguments: Any, kinds: Any, size: int, layout: int) -> None:
         self.builder, self.layout, self.pixel = builder, layout, kinds[0].dtype
         self.at_once = 1 if layout == GATHERED else 2
         self.X, self.index, self.offsets, self.weight, self.Y = _arrays(context, builder, arguments, kinds)
-        self.p, self.q = arguments[4], arguments[6]
+        self.positions, self.shift = arguments[5:7], arguments[8]
         self.taps, self.columns = cgutils.unpack_tuple(builder, self.weight.shape)
         real = self.weight.data.type.pointee
         self.vector = ir.VectorType(real, size // _SIZE[str(real)] if self.in_bytes else size)
-        self.total = cgutils.alloca_once_value(builder, ir.Constant(self.vector, [0.0] * self.vector.count))
 
     def write(self) -> None:
         """Write it all."""
-        builder = self.builder
-        self.begin()
-        steps = builder.udiv(self.taps, _INT64(self.at_once))
-        with cgutils.for_range(builder, steps, start=_INT64(self.first_tap)) as loop:
-            tap = builder.mul(loop.index, _INT64(self.at_once))
-            entry = builder.add(builder.mul(tap, self.columns), self.p)
-            for values in self.values(tap, entry):
-                self._add(self.weights(builder.gep(self.weight.data, [entry])), values)
-                entry = builder.add(entry, self.columns)
-            last = builder.basic_block
-        # An unrolled loop leaves few taps to its remainder, which takes up to a tenth longer.
-        rolled = builder.module.add_metadata([builder.module.add_metadata(["llvm.loop.unroll.disable"])])
-        rolled.operands = (rolled, *rolled.operands)
-        last.terminator.set_metadata("llvm.loop", rolled)
-        self.store(builder.load(self.total))
+        builder, step = self.builder, _INT64(self.vector.count if self.in_bytes else 1)
+        with cgutils.for_range_slice(builder, *self.positions, step, step.type) as (self.p, _):
+            self.total = cgutils.alloca_once_value(builder, ir.Constant(self.vector, [0.0] * self.vector.count))
+            self.begin()
+            steps = builder.udiv(self.taps, _INT64(self.at_once))
+            with cgutils.for_range(builder, steps, start=_INT64(self.first_tap)) as loop:
+                tap = builder.mul(loop.index, _INT64(self.at_once))
+                entry = builder.add(builder.mul(tap, self.columns), self.p)
+                for values in self.values(tap, entry):
+                    self._add(self.weights(builder.gep(self.weight.data, [entry])), values)
+                    entry = builder.add(entry, self.columns)
+                last = builder.basic_block
+            # An unrolled loop leaves few taps to its remainder, which takes up to a tenth longer.
+            rolled = builder.module.add_metadata([builder.module.add_metadata(["llvm.loop.unroll.disable"])])
+            rolled.operands = (rolled, *rolled.operands)
+            last.terminator.set_metadata("llvm.loop", rolled)
+            self.store(builder.load(self.total), builder.add(self.p, self.shift))
 
     def _add(self, weight: Any, values: Any) -> None:
         builder, before = self.builder, self.builder.load(self.total)
@@ -229,9 +238,9 @@ class _Sum:
         """The weights that lie at ``place``."""
         return _load(self.builder, place, self.vector)
 
-    def store(self, total: Any) -> None:
-        """Store the sums."""
-        _store(self.builder, total, self.builder.gep(self.Y.data, [self.q]))
+    def store(self, total: Any, q: Any) -> None:
+        """Store the sums at ``q``."""
+        _store(self.builder, total, self.builder.gep(self.Y.data, [q]))
 
     def loaded(self, array: Any, entry: Any, kind: Any) -> Any:
         """As many elements as a vector has, from ``entry`` on."""
@@ -243,7 +252,7 @@ class _Sum:
 
 
 class _Pixels(_Sum):
-    """Add up the taps of a vector of positions from ``p`` on, of ``size`` bytes, pixels of ``X`` (S,), into Y[q:].
+    """Add up the taps of vectors of positions, of ``size`` bytes, pixels of ``X`` (S,), into ``Y``.
 
     The table is as :class:`_Rows` has it. A pixel of uint16 or int16 is the bits of float16 or bfloat16.
     """
@@ -266,6 +275,8 @@ class _Pixels(_Sum):
 class _Integers(_Sum):
     """As :class:`_Pixels` for integers of up to 16 bits, by vectors of weights, as :func:`.sums.integer` states it."""
 
+    layouts = (GATHERED, CONTIGUOUS)
+
     def begin(self) -> None:
         super().begin()
         self.origin = next(self._numbers(_INT64(0), self.p))
@@ -284,20 +295,20 @@ class _Integers(_Sum):
             widened = (builder.sext if self.pixel.signed else builder.zext)(pixels, wide)
             yield builder.sitofp(widened, self.vector)
 
-    def store(self, total: Any) -> None:
+    def store(self, total: Any, q: Any) -> None:
         """Truncated toward zero and saturated."""
         builder, found, count = self.builder, self.builder.fadd(total, self.origin), self.vector.count
         for limit, beyond in ((self.pixel.maxval, ">"), (self.pixel.minval, "<")):
             most = ir.Constant(self.vector, [float(limit)] * count)
             found = builder.select(builder.fcmp_ordered(beyond, found, most), most, found)
         whole = builder.fptosi(found, ir.VectorType(_INT32, count))
-        super().store(builder.trunc(whole, ir.VectorType(ir.IntType(self.pixel.bitwidth), count)))
+        super().store(builder.trunc(whole, ir.VectorType(ir.IntType(self.pixel.bitwidth), count)), q)
 
 
 class _Rows(_Sum):
-    """Add up the taps of position ``p``, rows of ``X`` (S + 1, size), into row ``q`` of ``Y`` (> q, size).
+    """Add up the taps of positions, rows of ``X`` (S + 1, size), into rows of ``Y`` (…, size).
 
-    The taps of a table lie as ``layout`` says: ``index`` and ``weight`` are (taps, > p + AHEAD), ``offsets`` (taps,).
+    The taps of a table lie as ``layout`` says: ``index`` and ``weight`` are (taps, ≥ end + AHEAD), ``offsets`` (taps,).
     An index beyond the last row is the last row.
     """
 
@@ -335,12 +346,12 @@ class _Rows(_Sum):
         """One weight for all channels."""
         return _all_lanes(self.builder, self.builder.load(place), self.vector)
 
-    def store(self, total: Any) -> None:
-        row = self.builder.mul(self.q, _INT64(self.vector.count))
+    def store(self, total: Any, q: Any) -> None:
+        row = self.builder.mul(q, _INT64(self.vector.count))
         _store(self.builder, total, self.builder.gep(self.Y.data, [row]))
 
 
-#: Of a size and a layout, what adds up in compiled code.
+#: Of a size, what adds up in compiled code.
 sum_rows, sum_pixels, sum_integers = (partial(_sum, kind) for kind in (_Rows, _Pixels, _Integers))
 
 
