@@ -16,7 +16,7 @@ from ..spec import CUBIC_A
 from . import vectors
 from .halves import CONVERTS, widened
 from .pointers import array, by_types
-from .vectors import CONTIGUOUS, EVERY, GATHERED, GATHERS, MASKED, NARROW, OUTSIDE_BIT, PIXELS_AHEAD, VECTORS, WIDE
+from .vectors import CONTIGUOUS, EVERY, GATHERED, GATHERS, MASKED, NARROW, OUTSIDE_BIT, PIXELS_AHEAD, VECTORS
 
 ZEROS, BORDER, REFLECTION = range(3)
 #: The index of a tap that counts as 0; every other index is a pixel of X.
@@ -406,12 +406,6 @@ def sum_taps(X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any,
     return _sum_short_integers if GATHERS and X.dtype == Y.dtype and X.dtype in SHORT_INTEGERS else _sum_any
 
 
-_sum_wide, _sum_narrow = map(vectors.sum_pixels, VECTORS)
-_sum_integers = vectors.sum_integers(VECTORS[1])
-_sum_rows_narrow, _sum_rows_wide = vectors.sum_rows(NARROW), vectors.sum_rows(WIDE)
-_transpose_narrow, _transpose_wide = vectors.transpose(NARROW), vectors.transpose(WIDE)
-
-
 @register_jitable
 def _sum_floats(X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any, start: int, positions: int) -> int:
     wide, narrow = VECTORS[0] // weight.itemsize, VECTORS[1] // weight.itemsize
@@ -419,8 +413,8 @@ def _sum_floats(X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: A
     wides, narrows = 0 if few else positions - positions % wide, positions - positions % narrow
     for c in range(len(X)):
         image, out = X[c], Y[c]
-        _sum_wide(image, index, offsets, layout, weight, 0, wides, out, start)
-        _sum_narrow(image, index, offsets, layout, weight, wides, narrows, out, start)
+        vectors.sum_wide(image, index, offsets, layout, weight, 0, wides, out, start)
+        vectors.sum_narrow(image, index, offsets, layout, weight, wides, narrows, out, start)
         for p in range(narrows, positions):  # in the order of the vectors
             total = weight.dtype.type(0)
             for row in range(len(weight)):
@@ -440,8 +434,8 @@ def _sum_short_integers(
         return _sum_any(X, index, offsets, layout, weight, Y, start, positions)
     for c in range(len(X)):
         image, out = X[c], Y[c]
-        _sum_integers(image, index, offsets, layout, weight, 0, last, out, start)
-        _sum_integers(image, index, offsets, layout, weight, last, positions, out, start)
+        vectors.sum_integers(image, index, offsets, layout, weight, 0, last, out, start)
+        vectors.sum_integers(image, index, offsets, layout, weight, last, positions, out, start)
     return layout
 
 
@@ -562,10 +556,7 @@ def _turn(X: Any, channel: int, begin: int, end: int, rows: Any, width: int, cha
         i = begin
         if channel + width <= channels:
             while i + width <= end:
-                if width == NARROW:
-                    _transpose_narrow(X, channel, i, rows, i, 0)
-                else:
-                    _transpose_wide(X, channel, i, rows, i, 0)
+                vectors.transpose(X, channel, i, rows, i, 0, width)
                 i += width
         if i < end:
             fours(X, channel, i, end, rows, width, channels)
@@ -587,13 +578,11 @@ def sum_packed(
         size = min(STRIP, positions - begin)
         whole = size - size % width if channels == width else 0
         if width == NARROW:
-            _sum_rows_narrow(X, index, offsets, layout, weight, begin, begin + size, strip, -begin)
-            for p in range(0, whole, width):
-                _transpose_narrow(strip, p, 0, Y, 0, start + begin + p)
+            vectors.sum_rows_narrow(X, index, offsets, layout, weight, begin, begin + size, strip, -begin)
         else:
-            _sum_rows_wide(X, index, offsets, layout, weight, begin, begin + size, strip, -begin)
-            for p in range(0, whole, width):
-                _transpose_wide(strip, p, 0, Y, 0, start + begin + p)
+            vectors.sum_rows_wide(X, index, offsets, layout, weight, begin, begin + size, strip, -begin)
+        for p in range(0, whole, width):
+            vectors.transpose(strip, p, 0, Y, 0, start + begin + p, width)
         for c in range(channels):
             y = Y[c, start + begin :]
             for p in range(whole, size):

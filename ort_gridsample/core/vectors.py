@@ -7,7 +7,6 @@ Numba's compiler does not find these vectors in loops that say the same, which a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -56,7 +55,7 @@ def _sum(kind: type[_Sum], size: int) -> Any:
     ) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             for each in kind.layouts:
-                with builder.if_then(builder.icmp_unsigned("==", arguments[3], arguments[3].type(each))):
+                with _if_equal(builder, arguments[3], each):
                     kind(context, builder, arguments, signature.args, size, each).write()
             return context.get_dummy_value()
 
@@ -129,46 +128,45 @@ def multiply_add(context: Any, a: Any, b: Any, c: Any) -> Any:
     return c(a, b, c), lambda context, builder, signature, arguments: builder.fma(*arguments)
 
 
-def transpose(width: int) -> Any:
+@intrinsic
+def transpose(context: Any, source: Any, i: Any, j: Any, to: Any, k: Any, m: Any, width: Any) -> Any:
     """Write the rows ``i``, … and columns ``j``, … of ``source`` as columns ``m``, … and rows ``k``, … of ``to``.
 
-    As many of each as ``width`` says, halves as their float32; to be called in a kernel.
+    As many of each as ``width`` says, NARROW or WIDE, halves as their float32; to be called in a kernel.
     """
 
-    @intrinsic
-    def transpose_block(context: Any, source: Any, i: Any, j: Any, to: Any, k: Any, m: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            here, there = _arrays(context, builder, arguments, signature.args)
-            _, row, column, _, to_row, to_column = arguments
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        here, there = _arrays(context, builder, arguments, signature.args)
+        _, row, column, _, to_row, to_column, chosen = arguments
 
-            def place(array: Any, row: Any, column: Any) -> Any:
-                columns = cgutils.unpack_tuple(builder, array.shape)[1]
-                return builder.gep(array.data, [builder.add(builder.mul(row, columns), column)])
+        def place(array: Any, row: Any, column: Any) -> Any:
+            columns = cgutils.unpack_tuple(builder, array.shape)[1]
+            return builder.gep(array.data, [builder.add(builder.mul(row, columns), column)])
 
-            vector, lanes = ir.VectorType(here.data.type.pointee, width), ir.VectorType(_INT32, width)
-            each = [_load(builder, place(here, builder.add(row, _INT64(n)), column), vector) for n in range(width)]
-            if here.data.type != there.data.type:
-                each = [_widened(builder, halves, signature.args[0].dtype) for halves in each]
-            # Blocks of 1, 2, 4, … across the diagonal change places, all in the same registers.
-            apart = 1
-            while apart < width:
-                first, second = (
-                    ir.Constant(lanes, [lane + (far if lane & apart else near) for lane in range(width)])
-                    for near, far in ((0, width - apart), (apart, width))
-                )
-                for n in range(width):
-                    if not n & apart:
-                        a, b = each[n], each[n + apart]
-                        each[n] = builder.shuffle_vector(a, b, first)
-                        each[n + apart] = builder.shuffle_vector(a, b, second)
-                apart *= 2
-            for n, values in enumerate(each):
-                _store(builder, values, place(there, builder.add(to_row, _INT64(n)), to_column))
-            return context.get_dummy_value()
+        for width in (NARROW, WIDE):
+            with _if_equal(builder, chosen, width):
+                vector, lanes = ir.VectorType(here.data.type.pointee, width), ir.VectorType(_INT32, width)
+                each = [_load(builder, place(here, builder.add(row, _INT64(n)), column), vector) for n in range(width)]
+                if here.data.type != there.data.type:
+                    each = [_widened(builder, halves, signature.args[0].dtype) for halves in each]
+                # Blocks of 1, 2, 4, … across the diagonal change places, all in the same registers.
+                apart = 1
+                while apart < width:
+                    first, second = (
+                        ir.Constant(lanes, [lane + (far if lane & apart else near) for lane in range(width)])
+                        for near, far in ((0, width - apart), (apart, width))
+                    )
+                    for n in range(width):
+                        if not n & apart:
+                            a, b = each[n], each[n + apart]
+                            each[n] = builder.shuffle_vector(a, b, first)
+                            each[n + apart] = builder.shuffle_vector(a, b, second)
+                    apart *= 2
+                for n, values in enumerate(each):
+                    _store(builder, values, place(there, builder.add(to_row, _INT64(n)), to_column))
+        return context.get_dummy_value()
 
-        return types.void(source, i, j, to, k, m), generate
-
-    return transpose_block
+    return types.void(source, i, j, to, k, m, width), generate
 
 
 class _Sum:
@@ -351,8 +349,13 @@ class _Rows(_Sum):
         _store(self.builder, total, self.builder.gep(self.Y.data, [row]))
 
 
-#: Of a size, what adds up in compiled code.
-sum_rows, sum_pixels, sum_integers = (partial(_sum, kind) for kind in (_Rows, _Pixels, _Integers))
+sum_wide, sum_narrow = (_sum(_Pixels, size) for size in VECTORS)
+sum_integers = _sum(_Integers, VECTORS[1])
+sum_rows_narrow, sum_rows_wide = _sum(_Rows, NARROW), _sum(_Rows, WIDE)
+
+
+def _if_equal(builder: Any, value: Any, number: int) -> Any:
+    return builder.if_then(builder.icmp_unsigned("==", value, value.type(number)))
 
 
 def _all_lanes(builder: Any, value: Any, vector: Any) -> Any:
