@@ -223,7 +223,7 @@ class TestHelpers:
 
         def stay():
             while not ends.is_set():
-                helping.attend(jit_core._slots_at)
+                helping.attend(*jit_core._slots_at)
 
         self.sample()
         assert runs.pop().task.number == 1
@@ -270,7 +270,7 @@ for most in (100, 1000):
         helping = jit_core._variant("float32", "float32", "linear", "zeros", False)
         slots[:] = 1
         try:
-            assert helping.attend(jit_core._slots_at) == 0
+            assert helping.attend(*jit_core._slots_at) == 0
             assert slots.all()
         finally:
             jit_core._after_fork()

@@ -9,8 +9,8 @@ from typing import Any
 
 from numba.extending import register_jitable
 
-from .pointers import call, compare_and_swap, fetch_add, load_shared, sched_yield, sizeof, store_shared, struct, view
-from .structs import SLOT, SLOTS, TASK
+from .pointers import array, call, compare_and_swap, fetch_add, load_shared, sched_yield, store_shared, struct
+from .structs import SLOT, TASK
 
 #: An offer is the address of a task, until a helper comes to it.
 NOTHING, TAKEN = 0, 1
@@ -18,15 +18,9 @@ NOTHING, TAKEN = 0, 1
 PATIENCE = 1000
 
 
-@register_jitable
-def _slots(at: int) -> Any:
-    header = struct(at, SLOTS)
-    return view(header, sizeof(SLOTS), (header.count,), SLOT)
-
-
-def invite(task_at: int, slots_at: int) -> int:
+def invite(task_at: int, slots_at: int, count: int) -> int:
     """Offer the task to helpers, those first who are there; answers how many are to be woken."""
-    task, slots = struct(task_at, TASK), _slots(slots_at)
+    task, slots = struct(task_at, TASK), array(slots_at, (count,), SLOT)
     invited = woken = 0
     for is_there in (1, 0):
         most = task.wanted if is_there else min(task.wanted, task.woken)
@@ -44,9 +38,9 @@ def invite(task_at: int, slots_at: int) -> int:
     return woken
 
 
-def finish(task_at: int, slots_at: int) -> int:
+def finish(task_at: int, slots_at: int, count: int) -> int:
     """Take back what nobody has come to, and wait for the others."""
-    task, slots = struct(task_at, TASK), _slots(slots_at)
+    task, slots = struct(task_at, TASK), array(slots_at, (count,), SLOT)
     for i in range(len(slots)):
         if load_shared(task, "expected") == 0:
             break
@@ -57,9 +51,9 @@ def finish(task_at: int, slots_at: int) -> int:
     return 0
 
 
-def attend(slots_at: int) -> int:
+def attend(slots_at: int, count: int) -> int:
     """Be a helper, until nothing has been offered for all the :data:`PATIENCE` that there is."""
-    slots = _slots(slots_at)
+    slots = array(slots_at, (count,), SLOT)
     own = _free_slot(slots)
     if own < 0:
         return 0

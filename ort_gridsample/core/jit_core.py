@@ -16,7 +16,7 @@ from .attention import MOST_AXES
 from .attention import parts as attention_parts
 from .compilation import Part, addresses, not_at_hand
 from .plan import Plan, type_name
-from .structs import ATTENTION, KERNEL, LAUNCH, SLOT, SLOTS
+from .structs import ATTENTION, KERNEL, LAUNCH, SLOT
 from .taps import MAX_TAPS
 from .threads import after_fork, available_cpus, submit
 from .variants import PADDING, TAPS, numbers, parts
@@ -103,8 +103,8 @@ def _do(variant: _Variant, launch: Any, at: int, count: int) -> None:
     """Do a phase of the launch in ``count`` workers, with helpers: these are through when it returns, or raises."""
     task = ctypes.addressof(launch.task)
     try:
-        if count > 1 and (asleep := variant.invite(task, _slots_at)):
-            submit(partial(variant.attend, _slots_at), asleep)
+        if count > 1 and (asleep := variant.invite(task, *_slots_at)):
+            submit(partial(variant.attend, *_slots_at), asleep)
         while variant.worker(at, 0):  # between whose calls Python hears of signals
             pass
     except BaseException:
@@ -112,7 +112,7 @@ def _do(variant: _Variant, launch: Any, at: int, count: int) -> None:
         raise
     finally:
         if count > 1:
-            variant.finish(task, _slots_at)
+            variant.finish(task, *_slots_at)
 
 
 class _Variant(NamedTuple):
@@ -142,8 +142,8 @@ def _attention(value_type: str, locations_type: str) -> _Variant:
 
 def _variant_of(kernel: Any, *functions: int) -> _Variant:
     word = ctypes.c_int64
-    one, two = ctypes.CFUNCTYPE(word, word), ctypes.CFUNCTYPE(word, word, word)
-    return _Variant(kernel, *(kind(at) for kind, at in zip((one, two, two, two, one), functions, strict=True)))
+    one, two, three = (ctypes.CFUNCTYPE(word, *[word] * count) for count in (1, 2, 3))
+    return _Variant(kernel, *(kind(at) for kind, at in zip((one, two, three, three, two), functions, strict=True)))
 
 
 def prepare(dtype: np.dtype[np.generic], grid_dtype: np.dtype[np.generic], mode: str) -> None:
@@ -165,11 +165,9 @@ def _address(array: Array) -> int:
         return int(array.__array_interface__["data"][0])
 
 
-_memory = np.zeros((2 + HELPERS) * SLOT.itemsize, np.uint8)
-_helpers = _memory[-_address(_memory) % SLOT.itemsize :][: (1 + HELPERS) * SLOT.itemsize]
-_slots = _helpers[SLOTS.itemsize :].view(SLOT)
-_slots_at = _address(_helpers)
-_helpers[: SLOTS.itemsize].view(SLOTS)["count"] = HELPERS
+_memory = np.zeros((1 + HELPERS) * SLOT.itemsize, np.uint8)
+_slots = _memory[-_address(_memory) % SLOT.itemsize :][: HELPERS * SLOT.itemsize].view(SLOT)
+_slots_at = _address(_slots), HELPERS
 
 
 @after_fork

@@ -42,9 +42,6 @@ TASK = record("function argument number wanted woken expected")
 #: A helper thread's slot, a line of the caches: whether a thread is there, and the address of the task it is offered.
 SLOT = record("there offer", ("rest_of_line", (np.int64, 6)))
 
-#: What lies before the slots: how many there are, as no number of processors is compiled in.
-SLOTS = record("count", ("rest_of_line", (np.int64, 7)))
-
 #: Memory that a caller keeps: where what is left of it lies, and its bytes.
 ARENA = record("at nbytes")
 
