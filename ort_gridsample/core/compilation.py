@@ -14,17 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from numba import types
-from numba.core import caching as untyped_caching
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.ccallback import CFunc
-from numba.core.compiler_lock import global_compiler_lock as untyped_compiler_lock
+from numba.core.compiler_lock import global_compiler_lock
 
 from .. import progress
 from . import memory
 from .threads import available_cpus, interpreter
-
-FunctionCache: Any = untyped_caching.FunctionCache
-IndexDataCacheFile: Any = untyped_caching.IndexDataCacheFile
-global_compiler_lock: Any = untyped_compiler_lock
 
 logger = logging.getLogger("ort_gridsample")
 #: LLVM ends the process where there is no memory for it: so much must be free before it compiles, and before it loads.
@@ -100,7 +96,7 @@ class KernelCache(FunctionCache):
     def __init__(self, function: Any, sources: Sequence[Path]) -> None:
         super().__init__(function)
         self._fingerprint = fingerprint(sources)
-        files: Any = self._cache_file
+        files = self._cache_file
         self._cache_file: Any = _Files(files._cache_path, self._impl.filename_base, files._source_stamp)
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
@@ -134,7 +130,7 @@ class Function:
 
     def __init__(self, function: Callable[..., int], sources: Sequence[Path]) -> None:
         signature = tuple([types.int64] * function.__code__.co_argcount), types.int64
-        made: Any = CFunc(function, signature, {}, {"error_model": "numpy"})
+        made = CFunc(function, signature, {}, {"error_model": "numpy"})
         self._made = made
         self._cache: KernelCache | None = None
         try:

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import register_jitable
+from numba.extending import intrinsic, register_jitable
 
 from . import target
-from .pointers import by_types, intrinsic
+from .pointers import by_types
 
 #: Whether the CPU converts float16: then its own instructions do.
 CONVERTS = target.has("f16c")

@@ -7,20 +7,15 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-import numba as untyped_numba
+import numba
 import numpy as np
 from llvmlite import ir
-from numba import extending, types
-from numba.core import cgutils as untyped_cgutils
-from numba.extending import register_jitable
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic, overload, register_jitable
 
 from . import target
 from .structs import CACHE_LINE
-
-cgutils: Any = untyped_cgutils
-numba: Any = untyped_numba
-tuple_of: Any = types.Tuple
-intrinsic: Any = extending.intrinsic  # its types take the typing context for an argument of the caller's
 
 _WORD = ir.IntType(64)
 
@@ -31,7 +26,7 @@ def caller(n_answers: int = 0, offset: int | None = None) -> Any:
     With an ``offset`` the C function's own address lies so many bytes behind that one. It answers with what the C
     function does; or where that writes ``n_answers`` words, by pointers that come last, with these behind it.
     """
-    answer = tuple_of([types.int64] * (1 + n_answers)) if n_answers else types.int64
+    answer = types.Tuple([types.int64] * (1 + n_answers)) if n_answers else types.int64
 
     @intrinsic
     def call_it(typing: Any, at: Any, arguments: Any) -> Any:
@@ -156,7 +151,7 @@ def by_types(choose: Callable[..., Any]) -> Any:
     @wraps(choose)
     def chosen(*arguments: Any) -> Any: ...
 
-    extending.overload(chosen, strict=False)(choose)
+    overload(chosen, strict=False)(choose)
     return chosen
 
 

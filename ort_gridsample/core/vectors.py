@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 from . import target
-from .pointers import cgutils, intrinsic
 
 #: Whether the CPU multiplies and adds at once, in vectors so wide that it pays to gather pixels into them from places
 #: that have nothing to do with each other.
@@ -37,8 +38,8 @@ PIXELS_AHEAD, EVERY, FEW_TAPS = 128, 4, 8
 #: The channels of attention that are added up at once, as long as there are so many.
 WIDTHS = 64, 32, 16, 4, 1
 
-_INT32: Any = ir.IntType(32)
-_INT64: Any = ir.IntType(64)
+_INT32 = ir.IntType(32)
+_INT64 = ir.IntType(64)
 #: What is known of an element's place: that of its type, not of a vector's.
 _SIZE = {"i8": 1, "i16": 2, "i32": 4, "float": 4, "double": 8}
 

@@ -10,24 +10,21 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import llvmlite.binding as untyped_llvm
+import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import codegen as untyped_codegen
-from numba.core.ccallback import CFunc as UntypedCFunc
+from numba.core import cgutils, codegen
+from numba.core.ccallback import CFunc
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
-from ...core.compilation import Part, global_compiler_lock
-from ...core.pointers import cgutils
+from ...core.compilation import Part
 from .catalog import ANSWERS, OPS, fields
 from .entry import answer_for, register
 from .image import Image
 from .structs import ENTRY, LIBRARY, OP, VARIANT
 
-llvm: Any = untyped_llvm
-codegen: Any = untyped_codegen
-CFunc: Any = UntypedCFunc
 #: What Numba refers to where an exception is raised or counted, which no function here does. One that calls the helper
 #: of ``reshape`` is not linked: a library has none.
 _NEVER_CALLED = re.compile(r"(?!numba_attempt_nocopy_reshape)((NRT|numba|Py|_Py)_\w+|numba_\w+)")

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import register_jitable
+from numba.extending import intrinsic, register_jitable
 
 from ...core import pointers, target
-from ...core.pointers import array, call, chars, intrinsic, sizeof, struct
+from ...core.pointers import array, call, chars, sizeof, struct
 from ...model.dialects import EXTENSIONS_DOMAIN
 from .c_api import INVALID_ARGUMENT, SHAPE_OF, SHAPE_OF_SINCE, VERSION
 from .catalog import ANSWERS
@@ -42,7 +42,7 @@ def _instruction(text: str, answers: str, count: int) -> Any:
             registers = [builder.zext(builder.extract_value(found, i), _WORD) for i in range(count)]
             return context.make_tuple(builder, signature.return_type, registers)
 
-        return pointers.tuple_of([types.int64] * count)(types.int64, types.int64), generate
+        return types.Tuple([types.int64] * count)(types.int64, types.int64), generate
 
     return run
 
