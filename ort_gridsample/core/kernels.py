@@ -415,13 +415,7 @@ def _sum_floats(X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: A
         image, out = X[c], Y[c]
         vectors.sum_wide(image, index, offsets, layout, weight, 0, wides, out, start)
         vectors.sum_narrow(image, index, offsets, layout, weight, wides, narrows, out, start)
-        for p in range(narrows, positions):  # in the order of the vectors
-            total = weight.dtype.type(0)
-            for row in range(len(weight)):
-                i = index[row, p] if layout == GATHERED else index[0, p] + np.uint32(offsets[row])
-                if i < OUTSIDE_BIT and not np.isnan(weight[row, p]):
-                    total = vectors.multiply_add(weight[row, p], widened(image[i]), total)
-            out[start + p] = total
+        vectors.sum_single(image, index, offsets, layout, weight, narrows, positions, out, start)
     return layout
 
 
@@ -429,13 +423,11 @@ def _sum_floats(X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: A
 def _sum_short_integers(
     X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any, start: int, positions: int
 ) -> int:
-    last = positions - INTEGERS  # some of these once more, where they are no whole vector
-    if last < 0:
-        return _sum_any(X, index, offsets, layout, weight, Y, start, positions)
+    whole = positions - positions % INTEGERS
     for c in range(len(X)):
         image, out = X[c], Y[c]
-        vectors.sum_integers(image, index, offsets, layout, weight, 0, last, out, start)
-        vectors.sum_integers(image, index, offsets, layout, weight, last, positions, out, start)
+        vectors.sum_integers(image, index, offsets, layout, weight, 0, whole, out, start)
+        vectors.sum_single_integers(image, index, offsets, layout, weight, whole, positions, out, start)
     return layout
 
 

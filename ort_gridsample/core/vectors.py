@@ -124,12 +124,6 @@ def prefetch(context: Any, image: Any, i: Any) -> Any:
 
 
 @intrinsic
-def multiply_add(context: Any, a: Any, b: Any, c: Any) -> Any:
-    """``a * b + c`` with one rounding, as the vectors have it, of numbers of one type; to be called in a kernel."""
-    return c(a, b, c), lambda context, builder, signature, arguments: builder.fma(*arguments)
-
-
-@intrinsic
 def transpose(context: Any, source: Any, i: Any, j: Any, to: Any, k: Any, m: Any, width: Any) -> Any:
     """Write the rows ``i``, … and columns ``j``, … of ``source`` as columns ``m``, … and rows ``k``, … of ``to``.
 
@@ -183,7 +177,7 @@ class _Sum:
         self.positions, self.shift = arguments[5:7], arguments[8]
         self.taps, self.columns = cgutils.unpack_tuple(builder, self.weight.shape)
         real = self.weight.data.type.pointee
-        self.vector = ir.VectorType(real, size // _SIZE[str(real)] if self.in_bytes else size)
+        self.vector = ir.VectorType(real, max(1, size // _SIZE[str(real)]) if self.in_bytes else size)
 
     def write(self) -> None:
         """Write it all."""
@@ -260,15 +254,15 @@ class _Pixels(_Sum):
         builder, real = self.builder, self.vector.element
         if self.layout == GATHERED:
             pixels = _read_inside(builder, self.X.data, self.loaded(self.index, entry, _INT32))
-            yield pixels if self.X.data.type.pointee == real else _widened(builder, pixels, self.pixel)
-        elif self.pixel == types.float64:
-            for step in range(2):
-                yield _read(builder, builder.gep(self.base(tap), [_INT32(step)]), self.first, real)
-        elif self.pixel == types.float32:
-            yield from _pairs_of_floats(builder, self.base(tap), self.first)
-        else:
+            yield pixels if pixels.type.element == real else _widened(builder, pixels, self.pixel)
+        elif self.X.data.type.pointee != real:
             for bits in _pairs_of_integers(builder, self.base(tap), self.first, 16):
                 yield _widened(builder, bits, self.pixel)
+        elif self.pixel == types.float32 and self.vector.count > 1:
+            yield from _pairs_of_floats(builder, self.base(tap), self.first)
+        else:
+            for step in range(2):
+                yield _read(builder, builder.gep(self.base(tap), [_INT32(step)]), self.first, real)
 
 
 class _Integers(_Sum):
@@ -350,8 +344,8 @@ class _Rows(_Sum):
         _store(self.builder, total, self.builder.gep(self.Y.data, [row]))
 
 
-sum_wide, sum_narrow = (_sum(_Pixels, size) for size in VECTORS)
-sum_integers = _sum(_Integers, VECTORS[1])
+sum_wide, sum_narrow, sum_single = (_sum(_Pixels, size) for size in (*VECTORS, 1))
+sum_integers, sum_single_integers = _sum(_Integers, VECTORS[1]), _sum(_Integers, 1)
 sum_rows_narrow, sum_rows_wide = _sum(_Rows, NARROW), _sum(_Rows, WIDE)
 
 
