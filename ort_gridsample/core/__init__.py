@@ -25,9 +25,9 @@ Of deformable attention, all in C order:
 :func:`prepare` compiles ahead what the first call for an X and a grid of these types would otherwise wait for.
 What a caller may hand in is checked before, in :mod:`ort_gridsample.functions`.
 
-Paddings (:mod:`.coordinates`) and modes (:mod:`.taps`) are rows of tables. From them :mod:`.numpy_core` makes the
-:mod:`.table` of the pixels that each position reads, and adds these up (:mod:`.sums`). :mod:`.jit_core` does the same
-with the compiled :mod:`.workers`, which the compiled ops share.
+Paddings (:mod:`.coordinates`) and modes (:mod:`.taps`) are rows of tables. From them :mod:`.numpy_core` makes a
+table of the pixels that each position reads, and adds these up (:mod:`.sums`). :mod:`.jit_core` does the same with the
+compiled :mod:`.workers`, which the compiled ops share.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A tile gets a table, one row per tap and one column per position: which pixel of flat X the tap reads, and with which
 weight. Then every channel is read through that table: from X or, where each pixel is read often, from a copy of X with
-its :func:`channels_last`. Loops state here what :mod:`.coordinates`, :mod:`.taps`, :mod:`.table` and :mod:`.sums` state
-on arrays. The order of the operations on a coordinate is the same, and no flag here lets the compiler change it.
+its :func:`channels_last`. Loops state here what :mod:`.coordinates`, :mod:`.taps`, :mod:`.sums` and :mod:`.numpy_core`
+state on arrays. The order of the operations on a coordinate is the same, and no flag here lets the compiler change it.
 """
 
 from typing import Any
