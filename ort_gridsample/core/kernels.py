@@ -31,9 +31,8 @@ ROW_PADDING = 16
 STRIP = 64
 #: From so many taps of all channels on wide vectors gain more than they cost.
 WORTH_WIDE = 1 << 16
-#: The integers that are summed in vectors, and the positions of one.
+#: The integers that are summed in vectors.
 SHORT_INTEGERS = types.int8, types.int16, types.uint8, types.uint16
-INTEGERS = VECTORS[1] // 4
 #: The pixels that one call packs.
 PART = 1 << 12
 
@@ -401,33 +400,22 @@ def copy_pixels(X: Any, index: Any, layout: int, inside: Any, Y: Any, start: int
 @by_types
 def sum_taps(X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any, start: int, positions: int) -> Any:
     """Read X (C, S) through the table, whose taps lie as ``layout`` says, into Y[:, start:]; returns the new layout."""
-    if GATHERS and Y.dtype == weight.dtype:
-        return _sum_floats
-    return _sum_short_integers if GATHERS and X.dtype == Y.dtype and X.dtype in SHORT_INTEGERS else _sum_any
+    short = X.dtype == Y.dtype and X.dtype in SHORT_INTEGERS
+    return _sum_in_vectors if GATHERS and (short or Y.dtype == weight.dtype) else _sum_any
 
 
 @register_jitable
-def _sum_floats(X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any, start: int, positions: int) -> int:
+def _sum_in_vectors(
+    X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any, start: int, positions: int
+) -> int:
     wide, narrow = VECTORS[0] // weight.itemsize, VECTORS[1] // weight.itemsize
-    few = len(X) * len(weight) * positions < WORTH_WIDE
+    few = len(X) * len(weight) * positions < WORTH_WIDE or Y.itemsize < weight.itemsize  # integers gain nothing
     wides, narrows = 0 if few else positions - positions % wide, positions - positions % narrow
     for c in range(len(X)):
         image, out = X[c], Y[c]
         vectors.sum_wide(image, index, offsets, layout, weight, 0, wides, out, start)
         vectors.sum_narrow(image, index, offsets, layout, weight, wides, narrows, out, start)
         vectors.sum_single(image, index, offsets, layout, weight, narrows, positions, out, start)
-    return layout
-
-
-@register_jitable
-def _sum_short_integers(
-    X: Any, index: Any, offsets: Any, layout: int, weight: Any, Y: Any, start: int, positions: int
-) -> int:
-    whole = positions - positions % INTEGERS
-    for c in range(len(X)):
-        image, out = X[c], Y[c]
-        vectors.sum_integers(image, index, offsets, layout, weight, 0, whole, out, start)
-        vectors.sum_single_integers(image, index, offsets, layout, weight, whole, positions, out, start)
     return layout
 
 

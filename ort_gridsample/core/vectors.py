@@ -44,16 +44,18 @@ _INT64 = ir.IntType(64)
 _SIZE = {"i8": 1, "i16": 2, "i32": 4, "float": 4, "double": 8}
 
 
-def _sum(kind: type[_Sum], size: int) -> Any:
-    """What adds up as its ``kind`` says, from position ``p`` to ``end``, into ``Y`` at positions that are ``q`` more.
+def _sum(size: int) -> Any:
+    """What adds up as the class for its arrays says, from position ``p`` to ``end``, into ``Y`` at ``q`` more.
 
-    To be called in a kernel. It takes vectors of ``size``, of which the last may go beyond the end.
+    To be called in a kernel. It takes whole vectors of ``size``.
     """
 
     @intrinsic
     def vector_sums(
         context: Any, X: Any, index: Any, offsets: Any, layout: Any, weight: Any, p: Any, end: Any, Y: Any, q: Any
     ) -> Any:
+        kind = _Rows if X.ndim == 2 else _Integers if isinstance(Y.dtype, types.Integer) else _Pixels
+
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             for each in kind.layouts:
                 with _if_equal(builder, arguments[3], each):
@@ -344,9 +346,8 @@ class _Rows(_Sum):
         _store(self.builder, total, self.builder.gep(self.Y.data, [row]))
 
 
-sum_wide, sum_narrow, sum_single = (_sum(_Pixels, size) for size in (*VECTORS, 1))
-sum_integers, sum_single_integers = _sum(_Integers, VECTORS[1]), _sum(_Integers, 1)
-sum_rows_narrow, sum_rows_wide = _sum(_Rows, NARROW), _sum(_Rows, WIDE)
+sum_wide, sum_narrow, sum_single = map(_sum, (*VECTORS, 1))
+sum_rows_narrow, sum_rows_wide = map(_sum, (NARROW, WIDE))
 
 
 def _if_equal(builder: Any, value: Any, number: int) -> Any:
