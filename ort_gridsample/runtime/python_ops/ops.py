@@ -29,7 +29,7 @@ PyCustomOpDef, onnx_op = _ocos.PyCustomOpDef, _ocos.Opdef.declare
 library_path: str = _ocos.get_library_path()
 
 
-class Output(Array):
+class Output(np.ndarray[Any, Any]):
     """An op's output, as a view that onnxruntime-extensions copy in one piece instead of number by number.
 
     The extensions call ``.shape`` and ``.flatten().tolist()``, and take an array of the right item size for the list.
