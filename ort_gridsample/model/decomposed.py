@@ -31,8 +31,10 @@ from .dialects import AttributeValue
 from .element_types import elem_type
 from .graphs import Scope
 from .inference import Inference, Probe, Value
-from .programs import TYPES
 from .use_def import GATHERS, MOST_ENDS, ROUNDINGS, Subgraph, UseDef
+
+#: The types in which rounding leaves no doubt.
+TYPES = ("float32", "float64")
 
 _FLOATS = tuple(map(elem_type, TYPES))
 #: Lengths for dimensions that are not known, in the order in which they are met; a subgraph is tried with each row.
@@ -101,7 +103,8 @@ class Search:
     def values(self) -> dict[int, list[str]]:
         """The id of a scope -> the values of it whose types must be known."""
         return {
-            scope: [name for c in candidates for names in (*c.inputs, c.outputs) for name in names]
+            scope: list(dict.fromkeys(name for c in candidates for names in c.inputs for name in names))
+            + [name for c in candidates for name in c.outputs]
             for scope, (_, candidates) in self._candidates.items()
         }
 
@@ -163,12 +166,14 @@ def _samples(use_def: UseDef) -> Iterator[_Candidate]:
 
 def _grids(use_def: UseDef) -> Iterator[_Candidate]:
     """Products with the constant base of a grid."""
-    may_be_base, makers = cache(partial(_may_be_base, use_def)), use_def.makers
+    is_held_base, may_be_base = (cache(partial(each, use_def)) for each in (_is_held_base, _may_be_base))
     for index, op_type in enumerate(use_def.scope.op_types):
         inputs = use_def.scope.inputs[index] if op_type in ("Mul", "MatMul") else ()
+        if len(inputs) != 2:
+            continue
         # Beside a constant, the other input is no base: quickly said of most nodes, which multiply by weights.
-        held = [name for name in inputs if name not in makers and use_def.scope.held(name) is not None]
-        for base in filter(may_be_base, held or inputs) if len(inputs) == 2 else ():
+        held = [name for name in inputs if is_held_base(name) is not None]
+        for base in filter(is_held_base, held) if held else filter(may_be_base, inputs):
             theta = inputs[base == inputs[0]]
             if use_def.is_op(index, (op_type,)) and use_def.kind(theta) == "data":
                 outputs = [*islice(use_def.post_dominators([index]), MOST_ENDS)]
@@ -176,11 +181,14 @@ def _grids(use_def: UseDef) -> Iterator[_Candidate]:
                     yield _Candidate("AffineGrid", outputs[::-1], (use_def.behind(theta),))
 
 
-def _may_be_base(use_def: UseDef, name: str) -> bool:
-    """Whether ``name`` may be the base of a grid: computed of constants and shapes alone, and not one number.
+def _is_held_base(use_def: UseDef, name: str) -> bool | None:
+    """Whether ``name``, if no node makes it, may be the base of a grid; None where it is no constant."""
+    tensor = None if name in use_def.makers else use_def.scope.held(name)
+    return None if tensor is None else _is_base(use_def, name, tensor)
 
-    A constant is a matrix or more, with ones in its last or next to last column.
-    """
+
+def _may_be_base(use_def: UseDef, name: str) -> bool:
+    """Whether ``name`` may be the base of a grid: computed of constants and shapes alone, and not one number."""
     tensor = use_def.scope.held(name)
     if (tensor is not None and math.prod(tensor.dims) == 1) or use_def.kind(name) == "data":
         return False
@@ -188,10 +196,18 @@ def _may_be_base(use_def: UseDef, name: str) -> bool:
     if root in use_def.makers:
         return True
     tensor = use_def.scope.held(root)
-    dims = [dim for dim in tensor.dims if dim != 1] if tensor is not None and tensor.data_type in _FLOATS else []
-    if len(dims) < 2 or not {3, 4}.intersection(dims[-2:]):
+    return tensor is not None and _is_base(use_def, root, tensor)
+
+
+def _is_base(use_def: UseDef, name: str, tensor: onnx.TensorProto) -> bool:
+    """Whether the constant is a matrix or more, with ones in its last or next to last column."""
+    lengths = tensor.dims[:]
+    if 3 not in lengths and 4 not in lengths:
         return False
-    value = np.array(use_def.scope.constant(root)).reshape(dims)
+    dims = [dim for dim in lengths if dim != 1]
+    if len(dims) < 2 or not {3, 4}.intersection(dims[-2:]) or tensor.data_type not in _FLOATS:
+        return False
+    value = np.array(use_def.scope.constant(name)).reshape(dims)
     return any(dims[axis] in (3, 4) and bool((value.take(-1, axis) == 1).all()) for axis in (-1, -2))
 
 

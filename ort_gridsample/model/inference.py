@@ -82,7 +82,8 @@ class Inference:
         return list(found) or [tuple(Value() for _ in names)]
 
     def _value(self, name: str) -> Value:
-        return value_of(self._types[name]) if name in self._types else Value()
+        type = self._types.get(name) or self._others.get(name)
+        return Value() if type is None else value_of(type)
 
     def known(self, scope: Scope, name: str) -> Value:
         """What is known of ``name`` as ``scope`` sees it, where that is one thing."""
@@ -97,10 +98,21 @@ class Inference:
         return BackwardSlice(self._model, self._found, self._values)
 
     @cached_property
+    def _inferred(self) -> tuple[onnx.ModelProto, Types]:
+        return _inferred(self._slice.model, self._slice.sampled, self._slice.is_nested)
+
+    @cached_property
+    def _others(self) -> Types:
+        return _types_in(self._inferred[0], None, self._slice.is_nested)
+
+    @cached_property
     def _types(self) -> Types:
-        sliced = self._slice
-        types = _inferred(sliced.model, sliced.sampled, sliced.is_nested)
-        while self._probe is not None and not all(_is_known(name, types) for name in sliced.sampled):
+        """Those of the values that matter, at least."""
+        sliced, (_, types) = self._slice, self._inferred
+        if self._probe is None or all(_is_known(name, types) for name in sliced.sampled):
+            return types
+        types = self._others
+        while not all(_is_known(name, types) for name in sliced.sampled):
             told = types.copy()
             _ask(self._probe, sliced.model, list(_unknown(sliced.model.graph, types)), told)
             new = [name for name, type in told.items() if type is not types.get(name)]
@@ -108,7 +120,8 @@ class Inference:
                 break
             # onnx goes on from there: types pass through its own operators, and in and out of If, Loop and Scan.
             sliced.state({name: told[name] for name in new})
-            types = told | _inferred(sliced.model, sliced.sampled, sliced.is_nested)
+            annotated, _ = _inferred(sliced.model, sliced.sampled, sliced.is_nested)
+            types = told | _types_in(annotated, None, sliced.is_nested)
         return types
 
 
@@ -152,20 +165,23 @@ def _type_name(elem_type: int) -> str | None:
     return onnx.TensorProto.DataType.Name(elem_type).lower()
 
 
-def _inferred(model: onnx.ModelProto, asked: Collection[str] = (), is_nested: bool = True) -> Types:
-    """The types that onnx infers in a slice, whose names all differ: those ``asked`` for as far as it can."""
+def _inferred(
+    model: onnx.ModelProto, asked: Collection[str] = (), is_nested: bool = True
+) -> tuple[onnx.ModelProto, Types]:
+    """A slice, whose values' names all differ, with what onnx infers of them, and the types of those ``asked``."""
     try:
         annotated = shape_inference.infer_shapes(model)
-        types = _types_in(annotated, is_nested)
+        types = _types_in(annotated, asked, is_nested)
         if not all(name in types and _is_complete(types[name]) for name in asked):
             # Following the numbers in 1-D tensors finds the ranks behind Reshape; it takes room for each of them.
-            shapes = (type.tensor_type.shape.dim for type in types.values())
+            shapes = (type.tensor_type.shape.dim for type in _types_in(annotated, None, is_nested).values())
             if all(len(shape) != 1 or shape[0].dim_value <= LONGEST_ROW for shape in shapes):
-                types = _types_in(shape_inference.infer_shapes(annotated, data_prop=True), is_nested)
-        return types
+                annotated = shape_inference.infer_shapes(annotated, data_prop=True)
+                types = _types_in(annotated, asked, is_nested)
+        return annotated, types
     except Exception as error:  # of a model that is not valid: what it says itself is still known
         logger.debug("onnx infers no types and shapes: %s", error)
-        return _types_in(model, is_nested)
+        return model, _types_in(model, asked, is_nested)
 
 
 def _is_complete(type: onnx.TypeProto) -> bool:
@@ -174,15 +190,16 @@ def _is_complete(type: onnx.TypeProto) -> bool:
     return tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
 
 
-def _types_in(model: onnx.ModelProto, is_nested: bool) -> Types:
-    """The types of all values in ``model``."""
+def _types_in(model: onnx.ModelProto, asked: Collection[str] | None, is_nested: bool) -> Types:
+    """The types of all values in ``model``, or of those that are ``asked`` for: it takes time to read one."""
     types: Types = {}
     for graph in (scope.container for scope in scopes(model)) if is_nested else (model.graph,):
         if isinstance(graph, onnx.GraphProto):
             values = chain(graph.value_info, graph.input, (v for v in graph.output if v.type.WhichOneof("value")))
-            types.update((value.name, value.type) for value in values)
+            types.update((v.name, v.type) for v in values if asked is None or v.name in asked)
     for tensor in model.graph.initializer:  # whatever value_info says of them
-        types[tensor.name] = helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+        if asked is None or tensor.name in asked:
+            types[tensor.name] = helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
     return types
 
 
