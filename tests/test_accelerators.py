@@ -139,6 +139,14 @@ def test_each_way_is_taken_and_declined(
 
 
 @FAKED
+def test_what_others_spell_is_written_as_the_standard_s(fake: Fake) -> None:
+    asked = fake(lambda nodes: samples(nodes, b"linear"))
+    (record,) = records_of(ogs.patch_model(model_of(2, "linear", 20), target="mmcv"), native)
+    way = way_of(record, "lower")
+    assert (way.name, asked.call_count) == ("the standard's node", 2)
+
+
+@FAKED
 def test_the_fifth_way_is_the_cpu_s(fake: Fake) -> None:
     asked, model, feeds = fake(lambda nodes: False), model_of(3, "linear", 20), feeds_of(3)
     session, beside = ogs.InferenceSession(model, None, [AZURE]), ogs.InferenceSession(model)

@@ -16,7 +16,7 @@ import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import helper, parser
+from onnx import helper, numpy_helper, parser
 
 import ort_gridsample as ogs
 from cases import dtype_of
@@ -28,6 +28,7 @@ from ort_gridsample.model.graphs import scopes
 from ort_gridsample.model.helpers import guard_name
 from ort_gridsample.model.inference import value_of
 from ort_gridsample.model.matches import find
+from ort_gridsample.spec import FLOATS
 from paths import Array, open_native, quiet_options, running_on
 from processes import every_way
 from processes import run as run_process
@@ -101,6 +102,16 @@ def test_it_is_a_sum_over_samples(kind: str, levels: np.ndarray, align: bool) ->
             close(found, definition(value, levels, at, by, align), kind, coarser)
 
 
+@pytest.mark.parametrize("align", [False, True], ids=["edges", "centres"])
+def test_the_compiled_op_is_the_nodes_that_it_stands_for(align: bool) -> None:
+    model, (value, at, by) = op_model("float32", "float32", align), operands(LEVELS["planes"], locations="float32")
+    model.graph.initializer.append(numpy_helper.from_array(LEVELS["planes"], "levels"))
+    del model.graph.input[1]
+    session = onnxruntime.InferenceSession(ogs.patch_model(model, target="ai.onnx").SerializeToString())
+    feeds = {"value": value, "at": (at := np.clip(np.nan_to_num(at), -0.3, 1.3)), "by": by}
+    close(session.run(None, feeds)[0], definition(value, LEVELS["planes"], at, by, align), "float32", "float32")
+
+
 @pytest.mark.usefixtures("core")
 def test_any_number_of_threads_has_the_same_answer() -> None:
     levels = np.array([[4, 30, 40], [4, 15, 20]])
@@ -128,6 +139,7 @@ GOOD: Arrays = {"value": zeros(2, 47, 3, 4), "spatial_shapes": np.array([[5, 7],
 GOOD |= {"sampling_locations": zeros(2, 5, 3, 2, 4, 2), "attention_weights": zeros(2, 5, 3, 2, 4)}
 PIXELS = "those of value, of shape (B, S, H, D) = (2, 47, 3, 4), in all levels together"
 AXES = "shape (B, Q, H, L, P, r), as value (B, S, H, D) is of shape (2, 47, 3, 4) and L is 2"
+FLOATING = ("value", "sampling_locations")
 ALL_BUT_ONE = "all axes but the last of sampling_locations, which is of shape (2, 5, 3, 2, 4, 2)"
 BAD = [
     ("value", zeros(47, 3, 4), "of shape (47, 3, 4), expected shape (B, S, H, D)"),
@@ -140,7 +152,7 @@ BAD = [
     ("attention_weights", zeros(2, 4, 3, 2, 4), f"of shape (2, 4, 3, 2, 4), expected {ALL_BUT_ONE}"),
     ("attention_weights", np.zeros((2, 5, 3, 2, 4)), "of type float64, expected one of float32"),
     ("spatial_shapes", np.ones((2, 2)), "of type float64, expected integers"),
-    ("value", np.zeros((2, 47, 3, 4), int), "of type int64, expected one of float32, float64, float16, bfloat16"),
+    *((name, GOOD[name].astype(int), f"of type int64, expected one of {', '.join(FLOATS)}") for name in FLOATING),
 ]
 
 

@@ -307,6 +307,7 @@ def test_json_is_all_that_is_printed(cli: Cli, capsys: pytest.CaptureFixture[str
         content = json.loads(cli(f"{words} --json"), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
         assert keys(content) ^ set(SAID[words.split()[0]].split()) <= {"numba"}, words
     content, file = json.loads(cli("run model.onnx --random --output out --json")), str(Path("out", "Y0.npy"))
+    assert keys(content) == {"model", "inputs", "outputs", "seconds", "name", "type", "shape", "file"}
     assert content["outputs"] == [{"name": "Y0", "type": "float32", "shape": [1, 8, 8, 8], "file": file}]
     print_json({"numbers": [0.5, np.nan, (np.inf, -np.inf, 2)]})
     assert json.loads(capsys.readouterr().out) == {"numbers": [0.5, None, [None, None, 2]]}

@@ -66,6 +66,7 @@ UNKNOWN = {
     "p = Concat <axis = 0> (k, s) Y = Reshape(X, p)": None,
     "p = Gather(s, k) Y = Reshape(X, p)": None,
     "p = Slice(s, k, one) Y = Reshape(X, p)": None,
+    "p = Slice(s, none, three, none, two) Y = Reshape(X, p)": "X0 X2",
 }
 
 
@@ -77,7 +78,9 @@ def lengths_of(nodes: str) -> Sequence[Length] | None:
 
 
 def test_what_only_a_run_knows_is_not_known() -> None:
-    given = "one = Constant <value_ints = [1]> () at = Constant <value_int = 1> () s = Shape(X) v = Shape(U)"
+    given = "at = Constant <value_int = 1> () s = Shape(X) v = Shape(U)"
+    rows = ("none", "one", "two", "three")
+    given += "".join(f" {name} = Constant <value_ints = [{number}]> ()" for number, name in enumerate(rows))
     for nodes, known in UNKNOWN.items():
         lengths = lengths_of(f"{given} {nodes}")
         shown = [str(each.known or "".join(f"{name}{axis}" for name, axis in each.unknown)) for each in lengths or ()]

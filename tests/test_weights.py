@@ -126,6 +126,16 @@ def test_what_is_split_makes_the_same_model_again(large: onnx.ModelProto, tmp_pa
         assert model == large
 
 
+def test_weights_that_lie_elsewhere_or_in_parts_stay(large: onnx.ModelProto) -> None:
+    model = onnx.ModelProto.FromString(large.SerializeToString())
+    _, _, elsewhere, external, segment, *others = model.graph.initializer  # the first are an input and an output
+    elsewhere.external_data.add(key="location", value="theirs")
+    external.data_location = TensorProto.EXTERNAL
+    segment.segment.begin = 0
+    _, apart = split(model.SerializeToString()) or pytest.fail("it is parsed whole")
+    assert apart.places.keys() == {tensor.name for tensor in others}
+
+
 def test_a_file_that_became_shorter_is_an_error(large: onnx.ModelProto, tmp_path: Path) -> None:
     model, apart = split(path := saved(large, tmp_path)) or pytest.fail("it is parsed whole")
     with open(path, "rb+") as file:
