@@ -368,6 +368,15 @@ def test_only_what_leads_to_a_node_concerned_is_inferred() -> None:
     assert kinds() == ["Relu", "Neg", "Max", "GridSample"]
 
 
+def test_a_value_may_be_called_as_the_slice_calls_one_of_a_branch() -> None:
+    model = parsed("""g (float16[2,1] other, float[1,2,5,6] X, float[1,3,3,2] G, bool c) => (Y) {
+        Y = If (c) <then_branch = t () => (T) { A = Relu (X) T = GridSample (A, G) },
+                    else_branch = e () => (E) { B = Relu (X) E = GridSample (B, G) }> }""")
+    for name in ("1 A", "2 B", "1  A"):
+        model.graph.input[0].name = name
+        assert [record.inputs["X"] for record in records_of(model)] == [[Value("float32", (1, 2, 5, 6))]] * 2
+
+
 def test_functions_that_double_are_not_followed_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of forty calls the next one twice: all of it would be a million million nodes."""
     text = "g (float[N,C,H,W] X, float[N,h,w,2] G) => (Y, Z) { Y = local.f0 (X, G) Z = GridSample (X, G) }"
