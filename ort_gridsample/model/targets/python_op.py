@@ -11,13 +11,14 @@ from ..element_types import elem_type
 from ..graphs import Names, subgraphs
 from ..helpers import cast, guard_name, guards, mark
 from ..matches import Match
-from . import CAST_LIKE, Replacement, Target, arguments, renamed, typed_in_function
+from . import CAST_LIKE, Replacement, typed_in_function
+from .spelled import Spelled
 
 #: The first opset whose Cast knows bfloat16, and the first with GatherND.
 _BFLOAT16, _GATHER_ND = 13, 11
 
 
-class PythonOp(Target):
+class PythonOp(Spelled):
     """The Python op, with its helpers.
 
     Args:
@@ -26,7 +27,8 @@ class PythonOp(Target):
     """
 
     def __init__(self, in_session: bool = False) -> None:
-        self._in_session = in_session
+        super().__init__("")  # a node of its own that stands for several is expanded too
+        self._dialects, self._in_session = OURS, in_session
 
     def takes(self, match: Match) -> bool:
         # Sessions and earlier releases write a guard that nobody reads.
@@ -52,9 +54,9 @@ class PythonOp(Target):
 
     def replace(self, match: Match, names: Names) -> Replacement:
         record = match.record
-        before, values = arguments(record, names)
+        *before, op = super().replace(match, names).nodes
         inputs = list[str]()
-        for argument, value in zip(record.values, values, strict=True):
+        for argument, value in zip(record.values, op.input, strict=True):
             if argument in record.casts:
                 source, value = value, names.new(f"{value}_as_{record.casts[argument]}")
                 before.append(cast("Cast", [source], value, record.where, names, to=elem_type(record.casts[argument])))
@@ -66,8 +68,10 @@ class PythonOp(Target):
         else:
             value, after = typed_in_function(match, inputs[0], names)
         unguarded, status = (names.new(f"{record.output}_{name}") for name in ("unguarded", "status"))
-        op = renamed(match.node, record.operator, DOMAIN, inputs, [value if self._in_session else unguarded, status])
-        op.attribute.extend(self._attributes(match))
+        op.input[:], op.output[:] = inputs, [value if self._in_session else unguarded, status]
+        own = {"node": record.label, "num_threads": 0}  # onnxruntime creates no op that lacks a declared attribute
+        op.attribute.extend(helper.make_attribute(*each) for each in own.items())
+        _state_defaults(match)
         kind = "GatherND" if match.scope.opsets.get("", 0) >= _GATHER_ND else "Gather"
         if self._in_session:
             guarded = [status, status], [unguarded]
@@ -79,27 +83,16 @@ class PythonOp(Target):
         guard = helper.make_node(kind, *guarded, names.new(guard_name(record.where)))
         return Replacement([*before, op, mark(guard, record.where), *after])
 
-    @staticmethod
-    def _attributes(match: Match) -> list[onnx.AttributeProto]:
-        """All attributes: onnxruntime does not create an op whose declared attribute is missing."""
-        record = match.record
-        written = {attribute.name: attribute for attribute in match.node.attribute}
-        attributes = []
-        for name, value in record.attributes.items():
-            if isinstance(value, AttributeReference):
-                spelling = record.dialect.attributes[name]
-                kind = written[spelling.name].type
-                attributes.append(onnx.AttributeProto(name=name, type=kind, ref_attr_name=value.name))
-                function = match.scope.function
-                if function is not None and value.name in function.attribute and spelling.default is not None:
-                    # Where a call leaves the attribute out, the operator's default counts.
-                    function.attribute.remove(value.name)
-                    default = helper.make_attribute(value.name, spelling.values[spelling.default])
-                    function.attribute_proto.append(default)
-            else:
-                attributes.append(helper.make_attribute(name, OURS[record.operator].attributes[name].values[value]))
-        own = {"node": record.label, "num_threads": 0}
-        return attributes + [helper.make_attribute(name, value) for name, value in own.items()]
+
+def _state_defaults(match: Match) -> None:
+    """Let the function of ``match`` say the operator's defaults, which count where a call leaves attributes out."""
+    function = match.scope.function or onnx.FunctionProto()
+    for name, value in match.record.attributes.items():
+        spelling = match.record.dialect.attributes[name]
+        if isinstance(value, AttributeReference) and value.name in function.attribute and spelling.default is not None:
+            function.attribute.remove(value.name)
+            default = spelling.values[spelling.default]
+            function.attribute_proto.append(helper.make_attribute(value.name, default))
 
 
 def _op_knows(spelling: Spelling) -> bool:

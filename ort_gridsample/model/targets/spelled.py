@@ -72,7 +72,7 @@ class Spelled(Target):
             elif value in spelling.values:
                 plain[name] = value
             else:
-                expected = f"{checks.listed(spelling.values)} in {self.name}"
+                expected = f"{checks.listed(spelling.values)} in {dialect.name}"
                 raise GridSampleError(record.where, name, repr(value), expected)
         node.attribute.extend(dialect.write(plain))
         return Replacement([*constants, node])
