@@ -166,14 +166,14 @@ def _samples(use_def: UseDef) -> Iterator[_Candidate]:
 
 def _grids(use_def: UseDef) -> Iterator[_Candidate]:
     """Products with the constant base of a grid."""
-    is_held_base, may_be_base = (cache(partial(each, use_def)) for each in (_is_held_base, _may_be_base))
-    for index, op_type in enumerate(use_def.scope.op_types):
-        inputs = use_def.scope.inputs[index] if op_type in ("Mul", "MatMul") else ()
+    scope, may_be_base = use_def.scope, cache(partial(_may_be_base, use_def))
+    for index, op_type in enumerate(scope.op_types):
+        inputs = scope.inputs[index] if op_type in ("Mul", "MatMul") else ()
         if len(inputs) != 2:
             continue
         # Beside a constant, the other input is no base: quickly said of most nodes, which multiply by weights.
-        held = [name for name in inputs if is_held_base(name) is not None]
-        for base in filter(is_held_base, held) if held else filter(may_be_base, inputs):
+        held = [name for name in inputs if name not in use_def.makers and scope.held(name) is not None]
+        for base in filter(may_be_base, held or inputs):
             theta = inputs[base == inputs[0]]
             if use_def.is_op(index, (op_type,)) and use_def.kind(theta) == "data":
                 outputs = [*islice(use_def.post_dominators([index]), MOST_ENDS)]
@@ -181,31 +181,21 @@ def _grids(use_def: UseDef) -> Iterator[_Candidate]:
                     yield _Candidate("AffineGrid", outputs[::-1], (use_def.behind(theta),))
 
 
-def _is_held_base(use_def: UseDef, name: str) -> bool | None:
-    """Whether ``name``, if no node makes it, may be the base of a grid; None where it is no constant."""
-    tensor = None if name in use_def.makers else use_def.scope.held(name)
-    return None if tensor is None else _is_base(use_def, name, tensor)
-
-
 def _may_be_base(use_def: UseDef, name: str) -> bool:
-    """Whether ``name`` may be the base of a grid: computed of constants and shapes alone, and not one number."""
+    """Whether ``name`` may be the base of a grid: computed of constants and shapes alone, and not one number.
+
+    Where it is a constant, a matrix or more, with ones in its last or next to last column.
+    """
     tensor = use_def.scope.held(name)
-    if (tensor is not None and math.prod(tensor.dims) == 1) or use_def.kind(name) == "data":
-        return False
-    root = use_def.behind(name)[-1]
-    if root in use_def.makers:
-        return True
-    tensor = use_def.scope.held(root)
-    return tensor is not None and _is_base(use_def, root, tensor)
-
-
-def _is_base(use_def: UseDef, name: str, tensor: onnx.TensorProto) -> bool:
-    """Whether the constant is a matrix or more, with ones in its last or next to last column."""
-    lengths = tensor.dims[:]
-    if 3 not in lengths and 4 not in lengths:
-        return False
-    dims = [dim for dim in lengths if dim != 1]
-    if len(dims) < 2 or not {3, 4}.intersection(dims[-2:]) or tensor.data_type not in _FLOATS:
+    if name in use_def.makers:
+        if (tensor is not None and math.prod(tensor.dims) == 1) or use_def.kind(name) == "data":
+            return False
+        name = use_def.behind(name)[-1]
+        if name in use_def.makers:
+            return True
+        tensor = use_def.scope.held(name)
+    dims = [] if tensor is None else [dim for dim in tensor.dims[:] if dim != 1]
+    if tensor is None or len(dims) < 2 or not {3, 4}.intersection(dims[-2:]) or tensor.data_type not in _FLOATS:
         return False
     value = np.array(use_def.scope.constant(name)).reshape(dims)
     return any(dims[axis] in (3, 4) and bool((value.take(-1, axis) == 1).all()) for axis in (-1, -2))
