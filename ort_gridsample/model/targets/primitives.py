@@ -89,8 +89,7 @@ def lower_grid_sample(
     if 0 in (n, c, *out, *lengths):  # Y is empty, or X has no pixel
         return e.finish(e.zeros([n, c, *out], image.type).astype(X.type), Y)
 
-    is_integer = X.type.lstrip("u").startswith("int")
-    if MODES[mode].weights is not None and not is_integer:
+    if MODES[mode].weights is not None and image.dtype.kind not in "iu":
         image = image.astype(str(compute))
     # Few axes: not every runtime has kernels for many.
     rows = e.transpose(e.reshape(image, [batches, c, e.product(lengths)]), (0, 2, 1))
@@ -114,10 +113,7 @@ def lower_grid_sample(
     axis = Axis.of(length, bool(align_corners), may_be_single(lengths), e.maximum)
     position, weight = axis_taps(e, g, axis, sampler.mode, padding, compute, around)
     index = sampler.index(position, axis)
-    if weight is None:
-        total = sampler.values(rows, index[0])
-    else:
-        total = (sampler.integers if is_integer else sampler.sum)(rows, index, sampler.weight(weight))
+    total = sampler.values(rows, index[0]) if weight is None else sampler.sum(rows, index, sampler.weight(weight))
     total = total.astype(X.type)
     if not sampler.few:
         total = e.transpose(e.reshape(total, [n, e.product(out), c]), (0, 2, 1))
@@ -274,25 +270,21 @@ class _Sampler:
             found = e.gather(rows, index)
         return e.transpose(found, swapped) if self.few else found
 
-    def sum(self, rows: Tensor, index: Sequence[Tensor], weight: Sequence[Tensor]) -> Tensor:
-        """The weighted sum of the rows; bool counts as 0 and 1."""
-        return self._sum([self.values(rows, each) for each in index], weight)
-
-    def integers(self, rows: Tensor, index: Sequence[Tensor], weight: Sequence[Tensor]) -> Tensor:
-        """The first tap plus the weighted differences from it, as an integer."""
-        converted = rows.astype(weight[0].type)
+    def sum(self, rows: Tensor, index: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+        """The weighted sum of the rows; of integers the first tap plus the weighted differences from it."""
+        e, is_integer = self.e, rows.dtype.kind in "iu"
+        converted = rows.astype(weights[0].type)
         values = [self.values(converted, each) for each in index]
         first, origin = index[0], values[0]
-        if self.together > 1:
-            first, origin = self.e.gather(first, [0]), self.e.gather(origin, [0])
-        difference = self._sum([value - origin for value in values], weight)
-        return to_integers(self.e, origin, difference, rows.type, lambda: self.values(rows, first).astype("int64"))
-
-    def _sum(self, values: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+        if is_integer:
+            if self.together > 1:
+                first, origin = e.gather(first, [0]), e.gather(origin, [0])
+            values = [value - origin for value in values]
         terms = [value * weight for value, weight in zip(values, weights, strict=True)]
-        if self.together > 1:
-            terms = [self.e.sum(term) for term in terms]
-        return reduce(Tensor.__add__, terms)
+        total = reduce(Tensor.__add__, [e.sum(term) for term in terms] if self.together > 1 else terms)
+        if not is_integer:
+            return total
+        return to_integers(e, origin, total, rows.type, lambda: self.values(rows, first).astype("int64"))
 
     def _numbers(self, dims: Sequence[Dim]) -> Tensor:
         """Lengths as one tensor of the indices' type; of the type of a shape tract cannot multiply an index by it."""
