@@ -59,11 +59,10 @@ class FusedOp(CompiledOp):
     def replace(self, match: Match, names: Names) -> Replacement:
         if match.fused_into is not None:
             return Replacement([])
-        replacement = super().replace(match, names)
-        return replacement if match.fused is None else self._fused(replacement, match, match.fused, names)
-
-    def _fused(self, replacement: Replacement, match: Match, fused: FusedGrid, names: Names) -> Replacement:
-        at = next(i for i, node in enumerate(replacement.nodes) if node.output[0] and label(node))
+        replacement, fused = super().replace(match, names), match.fused
+        if fused is None:
+            return replacement
+        at = next(i for i, node in enumerate(replacement.nodes) if label(node))
         op, before = replacement.nodes[at], list[onnx.NodeProto]()
         op.op_type = FUSED
         if fused.affine_grid is not None:
