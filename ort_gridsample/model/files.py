@@ -61,20 +61,15 @@ def explaining_invalid(model: onnx.ModelProto) -> Iterator[None]:
     except (GridSampleError, OSError, MemoryError):
         raise
     except Exception as error:
-        if (fault := _fault(model, error)) is not None:
-            raise GridSampleError("model", "the model", f"not valid ({fault})", "an ONNX model") from error
-        raise
-
-
-def _fault(model: onnx.ModelProto, error: Exception) -> str | None:
-    """What is wrong with ``model``, if that may be why it met ``error``."""
-    if isinstance(error, (UnicodeDecodeError, RecursionError, DecodeError, EncodeError)):
-        return str(error)
-    try:
-        onnx.checker.check_model(model)
-    except Exception as complaint:
-        return " ".join(str(complaint).split())
-    return None
+        fault = str(error)
+        if not isinstance(error, (UnicodeDecodeError, RecursionError, DecodeError, EncodeError)):
+            try:
+                onnx.checker.check_model(model)
+            except Exception as complaint:
+                fault = " ".join(str(complaint).split())
+            else:
+                raise
+        raise GridSampleError("model", "the model", f"not valid ({fault})", "an ONNX model") from error
 
 
 @contextmanager
