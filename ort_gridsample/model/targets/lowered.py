@@ -1,6 +1,7 @@
 """The targets ``primitives``, basic standard operators, and ``ai.onnx-2d``, GridSamples of two spatial axes."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from itertools import count
 
 import onnx
@@ -46,10 +47,8 @@ class Primitives(Target):
         return self._first_opset
 
     def replace(self, match: Match, names: Names) -> Replacement:
-        return self._call(match) if self._functions else self._in_place(match, names)
-
-    def _in_place(self, match: Match, names: Names) -> Replacement:
-        """The nodes that the node becomes."""
+        if self._functions:
+            return self._call(match)
         record = match.record
         prefix = match.node.name or record.output
         nodes = self._lower(match, prefix, record.output, {})
@@ -119,8 +118,7 @@ class TwoAxes(Primitives):
 
 def _body_of(function: onnx.FunctionProto) -> bytes:
     """The bytes of a function without its name."""
-    copy = onnx.FunctionProto()
-    copy.CopyFrom(function)
+    copy = deepcopy(function)
     copy.name = ""
     return copy.SerializeToString(deterministic=True)
 
