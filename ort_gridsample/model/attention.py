@@ -154,16 +154,14 @@ def _regrouped(axes: _Axes, lengths: Sequence[Length] | None) -> _Axes | None:
     if lengths is None:
         return None
     left, todo = _leaves(_flat(axes)), list(lengths)
-    outer, inner = _Axes(), _Axes()
-    while todo and (taken := _taken(left, todo[-1], -1)) is not None:
-        inner.insert(0, taken)
-        todo.pop()
-    while todo and (taken := _taken(left, todo[0], 0)) is not None:
-        outer.append(taken)
-        todo.pop(0)
+    inner, outer = found = _Axes(), _Axes()
+    for end, axes in zip((-1, 0), found, strict=True):
+        while todo and (taken := _taken(left, todo[end], end)) is not None:
+            axes.append(taken)
+            todo.pop(end)
     if len(todo) > 1 or (left and not todo):
         return None
-    return [*outer, *([left] if todo else []), *inner]  # one axis that is not known has what the others leave
+    return [*outer, *([left] if todo else []), *inner[::-1]]  # one axis that is not known has what the others leave
 
 
 def _taken(left: list[_Factor], length: Length, end: int) -> list[_Factor] | None:
