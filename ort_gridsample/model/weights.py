@@ -123,10 +123,7 @@ def split(source: bytes | str | PathLike[str]) -> tuple[onnx.ModelProto, Weights
 
 
 def _split(data: bytes | mmap.mmap, source: bytes | str | PathLike[str]) -> tuple[onnx.ModelProto, Weights] | None:
-    graphs = [field for field in _fields(data, 0, len(data)) if field[0] == _GRAPH]
-    if len(graphs) != 1:
-        return None
-    ((_, graph_key, at, end),) = graphs
+    ((_, graph_key, at, end),) = (field for field in _fields(data, 0, len(data)) if field[0] == _GRAPH)
     model, places = onnx.ModelProto.FromString(data[:graph_key] + data[end:]), dict[str, tuple[int, int]]()
     graph = model.graph  # read piece by piece, as protobuf merges messages
     for number, key, start, stop in _fields(data, at, end):
