@@ -141,16 +141,13 @@ def patch_in_place(
 
 
 def _target(name: str, functions: bool, model: onnx.ModelProto, opset: int | None, runtime: Runtime) -> Target:
-    if name == DOMAIN:
-        return PythonOp()
-    if name == COMPILED:
-        return CompiledOp()
     if name in ("primitives", TWO_AXES):
         from .targets.lowered import Primitives, TwoAxes  # here, as few need it and importing it takes a while
 
         kind = TwoAxes if name == TWO_AXES else Primitives
         return kind(functions, model.functions, runtime)
-    return TensorRTPlugins() if name == PLUGINS.name else Spelled(name, strict=opset is not None)
+    own = {DOMAIN: PythonOp, COMPILED: CompiledOp, PLUGINS.name: TensorRTPlugins}.get(name)
+    return Spelled(name, strict=opset is not None) if own is None else own()
 
 
 def bind_threads(found: Iterable[Scope], num_threads: int) -> bool:
