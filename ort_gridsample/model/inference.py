@@ -172,7 +172,10 @@ def _inferred(
     try:
         annotated = shape_inference.infer_shapes(model)
         types = _types_in(annotated, asked, is_nested)
-        if not all(name in types and _is_complete(types[name]) for name in asked):
+        known = [types[name].tensor_type for name in asked if name in types]
+        dims = chain.from_iterable(tensor.shape.dim for tensor in known)
+        is_complete = len(known) == len(asked) and all(tensor.HasField("shape") for tensor in known)
+        if not (is_complete and all(dim.HasField("dim_value") for dim in dims)):
             # Following the numbers in 1-D tensors finds the ranks behind Reshape; it takes room for each of them.
             shapes = (type.tensor_type.shape.dim for type in _types_in(annotated, None, is_nested).values())
             if all(len(shape) != 1 or shape[0].dim_value <= LONGEST_ROW for shape in shapes):
@@ -182,12 +185,6 @@ def _inferred(
     except Exception as error:  # of a model that is not valid: what it says itself is still known
         logger.debug("onnx infers no types and shapes: %s", error)
         return model, _types_in(model, asked, is_nested)
-
-
-def _is_complete(type: onnx.TypeProto) -> bool:
-    """Whether ``type`` says all lengths of a tensor."""
-    tensor = type.tensor_type
-    return tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
 
 
 def _types_in(model: onnx.ModelProto, asked: Collection[str] | None, is_nested: bool) -> Types:
