@@ -36,8 +36,13 @@ def put_far_coordinates_to_0(model: onnx.ModelProto, grids: Mapping[str, str]) -
             if name in grids and (definition is not None or scope.path):
                 before, wide = names.new(f"{name}_before"), names.new(f"{name}_wide")
                 _rename(scope, definition, name, before)
+                nodes = Nodes(names, name)
+                nodes.add("Cast", before, output=wide, to=onnx.TensorProto.DOUBLE)
+                near = nodes.add("Less", nodes.add("Abs", wide), nodes.constant(np.array(LIMIT)))  # false for NaN
+                put = nodes.add("Where", near, wide, nodes.constant(np.array(0.0)))
+                nodes.add("Cast", put, output=name, to=elem_type(grids[name]))
                 at = next((index for index, node in enumerate(scope) if before in node.output), -1)
-                for node in reversed(_without_far(before, wide, name, grids[name], names)):
+                for node in reversed(nodes):
                     scope.container.node.insert(at + 1, node)
                 here.append(Place(scope.path, name, wide))
         places = here + places
@@ -52,14 +57,3 @@ def _rename(scope: Scope, definition: Definition, name: str, new: str) -> None:
     else:
         for value in scope.container.input if definition is None else [definition]:
             value.name = new if value.name == name else value.name
-
-
-def _without_far(before: str, wide: str, name: str, type_name: str, names: Names) -> Nodes:
-    """Nodes that make the value ``name`` of what it was ``before``."""
-    nodes = Nodes(names, name)
-    nodes.add("Cast", before, output=wide, to=onnx.TensorProto.DOUBLE)
-    size = nodes.add("Abs", wide)
-    near = nodes.add("Less", size, nodes.constant(np.array(LIMIT)))  # false for what is no number
-    put = nodes.add("Where", near, wide, nodes.constant(np.array(0.0)))
-    nodes.add("Cast", put, output=name, to=elem_type(type_name))
-    return nodes
