@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx
 from onnx import helper
 
-from ...spec import TYPES, mode_of
-from ..dialects import DOMAIN, OURS, AttributeReference, Spelling
+from ...spec import MODE_SYNONYMS, TYPES
+from ..dialects import DOMAIN, OURS, AttributeReference
 from ..element_types import elem_type
 from ..graphs import Names, subgraphs
 from ..helpers import cast, guard_name, guards, mark
@@ -40,12 +40,12 @@ class PythonOp(Spelled):
         """A call brings another type that needs a Cast, or an attribute that the op does not know; or no CastLike."""
         record, opset = match.record, match.scope.opsets.get("", 0)
         different = any(len(ts) > 1 and any(TYPES[t].transport != t for t in ts) for ts in record.types.values())
-        foreign = any(
-            isinstance(value, AttributeReference)
-            and not (_op_knows(record.dialect.attributes[name]) and _has_one_default(value, match.scope.function))
-            for name, value in record.attributes.items()
-        )
-        return different or foreign or opset < CAST_LIKE
+        passed = [(name, value) for name, value in record.attributes.items() if isinstance(value, AttributeReference)]
+        spelled = [pair for name, _ in passed for pair in record.dialect.attributes[name].values.items()]
+        # The op accepts words and their synonyms, and no other's.
+        foreign = any(MODE_SYNONYMS.get(str(written), written) != value for value, written in spelled)
+        several = not all(_has_one_default(value, match.scope.function) for _, value in passed)
+        return different or foreign or several or opset < CAST_LIKE
 
     def least_opset(self, match: Match) -> int:
         types = {each for types in match.record.types.values() for each in types}
@@ -93,12 +93,6 @@ def _state_defaults(match: Match) -> None:
             function.attribute.remove(value.name)
             default = spelling.values[spelling.default]
             function.attribute_proto.append(helper.make_attribute(value.name, default))
-
-
-def _op_knows(spelling: Spelling) -> bool:
-    """Whether the op accepts the spelled values, synonyms included, for those that they stand for."""
-    pairs = spelling.values.items()
-    return all((mode_of(word) if isinstance(word, str) else word) == value for value, word in pairs)
 
 
 def _has_one_default(reference: AttributeReference, function: onnx.FunctionProto | None) -> bool:
