@@ -109,13 +109,11 @@ class Inference:
     def _types(self) -> Types:
         """Those of the values that matter, at least."""
         sliced, (_, types) = self._slice, self._inferred
-        if self._probe is None or all(_is_known(name, types) for name in sliced.sampled):
-            return types
-        types = self._others
-        while not all(_is_known(name, types) for name in sliced.sampled):
-            told = types.copy()
-            _ask(self._probe, sliced.model, list(_unknown(sliced.model.graph, types)), told)
-            new = [name for name, type in told.items() if type is not types.get(name)]
+        while self._probe is not None and not all(_is_known(name, types) for name in sliced.sampled):
+            before = self._others | types
+            told = before.copy()
+            _ask(self._probe, sliced.model, list(_unknown(sliced.model.graph, before)), told)
+            new = [name for name, type in told.items() if type is not before.get(name)]
             if not new:
                 break
             # onnx goes on from there: types pass through its own operators, and in and out of If, Loop and Scan.
