@@ -61,24 +61,19 @@ class Tensor:
 
 Operand: TypeAlias = "Tensor | float | Array"
 Dim: TypeAlias = "int | Tensor"  #: a known length, or a one-element int64 tensor
-#: What NumPy calls as ONNX does.
-_ALIKE = ("Abs", "Add", "Clip", "Equal", "Floor", "Less", "Sin", "Where")
+#: What NumPy has, and what it calls otherwise than ONNX does.
+_ALIKE = ("Abs", "Add", "Clip", "Div", "Equal", "Floor", "Less", "Max", "Min", "Mul", "Round", "Sin", "Sub", "Where")
+_NAMES = {"Div": "divide", "Max": "maximum", "Min": "minimum", "Mul": "multiply", "Round": "rint", "Sub": "subtract"}
 _COMPUTE: Mapping[str, Callable[..., Array]] = {
-    **{op_type: getattr(np, op_type.lower()) for op_type in _ALIKE},
+    **{op_type: getattr(np, _NAMES.get(op_type, op_type.lower())) for op_type in _ALIKE},
     "Cast": lambda x, to: x.astype(helper.tensor_dtype_to_np_dtype(to)),
     "Concat": lambda *parts, axis: np.concatenate(parts, axis),
-    "Div": np.divide,
     "Expand": lambda x, shape: np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(shape))),
     "Gather": lambda x, at, axis: np.take(x, at, axis),
-    "Max": np.maximum,
-    "Min": np.minimum,
     "Mod": lambda x, y, fmod: np.fmod(x, y),
-    "Mul": np.multiply,
     "Range": np.arange,
     "ReduceSum": lambda x, axes, keepdims: x.sum(tuple(axes), keepdims=bool(keepdims)),
     "Reshape": lambda x, shape, **_: x.reshape(shape),
-    "Round": np.rint,
-    "Sub": np.subtract,
     "Transpose": lambda x, perm: x.transpose(perm),
 }
 _BOOLEAN = ("Equal", "Less")
