@@ -12,10 +12,9 @@ from dataclasses import dataclass
 
 import onnx
 
-from ..graphs import Names, Nodes
+from ..graphs import Names
 from ..helpers import cast
 from ..matches import Match
-from ..records import NodeRecord
 
 #: The first opset with CastLike.
 CAST_LIKE = 15
@@ -92,9 +91,3 @@ def typed_in_function(match: Match, first: str, names: Names) -> tuple[str, list
         return record.output, []
     value = names.new(f"{record.output}_untyped")
     return value, [cast("CastLike", [value, first], record.output, record.where, names)]
-
-
-def arguments(record: NodeRecord, names: Names) -> tuple[list[onnx.NodeProto], list[str]]:
-    """Constants for the inputs that a node holds itself, as attributes; and the names of all its inputs."""
-    nodes = Nodes(names, record.output)
-    return nodes, [value or nodes.constant(record.constants[argument]) for argument, value in record.values.items()]

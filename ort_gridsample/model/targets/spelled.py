@@ -7,9 +7,9 @@ from onnx import helper
 from ... import checks, spec
 from ...errors import GridSampleError
 from ..dialects import AttributeReference, Dialect, dialects, standard
-from ..graphs import Names
+from ..graphs import Names, Nodes
 from ..matches import Match
-from . import Replacement, Target, arguments, renamed
+from . import Replacement, Target, renamed
 
 
 class Spelled(Target):
@@ -61,7 +61,8 @@ class Spelled(Target):
     def replace(self, match: Match, names: Names) -> Replacement:
         record, dialect = match.record, self._dialect(match)
         assert dialect is not None  # else ``takes`` is false
-        constants, values = arguments(record, names)
+        nodes = Nodes(names, record.output)
+        values = [value or nodes.constant(record.constants[argument]) for argument, value in record.values.items()]
         node = renamed(match.node, dialect.op_type, dialect.domain, values, [record.output])
         plain = {}
         for name, value in record.attributes.items():
@@ -75,4 +76,4 @@ class Spelled(Target):
                 expected = f"{checks.listed(spelling.values)} in {dialect.name}"
                 raise GridSampleError(record.where, name, repr(value), expected)
         node.attribute.extend(dialect.write(plain))
-        return Replacement([*constants, node])
+        return Replacement([*nodes, node])
