@@ -185,13 +185,10 @@ def _convert(model: onnx.ModelProto, selected: Mapping[Match, Target], opset: in
     except GridSampleError:
         raise
     except Exception as error:
-        says = "and onnx's version converter says"
-        if opset is None:
-            expected = f"at least {version}, {says}: {' '.join(str(error).split())}"
-            raise GridSampleError(match.record.where, "opset", str(before), expected) from None
-        place, words = unconvertible(model, version)
-        expected = f"one that it can be converted to from {before}, {says}: {words}"
-        raise GridSampleError(place, "opset", str(opset), expected) from None
+        place, words = unconvertible(model, version) if opset else (match.record.where, " ".join(str(error).split()))
+        expected = f"one that it can be converted to from {before}" if opset else f"at least {version}"
+        expected += f", and onnx's version converter says: {words}"
+        raise GridSampleError(place, "opset", str(opset or before), expected) from None
     return True
 
 
