@@ -66,9 +66,8 @@ class Attention:
 
 def _is_attended(record: NodeRecord) -> bool:
     """Whether a GridSample samples as deformable attention does: linearly, 0 outside, and floats."""
-    types = record.types["X"]
     fits = (record.mode, record.padding_mode) == ("linear", "zeros") and record.align_corners in (0, 1)
-    return fits and bool(types) and {*types} <= {*FLOATS}
+    return fits and set() < {*record.types["X"]} <= {*FLOATS}
 
 
 def attentions(use_def: UseDef, samples: Mapping[str, Match], inference: Inference) -> Iterator[Attention]:
@@ -428,24 +427,21 @@ class _Walk:
     def _is_value(self, place: _Place) -> bool:
         """Whether it is (B, S, H, D), or (B, S, H·D)."""
         axes = place.axes
-        if len(axes) not in (3, 4) or place.is_unit is not False:
-            return False
-        by_pixel = _same(axes[1], place.cut) and _same([*axes[0], *_flat(axes[2:])], self._n + self._d)
-        return by_pixel and (len(axes) == 3 or _same(axes[3], self._d))
+        fits = len(axes) in (3, 4) and place.is_unit is False and _same(axes[1], place.cut)
+        fits = fits and _same([*axes[0], *_flat(axes[2:])], self._n + self._d)
+        return fits and (len(axes) == 3 or _same(axes[3], self._d))
 
     def _is_location(self, place: _Place) -> bool:
         """Whether it is (B, Q, H, P, r), or (B, Q, H, L, P, r)."""
         axes = place.axes
-        if len(axes) not in (5, 6) or not place.is_unit or not self._is_by_query(axes):
-            return False
-        return _same(axes[2], self._inner) and _same(axes[-2], place.cut)
+        fits = len(axes) in (5, 6) and place.is_unit is True and self._is_by_query(axes)
+        return fits and _same(axes[2], self._inner) and _same(axes[-2], place.cut)
 
     def _is_weight(self, own: _Axes, heads: int, place: _Place) -> bool:
         """Whether it is (B, Q, H, P), or (B, Q, H, L, P), if its ``own`` axes are (B·H, 1, Q, P)."""
         axes = place.axes
-        if len(axes) not in (4, 5) or place.is_unit is not False or not _same(_flat(axes[3:]), self._p):
-            return False
-        return _number(axes[2]) == heads and _same(axes[0] + axes[2], own[0]) and _same(axes[1], own[2])
+        fits = len(axes) in (4, 5) and place.is_unit is False and _same(_flat(axes[3:]), self._p)
+        return fits and _number(axes[2]) == heads and _same(axes[0] + axes[2], own[0]) and _same(axes[1], own[2])
 
     def _is_by_query(self, axes: _Axes) -> bool:
         return _same(axes[0] + self._inner, self._n) and _same(axes[1], self._q)
