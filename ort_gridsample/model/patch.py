@@ -194,18 +194,15 @@ def _convert(model: onnx.ModelProto, selected: Mapping[Match, Target], opset: in
 
 def _rewrite(found: Sequence[Scope], replacements: Mapping[Match, Replacement]) -> None:
     """Put the replacements where their matches and the helpers of these are."""
-    by_scope: dict[int, list[Match]] = {}
-    for match in replacements:
-        by_scope.setdefault(id(match.scope), []).append(match)
     for scope in reversed(found):  # inner graphs first: a list of nodes that was rewritten holds copies
-        here = by_scope.get(id(scope), ())
+        here = [match for match in replacements if match.scope is scope]
+        if not here:
+            continue
         replaced = {m.index: [*m.before, *replacements[m].nodes] for m in here}
         dropped = {index for match in here for index in match.helpers}
         parts = {index for match in here for index in (*match.part, *replacements[match].fused)}
-        if parts:
-            read = {name for nodes in replaced.values() for node in nodes for name in node.input}
-            dropped |= dead(UseDef(scope), {*replaced, *dropped}, read, parts)
+        read = {name for nodes in replaced.values() for node in nodes for name in node.input}
+        dropped |= dead(UseDef(scope), {*replaced, *dropped}, read, parts)
         fed = {name for index in parts & (dropped | set(replaced)) for name in scope.inputs[index]}
-        if here:
-            scope.replace({**dict.fromkeys(dropped, ()), **replaced})
-            drop_unread(scope, fed)
+        scope.replace({**dict.fromkeys(dropped, ()), **replaced})
+        drop_unread(scope, fed)
