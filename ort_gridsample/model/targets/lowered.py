@@ -97,9 +97,7 @@ class Primitives(Target):
         if not types:
             raise GridSampleError(record.where, argument, "of unknown type", "a type that is known before it runs")
         name = record.values[argument]
-        constant = record.constants.get(argument)
-        if constant is None:
-            constant = self._grids.get((id(match.scope.home(name)), name))
+        constant = record.constants.get(argument, self._grids.get((id(match.scope.home(name)), name)))
         shape = _common([value.shape for value in record.inputs[argument]])
         return primitives.Value(inputs.get(name, name), types[0], shape, constant)
 
