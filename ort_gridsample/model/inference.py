@@ -7,7 +7,7 @@ from the nodes concerned; where it does not know an operator, onnxruntime is ask
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import chain
@@ -20,7 +20,7 @@ from .. import spec
 from ..core.arrays import Array
 from .backward_slice import STAND_IN, BackwardSlice, Values
 from .element_types import type_of
-from .graphs import Scope, scopes, subgraphs
+from .graphs import Scope, scopes
 
 logger = logging.getLogger("ort_gridsample")
 #: No shape is longer than this, nor anything that is computed on the way to one.
@@ -112,7 +112,7 @@ class Inference:
         while self._probe is not None and not all(_is_known(name, types) for name in sliced.sampled):
             before = self._others | types
             told = before.copy()
-            _ask(self._probe, sliced.model, list(_unknown(sliced.model.graph, before)), told)
+            _ask(self._probe, sliced.model, _unknown(sliced.model, before), told)
             new = [name for name, type in told.items() if type is not before.get(name)]
             if not new:
                 break
@@ -141,9 +141,7 @@ def forget_guesses(model: onnx.ModelProto, found: Sequence[Scope]) -> None:
 
 def value_of(proto: onnx.TypeProto) -> Value:
     """What a ``TypeProto`` says."""
-    if not proto.HasField("tensor_type"):
-        return Value()
-    tensor = proto.tensor_type
+    tensor = proto.tensor_type  # without a type or shape, if it is none
     shape = tuple(map(_dim, tensor.shape.dim)) if tensor.HasField("shape") else None
     return Value(_type_name(tensor.elem_type), shape)
 
@@ -202,14 +200,11 @@ def _is_known(name: str, types: Mapping[str, onnx.TypeProto]) -> bool:
     return name in types and bool(types[name].tensor_type.elem_type)
 
 
-def _unknown(graph: onnx.GraphProto, types: Types) -> Iterator[onnx.NodeProto]:
-    """The nodes of which onnx does not know what they make, in graphs of any depth."""
-    for node in graph.node:
-        bodies = [body for _, body in subgraphs(node)]
-        for body in bodies:
-            yield from _unknown(body, types)
-        if not bodies and not all(_is_known(name, types) for name in node.output if name):
-            yield node
+def _unknown(model: onnx.ModelProto, types: Types) -> list[onnx.NodeProto]:
+    """The nodes that hold no graphs and of which onnx does not know what they make, in graphs of any depth."""
+    graphs = [scope for scope in scopes(model) if scope.function is None]
+    nodes = (node for scope in graphs for at, node in enumerate(scope) if at not in scope.bodies)
+    return [node for node in nodes if not all(_is_known(name, types) for name in node.output if name)]
 
 
 def _ask(probe: Probe, sliced: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], types: Types) -> None:
