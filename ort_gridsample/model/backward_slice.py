@@ -276,8 +276,7 @@ class BackwardSlice:
         for sparse in container.sparse_initializer:
             name = instance.name(sparse.values.name)
             if name in self._wanted:
-                type = _weight_type(sparse.values.data_type, *sparse.dims)
-                graph.input.append(onnx.ValueInfoProto(name=name, type=type))
+                graph.input.add(name=name, type=_weight_type(sparse.values.data_type, *sparse.dims))
 
 
 def _leading(found: Sequence[Scope], functions: Mapping[Key, Scope], values: Collection[int]) -> set[int]:
