@@ -84,10 +84,13 @@ class _Candidate:
 
 
 class Search:
-    """Looks for decomposed operators in the scopes ``found``; ``probe`` runs candidates: without it there are none."""
+    """Looks for decomposed operators in the scopes ``found``; ``probe`` runs candidates: without it there are none.
+
+    ``values``: the id of a scope -> the values of it whose types must be known.
+    """
 
     def __init__(self, found: Sequence[Scope], probe: Probe | None) -> None:
-        self._probe = probe
+        self._probe, self.values = probe, dict[int, list[str]]()
         self._candidates: dict[int, tuple[UseDef, list[_Candidate]]] = {}
         self._results: dict[tuple[bytes, tuple[Value, ...]], Result | None] = {}
         for scope in found if probe is not None else ():
@@ -98,15 +101,8 @@ class Search:
                 candidates = [*(_samples(use_def) if rounds else ()), *_grids(use_def)]
                 if candidates:
                     self._candidates[id(scope)] = use_def, candidates
-
-    @property
-    def values(self) -> dict[int, list[str]]:
-        """The id of a scope -> the values of it whose types must be known."""
-        return {
-            scope: list(dict.fromkeys(name for c in candidates for names in c.inputs for name in names))
-            + [name for c in candidates for name in c.outputs]
-            for scope, (_, candidates) in self._candidates.items()
-        }
+                    inputs = dict.fromkeys(name for c in candidates for names in c.inputs for name in names)
+                    self.values[id(scope)] = [*inputs, *(name for c in candidates for name in c.outputs)]
 
     def found(self, scope: Scope, inference: Inference) -> list[Found]:
         """The decomposed operators in ``scope``."""
