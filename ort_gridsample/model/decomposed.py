@@ -132,9 +132,7 @@ class Search:
             values = [*map(known, (*inputs, *subgraph.shapes))]
             if all(value.shape is not None and value.type in spec.TYPES for value in values):
                 model = _model_of(use_def, subgraph, values)
-                import hashlib  # here, as few need it and importing it takes a while
-
-                key = hashlib.sha256(model.SerializeToString(deterministic=True)).digest(), tuple(values)
+                key = model.SerializeToString(deterministic=True), tuple(values)
                 if key not in self._results:  # layers of a model are alike
                     assert self._probe is not None  # as there are candidates
                     self._results[key] = attempt(model, values, self._probe)
