@@ -39,7 +39,8 @@ class FusedGrid:
     @property
     def sources(self) -> list[str]:
         """The values that the programs read."""
-        return list(dict.fromkeys(name for program in self.programs for name in program.sources))
+        programs = (each for program in self.programs for each in (program, *program.operands))
+        return list(dict.fromkeys(each.component.name for each in programs))
 
     @property
     def scalars(self) -> list[Scalar]:

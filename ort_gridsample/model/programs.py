@@ -49,12 +49,9 @@ class Program:
     steps: tuple[Step, ...]  #: what is done to it, in order; the steps of an operand have scalar operands only
 
     @property
-    def sources(self) -> Iterator[str]:
-        """The values that it reads, with repetitions."""
-        yield self.component.name
-        for step in self.steps:
-            if isinstance(step.operand, Program):
-                yield from step.operand.sources
+    def operands(self) -> list[Program]:
+        """The programs that compute operands, in order."""
+        return [step.operand for step in self.steps if isinstance(step.operand, Program)]
 
     @property
     def scalars(self) -> Iterator[Scalar]:
@@ -78,7 +75,7 @@ def written(programs: Sequence[Program], sources: Sequence[str]) -> list[list[in
         for step in program.steps:
             is_program = isinstance(step.operand, Program)
             rows[-1].append(2 * OPERATIONS.index(step.operation) + step.first + WITH_PROGRAM * is_program)
-            todo += [step.operand] if isinstance(step.operand, Program) else []
+        todo += program.operands
     return rows
 
 
