@@ -75,9 +75,8 @@ def _affine_grid(use_def: UseDef, sample: Match, inference: Inference, grids: Ma
         read.append(component.name)
     affine_grid = grids[component.name]
     inside = {*walk.nodes, *_own(sample), *_own(affine_grid)}
-    if component.axis != -1 or sample.record.values["X"] in read:
-        return None
-    if any(not use_def.scope.readers.get(name, set()) <= inside for name in read):
+    leaks = any(not use_def.scope.readers.get(name, set()) <= inside for name in read)
+    if leaks or component.axis != -1 or sample.record.values["X"] in read:
         return None
     nodes = tuple(sorted(walk.nodes))
     names = affine_grid.record.name, *(called(use_def.nodes[index]) for index in nodes)
