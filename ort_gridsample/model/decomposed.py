@@ -336,11 +336,8 @@ def _from_edges(grid: Array, lengths: Array) -> Array:
 
 
 def _is_sample(kind: Kind, size: Sequence[int], X: Array, grid: Array, answer: Array, most: int) -> bool:
-    """Whether ``answer`` is what GridSample of this ``kind`` answers, at ``most`` of the positions.
-
-    ``size`` are the lengths of X where its pixels are in one axis.
-    """
-    X = X.reshape(*X.shape[:2], *(size or X.shape[2:]))
+    """Whether ``answer`` is what GridSample of this ``kind`` answers, at ``most`` of the positions."""
+    X = X.reshape(*X.shape[:2], *(size or X.shape[2:]))  # whose pixels may be in one axis
     *outer, axes = grid.shape
     if (answer.dtype, answer.shape) != (X.dtype, (*X.shape[:2], *outer[1:])):
         return False

@@ -221,10 +221,7 @@ def _ask(probe: Probe, sliced: onnx.ModelProto, nodes: Sequence[onnx.NodeProto],
 
 
 def _question(sliced: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], types: Types) -> onnx.ModelProto:
-    """A model of those of ``nodes`` whose inputs are known, or made by one of them before; it answers what they make.
-
-    ``types`` are those of the values that it can be fed.
-    """
+    """A model that answers what those of ``nodes`` make whose inputs are known, or made by one of them before."""
     graph = onnx.GraphProto(name="question")
     constants = {tensor.name: tensor for tensor in sliced.graph.initializer}
     made: dict[str, None] = {}

@@ -142,11 +142,7 @@ def _means_the_same(node: onnx.NodeProto, version: int) -> bool:
 
 
 def _write_older(model: onnx.ModelProto, version: int) -> None:
-    """Rewrite nodes that the converter cannot convert down.
-
-    A part of a Shape becomes a Slice, a Constant's number a tensor; a Reshape to a shape without a 0 loses its
-    ``allowzero``, which exporters always write.
-    """
+    """Rewrite nodes that the converter cannot convert down, though they mean the same as older ones."""
     names = Names(model)
     for scope in scopes(model):
         replaced: dict[int, Nodes] = {}
@@ -154,7 +150,7 @@ def _write_older(model: onnx.ModelProto, version: int) -> None:
             attributes = {attribute.name: attribute for attribute in node.attribute}
             if domain_of(node.domain) or not attributes:
                 continue
-            if node.op_type == "Reshape" and "allowzero" in attributes:
+            if node.op_type == "Reshape" and "allowzero" in attributes:  # as exporters always write
                 shape = scope.constant(node.input[1])
                 if shape is not None and 0 not in shape:
                     node.attribute.remove(attributes["allowzero"])
