@@ -117,16 +117,14 @@ def _attention(found: Attention, scope: Scope, inference: Inference) -> Match:
     levels = [[points, *(n.known for n in each)] for points, each in zip(found.points, found.lengths, strict=True)]
     first = found.value or sample.values["X"], found.locations or sample.values["grid"], found.weights
     cases = inference.cases(scope, first)
-    record = _part(
-        scope,
-        found.output,
-        ATTENTION,
-        attributes={"align_corners": sample.attributes["align_corners"]},
-        cases=[(value, Value("int64", (len(levels), 1 + found.axes)), *others) for value, *others in cases],
-        values=dict(zip(spec.newest(ATTENTION).types, (first[0], "", *first[1:]), strict=True)),
-        constants={} if any(None in each for each in levels) else {"levels": np.array(levels, np.int64)},
-        fused=tuple(called(scope.nodes[at]) for at in sorted(found.path)),
-    )
+    what = {
+        "attributes": {"align_corners": sample.attributes["align_corners"]},
+        "cases": [(value, Value("int64", (len(levels), 1 + found.axes)), *others) for value, *others in cases],
+        "values": dict(zip(spec.newest(ATTENTION).types, (first[0], "", *first[1:]), strict=True)),
+        "constants": {} if any(None in each for each in levels) else {"levels": np.array(levels, np.int64)},
+        "fused": tuple(called(scope.nodes[at]) for at in sorted(found.path)),
+    }
+    record = _part(scope, found.output, ATTENTION, **what)
     return Match(record, scope.nodes[index], scope, index, part=found.nodes, attention=found)
 
 
