@@ -227,9 +227,8 @@ def _take_nodes(graph: onnx.GraphProto, converted: onnx.GraphProto) -> None:
         node.metadata_props.extend(original.metadata_props)
         inner = {attribute.name: attribute.g for attribute, _ in subgraphs(original)}
         for attribute, body in subgraphs(node):
-            kept = deepcopy(inner[attribute.name])
-            _take_nodes(kept, body)
-            attribute.g.CopyFrom(kept)
+            _take_nodes(inner[attribute.name], body)
+            body.CopyFrom(inner[attribute.name])
     there = {tensor.name for tensor in graph.initializer}
     graph.initializer.extend(tensor for tensor in converted.initializer if tensor.name not in there)
     del graph.node[:]
