@@ -18,7 +18,7 @@ from onnx import defs, helper, parser
 from .. import spec
 from .dialects import dialect_of, operator_types
 from .element_types import elem_type
-from .graphs import TENSORS, Key, Scope, domain_of, function_key, subgraphs
+from .graphs import TENSORS, Key, Scope, domain_of, function_key, scopes, subgraphs
 
 #: Tensors up to this size may be shapes, which the inference needs the values of; weights are larger.
 SMALL_BYTES = 1 << 12
@@ -114,12 +114,10 @@ class BackwardSlice:
 
     def state(self, types: Mapping[str, onnx.TypeProto]) -> None:
         """Let the slice say what the types of these of its values are."""
-        graphs = [self.model.graph]
-        for graph in graphs:  # grows while it is walked
-            for value in graph.output:
+        for scope in scopes(self.model):
+            for value in scope.container.output if isinstance(scope.container, onnx.GraphProto) else ():
                 if value.name in types:
                     value.type.CopyFrom(types[value.name])
-            graphs += [body for node in graph.node for _, body in subgraphs(node)]
         self.model.graph.value_info.extend(onnx.ValueInfoProto(name=name, type=types[name]) for name in types)
 
     def _instance(self, scope: Scope, **what: object) -> Instance:
