@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from itertools import chain
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -279,10 +279,8 @@ class Names:
 
     def new(self, name: str) -> str:
         """``name``, or ``name`` and a number where it is taken; taken from now on."""
-        candidate, number = name, 1
-        while candidate in self._taken:
-            number += 1
-            candidate = f"{name}_{number}"
+        numbered = (f"{name}_{number}" for number in count(2))
+        candidate = next(each for each in chain([name], numbered) if each not in self._taken)
         self._taken.add(candidate)
         return candidate
 
