@@ -188,8 +188,11 @@ def _may_be_base(use_def: UseDef, name: str) -> bool:
         if name in use_def.makers:
             return True
         tensor = use_def.scope.held(name)
-    dims = [] if tensor is None else [dim for dim in tensor.dims[:] if dim != 1]
-    if tensor is None or len(dims) < 2 or not {3, 4}.intersection(dims[-2:]) or tensor.data_type not in _FLOATS:
+    lengths = () if tensor is None else tensor.dims[:]
+    if tensor is None or (3 not in lengths and 4 not in lengths):  # as most
+        return False
+    dims = [dim for dim in lengths if dim != 1]
+    if len(dims) < 2 or not {3, 4}.intersection(dims[-2:]) or tensor.data_type not in _FLOATS:
         return False
     value = np.array(use_def.scope.constant(name)).reshape(dims)
     return any(dims[axis] in (3, 4) and bool((value.take(-1, axis) == 1).all()) for axis in (-1, -2))
