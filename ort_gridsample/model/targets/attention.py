@@ -70,10 +70,8 @@ class TensorRTPlugins(_Whole):
 
     def takes(self, match: Match) -> bool:
         record, found = match.record, match.attention
-        if found is None:
-            return False
-        fits = found.axes == 2 and record.align_corners == 0 and "levels" in record.constants
-        return fits and len({*found.points}) == 1
+        fits = found is not None and found.axes == 2 and len({*found.points}) == 1
+        return fits and record.align_corners == 0 and "levels" in record.constants
 
     def write(self, match: Match, found: Attention, nodes: _Nodes, names: Names) -> None:
         lengths = match.record.constants["levels"][:, 1:].astype(np.int32)
