@@ -203,9 +203,8 @@ def _fits_sample(Y: Value, X: Value, grid: Value) -> bool:
     if X.type not in TYPES or grid.type not in TYPES or X.shape is None or grid.shape is None or len(X.shape) < 3:
         return False
     axes = len(grid.shape) - 2
-    if len(X.shape) != axes + 2 and not (_is_flat(X, grid) and isinstance(X.shape[2], int)):
-        return False
-    fits = alike(grid.shape, (X.shape[0], *[None] * axes, axes))
+    fits = len(X.shape) == axes + 2 or (_is_flat(X, grid) and isinstance(X.shape[2], int))
+    fits = fits and alike(grid.shape, (X.shape[0], *[None] * axes, axes))
     return fits and alike(Y.shape, (*X.shape[:2], *grid.shape[1:-1]))
 
 
