@@ -341,12 +341,9 @@ class _Walk:
     def _common(
         self, levels: Sequence[_Place], counts: Sequence[int | None], fits: Callable[[_Place], bool]
     ) -> _Place | None:
-        """The first's place in the one value, as far back as there is one, of which ``levels`` are the pieces in order.
-
-        A level has so many pixels or points as ``counts`` says.
-        """
+        """The first's place in the one value, as far back as there is one, whose pieces in order ``levels`` are."""
         found = [{each.name: each for each in self._places(level, fits)} for level in levels]
-        *starts, end = accumulate((count or 0 for count in counts), initial=0)
+        *starts, end = accumulate((count or 0 for count in counts), initial=0)  # of their pixels or points
         ordered = [(number_, len(levels)) for number_ in range(len(levels))]
         good = [ordered, [None]] if len(levels) == 1 else [ordered]
         for name in reversed(found[0]):

@@ -244,11 +244,8 @@ class Expressions:
         return nodes
 
     def _unshared(self, nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
-        """The ``nodes``, where each reader of a float32 value has a copy of its own, cast to float64 and back.
-
-        Values that are only gathered, which are pixels, stay as they are.
-        """
-        reads = [() if node.op_type == "Gather" else node.input for node in nodes]
+        """The ``nodes``, where each reader of a float32 value has a copy of its own, cast to float64 and back."""
+        reads = [() if node.op_type == "Gather" else node.input for node in nodes]  # pixels stay as they are
         readers = Counter(name for names in reads for name in names)
         shared = {name for name, count in readers.items() if count > 1 and name in self._floats}
         made: list[onnx.NodeProto] = []

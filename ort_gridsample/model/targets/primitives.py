@@ -180,12 +180,9 @@ def may_be_single(lengths: Sequence[Dim]) -> bool:
 
 
 def _surrounded(e: Expressions, rows: Tensor, dims: list[Dim]) -> Tensor:
-    """The rows (N, S, C) in the shape ``dims``, (N, D1, …, Dr, C), with zeros before and after each spatial axis.
-
-    The last two axes may be one.
-    """
+    """The rows (N, S, C) in the shape ``dims``, (N, D1, …, Dr, C), with zeros before and after each spatial axis."""
     n, *outer, inner, c = dims
-    if rows.type in PADDED and isinstance(c, int):
+    if rows.type in PADDED and isinstance(c, int):  # the last two axes as one
         return e.pad(e.reshape(rows, [n, *outer, e.product([inner, c])]), [0, *[1] * len(outer), c])
     rows = e.reshape(rows, dims)
     if rows.type in PADDED:
