@@ -71,9 +71,7 @@ class Instance:
 
 
 class BackwardSlice:
-    """The backward slice of ``model``, whose scopes are ``found``.
-
-    It leads to ``values`` as well.
+    """The backward slice of ``model``, whose scopes are ``found``; it leads to ``values`` as well.
 
     Attributes:
         model: the slice itself.
@@ -89,8 +87,6 @@ class BackwardSlice:
         self._leading = _leading(found, self._functions, self._values)
         self._opsets = found[0].opsets
         self._wanted: set[str] = set()
-        self._inputs: list[onnx.ValueInfoProto] = []
-        self._older: list[onnx.FunctionProto] = []
         self._left, self._count, self._apart = MOST_NODES, 0, " "
         while len(found) > 1 and any(self._apart in name for name in found[0].definitions):
             self._apart += " "
@@ -98,14 +94,13 @@ class BackwardSlice:
         imports = {domain: version for scope in reversed(found) for domain, version in scope.opsets.items()}
         imports |= {STAND_IN: 1, **self._opsets}
         entries = [helper.make_opsetid(*entry) for entry in imports.items()]
-        self.model = onnx.ModelProto(ir_version=max(8, model.ir_version), opset_import=entries)
+        version = max(8, model.ir_version)
+        self.model = onnx.ModelProto(ir_version=version, opset_import=entries, functions=_STAND_INS)
         graph = self.model.graph
         graph.name = "slice"
         graph.node.extend(self._nodes(self._instance(found[0])))
         for instance in (i for instances in self.instances.values() for i in instances):
             self._declare(instance, graph)
-        graph.input.extend(self._inputs)
-        self.model.functions.extend([*_STAND_INS, *self._older])
 
     @property
     def is_nested(self) -> bool:
@@ -207,7 +202,7 @@ class BackwardSlice:
         for attribute in _bound(node, here.given):
             large = attribute.ByteSize() > SMALL_BYTES or attribute.t.data_location == _EXTERNAL
             if large and (bare.op_type, bare.domain) == ("Constant", ""):
-                self._inputs.append(onnx.ValueInfoProto(name=outputs[0], type=_constant_type(attribute)))
+                self.model.graph.input.add(name=outputs[0], type=_constant_type(attribute))
                 return
             bare.attribute.append(_without_data(attribute) if large else attribute)
         graphs = (self._body(here, body) for body in bodies)
@@ -239,9 +234,9 @@ class BackwardSlice:
         if is_same or any(True for _ in subgraphs(node)):  # If, Loop and Scan differ in the types that they allow
             return node
         inputs, outputs = ([name for name in dict.fromkeys(names) if name] for names in (node.input, node.output))
-        name, imports = f"node {len(self._older)}", [helper.make_opsetid("", opset)]
+        name, imports = f"node {len(self.model.functions)}", [helper.make_opsetid("", opset)]
         function = helper.make_function(STAND_IN, name, inputs, outputs, [node], imports)
-        self._older.append(function)
+        self.model.functions.append(function)
         return helper.make_node(function.name, inputs, outputs, domain=STAND_IN)
 
     def _declare(self, instance: Instance, graph: onnx.GraphProto) -> None:
