@@ -324,9 +324,9 @@ def _constant_tensor(node: onnx.NodeProto) -> onnx.TensorProto | None:
     if node.op_type != "Constant" or domain_of(node.domain) or len(node.attribute) != 1:
         return None
     (attribute,) = node.attribute
-    dtypes = {"value_int": np.int64, "value_ints": np.int64, "value_float": np.float32, "value_floats": np.float32}
-    if attribute.ref_attr_name or attribute.name not in ("value", *dtypes):
-        return None
-    if attribute.name == "value":
+    if attribute.name == "value" and not attribute.ref_attr_name:
         return attribute.t
+    dtypes = {"value_int": np.int64, "value_ints": np.int64, "value_float": np.float32, "value_floats": np.float32}
+    if attribute.ref_attr_name or attribute.name not in dtypes:
+        return None
     return numpy_helper.from_array(np.array(helper.get_attribute_value(attribute), dtypes[attribute.name]))
