@@ -17,7 +17,6 @@ from ...core.pointers import address, array, by_types, chars, copy, local, sizeo
 from ...core.structs import LAUNCH, WORKER
 from ...core.variants import TAPS
 from ...model.programs import MOST_SOURCES, MOST_STEPS, WITH_PROGRAM
-from .c_api import ELEMENT_TYPES
 from .catalog import Fields, Kernels
 from .creation import close_node, destroy, get_text, integers, is_good, open_node, text
 from .requests import keep, reserve, shape
@@ -39,7 +38,6 @@ SENTENCES = [
         checks.Sentence("coordinates", "{X}", "what a session writes"),
     )),
 ]  # fmt: skip
-FLOAT32 = ELEMENT_TYPES["float32"]
 
 
 def states(X_type: str, grid_type: str, _: str) -> tuple[Any, list[Fields]]:
@@ -54,7 +52,7 @@ def create(op_at: int, api: int, info: int, out: int) -> int:
     errors = open_node(node, op, api, info, chars("GridSample node "), IS_OTHER)
     numbers = integers(node, chars("coordinates"))
     most, head.n_sources = len(numbers) // 5 + 1, _split(node, chars("sources"), head.names)
-    head.programs, head.item = reserve(node, most * sizeof(PROGRAM)), 4 if op.types[1] == FLOAT32 else 8
+    head.programs = reserve(node, most * sizeof(PROGRAM))
     if is_good(node) and not _read(head, numbers, array(head.programs, (most,), PROGRAM)):
         node.status = refuse(api, errors, NO_PROGRAMS, numbers, numbers[:0], 0)
     at = begin_sample(node, op, errors, 0, 2 + head.n_sources)
@@ -120,10 +118,10 @@ def measure(request_at: int) -> int:
     if lacks:
         return complain(request.api, op.sentences, MISSING, head.n_sources)
     r, nbytes = head.r, head.count * sizeof(COMPONENT)
-    both, request.components = keep(request, 2 * (r + 2)), reserve(request, nbytes)
+    kept, request.components = keep(request, (2 + head.count) * (r + 2)), reserve(request, nbytes)
     if request.lacks_memory != 0:
-        return complain(request.api, op.sentences, NO_ROOM, 16 * (r + 2) + nbytes)
-    grid, made = both[: r + 2], both[r + 2 :]
+        return complain(request.api, op.sentences, NO_ROOM, 8 * (2 + head.count) * (r + 2) + nbytes)
+    grid, made = kept[: r + 2], kept[r + 2 :]
     programs, operand = array(head.programs, (head.count,), PROGRAM), r
     for own in range(r):
         for axis in range(r + 1):
@@ -147,9 +145,7 @@ def measure(request_at: int) -> int:
     components = array(request.components, (head.count,), COMPONENT)
     for index in range(head.count):
         value, program = request.inputs[2 + programs[index].source], programs[index]
-        lacking = _find(request, components[index], value, program, grid[: r + 1], head.item)
-        if lacking > 0:
-            return complain(request.api, op.sentences, NO_ROOM, lacking)
+        _find(components[index], value, program, grid[: r + 1], kept[(2 + index) * (r + 2) :])
     return 0
 
 
@@ -183,46 +179,26 @@ def _meet(request: Any, program: Any, made: Any) -> bool:
 
 
 @register_jitable
-def _find(request: Any, component: Any, value: Any, program: Any, grid: Any, item: int) -> int:
-    """Set the ``component`` of a ``program``: in its ``value``, or where more than batches share it, in a copy.
+def _find(component: Any, value: Any, program: Any, grid: Any, strides: Any) -> None:
+    """Set the ``component`` of a ``program`` in its ``value``, and its ``strides`` (≥ r + 1,).
 
-    ``grid`` (r + 1,) is the shape of a coordinate. Returns the bytes that are not to be had, or 0.
+    ``grid`` (r + 1,) is the shape of a coordinate.
     """
-    lengths, at, inner, size, total, broadcasts = shape(value), 0, 1, 1, 1, False
-    for axis in range(len(lengths)):
-        size *= lengths[axis]
+    lengths, stride, at, first = shape(value), 1, len(grid), 0
+    for axis in range(len(lengths) - 1, -1, -1):
         if axis == program.axis:
-            inner = 1
+            first = program.index * stride
         else:
-            inner *= lengths[axis]
-            if at == 0:
-                component.is_shared = lengths[axis] != grid[at]
-            else:
-                broadcasts = broadcasts or lengths[axis] != grid[at]
-            total *= grid[at]
-            at += 1
-    component.data, component.size = value.data, size
-    component.first, component.inner, component.rows = program.index * inner, inner, program.length
-    if not broadcasts:
-        return 0
-    component.data, component.size = reserve(request, total * item), total
-    if component.data == 0:
-        return total * item
-    component.first, component.inner, component.rows, component.is_shared = 0, 1, 1, 0
-    there, copied = array(value.data, (size, item), np.uint8), array(component.data, (total, item), np.uint8)
-    for to in range(total):
-        rest, source, stride, at = to, 0, 1, len(grid)
-        for axis in range(len(lengths) - 1, -1, -1):
-            if axis == program.axis:
-                source += program.index * stride
-            else:
-                at -= 1
-                source += 0 if lengths[axis] == 1 else rest % grid[at] * stride
-                rest //= grid[at]
-            stride *= lengths[axis]
-        for byte in range(item):
-            copied[to, byte] = there[source, byte]
-    return 0
+            at -= 1
+            strides[at] = stride if lengths[axis] == grid[at] else 0
+        stride *= lengths[axis]
+    step, run, axis = 0, 1, len(grid)
+    while axis > 0 and (run == 1 or grid[axis - 1] == 1 or strides[axis - 1] == step * run):
+        axis -= 1
+        step = strides[axis] if run == 1 else step
+        run *= grid[axis]
+    component.data, component.first, component.strides = value.data, first, np.int64(strides.ctypes.data)
+    component.step, component.run, component.axes = step, run, axis
 
 
 def coordinates_for(grid_type: str) -> Callable[..., int]:
@@ -232,27 +208,26 @@ def coordinates_for(grid_type: str) -> Callable[..., int]:
     def coordinates(launch_at: int, worker_at: int, batch: int, begin: int, positions: int) -> int:
         launch, worker, request = struct(launch_at, LAUNCH), struct(worker_at, WORKER), struct(launch_at, REQUEST)
         head, r = struct(launch.kernel, GRID_SAMPLE).programs, launch.r
+        lengths, first = shape(request.grid)[: r + 1], batch * launch.positions + begin
         programs = array(head.programs, (head.count,), PROGRAM)
         components = array(request.components, (head.count,), COMPONENT)
         scalars, scalar, operand = array(request.inputs[1].data, (head.n_scalars,), dtype), 0, r
         g = view(worker, launch.scratch.coordinates, (r, launch.tile), dtype)
         other = view(worker, launch.scratch.axis, (positions,), dtype)  # free until the coordinates are there
-        listed = _is_grid(components[:r])
+        listed = _is_grid(components[:r], launch.positions)
         if listed:
-            first = _first(launch, components[0], batch, begin) * r + components[0].first
-            grid = array(components[0].data, (components[0].size,), dtype)[first : first + positions * r]
-            kernels.split(array(np.int64(grid.ctypes.data), (positions, r), dtype), g)
+            kernels.split(array(_place(components[0], lengths, first, g.itemsize), (positions, r), dtype), g)
         for index in range(r):
             program, along = programs[index], g[r - 1 - index, :positions]  # a grid lists the innermost axis first
             if not listed:
-                _take_all(components[index], _first(launch, components[index], batch, begin), along)
+                _take_all(components[index], lengths, first, along)
             for step in range(program.n_steps):
                 code = program.steps[step]
                 if code < WITH_PROGRAM:
                     _apply(code, scalars[scalar], along)
                     scalar += 1
                 else:
-                    _take_all(components[operand], _first(launch, components[operand], batch, begin), other)
+                    _take_all(components[operand], lengths, first, other)
                     for each in range(programs[operand].n_steps):
                         _apply(programs[operand].steps[each], scalars[scalar], other)
                         scalar += 1
@@ -264,34 +239,35 @@ def coordinates_for(grid_type: str) -> Callable[..., int]:
 
 
 @register_jitable
-def _first(launch: Any, component: Any, batch: int, begin: int) -> int:
-    """The position of all batches' at which a tile begins; of the only batch's if they share it."""
-    return begin if component.is_shared else batch * launch.positions + begin
-
-
-@register_jitable
-def _is_grid(components: Any) -> bool:
-    """Whether the ``components`` (r,) lie as a grid does: side by side, and nothing between."""
-    one, good = components[0], True
+def _is_grid(components: Any, positions: int) -> bool:
+    """Whether the ``components`` (r,) of a batch's ``positions`` lie as a grid does: side by side, nothing between."""
+    one, good = components[0], components[0].run % positions == 0
     for index in range(len(components)):
         each = components[index]
-        good = good and each.rows == len(components) and each.inner == 1 and each.data == one.data
-        good = good and each.first == one.first + index and each.is_shared == one.is_shared
+        good = good and each.step == len(components) and each.run == one.run and each.data == one.data
+        good = good and each.first == one.first + index
     return good
 
 
 @register_jitable
-def _take_all(component: Any, first: int, here: Any) -> None:
+def _place(component: Any, lengths: Any, position: int, size: int) -> int:
+    """Where the ``component`` of a ``position`` among ``lengths`` (r + 1,) lies, in elements of so many bytes."""
+    strides, outer = array(component.strides, (len(lengths),), np.int64), position // component.run
+    at = component.first + position % component.run * component.step
+    for axis in range(component.axes - 1, -1, -1):
+        at += outer % lengths[axis] * strides[axis]
+        outer //= lengths[axis]
+    return component.data + at * size
+
+
+@register_jitable
+def _take_all(component: Any, lengths: Any, first: int, here: Any) -> None:
     """Take a coordinate of as many positions as there is room for, from the ``first`` on."""
-    there, inner, done = array(component.data, (component.size,), here.dtype), component.inner, 0
+    step, done = component.step, 0
     while done < len(here):
-        outer, rest = (first + done) // inner, (first + done) % inner
-        at = component.first + outer * component.rows * inner + rest
-        if inner == 1:
-            count, step = len(here) - done, component.rows
-        else:
-            count, step = min(len(here) - done, inner - rest), 1
-        source, to = there[at:], here[done : done + count]
+        count = min(len(here) - done, component.run - (first + done) % component.run)
+        there = _place(component, lengths, first + done, here.itemsize)
+        source, to = array(there, (count,), here.dtype), here[done : done + count]
         if step == 1:
             for p in range(count):
                 to[p] = source[p]

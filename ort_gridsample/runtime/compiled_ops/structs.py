@@ -59,9 +59,9 @@ ERRORS = record("sentences", ("where", TEXT), ("value", TEXT))
 #: the node's ERRORS.
 _STATE = "api shape_of cpus align_corners sentences"
 
-#: Programs as the source of a grid: the numbers of scalars, coordinates and programs, the bytes of an element, where
-#: the programs are, and how many values they read, with their names.
-PROGRAMS = record("n_scalars r count item programs n_sources", ("names", (TEXT, MOST_SOURCES)))
+#: Programs as the source of a grid: the numbers of scalars, coordinates and programs, where the programs are, and how
+#: many values they read, with their names.
+PROGRAMS = record("n_scalars r count programs n_sources", ("names", (TEXT, MOST_SOURCES)))
 #: A row of :func:`ort_gridsample.model.programs.written`.
 PROGRAM = record("source axis index length n_steps", ("steps", (np.int64, MOST_STEPS)))
 
@@ -83,10 +83,10 @@ FILL = record(
     "theta grid lengths align_corners n r rows columns chunks step parts items next workers positions waiting"
 )
 
-#: Where a request finds a program's component: the elements, their number, and the first of the component; how many lie
-#: together that differ in no axis before the coordinates' own, and in how many rows to its next; whether all batches
-#: share it.
-COMPONENT = record("data size first inner rows is_shared")
+#: Where a request finds a program's component: the elements of its value, and the first of the component; how many
+#: positions in a row lie one step apart, and how many axes of a coordinate list such rows; and where the axes' strides
+#: are, in elements (0: it is broadcast).
+COMPONENT = record("data first step run axes strides")
 
 #: The shape of a coordinate, as a sentence says it: the axis of its component that lists coordinates (-1: none), the
 #: length of that, and r.
