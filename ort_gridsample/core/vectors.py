@@ -255,40 +255,36 @@ class _Pixels(_Sum):
     def values(self, tap: Any, entry: Any) -> Iterator[Any]:
         builder, real = self.builder, self.vector.element
         if self.layout == GATHERED:
-            pixels = _read_inside(builder, self.X.data, self.loaded(self.index, entry, _INT32))
-            yield pixels if pixels.type.element == real else _widened(builder, pixels, self.pixel)
+            yield self.numbers(_read_inside(builder, self.X.data, self.loaded(self.index, entry, _INT32)))
         elif self.X.data.type.pointee != real:
-            for bits in _pairs_of_integers(builder, self.base(tap), self.first, 16):
-                yield _widened(builder, bits, self.pixel)
+            yield from map(self.numbers, _pairs_of_integers(builder, self.base(tap), self.first, self.pixel.bitwidth))
         elif self.pixel == types.float32 and self.vector.count > 1:
             yield from _pairs_of_floats(builder, self.base(tap), self.first)
         else:
             for step in range(2):
                 yield _read(builder, builder.gep(self.base(tap), [_INT32(step)]), self.first, real)
 
+    def numbers(self, pixels: Any) -> Any:
+        """The ``pixels`` in the type that is computed in."""
+        return pixels if pixels.type == self.vector else _widened(self.builder, pixels, self.pixel)
 
-class _Integers(_Sum):
+
+class _Integers(_Pixels):
     """As :class:`_Pixels` for integers of up to 16 bits, by vectors of weights, as :func:`.sums.integer` states it."""
 
     layouts = (GATHERED, CONTIGUOUS)
 
     def begin(self) -> None:
         super().begin()
-        self.origin = next(self._numbers(_INT64(0), self.p))
+        self.origin = next(super().values(_INT64(0), self.p))
         self.first_tap = 1 if self.layout == GATHERED else 0  # whose difference is 0
 
     def values(self, tap: Any, entry: Any) -> Iterator[Any]:
-        return (self.builder.fsub(values, self.origin) for values in self._numbers(tap, entry))
+        return (self.builder.fsub(values, self.origin) for values in super().values(tap, entry))
 
-    def _numbers(self, tap: Any, entry: Any) -> Iterator[Any]:
-        builder, wide = self.builder, ir.VectorType(_INT32, self.vector.count)
-        if self.layout == GATHERED:
-            found = iter([_read_inside(builder, self.X.data, self.loaded(self.index, entry, _INT32))])
-        else:
-            found = _pairs_of_integers(builder, self.base(tap), self.first, self.pixel.bitwidth)
-        for pixels in found:
-            widened = (builder.sext if self.pixel.signed else builder.zext)(pixels, wide)
-            yield builder.sitofp(widened, self.vector)
+    def numbers(self, pixels: Any) -> Any:
+        widen = self.builder.sext if self.pixel.signed else self.builder.zext
+        return self.builder.sitofp(widen(pixels, ir.VectorType(_INT32, self.vector.count)), self.vector)
 
     def store(self, total: Any, q: Any) -> None:
         """Truncated toward zero and saturated."""
