@@ -23,7 +23,7 @@ row_size, get_row = function("KernelInfoGetAttributeArray_int64", 1), function("
 release_status = function("ReleaseStatus")
 #: memcmp and strcspn of C: 0 where so many bytes are the same; and how many come before one of a set.
 _compare: Any = types.ExternalFunction("memcmp", types.int32(types.int64, types.int64, types.int64))
-_span: Any = types.ExternalFunction("strcspn", types.int64(types.int64, types.int64))
+span: Any = types.ExternalFunction("strcspn", types.int64(types.int64, types.int64))
 #: What may be wrong with any node: it is of other ops, or of a kind that a library was made without.
 OTHER_INTERFACE = checks.Sentence("interface", "{nbytes}", f"{INTERFACE}: the model is of another ort-gridsample's ops")
 LACKING = checks.Sentence("library", "made without {what}{value}", "one that was made for this model, or for all")
@@ -122,7 +122,7 @@ def index_among(words: int, found: Any) -> int:
     """The index of the TEXT ``found`` among ``words``, each with a blank behind it; -1 where it is none of them."""
     index = 0
     while length_of(words) != 0:
-        length = _span(words, chars(" "))
+        length = span(words, chars(" "))
         if length == found.length and _compare(words, found.at, length) == 0:
             return index
         words, index = words + length + 1, index + 1

@@ -13,6 +13,7 @@ from ...core.pointers import array, call, chars, sizeof, struct
 from ...model.dialects import EXTENSIONS_DOMAIN
 from .c_api import INVALID_ARGUMENT, SHAPE_OF, SHAPE_OF_SINCE, VERSION
 from .catalog import ANSWERS
+from .creation import span
 from .requests import function
 from .sentences import create_status
 from .structs import ENTRY, LIBRARY, OP, VARIANT
@@ -25,6 +26,10 @@ _LEVELS = (
     (4, 0, 1 << 16 | 1 << 17 | 1 << 28 | 1 << 30 | 1 << 31, 0, 0xE6),
 )
 _WORD, _INT32 = ir.IntType(64), ir.IntType(32)
+SHAPE_AT = SHAPE_OF // 8
+
+#: atoi of C: the number that the letters at an address begin with.
+_number: Any = types.ExternalFunction("atoi", types.int32(types.int64))
 
 make_domain, add_op = function("CreateCustomOpDomain", 1), function("CustomOpDomain_Add")
 add_domain, release_domain = function("AddCustomOpDomain"), function("ReleaseCustomOpDomain")
@@ -113,7 +118,8 @@ def register(options: int, base: int, entry_at: int) -> int:
         variant = struct(at, VARIANT)
         library = struct(variant.library, LIBRARY)
         library.api, library.cpus = api, cpus()
-        minor = _minor(call(functions[1], ()))
+        version = call(functions[1], ())  # the address of such as "1.17.0"
+        minor = _number(version + span(version, chars(".")) + 1)
         library.shape_of = array(api, (SHAPE_AT + 1,), np.int64)[SHAPE_AT] if minor > SHAPE_OF_SINCE else 0
         entry.api = api
         status, domain = make_domain(api, (chars(EXTENSIONS_DOMAIN),))
@@ -127,21 +133,6 @@ def register(options: int, base: int, entry_at: int) -> int:
     status = status or add_domain(api, (options, entry.domain))
     pointers.store_shared(entry, "lock", 0)
     return status
-
-
-SHAPE_AT = SHAPE_OF // 8
-
-
-@register_jitable
-def _minor(version: int) -> int:
-    """The second number of a ``version``, the address of such as ``1.17.0``."""
-    letters, at, number = array(version, (64,), np.uint8), 0, 0
-    while letters[at] != 46:
-        at += 1
-    at += 1
-    while 48 <= letters[at] < 58:
-        number, at = 10 * number + np.int64(letters[at]) - 48, at + 1
-    return number
 
 
 def answer_for(name: str) -> Callable[..., int]:
