@@ -1,6 +1,5 @@
 """From a function to an address: compiled, kept on disk for the next process, and there until this one ends."""
 
-import ast
 import ctypes
 import hashlib
 import logging
@@ -25,8 +24,8 @@ from .threads import available_cpus, interpreter
 logger = logging.getLogger("ort_gridsample")
 #: LLVM ends the process where there is no memory for it: so much must be free before it compiles, and before it loads.
 COMPILING, LOADING = 1 << 26, 1 << 24
-#: How a module takes something from its own package.
-_TAKES = re.compile(r"^ *(from \.[^\n(]*(?:\([^)]*\))?)", re.MULTILINE)
+#: How a module takes something from its own package: dots, a module's name, and names.
+_TAKES = re.compile(r"^ *from (\.+)([\w.]*) import (\([^)]*\)|.*)", re.MULTILINE)
 #: A function to compile; or what makes one, and the types that it makes it for.
 Part = tuple[Any, ...]
 
@@ -40,12 +39,11 @@ def sources(module: Path) -> tuple[Path, ...]:
     """
     found = [module]
     for path in found:  # grows while it is walked
-        texts = _TAKES.findall(path.read_bytes().decode()) if path.is_file() else []
-        for said in (statement for text in texts for statement in ast.parse(text).body):
-            assert isinstance(said, ast.ImportFrom)
-            there = path.parents[said.level - 1] / (said.module or "").replace(".", "/")
-            for each in said.names:
-                modules = there / each.name, there
+        text = path.read_bytes().decode() if path.is_file() else ""
+        for dots, package, names in _TAKES.findall(text):
+            there = path.parents[len(dots) - 1] / package.replace(".", "/")
+            for name in re.findall(r"\w+", names):
+                modules = there / name, there
                 places = (place for m in modules for place in (m.with_suffix(".py"), m / "__init__.py"))
                 place = next(filter(Path.is_file, places), there)
                 if place not in found:
@@ -66,25 +64,19 @@ class _Files(IndexDataCacheFile):
 
     def load(self, key: Any) -> Any:
         """What was saved for ``key``; None where nothing was."""
-        try:
-            version, stamp, saved, data = self._load_data(self._name(key))
-        except OSError:
-            return None
-        return data if (version, stamp, saved) == (self._version, self._source_stamp, key) else None
+        return self._load_data(self._name(key)) if self.has(key) else None
 
     def save(self, key: Any, data: Any) -> None:
         """Keep ``data`` for ``key``."""
-        self._save_data(self._name(key), (self._version, self._source_stamp, key, data))
+        self._save_data(self._name(key), data)
 
     def has(self, key: Any) -> bool:
         """Whether there is a file for ``key``."""
         return Path(self._data_path(self._name(key))).exists()
 
-    def flush(self) -> None:
-        """Nothing: a file that cannot be read is written anew."""
-
     def _name(self, key: Any) -> str:
-        return str(self._data_name(int(hashlib.sha256(repr(key).encode()).hexdigest()[:15], 16)))
+        whole = repr((self._version, self._source_stamp, key)).encode()
+        return str(self._data_name(int(hashlib.sha256(whole).hexdigest()[:32], 16)))
 
 
 class KernelCache(FunctionCache):
