@@ -200,7 +200,7 @@ def attend(
     checks.num_threads(where, num_threads)
     if levels.ndim != 2 or levels.shape[1] < 2:
         raise checks.LEVELS.error(where, spatial_shapes=checks.shown(levels.shape))
-    levels = levels.astype(np.int64)
+    levels = levels.astype(np.int64, order="C")
     points, lengths = levels[:, 0], levels[:, 1:]
     checks.attention_shapes(where, value.shape, lengths, points.tolist(), locations.shape, weights.shape)
     n, queries, heads, channels = *locations.shape[:3], value.shape[3]
@@ -208,11 +208,10 @@ def attend(
     checks.fits_memory(where, "Y", shape, dtype)
     Y = np.zeros(shape, dtype)
     if Y.size and weights.size and value.size:
-        areas, plan = lengths.prod(1), plan_for(dtype, "linear", "zeros", bool(align_corners))
-        firsts, counts = np.column_stack([areas.cumsum() - areas, lengths]), np.ascontiguousarray(points)
+        plan = plan_for(dtype, "linear", "zeros", bool(align_corners))
         at = np.ascontiguousarray(locations, _native(locations.dtype)).reshape(n, queries, heads, -1, r)
         by = np.ascontiguousarray(weights, dtype).reshape(n, weights.shape[1], heads, -1)
-        arrays = np.ascontiguousarray(value, dtype), firsts, counts, at, by, Y.reshape(n, queries, heads, channels)
+        arrays = np.ascontiguousarray(value, dtype), levels, at, by, Y.reshape(n, queries, heads, channels)
         load_core().deformable_attention(*arrays, plan, _count(num_threads))
     return Y
 

@@ -3,7 +3,7 @@
 A core is a module with three functions::
 
     grid_sample(X, grid, Y, plan, num_threads) -> None
-    deformable_attention(value, levels, counts, locations, weights, Y, plan, num_threads) -> None
+    deformable_attention(value, levels, locations, weights, Y, plan, num_threads) -> None
     prepare(dtype, grid_dtype, mode) -> None
 
 - ``X``: (N, C, D1, …, Dr), C-contiguous, of any type of :data:`ort_gridsample.spec.TYPES`, no axis of length 0;
@@ -16,7 +16,7 @@ It raises MemoryError where there is no room for scratch memory.
 Of deformable attention, all in C order:
 
 - ``value``: (B, S, H, D), floating point, the pixels of all levels of H heads;
-- ``levels``: (L, 1 + r), each level's first pixel and its lengths; ``counts``: (L,), its points, P in all;
+- ``levels``: (L, 1 + r), int64, each level's points, P in all, and its lengths;
 - ``locations``: (B, Q, H, P, r), floating point, in [0, 1], innermost axis first;
 - ``weights``: (B, Q or 1, H, P), of value's type;
 - ``Y``: (B, Q, H, D), of value's type: every element is written; no axis of any array has length 0;

@@ -147,17 +147,18 @@ def _begin_columns(launch: Any, first: Any, lengths: Any, head_size: int) -> Non
     """Write, for each column, where its level begins for its head, in bytes, and the level's lengths."""
     r, points = launch.r, launch.points
     levels = array(launch.levels, (launch.n_levels, 1 + r), np.int64)
-    counts = array(launch.counts, (launch.n_levels,), np.int64)
-    level, left = -1, 0
+    level, left, pixel, area = -1, 0, 0, 0
     for column in range(len(first)):
         point, head = column % points, column // points % launch.heads
         if point == 0:
-            level, left = -1, 0
+            level, left, pixel, area = -1, 0, 0, 0
         while left == 0:
-            level += 1
-            left = counts[level]
+            level, pixel = level + 1, pixel + area
+            left, area = levels[level, 0], 1
+            for axis in range(r):
+                area *= levels[level, 1 + axis]
         left -= 1
-        first[column] = head * head_size + levels[level, 0] * launch.heads * head_size
+        first[column] = (head + pixel * launch.heads) * head_size
         for axis in range(r):
             lengths[axis, column] = levels[level, 1 + axis]
 

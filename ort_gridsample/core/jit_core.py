@@ -55,16 +55,15 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
 
 
 def deformable_attention(
-    value: Array, levels: Indices, counts: Indices, locations: Floats, weights: Floats, Y: Array,
-    plan: Plan, num_threads: int,
-) -> None:  # fmt: skip
+    value: Array, levels: Indices, locations: Floats, weights: Floats, Y: Array, plan: Plan, num_threads: int
+) -> None:
     """Add up samples of ``value`` into ``Y`` (B, Q, H, D), with weights; see :mod:`ort_gridsample.core`."""
     r, (n, queries, heads, channels) = locations.shape[-1], Y.shape
     if r > MOST_AXES or value.shape[1] > kernels.MAX_PIXELS:
-        return numpy_core.deformable_attention(value, levels, counts, locations, weights, Y, plan, num_threads)
+        return numpy_core.deformable_attention(value, levels, locations, weights, Y, plan, num_threads)
     taps = weights.size << r
     variant = _attention(type_name(value.dtype), type_name(locations.dtype))
-    arrays = {"value": value, "levels": levels, "counts": counts, "locations": locations, "weights": weights}
+    arrays = {"value": value, "levels": levels, "locations": locations, "weights": weights}
     plain = {name: _plain(array) for name, array in arrays.items()}
     launch = _Attention(
         **{name: _address(array) for name, array in plain.items()}, Y=_address(Y), n=n, pixels=value.shape[1],

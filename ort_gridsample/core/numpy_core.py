@@ -69,26 +69,25 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
 
 
 def deformable_attention(
-    value: Array, levels: Indices, counts: Indices, locations: Floats, weights: Floats, Y: Array,
-    plan: Plan, num_threads: int,
-) -> None:  # fmt: skip
+    value: Array, levels: Indices, locations: Floats, weights: Floats, Y: Array, plan: Plan, num_threads: int
+) -> None:
     """Add up samples of ``value`` into ``Y`` (B, Q, H, D), with weights; see :mod:`ort_gridsample.core`."""
     batches, queries, heads, channels = Y.shape
     weights = np.broadcast_to(weights, (batches, queries, *weights.shape[2:]))
     taps, compute = 1 << locations.shape[-1], plan.compute
     coordinates = spec.TYPES[type_name(locations.dtype)].compute
-    each = taps * max([1, *counts.tolist()])
+    each = taps * int(levels[:, 0].max())
     step = max(1, CHUNK_BYTES // (each * max(1, channels) * compute.itemsize))
 
     def add_up(block: tuple[int, int, slice]) -> None:
         batch, head, at = block
         grid, by = locations[batch, at, head].astype(coordinates), weights[batch, at, head].astype(compute)
-        total, first = np.zeros((len(grid), channels), compute), 0
+        total, pixel, first = np.zeros((len(grid), channels), compute), 0, 0
         with np.errstate(all="ignore"):
             grid = grid * 2 - 1
-            for (start, *lengths), count in zip(levels.tolist(), counts.tolist(), strict=True):
+            for count, *lengths in levels.tolist():
                 some = slice(first, first := first + count)
-                image = value[batch, start : start + math.prod(lengths), head]
+                image = value[batch, pixel : (pixel := pixel + math.prod(lengths)), head]
                 if count:
                     total += _attended(image, grid[:, some], by[:, some], tuple(lengths), plan)
         Y[batch, at, head] = total

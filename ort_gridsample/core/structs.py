@@ -79,8 +79,8 @@ WORKER = record("channel first_panel panels layout has_columns")
 ATTENTION = record(
     # Addresses: values (n, pixels, heads, channels), locations (n, queries, heads, points, r), weights (n, weighted,
     # heads, points) for all queries or one for all, Y (n, queries, heads, channels); of int64 levels (n_levels, 1 + r),
-    # each the first of its pixels and its lengths, and counts (n_levels,) of their points.
-    "value locations weights Y levels counts",
+    # each its points and its lengths.
+    "value locations weights Y levels",
     "n pixels heads channels queries weighted points r n_levels align_corners",
     # The address of the worker; at most so many workers, and whether they come back now and then.
     "worker workers pauses",

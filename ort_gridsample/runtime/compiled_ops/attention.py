@@ -77,29 +77,26 @@ def compute(op_at: int, context: int) -> int:
 def _attend(op: Any, request: Any, launch: Any) -> int:
     """Check the shapes, allocate Y as the output, and fill it."""
     inputs = request.inputs
-    value, levels, locations, weights = shape(inputs[0]), shape(inputs[1]), shape(inputs[2]), shape(inputs[3])
+    value, rows, locations, weights = shape(inputs[0]), shape(inputs[1]), shape(inputs[2]), shape(inputs[3])
     if len(value) != 4:
         return refuse(request.api, op.sentences, WRONG_VALUE, value, value, 0)
-    if len(levels) != 2 or levels[1] < 2:
-        return refuse(request.api, op.sentences, WRONG_LEVELS, levels, levels, 0)
-    n_levels, r = levels[0], levels[1] - 1
+    if len(rows) != 2 or rows[1] < 2:
+        return refuse(request.api, op.sentences, WRONG_LEVELS, rows, rows, 0)
+    n_levels, r = rows[0], rows[1] - 1
     launch.n, launch.pixels, launch.heads, launch.channels = value
-    launch.n_levels, launch.r = n_levels, r
-    rows, counts = keep(request, n_levels * (1 + r)), keep(request, n_levels)
-    if len(rows) < n_levels * (1 + r) or len(counts) < n_levels:
-        return complain(request.api, op.sentences, NO_ROOM, 8 * n_levels * (2 + r))
-    launch.levels, launch.counts = np.int64(rows.ctypes.data), np.int64(counts.ctypes.data)
+    launch.levels, launch.n_levels, launch.r = inputs[1].data, n_levels, r
     if launch.pixels > kernels.MAX_PIXELS or r > MOST_AXES:
         return refuse(request.api, op.sentences, BEYOND, value, value, 0)
-    pixels = _begin_levels(array(inputs[1].data, (n_levels, 1 + r), np.int64), rows, counts)
+    levels = array(launch.levels, (n_levels, 1 + r), np.int64)
+    pixels = _pixels(levels)
     if pixels < 0:
-        return refuse(request.api, op.sentences, NEGATIVE, levels, levels, 0)
+        return refuse(request.api, op.sentences, NEGATIVE, rows, rows, 0)
     if pixels != launch.pixels:
         return refuse(request.api, op.sentences, WRONG_PIXELS, value, value, pixels)
     points, fits = _points(locations, 1), _are_alike(value, locations, n_levels if len(locations) == 6 else -1)
     launch.points = points
     for level in range(n_levels):
-        points -= counts[level]
+        points -= levels[level, 0]
     if not fits or points != 0 or locations[len(locations) - 1] != r:
         return refuse(request.api, op.sentences, WRONG_LOCATIONS, value, locations, n_levels)
     launch.queries = locations[1]
@@ -120,24 +117,16 @@ def _attend(op: Any, request: Any, launch: Any) -> int:
 
 
 @register_jitable
-def _begin_levels(levels: Any, rows: Any, counts: Any) -> int:
-    """Write the first pixel and the lengths of each of the ``levels`` (L, 1 + r) into ``rows`` (L · (1 + r),).
-
-    Their points go into ``counts`` (L,). Returns the pixels of all, :data:`MANY` where there are more, and -1 where
-    anything is negative.
-    """
-    first, at, r, least = 0, 0, levels.shape[1] - 1, 0
+def _pixels(levels: Any) -> int:
+    """The pixels of all ``levels`` (L, 1 + r), :data:`MANY` where there are more; -1 where anything is negative."""
+    total = least = 0
     for level in range(len(levels)):
-        rows[at], area = first, 1
-        counts[level] = levels[level, 0]
-        least = min(least, counts[level])
-        for axis in range(r):
-            length = levels[level, 1 + axis]
+        least, area = min(least, levels[level, 0]), 1
+        for axis in range(1, levels.shape[1]):
+            length = levels[level, axis]
             least, area = min(least, length), min(area * min(length, MANY), MANY)
-            rows[at + 1 + axis] = length
-        at += 1 + r
-        first = min(first + area, MANY)
-    return first if least == 0 else -1
+        total = min(total + area, MANY)
+    return total if least == 0 else -1
 
 
 @register_jitable
