@@ -17,14 +17,14 @@ from ...core.structs import CACHE_LINE, LAUNCH, WORKER
 from ...core.variants import TAPS
 from ...core.workers import PASSED_BYTES, WORKERS
 from .catalog import Fields, Kernels
-from .creation import LAST, choice, close_node, create_only, destroy, errors_of, integer, open_node
+from .creation import LAST, choice, close_node, create_plain, destroy, errors_of, integer, open_node
 from .requests import free_blocks, keep, make_output, open_request, parallel_for, reserve, shape
 from .sampling import IS_OTHER, begin_sample
 from .sampling import SENTENCES as SAMPLE_SENTENCES
 from .sampling import compute as sample
 from .sampling import state as sample_state
 from .sentences import NO_ROOM, ROOM, as_bytes, complain, refuse
-from .structs import AFFINE_GRID, FILL, GRID_SAMPLE, NODE, OP, REQUEST, TEXT
+from .structs import FILL, GRID_SAMPLE, NODE, OP, PLAIN, REQUEST, TEXT
 
 normalize = register_jitable(core_coordinates.normalize)
 
@@ -50,12 +50,12 @@ MOST_COLUMNS = 4096
 
 def states(theta_type: str, size_type: str) -> tuple[Any, list[Fields]]:
     """The state of an AffineGrid."""
-    return AFFINE_GRID, [{"fill": (fill_for, theta_type), "theta_size": stored(theta_type).itemsize}]
+    return PLAIN, [{"kernel": {"worker": (fill_for, theta_type), "X_size": stored(theta_type).itemsize}}]
 
 
 def create(op_at: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2 of an AffineGrid."""
-    return create_only(op_at, api, info, out, chars("AffineGrid node "), AFFINE_GRID, 2 * N_SENTENCES)
+    return create_plain(op_at, api, info, out, chars("AffineGrid node "), 2 * N_SENTENCES)
 
 
 def fused_states(X_type: str, size_type: str, theta_type: str) -> tuple[Any, list[Fields]]:
@@ -83,9 +83,9 @@ def create_fused(op_at: int, api: int, info: int, out: int) -> int:
 
 def compute(op_at: int, context: int) -> int:
     """KernelComputeV2: compute the grid; returns a status, 0 for success."""
-    op, request = struct(op_at, AFFINE_GRID), local(REQUEST)
+    op, request = struct(op_at, PLAIN), local(REQUEST)
     status = open_request(request, op, context, 2)
-    status = status or _measure(request, request.inputs[0], request.inputs[1], op.theta_size, op.sentences)
+    status = status or _measure(request, request.inputs[0], request.inputs[1], op.kernel.X_size, op.sentences)
     status = status or _fill(op, request)
     free_blocks(request.blocks)
     return status
@@ -158,7 +158,7 @@ def _fill(op: Any, request: Any) -> int:
     launch.waiting = aligned(reserve(request, 3 * nbytes + CACHE_LINE))
     if request.lacks_memory != 0:
         return complain(request.api, op.sentences, NO_ROOM, 4 * nbytes)
-    return parallel_for(request.api, (request.context, op.fill, workers, 0, address(launch)))
+    return parallel_for(request.api, (request.context, op.kernel.worker, workers, 0, address(launch)))
 
 
 @register_jitable

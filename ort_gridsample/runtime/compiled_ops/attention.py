@@ -15,11 +15,11 @@ from ...core.halves import stored
 from ...core.pointers import array, chars, local, struct
 from ...core.structs import ATTENTION
 from .catalog import Fields, Kernels
-from .creation import LAST, create_only, destroy
+from .creation import LAST, create_plain, destroy
 from .requests import free_blocks, keep, open_request, shape
 from .sampling import filled, inferred, lengths_and_names, open_inference, set_inferred
 from .sentences import NO_ROOM, ROOM, as_bytes, complain, refuse
-from .structs import DEFORMABLE_ATTENTION, NODE, REQUEST
+from .structs import NODE, PLAIN, REQUEST
 
 #: More pixels than any value may have.
 MANY = 2 * kernels.MAX_PIXELS
@@ -40,12 +40,12 @@ IS_OTHER = 9
 def states(value_type: str, levels_type: str, locations_type: str, weights_type: str) -> tuple[Any, list[Fields]]:
     """The state of deformable attention."""
     proceed, worker = parts(value_type, locations_type)
-    return DEFORMABLE_ATTENTION, [{"proceed": proceed, "worker": worker, "value_size": stored(value_type).itemsize}]
+    return PLAIN, [{"kernel": {"proceed": proceed, "worker": worker, "X_size": stored(value_type).itemsize}}]
 
 
 def create(op_at: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2."""
-    return create_only(op_at, api, info, out, chars("DeformableAttention node "), DEFORMABLE_ATTENTION, IS_OTHER)
+    return create_plain(op_at, api, info, out, chars("DeformableAttention node "), IS_OTHER)
 
 
 def infer(op_at: int, context: int) -> int:
@@ -66,7 +66,7 @@ def infer(op_at: int, context: int) -> int:
 
 def compute(op_at: int, context: int) -> int:
     """KernelComputeV2: add up samples; returns a status, 0 for success."""
-    op, request = struct(op_at, DEFORMABLE_ATTENTION), local(REQUEST)
+    op, request = struct(op_at, PLAIN), local(REQUEST)
     status = open_request(request, op, context, 4)
     status = status or _attend(op, request, local(ATTENTION))
     free_blocks(request.blocks)
@@ -111,9 +111,8 @@ def _attend(op: Any, request: Any, launch: Any) -> int:
         return complain(request.api, op.sentences, NO_ROOM, 24)
     Y[0], Y[1], Y[2] = launch.n, launch.queries, launch.heads * launch.channels
     launch.value, launch.locations, launch.weights = inputs[0].data, inputs[2].data, inputs[3].data
-    launch.align_corners, launch.worker = op.align_corners, op.worker
-    nbytes, samples = Y[0] * Y[1] * Y[2] * op.value_size, launch.pixels * launch.points
-    return filled(op, request, launch, op.proceed, op.worker, Y, nbytes, samples)
+    launch.align_corners, launch.worker = op.align_corners, op.kernel.worker
+    return filled(op, request, launch, Y, launch.pixels * launch.points)
 
 
 @register_jitable

@@ -15,7 +15,7 @@ from .c_api import INVALID_ARGUMENT
 from .catalog import INTERFACE
 from .requests import free_blocks, function, keep, reserve
 from .sentences import as_bytes, complain, create_status, length_of, quoted
-from .structs import BLOCK, ERRORS, LIBRARY, NODE, OP, TEXT
+from .structs import BLOCK, ERRORS, LIBRARY, NODE, OP, PLAIN, TEXT
 
 get_integer = function("KernelInfoGetAttribute_int64", 1)
 get_text, get_name = function("KernelInfoGetAttribute_string"), function("KernelInfo_GetNodeName")
@@ -74,11 +74,11 @@ def begin_state(node: Any, op: Any, number: int, dtype: Any, errors: int, lackin
 
 
 @register_jitable
-def create_only(op_at: int, api: int, info: int, out: int, operator: int, dtype: Any, other: int) -> int:
-    """CreateKernelV2 of an ``operator`` of one state, of ``dtype``; its last two sentences begin at ``other``."""
+def create_plain(op_at: int, api: int, info: int, out: int, operator: int, other: int) -> int:
+    """CreateKernelV2 of an ``operator`` of one PLAIN state; its last two sentences begin at ``other``."""
     op, node = struct(op_at, OP), local(NODE)
     errors = open_node(node, op, api, info, operator, other)
-    return close_node(node, begin_state(node, op, 0, dtype, errors, other + 1), out)
+    return close_node(node, begin_state(node, op, 0, PLAIN, errors, other + 1), out)
 
 
 @register_jitable

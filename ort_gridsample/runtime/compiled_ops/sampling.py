@@ -183,18 +183,19 @@ def _sample(op: Any, request: Any) -> int:
         Y[axis] = X[axis] if axis < 2 else grid[axis - 1]
     launch.X, launch.grid = request.inputs[0].data, request.grid.data
     launch.lengths, launch.out_lengths = np.int64(X[2:].ctypes.data), np.int64(Y[2:].ctypes.data)
-    nbytes = launch.n * launch.c * launch.positions * op.kernel.X_size
-    return filled(op, request, launch, op.kernel.proceed, op.kernel.worker, Y, nbytes, launch.pixels)
+    return filled(op, request, launch, Y, launch.pixels)
 
 
 @register_jitable
-def filled(op: Any, request: Any, launch: Any, proceed: int, worker: int, Y: Any, nbytes: int, samples: int) -> int:
+def filled(op: Any, request: Any, launch: Any, Y: Any, samples: int) -> int:
     """Allocate the output, of shape ``Y``; ONNX Runtime's threads are the workers of all phases of a ``launch``.
 
-    ``proceed`` and ``worker`` are the addresses of its functions, as those of :mod:`ort_gridsample.core.workers`. Where
-    there are no ``samples`` all is 0. Returns a status.
+    Where there are no ``samples`` all is 0. Returns a status.
     """
     status, launch.Y = requests.make_output(request, Y)
+    nbytes = op.kernel.X_size
+    for length in Y:
+        nbytes *= length
     if status != 0 or nbytes == 0:
         return status
     if samples == 0:
@@ -203,10 +204,10 @@ def filled(op: Any, request: Any, launch: Any, proceed: int, worker: int, Y: Any
     launch.workers, launch.pauses = max(workers.WORKERS, op.cpus), 0
     launch.own.nbytes, launch.phase = 0, workers.NEW
     while True:
-        count = call(proceed, (address(launch),))
+        count = call(op.kernel.proceed, (address(launch),))
         if count <= 0:
             return complain(request.api, op.sentences, NO_ROOM, launch.nbytes) if count < 0 else status
-        status = requests.parallel_for(request.api, (request.context, worker, count, 0, address(launch)))
+        status = requests.parallel_for(request.api, (request.context, op.kernel.worker, count, 0, address(launch)))
         if status != 0:
             launch.phase = workers.END
 

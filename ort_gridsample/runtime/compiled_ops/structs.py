@@ -71,11 +71,8 @@ GRID_SAMPLE = record(
     ("kernel", KERNEL), _STATE, "measure n_inputs affine_align_corners affine_sentences", ("programs", PROGRAMS)
 )
 
-#: The op AffineGrid: what fills the grid, and theta's size in bytes.
-AFFINE_GRID = record(_STATE, "fill theta_size")
-
-#: The op DeformableAttention: the core's functions, and value's size in bytes.
-DEFORMABLE_ATTENTION = record(_STATE, "proceed worker value_size")
+#: An op that has nothing of its own: the core's descriptor, as far as its workers need it.
+PLAIN = record(("kernel", KERNEL), _STATE)
 
 #: How AffineGrid's workers fill the grid: addresses of theta, the grid and its lengths; in how many parts; the next
 #: item; and where each worker has positions along columns and, waiting to be written, a row's coordinates.
