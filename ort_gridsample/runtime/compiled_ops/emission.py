@@ -90,21 +90,13 @@ class Emitter:
         """The object of the function of this ``part``."""
         make, *kinds = part
         made: Callable[..., int] = make(*kinds) if kinds else make
-        count = made.__code__.co_argcount
-        words = tuple([types.int64] * count)
+        words = tuple([types.int64] * made.__code__.co_argcount)
         with global_compiler_lock:
             compiled = CFunc(made, (words, types.int64), {}, {"error_model": "numpy"})._compile_uncached()
             module = compiled.library._get_module_for_linking().clone()
-        arguments, inner = ", ".join(f"i64 %a{i}" for i in range(count)), compiled.fndesc.llvm_func_name
-        answers, kinds_of = "ptr %answer, ptr %exception", ", ".join(["ptr"] * 2 + ["i64"] * count)
-        text = (
-            f'declare i32 @"{inner}"({kinds_of})\n'
-            f"define hidden i64 @{self.name(part)}({arguments}) {{\n"
-            "%answer = alloca i64\n%exception = alloca ptr\n"
-            f'call i32 @"{inner}"({", ".join([answers, *([arguments] if arguments else [])])})\n'
-            "%found = load i64, ptr %answer\nret i64 %found\n}"
-        )
-        return self._object(text, module, self.name(part))
+        function = module.get_function(compiled.fndesc.llvm_cfunc_wrapper_name)
+        function.name, function.linkage, function.visibility = self.name(part), "external", "hidden"
+        return self._object("", module, self.name(part))
 
     def data(self, name: str, image: Image, text: str = "") -> bytes:
         """The object of an ``image``: data of this name; and of a ``text`` behind it."""
@@ -145,12 +137,12 @@ class Emitter:
             for found in (*made.functions, *made.global_variables):
                 if not found.is_declaration and found.name != name:
                     found.linkage = "internal"
-            passes = llvm.create_pass_builder(self._codegen._tm, llvm.create_pipeline_tuning_options(speed_level=3))
-            passes.getModulePassManager().run(made, passes)
             for each in [found for found in made.functions if found.is_declaration and _NEVER_CALLED.match(found.name)]:
                 name, kind = each.name, re.sub(r" #\d+", "", str(each)).strip()
                 made.link_in(llvm.parse_assembly(f"{head}{kind.replace('declare', 'define', 1)} {{ unreachable }}"))
                 made.get_function(name).linkage = "internal"
+            passes = llvm.create_pass_builder(self._codegen._tm, llvm.create_pipeline_tuning_options(speed_level=3))
+            passes.getModulePassManager().run(made, passes)
         made.verify()
         return self._codegen._tm.emit_object(made)
 
