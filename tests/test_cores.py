@@ -21,7 +21,7 @@ from processes import python
 pytest.importorskip("numba", reason="the compiled core is held against the NumPy core: both are needed")
 from numba import njit
 
-from ort_gridsample.core import halves, jit_core, kernels, variants, workers
+from ort_gridsample.core import halves, jit_core, kernels, workers
 from ort_gridsample.core.structs import LAUNCH
 
 pytestmark = pytest.mark.usefixtures("default_core")
@@ -269,7 +269,7 @@ def test_an_axis_so_long_that_float32_knows_no_pixel_of_its_own(padding_mode):
 
 
 def test_what_the_kernels_do_not_state_is_the_numpy_cores(monkeypatch):
-    monkeypatch.delitem(variants.TAPS, "cubic")
+    monkeypatch.delitem(workers.TAPS, "cubic")
     a, b = on_both(np.random.default_rng(0).random((1, 2, 5, 6)), np.zeros((1, 3, 3, 2)), "cubic")
     np.testing.assert_array_equal(a, b)
 

@@ -24,7 +24,7 @@ from processes import python
 pytest.importorskip("numba", reason="the kernels are Numba's")
 from numba import config
 
-from ort_gridsample.core import compilation, jit_core, variants, workers
+from ort_gridsample.core import compilation, jit_core, workers
 from ort_gridsample.runtime.compiled_ops import affine, program_grids, sampling
 
 PACKAGE = Path(ogs.__file__).parent
@@ -175,14 +175,14 @@ def test_nothing_is_left_to_compile_in_a_run(X_type: str) -> None:
     (added,) = python(f"""
 import numpy as np
 from ort_gridsample import grid_sample
-from ort_gridsample.core import compilation, jit_core, variants, workers
+from ort_gridsample.core import compilation, jit_core, workers
 
 def known():
     return compilation.function.cache_info().currsize
 
 jit_core.prepare(np.dtype("{X_type}"), np.dtype("float32"), "linear")
 before = known()
-parts = [*jit_core._HELPING, *variants.parts("{X_type}", "float32", "linear").values()]
+parts = [*jit_core._HELPING, *workers.parts("{X_type}", "float32", "linear").values()]
 assert all(compilation.function(part)._address for part in parts if part is not None)
 for n in (1, 8):
     for channels in (1, 2, 8, 9, 40):
@@ -236,7 +236,7 @@ def test_what_takes_longest_is_compiled_first(monkeypatch: pytest.MonkeyPatch) -
     """As another process begins with what takes least."""
     monkeypatch.setattr(compilation, "function", lambda part: compilation.Function(one_more, [PACKAGE / "none"]))
     monkeypatch.setattr(compilation.Function, "is_at_hand", False)
-    parts = variants.parts("float32", "float16", "linear").values()
+    parts = workers.parts("float32", "float16", "linear").values()
     names = " ".join(make.__name__ for make, *_ in compilation.not_at_hand([*parts, None]))
     assert names == "sum_for proceed combine_for sum_packed_for worker pack_for axis_taps_for coordinates_for"
 

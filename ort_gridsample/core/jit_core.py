@@ -19,8 +19,7 @@ from .plan import Plan, type_name
 from .structs import ATTENTION, KERNEL, LAUNCH, SLOT
 from .taps import MAX_TAPS
 from .threads import after_fork, available_cpus, submit
-from .variants import PADDING, TAPS, numbers, parts
-from .workers import END
+from .workers import END, PADDING, TAPS, numbers, parts
 
 #: Fewer taps than this are not worth a helper that is there, and not worth waking one.
 TAPS_PER_HELPER, TAPS_PER_THREAD = 1 << 16, 1 << 18

@@ -19,8 +19,12 @@ from . import helper_threads, kernels
 from .halves import HALVES, round_to, stored
 from .pointers import address, aligned, array, call, copy_past_caches, fetch_add, free, sizeof, struct, take, view
 from .structs import CACHE_LINE, KERNEL, LAUNCH, WORKER
+from .taps import COMPILED_MODES, MODES
 from .vectors import GATHERS, NARROW, OUTSIDE_BIT, WIDE
 
+#: The modes, with their taps on an axis, and the paddings that the kernels state; any other is the NumPy core's.
+TAPS = {mode: MODES[mode].taps for mode in COMPILED_MODES}
+PADDING = {"zeros": kernels.ZEROS, "border": kernels.BORDER, "reflection": kernels.REFLECTION}
 #: The phases of a launch. X is read as it is or as it was packed for all workers, or each packs the panels it reads.
 NEW, READING, PACKING, PACKING_AND_READING, END = range(5)
 #: What one chunk reads at least, in taps and channels, how many of them a large launch is cut into (or one a worker, if
@@ -427,3 +431,42 @@ def _read_table(launch: Any, worker: Any, buffer: int, real: Any) -> Any:
     index = view(worker, launch.scratch.index, shape, np.uint32)[buffer]
     weight = view(worker, launch.scratch.weight, shape, real)[buffer]
     return index, weight, view(worker, launch.scratch.offsets, (launch.rows,), np.int64)
+
+
+def numbers(X_type: str, grid_type: str, mode: str) -> dict[str, int]:
+    """The fields of a :data:`.structs.KERNEL` that are numbers, but for an op's own, the attributes and processors."""
+    coordinate, weight = _types(X_type, grid_type, mode)
+    return {
+        "taps": TAPS[mode],
+        "X_size": stored(X_type).itemsize,
+        "coordinate_size": stored(coordinate).itemsize,
+        "weight_size": stored(weight).itemsize,
+        "may_mask": int(not X_type.startswith(("int", "uint"))),
+    }
+
+
+def parts(X_type: str, grid_type: str, mode: str, coordinates: Any = None) -> dict[str, tuple[Any, ...] | None]:
+    """The functions of a descriptor, as :data:`.compilation.Part`, by its fields.
+
+    Where there is no grid, ``coordinates`` computes them.
+    """
+    coordinate, weight = _types(X_type, grid_type, mode)
+    size = stored(X_type).itemsize
+    packs = mode != "nearest" and (X_type in HALVES or X_type == weight)  # floats
+    return {
+        "worker": (worker,),
+        "proceed": (proceed,),
+        "coordinates": coordinates or (coordinates_for, grid_type),
+        "axis_taps": (axis_taps_for, coordinate, weight),
+        "combine": (combine_for, weight),
+        # There is no integer of 16 bytes.
+        "read": (copy_for, f"uint{8 * size}" if size <= 8 else X_type) if mode == "nearest" else (sum_for, X_type),
+        "pack": (pack_for, X_type) if packs else None,
+        "read_packed": (sum_packed_for, X_type) if packs else None,
+    }
+
+
+def _types(X_type: str, grid_type: str, mode: str) -> tuple[str, str]:
+    """Those of the coordinates and of the weights, which nearest has none of."""
+    coordinate = str(spec.TYPES[grid_type].compute)
+    return coordinate, coordinate if mode == "nearest" else weights_of(X_type).name

@@ -14,8 +14,7 @@ from ...core import coordinates as core_coordinates
 from ...core.halves import EXACT, HALVES, stored, widened
 from ...core.pointers import address, aligned, array, chars, copy_past_caches, fetch_add, local, struct, view
 from ...core.structs import CACHE_LINE, LAUNCH, WORKER
-from ...core.variants import TAPS
-from ...core.workers import PASSED_BYTES, WORKERS
+from ...core.workers import PASSED_BYTES, TAPS, WORKERS
 from .catalog import Fields, Kernels
 from .creation import LAST, choice, close_node, create_plain, destroy, errors_of, integer, open_node
 from .requests import free_blocks, keep, make_output, open_request, parallel_for, reserve, shape

@@ -15,7 +15,7 @@ from ... import checks, spec
 from ...core import kernels
 from ...core.pointers import address, array, by_types, chars, copy, local, sizeof, struct, view
 from ...core.structs import LAUNCH, WORKER
-from ...core.variants import TAPS
+from ...core.workers import TAPS
 from ...model.programs import MOST_SOURCES, MOST_STEPS, WITH_PROGRAM
 from .catalog import Fields, Kernels
 from .creation import close_node, destroy, get_text, integers, is_good, open_node, text

@@ -10,7 +10,7 @@ import numpy as np
 from numba.extending import register_jitable
 
 from ... import checks, spec
-from ...core import kernels, variants, workers
+from ...core import kernels, workers
 from ...core.compilation import Part
 from ...core.coordinates import PADDING
 from ...core.pointers import address, array, call, chars, local, set_memory, struct
@@ -26,20 +26,20 @@ from .structs import GRID_SAMPLE, LIBRARY, NODE, OP, REQUEST
 PIXELS_LIMIT = checks.Sentence("X", "of shape {X}", f"at most {kernels.MAX_PIXELS} pixels a channel")
 TAPS_LIMIT = checks.Sentence("X", "of shape {X}", "fewer spatial axes: a position has too many taps")
 TOO_LARGE = checks.Sentence("Y", "for X of shape {X} and grid of shape {grid}", "fewer bytes than an address can reach")
-_PADDINGS, _WORDS = list(variants.PADDING), [*variants.TAPS, *spec.MODE_SYNONYMS]
+_PADDINGS, _WORDS = list(workers.PADDING), [*workers.TAPS, *spec.MODE_SYNONYMS]
 SENTENCES = [
     *map(as_bytes, (ROOM, checks.X_HAS_NO_AXES, checks.GRID_AXES, checks.GRID_BATCHES, TOO_LARGE)),
     *(as_bytes(checks.X_HAS_NO_PIXEL, padding_mode=name) for name in _PADDINGS),
     *map(as_bytes, (PIXELS_LIMIT, TAPS_LIMIT, OTHER_INTERFACE)),
     as_bytes(checks.NO_MODE, listed=checks.listed((*MODES, *spec.MODE_SYNONYMS))),
     as_bytes(checks.NO_PADDING, listed=checks.listed(PADDING)),
-    *(as_bytes(LACKING, what=f"mode {name!r} for ") for name in variants.TAPS),
+    *(as_bytes(LACKING, what=f"mode {name!r} for ") for name in workers.TAPS),
 ]
 (GOOD, NO_AXES, WRONG_AXES, WRONG_BATCHES, IS_TOO_LARGE, NO_PIXEL) = range(6)
 (TOO_MANY_PIXELS, TOO_MANY_TAPS, IS_OTHER, NO_MODE, NO_PADDING, LACKS) = range(8, 14)
 #: The attributes' words; a synonym stands for the mode that comes as late after the first.
 MODE_WORDS, PADDING_WORDS = ("".join(f"{word} " for word in words) for words in (_WORDS, _PADDINGS))
-N_MODES, LINEAR = len(variants.TAPS), _WORDS.index("linear")
+N_MODES, LINEAR = len(workers.TAPS), _WORDS.index("linear")
 
 get_input_type = function("ShapeInferContext_GetInputTypeShape", 1)
 get_element_type = function("GetTensorElementType", 1)
@@ -51,7 +51,7 @@ set_names, set_output_type = function("SetSymbolicDimensions"), function("ShapeI
 
 def states(X_type: str, grid_type: str) -> tuple[Any, list[Fields]]:
     """The states, one a mode."""
-    return GRID_SAMPLE, [state(X_type, grid_type, mode) for mode in variants.TAPS]
+    return GRID_SAMPLE, [state(X_type, grid_type, mode) for mode in workers.TAPS]
 
 
 def state(
@@ -59,7 +59,7 @@ def state(
     columns: int = 0,
 ) -> Fields:  # fmt: skip
     """The fields of the state for a mode, and of a grid that is measured and computed."""
-    parts, numbers = (variants.parts(X_type, grid_type, mode, coordinates), variants.numbers(X_type, grid_type, mode))
+    parts, numbers = (workers.parts(X_type, grid_type, mode, coordinates), workers.numbers(X_type, grid_type, mode))
     return {"kernel": {**parts, **numbers, "columns": columns}, "measure": measure}
 
 
