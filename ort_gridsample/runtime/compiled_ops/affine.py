@@ -146,12 +146,12 @@ def _fill(op: Any, request: Any) -> int:
         return 0
     chunk = min(columns, CHUNK)
     launch.theta, launch.lengths = request.grid.data, np.int64(grid[1:].ctypes.data)
-    launch.align_corners, launch.n, launch.r, launch.rows, launch.columns = op.align_corners, n, r, rows, columns
+    launch.align_corners, launch.n, launch.r, launch.rows, launch.columns = op.kernel.align_corners, n, r, rows, columns
     launch.chunks = (columns + chunk - 1) // chunk
     launch.step = min(rows, (WORTH_A_GO + chunk - 1) // chunk)
     launch.parts = (rows + launch.step - 1) // launch.step
     launch.items, launch.next = n * launch.parts * launch.chunks, 0
-    workers = min(launch.items, max(WORKERS, op.cpus))
+    workers = min(launch.items, max(WORKERS, op.kernel.cpus))
     nbytes, launch.workers = workers * CHUNK * 8, workers
     launch.positions = aligned(reserve(request, nbytes + CACHE_LINE))
     launch.waiting = aligned(reserve(request, 3 * nbytes + CACHE_LINE))

@@ -111,7 +111,7 @@ def _attend(op: Any, request: Any, launch: Any) -> int:
         return complain(request.api, op.sentences, NO_ROOM, 24)
     Y[0], Y[1], Y[2] = launch.n, launch.queries, launch.heads * launch.channels
     launch.value, launch.locations, launch.weights = inputs[0].data, inputs[2].data, inputs[3].data
-    launch.align_corners, launch.worker = op.align_corners, op.kernel.worker
+    launch.align_corners, launch.worker = op.kernel.align_corners, op.kernel.worker
     return filled(op, request, launch, Y, launch.pixels * launch.points)
 
 

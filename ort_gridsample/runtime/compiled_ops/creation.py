@@ -68,8 +68,8 @@ def begin_state(node: Any, op: Any, number: int, dtype: Any, errors: int, lackin
         return 0
     copy(at, origin, sizeof(dtype))
     made = struct(at, dtype)
-    made.api, made.shape_of, made.cpus = node.api, library.shape_of, library.cpus
-    made.align_corners, made.sentences = integer(node, chars("align_corners"), 0) != 0, errors
+    made.api, made.shape_of, made.sentences = node.api, library.shape_of, errors
+    made.kernel.cpus, made.kernel.align_corners = library.cpus, integer(node, chars("align_corners"), 0) != 0
     return at
 
 

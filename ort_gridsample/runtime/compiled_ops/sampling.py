@@ -79,8 +79,7 @@ def begin_sample(node: Any, op: Any, errors: int, kind: int, n_inputs: int) -> i
     at = begin_state(node, op, kind * N_MODES + mode, GRID_SAMPLE, errors, LACKS + mode)
     if at != 0:
         made = struct(at, GRID_SAMPLE)
-        made.kernel.cpus, made.kernel.padding, made.kernel.align_corners = made.cpus, padding, made.align_corners
-        made.n_inputs = n_inputs
+        made.kernel.padding, made.n_inputs = padding, n_inputs
     return at
 
 
@@ -201,7 +200,7 @@ def filled(op: Any, request: Any, launch: Any, Y: Any, samples: int) -> int:
     if samples == 0:
         set_memory(launch.Y, np.int32(0), nbytes)
         return status
-    launch.workers, launch.pauses = max(workers.WORKERS, op.cpus), 0
+    launch.workers, launch.pauses = max(workers.WORKERS, op.kernel.cpus), 0
     launch.own.nbytes, launch.phase = 0, workers.NEW
     while True:
         count = call(op.kernel.proceed, (address(launch),))

@@ -55,9 +55,8 @@ NODE = record("api info blocks lacks_memory status")
 #: How a kernel's errors are written: the op's sentences, the name of the node, and a value that a sentence quotes.
 ERRORS = record("sentences", ("where", TEXT), ("value", TEXT))
 
-#: What the state of every kernel has: ONNX Runtime's functions and the processors, as in a LIBRARY; the attribute; and
-#: the node's ERRORS.
-_STATE = "api shape_of cpus align_corners sentences"
+#: What an op's state begins with: the core's descriptor, ONNX Runtime's functions as in a LIBRARY, the node's ERRORS.
+_STATE = ("kernel", KERNEL), "api shape_of sentences"
 
 #: Programs as the source of a grid: the numbers of scalars, coordinates and programs, where the programs are, and how
 #: many values they read, with their names.
@@ -65,14 +64,12 @@ PROGRAMS = record("n_scalars r count programs n_sources", ("names", (TEXT, MOST_
 #: A row of :func:`ort_gridsample.model.programs.written`.
 PROGRAM = record("source axis index length n_steps", ("steps", (np.int64, MOST_STEPS)))
 
-#: The op GridSample: the core's descriptor, first; what measures the grid (0: the second input is the grid), and the
-#: number of inputs; and what that is made of: an AffineGrid's attribute and its ERRORS, or programs.
-GRID_SAMPLE = record(
-    ("kernel", KERNEL), _STATE, "measure n_inputs affine_align_corners affine_sentences", ("programs", PROGRAMS)
-)
+#: The op GridSample: what measures the grid (0: the second input is the grid), and the number of inputs; and what that
+#: is made of: an AffineGrid's attribute and its ERRORS, or programs.
+GRID_SAMPLE = record(*_STATE, "measure n_inputs affine_align_corners affine_sentences", ("programs", PROGRAMS))
 
-#: An op that has nothing of its own: the core's descriptor, as far as its workers need it.
-PLAIN = record(("kernel", KERNEL), _STATE)
+#: An op that has nothing of its own.
+PLAIN = record(*_STATE)
 
 #: How AffineGrid's workers fill the grid: addresses of theta, the grid and its lengths; in how many parts; the next
 #: item; and where each worker has positions along columns and, waiting to be written, a row's coordinates.
