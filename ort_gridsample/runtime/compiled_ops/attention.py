@@ -93,17 +93,16 @@ def _attend(op: Any, request: Any, launch: Any) -> int:
         return refuse(request.api, op.sentences, NEGATIVE, rows, rows, 0)
     if pixels != launch.pixels:
         return refuse(request.api, op.sentences, WRONG_PIXELS, value, value, pixels)
-    points, fits = _points(locations, 1), _are_alike(value, locations, n_levels if len(locations) == 6 else -1)
-    launch.points = points
+    launch.points = left = _points(value, locations, 1)
     for level in range(n_levels):
-        points -= levels[level, 0]
-    if not fits or points != 0 or locations[len(locations) - 1] != r:
+        left -= levels[level, 0]
+    fits = launch.points >= 0 and left == 0 and (len(locations) != 6 or locations[3] == n_levels)
+    if not fits or locations[len(locations) - 1] != r:
         return refuse(request.api, op.sentences, WRONG_LOCATIONS, value, locations, n_levels)
     launch.queries = locations[1]
-    launch.weighted = weights[1] if len(weights) > 1 else 0
-    fits = launch.weighted == launch.queries or launch.weighted == 1
-    if not _are_alike(value, weights, -1) or not fits or _points(weights, 0) != launch.points:
+    if _points(value, weights, 0) != launch.points or (weights[1] != launch.queries and weights[1] != 1):
         return refuse(request.api, op.sentences, WRONG_WEIGHTS, weights, locations, 0)
+    launch.weighted = weights[1]
     if float(launch.n) * float(launch.queries) * float(launch.heads) * float(launch.channels) >= 2.0**59:
         return refuse(request.api, op.sentences, IS_TOO_LARGE, value, value, 0)
     Y = keep(request, 3)
@@ -129,20 +128,14 @@ def _pixels(levels: Any) -> int:
 
 
 @register_jitable
-def _points(lengths: Any, behind: int) -> int:
-    """The points of each head, by a shape (B, Q, H, …) with so many axes behind them."""
+def _points(value: Any, lengths: Any, behind: int) -> int:
+    """The points of each head, by a shape (B, Q, H, …) with so many axes behind them; -1: not for ``value``'s shape."""
+    if len(lengths) < 4 or lengths[0] != value[0] or lengths[2] != value[2]:
+        return -1
     count = 1
     for axis in range(3, len(lengths) - behind):
         count *= lengths[axis]
     return count
-
-
-@register_jitable
-def _are_alike(value: Any, lengths: Any, n_levels: int) -> bool:
-    """Whether a shape is (B, Q, H, …) for a ``value`` (B, S, H, D), and goes on with ``n_levels`` (-1: whatever)."""
-    if len(lengths) < 4 or lengths[0] != value[0] or lengths[2] != value[2]:
-        return False
-    return n_levels < 0 or lengths[3] == n_levels
 
 
 KERNELS = Kernels(create, compute, destroy, SENTENCES, states, infer)
