@@ -254,11 +254,11 @@ def axis_taps(
     near = True
     if not (is_near and contiguous):
         near = _pad_coordinates(g, x, length, padding, align_corners, low, span, cubic)
-    if contiguous and cubic:
-        _pad_quads(x, positions, length, index[0], weight)
-        return MASKED
     if contiguous:
-        _pad_pairs(x, positions, length, padding, index[0], weight)
+        if cubic:
+            _pad_quads(x, positions, length, index[0], weight)
+        else:
+            _pad_pairs(x, positions, length, padding, index[0], weight)
         return MASKED
     for p in range(positions):
         x[p] = _weigh(x[p], weight, p, taps)
@@ -432,6 +432,7 @@ def _sum_in_loops(X: Any, index: Any, weight: Any, Y: Any, start: int, positions
     """Four channels at a time, to load an entry once for all."""
     channels, rows = X.shape[0], index.shape[0]
     real, out = weight.dtype.type(0), Y.dtype.type(0)
+    zero = _value(X.dtype.type(0), real, out)
     fours = rows % 4 == 0  # only linear on one axis has fewer taps
     c = 0
     while fours and channels - c > 1:
@@ -445,7 +446,7 @@ def _sum_in_loops(X: Any, index: Any, weight: Any, Y: Any, start: int, positions
             v0, v1, v2, v3 = x0[at], x1[at], x2[at], x3[at]
             o0, o1 = _origin(v0, first, real, out), _origin(v1, first, real, out)
             o2, o3 = _origin(v2, first, real, out), _origin(v3, first, real, out)
-            s0 = s1 = s2 = s3 = _no_sum(v0, real, out)
+            s0 = s1 = s2 = s3 = zero
             row = 0
             while True:
                 i, j, k, m = index[row, p], index[row + 1, p], index[row + 2, p], index[row + 3, p]
@@ -479,7 +480,7 @@ def _sum_in_loops(X: Any, index: Any, weight: Any, Y: Any, start: int, positions
             first = index[0, p]
             v0 = x0[first if first < OUTSIDE_BIT else np.uint32(0)]
             o0 = _origin(v0, first, real, out)
-            s0 = _no_sum(v0, real, out)
+            s0 = zero
             for row in range(rows):
                 i, w = index[row, p], weight[row, p]
                 if i < OUTSIDE_BIT:
@@ -583,14 +584,6 @@ def _value(pixel: Any, real: Any, out: Any) -> Any:
         return lambda pixel, real, out: pixel
     kind = real
     return lambda pixel, real, out: kind(pixel)
-
-
-@by_types
-def _no_sum(pixel: Any, real: Any, out: Any) -> Any:
-    """0 in the type that is computed in."""
-    if isinstance(pixel, types.Complex):
-        return lambda pixel, real, out: out
-    return lambda pixel, real, out: real
 
 
 @by_types
