@@ -12,9 +12,8 @@ from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
-from llvmlite import ir
 from numba import types
-from numba.core import cgutils, codegen
+from numba.core import codegen
 from numba.core.ccallback import CFunc
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
@@ -57,10 +56,8 @@ class _Codegen(codegen.AOTCPUCodegen):
         self._data_layout = str(self._target_data)
 
     def _create_empty_module(self, name: str) -> Any:
-        module = ir.Module(cgutils.normalize_ir_text(name))
+        module = super()._create_empty_module(name)
         module.triple = self._triple
-        if self._data_layout:
-            module.data_layout = self._data_layout
         return module
 
     def set_env(self, env_name: str, env: Any) -> None:
