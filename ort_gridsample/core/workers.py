@@ -254,16 +254,15 @@ def _sample(launch: Any, worker: Any, batch: int, start: int, stop: int) -> None
 def _table(launch: Any, worker: Any, batch: int, begin: int, positions: int) -> int:
     """Make the table of a tile from position ``begin`` on; answers in which buffer it is."""
     kernel, here, there = struct(launch.kernel, KERNEL), address(launch), address(worker)
-    buffer, rows = 0, 1
+    rows = 1
     call(kernel.coordinates, (here, there, batch, begin, positions))
     for axis in range(launch.r):
         layout = call(kernel.axis_taps, (here, there, positions, axis))
         if axis > 0:
-            layout = call(kernel.combine, (here, there, buffer, rows, axis, positions, layout))
-            buffer = 1 - buffer
+            layout = call(kernel.combine, (here, there, rows, axis, positions, layout))
         worker.layout = layout
         rows *= kernel.taps
-    return buffer
+    return (launch.r - 1) % 2
 
 
 def coordinates_for(grid_type: str) -> Callable[..., int]:
@@ -303,12 +302,10 @@ def axis_taps_for(coordinate_type: str, weight_type: str) -> Callable[..., int]:
 
 
 def combine_for(weight_type: str) -> Callable[..., int]:
-    """What combines the table so far, ``rows`` in one ``buffer``, with an axis' taps, into the other buffer."""
+    """What combines the table so far, ``rows`` in one buffer, with an axis' taps, into the other: they take turns."""
     real = np.dtype(weight_type)
 
-    def combine(
-        launch_at: int, worker_at: int, buffer: int, rows: int, axis: int, positions: int, layout_along: int
-    ) -> int:
+    def combine(launch_at: int, worker_at: int, rows: int, axis: int, positions: int, layout_along: int) -> int:
         launch, worker = struct(launch_at, LAUNCH), struct(worker_at, WORKER)
         scratch, width, taps = launch.scratch, launch.width, struct(launch.kernel, KERNEL).taps
         index = view(worker, scratch.index, (2, launch.rows, width), np.uint32)
@@ -317,8 +314,8 @@ def combine_for(weight_type: str) -> Callable[..., int]:
         along_weight = view(worker, scratch.along_weight, (taps, width), real)
         offsets = view(worker, scratch.offsets, (rows * taps,), np.int64)
         length = array(launch.lengths, (launch.r,), np.int64)[axis]
-        here, by = index[buffer, :rows], weight[buffer, :rows]
-        to, to_weight = index[1 - buffer, : rows * taps], weight[1 - buffer, : rows * taps]
+        here, by = index[(axis - 1) % 2, :rows], weight[(axis - 1) % 2, :rows]
+        to, to_weight = index[axis % 2, : rows * taps], weight[axis % 2, : rows * taps]
         return kernels.combine(
             here, by, along, along_weight, offsets, worker.layout, layout_along, length, positions, to, to_weight
         )
