@@ -24,24 +24,20 @@ class Image:
         #: Where a compiled function's belongs, as :data:`ort_gridsample.core.compilation.Part`.
         self.functions: dict[int, tuple[Any, ...]] = {}
 
-    def put(self, record: np.dtype[Any], fields: Fields) -> Inside:
-        """Where a ``record`` now is that has these ``fields``, and 0 for all others."""
-        return self.put_row(record, [fields])
-
     def text(self, text: bytes) -> Inside:
         """Where ``text`` now is, with a 0 behind it."""
         return self._append(text + b"\0")
 
     def texts(self, texts: Sequence[bytes]) -> Inside:
         """Where a row of TEXTs now is."""
-        return self.put_row(TEXT, [{"at": self.text(text), "length": len(text)} for text in texts])
+        return self.put(TEXT, *({"at": self.text(text), "length": len(text)} for text in texts))
 
     def row(self, places: Sequence[Any]) -> Inside:
         """Where a row of addresses now is, of places or functions."""
-        return self.put_row(np.dtype([("at", np.int64)]), [{"at": place} for place in places])
+        return self.put(np.dtype([("at", np.int64)]), *({"at": place} for place in places))
 
-    def put_row(self, record: np.dtype[Any], rows: Sequence[Fields]) -> Inside:
-        """Where a row of ``record`` now is."""
+    def put(self, record: np.dtype[Any], *rows: Fields) -> Inside:
+        """Where a ``record`` now is that has the fields of a row, and 0 for all others; or one behind the other."""
         here = self._append(bytes(record.itemsize * len(rows)))
         for number, fields in enumerate(rows):
             self.fill(here + number * record.itemsize, record, fields)
