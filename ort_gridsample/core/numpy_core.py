@@ -43,12 +43,8 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
     flat_X, taps = X.reshape(n, c, -1), MODES[plan.mode].taps ** len(lengths)
     threads = max(1, min(num_threads, -(-Y.size * taps // TAPS_PER_THREAD)))
     if _reads_rows(c, flat_X.shape[2], positions, taps, plan):
-        each = 1 if n >= threads else threads
-
-        def sample_batch(batch: int) -> None:
-            _sample_rows(flat_X[batch], grid[batch], Y[batch], lengths, plan, each)
-
-        return for_each(sample_batch, range(n), threads // each)
+        each, images = 1 if n >= threads else threads, zip(flat_X, grid, Y, strict=True)
+        return for_each(lambda image: _sample_rows(*image, lengths, plan, each), images, threads // each)
     share = -(-n * positions // (2 * threads))
     step = max(64, min(BLOCK_POSITIONS, BLOCK_TAPS // taps, share))
     batches = max(1, step // max(positions, 1))  # those that share a table
