@@ -88,8 +88,7 @@ class KernelCache(FunctionCache):
     def __init__(self, function: Any, sources: Sequence[Path]) -> None:
         super().__init__(function)
         self._fingerprint = fingerprint(sources)
-        files = self._cache_file
-        self._cache_file: Any = _Files(files._cache_path, self._impl.filename_base, files._source_stamp)
+        self._cache_file: Any = _Files(self._cache_path, self._impl.filename_base, self._fingerprint)
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
         """What lies on disk, None where it cannot be read; MemoryError: there is no room to load, or to compile it."""
@@ -112,9 +111,6 @@ class KernelCache(FunctionCache):
             super().save_overload(*arguments)
         except OSError as error:
             logger.debug("a kernel cannot be kept on disk: %r", error)
-
-    def _index_key(self, *arguments: Any) -> Any:
-        return (*super()._index_key(*arguments), self._fingerprint)
 
 
 class Function:
