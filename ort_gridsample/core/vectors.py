@@ -54,7 +54,7 @@ def _sum(size: int) -> Any:
     def vector_sums(
         context: Any, X: Any, index: Any, offsets: Any, layout: Any, weight: Any, p: Any, end: Any, Y: Any, q: Any
     ) -> Any:
-        kind = _Rows if X.ndim == 2 else _Integers if isinstance(Y.dtype, types.Integer) else _Pixels
+        kind = _Rows if X.ndim == 2 else _Integers if isinstance(Y.dtype, types.Integer) else _Sum
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             for each in kind.layouts:
@@ -167,7 +167,10 @@ def transpose(context: Any, source: Any, i: Any, j: Any, to: Any, k: Any, m: Any
 
 
 class _Sum:
-    """What writes sums over taps, so many at once: vectors of values times vectors of weights."""
+    """Add up the taps of vectors of positions, of ``size`` bytes, pixels of ``X`` (S,), into ``Y``.
+
+    The table is as :class:`_Rows` has it. A pixel of uint16 or int16 is the bits of float16 or bfloat16.
+    """
 
     layouts: tuple[int, ...] = (GATHERED, MASKED, CONTIGUOUS)
     first_tap, in_bytes = 0, True  # whether the size of a vector is
@@ -227,7 +230,20 @@ class _Sum:
 
     def values(self, tap: Any, entry: Any) -> Iterator[Any]:
         """The values of a tap, whose entries in the table begin at ``entry``, and of those at once with it."""
-        raise NotImplementedError
+        builder, real = self.builder, self.vector.element
+        if self.layout == GATHERED:
+            yield self.numbers(_read_inside(builder, self.X.data, self.loaded(self.index, entry, _INT32)))
+        elif self.X.data.type.pointee != real:
+            yield from map(self.numbers, _pairs_of_integers(builder, self.base(tap), self.first, self.pixel.bitwidth))
+        elif self.pixel == types.float32 and self.vector.count > 1:
+            yield from _pairs_of_floats(builder, self.base(tap), self.first)
+        else:
+            for step in range(2):
+                yield _read(builder, builder.gep(self.base(tap), [_INT32(step)]), self.first, real)
+
+    def numbers(self, pixels: Any) -> Any:
+        """The ``pixels`` in the type that is computed in."""
+        return pixels if pixels.type == self.vector else _widened(self.builder, pixels, self.pixel)
 
     def weights(self, place: Any) -> Any:
         """The weights that lie at ``place``."""
@@ -246,31 +262,8 @@ class _Sum:
         return self.builder.gep(self.X.data, [self.builder.load(self.builder.gep(self.offsets.data, [tap]))])
 
 
-class _Pixels(_Sum):
-    """Add up the taps of vectors of positions, of ``size`` bytes, pixels of ``X`` (S,), into ``Y``.
-
-    The table is as :class:`_Rows` has it. A pixel of uint16 or int16 is the bits of float16 or bfloat16.
-    """
-
-    def values(self, tap: Any, entry: Any) -> Iterator[Any]:
-        builder, real = self.builder, self.vector.element
-        if self.layout == GATHERED:
-            yield self.numbers(_read_inside(builder, self.X.data, self.loaded(self.index, entry, _INT32)))
-        elif self.X.data.type.pointee != real:
-            yield from map(self.numbers, _pairs_of_integers(builder, self.base(tap), self.first, self.pixel.bitwidth))
-        elif self.pixel == types.float32 and self.vector.count > 1:
-            yield from _pairs_of_floats(builder, self.base(tap), self.first)
-        else:
-            for step in range(2):
-                yield _read(builder, builder.gep(self.base(tap), [_INT32(step)]), self.first, real)
-
-    def numbers(self, pixels: Any) -> Any:
-        """The ``pixels`` in the type that is computed in."""
-        return pixels if pixels.type == self.vector else _widened(self.builder, pixels, self.pixel)
-
-
-class _Integers(_Pixels):
-    """As :class:`_Pixels` for integers of up to 16 bits, by vectors of weights, as :func:`.sums.integer` states it."""
+class _Integers(_Sum):
+    """As :class:`_Sum` for integers of up to 16 bits, by vectors of weights, as :func:`.sums.integer` states it."""
 
     layouts = (GATHERED, CONTIGUOUS)
 
