@@ -211,12 +211,8 @@ def fill_for(theta_type: str) -> Callable[..., int]:
                 out = waiting[: count * r] if passes else to
                 for coordinate in range(r):
                     base, factor = line(theta[batch, coordinate], lengths, row, rows, align_corners)
-                    if r == 2:
-                        for i in range(count):
-                            out[2 * i + coordinate] = rounded(base + x[i] * factor)
-                    else:
-                        for i in range(count):
-                            out[3 * i + coordinate] = rounded(base + x[i] * factor)
+                    for i in range(count):
+                        out[r * i + coordinate] = rounded(base + x[i] * factor)
                 if passes:
                     copy_past_caches(to, out)
 
