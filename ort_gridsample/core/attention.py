@@ -124,8 +124,8 @@ def attention_for(value_type: str, locations_type: str) -> Callable[..., int]:
                     for p in range(used):
                         weight[p] = widened(by[p % each])
                 for axis in range(r):
-                    _weigh(coordinates[axis], tap >> (r - 1 - axis) & 1, weight, used)
-                    _combine(base[axis], lengths[axis], tap >> (r - 1 - axis) & 1, index, axis == 0, used)
+                    t, which = coordinates[axis], tap >> (r - 1 - axis) & 1
+                    _combine(t, base[axis], lengths[axis], which, weight, index, axis == 0, used)
                 for p in range(used):
                     there = image + first[p] + np.int64(index[p]) * row_size
                     address_[p] = there if index[p] < OUTSIDE_BIT else outside
@@ -180,16 +180,13 @@ def _axis(x: Any, lengths: Any, align_corners: bool, base: Any) -> None:
 
 
 @register_jitable
-def _weigh(t: Any, tap: int, weight: Any, positions: int) -> None:
-    """Multiply the ``weight`` of positions by that of an axis' first or second tap at the distances ``t``."""
+def _combine(
+    t: Any, base: Any, lengths: Any, tap: int, weight: Any, index: Any, is_first: bool, positions: int
+) -> None:
+    """Take an inner axis' first or second tap, at distances ``t``, into the ``weight`` and ``index`` of positions."""
     real = weight.dtype.type
     for p in range(positions):
         weight[p] *= real(1) - real(t[p]) if tap == 0 else real(t[p])
-
-
-@register_jitable
-def _combine(base: Any, lengths: Any, tap: int, index: Any, is_first: bool, positions: int) -> None:
-    """Take an inner axis' first or second tap into the ``index`` of positions."""
     for p in range(positions):
         i, length, outer = np.uint32(base[p] + np.int32(tap)), np.uint32(lengths[p]), index[p]
         outer = np.uint32(0) if is_first else outer
