@@ -12,11 +12,11 @@ from ... import checks
 from ...core import kernels
 from ...core.attention import MOST_AXES, parts
 from ...core.halves import stored
-from ...core.pointers import array, chars, local, struct
+from ...core.pointers import array, chars, copy, local, struct
 from ...core.structs import ATTENTION
 from .catalog import Fields, Kernels
 from .creation import LAST, create_plain, destroy
-from .requests import free_blocks, keep, open_request, shape
+from .requests import free_blocks, keep, open_request, reserve, shape
 from .sampling import filled, inferred, lengths_and_names, open_inference, set_inferred
 from .sentences import NO_ROOM, ROOM, as_bytes, complain, refuse
 from .structs import NODE, PLAIN, REQUEST
@@ -84,7 +84,11 @@ def _attend(op: Any, request: Any, launch: Any) -> int:
         return refuse(request.api, op.sentences, WRONG_LEVELS, rows, rows, 0)
     n_levels, r = rows[0], rows[1] - 1
     launch.n, launch.pixels, launch.heads, launch.channels = value
-    launch.levels, launch.n_levels, launch.r = inputs[1].data, n_levels, r
+    launch.n_levels, launch.r, nbytes = n_levels, r, 8 * n_levels * (1 + r)
+    launch.levels = reserve(request, nbytes)
+    if launch.levels == 0:
+        return complain(request.api, op.sentences, NO_ROOM, nbytes)
+    copy(launch.levels, inputs[1].data, nbytes)  # where nobody changes what was checked
     if launch.pixels > kernels.MAX_PIXELS or r > MOST_AXES:
         return refuse(request.api, op.sentences, BEYOND, value, value, 0)
     levels = array(launch.levels, (n_levels, 1 + r), np.int64)
