@@ -1,6 +1,6 @@
 """ONNX GridSample and AffineGrid for ONNX Runtime: every type, rank and mode, defined in Python."""
 
-from . import installed  # noqa: F401  # first: it says what is missing
+from . import versions  # noqa: F401  # first: it says what is missing
 from .core import get_core, set_core
 from .core.threads import get_num_threads, set_num_threads
 from .errors import GridSampleError

@@ -1,14 +1,21 @@
-"""The releases of the dependencies that the tests pass with; pyproject.toml requires the same."""
+"""The releases that the tests pass with, as pyproject.toml requires them, and the check of what is installed.
+
+It comes before anything else of the package is imported: an ImportError has what was found and what is needed.
+"""
 
 from __future__ import annotations
 
+import importlib
 import re
+import sys
 
 PYTHON = (3, 10)
 #: Distribution -> its oldest release.
 OLDEST = {"numpy": "1.26", "onnx": "1.17", "onnxruntime": "1.17", "onnxruntime-extensions": "0.11", "numba": "0.61"}
 #: The first release of Numba that is untested: the vectors use its internals.
 NEWER_NUMBA = "0.69"
+#: How a module that several distributions bring is called in errors.
+_OTHERS = {"onnxruntime": "onnxruntime (or another build of it, such as onnxruntime-gpu)"}
 
 
 def complaint(name: str, found: str) -> str:
@@ -27,3 +34,25 @@ def at_least(found: str, oldest: str) -> bool:
     """Whether the release ``found`` is ``oldest`` or newer, by their first two numbers."""
     one, other = ([int(number) for number in re.findall(r"\d+", release)[:2]] for release in (found, oldest))
     return one >= other
+
+
+def _look() -> None:  # pragma: no mutate block
+    if sys.version_info < PYTHON:
+        found, oldest = (".".join(map(str, each[:2])) for each in (sys.version_info, PYTHON))
+        raise ImportError(f"ort_gridsample needs Python {oldest} or newer, and this is {found}")
+    for name in ("numpy", "onnx", "onnxruntime"):
+        try:
+            release = getattr(importlib.import_module(name), "__version__", None)
+        except ModuleNotFoundError as error:
+            if error.name != name:
+                raise
+            missing = f"ort_gridsample needs {name}, and none is installed: pip install {_OTHERS.get(name, name)}"
+            raise ImportError(missing, name=name) from None
+        if release is None:  # left by one build when another one is uninstalled
+            broken = f"what is installed as {name} is not whole: uninstall every build of it, and install one of them"
+            raise ImportError(broken, name=name)
+        if said := complaint(name, release):
+            raise ImportError(said, name=name)
+
+
+_look()
