@@ -2,32 +2,24 @@
 
 import argparse
 import math
-from typing import Any
+from functools import partial
+from typing import TypeVar
+
+T = TypeVar("T", int, float)
 
 
-def positive(text: str) -> int:
-    """A whole number of 1 or more."""
-    return at_least_0(text, least=1)
-
-
-def at_least_0(text: str, least: int = 0) -> int:
-    """A whole number of 0 or more."""
-    number: int = _number(int, text, "a whole number")
-    if number < least:
-        raise argparse.ArgumentTypeError(f"{text} is less than {least}")
-    return number
-
-
-def magnitude(text: str) -> float:
-    """A finite number of 0 or more: seconds, a tolerance."""
-    number: float = _number(float, text, "a number")
-    if not 0 <= number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is not a finite number of 0 or more")
-    return number
-
-
-def _number(kind: type[int] | type[float], text: str, what: str) -> Any:
+def _number(kind: type[T], what: str, least: int, otherwise: str, text: str) -> T:
+    """The finite number of ``least`` or more in ``text``, of this ``kind``, which errors name in these words."""
     try:
-        return kind(text)
+        number = kind(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not {what}") from None
+    if not least <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is {otherwise}")
+    return number
+
+
+positive = partial(_number, int, "a whole number", 1, "less than 1")
+at_least_0 = partial(_number, int, "a whole number", 0, "less than 0")
+#: Seconds, a tolerance.
+magnitude = partial(_number, float, "a number", 0, "not a finite number of 0 or more")
