@@ -81,29 +81,27 @@ def run(arguments: argparse.Namespace) -> None:
         print(f"{node} is fused with {', '.join(others)}, which its × counts")
     for name, reason in refusals.items():
         print(f"{name} does not run it: {reason}")
-    for name, part in _differences(sides).items():
-        print(f"{name}: the outputs differ from {NATIVE}'s by at most {part:.1e} of their largest value")
+    if (part := _difference(sides[OURS], sides.get(NATIVE))) is not None:
+        print(f"{OURS}: the outputs differ from {NATIVE}'s by at most {part:.1e} of their largest value")
 
 
 def _measured(arguments: argparse.Namespace, feeds: dict[str, Array]) -> tuple[dict[str, Side], dict[str, str]]:
     """Each side that runs the model, and onnxruntime's error where it alone refuses the model."""
-    turns, answers, nodes, refusals = {}, {}, {}, {}
-    shares: dict[str, Mapping[str, Sequence[str]]] = {}
+    sessions, answers, refusals = {}, {}, {}
     for name, make in SIDES.items():
         try:
             session = make(arguments.model, quiet_options(arguments.threads or 0), providers=["CPUExecutionProvider"])
             answers[name] = session.run(None, feeds)
+            sessions[name] = session
         except Exception as error:
             if name == OURS:
                 raise
             refusals[name] = " ".join(str(error).split())
-            continue
-        replaced = session.replaced if isinstance(session, InferenceSession) else ()
-        shares[name] = {each.record.name: each.fused for each in replaced if each.fused}
-        turns[name] = Turn(partial(session.run, None, feeds))
-        nodes[name] = _profile(make, arguments, feeds)
+    nodes = {name: _profile(SIDES[name], arguments, feeds) for name in sessions}
+    turns = {name: Turn(partial(session.run, None, feeds)) for name, session in sessions.items()}
     timings = measure(turns, arguments.rounds, arguments.seconds)
-    return {n: Side(answers[n], timing, nodes[n], shares[n]) for n, timing in timings.items()}, refusals
+    shares = {each.record.name: each.fused for each in sessions[OURS].replaced if each.fused}
+    return {n: Side(answers[n], timings[n], nodes[n], shares if n == OURS else {}) for n in sessions}, refusals
 
 
 def _profile(make: Callable[..., Any], arguments: argparse.Namespace, feeds: dict[str, Array]) -> dict[str, Node]:
@@ -174,16 +172,14 @@ def as_json(sides: Mapping[str, Side], refusals: Mapping[str, str]) -> dict[str,
             "ratio": side.timing.times_faster_than(native.timing).median if native else None,
             "nodes": side.nodes,
             "shares": side.shares,
-            "difference": _differences(sides).get(name),
+            "difference": _difference(side, native),
         }
     return found
 
 
-def _differences(sides: Mapping[str, Side]) -> dict[str, float]:
-    """Side -> the largest difference of an output to the native one, over its largest value."""
-    found, native = {}, sides.get(NATIVE)
-    for name, side in sides.items():
-        if native and side is not native:
-            pairs = (difference(a, b) for a, b in zip(native.answers, side.answers, strict=True))
-            found[name] = max((most / max(size, np.finfo(float).tiny) for most, size in pairs), default=0.0)
-    return found
+def _difference(side: Side, native: Side | None) -> float | None:
+    """The largest difference of an output to the native one, over its largest value; None of that one itself."""
+    if native is None or native is side:
+        return None
+    pairs = (difference(a, b) for a, b in zip(native.answers, side.answers, strict=True))
+    return max((most / max(size, np.finfo(float).tiny) for most, size in pairs), default=0.0)
