@@ -279,12 +279,9 @@ class _Patched:
 
 
 def _patched(
-    model: Model,
-    nodes: Selection | None,
-    options: SessionOptions | None,
-    providers: Providers,
+    model: Model, nodes: Selection | None, options: SessionOptions | None, providers: Providers,
     accelerated: Accelerated,
-) -> _Patched:
+) -> _Patched:  # fmt: skip
     given: bytes | str | PathLike[str] = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
     saved = options is not None and bool(options.optimized_model_filepath)
     # Others may not know initializers that are added to options, nor can what is saved have them.
@@ -311,8 +308,8 @@ def _patched(
         return _Patched(given, given, [], frozenset())
     bound = bind_threads(found, 0 if options is None else options.intra_op_num_threads)
     domains = _domains(proto, found)
-    path = None if isinstance(given, bytes) else given
-    folder = None if path is None else follow_links(proto, path, found)  # older onnxruntimes read data outside of it
+    # Older onnxruntimes read data outside of the folder.
+    folder = None if isinstance(given, bytes) else follow_links(proto, given, found)
     if not (replaced or bound or has_plugins):
         return _Patched(given, given, placements, domains)
     if folder is not None and not _READS_FOLDER:
@@ -327,7 +324,7 @@ def _patched(
     loaded = weights.loaded(proto.graph.initializer) if weights.places else None
     patched = proto.SerializeToString()
     # What is written for other providers, no one else need read.
-    pickled = patched if path is None and (callable(nodes) or not providers) else given
+    pickled = patched if isinstance(given, bytes) and (callable(nodes) or not providers) else given
     return _Patched(patched, pickled, placements, domains, folder, weights, loaded, in_memory)
 
 
