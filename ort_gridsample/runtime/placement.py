@@ -112,12 +112,10 @@ def foreseen(model: Model, accelerators: Accelerators) -> list[Placement]:
     with explaining_invalid(proto):
         whole = unfused(proto)
         matches = find(whole, scopes(whole), native, asked=True)
-        return Ops(None, accelerators, saved=False, prepares=False).placed(matches)
-
-
-def _is_placed(placement: Placement) -> bool:
-    """Whether it is a node's: deformable attention that nothing replaces is several."""
-    return placement.ours or placement.record.operator != ATTENTION
+        ops = Ops(None, accelerators, saved=False, prepares=False)
+        for match in matches:
+            ops.choose(match)
+        return ops.placements([match.record for match in matches])
 
 
 def prepare(record: NodeRecord) -> None:
@@ -153,19 +151,16 @@ class Ops(Target):
         return why_no_compiled_ops()  # which few need, as it imports Numba
 
     def placements(self, records: Sequence[NodeRecord]) -> list[Placement]:
-        """Those of ``records``, which this target was asked about."""
+        """Those of the nodes of ``records``: deformable attention that nothing replaces is several."""
         left = {COMPILED: "compiled op", DOMAIN: "Python op"}  # as they are
         found = (
             self._chosen[id(r)][0] if id(r) in self._chosen else Placement(r, left.get(r.dialect.name, "onnxruntime"))
             for r in records
         )
-        return [each for each in found if _is_placed(each)]
+        return [each for each in found if each.ours or each.record.operator != ATTENTION]
 
-    def placed(self, matches: Sequence[Match]) -> list[Placement]:
-        """Those of ``matches``."""
-        return [each for each, _ in map(self._chosen_for, matches) if _is_placed(each)]
-
-    def _chosen_for(self, match: Match) -> tuple[Placement, Target | None]:
+    def choose(self, match: Match) -> tuple[Placement, Target | None]:
+        """What the node of ``match`` runs on, and the target that writes it; None: it stays."""
         record = match.record
         if id(record) not in self._chosen:  # kept in there, a record is no other's by its id
             self._chosen[id(record)] = self._choose(match)
@@ -229,7 +224,7 @@ class Ops(Target):
         return Placement(record, "Python op", reason), targets["Python op"]
 
     def of(self, match: Match) -> Target | None:
-        target = self._chosen_for(match)[1]
+        target = self.choose(match)[1]
         return target and target.of(match)
 
     def expands(self, match: Match) -> bool:
