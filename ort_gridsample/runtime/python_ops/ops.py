@@ -7,7 +7,7 @@ domain would crash sessions that exist. Importing this module is an ImportError 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from itertools import product
 from typing import Any
@@ -72,19 +72,8 @@ def _guarded(operator: str, function: Callable[..., Array]) -> Callable[..., tup
 _INTEGER, _STRING = PyCustomOpDef.dt_int64, PyCustomOpDef.dt_string
 
 
-def _attributes(operator: str) -> dict[str, Any]:
-    """The operator's own attributes, the node's name for errors, and a number of threads (0: the default)."""
-    own = {name: isinstance(each.default, str) for name, each in spec.newest(operator).attributes.items()}
-    return {name: _STRING if text else _INTEGER for name, text in {**own, "node": True, "num_threads": False}.items()}
-
-
 def _cast_attributes(kinds: dict[str, Any], attributes: dict[str, str]) -> dict[str, str | int]:
     return {name: value if kinds[name] == _STRING else int(value) for name, value in attributes.items()}
-
-
-def transport_types(types: Sequence[str]) -> list[str]:
-    """The transport types of ``types``, each once."""
-    return list(dict.fromkeys(c for c in (spec.TYPES[name].transport for name in types) if c is not None))
 
 
 def _register_all() -> None:
@@ -94,8 +83,12 @@ def _register_all() -> None:
         ATTENTION: lambda *a, **k: attend(*a, **k),
     }
     for operator, function in functions.items():
-        attributes = _attributes(operator)
-        for types in product(*map(transport_types, spec.newest(operator).types.values())):
+        version = spec.newest(operator)
+        # Its own attributes, the node's name for errors, and a number of threads (0: the default).
+        defaults = {**{name: each.default for name, each in version.attributes.items()}, "node": "", "num_threads": 0}
+        attributes = {name: _STRING if isinstance(each, str) else _INTEGER for name, each in defaults.items()}
+        alternatives = (dict.fromkeys(spec.TYPES[t].transport for t in each) for each in version.types.values())
+        for types in product(*(filter(None, each) for each in alternatives)):
             inputs = [int(getattr(PyCustomOpDef, f"dt_{spec.TYPES[name].onnx}")) for name in types]
             outputs, name = [inputs[0], _INTEGER], f"{DOMAIN}::{operator}"
             declared = onnx_op(op_type=name, inputs=inputs, outputs=outputs, attrs=attributes)
