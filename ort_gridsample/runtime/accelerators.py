@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from itertools import takewhile
@@ -134,9 +135,7 @@ class Accelerators:
             return None
         why = ""
         for name, target in self._forms(record):
-            models = [_written(each.model, target) for each in known]
-            refusals = (self._refusal(model, each) for model, each in zip(models, known, strict=True) if model)
-            refusal = next(filter(None, refusals), "") if all(models) else "it has no such form"
+            refusal = next(filter(None, (self._refusal(each, target) for each in known)), "")
             if not refusal:
                 return Way(name, target, why)
             why = why or refusal
@@ -159,8 +158,16 @@ class Accelerators:
             yield "4-D GridSamples", TwoAxes(runtime=runtime)
         yield "basic operators", Primitives(runtime=runtime)
 
-    def _refusal(self, model: bytes, asked: Probe) -> str:
-        """Why they do not run ``model`` alone, and rightly; empty where they do."""
+    def _refusal(self, asked: Probe, target: Target | None) -> str:
+        """Why they do not run the probe's node alone, as ``target`` writes it, and rightly; empty where they do."""
+        written = deepcopy(asked.model)
+        try:
+            has_form = target is None or bool(patch_in_place(written, target)[0])
+        except GridSampleError:
+            has_form = False
+        if not has_form:
+            return "it has no such form"
+        model = written.SerializeToString(deterministic=True)
         providers = [(name, sorted(said.items())) for name, said in self._providers]
         asked_of = repr((onnxruntime.__version__, _devices(), providers)).encode()
         key = hashlib.sha256(asked_of + model).hexdigest()
@@ -240,18 +247,6 @@ def _x_and_grid(X: tuple[int, ...], positions: tuple[int, ...], align_corners: b
 
 #: What was answered in this process, and before it forked: a key -> :data:`_YES`, or why not.
 _known: dict[str, str] = {}
-
-
-def _written(model: onnx.ModelProto, target: Target | None) -> bytes | None:
-    """``model`` with its node as ``target`` writes it; None where that has nothing for it."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    try:
-        if target is not None and not patch_in_place(copy, target)[0]:
-            return None
-    except GridSampleError:
-        return None
-    return copy.SerializeToString(deterministic=True)
 
 
 def ask(trial: Trial, model: bytes, providers: Providers, asked: Probe) -> str:
