@@ -26,8 +26,6 @@ RUNS = ("run", "run_with_ort_values", "run_with_ortvaluevector", "run_with_iobin
 _BARE = "_ort_gridsample_bare"
 _SIGNALS = tuple(map(int, signal.valid_signals()))
 
-Handler = Callable[[int, FrameType | None], object]
-
 
 @cache
 def defer_in_sessions(made_with: Callable[[onnxruntime.SessionOptions | None], bool]) -> None:
@@ -72,7 +70,7 @@ class _Waiting:
     """A signal handler that waits for the end of the run."""
 
     signum: int
-    handler: Handler
+    handler: Callable[[int, FrameType | None], object]
     came: bool = False
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
