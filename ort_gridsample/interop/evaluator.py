@@ -57,13 +57,11 @@ def _run(self: OpRun, *inputs: Array | None, **attributes: Any) -> tuple[Array, 
         raise GridSampleError(here, "operator", found, expected)
     standard = dialect.read(here, node, lambda position: inputs[position], "")
     arguments = {}
-    for position, name in enumerate(spec.newest(dialect.operator).types):
-        value = constant_size(node, dialect, name)
-        if value is None:
-            value = inputs[position] if position < len(inputs) else None
-        if value is None:
+    for name, given in zip(spec.newest(dialect.operator).types, (*inputs, None, None), strict=False):
+        size = constant_size(node, dialect, name)
+        arguments[name] = given if size is None else size
+        if arguments[name] is None:
             raise GridSampleError(here, name, "missing", "an input")
-        arguments[name] = value
     standard["align_corners"] = bool(standard["align_corners"])
     function: Any = grid_sample if dialect.operator == "GridSample" else affine_grid
     answer = function(**arguments, **standard, where=here)
