@@ -72,12 +72,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def picture_format(path: str, image: str | None) -> str:
-    """The format of the picture at ``path``, by the ending of its name.
-
-    Raises:
-        GridSampleError: there is no ending, or none that matplotlib writes, or the photograph ``image`` is there.
-        OSError: there is no such folder.
-    """
+    """The format of the picture at ``path``, by its ending, checked to be one that matplotlib can write there."""
     from matplotlib.backend_bases import FigureCanvasBase
 
     known = FigureCanvasBase.get_supported_filetypes()

@@ -30,11 +30,7 @@ def feeds(
     session: onnxruntime.InferenceSession, arguments: argparse.Namespace, *, random: bool,
     lengths: tuple[int, int] = OPEN,
 ) -> dict[str, Array]:  # fmt: skip
-    """The inputs of ``session``'s model: those of files, and with ``random`` the others at random, of open ``lengths``.
-
-    Raises:
-        GridSampleError: a name, a file, an array or a shape that does not fit, or a missing input.
-    """
+    """The inputs of ``session``'s model: files', and if ``random`` the others at random, of open ``lengths``."""
     files, shapes = _pairs("--input", arguments.input), _pairs("--shape", arguments.shape)
     declared = {value.name: value for value in session.get_inputs()}
     for name in (*files, *shapes):
