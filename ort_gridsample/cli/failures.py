@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from os import PathLike, fspath
 
 from ..errors import GridSampleError
 
@@ -18,16 +17,16 @@ class AboutFileError(Exception):
 
 
 @contextmanager
-def about(path: str | PathLike[str]) -> Iterator[None]:
+def about(path: str) -> Iterator[None]:
     """Have errors that the user can mend name the user's file ``path``."""
     try:
         yield
     except (OSError, AboutFileError):  # these name their file
         raise
     except Exception as error:
-        if remedy(error) is None or fspath(path) in str(error):
+        if remedy(error) is None or path in str(error):
             raise
-        raise AboutFileError(f"{fspath(path)}: {sentence(error)}") from error
+        raise AboutFileError(f"{path}: {sentence(error)}") from error
 
 
 def sentence(error: BaseException) -> str:
