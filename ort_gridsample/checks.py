@@ -1,7 +1,5 @@
 """Checks of the inputs of one call. Every error names the argument, what was found and what was expected."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The one exception of this package, and how it names a node."""
 
-from __future__ import annotations
-
 
 class GridSampleError(ValueError):
     """Raised when an input, an attribute or a model is not what the operator's specification allows.

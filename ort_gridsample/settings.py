@@ -1,7 +1,5 @@
 """What a user sets for the whole process: by a call, else by an environment variable, else the default."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from operator import index

@@ -5,8 +5,6 @@ Sources: ONNX GridSample-16, -20 and -22, ONNX AffineGrid-20, OpenVINO GridSampl
 what they leave open, how that is settled and which test holds it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias

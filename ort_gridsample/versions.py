@@ -3,8 +3,6 @@
 It comes before anything else of the package is imported: an ImportError has what was found and what is needed.
 """
 
-from __future__ import annotations
-
 import importlib
 import re
 import sys

@@ -1,7 +1,5 @@
 """Timing several ways to do the same thing in turns, in one process."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -44,7 +42,7 @@ class Timing:
         first, third = self.quartiles
         return (third - first) / 2 / self.median
 
-    def times_faster_than(self, other: Timing) -> Timing:
+    def times_faster_than(self, other: "Timing") -> "Timing":
         """The ratios of ``other``'s seconds to these, round by round; their median is reported."""
         return Timing(tuple(theirs / ours for ours, theirs in zip(self.rounds, other.rounds, strict=True)))
 

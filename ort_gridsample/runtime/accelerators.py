@@ -4,8 +4,6 @@ They are asked with a model of that node alone, CPU fallback switched off, in a 
 is looked at. What they said is kept on disk, for this release of onnxruntime, these options and this device.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import pickle
@@ -249,19 +247,6 @@ def _x_and_grid(X: tuple[int, ...], positions: tuple[int, ...], align_corners: b
 _known: dict[str, str] = {}
 
 
-def ask(trial: Trial, model: bytes, providers: Providers, asked: Probe) -> str:
-    """:data:`_YES` where ``providers`` run ``model`` alone, and rightly; else why not."""
-    feeds, expected = asked.make()
-    answer = trial.answer(model, [name for name, _ in providers], [dict(said) for _, said in providers], feeds)
-    if isinstance(answer, str):
-        left = "it leaves the node to the CPU" if _LEFT in answer else answer
-        return left if len(left) <= _LONGEST else f"…{left[-_LONGEST:]}"
-    if answer.shape != expected.shape:
-        return f"its answer is of shape {answer.shape}, expected {expected.shape}"
-    off = float(np.nan_to_num(np.abs(answer - expected), nan=np.inf).max(initial=0))
-    return _YES if off < _WRONG else f"its answer is off by {off:.2g} where values are in [0, 1]"
-
-
 class Trial:
     """A process of its own, in which models run; there is one while somebody asks, and another one after it ended."""
 
@@ -297,6 +282,19 @@ class Trial:
             return f"{_LATE} than {SECONDS} seconds" if is_late else f"it ends the process, with {ended}"
         finally:
             timer.cancel()
+
+
+def ask(trial: Trial, model: bytes, providers: Providers, asked: Probe) -> str:
+    """:data:`_YES` where ``providers`` run ``model`` alone, and rightly; else why not."""
+    feeds, expected = asked.make()
+    answer = trial.answer(model, [name for name, _ in providers], [dict(said) for _, said in providers], feeds)
+    if isinstance(answer, str):
+        left = "it leaves the node to the CPU" if _LEFT in answer else answer
+        return left if len(left) <= _LONGEST else f"…{left[-_LONGEST:]}"
+    if answer.shape != expected.shape:
+        return f"its answer is of shape {answer.shape}, expected {expected.shape}"
+    off = float(np.nan_to_num(np.abs(answer - expected), nan=np.inf).max(initial=0))
+    return _YES if off < _WRONG else f"its answer is off by {off:.2g} where values are in [0, 1]"
 
 
 @cache

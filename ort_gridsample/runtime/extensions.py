@@ -4,8 +4,6 @@ The package imports PyTorch and transformers where they are installed, which tak
 variable that makes protobuf several times slower in every process started afterwards.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 import threading

@@ -6,8 +6,6 @@ session is made those that make a compiled op's kernel. So during either on the 
 came. Other threads run no handlers.
 """
 
-from __future__ import annotations
-
 import signal
 import sys
 import threading

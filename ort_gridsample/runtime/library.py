@@ -1,7 +1,5 @@
 """Libraries of the compiled ops, as files: which one sessions use, and whether it is a whole one of this release."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

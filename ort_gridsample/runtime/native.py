@@ -1,7 +1,5 @@
 """What the installed onnxruntime runs by itself, and rightly: asked of it, by trying."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache

@@ -4,8 +4,6 @@ onnxruntime gives every session a copy of its options, and shows it. What was ad
 ops and execution providers, is not part of that copy.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from contextlib import suppress

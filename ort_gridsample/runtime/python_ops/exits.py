@@ -4,8 +4,6 @@ Python kills a daemon thread that asks for its lock then, and ONNX Runtime's fra
 exit the ops, and this package's sessions, block such threads for ever before they ask.
 """
 
-from __future__ import annotations
-
 import atexit
 import sys
 import threading

@@ -6,8 +6,6 @@ the number is out of the bounds of a failed op's empty Y, so that ONNX Runtime's
 own model the guard gathers the status alone.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections import OrderedDict

@@ -5,8 +5,6 @@ that left the op would abort the process. All ops are registered here together, 
 domain would crash sessions that exist. Importing this module is an ImportError without onnxruntime-extensions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from itertools import product
