@@ -1,6 +1,5 @@
 """What the installed onnxruntime runs by itself, and rightly: asked of it, by trying."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from math import prod
@@ -19,8 +18,6 @@ from ..model.element_types import elem_type
 
 #: What no rounding explains, of halves either.
 _WRONG = 0.1
-#: How onnxruntime writes the type of a tensor.
-_TENSOR = re.compile(r"tensor\((\w+)\)")
 
 
 def refusal(node: onnx.NodeProto, opsets: Mapping[str, int], operator: str, types: Mapping[str, str], axes: int) -> str:
@@ -90,8 +87,7 @@ def types_of(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
         return {}
     found = dict[str, onnx.TypeProto]()
     for output in outputs:
-        tensor = _TENSOR.fullmatch(output.type)
-        known = dict(TensorProto.DataType.items()).get(tensor[1].upper()) if tensor is not None else None
+        known = dict(TensorProto.DataType.items()).get(output.type.removeprefix("tensor(").removesuffix(")").upper())
         if known is not None:
             # No dimensions stand for a number as for what has an unknown number of them; names are made up.
             dims = [length if isinstance(length, int) else None for length in output.shape] or None
