@@ -125,8 +125,6 @@ def _end() -> None:
 
 @after_fork
 def _after_fork() -> None:
-    global _under_way
-    _under_way = False  # the run is the parent's, as are the signals that came
-    for waiting in reversed(_waiting):
-        waiting.put_back()
-    _waiting.clear()
+    for waiting in _waiting:
+        waiting.came = False  # the signals that came are the parent's, as the run is
+    _end()
