@@ -61,12 +61,10 @@ def measure(turns: Mapping[str, Turn], rounds: int, seconds: float) -> dict[str,
     Before its timed calls a backend waits until the threads of the one before sleep, and makes an untimed call. The
     last round is number ``rounds``, or the first after ``seconds`` that is not among the first MIN_ROUNDS.
     """
-    counts, warm = {}, {}
+    once = {}
     for name, turn in turns.items():
         turn.begin()
-        once = _timed(turn.call)
-        warm[name] = once < SLOW_SECONDS
-        counts[name] = max(1, min(MAX_CALLS, round(TURN_SECONDS / max(once, 1e-9))))
+        once[name] = _timed(turn.call)
     found: dict[str, list[float]] = {name: [] for name in turns}
     names = list(turns)
     start = time.perf_counter()
@@ -80,9 +78,10 @@ def measure(turns: Mapping[str, Turn], rounds: int, seconds: float) -> dict[str,
                 turn = turns[name]
                 turn.begin()
                 _wait_until_idle()
-                if warm[name]:
+                if once[name] < SLOW_SECONDS:
                     turn.call()
-                found[name].append(statistics.median(_timed(turn.call) for _ in range(counts[name])))
+                count = max(1, min(MAX_CALLS, round(TURN_SECONDS / max(once[name], 1e-9))))
+                found[name].append(statistics.median(_timed(turn.call) for _ in range(count)))
     return {name: Timing(tuple(times)) for name, times in found.items()}
 
 
