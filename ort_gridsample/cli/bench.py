@@ -31,8 +31,7 @@ from .verify import difference
 NATIVE, OURS = "onnxruntime", "ort_gridsample"
 SIDES: Mapping[str, Callable[..., Any]] = {NATIVE: onnxruntime.InferenceSession, OURS: InferenceSession}
 #: Compiled op -> its operator.
-_OPERATORS = {dialect.op_type: dialect.operator for dialect in dialects() if dialect.name == COMPILED}
-_OPERATORS[FUSED] = "GridSample"
+_OPERATORS = {each.op_type: each.operator for each in dialects() if each.name == COMPILED} | {FUSED: "GridSample"}
 #: Runs under the profiler, after WARM_UP runs that do not count.
 PROFILED_RUNS, WARM_UP = 7, 2
 
