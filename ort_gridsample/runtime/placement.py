@@ -118,15 +118,6 @@ def foreseen(model: Model, accelerators: Accelerators) -> list[Placement]:
         return ops.placements([match.record for match in matches])
 
 
-def prepare(record: NodeRecord) -> None:
-    """Compile what the node of ``record`` needs, as far as its types and its mode are known."""
-    for types in () if record.passes_on else product(*record.types.values()):
-        if record.operator in ("AffineGrid", ATTENTION):
-            ops.prepare(record.operator, types)
-        elif record.mode in COMPILED_MODES:
-            ops.prepare(record.operator, types, COMPILED_MODES.index(record.mode))
-
-
 class Ops(Target):
     """A target: for each node what it runs on.
 
@@ -211,9 +202,11 @@ class Ops(Target):
             return Placement(record, self._accelerators.name, reason), way.target
         targets = self._ours if match.attention is None else self._attention
         reason = self._why_no_compiled_ops or unsupported(record)
-        if not reason and record.error is None and self._prepares:
+        if not reason and record.error is None and self._prepares and not record.passes_on:
+            mode = COMPILED_MODES.index(str(record.mode)) if record.operator == "GridSample" else 0
             try:
-                prepare(record)
+                for types in product(*record.types.values()):
+                    ops.prepare(record.operator, types, mode)
             except Exception as error:
                 logger.warning("compiling %s failed, it runs on the Python op: %r", record.where, error)
                 reason = f"compiling it failed: {error}"
