@@ -200,14 +200,19 @@ def probe(record: NodeRecord, case: Sequence[Value], opsets: Mapping[str, int], 
     align_corners = bool(said["align_corners"])
 
     def make() -> tuple[Mapping[str, Array], Array]:
+        rng = np.random.default_rng(0)
         if record.operator == "AffineGrid":
             size, n = record.constants.get("size"), shapes[0][0]
             first, *others = [_BATCH, _CHANNELS, *_OUT[:axes]] if size is None else size.tolist()
             n = n if isinstance(n, int) else first
-            arrays = np.random.default_rng(0).random((n, axes, axes + 1)), np.array([n, *others], np.int64)
+            arrays: tuple[Array, Array] = rng.random((n, axes, axes + 1)), np.array([n, *others], np.int64)
             expected = affine_grid(*arrays, align_corners)
         else:
-            arrays = _x_and_grid(*lengths, align_corners)
+            X, positions = lengths
+            sides = np.array(X[:1:-1], np.float64)
+            pixels = np.floor(rng.uniform(-1, sides + 1, positions)) + rng.uniform(0.1, 0.4, positions)
+            grid = 2 * pixels / np.maximum(sides - 1, 1) - 1 if align_corners else (2 * pixels + 1) / sides - 1
+            arrays = rng.random(X), grid
             expected = sampled(*arrays, str(said["mode"]), str(said["padding_mode"]), align_corners)
         return {name: each.astype(fed(types[name])) for name, each in zip(types, arrays, strict=True)}, expected
 
@@ -234,13 +239,6 @@ def _lengths(X_shape: Shape, grid_shape: Shape) -> tuple[tuple[int, ...], tuple[
         X_shape[1] = min(_CHANNELS, X_shape[1]) if isinstance(X_shape[1], int) else X_shape[1]
     X = filled([n, *X_shape[1:]], [n, _CHANNELS, *_LENGTHS[:axes]])
     return X, filled([n, *grid_shape[1:]], [n, *_OUT[:axes], axes])
-
-
-def _x_and_grid(X: tuple[int, ...], positions: tuple[int, ...], align_corners: bool) -> tuple[Array, Array]:
-    rng, sides = np.random.default_rng(0), np.array(X[:1:-1], np.float64)
-    pixels = np.floor(rng.uniform(-1, sides + 1, positions)) + rng.uniform(0.1, 0.4, positions)
-    grid = 2 * pixels / np.maximum(sides - 1, 1) - 1 if align_corners else (2 * pixels + 1) / sides - 1
-    return rng.random(X), grid
 
 
 #: What was answered in this process, and before it forked: a key -> :data:`_YES`, or why not.
