@@ -47,6 +47,7 @@ def run(arguments: argparse.Namespace) -> None:
     feeds = {"image": image, "theta": warp, "size": np.array([1, 3, *OUTPUT])}
     models = {key: spatial_transformer(*key) for key in product(spec.MODES, spec.PADDING_MODES)}
     warped = {key: answer(model, feeds) for key, model in models.items()}
+    plain = sides.WAYS["onnxruntime"]  # which logs nothing: what it refuses is part of the demonstration
     differences = {key: np.abs(warped[key] - plain(model).run(None, feeds)[0]) for key, model in models.items()}
     print(f"AffineGrid → GridSample (opset 20) on a photograph of {width}×{height} pixels: ort_gridsample against")
     print(f"onnxruntime {onnxruntime.__version__}'s own kernels, the largest difference of values in [0, 1]\n")
@@ -109,23 +110,19 @@ def read_photo(path: str | None) -> Array:
         return np.asarray(opened.convert("RGB"))
 
 
-def spatial_transformer(mode: str, padding_mode: str, image_type: str = "float") -> onnx.ModelProto:
+def spatial_transformer(mode: str, padding_mode: str, image_type: str = "float") -> bytes:
     """A model that warps ``image`` (1, 3, H, W) by ``theta`` (1, 2, 3) into an output of ``size``."""
-    return onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["": 20]> spatial_transformer
+    model = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["": 20]> spatial_transformer
         ({image_type}[1, 3, H, W] image, float[1, 2, 3] theta, int64[4] size) => ({image_type}[1, 3, h, w] warped) {{
             grid = AffineGrid (theta, size)
             warped = GridSample <mode = "{mode}", padding_mode = "{padding_mode}"> (image, grid)
         }}""")
+    return model.SerializeToString()
 
 
-def answer(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> Array:
+def answer(model: bytes, feeds: Mapping[str, Array]) -> Array:
     """The one output of ``model`` on this package's ops."""
     return InferenceSession(model, nodes="all").run(None, feeds)[0]
-
-
-def plain(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    """``model`` in onnxruntime alone, which logs nothing: what it refuses is part of the demonstration."""
-    return sides.WAYS["onnxruntime"](model.SerializeToString())
 
 
 def theta(height: int, width: int) -> Array:
@@ -174,9 +171,8 @@ def draw(
         show(output, warped[key], key[1] if key[0] == spec.MODES[0] else "")
         title = f"at most {error.max():.1e}" if error.max() else "none"
         show(beside, error[0].max(axis=0), title, cmap="magma", norm=colours)
-    for row, mode in enumerate(spec.MODES):
-        for axes in (outputs[row, 0], errors[row, 0]):
-            axes.set_ylabel(mode)
+    for axes, mode in zip((*outputs[:, 0], *errors[:, 0]), spec.MODES * 2, strict=True):
+        axes.set_ylabel(mode)
     right.colorbar(errors[0, 0].images[0], ax=errors, location="bottom", label="values are in [0, 1]")
     with written_whole(path) as file:
         figure.savefig(file, dpi=75, format=suffix)
