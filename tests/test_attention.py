@@ -283,16 +283,8 @@ LINES = {
 _ROWS = {
     **{"areas": (6, 4), "flat0": (2, 6, 8), "flat1": (2, 4, 8), "shape0": (4, 4, 2, 3), "shape1": (4, 4, 2, 2)},
     **{"three": (3,), "places": (4, 3, 2, 2), "every": (4, 4, 3, 4), "each": (4, 1, 3, 4), "last": (-1,)},
-    **{
-        "whole": (2, 8, 3),
-        "c0": (0,),
-        "c1": (1,),
-        "c2": (2,),
-        "last4": (-4,),
-        "c6": (6,),
-        "c10": (10,),
-        "half": (4, 1, 3, 2),
-    },
+    **{"whole": (2, 8, 3), "c0": (0,), "c1": (1,), "c2": (2,), "last4": (-4,), "c6": (6,), "c10": (10,)},
+    "half": (4, 1, 3, 2),
     "alone": (4, 1, 1, 4),
 }
 CONSTANTS = "float two = {2}, float one = {1}, float other = {3}, int64 i0 = {0}, int64 i1 = {1}"
@@ -323,6 +315,9 @@ KEPT = "h0 = Gather <axis = 3> (grids, c0) h1 = Gather <axis = 3> (grids, c1) "
 KEPT += "g0 = Squeeze (h0, three) g1 = Squeeze (h1, three)"
 KEPT_HEADS = "h0, h1 = Split <axis = 2, num_outputs = 2> (grids) g0 = Squeeze (h0, c2) g1 = Squeeze (h1, c2)"
 LONG = "l0 = Unsqueeze (g0, c0) s0 = Squeeze (l0, c0) "
+MADE = "z = Constant <value_ints = [4, 4, 3, 2]> () n = Constant <value_ints = [4, 2, 3]> () "
+MADE += "T = ConstantOfShape <value = float[1] {0.2}> (n) A0 = AffineGrid (T, z) "
+MADE += "S0 = GridSample (X0, A0) S1 = GridSample (X1, G1)"
 VARIANTS: dict[str, tuple[dict[str, str], str | None]] = {
     "as exporters write it": ({}, ALL),
     "weights first": ({"sum": LINES["sum"].replace("all, W", "W, all")}, ALL),
@@ -351,6 +346,7 @@ VARIANTS: dict[str, tuple[dict[str, str], str | None]] = {
     "two alignments": ({"samples": "S0 = GridSample <align_corners = 1> (X0, G0) S1 = GridSample (X1, G1)"}, "value"),
     "a sample that is changed": ({"new axis": "r = Relu (S1) " + LINES["new axis"].replace("S1", "r")}, "value"),
     "one query's weights for all": ({"weights": LINES["weights"].replace("each", "alone")}, ALL),
+    "a grid that is made": ({"samples": MADE}, "value weights output"),
     "another sum": ({"sum": LINES["sum"].replace("ReduceSum", "ReduceMean")}, None),
 }
 

@@ -136,6 +136,7 @@ class Ops(Target):
         self._fused = FusedOp()
         self._alone: dict[int, tuple[Placement, Target | None]] = {}
         self._chosen: dict[int, tuple[Placement, Target | None]] = {}
+        self._attended: set[int] = set()
 
     @cached_property
     def _why_no_compiled_ops(self) -> str:
@@ -158,26 +159,23 @@ class Ops(Target):
         return self._chosen[id(record)]
 
     def _choose(self, match: Match) -> tuple[Placement, Target | None]:
-        sample, whole = match.fused_into or match, match if match.attention else match.fused_into
-        if whole is not None and whole.attention is not None:
+        sample = whole = match.fused_into or match
+        if whole.attention is not None:
             as_one, target = self._choose_alone(whole)
             if match is whole and target is not None:
+                self._attended |= {id(each.record) for each in whole.attention.samples}
                 return replace(as_one, fused=match.record.fused), target
             if target is not None:
                 return replace(as_one, record=match.record, reason=f"fused into {whole.record.where}"), self._fused
             sample = match
         placement, target = self._choose_alone(match)
-        if sample.fused is not None and not self._is_part(sample):
+        is_read = id(sample.record) in self._attended  # its grid, by deformable attention
+        if sample.fused is not None and not (is_read and sample.fused.affine_grid):
             nodes = filter(None, (sample, sample.fused.affine_grid))
             if all(self._choose_alone(each)[0].runs_on == "compiled op" for each in nodes):
                 into = {"fused": match.record.fused} if match.fused else {"reason": f"fused into {sample.record.where}"}
                 return replace(placement, **into), self._fused
         return placement, target
-
-    def _is_part(self, sample: Match) -> bool:
-        """Whether deformable attention replaces ``sample``."""
-        whole = sample.fused_into
-        return whole is not None and whole.attention is not None and self._choose_alone(whole)[1] is not None
 
     def _choose_alone(self, match: Match) -> tuple[Placement, Target | None]:
         """What the node of ``match`` runs on where nothing is fused."""
