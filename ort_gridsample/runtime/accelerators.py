@@ -40,7 +40,7 @@ from ..model.targets import Target
 from ..model.targets.runtimes import ANY, RUNTIMES
 from ..model.targets.spelled import Spelled
 from . import trial
-from .native import fed, one_node, sampled
+from .native import WRONG, fed, one_node, sampled
 
 #: What may be done to nodes for providers that come before the CPU's: ``"lower"``: write them in a form that these run;
 #: ``"keep"``: leave those that these run as they are; ``"never"``: nothing, as if there were the CPU alone.
@@ -52,8 +52,6 @@ _FORMS = {"WebGpuExecutionProvider": RUNTIMES["onnxruntime-webgpu"]}
 _TRIAL = Path(trial.__file__)
 #: So long may a provider take to compile and run one node.
 SECONDS = 60
-#: What no rounding explains, of values in [0, 1] and in half precision.
-_WRONG = 0.1
 #: What is kept where a provider runs a model, and how it begins where nothing is.
 _YES, _LATE = "yes", "it takes longer"
 #: After so many seconds a provider that refused is asked again: a driver may have been installed.
@@ -292,7 +290,7 @@ def ask(trial: Trial, model: bytes, providers: Providers, asked: Probe) -> str:
     if answer.shape != expected.shape:
         return f"its answer is of shape {answer.shape}, expected {expected.shape}"
     off = float(np.nan_to_num(np.abs(answer - expected), nan=np.inf).max(initial=0))
-    return _YES if off < _WRONG else f"its answer is off by {off:.2g} where values are in [0, 1]"
+    return _YES if off < WRONG else f"its answer is off by {off:.2g} where values are in [0, 1]"
 
 
 @cache

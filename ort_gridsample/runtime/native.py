@@ -16,8 +16,8 @@ from ..core.arrays import Array
 from ..core.plan import plan_for
 from ..model.element_types import elem_type
 
-#: What no rounding explains, of halves either.
-_WRONG = 0.1
+#: What no rounding explains, of values in [-1, 1] and in half precision.
+WRONG = 0.1
 
 
 def refusal(node: onnx.NodeProto, opsets: Mapping[str, int], operator: str, types: Mapping[str, str], axes: int) -> str:
@@ -53,7 +53,7 @@ def _refusal(
     if expected is None or types[0][1] not in spec.FLOATS:
         return ""
     off = float(abs(answer - expected).max())
-    return "" if off < _WRONG else f"its own kernel is off by {off:.2g} where values are in [-1, 1]"
+    return "" if off < WRONG else f"its own kernel is off by {off:.2g} where values are in [-1, 1]"
 
 
 def _probe(
