@@ -43,11 +43,7 @@ def used() -> str:
 
 @cache
 def checked(path: Path, anywhere: bool = False) -> str:
-    """What the library at ``path``, for this machine or for one that is ``anywhere``, says of itself.
-
-    Raises:
-        GridSampleError: it is no library, is not whole, is for another machine, or has other ops than this release.
-    """
+    """What the library at ``path``, for this machine or one ``anywhere``, says of itself, checked to be of use."""
     where = f"library {str(path)!r}"
     try:
         content = path.read_bytes()
