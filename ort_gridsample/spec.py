@@ -58,8 +58,7 @@ _TYPES = (
 TYPES: Mapping[str, ElementType] = {t.name: t for t in _TYPES}
 TYPES_BY_ONNX: Mapping[str, ElementType] = {t.onnx: t for t in _TYPES}
 
-_ALL_TYPES = tuple(TYPES)
-_BEFORE_BFLOAT16 = tuple(t for t in _ALL_TYPES if t != "bfloat16")
+_BEFORE_BFLOAT16 = tuple(t for t in TYPES if t != "bfloat16")
 #: T2 of GridSample and T1 of AffineGrid: the types of a grid or theta.
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 
@@ -97,7 +96,7 @@ OPERATORS: Mapping[str, Mapping[int, Version]] = {
     "GridSample": {
         16: _grid_sample(("bilinear", "nearest", "bicubic"), _BEFORE_BFLOAT16, ("float32", "float64", "float16"), (2,)),
         20: _grid_sample(("linear", "nearest", "cubic"), _BEFORE_BFLOAT16, ("float32", "float64", "float16")),
-        22: _grid_sample(("linear", "nearest", "cubic"), _ALL_TYPES, FLOATS),
+        22: _grid_sample(("linear", "nearest", "cubic"), tuple(TYPES), FLOATS),
     },
     "AffineGrid": {
         20: Version({"align_corners": Attribute(0, (0, 1))}, {"theta": FLOATS, "size": ("int64",)}, axes=(2, 3)),
