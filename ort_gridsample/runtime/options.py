@@ -72,9 +72,9 @@ def entry(options: onnxruntime.SessionOptions, key: str) -> str | None:
     return None
 
 
-def set_entry(options: onnxruntime.SessionOptions, key: str, value: str) -> None:
-    """Let the configuration entry ``key`` be ``value``."""
-    if entry(options, key) != value:  # onnxruntime warns of what is set again
+def set_default(options: onnxruntime.SessionOptions, key: str, value: str) -> None:
+    """Let the configuration entry ``key`` be ``value`` where there is none."""
+    if entry(options, key) is None:
         options.add_session_config_entry(key, value)
 
 

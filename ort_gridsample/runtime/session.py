@@ -30,7 +30,7 @@ from ..model.weights import LOCATION, NO_WEIGHTS, Loaded, Weights, split
 from . import interrupts, native
 from .accelerators import ACCELERATED, Accelerated, Accelerators, Providers, before_the_cpu
 from .extensions import load
-from .options import added_to, copied, entry, from_state, has_providers, set_entry, state
+from .options import added_to, copied, entry, from_state, has_providers, set_default, state
 from .placement import Ops, Placement
 from .python_ops import exits, failures
 from .registration import register, register_anew
@@ -347,16 +347,15 @@ def _options(given: SessionOptions | None, patched: _Patched) -> SessionOptions 
         options = register(given)  # their libraries or providers may be needed, and cannot be copied
     else:
         options = register_anew(copied(given))
-    if patched.python and entry(options, _ALLOW_SPINNING) is None:
+    if patched.python:
         # onnxruntime's threads would go on spinning after their own nodes, on the processors that the ops need.
-        set_entry(options, _ALLOW_SPINNING, "0")
-    if patched.folder is not None:
-        set_entry(options, _EXTERNAL_FOLDER, patched.folder)
+        set_default(options, _ALLOW_SPINNING, "0")
+    if patched.folder not in (None, entry(options, _EXTERNAL_FOLDER)):  # onnxruntime warns of what is set again
+        options.add_session_config_entry(_EXTERNAL_FOLDER, patched.folder)
     if patched.loaded is not None and patched.in_memory:
         values, _ = patched.loaded
         options.add_external_initializers_from_files_in_memory([LOCATION], [values], [len(values)])
-        if entry(options, _WITHOUT_COPY) is None:
-            set_entry(options, _WITHOUT_COPY, "1")
+        set_default(options, _WITHOUT_COPY, "1")
     elif patched.loaded is not None:
         arrays = patched.loaded.arrays
         options.add_external_initializers([*arrays], [*map(OrtValue.ortvalue_from_numpy, arrays.values())])
