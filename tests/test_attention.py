@@ -400,6 +400,9 @@ def test_it_is_listed_and_declined() -> None:
     assert [r.operator for r in ogs.inspect_model(model)].count("DeformableAttention") == 1
     session = ogs.InferenceSession(model, nodes=lambda record: record.operator != "DeformableAttention")
     assert {each.record.operator for each in session.replaced} == {"GridSample"}
+    made, feeds = written({"samples": MADE}), written_feeds()
+    alone = ogs.InferenceSession(made, nodes=lambda record: record.operator != "DeformableAttention")
+    np.testing.assert_allclose(alone.run(None, feeds)[0], open_native(made).run(None, feeds)[0], rtol=0, atol=1e-5)
     # A file has the GridSamples each by itself.
     assert [node.op_type for node in ogs.patch_model(model).graph.node].count("GridSample") == 3
 

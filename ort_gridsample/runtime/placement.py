@@ -162,12 +162,12 @@ class Ops(Target):
         sample = whole = match.fused_into or match
         if whole.attention is not None:
             as_one, target = self._choose_alone(whole)
-            if match is whole and target is not None:
+            if match is whole:
                 self._attended |= {id(each.record) for each in whole.attention.samples}
                 return replace(as_one, fused=match.record.fused), target
-            if target is not None:
-                return replace(as_one, record=match.record, reason=f"fused into {whole.record.where}"), self._fused
-            sample = match
+            if target is None:
+                return self._choose_alone(match)
+            return replace(as_one, record=match.record, reason=f"fused into {whole.record.where}"), self._fused
         placement, target = self._choose_alone(match)
         is_read = id(sample.record) in self._attended  # its grid, by deformable attention
         if sample.fused is not None and not (is_read and sample.fused.affine_grid):
