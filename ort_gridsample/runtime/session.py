@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import product
-from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -109,7 +108,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             raise GridSampleError("InferenceSession", "accelerated", repr(accelerated), listed(ACCELERATED))
         there = before_the_cpu(providers, provider_options)
         patched = _patched(given, nodes, sess_options, there, accelerated)
-        path = os.path.abspath(given) if isinstance(given, (str, PathLike)) else None
+        path = os.path.abspath(given) if isinstance(given, (str, os.PathLike)) else None
         # A model that goes along is patched already, and what it left to onnxruntime is left there.
         kept = nodes if path or not callable(nodes) else "unsupported"
         own: dict[str, Any] = {"nodes": kept, "accelerated": accelerated}
@@ -262,8 +261,8 @@ def _need_stack(frames: int) -> None:
 class _Patched:
     """A model as onnxruntime gets it."""
 
-    model: bytes | str | PathLike[str]  #: its bytes, or what was given where nothing had to be changed
-    pickled: bytes | str | PathLike[str]  #: what a pickled session keeps of it
+    model: bytes | str | os.PathLike[str]  #: its bytes, or what was given where nothing had to be changed
+    pickled: bytes | str | os.PathLike[str]  #: what a pickled session keeps of it
     placements: list[Placement]  #: the nodes concerned, and what they run on
     #: Those of its nodes that it does not define itself, where nodes are concerned; None where onnx cannot read it.
     domains: frozenset[str] | None
@@ -282,7 +281,7 @@ def _patched(
     model: Model, nodes: Selection | None, options: SessionOptions | None, providers: Providers,
     accelerated: Accelerated,
 ) -> _Patched:  # fmt: skip
-    given: bytes | str | PathLike[str] = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
+    given: bytes | str | os.PathLike[str] = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
     saved = options is not None and bool(options.optimized_model_filepath)
     # Others may not know initializers that are added to options, nor can what is saved have them.
     parts = None if providers or saved or (options is not None and has_providers(options)) else split(given)
