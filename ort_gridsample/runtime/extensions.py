@@ -16,11 +16,7 @@ _lock = threading.RLock()
 
 
 def load() -> Any:
-    """``onnxruntime_extensions._ocos``, the module that the package itself uses, whichever is imported first.
-
-    Raises:
-        ImportError: it is not installed, is too old, or cannot be imported.
-    """
+    """``onnxruntime_extensions._ocos``, the module that the package itself uses, whichever is imported first."""
     try:
         with _lock:
             if _NAME in sys.modules:
