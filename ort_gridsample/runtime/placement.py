@@ -41,7 +41,7 @@ def set_ops(name: OpsName | None) -> None:
         ImportError: ``"compiled"`` was asked for and cannot be had; it says why.
     """
     if name == "compiled":
-        _why_not(needed=True)
+        why_no_compiled_ops(name)
     settings.OPS.set(name)
 
 
@@ -54,15 +54,11 @@ def get_ops() -> Literal["compiled", "python"]:
     return "python" if why_no_compiled_ops() else "compiled"
 
 
-def why_no_compiled_ops() -> str:
-    """Why the next session has no compiled ops, empty where it has; ImportError as of :func:`get_ops`."""
-    wanted = settings.OPS.get()
-    return "Python ops were asked for" if wanted == "python" else _why_not(needed=wanted == "compiled")
-
-
-def _why_not(needed: bool) -> str:
-    reason = ops.why_not()
-    if reason and needed:
+def why_no_compiled_ops(wanted: OpsName | None = None) -> str:
+    """Why a session has no compiled ops, empty where it has; ImportError where they are ``wanted``, by the settings."""
+    wanted = wanted or settings.OPS.get()
+    reason = "Python ops were asked for" if wanted == "python" else ops.why_not()
+    if reason and wanted == "compiled":
         raise ImportError(f"compiled ops cannot be had: {reason}")
     return reason
 
