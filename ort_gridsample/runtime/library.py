@@ -35,12 +35,6 @@ def found() -> Path | None:
     return next((path for suffix in SUFFIXES.values() if (path := OWN.with_suffix(suffix)).exists()), None)
 
 
-def used() -> str:
-    """The library that sessions use, and what it says of itself; empty where there is none."""
-    path = found()
-    return "" if path is None else f"{path}, {checked(path)}"
-
-
 @cache
 def checked(path: Path, anywhere: bool = False) -> str:
     """What the library at ``path``, for this machine or one ``anywhere``, says of itself, checked to be of use."""

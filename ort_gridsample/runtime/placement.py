@@ -205,7 +205,9 @@ class Ops(Target):
                 logger.warning("compiling %s failed, it runs on the Python op: %r", record.where, error)
                 reason = f"compiling it failed: {error}"
         if not reason:
-            return Placement(record, "compiled op", library=library.used()), targets["compiled op"]
+            path = library.found()
+            of = "" if path is None else f"{path}, {library.checked(path)}"
+            return Placement(record, "compiled op", library=of), targets["compiled op"]
         if self._nodes is None and ask().native:
             return Placement(record, "onnxruntime", reason), None
         return Placement(record, "Python op", reason), targets["Python op"]
