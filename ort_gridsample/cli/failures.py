@@ -6,8 +6,7 @@ from contextlib import contextmanager
 from ..errors import GridSampleError
 
 #: Module -> its package.
-_PACKAGES = {name: name.replace("_", "-") for name in ("matplotlib", "numba", "onnxruntime_extensions")}
-_PACKAGES["PIL"] = "pillow"
+_PACKAGES = {"PIL": "pillow", **{n: n.replace("_", "-") for n in ("matplotlib", "numba", "onnxruntime_extensions")}}
 
 REPORT = "please report it, with what --version and, for this command, --traceback print"
 
