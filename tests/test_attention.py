@@ -150,6 +150,7 @@ BAD = [
     ("sampling_locations", zeros(2, 5, 3, 2, 4, 3), f"of shape (2, 5, 3, 2, 4, 3), expected {AXES}"),
     ("attention_weights", zeros(2, 5, 4, 2, 4), f"of shape (2, 5, 4, 2, 4), expected {ALL_BUT_ONE}"),
     ("attention_weights", zeros(2, 4, 3, 2, 4), f"of shape (2, 4, 3, 2, 4), expected {ALL_BUT_ONE}"),
+    ("attention_weights", zeros(2, 5, 3), f"of shape (2, 5, 3), expected {ALL_BUT_ONE}"),
     ("attention_weights", np.zeros((2, 5, 3, 2, 4)), "of type float64, expected one of float32"),
     ("spatial_shapes", np.ones((2, 2)), "of type float64, expected integers"),
     *((name, GOOD[name].astype(int), f"of type int64, expected one of {', '.join(FLOATS)}") for name in FLOATING),

@@ -27,6 +27,7 @@ from ort_gridsample.cli import COMMANDS, demo, main, verify
 from ort_gridsample.cli.demo import draw_grid
 from ort_gridsample.cli.inputs import random_array
 from ort_gridsample.cli.output import print_json
+from ort_gridsample.model.far import LIMIT, put_far_coordinates_to_0
 from test_session import GRID, WRONG_GRID, X, cached_model, external_model
 
 #: Words -> what the command line prints in this process; on stderr where it ends with the status 2 or more.
@@ -257,6 +258,15 @@ def test_verify_says_how_far_coordinates_account_for_a_difference(kind: str, cli
     else:
         assert "coordinates are not counted" in out
     assert "all agree: these coordinates account for it" in out
+
+
+def test_far_coordinates_are_put_to_0() -> None:
+    model, changed = far_model("computed"), far_model("computed")
+    put_far_coordinates_to_0(changed, {"grid": "float32"})
+    feeds = {"X": X, "given": np.where(abs(FAR) < LIMIT, FAR, np.float32(0))}
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)[0]
+    answer = onnxruntime.InferenceSession(changed.SerializeToString()).run(None, {"X": X, "given": FAR})[0]
+    np.testing.assert_array_equal(answer, expected)
 
 
 def test_verify_says_so_where_coordinates_are_not_to_blame(cli: Cli) -> None:
