@@ -441,9 +441,9 @@ def test_a_user_adds_a_dialect(monkeypatch: pytest.MonkeyPatch) -> None:
         "padding_mode": ogs.Spelling("outside", {"zeros": "constant", "border": "edge"}, default="zeros"),
         "align_corners": ogs.Spelling("corners", {0: 0, 1: 1}, default=0),
     }
-    mine = ogs.Dialect("mine", "GridSample", "Warp", ("my.domain",), attributes)
+    mine = ogs.Dialect("mine", "GridSample", "Warp", ("my.domain",), attributes, marks={"kind": ("spline",)})
     ogs.add_dialect(mine)
-    model = sampler("Warp", "my.domain", order=1, outside="edge", corners=1)
+    model = sampler("Warp", "my.domain", kind="spline", order=1, outside="edge", corners=1)
     [answer] = open_session(model).run(None, feeds_of(model))
     np.testing.assert_array_equal(answer, ogs.grid_sample(X, GRID, *astuple(ARGUMENTS)))
     back = ogs.patch_model(ogs.patch_model(model, target="mmcv"), target=mine)
