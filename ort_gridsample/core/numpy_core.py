@@ -72,7 +72,7 @@ def deformable_attention(
     weights = np.broadcast_to(weights, (batches, queries, *weights.shape[2:]))
     taps, compute = 1 << locations.shape[-1], plan.compute
     coordinates = spec.TYPES[type_name(locations.dtype)].compute
-    each = taps * int(levels[:, 0].max())
+    each = taps * max(levels[:, 0].tolist())
     step = max(1, CHUNK_BYTES // (each * max(1, channels) * compute.itemsize))
 
     def add_up(block: tuple[int, int, slice]) -> None:
