@@ -227,10 +227,10 @@ def dead(use_def: UseDef, replaced: Collection[int], read: Collection[str], cand
 
 def drop_unread(scope: Scope, names: Collection[str]) -> None:
     """Drop the initializers of ``scope`` among ``names`` that nobody reads, and nobody may feed."""
-    if names and isinstance(scope.container, onnx.GraphProto):
-        unread = set(names) - scope.readers.keys() - {value.name for value in scope.container.input}
-        initializers = scope.container.initializer
-        for index in reversed([at for at, tensor in enumerate(initializers) if tensor.name in unread]):
+    initializers = scope.container.initializer if isinstance(scope.container, onnx.GraphProto) else []
+    if held := [at for at, tensor in enumerate(initializers) if tensor.name in names]:
+        read = scope.readers.keys() | {value.name for value in scope.container.input}
+        for index in reversed([at for at in held if initializers[at].name not in read]):
             del initializers[index]
 
 
