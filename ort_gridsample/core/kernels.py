@@ -371,20 +371,24 @@ def combine(
 def copy_pixels(X: Any, index: Any, layout: int, inside: Any, Y: Any, start: int) -> None:
     """Copy pixels ``inside`` X (C ≤ 3, S) into Y[:, start:]: 0 for an ``index`` outside, if they lie GATHERED."""
     channels, positions = len(X), len(inside)
+    whole = positions - positions % EVERY
     first, to_first = X[0], Y[0, start:]
     if channels == 1:
         for p in range(positions):
             to_first[p] = first[inside[p]]
     else:  # of two, one twice
         second, third, to_second, to_third = X[1], X[channels - 1], Y[1, start:], Y[channels - 1, start:]
-        for begin in range(0, positions, EVERY):
+        for begin in range(0, whole, EVERY):
             soon = inside[min(begin + PIXELS_AHEAD, positions - 1)]
             vectors.prefetch(first, soon)
             vectors.prefetch(second, soon)
             vectors.prefetch(third, soon)
-            for p in range(begin, min(begin + EVERY, positions)):
+            for p in range(begin, begin + EVERY):
                 i = inside[p]
                 to_first[p], to_second[p], to_third[p] = first[i], second[i], third[i]
+        for p in range(whole, positions):
+            i = inside[p]
+            to_first[p], to_second[p], to_third[p] = first[i], second[i], third[i]
     if layout == GATHERED:
         zero = X.dtype.type(0)
         for c in range(channels):
