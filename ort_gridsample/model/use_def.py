@@ -5,6 +5,7 @@ They are found by following values, never by names; which operator a subgraph co
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -130,25 +131,30 @@ class UseDef:
 
     def post_dominators(self, starts: Collection[int]) -> Iterator[str]:
         """Post-dominators of the nodes ``starts`` along linear operators, nearest first."""
-        waiting, open_ = set(starts), dict[str, set[int]]()  # a value -> its readers that come later
+        waiting, open_ = set(starts), Counter[str]()
         known, todo = set(starts), sorted(starts)
         while todo:
             node = self.nodes[index := heappop(todo)]
+            read = {name for name in node.input if name in open_}
             if index in waiting:
                 waiting.discard(index)
-            elif open_.keys().isdisjoint(node.input):
+            elif not read:
                 continue
             elif not is_op(node, LINEAR):
                 return
-            open_ = {name: left - {index} for name, left in open_.items() if left != {index}}
-            readers = open_[node.output[0]] = self.scope.readers.get(node.output[0], set())
+            for name in read:
+                open_[name] -= 1
+                if not open_[name]:
+                    del open_[name]
+            output, readers = node.output[0], self.scope.readers.get(node.output[0], set())
             for reader in readers - known:
                 if reader > index:
                     known.add(reader)
                     heappush(todo, reader)
+            open_[output] = len(readers)
             if not waiting and len(open_) == 1:
-                yield node.output[0]
-            if not readers:
+                yield output
+            if not open_[output]:
                 return
 
     def dominators(self, output: str, gathers: Collection[int], needed: Collection[int]) -> Iterator[str]:
