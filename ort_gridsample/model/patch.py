@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
@@ -194,9 +195,11 @@ def _convert(model: onnx.ModelProto, selected: Mapping[Match, Target], opset: in
 
 def _rewrite(found: Sequence[Scope], replacements: Mapping[Match, Replacement]) -> None:
     """Put the replacements where their matches and the helpers of these are."""
+    by_scope = defaultdict[int, list[Match]](list)
+    for match in replacements:
+        by_scope[id(match.scope)].append(match)
     for scope in reversed(found):  # inner graphs first: a list of nodes that was rewritten holds copies
-        here = [match for match in replacements if match.scope is scope]
-        if not here:
+        if not (here := by_scope[id(scope)]):
             continue
         replaced = {m.index: [*m.before, *replacements[m].nodes] for m in here}
         dropped = {index for match in here for index in match.helpers}

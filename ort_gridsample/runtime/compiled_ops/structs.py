@@ -68,7 +68,7 @@ PROGRAM = record("source axis index length n_steps", ("steps", (np.int64, MOST_S
 #: is made of: an AffineGrid's attribute and its ERRORS, or programs.
 GRID_SAMPLE = record(*_STATE, "measure n_inputs affine_align_corners affine_sentences", ("programs", PROGRAMS))
 
-#: An op that has nothing of its own.
+#: An op that has nothing of its own; its descriptor has its worker, and the size of an element of its first input.
 PLAIN = record(*_STATE)
 
 #: How AffineGrid's workers fill the grid: addresses of theta, the grid and its lengths; in how many parts; the next
