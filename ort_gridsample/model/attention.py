@@ -90,8 +90,8 @@ def _sums(use_def: UseDef) -> Iterator[int]:
     is_new = use_def.scope.opsets.get("", 0) >= LEAST_OPSET
     for index, op_type in enumerate(use_def.scope.op_types):
         if op_type == "ReduceSum" and is_new and use_def.is_op(index, (op_type,)):
-            maker = use_def.makers.get(use_def.nodes[index].input[0])
-            if maker is not None and use_def.is_op(maker, ("Mul",)) and len(use_def.nodes[maker].input) == 2:
+            maker = use_def.makers.get(use_def.scope.inputs[index][0])
+            if maker is not None and use_def.is_op(maker, ("Mul",)) and len(use_def.scope.inputs[maker]) == 2:
                 yield index
 
 
@@ -102,7 +102,7 @@ def read_values(use_def: UseDef) -> Iterator[str]:
     for node in sums:
         yield node.output[0]
         for at in _moving(use_def, node.output[0]):
-            yield from (use_def.nodes[at].output[0], *use_def.nodes[at].input[1:2])
+            yield from (use_def.scope.outputs[at][0], *use_def.scope.inputs[at][1:2])
 
 
 def _moving(use_def: UseDef, name: str) -> Iterator[int]:
@@ -112,7 +112,7 @@ def _moving(use_def: UseDef, name: str) -> Iterator[int]:
     while len(readers) == 1 and min(readers) > at and use_def.is_op(min(readers), ("Identity", "Reshape", "Transpose")):
         (at,) = readers
         yield at
-        readers = use_def.scope.readers.get(use_def.nodes[at].output[0], set())
+        readers = use_def.scope.readers.get(use_def.scope.outputs[at][0], set())
 
 
 @dataclass(eq=False)
@@ -328,12 +328,12 @@ class _Walk:
         None where somebody reads what a late one makes. What nobody reads in the end does not count.
         """
         self._nodes |= samples | late
-        read_here = [name for at in self._nodes for name in self._use_def.nodes[at].input]
+        read_here = [name for at in self._nodes for name in self._use_def.scope.inputs[at]]
         # What computes the shapes of those that rearrange, and Constants.
         makers = map(self._use_def.makers.get, self._use_def.led_from(read_here, _OF_SHAPES))
         self._nodes |= {at for at in makers if at is not None and self._use_def.is_op(at, _OF_SHAPES)}
         unread = dead(self._use_def, late | samples, {output, *read}, self._nodes)
-        made = (name for at in late for name in self._use_def.nodes[at].output if name and name != output)
+        made = (name for at in late for name in self._use_def.scope.outputs[at] if name and name != output)
         if not all(self._use_def.scope.readers.get(name, set()) <= late | samples | unread for name in made):
             return None
         return {*late, *dead(self._use_def, late | unread, {output, *read}, samples)}
@@ -363,19 +363,20 @@ class _Walk:
 
     def _viewed(self, at: int, place: _Place) -> _Place | None:
         """Where the ``place`` comes from, if the node ``at`` a position only rearranges."""
-        node = self._use_def.nodes[at]
-        # In a model that is not valid, a value may come from itself.
-        if not self._use_def.is_op(at, _VIEWS) or self._use_def.makers.get(node.input[0], OUTSIDE) >= at:
+        if not self._use_def.is_op(at, _VIEWS):
             return None
-        if node.op_type == "Transpose":
-            order = permutation(node, len(place.axes))
+        name = self._use_def.scope.inputs[at][0]
+        if self._use_def.makers.get(name, OUTSIDE) >= at:  # in a model that is not valid, it may come from itself
+            return None
+        if self._use_def.scope.op_types[at] == "Transpose":
+            order = permutation(self._use_def.nodes[at], len(place.axes))
             axes: _Axes | None = [place.axes[order.index(axis)] for axis in range(len(order))]
         else:
-            axes = _regrouped(place.axes, self._lengths.shape(node.input[0]))
+            axes = _regrouped(place.axes, self._lengths.shape(name))
         if axes is None:
             return None
         self._nodes.add(at)
-        return place._replace(name=node.input[0], axes=axes)
+        return place._replace(name=name, axes=axes)
 
     def _piece(self, at: int, place: _Place) -> _Place | None:
         """Where the ``place`` comes from, if the node ``at`` a position takes one level out of all."""

@@ -64,7 +64,8 @@ def convert_opset(model: onnx.ModelProto, version: int) -> None:
             expected = f"one that has the types of all nodes, and onnx says: {' '.join(str(error).split())}"
             raise GridSampleError("model", "opset", str(version), expected) from None
         _drop_attributes(model, before, version)
-        drop_unread(scopes(model)[0], read)  # axes, say, that are attributes now
+        main, *_ = scopes(model)
+        drop_unread(main, read - main.readers.keys())  # axes, say, that are attributes now
         # Readers of older opsets read older files only. IR versions up to 4 differ in their meaning.
         least = helper.find_min_ir_version_for(list(model.opset_import), ignore_unknown=True)
         model.ir_version = min(model.ir_version, max(least, 4))

@@ -206,6 +206,8 @@ def _rewrite(found: Sequence[Scope], replacements: Mapping[Match, Replacement]) 
         parts = {index for match in here for index in (*match.part, *replacements[match].fused)}
         read = {name for nodes in replaced.values() for node in nodes for name in node.input}
         dropped |= dead(UseDef(scope), {*replaced, *dropped}, read, parts)
-        fed = {name for index in parts & (dropped | set(replaced)) for name in scope.inputs[index]}
+        gone = {*dropped, *replaced}
+        fed = {name for index in parts & gone for name in scope.inputs[index]} - read
+        unread = {name for name in fed if scope.readers[name] <= gone}
         scope.replace({**dict.fromkeys(dropped, ()), **replaced})
-        drop_unread(scope, fed)
+        drop_unread(scope, unread)

@@ -64,8 +64,15 @@ class UseDef:
         self._kinds: dict[str, Kind] = {}
 
     def is_op(self, index: int, op_types: Collection[str]) -> bool:
-        """As :func:`is_op`, for the node at a position."""
-        return self.scope.op_types[index] in op_types and is_op(self.nodes[index], op_types)
+        """Whether the node at a position is one of ONNX's operators ``op_types``.
+
+        It has an output then and, unless it is a Constant, an input.
+        """
+        scope = self.scope
+        if scope.op_types[index] not in op_types or (scope.domains != {""} and domain_of(self.nodes[index].domain)):
+            return False
+        made, read = scope.outputs[index], scope.inputs[index]
+        return bool(made and made[0] and (scope.op_types[index] == "Constant" or (read and read[0])))
 
     def led_from(self, names: Iterable[str], op_types: Collection[str], others: Collection[str] = ()) -> Iterator[str]:
         """``names``, and all values that nodes of these types, or of ``others`` in any domain, may make them of."""
@@ -122,9 +129,9 @@ class UseDef:
             maker = self.makers.get(found[-1])
             if maker is None or not self.is_op(maker, _MOVES):
                 break
-            node = self.nodes[maker]
-            data = [each for each in node.input if each and self.kind(each) == "data"] or [node.input[0]]
-            if is_op(node, ("Concat",)) and len(data) > 1:
+            read = self.scope.inputs[maker]
+            data = [each for each in read if each and self.kind(each) == "data"] or [read[0]]
+            if self.scope.op_types[maker] == "Concat" and len(data) > 1:
                 break
             found.append(data[0])
         return found
@@ -134,19 +141,19 @@ class UseDef:
         waiting, open_ = set(starts), Counter[str]()
         known, todo = set(starts), sorted(starts)
         while todo:
-            node = self.nodes[index := heappop(todo)]
-            read = {name for name in node.input if name in open_}
+            index = heappop(todo)
+            read = {name for name in self.scope.inputs[index] if name in open_}
             if index in waiting:
                 waiting.discard(index)
             elif not read:
                 continue
-            elif not is_op(node, LINEAR):
+            elif not self.is_op(index, LINEAR):
                 return
             for name in read:
                 open_[name] -= 1
                 if not open_[name]:
                     del open_[name]
-            output, readers = node.output[0], self.scope.readers.get(node.output[0], set())
+            readers = self.scope.readers.get(output := self.scope.outputs[index][0], set())
             for reader in readers - known:
                 if reader > index:
                     known.add(reader)
@@ -170,9 +177,8 @@ class UseDef:
             maker = self.makers.get(name)
             if maker is None or not (maker in gathers or self.is_op(maker, ARITHMETIC)):
                 return
-            node = self.nodes[maker]
-            left.difference_update(node.output)
-            left.update(n for n in node.input[maker in gathers :] if n and self.kind(n) == "data")
+            left.difference_update(self.scope.outputs[maker])
+            left.update(n for n in self.scope.inputs[maker][maker in gathers :] if n and self.kind(n) == "data")
             waiting.discard(maker)
 
     def subgraph(self, output: str, inputs: Sequence[str]) -> Subgraph | None:
@@ -191,17 +197,17 @@ class UseDef:
                     return None
                 constants[name] = None
                 continue
-            node = self.nodes[maker]
-            if len(nodes) > MOST_NODES or not is_op(node, _IN_SUBGRAPHS):
+            if len(nodes) > MOST_NODES or not self.is_op(maker, _IN_SUBGRAPHS):
                 return None
             nodes.add(maker)
-            if is_op(node, ("Shape", "Size")) and node.input[0] not in seen and self.kind(node.input[0]) == "data":
+            read = self.scope.inputs[maker]
+            if self.is_op(maker, ("Shape", "Size")) and read[0] not in seen and self.kind(read[0]) == "data":
                 derived = self._derived(inputs) if derived is None else derived
-                if node.input[0] not in derived:
-                    shapes[node.input[0]] = None
+                if read[0] not in derived:
+                    shapes[read[0]] = None
                     continue
-            todo += filter(None, node.input)
-        if not set(inputs) <= {name for index in nodes for name in self.nodes[index].input}:
+            todo += filter(None, read)
+        if not set(inputs) <= {name for index in nodes for name in self.scope.inputs[index]}:
             return None
         outer = [name for name in shapes if name not in inputs]
         return Subgraph(output, tuple(inputs), tuple(outer), tuple(sorted(nodes)), tuple(constants))
@@ -210,14 +216,14 @@ class UseDef:
         """``inputs``, and the values that are computed from them by arithmetic."""
         derived = set(inputs)
         first = min((self.makers.get(name, 0) for name in inputs), default=0)
-        for node in self.nodes[first:]:
-            if is_op(node, _IN_SUBGRAPHS) and not derived.isdisjoint(node.input):
-                derived.update(node.output)
+        for index in range(first, len(self.nodes)):
+            if self.is_op(index, _IN_SUBGRAPHS) and not derived.isdisjoint(self.scope.inputs[index]):
+                derived.update(self.scope.outputs[index])
         return derived
 
     def leaks(self, subgraph: Subgraph, inside: AbstractSet[int]) -> bool:
         """Whether a node outside ``inside`` reads data of ``subgraph`` besides its output."""
-        made = (name for at in subgraph.nodes for name in self.nodes[at].output if name and name != subgraph.output)
+        made = (name for at in subgraph.nodes for name in self.scope.outputs[at] if name and name != subgraph.output)
         return any(self.kind(name) == "data" and not self.scope.readers.get(name, set()) <= inside for name in made)
 
 
@@ -225,23 +231,16 @@ def dead(use_def: UseDef, replaced: Collection[int], read: Collection[str], cand
     """The nodes among ``candidates`` that nobody reads once others, which read ``read``, replace ``replaced``."""
     gone = set(replaced)
     for index in sorted(set(candidates) - gone, reverse=True):
-        outputs = [name for name in use_def.nodes[index].output if name]
+        outputs = [name for name in use_def.scope.outputs[index] if name]
         if all(name not in read and use_def.scope.readers.get(name, set()) <= gone for name in outputs):
             gone.add(index)
     return gone - set(replaced)
 
 
 def drop_unread(scope: Scope, names: Collection[str]) -> None:
-    """Drop the initializers of ``scope`` among ``names`` that nobody reads, and nobody may feed."""
-    initializers = scope.container.initializer if isinstance(scope.container, onnx.GraphProto) else []
-    if held := [at for at, tensor in enumerate(initializers) if tensor.name in names]:
-        read = scope.readers.keys() | {value.name for value in scope.container.input}
-        for index in reversed([at for at in held if initializers[at].name not in read]):
-            del initializers[index]
-
-
-def is_op(node: onnx.NodeProto, op_types: Collection[str]) -> bool:
-    """Whether ``node`` is one of ONNX's operators ``op_types``, with an output and, unless a Constant, an input."""
-    if node.op_type not in op_types or domain_of(node.domain):
-        return False
-    return bool(node.output and node.output[0] and (node.op_type == "Constant" or (node.input and node.input[0])))
+    """Drop the initializers of ``scope`` among ``names``, which nobody reads, unless somebody may feed them."""
+    held = scope.container.initializer if names and isinstance(scope.container, onnx.GraphProto) else []
+    if unread := [at for at, tensor in enumerate(held) if tensor.name in names]:
+        fed = {value.name for value in scope.container.input}
+        for index in reversed([at for at in unread if held[at].name not in fed]):
+            del held[index]
