@@ -39,9 +39,9 @@ class Match:
     part: frozenset[int] = frozenset()  #: of what is decomposed, the positions of all that computes it
     before: tuple[onnx.NodeProto, ...] = ()  #: nodes that make what it reads and the model does not have
     fused: FusedGrid | None = None  #: what computes the grid of this GridSample and can be fused into it
-    #: The GridSample that this AffineGrid can be fused into, or the deformable attention of this GridSample.
-    fused_into: Match | None = None
+    fused_into: Match | None = None  #: the GridSample that this AffineGrid can be fused into
     attention: Attention | None = None  #: of deformable attention, what is known of it
+    read_by: Match | None = None  #: the deformable attention that reads the X and the grid of this GridSample
 
     @property
     def is_whole(self) -> bool:
@@ -94,21 +94,20 @@ def find(
             if dialect is not None:
                 matches.append(_match(dialect, index, scope, inference, probe if asked else None))
         matches += _decomposed(names, scope, search, inference)
-        matches = _with_fused(matches, use_def, inference) if fused else matches
         as_one, matches = _with_attention(matches, use_def, inference) if attention else ([], matches)
         wholes += as_one
-        others += matches
+        others += _with_fused(matches, use_def, inference) if fused else matches
     return [*wholes, *others]
 
 
 def _with_attention(matches: Sequence[Match], use_def: UseDef, inference: Inference) -> tuple[list[Match], list[Match]]:
     """Deformable attention as one each, and the ``matches`` in this scope, whose GridSamples know of it."""
     samples = {m.record.output: m for m in matches if m.record.operator == "GridSample" and m.record.error is None}
-    wholes, into = list[Match](), dict[Match, Match]()
+    wholes, read = list[Match](), dict[Match, Match]()
     for found in attentions(use_def, samples, inference):
         wholes.append(whole := _attention(found, use_def.scope, inference))
-        into |= {sample: whole for sample in found.samples if sample.index in found.path}
-    return wholes, [replace(match, fused_into=into[match]) if match in into else match for match in matches]
+        read |= dict.fromkeys(found.samples, whole)
+    return wholes, [replace(match, read_by=read[match]) if match in read else match for match in matches]
 
 
 def _attention(found: Attention, scope: Scope, inference: Inference) -> Match:

@@ -132,7 +132,6 @@ class Ops(Target):
         self._fused = FusedOp()
         self._alone: dict[int, tuple[Placement, Target | None]] = {}
         self._chosen: dict[int, tuple[Placement, Target | None]] = {}
-        self._attended: set[int] = set()
 
     @cached_property
     def _why_no_compiled_ops(self) -> str:
@@ -155,18 +154,15 @@ class Ops(Target):
         return self._chosen[id(record)]
 
     def _choose(self, match: Match) -> tuple[Placement, Target | None]:
-        sample = whole = match.fused_into or match
-        if whole.attention is not None:
-            as_one, target = self._choose_alone(whole)
-            if match is whole:
-                self._attended |= {id(each.record) for each in whole.attention.samples}
-                return replace(as_one, fused=match.record.fused), target
-            if target is None:
-                return self._choose_alone(match)
-            return replace(as_one, record=match.record, reason=f"fused into {whole.record.where}"), self._fused
+        sample = match.fused_into or match
+        whole = sample.read_by if sample.read_by and self._choose_alone(sample.read_by)[1] else None
+        if whole is not None and whole.attention is not None and match.index in whole.attention.path:
+            as_one, _ = self._choose_alone(whole)  # which leaves this one without a reader
+            return replace(as_one, record=match.record, reason=f"fused into {whole.record.where}"), None
         placement, target = self._choose_alone(match)
-        is_read = id(sample.record) in self._attended  # its grid, by deformable attention
-        if sample.fused is not None and not (is_read and sample.fused.affine_grid):
+        if match.attention is not None:
+            return replace(placement, fused=match.record.fused), target
+        if sample.fused is not None and not (whole and sample.fused.affine_grid):  # whose grid that reads
             nodes = filter(None, (sample, sample.fused.affine_grid))
             if all(self._choose_alone(each)[0].runs_on == "compiled op" for each in nodes):
                 into = {"fused": match.record.fused} if match.fused else {"reason": f"fused into {sample.record.where}"}
