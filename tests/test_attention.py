@@ -292,11 +292,13 @@ CONSTANTS = "float two = {2}, float one = {1}, float other = {3}, int64 i0 = {0}
 CONSTANTS += "".join(f", int64[{len(row)}] {name} = {{{', '.join(map(str, row))}}}" for name, row in _ROWS.items())
 
 
-def written(changes: Mapping[str, str], outputs: str = "float[2, 3, 8] Y", queries: int = 3) -> onnx.ModelProto:
+def written(
+    changes: Mapping[str, str], outputs: str = "float[2, 3, 8] Y", queries: int = 3, kind: str = "float"
+) -> onnx.ModelProto:
     nodes = " ".join({**LINES, **changes}.values())
     inputs = f"float[2, 10, 2, 4] value, float[2, 3, 2, 2, 2, 2] at, float[2, {queries}, 2, 2, 2] by"
     text = f'<ir_version: 8, opset_import: ["": 20]> g ({inputs}) => ({outputs}) <{CONSTANTS}> {{ {nodes} }}'
-    model = parser.parse_model(text)
+    model = parser.parse_model(text.replace("float", kind))
     for number, node in enumerate(model.graph.node):
         node.name = f"node{number}"  # onnxruntime 1.20 names what it makes of Slices after them
     return model
@@ -348,6 +350,7 @@ VARIANTS: dict[str, tuple[dict[str, str], str | None]] = {
     "a sample that is changed": ({"new axis": "r = Relu (S1) " + LINES["new axis"].replace("S1", "r")}, "value"),
     "one query's weights for all": ({"weights": LINES["weights"].replace("each", "alone")}, ALL),
     "a grid that is made": ({"samples": MADE}, "value weights output"),
+    "a sum by the number of its axis": ({"sum": LINES["sum"].replace("last", "three")}, ALL),
     "another sum": ({"sum": LINES["sum"].replace("ReduceSum", "ReduceMean")}, None),
 }
 
@@ -361,6 +364,17 @@ def test_what_is_written_otherwise(name: str, ops: str) -> None:
     has = {"value": "value", "locations": "locations", "is_by_head": "weights", "is_turned": "output"}
     lie = [" ".join(operand for field, operand in has.items() if getattr(each, field)) for each in found]
     assert lie == ([] if read is None else [read])
+
+
+def test_locations_in_double_precision_keep_it(ops: str) -> None:
+    """Also those that are made of grids."""
+    model = written({"grids": "grids = Identity (at)"}, kind="double")
+    feeds = {name: each.astype(np.float64) for name, each in written_feeds().items()}
+    alone = ogs.InferenceSession(model, nodes=lambda record: record.operator != "DeformableAttention")
+    with running_on(ops):
+        session = ogs.InferenceSession(model, nodes="all")
+    assert "DeformableAttention" in {each.record.operator for each in session.replaced}
+    np.testing.assert_allclose(session.run(None, feeds)[0], alone.run(None, feeds)[0], rtol=0, atol=1e-13)
 
 
 FROM_ITSELF = {

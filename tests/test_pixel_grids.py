@@ -429,6 +429,8 @@ GRIDS: list[tuple[dict[str, Shape], Build, int]] = [
         lambda g: g.add("Concat", *(g.add("Gather", x, [1], axis=3) for x in ("coords", "y")), axis=3),
         3,
     ),
+    # The last of a part that has both.
+    ({"y": (2, 3, 4, 1)}, lambda g: g.add("Gather", g.add("Concat", "y", "coords", axis=3), [2, 1], axis=3), 2),
     # A coordinate may be the number that another meets: where there is one position, no shape tells them apart.
     ({"coords": (1, 1, 1, 2)}, one_by_another, 2),
     # What is too long is fused in part.

@@ -294,6 +294,11 @@ def test_options_with_what_cannot_be_copied_are_taken_themselves(model: onnx.Mod
         np.testing.assert_array_equal(session.run(None, FEEDS)[0], expected)
 
 
+def test_providers_are_handed_on(model: onnx.ModelProto) -> None:
+    with pytest.warns(UserWarning, match="'SomeonesExecutionProvider' is not in available provider names"):
+        ogs.InferenceSession(model, providers=["SomeonesExecutionProvider", "CPUExecutionProvider"])
+
+
 def test_profiling_and_optimized_model_are_the_sessions_own(model: onnx.ModelProto, tmp_path: Path) -> None:
     options = onnxruntime.SessionOptions()
     options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "profile")

@@ -415,6 +415,22 @@ def test_what_does_not_read_a_value_is_not_looked_at() -> None:
     assert {call.args for call in inputs.__getitem__.call_args_list} == {(0,), (20_001,)}
 
 
+def test_what_counts_as_an_operator() -> None:
+    """A node of ONNX's domain, by either name, with an output and, unless it is a Constant, an input."""
+    make, model = helper.make_node, parsed("g (float[2] X) => (float[2] Y) { Y = Neg (X) }")
+    good = (
+        make("Neg", ["X"], ["Y"]),
+        make("Neg", ["X"], ["Y"], domain="ai.onnx"),
+        make("Constant", [], ["Y"], value_int=1),
+    )
+    bad = [make("Neg", *ends) for ends in (([], ["Y"]), ([""], ["Y"]), (["X"], []), (["X"], [""]))]
+    bad += [make("Neg", ["X"], ["Y"], domain="local"), make("Abs", ["X"], ["Y"])]
+    for node in (*good, *bad):
+        del model.graph.node[:]
+        model.graph.node.append(node)
+        assert UseDef(*scopes(model)).is_op(0, ("Constant", "Neg")) == (node in good), node
+
+
 def test_models_without_any_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """And products with a weight or a number are no grids."""
     nodes = "A = MatMul (X, W) two = Constant <value_float = 2.0> () Y = Mul (A, two)"

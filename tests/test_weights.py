@@ -158,6 +158,14 @@ def test_fields_of_others_stay(before: bytes, large: onnx.ModelProto) -> None:
         assert parts[0] == onnx.ModelProto.FromString(data) != large
 
 
+def test_lengths_whose_lowest_bits_are_0(large: onnx.ModelProto) -> None:
+    """Each byte of them but the last is 128 then."""
+    model = onnx.ModelProto.FromString(large.SerializeToString())
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros(1 << 19, np.float32), "zeros"))
+    _, apart = split(model.SerializeToString()) or pytest.fail("it is parsed whole")
+    assert apart.places["zeros"][1] == 1 << 21
+
+
 @pytest.mark.parametrize("change", ["cut", "twice", "two graphs", "no bytes", "too short", "another type"])
 def test_what_is_not_as_expected_is_parsed_whole(change: str, large: onnx.ModelProto) -> None:
     model = onnx.ModelProto()
