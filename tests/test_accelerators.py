@@ -185,6 +185,33 @@ def test_what_is_not_known_is_not_asked(fake: Fake) -> None:
     assert "accelerated is 'fast', expected 'lower', 'keep' or 'never'" in said
 
 
+def test_the_name_is_that_of_all_providers() -> None:
+    with closing(Accelerators([(AZURE, {}), (OPENVINO, {})], "keep", alone=False)) as asked:
+        assert asked.name == f"{AZURE} or {OPENVINO}"
+
+
+@FAKED
+def test_what_a_provider_does_not_open_after_all_is_opened_for_the_cpu(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake(lambda nodes: True)
+    model, parent, failures = (
+        model_of(2, "linear", 20),
+        onnxruntime.InferenceSession.__init__,
+        [RuntimeError("no room")],
+    )
+
+    def opened(self: onnxruntime.InferenceSession, *args: object, **kwargs: object) -> None:
+        if failures and isinstance(self, ogs.InferenceSession):
+            raise failures.pop()
+        parent(self, *args, **kwargs)
+
+    monkeypatch.setattr(onnxruntime.InferenceSession, "__init__", opened)
+    session = ogs.InferenceSession(model, None, [AZURE])
+    assert caplog.messages == [f"{{'{AZURE}': {{}}}} do not make a session of this model with its nodes: no room"]
+    assert [each.ours for each in session.replaced] == [True]
+
+
 @FAKED
 def test_what_is_decomposed_patched_or_wrong_is_not_asked_about(fake: Fake) -> None:
     asked, model = fake(lambda nodes: True), model_of(2, "linear", 20)
