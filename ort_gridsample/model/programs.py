@@ -1,6 +1,6 @@
 """Programs: how each coordinate of a fused grid is computed, and how the node that it is fused into writes that down.
 
-Every step is a node of the graph, in its order and its type, so that no answer changes.
+Every step computes what a node of the graph does, in its order and its type, so that no answer changes.
 """
 
 from __future__ import annotations
