@@ -16,7 +16,7 @@ import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import helper, numpy_helper, parser
+from onnx import TensorProto, helper, numpy_helper, parser
 
 import ort_gridsample as ogs
 from cases import dtype_of
@@ -364,6 +364,43 @@ def test_what_is_written_otherwise(name: str, ops: str) -> None:
     has = {"value": "value", "locations": "locations", "is_by_head": "weights", "is_turned": "output"}
     lie = [" ".join(operand for field, operand in has.items() if getattr(each, field)) for each in found]
     assert lie == ([] if read is None else [read])
+
+
+def test_a_node_of_this_package_that_nobody_patched(ops: str) -> None:
+    levels = LEVELS["planes"]
+    value, at, by = operands(levels, locations="float32")
+    feeds = {"value": value, "at": np.clip(np.nan_to_num(at), -0.3, 1.3), "by": by}
+    inputs = ", ".join(f"float{[*each.shape]} {name}" for name, each in feeds.items())
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17, "ort_gridsample": 1]>
+        g ({inputs}, int64[3, 3] levels) => (float[] Y) {{
+        Y = ort_gridsample.DeformableAttention (value, levels, at, by) }}""")
+    with pytest.raises(ogs.GridSampleError, match="levels is computed, expected a constant"):
+        ogs.InferenceSession(model)
+    model.graph.initializer.append(numpy_helper.from_array(levels, "levels"))
+    del model.graph.input[-1]
+    (answer,) = ogs.InferenceSession(model).run(None, feeds)
+    close(answer, definition(value, levels, feeds["at"], by, False), "float32", "float32")
+
+
+def test_lengths_that_only_a_run_knows(ops: str, tmp_path: Path) -> None:
+    """Also of a model that a session saved, of which a Python op does not say the points on each level."""
+    model, feeds, options = written({}), written_feeds(), quiet_options()
+    for tensor in [each for each in model.graph.initializer if each.name in ("shape0", "shape1")]:
+        feeds[tensor.name] = numpy_helper.to_array(tensor)
+        model.graph.initializer.remove(tensor)
+        model.graph.input.append(helper.make_tensor_value_info(tensor.name, TensorProto.INT64, tensor.dims))
+    assert_attended(model, feeds, ops=ops)
+    options.optimized_model_filepath = str(tmp_path / "saved.onnx")
+    with running_on(ops):
+        ogs.InferenceSession(model, options, nodes="all")
+    for again in OPS:
+        with running_on(again):
+            session = ogs.InferenceSession(tmp_path / "saved.onnx", quiet_options(), nodes="all")
+        (answer,), (expected,) = session.run(None, feeds), open_native(model).run(None, feeds)
+        np.testing.assert_allclose(answer, expected, rtol=0, atol=1e-5)
+    if ops == "python":
+        with pytest.raises(ogs.GridSampleError, match="levels is computed, expected a constant"):
+            ogs.patch_model(tmp_path / "saved.onnx", target="ai.onnx")
 
 
 def test_locations_in_double_precision_keep_it(ops: str) -> None:

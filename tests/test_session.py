@@ -294,6 +294,23 @@ def test_options_with_what_cannot_be_copied_are_taken_themselves(model: onnx.Mod
         np.testing.assert_array_equal(session.run(None, FEEDS)[0], expected)
 
 
+def test_nodes_of_this_package_that_nobody_patched(ops: str) -> None:
+    """They have one output and no attributes of the op's own."""
+    head = '<ir_version: 8, opset_import: ["": 17, "ort_gridsample": 1]> g'
+    sample = onnx.parser.parse_model(f"""{head} (float[N, C, H, W] X, float[N, h, w, 2] grid) => (float[N, C, h, w] Y)
+        {{ Y = ort_gridsample.GridSample <mode = "cubic"> (X, grid) }}""")
+    session = ogs.InferenceSession(sample)
+    X, grid = np.random.default_rng(0).random((2, 3, 5, 6), "f"), GRID.repeat(2, axis=0)
+    np.testing.assert_array_equal(session.run(None, {"X": X, "grid": grid})[0], ogs.grid_sample(X, grid, "cubic"))
+    with pytest.raises(ogs.GridSampleError, match="grid is of shape"):
+        session.run(None, {"X": X, "grid": grid[:1]})
+    affine = onnx.parser.parse_model(f"""{head} (float[2, 2, 3] theta, int64[4] size) => (float[] Y)
+        {{ Y = ort_gridsample.AffineGrid (theta, size) }}""")
+    theta, size = np.ones((2, 2, 3), "f"), np.array([2, 1, 3, 4])
+    (answer,) = ogs.InferenceSession(affine).run(None, {"theta": theta, "size": size})
+    np.testing.assert_array_equal(answer, ogs.affine_grid(theta, size))
+
+
 def test_providers_are_handed_on(model: onnx.ModelProto) -> None:
     with pytest.warns(UserWarning, match="'SomeonesExecutionProvider' is not in available provider names"):
         ogs.InferenceSession(model, providers=["SomeonesExecutionProvider", "CPUExecutionProvider"])

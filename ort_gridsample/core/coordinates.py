@@ -3,8 +3,8 @@
 Pixel coordinates put the centre of pixel i at i. All functions work on one axis of X or on several at once, and on
 whatever their namespace ``xp`` works on: :mod:`numpy` on arrays, or an object that offers the same functions
 (``clip``, ``equal``, ``fmod``, ``maximum``, ``minimum``, ``where``; for modes also ``abs``, ``concatenate``, ``floor``,
-``rint``, ``sin``, ``sum``; for sums ``less``) on values of its own that have arithmetic, ``dtype`` and ``astype``. Arithmetic is
-preferred to logic: more runtimes have the operators.
+``rint``, ``sin``, ``sum``; for sums ``less``) on values of its own that have arithmetic, ``dtype`` and ``astype``.
+Arithmetic is preferred to logic: more runtimes have the operators.
 """
 
 from __future__ import annotations

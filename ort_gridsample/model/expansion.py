@@ -22,18 +22,26 @@ _GRID_SAMPLE, _NEWER_WORDS, BEFORE_GRID_SAMPLE = 16, 20, "com.microsoft"
 _AXES_AS_INPUT = 13
 
 
+def points_of(match: Match) -> list[int]:
+    """The number of points on each level, as far as the node of ``match``, which is no plugin's, says it."""
+    table = match.scope.constant(match.record.values["levels"])
+    if table is not None:
+        return [int(n) for n in table[:, 0]]
+    return [int(n) for each in match.node.attribute if each.name == "points" for n in each.s.split()]
+
+
 def expanded(match: Match, names: Names) -> Replacement:
     """What the node of ``match`` stands for, named after its output.
 
     Raises:
-        GridSampleError: the number of levels is not known.
+        GridSampleError: the number of levels, or of points on each where these may differ, is not known.
     """
     record, node, opset = match.record, match.node, match.scope.opsets.get("", 0)
     is_plugin = node.op_type in ATTENTION_PLUGINS
-    points = [int(n) for each in node.attribute if each.name == "points" for n in each.s.split()]
     table = match.scope.constant(record.values["levels"])
-    if not is_plugin and table is not None:
-        points = table[:, 0].tolist()
+    points = [] if is_plugin else points_of(match)
+    if not is_plugin and not points:
+        raise GridSampleError(record.where, "levels", "computed", "a constant, which says how many points each has")
     rows = {(case[1].shape or (None,))[0] for case in record.cases} if table is None else {len(table)}
     n_levels = len(points) or (rows.pop() if len(rows) == 1 else None)
     if not isinstance(n_levels, int):

@@ -36,6 +36,11 @@ def guards(node: onnx.NodeProto, op: onnx.NodeProto) -> bool:
     return node.op_type in ("Gather", "GatherND") and list(node.input) == list(op.output)
 
 
+def has_status(op: onnx.NodeProto) -> bool:
+    """Whether a Python op has the output that its guard reads; a node that was written by hand may not."""
+    return len(op.output) > 1
+
+
 def mark(node: onnx.NodeProto, where: str) -> onnx.NodeProto:
     """``node``, marked as a helper of the node ``where``."""
     node.metadata_props.add(key=_HELPS, value=where)

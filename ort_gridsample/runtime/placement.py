@@ -12,8 +12,10 @@ from .. import settings
 from ..core import logger
 from ..core.taps import COMPILED_MODES
 from ..model.dialects import ATTENTION, COMPILED, DOMAIN
+from ..model.expansion import points_of
 from ..model.files import Model, explaining_invalid, read_model
 from ..model.graphs import scopes
+from ..model.helpers import has_status
 from ..model.matches import Match, find
 from ..model.node_checks import reason_of
 from ..model.patch import Selection
@@ -214,5 +216,8 @@ class Ops(Target):
 
     def expands(self, match: Match) -> bool:
         if match.record.patched:  # as other ops than it is
-            return bool(why_no_compiled_ops()) == (match.record.dialect.name == COMPILED)
+            if why_no_compiled_ops():
+                return match.record.dialect.name == COMPILED or not has_status(match.node)
+            # Where a run may sample any number of points on each level, it stays.
+            return match.record.dialect.name != COMPILED and bool(points_of(match) or not has_status(match.node))
         return not self._accelerators  # which may know the plugin

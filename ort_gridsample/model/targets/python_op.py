@@ -9,7 +9,7 @@ from ...spec import MODE_SYNONYMS, TYPES
 from ..dialects import DOMAIN, OURS, AttributeReference
 from ..element_types import elem_type
 from ..graphs import Names, subgraphs
-from ..helpers import cast, guard_name, guards, mark
+from ..helpers import cast, guard_name, guards, has_status, mark
 from ..matches import Match
 from . import CAST_LIKE, Replacement, typed_in_function
 from .spelled import Spelled
@@ -34,7 +34,8 @@ class PythonOp(Spelled):
         # Sessions and earlier releases write a guard that nobody reads.
         around = (match.scope.container.node[index] for index in match.helpers)
         guarded = any(guards(node, match.node) for node in around)
-        return match.record.dialect.name != DOMAIN or not (guarded or self._in_session)
+        kept = guarded or (self._in_session and has_status(match.node))
+        return match.record.dialect.name != DOMAIN or not kept
 
     def needs_inlining(self, match: Match) -> bool:
         """A call brings another type that needs a Cast, or an attribute that the op does not know; or no CastLike."""
