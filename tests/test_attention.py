@@ -376,8 +376,13 @@ def test_a_node_of_this_package_that_nobody_patched(ops: str) -> None:
         Y = ort_gridsample.DeformableAttention (value, levels, at, by) }}""")
     with pytest.raises(ogs.GridSampleError, match="levels is computed, expected a constant"):
         ogs.InferenceSession(model)
-    model.graph.initializer.append(numpy_helper.from_array(levels, "levels"))
     del model.graph.input[-1]
+    for wrong, shape in ((levels[0], r"\(3\)"), (levels[:0], r"\(0, 3\)"), (levels[:, :1], r"\(3, 1\)")):
+        model.graph.initializer.append(numpy_helper.from_array(wrong, "levels"))
+        with pytest.raises(ogs.GridSampleError, match=rf"levels is of shape {shape}, expected a constant of shape \(L"):
+            ogs.InferenceSession(model)
+        del model.graph.initializer[:]
+    model.graph.initializer.append(numpy_helper.from_array(levels, "levels"))
     (answer,) = ogs.InferenceSession(model).run(None, feeds)
     close(answer, definition(value, levels, feeds["at"], by, False), "float32", "float32")
 

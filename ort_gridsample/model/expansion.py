@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from .. import checks
 from ..errors import GridSampleError
 from .dialects import ATTENTION_PLUGINS
 from .element_types import elem_type
@@ -26,7 +27,7 @@ def points_of(match: Match) -> list[int]:
     """The number of points on each level, as far as the node of ``match``, which is no plugin's, says it."""
     table = match.scope.constant(match.record.values["levels"])
     if table is not None:
-        return [int(n) for n in table[:, 0]]
+        return [int(n) for n in table[:, 0]] if table.ndim == 2 and table.shape[1] > 1 else []
     return [int(n) for each in match.node.attribute if each.name == "points" for n in each.s.split()]
 
 
@@ -41,7 +42,9 @@ def expanded(match: Match, names: Names) -> Replacement:
     table = match.scope.constant(record.values["levels"])
     points = [] if is_plugin else points_of(match)
     if not is_plugin and not points:
-        raise GridSampleError(record.where, "levels", "computed", "a constant, which says how many points each has")
+        found = "computed" if table is None else f"of shape {checks.shown(table.shape)}"
+        expected = "a constant of shape (L, 1 + r), which says how many points each has"
+        raise GridSampleError(record.where, "levels", found, expected)
     rows = {(case[1].shape or (None,))[0] for case in record.cases} if table is None else {len(table)}
     n_levels = len(points) or (rows.pop() if len(rows) == 1 else None)
     if not isinstance(n_levels, int):
