@@ -159,8 +159,8 @@ class Ops(Target):
         sample = match.fused_into or match
         whole = sample.read_by if sample.read_by and self._choose_alone(sample.read_by)[1] else None
         if whole is not None and whole.attention is not None and match.index in whole.attention.path:
-            as_one, _ = self._choose_alone(whole)  # which leaves this one without a reader
-            return replace(as_one, record=match.record, reason=f"fused into {whole.record.where}"), None
+            as_one, target = self._choose_alone(whole)  # which leaves this one without a reader
+            return replace(as_one, record=match.record, reason=f"fused into {whole.record.where}"), target
         placement, target = self._choose_alone(match)
         if match.attention is not None:
             return replace(placement, fused=match.record.fused), target

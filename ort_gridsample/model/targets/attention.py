@@ -23,13 +23,14 @@ class _Whole(Target):
     reads_decomposed, fuses = False, True
 
     def takes(self, match: Match) -> bool:
-        return match.attention is not None
+        return match.attention is not None or match.read_by is not None
 
     def needs_inlining(self, match: Match) -> bool:
         return match.scope.function is not None  # where types are not known
 
     def replace(self, match: Match, names: Names) -> Replacement:
-        assert match.attention is not None  # ``takes`` said so
+        if match.attention is None:
+            return Replacement([])
         nodes = _Nodes(match, match.attention, names)
         self.write(match, match.attention, nodes, names)
         return Replacement([*nodes, *nodes.after])
