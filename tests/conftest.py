@@ -9,7 +9,7 @@ import pytest
 
 import fuzz
 import ort_gridsample as ogs
-from ort_gridsample.runtime.compiled_ops.ops import why_not
+from ort_gridsample.runtime.compiled_ops.registry import unavailable_reason
 from paths import PATHS, Function, Model, running_on
 
 fuzz.register()
@@ -18,7 +18,7 @@ fuzz.register()
 CORES = ("numpy", "jit") if importlib.util.find_spec("numba") else ("numpy",)
 CORES = tuple(core for core in CORES if os.environ.get("ORT_GRIDSAMPLE_CORE", core) == core)
 #: What the package's sessions can run on here.
-OPS = ("python",) if why_not() else ("python", "compiled")
+OPS = ("python",) if unavailable_reason() else ("python", "compiled")
 
 
 def _on(core: str) -> Iterator[str]:

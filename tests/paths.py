@@ -19,7 +19,7 @@ from cases import Attributes, Case, dtype_of
 from compare import type_name
 from models import affine_grid_model, grid_sample_model
 from ort_gridsample.model import programs
-from ort_gridsample.runtime.compiled_ops import ops
+from ort_gridsample.runtime.compiled_ops import registry
 
 Array = np.ndarray
 Open = Callable[[onnx.ModelProto], onnxruntime.InferenceSession]
@@ -138,7 +138,7 @@ class Model(Function):
 
 
 PATHS = {"function": Function(), "session": Model(open_session), "patched file": Model(open_patched_file)}
-if not ops.why_not():
+if not registry.unavailable_reason():
     PATHS |= {"compiled": Model(open_compiled), "compiled file": Model(open_compiled_file)}
     PATHS |= {"compiled, planes": Model(open_compiled, planar=True)}
 if LIBRARY:

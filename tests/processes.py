@@ -10,7 +10,7 @@ from textwrap import indent
 
 import pytest
 
-from ort_gridsample.runtime.compiled_ops import ops
+from ort_gridsample.runtime.compiled_ops import registry
 from paths import LIBRARY
 
 TESTS = Path(__file__).parent
@@ -52,7 +52,7 @@ open_model = {open_model}
 
 #: The ways with Python in the run, and all.
 PYTHON = ["open_session", "open_patched_file"]
-COMPILED = [] if ops.why_not() else ["open_compiled", "open_compiled_file"]
+COMPILED = [] if registry.unavailable_reason() else ["open_compiled", "open_compiled_file"]
 WAYS = [*PYTHON, *COMPILED, *(["open_library"] if LIBRARY else [])]
 every_way = pytest.mark.parametrize("open_model", WAYS)
 Environment = Mapping[str, str] | None

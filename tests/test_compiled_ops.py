@@ -22,12 +22,13 @@ from ort_gridsample.core import numpy_core
 from ort_gridsample.core.memory import available
 from ort_gridsample.model.matches import records_of
 from ort_gridsample.model.targets.compiled_op import unsupported
-from ort_gridsample.runtime.compiled_ops import c_api, ops
+from ort_gridsample.runtime.compiled_ops import c_api, registry
 from paths import LIBRARY, open_compiled, open_compiled_file, open_library, open_native, quiet_options, run, running_on
 from processes import PREAMBLE, run_each, started
 from processes import run as run_process
 
-pytestmark = pytest.mark.skipif(bool(ops.why_not()), reason=f"no compiled ops: {ops.why_not()}")
+UNAVAILABLE = registry.unavailable_reason()
+pytestmark = pytest.mark.skipif(bool(UNAVAILABLE), reason=f"no compiled ops: {UNAVAILABLE}")
 
 TYPES = tuple(name for name in SESSION_TYPES if name != "str")
 
@@ -97,7 +98,7 @@ def test_large_inputs_answer_as_the_numpy_core(name: str, monkeypatch: pytest.Mo
             expected = ogs.grid_sample(X, grid, mode, "reflection").astype(float)
         model = grid_sample_model(*types, X.ndim - 2, [Attributes(mode, "reflection")])
         for threads, cpus in ((1, 1), (3, 2), (3, 64)):
-            monkeypatch.setattr(ops._shared().library, "cpus", cpus)
+            monkeypatch.setattr(registry.compiled_ops()._library, "cpus", cpus)
             options = quiet_options()
             options.intra_op_num_threads = threads
             (Y,) = ogs.InferenceSession(model, options).run(None, {"X": X, "grid": grid})
@@ -202,7 +203,7 @@ def test_what_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
         ogs.set_ops("jit")  # type: ignore[arg-type]
     assert "nodes is 'some', expected" in str(refusal(on, nodes="some"))
     monkeypatch.delenv("ORT_GRIDSAMPLE_OPS")
-    monkeypatch.setattr(ops, "why_not", lambda: "it is Tuesday")
+    monkeypatch.setattr(registry, "unavailable_reason", lambda: "it is Tuesday")
     assert on("uint8") == ("Python op", "it is Tuesday")
     with pytest.raises(ImportError, match="compiled ops cannot be had: it is Tuesday"):
         ogs.set_ops("compiled")
@@ -210,7 +211,7 @@ def test_what_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_not_compiled_runs_in_python(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(ops, "prepare", Mock(side_effect=RuntimeError("no compiler today")))
+    monkeypatch.setattr(registry, "prepare", Mock(side_effect=RuntimeError("no compiler today")))
     assert on(model=affine_grid_model("float32", 2, False), nodes="all")[0] == "Python op"
     said = "compiling GridSample node 'sample0' failed, it runs on the Python op: RuntimeError('no compiler today')"
     feeds = {"X": np.ones((1, 1, 2, 2), np.float32), "grid": np.zeros((1, 2, 2, 2), np.float32)}
@@ -227,7 +228,7 @@ def test_the_oldest_release_has_every_function() -> None:
 
 def test_shapes_are_read_without_the_function_that_newer_releases_have(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of X and of grids, of theta and size, and of what the fused op takes; all other tests read them with it."""
-    monkeypatch.setattr(ops._shared().library, "shape_of", 0)
+    monkeypatch.setattr(registry.compiled_ops()._library, "shape_of", 0)
     model, fed = test_fusion.transformer(attributes=Attributes()), test_fusion.feed()
     expected = ogs.grid_sample(fed["X"], ogs.affine_grid(fed["theta"], fed["size"]))
     for session in (ogs.InferenceSession(model, quiet_options()), test_fusion.two_ops(model)):

@@ -19,7 +19,7 @@ from cases import Attributes
 from compare import refusal
 from conftest import with_slow
 from models import node_attributes
-from ort_gridsample.runtime.compiled_ops import ops
+from ort_gridsample.runtime.compiled_ops import registry
 from paths import open_native, quiet_options
 from test_patch import SIGNATURE
 from test_targets import called
@@ -162,7 +162,7 @@ def test_the_nodes_are_found_in_what_onnxruntime_preprocessed(attributes: Attrib
         assert error(quantized(lowered, feeds, [], format), feeds, expected) > 0.3
 
 
-@pytest.mark.parametrize("target", ["ort_gridsample", *(["compiled"] if not ops.why_not() else [])])
+@pytest.mark.parametrize("target", ["ort_gridsample", *(["compiled"] if not registry.unavailable_reason() else [])])
 def test_this_packages_ops_in_a_model_that_was_converted_before(target: str) -> None:
     """Convert first, patch last: no converter knows these ops."""
     model = network(64, LINEAR)

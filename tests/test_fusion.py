@@ -23,12 +23,13 @@ from ort_gridsample.model.graphs import scopes
 from ort_gridsample.model.matches import find
 from ort_gridsample.model.patch import patch_in_place
 from ort_gridsample.model.targets.compiled_op import FusedOp
-from ort_gridsample.runtime.compiled_ops import ops
+from ort_gridsample.runtime.compiled_ops import registry
 from paths import open_native, open_session, quiet_options
 
 Between = Sequence[tuple[str, dict[str, object]]]
 
-compiled = pytest.mark.skipif(bool(ops.why_not()), reason=f"no compiled ops: {ops.why_not()}")
+UNAVAILABLE = registry.unavailable_reason()
+compiled = pytest.mark.skipif(bool(UNAVAILABLE), reason=f"no compiled ops: {UNAVAILABLE}")
 
 #: The orders of a Transpose that moves the coordinates, for any number of axes.
 FIRST, LAST = {"to": "first"}, {"to": "last"}

@@ -48,8 +48,8 @@ def test_on_windows_there_are_python_ops_and_a_reason_and_interrupts_wait_for_th
     script = """
 import signal
 from ort_gridsample.core import numpy_core
-from ort_gridsample.runtime.compiled_ops import ops
-print(ogs.get_ops(), '|', ops.why_not())
+from ort_gridsample.runtime.compiled_ops import registry
+print(ogs.get_ops(), '|', registry.unavailable_reason())
 ogs.set_core("numpy")
 session = ogs.InferenceSession(grid_sample_model("uint8", "float32", 2, [Attributes()]))
 print(session.replaced[0].runs_on, '|', session.replaced[0].reason)

@@ -26,7 +26,7 @@ from cases import Attributes
 from models import grid_sample_model, loose, parsed
 from ort_gridsample.core import numpy_core
 from ort_gridsample.runtime import session as sessions
-from ort_gridsample.runtime.compiled_ops.ops import why_not
+from ort_gridsample.runtime.compiled_ops.registry import unavailable_reason
 from ort_gridsample.runtime.python_ops import exits, failures
 
 X = np.random.default_rng(0).standard_normal((1, 3, 6, 7)).astype(np.float32)
@@ -405,7 +405,8 @@ def test_pickled_to_another_process(model: onnx.ModelProto, expected: np.ndarray
             np.testing.assert_allclose(answer, expected, atol=1e-6)
     for each in pickles:
         again = pickle.loads(pickle.dumps(pickle.loads(each)))
-        assert [placement.runs_on for placement in again.replaced] == [f"{'Python' if why_not() else 'compiled'} op"]
+        kind = "Python" if unavailable_reason() else "compiled"
+        assert [placement.runs_on for placement in again.replaced] == [f"{kind} op"]
         restored = again.get_session_options()
         assert restored.intra_op_num_threads == 1
         assert entry(restored, "session.set_denormal_as_zero") == entry(restored, SPINNING) == "1"

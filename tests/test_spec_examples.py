@@ -17,7 +17,7 @@ from cases import Attributes, generator, image
 from compare import about, assert_identical, assert_matches
 from models import parsed
 from ort_gridsample import spec
-from ort_gridsample.runtime.compiled_ops.ops import why_not
+from ort_gridsample.runtime.compiled_ops.registry import unavailable_reason
 from paths import Function, Model, open_compiled, open_native, open_patched_file, open_session, run
 
 # onnx-gridsample-16-first-draft.rst: its examples. Only the shared X and grids are named here; the text repeats them.
@@ -194,7 +194,7 @@ def test_node(name: str) -> None:
     sessions = [open_session(op.model), open_patched_file(op.model)]
     if case is not op:
         sessions += [open_native(case.model), open_session(case.model)]
-    elif not why_not():
+    elif not unavailable_reason():
         sessions.append(open_compiled(op.model))
     for session, (inputs, outputs) in itertools.product(sessions, case.data_sets):
         for Y, expected in zip(run(session, inputs[0].dtype, *inputs), outputs, strict=True):

@@ -157,7 +157,7 @@ def function(part: Part) -> Function:
 
 #: How long functions take to compile, the longest first and last, as two processes take them from both ends.
 _ORDER = (
-    "create", "create_fused", "compute", "measure", "infer", "attention_for",
+    "create", "create_fused", "compute", "compute_with_status", "measure", "infer", "attention_for",
     "sum_for", "copy_for", "proceed", "proceed_attention", "combine_for", "sum_packed_for", "worker", "pack_for",
     "fill_for", "axis_taps_for", "coordinates_for", "attend", "invite", "finish", "destroy",
 )  # fmt: skip

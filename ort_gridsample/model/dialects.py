@@ -229,21 +229,31 @@ _generator = partial(
     reads_only=True,
 )
 
-#: The target of compiled ops. They live in the domain of onnxruntime-extensions, with everyone's: so their names are
-#: long.
+#: The target of compiled ops, and their domain.
 COMPILED: Final = "compiled"
-EXTENSIONS_DOMAIN = "ai.onnx.contrib"
-#: The compiled op that is a GridSample and what computes its grid, which only sessions write.
-FUSED: Final = "ort_gridsample_FusedGridSample"
-#: The operator that is several GridSamples and the sum over them, and its compiled op.
+COMPILED_DOMAIN: Final = "ort_gridsample.compiled"
+#: The compiled op for a GridSample and the nodes that compute its grid. Only sessions write it.
+FUSED: Final = "FusedGridSample"
+#: The operator that is several GridSamples and the weighted sum of their outputs.
 ATTENTION: Final = "DeformableAttention"
-COMPILED_ATTENTION: Final = f"ort_gridsample_{ATTENTION}"
+
+#: The domain of onnxruntime-extensions. Releases before 0.2 wrote compiled ops in it, with a prefix before their names.
+EXTENSIONS_DOMAIN: Final = "ai.onnx.contrib"
+OLD_COMPILED: Final = "compiled before 0.2"
+OLD_PREFIX: Final = "ort_gridsample_"
+
+_COMPILED_DIALECTS = _newest(COMPILED, COMPILED_DOMAIN, ignored=("node",), version=1)
+
+
+def _old_compiled(dialect: Dialect) -> Dialect:
+    """The spelling of a compiled op in releases before 0.2, which is read and never written."""
+    op_type = OLD_PREFIX + dialect.op_type
+    return replace(dialect, name=OLD_COMPILED, op_type=op_type, domains=(EXTENSIONS_DOMAIN,), reads_only=True)
+
 
 _DIALECTS: list[Dialect] = [
-    *(
-        replace(dialect, op_type=f"ort_gridsample_{operator}")
-        for operator, dialect in _newest(COMPILED, EXTENSIONS_DOMAIN, ignored=("node",), version=1).items()
-    ),
+    *_COMPILED_DIALECTS.values(),
+    *map(_old_compiled, _COMPILED_DIALECTS.values()),
     Dialect("com.microsoft", "GridSample", "GridSample", ("com.microsoft",), _OPSET_16.attributes, axes=(2,)),
     Dialect("mmcv", "GridSample", "grid_sampler", ("mmcv",), _CODES, axes=(2,)),
     Dialect("mmdeploy", "GridSample", "grid_sampler", ("mmdeploy",), _CODES, axes=(2,)),
@@ -289,7 +299,7 @@ OURS[ATTENTION] = Dialect(
 #: multiscaleDeformableAttnPlugin, mmdeploy's ms_deform_attn.
 ATTENTION_PLUGINS = {"MultiscaleDeformableAttnPlugin_TRT": True, "MMCVMultiScaleDeformableAttention": False}
 #: The types of the nodes that stand for several.
-WHOLE_NODES = frozenset((*ATTENTION_PLUGINS, ATTENTION, COMPILED_ATTENTION))
+WHOLE_NODES = frozenset((*ATTENTION_PLUGINS, ATTENTION, OLD_PREFIX + ATTENTION))
 PLUGINS = replace(
     OURS[ATTENTION], name="tensorrt-plugins", op_type="MultiscaleDeformableAttnPlugin_TRT", domains=(),
     attributes={"align_corners": Spelling("align_corners", {0: 0}, 0)}, written_domain=_TENSORRT,
@@ -304,10 +314,11 @@ DECOMPOSED: Final = "unrolled"
 PARTS = _newest(DECOMPOSED, DECOMPOSED, reads_only=True)
 PARTS[ATTENTION] = replace(OURS[ATTENTION], name=DECOMPOSED, domains=(DECOMPOSED,), reads_only=True)
 
-_ONE_OP = replace(
-    OURS[ATTENTION], name=COMPILED, op_type=COMPILED_ATTENTION, domains=(EXTENSIONS_DOMAIN,), ignored=("node", "points")
+_COMPILED_ATTENTION = replace(
+    OURS[ATTENTION], name=COMPILED, domains=(COMPILED_DOMAIN,), ignored=("node", "points"), version=1
 )
-_OWN = {(each.domain, each.op_type): each for each in (*OURS.values(), *ASIDE.values(), _ONE_OP)}
+_WHOLE = _COMPILED_ATTENTION, _old_compiled(_COMPILED_ATTENTION)
+_OWN = {(each.domain, each.op_type): each for each in (*OURS.values(), *ASIDE.values(), *_WHOLE)}
 
 
 def dialect_of(node: onnx.NodeProto, opsets: Mapping[str, int], functions: Collection[Key] = ()) -> Dialect | None:
@@ -353,7 +364,7 @@ def add_dialect(dialect: Dialect) -> None:
     expected = set(standard(dialect.operator, max(spec.OPERATORS[dialect.operator])).attributes)
     if set(dialect.attributes) != expected:
         raise GridSampleError(where, "attributes", str(sorted(dialect.attributes)), str(sorted(expected)))
-    if dialect.name in ("ai.onnx", DOMAIN, "primitives", COMPILED, DECOMPOSED):
+    if dialect.name in ("ai.onnx", DOMAIN, "primitives", COMPILED, OLD_COMPILED, DECOMPOSED):
         raise GridSampleError(where, "name", repr(dialect.name), "one that is not a target already")
     same = (dialect.name, dialect.operator)
     _DIALECTS[:] = [dialect, *(d for d in _DIALECTS if (d.name, d.operator) != same)]

@@ -8,8 +8,10 @@ import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from io import BytesIO
 from os import PathLike
 from pathlib import Path
+from typing import BinaryIO
 
 import onnx
 from google.protobuf.message import DecodeError, EncodeError
@@ -48,6 +50,67 @@ def _parsed(data: bytes, where: str, argument: str) -> onnx.ModelProto:
     if not proto.HasField("graph"):
         raise GridSampleError(where, argument, "without a graph", "an ONNX model")
     return proto
+
+
+#: Fields of a serialized ModelProto, and how long the number is that follows a field of fixed length.
+_OPSET_IMPORT, _FUNCTIONS, _FIXED = 8, 25, {1: 8, 5: 4}
+
+
+def imported_domains(model: bytes | str | PathLike[str]) -> frozenset[str] | None:
+    """The domains that a serialized model, or the model in a file, and its functions import.
+
+    The graph is not read, so that this takes the same time for models of any size. None: the file is not an ONNX model.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    domains: set[str] = set()
+    with BytesIO(model) if isinstance(model, bytes) else open(model, "rb") as file:
+        try:
+            for field, length in _fields(file):
+                if field == _OPSET_IMPORT:
+                    domains.add(onnx.OperatorSetIdProto.FromString(file.read(length)).domain)
+                elif field == _FUNCTIONS:
+                    function = onnx.FunctionProto.FromString(file.read(length))
+                    domains.update(entry.domain for entry in function.opset_import)
+                else:
+                    file.seek(length, os.SEEK_CUR)
+        except (DecodeError, UnicodeDecodeError, EOFError, ValueError, OverflowError):
+            return None
+    return frozenset(domains)
+
+
+def _fields(file: BinaryIO) -> Iterator[tuple[int, int]]:
+    """The number and the length of each field of a serialized message; the caller reads or skips what it contains.
+
+    Raises:
+        EOFError: the file ends within a field.
+        ValueError: the file is not a serialized message.
+    """
+    while (first := file.read(1)) != b"":
+        key = _varint(file, first)
+        wire_type = key & 7
+        if wire_type == 0:
+            _varint(file, file.read(1))
+        elif wire_type == 2:
+            yield key >> 3, _varint(file, file.read(1))
+        elif wire_type in _FIXED:
+            file.seek(_FIXED[wire_type], os.SEEK_CUR)
+        else:
+            raise ValueError(f"wire type {wire_type}")
+
+
+def _varint(file: BinaryIO, first: bytes) -> int:
+    """The integer that begins with the byte ``first``, seven bits in each byte."""
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = first if shift == 0 else file.read(1)
+        if byte == b"":
+            raise EOFError
+        value |= (byte[0] & 0x7F) << shift
+        if byte[0] < 0x80:
+            return value
+    raise ValueError("an integer of more than 10 bytes")
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import onnx
 from onnx import helper
 
 from ..errors import GridSampleError, where
-from .dialects import DOMAIN, EXTENSIONS_DOMAIN
+from .dialects import COMPILED_DOMAIN, DOMAIN, EXTENSIONS_DOMAIN
 from .graphs import OUTSIDE, Names, Scope, called
 
 #: The key in a helper node's ``metadata_props``; its value is the node that it helps.
@@ -84,7 +84,7 @@ def around(scope: Scope, node: onnx.NodeProto) -> tuple[Sequence[str], str, froz
         GridSampleError: of a guard that consists of two nodes the second is not there.
     """
     output = node.output[0] if node.output else ""
-    if node.domain not in (DOMAIN, EXTENSIONS_DOMAIN):
+    if node.domain not in (DOMAIN, COMPILED_DOMAIN, EXTENSIONS_DOMAIN):
         return node.input, output, frozenset()
     nodes, belonging, inputs = scope.nodes, set(), []
     for name in node.input:

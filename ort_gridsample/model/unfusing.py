@@ -10,11 +10,15 @@ import onnx
 from onnx import helper
 
 from ..errors import GridSampleError, where
-from .dialects import EXTENSIONS_DOMAIN, FUSED, OURS
+from .conversion import import_used
+from .dialects import COMPILED_DOMAIN, EXTENSIONS_DOMAIN, FUSED, OLD_PREFIX, OURS
 from .element_types import elem_type
 from .graphs import Names, Nodes, Scope, scopes
 from .programs import OPERATIONS, WITH_PROGRAM, decoded
 from .targets.compiled_op import label
+
+#: How a fused node is called, now and in releases before 0.2.
+_FUSED_NODES = {(COMPILED_DOMAIN, FUSED), (EXTENSIONS_DOMAIN, OLD_PREFIX + FUSED)}
 
 
 def unfused(model: onnx.ModelProto, found: Sequence[Scope] = ()) -> onnx.ModelProto:
@@ -25,18 +29,20 @@ def unfused(model: onnx.ModelProto, found: Sequence[Scope] = ()) -> onnx.ModelPr
     Raises:
         GridSampleError: a fused node is not what a session writes.
     """
-    if not any(FUSED in scope.op_types for scope in found or scopes(model)):
+    op_types = {op_type for _, op_type in _FUSED_NODES}
+    if all(op_types.isdisjoint(scope.op_types) for scope in found or scopes(model)):
         return model
     copy = deepcopy(model)
     names = Names(copy)
     for scope in reversed(scopes(copy)):  # inner graphs first: a list of nodes that was rewritten holds copies
         scope.replace({at: _Parts(node, scope, names).nodes for at, node in enumerate(scope) if is_fused(node)})
+    import_used(copy, {COMPILED_DOMAIN: 1}, {EXTENSIONS_DOMAIN})
     return copy
 
 
 def is_fused(node: onnx.NodeProto) -> bool:
     """Whether ``node`` is a fused one, which only sessions write."""
-    return node.op_type == FUSED and node.domain == EXTENSIONS_DOMAIN
+    return (node.domain, node.op_type) in _FUSED_NODES
 
 
 class _Parts:
@@ -58,7 +64,7 @@ class _Parts:
 
     def _finish(self, node: onnx.NodeProto, operator: str, prefix: str = "") -> None:
         """Make ``node`` the compiled ``operator``, with its own attributes, whose names began with ``prefix``."""
-        node.op_type, node.domain = f"ort_gridsample_{operator}", EXTENSIONS_DOMAIN
+        node.op_type, node.domain = operator, COMPILED_DOMAIN
         for name in (*OURS[operator].attributes, "node"):
             if prefix + name in self._attributes:
                 node.attribute.add().CopyFrom(self._attributes[prefix + name])

@@ -5,7 +5,6 @@ is looked at. What they said is kept on disk, for this release of onnxruntime, t
 """
 
 import hashlib
-import os
 import pickle
 import re
 import subprocess
@@ -29,6 +28,7 @@ from onnx import helper
 
 from .. import spec
 from ..core.arrays import Array
+from ..core.cache_folder import cache_folder
 from ..core.threads import interpreter
 from ..errors import GridSampleError
 from ..functions import affine_grid
@@ -301,8 +301,7 @@ def _devices() -> str:
 
 
 def _folder() -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or Path.home() / ".cache"
-    return Path(cache) / "ort_gridsample" / "providers"
+    return cache_folder() / "providers"
 
 
 def _kept(key: str) -> str | None:

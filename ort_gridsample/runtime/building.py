@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from importlib import metadata
 from os import PathLike
 from pathlib import Path
@@ -31,27 +27,12 @@ from ..model.files import Model, explaining_invalid, read_model, written_whole
 from ..model.matches import records_of
 from ..model.unfusing import unfused
 from . import library
+from .linking import MACHINES, SUFFIXES, Machine, linker, run
 
 WHERE = "library"
 
 #: The oldest Numba whose LLVM reads the texts of :mod:`.compiled_ops.emission`.
 NUMBA = "0.62"
-
-
-@dataclass(frozen=True)
-class _Machine:
-    """A machine that libraries are built for."""
-
-    system: str  #: as ``sys.platform`` names it
-    machine: str  #: as ``platform.machine()`` does
-    triple: str  #: as LLVM does
-    linked: str  #: as Zig does
-    cpus: tuple[str, ...] = ("generic",)  #: the processors that a library may have variants for
-
-    @property
-    def is_this(self) -> bool:
-        """Whether it is the one that this process runs on."""
-        return (self.system, self.machine) == (this.system, this.machine)
 
 
 _V3 = "avx2", "fma", "f16c"
@@ -63,13 +44,7 @@ CPUS: dict[str, tuple[int, tuple[str, ...], tuple[str, ...]]] = {
     "x86-64-v4": (4, _V3, (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")),
     "generic": (1, ("f16c",), ()),
 }
-_X86 = tuple(CPUS)[:3]
-TARGETS = {
-    "x86_64-linux": _Machine("linux", "x86_64", "x86_64-unknown-linux-gnu", "x86_64-linux-gnu.2.17", _X86),
-    "aarch64-linux": _Machine("linux", "aarch64", "aarch64-unknown-linux-gnu", "aarch64-linux-gnu.2.17"),
-    "x86_64-windows": _Machine("win32", "x86_64", "x86_64-pc-windows-gnu", "x86_64-windows-gnu", _X86),
-    "aarch64-macos": _Machine("darwin", "aarch64", "arm64-apple-macosx11.0.0", "aarch64-macos.11.0"),
-}
+TARGETS = MACHINES
 #: The best of a machine's processors that this one is.
 NATIVE = "native"
 
@@ -109,7 +84,7 @@ def build_library(
         raise ImportError(f"a library needs numba {NUMBA} or newer, and {found} is installed: pip install -U numba")
     wanted, path = _wanted(models), Path(path)
     with tempfile.TemporaryDirectory() as folder:
-        link = _linker(machine)
+        link = linker(machine, WHERE)
         sentences = (
             f"ort_gridsample {release}: this processor is none of {listed(cpus)}, which the library is built for",
             f"ort_gridsample {release}: onnxruntime is older than {versions.OLDEST['onnxruntime']}",
@@ -123,8 +98,8 @@ def build_library(
         with ThreadPoolExecutor(available_cpus()) as pool:
             list(pool.map(lambda task: _compile(machine, *task), tasks))
         objects = sorted(str(each) for each in Path(folder).glob("*.o"))
-        made = Path(folder) / f"library{library.SUFFIXES[machine.system]}"
-        _run([*link, "-o", str(made), *objects, *_FLAGS[machine.system]], "linking")
+        made = Path(folder) / f"library{SUFFIXES[machine.system]}"
+        run([*link, "-o", str(made), *objects, *_FLAGS[machine.system]], "linking")
         content = library.ended(made.read_bytes(), release, f"{machine.machine}-{machine.system}", cpus)
     with written_whole(path) as beside:
         beside.write_bytes(content)
@@ -144,7 +119,7 @@ _FLAGS = {
 }
 
 
-def _machine(target: str | None) -> _Machine:
+def _machine(target: str | None) -> Machine:
     if target is None:
         target = next((name for name, each in TARGETS.items() if each.is_this), f"{this.machine}-{this.system}")
     if target not in TARGETS:
@@ -152,7 +127,7 @@ def _machine(target: str | None) -> _Machine:
     return TARGETS[target]
 
 
-def _cpus(machine: _Machine, names: tuple[str, ...]) -> list[str]:
+def _cpus(machine: Machine, names: tuple[str, ...]) -> list[str]:
     """The processors of these ``names``, the least first."""
     found = set()
     for name in names or machine.cpus:
@@ -181,18 +156,7 @@ def _wanted(models: Iterable[Model]) -> dict[str, list[str]] | None:
     return {name: sorted(each) for name, each in wanted.items()} if models else None
 
 
-def _linker(machine: _Machine) -> list[str]:
-    """The command that links for a ``machine``."""
-    if importlib.util.find_spec("ziglang") is not None:
-        return [sys.executable, "-m", "ziglang", "cc", "-target", machine.linked, "-shared", "-s"]
-    cc = shutil.which("cc")
-    if not machine.is_this or cc is None:
-        remedy = "the wheel ziglang, which links for every machine: pip install ziglang"
-        raise GridSampleError(WHERE, "linker", "not there", remedy if cc else f"cc, or {remedy}")
-    return [cc, "-shared", "-s"]
-
-
-def _compile(machine: _Machine, cpu: str, task: dict[str, Any]) -> None:
+def _compile(machine: Machine, cpu: str, task: dict[str, Any]) -> None:
     """Let a process do a ``task`` of :mod:`.compiled_ops.emission`, with functions chosen for this ``cpu``."""
     features = CPUS[cpu][1] if cpu else ()
     root = __package__.partition(".")[0]
@@ -201,12 +165,4 @@ def _compile(machine: _Machine, cpu: str, task: dict[str, Any]) -> None:
         f"target.choose({machine.system!r}, {machine.machine!r}, {features!r}); "
         f"from {root}.runtime.compiled_ops.emission import main; main(sys.stdin.read())"
     )
-    _run([sys.executable, "-c", code], f"compiling {cpu}", json.dumps(task))
-
-
-def _run(command: Sequence[str], what: str, given: str = "") -> None:
-    """Run a ``command``; what it has to say is said where it fails."""
-    environment = {**os.environ, "PYTHONHASHSEED": "0"}
-    done = subprocess.run(command, input=given, capture_output=True, text=True, env=environment)
-    if done.returncode:
-        raise RuntimeError(f"{what} failed: {(done.stderr or done.stdout).strip()}")
+    run([sys.executable, "-c", code], f"compiling {cpu}", json.dumps(task))

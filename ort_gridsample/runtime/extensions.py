@@ -1,7 +1,7 @@
 """Import the module of onnxruntime-extensions that runs ops defined in Python, without its package.
 
-The package imports PyTorch and transformers where they are installed, which takes seconds, and sets an environment
-variable that makes protobuf several times slower in every process started afterwards.
+Only Python ops need it. The package imports PyTorch and transformers where they are installed, which takes seconds, and
+sets an environment variable that makes protobuf several times slower in every process started afterwards.
 """
 
 import importlib.util
@@ -10,9 +10,24 @@ import threading
 from typing import Any
 
 from .. import versions
+from ..model.dialects import EXTENSIONS_DOMAIN
 
 _NAME = "onnxruntime_extensions"
+#: The domains of its own operators.
+DOMAINS = frozenset({EXTENSIONS_DOMAIN, "com.microsoft.extensions"})
 _lock = threading.RLock()
+
+
+def is_installed() -> bool:
+    """Whether onnxruntime-extensions is installed. It is not imported."""
+    if _NAME in sys.modules:
+        return sys.modules[_NAME] is not None
+    return importlib.util.find_spec(_NAME) is not None
+
+
+def is_imported() -> bool:
+    """Whether somebody imported the part of onnxruntime-extensions that runs Python ops."""
+    return f"{_NAME}._extensions_pydll" in sys.modules
 
 
 def load() -> Any:
@@ -35,8 +50,9 @@ def load() -> Any:
                     del sys.modules[_NAME]
     except ImportError as error:
         raise ImportError(
-            f"ort_gridsample's ops need onnxruntime-extensions ({error}): pip install onnxruntime-extensions, "
-            "or patch the model to a target that runs without it, such as 'primitives'",
+            f"Python ops need onnxruntime-extensions ({error}): pip install onnxruntime-extensions (Python 3.13 or "
+            "older), or install Numba, with which all but string tensors runs on compiled ops, or patch the model to a "
+            "target that needs neither, such as 'primitives'",
             name=_NAME,
         ) from None
 

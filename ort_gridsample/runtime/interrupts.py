@@ -25,18 +25,20 @@ _BARE = "_ort_gridsample_bare"
 _SIGNALS = tuple(map(int, signal.valid_signals()))
 
 
+#: Called before a plain session is made, with the session, its model and its options. It returns whether the options
+#: were registered: then the session is made with signals deferred.
+Prepare = Callable[[Any, Any, "onnxruntime.SessionOptions | None"], bool]
+
+
 @cache
-def defer_in_sessions(made_with: Callable[[onnxruntime.SessionOptions | None], bool]) -> None:
-    """Make and run sessions that may run this package's ops :func:`undisturbed`; ``made_with`` tells by the options.
+def defer_in_sessions(prepare: Prepare) -> None:
+    """Make and run sessions that may run this package's ops :func:`undisturbed`.
 
     The methods of onnxruntime's own class are wrapped, as a plain session runs patched models too.
     """
 
     def makes(session: Any, path_or_bytes: Any = None, sess_options: Any = None, *_: Any, **__: Any) -> bool:
-        is_concerned = made_with(sess_options)
-        if is_concerned:
-            vars(session).setdefault("_runs_python_ops", True)
-        return is_concerned
+        return prepare(session, path_or_bytes, sess_options)
 
     def runs(session: Any, *_: Any, **__: Any) -> bool:
         return getattr(session, "_runs_python_ops", False)

@@ -9,12 +9,13 @@ from pathlib import Path
 
 from ..core import target
 from ..errors import GridSampleError
-from .compiled_ops.catalog import INTERFACE
+from .linking import SUFFIXES
 
+#: The version of the libraries: 2 has the ops in the domain ``ort_gridsample.compiled``, 1 had them elsewhere.
+FORMAT = 2
 #: The environment variable that names a library, and where one lies in the package.
 VARIABLE = "ORT_GRIDSAMPLE_LIBRARY"
 OWN = Path(__file__).parents[1] / "libort_gridsample"
-SUFFIXES = {"linux": ".so", "darwin": ".dylib", "win32": ".dll"}
 #: What a library ends with: the interface of its ops, the release that made it, its machine, the levels of its
 #: processors, and the hash of all before.
 _END = re.compile(rb"\nort_gridsample ops (\d+) of release (\S+) for (\S+)((?: \S+)*) sha256 ([0-9a-f]{64})\n\Z")
@@ -22,7 +23,7 @@ _END = re.compile(rb"\nort_gridsample ops (\d+) of release (\S+) for (\S+)((?: \
 
 def ended(library: bytes, release: str, machine: str, cpus: Sequence[str]) -> bytes:
     """The bytes of a ``library`` with what it ends with."""
-    said = " ".join(["ort_gridsample ops", str(INTERFACE), "of release", release, "for", machine, *cpus])
+    said = " ".join(["ort_gridsample ops", str(FORMAT), "of release", release, "for", machine, *cpus])
     return library + f"\n{said} sha256 {hashlib.sha256(library).hexdigest()}\n".encode()
 
 
@@ -49,8 +50,8 @@ def checked(path: Path, anywhere: bool = False) -> str:
     interface, release, machine, cpus, digest = (each.decode() for each in end.groups())
     if digest != hashlib.sha256(content[: end.start()]).hexdigest():
         raise GridSampleError(where, "content", "damaged", "what its hash says: build or copy it anew")
-    if int(interface) != INTERFACE:
-        raise GridSampleError(where, "interface", f"{interface}, of release {release}", f"{INTERFACE}: build it anew")
+    if int(interface) != FORMAT:
+        raise GridSampleError(where, "interface", f"{interface}, of release {release}", f"{FORMAT}: build it anew")
     if machine != (this := f"{target.machine}-{target.system}") and not anywhere:
         raise GridSampleError(where, "machine", machine, this)
     return f"release {release} for {machine}{cpus}"

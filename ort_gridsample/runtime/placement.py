@@ -11,7 +11,7 @@ from typing import Literal
 from .. import settings
 from ..core import logger
 from ..core.taps import COMPILED_MODES
-from ..model.dialects import ATTENTION, COMPILED, DOMAIN
+from ..model.dialects import ATTENTION, COMPILED, DOMAIN, OLD_COMPILED
 from ..model.expansion import points_of
 from ..model.files import Model, explaining_invalid, read_model
 from ..model.graphs import scopes
@@ -28,7 +28,7 @@ from ..model.unfusing import unfused
 from ..settings import OpsName
 from . import library, native
 from .accelerators import Accelerators
-from .compiled_ops import ops
+from .compiled_ops import registry
 
 
 def set_ops(name: OpsName | None) -> None:
@@ -59,7 +59,7 @@ def get_ops() -> Literal["compiled", "python"]:
 def why_no_compiled_ops(wanted: OpsName | None = None) -> str:
     """Why a session has no compiled ops, empty where it has; ImportError where they are ``wanted``, by the settings."""
     wanted = wanted or settings.OPS.get()
-    reason = "Python ops were asked for" if wanted == "python" else ops.why_not()
+    reason = "Python ops were asked for" if wanted == "python" else registry.unavailable_reason()
     if reason and wanted == "compiled":
         raise ImportError(f"compiled ops cannot be had: {reason}")
     return reason
@@ -198,7 +198,7 @@ class Ops(Target):
             mode = COMPILED_MODES.index(str(record.mode)) if record.operator == "GridSample" else 0
             try:
                 for types in product(*record.types.values()):
-                    ops.prepare(record.operator, types, mode)
+                    registry.prepare(record.operator, types, mode)
             except Exception as error:
                 logger.warning("compiling %s failed, it runs on the Python op: %r", record.where, error)
                 reason = f"compiling it failed: {error}"
@@ -215,6 +215,8 @@ class Ops(Target):
         return target and target.of(match)
 
     def expands(self, match: Match) -> bool:
+        if match.record.dialect.name == OLD_COMPILED:
+            return True
         if match.record.patched:  # as other ops than it is
             if why_no_compiled_ops():
                 return match.record.dialect.name == COMPILED or not has_status(match.node)

@@ -1,8 +1,14 @@
-"""Options that know this package's ops: the caller's come in, and the same go out."""
+"""Let sessions that are made with given ``SessionOptions`` run this package's ops.
+
+Compiled ops are registered at once. Python ops are registered when a session is made whose model has some: they need
+onnxruntime-extensions, whose library the user may register on the same options, and it must not be there twice.
+"""
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 from weakref import ref
@@ -10,23 +16,29 @@ from weakref import ref
 import onnxruntime
 from onnx import helper
 
-from ..errors import GridSampleError
-from ..model.dialects import DOMAIN, EXTENSIONS_DOMAIN, VERSION
-from . import interrupts
-from .compiled_ops import ops as compiled_ops
-from .compiled_ops.catalog import NAMES
+from ..core import logger
+from ..model.dialects import COMPILED_DOMAIN, DOMAIN, EXTENSIONS_DOMAIN, VERSION
+from ..model.files import imported_domains
+from . import extensions, interrupts, library
+from .compiled_ops import registry
 from .native import one_node
 from .options import loaded
 
-# Before anyone's options: they know the ops that are there by then.
-with suppress(ImportError):  # who needs the ops is told
-    from .python_ops import ops  # noqa: F401
-with suppress(GridSampleError):  # who needs them is told, too
-    compiled_ops.add()
+_RUNS_PYTHON_OPS = "_runs_python_ops"
 
-#: The options that went through here, by their identity. Not a WeakSet: it learns of an end in a callback, and there
-#: Python loses the exception of a signal's handler.
-_registered: dict[int, ref[onnxruntime.SessionOptions]] = {}
+
+@dataclass
+class _Registered:
+    """What is known of options that :func:`register` returned."""
+
+    options: ref[onnxruntime.SessionOptions]
+    #: Whether the ops of the domain ``ort_gridsample`` are registered: "Python" or "compiled" ones, or none ("").
+    python_ops: str = ""
+
+
+#: Registered options, by their identity. Not a WeakSet: its callbacks run when options are freed, and an exception that
+#: a signal handler raises in a callback is lost.
+_registered: dict[int, _Registered] = {}
 
 
 def register(session_options: onnxruntime.SessionOptions | None = None) -> onnxruntime.SessionOptions:
@@ -34,56 +46,157 @@ def register(session_options: onnxruntime.SessionOptions | None = None) -> onnxr
 
     >>> onnxruntime.InferenceSession("patched.onnx", register())    # doctest: +SKIP
 
-    Any number of calls on the same options do the same as one. While such a session runs on the main thread, Python's
-    signal handlers (Ctrl-C's) wait for the end of the run.
+    Calling it again with the same options changes nothing. The user may register other libraries of custom ops on the
+    same options, before or after, onnxruntime-extensions among them. While a session that runs Python ops is made or
+    runs on the main thread, Python's signal handlers (Ctrl-C's) are deferred to the end.
 
     Args:
-        session_options: new ones where None.
+        session_options: the options, which are changed; None: new ones.
 
     Returns:
         The same options.
 
     Raises:
-        ImportError: there is no onnxruntime-extensions, which the ops need that are no library's.
-        GridSampleError: there is a library, which is of no use.
+        ImportError: neither Numba nor onnxruntime-extensions is installed.
+        GridSampleError: the configured library of compiled ops cannot be used.
     """
     if session_options is None:
-        return register_anew(onnxruntime.SessionOptions())
-    if _is_registered(session_options):
+        return register_new(onnxruntime.SessionOptions())
+    if _lookup(session_options) is not None:
         return session_options
-    try:
-        loaded(session_options, _probe())
-    except Exception:
-        return register_anew(session_options)
-    return register_anew(session_options, known=True)  # to register onnxruntime-extensions again would break them
+    return register_new(session_options, has_compiled_ops=_loads(session_options, COMPILED_DOMAIN))
 
 
-def register_anew(options: onnxruntime.SessionOptions, known: bool = False) -> onnxruntime.SessionOptions:
-    """As :func:`register`, of options that nobody registered onnxruntime-extensions with, unless it is ``known``."""
-    compiled_ops.know_api()
-    if not known:
-        path: Any = compiled_ops.alone()  # the library of the compiled ops, or onnxruntime-extensions'
-        if path is None:
-            from .python_ops.ops import library_path as path
-        interrupts.undisturbed(options.register_custom_ops_library, str(path))  # asks every compiled op for its name
-    for key in [key for key, each in list(_registered.items()) if each() is None]:
+def register_new(options: onnxruntime.SessionOptions, has_compiled_ops: bool = False) -> onnxruntime.SessionOptions:
+    """As :func:`register`, for options that do not have the compiled ops, or that do where ``has_compiled_ops``."""
+    if not has_compiled_ops:
+        reason = registry.static_reason()
+        if not reason:
+            registry.register(options)
+        elif not extensions.is_installed():
+            raise ImportError(
+                f"ort_gridsample has no ops to register: compiled ops cannot be used ({reason}), and Python ops need "
+                "onnxruntime-extensions, which is not installed: pip install numba, or pip install "
+                "onnxruntime-extensions, or patch the model to the target 'primitives', which needs no ops",
+                name="onnxruntime_extensions",
+            )
+    _define_python_ops_early()
+    for key in [key for key, entry in list(_registered.items()) if entry.options() is None]:
         _registered.pop(key, None)
-    _registered[id(options)] = ref(options)
-    interrupts.defer_in_sessions(_is_registered)
+    _registered[id(options)] = _Registered(ref(options))
+    interrupts.defer_in_sessions(_prepare_plain_session)
     return options
 
 
-def _is_registered(options: onnxruntime.SessionOptions | None) -> bool:
-    found = _registered.get(id(options))
-    return found is not None and found() is options
+def add_python_ops(options: onnxruntime.SessionOptions) -> None:
+    """Add the Python ops to options that :func:`register` returned, unless they are there.
+
+    Raises:
+        ImportError: onnxruntime-extensions is not installed, or was registered on the options before the Python ops
+            were defined.
+    """
+    entry = _lookup(options)
+    if entry is None or entry.python_ops == "Python":
+        return
+    path = _define_python_ops()
+    if not _loads(options, DOMAIN):
+        if _loads(options, EXTENSIONS_DOMAIN):
+            raise ImportError(
+                "onnxruntime-extensions was registered on these options before ort_gridsample defined its Python ops: "
+                "import onnxruntime_extensions before ort_gridsample, or register its library after "
+                "ort_gridsample.register(options)",
+                name="onnxruntime_extensions",
+            )
+        interrupts.undisturbed(options.register_custom_ops_library, path)
+    entry.python_ops = "Python"
+
+
+def _define_python_ops_early() -> None:
+    """Define the Python ops where onnxruntime-extensions is imported: the user may be about to register its library."""
+    if extensions.is_imported():
+        with suppress(ImportError):  # whoever needs the Python ops gets the error then
+            _define_python_ops()
+
+
+def _define_python_ops() -> str:
+    """Define the Python ops, which every later registration of onnxruntime-extensions includes; the library's path."""
+    from .python_ops.ops import library_path
+
+    return library_path
+
+
+def _prepare_plain_session(session: Any, model: Any, options: onnxruntime.SessionOptions | None) -> bool:
+    """Add Python ops to the options of a plain session whose model may need them; whether they were registered."""
+    entry = _lookup(options)
+    if entry is None:
+        return False
+    if _RUNS_PYTHON_OPS not in vars(session):  # else it is this package's session, which has seen to its ops
+        domains = _imported_domains(model)
+        if domains is None or DOMAIN in domains:
+            _add_ops_for_plain_session(options, entry, is_needed=domains is not None)
+        setattr(session, _RUNS_PYTHON_OPS, entry.python_ops == "Python")
+    return True
+
+
+def _imported_domains(model: Any) -> frozenset[str] | None:
+    """The domains that the model of a plain session imports; None where that is not known."""
+    if not isinstance(model, (bytes, str, os.PathLike)):
+        return None
+    with suppress(OSError):  # onnxruntime says what is wrong with the file
+        return imported_domains(model)
+    return frozenset()
+
+
+def _add_ops_for_plain_session(options: onnxruntime.SessionOptions, entry: _Registered, is_needed: bool) -> None:
+    """Add Python ops; where that is not possible, compiled ops that stand in for them.
+
+    Raises:
+        ImportError: neither is possible, and ops are certainly needed.
+    """
+    if entry.python_ops:
+        return
+    try:
+        add_python_ops(options)
+    except ImportError as error:
+        reason = "a library is configured"
+        if library.found() is None:
+            reason = registry.unavailable_reason()
+        if not reason:
+            registry.compiled_ops().register(options, [DOMAIN])
+            entry.python_ops = "compiled"
+        elif is_needed:
+            raise
+        else:
+            logger.debug("Python ops are not registered (%s), nor compiled ones in their place: %s", error, reason)
+
+
+def _lookup(options: onnxruntime.SessionOptions | None) -> _Registered | None:
+    entry = _registered.get(id(options))
+    return entry if entry is not None and entry.options() is options else None
+
+
+def _loads(options: onnxruntime.SessionOptions, domain: str) -> bool:
+    """Whether sessions with ``options`` know the ops of ``domain``."""
+    try:
+        loaded(options, _one_node_model(domain))
+    except Exception:
+        return False
+    return True
 
 
 @cache
-def _probe() -> bytes:
-    """A model that onnxruntime can read where it knows the ops."""
-    if compiled_ops.alone() is None:
-        node = helper.make_node("AffineGrid", [], ["status"], domain=DOMAIN, align_corners=0, node="", num_threads=0)
+def _one_node_model(domain: str) -> bytes:
+    """A model of one op of ``domain``, which onnxruntime loads only where it knows the op."""
+    if domain == EXTENSIONS_DOMAIN:
+        node = helper.make_node("StringUpper", [], [], domain=domain)
+        types, shapes = [("X", "str")], [None]
+    elif domain == COMPILED_DOMAIN:
+        node = helper.make_node("AffineGrid", [], [], domain=domain)
+        types, shapes = [("theta", "float32"), ("size", "int64")], [None, None]
     else:
-        node = helper.make_node(NAMES["AffineGrid"], [], [], domain=EXTENSIONS_DOMAIN)
-    types = ("theta", "float32"), ("size", "int64")
-    return one_node(node, [("", 20), (node.domain, VERSION)], types, [None, None]).SerializeToString()
+        node = helper.make_node("AffineGrid", [], ["status"], domain=domain, align_corners=0, node="", num_threads=0)
+        types, shapes = [("theta", "float32"), ("size", "int64")], [None, None]
+    return one_node(node, [("", 20), (domain, VERSION)], types, shapes).SerializeToString()
+
+
+_define_python_ops_early()

@@ -26,13 +26,12 @@ from ..model.graphs import Scope, constants, domain_of, scopes, unread
 from ..model.patch import Selection, bind_threads, check_selection, patch_in_place
 from ..model.records import NodeRecord
 from ..model.weights import LOCATION, NO_WEIGHTS, Loaded, Weights, split
-from . import interrupts, native
+from . import extensions, interrupts, native
 from .accelerators import ACCELERATED, Accelerated, Accelerators, Providers, before_the_cpu
-from .extensions import load
 from .options import added_to, copied, entry, from_state, has_providers, set_default, state
 from .placement import Ops, Placement
 from .python_ops import exits, failures
-from .registration import register, register_anew
+from .registration import add_python_ops, register, register_new
 
 _Parent = onnxruntime.InferenceSession
 
@@ -43,7 +42,7 @@ _READS_MEMORY = versions.at_least(onnxruntime.__version__, "1.31")
 _WITHOUT_COPY = "session.use_external_initializer_file_buffers_directly"
 #: Whether onnxruntime reads external data from there, of a model that it gets as bytes.
 _READS_FOLDER = versions.at_least(onnxruntime.__version__, "1.21")
-#: Domains of operators that onnxruntime itself, or the library that runs this package's ops, knows; with those in them.
+#: Domains of operators that onnxruntime or this package has, with all domains below them.
 _KNOWN_DOMAINS = ("ai.onnx", "com.microsoft", "com.ms", DOMAIN)
 #: The sentence of a compiled op's error, in onnxruntime's message.
 _OPERATORS = (*spec.OPERATORS, *spec.COMPOSITES)
@@ -335,9 +334,8 @@ def _domains(model: onnx.ModelProto, found: Iterable[Scope]) -> frozenset[str]:
 def _options(given: SessionOptions | None, patched: _Patched) -> SessionOptions | None:
     """The options of a session that runs ``patched``: ``given`` as they are, or a copy that has what it needs."""
     if patched.domains is None:
-        with suppress(ImportError):  # the ops may be in it, or not
-            return register(given)
-        return given
+        return _options_for_unknown_nodes(given)
+    uses_extensions = not extensions.DOMAINS.isdisjoint(patched.domains)
     if not any(placement.ours for placement in patched.placements):
         return given
     if given is None:
@@ -345,7 +343,12 @@ def _options(given: SessionOptions | None, patched: _Patched) -> SessionOptions 
     elif has_providers(given) or not all(map(_is_known, patched.domains)):
         options = register(given)  # their libraries or providers may be needed, and cannot be copied
     else:
-        options = register_anew(copied(given))
+        options = register_new(copied(given))
+    if patched.python:
+        add_python_ops(options)
+    elif uses_extensions and extensions.is_installed():
+        with suppress(ImportError):  # the user has registered a library with these operators
+            add_python_ops(options)
     if patched.python:
         # onnxruntime's threads would go on spinning after their own nodes, on the processors that the ops need.
         set_default(options, _ALLOW_SPINNING, "0")
@@ -361,14 +364,38 @@ def _options(given: SessionOptions | None, patched: _Patched) -> SessionOptions 
     return options
 
 
+def _options_for_unknown_nodes(given: SessionOptions | None) -> SessionOptions | None:
+    """The options of a session for a model that onnx cannot read: ops of this package may be in it, or not."""
+    with suppress(ImportError):
+        options = register(given)
+        with suppress(ImportError):
+            add_python_ops(options)
+        return options
+    return given
+
+
 def _is_known(domain: str) -> bool:
+    if domain in extensions.DOMAINS:
+        return False
     return not domain or any(domain == known or domain.startswith(f"{known}.") for known in _KNOWN_DOMAINS)
+
+
+def _need_python_ops(records: Sequence[NodeRecord]) -> None:
+    """Raise ImportError where the nodes of ``records`` cannot run on Python ops, and say which is the first."""
+    try:
+        extensions.load()
+    except ImportError as error:
+        strings = next((record for record in records if "str" in record.types.get("X", ())), None)
+        if strings is not None:
+            message = f"{strings.where}: X is of type str, and string tensors run on Python ops only. {error}"
+            raise ImportError(message, name=error.name) from None
+        raise
 
 
 def _prepare(records: Sequence[NodeRecord]) -> None:
     """Let the core compile what the nodes need now, so that the first run does not wait for it."""
     if records:
-        load()  # or say that there is no onnxruntime-extensions
+        _need_python_ops(records)
     needed = {
         (spec.TYPES[X].transport, spec.TYPES[grid].transport, record.mode)
         for record in records

@@ -13,7 +13,7 @@ from ort_gridsample.cli.timing import Turn
 from ort_gridsample.core import get_core, set_core
 from ort_gridsample.core.arrays import Array
 from ort_gridsample.functions import affine_grid, grid_sample
-from ort_gridsample.runtime.compiled_ops import ops as compiled_ops
+from ort_gridsample.runtime.compiled_ops import registry
 from ort_gridsample.runtime.placement import set_ops
 from ort_gridsample.runtime.session import InferenceSession
 from ort_gridsample.settings import CoreName, OpsName
@@ -43,7 +43,7 @@ class Backend:
     def installed(self) -> bool:
         if self.core is None:
             return find_spec(self.needs) is not None
-        return self.core in CORES and not (self.ops == "compiled" and compiled_ops.why_not())
+        return self.core in CORES and not (self.ops == "compiled" and registry.unavailable_reason())
 
     def begin(self) -> None:
         if self.core is not None:

@@ -8,7 +8,7 @@ import numpy as np
 from onnx import helper
 
 from ..attention import Attention
-from ..dialects import COMPILED_ATTENTION, EXTENSIONS_DOMAIN, PLUGINS
+from ..dialects import ATTENTION, COMPILED_DOMAIN, PLUGINS
 from ..element_types import elem_type
 from ..graphs import Names, Nodes
 from ..matches import Match
@@ -44,7 +44,7 @@ class CompiledAttention(_Whole):
     """The compiled op."""
 
     def write(self, match: Match, found: Attention, nodes: _Nodes, names: Names) -> None:
-        node = renamed(match.node, COMPILED_ATTENTION, EXTENSIONS_DOMAIN, nodes.operands(), [nodes.output])
+        node = renamed(match.node, ATTENTION, COMPILED_DOMAIN, nodes.operands(), [nodes.output])
         named = {"align_corners": match.record.align_corners, "node": label(match.node) or match.record.label}
         # By which the node is read back, where nothing else says how many there are.
         named["points"] = " ".join(map(str, found.points))

@@ -17,7 +17,7 @@ from ...core.structs import CACHE_LINE, LAUNCH, WORKER
 from ...core.workers import PASSED_BYTES, TAPS, WORKERS
 from .catalog import Fields, Kernels
 from .creation import LAST, choice, close_node, create_plain, destroy, errors_of, integer, open_node
-from .requests import free_blocks, keep, make_output, open_request, parallel_for, reserve, shape
+from .requests import free_blocks, keep, make_output, open_request, parallel_for, reserve, shape, write_status_output
 from .sampling import IS_OTHER, begin_sample
 from .sampling import SENTENCES as SAMPLE_SENTENCES
 from .sampling import compute as sample
@@ -263,5 +263,14 @@ def coordinates_for(theta_type: str, grid_type: str) -> Callable[..., int]:
     return coordinates
 
 
+_compute = register_jitable(compute)
+
+
+def compute_with_status(op_at: int, context: int) -> int:
+    """KernelComputeV2 of an op that stands in for a Python op, with its status output."""
+    return _compute(op_at, context) or write_status_output(struct(op_at, PLAIN), context)
+
+
 KERNELS = Kernels(create, compute, destroy, SENTENCES, states)
+WITH_STATUS = KERNELS._replace(compute=compute_with_status)
 FUSED = Kernels(create_fused, sample, destroy, FUSED_SENTENCES, fused_states)

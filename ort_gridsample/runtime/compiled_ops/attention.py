@@ -16,7 +16,7 @@ from ...core.pointers import array, chars, copy, local, struct
 from ...core.structs import ATTENTION
 from .catalog import Fields, Kernels
 from .creation import LAST, create_plain, destroy
-from .requests import free_blocks, keep, open_request, reserve, shape
+from .requests import free_blocks, keep, open_request, reserve, shape, write_status_output
 from .sampling import filled, inferred, lengths_and_names, open_inference, set_inferred
 from .sentences import NO_ROOM, ROOM, as_bytes, complain, refuse
 from .structs import NODE, PLAIN, REQUEST
@@ -142,4 +142,13 @@ def _points(value: Any, lengths: Any, behind: int) -> int:
     return count
 
 
+_compute = register_jitable(compute)
+
+
+def compute_with_status(op_at: int, context: int) -> int:
+    """KernelComputeV2 of an op that stands in for a Python op, with its status output."""
+    return _compute(op_at, context) or write_status_output(struct(op_at, PLAIN), context)
+
+
 KERNELS = Kernels(create, compute, destroy, SENTENCES, states, infer)
+WITH_STATUS = KERNELS._replace(compute=compute_with_status)

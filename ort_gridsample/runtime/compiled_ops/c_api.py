@@ -1,7 +1,7 @@
-"""ONNX Runtime's C interface, as far as the compiled ops speak it: one struct, and a table of functions.
+"""The parts of ONNX Runtime's C API that the compiled ops use: the struct OrtCustomOp and the function table OrtApi.
 
-Nobody else knows an offset. Source: ``onnxruntime_c_api.h``, whose table only ever grows at its end: a function stays
-where the release that brought it put it. All offsets are for 64-bit processes.
+All offsets are defined in this module, for 64-bit processes. Source: ``onnxruntime_c_api.h``. OrtApi only grows at its
+end, so a function keeps its offset in all later releases. A test compares the offsets with the declarations there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ INVALID_ARGUMENT = 2
 
 #: Where in the table a function lies, in bytes.
 FUNCTIONS = {
-    "CreateStatus": 0, "CreateCustomOpDomain": 208, "CustomOpDomain_Add": 216, "AddCustomOpDomain": 224,
+    "CreateStatus": 0, "GetErrorMessage": 16, "CreateCustomOpDomain": 208, "CustomOpDomain_Add": 216,
+    "AddCustomOpDomain": 224,
     "GetTensorMutableData": 408, "CreateTensorTypeAndShapeInfo": 456, "SetTensorElementType": 464, "SetDimensions": 472,
     "GetTensorElementType": 480, "GetDimensionsCount": 488, "GetDimensions": 496, "GetSymbolicDimensions": 504,
     "GetTensorTypeAndShape": 520, "KernelInfoGetAttribute_int64": 688, "KernelInfoGetAttribute_string": 696,
@@ -58,14 +59,29 @@ def kind(n_arguments: int) -> Any:
     return ctypes.CFUNCTYPE(word, *[word] * n_arguments)
 
 
+def function(address: int, n_arguments: int) -> Any:
+    """The C function at ``address``, to be called from Python."""
+    return kind(n_arguments)(address)
+
+
+def call(table: int, name: str, *arguments: int) -> int:
+    """Call a function of the OrtApi at ``table``. The result is an OrtStatus*, 0 for success."""
+    return function(word.from_address(table + FUNCTIONS[name]).value, len(arguments))(*arguments)
+
+
+def get_api(base: int, version: int) -> int:
+    """The OrtApi of an OrtApiBase; 0 where this onnxruntime is older than ``version``."""
+    return function(word.from_address(base).value, 1)(version)
+
+
 def status(table: int, text: str) -> int:
-    """A new status that says ``text``; whoever gets it owns it."""
+    """A new OrtStatus with this message, which the caller owns."""
     create = ctypes.PYFUNCTYPE(word, ctypes.c_int, ctypes.c_char_p)
     return create(word.from_address(table + FUNCTIONS["CreateStatus"]).value)(INVALID_ARGUMENT, text.encode())
 
 
 def shape_of(table: int) -> int:
-    """The address of :data:`SHAPE_OF`; 0 where this onnxruntime has no such function."""
-    # A build on the way to a release is named after it, and need not have it yet.
+    """The address of the function at :data:`SHAPE_OF`; 0 where this onnxruntime does not have it."""
+    # A build from the development branch has the number of the next release, and may still lack the function.
     has_it = versions.at_least(onnxruntime.__version__, f"1.{SHAPE_OF_SINCE + 1}")
     return word.from_address(table + SHAPE_OF).value if has_it else 0

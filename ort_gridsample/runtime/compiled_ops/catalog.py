@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, NamedTuple
 
 from ... import spec
 from ...core.taps import COMPILED_MODES
 from ...model import programs
-from ...model.dialects import ATTENTION, COMPILED, COMPILED_ATTENTION, FUSED, dialects
+from ...model.dialects import ATTENTION, COMPILED_DOMAIN, DOMAIN, FUSED
 from .c_api import ELEMENT_TYPES, VERSION
 from .structs import MOST_TYPES
 
-#: Operator -> the ``op_type`` of its op.
-NAMES = {dialect.operator: dialect.op_type for dialect in dialects() if dialect.name == COMPILED}
-NAMES[ATTENTION] = COMPILED_ATTENTION
+#: The operators that have an op of their own, of the same name.
+OPERATORS = ("GridSample", "AffineGrid", ATTENTION)
 
 #: The version of the ops' inputs and attributes, which a node says in its attribute ``interface`` if it is not 1.
 INTERFACE = 1
+
+#: ``ONNXTensorElementDataType`` of the second output of an op that has one, and of strings.
+INT64, STRING = ELEMENT_TYPES["int64"], 8
 
 #: The fields of a record: numbers, functions to compile (:data:`ort_gridsample.core.compilation.Part`; None: 0), or
 #: those of a record in it.
@@ -32,8 +34,8 @@ ANSWERS: Mapping[str, Callable[..., int]] = {
     "GetExecutionProviderType": lambda op: 0,  # the CPU's
     "GetInputType": lambda op, index: op.types[index],
     "GetInputTypeCount": lambda op: op.n_inputs,
-    "GetOutputType": lambda op, index: op.types[0],
-    "GetOutputTypeCount": lambda op: 1,
+    "GetOutputType": lambda op, index: op.types[0] if index == 0 else INT64,
+    "GetOutputTypeCount": lambda op: op.n_outputs,
     "GetInputCharacteristic": lambda op, index: 2 if index == op.variadic else 0,  # 2: several, of one type
     "GetOutputCharacteristic": lambda op, index: 0,
     "GetInputMemoryType": lambda op, index: 0,
@@ -72,6 +74,7 @@ class Op:
     variadic: int = -1  #: the input that may be several; -1: none
     infers: bool = False  #: whether its output's shape can be inferred
     has_modes: bool = True  #: whether its states are for one mode after the other
+    n_outputs: int = 1  #: 2: the second output is the status output of a Python op
 
     def serves(self, types: Sequence[str], number: int, wanted: Mapping[str, Collection[str]] | None) -> bool:
         """Whether the state of this number, of inputs of these ``types``, is of use to nodes of the ``wanted``.
@@ -96,11 +99,17 @@ class Op:
         return f"{', '.join(each[:-1])} and {each[-1]}"
 
 
-def fields(types: Sequence[str], variadic: int = -1) -> dict[str, Any]:
-    """The fields of an :data:`.structs.OP` that are numbers, of one whose inputs are of these ``types``."""
-    numbers = [ELEMENT_TYPES[each] for each in types]
+def fields(op: Op, types: Sequence[str]) -> dict[str, Any]:
+    """The numbers in the :data:`.structs.OP` of an op whose inputs are of these ``types``."""
+    numbers = [STRING if each == "str" else ELEMENT_TYPES[each] for each in types]
     numbers += [0] * (MOST_TYPES - len(types))
-    return {"version": VERSION, "n_inputs": len(types), "variadic": variadic, "types": numbers}
+    return {
+        "version": VERSION,
+        "n_inputs": len(types),
+        "n_outputs": op.n_outputs,
+        "variadic": op.variadic,
+        "types": numbers,
+    }
 
 
 def _combined(*types: Sequence[str]) -> tuple[tuple[str, ...], ...]:
@@ -120,9 +129,30 @@ _attended = tuple((value, "int64", at, value) for value, at in product(spec.FLOA
 # An AffineGrid's shape is in the values of its size, and no axis can be left without a number or a name. A fused op
 # reads what its sources have in common first: the sizes, or the programs' scalars.
 OPS = (
-    Op(NAMES["GridSample"], "sampling.KERNELS", ("X", "grid"), _combined(_X, _grid), infers=True),
-    Op(NAMES["AffineGrid"], "affine.KERNELS", ("theta", "size"), _combined(_theta, _size), has_modes=False),
+    Op("GridSample", "sampling.KERNELS", ("X", "grid"), _combined(_X, _grid), infers=True),
+    Op("AffineGrid", "affine.KERNELS", ("theta", "size"), _combined(_theta, _size), has_modes=False),
     Op(FUSED, "affine.FUSED", ("X", "size", "theta"), _combined(_X, _size, _theta), variadic=2),
     Op(FUSED, "program_grids.KERNELS", ("X", "scalars", "grid"), _sampled, 2),
-    Op(NAMES[ATTENTION], "attention.KERNELS", _inputs, _attended, infers=True, has_modes=False),
+    Op(ATTENTION, "attention.KERNELS", _inputs, _attended, infers=True, has_modes=False),
 )
+
+
+def _stand_in(op: Op) -> Op:
+    """A compiled op with the interface of the Python op of the same name, for where onnxruntime-extensions is missing.
+
+    It has the status output that the guard of a Python op reads, and the types that Python ops take. Strings are among
+    these, so that :meth:`.registry.CompiledOps` can refuse them with a sentence.
+    """
+    module, _ = op.kernels.split(".")
+    types = [
+        each
+        for each in op.types
+        if all(spec.TYPES[name].transport == name for name in each)
+    ]  # fmt: skip
+    if op.name == "GridSample":
+        types += [("str", grid) for grid in dict.fromkeys(spec.TYPES[name].transport for name in _grid) if grid]
+    return replace(op, kernels=f"{module}.WITH_STATUS", types=tuple(types), n_outputs=2)
+
+
+#: Domain -> its ops.
+DOMAINS = {COMPILED_DOMAIN: OPS, DOMAIN: tuple(_stand_in(op) for op in OPS if op.name in OPERATORS)}

@@ -157,7 +157,7 @@ def variant(wanted: Mapping[str, Sequence[str]] | None, level: int) -> Image:
             record, states = kernels.states(*each)
             row = [image.put(record, state) if op.serves(each, n, wanted) else 0 for n, state in enumerate(states)]
             described = image.text(op.described(each).encode())
-            rows.append({**common, **fields(each, op.variadic), "states": image.row(row), "described": described})
+            rows.append({**common, **fields(op, each), "states": image.row(row), "described": described})
     ops = image.put(OP, *rows)
     image.fill(head, VARIANT, {"level": level, "ops": ops, "count": len(rows), "library": library})
     return image

@@ -10,7 +10,7 @@ from numba.extending import intrinsic, register_jitable
 
 from ...core import pointers, target
 from ...core.pointers import array, call, chars, sizeof, struct
-from ...model.dialects import EXTENSIONS_DOMAIN
+from ...model.dialects import COMPILED_DOMAIN
 from .c_api import INVALID_ARGUMENT, SHAPE_OF, SHAPE_OF_SINCE, VERSION
 from .catalog import ANSWERS
 from .creation import span
@@ -122,7 +122,7 @@ def register(options: int, base: int, entry_at: int) -> int:
         minor = _number(version + span(version, chars(".")) + 1)
         library.shape_of = array(api, (SHAPE_AT + 1,), np.int64)[SHAPE_AT] if minor > SHAPE_OF_SINCE else 0
         entry.api = api
-        status, domain = make_domain(api, (chars(EXTENSIONS_DOMAIN),))
+        status, domain = make_domain(api, (chars(COMPILED_DOMAIN),))
         for i in range(variant.count):
             status = status or add_op(api, (domain, variant.ops + i * sizeof(OP)))
         if status != 0 and domain != 0:

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
-from ...core.pointers import allocate, array, caller, free, sizeof, struct
+from ...core.pointers import address, allocate, array, caller, free, local, sizeof, struct
 from .c_api import FUNCTIONS
-from .structs import BLOCK
+from .structs import BLOCK, REQUEST, STATUS_SHAPE
 
 
 def function(name: str, n_answers: int = 0) -> Any:
@@ -100,3 +100,27 @@ def make_output(request: Any, lengths: Any) -> tuple[int, int]:
     """A status, and the address of the output's elements, which is of the shape ``lengths``."""
     status, value = get_output(request.api, (request.context, 0, np.int64(lengths.ctypes.data), len(lengths)))
     return get_data(request.api, (value,)) if status == 0 else (status, 0)
+
+
+@register_jitable
+def write_status_output(op: Any, context: int) -> int:
+    """Write the second output of an op that stands in for a Python op: the positions along the first axis, (N, 1).
+
+    N is the length of the first input's first axis, as of the first output's. Returns a status.
+    """
+    request, lengths = local(REQUEST), local(STATUS_SHAPE)
+    status = open_request(request, op, context, 1)
+    count = 0
+    if status == 0 and request.inputs[0].axes > 0:
+        count = shape(request.inputs[0])[0]
+    free_blocks(request.blocks)
+    lengths.rows, lengths.columns = count, 1
+    if status == 0:
+        status, value = get_output(op.api, (context, 1, address(lengths), 2))
+    if status == 0:
+        status, data = get_data(op.api, (value,))
+        if status == 0:
+            positions = array(data, (count,), np.int64)
+            for i in range(count):
+                positions[i] = i
+    return status

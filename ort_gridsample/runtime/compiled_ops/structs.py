@@ -24,6 +24,9 @@ REQUEST = record(
     ("launch", LAUNCH), "api context blocks lacks_memory components", ("inputs", (INPUT, MOST_INPUTS)), ("grid", INPUT)
 )
 
+#: The shape of the status output of an op that stands in for a Python op.
+STATUS_SHAPE = record("rows columns")
+
 #: What begins a block of memory that lives as long as a request: the address of the next.
 BLOCK = record("next rest")
 
@@ -43,10 +46,13 @@ VARIANT = record("level ops count library")
 #: of functions by which it was made; the variants, as a row of addresses; and two sentences.
 ENTRY = record("lock domain api count variants no_variant too_old")
 
-#: An op for ONNX Runtime, which reads the first fields: its name; its inputs, the one that is several (-1: none) and
+#: An op for ONNX Runtime, which reads the first fields: its name; the numbers of inputs and outputs, the input that is
+#: several (-1: none) and
 #: their types; what all ops have in common; the row of its states, as addresses (0: not there); its sentences; and what
 #: it takes, in words.
-OP = record(FIELDS, "name n_inputs variadic", ("types", (np.int64, MOST_TYPES)), "library states sentences described")
+OP = record(
+    FIELDS, "name n_inputs n_outputs variadic", ("types", (np.int64, MOST_TYPES)), "library states sentences described"
+)
 
 #: A node whose kernel is being made: ONNX Runtime's table of functions and its handle of the node, its memory as in a
 #: REQUEST, and what CreateKernelV2 answers (0: there is a kernel).

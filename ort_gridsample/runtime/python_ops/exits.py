@@ -8,13 +8,11 @@ import atexit
 import sys
 import threading
 import time
-from contextlib import suppress
 from types import FrameType
 
 import onnxruntime
 
 from ...core.threads import after_fork
-from .. import extensions
 
 #: How long, in seconds, the end of the interpreter waits for runs to reach an op or their own end.
 PATIENCE = 5.0
@@ -39,8 +37,8 @@ def run_begins() -> None:
     """Before a run: :func:`hold`; RuntimeError on the thread that ends the interpreter, whose ops have ended."""
     if threading.get_ident() == _ender:
         raise RuntimeError(
-            "a run in an exit handler that was registered before ort_gridsample was imported: its ops have ended; "
-            "expected a handler registered after, which runs before they end"
+            "this exit handler was registered before the process first used Python ops, and these have ended already: "
+            "register it after the first session on Python ops is made"
         )
     hold()
 
@@ -86,6 +84,13 @@ def _after_fork() -> None:
     _pending = 0  # the child has none of its parent's threads
 
 
-with suppress(ImportError):
-    extensions.load()  # first: its own exit handler, which ends every op, runs after the one that is registered later
-atexit.register(_at_exit)
+def run_first_at_exit() -> None:
+    """Register the exit handler of this module again: it must run before the one that ends all Python ops.
+
+    onnxruntime-extensions registers that one when it is imported, and exit handlers run in the reverse order.
+    """
+    atexit.unregister(_at_exit)
+    atexit.register(_at_exit)
+
+
+run_first_at_exit()

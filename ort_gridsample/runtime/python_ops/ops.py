@@ -23,6 +23,7 @@ from .. import extensions
 from . import exits, failures
 
 _ocos = extensions.load()
+exits.run_first_at_exit()
 PyCustomOpDef, onnx_op = _ocos.PyCustomOpDef, _ocos.Opdef.declare
 library_path: str = _ocos.get_library_path()
 
