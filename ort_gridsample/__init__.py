@@ -12,17 +12,19 @@ from .model.dialects import Dialect, Spelling, add_dialect
 from .model.records import NodeRecord
 from .patching import coordinate_nodes, inspect_model, patch_model
 from .runtime.building import build_library
+from .runtime.forks import keep_sessions_through_forks
 from .runtime.placement import Placement, get_ops, set_ops
 from .runtime.registration import register
 from .runtime.session import InferenceSession
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Dialect", "GridSampleError", "InferenceSession", "NodeRecord", "Placement", "Spelling", "__version__",
     "add_dialect", "affine_grid", "build_library", "coordinate_nodes", "deformable_attention", "get_core",
-    "get_num_threads", "get_ops", "grid_sample", "inspect_model", "openvino_extensions", "patch_model",
-    "reference_ops", "register", "set_core", "set_num_threads", "set_ops", "torch_symbolics", "torch_translation_table",
+    "get_num_threads", "get_ops", "grid_sample", "inspect_model", "keep_sessions_through_forks", "openvino_extensions",
+    "patch_model", "reference_ops", "register", "set_core", "set_num_threads", "set_ops", "torch_symbolics",
+    "torch_translation_table",
 ]  # fmt: skip
 
 

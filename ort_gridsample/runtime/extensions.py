@@ -10,12 +10,19 @@ import threading
 from typing import Any
 
 from .. import versions
+from ..core.threads import after_fork
 from ..model.dialects import EXTENSIONS_DOMAIN
 
 _NAME = "onnxruntime_extensions"
 #: The domains of its own operators.
 DOMAINS = frozenset({EXTENSIONS_DOMAIN, "com.microsoft.extensions"})
 _lock = threading.RLock()
+
+
+@after_fork
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.RLock()  # another thread of the parent may have held the lock
 
 
 def is_installed() -> bool:
@@ -49,12 +56,15 @@ def load() -> Any:
                 if sys.modules.get(_NAME) is package:
                     del sys.modules[_NAME]
     except ImportError as error:
-        raise ImportError(
-            f"Python ops need onnxruntime-extensions ({error}): pip install onnxruntime-extensions (Python 3.13 or "
-            "older), or install Numba, with which all but string tensors runs on compiled ops, or patch the model to a "
-            "target that needs neither, such as 'primitives'",
-            name=_NAME,
-        ) from None
+        raise ImportError(f"Python ops need onnxruntime-extensions ({error}): {_remedy()}", name=_NAME) from None
+
+
+def _remedy() -> str:
+    remedy = "pip install onnxruntime-extensions"
+    if sys.version_info >= (3, 14):
+        version = ".".join(map(str, sys.version_info[:2]))
+        remedy = f"there is no release of it for Python {version}, use Python 3.13 or older"
+    return f"{remedy}, or patch the model to a target that needs no ops, such as 'primitives'"
 
 
 def _of_package(name: str) -> Any:

@@ -15,6 +15,7 @@ from ..core import logger, numpy_core
 from ..core.arrays import Array
 from ..core.plan import plan_for
 from ..model.element_types import elem_type
+from . import forks
 
 #: What no rounding explains, of values in [-1, 1] and in half precision.
 WRONG = 0.1
@@ -45,7 +46,7 @@ def _refusal(
         arrays = [np.zeros((1, axes, axes + 1)), np.array([1, 1, *[2] * axes])]
     try:
         model = one_node(proto, imports, types, [[None] * a.ndim for a in arrays]).SerializeToString()
-        session = onnxruntime.InferenceSession(model, quiet_options(), providers=["CPUExecutionProvider"])
+        session = forks.cpu_session(model, quiet_options())
         feeds = {name: a.astype(fed(type_name)) for (name, type_name), a in zip(types, arrays, strict=True)}
         (answer,) = session.run(None, feeds)
     except Exception as error:
@@ -81,7 +82,9 @@ def types_of(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
     The model is loaded and not made ready to run: that needs no kernels, only what onnxruntime knows of operators.
     """
     try:
-        outputs = _pybind_state.InferenceSession(quiet_options(), model.SerializeToString(), False, False).outputs_meta
+        session = _pybind_state.InferenceSession(quiet_options(), model.SerializeToString(), False, False)
+        forks.track(session)
+        outputs = session.outputs_meta
     except Exception as error:
         logger.debug("onnxruntime is asked for types, and refuses: %s", error)
         return {}
@@ -101,7 +104,7 @@ def answers(model: onnx.ModelProto, feeds: Sequence[Sequence[Array]]) -> list[Ar
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     names = [value.name for value in model.graph.input]
     try:
-        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session = forks.cpu_session(model.SerializeToString(), options)
         return [session.run(None, dict(zip(names, fed, strict=True)))[0] for fed in feeds]
     except Exception as error:
         logger.debug("onnxruntime is asked for answers, and refuses: %s", error)

@@ -14,6 +14,8 @@ import onnxruntime
 from onnx import TensorProto, helper
 from onnxruntime.capi import _pybind_state
 
+from ..core.threads import after_fork
+from . import forks
 from .interrupts import undisturbed
 
 #: The configuration entries of a session that onnxruntime 1.20 to 1.32 know, by the beginnings of their names; it does
@@ -62,6 +64,13 @@ _LEAST = [-(1 << 63)] * 3
 
 _lock = threading.Lock()
 
+
+@after_fork
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()  # another thread of the parent may have held the lock
+
+
 State = tuple[dict[str, Any], dict[str, str]]
 
 
@@ -88,7 +97,9 @@ def _loaded(options: onnxruntime.SessionOptions, model: bytes) -> Any:
         profiling = options.enable_profiling  # which would write a file
         try:
             options.enable_profiling = False
-            return _pybind_state.InferenceSession(options, model, False, False)
+            session = _pybind_state.InferenceSession(options, model, False, False)
+            forks.track(session)
+            return session
         finally:
             options.enable_profiling = profiling
 
@@ -128,7 +139,7 @@ def _answers(
         graph.initializer.add(name=name, data_type=TensorProto.INT64, dims=[len(value)], int64_data=value)
     model = helper.make_model(graph, **_MODEL)
     with suppress(Exception):
-        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session = forks.cpu_session(model.SerializeToString(), options)
         return list(session.run(None, {}))
     return None
 

@@ -26,7 +26,7 @@ from ..model.graphs import Scope, constants, domain_of, scopes, unread
 from ..model.patch import Selection, bind_threads, check_selection, patch_in_place
 from ..model.records import NodeRecord
 from ..model.weights import LOCATION, NO_WEIGHTS, Loaded, Weights, split
-from . import extensions, interrupts, native
+from . import extensions, forks, interrupts, native
 from .accelerators import ACCELERATED, Accelerated, Accelerators, Providers, before_the_cpu
 from .options import added_to, copied, entry, from_state, has_providers, set_default, state
 from .placement import Ops, Placement
@@ -131,6 +131,10 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         super().__init__(patched.model, _options(sess_options, patched), providers, provider_options, **kwargs)
         if patched.loaded is not None and patched.in_memory:  # runs on former providers may still read theirs
             self._memory = (*self._memory, patched.loaded.memory)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        forks.track_attribute(name, value)
 
     @property
     def replaced(self) -> list[Placement]:
