@@ -7,7 +7,7 @@ import importlib
 import re
 import sys
 
-PYTHON = (3, 10)
+PYTHON = (3, 11)
 #: Distribution -> its oldest release.
 OLDEST = {"numpy": "1.26", "onnx": "1.17", "onnxruntime": "1.17", "onnxruntime-extensions": "0.11", "numba": "0.61"}
 #: The first release of Numba that is untested: the vectors use its internals.

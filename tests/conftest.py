@@ -5,6 +5,9 @@ import os
 from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
+# A thread of onnxruntime's telemetry makes forked children hang at their end.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
 import pytest
 
 import fuzz

@@ -1,12 +1,14 @@
 """Python in processes of their own, for what might end one."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from textwrap import indent
+from typing import Any
 
 import pytest
 
@@ -74,11 +76,38 @@ def started(
     if storms:
         environment = {name: value for name, value in environment.items() if not name.startswith("COVERAGE_")}
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
+    with subprocess.Popen(
+        command, stdout=pipe, stderr=pipe, text=True, env=environment, start_new_session=True
+    ) as process:  # fmt: skip
         try:
             yield process
         finally:
-            process.kill()
+            kill_group(process)
+
+
+def kill_group(process: subprocess.Popen[Any]) -> None:
+    """Kill a process that was started in a session of its own, with all processes that it forked."""
+    if not hasattr(os, "killpg"):
+        process.kill()
+        return
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def program(name: str, *arguments: str, env: Environment = None, seconds: float = 280) -> list[str]:
+    """The lines that the program ``name`` of tests/programs prints; it must end well, and in time."""
+    command = [sys.executable, str(TESTS / "programs" / name), *arguments]
+    pipe = subprocess.PIPE
+    environment = {**os.environ, "PYTHONPATH": str(TESTS.parent), **(env or {})}
+    with subprocess.Popen(
+        command, stdout=pipe, stderr=pipe, text=True, env=environment, start_new_session=True
+    ) as process:  # fmt: skip
+        try:
+            out, err = process.communicate(timeout=seconds)
+        finally:
+            kill_group(process)
+    assert process.returncode == 0, f"ended with {process.returncode} after\n{out}\n{err}"
+    return out.splitlines()
 
 
 def run(script: str, open_model: str, as_file: Path | None = None, first: str = "", storms: bool = False) -> list[str]:

@@ -77,9 +77,9 @@ def close(found: np.ndarray, expected: np.ndarray, kind: str, locations: str = "
 
 def op_model(kind: str, locations: str, align: bool) -> onnx.ModelProto:
     value, at = ({"float32": "float", "float64": "double"}.get(each, each) for each in (kind, locations))
-    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17, "ai.onnx.contrib": 1]>
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17, "ort_gridsample.compiled": 1]>
         op ({value}[] value, int64[] levels, {at}[] at, {value}[] by) => ({value}[] Y) {{
-        Y = ai.onnx.contrib.ort_gridsample_DeformableAttention <align_corners = {int(align)}, points = "">
+        Y = ort_gridsample.compiled.DeformableAttention <align_corners = {int(align)}, points = "">
             (value, levels, at, by) }}""")
     model.graph.node[0].name = "attention"
     return model

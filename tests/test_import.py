@@ -10,6 +10,7 @@ import pytest
 import ort_gridsample as ogs
 from ort_gridsample import versions
 from ort_gridsample.runtime import extensions
+from ort_gridsample.runtime.compiled_ops.registry import unavailable_reason
 from processes import WITHOUT_TORCH, python
 
 #: What importing onnxruntime-extensions, or this package, must not bring along.
@@ -21,7 +22,7 @@ from models import grid_sample_model
 model = grid_sample_model("float32", "float32", 2, [Attributes()])
 feeds = {"X": np.ones((1, 2, 4, 4), np.float32), "grid": np.zeros((1, 3, 3, 2), np.float32)}
 """
-OURS = f"{BEGIN}print(ogs.InferenceSession(model, nodes='all').run(None, feeds)[0].shape)"
+OURS = f"{BEGIN}ogs.set_ops('python')\nprint(ogs.InferenceSession(model, nodes='all').run(None, feeds)[0].shape)"
 ANSWER = "(1, 2, 3, 3)"
 
 
@@ -88,19 +89,120 @@ def test_only_public_names_are_shown_and_the_version_is_the_installed_one() -> N
 def test_an_older_onnxruntime_extensions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(versions.OLDEST, "onnxruntime-extensions", "99.1")
     with pytest.raises(
-        ImportError, match=r"ops need .* needs onnxruntime-extensions 99\.1 or newer, and .* is installed"
+        ImportError, match=r"Python ops need .* needs onnxruntime-extensions 99\.1 or newer, and .* is installed"
     ):
         extensions.load()
 
 
-def test_without_onnxruntime_extensions_all_but_the_ops_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = f"""
-import contextlib, io, sys
-sys.modules["onnxruntime_extensions"] = None
+WITHOUT_EXTENSIONS = "import sys\nsys.modules['onnxruntime_extensions'] = None\n"
+WITHOUT_NUMBA = "import sys\nsys.modules['numba'] = None\n"
+#: A node of strings, in a model and its feeds.
+STRINGS = """
+texts = grid_sample_model("str", "float32", 2, [Attributes("nearest")])
+fed_texts = {"X": np.full((1, 2, 4, 4), "a", object), "grid": feeds["grid"]}
+"""
+needs_compiled_ops = pytest.mark.skipif(bool(unavailable_reason()), reason=f"no compiled ops: {unavailable_reason()}")
+
+
+@needs_compiled_ops
+def test_onnxruntime_extensions_are_imported_for_python_ops_only() -> None:
+    script = f"""{BEGIN}
+def is_imported():
+    return any(name.startswith("onnxruntime_extensions") for name in sys.modules)
+import onnxruntime
+print(ogs.InferenceSession(model, nodes="all").run(None, feeds)[0].shape, is_imported())
+compiled = ogs.patch_model(model, target="compiled").SerializeToString()
+print(onnxruntime.InferenceSession(compiled, ogs.register()).run(None, feeds)[0].shape, is_imported())
+"""
+    assert python(script) == [f"{ANSWER} False"] * 2
+
+
+@needs_compiled_ops
+@pytest.mark.parametrize("target", ["ort_gridsample", "compiled"])
+def test_without_onnxruntime_extensions_patched_files_run_on_compiled_ops(target: str) -> None:
+    """Compiled ops stand in for Python ops; the guard of a Python op and its Casts stay around them."""
+    script = f"""{WITHOUT_EXTENSIONS}{BEGIN}
+import onnxruntime
+from models import affine_grid_model
+from paths import dtype_of, quiet_options, run
+def opened(model, file=True):
+    if not file:
+        return ogs.InferenceSession(model, nodes="all")
+    patched = ogs.patch_model(model, target={target!r})
+    return onnxruntime.InferenceSession(patched.SerializeToString(), ogs.register(quiet_options()))
+rng = np.random.default_rng(0)
+for X_type in "float32", "float16", "bfloat16", "float64", "uint8", "int64", "bool":
+    for mode, axes in ("linear", 2), ("cubic", 3), ("nearest", 1):
+        model = grid_sample_model(X_type, "float32", axes, [Attributes(mode)])
+        X = (10 * rng.random((2, 3, *(5, 6, 7)[:axes]))).astype(dtype_of(X_type))
+        grid = rng.uniform(-1.2, 1.2, (2, *(3, 4, 5)[:axes], axes)).astype("float32")
+        (found,), (expected,) = (run(opened(model, file), X.dtype, X, grid) for file in (True, False))
+        close = np.allclose(found.astype("float64"), expected.astype("float64"), atol=1e-6)
+        if found.dtype != expected.dtype or not close:
+            print(X_type, mode, axes)
+theta = rng.random((2, 2, 3)).astype("float32")
+sampled = grid
+grid = run(opened(affine_grid_model("float32", 2, True)), theta.dtype, theta, np.array([2, 1, 4, 5]))[0]
+print(np.abs(grid - ogs.affine_grid(theta, (2, 1, 4, 5), True)).max() < 1e-6)
+session = opened(model)
+print(told(session.run, None, {{"X": X, "grid": sampled[:1]}}))
+print(session.get_outputs()[0].shape, "onnxruntime_extensions._ocos" in sys.modules)
+"""
+    close, refused, shape = python(script)
+    assert close == "True"
+    assert "GridSample node 'sample0': grid is of shape (1, 3, 1), expected N = 2 first" in refused
+    assert shape == "['N', 'C', 'D0_out'] False"
+
+
+@needs_compiled_ops
+def test_without_onnxruntime_extensions_strings_are_refused_with_a_sentence() -> None:
+    script = f"""{WITHOUT_EXTENSIONS}{BEGIN}{STRINGS}
+import onnxruntime
+patched = ogs.patch_model(texts).SerializeToString()
+print(ogs.grid_sample(*fed_texts.values(), mode="nearest").shape)
+print(told(ogs.InferenceSession, texts))
+print(told(lambda: onnxruntime.InferenceSession(patched, ogs.register())))
+lowered = ogs.patch_model(texts, target="primitives").SerializeToString()
+print(onnxruntime.InferenceSession(lowered).run(None, fed_texts)[0].shape)
+"""
+    function, session, file, lowered = python(script)
+    assert function == lowered == ANSWER
+    assert session.startswith(
+        "ImportError: GridSample node 'sample0': X is of type str, and string tensors run on Python"
+    )
+    assert "string tensors run on Python ops only, which need onnxruntime-extensions" in file
+
+
+@needs_compiled_ops
+def test_without_onnxruntime_extensions_attention_runs_in_patched_files() -> None:
+    script = f"""{WITHOUT_EXTENSIONS}
+import numpy as np, onnx, onnxruntime, test_attention, ort_gridsample as ogs
+from ort_gridsample.functions import attend
+model = onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17, "ort_gridsample": 1]>
+    g (float[] value, int64[] levels, float[] at, float[] by) => (float[] Y) {{
+    unguarded, status = ort_gridsample.DeformableAttention <align_corners = 1, node = "a", num_threads = 0>
+        (value, levels, at, by)
+    Y = GatherND (unguarded, status) }}''')
+levels = test_attention.LEVELS["planes"]
+value, at, by = test_attention.operands(levels)
+session = onnxruntime.InferenceSession(model.SerializeToString(), ogs.register())
+feeds = {{"value": value, "levels": levels, "at": at, "by": by}}
+expected = attend(value, levels, at, by, True, where="here", num_threads=1)
+print(np.abs(session.run(None, feeds)[0] - expected).max() < 1e-5)
+print(told(session.run, None, feeds | {{"by": by[:, :, :1]}}))
+"""
+    close, refused = python(script)
+    assert close == "True"
+    assert "DeformableAttention node 'a': attention_weights is of shape" in refused
+
+
+def test_without_ops_all_else_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With neither onnxruntime-extensions nor Numba."""
+    script = f"""{WITHOUT_EXTENSIONS}{WITHOUT_NUMBA}
+import contextlib, io
 {BEGIN}
 from ort_gridsample.cli import main
 from ort_gridsample.model.patch import targets
-ogs.set_core("numpy")
 print(ogs.grid_sample(*feeds.values()).shape, len(ogs.inspect_model(model)))
 for target in targets():
     for nodes in "all", "unsupported":
@@ -127,9 +229,11 @@ for name in "model", "lowered", "patched":
     monkeypatch.chdir(tmp_path)
     sampled, ran, registered, opened, *commands, refused = python(script)
     assert (sampled, ran) == (f"{ANSWER} 1", f"onnxruntime {ANSWER}")
-    for said in (registered, opened):
-        assert said.startswith("onnxruntime_extensions | ort_gridsample's ops need onnxruntime-extensions")
-        assert "primitives" in said
+    assert registered.startswith(
+        "onnxruntime_extensions | ort_gridsample has no ops to register: compiled ops cannot be"
+    )
+    assert opened.startswith("onnxruntime_extensions | Python ops need onnxruntime-extensions (it is not installed)")
+    assert all("'primitives'" in said for said in (registered, opened))
     assert commands == ["0 "] * 5
     assert refused.startswith("2 ort-gridsample: ")
-    assert all("pip install onnxruntime-extensions" in said for said in (registered, opened, refused))
+    assert "onnxruntime-extensions" in refused

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,11 +17,6 @@ import pytest
 from ort_gridsample import __version__, cli, versions
 from ort_gridsample.runtime.compiled_ops.catalog import OPS
 from processes import python
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    tomllib = pytest.importorskip("tomli", reason="Python 3.10 has no tomllib")
 
 REPOSITORY = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
@@ -72,7 +68,7 @@ with patch.dict(sys.modules):
         assert ("onnxruntime-gpu" in missing) == (name == "onnxruntime")
     half, python_itself, elsewhere = lines[6:]
     assert half.startswith("what is installed as onnxruntime is not whole: uninstall every build of it")
-    assert python_itself == "ort_gridsample needs Python 3.10 or newer, and this is 3.9"
+    assert python_itself == "ort_gridsample needs Python 3.11 or newer, and this is 3.9"
     assert elsewhere == "No module named 'nowhere_to_be_found'"  # a module that something else misses
 
 
@@ -89,7 +85,10 @@ class Finder:
             return importlib.machinery.ModuleSpec(name, Older(name, "_version.py"), origin="_version.py")
 sys.meta_path.insert(0, Finder())
 import ort_gridsample as ogs
-print(told(ogs.register))
+from cases import Attributes
+from models import grid_sample_model
+ogs.set_ops("python")
+print(told(lambda: ogs.InferenceSession(grid_sample_model("float32", "float32", 2, [Attributes()]), nodes="all")))
 print('onnxruntime_extensions._ocos' in sys.modules)
 """
     said, loaded = python(script)

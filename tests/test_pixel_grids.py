@@ -334,7 +334,7 @@ def test_any_chain(chain: tuple[Graph, str, Shape], attributes: Attributes) -> N
     if len(X) > 3 and pairs <= MOST_SOURCES - 3:  # of one axis a grid and a plane are told apart by nothing
         patch_in_place(model, target=FusedOp())
         node = model.graph.node[-1]
-        assert node.op_type == f"ort_gridsample_{'FusedGridSample' if graph.nodes else 'GridSample'}"
+        assert node.op_type == ("FusedGridSample" if graph.nodes else "GridSample")
         assert pairs or {*node.input[2:]} <= {*graph.feeds}  # nothing is left between the node and what is fed
 
 
@@ -548,7 +548,7 @@ def test_no_constant_is_left_that_nobody_reads() -> None:
     model = graph.sampled(grid, (1, 1, 5, 6))
     (record,), _ = patch_in_place(model, target=FusedOp())
     assert record.fused == ("Mul1", "Sub2")
-    assert [node.op_type for node in model.graph.node] == ["Constant", "ort_gridsample_FusedGridSample"]
+    assert [node.op_type for node in model.graph.node] == ["Constant", "FusedGridSample"]
     assert not model.graph.initializer
 
 
@@ -652,7 +652,7 @@ def test_in_functions_and_inner_graphs(chain: Chain) -> None:
 def written(coordinates: object, sources: list[str]) -> onnx.ModelProto:
     """The op as somebody may write it."""
     model = parsed("""g (float[1,1,5,6] X, float[1,3,4,2] coords) => (float[N,C,h,w] Y) <float[1] numbers = {0}> {
-        Y = ai.onnx.contrib.ort_gridsample_FusedGridSample (X, numbers, coords) }""")
+        Y = ort_gridsample.compiled.FusedGridSample (X, numbers, coords) }""")
     (node,), said = model.graph.node, "\n".join(map(repr, sources))
     node.name = "sample"
     node.attribute.append(helper.make_attribute("coordinates", coordinates, attr_type=onnx.AttributeProto.INTS))

@@ -248,7 +248,7 @@ threading.Thread(target=work, daemon=True).start()
     *answered, early = run(script, "None", first=exits)
     assert answered == [f"{way} {SHAPE}" for way in [*WAYS, "between"]]
     assert early.startswith(
-        "early RuntimeError: a run in an exit handler that was registered before ort_gridsample was imported"
+        "early RuntimeError: this exit handler was registered before the process first used Python ops"
     )
 
 
@@ -425,7 +425,6 @@ def open_model(model):
     assert run(ort_format + script, "None", storms=True) == [*waited, *left, *stayed]
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio.run handles SIGINT from Python 3.11 on")
 def test_asyncio_installs_its_own_handler() -> None:
     script = """
 import asyncio, os, signal, threading
@@ -524,7 +523,7 @@ for _ in range(3):
     importlib.reload(registration).register()
 print(*[m is interrupts.bare(getattr(onnxruntime.InferenceSession, m.__name__)) for m in bare])
 """
-    assert python(script) == ["['register_custom_ops_library', '__init__', 'run']", "True True"]
+    assert python(script) == ["['__init__']", "True True"]
 
 
 def test_nothing_of_pythons_runs_when_options_go() -> None:

@@ -169,7 +169,7 @@ def _zero_outside(values: Array, taps: Table, plan: Plan) -> None:
         np.copyto(values, values.dtype.type(plan.zero), where=~taps.inside)
     else:
         bits = values.view(_BITS[values.itemsize])
-        bits &= -taps.inside.astype(bits.dtype)
+        np.bitwise_and(bits, -taps.inside.astype(bits.dtype), out=bits)
 
 
 @dataclass(frozen=True)

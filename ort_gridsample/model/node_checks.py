@@ -8,7 +8,7 @@ import onnx
 
 from .. import checks, spec
 from ..errors import GridSampleError
-from .dialects import ATTENTION
+from .dialects import ATTENTION, ATTENTION_PLUGINS
 from .graphs import domain_of
 from .inference import Probe
 from .records import NodeRecord, spatial_axes
@@ -57,7 +57,7 @@ def _check(record: NodeRecord, node: onnx.NodeProto) -> None:
     if record.patched:
         return
     if record.operator == ATTENTION:
-        if len(node.input) != 5 or not all(record.values.values()):
+        if node.op_type in ATTENTION_PLUGINS and (len(node.input) != 5 or not all(record.values.values())):
             expected = "5: value, spatial_shapes, level_start_index, sampling_locations and attention_weights"
             raise GridSampleError(here, "inputs", str(len(node.input)), expected)
         if record.error is not None:

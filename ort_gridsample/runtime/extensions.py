@@ -41,11 +41,12 @@ def load() -> Any:
     """``onnxruntime_extensions._ocos``, the module that the package itself uses, whichever is imported first."""
     try:
         with _lock:
+            if not is_installed():
+                raise ModuleNotFoundError("it is not installed")
             if _NAME in sys.modules:
                 return _ocos()
             spec = importlib.util.find_spec(_NAME)
-            if spec is None:
-                raise ModuleNotFoundError("it is not installed")
+            assert spec is not None
             # While the module is imported, a package that was not executed says where it lies.
             package = importlib.util.module_from_spec(spec)
             vars(package)["__getattr__"] = _of_package

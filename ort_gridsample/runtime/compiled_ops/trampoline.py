@@ -183,6 +183,8 @@ def linked_library(folder: Path) -> Path:
         return path
     folder.mkdir(parents=True, exist_ok=True)
     command = linking.linker(None, "compiled ops")
+    if target.system != "win32":
+        command.append("-fPIC")
     with tempfile.TemporaryDirectory() as temporary, written_whole(path) as output:
         source = Path(temporary) / "trampoline.c"
         source.write_text(_SOURCE)
