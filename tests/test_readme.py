@@ -105,12 +105,6 @@ def test_what_is_linked_and_named_is_there(page: str) -> None:
         assert re.search(r"\[test_\w+\]\([\w/.]*test_\w+\.py\)", row.split("|")[-2]), row
 
 
-def test_the_readme_is_a_tour() -> None:
-    lines = PAGES["README.md"].splitlines()
-    assert len(lines) <= 150
-    assert max(map(len, lines)) <= 120
-
-
 def test_every_public_name_is_on_its_page_as_it_is_called() -> None:
     page = re.findall(r"(?m)^### (.+)\n\n```pyi\n((?:.+\n)+)```\n\n\w.{10}", PAGES["ort_gridsample/API.md"])
     assert sorted(name for name, _ in page) == sorted({*ogs.__all__} - {"__version__"})
