@@ -13,7 +13,7 @@ import pytest
 import fuzz
 import ort_gridsample as ogs
 from ort_gridsample.runtime.compiled_ops.registry import unavailable_reason
-from paths import PATHS, Function, Model, running_on
+from paths import HAS_PYTHON_OPS, NO_PYTHON_OPS, PATHS, Function, Model, needs_python_ops, running_on
 
 fuzz.register()
 
@@ -21,7 +21,8 @@ fuzz.register()
 CORES = ("numpy", "jit") if importlib.util.find_spec("numba") else ("numpy",)
 CORES = tuple(core for core in CORES if os.environ.get("ORT_GRIDSAMPLE_CORE", core) == core)
 #: What the package's sessions can run on here.
-OPS = ("python",) if unavailable_reason() else ("python", "compiled")
+OPS = (*(["python"] if HAS_PYTHON_OPS else []), *([] if unavailable_reason() else ["compiled"]))
+EVERY_OPS = [pytest.param("python", marks=needs_python_ops), *(each for each in OPS if each != "python")]
 
 
 def _on(core: str) -> Iterator[str]:
@@ -50,7 +51,7 @@ def with_slow(names: str, values: Iterable[object], quick: Container[object], **
     return pytest.mark.parametrize(names, parameters, **how)
 
 
-@pytest.fixture(params=OPS)
+@pytest.fixture(params=EVERY_OPS)
 def ops(request: pytest.FixtureRequest) -> Iterator[str]:
     """Make the test's sessions on every kind of op; its name."""
     with running_on(request.param):
@@ -60,6 +61,8 @@ def ops(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.fixture
 def python_ops() -> Iterator[None]:
     """Make the test's sessions on Python ops."""
+    if not HAS_PYTHON_OPS:
+        pytest.skip(NO_PYTHON_OPS)
     with running_on("python"):
         yield
 

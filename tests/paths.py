@@ -12,6 +12,8 @@ from typing import Literal
 import numpy as np
 import onnx
 import onnxruntime
+import pytest
+from onnx import TensorProto
 
 import faults
 import ort_gridsample as ogs
@@ -19,10 +21,23 @@ from cases import Attributes, Case, dtype_of
 from compare import type_name
 from models import affine_grid_model, grid_sample_model
 from ort_gridsample.model import programs
+from ort_gridsample.runtime import extensions
 from ort_gridsample.runtime.compiled_ops import registry
 
 Array = np.ndarray
 Open = Callable[[onnx.ModelProto], onnxruntime.InferenceSession]
+HAS_PYTHON_OPS = extensions.is_installed()
+NO_PYTHON_OPS = "Python ops need onnxruntime-extensions, which is not installed"
+needs_python_ops = pytest.mark.skipif(not HAS_PYTHON_OPS, reason=NO_PYTHON_OPS)
+#: The ops of sessions that a test opens for something else than the ops.
+DEFAULT_OPS: Literal["python", "compiled"] = "python" if HAS_PYTHON_OPS else "compiled"
+
+
+def skip_unrunnable(model: onnx.ModelProto) -> None:
+    """Skip the test where onnxruntime does not read the model, or there are no ops for its tensors of strings."""
+    faults.skip_unread(model)
+    if not HAS_PYTHON_OPS and any(v.type.tensor_type.elem_type == TensorProto.STRING for v in model.graph.input):
+        pytest.skip(f"{NO_PYTHON_OPS}, and only they take strings")
 
 
 def quiet_options() -> onnxruntime.SessionOptions:
@@ -49,9 +64,9 @@ def running_on(ops: Literal["auto", "compiled", "python"]) -> Iterator[None]:
 
 
 def open_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    """The package's own session, patching in memory, all on Python ops."""
-    faults.skip_unread(model)
-    with running_on("python"):
+    """The package's own session, patching in memory, all on Python ops where there are any."""
+    skip_unrunnable(model)
+    with running_on(DEFAULT_OPS):
         return ogs.InferenceSession(model, providers=["CPUExecutionProvider"], nodes="all")
 
 
@@ -66,7 +81,7 @@ def open_patched_file(
     model: onnx.ModelProto, target: Literal["ort_gridsample", "compiled"] = "ort_gridsample"
 ) -> onnxruntime.InferenceSession:
     """A model patched and saved earlier, in onnxruntime's own session."""
-    faults.skip_unread(model)
+    skip_unrunnable(model)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "patched.onnx"
         onnx.save(ogs.patch_model(model, target=target), path)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ort_gridsample.runtime.compiled_ops import registry
-from paths import LIBRARY
+from paths import HAS_PYTHON_OPS, LIBRARY
 
 TESTS = Path(__file__).parent
 #: onnxruntime-extensions would import it, for seconds.
@@ -53,7 +53,7 @@ open_model = {open_model}
 """
 
 #: The ways with Python in the run, and all.
-PYTHON = ["open_session", "open_patched_file"]
+PYTHON = ["open_session", "open_patched_file"] if HAS_PYTHON_OPS else []
 COMPILED = [] if registry.unavailable_reason() else ["open_compiled", "open_compiled_file"]
 WAYS = [*PYTHON, *COMPILED, *(["open_library"] if LIBRARY else [])]
 every_way = pytest.mark.parametrize("open_model", WAYS)

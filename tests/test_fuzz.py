@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.timeout(300 + settings().max_examples),
 ]
 
-WAYS = [*((core, "python") for core in CORES), *(("jit", ops) for ops in OPS[1:])]
+WAYS = [(core, ops) for ops in OPS for core in CORES if ops == "python" or core == "jit"]
 TYPES = {"few": FEW_TYPES, "all": X_TYPES}
 #: Kernels of all types take minutes to compile.
 QUICK = [(way, "few" if way[0] == "jit" and not is_nightly() else "all") for way in WAYS]

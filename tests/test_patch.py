@@ -17,8 +17,8 @@ from onnx import TensorProto, helper, parser
 import ort_gridsample as ogs
 from compare import refusal
 from models import parsed
+from ort_gridsample.model.dialects import DOMAIN
 from ort_gridsample.model.graphs import scopes
-from ort_gridsample.runtime.python_ops.ops import DOMAIN
 from paths import OPENERS, open_native, open_session, quiet_options, running_on
 from processes import python
 

@@ -1,7 +1,9 @@
-"""What other systems lack, taken away here: Windows has no fork, no malloc for ctypes and other signals, macOS no list
-of a process' processors, and neither a file that says how much memory there is.
+"""What other systems lack, taken away here: Windows has no fork, no ELF files and other signals, macOS no list of a
+process' processors, and neither a file that says how much memory there is.
 """
 
+from ort_gridsample.runtime.compiled_ops.registry import unavailable_reason
+from paths import needs_python_ops
 from processes import PREAMBLE, python
 
 #: There is no file that says how much memory there is, and more can be lost.
@@ -38,17 +40,27 @@ for name in ("fcntl", "resource", "termios", "pwd", "grp"):
 """
 
 
-def on(system: str, script: str) -> list[str]:
+def on(system: str, script: str, first: str = "") -> list[str]:
     """What the ``script`` prints there."""
-    return python(LACKING + LACKS[system] + PREAMBLE.format(open_model="open_session") + script)
+    return python(LACKING + LACKS[system] + first + PREAMBLE.format(open_model="open_session") + script)
 
 
-def test_on_windows_there_are_python_ops_and_a_reason_and_interrupts_wait_for_the_end_of_a_run() -> None:
+NO_LINKER = """
+import importlib.util, shutil
+from ort_gridsample.runtime.compiled_ops import registry, trampoline
+trampoline._JUMPS = {}
+find_spec = importlib.util.find_spec
+importlib.util.find_spec = lambda name: None if name == "ziglang" else find_spec(name)
+shutil.which = lambda name: None
+"""
+
+
+@needs_python_ops
+def test_without_a_linker_windows_has_python_ops_and_interrupts_wait_for_the_end_of_a_run() -> None:
     """Ctrl-C is one of six signals there; its handler is there again after the run."""
     script = """
 import signal
 from ort_gridsample.core import numpy_core
-from ort_gridsample.runtime.compiled_ops import registry
 print(ogs.get_ops(), '|', registry.unavailable_reason())
 ogs.set_core("numpy")
 session = ogs.InferenceSession(grid_sample_model("uint8", "float32", 2, [Attributes()]))
@@ -68,14 +80,17 @@ except KeyboardInterrupt:
     print("KeyboardInterrupt")
 print(signal.getsignal(signal.SIGINT) is handler)
 """
-    why = "ctypes finds no malloc on this system"
+    why = "compiled ops cannot be registered: this system needs a linker for it: install cc, or the package ziglang, "
+    why += "which links for every machine: pip install ziglang"
+    if unavailable_reason().startswith("Numba"):
+        why = unavailable_reason()
     answers = [
         f"python | {why}",
         f"Python op | {why}",
         "(1, 2, 64, 64)",
         f"ImportError: compiled ops cannot be had: {why}",
     ]
-    assert on("Windows", script) == [*answers, "KeyboardInterrupt", "True"]
+    assert on("Windows", script, first=NO_LINKER) == [*answers, "KeyboardInterrupt", "True"]
 
 
 def test_on_macos_there_are_threads() -> None:

@@ -17,6 +17,7 @@ from cases import Attributes
 from conftest import with_slow
 from models import grid_sample_model
 from ort_gridsample.runtime import interrupts
+from paths import needs_python_ops
 from processes import COMPILED, PREAMBLE, PYTHON, WAYS, python, run, run_each, started
 
 SHAPE = "(1, 2, 64, 64)"
@@ -26,8 +27,10 @@ def test_wrong_grid_and_exceptions_in_the_core() -> None:
     """Wrong grids, of a run and of twenty asynchronous ones; what an op raises on purpose, where Python runs."""
     script = """
 import threading
-import ort_gridsample.runtime.python_ops.ops as ops
-session, function = make(open_model), ops.grid_sample
+session, ops = make(open_model), ogs
+if RAISED:
+    import ort_gridsample.runtime.python_ops.ops as ops
+function = ops.grid_sample
 done, seen = threading.Semaphore(0), {}
 def callback(results, i, error):
     seen[i] = error if error else results[0].shape
@@ -49,7 +52,7 @@ for exception in (ValueError, MemoryError, KeyboardInterrupt, SystemExit, Recurs
     ops.grid_sample = function
     print(attempt(session, X, grid))
 """
-    answers = run_each(script.replace("RAISED", "5 if open_model in (open_session, open_patched_file) else 0"))
+    answers = run_each(script.replace("RAISED", "(5 if open_model in (open_session, open_patched_file) else 0)"))
     assert list(answers) == WAYS
     node = "GridSample node 'sample0'"
     for way, (all_ended, as_they_should, wrong, *raised) in answers.items():
@@ -106,6 +109,7 @@ for open_model, shared, mode in CASES:
     assert run(script, "None") == ["16 []"] * len(cases)
 
 
+@needs_python_ops
 def test_ops_of_others_registered_before_and_after() -> None:
     script = """
 from onnxruntime_extensions import PyCustomOpDef, get_library_path, onnx_op
@@ -195,7 +199,7 @@ print(*ends, exits._pending)
 ENDS = {"sys.exit(7)": 7, "raise ValueError('an end')": 1, "": 0}
 #: In this package's session, as a plain one says nobody that it began such a run.
 ASYNCHRONOUSLY = "session.run_async(None, {'X': image, 'grid': places}, lambda *_: None, None)"
-QUICK = [("open_session", ASYNCHRONOUSLY), ("open_patched_file", "sys.exit(7)")]
+QUICK = [("open_session" if PYTHON else "open_compiled", ASYNCHRONOUSLY), *((way, "sys.exit(7)") for way in PYTHON[1:])]
 #: Not a plain session of compiled ops: its end is onnxruntime's own, which aborts.
 ENDINGS = [*QUICK, *(each for each in product([*PYTHON, *COMPILED[:1]], ENDS) if each not in QUICK)]
 
@@ -221,6 +225,7 @@ print(attempt(session, X, grid), flush=True)
     assert (process.returncode, out) == (ENDS.get(how, 0), f"{SHAPE}\n"), err
 
 
+@needs_python_ops
 def test_a_run_in_an_exit_handler_is_answered_until_the_ops_have_ended() -> None:
     """Then it is refused, and does not begin on other threads, in this package's session; a plain one does not ask."""
     # Exit handlers run from the last registered to the first: "late" and "early" when the ops have ended, as they were
@@ -252,6 +257,7 @@ threading.Thread(target=work, daemon=True).start()
     )
 
 
+@needs_python_ops
 def test_a_full_stack_is_a_recursion_error() -> None:
     script = """
 session = make(open_model)
@@ -333,6 +339,7 @@ while True:
     assert signum == signal.SIGTERM or "KeyboardInterrupt" in err
 
 
+@needs_python_ops
 @can_be_sent
 def test_a_waiting_signal_is_delivered_and_no_handler_is_left() -> None:
     # Signals from inside the op, where a handler that raises would end the process.
@@ -425,6 +432,7 @@ def open_model(model):
     assert run(ort_format + script, "None", storms=True) == [*waited, *left, *stayed]
 
 
+@needs_python_ops
 def test_asyncio_installs_its_own_handler() -> None:
     script = """
 import asyncio, os, signal, threading

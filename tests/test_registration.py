@@ -130,7 +130,10 @@ def test_without_a_linker_the_error_says_what_to_install(linked: Path, monkeypat
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ziglang" else find_spec(name))
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    with pytest.raises(trampoline.NoTrampolineError, match=r"expected cc, or the package ziglang.*pip install ziglang"):
+    with pytest.raises(
+        trampoline.NoTrampolineError,
+        match=r"needs a linker for it: install cc, or the package ziglang.*: pip install ziglang",
+    ):
         trampoline.load(ADDRESS)
     assert list(linked.iterdir()) == []
 

@@ -70,10 +70,8 @@ def register(session_options: onnxruntime.SessionOptions | None = None) -> onnxr
 def register_new(options: onnxruntime.SessionOptions, has_compiled_ops: bool = False) -> onnxruntime.SessionOptions:
     """As :func:`register`, for options that do not have the compiled ops, or that do where ``has_compiled_ops``."""
     if not has_compiled_ops:
-        reason = registry.static_reason()
-        if not reason:
-            registry.register(options)
-        elif not extensions.is_installed():
+        reason = registry.static_reason() or _register_compiled_ops(options)
+        if reason and not extensions.is_installed():
             raise ImportError(
                 f"ort_gridsample has no ops to register: compiled ops cannot be used ({reason}), and Python ops need "
                 "onnxruntime-extensions, which is not installed: pip install numba, or pip install "
@@ -86,6 +84,16 @@ def register_new(options: onnxruntime.SessionOptions, has_compiled_ops: bool = F
     _registered[id(options)] = _Registered(ref(options))
     interrupts.defer_in_sessions(_prepare_plain_session)
     return options
+
+
+def _register_compiled_ops(options: onnxruntime.SessionOptions) -> str:
+    """Register the compiled ops; why that is not possible, empty where it is."""
+    try:
+        registry.register(options)
+    except ImportError as error:
+        logger.debug("%s", error)
+        return str(error)
+    return ""
 
 
 def add_python_ops(options: onnxruntime.SessionOptions) -> None:

@@ -51,7 +51,8 @@ class CompiledOps:
         #: The name of a domain -> the address of its OrtCustomOpDomain.
         self._domains: dict[str, int] = {}
         self._requested: Sequence[str] = ()
-        self._path = ""
+        #: The path of the library that the registration needs, or why there is none; both empty: it was not made yet.
+        self._path, self._failure = "", ""
         callbacks = {name: _answering(function) for name, function in ANSWERS.items()}
         callbacks["CreateKernelV2"] = c_api.kind(4)(self._create_kernel)
         callbacks["InferOutputShapeFn"] = c_api.kind(2)(self._infer_shape)
@@ -74,11 +75,13 @@ class CompiledOps:
 
     def _register_undisturbed(self, options: onnxruntime.SessionOptions, domains: Sequence[str]) -> None:
         with self._lock:
-            if not self._path:
+            if not (self._path or self._failure):
                 try:
                     self._path = trampoline.load(_address(self._register_custom_ops))[1]
                 except trampoline.NoTrampolineError as error:
-                    raise ImportError(f"compiled ops cannot be registered: {error}") from error
+                    self._failure = f"compiled ops cannot be registered: {error}"
+            if self._failure:
+                raise ImportError(self._failure)
             self._requested = domains
             options.register_custom_ops_library(self._path)
 
@@ -219,6 +222,8 @@ def _trial_reason() -> str:
         register(onnxruntime.SessionOptions())
     except GridSampleError:
         raise
+    except ImportError as error:
+        return str(error)
     except Exception as error:
         return f"onnxruntime does not take compiled ops: {' '.join(str(error).split())}"
     return ""

@@ -16,7 +16,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from ...core import logger, target
+from ...core import target
 from ...core.cache_folder import cache_folder
 from ...errors import GridSampleError
 from ...model.files import written_whole
@@ -196,8 +196,9 @@ def _load_linked(address: int) -> tuple[ctypes.CDLL, str]:
     try:
         path = str(linked_library(cache_folder()))
         library = ctypes.CDLL(path)
-    except (GridSampleError, RuntimeError, OSError) as error:
-        logger.debug("no trampoline: %r", error)
-        raise NoTrampolineError(f"compiled ops need a small library on this system, and {error}") from error
+    except GridSampleError as error:
+        raise NoTrampolineError(f"this system needs a linker for it: install {error.expected}") from error
+    except (RuntimeError, OSError) as error:
+        raise NoTrampolineError(str(error)) from error
     ctypes.c_void_p.in_dll(library, _TARGET).value = address
     return library, path
