@@ -23,7 +23,17 @@ from ort_gridsample.core.memory import available
 from ort_gridsample.model.matches import records_of
 from ort_gridsample.model.targets.compiled_op import unsupported
 from ort_gridsample.runtime.compiled_ops import c_api, registry
-from paths import LIBRARY, open_compiled, open_compiled_file, open_library, open_native, quiet_options, run, running_on
+from paths import (
+    LIBRARY,
+    needs_python_ops,
+    open_compiled,
+    open_compiled_file,
+    open_library,
+    open_native,
+    quiet_options,
+    run,
+    running_on,
+)
 from processes import PREAMBLE, run_each, started
 from processes import run as run_process
 
@@ -179,6 +189,7 @@ def test_an_op_has_so_many_taps() -> None:
     assert said == ["", "cubic in 9 spatial axes has more than 65536 taps"]
 
 
+@needs_python_ops
 def test_what_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     half, text = (grid_sample_model(kind, "float32", 2, [Attributes("nearest")]) for kind in ("float16", "str"))
     assert ogs.get_ops() == "compiled"
@@ -210,6 +221,7 @@ def test_what_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ogs.get_ops() == "python"
 
 
+@needs_python_ops
 def test_what_is_not_compiled_runs_in_python(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(registry, "prepare", Mock(side_effect=RuntimeError("no compiler today")))
     assert on(model=affine_grid_model("float32", 2, False), nodes="all")[0] == "Python op"

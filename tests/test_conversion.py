@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, parser
 
 import ort_gridsample as ogs
 from ort_gridsample.model import conversion, graphs, opsets
-from paths import open_native, open_patched_file
+from paths import needs_python_ops, open_native, open_patched_file
 from test_graphs import SPARSE
 from test_patch import FEEDS, GRID, HEADER, SIGNATURE, X
 from test_targets import assert_answers_agree, message_of, written
@@ -110,6 +110,7 @@ def test_helpers_are_found_again_after_the_opset_is_raised() -> None:
     assert [n.op_type for n in back.graph.node] == ["Cast", "GridSample", "Cast"]
 
 
+@needs_python_ops
 @pytest.mark.parametrize("opset", [7, 10, 11])
 def test_the_guard_of_an_old_opset_is_found_again(opset: int) -> None:
     model = old(f"A = mmcv.grid_sampler <{CODES}> (X, G) Y = Relu (A)", opset=opset)

@@ -22,7 +22,7 @@ pytest.importorskip("numba", reason="the compiled core is held against the NumPy
 from numba import njit
 
 from ort_gridsample.core import halves, jit_core, kernels, workers
-from ort_gridsample.core.structs import LAUNCH
+from ort_gridsample.core.structs import LAUNCH, ctypes_type
 
 pytestmark = pytest.mark.usefixtures("default_core")
 
@@ -84,7 +84,7 @@ def phases(monkeypatch):
         def proceed(launch):
             count = variant.proceed(launch)
             if count:
-                seen.append(np.ctypeslib.as_ctypes_type(LAUNCH).from_address(launch).phase)
+                seen.append(ctypes_type(LAUNCH).from_address(launch).phase)
             return count
 
         return variant._replace(proceed=proceed)

@@ -18,7 +18,7 @@ from compare import about, assert_identical, assert_matches, finfo, refusal
 from conftest import CORES, with_slow
 from models import grid_sample_model
 from ort_gridsample import affine_grid, checks, grid_sample, patch_model, spec
-from paths import PATHS, Function, Model, function_answer, open_patched_file, open_session, run
+from paths import PATHS, Function, Model, function_answer, needs_python_ops, open_patched_file, open_session, run
 
 pytestmark = pytest.mark.usefixtures("core")
 
@@ -103,6 +103,7 @@ def test_many_positions_and_channels_match_the_oracle(mode: str) -> None:
             assert_matches(Y, expected, grid.dtype, mode, padding_mode)
 
 
+@needs_python_ops
 @on_cores_by_type(SESSION_TYPES)
 def test_session_answers_as_the_function(core: str, X_type: str) -> None:
     """With each type of grid; ranks, opsets, and sessions of the model or of a patched file, in turns."""

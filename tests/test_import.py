@@ -11,6 +11,7 @@ import ort_gridsample as ogs
 from ort_gridsample import versions
 from ort_gridsample.runtime import extensions
 from ort_gridsample.runtime.compiled_ops.registry import unavailable_reason
+from paths import needs_python_ops
 from processes import WITHOUT_TORCH, python
 
 #: What importing onnxruntime-extensions, or this package, must not bring along.
@@ -49,6 +50,7 @@ def test_pytorch_may_be_imported_before_or_after(first: bool) -> None:
     assert python("\n".join([*(imports if first else imports[::-1]), OURS])) == [ANSWER]
 
 
+@needs_python_ops
 def test_onnxruntime_extensions_may_be_imported_before_or_after() -> None:
     """It is the package that it always is, whoever came first, and its ops and ours are in one library."""
     theirs = "import onnxruntime_extensions as ext\nprint(ext.onnx_op is ext.Opdef.declare, ext.OrtPyFunction.__name__)"
@@ -58,6 +60,7 @@ def test_onnxruntime_extensions_may_be_imported_before_or_after() -> None:
     assert python(f"{WITHOUT_TORCH}{OURS}\n{theirs}", on_python) == both[::-1]
 
 
+@needs_python_ops
 def test_another_thread_may_import_onnxruntime_extensions_meanwhile() -> None:
     """It gets the package that it always is, and both the same module of it."""
     script = f"""{WITHOUT_TORCH}
@@ -86,6 +89,7 @@ def test_only_public_names_are_shown_and_the_version_is_the_installed_one() -> N
     assert ogs.__version__ == importlib.metadata.version("ort-gridsample")
 
 
+@needs_python_ops
 def test_an_older_onnxruntime_extensions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(versions.OLDEST, "onnxruntime-extensions", "99.1")
     with pytest.raises(

@@ -12,6 +12,7 @@ import ort_gridsample as ogs
 from compare import refusal
 from conftest import with_slow
 from ort_gridsample.core import memory
+from paths import needs_python_ops
 from processes import COMPILED, WAYS, python, run, run_each
 
 #: Lets the process address so many bytes more than it does, or any number.
@@ -53,6 +54,7 @@ for megabytes in {megabytes}:
     assert again == ["(1, 2, 64, 64)"] * len(megabytes)
 
 
+@needs_python_ops
 def test_no_memory_for_an_ops_copy_of_a_feed_is_an_exception() -> None:
     """A feed of 64 MiB that is copied once, and one that onnxruntime makes contiguous first."""
     script = f"""{LIMIT}

@@ -19,7 +19,7 @@ from compare import refusal
 from models import parsed
 from ort_gridsample.model.dialects import DOMAIN
 from ort_gridsample.model.graphs import scopes
-from paths import OPENERS, open_native, open_session, quiet_options, running_on
+from paths import OPENERS, needs_python_ops, open_native, open_session, quiet_options, running_on
 from processes import python
 
 X = np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)
@@ -112,6 +112,7 @@ def test_patch_reaches_every_node_and_nothing_else(name: str) -> None:
         assert not {o for n in nodes(model) for o in n.output} - {o for n in nodes(patched) for o in n.output}
 
 
+@needs_python_ops
 @pytest.mark.parametrize("behind", ["Identity (A)", "Reshape (A, all)", "Cast <to = 11> (A)"])
 @pytest.mark.parametrize("by", ["onnx", "session", "ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_ALL", *CLEANERS])
 def test_a_failed_op_has_no_answer_whoever_cleans_the_model(by: str, behind: str, tmp_path: Path) -> None:
@@ -150,6 +151,7 @@ def test_the_guard_of_a_session_copies_nothing(tmp_path: Path, python_ops: None)
     assert int(copied) <= 8 * len(X)
 
 
+@needs_python_ops
 @pytest.mark.parametrize("X_type", ["FLOAT", "FLOAT16"])
 def test_a_model_of_an_earlier_release_runs_and_gets_the_guard_of_this_one(X_type: str) -> None:
     patched = ogs.patch_model(one_node(TensorProto.DataType.Value(X_type)))

@@ -28,6 +28,7 @@ from ort_gridsample.core import numpy_core
 from ort_gridsample.runtime import session as sessions
 from ort_gridsample.runtime.compiled_ops.registry import unavailable_reason
 from ort_gridsample.runtime.python_ops import exits, failures
+from paths import needs_python_ops
 
 X = np.random.default_rng(0).standard_normal((1, 3, 6, 7)).astype(np.float32)
 GRID = np.random.default_rng(1).uniform(-1.2, 1.2, (1, 4, 5, 2)).astype(np.float32)
@@ -154,6 +155,7 @@ def test_run_async(session: ogs.InferenceSession, expected: np.ndarray) -> None:
     assert exits._pending == 0  # or the interpreter's end would wait for what is refused
 
 
+@needs_python_ops
 def test_plain_session_names_the_node(model: onnx.ModelProto, expected: np.ndarray) -> None:
     """And failures that nobody asks for are forgotten."""
     session = onnxruntime.InferenceSession(ogs.patch_model(model).SerializeToString(), ogs.register())

@@ -16,7 +16,7 @@ from .attention import MOST_AXES
 from .attention import parts as attention_parts
 from .compilation import Part, addresses, not_at_hand
 from .plan import Plan, type_name
-from .structs import ATTENTION, KERNEL, LAUNCH, SLOT
+from .structs import ATTENTION, KERNEL, LAUNCH, SLOT, ctypes_type
 from .taps import MAX_TAPS
 from .threads import after_fork, available_cpus, submit
 from .workers import END, PADDING, TAPS, numbers, parts
@@ -29,9 +29,9 @@ KEPT_BYTES = 1 << 21
 HELPERS = max(63, available_cpus() - 1)
 
 _HELPING: list[Part] = [(helper_threads.invite,), (helper_threads.finish,), (helper_threads.attend,)]
-_Kernel: Any = np.ctypeslib.as_ctypes_type(KERNEL)
-_Launch: Any = np.ctypeslib.as_ctypes_type(LAUNCH)
-_Attention: Any = np.ctypeslib.as_ctypes_type(ATTENTION)
+_Kernel: Any = ctypes_type(KERNEL)
+_Launch: Any = ctypes_type(LAUNCH)
+_Attention: Any = ctypes_type(ATTENTION)
 
 
 def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) -> None:

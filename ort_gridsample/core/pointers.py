@@ -18,6 +18,8 @@ from . import target
 from .structs import CACHE_LINE
 
 _WORD = ir.IntType(64)
+#: The bits of an address that say where in a line of the caches it lies.
+_WITHIN_LINE = np.int64(CACHE_LINE - 1)
 
 
 def caller(n_answers: int = 0, offset: int | None = None) -> Any:
@@ -222,7 +224,7 @@ def copy_past_caches(to: Any, source: Any) -> None:
     What is there is not read before it is written. Other threads find it after an operation on memory that they share.
     """
     there, here, nbytes = np.int64(to.ctypes.data), np.int64(source.ctypes.data), source.nbytes
-    first = min(-there & (CACHE_LINE - 1), nbytes)
+    first = min(-there & _WITHIN_LINE, nbytes)
     last = first + (nbytes - first & -CACHE_LINE)
     copy(there, here, first)
     for at in range(first, last, CACHE_LINE):

@@ -6,6 +6,8 @@ and offsets from the beginning of a record, are int64 too.
 
 from __future__ import annotations
 
+import ctypes
+import math
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,6 +24,27 @@ def record(*fields: str | tuple[str, Any]) -> Record:
     for field in fields:
         listed += [(name, np.int64) for name in field.split()] if isinstance(field, str) else [field]
     return np.dtype(listed, align=True)
+
+
+def ctypes_type(dtype: Record) -> Any:
+    """The ctypes structure of a record, whose fields are all int64, arrays of int64 or records.
+
+    NumPy's function for this makes packed structures, which Python 3.14 deprecates on other systems than Windows.
+    """
+    fields = [(name, _ctypes_field(dtype.fields[name][0])) for name in dtype.names or ()]  # type: ignore[index]
+    made = type("Record", (ctypes.Structure,), {"_fields_": fields})
+    assert ctypes.sizeof(made) == dtype.itemsize
+    return made
+
+
+def _ctypes_field(dtype: Record) -> Any:
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return _ctypes_field(base) * math.prod(shape)
+    if dtype.names is not None:
+        return ctypes_type(dtype)
+    assert dtype == np.int64
+    return ctypes.c_int64
 
 
 #: The kernel descriptor: one way to sample, made once and never changed.

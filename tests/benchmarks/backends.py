@@ -13,6 +13,7 @@ from ort_gridsample.cli.timing import Turn
 from ort_gridsample.core import get_core, set_core
 from ort_gridsample.core.arrays import Array
 from ort_gridsample.functions import affine_grid, grid_sample
+from ort_gridsample.runtime import extensions
 from ort_gridsample.runtime.compiled_ops import registry
 from ort_gridsample.runtime.placement import set_ops
 from ort_gridsample.runtime.session import InferenceSession
@@ -43,7 +44,11 @@ class Backend:
     def installed(self) -> bool:
         if self.core is None:
             return find_spec(self.needs) is not None
-        return self.core in CORES and not (self.ops == "compiled" and registry.unavailable_reason())
+        if self.ops == "compiled" and registry.unavailable_reason():
+            return False
+        if self.ops == "python" and not extensions.is_installed():
+            return False
+        return self.core in CORES
 
     def begin(self) -> None:
         if self.core is not None:

@@ -15,11 +15,11 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
-import numpy as np
 import onnxruntime
 
 from ... import versions
 from ...core import c_symbols, logger, need_numba
+from ...core.structs import ctypes_type
 from ...core.threads import after_fork, available_cpus
 from ...errors import GridSampleError
 from ...model.dialects import COMPILED_DOMAIN
@@ -36,8 +36,8 @@ MAX_STATES = 1 << 12
 #: Why a node with a tensor of strings has no compiled op.
 NO_STRINGS = "string tensors run on Python ops only, which need onnxruntime-extensions, and that is not installed"
 
-_OpStruct: Any = np.ctypeslib.as_ctypes_type(OP)
-_LibraryStruct: Any = np.ctypeslib.as_ctypes_type(LIBRARY)
+_OpStruct: Any = ctypes_type(OP)
+_LibraryStruct: Any = ctypes_type(LIBRARY)
 
 
 class CompiledOps:
