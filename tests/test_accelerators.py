@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
 from itertools import product
 from pathlib import Path
 from typing import Literal
@@ -21,6 +21,7 @@ import pytest
 from onnx import helper
 
 import ort_gridsample as ogs
+import processes
 import test_attention
 import test_unrolled
 from compare import refusal
@@ -259,21 +260,12 @@ def test_an_answer_is_kept_for_other_processes(tmp_path: Path, monkeypatch: pyte
 
 
 @FAKED
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_fork_asks_nothing_twice(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, model = fake(is_plain), model_of(3, "cubic", 20)
-    session = ogs.InferenceSession(model, None, [AZURE])
-    monkeypatch.setattr(accelerators, "_kept", lambda key: None)
-    there = asked.call_count
-    assert there > 1
-    child = os.fork()
-    if not child:
-        with suppress(BaseException):
-            again = ogs.InferenceSession(model, None, [AZURE])
-            os._exit(int(asked.call_count > there or again.replaced != session.replaced))
-        os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_fork_asks_nothing_twice(tmp_path: Path) -> None:
+    (line,) = processes.program("fork_asks_providers_once.py", env={"XDG_CACHE_HOME": str(tmp_path)}, seconds=200)
+    asked, status = line.split()
+    assert int(asked) > 1
+    assert status == "0"
 
 
 ENDS = {
