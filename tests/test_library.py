@@ -33,7 +33,7 @@ from ort_gridsample.model.dialects import FUSED
 from ort_gridsample.model.patch import patch_in_place
 from ort_gridsample.model.targets.compiled_op import FusedOp
 from ort_gridsample.runtime import building, library, linking
-from processes import python
+from processes import WITHOUT_TORCH, python
 from test_pixel_grids import Graph
 
 COMPILES = bool(importlib.util.find_spec("numba")) and versions.at_least(metadata.version("numba"), building.NUMBA)
@@ -195,6 +195,32 @@ print(told(lambda: ogs.InferenceSession(text).run(None, {"X": X.astype(str).asty
     assert (plain, numba) == ("(1, 2, 3, 3)", "False")
     lacks = "ImportError: GridSample node 'sample0': X is of type str, and string tensors run on Python ops only"
     assert text == "(1, 2, 3, 3)" if extensions else text.startswith(lacks)
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("onnxruntime_extensions") is None, reason="onnxruntime-extensions is not installed"
+)
+def test_operators_of_onnxruntime_extensions_run_beside_it(built: Path) -> None:
+    """Registered before and after it, by hand and by this package."""
+    script = """
+import os, onnxruntime_extensions as ext
+from models import parsed
+path = os.environ["ORT_GRIDSAMPLE_LIBRARY"]
+both = parsed('''g (string[N] a, float[1,2,4,4] X, float[1,3,3,2] grid) => (string[N] b, float[1,2,3,3] Y) {
+    b = ai.onnx.contrib.StringUpper (a)
+    Y = GridSample (X, grid) }''')
+feeds = {"a": np.array(["ab"], object), "X": X, "grid": grid}
+patched = ogs.patch_model(both, target="compiled").SerializeToString()
+for libraries in (path, ext.get_library_path()), (ext.get_library_path(), path):
+    options = onnxruntime.SessionOptions()
+    for each in libraries:
+        options.register_custom_ops_library(each)
+    for given in options, ogs.register(options):
+        b, Y = onnxruntime.InferenceSession(patched, given).run(None, feeds)
+        print(b.tolist(), np.array_equal(Y, ogs.grid_sample(X, grid)), "numba" in sys.modules)
+"""
+    first = f"{WITHOUT_TORCH}import sys; sys.modules['numba'] = None"
+    assert in_package(script, built, first) == ["['AB'] True True"] * 4
 
 
 REFUSED: dict[str, tuple[Callable[[bytes], bytes], str]] = {

@@ -22,7 +22,7 @@ from ort_gridsample.model.dialects import COMPILED_DOMAIN, DOMAIN
 from ort_gridsample.model.files import imported_domains
 from ort_gridsample.runtime import linking
 from ort_gridsample.runtime.compiled_ops import registry, trampoline
-from paths import LIBRARY, quiet_options
+from paths import quiet_options
 from processes import run
 
 UNAVAILABLE = registry.unavailable_reason()
@@ -248,18 +248,6 @@ def test_ops_of_onnxruntime_extensions_run_in_a_session_that_nobody_registered_t
 print(*answers(ogs.InferenceSession(two, nodes="all")))
 """
     assert run(script, "None", first=without_torch) == ["['AB'] True"]
-
-
-@extensions
-@pytest.mark.skipif(not LIBRARY, reason="no library is tested")
-def test_ops_of_onnxruntime_extensions_run_beside_a_library() -> None:
-    script = f"""{OTHERS.replace("REGISTER(given)", f"given.register_custom_ops_library({LIBRARY!r})")}
-patched = ogs.patch_model(two, target="compiled").SerializeToString()
-for first in True, False:
-    print(*answers(onnxruntime.InferenceSession(patched, options(first))))
-    print(*answers(onnxruntime.InferenceSession(patched, ogs.register(options(first)))))
-"""
-    assert run(script, "None", first=without_torch) == ["['AB'] True"] * 4
 
 
 @extensions
