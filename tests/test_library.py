@@ -200,7 +200,7 @@ print(told(lambda: ogs.InferenceSession(text).run(None, {"X": X.astype(str).asty
 @pytest.mark.skipif(
     importlib.util.find_spec("onnxruntime_extensions") is None, reason="onnxruntime-extensions is not installed"
 )
-def test_operators_of_onnxruntime_extensions_run_beside_it(built: Path) -> None:
+def test_library_and_onnxruntime_extensions_run_in_one_session(built: Path) -> None:
     """Registered before and after it, by hand and by this package."""
     script = """
 import os, onnxruntime_extensions as ext

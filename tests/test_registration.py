@@ -226,7 +226,7 @@ without_torch = "import sys\nsys.modules['torch'] = None\n"
 @extensions
 @pytest.mark.parametrize("target", ["compiled", "ort_gridsample"])
 @pytest.mark.parametrize("import_first", ["ort_gridsample", "onnxruntime_extensions"])
-def test_ops_of_onnxruntime_extensions_run_beside_ours(target: str, import_first: str) -> None:
+def test_ops_of_onnxruntime_extensions_and_ours_run_in_one_session(target: str, import_first: str) -> None:
     if target == "compiled" and UNAVAILABLE:
         pytest.skip(UNAVAILABLE)
     script = f"""{OTHERS.replace("REGISTER", "ogs.register")}

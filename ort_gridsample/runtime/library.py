@@ -49,9 +49,9 @@ def checked(path: Path, anywhere: bool = False) -> str:
         raise GridSampleError(where, "end", "not a library's", "what 'ort-gridsample library' writes, whole")
     interface, release, machine, cpus, digest = (each.decode() for each in end.groups())
     if digest != hashlib.sha256(content[: end.start()]).hexdigest():
-        raise GridSampleError(where, "content", "damaged", "what its hash says: build or copy it anew")
+        raise GridSampleError(where, "content", "damaged", "what its hash says: build or copy it again")
     if int(interface) != FORMAT:
-        raise GridSampleError(where, "interface", f"{interface}, of release {release}", f"{FORMAT}: build it anew")
+        raise GridSampleError(where, "interface", f"{interface}, of release {release}", f"{FORMAT}: build it again")
     if machine != (this := f"{target.machine}-{target.system}") and not anywhere:
         raise GridSampleError(where, "machine", machine, this)
     return f"release {release} for {machine}{cpus}"

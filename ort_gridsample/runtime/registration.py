@@ -122,7 +122,7 @@ def add_python_ops(options: onnxruntime.SessionOptions) -> None:
 def _define_python_ops_early() -> None:
     """Define the Python ops where onnxruntime-extensions is imported: the user may be about to register its library."""
     if extensions.is_imported():
-        with suppress(ImportError):  # whoever needs the Python ops gets the error then
+        with suppress(ImportError):  # the error is raised again where Python ops are needed
             _define_python_ops()
 
 
