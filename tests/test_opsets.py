@@ -71,7 +71,7 @@ def opened(moved: str | Path) -> tuple[str, onnx.ModelProto, dict[str, np.ndarra
 @pytest.mark.parametrize("moved", MOVED)
 def test_down_and_up_again_answers_the_same(moved: str | Path) -> None:
     """As primitives where the older opset cannot say a node."""
-    name, model, feeds = opened(moved)
+    _, model, feeds = opened(moved)
     older = min(opset_of(model), 18)
     target: TargetName = "ai.onnx"
     newer = [r for r in ogs.inspect_model(model) if r.dialect.name == "ai.onnx" and r.opset > older]

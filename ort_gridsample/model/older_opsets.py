@@ -404,6 +404,9 @@ def _labelled(nodes: Sequence[onnx.NodeProto], original: onnx.NodeProto) -> Sequ
     """``nodes``, of which those that make an output of ``original`` have its name, text and metadata."""
     outputs = {name for name in original.output if name}
     main = next((node for node in reversed(nodes) if not outputs.isdisjoint(node.output)), None)
+    for node in nodes:
+        if node.name == original.name:
+            node.name = ""  # onnxruntime refuses two nodes of one name
     if main is not None:
         main.name = original.name
         main.doc_string = original.doc_string
@@ -540,6 +543,9 @@ def _reshape(step: _Step) -> _Rewritten:
     else:
         known = step.writer.inference.known(step.writer.scope, node.output[0]).shape
         lengths = known if known is not None else [None, None]
+        home = step.writer.scope.home(node.input[1])
+        if home is not None and home.definitions[node.input[1]] is None:
+            raise step.obstacle("allowzero", 1)  # whatever is fed may have zeros
     zeros = 0
     for axis, length in enumerate(lengths):
         is_same = before is not None and axis < len(before) and length is not None and length == before[axis]
