@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import numpy_helper, parser
 
@@ -13,6 +14,7 @@ import faults
 import ort_gridsample as ogs
 from compare import refusal
 from ort_gridsample.model.graphs import opset_of
+from ort_gridsample.model.opsets import convert_opset
 from paths import open_native
 
 EXPORTED = Path(__file__).parent / "exported"
@@ -362,3 +364,83 @@ def test_exported_model_answers_the_same_in_the_oldest_opset(name: str) -> None:
         error = refusal(ogs.patch_model, EXPORTED / f"{name}.onnx", target="primitives", opset=11)
         stuck = [node.name for node in onnx.load(EXPORTED / f"{name}.onnx").graph.node if node.op_type == operator]
         assert all(f"{operator} node '{node}'" in str(error) for node in stuck)
+
+
+def answers_of(model: onnx.ModelProto, inputs: list[object]) -> list[object]:
+    """What onnxruntime answers to these inputs of ``model``, in order."""
+    session = open_native(model)
+    names = [value.name for value in session.get_inputs()]
+    return session.run(None, dict(zip(names, inputs, strict=False)))
+
+
+def difference(answers: list[object], expected: list[object]) -> str:
+    """How ``answers`` differ from those ``expected``; empty where they do not."""
+    for answer, value in zip(answers, expected, strict=True):
+        if isinstance(value, list):
+            if found := difference(answer, value):
+                return found
+            continue
+        if value is None or isinstance(value, dict):
+            continue
+        given, wanted = np.asarray(answer), np.asarray(value)
+        if (given.shape, given.dtype) != (wanted.shape, wanted.dtype):
+            return f"{given.dtype}{given.shape} instead of {wanted.dtype}{wanted.shape}"
+        tolerance = 2e-3 if wanted.dtype.itemsize == 2 else 1e-5
+        is_equal = (
+            np.allclose(given, wanted, rtol=tolerance, atol=tolerance, equal_nan=True)
+            if wanted.dtype.kind in "fc"
+            else np.array_equal(given, wanted)
+        )
+        if not is_equal:
+            return "other values"
+    return ""
+
+
+def is_left_out(name: str, model: onnx.ModelProto) -> bool:
+    """Whether a node test of onnx has random answers, other domains, or operators that a target writes."""
+    return (
+        any(word in name for word in ("training", "bernoulli", "gridsample", "affine_grid"))
+        or any(entry.domain for entry in model.opset_import)
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@faults.needs_adapters
+def test_onnx_node_tests_down_and_up_again_answer_the_same_or_are_refused() -> None:
+    """Those that onnxruntime runs, at opset 17, 13 and 11; it may lack kernels for an older opset."""
+    from onnx.backend.test.case.node import collect_testcases  # which takes a minute
+
+    wrong, compared = list[str](), 0
+    for case in collect_testcases(None):
+        opset = opset_of(case.model)
+        if is_left_out(case.name, case.model):
+            continue
+        inputs = [numpy_helper.to_array(x) if isinstance(x, onnx.TensorProto) else x for x in case.data_sets[0][0]]
+        try:
+            expected = answers_of(case.model, inputs)
+        except Exception:  # which differ from test to test
+            continue
+        for older in (each for each in (17, 13, 11) if each < opset):
+            for path in ((older,), (older, opset)):
+                model = onnx.ModelProto()
+                model.CopyFrom(case.model)
+                try:
+                    for step in path:
+                        convert_opset(model, step)
+                except ogs.GridSampleError:
+                    continue
+                except Exception as error:
+                    if path == (older,):
+                        wrong.append(f"{case.name} {path}: {error}")
+                    continue  # onnx's converter has no way up
+                try:
+                    found = difference(answers_of(model, inputs), expected)
+                except onnxruntime.capi.onnxruntime_pybind11_state.NotImplemented:
+                    continue
+                except Exception as error:
+                    found = str(error)
+                compared += 1
+                wrong += [f"{case.name} {path}: {found}"] if found else []
+    assert not wrong, "\n".join(wrong)
+    assert compared > 1000

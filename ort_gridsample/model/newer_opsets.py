@@ -15,17 +15,26 @@ _FLATTENING = ("Softmax", "LogSoftmax", "Hardmax")
 _FLATTENS_BEFORE = 13
 
 
-def keep_meaning(version: int, before: int, inference: Inference, found: Sequence[Scope], names: Names) -> None:
-    """Rewrite the nodes in ``found`` that the converter would change on the way from ``before`` to ``version``."""
+def changes_meaning(version: int, before: int, found: Sequence[Scope]) -> bool:
+    """Whether the converter would change nodes in ``found`` on the way from opset ``before`` to ``version``."""
     if not before < _FLATTENS_BEFORE <= version:
-        return
+        return False
+    return any(_is_flattening(node) for scope in found for node in scope.nodes)
+
+
+def keep_meaning(inference: Inference, found: Sequence[Scope], names: Names) -> None:
+    """Rewrite the nodes in ``found`` that the converter would change."""
     for scope in reversed(found):  # inner graphs first: a list of nodes that was rewritten holds copies
         replaced = {
             index: _flattened(node, inference.known(scope, node.input[0]).rank, names)
             for index, node in enumerate(scope.nodes)
-            if node.op_type in _FLATTENING and not domain_of(node.domain)
+            if _is_flattening(node)
         }
         scope.replace(replaced)
+
+
+def _is_flattening(node: onnx.NodeProto) -> bool:
+    return node.op_type in _FLATTENING and not domain_of(node.domain)
 
 
 def _flattened(node: onnx.NodeProto, rank: int | None, names: Names) -> Sequence[onnx.NodeProto]:

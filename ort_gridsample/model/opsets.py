@@ -14,7 +14,7 @@ from ..errors import GridSampleError, where
 from .conversion import import_used, inline, versions_of, without_weights
 from .dialects import ASIDE, SET_ASIDE, STANDARD, AttributeReference, dialect_of
 from .graphs import Names, Scope, called, domain_of, function_key, opset_of, scopes, subgraphs
-from .newer_opsets import keep_meaning
+from .newer_opsets import changes_meaning, keep_meaning
 from .older_opsets import OLDEST, all_values, write_older
 from .use_def import drop_unread
 
@@ -42,7 +42,9 @@ def convert_opset(model: onnx.ModelProto, version: int) -> None:
         inline(model, {function_key(function)[:2] for function in model.functions})
     found = scopes(model)
     inference = all_values(model, found)
-    inference.prepare()  # before nodes are moved to other domains, where they have no types
+    is_rewritten = version < before or changes_meaning(version, before, found)
+    if is_rewritten:
+        inference.prepare()  # before nodes are moved to other domains, where they have no types
     for node in _nodes(model):  # in ONNX's domain without being one of ONNX's operators, or but in name
         if domain_of(node.domain) == "":
             dialect = dialect_of(node, {})
@@ -53,8 +55,8 @@ def convert_opset(model: onnx.ModelProto, version: int) -> None:
     read = [set(scope.readers) for scope in found]
     if version < before and before > OLDEST:
         write_older(model, max(version, OLDEST), inference, found)
-    elif version > before:
-        keep_meaning(version, before, inference, found, Names(model, found))
+    elif is_rewritten and version > before:
+        keep_meaning(inference, found, Names(model, found))
     _convert(model, version)
     _put_back(model, _FOREIGN)
     import_used(model, {}, dropped={_FOREIGN})
