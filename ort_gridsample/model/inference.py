@@ -81,6 +81,11 @@ class Inference:
         found = dict.fromkeys(tuple(self._value(each.name(name)) for name in names) for each in instances)
         return list(found) or [tuple(Value() for _ in names)]
 
+    def prepare(self) -> None:
+        """Infer all types now, as the nodes of the model are about to change."""
+        assert self._types is not None
+        assert self._others is not None
+
     def _value(self, name: str) -> Value:
         type = self._types.get(name) or self._others.get(name)
         return Value() if type is None else value_of(type)

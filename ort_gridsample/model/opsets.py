@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
-from copy import deepcopy
+from collections.abc import Iterator, Set
 from itertools import chain
 
 import onnx
@@ -14,20 +13,15 @@ from .. import spec
 from ..errors import GridSampleError, where
 from .conversion import import_used, inline, versions_of, without_weights
 from .dialects import ASIDE, SET_ASIDE, STANDARD, AttributeReference, dialect_of
-from .graphs import Names, Nodes, called, domain_of, function_key, opset_of, scopes, subgraphs
+from .graphs import Names, Scope, called, domain_of, function_key, opset_of, scopes, subgraphs
+from .newer_opsets import changes_meaning, keep_meaning
+from .older_opsets import OLDEST, all_values, write_older
 from .use_def import drop_unread
 
 #: The domain, while the converter works, of nodes that are in ONNX's domain without being ONNX's operators.
 _FOREIGN = "ort_gridsample.foreign"
 #: The domain, during a step down, of nodes that mean the same before and after it: the converter may not know them.
 _SAME = "ort_gridsample.same"
-#: Operators and the opset that added an input or an attribute, without which they are unchanged.
-_EXTENDED = {
-    *(("Constant", 12), ("GatherND", 12), ("DequantizeLinear", 13), ("QuantizeLinear", 13), ("ReduceSum", 13)),
-    *(("BatchNormalization", 14), ("Reshape", 14), ("Shape", 15), ("ScatterElements", 16), ("ScatterND", 16)),
-    *((f"Reduce{of}", 18) for of in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")),
-    *(("Pad", 18), ("Resize", 18), ("Split", 18), ("AveragePool", 19), ("Cast", 19)),
-}
 
 
 def convert_opset(model: onnx.ModelProto, version: int) -> None:
@@ -46,6 +40,11 @@ def convert_opset(model: onnx.ModelProto, version: int) -> None:
         model.opset_import.append(helper.make_opsetid("", before))
     if model.functions:
         inline(model, {function_key(function)[:2] for function in model.functions})
+    found = scopes(model)
+    inference = all_values(model, found)
+    is_rewritten = version < before or changes_meaning(version, before, found)
+    if is_rewritten:
+        inference.prepare()  # before nodes are moved to other domains, where they have no types
     for node in _nodes(model):  # in ONNX's domain without being one of ONNX's operators, or but in name
         if domain_of(node.domain) == "":
             dialect = dialect_of(node, {})
@@ -53,7 +52,11 @@ def convert_opset(model: onnx.ModelProto, version: int) -> None:
                 node.domain = _FOREIGN
     _set_aside(model, version)
     import_used(model, {_FOREIGN: 1, SET_ASIDE: 1})
-    read = {name for node in _nodes(model) for name in node.input}
+    read = [set(scope.readers) for scope in found]
+    if version < before and before > OLDEST:
+        write_older(model, max(version, OLDEST), inference, found)
+    elif is_rewritten and version > before:
+        keep_meaning(inference, found, Names(model, found))
     _convert(model, version)
     _put_back(model, _FOREIGN)
     import_used(model, {}, dropped={_FOREIGN})
@@ -64,11 +67,23 @@ def convert_opset(model: onnx.ModelProto, version: int) -> None:
             expected = f"one that has the types of all nodes, and onnx says: {' '.join(str(error).split())}"
             raise GridSampleError("model", "opset", str(version), expected) from None
         _drop_attributes(model, before, version)
-        main, *_ = scopes(model)
-        drop_unread(main, read - main.readers.keys())  # axes, say, that are attributes now
+        for scope, names in zip(scopes(model), read, strict=True):
+            _drop_constants(scope, names - scope.readers.keys())  # axes, say, that are attributes now
         # Readers of older opsets read older files only. IR versions up to 4 differ in their meaning.
         least = helper.find_min_ir_version_for(list(model.opset_import), ignore_unknown=True)
         model.ir_version = min(model.ir_version, max(least, 4))
+
+
+def _drop_constants(scope: Scope, names: Set[str]) -> None:
+    """Drop the Constants and initializers of ``scope`` among ``names``, which nothing reads."""
+    drop_unread(scope, names)
+    scope.replace(
+        {
+            index: ()
+            for index, node in enumerate(scope.nodes)
+            if node.op_type == "Constant" and not domain_of(node.domain) and not names.isdisjoint(node.output)
+        }
+    )
 
 
 def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
@@ -102,8 +117,6 @@ def unconvertible(model: onnx.ModelProto, version: int) -> tuple[str, str]:
 def _convert(model: onnx.ModelProto, version: int) -> None:
     """Convert the nodes of ``model``, in steps where onnx's converter stops for nodes that mean the same before."""
     before = opset_of(model)
-    if before > version:
-        _write_older(model, version)
     steps = [at for at in range(before, version, -1) if any(_means_the_same(node, at) for node in _nodes(model))]
     for at in steps:
         _step(model, at)
@@ -137,37 +150,7 @@ def _means_the_same(node: onnx.NodeProto, version: int) -> bool:
     if new.since_version != version:
         return False
     old = onnx.defs.get_schema(node.op_type, version - 1, "")
-    is_extended = (node.op_type, version) in _EXTENDED and len(node.input) <= len(old.inputs)
-    is_old = is_extended and all(a.name in old.attributes or _is_default(a, new) for a in node.attribute)
-    return is_old or _signature(new) == _signature(old)
-
-
-def _write_older(model: onnx.ModelProto, version: int) -> None:
-    """Rewrite nodes that the converter cannot convert down, though they mean the same as older ones."""
-    names = Names(model)
-    for scope in scopes(model):
-        replaced: dict[int, Nodes] = {}
-        for index, node in enumerate(scope.nodes):
-            attributes = {attribute.name: attribute for attribute in node.attribute}
-            if domain_of(node.domain) or not attributes:
-                continue
-            if node.op_type == "Reshape" and "allowzero" in attributes:  # as exporters always write
-                shape = scope.constant(node.input[1])
-                if shape is not None and 0 not in shape:
-                    node.attribute.remove(attributes["allowzero"])
-            elif node.op_type == "Constant" and version < 13 and (tensor := scope.tensor(node.output[0])) is not None:
-                del node.attribute[:]
-                node.attribute.append(helper.make_attribute("value", tensor))
-            elif node.op_type == "Shape" and version < 15:
-                (part,), copy = node.output, deepcopy(node)
-                del copy.attribute[:]
-                copy.output[0] = names.new(f"{part}_whole")
-                replaced[index] = nodes = Nodes(names, part)
-                nodes.append(copy)
-                defaults = {"start": 0, "end": 1 << 62}
-                numbers = [attributes[of].i if of in attributes else default for of, default in defaults.items()]
-                nodes.add("Slice", copy.output[0], *map(nodes.row, numbers), output=part)
-        scope.replace(replaced)
+    return _signature(new) == _signature(old)
 
 
 def _signature(schema: onnx.defs.OpSchema) -> tuple[object, ...]:
