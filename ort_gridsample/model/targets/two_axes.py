@@ -19,7 +19,15 @@ from ...core.coordinates import PADDING, Axis, Padding, normalize
 from ...core.taps import MODES, pixel_coordinates
 from ...errors import GridSampleError
 from .expressions import Dim, Expressions, Tensor
-from .primitives import Value, check_grid_sample, check_opset, input_of, may_be_single
+from .primitives import (
+    Value,
+    check_grid_sample,
+    check_opset,
+    checked_batches,
+    input_of,
+    may_be_single,
+    unranked_argument,
+)  # fmt: skip
 
 #: The opsets in which the nodes can be written: later ones have other names for the modes.
 FIRST_OPSET, LAST_OPSET = 16, 19
@@ -57,7 +65,12 @@ def lower_grid_sample(
         if refused:
             raise GridSampleError(e.prefix, argument, found, f"{expected}; target 'primitives' has others")
     image, coordinates = e.input(X.name, X.type), input_of(e, grid) if r == 3 else e.input(grid.name, grid.type)
-    (n, c, *lengths), out = e.dims(image, X_shape), e.dims(coordinates, grid_shape)[1:-1]
+    n, c, *lengths = e.dims(image, X_shape, unranked_argument("X", X))
+    batches, *out, last = e.dims(coordinates, grid_shape, unranked_argument("grid", grid))
+    if r != 2:  # GridSample itself checks the grid of two axes
+        checked = checked_batches(e, X, image, batches, last, r)
+        if checked is not batches:
+            image = e.reshape(image, [checked, c, *lengths], exact=True)
     if r == 3:
         total = _of_slices(image, coordinates, [n, c, *lengths], out, mode, PADDING[padding_mode], bool(align_corners))
     else:
