@@ -426,9 +426,9 @@ def test_a_mode_and_a_padding_are_stated_once(r, opset, monkeypatch):
 
 #: Nodes, constants apart, of 2-D lowerings whose lengths are known, and of those whose lengths are not.
 NODES = {
-    "zeros": {"nearest": (26, 73), "linear": (48, 92), "cubic": (103, 135)},
-    "border": {"nearest": (22, 68), "linear": (46, 89), "cubic": (101, 132)},
-    "reflection": {"nearest": (32, 81), "linear": (56, 102), "cubic": (110, 144)},
+    "zeros": {"nearest": (26, 75), "linear": (48, 94), "cubic": (103, 137)},
+    "border": {"nearest": (22, 70), "linear": (46, 91), "cubic": (101, 134)},
+    "reflection": {"nearest": (32, 83), "linear": (56, 104), "cubic": (110, 146)},
 }
 
 

@@ -177,18 +177,20 @@ class Expressions:
         """The slices of ``x`` at these indices along ``axis``."""
         return self.op("Gather", x, at if isinstance(at, Tensor) else self.constant(at), axis=axis)
 
-    def zeros(self, dims: Sequence[Dim], type: str) -> Tensor:
-        """A tensor of zeros, or of empty strings."""
-        return self.expand(self.constant(np.full([1] * len(dims), "" if type == "str" else 0), type), dims)
+    def zeros(self, dims: Sequence[Dim], type: str, zeros: Sequence[Tensor] = ()) -> Tensor:
+        """A tensor of zeros, or of empty strings; ``zeros`` as for :meth:`reshape`."""
+        value = self.constant(np.full([1] * len(dims), "" if type == "str" else 0), type)
+        return self.op("Expand", value, reduce(Tensor.__add__, zeros, self.shape(dims)))
 
     def expand(self, x: Tensor, dims: Sequence[Dim]) -> Tensor:
         """``x`` repeated to this shape."""
         return self.op("Expand", x, self.shape(dims))
 
-    def reshape(self, x: Tensor, dims: Sequence[Dim], exact: bool = False) -> Tensor:
+    def reshape(self, x: Tensor, dims: Sequence[Dim], exact: bool = False, zeros: Sequence[Tensor] = ()) -> Tensor:
         """``x`` in this shape; one of several dims may be -1.
 
-        With ``exact`` no dim is replaced by -1, so that the node fails where the numbers of elements differ.
+        With ``exact`` no dim is replaced by -1, so that the node fails where the numbers of elements differ. ``zeros``
+        are added to the shape, so that the nodes of :meth:`require_zeros` run before.
         """
         known = [dim for dim in dims if isinstance(dim, int)]
         if exact:
@@ -201,15 +203,17 @@ class Expressions:
                 dims = [-1 if dim is computed[0] else dim for dim in dims]
         shape = self.shape(dims)
         literal = shape.constant is not None and 0 not in shape.constant
+        # An Add, as ONNX Runtime replaces the one length that it does not know in a Concat by -1.
+        shape = reduce(Tensor.__add__, zeros, shape)
         # Without allowzero a 0 stands for the input's length; opset 13 cannot write a length of 0.
         if literal or self.opset < 14 or "allowzero" in self.runtime.without:
             return self.op("Reshape", x, shape)
         return self.op("Reshape", x, shape, allowzero=1)
 
-    def require_equal(self, length: Dim, lengths: Sequence[Dim], expected: Sequence[Dim], name: str) -> Dim:
-        """Return ``length``, by a node called ``name`` that fails at run time if ``lengths`` are not ``expected``.
+    def require_equal(self, lengths: Sequence[Dim], expected: Sequence[Dim], name: str) -> Tensor | None:
+        """A 0 from a node called ``name`` that fails at run time if ``lengths`` are not ``expected``.
 
-        Pairs of known lengths are not compared. If all are known, no node is written.
+        Pairs of known lengths are not compared. None: all are known.
         """
         pairs = [
             (found, other)
@@ -217,18 +221,18 @@ class Expressions:
             if not (isinstance(found, int) and isinstance(other, int))
         ]
         if not pairs:
-            return length
+            return None
         differences = self.shape([found for found, _ in pairs]) - self.shape([other for _, other in pairs])
-        return self.require_zeros(length, differences, len(pairs), name)
+        return self.require_zeros(differences, len(pairs), name)
 
-    def require_zeros(self, length: Dim, numbers: Tensor, count: int, name: str) -> Dim:
-        """Return ``length``, by a node called ``name`` that fails at run time if one of ``numbers`` is not 0.
+    def require_zeros(self, numbers: Tensor, count: int, name: str) -> Tensor:
+        """A 0, int64 of shape (1,), from a node called ``name`` that fails at run time if one of ``numbers`` is not 0.
 
-        ``numbers`` is a row of ``count`` int64. The node is a Gather from one element: of the even indices, only 0 is
-        in bounds.
+        ``numbers`` are int64 of shape (``count``,). The node is a Gather from one element: of the even indices, only 0
+        is in bounds.
         """
-        (gathered,) = self._write("Gather", [self.shape([length]), numbers * 2], "int64", name=name, axis=0)
-        return gathered if count == 1 else self.gather(gathered, [0])
+        (zeros,) = self._write("Gather", [self.constant([0]), numbers * 2], "int64", name=name, axis=0)
+        return zeros if count == 1 else self.gather(zeros, [0])
 
     def shape(self, dims: Sequence[Dim]) -> Tensor:
         """A shape as a tensor."""

@@ -23,9 +23,9 @@ from .primitives import (
     Value,
     check_grid_sample,
     check_opset,
-    checked_batches,
     input_of,
     may_be_single,
+    required_batches,
     unranked_argument,
 )  # fmt: skip
 
@@ -68,9 +68,8 @@ def lower_grid_sample(
     n, c, *lengths = e.dims(image, X_shape, unranked_argument("X", X))
     batches, *out, last = e.dims(coordinates, grid_shape, unranked_argument("grid", grid))
     if r != 2:  # GridSample itself checks the grid of two axes
-        checked = checked_batches(e, X, image, batches, last, r)
-        if checked is not batches:
-            image = e.reshape(image, [checked, c, *lengths], exact=True)
+        zeros = required_batches(e, X, image, batches, last, r)
+        image = e.reshape(image, [n, c, *lengths], zeros=zeros) if zeros else image
     if r == 3:
         total = _of_slices(image, coordinates, [n, c, *lengths], out, mode, PADDING[padding_mode], bool(align_corners))
     else:
