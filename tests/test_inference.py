@@ -459,3 +459,54 @@ def test_an_initializer_is_what_it_is_whatever_the_model_says() -> None:
     (record,) = ogs.inspect_model(model)
     assert (record.types["grid"], record.ranks["grid"]) == (("float32",), (4,))
     assert record.error is None
+
+
+#: What leads to X and grid by shapes that a run computes, in words that all opsets from 11 on have.
+COMPUTED_SHAPES = {
+    "of a Slice": """
+        size = Shape (x) n = Slice (size, zero, one) t = Concat <axis = 0> (n, a) u = Concat <axis = 0> (n, b)
+        X = Reshape (x, t) G = Reshape (c, u)
+    """,
+    "of a Gather, and arithmetic": """
+        size = Shape (x) n = Gather (size, zero) t = Concat <axis = 0> (n, a) u = Concat <axis = 0> (n, b)
+        X = Reshape (x, t) d = Reshape (c, u) m = Mul (d, two) G = Sub (m, two)
+    """,
+    "of a turned flow": """
+        size = Shape (x) n = Gather (size, zero) t = Concat <axis = 0> (n, a) v = Concat <axis = 0> (n, two_first)
+        x0 = Reshape (x, t) x1 = BatchNormalization (x0, scale, scale, scale, scale)
+        X = MaxPool <kernel_shape = [2, 2]> (x1)
+        d = Reshape (c, v) m = Div (d, two) G = Transpose <perm = [0, 2, 3, 1]> (m)
+    """,
+}
+
+
+@pytest.mark.parametrize("nodes", COMPUTED_SHAPES.values(), ids=COMPUTED_SHAPES)
+def test_inspect_model_of_each_opset_gives_the_same_record(nodes: str) -> None:
+    constants = "int64[1] zero = {0}, int64[1] one = {1}, int64[3] a = {4, 5, 6}, int64[3] b = {7, 8, 2}, "
+    constants += "int64[3] two_first = {2, 7, 8}, float[1] two = {2}, float[4] scale = {1, 1, 1, 1}"
+    sample = "y = mmcv.grid_sampler <interpolation_mode = 0, padding_mode = 0, align_corners = 0> (X, G)"
+    text = f"g (float[n, k] x, float[n, l] c) => (float[p, q, r, s] y) <{constants}> {{ {nodes} {sample} }}"
+    records = [ogs.inspect_model(parsed(text, opset))[0] for opset in (11, 12, 13, 14, 16, 20)]
+    assert records[0].spatial_axes == (2,)
+    assert all(record.fused == records[0].fused for record in records)
+    assert all(record.cases == records[0].cases for record in records)
+    assert bool(records[0].fused) == ("m = " in nodes)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "X = Unsqueeze <axes = [1]> (x)",
+        "w = Unsqueeze <axes = [1, 3]> (x) X = Squeeze <axes = [3]> (w)",
+        "p, q = Split <axis = 1, split = [4, 4]> (x) X = Unsqueeze <axes = [1]> (q)",
+        "w = Unsqueeze <axes = [1, 4]> (x) X = ReduceSum <axes = [4], keepdims = 0> (w)",
+        "p, q = Split <axis = 1> (x) X = Unsqueeze <axes = [1]> (q)",
+    ],
+)
+def test_inference_of_axes_as_attributes_finds_the_lengths(nodes: str) -> None:
+    text = f"g (float[n, 8, 6] x, float[n, 7, 8, 2] G) => (float[p, q, r, s] y) {{ {nodes}"
+    text += " y = mmcv.grid_sampler <interpolation_mode = 0, padding_mode = 0, align_corners = 0> (X, G) }"
+    (record,) = ogs.inspect_model(parsed(text, 11))
+    ((X, _),) = record.cases
+    assert X.shape is not None
+    assert X.shape[1:] == (1, 4 if "Split" in nodes else 8, 6)

@@ -426,9 +426,9 @@ def test_a_mode_and_a_padding_are_stated_once(r, opset, monkeypatch):
 
 #: Nodes, constants apart, of 2-D lowerings whose lengths are known, and of those whose lengths are not.
 NODES = {
-    "zeros": {"nearest": (26, 66), "linear": (48, 85), "cubic": (103, 128)},
-    "border": {"nearest": (22, 61), "linear": (46, 82), "cubic": (101, 125)},
-    "reflection": {"nearest": (32, 74), "linear": (56, 95), "cubic": (110, 137)},
+    "zeros": {"nearest": (26, 75), "linear": (48, 94), "cubic": (103, 137)},
+    "border": {"nearest": (22, 70), "linear": (46, 91), "cubic": (101, 134)},
+    "reflection": {"nearest": (32, 83), "linear": (56, 104), "cubic": (110, 146)},
 }
 
 

@@ -481,3 +481,20 @@ def test_pytorch_s_exporter_gets_the_standard_operators(monkeypatch: pytest.Monk
     opset.version = 20
     assert affine_grid("theta", "size", True) is opset.AffineGrid.return_value
     opset.AffineGrid.assert_called_with("theta", "size", align_corners=1)
+
+
+@pytest.mark.parametrize("target", ["com.microsoft", "mmcv", "mmdeploy"])
+@pytest.mark.parametrize("X", ["float[a, b, c, d, e]", "float[]"], ids=["of five axes", "of unknown rank"])
+def test_patch_to_a_dialect_of_two_axes_leaves_what_may_have_others(target: TargetName, X: str) -> None:
+    grid = "float[a, f, g, h, 3]" if "a" in X.partition("[")[2] else "float[]"
+    text = f'g ({X} X, {grid} G) => (float[] y) {{ y = GridSample <mode = "linear"> (X, G) }}'
+    (node,) = ogs.patch_model(parsed(text), target=target).graph.node
+    assert (node.domain, node.op_type) == ("", "GridSample")
+
+
+@pytest.mark.parametrize("target", ["com.microsoft", "mmdeploy"])
+def test_patch_from_a_dialect_of_two_axes_needs_no_rank(target: TargetName) -> None:
+    attributes = "<interpolation_mode = 0, padding_mode = 0, align_corners = 0>"
+    model = parsed(f"g (float[] X, float[] G) => (float[] y) {{ y = mmcv.grid_sampler {attributes} (X, G) }}")
+    (node,) = ogs.patch_model(model, target=target).graph.node
+    assert node.domain == target

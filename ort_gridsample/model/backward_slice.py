@@ -28,6 +28,10 @@ _FLOATS, _EXTERNAL = tuple(map(elem_type, spec.FLOATS)), onnx.TensorProto.EXTERN
 MOST_NODES, DEEPEST = 1 << 16, 30
 #: The domain of the functions that stand for nodes which inference does not know, or not in the main graph's opset.
 STAND_IN = "ort_gridsample.model.backward_slice"
+#: The oldest opset of a slice: before it, onnx infers no rank behind a Reshape to a computed shape.
+RANKS_OF_RESHAPES = 14
+#: Operators that have had an input since opset 13 for what was an attribute before: the attribute's name.
+_ATTRIBUTE_OF_13 = {"ReduceSum": "axes", "Split": "split", "Squeeze": "axes", "Unsqueeze": "axes"}
 
 _STAND_INS = [
     parser.parse_function(
@@ -92,6 +96,8 @@ class BackwardSlice:
             self._apart += " "
 
         imports = {domain: version for scope in reversed(found) for domain, version in scope.opsets.items()}
+        if 0 < self._opsets.get("", 0) < RANKS_OF_RESHAPES:
+            self._opsets = {**self._opsets, "": RANKS_OF_RESHAPES}
         imports |= {STAND_IN: 1, **self._opsets}
         entries = [helper.make_opsetid(*entry) for entry in imports.items()]
         version = max(8, model.ir_version)
@@ -157,7 +163,7 @@ class BackwardSlice:
                     last_first += self._bare(here, index, inputs, outputs)
                 else:
                     self._wanted.update(inputs)
-                    last_first.append(node)
+                    last_first += self._in_opset(scope.opsets.get("", 0), node)
             else:
                 running.pop()
         return last_first[::-1]
@@ -212,7 +218,7 @@ class BackwardSlice:
                 if attribute.HasField("g"):
                     held.g.CopyFrom(next(graphs))
                 held.graphs.extend(next(graphs) for _ in attribute.graphs)
-        yield self._in_opset(here.scope.opsets.get("", 0), bare)
+        yield from self._in_opset(here.scope.opsets.get("", 0), bare)
 
     def _body(self, here: Instance, scope: Scope) -> onnx.GraphProto:
         body = self._instance(scope, around=here, given=here.given, calls=here.calls, depth=here.depth + 1)
@@ -227,17 +233,24 @@ class BackwardSlice:
                 _add(graph.input, value, body.name(value.name))
         return graph
 
-    def _in_opset(self, opset: int, node: onnx.NodeProto) -> onnx.NodeProto:
-        """``node``, or a call of a function of it alone where it means another thing in the main graph's opset."""
+    def _in_opset(self, opset: int, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        """Nodes for ``node``, last first, in the slice's opset.
+
+        Where that has another operator, they are a call of a function of the one node.
+        """
         here = self._opsets.get("", 0)
         is_same = node.domain or _since(node.op_type, opset) == _since(node.op_type, here)
         if is_same or any(True for _ in subgraphs(node)):  # If, Loop and Scan differ in the types that they allow
-            return node
+            return [node]
+        if _is_read_alike(node, opset, here):
+            return [node]
+        if opset < 13 <= here and node.op_type in _ATTRIBUTE_OF_13:
+            return _with_input(node, _ATTRIBUTE_OF_13[node.op_type])
         inputs, outputs = ([name for name in dict.fromkeys(names) if name] for names in (node.input, node.output))
         name, imports = f"node {len(self.model.functions)}", [helper.make_opsetid("", opset)]
         function = helper.make_function(STAND_IN, name, inputs, outputs, [node], imports)
         self.model.functions.append(function)
-        return helper.make_node(function.name, inputs, outputs, domain=STAND_IN)
+        return [helper.make_node(function.name, inputs, outputs, domain=STAND_IN)]
 
     def _declare(self, instance: Instance, graph: onnx.GraphProto) -> None:
         """Put what the model says of the values of ``instance`` into ``graph``, and its initializers."""
@@ -341,6 +354,37 @@ def _add(values: Any, value: onnx.ValueInfoProto, name: str, is_guess: bool = Tr
     # A guess is what onnxruntime holds no run to: its lengths may be left over from another model.
     for dim in tensor.shape.dim if is_guess and tensor.HasField("shape") else ():
         dim.ClearField("dim_value")
+
+
+def _with_input(node: onnx.NodeProto, name: str) -> list[onnx.NodeProto]:
+    """``node`` and, where it has the attribute ``name``, a Constant of it that becomes its second input."""
+    numbers = [list(attribute.ints) for attribute in node.attribute if attribute.name == name]
+    written = onnx.NodeProto()
+    written.CopyFrom(node)
+    del written.attribute[:], written.input[1:]
+    written.attribute.extend(attribute for attribute in node.attribute if attribute.name != name)
+    if not numbers:
+        return [written]
+    constant = f"{node.output[0]} {name}"
+    written.input.append(constant)
+    return [written, helper.make_node("Constant", [], [constant], value_ints=numbers[0])]
+
+
+def _is_read_alike(node: onnx.NodeProto, opset: int, other: int) -> bool:
+    """Whether ``node`` of ``opset`` means the same in a newer one, ``other``, which may have added something to it."""
+    if opset > other or not _since(node.op_type, opset):
+        return False
+    old, new = (defs.get_schema(node.op_type, each, "") for each in (opset, other))
+    if len(node.output) > new.max_output or len(node.input) > new.max_input:
+        return False
+    if [each.option for each in old.inputs] != [each.option for each in new.inputs[: len(old.inputs)]]:
+        return False
+    return all(
+        name in new.attributes
+        and attribute.type == new.attributes[name].type
+        and attribute.default_value == new.attributes[name].default_value
+        for name, attribute in old.attributes.items()
+    )
 
 
 @lru_cache

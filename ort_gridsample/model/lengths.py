@@ -95,9 +95,12 @@ class Lengths:
         found = self._from_maker(name, _ELEMENTS)
         return [None] * shape[0] if found is None and shape and isinstance(shape[0], int) else found
 
-    def numbers(self, node: onnx.NodeProto, position: int) -> list[int] | None:
-        """The numbers of an input of ``node``; None where there is none, or they are not known."""
-        row = self.elements(node.input[position]) if len(node.input) > position else None
+    def numbers(self, node: onnx.NodeProto, position: int, attribute: str = "") -> list[int] | None:
+        """The numbers of an input of ``node``, or of the ``attribute`` that older opsets have; None: not known."""
+        if len(node.input) <= position:
+            held = [list(each.ints) for each in node.attribute if each.name == attribute and not each.ref_attr_name]
+            return held[0] if held else None
+        row = self.elements(node.input[position])
         found = [None if each is None else each.known for each in row or [None]]
         return None if None in found else [each for each in found if each is not None]
 
@@ -161,7 +164,7 @@ def _reshaped(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
 
 
 def _unsqueezed(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
-    before, axes = lengths.shape(node.input[0]), lengths.numbers(node, 1)
+    before, axes = lengths.shape(node.input[0]), lengths.numbers(node, 1, "axes")
     if before is None or axes is None:
         return None
     left, rank = list(before), len(before) + len(axes)
@@ -171,7 +174,7 @@ def _unsqueezed(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None
 
 def _dropped(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
     """Of a Squeeze, and of a Gather of one index: all axes but its own."""
-    before, axes = lengths.shape(node.input[0]), lengths.numbers(node, 1)
+    before, axes = lengths.shape(node.input[0]), lengths.numbers(node, 1, "axes")
     if node.op_type == "Gather":
         index = lengths.use_def.scope.constant(node.input[1])
         axes = None if index is None or index.ndim else [number(node, "axis", 0)]
@@ -202,7 +205,7 @@ def _concatenated(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | No
 
 
 def _split(lengths: Lengths, node: onnx.NodeProto, name: str) -> Row | None:
-    found, each = _cut(lengths, node, name), lengths.numbers(node, 1) or []
+    found, each = _cut(lengths, node, name), lengths.numbers(node, 1, "split") or []
     if found is not None and len(each) == len(node.output):
         found[number(node, "axis", 0) % len(found)] = Length(each[list(node.output).index(name)])
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
@@ -125,6 +125,14 @@ class NodeRecord:
     def spatial_axes(self) -> tuple[int, ...]:
         """The numbers of spatial axes that it may sample or make a grid for; empty where unknown."""
         return _distinct(spatial_axes(self.operator, case) for case in self.cases)
+
+    def has_axes_of(self, axes: Collection[int]) -> bool:
+        """Whether its number of spatial axes is one of ``axes`` in each case, also where only its dialect says so."""
+        possible = self.dialect.axes
+        return all(
+            (possible is not None and {*possible} <= {*axes}) if found is None else found in axes
+            for found in (spatial_axes(self.operator, case) for case in self.cases)
+        )
 
     @cached_property
     def inputs(self) -> dict[str, list[Value]]:

@@ -177,18 +177,25 @@ class Expressions:
         """The slices of ``x`` at these indices along ``axis``."""
         return self.op("Gather", x, at if isinstance(at, Tensor) else self.constant(at), axis=axis)
 
-    def zeros(self, dims: Sequence[Dim], type: str) -> Tensor:
-        """A tensor of zeros, or of empty strings."""
-        return self.expand(self.constant(np.full([1] * len(dims), "" if type == "str" else 0), type), dims)
+    def zeros(self, dims: Sequence[Dim], type: str, zeros: Sequence[Tensor] = ()) -> Tensor:
+        """A tensor of zeros, or of empty strings; ``zeros`` as for :meth:`reshape`."""
+        value = self.constant(np.full([1] * len(dims), "" if type == "str" else 0), type)
+        return self.op("Expand", value, reduce(Tensor.__add__, zeros, self.shape(dims)))
 
     def expand(self, x: Tensor, dims: Sequence[Dim]) -> Tensor:
         """``x`` repeated to this shape."""
         return self.op("Expand", x, self.shape(dims))
 
-    def reshape(self, x: Tensor, dims: Sequence[Dim]) -> Tensor:
-        """``x`` in this shape; one of several dims may be -1."""
+    def reshape(self, x: Tensor, dims: Sequence[Dim], exact: bool = False, zeros: Sequence[Tensor] = ()) -> Tensor:
+        """``x`` in this shape; one of several dims may be -1.
+
+        With ``exact`` no dim is replaced by -1, so that the node fails where the numbers of elements differ. ``zeros``
+        are added to the shape, so that the nodes of :meth:`require_zeros` run before.
+        """
         known = [dim for dim in dims if isinstance(dim, int)]
-        if len(known) == len(dims) - 1 and prod(known) > 0:
+        if exact:
+            pass
+        elif len(known) == len(dims) - 1 and prod(known) > 0:
             dims = [dim if isinstance(dim, int) else -1 for dim in dims]  # needs no arithmetic
         elif "lengths" in self.runtime.without:
             computed = [dim for dim in dims if isinstance(dim, Tensor) and dim not in self._lengths]
@@ -196,10 +203,36 @@ class Expressions:
                 dims = [-1 if dim is computed[0] else dim for dim in dims]
         shape = self.shape(dims)
         literal = shape.constant is not None and 0 not in shape.constant
+        # An Add, as ONNX Runtime replaces the one length that it does not know in a Concat by -1.
+        shape = reduce(Tensor.__add__, zeros, shape)
         # Without allowzero a 0 stands for the input's length; opset 13 cannot write a length of 0.
         if literal or self.opset < 14 or "allowzero" in self.runtime.without:
             return self.op("Reshape", x, shape)
         return self.op("Reshape", x, shape, allowzero=1)
+
+    def require_equal(self, lengths: Sequence[Dim], expected: Sequence[Dim], name: str) -> Tensor | None:
+        """A 0 from a node called ``name`` that fails at run time if ``lengths`` are not ``expected``.
+
+        Pairs of known lengths are not compared. None: all are known.
+        """
+        pairs = [
+            (found, other)
+            for found, other in zip(lengths, expected, strict=True)
+            if not (isinstance(found, int) and isinstance(other, int))
+        ]
+        if not pairs:
+            return None
+        differences = self.shape([found for found, _ in pairs]) - self.shape([other for _, other in pairs])
+        return self.require_zeros(differences, len(pairs), name)
+
+    def require_zeros(self, numbers: Tensor, count: int, name: str) -> Tensor:
+        """A 0, int64 of shape (1,), from a node called ``name`` that fails at run time if one of ``numbers`` is not 0.
+
+        ``numbers`` are int64 of shape (``count``,). The node is a Gather from one element: of the even indices, only 0
+        is in bounds.
+        """
+        (zeros,) = self._write("Gather", [self.constant([0]), numbers * 2], "int64", name=name, axis=0)
+        return zeros if count == 1 else self.gather(zeros, [0])
 
     def shape(self, dims: Sequence[Dim]) -> Tensor:
         """A shape as a tensor."""
@@ -214,12 +247,21 @@ class Expressions:
         total = reduce(mul, unknown)
         return total if known == 1 else total * known
 
-    def dims(self, x: Tensor, known: Sequence[int | str | None]) -> list[Dim]:
-        """The lengths of the axes of ``x``, taken from ``known`` where that has them."""
-        return [dim if isinstance(dim, int) else self._length(x, axis) for axis, dim in enumerate(known)]
+    def dims(self, x: Tensor, known: Sequence[int | str | None], unranked: str = "") -> list[Dim]:
+        """The lengths of the axes of ``x``, taken from ``known`` where that has them.
 
-    def _length(self, x: Tensor, axis: int) -> Tensor:
+        ``unranked`` is the name of an argument of unknown rank. A node then fails if its rank is not that of ``known``.
+        """
+        return [
+            dim if isinstance(dim, int) else self._length(x, axis, len(known), unranked)
+            for axis, dim in enumerate(known)
+        ]
+
+    def _length(self, x: Tensor, axis: int, rank: int, unranked: str) -> Tensor:
         shape = self.op("Shape", x, type="int64")
+        if unranked:
+            name = f"{unranked}_must_have_{rank}_axes"
+            (shape,) = self._write("Reshape", [shape, self.constant([rank])], "int64", name=name)
         if "lengths" in self.runtime.without:
             length = self.op("Slice", shape, self.constant([axis]), self.constant([axis + 1]))
         else:
@@ -258,10 +300,12 @@ class Expressions:
             made += [_cast(n, f"{n}_float64", TensorProto.DOUBLE) for n in node.output if n in shared]
         return made
 
-    def _write(self, op_type: str, inputs: list[Tensor], type: str, parts: int = 1, **attributes: Any) -> list[Tensor]:
-        """The outputs of a node, written now if it is not there yet."""
+    def _write(
+        self, op_type: str, inputs: list[Tensor], type: str, parts: int = 1, name: str = "", **attributes: Any
+    ) -> list[Tensor]:
+        """The outputs of a node, written now if it is not there yet; ``name`` is part of its name."""
         node = helper.make_node(op_type, [*map(self._name, inputs)], [], **attributes)
-        name = f"{self.prefix}/{op_type}_{len(self._nodes)}"
+        name = f"{self.prefix}/{name or op_type}_{len(self._nodes)}"
         node = self._nodes.setdefault(node.SerializeToString(), node)
         if not node.output:
             node.name = name

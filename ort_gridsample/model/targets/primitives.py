@@ -84,15 +84,28 @@ def lower_grid_sample(
     image, coordinates = e.input(X.name, X.type), input_of(e, grid)
     if X.type == "bfloat16":
         image = image.astype("float32")  # few runtimes can do more with it
-    batches, c, *lengths = e.dims(image, X_shape)
-    n, *out, _ = e.dims(coordinates, grid_shape)
+    batches, c, *lengths = e.dims(image, X_shape, unranked_argument("X", X))
+    n, *out, last = e.dims(coordinates, grid_shape, unranked_argument("grid", grid))
+    zeros = required_batches(e, X, image, n, last, len(lengths))
     if 0 in (n, c, *out, *lengths):  # Y is empty, or X has no pixel
-        return e.finish(e.zeros([n, c, *out], image.type).astype(X.type), Y)
+        return e.finish(e.zeros([n, c, *out], image.type, zeros).astype(X.type), Y)
 
     if MODES[mode].weights is not None and image.dtype.kind not in "iu":
         image = image.astype(str(compute))
+    if zeros and "lengths" in e.runtime.without:
+        # It follows no computed lengths; a Reshape to the lengths of another value fails by itself. There are two, as
+        # ONNX Runtime replaces a length that it does not know by -1 where a single one reads the shape.
+        own = _batches_of(X)
+        for _ in range(2):
+            coordinates = e.reshape(coordinates, [own if isinstance(own, int) else n, *out, len(lengths)], exact=True)
+            image = e.reshape(image, [n, c, *lengths], exact=True) if not isinstance(own, int) else image
+        zeros = []
     # Few axes: not every runtime has kernels for many.
-    rows = e.transpose(e.reshape(image, [batches, c, e.product(lengths)]), (0, 2, 1))
+    if zeros and all(isinstance(dim, int) for dim in (n, last, c, *lengths)):
+        rows = e.reshape(image, [n, c, e.product(lengths)])  # fails by itself
+    else:
+        rows = e.reshape(image, [batches, c, e.product(lengths)], zeros=zeros)
+    rows = e.transpose(rows, (0, 2, 1))
     known = [dim for dim in (batches, c, *lengths) if isinstance(dim, int)]
     is_large = len(known) == 2 + len(lengths) and prod(known) >= LARGE
     is_large = is_large and known[1] >= CHANNELS_PER_TAP * MODES[mode].taps ** len(lengths)
@@ -149,8 +162,10 @@ def lower_affine_grid(
         raise GridSampleError(e.prefix, "theta", found, "(N, 2, 3) for a size (4,), or (N, 3, 4) for a size (5,)")
     (r,) = fits
     made = 0 if size.constant is None else r * prod(np.delete(size.constant, 1).tolist())
-    row = e.reshape(input_of(e, theta, made), [-1, r, *[1] * (r - 1), r + 1])
+    rows = input_of(e, theta, made)
     sizes = e.input(size.name, size.type) if size.constant is None else e.constant(size.constant)
+    n, zeros = _required_size(e, theta, rows, shapes[0], size, sizes, r)
+    row = e.reshape(rows, [n, r, *[1] * (r - 1), r + 1], zeros=zeros)
     positions = []
     for i in range(r):
         length = e.gather(sizes, 2 + i)
@@ -172,6 +187,51 @@ def input_of(e: Expressions, value: Value, made: int | None = None) -> Tensor:
         if made * value.constant.itemsize <= FOLDED:
             return e.constant(value.constant.astype(compute), compute)
     return e.input(value.name, value.type).astype(compute)
+
+
+def _required_size(
+    e: Expressions, theta: Value, rows: Tensor, theta_shape: Shape | None, size: Value, sizes: Tensor, r: int
+) -> tuple[int, list[Tensor]]:
+    """The number of batches in a Reshape of theta, and zeros of nodes that fail where theta and size do not fit.
+
+    ``rows`` and ``sizes`` are the tensors of ``theta`` and ``size``.
+    """
+    dims = e.dims(rows, theta_shape or (None,) * 3, unranked_argument("theta", theta))
+    if size.constant is not None:
+        n = int(size.constant[0])
+        if n > 0 and dims[1:] == [r, r + 1]:
+            return n, []  # a Reshape to known lengths fails by itself
+        zeros = [e.require_equal(dims, [n, r, r + 1], "size_must_fit_theta")]
+    else:
+        count = e.dims(sizes, size.shape or (None,), unranked_argument("size", size))
+        fitting: list[Dim] = [e.gather(sizes, [0]), r, r + 1, r + 2]
+        zeros = [e.require_equal([*dims, *count], fitting, "size_must_fit_theta")]
+        is_negative = e.less(sizes, 0).astype("int64")
+        zeros.append(e.require_zeros(is_negative, r + 2, "size_must_not_be_negative"))
+    return -1, [zero for zero in zeros if zero is not None]
+
+
+def unranked_argument(argument: str, value: Value) -> str:
+    """``argument`` if the rank of its ``value`` is not known, else nothing."""
+    return argument if value.shape is None and value.constant is None else ""
+
+
+def required_batches(e: Expressions, X: Value, image: Tensor, n: Dim, last: Dim, r: int) -> list[Tensor]:
+    """Zeros of nodes that fail where a grid of ``n`` batches does not fit X; none where all is known.
+
+    ``image`` is the tensor of ``X``, and ``last`` is the length of the last axis of grid.
+    """
+    batches = e.dims(image, [_batches_of(X)])
+    zeros = [
+        e.require_equal([n], batches, "grid_must_have_the_batches_of_X"),
+        e.require_equal([last], [r], f"grid_must_have_{r}_coordinates"),
+    ]
+    return [zero for zero in zeros if zero is not None]
+
+
+def _batches_of(X: Value) -> int | str | None:
+    """The number of batches of ``X`` itself, as far as it is known."""
+    return X.shape[0] if X.shape else None
 
 
 def may_be_single(lengths: Sequence[Dim]) -> bool:

@@ -38,7 +38,7 @@ class Spelled(Target):
             return False
         if record.unrolled and match.scope.opsets.get("", 0) < self.least_opset(match):
             return False  # it runs as it is: no reason to convert the whole model
-        return dialect.axes is None or {*record.spatial_axes} <= {*dialect.axes}
+        return dialect.axes is None or record.has_axes_of(dialect.axes)
 
     def needs_inlining(self, match: Match) -> bool:
         """The node refers to an attribute of its function, whose values would have to be spelled otherwise."""
@@ -54,7 +54,7 @@ class Spelled(Target):
         for first, version in sorted(versions.items()):
             axes = version.axes if self._strict else None
             has_types = all({*types} <= {*version.types[name]} for name, types in record.types.items())
-            if has_types and (axes is None or {*record.spatial_axes} <= {*axes}):
+            if has_types and (axes is None or record.has_axes_of(axes)):
                 return first
         return max(versions)
 

@@ -19,7 +19,15 @@ from ...core.coordinates import PADDING, Axis, Padding, normalize
 from ...core.taps import MODES, pixel_coordinates
 from ...errors import GridSampleError
 from .expressions import Dim, Expressions, Tensor
-from .primitives import Value, check_grid_sample, check_opset, input_of, may_be_single
+from .primitives import (
+    Value,
+    check_grid_sample,
+    check_opset,
+    input_of,
+    may_be_single,
+    required_batches,
+    unranked_argument,
+)  # fmt: skip
 
 #: The opsets in which the nodes can be written: later ones have other names for the modes.
 FIRST_OPSET, LAST_OPSET = 16, 19
@@ -57,7 +65,11 @@ def lower_grid_sample(
         if refused:
             raise GridSampleError(e.prefix, argument, found, f"{expected}; target 'primitives' has others")
     image, coordinates = e.input(X.name, X.type), input_of(e, grid) if r == 3 else e.input(grid.name, grid.type)
-    (n, c, *lengths), out = e.dims(image, X_shape), e.dims(coordinates, grid_shape)[1:-1]
+    n, c, *lengths = e.dims(image, X_shape, unranked_argument("X", X))
+    batches, *out, last = e.dims(coordinates, grid_shape, unranked_argument("grid", grid))
+    if r != 2:  # GridSample itself checks the grid of two axes
+        zeros = required_batches(e, X, image, batches, last, r)
+        image = e.reshape(image, [n, c, *lengths], zeros=zeros) if zeros else image
     if r == 3:
         total = _of_slices(image, coordinates, [n, c, *lengths], out, mode, PADDING[padding_mode], bool(align_corners))
     else:
