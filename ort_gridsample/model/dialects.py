@@ -82,6 +82,8 @@ class Dialect:
         input_attributes: operator's input -> the attribute (ints) that may hold it instead.
         reads_only: whether it is no target of a patch.
         coded: whether a node is of this dialect only if it has an integer where the standard has a word.
+        plane_scale: the coordinate at the edge of X in a grid (N, r, D1_out, …), whose coordinates are planes; 0: the
+            grid is the standard's.
     """
 
     name: str
@@ -97,6 +99,7 @@ class Dialect:
     input_attributes: Mapping[str, str] = field(default_factory=dict, hash=False)
     reads_only: bool = False
     coded: bool = False
+    plane_scale: int = 0
 
     @property
     def domain(self) -> str:
@@ -266,6 +269,12 @@ _DIALECTS: list[Dialect] = [
     _plugin(
         "GridSample3D", op_type="GridSample3D", domains=(), attributes=_DEFAULTS, axes=(3,), written_domain=_TENSORRT
     ),
+    # BEVFormer_tensorrt's plugins; those with a trailing 2 differ in the layouts that they ask TensorRT for.
+    *(
+        _plugin(op_type, op_type=op_type, domains=(), axes=(axes,), reads_only=True, plane_scale=10)
+        for axes in (2, 3)
+        for op_type in (f"GridSampler{axes}DTRT", f"GridSampler{axes}DTRT2")
+    ),
     # As the standard's, from before there was one: for plugins of that name.
     _plugin("GridSample plugin", op_type="GridSample", domains=("",), reads_only=True, coded=True),
     *(Dialect(f"aten::{op_type}", "GridSample", op_type, _ATEN, _INPUTS, reads_only=True) for op_type in SAMPLERS),
@@ -294,12 +303,41 @@ OURS[ATTENTION] = Dialect(
 )  # fmt: skip
 
 
-#: Nodes that are deformable attention, with inputs value, spatial shapes, first pixels, locations and weights: their
-#: type, in any domain -> whether their output is (B, Q, H, D); else (B, Q, H·D). Sources: TensorRT's
-#: multiscaleDeformableAttnPlugin, mmdeploy's ms_deform_attn.
-ATTENTION_PLUGINS = {"MultiscaleDeformableAttnPlugin_TRT": True, "MMCVMultiScaleDeformableAttention": False}
+@dataclass(frozen=True)
+class AttentionNode:
+    """The contract of another package's node that is a whole deformable attention.
+
+    Attributes:
+        inputs: the names of its inputs, in their order.
+        is_by_head: whether the output is (B, Q, H, D); else it is (B, Q, H·D).
+        domains: the domains in which the node is read; empty: any.
+    """
+
+    inputs: tuple[str, ...]
+    is_by_head: bool
+    domains: tuple[str, ...] = ()
+
+    @property
+    def has_offsets(self) -> bool:
+        """Whether the node computes its locations from reference points and offsets in pixels."""
+        return "sampling_offsets" in self.inputs
+
+
+_LOCATED = ("value", "spatial_shapes", "level_start_index", "sampling_locations", "attention_weights")
+_OFFSET = ("value", "value_spatial_shapes", "reference_points", "sampling_offsets", "attention_weights")
+#: The type of a node -> its contract. Sources: TensorRT's multiscaleDeformableAttnPlugin, mmdeploy's ms_deform_attn,
+#: BEVFormer_tensorrt's multi_scale_deformable_attn.
+ATTENTION_PLUGINS: Mapping[str, AttentionNode] = {
+    "MultiscaleDeformableAttnPlugin_TRT": AttentionNode(_LOCATED, is_by_head=True),
+    "MMCVMultiScaleDeformableAttention": AttentionNode(_LOCATED, is_by_head=False),
+    "MultiScaleDeformableAttention": AttentionNode(_LOCATED, is_by_head=False, domains=("com.microsoft",)),
+    "MultiScaleDeformableAttnTRT": AttentionNode(_OFFSET, is_by_head=True),
+    "MultiScaleDeformableAttnTRT2": AttentionNode(_OFFSET, is_by_head=True),
+}
 #: The types of the nodes that stand for several.
-WHOLE_NODES = frozenset((*ATTENTION_PLUGINS, ATTENTION, OLD_PREFIX + ATTENTION))
+WHOLE_NODES = frozenset((
+    *ATTENTION_PLUGINS, ATTENTION, OLD_PREFIX + ATTENTION, *(d.op_type for d in _DIALECTS if d.plane_scale),
+))  # fmt: skip
 PLUGINS = replace(
     OURS[ATTENTION], name="tensorrt-plugins", op_type="MultiscaleDeformableAttnPlugin_TRT", domains=(),
     attributes={"align_corners": Spelling("align_corners", {0: 0}, 0)}, written_domain=_TENSORRT,
@@ -332,11 +370,19 @@ def dialect_of(node: onnx.NodeProto, opsets: Mapping[str, int], functions: Colle
     domain = domain_of(node.domain)
     if own := _OWN.get((domain, node.op_type)):
         return own
-    if node.op_type in ATTENTION_PLUGINS:
+    if attention_node(node) is not None:
         return PLUGINS
     is_standard = node.op_type in spec.OPERATORS and domain == ""
     found = next((d for d in _DIALECTS if (d.coded or not is_standard) and d.spells(node)), None)
     return standard(node.op_type, opsets.get("", 0)) if is_standard and found is None else found
+
+
+def attention_node(node: onnx.NodeProto) -> AttentionNode | None:
+    """The contract of ``node`` where it is a whole deformable attention of another package."""
+    contract = ATTENTION_PLUGINS.get(node.op_type)
+    if contract is None or (contract.domains and domain_of(node.domain) not in contract.domains):
+        return None
+    return None if node.domain in (DOMAIN, COMPILED_DOMAIN) else contract
 
 
 def operator_types() -> frozenset[str]:

@@ -304,6 +304,10 @@ class Nodes(list[onnx.NodeProto]):
         self.append(helper.make_node(op_type, inputs, [output or name], name, **attributes))
         return output or name
 
+    def rename_last(self, name: str) -> None:
+        """Give the node that was written last this ``name``, or ``name`` and a number where it is taken."""
+        self[-1].name = self._names.new(name)
+
     def constant(self, value: npt.ArrayLike) -> str:
         """Write a Constant; the name of its value."""
         return self.add("Constant", value=numpy_helper.from_array(np.asarray(value)))
