@@ -13,6 +13,7 @@ from onnx import numpy_helper, parser
 import ort_gridsample as ogs
 from compare import refusal
 from conftest import OPS
+from ort_gridsample.model import dialects
 from paths import Array, open_native, quiet_options, running_on
 
 TENSORRT = "MultiscaleDeformableAttnPlugin_TRT"
@@ -323,8 +324,8 @@ def sampler_model(
     mode, padding, aligned = codes
     return parser.parse_model(
         f'<ir_version: 8, opset_import: ["": {opset}]> g ({kind}[{shapes[0]}] X, {kind}[{shapes[1]}] grid) => '
-        f"({kind}[] Y) {{ [warp] Y = {op_type} <interpolation_mode = {mode}, padding_mode = {padding}, align_corners = {aligned}>"
-        " (X, grid) }"
+        f"({kind}[] Y) {{ [warp] Y = {op_type} <interpolation_mode = {mode}, padding_mode = {padding}, "
+        f"align_corners = {aligned}> (X, grid) }}"
     )
 
 
@@ -387,3 +388,55 @@ def test_planar_sampler_with_wrong_shape_is_refused(X: tuple[int, ...], grid: tu
         value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, 1, shape))
     error = refusal(ogs.InferenceSession, model)
     assert (error.where, error.argument) == ("GridSampler2DTRT node 'warp'", argument)
+
+
+ATTRIBUTES = {
+    "mode": ogs.Spelling("order", {"nearest": 0, "linear": 1}, default="linear"),
+    "padding_mode": ogs.Spelling("outside", {"zeros": 0, "border": 1}, default="zeros"),
+    "align_corners": ogs.Spelling("corners", {0: 0, 1: 1}, default=0),
+}
+
+
+@pytest.mark.parametrize(("grid", "found"), [("2, 2, h, 2", "(2, 3, 2, h)"), ("2, 4, 5, 2", "(2, 3, 4, 5)")])
+def test_added_dialect_whose_output_contradicts_its_graph_is_refused(
+    grid: str, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dialect cannot describe a grid whose coordinates are planes."""
+    monkeypatch.setattr(dialects, "_DIALECTS", [*dialects._DIALECTS])
+    monkeypatch.setattr(dialects, "_ADDED", {*dialects._ADDED})
+    ogs.add_dialect(ogs.Dialect("planes", "GridSample", "Warp", ("my.domain",), ATTRIBUTES))
+    text = """<ir_version: 8, opset_import: ["": 17, "my.domain": 1]> g (float[2, 3, 4, 5] X, float[GRID] grid) =>
+        (float[2, 3, 9, 2] Y) { [warp] Y = my.domain.Warp (X, grid) }"""
+    error = refusal(ogs.InferenceSession, parser.parse_model(text.replace("GRID", grid)))
+    assert error.where == "Warp node 'warp'"
+    assert error.found == f"of shape {found}"
+    assert error.expected == "(2, 3, 9, 2), as the graph states"
+
+
+@pytest.mark.parametrize("op_type", [MMCV, BEVFORMER[0]])
+def test_attention_node_in_function_of_two_types_is_the_definition(op_type: str, ops: str) -> None:
+    """Calls with single and double precision."""
+    model = model_of(op_type, is_static=True)
+    graph = model.graph
+    domain = op_type.rpartition(".")[0]
+    imports = [onnx.helper.make_opsetid("", 17), *([onnx.helper.make_opsetid(domain, 1)] if domain else [])]
+    tensors = [onnx.helper.make_node("Constant", [], [t.name], value=t) for t in graph.initializer]
+    inputs = [value.name for value in graph.input]
+    function = onnx.helper.make_function("local", "attend", inputs, ["Y"], [*tensors, graph.node[0]], imports)
+    wide = [onnx.helper.make_node("Cast", [each], [f"{each}_wide"], to=onnx.TensorProto.DOUBLE) for each in inputs]
+    calls = [
+        onnx.helper.make_node("attend", inputs, ["Y"], domain="local"),
+        onnx.helper.make_node("attend", [f"{each}_wide" for each in inputs], ["Z"], domain="local"),
+    ]
+    del graph.node[:], graph.initializer[:]
+    graph.node.extend([*wide, *calls])
+    graph.output.append(onnx.helper.make_tensor_value_info("Z", onnx.TensorProto.DOUBLE, None))
+    model.functions.append(function)
+    model.opset_import.append(onnx.helper.make_opsetid("local", 1))
+    feeds = feeds_for(OFFSET if op_type == BEVFORMER[0] else LOCATED)
+    expected = expected_of(op_type, feeds)
+    with running_on(ops):
+        answers = ogs.InferenceSession(model, quiet_options(), nodes="all").run(None, feeds)
+    answers += open_native(ogs.patch_model(model, target="primitives")).run(None, feeds)
+    for answer, tolerance in zip(answers, (1e-5, 1e-6) * 2, strict=True):
+        np.testing.assert_allclose(answer, expected, rtol=0, atol=tolerance)

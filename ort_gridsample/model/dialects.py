@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import onnx
@@ -82,9 +82,11 @@ class Dialect:
         input_attributes: operator's input -> the attribute (ints) that may hold it instead.
         reads_only: whether it is no target of a patch.
         coded: whether a node is of this dialect only if it has an integer where the standard has a word.
-        plane_scale: the coordinate at the edge of X in a grid (N, r, D1_out, …), whose coordinates are planes; 0: the
-            grid is the standard's.
     """
+
+    #: The coordinate at the edge of X in a grid (N, r, D1_out, …), whose coordinates are planes; 0: the grid is the
+    #: standard's.
+    plane_scale: ClassVar[int] = 0
 
     name: str
     operator: str
@@ -99,7 +101,6 @@ class Dialect:
     input_attributes: Mapping[str, str] = field(default_factory=dict, hash=False)
     reads_only: bool = False
     coded: bool = False
-    plane_scale: int = 0
 
     @property
     def domain(self) -> str:
@@ -135,6 +136,13 @@ class Dialect:
         said = ((spelling, attributes[name]) for name, spelling in self.attributes.items() if name in attributes)
         written = [helper.make_attribute(spelling.name, spelling.values[value]) for spelling, value in said]
         return written + [helper.make_attribute(name, allowed[0]) for name, allowed in self.marks.items()]
+
+
+@dataclass(frozen=True)
+class PlanarDialect(Dialect):
+    """A sampler of BEVFormer_tensorrt, whose grids have their coordinates in axis 1, from -10 to 10."""
+
+    plane_scale: ClassVar[int] = 10
 
 
 def _read(where: str, node: onnx.NodeProto, spelling: Spelling, constant: ConstantInput, note: str) -> AttributeValue:
@@ -218,12 +226,8 @@ _OPSET_16 = STANDARD["GridSample"][16]
 SAMPLERS = ("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
 _GENERATOR = "affine_grid_generator"
 _ATEN, _OVERLOAD = ("aten", "org.pytorch.aten"), ("overload_name",)
-_plugin = partial(
-    Dialect,
-    operator="GridSample",
-    attributes=_PLUGIN,
-    ignored=("plugin_version", "plugin_namespace", "name", "info", "version", "namespace"),
-)
+_IGNORED = ("plugin_version", "plugin_namespace", "name", "info", "version", "namespace")
+_plugin = partial(Dialect, operator="GridSample", attributes=_PLUGIN, ignored=_IGNORED)
 _generator = partial(
     Dialect,
     operator="AffineGrid",
@@ -271,7 +275,7 @@ _DIALECTS: list[Dialect] = [
     ),
     # BEVFormer_tensorrt's plugins; those with a trailing 2 differ in the layouts that they ask TensorRT for.
     *(
-        _plugin(op_type, op_type=op_type, domains=(), axes=(axes,), reads_only=True, plane_scale=10)
+        PlanarDialect(op_type, "GridSample", op_type, (), _PLUGIN, ignored=_IGNORED, axes=(axes,), reads_only=True)
         for axes in (2, 3)
         for op_type in (f"GridSampler{axes}DTRT", f"GridSampler{axes}DTRT2")
     ),
@@ -285,6 +289,9 @@ _DIALECTS: list[Dialect] = [
     ),
 ]
 
+
+#: The names and operators of the dialects that were added.
+_ADDED: set[tuple[str, str]] = set()
 
 #: The domain of this package's own ops, and its version.
 DOMAIN: Final = "ort_gridsample"
@@ -399,7 +406,10 @@ def add_dialect(dialect: Dialect) -> None:
     ...     "align_corners": Spelling("corners", {0: 0, 1: 1}, default=0),
     ... }))
 
-    A dialect of the same name and operator is replaced.
+    A dialect of the same name and operator is replaced. Its nodes have inputs and an output of the standard's layout: a
+    grid (N, D1_out, …, Dr_out, r) with coordinates in [-1, 1]. A dialect cannot describe other grids, such as those
+    with their coordinates in axis 1 or in another range. A node whose output has another shape than its graph states is
+    refused.
 
     Raises:
         GridSampleError: the dialect has no spelling for an attribute of its operator, or has the name of a target.
@@ -413,7 +423,13 @@ def add_dialect(dialect: Dialect) -> None:
     if dialect.name in ("ai.onnx", DOMAIN, "primitives", COMPILED, OLD_COMPILED, DECOMPOSED):
         raise GridSampleError(where, "name", repr(dialect.name), "one that is not a target already")
     same = (dialect.name, dialect.operator)
+    _ADDED.add(same)
     _DIALECTS[:] = [dialect, *(d for d in _DIALECTS if (d.name, d.operator) != same)]
+
+
+def is_added(dialect: Dialect) -> bool:
+    """Whether :func:`add_dialect` added a dialect."""
+    return (dialect.name, dialect.operator) in _ADDED
 
 
 def dialects() -> tuple[Dialect, ...]:

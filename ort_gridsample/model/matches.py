@@ -225,7 +225,8 @@ def _match(dialect: Dialect, index: int, scope: Scope, inference: Inference, pro
     spelled = dialects.standard(dialect.operator, opset) if aside else dialect
     what = dialect.operator, node.op_type, domain, opset, spelled, attributes, cases, values, known, output
     record = NodeRecord(scope.path, name, *what, error=unreadable)
-    record = replace(record, error=fault_of(record, node))
+    declared = scope.declared_shape(output) if dialects.is_added(dialect) else None
+    record = replace(record, error=fault_of(record, node, declared))
     if probe is not None:
         record = replace(record, reason=reason_of(record, scope.opsets, probe))
     return Match(record, node, scope, index, belonging)

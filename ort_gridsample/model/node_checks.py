@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import onnx
 
@@ -19,10 +19,17 @@ _REFUSED = "as ONNX Runtime has no complex tensors: sample the real and the imag
 _UNKNOWN = "types or ranks of its inputs are known only when it runs"
 
 
-def fault_of(record: NodeRecord, node: onnx.NodeProto) -> GridSampleError | None:
-    """The first thing that is wrong with ``node``; the error of ``record`` is what is wrong with its attributes."""
+def fault_of(
+    record: NodeRecord, node: onnx.NodeProto, declared: Sequence[checks.Dim] | None = None
+) -> GridSampleError | None:
+    """The first thing that is wrong with ``node``; the error of ``record`` is what is wrong with its attributes.
+
+    ``declared`` is the shape of the output that the graph states, where the output must have it.
+    """
     try:
         _check(record, node)
+        if declared is not None:
+            _check_output_shape(record, declared)
     except GridSampleError as error:
         return error
     return None
@@ -109,6 +116,26 @@ def _check_outputs(here: str, node: onnx.NodeProto) -> None:
         raise GridSampleError(here, "outputs", str(len(node.output)), "1")
     if not node.output[0]:
         raise GridSampleError(here, "the output", "without a name", "one that has a name")
+
+
+def _check_output_shape(record: NodeRecord, declared: Sequence[checks.Dim]) -> None:
+    """Check that inputs of these shapes make an output of the ``declared`` shape."""
+    for first, second in record.cases:
+        if record.operator == "AffineGrid":
+            size = record.constants.get("size")
+            if size is None or size.ndim != 1:
+                continue
+            lengths = size.tolist()
+            output: list[checks.Dim] = [lengths[0], *lengths[2:], len(lengths) - 2]
+        else:
+            batch, channels = (first.shape or (None, None))[:2]
+            if second.shape is None and first.shape is None:
+                continue
+            positions = second.shape[1:-1] if second.shape is not None else [None] * (len(first.shape or ()) - 2)
+            output = [batch, channels, *positions]
+        if not checks.alike(output, declared):
+            expected = f"{checks.shown(declared)}, as the graph states"
+            raise GridSampleError(record.where, "the output", f"of shape {checks.shown(output)}", expected)
 
 
 def _check_planes(record: NodeRecord, X: Value, grid: Value) -> None:
