@@ -159,7 +159,8 @@ def attention_shapes(
 ) -> None:  # fmt: skip
     """Check the shapes of deformable attention, the ``lengths`` (L, r) of its levels, and their ``points``.
 
-    The points of all levels may be in one axis, and the weights be of one query for all.
+    The points of all levels may be in one axis. Weights with the points of all levels in one axis may be of one query
+    for all.
     """
     quoted: dict[str, object] = {"value_shape": shown(value), "sampling_locations": shown(locations)}
     if len(value) != 4:
@@ -173,7 +174,10 @@ def attention_shapes(
     fits = (n, heads, r) == (value[0], value[2], lengths.shape[1]) and math.prod(counts) == sum(points)
     if not fits or (len(counts) == 2 and counts[0] != len(lengths)) or len(counts) > 2:
         raise LOCATIONS.error(where, **quoted, n_levels=len(lengths))
-    fits = len(weights) > 3 and (weights[0], weights[2]) == (n, heads) and weights[1] in (1, queries)
+    fits = len(weights) > 3 and (weights[0], weights[2]) == (n, heads)
+    fits = fits and (weights[1] == queries or (weights[1] == 1 and len(weights) == 4))
+    if len(weights) == 5 and len(counts) == 2:
+        fits = fits and (*weights[3:],) == (*counts,)
     if not fits or math.prod(weights[3:]) != sum(points):
         raise ATTENTION_WEIGHTS.error(where, **quoted, attention_weights=shown(weights))
 

@@ -190,8 +190,8 @@ def attend(
 ) -> Array:  # fmt: skip
     """As :func:`deformable_attention`; ``levels`` (L, 1 + r) has the points of each level before its lengths.
 
-    The points of all levels may be in one axis: locations (B, Q, H, P, r) and weights (B, Q, H, P). Weights may be of
-    one query for all.
+    The points of all levels may be in one axis: locations (B, Q, H, P, r) and weights (B, Q, H, P). Weights
+    (B, 1, H, P) may be of one query for all.
     """
     value, locations, weights = map(np.asarray, (value, sampling_locations, attention_weights))
     for argument, array in (("value", value), ("sampling_locations", locations)):

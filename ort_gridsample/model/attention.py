@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..spec import FLOATS
 from .dialects import operator_types
 from .graphs import OUTSIDE
+from .helpers import is_check
 from .inference import Inference
 from .lengths import ONE, OPERATORS, Length, Lengths, number, permutation, product
 from .use_def import UseDef, dead
@@ -54,6 +55,7 @@ class Attention:
     locations: str  #: (B, Q, H, P, r) or (B, Q, H, L, P, r)
     weights: str  #: (B, Q, H, P) or (B, Q, H, L, P) or, if not ``is_by_head``, (B·H, 1, Q, P)
     is_by_head: bool
+    is_per_query: bool  #: whether there are weights for each query; else they may be of one query for all
     #: Of each other level what the sum has of it, (B·H, D, Q, …), and the places of its points among those of the
     #: weights; these are not by head then, nor is the output turned.
     others: tuple[tuple[str, range], ...] = ()
@@ -251,7 +253,7 @@ class _Walk:
         return Attention(
             samples, output, bool(turned), frozenset(path), frozenset(self._nodes), heads, channels,
             tuple(counts), lengths, tuple(self._shape(each.record.values["X"]) for each in samples),
-            read[0], 0 if value is None else len(value.axes), read[1], read[2], bool(by_head),
+            read[0], 0 if value is None else len(value.axes), read[1], read[2], bool(by_head), by[2] == shape[2],
             tuple((each.name, places[id(each)]) for each in others),
         )  # fmt: skip
 
@@ -366,6 +368,8 @@ class _Walk:
         if not self._use_def.is_op(at, _VIEWS):
             return None
         name = self._use_def.scope.inputs[at][0]
+        if self._is_checked(at):
+            return None
         if self._use_def.makers.get(name, OUTSIDE) >= at:  # in a model that is not valid, it may come from itself
             return None
         if self._use_def.scope.op_types[at] == "Transpose":
@@ -377,6 +381,12 @@ class _Walk:
             return None
         self._nodes.add(at)
         return place._replace(name=name, axes=axes)
+
+    def _is_checked(self, at: int) -> bool:
+        """Whether the node at this position lets a value through that has the shape of a node's contract."""
+        shape = self._use_def.scope.inputs[at][1:2]
+        maker = self._use_def.makers.get(shape[0]) if shape else None
+        return maker is not None and is_check(self._use_def.nodes[maker])
 
     def _piece(self, at: int, place: _Place) -> _Place | None:
         """Where the ``place`` comes from, if the node ``at`` a position takes one level out of all."""

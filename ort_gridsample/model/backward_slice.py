@@ -16,7 +16,7 @@ import onnx
 from onnx import defs, helper, parser
 
 from .. import spec
-from .dialects import dialect_of, operator_types
+from .dialects import ATTENTION, Dialect, dialect_of, operator_types
 from .element_types import elem_type
 from .graphs import TENSORS, Key, Scope, domain_of, function_key, scopes, subgraphs
 
@@ -40,6 +40,17 @@ _STAND_INS = [
     for op, versions in spec.OPERATORS.items()
     for names in [", ".join(versions[max(versions)].types)]
 ]
+#: The stand-ins for samplers whose grids are planes: the number of spatial axes -> the name of the function.
+_PLANAR = {axes: f"GridSample of {axes} planes" for axes in (2, 3)}
+for _axes, _name in _PLANAR.items():
+    _perm = [0, *range(2, _axes + 2), 1]
+    _STAND_INS.append(
+        parser.parse_function(
+            f'<domain: "{STAND_IN}", opset_import: ["": {max(spec.OPERATORS["GridSample"])}]> planar (X, grid) => (Y)'
+            f" {{ G = Transpose <perm = {_perm}> (grid) Y = GridSample (X, G) }}"
+        )
+    )
+    _STAND_INS[-1].name = _name
 
 
 #: Names of values, by the id of their scope.
@@ -144,8 +155,9 @@ class BackwardSlice:
                 is_spelled = callee is None and scope.op_types[index] in op_types
                 dialect = dialect_of(node, {}) if is_spelled else None
                 if dialect is not None:
-                    last_first.append(helper.make_node(dialect.operator, inputs[:2], outputs[:1], domain=STAND_IN))
-                    self._want([name for name in inputs[:2] if name])
+                    last_first.append(helper.make_node(_stand_in(dialect), inputs[:2], outputs[:1], domain=STAND_IN))
+                    read = inputs if dialect.operator == ATTENTION else inputs[:2]
+                    self._want([name for name in read if name])
                     continue
                 inner = bodies if callee is None else [callee]
                 if self._wanted.isdisjoint(outputs) and not any(id(each) in self._leading for each in inner):
@@ -283,6 +295,11 @@ class BackwardSlice:
             name = instance.name(sparse.values.name)
             if name in self._wanted:
                 graph.input.add(name=name, type=_weight_type(sparse.values.data_type, *sparse.dims))
+
+
+def _stand_in(dialect: Dialect) -> str:
+    """The name of the function that stands for a node of ``dialect``."""
+    return _PLANAR[dialect.axes[0]] if dialect.plane_scale and dialect.axes else dialect.operator
 
 
 def _leading(found: Sequence[Scope], functions: Mapping[Key, Scope], values: Collection[int]) -> set[int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import onnx
@@ -84,6 +84,10 @@ class Dialect:
         coded: whether a node is of this dialect only if it has an integer where the standard has a word.
     """
 
+    #: The coordinate at the edge of X in a grid (N, r, D1_out, …), whose coordinates are planes; 0: the grid is the
+    #: standard's.
+    plane_scale: ClassVar[int] = 0
+
     name: str
     operator: str
     op_type: str
@@ -132,6 +136,13 @@ class Dialect:
         said = ((spelling, attributes[name]) for name, spelling in self.attributes.items() if name in attributes)
         written = [helper.make_attribute(spelling.name, spelling.values[value]) for spelling, value in said]
         return written + [helper.make_attribute(name, allowed[0]) for name, allowed in self.marks.items()]
+
+
+@dataclass(frozen=True)
+class PlanarDialect(Dialect):
+    """A sampler of BEVFormer_tensorrt, whose grids have their coordinates in axis 1, from -10 to 10."""
+
+    plane_scale: ClassVar[int] = 10
 
 
 def _read(where: str, node: onnx.NodeProto, spelling: Spelling, constant: ConstantInput, note: str) -> AttributeValue:
@@ -215,12 +226,8 @@ _OPSET_16 = STANDARD["GridSample"][16]
 SAMPLERS = ("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
 _GENERATOR = "affine_grid_generator"
 _ATEN, _OVERLOAD = ("aten", "org.pytorch.aten"), ("overload_name",)
-_plugin = partial(
-    Dialect,
-    operator="GridSample",
-    attributes=_PLUGIN,
-    ignored=("plugin_version", "plugin_namespace", "name", "info", "version", "namespace"),
-)
+_IGNORED = ("plugin_version", "plugin_namespace", "name", "info", "version", "namespace")
+_plugin = partial(Dialect, operator="GridSample", attributes=_PLUGIN, ignored=_IGNORED)
 _generator = partial(
     Dialect,
     operator="AffineGrid",
@@ -266,6 +273,12 @@ _DIALECTS: list[Dialect] = [
     _plugin(
         "GridSample3D", op_type="GridSample3D", domains=(), attributes=_DEFAULTS, axes=(3,), written_domain=_TENSORRT
     ),
+    # BEVFormer_tensorrt's plugins; those with a trailing 2 differ in the layouts that they ask TensorRT for.
+    *(
+        PlanarDialect(op_type, "GridSample", op_type, (), _PLUGIN, ignored=_IGNORED, axes=(axes,), reads_only=True)
+        for axes in (2, 3)
+        for op_type in (f"GridSampler{axes}DTRT", f"GridSampler{axes}DTRT2")
+    ),
     # As the standard's, from before there was one: for plugins of that name.
     _plugin("GridSample plugin", op_type="GridSample", domains=("",), reads_only=True, coded=True),
     *(Dialect(f"aten::{op_type}", "GridSample", op_type, _ATEN, _INPUTS, reads_only=True) for op_type in SAMPLERS),
@@ -276,6 +289,9 @@ _DIALECTS: list[Dialect] = [
     ),
 ]
 
+
+#: The names and operators of the dialects that were added.
+_ADDED: set[tuple[str, str]] = set()
 
 #: The domain of this package's own ops, and its version.
 DOMAIN: Final = "ort_gridsample"
@@ -294,12 +310,41 @@ OURS[ATTENTION] = Dialect(
 )  # fmt: skip
 
 
-#: Nodes that are deformable attention, with inputs value, spatial shapes, first pixels, locations and weights: their
-#: type, in any domain -> whether their output is (B, Q, H, D); else (B, Q, H·D). Sources: TensorRT's
-#: multiscaleDeformableAttnPlugin, mmdeploy's ms_deform_attn.
-ATTENTION_PLUGINS = {"MultiscaleDeformableAttnPlugin_TRT": True, "MMCVMultiScaleDeformableAttention": False}
+@dataclass(frozen=True)
+class AttentionNode:
+    """The contract of another package's node that is a whole deformable attention.
+
+    Attributes:
+        inputs: the names of its inputs, in their order.
+        is_by_head: whether the output is (B, Q, H, D); else it is (B, Q, H·D).
+        domains: the domains in which the node is read; empty: any.
+    """
+
+    inputs: tuple[str, ...]
+    is_by_head: bool
+    domains: tuple[str, ...] = ()
+
+    @property
+    def has_offsets(self) -> bool:
+        """Whether the node computes its locations from reference points and offsets in pixels."""
+        return "sampling_offsets" in self.inputs
+
+
+_LOCATED = ("value", "spatial_shapes", "level_start_index", "sampling_locations", "attention_weights")
+_OFFSET = ("value", "value_spatial_shapes", "reference_points", "sampling_offsets", "attention_weights")
+#: The type of a node -> its contract. Sources: TensorRT's multiscaleDeformableAttnPlugin, mmdeploy's ms_deform_attn,
+#: BEVFormer_tensorrt's multi_scale_deformable_attn.
+ATTENTION_PLUGINS: Mapping[str, AttentionNode] = {
+    "MultiscaleDeformableAttnPlugin_TRT": AttentionNode(_LOCATED, is_by_head=True),
+    "MMCVMultiScaleDeformableAttention": AttentionNode(_LOCATED, is_by_head=False),
+    "MultiScaleDeformableAttention": AttentionNode(_LOCATED, is_by_head=False, domains=("com.microsoft",)),
+    "MultiScaleDeformableAttnTRT": AttentionNode(_OFFSET, is_by_head=True),
+    "MultiScaleDeformableAttnTRT2": AttentionNode(_OFFSET, is_by_head=True),
+}
 #: The types of the nodes that stand for several.
-WHOLE_NODES = frozenset((*ATTENTION_PLUGINS, ATTENTION, OLD_PREFIX + ATTENTION))
+WHOLE_NODES = frozenset((
+    *ATTENTION_PLUGINS, ATTENTION, OLD_PREFIX + ATTENTION, *(d.op_type for d in _DIALECTS if d.plane_scale),
+))  # fmt: skip
 PLUGINS = replace(
     OURS[ATTENTION], name="tensorrt-plugins", op_type="MultiscaleDeformableAttnPlugin_TRT", domains=(),
     attributes={"align_corners": Spelling("align_corners", {0: 0}, 0)}, written_domain=_TENSORRT,
@@ -332,11 +377,19 @@ def dialect_of(node: onnx.NodeProto, opsets: Mapping[str, int], functions: Colle
     domain = domain_of(node.domain)
     if own := _OWN.get((domain, node.op_type)):
         return own
-    if node.op_type in ATTENTION_PLUGINS:
+    if attention_node(node) is not None:
         return PLUGINS
     is_standard = node.op_type in spec.OPERATORS and domain == ""
     found = next((d for d in _DIALECTS if (d.coded or not is_standard) and d.spells(node)), None)
     return standard(node.op_type, opsets.get("", 0)) if is_standard and found is None else found
+
+
+def attention_node(node: onnx.NodeProto) -> AttentionNode | None:
+    """The contract of ``node`` where it is a whole deformable attention of another package."""
+    contract = ATTENTION_PLUGINS.get(node.op_type)
+    if contract is None or (contract.domains and domain_of(node.domain) not in contract.domains):
+        return None
+    return None if node.domain in (DOMAIN, COMPILED_DOMAIN) else contract
 
 
 def operator_types() -> frozenset[str]:
@@ -353,7 +406,10 @@ def add_dialect(dialect: Dialect) -> None:
     ...     "align_corners": Spelling("corners", {0: 0, 1: 1}, default=0),
     ... }))
 
-    A dialect of the same name and operator is replaced.
+    A dialect of the same name and operator is replaced. Its nodes have inputs and an output of the standard's layout: a
+    grid (N, D1_out, …, Dr_out, r) with coordinates in [-1, 1]. A dialect cannot describe other grids, such as those
+    with their coordinates in axis 1 or in another range. A node whose output has another shape than its graph states is
+    refused.
 
     Raises:
         GridSampleError: the dialect has no spelling for an attribute of its operator, or has the name of a target.
@@ -367,7 +423,13 @@ def add_dialect(dialect: Dialect) -> None:
     if dialect.name in ("ai.onnx", DOMAIN, "primitives", COMPILED, OLD_COMPILED, DECOMPOSED):
         raise GridSampleError(where, "name", repr(dialect.name), "one that is not a target already")
     same = (dialect.name, dialect.operator)
+    _ADDED.add(same)
     _DIALECTS[:] = [dialect, *(d for d in _DIALECTS if (d.name, d.operator) != same)]
+
+
+def is_added(dialect: Dialect) -> bool:
+    """Whether :func:`add_dialect` added a dialect."""
+    return (dialect.name, dialect.operator) in _ADDED
 
 
 def dialects() -> tuple[Dialect, ...]:

@@ -1,21 +1,21 @@
-"""Deformable attention that one node says, a plugin's or a compiled op, as the nodes that exporters write for it."""
+"""Nodes that stand for several, as these: deformable attention of any package, and samplers whose grid is planes."""
 
 from __future__ import annotations
 
 import math
 from functools import cache
 
-import numpy as np
 import onnx
 from onnx import helper
 
 from .. import checks
 from ..errors import GridSampleError
-from .dialects import ATTENTION_PLUGINS
+from .attention_nodes import OperandNodes, constants_like, constants_of, known_type, level_count, typed_constant
+from .dialects import standard
 from .element_types import elem_type
 from .graphs import Names, Nodes
 from .matches import Match
-from .targets import Replacement
+from .targets import Replacement, renamed
 
 #: The first opset with GridSample, that with its newer words, and the domain of onnxruntime's own before the first.
 _GRID_SAMPLE, _NEWER_WORDS, BEFORE_GRID_SAMPLE = 16, 20, "com.microsoft"
@@ -37,32 +37,42 @@ def expanded(match: Match, names: Names) -> Replacement:
     Raises:
         GridSampleError: the number of levels, or of points on each where these may differ, is not known.
     """
-    record, node, opset = match.record, match.node, match.scope.opsets.get("", 0)
-    is_plugin = node.op_type in ATTENTION_PLUGINS
-    table = match.scope.constant(record.values["levels"])
+    if match.record.dialect.plane_scale:
+        return _expanded_planes(match, names)
+    record, opset, contract = match.record, match.scope.opsets.get("", 0), match.contract
+    is_plugin = contract is not None
+    table = match.scope.constant(list(record.values.values())[1])
     points = [] if is_plugin else points_of(match)
     if not is_plugin and not points:
         found = "computed" if table is None else f"of shape {checks.shown(table.shape)}"
         expected = "a constant of shape (L, 1 + r), which says how many points each has"
         raise GridSampleError(record.where, "levels", found, expected)
-    rows = {(case[1].shape or (None,))[0] for case in record.cases} if table is None else {len(table)}
-    n_levels = len(points) or (rows.pop() if len(rows) == 1 else None)
-    if not isinstance(n_levels, int):
-        raise GridSampleError(record.where, "spatial_shapes", "of an unknown number of rows", "one for each level")
+    n_levels = len(points) or level_count(match)
     sizes = [None] * n_levels if table is None else [row[bool(points) :] for row in table.tolist()]
-    starts = match.scope.constant(node.input[2]) if is_plugin else None
     r = 2 if is_plugin else (record.spatial_axes or (2,))[0]
-    X_type, type_ = (elem_type(next(iter(record.types[of]), "float32")) for of in ("value", "sampling_locations"))
+    nodes = Nodes(names, record.output)
+    if contract is None:
+        value, levels, locations, weights = record.values.values()
+        begins, starts = "", None
+    else:
+        operands = OperandNodes(match, contract, nodes).operands()
+        value, levels, locations, weights = operands.value, operands.lengths, operands.locations, operands.weights
+        begins = operands.starts
+        starts = match.scope.constant(begins) if begins else None
+    X_type = elem_type(next(iter(record.types["value"]), "float32"))
     depths = {(case[0].shape or (None,))[-1] for case in record.cases}
     depth = depths.pop() if len(depths) == 1 else None
     mode, aligned = "linear" if opset >= _NEWER_WORDS else "bilinear", int(record.align_corners == 1)
 
-    nodes = Nodes(names, record.output)
-    add, row, (value, levels, locations, weights) = nodes.add, cache(nodes.row), record.values.values()
+    add, row = nodes.add, cache(nodes.row)
     of_value = add("Shape", value)
     heads, channels = add("Gather", of_value, row(2)), add("Gather", of_value, row(3))
     queries = add("Gather", add("Shape", locations), row(1))
-    two, one = (add("Cast", nodes.constant(np.array(number, np.float32)), to=type_) for number in (2, 1))
+    if contract is not None and contract.has_offsets:
+        kind = "float64" if known_type(match, "reference_points") == "float64" else "float32"
+        two, one = (typed_constant(nodes, number, kind) for number in (2, 1))
+    else:
+        two, one = constants_like(match, nodes, "sampling_locations", 2, 1)
     unit = add("Reshape", locations, row(0, 0, 0, *([-1] if points else [n_levels, -1]), r))
     grids = add("Sub", add("Mul", unit, two), one)
     samples, end, after, first = list[str](), "", 0, 0  # ``after`` is ``end`` as a number, where it is known
@@ -72,10 +82,10 @@ def expanded(match: Match, names: Names) -> Replacement:
             lengths = add("Slice", line, row(bool(points)), row(bool(points) + r))
         else:
             lengths = row(*size)
-        if not is_plugin:
+        if not begins:
             begin = end or row(0)
         elif starts is None:
-            begin, after = add("Cast", add("Gather", node.input[2], row(level)), to=onnx.TensorProto.INT64), -1
+            begin, after = add("Cast", add("Gather", begins, row(level)), to=onnx.TensorProto.INT64), -1
         else:
             begin = row(after := int(starts[level]))
         after = -1 if size is None or after < 0 else after + math.prod(size)
@@ -111,11 +121,27 @@ def expanded(match: Match, names: Names) -> Replacement:
     else:
         total = add("ReduceSum", product, row(-1), keepdims=0)
     wide = add("Concat", row(-1), add("Mul", heads, channels), queries, axis=0)
-    if ATTENTION_PLUGINS.get(node.op_type):
+    if contract is not None and contract.is_by_head:
         by_query = add("Transpose", add("Reshape", total, wide), perm=[0, 2, 1])
         split = add("Concat", row(0), queries, heads, channels, axis=0)
         add("Reshape", by_query, split, output=record.output)
     else:
         add("Transpose", add("Reshape", total, wide), perm=[0, 2, 1], output=record.output)
-    makers = (match.scope.makers.get(name, match.index) for name in node.input)
-    return Replacement(nodes, fused=[match.index, *(at for at in makers if match.scope.op_types[at] == "Constant")])
+    return Replacement(nodes, fused=[match.index, *constants_of(match)])
+
+
+def _expanded_planes(match: Match, names: Names) -> Replacement:
+    """A sampler whose grid is planes, as a GridSample."""
+    record, opset = match.record, match.scope.opsets.get("", 0)
+    X, grid = record.values.values()
+    (r,) = record.dialect.axes or (2,)
+    kind, nodes = known_type(match, "grid"), Nodes(names, record.output)
+    if kind not in ("float32", "float64"):  # a quotient in half precision would move the coordinates
+        kind = "float32"
+        grid = nodes.add("Cast", grid, to=elem_type(kind))
+    moved = nodes.add("Transpose", grid, perm=[0, *range(2, r + 2), 1])
+    scaled = nodes.add("Div", moved, typed_constant(nodes, record.dialect.plane_scale, kind))
+    domain = "" if opset >= _GRID_SAMPLE else BEFORE_GRID_SAMPLE
+    sample = renamed(match.node, "GridSample", domain, [X, scaled], [record.output])
+    sample.attribute.extend(standard("GridSample", opset).write(record.possible_attributes))
+    return Replacement([*nodes, sample])

@@ -147,6 +147,16 @@ class Scope:
             return [at for at, each in enumerate(self.op_types) if each in op_types]
         return [at for at, node in enumerate(self.nodes) if node.op_type in op_types or domain_of(node.domain)]
 
+    def declared_shape(self, name: str) -> tuple[int | str | None, ...] | None:
+        """The shape that the graph itself states for the value ``name``; None where it states none."""
+        if isinstance(self.container, onnx.FunctionProto):
+            return None  # calls may differ in it
+        for value in chain(self.container.output, self.container.value_info):
+            if value.name == name and value.type.tensor_type.HasField("shape"):
+                dims = value.type.tensor_type.shape.dim
+                return tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in dims)
+        return None
+
     def replace(self, replaced: Mapping[int, Sequence[onnx.NodeProto]]) -> None:
         """Put other nodes, or none, in the places of those at these positions, and forget what was read of them all."""
         nodes, there = self.nodes, self.container.node
@@ -303,6 +313,10 @@ class Nodes(list[onnx.NodeProto]):
         name = self._names.new(f"{self._prefix}_{op_type.lower()}")  # nodes of one name are refused
         self.append(helper.make_node(op_type, inputs, [output or name], name, **attributes))
         return output or name
+
+    def rename_last(self, name: str) -> None:
+        """Give the node that was written last this ``name``, or ``name`` and a number where it is taken."""
+        self[-1].name = self._names.new(name)
 
     def constant(self, value: npt.ArrayLike) -> str:
         """Write a Constant; the name of its value."""

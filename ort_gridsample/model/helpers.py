@@ -23,6 +23,15 @@ _LOWERED = "/ort_gridsample/"
 _LOWERED_GRID = f"{_LOWERED}coordinates/"
 
 
+#: The found part of the error that is the name of a node which checks a shape in a run.
+OTHER_SHAPE = "of another shape"
+
+
+def is_check(node: onnx.NodeProto) -> bool:
+    """Whether ``node`` fails in a run where a shape is not as the contract of the original node requires."""
+    return node.op_type == "Gather" and f" is {OTHER_SHAPE}, expected " in node.name
+
+
 def guard_name(where: str) -> str:
     """The name of the guard node behind the node ``where``: the beginning of ONNX Runtime's error text."""
     return f"ort_gridsample rejected the input of {where} (ort_gridsample.InferenceSession says why)"

@@ -17,7 +17,17 @@ from ..errors import GridSampleError, where
 from . import dialects
 from .attention import Attention, attentions, read_values
 from .decomposed import Search
-from .dialects import ATTENTION, DECOMPOSED, DOMAIN, PARTS, SET_ASIDE, AttributeValue, Dialect
+from .dialects import (
+    ATTENTION,
+    DECOMPOSED,
+    DOMAIN,
+    PARTS,
+    SET_ASIDE,
+    AttentionNode,
+    AttributeValue,
+    Dialect,
+    attention_node,
+)
 from .fusion import RULES, FusedGrid, fused_grid
 from .graphs import Names, Nodes, Scope, called, domain_of, function_key, scopes
 from .helpers import around
@@ -45,8 +55,14 @@ class Match:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the node is one that stands for several, deformable attention."""
-        return self.record.operator == ATTENTION and self.attention is None
+        """Whether the node stands for several: it is deformable attention, or a sampler whose grid is planes."""
+        is_attention = self.record.operator == ATTENTION and self.attention is None
+        return is_attention or self.record.dialect.plane_scale > 0
+
+    @property
+    def contract(self) -> AttentionNode | None:
+        """Of another package's node that is a whole deformable attention, its contract."""
+        return attention_node(self.node) if self.is_whole else None
 
     @property
     def is_set_aside(self) -> bool:
@@ -102,7 +118,11 @@ def find(
 
 def _with_attention(matches: Sequence[Match], use_def: UseDef, inference: Inference) -> tuple[list[Match], list[Match]]:
     """Deformable attention as one each, and the ``matches`` in this scope, whose GridSamples know of it."""
-    samples = {m.record.output: m for m in matches if m.record.operator == "GridSample" and m.record.error is None}
+    samples = {
+        m.record.output: m
+        for m in matches
+        if m.record.operator == "GridSample" and m.record.error is None and not m.is_whole
+    }
     wholes, read = list[Match](), dict[Match, Match]()
     for found in attentions(use_def, samples, inference):
         wholes.append(whole := _attention(found, use_def.scope, inference))
@@ -138,7 +158,7 @@ def _with_fused(matches: Sequence[Match], use_def: UseDef, inference: Inference)
     """The ``matches`` in this scope; a GridSample knows what can be fused into it, and an AffineGrid into which."""
     affine_grids = {match.record.output: match for match in matches if match.record.operator == "AffineGrid"}
     changed: dict[Match, Match] = {}
-    for match in (match for match in matches if match.record.operator == "GridSample"):
+    for match in (match for match in matches if match.record.operator == "GridSample" and not match.is_whole):
         fused = fused_grid(use_def, match, inference, affine_grids)
         if fused is not None:
             changed[match] = sample = replace(match, record=replace(match.record, fused=fused.names), fused=fused)
@@ -178,11 +198,10 @@ def _match(dialect: Dialect, index: int, scope: Scope, inference: Inference, pro
     domain = "" if aside else domain_of(node.domain)
     opset = scope.opsets.get(domain, dialect.version)
     sources, output, belonging = around(scope, node)
-    if node.op_type in dialects.ATTENTION_PLUGINS:
-        sources = [*sources[:2], *sources[3:]]  # the first pixels follow from the lengths
+    contract = attention_node(node)
     name = node.name or (f"({output})" if domain == DOMAIN else called(node))
     values, known = {}, {}
-    for position, argument in enumerate(spec.newest(dialect.operator).types):
+    for position, argument in enumerate(contract.inputs if contract else spec.newest(dialect.operator).types):
         size = dialects.constant_size(node, dialect, argument)
         value = sources[position] if position < len(sources) and size is None else ""
         constant = scope.constant(value) if value else size
@@ -206,7 +225,8 @@ def _match(dialect: Dialect, index: int, scope: Scope, inference: Inference, pro
     spelled = dialects.standard(dialect.operator, opset) if aside else dialect
     what = dialect.operator, node.op_type, domain, opset, spelled, attributes, cases, values, known, output
     record = NodeRecord(scope.path, name, *what, error=unreadable)
-    record = replace(record, error=fault_of(record, node))
+    declared = scope.declared_shape(output) if dialects.is_added(dialect) else None
+    record = replace(record, error=fault_of(record, node, declared))
     if probe is not None:
         record = replace(record, reason=reason_of(record, scope.opsets, probe))
     return Match(record, node, scope, index, belonging)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import onnx
 
 from .. import checks, spec
 from ..errors import GridSampleError
-from .dialects import ATTENTION, ATTENTION_PLUGINS
+from .attention_checks import check_inputs
+from .dialects import ATTENTION, attention_node
 from .graphs import domain_of
-from .inference import Probe
+from .inference import Probe, Value
 from .records import NodeRecord, spatial_axes
 
 #: Why a type cannot be run, where the reason is not that the specification has no such type.
@@ -18,10 +19,17 @@ _REFUSED = "as ONNX Runtime has no complex tensors: sample the real and the imag
 _UNKNOWN = "types or ranks of its inputs are known only when it runs"
 
 
-def fault_of(record: NodeRecord, node: onnx.NodeProto) -> GridSampleError | None:
-    """The first thing that is wrong with ``node``; the error of ``record`` is what is wrong with its attributes."""
+def fault_of(
+    record: NodeRecord, node: onnx.NodeProto, declared: Sequence[checks.Dim] | None = None
+) -> GridSampleError | None:
+    """The first thing that is wrong with ``node``; the error of ``record`` is what is wrong with its attributes.
+
+    ``declared`` is the shape of the output that the graph states, where the output must have it.
+    """
     try:
         _check(record, node)
+        if declared is not None:
+            _check_output_shape(record, declared)
     except GridSampleError as error:
         return error
     return None
@@ -57,11 +65,16 @@ def _check(record: NodeRecord, node: onnx.NodeProto) -> None:
     if record.patched:
         return
     if record.operator == ATTENTION:
-        if node.op_type in ATTENTION_PLUGINS and (len(node.input) != 5 or not all(record.values.values())):
-            expected = "5: value, spatial_shapes, level_start_index, sampling_locations and attention_weights"
-            raise GridSampleError(here, "inputs", str(len(node.input)), expected)
+        contract = attention_node(node)
+        if contract is not None:
+            if len(node.input) != len(contract.inputs) or not all(record.values.values()):
+                expected = f"{len(contract.inputs)}: {', '.join(contract.inputs[:-1])} and {contract.inputs[-1]}"
+                raise GridSampleError(here, "inputs", str(len(node.input)), expected)
+            _check_outputs(here, node)
         if record.error is not None:
             raise record.error
+        if contract is not None:
+            check_inputs(record, contract)
         return
     first = min(spec.OPERATORS[record.operator])
     if domain_of(node.domain) == "" and record.dialect.name == "ai.onnx" and record.opset < first:
@@ -72,10 +85,7 @@ def _check(record: NodeRecord, node: onnx.NodeProto) -> None:
     most = max([1, *(s.position or 1 for s in record.dialect.attributes.values())]) + 1
     if len(node.input) > most:
         raise GridSampleError(here, "inputs", str(len(node.input)), f"at most {most}")
-    if len(node.output) != 1:
-        raise GridSampleError(here, "outputs", str(len(node.output)), "1")
-    if not node.output[0]:
-        raise GridSampleError(here, "the output", "without a name", "one that has a name")
+    _check_outputs(here, node)
     if record.error is not None:
         raise record.error
     allowed = spec.newest(record.operator).types
@@ -92,6 +102,51 @@ def _check(record: NodeRecord, node: onnx.NodeProto) -> None:
             if not (checks.alike(other.shape, (4,)) or checks.alike(other.shape, (5,))):
                 raise GridSampleError(here, "size", f"of shape {other.shape}", "4 or 5 numbers")
         else:
-            checks.grid_sample_shapes(here, one.shape, other.shape, record.padding_mode)
+            grid = other.shape
+            if record.dialect.plane_scale:
+                _check_planes(record, one, other)
+                grid = None if grid is None else (grid[0], *grid[2:], grid[1])
+            checks.grid_sample_shapes(here, one.shape, grid, record.padding_mode)
             if one.type is not None and record.mode in spec.MODES:
                 checks.mode_and_padding(here, str(record.mode), spec.PADDING_MODES[0], one.type)
+
+
+def _check_outputs(here: str, node: onnx.NodeProto) -> None:
+    if len(node.output) != 1:
+        raise GridSampleError(here, "outputs", str(len(node.output)), "1")
+    if not node.output[0]:
+        raise GridSampleError(here, "the output", "without a name", "one that has a name")
+
+
+def _check_output_shape(record: NodeRecord, declared: Sequence[checks.Dim]) -> None:
+    """Check that inputs of these shapes make an output of the ``declared`` shape."""
+    for first, second in record.cases:
+        if record.operator == "AffineGrid":
+            size = record.constants.get("size")
+            if size is None or size.ndim != 1:
+                continue
+            lengths = size.tolist()
+            output: list[checks.Dim] = [lengths[0], *lengths[2:], len(lengths) - 2]
+        else:
+            batch, channels = (first.shape or (None, None))[:2]
+            if second.shape is None and first.shape is None:
+                continue
+            positions = second.shape[1:-1] if second.shape is not None else [None] * (len(first.shape or ()) - 2)
+            output = [batch, channels, *positions]
+        if not checks.alike(output, declared):
+            expected = f"{checks.shown(declared)}, as the graph states"
+            raise GridSampleError(record.where, "the output", f"of shape {checks.shown(output)}", expected)
+
+
+def _check_planes(record: NodeRecord, X: Value, grid: Value) -> None:
+    """Check the inputs of a sampler whose grid has its coordinates in axis 1."""
+    (r,) = record.dialect.axes or (2,)
+    if X.shape is not None and len(X.shape) != r + 2:
+        raise GridSampleError(record.where, "X", f"of shape {checks.shown(X.shape)}", f"{r + 2} axes")
+    batch = X.shape[0] if X.shape is not None else None
+    if grid.shape is not None and not checks.alike(grid.shape, (batch, r, *[None] * r)):
+        lengths = ", ".join(f"D{axis + 1}_out" for axis in range(r))
+        N = batch if isinstance(batch, int) else "N"
+        raise GridSampleError(
+            record.where, "grid", f"of shape {checks.shown(grid.shape)}", f"shape ({N}, {r}, {lengths})"
+        )

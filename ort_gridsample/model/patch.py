@@ -102,7 +102,9 @@ def patch_in_place(
         )
         wholes = [m for m in matches if m.is_whole and target.expands(m) and _is_selected(m, nodes, standard)]
         selected = dict.fromkeys(wholes, target) or {
-            m: to for m in matches if not m.is_whole and (to := target.of(m)) and _is_selected(m, nodes, standard)
+            m: to
+            for m in matches
+            if (not m.is_whole or target.takes_whole(m)) and (to := target.of(m)) and _is_selected(m, nodes, standard)
         }
         left = [match for match in matches if match not in selected]
         aside = [match for match in left if match.is_set_aside and not wholes]
@@ -110,7 +112,9 @@ def patch_in_place(
             if match.record.error is not None:
                 raise match.record.error
         in_functions = ((m, to, m.scope.function) for m, to in selected.items() if m.scope.function is not None)
-        if wholes:
+        if functions := {function_key(m.scope.function)[:2] for m in wholes if m.scope.function and _differs(m)}:
+            inline(model, functions)
+        elif wholes:
             names = Names(model, found)
             _rewrite(found, {match: expanded(match, names) for match in wholes})
             import_used(model, {BEFORE_GRID_SAMPLE: 1})
@@ -167,6 +171,12 @@ def _is_selected(match: Match, nodes: Selection, standard: Target) -> bool:
         return True
     # onnxruntime runs some that their opset does not allow; nobody writes them.
     return match.is_set_aside and standard.least_opset(match) > match.record.opset
+
+
+def _differs(match: Match) -> bool:
+    """Whether the calls of a function differ in the types or the attributes of a node that stands for several."""
+    is_foreign = match.contract is not None or match.record.dialect.plane_scale > 0
+    return is_foreign and (match.record.passes_on or any(len(types) > 1 for types in match.record.types.values()))
 
 
 def _convert(model: onnx.ModelProto, selected: Mapping[Match, Target], opset: int | None) -> bool:

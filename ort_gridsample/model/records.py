@@ -205,8 +205,10 @@ def columns(record: NodeRecord) -> dict[str, str]:
 
 def spatial_axes(operator: str, case: Sequence[Value]) -> int | None:
     """The number of spatial axes that a node's inputs have: X and grid, or theta and size."""
-    if operator == ATTENTION:
+    if operator == ATTENTION and len(case) == len(spec.newest(ATTENTION).types):
         return _length(case[1].shape, 1, 1)
+    if operator == ATTENTION:
+        return 2  # of other packages' nodes
     first, second = (value.shape for value in case)
     if operator == "AffineGrid":
         found = [_length(first, 1, 0), _length(first, 2, 1), _length(second, 0, 2)]

@@ -11,6 +11,7 @@ from typing import Literal
 from .. import settings
 from ..core import logger
 from ..core.taps import COMPILED_MODES
+from ..model.attention_nodes import has_unusual_starts, op_record
 from ..model.dialects import ATTENTION, COMPILED, DOMAIN, OLD_COMPILED
 from ..model.expansion import points_of
 from ..model.files import Model, explaining_invalid, read_model
@@ -21,7 +22,7 @@ from ..model.node_checks import reason_of
 from ..model.patch import Selection
 from ..model.records import NodeRecord
 from ..model.targets import Target
-from ..model.targets.attention import CompiledAttention, PythonAttention
+from ..model.targets.attention import CompiledAttention, PythonAttention, WholeNode
 from ..model.targets.compiled_op import CompiledOp, FusedOp, unsupported
 from ..model.targets.python_op import PythonOp
 from ..model.unfusing import unfused
@@ -98,7 +99,7 @@ class Placement:
     def note(self) -> str:
         """The reason, or how many nodes are fused into it."""
         count = len(self.fused)
-        if self.record.operator == ATTENTION and not self.reason:
+        if self.record.operator == ATTENTION and not self.reason and count:
             return f"in place of {count} nodes"
         nodes = "node that computes" if count == 1 else f"{count} nodes that compute"
         return self.reason or (f"fused with the {nodes} its grid" if count else "")
@@ -131,6 +132,10 @@ class Ops(Target):
         self._accelerators = accelerators if nodes in (None, "unsupported") else None
         self._ours: dict[str, Target] = {"compiled op": CompiledOp(), "Python op": PythonOp(in_session=not saved)}
         self._attention = {"compiled op": CompiledAttention(), "Python op": PythonAttention(in_session=not saved)}
+        self._whole_nodes: dict[str, Target] = {
+            "compiled op": WholeNode(),
+            "Python op": WholeNode(is_python=True, in_session=not saved),
+        }
         self._fused = FusedOp()
         self._alone: dict[int, tuple[Placement, Target | None]] = {}
         self._chosen: dict[int, tuple[Placement, Target | None]] = {}
@@ -193,11 +198,14 @@ class Ops(Target):
             reason = f"written as {way.name}, as it does not run the node itself: {way.why}" if way.name else ""
             return Placement(record, self._accelerators.name, reason), way.target
         targets = self._ours if match.attention is None else self._attention
+        if match.contract is not None:
+            targets = self._whole_nodes
         reason = self._why_no_compiled_ops or unsupported(record)
         if not reason and record.error is None and self._prepares and not record.passes_on:
             mode = COMPILED_MODES.index(str(record.mode)) if record.operator == "GridSample" else 0
             try:
-                for types in product(*record.types.values()):
+                of_op = record if match.contract is None else op_record(match)
+                for types in product(*of_op.types.values()):
                     registry.prepare(record.operator, types, mode)
             except Exception as error:
                 logger.warning("compiling %s failed, it runs on the Python op: %r", record.where, error)
@@ -214,7 +222,14 @@ class Ops(Target):
         target = self.choose(match)[1]
         return target and target.of(match)
 
+    def takes_whole(self, match: Match) -> bool:
+        return match.contract is not None and not self._accelerators and not self.expands(match)
+
     def expands(self, match: Match) -> bool:
+        if match.record.dialect.plane_scale:
+            return True
+        if match.contract is not None:
+            return not self._accelerators and has_unusual_starts(match)
         if match.record.dialect.name == OLD_COMPILED:
             return True
         if match.record.patched:  # as other ops than it is

@@ -23,6 +23,7 @@ from ..errors import GridSampleError
 from ..model.dialects import DOMAIN, WHOLE_NODES, operator_types
 from ..model.files import Model, explaining_invalid, follow_links, locations, read_model
 from ..model.graphs import Scope, constants, domain_of, scopes, unread
+from ..model.helpers import OTHER_SHAPE
 from ..model.patch import Selection, bind_threads, check_selection, patch_in_place
 from ..model.records import NodeRecord
 from ..model.weights import LOCATION, NO_WEIGHTS, Loaded, Weights, split
@@ -48,6 +49,8 @@ _KNOWN_DOMAINS = ("ai.onnx", "com.microsoft", "com.ms", DOMAIN)
 _OPERATORS = (*spec.OPERATORS, *spec.COMPOSITES)
 _ARGUMENTS = {name for each in _OPERATORS for name in spec.newest(each).types} | {"Y", "spatial_shapes", "memory"}
 _WHERE = rf"(?s)Status Message: ((?:{'|'.join(_OPERATORS)}) node .*?)"
+#: The name of a node that checks a shape (:func:`ort_gridsample.model.helpers.is_check`).
+_CHECK = re.compile(rf"(?s)Name:'(\w+ node .*?): (\w+) is ({OTHER_SHAPE}), expected (.*?)(?:_\d+)?' Status Message: ")
 _SENTENCE = re.compile(rf"{_WHERE}: ({'|'.join(_ARGUMENTS)}) is (.*?), expected (.*)")
 #: Frames of Python's stack between a run and the place where an op can record its failures, and some more.
 STACK = 30
@@ -250,7 +253,7 @@ def _copied_bytes(value: Any) -> int:
 
 def _exception_for(message: str) -> BaseException | None:
     """What an op of this package has to say, if it is behind onnxruntime's ``message``."""
-    sentence = _SENTENCE.search(message)
+    sentence = _SENTENCE.search(message) or _CHECK.search(message)
     return failures.exception_for(message) or (sentence and GridSampleError(*sentence.groups()))
 
 

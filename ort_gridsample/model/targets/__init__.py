@@ -56,6 +56,10 @@ class Target:
         """Whether it needs the nodes that one which stands for several stands for."""
         return match.record.dialect.name != self.name
 
+    def takes_whole(self, match: Match) -> bool:
+        """Whether it replaces a node that stands for several by another such node, and does not expand it."""
+        return False
+
     def needs_inlining(self, match: Match) -> bool:
         """Whether one body of the node's function cannot serve all calls, so that it must be inlined."""
         raise NotImplementedError

@@ -104,7 +104,11 @@ def _attend(op: Any, request: Any, launch: Any) -> int:
     if not fits or locations[len(locations) - 1] != r:
         return refuse(request.api, op.sentences, WRONG_LOCATIONS, value, locations, n_levels)
     launch.queries = locations[1]
-    if _points(value, weights, 0) != launch.points or (weights[1] != launch.queries and weights[1] != 1):
+    if _points(value, weights, 0) != launch.points:
+        return refuse(request.api, op.sentences, WRONG_WEIGHTS, weights, locations, 0)
+    is_of_one_query = weights[1] == 1 and len(weights) == 4
+    is_of_other_levels = len(weights) == 5 and len(locations) == 6 and weights[3] != locations[3]
+    if is_of_other_levels or (weights[1] != launch.queries and not is_of_one_query):
         return refuse(request.api, op.sentences, WRONG_WEIGHTS, weights, locations, 0)
     launch.weighted = weights[1]
     if float(launch.n) * float(launch.queries) * float(launch.heads) * float(launch.channels) >= 2.0**59:
