@@ -12,6 +12,10 @@ PYTHON = (3, 11)
 OLDEST = {"numpy": "1.26", "onnx": "1.17", "onnxruntime": "1.17", "onnxruntime-extensions": "0.11", "numba": "0.61"}
 #: The first release of Numba that is untested: the vectors use its internals.
 NEWER_NUMBA = "0.69"
+#: The first release of onnxruntime whose own GridSample kernel stays inside X. Older ones convert a coordinate to an
+#: integer before they compare it with the image: one beyond 64 bits is read outside of X's memory.
+#: Sources: onnxruntime issues 27975 and 28302.
+ONNXRUNTIME_STAYS_INSIDE_X = "1.26"
 #: How a module that several distributions bring is called in errors.
 _OTHERS = {"onnxruntime": "onnxruntime (or another build of it, such as onnxruntime-gpu)"}
 

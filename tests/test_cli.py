@@ -22,12 +22,13 @@ import ort_gridsample as ogs
 from cases import Attributes
 from conftest import OPS
 from models import grid_sample_model, parsed
-from ort_gridsample import spec
+from ort_gridsample import spec, versions
 from ort_gridsample.cli import COMMANDS, demo, main, verify
 from ort_gridsample.cli.demo import draw_grid
 from ort_gridsample.cli.inputs import random_array
 from ort_gridsample.cli.output import print_json
 from ort_gridsample.model.far import LIMIT, put_far_coordinates_to_0
+from ort_gridsample.runtime import placement as placement_module
 from test_session import GRID, WRONG_GRID, X, cached_model, external_model
 
 #: Words -> what the command line prints in this process; on stderr where it ends with the status 2 or more.
@@ -108,6 +109,73 @@ def test_inspect(cli: Cli) -> None:
     how = ("compiled op", "") if "compiled" in OPS else ("onnxruntime", ANY)
     assert record["session"] == {"runs_on": how[0], "reason": how[1], "fused": [], "library": ""}
     assert record["inputs"]["X"] == [{"type": "float32", "rank": 4, "shape": ["N", "C", "D0", "D1"]}]
+
+
+WARP = "(float[n,1,5,7] X, float[n,9,9,2] G) => (float[n,1,9,9] Y)"
+#: Nodes that a session refuses: their graph, their opset, and a word of the error.
+REFUSED = {
+    "a mode of another opset": (f'{WARP} {{ Y = GridSample <mode = "linear"> (X, G) }}', 17, "mode"),
+    "an unknown mode": (f'{WARP} {{ Y = GridSample <mode = "lanczos"> (X, G) }}', 20, "mode"),
+    "an unknown attribute": (f"{WARP} {{ Y = GridSample <factor = 2> (X, G) }}", 20, "factor"),
+    "an attribute of another type": (f'{WARP} {{ Y = GridSample <align_corners = "yes"> (X, G) }}', 20, "align"),
+    "a missing input": (f"{WARP} {{ Y = GridSample (X) }}", 20, "grid"),
+    "a grid of integers": (f"{WARP.replace('float[n,9', 'int32[n,9')} {{ Y = GridSample (X, G) }}", 20, "int32"),
+    "a grid of another rank": (f"{WARP.replace('9,9,2', '9,2')} {{ Y = GridSample (X, G) }}", 20, "grid"),
+    "an opset without it": (f"{WARP} {{ Y = GridSample (X, G) }}", 15, "opset"),
+    "a size of three": (
+        "(float[1,2,3] t) => (float[a,b,c,d] Y) <int64[3] s = {1, 2, 3}> { Y = AffineGrid (t, s) }",
+        20,
+        "size",
+    ),
+}
+
+
+@pytest.mark.parametrize(("graph", "opset", "word"), REFUSED.values(), ids=REFUSED)
+def test_inspect_of_a_refused_node_shows_the_error(graph: str, opset: int, word: str, cli: Cli) -> None:
+    model = parsed(f"g {graph}", opset)
+    onnx.save(model, "refused.onnx")
+    with pytest.raises(ogs.GridSampleError) as refused:
+        ogs.InferenceSession(model=model)
+    out = cli("inspect refused.onnx")
+    assert "refuses it [1]\n" in out
+    assert f"[1] {refused.value}" in out
+    assert not any(kind in out for kind in ("compiled op", "Python op", " onnxruntime"))
+    (record,) = json.loads(cli("inspect refused.onnx --json"))
+    session = {"runs_on": None, "reason": str(refused.value), "fused": [], "library": ""}
+    assert record["session"] == session
+    assert (record["native"], record["reason"]) == (False, str(refused.value))
+    assert word in str(refused.value)
+
+
+def test_inspect_of_a_refused_node_asks_no_provider() -> None:
+    graph, opset, _ = REFUSED["a mode of another opset"]
+    accelerators = MagicMock()
+    (placement,) = placement_module.foreseen(parsed(f"g {graph}", opset), accelerators)
+    assert (placement.runs_on, placement.reason) == ("", str(placement.record.error))
+    accelerators.way.assert_not_called()
+
+
+@pytest.mark.parametrize("release", ["1.25.1", "1.26.0"])
+def test_inspect_warns_of_a_kernel_that_reads_outside_of_x(
+    release: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placement_module, "why_no_compiled_ops", lambda wanted=None: "no Numba here")
+    monkeypatch.setattr(onnxruntime, "__version__", release)
+    (record,) = json.loads(cli("inspect model.onnx --json"))
+    reason = record["session"]["reason"]
+    assert record["session"]["runs_on"] == "onnxruntime"
+    assert reason.startswith("no Numba here")
+    is_unsafe = release < versions.ONNXRUNTIME_STAYS_INSIDE_X
+    assert ("unsafe for untrusted grids" in reason) == is_unsafe
+    assert ("unsafe for untrusted grids" in cli("inspect model.onnx")) == is_unsafe
+
+
+def test_inspect_does_not_warn_of_compiled_ops(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement_module, "why_no_compiled_ops", lambda wanted=None: "")
+    monkeypatch.setattr(onnxruntime, "__version__", "1.25.1")
+    out = cli("inspect model.onnx")
+    assert "compiled op" in out
+    assert "unsafe" not in out
 
 
 def test_patch_and_run(cli: Cli) -> None:

@@ -4,6 +4,7 @@ import logging
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import astuple
 from itertools import chain, repeat
 from types import SimpleNamespace
 
@@ -15,7 +16,7 @@ from onnx import TensorProto, inliner, numpy_helper, parser
 
 import faults
 import ort_gridsample as ogs
-from cases import Attributes
+from cases import ATTRIBUTES, Attributes
 from compare import refusal
 from conftest import with_slow
 from models import node_attributes
@@ -105,6 +106,127 @@ def test_what_is_listed_computes_in_float32() -> None:
     # What is not listed is refused, and not wrong.
     with pytest.raises(Exception, match="GridSample_1"):
         open_native(half(lowered, []))
+
+
+CONVERTERS = ("onnxconverter_common.float16", "onnxruntime.transformers.float16")
+#: Beyond 2048, float16 has not every integer; beyond 65504, none.
+WIDTHS = (2049, 2560, 66001)
+
+
+def converted_by(converter: str, model: onnx.ModelProto) -> onnx.ModelProto:
+    float16 = pytest.importorskip(converter)
+    names = ogs.coordinate_nodes(model)
+    return float16.convert_float_to_float16(deepcopy(model), keep_io_types=True, node_block_list=names)
+
+
+def wide_image(width: int, channels: int = 2) -> np.ndarray:
+    """Pixels that float16 has, and that differ from their neighbours'."""
+    row = np.arange(width) * 37 % 64 / np.float32(64)
+    return np.ascontiguousarray(np.broadcast_to(row, (1, channels, 2, width)), np.float32)
+
+
+def assert_near(model: onnx.ModelProto, feeds: Feeds, expected: np.ndarray) -> None:
+    """A few roundings to float16 away, where another pixel would be 1 / 64 or more away."""
+    np.testing.assert_allclose(answer(model, feeds), expected, rtol=0, atol=6e-3)
+
+
+#: All modes and paddings on one width, and the other widths with one of them: the converters take their time.
+WIDE = [*((attributes, 2560) for attributes in ATTRIBUTES), *((LINEAR, width) for width in WIDTHS)]
+
+
+@pytest.mark.parametrize("converter", CONVERTERS)
+@pytest.mark.parametrize(("attributes", "width"), WIDE, ids=str)
+def test_float16_wide_axis_keeps_pixels(attributes: Attributes, width: int, converter: str) -> None:
+    said = called("GridSample", "", node_attributes(attributes, 16))
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 16]>
+        wide (float[1,2,2,{width}] X, float[1,1,99,2] G) => (float[1,2,1,99] Y) {{
+            [warp] A = {said} (X, G) [rest] Y = Add (A, A) }}""")
+    # One converter rounds the inputs, so the grid is of numbers that float16 has.
+    grid = np.random.default_rng(0).uniform(-1.3, 1.3, (1, 1, 99, 2)).astype(np.float16)
+    grid[0, 0, :3] = [[1, 1], [-1, -1], [1.25, 1.25]]
+    feeds = {"X": wide_image(width), "G": grid.astype(np.float32)}
+    expected = 2 * ogs.grid_sample(feeds["X"], feeds["G"], *astuple(attributes))
+    lowered = ogs.patch_model(model, target="primitives", for_runtime="onnxconverter-common", functions=width == 2049)
+    assert_near(converted_by(converter, lowered), feeds, expected)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_float16_grid_read_by_two_nodes_keeps_pixels(width: int) -> None:
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 20]>
+        wide (float[1,2,2,{width}] X, float[1,2,3] theta) => (float[1,2,2,{width}] Y)
+        <int64[4] size = {{1, 2, 2, {width}}}> {{
+            [affine] G = AffineGrid <align_corners = 1> (theta, size)
+            [one] A = GridSample <align_corners = 1> (X, G)
+            [two] B = GridSample <mode = "nearest", align_corners = 1> (X, G)
+            [rest] Y = Add (A, B) }}""")
+    feeds = {"X": wide_image(width), "theta": np.eye(2, 3, dtype=np.float32)[None]}
+    lowered = ogs.patch_model(model, target="primitives", for_runtime="onnxconverter-common")
+    assert_near(half(lowered, ogs.coordinate_nodes(lowered)), feeds, 2 * feeds["X"])
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("attribute", ["value", "value_floats"])
+@pytest.mark.parametrize("functions", [False, True])
+def test_float16_constant_of_the_models_own_keeps_pixels(width: int, attribute: str, functions: bool) -> None:
+    half_lengths = f"{(width - 1) / 2}, 0.5"
+    said = f"value = float[2] {{{half_lengths}}}" if attribute == "value" else f"value_floats = [{half_lengths}]"
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 16]>
+        wide (float[1,2,2,{width}] X, float[1,2,{width},2] P) => (float[1,2,2,{width}] Y) <float one = {{1}}> {{
+            [halves] H = Constant <{said}> () [scale] S = Div (P, H) [shift] G = Sub (S, one)
+            [warp] A = GridSample <align_corners = 1> (X, G) [rest] Y = Add (A, A) }}""")
+    pixels = np.stack(np.meshgrid(np.arange(width), np.arange(2)), -1)[None].astype(np.float32)
+    feeds = {"X": wide_image(width), "P": pixels}
+    lowered = ogs.patch_model(model, target="primitives", for_runtime="onnxconverter-common", functions=functions)
+    assert_near(half(lowered, ogs.coordinate_nodes(lowered)), feeds, 2 * feeds["X"])
+
+
+def test_float16_large_constant_grid_keeps_pixels() -> None:
+    """A grid of more than a megabyte stays in the model as it is."""
+    width = 70_000
+    line = np.stack(np.meshgrid(np.linspace(-1, 1, width), np.linspace(-1, 1, 2)), -1)[None].astype(np.float32)
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 16]>
+        wide (float[1,2,2,{width}] X) => (float[1,2,2,{width}] Y) {{
+            [grid] G = Constant <value_float = 0.0> ()
+            [warp] A = GridSample <mode = "nearest", align_corners = 1> (X, G) [rest] Y = Add (A, A) }}""")
+    del model.graph.node[0].attribute[:]
+    model.graph.node[0].attribute.append(onnx.helper.make_attribute("value", numpy_helper.from_array(line)))
+    feeds = {"X": wide_image(width)}
+    lowered = ogs.patch_model(model, target="primitives", for_runtime="onnxconverter-common")
+    assert_near(half(lowered, ogs.coordinate_nodes(lowered)), feeds, 2 * feeds["X"])
+
+
+@pytest.mark.parametrize("type", ["uint8", "int16", "int32"])
+@pytest.mark.parametrize("converter", CONVERTERS)
+def test_float16_integer_image_keeps_pixels(type: str, converter: str) -> None:
+    """Integers are weighed as float64, which no converter touches."""
+    width = 2560
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 16]>
+        wide ({type}[1,2,2,{width}] X, float[1,1,99,2] G) => ({type}[1,2,1,99] Y) {{
+            [warp] Y = GridSample <padding_mode = "border"> (X, G) }}""")
+    generator = np.random.default_rng(0)
+    X = generator.integers(0, np.iinfo(type).max, (1, 2, 2, width)).astype(type)
+    grid = generator.uniform(-1.3, 1.3, (1, 1, 99, 2)).astype(np.float16).astype(np.float32)
+    lowered = ogs.patch_model(model, target="primitives", for_runtime="onnxconverter-common")
+    found = answer(converted_by(converter, lowered), {"X": X, "G": grid})
+    expected = ogs.grid_sample(X, grid, "linear", "border", False)
+    tolerance = 1e-6 * np.iinfo(type).max + 1  # the function truncates sums in float32 of short integers
+    np.testing.assert_allclose(found.astype(float), expected.astype(float), rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("runtime", [None, "onnxconverter-common"])
+@pytest.mark.parametrize("attributes", ATTRIBUTES, ids=str)
+def test_lowered_float16_model_on_a_wide_axis_computes_coordinates_as_the_function(
+    attributes: Attributes, runtime: str | None
+) -> None:
+    width = 2560
+    said = called("GridSample", "", node_attributes(attributes, 16))
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 16]>
+        wide (float16[1,2,2,{width}] X, float16[1,1,99,2] G) => (float16[1,2,1,99] Y) {{ [warp] Y = {said} (X, G) }}""")
+    grid = np.random.default_rng(0).uniform(-1.3, 1.3, (1, 1, 99, 2)).astype(np.float16)
+    feeds = {"X": wide_image(width).astype(np.float16), "G": grid}
+    lowered = ogs.patch_model(model, target="primitives", for_runtime=runtime)  # type: ignore[arg-type]
+    expected = ogs.grid_sample(*feeds.values(), *astuple(attributes))
+    np.testing.assert_allclose(answer(lowered, feeds), expected, rtol=0, atol=1e-3)
 
 
 def rewritten(model: onnx.ModelProto, rewrite: Callable, *arguments: object, **how: object) -> onnx.ModelProto:

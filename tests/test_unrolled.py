@@ -484,3 +484,51 @@ def test_positions_that_are_tried_tell_kinds_apart() -> None:
     assert (from_edge(pixels) > 1.9e-3).all()
     assert 0.4 < ((pixels[0] >= 0) & (pixels[0] <= lengths - 1)).mean() < 0.9
     assert 30 < abs(grid).max() < 101
+
+
+#: Ways to round to a pixel, of which GridSample's is Round: half to even.
+ROUND = "r = Round (p)"
+ROUND_UP = "h = Add (p, half) r = Floor (h)"
+#: A coordinate between the outer edges, or between the centres, of the outer pixels.
+REFLECT = "q = Div ({x}, twice) f = Floor (q) m = Mul (f, twice) w = Sub ({x}, m) v = Sub (end, w) u = Min (w, v)"
+CLIP = "c0 = Max ({x}, zero) u = Min (c0, last)"
+
+
+def unrolled_nearest(width: int, rounding: str, padding: str, is_rounded_first: bool) -> onnx.ModelProto:
+    """A nearest sample of a row of ``width`` pixels, not aligned, in basic operators."""
+    if is_rounded_first:
+        pixels = f"{rounding} {padding.format(x='r')} i = Identity (u)"
+    else:
+        pixels = f"{padding.format(x='p')} {rounding.replace('(p', '(u')}"
+        pixels += " c = Max (r, zero) i = Min (c, last)"
+    return parsed(
+        f"""g (float[1,1,1,{width}] X, float[1,1,24,2] G) => (float[1,1,1,24] Y)
+        <float[2] L = {{{width}, 1}}, float[2] twice = {{{2 * width}, 2}}, float[2] end = {{{2 * width - 1}, 1}},
+         float[2] last = {{{width - 1}, 0}}, float zero = {{0}}, float one = {{1}}, float half = {{0.5}},
+         int64[3] rows = {{1, 1, {width}}}, int64[2] steps = {{1, {width}}}, int64[1] innermost = {{3}},
+         int64[4] out = {{1, 1, 1, 24}}, int64[1] flat = {{-1}}> {{
+            a = Add (G, one) b = Mul (a, L) d = Sub (b, one) p = Mul (d, half)
+            {pixels}
+            j = Cast <to = 7> (i) k = Mul (j, steps) s = ReduceSum <keepdims = 0> (k, innermost) t = Reshape (s, flat)
+            x = Reshape (X, rows) y = Gather <axis = 2> (x, t) Y = Reshape (y, out) }}""",
+        16,
+    )
+
+
+@pytest.mark.parametrize("width", [3, 4, 5, 7, 9, 10, 33, 64])
+@pytest.mark.parametrize(
+    ("rounding", "padding", "is_rounded_first", "expected"),
+    [
+        (ROUND, CLIP, False, [("GridSample", "nearest", "border", 0)]),
+        (ROUND, CLIP, True, [("GridSample", "nearest", "border", 0)]),  # as the bounds are integers
+        (ROUND, REFLECT, True, []),
+        (ROUND_UP, CLIP, False, []),
+        (ROUND_UP, CLIP, True, []),
+        (ROUND_UP, REFLECT, True, []),
+    ],
+)
+def test_unrolled_nearest_is_found_only_if_it_agrees_at_ties(
+    width: int, rounding: str, padding: str, is_rounded_first: bool, expected: list[tuple[object, ...]]
+) -> None:
+    """On most widths a coordinate is on a tie by rounding alone, in the graph's own order of operations."""
+    assert found(unrolled_nearest(width, rounding, padding, is_rounded_first)) == expected

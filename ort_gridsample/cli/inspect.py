@@ -51,7 +51,10 @@ def as_json(placement: Placement) -> dict[str, object]:
             for name, values in record.inputs.items()
         },
         **{field: getattr(record, field) for field in ("native", "reason", "action")},
-        "session": {field: getattr(placement, field) for field in ("runs_on", "reason", "fused", "library")},
+        "session": {
+            "runs_on": placement.runs_on or None,  # null where a session refuses the node
+            **{field: getattr(placement, field) for field in ("reason", "fused", "library")},
+        },
     }
 
 
@@ -62,7 +65,7 @@ def as_text(placements: Sequence[Placement]) -> str:
     for graph, members in groupby(placements, key=lambda placement: placement.record.graph):
         rows = []
         for placement in members:
-            row = {**columns(placement.record), "a session": placement.runs_on}
+            row = {**columns(placement.record), "a session": placement.runs_on or "refuses it"}
             for column, reason in (("native", placement.record.reason), ("a session", placement.note)):
                 if reason:
                     row[column] += f" [{reasons.setdefault(reason, len(reasons) + 1)}]"

@@ -96,6 +96,13 @@ def axis_taps(
     weight 0. Positions count from ``first``, that of the first pixel.
     """
     x = pixel_coordinates(xp, g, axis, mode, padding)
+    return taps_at(xp, x, axis, mode, padding, dtype, first)
+
+
+def taps_at(
+    xp: Namespace, x: Values, axis: Axis, mode: Mode, padding: Padding, dtype: object, first: int = 0
+) -> tuple[Values, Values | None]:
+    """The taps of pixel coordinates ``x``, as :func:`axis_taps` returns them."""
     base = mode.base(xp, x)
     offsets = [first + offset for offset in mode.offsets]
     position = base if offsets == [0] else base + _column(offsets, x)

@@ -5,7 +5,7 @@ In float16 a coordinate among 1024 pixels is off by up to a quarter of one, in e
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 import onnx
 
@@ -26,11 +26,9 @@ _ARITHMETIC = {
 
 def coordinate_nodes(model: onnx.ModelProto) -> list[str]:
     """Do as :func:`ort_gridsample.coordinate_nodes`."""
-    found = scopes(model)
-    sampling = _sampling_functions(found)
     names: dict[str, None] = {}
-    for scope in found:
-        for node in _coordinate_nodes(scope, sampling) if scope.function is None else ():
+    for scope, coordinates in coordinates_read(scopes(model)):
+        for node in (scope.nodes[index] for index in coordinates):
             if not node.name:
                 where = f"{node.op_type} node ({', '.join(node.output)})"
                 raise GridSampleError(where, "name", "''", "a name, by which it can be left alone")
@@ -38,7 +36,15 @@ def coordinate_nodes(model: onnx.ModelProto) -> list[str]:
     return list(names)
 
 
-def _coordinate_nodes(scope: Scope, sampling: Container[Key]) -> list[onnx.NodeProto]:
+def coordinates_read(found: Sequence[Scope]) -> Iterator[tuple[Scope, dict[int, Sequence[str]]]]:
+    """For each scope outside functions, the positions of its coordinate nodes and the coordinates that each reads."""
+    sampling = _sampling_functions(found)
+    for scope in found:
+        if scope.function is None:
+            yield scope, _coordinate_nodes(scope, sampling)
+
+
+def _coordinate_nodes(scope: Scope, sampling: Container[Key]) -> dict[int, Sequence[str]]:
     """Those of ``scope``: the nodes concerned, what they were lowered to, and what leads to their coordinates alone."""
     readers, lowered = scope.readers, _lowered(scope)
     read: dict[int, Sequence[str]] = {}  # the position of a chosen node -> the values that it reads as coordinates
@@ -50,7 +56,7 @@ def _coordinate_nodes(scope: Scope, sampling: Container[Key]) -> list[onnx.NodeP
             as_coordinates = [name in read.get(at, ()) for name in node.output for at in readers.get(name, ())]
             if as_coordinates and all(as_coordinates):
                 read[index] = node.input
-    return [scope.nodes[index] for index in sorted(read)]
+    return dict(sorted(read.items()))
 
 
 def _coordinates(node: onnx.NodeProto, scope: Scope, sampling: Container[Key]) -> Sequence[str] | None:

@@ -25,7 +25,7 @@ from .. import spec
 from ..checks import alike
 from ..core import affine, numpy_core
 from ..core.arrays import Array
-from ..core.coordinates import Axis, normalize, unnormalize
+from ..core.coordinates import PADDING, Axis, normalize, unnormalize
 from ..core.plan import plan_for
 from .dialects import AttributeValue
 from .element_types import elem_type
@@ -268,6 +268,10 @@ def _try_sample(model: onnx.ModelProto, values: Sequence[Value], probe: Probe) -
             return None
     match possible:
         case [((mode, padding_mode, align_corners), size)]:
+            if mode == "nearest":
+                kind = mode, padding_mode, align_corners
+                if not all(_agrees_at_ties(model, each, values, probe, kind, size) for each in shapes):
+                    return None
             return {"mode": mode, "padding_mode": padding_mode, "align_corners": int(align_corners)}, size
     return None
 
@@ -293,6 +297,113 @@ def _samples_to_try(
         for number in rounds[: 2 * needed - bool(rounds[0])]:
             at = _at_edges(generator, grid, lengths, jumps) if number % 2 else _anywhere(generator, grid, lengths)
             yield _typed((X, at), each, values)
+
+
+def _agrees_at_ties(
+    model: onnx.ModelProto, shapes: Shapes, values: Sequence[Value], probe: Probe, kind: Kind, size: Sequence[int]
+) -> bool:
+    """Whether ``model``, a GridSample of this ``kind`` elsewhere, is one where its own arithmetic meets a tie.
+
+    On an axis of 3 pixels, say, no coordinate is on a tie in any arithmetic. Which coordinates the graph takes to one
+    depends on the order of its operations, so the values that it rounds are read from it. Positions are near ties on
+    one axis, and near pixels' centres on the others.
+    """
+    roundings = [node for node in model.graph.node if node.op_type in ROUNDINGS]
+    traced = onnx.ModelProto()
+    traced.CopyFrom(model)
+    traced.graph.output.extend(onnx.ValueInfoProto(name=name) for name in dict.fromkeys(n.input[0] for n in roundings))
+    lengths = np.array((size or shapes[0][2:])[::-1])
+    axis = Axis.of(lengths.astype(np.float64), kind[2], True, np.maximum)
+    generator = np.random.default_rng(0)
+    X, grid_shape = generator.permutation(math.prod(shapes[0])).reshape(shapes[0]) + 1.0, shapes[1]
+    inside = generator.uniform(-1, 1, grid_shape) * (1 - 1 / lengths)
+    runs = min(RUNS, -(-POSITIONS // math.prod(grid_shape[:-1])))
+    near_ties = [_near_ties(generator, grid_shape, lengths, axis, np.dtype(str(values[1].type))) for _ in range(runs)]
+    feeds = [_typed((X, grid), shapes, values) for grid in (inside, *(grid for grid, _, _ in near_ties))]
+    outputs = probe.outputs(traced, feeds)
+    if outputs is None:
+        return False
+    rounded = dict(zip((value.name for value in traced.graph.output), range(len(traced.graph.output)), strict=True))
+    indices = [(rounded[node.input[0]], node.op_type) for node in roundings]
+    pixels = unnormalize(feeds[0][1].astype(np.float64), axis)
+    layouts = [(at, op_type, _layout_of(outputs[0][at], pixels)) for at, op_type in indices]
+    seen = {axis_number for _, _, layout in layouts for axis_number in layout}
+    if not all(number in seen for number, length in enumerate(lengths) if length > 1):
+        return False  # the graph does not round pixel coordinates, so its ties are unknown
+    for (_, coordinates, tested), (X, *_), (answer, *more) in zip(near_ties, feeds[1:], outputs[1:], strict=True):
+        on_tie = np.zeros(grid_shape[:-1], bool)
+        for at, op_type, layout in layouts:
+            for number, view in layout.items():
+                value = view(more[at - 1])
+                jump = value - np.floor(value) == (0.5 if op_type == "Round" else 0.0)
+                on_tie |= jump & (tested == number)
+        expected = _nearest_at(X.reshape(*X.shape[:2], *lengths[::-1]), coordinates, axis, kind[1])
+        differs = (answer != expected).any(1) & on_tie
+        if differs.any():
+            return False
+    return True
+
+
+def _near_ties(
+    generator: np.random.Generator, shape: Sequence[int], lengths: Array, axis: Axis, dtype: np.dtype[Any]
+) -> tuple[Array, Array, Array]:
+    """A grid near ties, the pixel coordinates that are meant, and the number of each position's axis with a tie."""
+    centres = generator.integers(0, lengths, shape).astype(np.float64)
+    tested = generator.integers(0, len(lengths), shape[:-1])
+    chosen = np.arange(len(lengths)) == tested[..., None]
+    ties = generator.integers(-4, lengths + 4, shape) + 0.5
+    pixels = np.where(chosen, ties, centres)
+    # An axis of one pixel, aligned, has no other coordinate than 0.
+    pixels = np.where((lengths == 1) & axis.align_corners, 0.0, pixels)
+    grid = normalize(pixels, axis.last, axis.span).astype(dtype)
+    steps = generator.integers(-2, 3, shape[:-1])[..., None] * chosen
+    for step in (1, 2):
+        grid = np.where(steps >= step, np.nextafter(grid, np.array(np.inf, dtype)), grid)
+        grid = np.where(steps <= -step, np.nextafter(grid, np.array(-np.inf, dtype)), grid)
+    return grid, pixels, tested
+
+
+def _layout_of(rounded: Array, pixels: Array) -> dict[int, Callable[[Array], Array]]:
+    """How pixel coordinates (N, …, r) lie in what a node rounds: the number of each axis -> its values there.
+
+    Coordinates may be off by a constant, as where an image has zeros around it. Empty where they do not lie there.
+    """
+    *outer, axes = pixels.shape
+    batch, positions = outer[0], math.prod(outer)
+    views: dict[int, Callable[[Array], Array]] = {}
+    if positions == 0 or rounded.size % positions:
+        return views
+    parts = rounded.size // positions
+
+    def view_of(part: int, order: int) -> Callable[[Array], Array]:
+        def view(x: Array) -> Array:
+            rows = (
+                x.reshape(parts, positions)[part],
+                x.reshape(positions, parts)[:, part],
+                x.reshape(batch, parts, -1)[:, part],
+            )
+            return rows[order].reshape(outer)
+
+        return view
+
+    for part, order, number in product(range(min(parts, axes)), range(3), range(axes)):
+        view = view_of(part, order)
+        off = view(rounded) - pixels[..., number]
+        constant = np.rint(2 * off.flat[0]) / 2
+        if number not in views and (abs(off - constant) < 1e-3).all():
+            views[number] = view
+    return views
+
+
+def _nearest_at(X: Array, pixels: Array, axis: Axis, padding_mode: str) -> Array:
+    """The nearest pixels of ``X`` (N, C, D1, …, Dr) to exact pixel coordinates (N, …, r), innermost axis first."""
+    padding = PADDING[padding_mode]
+    nearest = np.rint(padding.pad(np, pixels, axis))
+    is_inside = ((nearest >= 0) & (nearest <= axis.last)).all(-1)
+    index = np.clip(nearest, 0, axis.last).astype(np.int64)
+    batch = np.arange(len(X)).reshape(-1, *[1] * (pixels.ndim - 2))
+    found = X[(batch, slice(None), *(index[..., i] for i in reversed(range(pixels.shape[-1]))))]
+    return np.moveaxis(np.where(is_inside[..., None], found, 0), -1, 1)
 
 
 def _typed(first: Sequence[Array], shapes: Shapes, values: Sequence[Value]) -> list[Array]:

@@ -42,6 +42,9 @@ class Probe(Protocol):
     def types_of(self, model: onnx.ModelProto) -> Mapping[str, onnx.TypeProto]:
         """The types of the outputs of ``model``, those that onnxruntime finds; none where it refuses the model."""
 
+    def outputs(self, model: onnx.ModelProto, feeds: Sequence[Sequence[Array]]) -> list[list[Array]] | None:
+        """All outputs of ``model`` for each of ``feeds``, its inputs; None where onnxruntime refuses the model."""
+
     def answers(self, model: onnx.ModelProto, feeds: Sequence[Sequence[Array]]) -> list[Array] | None:
         """What ``model``, of one output, answers to each of ``feeds``, its inputs; None where onnxruntime refuses."""
 

@@ -15,6 +15,7 @@ from .conversion import import_used, inline
 from .dialects import COMPILED, DOMAIN, PLUGINS, SET_ASIDE
 from .expansion import BEFORE_GRID_SAMPLE, expanded
 from .files import explaining_invalid
+from .float16 import keep_coordinates
 from .graphs import Names, Scope, function_key, opset_of, scopes
 from .inference import Probe, forget_guesses
 from .matches import Match, find
@@ -73,7 +74,10 @@ def patch_to(
         opset = last
     to = _target(target, functions, model, opset, runtime)
     with explaining_invalid(model):
-        return patch_in_place(model, to, nodes, probe, opset)
+        patched = patch_in_place(model, to, nodes, probe, opset)
+        if runtime.coordinates is not None:
+            keep_coordinates(model, probe)
+        return patched
 
 
 def check_selection(where: str, nodes: object) -> None:

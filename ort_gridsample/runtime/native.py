@@ -100,12 +100,18 @@ def types_of(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
 
 def answers(model: onnx.ModelProto, feeds: Sequence[Sequence[Array]]) -> list[Array] | None:
     """What ``model``, of one output, answers to each of ``feeds``, its inputs in order; None where it is refused."""
+    found = outputs(model, feeds)
+    return None if found is None else [first for first, *_ in found]
+
+
+def outputs(model: onnx.ModelProto, feeds: Sequence[Sequence[Array]]) -> list[list[Array]] | None:
+    """All outputs of ``model`` for each of ``feeds``, its inputs in order; None where onnxruntime refuses the model."""
     options = quiet_options()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     names = [value.name for value in model.graph.input]
     try:
         session = forks.cpu_session(model.SerializeToString(), options)
-        return [session.run(None, dict(zip(names, fed, strict=True)))[0] for fed in feeds]
+        return [session.run(None, dict(zip(names, fed, strict=True))) for fed in feeds]
     except Exception as error:
         logger.debug("onnxruntime is asked for answers, and refuses: %s", error)
         return None

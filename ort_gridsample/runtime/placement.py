@@ -8,6 +8,8 @@ from functools import cached_property
 from itertools import product
 from typing import Literal
 
+import onnxruntime
+
 from .. import settings
 from ..core import logger
 from ..core.taps import COMPILED_MODES
@@ -27,6 +29,7 @@ from ..model.targets.compiled_op import CompiledOp, FusedOp, unsupported
 from ..model.targets.python_op import PythonOp
 from ..model.unfusing import unfused
 from ..settings import OpsName
+from ..versions import ONNXRUNTIME_STAYS_INSIDE_X, at_least
 from . import library, native
 from .accelerators import Accelerators
 from .compiled_ops import registry
@@ -73,9 +76,10 @@ class Placement:
     Attributes:
         record: what is known of the node.
         runs_on: ``"compiled op"``, ``"Python op"``, the execution provider that comes before the CPU's, or
-            ``"onnxruntime"``, whose own kernel it is then.
-        reason: why it is no compiled op, or the GridSample that it is fused into; empty where it is one by itself. Of
-            another provider: what it is written as for that, and why; empty where it stays as it is.
+            ``"onnxruntime"``, whose own kernel it is then. Empty where a session refuses the node.
+        reason: why a session refuses the node; why it is no compiled op, or the GridSample that it is fused into; empty
+            where it is one by itself. Of another provider: what it is written as for that, and why; empty where it
+            stays as it is.
         fused: the names of the nodes that are fused into it, as they compute its grid and nothing else.
         library: the library that a compiled op is of, and what this says of itself; empty where it is compiled here.
     """
@@ -88,7 +92,7 @@ class Placement:
 
     def __str__(self) -> str:
         of = self.library and f" of {self.library}"
-        return f"{self.record.where}: {self.runs_on}{of}{self.note and f' ({self.note})'}"
+        return f"{self.record.where}: {self.runs_on or 'refused'}{of}{self.note and f' ({self.note})'}"
 
     @property
     def ours(self) -> bool:
@@ -112,9 +116,29 @@ def foreseen(model: Model, accelerators: Accelerators) -> list[Placement]:
         whole = unfused(proto)
         matches = find(whole, scopes(whole), native, asked=True)
         ops = Ops(None, accelerators, saved=False, prepares=False)
-        for match in matches:
+        valid = [match for match in matches if match.record.error is None]
+        for match in valid:
             ops.choose(match)
-        return ops.placements([match.record for match in matches])
+        placements = list[Placement]()
+        for match in matches:
+            if match.record.error is None:
+                placements += map(_with_warning, ops.placements([match.record]))
+            else:
+                placements.append(Placement(match.record, "", str(match.record.error)))
+        return placements
+
+
+def _with_warning(placement: Placement) -> Placement:
+    """``placement``, with a warning where the kernel that runs it reads outside its input."""
+    record = placement.record
+    is_native = placement.runs_on == "onnxruntime" and record.operator == "GridSample" and not record.unrolled
+    if not is_native or at_least(onnxruntime.__version__, ONNXRUNTIME_STAYS_INSIDE_X):
+        return placement
+    warning = (
+        f"unsafe for untrusted grids: the kernel of onnxruntime {onnxruntime.__version__} reads outside of X at huge "
+        f"coordinates; onnxruntime {ONNXRUNTIME_STAYS_INSIDE_X} fixed it (its issues 27975 and 28302)"
+    )
+    return replace(placement, reason="; ".join(filter(None, [placement.reason, warning])))
 
 
 class Ops(Target):

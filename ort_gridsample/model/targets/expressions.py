@@ -6,8 +6,8 @@ is computed by NumPy at once, equal nodes are written once, and nodes whose outp
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial, partialmethod, reduce
 from math import prod
@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 from ...core.arrays import Array
 from ..element_types import elem_type
@@ -77,11 +77,26 @@ _COMPUTE: Mapping[str, Callable[..., Array]] = {
     "Transpose": lambda x, perm: x.transpose(perm),
 }
 _BOOLEAN = ("Equal", "Less")
+#: The operators whose results are rounded. A float64 result, rounded to float32, is the float32 result of each.
+_INEXACT = ("Add", "Div", "Mul", "Sub")
 
 
 def _mod_by_floor(e: Expressions, x: Tensor, y: Operand, fmod: int) -> Tensor:
     whole = e.floor(e.abs(x) / y) * y
     return e.where(e.less(x, 0), x + whole, x - whole)
+
+
+def _rounded_to_float32(e: Expressions, x: Tensor) -> Tensor:
+    """``x``, of type float64, rounded to the nearest float32 (to even at ties); infinity and NaN become NaN.
+
+    No float32 appears, so that a converter to float16 has nothing to convert. What rounds to infinity becomes NaN.
+    Source: Veltkamp's splitting, in Dekker, "A floating-point technique for extending the available precision" (1971).
+    """
+    shift = 2.0 ** (np.finfo("float64").nmant - np.finfo("float32").nmant)
+    scale = 2.0**867  # with it the product below overflows where float32 does, from 2**128 on
+    product = x * ((shift + 1) * scale)
+    rest = x * scale - product
+    return (product + rest) * (1 / scale)
 
 
 def _round_by_sum(e: Expressions, x: Tensor) -> Tensor:
@@ -109,7 +124,7 @@ class Expressions:
         self.prefix, self.opset, self.runtime = prefix, opset, runtime
         self._nodes: dict[bytes, onnx.NodeProto] = {}  # by their bytes without names
         self._lengths: list[Tensor] = []
-        self._floats: set[str] = set()  # the names of values of type float32
+        self._rounds_to_float32 = False
 
     def input(self, name: str, type: str) -> Tensor:
         """A value from outside."""
@@ -119,8 +134,25 @@ class Expressions:
         """A constant."""
         return Tensor(self, type, "", np.asarray(value, "object" if type == "str" else type))
 
+    @contextmanager
+    def rounding_to_float32(self) -> Iterator[None]:
+        """Round the results of float64 arithmetic to float32 inside this context: float32 arithmetic in float64."""
+        self._rounds_to_float32 = True
+        try:
+            yield
+        finally:
+            self._rounds_to_float32 = False
+
     def op(self, op_type: str, *inputs: Operand, type: str | None = None, **attributes: Any) -> Tensor:
         """The output of an operator, by default of its first input's type; numbers take the type of a tensor beside."""
+        result = self._op(op_type, *inputs, type=type, **attributes)
+        if self._rounds_to_float32 and op_type in _INEXACT and result.type == "float64":
+            self._rounds_to_float32 = False  # in the rounding itself
+            result = _rounded_to_float32(self, result)
+            self._rounds_to_float32 = True
+        return result
+
+    def _op(self, op_type: str, *inputs: Operand, type: str | None = None, **attributes: Any) -> Tensor:
         *_, beside = [operand for operand in inputs if isinstance(operand, Tensor)]
         tensors = [x if isinstance(x, Tensor) else self.constant(x, beside.type) for x in inputs]
         if type is None:
@@ -278,27 +310,10 @@ class Expressions:
                 needed.update(node.input)
                 nodes.append(node)
         nodes.reverse()
-        if "shared" in self.runtime.without:
-            nodes = self._unshared(nodes)
         for node in nodes:
             for names in (node.input, node.output):
                 names[:] = [name if each == last else each for each in names]
         return nodes
-
-    def _unshared(self, nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
-        """The ``nodes``, where each reader of a float32 value has a copy of its own, cast to float64 and back."""
-        reads = [() if node.op_type == "Gather" else node.input for node in nodes]  # pixels stay as they are
-        readers = Counter(name for names in reads for name in names)
-        shared = {name for name, count in readers.items() if count > 1 and name in self._floats}
-        made: list[onnx.NodeProto] = []
-        for node, names in zip(nodes, reads, strict=True):
-            for i, name in enumerate(node.input):
-                if name in shared.intersection(names):
-                    node.input[i] = f"{self.prefix}/Cast_{len(self._nodes) + len(made)}"
-                    made.append(_cast(f"{name}_float64", node.input[i], TensorProto.FLOAT))
-            made.append(node)
-            made += [_cast(n, f"{n}_float64", TensorProto.DOUBLE) for n in node.output if n in shared]
-        return made
 
     def _write(
         self, op_type: str, inputs: list[Tensor], type: str, parts: int = 1, name: str = "", **attributes: Any
@@ -310,8 +325,6 @@ class Expressions:
         if not node.output:
             node.name = name
             node.output.extend([name] if parts == 1 else [f"{name}_{i}" for i in range(parts)])
-            if type == "float32":
-                self._floats.update(node.output)
         return [Tensor(self, type, output) for output in node.output]
 
     def _name(self, x: Tensor) -> str:
@@ -320,7 +333,3 @@ class Expressions:
             return x.name
         value = numpy_helper.from_array(np.array(x.constant, order="C"), "value")
         return self._write("Constant", [], x.type, value=value)[0].name
-
-
-def _cast(source: str, name: str, to: int) -> onnx.NodeProto:
-    return helper.make_node("Cast", [source], [name], name, to=to)

@@ -10,9 +10,10 @@ Modes, paddings and sums are the core's own, in :mod:`ort_gridsample.core`.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from math import prod
+from typing import cast
 
 import numpy as np
 import onnx
@@ -20,9 +21,9 @@ import onnx
 from ... import checks, spec
 from ...core.affine import transform
 from ...core.arrays import Array
-from ...core.coordinates import PADDING, Axis, normalize
+from ...core.coordinates import PADDING, Axis, Padding, normalize
 from ...core.sums import to_integers
-from ...core.taps import MODES, Mode, axis_taps
+from ...core.taps import MODES, Mode, pixel_coordinates, taps_at
 from ...errors import GridSampleError
 from .expressions import Dim, Expressions, Tensor
 from .runtimes import ANY
@@ -80,7 +81,10 @@ def lower_grid_sample(
     mode = spec.mode_of(mode)
     check_opset(e, FIRST_OPSET)
     X_shape, grid_shape = check_grid_sample(e.prefix, X, grid, mode, padding_mode)
-    padding, compute = PADDING[padding_mode], spec.TYPES[X.type].compute
+    padding = PADDING[padding_mode]
+    compute = spec.TYPES[X.type].compute
+    if e.runtime.coordinates and compute and X.type not in spec.FLOATS:
+        compute = e.runtime.coordinates  # integers as floats are as exact as coordinates must be
     image, coordinates = e.input(X.name, X.type), input_of(e, grid)
     if X.type == "bfloat16":
         image = image.astype("float32")  # few runtimes can do more with it
@@ -124,9 +128,14 @@ def lower_grid_sample(
         g = e.reshape(g, [len(out), 1, sampler.positions])
     length = e.reshape(e.shape(lengths[::-1]), [len(lengths), 1, 1]).astype(g.type)
     axis = Axis.of(length, bool(align_corners), may_be_single(lengths), e.maximum)
-    position, weight = axis_taps(e, g, axis, sampler.mode, padding, compute, around)
+    x = _pixel_coordinates(e, g, axis, sampler.mode, padding, str(spec.TYPES[grid.type].compute))
+    position, weight = taps_at(e, x, axis, sampler.mode, padding, e.runtime.coordinates or compute, around)
     index = sampler.index(position, axis)
-    total = sampler.values(rows, index[0]) if weight is None else sampler.sum(rows, index, sampler.weight(weight))
+    if weight is None:
+        total = sampler.values(rows, index[0])
+    else:
+        weights = [group.astype(str(compute)) for group in sampler.weight(weight)]
+        total = sampler.sum(rows, index, weights)
     total = total.astype(X.type)
     if not sampler.few:
         total = e.transpose(e.reshape(total, [n, e.product(out), c]), (0, 2, 1))
@@ -181,7 +190,7 @@ def input_of(e: Expressions, value: Value, made: int | None = None) -> Tensor:
 
     ``made`` is the number of coordinates that are computed from it, by default as many as it has.
     """
-    compute = spec.TYPES[value.type].compute or value.type
+    compute = e.runtime.coordinates or spec.TYPES[value.type].compute or value.type
     if value.constant is not None:
         made = value.constant.size if made is None else made
         if made * value.constant.itemsize <= FOLDED:
@@ -232,6 +241,16 @@ def required_batches(e: Expressions, X: Value, image: Tensor, n: Dim, last: Dim,
 def _batches_of(X: Value) -> int | str | None:
     """The number of batches of ``X`` itself, as far as it is known."""
     return X.shape[0] if X.shape else None
+
+
+def _pixel_coordinates(e: Expressions, g: Tensor, axis: Axis, mode: Mode, padding: Padding, compute: str) -> Tensor:
+    """The pixel coordinates of ``g``, to the bit as in the type ``compute``, whatever the type of ``g``."""
+    if g.type == compute:
+        return cast(Tensor, pixel_coordinates(e, g, axis, mode, padding))
+    # Infinity must not reach the rounding to float32, which makes NaN of it.
+    padding = replace(padding, bounds=False)
+    with e.rounding_to_float32():
+        return cast(Tensor, pixel_coordinates(e, g, axis, mode, padding))
 
 
 def may_be_single(lengths: Sequence[Dim]) -> bool:

@@ -17,13 +17,14 @@ class Runtime:
     """The form of lowered nodes for a runtime."""
 
     #: What the nodes do without: operators by name; ``"int64"`` as the type of indices; ``"allowzero"``, the attribute
-    #: of Reshape; ``"lengths"``, shapes computed from lengths that are known only at run time; and ``"shared"``,
-    #: float32 values, but for pixels, that several nodes read.
+    #: of Reshape; and ``"lengths"``, shapes computed from lengths that are known only at run time.
     without: frozenset[str] = frozenset()
     #: The most Gathers: taps of the outer axes are gathered one by one, those of the others together. One by one takes
     #: the least memory and time, together the fewest nodes.
     gathers: int = 16
     parts: int = 16  #: the most outputs of a Split
+    #: The type in which coordinates, indices and weights are computed; None: the type that the operator computes in.
+    coordinates: str | None = None
     opset: int | None = None  #: the newest that the model is written in, unless another is asked for; None: any
     why: str = ""  #: what the runtime does with the common form, and what its own costs
 
@@ -53,10 +54,11 @@ RUNTIMES: Mapping[str, Runtime] = {
         "lengths that are not known before it runs must not turn out to be 0.",
     ),
     "onnxconverter-common": Runtime(
-        without=frozenset({"shared"}),
-        why="Not a runtime: its conversion to float16 (1.16.0) rounds what lies between two nodes that it is told to "
-        "leave alone, where several read it. By way of float64 each has its own, at the cost of the Casts. "
-        "Functions escape it without them.",
+        coordinates="float64",
+        why="Not a runtime: its conversion to float16 (1.16.0) leaves a listed node in float32, but rounds the outputs "
+        "of a listed Constant, and of a listed node that several nodes read. The one of onnxruntime.transformers "
+        "(1.32) rounds every float32 value between two listed nodes. Neither converts float64, so coordinates, their "
+        "constants and the weights are computed in float64. A weight is float32 where it meets a pixel.",
     ),
     "onnxruntime-webgpu": Runtime(
         without=frozenset({"Max", "Min", "Mod", "Round", "int64"}),
