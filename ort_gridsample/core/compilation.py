@@ -256,7 +256,8 @@ class Function:
         try:
             self._cache = made._cache = KernelCache(function, sources)
         except OSError as error:
-            self._unkeepable_reason = f"a source file of ort_gridsample is missing: {error}"
+            hint = "; frozen programs need the sources, see INSTALL.md" if getattr(sys, "frozen", False) else ""
+            self._unkeepable_reason = f"a source file of ort_gridsample is missing: {error}{hint}"
         self._address = 0
 
     @property
