@@ -32,6 +32,16 @@ def complaint(name: str, found: str) -> str:
     return f"ort_gridsample needs {name} {needed}, and {found} is installed: pip install '{name}{bounds}'"
 
 
+def missing(name: str, installed: str) -> str:
+    """Return the sentence for a module that cannot be found: ``installed``, unless this is a frozen program."""
+    if not getattr(sys, "frozen", False):
+        return installed
+    return (
+        f"this frozen program lacks the module {name}: build it with PyInstaller and the hook of ort_gridsample, "
+        "or include the module by its name (INSTALL.md, Frozen programs)"
+    )
+
+
 def at_least(found: str, oldest: str) -> bool:
     """Whether the release ``found`` is ``oldest`` or newer, by their first two numbers."""
     one, other = ([int(number) for number in re.findall(r"\d+", release)[:2]] for release in (found, oldest))
@@ -48,8 +58,8 @@ def _look() -> None:  # pragma: no mutate block
         except ModuleNotFoundError as error:
             if error.name != name:
                 raise
-            missing = f"ort_gridsample needs {name}, and none is installed: pip install {_OTHERS.get(name, name)}"
-            raise ImportError(missing, name=name) from None
+            sentence = f"ort_gridsample needs {name}, and none is installed: pip install {_OTHERS.get(name, name)}"
+            raise ImportError(missing(name, sentence), name=name) from None
         if release is None:  # left by one build when another one is uninstalled
             broken = f"what is installed as {name} is not whole: uninstall every build of it, and install one of them"
             raise ImportError(broken, name=name)

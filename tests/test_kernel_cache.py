@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -60,24 +61,163 @@ def test_a_change_in_any_file_is_noticed(tmp_path: Path, monkeypatch: pytest.Mon
     assert is_at_hand(copies)
 
 
-@pytest.mark.parametrize("how", ["damaged", "empty files", "full disk", "no folder"])
-def test_a_useless_cache_is_slower_and_no_worse(
-    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("length", [100, 0])
+def test_kernel_file_truncated_is_compiled_and_written_again(
+    length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG", "ort_gridsample")
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
-    if how == "full disk":
-        monkeypatch.setattr(compilation._Files, "_save_data", Mock(side_effect=OSError))
-    if how == "no folder":
-        monkeypatch.setattr(compilation, "KernelCache", Mock(side_effect=RuntimeError))
-    assert is_at_hand([Path(__file__)]) == (how == "no folder")
-    files = list(tmp_path.rglob("*.nb*"))
-    assert len(files) == (how in ("damaged", "empty files"))
-    for file in files:
-        file.write_bytes(file.read_bytes()[: 100 if how == "damaged" else 0])
-    assert is_at_hand([Path(__file__)]) == (how != "full disk")
-    assert {record.levelname for record in caplog.records} == {"DEBUG"}, "why it is of no use"
-    assert all(file.stat().st_size > 100 for file in files), "what cannot be read is written anew"
+    assert not is_at_hand([Path(__file__)])
+    (file,) = tmp_path.rglob("*.nb*")
+    file.write_bytes(file.read_bytes()[:length])
+    assert is_at_hand([Path(__file__)])
+    assert [record.levelname for record in caplog.records] == ["DEBUG"]
+    assert file.stat().st_size > 100
+
+
+def unwritable(folder: Path) -> Path:
+    """A path that nobody can make a folder of, not even root: it leads through a file."""
+    file = folder / "file"
+    file.touch()
+    return file / "cache"
+
+
+@pytest.fixture
+def no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no folder be writable."""
+    folder = unwritable(tmp_path)
+    monkeypatch.setattr(config, "CACHE_DIR", str(folder / "numba"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    monkeypatch.setattr(compilation, "_PACKAGE", folder)
+
+
+def kernel_warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+@pytest.mark.usefixtures("no_folder")
+def test_kernel_cache_without_a_folder_warns_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(compilation, "_has_warned", False)
+    assert [is_at_hand([Path(__file__)]) for _ in range(2)] == [True, True]
+    folders = ", ".join(map(str, compilation.kernel_folders()))
+    assert kernel_warnings(caplog) == [
+        f"compiled kernels cannot be kept on disk, so each process compiles them again (no folder can be written: "
+        f"{folders}): let NUMBA_CACHE_DIR be a folder that can be written"
+    ]
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), PermissionError(13, "Permission denied")])
+def test_kernel_cache_that_cannot_be_written_warns_once(
+    error: OSError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(compilation, "_has_warned", False)
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(compilation._Files, "_save_data", Mock(side_effect=error))
+    function = compilation.Function(one_more, [Path(__file__)])
+    assert function.address()
+    assert compilation.Function(one_more, [Path(__file__)]).address()
+    (warning,) = kernel_warnings(caplog)
+    assert str(error) in warning
+    assert not list(tmp_path.rglob("*.nb*"))
+
+
+def test_kernel_cache_without_sources_warns_and_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(compilation, "_has_warned", False)
+    assert compilation.Function(one_more, [tmp_path / "missing.py"]).address()
+    (warning,) = kernel_warnings(caplog)
+    assert "a source file of ort_gridsample is missing" in warning
+    assert str(tmp_path / "missing.py") in warning
+
+
+def test_kernel_cache_kept_in_a_folder_does_not_warn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(compilation, "_has_warned", False)
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    is_at_hand([Path(__file__)])
+    assert kernel_warnings(caplog) == []
+
+
+def test_kernel_folders_prefer_numbas_and_then_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "numba"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    numba = tmp_path / "numba" / "ort_gridsample"
+    user = tmp_path / "user" / "ort_gridsample" / "kernels"
+    beside = PACKAGE / "__pycache__"
+    assert compilation.kernel_folders() == [numba, user, beside]
+    monkeypatch.setattr(config, "CACHE_DIR", "")
+    assert compilation.kernel_folders() == [user, beside]
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    assert compilation.kernel_folders() == [user]
+
+
+def test_kernel_folders_without_a_home_are_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "CACHE_DIR", "")
+    monkeypatch.setattr(compilation.cache_folder, "cache_folder", Mock(side_effect=RuntimeError))
+    assert compilation.kernel_folders() == [PACKAGE / "__pycache__"]
+
+
+def test_kernel_cache_in_a_read_only_folder_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image's folder of kernels serves processes that cannot write it; new kernels go to the next folder."""
+    filled, home = tmp_path / "filled", tmp_path / "home"
+    monkeypatch.setattr(config, "CACHE_DIR", str(filled))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home))
+    assert not is_at_hand([Path(__file__)])
+    is_writable = compilation.cache_folder._is_writable
+    monkeypatch.setattr(
+        compilation.cache_folder, "_is_writable", lambda path: not path.is_relative_to(filled) and is_writable(path)
+    )
+    assert is_at_hand([Path(__file__)])
+    assert not is_at_hand([Path(compilation.__file__)])
+    assert len([*filled.rglob("*.nbc")]) == len([*home.rglob("*.nbc")]) == 1
+
+
+@pytest.mark.parametrize(("setting", "value"), [("BOUNDSCHECK", 1), ("OPT", 0)])
+def test_a_setting_of_numba_is_part_of_the_key(
+    setting: str, value: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs with other settings share the user's cache folder."""
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    assert not is_at_hand([Path(__file__)])
+    monkeypatch.setattr(config, setting, value)
+    assert not compilation.Function(one_more, [Path(__file__)]).is_at_hand
+
+
+def files_of(folder: Path, ages: dict[str, float]) -> None:
+    for name, days in ages.items():
+        file = folder / name
+        file.write_bytes(bytes(10))
+        then = time.time() - days * 86400
+        os.utime(file, (then, then))
+
+
+def test_remove_least_used_keeps_the_newest_within_the_limit(tmp_path: Path) -> None:
+    files_of(tmp_path, {"a.nbc": 1, "b.nbc": 3, "c.nbc": 2, "other": 9})
+    compilation.cache_folder.remove_least_used.__wrapped__(tmp_path, "*.nbc", 25)
+    assert {file.name for file in tmp_path.iterdir()} == {"a.nbc", "c.nbc", "other"}
+
+
+def test_remove_least_used_removes_temporary_files_of_killed_processes(tmp_path: Path) -> None:
+    files_of(tmp_path, {"a.nbc.tmp.1": 2, "a.nbc.tmp.2": 0})
+    compilation.cache_folder.remove_least_used.__wrapped__(tmp_path, "*.nbc", 100)
+    assert [file.name for file in tmp_path.iterdir()] == ["a.nbc.tmp.2"]
+
+
+def test_remove_least_used_without_a_folder_does_nothing(tmp_path: Path) -> None:
+    compilation.cache_folder.remove_least_used.__wrapped__(tmp_path / "none", "*.nbc", 100)
+
+
+def test_a_kernel_that_is_loaded_counts_as_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    is_at_hand([Path(__file__)])
+    (file,) = tmp_path.rglob("*.nbc")
+    os.utime(file, (0, 0))
+    is_at_hand([Path(__file__)])
+    assert time.time() - file.stat().st_mtime < 3600
 
 
 MADE = [workers.worker, affine.compute, sampling.compute, program_grids.measure]
@@ -120,12 +260,55 @@ def test_a_number_that_kernels_see_is_part_of_their_key(
 
 
 def test_without_its_files_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in an archive: it is compiled in every process anew."""
+    """As in a frozen program without sources: it is compiled in every process anew."""
     compilation.sources.cache_clear()
-    monkeypatch.setattr(Path, "is_file", lambda path: False)
-    monkeypatch.setattr(Path, "read_bytes", lambda path: (_ for _ in ()).throw(FileNotFoundError))
+    monkeypatch.setattr(compilation, "_read", Mock(side_effect=FileNotFoundError))
+    monkeypatch.setattr(compilation, "_is_source", lambda path: False)
     assert compilation.function.__wrapped__((workers.worker,))._cache is None
     compilation.sources.cache_clear()
+
+
+COPY = """
+import os, sys
+sys.path.insert(0, os.environ["PACKAGE_IN"])
+from ort_gridsample.core import compilation, workers
+assert compilation.__file__.startswith(os.environ["PACKAGE_IN"]), compilation.__file__
+function = compilation.function((workers.copy_for, "uint8"))
+print(function.is_at_hand)
+function.address()
+print(function.is_at_hand, function._cache is not None)
+"""
+
+
+def copied_package(folder: Path) -> Path:
+    """Copy the package into ``folder``; return what makes Python import it."""
+    shutil.copytree(PACKAGE, folder / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+def zipped_package(folder: Path) -> Path:
+    """As :func:`copied_package`, in an archive."""
+    copied_package(folder / "unpacked")
+    archive = shutil.make_archive(str(folder / "package"), "zip", folder / "unpacked")
+    shutil.rmtree(folder / "unpacked")
+    return Path(archive)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("first", "second"), [(copied_package, copied_package), (zipped_package, zipped_package)], ids=["folder", "zip"]
+)
+@pytest.mark.parametrize("variable", ["NUMBA_CACHE_DIR", "XDG_CACHE_HOME"])
+def test_kernels_of_a_copy_in_another_folder_are_found(
+    first: Callable[[Path], Path], second: Callable[[Path], Path], variable: str, tmp_path: Path
+) -> None:
+    printed = []
+    for name, place in (("first", first), ("second", second)):
+        (tmp_path / name).mkdir()
+        environment = {**os.environ, "NUMBA_CACHE_DIR": "", "PACKAGE_IN": str(place(tmp_path / name))}
+        printed.append(python(COPY, {**environment, variable: str(tmp_path / "cache")}))
+    assert printed == [["False", "True True"], ["True", "True True"]]
+    assert len([*(tmp_path / "cache").rglob("*.nbc")]) == 1
 
 
 def test_no_two_functions_have_one_name() -> None:

@@ -42,7 +42,6 @@ from ..settings import CoreName
 logger = logging.getLogger("ort_gridsample")
 
 _core: Any = None
-_MISSING = "the core 'jit' needs Numba: pip install numba"
 
 
 def set_core(name: CoreName | None) -> None:
@@ -58,7 +57,7 @@ def set_core(name: CoreName | None) -> None:
     """
     global _core
     if name == "jit" and not _numba_is_installed():
-        raise ImportError(_MISSING)
+        raise _missing_numba()
     settings.CORE.set(name)
     _core = None
 
@@ -78,16 +77,21 @@ def load_core() -> Any:
         return _core
     needed = settings.CORE.get() == "jit"
     if needed and not _numba_is_installed():
-        raise ImportError(_MISSING)
+        raise _missing_numba()
     try:
         if get_core() == "jit":
             need_numba()
-            _core = importlib.import_module(".jit_core", __name__)
+            from . import jit_core
+
+            _core = jit_core
     except Exception as error:  # Numba may refuse a newer NumPy with more than an ImportError
         if needed:
             raise ImportError(f"the core 'jit' needs Numba, which cannot be imported: {error}") from error
         logger.warning("Numba is installed but cannot be imported, the core 'numpy' is used: %s", error)
-    _core = _core or importlib.import_module(".numpy_core", __name__)
+    if _core is None:
+        from . import numpy_core
+
+        _core = numpy_core
     return _core
 
 
@@ -96,6 +100,10 @@ def need_numba() -> None:
     complaint = versions.complaint("numba", importlib.import_module("numba").__version__)
     if complaint:
         raise ImportError(complaint)
+
+
+def _missing_numba() -> ImportError:
+    return ImportError(f"the core 'jit' needs Numba: {versions.missing('numba', 'pip install numba')}")
 
 
 def _numba_is_installed() -> bool:

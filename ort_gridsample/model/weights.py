@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from itertools import accumulate
 from os import PathLike
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from onnx import TensorProto
 
 from ..core.threads import for_each, get_num_threads
@@ -36,6 +36,8 @@ _DTYPES = {elem_type(t): np.dtype(t) for t in TYPES if t not in ("bfloat16", "st
 _ALIGNED = 64
 #: The name of the file that a tensor's external data would lie in.
 LOCATION = "weights of ort_gridsample"
+#: protobuf serializes no message of more bytes.
+MAX_SERIALIZED = (1 << 31) - 1
 #: The numbers of the fields of a ModelProto, a GraphProto and a TensorProto.
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
 
@@ -45,13 +47,20 @@ class Loaded(NamedTuple):
 
     memory: npt.NDArray[np.uint8]
     arrays: dict[str, npt.NDArray[np.generic]]
+    #: Location of external data -> the bytes there.
+    files: dict[str, npt.NDArray[np.uint8]]
+
+
+#: Name -> a tensor with its values, or its values as bytes.
+Values: TypeAlias = Mapping[str, TensorProto | npt.NDArray[np.uint8]]
 
 
 @dataclass(frozen=True)
 class Weights:
     """The large initializers of the main graph of a model."""
 
-    source: bytes | str | PathLike[str] = b""  #: the bytes of the model, or its path
+    #: The bytes of the model, its path, or the values themselves.
+    source: bytes | str | PathLike[str] | Values = b""
     #: Name -> offset of the values in the source, and their number of bytes.
     places: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
@@ -65,10 +74,13 @@ class Weights:
             OSError: the file cannot be read.
         """
         wanted = [tensor for tensor in tensors if tensor.name in self.places]
+        if isinstance(self.source, Mapping):
+            return _loaded_apart(wanted, self.source)
         sizes = [self.places[tensor.name][1] for tensor in wanted]
         *starts, end = accumulate((-(-size // _ALIGNED) * _ALIGNED for size in sizes), initial=0)
         memory = np.empty(end + _ALIGNED, np.uint8)  # in one piece, which takes the system less time than many
-        loaded = Loaded(memory[-memory.ctypes.data % _ALIGNED :][:end], {})
+        memory = memory[-memory.ctypes.data % _ALIGNED :][:end]
+        loaded = Loaded(memory, {}, {LOCATION: memory})
         pieces = list[tuple[str, npt.NDArray[np.uint8]]]()
         for tensor, size, start in zip(wanted, sizes, starts, strict=True):
             pieces.append((tensor.name, loaded.memory[start : start + size]))
@@ -81,6 +93,7 @@ class Weights:
     def _read(self, each: tuple[str, npt.NDArray[np.uint8]]) -> None:
         """Read the values of a name into a piece of memory, which no thread keeps that comes too late."""
         (name, piece), source = each, self.source
+        assert not isinstance(source, Mapping)
         offset, size = self.places[name]
         with BytesIO(source) if isinstance(source, bytes) else open(source, "rb", buffering=0) as file:
             if file.seek(offset) != offset or file.readinto(piece.data) != size:
@@ -100,10 +113,89 @@ class Weights:
         for tensor in model.graph.initializer:
             if tensor.name in self.places and tensor.name in names:
                 tensor.CopyFrom(self.whole(tensor))
+        return self.without(names)
+
+    def without(self, names: Collection[str]) -> Weights:
+        """Return the weights without those of these ``names``."""
         return Weights(self.source, {name: place for name, place in self.places.items() if name not in names})
 
 
+def _loaded_apart(tensors: Collection[TensorProto], values: Values) -> Loaded:
+    """Let each of ``tensors`` have a location of external data of its own, where its values are the only ones.
+
+    protobuf copies the bytes of a tensor when they are read. These copies are used as they are: a block for all values
+    would be a second copy.
+    """
+    loaded = Loaded(np.empty(0, np.uint8), {}, {})
+    for index, tensor in enumerate(tensors):
+        source = values[tensor.name]
+        data = np.frombuffer(source.raw_data, np.uint8) if isinstance(source, TensorProto) else source
+        location = f"{LOCATION} {index}"
+        loaded.files[location] = data
+        loaded.arrays[tensor.name] = data.view(_DTYPES[tensor.data_type]).reshape(tuple(tensor.dims))
+        for key, value in (("location", location), ("offset", "0"), ("length", str(data.size))):
+            tensor.external_data.add(key=key, value=value)
+    return loaded
+
+
 NO_WEIGHTS = Weights()
+
+
+def exceeds_protobuf(model: onnx.ModelProto) -> bool:
+    """Whether ``model`` has more values than protobuf can serialize, by the shapes of its tensors."""
+    return _values_bytes(model.graph) > MAX_SERIALIZED
+
+
+def _values_bytes(graph: onnx.GraphProto) -> int:
+    """Return about how many bytes the values in ``graph`` take: to read the values would copy them."""
+    attributes = (attribute for node in graph.node for attribute in node.attribute)
+    constants = (attribute.t for attribute in attributes if attribute.HasField("t"))
+    return sum(map(_nbytes, graph.initializer)) + sum(map(_nbytes, constants))
+
+
+def _nbytes(tensor: TensorProto) -> int:
+    if tensor.data_location == TensorProto.EXTERNAL:
+        return 0
+    dtype = _DTYPES.get(tensor.data_type)
+    return math.prod(tensor.dims) * (1 if dtype is None else dtype.itemsize)
+
+
+def split_proto(model: onnx.ModelProto) -> tuple[onnx.ModelProto, Weights]:
+    """Return a copy of ``model`` without its large initializers, and these, which stay in ``model``."""
+    copy = onnx.ModelProto()
+    _copy_fields(model, copy, "graph")
+    _copy_fields(model.graph, copy.graph, "initializer")
+    held = {value.name for value in (*model.graph.input, *model.graph.output)}
+    values = dict[str, TensorProto]()
+    for tensor in model.graph.initializer:
+        new = copy.graph.initializer.add()
+        if tensor.name in held or not _is_apart(tensor):
+            new.CopyFrom(tensor)
+            continue
+        _copy_fields(tensor, new, "raw_data")
+        new.data_location = TensorProto.EXTERNAL
+        values[tensor.name] = tensor
+    return copy, Weights(values, {name: (0, _nbytes(tensor)) for name, tensor in values.items()})
+
+
+def _copy_fields(source: Message, target: Message, without: str) -> None:
+    """Copy all fields of a message that are set, but the one named ``without``."""
+    for descriptor, value in source.ListFields():
+        if descriptor.name == without:
+            continue
+        if isinstance(value, Message):
+            getattr(target, descriptor.name).CopyFrom(value)
+        elif isinstance(value, (str, bytes, int, float)):
+            setattr(target, descriptor.name, value)
+        else:
+            getattr(target, descriptor.name).extend(value)
+
+
+def _is_apart(tensor: TensorProto) -> bool:
+    """Whether onnxruntime can get the values of ``tensor`` from memory."""
+    if _nbytes(tensor) <= SMALL_TENSOR or tensor.data_type not in _DTYPES:
+        return False
+    return tensor.HasField("raw_data") and not (tensor.data_location or tensor.HasField("segment"))
 
 
 def split(source: bytes | str | PathLike[str]) -> tuple[onnx.ModelProto, Weights] | None:

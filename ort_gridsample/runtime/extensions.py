@@ -42,7 +42,7 @@ def load() -> Any:
     try:
         with _lock:
             if not is_installed():
-                raise ModuleNotFoundError("it is not installed")
+                raise ModuleNotFoundError("it is not installed", name=_NAME)
             if _NAME in sys.modules:
                 return _ocos()
             spec = importlib.util.find_spec(_NAME)
@@ -57,6 +57,9 @@ def load() -> Any:
                 if sys.modules.get(_NAME) is package:
                     del sys.modules[_NAME]
     except ImportError as error:
+        if isinstance(error, ModuleNotFoundError) and getattr(sys, "frozen", False):
+            reason = versions.missing(error.name or _NAME, str(error))
+            raise ImportError(f"Python ops need onnxruntime-extensions: {reason}", name=_NAME) from None
         raise ImportError(f"Python ops need onnxruntime-extensions ({error}): {_remedy()}", name=_NAME) from None
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime
+from google.protobuf.message import EncodeError
 from onnxruntime import IOBinding, OrtValue, RunOptions, SessionOptions
 
 from .. import spec, versions
@@ -26,7 +27,7 @@ from ..model.graphs import Scope, constants, domain_of, scopes, unread
 from ..model.helpers import OTHER_SHAPE
 from ..model.patch import Selection, bind_threads, check_selection, patch_in_place
 from ..model.records import NodeRecord
-from ..model.weights import LOCATION, NO_WEIGHTS, Loaded, Weights, split
+from ..model.weights import NO_WEIGHTS, Loaded, Weights, exceeds_protobuf, split, split_proto
 from . import extensions, forks, interrupts, native
 from .accelerators import ACCELERATED, Accelerated, Accelerators, Providers, before_the_cpu
 from .options import added_to, copied, entry, from_state, has_providers, set_default, state
@@ -133,7 +134,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         _, providers, provider_options, *_, kwargs = self._arguments
         super().__init__(patched.model, _options(sess_options, patched), providers, provider_options, **kwargs)
         if patched.loaded is not None and patched.in_memory:  # runs on former providers may still read theirs
-            self._memory = (*self._memory, patched.loaded.memory)
+            self._memory = (*self._memory, *patched.loaded.files.values())
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
@@ -215,15 +216,18 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
 
     def __reduce__(self) -> tuple[Any, ...]:
         _, *others = self._arguments
-        return _unpickled, (self._whole_model(), *others, state(self.get_session_options()))
+        model = self._whole_model()
+        if isinstance(model, onnx.ModelProto):
+            raise _too_large("the session cannot be pickled")
+        return _unpickled, (model, *others, state(self.get_session_options()))
 
     def _whole_model(self) -> Any:
-        """The path of the model, or its bytes with its weights."""
+        """The path of the model, or its bytes with its weights; a ModelProto where these are too many for bytes."""
         model = self._arguments[0]
         if isinstance(model, bytes) and self._weights.places:
             proto = read_model(model)
             self._weights.put_back(proto, self._weights.places)
-            return proto.SerializeToString()
+            return proto if exceeds_protobuf(proto) else proto.SerializeToString()
         return model
 
     def set_providers(
@@ -287,7 +291,9 @@ def _patched(
     model: Model, nodes: Selection | None, options: SessionOptions | None, providers: Providers,
     accelerated: Accelerated,
 ) -> _Patched:  # fmt: skip
-    given: bytes | str | os.PathLike[str] = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
+    if isinstance(model, onnx.ModelProto) and exceeds_protobuf(model):
+        return _patched_large(model, nodes, options, providers)
+    given: bytes | str | os.PathLike[str] = _serialized(model) if isinstance(model, onnx.ModelProto) else model
     saved = options is not None and bool(options.optimized_model_filepath)
     # Others may not know initializers that are added to options, nor can what is saved have them.
     parts = None if providers or saved or (options is not None and has_providers(options)) else split(given)
@@ -333,6 +339,59 @@ def _patched(
     return _Patched(patched, pickled, placements, domains, folder, weights, loaded, in_memory)
 
 
+def _patched_large(
+    model: onnx.ModelProto, nodes: Selection | None, options: SessionOptions | None, providers: Providers
+) -> _Patched:
+    """As :func:`_patched`, for a model that protobuf cannot serialize: its large initializers go beside it."""
+    if providers:
+        raise _too_large(f"{providers[0][0]} gets whole models only")
+    if options is not None and has_providers(options):
+        raise _too_large("the providers of sess_options get whole models only")
+    if options is not None and options.optimized_model_filepath:
+        raise _too_large("the optimized model cannot be saved")
+    proto, weights = split_proto(model)
+    if exceeds_protobuf(proto):
+        raise _too_large("its values are not in the main graph's initializers, or are inputs or outputs too")
+    with explaining_invalid(proto):
+        found = scopes(proto, weights)
+    if options is not None and not all(map(_is_known, _domains(proto, found))):
+        raise _too_large("it has operators of other libraries, with which sess_options cannot be copied")
+    elsewhere = set() if options is None else added_to(options, sorted(constants(found)))
+    weights = weights.put_back(proto, elsewhere)
+    with unread(found, elsewhere), closing(Accelerators(providers, "never", False)) as accelerators:
+        ops = Ops(nodes, accelerators, False)
+        with explaining_invalid(proto):
+            replaced, others = patch_in_place(proto, ops, probe=native, found=found)
+    placements = ops.placements([*replaced, *others])
+    bind_threads(found, 0 if options is None else options.intra_op_num_threads)
+    # onnxruntime drops initializers that no node reads, and then misses them among those that it gets.
+    read = set[str]().union(*(names for scope in found for names in scope.inputs))
+    dropped = weights.places.keys() - read
+    kept = [tensor for tensor in proto.graph.initializer if tensor.name not in dropped]
+    del proto.graph.initializer[:]
+    proto.graph.initializer.extend(kept)
+    loaded = weights.without(dropped).loaded(proto.graph.initializer)
+    # The caller may change the model: the session keeps the values that onnxruntime got.
+    values = {name: array.reshape(-1).view(np.uint8) for name, array in loaded.arrays.items()}
+    weights = Weights(values, {name: (0, array.size) for name, array in values.items()})
+    patched = _serialized(proto)
+    in_memory = _READS_MEMORY and not any(locations(model))
+    return _Patched(patched, patched, placements, _domains(proto, found), None, weights, loaded, in_memory)
+
+
+def _serialized(model: onnx.ModelProto) -> bytes:
+    try:
+        return model.SerializeToString()
+    except (EncodeError, ValueError) as error:  # the latter by protobuf in pure Python
+        raise _too_large(str(error)) from error
+
+
+def _too_large(reason: str) -> GridSampleError:
+    found = f"a ModelProto of more than 2 GiB ({reason})"
+    expected = "the path of a model that was saved with external data (onnx.save with save_as_external_data=True)"
+    return GridSampleError("InferenceSession", "the model", found, expected)
+
+
 def _domains(model: onnx.ModelProto, found: Iterable[Scope]) -> frozenset[str]:
     used = frozenset[str]().union(*(scope.domains for scope in found))
     return used - {domain_of(function.domain) for function in model.functions}
@@ -344,8 +403,10 @@ def _options(given: SessionOptions | None, patched: _Patched) -> SessionOptions 
         return _options_for_unknown_nodes(given)
     uses_extensions = not extensions.DOMAINS.isdisjoint(patched.domains)
     if not any(placement.ours for placement in patched.placements):
-        return given
-    if given is None:
+        if patched.loaded is None:
+            return given
+        options = SessionOptions() if given is None else copied(given)
+    elif given is None:
         options = register()
     elif has_providers(given) or not all(map(_is_known, patched.domains)):
         options = register(given)  # their libraries or providers may be needed, and cannot be copied
@@ -362,8 +423,8 @@ def _options(given: SessionOptions | None, patched: _Patched) -> SessionOptions 
     if patched.folder not in (None, entry(options, _EXTERNAL_FOLDER)):  # onnxruntime warns of what is set again
         options.add_session_config_entry(_EXTERNAL_FOLDER, patched.folder)
     if patched.loaded is not None and patched.in_memory:
-        values, _ = patched.loaded
-        options.add_external_initializers_from_files_in_memory([LOCATION], [values], [len(values)])
+        files = patched.loaded.files
+        options.add_external_initializers_from_files_in_memory([*files], [*files.values()], [*map(len, files.values())])
         set_default(options, _WITHOUT_COPY, "1")
     elif patched.loaded is not None:
         arrays = patched.loaded.arrays

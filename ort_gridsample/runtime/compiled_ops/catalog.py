@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, NamedTuple
 
-from ... import spec
+from ... import spec, versions
 from ...core.taps import COMPILED_MODES
 from ...model import programs
 from ...model.dialects import ATTENTION, COMPILED_DOMAIN, DOMAIN, FUSED
@@ -91,7 +91,11 @@ class Op:
     def load(self) -> Kernels:
         """Its kernels. Imports Numba."""
         module, name = self.kernels.split(".")
-        return getattr(importlib.import_module(f".{module}", __package__), name)
+        try:
+            kernels = importlib.import_module(f".{module}", __package__)
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(versions.missing(error.name or module, str(error)), name=error.name) from error
+        return getattr(kernels, name)
 
     def described(self, types: Sequence[str]) -> str:
         """What it takes, where its inputs are of these ``types``."""

@@ -8,7 +8,6 @@ they are replaced by machine code.
 from __future__ import annotations
 
 import ctypes
-import importlib
 import threading
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -200,7 +199,7 @@ def static_reason() -> str:
     if path is not None:
         library.checked(path)
     elif find_spec("numba") is None:
-        return "Numba is not installed: pip install 'ort-gridsample[jit]'"
+        return versions.missing("numba", "Numba is not installed: pip install 'ort-gridsample[jit]'")
     return ""
 
 
@@ -233,7 +232,10 @@ def _numba_reason() -> str:
     try:
         need_numba()
         c_symbols.make_visible()
-        importlib.import_module(".sampling", __package__)
+        from . import sampling  # noqa: F401
+    except ModuleNotFoundError as error:
+        reason = versions.missing(error.name or "", str(error))
+        return f"Numba cannot be imported: {reason}"
     except Exception as error:  # Numba may refuse a newer NumPy with more than an ImportError
         return f"Numba cannot be imported: {error}"
     return ""
