@@ -216,9 +216,21 @@ TENSORS |= {
 
 
 @pytest.mark.parametrize("name", BODIES)
-@pytest.mark.parametrize("old", [21, 22])
-def test_operator_that_the_opset_lacks_is_written_as_others(name: str, old: int) -> None:
-    assert_converts(BODIES[name], old, 11)
+@pytest.mark.parametrize("new", [11, 13, 17, 20])
+def test_operator_that_the_opset_lacks_is_written_as_others(name: str, new: int) -> None:
+    assert_converts(BODIES[name], 22, new)
+
+
+@pytest.mark.parametrize("axis", [-1, -2, 1])
+@pytest.mark.parametrize("new", [13, 20])
+def test_rms_normalization_is_written_as_others(axis: int, new: int) -> None:
+    if onnx.defs.onnx_opset_version() < 23:
+        pytest.skip("onnx has no RMSNormalization yet")
+    model = model_of(f"y = RMSNormalization <axis = {axis}> (x, one)", 23)
+    model.graph.initializer.append(numpy_helper.from_array(np.full(1, 2, np.float32), "one"))
+    axes = tuple(range(axis % X.ndim, X.ndim))
+    expected = 2 * X / np.sqrt((X.astype(np.float64) ** 2).mean(axes, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(open_native(converted(model, new)).run(None, {"x": X})[0], expected, atol=1e-5)
 
 
 def test_body_of_other_types_than_the_opset_has_is_refused() -> None:
@@ -336,6 +348,21 @@ def test_names_and_metadata_stay_at_the_node_that_makes_the_output() -> None:
     model.graph.node[0].metadata_props.add(key="made by", value="hand")
     last = converted(model, 12).graph.node[-1]
     assert (last.name, last.output[0], last.metadata_props[0].value) == ("soft", "y", "hand")
+
+
+@faults.needs_adapters
+def test_hardmax_is_kept_where_a_target_raises_the_opset() -> None:
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["": 12, "mmcv": 1]>
+        g (float[2,4,6,8] x, float[2,3,5,2] grid) => (float[2,4,3,5] y) {
+            h = Hardmax <axis = 1> (x)
+            y = mmcv.grid_sampler <interpolation_mode = 0, padding_mode = 0, align_corners = 0> (h, grid) }""")
+    grid = np.random.default_rng(1).uniform(-1, 1, (2, 3, 5, 2)).astype(np.float32)
+    raised = ogs.patch_model(model, target="ai.onnx")
+    assert opset_of(raised) == 16
+    flat = X.reshape(2, -1)
+    hard = (np.arange(flat.shape[1]) == flat.argmax(1)[:, None]).astype(np.float32).reshape(X.shape)
+    answer = open_native(raised).run(None, {"x": X, "grid": grid})[0]
+    np.testing.assert_allclose(answer, ogs.grid_sample(hard, grid), atol=1e-6)
 
 
 #: Exported models -> the opset that they reach, and the operators that stop them before.
