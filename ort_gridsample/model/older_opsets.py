@@ -45,6 +45,8 @@ _CHANGED = {("Attention", 24), ("Attention", 25)}
 _SEQUENCE_OPS = ("SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SplitToSequence")
 #: Operators that hold graphs -> the first version whose graphs may hand out sequences, and optional values.
 _BODY_TYPES = {"If": (13, 16), "Loop": (13, 16)}
+#: The first opset in which ReduceMean has its axes as an input.
+_COMPUTED_AXES = 18
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -780,18 +782,30 @@ def _cast_like(step: _Step) -> _Rewritten:
     return [helper.make_node("Cast", step.node.input[:1], step.node.output, to=elem_type(type_name))]
 
 
-def _normalize(step: _Step, nodes: Nodes, value: str, axes: list[int], type_name: str | None) -> tuple[str, str, str]:
+def _normalize(step: _Step, nodes: Nodes, value: str, axes: list[int], type_name: str) -> tuple[str, str, str]:
     """Write the normalization of ``value`` over ``axes``: the result, the mean, and 1 / the standard deviation.
 
     ONNX's own body computes the variance as a difference of squares, which loses the digits that large means have.
     """
-    mean = nodes.add("ReduceMean", value, axes=axes)
+
+    def mean_of(name: str) -> str:
+        if step.since > _COMPUTED_AXES:
+            return nodes.add("ReduceMean", name, nodes.row(*axes))
+        return nodes.add("ReduceMean", name, axes=axes)
+
+    mean = mean_of(value)
     deviation = nodes.add("Sub", value, mean)
-    variance = nodes.add("ReduceMean", nodes.add("Mul", deviation, deviation), axes=axes)
-    dtype = np.float64 if type_name == "float64" else np.float32
-    epsilon = nodes.constant(np.array(step.attribute("epsilon", 1e-5), dtype))
+    variance = mean_of(nodes.add("Mul", deviation, deviation))
+    epsilon = _epsilon(step, nodes, type_name)
     scale = nodes.add("Reciprocal", nodes.add("Sqrt", nodes.add("Add", variance, epsilon)))
     return nodes.add("Mul", deviation, scale), mean, scale
+
+
+def _epsilon(step: _Step, nodes: Nodes, type_name: str) -> str:
+    """Write the epsilon of a normalization that computes in this type."""
+    if type_name == "bfloat16":
+        raise step.obstacle("stash_type", elem_type(type_name))
+    return nodes.constant(np.array(step.attribute("epsilon", 1e-5), type_name))
 
 
 def _stash_type(step: _Step) -> tuple[str, str]:
@@ -825,6 +839,27 @@ def _layer_normalization(step: _Step) -> _Rewritten:
     for name, output in extra.items():
         if output:
             nodes.add("Identity", name, output=output)
+    return nodes
+
+
+def _rms_normalization(step: _Step) -> _Rewritten:
+    """The operators that compute an RMSNormalization."""
+    node, axis, rank = step.node, step.attribute("axis", -1), step.rank(0)
+    type_name, stash = _stash_type(step)
+    if axis >= 0:
+        if rank is None:
+            raise _ObstacleError("axis", str(axis), "a negative one, as the rank of the input is not known")
+        axis -= rank
+    nodes = step.nodes()
+    is_cast = type_name != stash
+    value = nodes.add("Cast", node.input[0], to=elem_type(stash)) if is_cast else node.input[0]
+    axes = nodes.row(*range(axis, 0))
+    mean = nodes.add("ReduceMean", nodes.add("Mul", value, value), axes)
+    epsilon = _epsilon(step, nodes, stash)
+    result = nodes.add("Div", value, nodes.add("Sqrt", nodes.add("Add", mean, epsilon)))
+    if is_cast:
+        result = nodes.add("Cast", result, to=elem_type(type_name))
+    nodes.add("Mul", result, node.input[1], output=node.output[0])
     return nodes
 
 
@@ -881,6 +916,7 @@ _RULES: dict[tuple[str, int], _Rule] = {
     ("Mod", 28): _modulo,
     **dict.fromkeys([("CastLike", version) for version in (15, 19, 21, 23, 24, 25)], _cast_like),
     ("LayerNormalization", 17): _layer_normalization,
+    ("RMSNormalization", 23): _rms_normalization,
     ("GroupNormalization", 18): _group_normalization,
     ("GroupNormalization", 21): _group_normalization,
 }
