@@ -84,6 +84,14 @@ class Inference:
         found = dict.fromkeys(tuple(self._value(each.name(name)) for name in names) for each in instances)
         return list(found) or [tuple(Value() for _ in names)]
 
+    def confirms(self, scope: Scope, value: onnx.ValueInfoProto) -> bool:
+        """Whether ``value`` of the main graph is declared just as it is inferred; False: it may be all the same.
+
+        Comparing bytes takes a tenth of the time of reading both types.
+        """
+        known = self._others.get(value.name) if scope.parent is None and scope.function is None else None
+        return known is not None and known.SerializeToString() == value.type.SerializeToString()
+
     def _value(self, name: str) -> Value:
         type = self._types.get(name) or self._others.get(name)
         return Value() if type is None else value_of(type)
@@ -157,6 +165,8 @@ def forget_guesses(model: onnx.ModelProto, found: Sequence[Scope], values: Value
         names.setdefault(id(scope), []).append(value.name)
     inference = Inference(model, found, values=names, uses_declared_ranks=False)
     for scope, value in declared:
+        if inference.confirms(scope, value):
+            continue
         shapes = {known.shape for known in inference.alternatives(scope, value.name)}
         tensor = value.type.tensor_type
         known = [shape for shape in shapes if shape is not None]
