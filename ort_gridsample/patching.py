@@ -68,7 +68,8 @@ def patch_model(
     """A copy of ``model`` in which GridSample and AffineGrid nodes, in whatever dialect, are what ``target`` says.
 
     Names of inputs, outputs, initializers and nodes, value_info, metadata and doc strings stay as they are; patching a
-    patched model changes nothing.
+    patched model changes nothing. Of the values that lead to replaced nodes, or are made from their outputs, value_info
+    loses the lengths and shapes that nothing else tells: onnxruntime would take them for those of a run.
 
     Args:
         model: a ModelProto, which is not changed, the bytes of a model, or a path; the external data of a path is

@@ -9,6 +9,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser, shape_inference
 
@@ -20,8 +21,9 @@ from ort_gridsample.model.backward_slice import SMALL_BYTES, BackwardSlice
 from ort_gridsample.model.graphs import scopes
 from ort_gridsample.model.inference import Inference, Value, value_of
 from ort_gridsample.model.matches import records_of
+from ort_gridsample.patching import TargetName
 from ort_gridsample.runtime import native
-from paths import open_compiled, open_native, open_patched_file, open_session
+from paths import HAS_PYTHON_OPS, NO_PYTHON_OPS, open_compiled, open_native, open_patched_file, open_session
 from test_patch import FEEDS, GRID, X
 
 pytestmark = pytest.mark.usefixtures("numpy_core")
@@ -510,3 +512,68 @@ def test_inference_of_axes_as_attributes_finds_the_lengths(nodes: str) -> None:
     ((X, _),) = record.cases
     assert X.shape is not None
     assert X.shape[1:] == (1, 4 if "Split" in nodes else 8, 6)
+
+
+#: What makes X of x, with an input G or an AffineGrid.
+LEADING = {
+    "an operator of known rank": ("float[a, b, c, d] x, float[e, f, h, 2] G", "X = Relu (x)"),
+    "a Reshape to a fed shape": ("float[a, b, c, d] x, float[e, f, h, 2] G, int64[k] to", "X = Reshape (x, to)"),
+    "an AffineGrid": (
+        "float[a, b, c, d] x, float[n, 2, 3] T",
+        "X = Relu (x) size = Constant <value_ints = [1, 1, 3, 4]> () G = AffineGrid (T, size)",
+    ),
+}
+#: Wrong declarations of values.
+DECLARED: list[tuple[str, list[int | None]]] = [
+    ("Y", [9, 9, 9, 9]),
+    ("Y", [None, 9, None, 1]),
+    ("Y", [2, 3]),
+    ("Y", []),
+    ("X", [9, 9, 9, 9]),
+    ("X", [2, 3]),
+    ("X", [1, 2, 3, 4, 5]),
+    ("Z", [1, 1, 1, 1]),
+    ("Z", [1]),
+]
+
+
+@pytest.mark.parametrize("target", ["ort_gridsample", "compiled", "ai.onnx-2d", "primitives", "com.microsoft"])
+@pytest.mark.parametrize("leading", LEADING)
+def test_patch_with_wrong_value_info_answers_as_without_or_refuses(leading: str, target: TargetName) -> None:
+    if target == "ort_gridsample" and not HAS_PYTHON_OPS:
+        pytest.skip(NO_PYTHON_OPS)
+    inputs, nodes = LEADING[leading]
+    tail = 'Y = GridSample <mode = "linear"> (X, G) Z = Neg (Y) s = Shape (Y) t = Shape (Z)'
+    model = parsed(f"g ({inputs}) => (float[] Z, int64[] s, int64[] t) {{ {nodes} {tail} }}")
+    del model.graph.output[0]
+    rng = np.random.default_rng(0)
+    feeds = {
+        "x": rng.standard_normal((1, 2, 5, 6), "float32"),
+        "G": rng.uniform(-1, 1, (1, 3, 4, 2)).astype("float32"),
+        "T": np.ones((1, 2, 3), np.float32),
+        "to": np.array([1, 2, 5, 6]),
+    }
+    feeds = {value.name: feeds[value.name] for value in model.graph.input}
+    model.graph.output.add().CopyFrom(helper.make_tensor_value_info("Y", TensorProto.FLOAT, None))
+    # Nothing is replaced, and so onnxruntime's own answer, where the node has two axes already, or maybe others.
+    is_replaced = leading == "an AffineGrid" or target not in ("ai.onnx-2d", "com.microsoft")
+
+    def answers(model: onnx.ModelProto) -> list[np.ndarray]:
+        patched = ogs.patch_model(model, target=target).SerializeToString()
+        options = ogs.register(onnxruntime.SessionOptions())
+        session = onnxruntime.InferenceSession(patched, options, providers=["CPUExecutionProvider"])
+        return session.run(None, feeds)
+
+    expected = answers(model)
+    for name, shape in DECLARED if is_replaced else ():
+        wrong = deepcopy(model)
+        if name == "Y":
+            del wrong.graph.output[-1]
+        wrong.graph.value_info.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+        try:
+            found = answers(wrong)
+        except ogs.GridSampleError:
+            assert (leading, name) == ("a Reshape to a fed shape", "X")
+            continue
+        for one, other in zip(found, expected, strict=False):
+            np.testing.assert_array_equal(one, other, f"{name} {shape}")

@@ -92,11 +92,13 @@ class BackwardSlice:
         model: the slice itself.
         instances: the id of a scope -> its instances.
         sampled: the values that the nodes concerned read.
+        ranks: the ranks that the model declares for its values, which no run is held to, by their names in the slice.
     """
 
     def __init__(self, model: onnx.ModelProto, found: Sequence[Scope], values: Values | None = None) -> None:
         self.instances: dict[int, list[Instance]] = {}
         self.sampled: dict[str, None] = {}
+        self.ranks: dict[str, int] = {}
         self._functions = {function_key(s.container): s for s in found if s.container is s.function}
         self._values = values or {}
         self._leading = _leading(found, self._functions, self._values)
@@ -237,12 +239,12 @@ class BackwardSlice:
         graph = onnx.GraphProto(name="body")
         assert isinstance(scope.container, onnx.GraphProto)
         for value in scope.container.output:
-            _add(graph.output, value, body.name(value.name))
+            self._add_guess(graph.output, value, body.name(value.name))
         self._wanted.update(value.name for value in graph.output)
         graph.node.extend(self._nodes(body))
         for value in scope.container.input:
             if scope.definitions[value.name] is None:
-                _add(graph.input, value, body.name(value.name))
+                self._add_guess(graph.input, value, body.name(value.name))
         return graph
 
     def _in_opset(self, opset: int, node: onnx.NodeProto) -> list[onnx.NodeProto]:
@@ -264,21 +266,31 @@ class BackwardSlice:
         self.model.functions.append(function)
         return [helper.make_node(function.name, inputs, outputs, domain=STAND_IN)]
 
+    def _add_guess(self, values: Any, value: onnx.ValueInfoProto, name: str) -> None:
+        """Add ``value`` under this ``name`` to ``values``, a field of a graph, without its shape.
+
+        onnxruntime holds no run to the shape, which may be left over from another model.
+        """
+        tensor = _add(values, value, name).type.tensor_type
+        if tensor.HasField("shape"):
+            self.ranks[name] = len(tensor.shape.dim)
+            tensor.ClearField("shape")
+
     def _declare(self, instance: Instance, graph: onnx.GraphProto) -> None:
         """Put what the model says of the values of ``instance`` into ``graph``, and its initializers."""
         scope, container = instance.scope, instance.scope.container
         for value in container.value_info:
             name = instance.name(value.name)
             if name in self._wanted and value.name in scope.definitions:
-                _add(graph.value_info, value, name)
+                self._add_guess(graph.value_info, value, name)
         if isinstance(container, onnx.FunctionProto):
             return
         if scope.parent is None:
             for value in container.output:
-                _add(graph.value_info, value, instance.name(value.name))
+                self._add_guess(graph.value_info, value, instance.name(value.name))
             for value in container.input:
                 if scope.definitions[value.name] is None and instance.name(value.name) in self._wanted:
-                    _add(graph.input, value, instance.name(value.name), is_guess=False)
+                    _add(graph.input, value, instance.name(value.name))
         for tensor in container.initializer:
             name, dims = instance.name(tensor.name), tensor.dims[:]
             if name not in self._wanted or scope.definitions[tensor.name] is None:
@@ -362,15 +374,12 @@ def _weight_type(elem_type: int, *dims: int) -> onnx.TypeProto:
     return helper.make_tensor_type_proto(elem_type, dims if len(dims) > 1 else [None] * len(dims))
 
 
-def _add(values: Any, value: onnx.ValueInfoProto, name: str, is_guess: bool = True) -> None:
+def _add(values: Any, value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
     """Add ``value`` under this ``name`` to ``values``, a field of a graph."""
-    added = values.add()
+    added: onnx.ValueInfoProto = values.add()
     added.CopyFrom(value)
     added.name = name
-    tensor = added.type.tensor_type
-    # A guess is what onnxruntime holds no run to: its lengths may be left over from another model.
-    for dim in tensor.shape.dim if is_guess and tensor.HasField("shape") else ():
-        dim.ClearField("dim_value")
+    return added
 
 
 def _with_input(node: onnx.NodeProto, name: str) -> list[onnx.NodeProto]:

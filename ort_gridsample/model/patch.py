@@ -135,8 +135,7 @@ def patch_in_place(
         if before := {name for match in selected for node in match.before for name in node.output}:
             names.take_all(before)
         replacements = {match: to.replace(match, names) for match, to in written.items()}
-        if any(each.reads_shapes for each in replacements.values()):
-            forget_guesses(model, found)
+        forget_guesses(model, found, _declared_near(found, replacements))
         _rewrite(found, replacements)
         there = {function_key(function) for function in model.functions}
         if called := {function_key(each): each for to in replacements.values() for each in to.functions}:
@@ -205,6 +204,28 @@ def _convert(model: onnx.ModelProto, selected: Mapping[Match, Target], opset: in
         expected += f", and onnx's version converter says: {words}"
         raise GridSampleError(place, "opset", str(opset or before), expected) from None
     return True
+
+
+def _declared_near(found: Sequence[Scope], replacements: Mapping[Match, Replacement]) -> dict[int, set[str]]:
+    """The values of each scope, by its id, whose declared shapes onnxruntime may take for those of a run.
+
+    They are what leads to the replaced nodes, and what is made from their outputs.
+    """
+    if not any(scope.container.value_info for scope in found):
+        return {}
+    if len(found) > 1:  # values pass in and out of graphs and functions
+        return {id(scope): {value.name for value in scope.container.value_info} for scope in found}
+    (main,) = found
+    made = {match.record.output for match in replacements}
+    read = {name for match in replacements for name in main.inputs[match.index]}
+    edges = [*zip(main.inputs, main.outputs, strict=True)]
+    for inputs, outputs in edges:
+        if not made.isdisjoint(inputs):
+            made.update(outputs)
+    for inputs, outputs in reversed(edges):
+        if not read.isdisjoint(outputs):
+            read.update(inputs)
+    return {id(main): made | read}
 
 
 def _rewrite(found: Sequence[Scope], replacements: Mapping[Match, Replacement]) -> None:
