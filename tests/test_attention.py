@@ -524,6 +524,19 @@ def test_there_and_back_through_the_plugin(name: str) -> None:
     onnx.checker.check_model(ogs.patch_model(written, target="ai.onnx"))
 
 
+def test_tensorrt_plugin_of_half_values_and_single_locations_has_one_type() -> None:
+    model, feeds = written({}), written_feeds()
+    for value in (model.graph.input[0], model.graph.input[2], model.graph.output[0]):
+        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    feeds |= {name: feeds[name].astype(np.float16) for name in ("value", "by")}
+    plugins = onnx.shape_inference.infer_shapes(ogs.patch_model(model, target="tensorrt-plugins"))
+    types = {each.name: each.type.tensor_type.elem_type for each in (*plugins.graph.input, *plugins.graph.value_info)}
+    (plugin,) = (node for node in plugins.graph.node if node.op_type == TENSORRT)
+    assert {types[plugin.input[index]] for index in (0, 3, 4)} == {TensorProto.FLOAT}
+    (found,), (expected,) = (ogs.InferenceSession(each).run(None, feeds) for each in (plugins, model))
+    np.testing.assert_allclose(found.astype(float), expected.astype(float), rtol=0, atol=2e-3)
+
+
 def test_what_the_plugin_cannot_say_stays_and_one_that_says_too_little_is_refused() -> None:
     for model in map(form, ("concatenated/static-dynamo", "volumes/static-dynamo")):  # other points a level; three axes
         assert ogs.patch_model(model, target="tensorrt-plugins") == model

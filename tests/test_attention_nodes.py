@@ -440,3 +440,23 @@ def test_attention_node_in_function_of_two_types_is_the_definition(op_type: str,
     answers += open_native(ogs.patch_model(model, target="primitives")).run(None, feeds)
     for answer, tolerance in zip(answers, (1e-5, 1e-6) * 2, strict=True):
         np.testing.assert_allclose(answer, expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize(("name", "shape", "argument"), [
+    ("sampling_locations", (B, 1, H, L, P, 2), "attention_weights"),
+    ("sampling_locations", (1, Q, H, L, P, 2), "sampling_locations"),
+    ("attention_weights", (B, 1, H, L, P), "attention_weights"),
+])  # fmt: skip
+def test_own_attention_node_fed_wrong_shape_is_refused_by_lowered_model(
+    name: str, shape: tuple[int, ...], argument: str
+) -> None:
+    model = model_of("ort_gridsample.DeformableAttention", is_static=False)
+    del model.graph.node[0].input[2]
+    levels = numpy_helper.from_array(np.insert(LENGTHS, 0, P, axis=1), "lengths")
+    model.graph.initializer[0].CopyFrom(levels)
+    feeds = feeds_for(LOCATED)
+    expected = attention(*feeds.values()).reshape(B, Q, H * D)
+    lowered = open_native(ogs.patch_model(model, target="ai.onnx"))
+    np.testing.assert_allclose(lowered.run(None, feeds)[0], expected, rtol=0, atol=1e-5)
+    with pytest.raises(Exception, match=f"node 'attention': {argument} is of another shape, expected"):
+        lowered.run(None, feeds | {name: np.resize(feeds[name], shape)})

@@ -166,14 +166,8 @@ class OperandNodes:
 
         The name of that node is the text of the error.
         """
-        nodes = self._nodes
-        same = nodes.add("Cast", nodes.add("Equal", found, expected), to=TensorProto.INT64)
-        is_wrong = nodes.add("Sub", nodes.constant(1), nodes.add("ReduceMin", same, keepdims=0))
-        only = nodes.add("Reshape", row, nodes.row(1, -1))
-        checked = nodes.add("Gather", only, is_wrong, axis=0)
         error = GridSampleError(self._match.record.where, argument, OTHER_SHAPE, expectation)
-        nodes.rename_last(str(error))
-        return checked
+        return gate(self._nodes, row, found, expected, error)
 
     def _check_against(self, argument: str, expected: str, expectation: str) -> None:
         """Let an input have a shape that is equal to ``expected``."""
@@ -327,6 +321,52 @@ def constants_like(match: Match, nodes: Nodes, argument: str, *numbers: float) -
         plain = [typed_constant(nodes, number, "float32") for number in numbers]
         return [nodes.add("CastLike", name, match.record.values[argument]) for name in plain]
     return [typed_constant(nodes, number, known_type(match, argument)) for number in numbers]
+
+
+def gate(nodes: Nodes, row: str, found: str, expected: str, error: GridSampleError) -> str:
+    """Write nodes that fail unless ``found`` and ``expected`` are equal, and else make ``row``, a row of integers.
+
+    The name of the node that fails is the text of the ``error``.
+    """
+    same = nodes.add("Cast", nodes.add("Equal", found, expected), to=TensorProto.INT64)
+    is_wrong = nodes.add("Sub", nodes.constant(1), nodes.add("ReduceMin", same, keepdims=0))
+    only = nodes.add("Reshape", row, nodes.row(1, -1))
+    checked = nodes.add("Gather", only, is_wrong, axis=0)
+    nodes.rename_last(str(error))
+    return checked
+
+
+def checked_own(match: Match, nodes: Nodes, axes: int) -> tuple[str, str]:
+    """The locations and weights of this package's node, behind checks of their shapes in a run.
+
+    ``axes`` is the number of spatial axes. Weights (B, 1, H, P) are of one query for all.
+    """
+    record = match.record
+    value, _, locations, weights = record.values.values()
+    shapes = [case[position].shape for case in record.cases for position in (0, 2, 3)]
+    if all(shape is not None and all(isinstance(dim, int) for dim in shape) for shape in shapes):
+        return locations, weights
+    is_for_all = record.ranks["attention_weights"] != (5,)
+    shape = nodes.add("Shape", locations)
+    ends = nodes.row(0, 2)
+    found = nodes.add("Gather", shape, ends)
+    expected = nodes.add("Gather", nodes.add("Shape", value), ends)
+    error = GridSampleError(
+        record.where, "sampling_locations", OTHER_SHAPE, "shape (B, Q, H, L, P, r), with the B and H of value"
+    )
+    located = nodes.add("Reshape", locations, gate(nodes, shape, found, expected, error))
+    shape = nodes.add("Shape", weights)
+    found = nodes.add("Shape", nodes.add("Reshape", weights, nodes.row(0, 0, 0, -1)))
+    flat = nodes.add("Shape", nodes.add("Reshape", located, nodes.row(0, 0, 0, -1, axes)))
+    expected = nodes.add("Gather", flat, nodes.row(0, 1, 2, 3))
+    if is_for_all:
+        one = nodes.row(1, 1, 1, 1)
+        is_query = nodes.constant(np.array([False, True, False, False]))
+        is_one = nodes.add("And", nodes.add("Equal", found, one), is_query)
+        expected = nodes.add("Where", is_one, found, expected)
+    expectation = "all axes but the last of sampling_locations"
+    error = GridSampleError(record.where, "attention_weights", OTHER_SHAPE, expectation)
+    return located, nodes.add("Reshape", weights, gate(nodes, shape, found, expected, error))
 
 
 def op_record(match: Match) -> NodeRecord:

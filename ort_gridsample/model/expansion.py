@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cache
 
 import onnx
@@ -10,10 +11,19 @@ from onnx import helper
 
 from .. import checks
 from ..errors import GridSampleError
-from .attention_nodes import OperandNodes, constants_like, constants_of, known_type, level_count, typed_constant
-from .dialects import standard
+from .attention_nodes import (
+    OperandNodes,
+    checked_own,
+    constants_like,
+    constants_of,
+    known_type,
+    level_count,
+    typed_constant,
+)
+from .dialects import DOMAIN, standard
 from .element_types import elem_type
 from .graphs import Names, Nodes
+from .helpers import has_status
 from .matches import Match
 from .targets import Replacement, renamed
 
@@ -49,11 +59,13 @@ def expanded(match: Match, names: Names) -> Replacement:
         raise GridSampleError(record.where, "levels", found, expected)
     n_levels = len(points) or level_count(match)
     sizes = [None] * n_levels if table is None else [row[bool(points) :] for row in table.tolist()]
-    r = 2 if is_plugin else (record.spatial_axes or (2,))[0]
-    nodes = Nodes(names, record.output)
+    nodes, r = Nodes(names, record.output), 2 if is_plugin else (record.spatial_axes or (2,))[0]
     if contract is None:
         value, levels, locations, weights = record.values.values()
         begins, starts = "", None
+        if record.dialect.name == DOMAIN and not has_status(match.node):  # those that a session wrote were checked
+            _check_own(match, points)
+            locations, weights = checked_own(match, nodes, r)
     else:
         operands = OperandNodes(match, contract, nodes).operands()
         value, levels, locations, weights = operands.value, operands.lengths, operands.locations, operands.weights
@@ -128,6 +140,22 @@ def expanded(match: Match, names: Names) -> Replacement:
     else:
         add("Transpose", add("Reshape", total, wide), perm=[0, 2, 1], output=record.output)
     return Replacement(nodes, fused=[match.index, *constants_of(match)])
+
+
+def _check_own(match: Match, points: Sequence[int]) -> None:
+    """Check the shapes of this package's node where all of them are known."""
+    table = match.scope.constant(match.record.values["levels"])
+    for value, _, locations, weights in match.record.cases:
+        shapes = [_known(each.shape) for each in (value, locations, weights)]
+        if table is not None and None not in shapes:
+            first, second, third = (shape or () for shape in shapes)
+            checks.attention_shapes(match.record.where, first, table[:, 1:], points, second, third)
+
+
+def _known(shape: Sequence[int | str | None] | None) -> list[int] | None:
+    """``shape``, where all lengths are known."""
+    lengths = [dim for dim in shape or () if isinstance(dim, int)]
+    return lengths if shape is not None and len(lengths) == len(shape) else None
 
 
 def _expanded_planes(match: Match, names: Names) -> Replacement:
