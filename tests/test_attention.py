@@ -28,6 +28,8 @@ from ort_gridsample.model.graphs import scopes
 from ort_gridsample.model.helpers import guard_name
 from ort_gridsample.model.inference import value_of
 from ort_gridsample.model.matches import find
+from ort_gridsample.runtime.accelerators import Accelerators
+from ort_gridsample.runtime.placement import Placement, foreseen
 from ort_gridsample.spec import FLOATS
 from paths import Array, open_native, quiet_options, running_on
 from processes import every_way
@@ -602,3 +604,44 @@ print(peak - before < 8 + Y.nbytes / 2**20)
 def test_nothing_is_written_but_the_output() -> None:
     """Natively the samples alone take 80 MiB."""
     assert run_process(PEAK, "open_compiled") == ["True"]
+
+
+def quantized_after(model: onnx.ModelProto, op_type: str) -> list[str]:
+    """Quantize the outputs of these nodes in place; the names of the QuantizeLinear nodes."""
+    model.graph.initializer.extend([numpy_helper.from_array(np.float32(2**-5), "scale")])
+    model.graph.initializer.extend([numpy_helper.from_array(np.int8(0), "zero_point")])
+    names = []
+    for index, node in reversed([*enumerate(model.graph.node)]):
+        if node.op_type == op_type:
+            output = node.output[0]
+            node.output[0] = f"{output}_float"
+            quantize = [f"{output}_float", "scale", "zero_point"], [f"{output}_int8"], f"quantize_{index}"
+            dequantize = [f"{output}_int8", "scale", "zero_point"], [output], f"dequantize_{index}"
+            model.graph.node.insert(index + 1, helper.make_node("QuantizeLinear", *quantize))
+            model.graph.node.insert(index + 2, helper.make_node("DequantizeLinear", *dequantize))
+            names.append(f"quantize_{index}")
+    return names[::-1]
+
+
+def predicted(model: onnx.ModelProto) -> list[Placement]:
+    return foreseen(model, Accelerators([], "lower", alone=False))
+
+
+@pytest.mark.parametrize("op_type", ["GridSample", "Mul"])
+def test_inspect_of_quantized_attention_names_what_prevents_the_fusion(op_type: str) -> None:
+    model = form("concatenated/static-dynamo")
+    assert not any("QuantizeLinear" in placement.note for placement in predicted(model))
+    names = quantized_after(model, op_type)
+    placements = predicted(model)
+    assert {placement.record.op_type for placement in placements} == {"GridSample"}
+    for placement in placements:
+        assert "not fused into deformable attention" in placement.reason
+        assert any(f"QuantizeLinear {name} lies between" in placement.reason for name in names)
+
+
+def test_inspect_of_quantized_samples_that_are_no_attention_has_no_such_reason() -> None:
+    model = parsed("""g (float[1,2,5,5] X, float[1,3,3,2] G, float[1,2,3,3] W) => (float[1,2,3,3] Y) {
+        S = GridSample (X, G) Y = Mul (S, W) }""")
+    quantized_after(model, "GridSample")
+    (placement,) = predicted(model)
+    assert "attention" not in placement.reason

@@ -23,7 +23,7 @@ from ort_gridsample.core.coordinates import PADDING, Padding
 from ort_gridsample.core.taps import MODES, Mode
 from ort_gridsample.model.element_types import elem_type
 from ort_gridsample.model.targets import primitives
-from ort_gridsample.model.targets.expressions import Expressions
+from ort_gridsample.model.targets.expressions import Expressions, _rounded_to_float32
 from ort_gridsample.model.targets.primitives import FEW_CHANNELS, Value, lower_affine_grid, lower_grid_sample
 from ort_gridsample.model.targets.runtimes import ANY, RUNTIMES
 
@@ -337,6 +337,32 @@ def test_a_runtime_s_own_form(name, r):
             assert known or bool(calculated) == (name not in ("iree", "tvm"))
             assert not known or sum(node.op_type == "Gather" for node in nodes) <= (1 if name == "rknn" else 16)
             check(run(model, X, grid), X, grid, attributes)
+
+
+def test_rounding_to_float32_in_float64_is_that_of_a_cast():
+    """At ties to even, and just below a power of two; beyond float32 it is NaN, which padding treats as infinity."""
+    generator = np.random.default_rng(0)
+    scale = 2.0 ** generator.integers(-60, 90, 2000)
+    ties = (2**24 + 2 * generator.integers(0, 2**23, 2000) + 1) * scale
+    below = scale * (1 - generator.integers(0, 2**30, 2000) * 2.0**-53)
+    finite = np.concatenate([ties, -ties, np.nextafter(ties, 0), np.nextafter(ties, np.inf), below, [0, 3.4e38]])
+    e = Expressions("n", 17, RUNTIMES["onnxconverter-common"])
+    model = make_model(
+        e.finish(_rounded_to_float32(e, e.input("x", "float64")), "Y"), {"x": ("float64", [None])},
+        {"Y": ("float64", [None])}, 17,
+    )  # fmt: skip
+    np.testing.assert_array_equal(run(model, finite), finite.astype(np.float32).astype(np.float64))
+    assert np.isnan(run(model, np.array([np.inf, -np.inf, np.nan, 3.5e38]))).all()
+
+
+def test_form_for_float16_conversion_has_float32_for_pixels_and_weights_alone():
+    X, grid = arrays(2, 2)
+    for attributes in ATTRIBUTES:
+        nodes = lowered(X, grid, attributes, runtime=RUNTIMES["onnxconverter-common"]).graph.node
+        constants = [node.attribute[0].t for node in nodes if node.op_type == "Constant"]
+        assert TensorProto.FLOAT not in {tensor.data_type for tensor in constants}, attributes
+        made = {node.output[0]: node for node in nodes if node.op_type == "Cast" and node.attribute[0].i == 1}
+        assert {node.op_type for node in nodes if made.keys() & set(node.input)} <= {"Mul"}, attributes
 
 
 def test_what_several_read_is_cast_for_each_but_for_pixels():

@@ -20,7 +20,7 @@ from .graphs import OUTSIDE
 from .helpers import is_check
 from .inference import Inference
 from .lengths import ONE, OPERATORS, Length, Lengths, number, permutation, product
-from .use_def import UseDef, dead
+from .use_def import MOST_NODES, UseDef, dead
 
 if TYPE_CHECKING:
     from .matches import Match  # which imports this module
@@ -31,6 +31,8 @@ LEAST_OPSET = 13
 #: The operators that rearrange, and all that may lie in what is looked at.
 _VIEWS = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 _INSIDE = OPERATORS | {*_VIEWS, "ReduceSum"}
+#: The operators between a sample and the sum in a quantized model.
+_BEFORE_SUMS = {*_VIEWS, "Concat", "DequantizeLinear", "Mul", "QuantizeLinear"}
 _OF_SHAPES = OPERATORS - {"Add", "Div", "Softmax", "Split", "Sub", "Transpose"} | {"Constant"}
 
 
@@ -85,6 +87,31 @@ def attentions(use_def: UseDef, samples: Mapping[str, Match], inference: Inferen
         if lengths.numbers(node, 1) in ([-1], [3]) and number(node, "keepdims", 1) == 0:
             either = (_Walk(lengths, index, attended).attention(at) for at in (0, 1))
             yield from islice(filter(None, either), 1)
+
+
+def quantization_between(use_def: UseDef, sample: NodeRecord) -> str:
+    """The name of a QuantizeLinear for which a GridSample is not taken for a part of deformable attention.
+
+    It lies between the ``sample`` and a sum of products that would be deformable attention's. Empty if there is none.
+    """
+    if not _is_attended(sample):
+        return ""
+    todo = [(sample.output, False, "")]  # a value, whether it is multiplied already, and the QuantizeLinear before it
+    seen = {sample.output}
+    for name, is_product, quantizing in todo:  # grows while it is walked
+        for reader in sorted(use_def.scope.readers.get(name, set()) - {OUTSIDE}):
+            op_type = use_def.scope.op_types[reader]
+            if op_type == "ReduceSum" and is_product and quantizing:
+                return quantizing
+            if not use_def.is_op(reader, _BEFORE_SUMS):
+                continue
+            output = use_def.scope.outputs[reader][0]
+            if output not in seen and len(seen) < MOST_NODES:
+                seen.add(output)
+                node_name = use_def.nodes[reader].name or f"({output})"
+                first = quantizing or (node_name if op_type == "QuantizeLinear" else "")
+                todo.append((output, is_product or op_type == "Mul", first))
+    return ""
 
 
 def _sums(use_def: UseDef) -> Iterator[int]:

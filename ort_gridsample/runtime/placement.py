@@ -13,6 +13,7 @@ import onnxruntime
 from .. import settings
 from ..core import logger
 from ..core.taps import COMPILED_MODES
+from ..model.attention import quantization_between
 from ..model.attention_nodes import has_unusual_starts, op_record
 from ..model.dialects import ATTENTION, COMPILED, DOMAIN, OLD_COMPILED
 from ..model.expansion import points_of
@@ -28,6 +29,7 @@ from ..model.targets.attention import CompiledAttention, PythonAttention, WholeN
 from ..model.targets.compiled_op import CompiledOp, FusedOp, unsupported
 from ..model.targets.python_op import PythonOp
 from ..model.unfusing import unfused
+from ..model.use_def import UseDef
 from ..settings import OpsName
 from ..versions import ONNXRUNTIME_STAYS_INSIDE_X, at_least
 from . import library, native
@@ -119,13 +121,28 @@ def foreseen(model: Model, accelerators: Accelerators) -> list[Placement]:
         valid = [match for match in matches if match.record.error is None]
         for match in valid:
             ops.choose(match)
+        use_defs = {id(match.scope): UseDef(match.scope) for match in valid if "QuantizeLinear" in match.scope.op_types}
         placements = list[Placement]()
         for match in matches:
-            if match.record.error is None:
-                placements += map(_with_warning, ops.placements([match.record]))
-            else:
+            if match.record.error is not None:
                 placements.append(Placement(match.record, "", str(match.record.error)))
+                continue
+            found = map(_with_warning, ops.placements([match.record]))
+            use_def = use_defs.get(id(match.scope))
+            quantizing = ""
+            if use_def is not None and match.record.operator == "GridSample" and match.read_by is None:
+                quantizing = quantization_between(use_def, match.record)
+            placements += (_with_quantization(each, quantizing) if quantizing else each for each in found)
         return placements
+
+
+def _with_quantization(placement: Placement, name: str) -> Placement:
+    """``placement`` of a GridSample that is not fused into deformable attention because of the QuantizeLinear."""
+    reason = (
+        f"not fused into deformable attention, as QuantizeLinear {name} lies between the sample and the sum: exclude "
+        "the nodes between them from quantization (nodes_to_exclude)"
+    )
+    return replace(placement, reason="; ".join(filter(None, [placement.note, reason])))
 
 
 def _with_warning(placement: Placement) -> Placement:
