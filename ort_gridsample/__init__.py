@@ -14,6 +14,7 @@ from .patching import coordinate_nodes, inspect_model, patch_model
 from .runtime.building import build_library
 from .runtime.forks import keep_sessions_through_forks
 from .runtime.placement import Placement, get_ops, set_ops
+from .runtime.quantization import quantization_sessions
 from .runtime.registration import register
 from .runtime.session import InferenceSession
 
@@ -23,8 +24,8 @@ __all__ = [
     "Dialect", "GridSampleError", "InferenceSession", "NodeRecord", "Placement", "Spelling", "__version__",
     "add_dialect", "affine_grid", "build_library", "coordinate_nodes", "deformable_attention", "get_core",
     "get_num_threads", "get_ops", "grid_sample", "inspect_model", "keep_sessions_through_forks", "openvino_extensions",
-    "patch_model", "reference_ops", "register", "set_core", "set_num_threads", "set_ops", "torch_symbolics",
-    "torch_translation_table",
+    "patch_model", "quantization_sessions", "reference_ops", "register", "set_core", "set_num_threads", "set_ops",
+    "torch_symbolics", "torch_translation_table",
 ]  # fmt: skip
 
 

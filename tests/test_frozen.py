@@ -33,7 +33,7 @@ COLLECT(starter, analysis.binaries, analysis.datas, name="folder")
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_program_frozen_by_pyinstaller_runs_every_op_and_keeps_its_kernels(tmp_path: Path) -> None:
     pytest.importorskip("PyInstaller")
     names = {

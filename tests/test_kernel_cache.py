@@ -62,7 +62,7 @@ def test_a_change_in_any_file_is_noticed(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("length", [100, 0])
-def test_kernel_file_truncated_is_compiled_and_written_again(
+def test_a_useless_cache_is_slower_and_no_worse(
     length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG", "ort_gridsample")

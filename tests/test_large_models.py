@@ -163,9 +163,10 @@ def test_model_that_protobuf_cannot_serialize_is_a_sentence() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.skipif((memory.available() or 0) < 16 << 30, reason="there are less than 16 GiB of free memory")
 def test_session_of_a_model_of_2_5_gib_takes_the_model_once_more() -> None:
-    (line,) = program("large_model.py")
+    (line,) = program("large_model.py", seconds=880)
     runs_on, difference, gib = line.rsplit(" ", 2)
     assert runs_on in ("compiled op", "Python op")
     assert float(difference) < 1e-5

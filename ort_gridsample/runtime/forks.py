@@ -16,6 +16,8 @@ from weakref import ref
 
 import onnxruntime
 
+#: onnxruntime's own class: :func:`ort_gridsample.quantization_sessions` replaces it for a while.
+_PLAIN_SESSION = onnxruntime.InferenceSession
 #: Weak references to native sessions (``InferenceSession._sess``), without callbacks: an exception that a signal
 #: handler raises in a callback is lost.
 _tracked: list[ref[Any]] = []
@@ -49,7 +51,7 @@ def keep_sessions_through_forks() -> None:
 
     >>> keep_sessions_through_forks()
     """
-    session_class = onnxruntime.InferenceSession
+    session_class = _PLAIN_SESSION
     if getattr(session_class, _MARK, False):
         return
     set_attribute = session_class.__setattr__
@@ -76,7 +78,7 @@ def track_attribute(name: str, value: Any) -> None:
 
 def cpu_session(model: bytes, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
     """A plain session on the CPU, tracked."""
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    session = _PLAIN_SESSION(model, options, providers=["CPUExecutionProvider"])
     track(session._sess)
     return session
 
