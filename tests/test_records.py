@@ -19,7 +19,7 @@ from ort_gridsample.model.dialects import AttributeReference
 from ort_gridsample.model.element_types import elem_type
 from ort_gridsample.model.matches import records_of
 from ort_gridsample.model.records import NOT_ASKED, columns
-from ort_gridsample.runtime import native
+from ort_gridsample.runtime import forks, native
 from paths import open_native, open_session
 from test_patch import FEEDS, GRID, HEADER, SIGNATURE, X, one_node
 
@@ -84,7 +84,7 @@ def test_a_kernel_that_answers_wrongly_does_not_run_a_node(monkeypatch: pytest.M
 
     model = grid_sample_model("float32", "float32", 2, [Attributes("cubic", "border", True)])
     native._refusal.cache_clear()
-    monkeypatch.setattr(onnxruntime, "InferenceSession", Older)
+    monkeypatch.setattr(forks, "_PLAIN_SESSION", Older)
     (record,) = ogs.inspect_model(model)
     native._refusal.cache_clear()
     assert record.native is False
