@@ -58,7 +58,7 @@ IN_BRANCH = """y = If (c) <then_branch = t () => (float[a,b,c,d] s) {{ {node} }}
 SOFTMAXES = ("Softmax", "LogSoftmax", "Hardmax")
 
 
-@pytest.mark.parametrize(("op_type", "axis"), itertools.product(SOFTMAXES, (None, 0, 1, -2, 3, -1)))
+@pytest.mark.parametrize(("op_type", "axis"), [*itertools.product(SOFTMAXES, (None, 0, 1, -2, 3, -1))])
 @pytest.mark.parametrize("opset", [11, 12])
 def test_softmax_of_any_axis_below_opset_13_answers_the_same(op_type: str, axis: int | None, opset: int) -> None:
     attribute = "" if axis is None else f"<axis = {axis}>"
@@ -88,7 +88,7 @@ def test_softmax_in_a_branch_answers_the_same(op_type: str, old: int, new: int) 
     assert_same_answers(model, converted(model, new), x=X, c=np.array(True))
 
 
-@pytest.mark.parametrize(("op_type", "axis"), itertools.product(SOFTMAXES, (None, 0, 1, -2, 3, -1)))
+@pytest.mark.parametrize(("op_type", "axis"), [*itertools.product(SOFTMAXES, (None, 0, 1, -2, 3, -1))])
 @pytest.mark.parametrize("old", [11, 12])
 def test_softmax_raised_beyond_opset_12_answers_the_same(op_type: str, axis: int | None, old: int) -> None:
     attribute = "" if axis is None else f"<axis = {axis}>"
