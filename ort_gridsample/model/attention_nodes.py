@@ -215,7 +215,11 @@ class OperandNodes:
                 return
             areas = table.prod(1, dtype=np.int64)
             is_exact = starts is None or are_contiguous(table, starts)
-            total = nodes.row(int(areas.sum() if is_exact else (starts + areas).max(initial=0)))
+            if starts is None or is_exact:
+                total = nodes.row(int(areas.sum()))
+            else:
+                ends_of_levels = np.asarray(starts + areas, np.int64)
+                total = nodes.row(max(ends_of_levels.tolist(), default=0))
         else:
             is_exact = not is_given
             ends = self._areas(self._names[name])
