@@ -10,11 +10,14 @@ import onnx
 import pytest
 from onnx import numpy_helper, parser
 
+import faults
 import ort_gridsample as ogs
 from compare import refusal
 from conftest import OPS
 from ort_gridsample.model import dialects
 from paths import Array, open_native, quiet_options, running_on
+
+pytestmark = faults.needs_named_nodes
 
 TENSORRT = "MultiscaleDeformableAttnPlugin_TRT"
 MMCV = "mmdeploy.MMCVMultiScaleDeformableAttention"
