@@ -817,18 +817,25 @@ def _stash_type(step: _Step) -> tuple[str, str]:
     return type_name, next(name for name in _FLOATS if elem_type(name) == stash)
 
 
-def _layer_normalization(step: _Step) -> _Rewritten:
-    """The operators that compute a LayerNormalization."""
-    node, axis, rank = step.node, step.attribute("axis", -1), step.rank(0)
-    type_name, stash = _stash_type(step)
+def _last_axes(step: _Step) -> list[int]:
+    """The axes that a normalization computes over: from its attribute ``axis`` to the last one, as negative numbers."""
+    axis, rank = step.attribute("axis", -1), step.rank(0)
     if axis >= 0:
         if rank is None:
             raise _ObstacleError("axis", str(axis), "a negative one, as the rank of the input is not known")
         axis -= rank
+    return list(range(axis, 0))
+
+
+def _layer_normalization(step: _Step) -> _Rewritten:
+    """The operators that compute a LayerNormalization."""
+    node = step.node
+    type_name, stash = _stash_type(step)
+    axes = _last_axes(step)
     nodes = step.nodes()
     is_cast = type_name != stash
     value = nodes.add("Cast", node.input[0], to=elem_type(stash)) if is_cast else node.input[0]
-    result, mean, scale = _normalize(step, nodes, value, list(range(axis, 0)), stash)
+    result, mean, scale = _normalize(step, nodes, value, axes, stash)
     if is_cast:
         result = nodes.add("Cast", result, to=elem_type(type_name))
     extra = dict(zip((mean, scale), node.output[1:], strict=False))
@@ -844,17 +851,13 @@ def _layer_normalization(step: _Step) -> _Rewritten:
 
 def _rms_normalization(step: _Step) -> _Rewritten:
     """The operators that compute an RMSNormalization."""
-    node, axis, rank = step.node, step.attribute("axis", -1), step.rank(0)
+    node = step.node
     type_name, stash = _stash_type(step)
-    if axis >= 0:
-        if rank is None:
-            raise _ObstacleError("axis", str(axis), "a negative one, as the rank of the input is not known")
-        axis -= rank
+    axes = _last_axes(step)
     nodes = step.nodes()
     is_cast = type_name != stash
     value = nodes.add("Cast", node.input[0], to=elem_type(stash)) if is_cast else node.input[0]
-    axes = nodes.row(*range(axis, 0))
-    mean = nodes.add("ReduceMean", nodes.add("Mul", value, value), axes)
+    mean = nodes.add("ReduceMean", nodes.add("Mul", value, value), nodes.row(*axes))
     epsilon = _epsilon(step, nodes, stash)
     result = nodes.add("Div", value, nodes.add("Sqrt", nodes.add("Add", mean, epsilon)))
     if is_cast:
