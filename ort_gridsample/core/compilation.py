@@ -29,6 +29,8 @@ _TAKES = re.compile(r"^ *from (\.+)([\w.]*) import (\([^)]*\)|.*)", re.MULTILINE
 #: The folder of this package, and the name of the folder of kernels inside ``NUMBA_CACHE_DIR``.
 _PACKAGE = Path(__file__).parents[1]
 _SUBFOLDER = "ort_gridsample"
+#: Whether the package is imported from a zip archive.
+_IN_ARCHIVE = not Path(__file__).is_file()
 #: Numba's settings that change the code of a kernel.
 _CODE_SETTINGS = ("OPT", "BOUNDSCHECK", "DEBUGINFO_DEFAULT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "ENABLE_AVX")
 #: All kernels on disk have at most so many bytes. The tests, which use most types, write 20 MiB.
@@ -80,8 +82,12 @@ def _read(path: Path) -> bytes:
 
 def _is_source(path: Path) -> bool:
     """Whether ``path`` is a file that can be read."""
+    if path.is_file():
+        return True
+    if not _IN_ARCHIVE:  # most paths that are tried do not exist, and a loader takes long to say so
+        return False
     with suppress(OSError):
-        return path.is_file() or bool(_read(path))
+        return bool(_read(path))
     return False
 
 
