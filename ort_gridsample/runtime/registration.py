@@ -195,16 +195,15 @@ def _loads(options: onnxruntime.SessionOptions, domain: str) -> bool:
 @cache
 def _one_node_model(domain: str) -> bytes:
     """A model of one op of ``domain``, which onnxruntime loads only where it knows the op."""
+    types = [("theta", "float32"), ("size", "int64")]
     if domain == EXTENSIONS_DOMAIN:
         node = helper.make_node("StringUpper", [], [], domain=domain)
-        types, shapes = [("X", "str")], [None]
+        types = [("X", "str")]
     elif domain == COMPILED_DOMAIN:
         node = helper.make_node("AffineGrid", [], [], domain=domain)
-        types, shapes = [("theta", "float32"), ("size", "int64")], [None, None]
     else:
         node = helper.make_node("AffineGrid", [], ["status"], domain=domain, align_corners=0, node="", num_threads=0)
-        types, shapes = [("theta", "float32"), ("size", "int64")], [None, None]
-    return one_node(node, [("", 20), (domain, VERSION)], types, shapes).SerializeToString()
+    return one_node(node, [("", 20), (domain, VERSION)], types, [None] * len(types)).SerializeToString()
 
 
 _define_python_ops_early()

@@ -401,7 +401,6 @@ def _options(given: SessionOptions | None, patched: _Patched) -> SessionOptions 
     """The options of a session that runs ``patched``: ``given`` as they are, or a copy that has what it needs."""
     if patched.domains is None:
         return _options_for_unknown_nodes(given)
-    uses_extensions = not extensions.DOMAINS.isdisjoint(patched.domains)
     if not any(placement.ours for placement in patched.placements):
         if patched.loaded is None:
             return given
@@ -414,12 +413,11 @@ def _options(given: SessionOptions | None, patched: _Patched) -> SessionOptions 
         options = register_new(copied(given))
     if patched.python:
         add_python_ops(options)
-    elif uses_extensions and extensions.is_installed():
-        with suppress(ImportError):  # the user has registered a library with these operators
-            add_python_ops(options)
-    if patched.python:
         # onnxruntime's threads would go on spinning after their own nodes, on the processors that the ops need.
         set_default(options, _ALLOW_SPINNING, "0")
+    elif not extensions.DOMAINS.isdisjoint(patched.domains):
+        with suppress(ImportError):  # not installed, or the user has registered a library with these operators
+            add_python_ops(options)
     if patched.folder not in (None, entry(options, _EXTERNAL_FOLDER)):  # onnxruntime warns of what is set again
         options.add_session_config_entry(_EXTERNAL_FOLDER, patched.folder)
     if patched.loaded is not None and patched.in_memory:
