@@ -265,6 +265,20 @@ print(told(onnxruntime.InferenceSession, patched, ogs.register(given)))
     assert said.startswith("ImportError: onnxruntime-extensions was registered on these options before ort_gridsample")
 
 
+@extensions
+def test_python_ops_run_where_their_library_is_registered_after_ours_without_numba() -> None:
+    """Nobody imported onnxruntime-extensions before ``register``."""
+    script = """
+from importlib import import_module
+patched = ogs.patch_model(grid_sample_model("float32", "float32", 2, [Attributes()])).SerializeToString()
+given = ogs.register(onnxruntime.SessionOptions())
+given.register_custom_ops_library(import_module("onnxruntime_extensions").get_library_path())
+print(attempt(onnxruntime.InferenceSession(patched, given), X, grid))
+"""
+    first = f"{without_torch}sys.modules['numba'] = None\nimport ort_gridsample\n"
+    assert run(script, "None", first=first) == ["(1, 2, 64, 64)"]
+
+
 # --- Models of earlier releases ---
 
 

@@ -1,7 +1,8 @@
-"""Let sessions that are made with given ``SessionOptions`` run this package's ops.
+"""Register this package's ops on ``SessionOptions``.
 
-Compiled ops are registered at once. Python ops are registered when a session is made whose model has some: they need
-onnxruntime-extensions, whose library the user may register on the same options, and it must not be there twice.
+Compiled ops are registered at once. Python ops are registered when a session is created whose model has Python ops.
+They need the library of onnxruntime-extensions, and the user may register this library on the same options, where
+it must not be registered twice.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 from weakref import ref
 
 import onnxruntime
@@ -32,8 +33,8 @@ class _Registered:
     """What is known of options that :func:`register` returned."""
 
     options: ref[onnxruntime.SessionOptions]
-    #: Whether the ops of the domain ``ort_gridsample`` are registered: "Python" or "compiled" ones, or none ("").
-    python_ops: str = ""
+    #: Which ops are registered in the domain ``ort_gridsample`` of Python ops; empty: none yet.
+    ops_of_domain: Literal["", "Python", "compiled"] = ""
 
 
 #: Registered options, by their identity. Not a WeakSet: its callbacks run when options are freed, and an exception that
@@ -78,6 +79,8 @@ def register_new(options: onnxruntime.SessionOptions, has_compiled_ops: bool = F
                 "onnxruntime-extensions, or patch the model to the target 'primitives', which needs no ops",
                 name="onnxruntime_extensions",
             )
+        if reason:  # so that every session runs Python ops: define them before the user registers their library
+            _define_python_ops()
     _define_python_ops_early()
     for key in [key for key, entry in list(_registered.items()) if entry.options() is None]:
         _registered.pop(key, None)
@@ -104,19 +107,24 @@ def add_python_ops(options: onnxruntime.SessionOptions) -> None:
             were defined.
     """
     entry = _lookup(options)
-    if entry is None or entry.python_ops == "Python":
+    if entry is None or entry.ops_of_domain == "Python":
         return
+    if entry.ops_of_domain == "compiled":
+        raise ImportError(
+            "compiled ops stand in for the Python ops on these options: use new SessionOptions for a model that needs "
+            "Python ops",
+            name="onnxruntime_extensions",
+        )
     path = _define_python_ops()
     if not _loads(options, DOMAIN):
         if _loads(options, EXTENSIONS_DOMAIN):
             raise ImportError(
                 "onnxruntime-extensions was registered on these options before ort_gridsample defined its Python ops: "
-                "import onnxruntime_extensions before ort_gridsample, or register its library after "
-                "ort_gridsample.register(options)",
+                "import onnxruntime_extensions before ort_gridsample",
                 name="onnxruntime_extensions",
             )
         interrupts.undisturbed(options.register_custom_ops_library, path)
-    entry.python_ops = "Python"
+    entry.ops_of_domain = "Python"
 
 
 def _define_python_ops_early() -> None:
@@ -134,15 +142,19 @@ def _define_python_ops() -> str:
 
 
 def _prepare_plain_session(session: Any, model: Any, options: onnxruntime.SessionOptions | None) -> bool:
-    """Add Python ops to the options of a plain session whose model may need them; whether they were registered."""
+    """Add Python ops to the options of a plain session whose model may need them.
+
+    Returns:
+        Whether :func:`register` returned the options.
+    """
     entry = _lookup(options)
     if entry is None:
         return False
-    if _RUNS_PYTHON_OPS not in vars(session):  # else it is this package's session, which has seen to its ops
+    if _RUNS_PYTHON_OPS not in vars(session):  # this package's sessions have added their ops already
         domains = _imported_domains(model)
         if domains is None or DOMAIN in domains:
             _add_ops_for_plain_session(options, entry, is_needed=domains is not None)
-        setattr(session, _RUNS_PYTHON_OPS, entry.python_ops == "Python")
+        setattr(session, _RUNS_PYTHON_OPS, entry.ops_of_domain == "Python")
     return True
 
 
@@ -161,7 +173,7 @@ def _add_ops_for_plain_session(options: onnxruntime.SessionOptions, entry: _Regi
     Raises:
         ImportError: neither is possible, and ops are certainly needed.
     """
-    if entry.python_ops:
+    if entry.ops_of_domain:
         return
     try:
         add_python_ops(options)
@@ -171,7 +183,7 @@ def _add_ops_for_plain_session(options: onnxruntime.SessionOptions, entry: _Regi
             reason = registry.unavailable_reason()
         if not reason:
             registry.compiled_ops().register(options, [DOMAIN])
-            entry.python_ops = "compiled"
+            entry.ops_of_domain = "compiled"
         elif is_needed:
             raise
         else:

@@ -33,7 +33,10 @@ from .structs import LIBRARY, OP
 MAX_STATES = 1 << 12
 
 #: Why a node with a tensor of strings has no compiled op.
-NO_STRINGS = "string tensors run on Python ops only, which need onnxruntime-extensions, and that is not installed"
+NO_STRINGS = (
+    "string tensors run on Python ops only, which need onnxruntime-extensions: install it, and import it before "
+    "ort_gridsample"
+)
 
 _OpStruct: Any = ctypes_type(OP)
 _LibraryStruct: Any = ctypes_type(LIBRARY)
