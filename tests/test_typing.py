@@ -110,6 +110,8 @@ def mypy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, 
     """The errors that it finds in a folder's files: each file's name, the line from 1, and what it says."""
     monkeypatch.setenv("MYPYPATH", str(REPOSITORY))
     settings = ["--config-file=", "--strict", "--follow-imports=silent", "--ignore-missing-imports", "--no-incremental"]
+    # onnxruntime has no types, so each of its classes is Any; a snippet of the README derives from one.
+    settings.append("--allow-subclassing-any")
     found, problems, _ = api.run([*settings, *map(str, folder.glob("*.py"))])
     assert not problems
     errors = re.findall(r"^.*?(\w+\.py):(\d+): error: (.*)$", found, re.MULTILINE)
