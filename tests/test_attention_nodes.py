@@ -10,14 +10,11 @@ import onnx
 import pytest
 from onnx import numpy_helper, parser
 
-import faults
 import ort_gridsample as ogs
 from compare import refusal
 from conftest import OPS
 from ort_gridsample.model import dialects
 from paths import Array, open_native, quiet_options, running_on
-
-pytestmark = faults.needs_named_nodes
 
 TENSORRT = "MultiscaleDeformableAttnPlugin_TRT"
 MMCV = "mmdeploy.MMCVMultiScaleDeformableAttention"
@@ -115,8 +112,9 @@ def model_of(
     out = (types or {}).get("value", "float")
     model = parser.parse_model(
         f'<ir_version: 8, opset_import: ["": {opset}{imports}]> g ({", ".join(inputs)}) => ({out}[] Y)'
-        f"{{ [attention] Y = {op_type} ({', '.join(operands)}) }}"
+        f"{{ Y = {op_type} ({', '.join(operands)}) }}"
     )
+    model.graph.node[0].name = "attention"
     if not is_fed:
         dtype = np.dtype(integers)
         model.graph.initializer.append(numpy_helper.from_array(LENGTHS.astype(dtype), "lengths"))
@@ -325,11 +323,13 @@ def sampler_model(
         ", ".join(str(d) if is_static else f"{n}{i}" for i, d in enumerate(s)) for n, s in (("X", X), ("g", grid))
     ]
     mode, padding, aligned = codes
-    return parser.parse_model(
+    model = parser.parse_model(
         f'<ir_version: 8, opset_import: ["": {opset}]> g ({kind}[{shapes[0]}] X, {kind}[{shapes[1]}] grid) => '
-        f"({kind}[] Y) {{ [warp] Y = {op_type} <interpolation_mode = {mode}, padding_mode = {padding}, "
+        f"({kind}[] Y) {{ Y = {op_type} <interpolation_mode = {mode}, padding_mode = {padding}, "
         f"align_corners = {aligned}> (X, grid) }}"
     )
+    model.graph.node[0].name = "warp"
+    return model
 
 
 def sampler_feeds(axes: int, dtype: str = "float32") -> dict[str, Array]:
@@ -409,8 +409,10 @@ def test_added_dialect_whose_output_contradicts_its_graph_is_refused(
     monkeypatch.setattr(dialects, "_ADDED", {*dialects._ADDED})
     ogs.add_dialect(ogs.Dialect("planes", "GridSample", "Warp", ("my.domain",), ATTRIBUTES))
     text = """<ir_version: 8, opset_import: ["": 17, "my.domain": 1]> g (float[2, 3, 4, 5] X, float[GRID] grid) =>
-        (float[2, 3, 9, 2] Y) { [warp] Y = my.domain.Warp (X, grid) }"""
-    error = refusal(ogs.InferenceSession, parser.parse_model(text.replace("GRID", grid)))
+        (float[2, 3, 9, 2] Y) { Y = my.domain.Warp (X, grid) }"""
+    model = parser.parse_model(text.replace("GRID", grid))
+    model.graph.node[0].name = "warp"
+    error = refusal(ogs.InferenceSession, model)
     assert error.where == "Warp node 'warp'"
     assert error.found == f"of shape {found}"
     assert error.expected == "(2, 3, 9, 2), as the graph states"

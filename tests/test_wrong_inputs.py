@@ -197,3 +197,145 @@ def test_lowered_model_of_any_batches_agrees_with_the_function(
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     (Y,) = session.run(None, {"X": X, "G": grid})
     np.testing.assert_allclose(Y, ogs.grid_sample(X, grid), rtol=0, atol=1e-5)
+
+
+#: The right shapes of an attention: B = 2, levels of 2×3 and 1×2 pixels, Q = 5, H = 4, D = 3, P = 6.
+ATTENTION_SHAPES = {
+    "value": (2, 8, 4, 3),
+    "sampling_locations": (2, 5, 4, 2, 6, 2),
+    "attention_weights": (2, 5, 4, 2, 6),
+}
+LEVELS = ((2, 3), (1, 2))
+
+
+@dataclass(frozen=True)
+class WrongAttention:
+    """Inputs that no deformable attention answers: those that differ from the right ones."""
+
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    levels: tuple[tuple[int, ...], ...] = LEVELS
+
+    def feeds(self) -> dict[str, np.ndarray]:
+        shapes = ATTENTION_SHAPES | self.shapes
+        return {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+
+    def starts(self) -> np.ndarray:
+        areas = np.prod(self.levels, axis=1, dtype=np.int64)
+        return np.cumsum(areas) - areas
+
+    def model(self, *, are_levels_fed: bool) -> onnx.ModelProto:
+        """One node as MMCV spells it. Only the ranks of its inputs are declared, where they are the right ones."""
+        inputs = []
+        for name, shape in ATTENTION_SHAPES.items():
+            has_rank = len(self.shapes.get(name, shape)) == len(shape)
+            dims = ", ".join(f"{name}{axis}" for axis in range(len(shape))) if has_rank else ""
+            inputs.append(f"float[{dims}] {name}")
+        if are_levels_fed:
+            # Lowered models need the number of levels.
+            inputs += ["int64[2, 2] levels", "int64[m] starts"]
+        node = "mmcv.MMCVMultiScaleDeformableAttention (value, levels, starts, sampling_locations, attention_weights)"
+        model = parsed(f"g ({', '.join(inputs)}) => (float[] Y) {{ Y = {node} }}", opset=17)
+        model.graph.node[0].name = "warp"
+        if not are_levels_fed:
+            levels = onnx.numpy_helper.from_array(np.array(self.levels, np.int64), "levels")
+            model.graph.initializer.extend([levels, onnx.numpy_helper.from_array(self.starts(), "starts")])
+        return model
+
+    def call(self) -> np.ndarray:
+        value, locations, weights = self.feeds().values()
+        return ogs.deformable_attention(value, np.array(self.levels), locations, weights)
+
+
+def _attention(**shapes: tuple[int, ...]) -> WrongAttention:
+    return WrongAttention(shapes)
+
+
+WRONG_ATTENTION = {
+    "value of three axes": _attention(value=(2, 8, 12)),
+    "value of five axes": _attention(value=(2, 8, 4, 3, 1)),
+    "fewer batches of value": _attention(value=(1, 8, 4, 3)),
+    "more batches of value": _attention(value=(4, 8, 4, 3)),
+    "no batch of value": _attention(value=(0, 8, 4, 3)),
+    "fewer pixels": _attention(value=(2, 7, 4, 3)),
+    "more pixels": _attention(value=(2, 9, 4, 3)),
+    "fewer heads of value": _attention(value=(2, 8, 2, 6)),
+    "one head of value": _attention(value=(2, 8, 1, 12)),
+    "locations of five axes": _attention(sampling_locations=(2, 5, 4, 12, 2)),
+    "one batch of locations": _attention(sampling_locations=(1, 5, 4, 2, 6, 2)),
+    "one query of locations": _attention(sampling_locations=(2, 1, 4, 2, 6, 2)),
+    "one head of locations": _attention(sampling_locations=(2, 5, 1, 2, 6, 2)),
+    "heads and queries of locations exchanged": _attention(sampling_locations=(2, 4, 5, 2, 6, 2)),
+    "levels and points of locations exchanged": _attention(sampling_locations=(2, 5, 4, 6, 2, 2)),
+    "more levels of locations": _attention(sampling_locations=(2, 5, 4, 3, 4, 2), attention_weights=(2, 5, 4, 3, 4)),
+    "three coordinates": _attention(sampling_locations=(2, 5, 4, 2, 6, 3)),
+    "one coordinate": _attention(sampling_locations=(2, 5, 4, 2, 6, 1)),
+    "weights of four axes": _attention(attention_weights=(2, 5, 4, 12)),
+    "one batch of weights": _attention(attention_weights=(1, 5, 4, 2, 6)),
+    "one query of weights": _attention(attention_weights=(2, 1, 4, 2, 6)),
+    "one head of weights": _attention(attention_weights=(2, 5, 1, 2, 6)),
+    "one point of weights": _attention(attention_weights=(2, 5, 4, 2, 1)),
+    "levels and points of weights exchanged": _attention(attention_weights=(2, 5, 4, 6, 2)),
+    "other pixels in all levels": WrongAttention(levels=((2, 3), (2, 2))),
+    "a negative length": WrongAttention(levels=((-2, -3), (1, 2))),
+    "one level": WrongAttention(levels=((2, 4),)),
+    "three levels": WrongAttention(levels=((2, 2), (1, 2), (1, 2))),
+    "levels of three axes": WrongAttention(levels=((2, 3, 1), (1, 2, 1))),
+    "locations of seven axes": _attention(sampling_locations=(2, 5, 4, 2, 6, 2, 1)),
+    "weights of one axis": _attention(attention_weights=(480,)),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_ATTENTION.values(), ids=WRONG_ATTENTION)
+def test_attention_function_of_wrong_inputs_raises(wrong: WrongAttention) -> None:
+    with pytest.raises(ogs.GridSampleError):
+        wrong.call()
+
+
+def test_attention_function_of_the_right_shapes_answers() -> None:
+    assert WrongAttention().call().shape == (2, 5, 12)
+
+
+@pytest.mark.parametrize("are_levels_fed", [False, True], ids=["constant levels", "fed levels"])
+@pytest.mark.parametrize("open_model", sorted(OPENERS, key=lambda opener: opener.__name__))
+@pytest.mark.parametrize("wrong", WRONG_ATTENTION.values(), ids=WRONG_ATTENTION)
+def test_attention_ops_of_wrong_inputs_raise_and_name_the_node(
+    wrong: WrongAttention, open_model: Open, are_levels_fed: bool
+) -> None:
+    if not HAS_PYTHON_OPS and "compiled" not in open_model.__name__:
+        pytest.skip(NO_PYTHON_OPS)
+    feeds = wrong.feeds()
+    if are_levels_fed:
+        feeds |= {"levels": np.array(wrong.levels), "starts": wrong.starts()}
+    # onnxruntime has exceptions of its own, and checks the declared shape of levels itself.
+    with pytest.raises(Exception, match=r"warp|for input: levels"):
+        open_model(wrong.model(are_levels_fed=are_levels_fed)).run(None, feeds)
+
+
+#: The targets of the default run. The forms for runtimes differ in the sampling, and hardly in the checks before it.
+ATTENTION_LOWERED = [
+    name if "for " not in name or name.endswith(("iree", "mnn")) else pytest.param(name, marks=pytest.mark.slow)
+    for name in LOWERED
+]
+
+
+@pytest.mark.parametrize("are_levels_fed", [False, True], ids=["constant levels", "fed levels"])
+@pytest.mark.parametrize("name", ATTENTION_LOWERED)
+@pytest.mark.parametrize("wrong", [WrongAttention(), *WRONG_ATTENTION.values()], ids=["right", *WRONG_ATTENTION])
+def test_lowered_attention_of_wrong_inputs_raises_and_names_the_node(
+    wrong: WrongAttention, name: str, are_levels_fed: bool
+) -> None:
+    feeds = wrong.feeds()
+    if are_levels_fed:
+        feeds |= {"levels": np.array(wrong.levels), "starts": wrong.starts()}
+    model = wrong.model(are_levels_fed=are_levels_fed)
+
+    def run() -> np.ndarray:
+        patched = ogs.patch_model(model, **LOWERED[name])  # type: ignore[arg-type]
+        session = onnxruntime.InferenceSession(patched.SerializeToString(), providers=["CPUExecutionProvider"])
+        return session.run(None, feeds)[0]
+
+    if wrong == WrongAttention():
+        assert run().shape == (2, 5, 12)
+        return
+    with pytest.raises(Exception, match=None if LOWERED[name].get("functions") else r"warp|for input: levels"):
+        run()

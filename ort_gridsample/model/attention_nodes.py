@@ -26,6 +26,14 @@ from .targets import CAST_LIKE
 
 #: The operators between a Softmax and the weights that are led from it.
 _MOVES = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+_INTEGER_INPUTS = ("spatial_shapes", "value_spatial_shapes", "level_start_index")
+#: The axes of each floating-point input, but for attention_weights, whose axes depend on the contract.
+_AXES = {
+    "value": "B, S, H, D",
+    "sampling_locations": "B, Q, H, L, P, 2",
+    "reference_points": "B, Q, 1, 2·G",
+    "sampling_offsets": "B, Q, H, L·P·2",
+}
 
 
 @dataclass(frozen=True)
@@ -106,6 +114,9 @@ class OperandNodes:
 
     def operands(self) -> Operands:
         """The operands, behind their checks."""
+        if self._is_checked:
+            self._check_ranks()
+            self._check_lengths()
         lengths = self._names[self._contract.inputs[1]]
         if self._contract.has_offsets:
             if self._is_checked:
@@ -175,6 +186,30 @@ class OperandNodes:
         checked = self._gate(shape, shape, expected, argument, expectation)
         self._names[argument] = self._nodes.add("Reshape", self._names[argument], checked)
 
+    def _check_ranks(self) -> None:
+        """Check the number of axes of each array whose rank is unknown. The other checks read axes by their index."""
+        nodes = self._nodes
+        for argument in self._contract.inputs:
+            axes = _AXES.get(argument) or ("B, Q, H, L·P" if self._contract.has_offsets else "B, Q, H, L, P")
+            if argument in _INTEGER_INPUTS or self._known(argument) is not None:
+                continue
+            shape = self._shape_of(argument)
+            rank, expected = nodes.add("Shape", shape), nodes.row(axes.count(",") + 1)
+            checked = self._gate(shape, rank, expected, argument, f"shape ({axes})")
+            self._shapes[argument] = checked
+            self._names[argument] = nodes.add("Reshape", self._names[argument], checked)
+
+    def _check_lengths(self) -> None:
+        """Check that no length of a level is negative."""
+        nodes, name = self._nodes, self._contract.inputs[1]
+        if name in self._match.record.constants:
+            return
+        found = nodes.add("Reshape", self._names[name], nodes.row(-1))
+        expected = nodes.add("Abs", found)
+        error = GridSampleError(self._match.record.where, name, "with a negative length", "nothing negative")
+        checked = gate(nodes, found, found, expected, error)
+        self._names[name] = nodes.add("Reshape", checked, nodes.row(-1, 2))
+
     def _check_locations(self) -> None:
         nodes = self._nodes
         if not self._is_known("value", "sampling_locations", "attention_weights"):
@@ -205,7 +240,7 @@ class OperandNodes:
             self._check_against("reference_points", expected, "shape (B, Q, 1, 2·G), of the batch and queries")
 
     def _check_pixels(self) -> None:
-        """Check that the levels are the pixels of ``value``, or lie in them where the node has the first of each."""
+        """Check that the levels are the pixels of ``value``, or lie in them where other starts are constant."""
         nodes, constants, name = self._nodes, self._match.record.constants, self._contract.inputs[1]
         table, starts = constants.get(name), constants.get("level_start_index")
         is_given = "level_start_index" in self._contract.inputs
@@ -221,7 +256,7 @@ class OperandNodes:
                 ends_of_levels = np.asarray(starts + areas, np.int64)
                 total = nodes.row(max(ends_of_levels.tolist(), default=0))
         else:
-            is_exact = not is_given
+            is_exact = True
             ends = self._areas(self._names[name])
             if is_given:
                 first = nodes.add("Cast", self._names["level_start_index"], to=TensorProto.INT64)
@@ -330,9 +365,11 @@ def constants_like(match: Match, nodes: Nodes, argument: str, *numbers: float) -
 def gate(nodes: Nodes, row: str, found: str, expected: str, error: GridSampleError) -> str:
     """Write nodes that fail unless ``found`` and ``expected`` are equal, and else make ``row``, a row of integers.
 
-    The name of the node that fails is the text of the ``error``.
+    The name of each node that can fail is the text of the ``error``.
     """
-    same = nodes.add("Cast", nodes.add("Equal", found, expected), to=TensorProto.INT64)
+    is_equal = nodes.add("Equal", found, expected)
+    nodes.rename_last(str(error))  # it fails itself where the two have different lengths
+    same = nodes.add("Cast", is_equal, to=TensorProto.INT64)
     is_wrong = nodes.add("Sub", nodes.constant(1), nodes.add("ReduceMin", same, keepdims=0))
     only = nodes.add("Reshape", row, nodes.row(1, -1))
     checked = nodes.add("Gather", only, is_wrong, axis=0)
