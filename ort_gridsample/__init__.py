@@ -1,22 +1,22 @@
 """ONNX GridSample and AffineGrid for ONNX Runtime: every type, rank and mode, defined in Python."""
 
 from . import versions  # noqa: F401  # first: it says what is missing
-from .core import get_core, set_core
-from .core.threads import get_num_threads, set_num_threads
+from .detection.records import NodeRecord
+from .dialects.table import Dialect, Spelling, add_dialect
 from .errors import GridSampleError
-from .functions import affine_grid, deformable_attention, grid_sample
+from .functions.cores import get_core, set_core
+from .functions.operators import affine_grid, deformable_attention, grid_sample
 from .interop.evaluator import reference_ops
 from .interop.openvino import openvino_extensions
 from .interop.pytorch import torch_symbolics, torch_translation_table
-from .model.dialects import Dialect, Spelling, add_dialect
-from .model.records import NodeRecord
+from .library.builder import build_library
 from .patching import coordinate_nodes, inspect_model, patch_model
-from .runtime.building import build_library
-from .runtime.forks import keep_sessions_through_forks
-from .runtime.placement import Placement, get_ops, set_ops
-from .runtime.quantization import quantization_sessions
-from .runtime.registration import register
-from .runtime.session import InferenceSession
+from .reference.threads import get_num_threads, set_num_threads
+from .session.forks import keep_sessions_through_forks
+from .session.placement import Placement, get_ops, set_ops
+from .session.quantization import quantization_sessions
+from .session.registration import register
+from .session.session import InferenceSession
 
 __version__ = "0.2.0"
 

@@ -7,15 +7,15 @@ from typing import Literal
 
 import onnx
 
-from .model.coordinate_nodes import coordinate_nodes as names_of
-from .model.dialects import DOMAIN, Dialect
-from .model.files import Model, explaining_invalid, read_model
-from .model.matches import records_of
-from .model.patch import Selection, patch_to
-from .model.records import NodeRecord, NodeRecords
-from .model.targets.runtimes import RuntimeName
-from .model.unfusing import unfused
-from .runtime import native
+from .detection.matches import records_of
+from .detection.records import NodeRecord, NodeRecords
+from .dialects.table import DOMAIN, Dialect
+from .graph.files import Model, explaining_invalid, read_model
+from .rewriting.coordinate_nodes import coordinate_nodes as names_of
+from .rewriting.patch import Selection, patch_to
+from .rewriting.targets.runtimes import RuntimeName
+from .rewriting.unfusing import unfused
+from .session import native
 
 #: The targets that are always there; a dialect that was added is a target as well.
 TargetName = Literal[
@@ -96,7 +96,7 @@ def patch_model(
         opset: the opset of the ONNX domain that the whole model is converted to, up or down; None: its own, raised
             where the target needs a newer one. The model's functions are inlined then.
         for_runtime: with ``"primitives"``, the runtime or converter that needs a form or an older opset, if it is one
-            of those: :data:`ort_gridsample.model.targets.runtimes.RUNTIMES` says which and why.
+            of those: :data:`ort_gridsample.rewriting.targets.runtimes.RUNTIMES` says which and why.
 
     Raises:
         GridSampleError: a node concerned is not what its opset or dialect allows, the target cannot say it, the

@@ -12,7 +12,7 @@ import pytest
 
 import fuzz
 import ort_gridsample as ogs
-from ort_gridsample.runtime.compiled_ops.registry import unavailable_reason
+from ort_gridsample.custom_ops.compiled_ops.registry import unavailable_reason
 from paths import HAS_PYTHON_OPS, NO_PYTHON_OPS, PATHS, Function, Model, needs_python_ops, running_on
 
 fuzz.register()

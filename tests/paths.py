@@ -20,9 +20,9 @@ import ort_gridsample as ogs
 from cases import Attributes, Case, dtype_of
 from compare import type_name
 from models import affine_grid_model, grid_sample_model
-from ort_gridsample.model import programs
-from ort_gridsample.runtime import extensions
-from ort_gridsample.runtime.compiled_ops import registry
+from ort_gridsample.custom_ops.compiled_ops import registry
+from ort_gridsample.custom_ops.python_ops import extensions
+from ort_gridsample.detection import programs
 
 Array = np.ndarray
 Open = Callable[[onnx.ModelProto], onnxruntime.InferenceSession]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ort_gridsample.runtime.compiled_ops import registry
+from ort_gridsample.custom_ops.compiled_ops import registry
 from paths import HAS_PYTHON_OPS, LIBRARY
 
 TESTS = Path(__file__).parent

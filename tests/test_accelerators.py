@@ -27,10 +27,10 @@ import test_unrolled
 from compare import refusal
 from models import loose, parsed
 from ort_gridsample.cli import main
-from ort_gridsample.model.matches import records_of
-from ort_gridsample.model.records import NodeRecord
-from ort_gridsample.runtime import accelerators, native
-from ort_gridsample.runtime.accelerators import Accelerators, Way
+from ort_gridsample.detection.matches import records_of
+from ort_gridsample.detection.records import NodeRecord
+from ort_gridsample.session import accelerators, native
+from ort_gridsample.session.accelerators import Accelerators, Way
 from test_exported import MODELS, run, stored
 
 #: Every onnxruntime has it, and it takes no node.

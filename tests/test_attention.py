@@ -23,13 +23,13 @@ from cases import dtype_of
 from compare import refusal
 from conftest import CORES, OPS
 from models import function_of, parsed
-from ort_gridsample.functions import attend
-from ort_gridsample.model.graphs import scopes
-from ort_gridsample.model.helpers import guard_name
-from ort_gridsample.model.inference import value_of
-from ort_gridsample.model.matches import find
-from ort_gridsample.runtime.accelerators import Accelerators
-from ort_gridsample.runtime.placement import Placement, foreseen
+from ort_gridsample.detection.helpers import guard_name
+from ort_gridsample.detection.matches import find
+from ort_gridsample.functions.operators import attend
+from ort_gridsample.graph.scope import scopes
+from ort_gridsample.inference.types import value_of
+from ort_gridsample.session.accelerators import Accelerators
+from ort_gridsample.session.placement import Placement, foreseen
 from ort_gridsample.spec import FLOATS
 from paths import Array, open_native, quiet_options, running_on
 from processes import every_way

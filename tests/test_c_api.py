@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ort_gridsample import versions
-from ort_gridsample.runtime.compiled_ops import c_api
+from ort_gridsample.custom_ops.compiled_ops import c_api
 
 WORD = 8  # bytes of a pointer
 #: As data/read_c_api_header.py printed them.

@@ -25,10 +25,10 @@ from models import grid_sample_model, parsed
 from ort_gridsample import spec, versions
 from ort_gridsample.cli import COMMANDS, demo, main, verify
 from ort_gridsample.cli.demo import draw_grid
+from ort_gridsample.cli.far import LIMIT, put_far_coordinates_to_0
 from ort_gridsample.cli.inputs import random_array
 from ort_gridsample.cli.output import print_json
-from ort_gridsample.model.far import LIMIT, put_far_coordinates_to_0
-from ort_gridsample.runtime import placement as placement_module
+from ort_gridsample.session import placement as placement_module
 from test_session import GRID, WRONG_GRID, X, cached_model, external_model
 
 #: Words -> what the command line prints in this process; on stderr where it ends with the status 2 or more.

@@ -18,11 +18,11 @@ from compare import about, assert_identical, assert_matches, refusal
 from conftest import with_slow
 from models import affine_grid_model, grid_sample_model, loose, parsed
 from ort_gridsample import spec, versions
-from ort_gridsample.core import numpy_core
-from ort_gridsample.core.memory import available
-from ort_gridsample.model.matches import records_of
-from ort_gridsample.model.targets.compiled_op import unsupported
-from ort_gridsample.runtime.compiled_ops import c_api, registry
+from ort_gridsample.custom_ops.compiled_ops import c_api, registry
+from ort_gridsample.detection.matches import records_of
+from ort_gridsample.reference import sampler
+from ort_gridsample.reference.memory import available
+from ort_gridsample.rewriting.targets.compiled_op import unsupported
 from paths import (
     LIBRARY,
     needs_python_ops,
@@ -68,7 +68,7 @@ SIZES += [(1, 1, 1451, 1453), (2, 1, 73, 101, 103)]
 
 @with_slow("theta_type", ["float32", "float16", "float64", "bfloat16"], ["float32", "float16"])
 def test_affine_grid_is_the_functions(theta_type: str) -> None:
-    from ort_gridsample.core.workers import PASSED_BYTES
+    from ort_gridsample.kernels.workers import PASSED_BYTES
 
     kinds = itertools.product((2, 3), (False, True))
     sessions = {kind: open_compiled(affine_grid_model(theta_type, *kind)) for kind in kinds}
@@ -104,7 +104,7 @@ def test_large_inputs_answer_as_the_numpy_core(name: str, monkeypatch: pytest.Mo
         X = (rng.normal(size=shapes[0]) * 60).astype(types[0])
         grid = rng.uniform(-1.2, 1.2, shapes[1]).astype(types[1])
         with monkeypatch.context() as patch:
-            patch.setattr("ort_gridsample.core._core", numpy_core)
+            patch.setattr("ort_gridsample.functions.cores._core", sampler)
             expected = ogs.grid_sample(X, grid, mode, "reflection").astype(float)
         model = grid_sample_model(*types, X.ndim - 2, [Attributes(mode, "reflection")])
         for threads, cpus in ((1, 1), (3, 2), (3, 64)):
@@ -255,7 +255,7 @@ def test_a_run_goes_on_while_another_thread_holds_the_lock() -> None:
     script = """
 import ctypes, threading, time
 from numba import cfunc, types
-from ort_gridsample.core.pointers import array
+from ort_gridsample.kernels.pointers import array
 usleep = types.ExternalFunction("usleep", types.int32(types.uint32))
 
 @cfunc(types.int64(types.int64, types.int64))

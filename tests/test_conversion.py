@@ -10,7 +10,8 @@ import pytest
 from onnx import TensorProto, helper, parser
 
 import ort_gridsample as ogs
-from ort_gridsample.model import conversion, graphs, opsets
+from ort_gridsample.graph import scope as graphs
+from ort_gridsample.opsets import convert, inlining
 from paths import needs_python_ops, open_native, open_patched_file
 from test_graphs import SPARSE
 from test_patch import FEEDS, GRID, HEADER, SIGNATURE, X
@@ -188,7 +189,7 @@ def test_a_function_is_inlined_into_a_model_of_another_opset() -> None:
 
 def inlined(model: onnx.ModelProto, names: set[str]) -> onnx.ModelProto:
     copy = deepcopy(model)
-    conversion.inline(copy, {("local", name) for name in names})
+    inlining.inline(copy, {("local", name) for name in names})
     return copy
 
 
@@ -236,5 +237,5 @@ def test_inlining_keeps_the_defaults_of_functions(names: set[str]) -> None:
 def test_raising_to_the_opset_that_is_there_changes_nothing_but_functions() -> None:
     model = old("Y = Relu (X)", opset=16)
     before = deepcopy(model)
-    opsets.convert_opset(model, 16)
+    convert.convert_opset(model, 16)
     assert model == before

@@ -20,7 +20,7 @@ from cases import ATTRIBUTES, Attributes
 from compare import refusal
 from conftest import with_slow
 from models import node_attributes
-from ort_gridsample.runtime.compiled_ops import registry
+from ort_gridsample.custom_ops.compiled_ops import registry
 from paths import open_native, quiet_options
 from test_patch import SIGNATURE
 from test_targets import called

@@ -12,17 +12,17 @@ import ort_gridsample as ogs
 from cases import dtype_of, image
 from compare import about, finfo
 from conftest import with_slow
-from ort_gridsample import core as cores
 from ort_gridsample import settings, spec
-from ort_gridsample.core import numpy_core
-from ort_gridsample.core.plan import plan_for
+from ort_gridsample.functions.operators import cores
+from ort_gridsample.reference import sampler
+from ort_gridsample.reference.plan import plan_for
 from processes import python
 
 pytest.importorskip("numba", reason="the compiled core is held against the NumPy core: both are needed")
 from numba import njit
 
-from ort_gridsample.core import halves, jit_core, kernels, workers
-from ort_gridsample.core.structs import LAUNCH, ctypes_type
+from ort_gridsample.kernels import halves, jit_core, loops, workers
+from ort_gridsample.kernels.structs import LAUNCH, ctypes_type
 
 pytestmark = pytest.mark.usefixtures("default_core")
 
@@ -63,7 +63,7 @@ def on_both(*arguments: object, num_threads: int | None = None) -> tuple[np.ndar
 def test_a_block_that_lies_inside(name: str) -> None:
     """No tap of it is outside, and the table is not written out: the compiled core has a shorter way."""
     rng = np.random.default_rng(8)
-    counts = (1, 3, 40, kernels.TILE_POSITIONS + 76)
+    counts = (1, 3, 40, loops.TILE_POSITIONS + 76)
     for lengths, channels, count in itertools.product(((7,), (8, 9), (7, 8, 9)), (1, 5), counts):
         X = image(name, (2, channels, *lengths))
         grid = rng.uniform(-0.3, 0.3, (2, *[1] * (len(lengths) - 1), count, len(lengths))).astype(np.float32)
@@ -129,11 +129,11 @@ def test_rows_of_channels(name: str, phases: list[int], monkeypatch: pytest.Monk
 @pytest.mark.parametrize(("name", "num_threads"), [("float16", 1), ("float32", 2), ("complex64", 2)])
 def test_numpy_takes_many_channels_at_once(name, num_threads, monkeypatch):
     """And answers as it does channel by channel, of which not all can be turned round together."""
-    monkeypatch.setattr(numpy_core, "TAPS_PER_THREAD", 1)
-    sampled, original = [], numpy_core._sample_rows
-    monkeypatch.setattr(numpy_core, "_sample_rows", lambda *a: (sampled.append(len(a[0])), original(*a)))
+    monkeypatch.setattr(sampler, "TAPS_PER_THREAD", 1)
+    sampled, original = [], sampler._sample_rows
+    monkeypatch.setattr(sampler, "_sample_rows", lambda *a: (sampled.append(len(a[0])), original(*a)))
     ogs.set_core("numpy")
-    rng, channels = np.random.default_rng(12), numpy_core.CHANNELS_LAST + 3
+    rng, channels = np.random.default_rng(12), sampler.CHANNELS_LAST + 3
     for n, r, mode in ((1, 1, "linear"), (3, 2, "linear"), (1, 2, "cubic"), (2, 3, "linear")):
         X = image(name, (n, channels, *(9, 8, 5)[:r])).copy()
         X[:, 3, ..., 4], X[:, 5, ..., 2] = np.inf, np.nan
@@ -143,8 +143,8 @@ def test_numpy_takes_many_channels_at_once(name, num_threads, monkeypatch):
             one_by_one = [ogs.grid_sample(X[:, c : c + 1], grid, **how) for c in range(channels)]
             assert_same(ogs.grid_sample(X, grid, **how), np.concatenate(one_by_one, axis=1))
     assert sampled == [channels] * 3 * (1 + 3 + 1 + 2)
-    plan, few = plan_for(X.dtype, "linear", "zeros", False), numpy_core.CHANNELS_LAST
-    assert [numpy_core._reads_rows(c, 9, 9, 4, plan) for c in (few - 1, few)] == [False, True]
+    plan, few = plan_for(X.dtype, "linear", "zeros", False), sampler.CHANNELS_LAST
+    assert [sampler._reads_rows(c, 9, 9, 4, plan) for c in (few - 1, few)] == [False, True]
 
 
 def test_rough_grids_are_known(phases):
@@ -162,7 +162,7 @@ def test_rough_grids_are_known(phases):
 def test_choice(monkeypatch):
     monkeypatch.delenv(settings.CORE.variable, raising=False)
     assert ogs.get_core() == "jit"
-    for name, module in (("numpy", numpy_core), ("jit", jit_core)):
+    for name, module in (("numpy", sampler), ("jit", jit_core)):
         ogs.set_core(name)
         assert (ogs.get_core(), cores.load_core()) == (name, module)
     with pytest.raises(ValueError, match="the core is 'cuda', expected one of 'auto', 'numpy', 'jit'"):
@@ -182,7 +182,7 @@ def test_without_a_numba_of_these_days(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(settings.CORE.variable, raising=False)
     monkeypatch.setattr(cores.importlib.util, "find_spec", lambda name: None)
     ogs.set_core(None)
-    assert (ogs.get_core(), cores.load_core()) == ("numpy", numpy_core)
+    assert (ogs.get_core(), cores.load_core()) == ("numpy", sampler)
     with pytest.raises(ImportError, match="pip install numba"):
         ogs.set_core("jit")
 
@@ -306,8 +306,8 @@ def test_loops_answer_as_numpy(tmp_path: Path) -> None:
     """As on a CPU that does not gather, and but for a rounding; all other tests have vectors where this CPU does."""
     script = """
 import itertools, numpy as np
-from ort_gridsample.core import vectors
-vectors.GATHERS = False
+from ort_gridsample.kernels import simd
+simd.GATHERS = False
 import ort_gridsample as ogs
 rng, close = np.random.default_rng(0), {"float32": 1e-5, "float16": 2e-3, "int16": 0}
 for kind, mode, r, channels in itertools.product(close, ("linear", "cubic"), (1, 2), (3, 37)):

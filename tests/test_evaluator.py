@@ -17,7 +17,7 @@ from cases import ATTRIBUTES, RANKS, SESSION_TYPES, SHAPES, Attributes, Case, dt
 from compare import about, assert_identical, refusal
 from models import affine_grid_model, grid_sample_model, loose, parsed
 from ort_gridsample import spec
-from ort_gridsample.model.patch import targets
+from ort_gridsample.rewriting.patch import targets
 from paths import function_answer, open_native
 from test_patch import GRID, HEADER, MODELS, SIGNATURE, X
 from test_targets import DIALECTS, GRID3, X3, feeds_of, sampler

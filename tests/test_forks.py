@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import processes
-from ort_gridsample.runtime import forks
-from ort_gridsample.runtime.compiled_ops.registry import unavailable_reason
+from ort_gridsample.custom_ops.compiled_ops.registry import unavailable_reason
+from ort_gridsample.session import forks
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork"),
@@ -131,8 +131,9 @@ def test_compiled_ops_are_compiled_in_a_forked_child_too() -> None:
         pytest.skip(unavailable_reason())
     script = """
 import os, threading
-from ort_gridsample.runtime import extensions, options
-from ort_gridsample.runtime.compiled_ops.registry import compiled_ops
+from ort_gridsample.custom_ops.python_ops import extensions
+from ort_gridsample.session import options
+from ort_gridsample.custom_ops.compiled_ops.registry import compiled_ops
 make(open_compiled)
 locks = [compiled_ops()._lock, options._lock, extensions._lock]
 held, done = threading.Event(), threading.Event()

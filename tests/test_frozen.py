@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 import ort_gridsample as ogs
-from ort_gridsample import core, versions
+from ort_gridsample import versions
 from ort_gridsample._pyinstaller import get_hook_dirs
-from ort_gridsample.runtime import extensions
-from ort_gridsample.runtime.compiled_ops import registry
-from ort_gridsample.runtime.compiled_ops.catalog import OPS
+from ort_gridsample.custom_ops.compiled_ops import registry
+from ort_gridsample.custom_ops.compiled_ops.catalog import OPS
+from ort_gridsample.custom_ops.python_ops import extensions
+from ort_gridsample.functions.operators import cores
 from paths import HAS_PYTHON_OPS
 from processes import TESTS
 
@@ -85,7 +86,7 @@ def test_frozen_program_without_numba_says_so(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(registry, "find_spec", lambda name: None)
     monkeypatch.setattr(registry.library, "found", lambda: None)
     assert registry.static_reason.__wrapped__().startswith(FROZEN.format("numba"))
-    monkeypatch.setattr(core, "_numba_is_installed", lambda: False)
+    monkeypatch.setattr(cores, "_numba_is_installed", lambda: False)
     with pytest.raises(ImportError, match="this frozen program lacks the module numba"):
         ogs.set_core("jit")
 
@@ -102,7 +103,7 @@ def test_frozen_program_without_extensions_says_so(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.usefixtures("frozen")
 def test_frozen_program_without_a_module_of_the_package_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = "ort_gridsample.runtime.compiled_ops.sampling"
+    module = "ort_gridsample.custom_ops.compiled_ops.sampling"
     monkeypatch.setitem(sys.modules, module, None)
     op = next(op for op in OPS if op.kernels.startswith("sampling."))
     with pytest.raises(ModuleNotFoundError) as caught:

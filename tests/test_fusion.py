@@ -19,11 +19,11 @@ from cases import ATTRIBUTES, Attributes
 from compare import about, assert_identical, refusal
 from conftest import with_slow
 from models import loose, parsed
-from ort_gridsample.model.graphs import scopes
-from ort_gridsample.model.matches import find
-from ort_gridsample.model.patch import patch_in_place
-from ort_gridsample.model.targets.compiled_op import FusedOp
-from ort_gridsample.runtime.compiled_ops import registry
+from ort_gridsample.custom_ops.compiled_ops import registry
+from ort_gridsample.detection.matches import find
+from ort_gridsample.graph.scope import scopes
+from ort_gridsample.rewriting.patch import patch_in_place
+from ort_gridsample.rewriting.targets.compiled_op import FusedOp
 from paths import open_native, open_session, quiet_options
 
 Between = Sequence[tuple[str, dict[str, object]]]

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 import ort_gridsample as ogs
 from compare import about
 from models import parsed
-from ort_gridsample.model.graphs import UNSTATED_OPSET, Names, opset_of, scopes
+from ort_gridsample.graph.scope import UNSTATED_OPSET, Names, opset_of, scopes
 from paths import open_native, open_patched_file, open_session
 from test_patch import FEEDS, GRID, HEADER, SIGNATURE, X
 

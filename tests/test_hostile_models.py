@@ -14,9 +14,9 @@ import faults
 import ort_gridsample as ogs
 from compare import refusal
 from ort_gridsample.cli import main
-from ort_gridsample.model.files import explaining_invalid, written_whole
-from ort_gridsample.model.patch import patch_in_place
-from ort_gridsample.model.targets.python_op import PythonOp
+from ort_gridsample.graph.files import explaining_invalid, written_whole
+from ort_gridsample.rewriting.patch import patch_in_place
+from ort_gridsample.rewriting.targets.python_op import PythonOp
 from paths import running_on
 from processes import run
 from test_patch import FEEDS, GRID, HEADER, SIGNATURE, X, one_node

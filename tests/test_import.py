@@ -9,8 +9,8 @@ import pytest
 
 import ort_gridsample as ogs
 from ort_gridsample import versions
-from ort_gridsample.runtime import extensions
-from ort_gridsample.runtime.compiled_ops.registry import unavailable_reason
+from ort_gridsample.custom_ops.compiled_ops.registry import unavailable_reason
+from ort_gridsample.custom_ops.python_ops import extensions
 from paths import needs_python_ops
 from processes import WITHOUT_TORCH, python
 
@@ -189,7 +189,7 @@ print(onnxruntime.InferenceSession(lowered).run(None, fed_texts)[0].shape)
 def test_without_onnxruntime_extensions_attention_runs_in_patched_files() -> None:
     script = f"""{WITHOUT_EXTENSIONS}
 import numpy as np, onnx, onnxruntime, test_attention, ort_gridsample as ogs
-from ort_gridsample.functions import attend
+from ort_gridsample.functions.operators import attend
 model = onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17, "ort_gridsample": 1]>
     g (float[] value, int64[] levels, float[] at, float[] by) => (float[] Y) {{
     unguarded, status = ort_gridsample.DeformableAttention <align_corners = 1, node = "a", num_threads = 0>
@@ -214,7 +214,7 @@ def test_without_ops_all_else_works(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 import contextlib, io
 {BEGIN}
 from ort_gridsample.cli import main
-from ort_gridsample.model.patch import targets
+from ort_gridsample.rewriting.patch import targets
 print(ogs.grid_sample(*feeds.values()).shape, len(ogs.inspect_model(model)))
 for target in targets():
     for nodes in "all", "unsupported":

@@ -16,13 +16,14 @@ from onnx import TensorProto, helper, numpy_helper, parser, shape_inference
 import faults
 import ort_gridsample as ogs
 from models import parsed
-from ort_gridsample.model import backward_slice, inference
-from ort_gridsample.model.backward_slice import SMALL_BYTES, BackwardSlice
-from ort_gridsample.model.graphs import scopes
-from ort_gridsample.model.inference import Inference, Value, value_of
-from ort_gridsample.model.matches import records_of
+from ort_gridsample.detection.matches import records_of
+from ort_gridsample.graph.scope import scopes
+from ort_gridsample.inference import backward_slice
+from ort_gridsample.inference import types as inference
+from ort_gridsample.inference.backward_slice import SMALL_BYTES, BackwardSlice
+from ort_gridsample.inference.types import Inference, Value, value_of
 from ort_gridsample.patching import TargetName
-from ort_gridsample.runtime import native
+from ort_gridsample.session import native
 from paths import HAS_PYTHON_OPS, NO_PYTHON_OPS, open_compiled, open_native, open_patched_file, open_session
 from test_patch import FEEDS, GRID, X
 

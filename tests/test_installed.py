@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ort_gridsample import __version__, cli, versions
-from ort_gridsample.runtime.compiled_ops.catalog import OPS
+from ort_gridsample.custom_ops.compiled_ops.catalog import OPS
 from processes import python
 
 REPOSITORY = Path(__file__).parents[1]
@@ -136,7 +136,7 @@ MODULES = {
 ENTRIES = {"ort_gridsample", "ort_gridsample.__main__", *(f"ort_gridsample.cli.{name}" for name in cli.COMMANDS)}
 KERNELS = ("emission", *(op.kernels.split(".")[0] for op in OPS))
 ENTRIES.add("ort_gridsample._pyinstaller.hook-ort_gridsample")  # which PyInstaller executes
-ENTRIES |= {f"ort_gridsample.runtime.compiled_ops.{each}" for each in KERNELS}
+ENTRIES |= {f"ort_gridsample.custom_ops.compiled_ops.{each}" for each in KERNELS}
 
 
 def imported(name: str) -> Iterator[str]:

@@ -16,9 +16,9 @@ from onnx import helper, numpy_helper
 import ort_gridsample as ogs
 from models import parsed
 from ort_gridsample import GridSampleError
-from ort_gridsample.core import memory
-from ort_gridsample.model import weights
-from ort_gridsample.runtime import session as sessions
+from ort_gridsample.graph import weights
+from ort_gridsample.reference import memory
+from ort_gridsample.session import session as sessions
 from processes import program
 
 #: The tests' limit: the models' weights are over it, and everything else is below.

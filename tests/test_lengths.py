@@ -8,10 +8,10 @@ import onnxruntime
 import pytest
 
 from models import parsed
-from ort_gridsample.model.graphs import scopes
-from ort_gridsample.model.inference import Inference
-from ort_gridsample.model.lengths import Length, Lengths
-from ort_gridsample.model.use_def import UseDef
+from ort_gridsample.graph.scope import scopes
+from ort_gridsample.graph.use_def import UseDef
+from ort_gridsample.inference.lengths import Length, Lengths
+from ort_gridsample.inference.types import Inference
 
 #: What makes Y of X (N, 4, W) and b (4, 1).
 NODES = {

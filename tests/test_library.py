@@ -28,18 +28,19 @@ from cases import Attributes
 from compare import refusal
 from models import affine_grid_model, grid_sample_model, loose
 from ort_gridsample import versions
-from ort_gridsample.core.threads import available_cpus
-from ort_gridsample.model.dialects import FUSED
-from ort_gridsample.model.patch import patch_in_place
-from ort_gridsample.model.targets.compiled_op import FusedOp
-from ort_gridsample.runtime import building, library, linking
+from ort_gridsample.custom_ops.compiled_ops import library_file, linking
+from ort_gridsample.dialects.table import FUSED
+from ort_gridsample.library import builder
+from ort_gridsample.reference.threads import available_cpus
+from ort_gridsample.rewriting.patch import patch_in_place
+from ort_gridsample.rewriting.targets.compiled_op import FusedOp
 from processes import WITHOUT_TORCH, python
 from test_pixel_grids import Graph
 
-COMPILES = bool(importlib.util.find_spec("numba")) and versions.at_least(metadata.version("numba"), building.NUMBA)
+COMPILES = bool(importlib.util.find_spec("numba")) and versions.at_least(metadata.version("numba"), builder.NUMBA)
 LINKS = COMPILES and bool(importlib.util.find_spec("ziglang") or shutil.which("cc"))
 pytestmark = [
-    pytest.mark.skipif(not LINKS, reason=f"a library needs Numba {building.NUMBA}, and cc or ziglang"),
+    pytest.mark.skipif(not LINKS, reason=f"a library needs Numba {builder.NUMBA}, and cc or ziglang"),
     pytest.mark.timeout(1800),
 ]
 ROOT = Path(__file__).parents[1]
@@ -168,7 +169,7 @@ def in_package(script: str, path: Path | str, first: str = "") -> list[str]:
     begin += "from cases import Attributes\nfrom models import grid_sample_model\n"
     begin += "X, grid = np.ones((1, 2, 4, 4), np.float32), np.zeros((1, 3, 3, 2), np.float32)\n"
     begin += "model = grid_sample_model('float32', 'float32', 2, [Attributes()])\n"
-    return python(begin + script, env={**os.environ, library.VARIABLE: str(path)})
+    return python(begin + script, env={**os.environ, library_file.VARIABLE: str(path)})
 
 
 @pytest.mark.parametrize("extensions", [True, False])
@@ -190,7 +191,7 @@ print(told(lambda: ogs.InferenceSession(text).run(None, {"X": X.astype(str).asty
 """
     first = "" if extensions else "import sys\nsys.modules['onnxruntime_extensions'] = None\n"
     ran, *files, plain, numba, text = in_package(script, built, first)
-    assert ran == f"(1, 2, 3, 3) compiled op {built}, {library.checked(built)}"
+    assert ran == f"(1, 2, 3, 3) compiled op {built}, {library_file.checked(built)}"
     assert files == ["(1, 2, 3, 3) ['N', 'C', 'D0_out', 'D1_out']"] * 2
     assert (plain, numba) == ("(1, 2, 3, 3)", "False")
     lacks = "ImportError: GridSample node 'sample0': X is of type str, and string tensors run on Python ops only"
@@ -244,7 +245,7 @@ print(ogs.grid_sample(X, grid).shape)
     session, registered, works = in_package(script, tmp_path / "it.so")
     said = f"GridSampleError: library {str(tmp_path / 'it.so')!r}: {reason}"
     assert [session.startswith(said), registered.startswith(said), works] == [True, True, "(1, 2, 3, 3)"]
-    assert "file is not to be read: No such file" in str(refusal(library.checked, tmp_path / "none.so"))
+    assert "file is not to be read: No such file" in str(refusal(library_file.checked, tmp_path / "none.so"))
 
 
 @pytest.mark.skipif(sys.platform != "linux" or not shutil.which("readelf"), reason="this reads an ELF file")
@@ -270,7 +271,7 @@ def test_what_cannot_be_built_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     with monkeypatch.context() as older:
         older.setattr(metadata, "version", lambda name: "0.61.2")
         assert (
-            told() == f"a library needs numba {building.NUMBA} or newer, and 0.61.2 is installed: pip install -U numba"
+            told() == f"a library needs numba {builder.NUMBA} or newer, and 0.61.2 is installed: pip install -U numba"
         )
     with pytest.raises(RuntimeError, match=r"^linking failed: no room$"):
         linking.run([sys.executable, "-c", "raise SystemExit('no room')"], "linking")
@@ -290,7 +291,7 @@ def test_a_library_has_what_its_models_need_and_no_more() -> None:
         affine_grid_model("float64", 2, True),
     ]
     found = {"X": ["float16"], "grid": ["float32"], "mode": ["nearest"], "theta": ["float64"], "size": ["int64"]}
-    assert building._wanted(models) == found
+    assert builder._wanted(models) == found
 
 
 def program(folder: Path, cc: list[str], runtime: Path | None = None, name: str = "run_model") -> Path:
@@ -346,7 +347,7 @@ def test_a_program_in_c_runs_models_with_it(built: Path, tmp_path: Path) -> None
 
 @pytest.mark.skipif(not shutil.which("qemu-x86_64-static") or not shutil.which("cc"), reason="this needs an emulator")
 def test_a_processor_that_has_none_of_its_variants_is_told(built: Path, tmp_path: Path) -> None:
-    if "x86-64-v2" in library.checked(built):
+    if "x86-64-v2" in library_file.checked(built):
         pytest.skip("this processor is of the least level itself")
     made = program(tmp_path, ["cc"])
     model, _ = sample_models()["linear 2"]
@@ -404,8 +405,8 @@ def test_another_machine_s_library_answers_there(target: str, tmp_path: Path) ->
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as archive:
         (member,) = (each for each in archive.namelist() if Path(each).match(f"capi/{pattern}"))
         runtime = Path(archive.extract(member, tmp_path / "wheel"))
-    path = tmp_path / f"built{linking.SUFFIXES[building.TARGETS[target].system]}"
-    ogs.build_library(path, building.TARGETS[target].cpus[:1], target, [model for model, _ in sample_models().values()])
+    path = tmp_path / f"built{linking.SUFFIXES[builder.TARGETS[target].system]}"
+    ogs.build_library(path, builder.TARGETS[target].cpus[:1], target, [model for model, _ in sample_models().values()])
     there = tmp_path / "there"
     there.mkdir()
     program(there, [sys.executable, "-m", "ziglang", "cc", "-target", linked], runtime, name)
@@ -441,8 +442,8 @@ def test_it_counts_processors_and_knows_this_one() -> None:
     import llvmlite.binding
     from numba import njit
 
-    from ort_gridsample.runtime.compiled_ops import entry
+    from ort_gridsample.library import entry
 
     llvmlite.binding.initialize_native_asmparser()
     found = njit(lambda: (entry.cpus(), entry.level()))()
-    assert found == (available_cpus(), building.CPUS[building._cpus(building._machine(None), (building.NATIVE,))[0]][0])
+    assert found == (available_cpus(), builder.CPUS[builder._cpus(builder._machine(None), (builder.NATIVE,))[0]][0])

@@ -11,7 +11,7 @@ import faults
 import ort_gridsample as ogs
 from compare import refusal
 from conftest import with_slow
-from ort_gridsample.core import memory
+from ort_gridsample.reference import memory
 from paths import needs_python_ops
 from processes import COMPILED, WAYS, python, run, run_each
 

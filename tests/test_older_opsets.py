@@ -13,8 +13,8 @@ from onnx import numpy_helper, parser
 import faults
 import ort_gridsample as ogs
 from compare import refusal
-from ort_gridsample.model.graphs import opset_of
-from ort_gridsample.model.opsets import convert_opset
+from ort_gridsample.graph.scope import opset_of
+from ort_gridsample.opsets.convert import convert_opset
 from paths import open_native
 
 EXPORTED = Path(__file__).parent / "exported"

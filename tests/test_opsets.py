@@ -14,9 +14,9 @@ import ort_gridsample as ogs
 from cases import ATTRIBUTES
 from compare import about
 from models import grid_sample_model, parsed
-from ort_gridsample.model.graphs import opset_of, scopes
+from ort_gridsample.custom_ops.compiled_ops import registry
+from ort_gridsample.graph.scope import opset_of, scopes
 from ort_gridsample.patching import TargetName
-from ort_gridsample.runtime.compiled_ops import registry
 from paths import open_native, open_patched_file, open_session
 from test_exported import MODELS as EXPORTED
 from test_exported import REFUSED, stored

@@ -17,8 +17,8 @@ from onnx import TensorProto, helper, parser
 import ort_gridsample as ogs
 from compare import refusal
 from models import parsed
-from ort_gridsample.model.dialects import DOMAIN
-from ort_gridsample.model.graphs import scopes
+from ort_gridsample.dialects.table import DOMAIN
+from ort_gridsample.graph.scope import scopes
 from paths import OPENERS, needs_python_ops, open_native, open_session, quiet_options, running_on
 from processes import python
 

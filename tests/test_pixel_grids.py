@@ -17,12 +17,12 @@ import ort_gridsample as ogs
 from cases import ATTRIBUTES, Attributes
 from compare import about, assert_identical, refusal
 from models import function_of, parsed
-from ort_gridsample.checks import shown
-from ort_gridsample.model import programs
-from ort_gridsample.model.patch import patch_in_place
-from ort_gridsample.model.programs import MOST_SOURCES, MOST_STEPS, OPERATIONS
-from ort_gridsample.model.targets.compiled_op import FusedOp
-from ort_gridsample.runtime.compiled_ops.structs import REQUEST
+from ort_gridsample.custom_ops.compiled_ops.structs import REQUEST
+from ort_gridsample.detection import programs
+from ort_gridsample.detection.programs import MOST_SOURCES, MOST_STEPS, OPERATIONS
+from ort_gridsample.functions.validation import shown
+from ort_gridsample.rewriting.patch import patch_in_place
+from ort_gridsample.rewriting.targets.compiled_op import FusedOp
 from paths import open_native, quiet_options
 from test_fusion import assert_read_back, compiled, fused, readers, two_ops
 

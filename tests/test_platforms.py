@@ -2,7 +2,7 @@
 process' processors, and neither a file that says how much memory there is.
 """
 
-from ort_gridsample.runtime.compiled_ops.registry import unavailable_reason
+from ort_gridsample.custom_ops.compiled_ops.registry import unavailable_reason
 from paths import needs_python_ops
 from processes import PREAMBLE, python
 
@@ -47,7 +47,7 @@ def on(system: str, script: str, first: str = "") -> list[str]:
 
 NO_LINKER = """
 import importlib.util, shutil
-from ort_gridsample.runtime.compiled_ops import registry, trampoline
+from ort_gridsample.custom_ops.compiled_ops import registry, trampoline
 trampoline._JUMPS = {}
 find_spec = importlib.util.find_spec
 importlib.util.find_spec = lambda name: None if name == "ziglang" else find_spec(name)
@@ -60,7 +60,7 @@ def test_without_a_linker_windows_has_python_ops_and_interrupts_wait_for_the_end
     """Ctrl-C is one of six signals there; its handler is there again after the run."""
     script = """
 import signal
-from ort_gridsample.core import numpy_core
+from ort_gridsample.reference import sampler
 print(ogs.get_ops(), '|', registry.unavailable_reason())
 ogs.set_core("numpy")
 session = ogs.InferenceSession(grid_sample_model("uint8", "float32", 2, [Attributes()]))
@@ -72,7 +72,7 @@ handler = signal.getsignal(signal.SIGINT)
 def interrupt(*args):
     signal.raise_signal(signal.SIGINT)
     return core_grid_sample(*args)
-core_grid_sample, numpy_core.grid_sample = numpy_core.grid_sample, interrupt
+core_grid_sample, sampler.grid_sample = sampler.grid_sample, interrupt
 try:
     session.run(None, {"X": X, "grid": grid})
     print("nothing")
@@ -97,7 +97,7 @@ def test_on_macos_there_are_threads() -> None:
     """Without a list of processors, and without an account of memory."""
     script = """
 import os
-from ort_gridsample.core import memory
+from ort_gridsample.functions.cores import memory
 print(ogs.get_num_threads() == os.cpu_count(), memory.available())
 print(ogs.grid_sample(np.ones((2, 8, 64, 64), np.float32), np.zeros((2, 64, 64, 2), np.float32)).shape)
 print(attempt(make(open_model), X, grid))

@@ -19,13 +19,13 @@ from compare import about, assert_identical, refusal, type_name
 from conftest import CORES
 from models import PRIMITIVES, affine_grid_model, grid_sample_model, make_model
 from ort_gridsample import spec
-from ort_gridsample.core.coordinates import PADDING, Padding
-from ort_gridsample.core.taps import MODES, Mode
-from ort_gridsample.model.element_types import elem_type
-from ort_gridsample.model.targets import primitives
-from ort_gridsample.model.targets.expressions import Expressions, _rounded_to_float32
-from ort_gridsample.model.targets.primitives import FEW_CHANNELS, Value, lower_affine_grid, lower_grid_sample
-from ort_gridsample.model.targets.runtimes import ANY, RUNTIMES
+from ort_gridsample.graph.element_types import elem_type
+from ort_gridsample.reference.coordinates import PADDING, Padding
+from ort_gridsample.reference.taps import MODES, Mode
+from ort_gridsample.rewriting.targets import primitives
+from ort_gridsample.rewriting.targets.expressions import Expressions, _rounded_to_float32
+from ort_gridsample.rewriting.targets.primitives import FEW_CHANNELS, Value, lower_affine_grid, lower_grid_sample
+from ort_gridsample.rewriting.targets.runtimes import ANY, RUNTIMES
 
 #: The lowering adds up in the NumPy core's order: types are compared with it bit for bit.
 pytestmark = pytest.mark.usefixtures("numpy_core")

@@ -16,7 +16,7 @@ import ort_gridsample as ogs
 from cases import Attributes
 from conftest import with_slow
 from models import grid_sample_model
-from ort_gridsample.runtime import interrupts
+from ort_gridsample.custom_ops import signals
 from paths import needs_python_ops
 from processes import COMPILED, PREAMBLE, PYTHON, WAYS, python, run, run_each, started
 
@@ -29,7 +29,7 @@ def test_wrong_grid_and_exceptions_in_the_core() -> None:
 import threading
 session, ops = make(open_model), ogs
 if RAISED:
-    import ort_gridsample.runtime.python_ops.ops as ops
+    import ort_gridsample.custom_ops.python_ops.ops as ops
 function = ops.grid_sample
 done, seen = threading.Semaphore(0), {}
 def callback(results, i, error):
@@ -171,8 +171,8 @@ def test_a_fork_while_other_threads_compute(times: int) -> None:
     # As though an asynchronous run were in flight, which is not in the child, and for which its end must not wait.
     script = """
 import os, signal, threading
-from ort_gridsample.runtime.python_ops import exits
-exits.asynchronous_run_begins()
+from ort_gridsample.custom_ops.python_ops import shutdown
+shutdown.asynchronous_run_begins()
 image, places = np.ones((1, 16, 128, 128), np.float32), np.zeros((1, 128, 128, 2), np.float32)
 session, going = make(open_model, mode="cubic"), True
 attempt(session, X, grid)  # a fork inside an import leaves the module locked in the child, whatever is imported
@@ -186,12 +186,12 @@ for _ in range(TIMES):
     child = os.fork()
     if child == 0:  # ends as multiprocessing's children do: onnxruntime would wait for threads that were not forked
         signal.alarm(30)
-        os._exit(exits._pending or attempt(make(open_model), X, grid) != X.shape)
+        os._exit(shutdown._pending or attempt(make(open_model), X, grid) != X.shape)
     ends.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 going = False
 [thread.join() for thread in threads]
-exits.asynchronous_run_ended()
-print(*ends, exits._pending)
+shutdown.asynchronous_run_ended()
+print(*ends, shutdown._pending)
 """
     assert run_each(script.replace("TIMES", str(times))) == dict.fromkeys(WAYS, (" ".join("0" * (times + 1)),))
 
@@ -345,7 +345,7 @@ def test_a_waiting_signal_is_delivered_and_no_handler_is_left() -> None:
     # Signals from inside the op, where a handler that raises would end the process.
     script = """
 import asyncio, os, signal, threading
-import ort_gridsample.runtime.python_ops.ops as ops
+import ort_gridsample.custom_ops.python_ops.ops as ops
 session, function = make(open_model), ops.grid_sample
 def during_an_op(signums, then=lambda: None):
     def grid_sample(*args, **kwargs):
@@ -481,7 +481,7 @@ def test_a_handler_is_called_at_the_end_of_every_run(seen: list[object]) -> None
     def nested(answer: int) -> int:
         return undisturbed(interrupted, answer) + undisturbed(interrupted, answer)
 
-    undisturbed = interrupts.undisturbed
+    undisturbed = signals.undisturbed
     assert [undisturbed(interrupted, answer) for answer in (-1, -2)] == [-1, -2]
     assert undisturbed(nested, -3) == -6
     assert seen == [-1, signal.SIGTERM, -2, signal.SIGTERM, -3, -3, signal.SIGTERM]
@@ -494,18 +494,18 @@ def test_every_handler_is_called_whatever_another_raises(seen: list[object]) -> 
         seen.append(-1)
 
     with pytest.raises(InterruptedError):
-        interrupts.undisturbed(interrupted)
+        signals.undisturbed(interrupted)
     assert seen == [-1, signal.SIGINT, signal.SIGTERM]
 
 
 def test_a_fork_in_a_run_has_its_own_signals(seen: list[object]) -> None:
     def forked() -> None:
         signal.raise_signal(signal.SIGTERM)  # which came to the parent
-        interrupts._after_fork()
+        signals._after_fork()
         signal.raise_signal(signal.SIGTERM)
         seen.append(-1)
 
-    interrupts.undisturbed(forked)
+    signals.undisturbed(forked)
     assert seen == [signal.SIGTERM, -1]
 
 
@@ -514,22 +514,23 @@ def test_sessions_of_others_are_left_alone() -> None:
     script = """
 import importlib, onnxruntime, numpy as np, ort_gridsample as ogs
 from models import parsed
-from ort_gridsample.runtime import interrupts, registration
+from ort_gridsample.custom_ops import signals
+from ort_gridsample.session import registration
 model = parsed("g (float[1] X) => (float[1] Y) { Y = Relu (X) }").SerializeToString()
 ogs.register()
 seen = []
-undisturbed = interrupts.undisturbed
-interrupts.undisturbed = lambda run, *a, **k: seen.append(run.__name__) or undisturbed(run, *a, **k)
+undisturbed = signals.undisturbed
+signals.undisturbed = lambda run, *a, **k: seen.append(run.__name__) or undisturbed(run, *a, **k)
 for options in None, onnxruntime.SessionOptions(), ogs.register():
     session = onnxruntime.InferenceSession(model, options)
     del session._sess_options_initial  # onnxruntime's own affair
     session.run(None, {"X": np.ones(1, np.float32)})
 print(seen)
-bare = [interrupts.bare(getattr(onnxruntime.InferenceSession, name)) for name in ("__init__", "run")]
+bare = [signals.bare(getattr(onnxruntime.InferenceSession, name)) for name in ("__init__", "run")]
 for _ in range(3):
-    importlib.reload(interrupts)
+    importlib.reload(signals)
     importlib.reload(registration).register()
-print(*[m is interrupts.bare(getattr(onnxruntime.InferenceSession, m.__name__)) for m in bare])
+print(*[m is signals.bare(getattr(onnxruntime.InferenceSession, m.__name__)) for m in bare])
 """
     assert python(script) == ["['__init__']", "True True"]
 

@@ -17,7 +17,7 @@ from conftest import OPS
 from models import grid_sample_model, parsed
 from ort_gridsample import progress
 from ort_gridsample.cli.timing import Turn, measure
-from ort_gridsample.model.records import columns
+from ort_gridsample.detection.records import columns
 from test_patch import MODELS
 
 
@@ -100,7 +100,7 @@ def test_a_notebook_is_shown_it_where_stderr_is_no_terminal(said: list, monkeypa
 
 @pytest.mark.skipif("compiled" not in OPS, reason="there are no compiled ops")
 def test_what_is_compiled_is_shown(said: list, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ort_gridsample.core import compilation
+    from ort_gridsample.kernels import compilation
 
     def axis_taps_for(kind: str) -> None: ...
 

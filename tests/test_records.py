@@ -15,11 +15,11 @@ from cases import Attributes
 from models import affine_grid_model, grid_sample_model
 from ort_gridsample import spec
 from ort_gridsample.cli import main
-from ort_gridsample.model.dialects import AttributeReference
-from ort_gridsample.model.element_types import elem_type
-from ort_gridsample.model.matches import records_of
-from ort_gridsample.model.records import NOT_ASKED, columns
-from ort_gridsample.runtime import forks, native
+from ort_gridsample.detection.matches import records_of
+from ort_gridsample.detection.records import NOT_ASKED, columns
+from ort_gridsample.dialects.table import AttributeReference
+from ort_gridsample.graph.element_types import elem_type
+from ort_gridsample.session import forks, native
 from paths import open_native, open_session
 from test_patch import FEEDS, GRID, HEADER, SIGNATURE, X, one_node
 

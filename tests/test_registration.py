@@ -17,11 +17,10 @@ from onnx import helper
 import ort_gridsample as ogs
 from cases import Attributes
 from models import grid_sample_model, parsed
-from ort_gridsample.core import target
-from ort_gridsample.model.dialects import COMPILED_DOMAIN, DOMAIN
-from ort_gridsample.model.files import imported_domains
-from ort_gridsample.runtime import linking
-from ort_gridsample.runtime.compiled_ops import registry, trampoline
+from ort_gridsample.custom_ops.compiled_ops import linking, registry, trampoline
+from ort_gridsample.dialects.table import COMPILED_DOMAIN, DOMAIN
+from ort_gridsample.graph.files import imported_domains
+from ort_gridsample.kernels import target
 from paths import quiet_options
 from processes import run
 
@@ -147,7 +146,7 @@ print(attempt(make(open_compiled), X, grid), attempt(make(open_compiled_file), X
     first = f"""
 import os
 os.environ["XDG_CACHE_HOME"] = {str(tmp_path)!r}
-from ort_gridsample.runtime.compiled_ops import trampoline
+from ort_gridsample.custom_ops.compiled_ops import trampoline
 trampoline._JUMPS = {{}}
 """
     assert run(script, "open_compiled", first=first) == ["(1, 2, 64, 64) (1, 2, 64, 64)"]
@@ -203,7 +202,7 @@ def test_imported_domains_never_fail_on_damaged_models() -> None:
 
 OTHERS = """
 import onnxruntime_extensions as ext
-from ort_gridsample.model.dialects import COMPILED_DOMAIN, DOMAIN
+from ort_gridsample.dialects.table import COMPILED_DOMAIN, DOMAIN
 two = parsed('''g (string[N] a, float[1,2,64,64] X, float[1,64,64,2] grid) => (string[N] b, float[1,2,64,64] Y) {
     b = ai.onnx.contrib.StringUpper (a)
     Y = GridSample (X, grid) }''')

@@ -24,10 +24,10 @@ import faults
 import ort_gridsample as ogs
 from cases import Attributes
 from models import grid_sample_model, loose, parsed
-from ort_gridsample.core import numpy_core
-from ort_gridsample.runtime import session as sessions
-from ort_gridsample.runtime.compiled_ops.registry import unavailable_reason
-from ort_gridsample.runtime.python_ops import exits, failures
+from ort_gridsample.custom_ops.compiled_ops.registry import unavailable_reason
+from ort_gridsample.custom_ops.python_ops import failures, shutdown
+from ort_gridsample.reference import sampler
+from ort_gridsample.session import session as sessions
 from paths import needs_python_ops
 
 X = np.random.default_rng(0).standard_normal((1, 3, 6, 7)).astype(np.float32)
@@ -152,7 +152,7 @@ def test_run_async(session: ogs.InferenceSession, expected: np.ndarray) -> None:
             np.testing.assert_array_equal(results[0], expected)
     with pytest.raises(ValueError, match="missing from input feed"):
         session.run_async(None, {}, lambda *_: None, "mine")
-    assert exits._pending == 0  # or the interpreter's end would wait for what is refused
+    assert shutdown._pending == 0  # or the interpreter's end would wait for what is refused
 
 
 @needs_python_ops
@@ -185,7 +185,7 @@ def test_an_exception_in_an_op(model: onnx.ModelProto, expected: np.ndarray, mon
         ("failures.record", WRONG, Exception, f"rejected the input of {NODE}"),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(f"ort_gridsample.runtime.python_ops.{broken}", Mock(side_effect=MemoryError("no room")))
+            patch.setattr(f"ort_gridsample.custom_ops.python_ops.{broken}", Mock(side_effect=MemoryError("no room")))
             with pytest.raises(error, match=said):
                 session.run(None, feeds)
         np.testing.assert_array_equal(session.run(None, FEEDS)[0], expected)
@@ -367,7 +367,7 @@ def test_external_data_stays_where_it_is(
 
 @pytest.mark.usefixtures("python_ops")
 def test_threads_follow_the_options(model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, op = [], "ort_gridsample.runtime.python_ops.ops.grid_sample"
+    seen, op = [], "ort_gridsample.custom_ops.python_ops.ops.grid_sample"
     monkeypatch.setattr(op, lambda *_, num_threads, **__: seen.append(num_threads) or X)
     for threads in (1, 3):
         options = onnxruntime.SessionOptions()
@@ -382,8 +382,8 @@ def test_threads_follow_the_options(model: onnx.ModelProto, monkeypatch: pytest.
 @pytest.mark.parametrize("patched_before", [False, True])
 def test_what_the_nodes_need_is_prepared(patched_before: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr("ort_gridsample.runtime.session.load_core", lambda: numpy_core)
-    monkeypatch.setattr(numpy_core, "prepare", lambda *what: asked.append(what))
+    monkeypatch.setattr("ort_gridsample.session.session.load_core", lambda: sampler)
+    monkeypatch.setattr(sampler, "prepare", lambda *what: asked.append(what))
     model = grid_sample_model("float16", "float64", 2, [Attributes("cubic", "zeros", False)] * 2)
     ogs.InferenceSession(ogs.patch_model(model) if patched_before else model, nodes="all")
     assert asked == [(np.dtype("float32"), np.dtype("float64"), "cubic")]

@@ -17,7 +17,7 @@ from cases import Attributes, generator, image
 from compare import about, assert_identical, assert_matches
 from models import parsed
 from ort_gridsample import spec
-from ort_gridsample.runtime.compiled_ops.registry import unavailable_reason
+from ort_gridsample.custom_ops.compiled_ops.registry import unavailable_reason
 from paths import Function, Model, open_compiled, open_native, open_patched_file, open_session, run
 
 # onnx-gridsample-16-first-draft.rst: its examples. Only the shared X and grids are named here; the text repeats them.

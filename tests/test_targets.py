@@ -17,13 +17,13 @@ import ort_gridsample as ogs
 from cases import Attributes
 from compare import about, refusal
 from models import PRIMITIVES, grid_sample_model, parsed
+from ort_gridsample.dialects import table as dialects
+from ort_gridsample.graph.scope import scopes
 from ort_gridsample.interop import pytorch
-from ort_gridsample.model import dialects
-from ort_gridsample.model.graphs import scopes
-from ort_gridsample.model.patch import targets
-from ort_gridsample.model.targets.lowered import _common
-from ort_gridsample.model.targets.runtimes import RuntimeName
 from ort_gridsample.patching import TargetName
+from ort_gridsample.rewriting.patch import targets
+from ort_gridsample.rewriting.targets.lowered import _common
+from ort_gridsample.rewriting.targets.runtimes import RuntimeName
 from paths import open_native, open_session
 from test_exported import MODELS as EXPORTED
 from test_exported import REFUSED, stored

@@ -17,13 +17,13 @@ import pytest
 
 import ort_gridsample as ogs
 from ort_gridsample import settings
-from ort_gridsample.core import affine, numpy_core, threads
-from ort_gridsample.core.plan import plan_for
+from ort_gridsample.reference import affine, sampler, threads
+from ort_gridsample.reference.plan import plan_for
 from processes import python
 
 pytest.importorskip("numba", reason="the compiled core is one of those that threads run")
 
-from ort_gridsample.core import jit_core
+from ort_gridsample.kernels import jit_core
 
 pytestmark = pytest.mark.usefixtures("default_core")
 
@@ -74,7 +74,7 @@ class TestNumThreads:
         """What was set, unless a call says another number; a small call takes one."""
         ogs.set_core(core)
         seen, original = [], threads.for_each
-        for user in (numpy_core, affine):
+        for user in (sampler, affine):
             monkeypatch.setattr(user, "for_each", lambda f, items, n: (seen.append(n), original(f, items, n)))
         do = jit_core._do
         monkeypatch.setattr(jit_core, "_do", lambda *run: (seen.append(run[-1]), do(*run)))
@@ -252,9 +252,9 @@ class TestHelpers:
         """However many that are, they find what to do."""
         script = """
 import numpy as np, ort_gridsample as ogs
-from ort_gridsample.core import threads
+from ort_gridsample.functions.cores import threads
 threads.available_cpus = lambda: 100
-from ort_gridsample.core import jit_core
+from ort_gridsample.functions.cores import jit_core
 jit_core.TAPS_PER_HELPER = jit_core.TAPS_PER_THREAD = 1
 jit_core.submit = lambda work, count: print(count)
 do = jit_core._do

@@ -11,7 +11,7 @@ import ort_gridsample as ogs
 from cases import ATTRIBUTES, SHAPES, Attributes, dtype_of, positions
 from models import affine_grid_model, grid_sample_model
 from ort_gridsample.cli import main
-from ort_gridsample.model.targets.two_axes import COORDINATE_ERROR, FIRST_OPSET, LAST_OPSET
+from ort_gridsample.rewriting.targets.two_axes import COORDINATE_ERROR, FIRST_OPSET, LAST_OPSET
 from paths import open_native, run
 
 TARGET = "ai.onnx-2d"

@@ -17,8 +17,8 @@ from mypy import api
 
 import ort_gridsample as ogs
 from faults import before
-from ort_gridsample.model.patch import targets
 from ort_gridsample.patching import TargetName
+from ort_gridsample.rewriting.patch import targets
 from test_readme import REPOSITORY, blocks
 
 #: Lines of a user's program; those that end in "refused" are mistakes.

@@ -18,13 +18,14 @@ import ort_gridsample as ogs
 from cases import ATTRIBUTES, Attributes
 from conftest import with_slow
 from models import affine_grid_model, function_of, grid_sample_model, parsed
-from ort_gridsample.model import decomposed, inference, matches
-from ort_gridsample.model.decomposed import SIZES, Search, _shapes
-from ort_gridsample.model.graphs import Names, opset_of, scopes
-from ort_gridsample.model.matches import records_of
-from ort_gridsample.model.records import Value
-from ort_gridsample.model.use_def import UseDef, dead
-from ort_gridsample.runtime import native
+from ort_gridsample.detection import decomposed, matches
+from ort_gridsample.detection.decomposed import SIZES, Search, _shapes
+from ort_gridsample.detection.matches import records_of
+from ort_gridsample.detection.records import Value
+from ort_gridsample.graph.scope import Names, opset_of, scopes
+from ort_gridsample.graph.use_def import UseDef, dead
+from ort_gridsample.inference import types
+from ort_gridsample.session import native
 from paths import Open, open_compiled, open_native, open_patched_file, open_session
 from test_fusion import readers
 
@@ -132,7 +133,7 @@ def test_what_was_lowered_is_found(number: int) -> None:
 
 
 def test_of_very_many_positions_some_are_compared() -> None:
-    """More than :data:`ort_gridsample.model.decomposed.COMPARED`."""
+    """More than :data:`ort_gridsample.detection.decomposed.COMPARED`."""
     shapes = "float[1, 1, 20, 30] X, float[1, 250, 300, 2] G"
     model = parsed(f"g ({shapes}) => (float[1, 1, 250, 300] Y) {{ Y = GridSample (X, G) }}")
     assert found(ogs.patch_model(model, target="primitives")) == [("GridSample", "linear", "zeros", 0)]
@@ -398,8 +399,8 @@ def test_many_layers_are_no_more_work_each(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(made) == 1
     warps = "".join(f"G{i} = Add (G, D) Y{i} = GridSample (X, G{i})\n" for i in range(20))
     text = f"g (float[N,1,4,4] X, float[N,3,3,2] G, float[N,3,3,2] D) => (float[N,1,3,3] Y0) {{ {warps} }}"
-    value_of = inference.value_of
-    monkeypatch.setattr(inference, "value_of", lambda proto: asked.append(proto) or value_of(proto))
+    value_of = types.value_of
+    monkeypatch.setattr(types, "value_of", lambda proto: asked.append(proto) or value_of(proto))
     assert [len(record.fused) for record in ogs.inspect_model(parsed(text))] == [1] * 20
     assert len(asked) < 8 * 20
 

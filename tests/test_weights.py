@@ -16,10 +16,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ort_gridsample as ogs
 from models import parsed
-from ort_gridsample.core.threads import submit
-from ort_gridsample.model import files, weights
-from ort_gridsample.model.weights import Weights, split
-from ort_gridsample.runtime import session as sessions
+from ort_gridsample.graph import files, weights
+from ort_gridsample.graph.weights import Weights, split
+from ort_gridsample.reference.threads import submit
+from ort_gridsample.session import session as sessions
 from paths import quiet_options
 
 SIDE, COUNT = 300, 60

@@ -12,7 +12,7 @@ import pytest
 import faults
 import ort_gridsample as ogs
 from models import parsed
-from ort_gridsample.model.targets.runtimes import RUNTIMES
+from ort_gridsample.rewriting.targets.runtimes import RUNTIMES
 from paths import HAS_PYTHON_OPS, NO_PYTHON_OPS, OPENERS, Open
 
 #: X and grid of which only the rank is declared.

@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from ..core import get_core
+from ..functions.cores import get_core
 from . import failures, output
 
 #: Command -> its help line; its module is imported when it is run.

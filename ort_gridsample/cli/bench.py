@@ -15,11 +15,11 @@ import numpy as np
 import onnxruntime
 
 from .. import spec
-from ..core import get_core
-from ..core.arrays import Array
-from ..model.dialects import COMPILED, FUSED, dialects
-from ..runtime.native import quiet_options
-from ..runtime.session import InferenceSession
+from ..dialects.table import COMPILED, FUSED, dialects
+from ..functions.cores import get_core
+from ..reference.arrays import Array
+from ..session.native import quiet_options
+from ..session.session import InferenceSession
 from . import inputs
 from .arguments import magnitude, positive
 from .failures import about

@@ -12,12 +12,12 @@ import onnx.parser
 import onnxruntime
 
 from .. import spec
-from ..core.arrays import Array
 from ..errors import GridSampleError
-from ..functions import affine_grid
-from ..model.files import written_whole
-from ..runtime.session import InferenceSession
-from . import sides
+from ..functions.operators import affine_grid
+from ..graph.files import written_whole
+from ..reference.arrays import Array
+from ..session.session import InferenceSession
+from . import runners
 from .output import table
 
 #: Height and width of the warped images, in pixels.
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> None:
     feeds = {"image": image, "theta": warp, "size": np.array([1, 3, *OUTPUT])}
     models = {key: spatial_transformer(*key) for key in product(spec.MODES, spec.PADDING_MODES)}
     warped = {key: answer(model, feeds) for key, model in models.items()}
-    plain = sides.WAYS["onnxruntime"]  # which logs nothing: what it refuses is part of the demonstration
+    plain = runners.WAYS["onnxruntime"]  # which logs nothing: what it refuses is part of the demonstration
     differences = {key: np.abs(warped[key] - plain(model).run(None, feeds)[0]) for key, model in models.items()}
     print(f"AffineGrid → GridSample (opset 20) on a photograph of {width}×{height} pixels: ort_gridsample against")
     print(f"onnxruntime {onnxruntime.__version__}'s own kernels, the largest difference of values in [0, 1]\n")

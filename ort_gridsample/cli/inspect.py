@@ -7,12 +7,12 @@ from itertools import groupby
 
 import onnxruntime
 
-from ..checks import listed
+from ..detection.records import columns
+from ..dialects.table import AttributeReference
 from ..errors import GridSampleError
-from ..model.dialects import AttributeReference
-from ..model.records import columns
-from ..runtime.accelerators import Accelerators, before_the_cpu
-from ..runtime.placement import Placement, foreseen
+from ..functions.validation import listed
+from ..session.accelerators import Accelerators, before_the_cpu
+from ..session.placement import Placement, foreseen
 from .failures import about
 from .output import print_json, table
 

@@ -2,7 +2,7 @@
 
 import argparse
 
-from ..runtime.building import CPUS, NATIVE, TARGETS, build_library
+from ..library.builder import CPUS, NATIVE, TARGETS, build_library
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from ..custom_ops.compiled_ops import library_file
 from ..errors import GridSampleError
-from ..runtime import library
 
 _DISTRIBUTIONS = ("ort-gridsample", "onnxruntime", "onnxruntime-extensions", "onnx", "numpy", "numba")
 #: Replacements of characters that the terminal's encoding lacks; ``?`` for any other.
@@ -74,9 +74,9 @@ def versions() -> dict[str, str]:
     for name in _DISTRIBUTIONS:
         with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-    if (path := library.found()) is not None:
+    if (path := library_file.found()) is not None:
         try:
-            found["library"] = library.checked(path)
+            found["library"] = library_file.checked(path)
         except GridSampleError as error:
             found["library"] = f"of no use ({error})"
     return {**found, "Python": platform.python_version()}

@@ -4,11 +4,11 @@ import argparse
 from pathlib import Path
 
 from ..errors import GridSampleError
-from ..model.files import read_model, write_model
-from ..model.graphs import opset_of
-from ..model.patch import patch_to, targets
-from ..model.targets.runtimes import RUNTIMES
-from ..runtime import native
+from ..graph.files import read_model, write_model
+from ..graph.scope import opset_of
+from ..rewriting.patch import patch_to, targets
+from ..rewriting.targets.runtimes import RUNTIMES
+from ..session import native
 from .failures import about
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from ..core.arrays import Array
 from ..errors import GridSampleError
-from ..model.files import written_whole
-from ..runtime.session import InferenceSession
-from . import inputs, output, sides
+from ..graph.files import written_whole
+from ..reference.arrays import Array
+from ..session.session import InferenceSession
+from . import inputs, output, runners
 from .failures import about
 
 
@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> None:
         session = InferenceSession(arguments.model)
         feeds = inputs.feeds(session, arguments, random=arguments.random)
         start = time.perf_counter()
-        outputs = sides.answers(session, feeds)
+        outputs = runners.answers(session, feeds)
         seconds = time.perf_counter() - start
     files = save(outputs, Path(arguments.output)) if arguments.output else {}
     taken, given = ([_described(*each) for each in values.items()] for values in (feeds, outputs))

@@ -8,16 +8,16 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from ..core.arrays import Array
+from ..detection.helpers import lowered_from
 from ..errors import GridSampleError
-from ..model.far import LIMIT, put_far_coordinates_to_0
-from ..model.files import read_model
-from ..model.helpers import lowered_from
-from ..model.targets.two_axes import COORDINATE_ERROR
+from ..graph.files import read_model
 from ..patching import inspect_model
-from . import inputs, sides
+from ..reference.arrays import Array
+from ..rewriting.targets.two_axes import COORDINATE_ERROR
+from . import inputs, runners
 from .arguments import magnitude
 from .failures import about, sentence
+from .far import LIMIT, put_far_coordinates_to_0
 from .output import name_of, print_json, table
 
 
@@ -60,10 +60,10 @@ def run(arguments: argparse.Namespace) -> int:
     """0 where all outputs agree, 1 where one does not."""
     paths, tolerance = (arguments.model, arguments.other), arguments.tolerance
     with about(paths[0]):
-        a = sides.run(paths[0], lambda session: inputs.feeds(session, arguments, random=True))
+        a = runners.run(paths[0], lambda session: inputs.feeds(session, arguments, random=True))
         otherwise = inputs.feeds(a.session, arguments, random=True, lengths=inputs.OPEN_OTHERWISE)
     with about(paths[1]):
-        b = sides.run(paths[1], lambda session: _taken(session, a.feeds, paths))
+        b = runners.run(paths[1], lambda session: _taken(session, a.feeds, paths))
     if (names := list(a.answers)) != list(b.answers):
         raise GridSampleError(paths[1], "outputs", str(list(b.answers)), f"those of {paths[0]}: {names}")
     feeds, found, note = a.feeds, agreements(a.answers, b.answers, tolerance), ""
@@ -71,12 +71,12 @@ def run(arguments: argparse.Namespace) -> int:
     if _agree(found) and any(array.shape != otherwise[name].shape for name, array in feeds.items()):
         feeds = otherwise
         try:
-            answers = sides.answers(a.session, feeds)
+            answers = runners.answers(a.session, feeds)
         except Exception as error:
             note = f"{paths[0]} does not run with other lengths of what it leaves open: {sentence(error)}"
         else:
             with about(paths[1]):
-                others = sides.answers(b.session, _taken(b.session, feeds, paths))
+                others = runners.answers(b.session, _taken(b.session, feeds, paths))
             found += agreements(answers, others, tolerance)
     far = None if _agree(found) else far_coordinates(paths, [a.way, b.way], feeds, tolerance)
     if arguments.json:
@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if _agree(found) else 1
 
 
-def _taken(session: onnxruntime.InferenceSession, feeds: sides.Arrays, paths: tuple[str, str]) -> sides.Arrays:
+def _taken(session: onnxruntime.InferenceSession, feeds: runners.Arrays, paths: tuple[str, str]) -> runners.Arrays:
     """Those of the first model's ``feeds`` that a session of the second takes."""
     wanted = [value.name for value in session.get_inputs()]
     if missing := [name for name in wanted if name not in feeds]:
@@ -169,8 +169,8 @@ def far_coordinates(paths: Sequence[str], ways: Sequence[str], feeds: Mapping[st
                 return Far(unknown=f"{path} has no grid that is known")
             own = [value.name for value in model.graph.output]
             model.graph.output.extend(onnx.ValueInfoProto(name=place.wide) for place in outside)
-            session = sides.WAYS[way](model.SerializeToString())
-            found = sides.answers(session, {value.name: near[value.name] for value in session.get_inputs()})
+            session = runners.WAYS[way](model.SerializeToString())
+            found = runners.answers(session, {value.name: near[value.name] for value in session.get_inputs()})
             answers.append({name: found[name] for name in own})
             if model is models[0]:
                 counts |= {place.name: _count(found[place.wide]) for place in outside}

@@ -9,10 +9,10 @@ import onnx
 from onnx import helper
 
 from .. import spec
-from ..core.arrays import Array
+from ..dialects.table import DOMAIN, constant_size, dialect_of, dialects
 from ..errors import GridSampleError, where
-from ..functions import affine_grid, grid_sample
-from ..model.dialects import DOMAIN, constant_size, dialect_of, dialects
+from ..functions.operators import affine_grid, grid_sample
+from ..reference.arrays import Array
 
 if TYPE_CHECKING:
     from onnx.reference.op_run import OpRun

@@ -11,9 +11,9 @@ import onnx
 from onnx import helper
 
 from .. import spec
+from ..dialects.table import COMPILED, DOMAIN, OURS, Dialect, dialects
 from ..errors import GridSampleError, where
-from ..model.dialects import COMPILED, DOMAIN, OURS, Dialect, dialects
-from ..model.element_types import elem_type
+from ..graph.element_types import elem_type
 from ..patching import patch_model
 
 #: OpenVINO's names of element types: a letter and the number of bits, but for these.

@@ -8,9 +8,10 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from .. import checks, spec
+from .. import spec
+from ..dialects.table import SAMPLERS, dialects, standard
 from ..errors import GridSampleError
-from ..model.dialects import SAMPLERS, dialects, standard
+from ..functions import validation
 
 
 def torch_translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
@@ -82,7 +83,7 @@ def _attributes(opset: int, *numbers: int) -> Mapping[str, str | int]:
     for (name, code), number in zip(own.attributes.items(), numbers, strict=True):
         plain = next((plain for plain, each in code.values.items() if each == number), None)
         if plain is None:
-            raise GridSampleError("grid_sample", code.name, str(number), checks.listed(code.values.values()))
+            raise GridSampleError("grid_sample", code.name, str(number), validation.listed(code.values.values()))
         written[spelling[name].name] = spelling[name].values[plain]
     return written
 

@@ -10,13 +10,13 @@ from typing import Any
 import onnxruntime
 
 from ort_gridsample.cli.timing import Turn
-from ort_gridsample.core import get_core, set_core
-from ort_gridsample.core.arrays import Array
-from ort_gridsample.functions import affine_grid, grid_sample
-from ort_gridsample.runtime import extensions
-from ort_gridsample.runtime.compiled_ops import registry
-from ort_gridsample.runtime.placement import set_ops
-from ort_gridsample.runtime.session import InferenceSession
+from ort_gridsample.custom_ops.compiled_ops import registry
+from ort_gridsample.custom_ops.python_ops import extensions
+from ort_gridsample.functions.cores import get_core, set_core
+from ort_gridsample.functions.operators import affine_grid, grid_sample
+from ort_gridsample.reference.arrays import Array
+from ort_gridsample.session.placement import set_ops
+from ort_gridsample.session.session import InferenceSession
 from ort_gridsample.settings import CoreName, OpsName
 
 from .suite import Arrays, Case

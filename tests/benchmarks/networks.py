@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from ort_gridsample.model.element_types import elem_type
-from ort_gridsample.model.targets.expressions import Expressions, Tensor
+from ort_gridsample.graph.element_types import elem_type
+from ort_gridsample.rewriting.targets.expressions import Expressions, Tensor
 
 OPSET = 20
 Shape = Sequence[int]

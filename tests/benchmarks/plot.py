@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ort_gridsample.model.files import written_whole
+from ort_gridsample.graph.files import written_whole
 
 from .backends import BACKENDS, NATIVE
 from .run import Result, means

@@ -13,8 +13,8 @@ import onnx
 import onnx.parser
 
 from ort_gridsample import spec
-from ort_gridsample.core.arrays import Array
-from ort_gridsample.functions import affine_grid
+from ort_gridsample.functions.operators import affine_grid
+from ort_gridsample.reference.arrays import Array
 
 from . import networks
 

@@ -46,9 +46,9 @@ class Worker(workers.Worker):
 def main() -> None:
     import resource
 
-    from ort_gridsample.core import numpy_core
+    from ort_gridsample.reference import sampler
 
-    numpy_core.OUTSIDE = "raise"  # where it would read outside X
+    sampler.OUTSIDE = "raise"  # where it would read outside X
     sys.unraisablehook = _end_if_outside
     faulthandler.enable()
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))

@@ -17,7 +17,7 @@ import onnx
 
 import ort_gridsample as ogs
 from models import parsed
-from ort_gridsample.runtime import accelerators
+from ort_gridsample.session import accelerators
 
 PROVIDER = "AzureExecutionProvider"
 MODEL = parsed("""g (float[2,3,5,6,7] X, float[2,2,3,4,3] G) => (float[] Y) {

@@ -1,0 +1,1 @@
+"""The operators as ONNX Runtime custom ops: Python ops and compiled ops."""

@@ -1,0 +1,1 @@
+"""Build shared libraries of compiled ops for programs in other languages."""

@@ -1,1 +1,0 @@
-"""Models: reading, finding, spelling and rewriting graphs. Nothing here runs one."""

@@ -1,0 +1,56 @@
+"""Rewrite nodes whose meaning onnx's version converter changes on the way to a newer opset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx
+from onnx import helper
+
+from ..graph.scope import Names, Nodes, Scope, domain_of
+from ..inference.types import Inference
+
+#: Operators that flatten the axes from ``axis`` on before this opset.
+_FLATTENING = ("Softmax", "LogSoftmax", "Hardmax")
+_FLATTENS_BEFORE = 13
+
+
+def changes_meaning(version: int, before: int, found: Sequence[Scope]) -> bool:
+    """Whether the converter would change nodes in ``found`` on the way from opset ``before`` to ``version``."""
+    if not before < _FLATTENS_BEFORE <= version:
+        return False
+    return any(_is_flattening(node) for scope in found for node in scope.nodes)
+
+
+def keep_meaning(inference: Inference, found: Sequence[Scope], names: Names) -> None:
+    """Rewrite the nodes in ``found`` that the converter would change."""
+    for scope in reversed(found):  # inner graphs first: a list of nodes that was rewritten holds copies
+        replaced = {
+            index: _flattened(node, inference.known(scope, node.input[0]).rank, names)
+            for index, node in enumerate(scope.nodes)
+            if _is_flattening(node)
+        }
+        scope.replace(replaced)
+
+
+def _is_flattening(node: onnx.NodeProto) -> bool:
+    return node.op_type in _FLATTENING and not domain_of(node.domain)
+
+
+def _flattened(node: onnx.NodeProto, rank: int | None, names: Names) -> Sequence[onnx.NodeProto]:
+    """Nodes of opset 12 or older for ``node`` that mean the same in opset 13: its axis is the last."""
+    axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 1)
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    del copy.attribute[:]
+    if axis == -1 or axis + 1 == rank:
+        copy.attribute.append(helper.make_attribute("axis", axis))
+        return [copy]
+    nodes = Nodes(names, node.output[0])
+    shape = nodes.add("Shape", node.input[0])
+    copy.input[0] = nodes.add("Flatten", node.input[0], axis=axis)
+    copy.output[0] = names.new(f"{node.output[0]}_flat")
+    copy.attribute.append(helper.make_attribute("axis", 1))
+    nodes.append(copy)
+    nodes.add("Reshape", copy.output[0], shape, output=node.output[0])
+    return nodes

@@ -1,0 +1,1 @@
+"""Replace the nodes that were found by nodes of a target."""

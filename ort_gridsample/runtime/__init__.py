@@ -1,1 +1,0 @@
-"""What ONNX Runtime calls, what it is asked, and the session."""

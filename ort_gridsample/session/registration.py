@@ -1,0 +1,222 @@
+"""Register this package's ops on ``SessionOptions``.
+
+Compiled ops are registered at once. Python ops are registered when a session is created whose model has Python ops.
+They need the library of onnxruntime-extensions, and the user may register this library on the same options, where
+it must not be registered twice.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+from weakref import ref
+
+import onnxruntime
+from onnx import helper
+
+from ..custom_ops import signals
+from ..custom_ops.compiled_ops import library_file, registry
+from ..custom_ops.python_ops import extensions
+from ..dialects.table import COMPILED_DOMAIN, DOMAIN, EXTENSIONS_DOMAIN, VERSION
+from ..functions.cores import logger
+from ..graph.files import imported_domains
+from .native import one_node
+from .options import loaded
+
+_RUNS_PYTHON_OPS = "_runs_python_ops"
+
+
+@dataclass
+class _Registered:
+    """What is known of options that :func:`register` returned."""
+
+    options: ref[onnxruntime.SessionOptions]
+    #: Which ops are registered in the domain ``ort_gridsample`` of Python ops; empty: none yet.
+    ops_of_domain: Literal["", "Python", "compiled"] = ""
+
+
+#: Registered options, by their identity. Not a WeakSet: its callbacks run when options are freed, and an exception that
+#: a signal handler raises in a callback is lost.
+_registered: dict[int, _Registered] = {}
+
+
+def register(session_options: onnxruntime.SessionOptions | None = None) -> onnxruntime.SessionOptions:
+    """Let sessions made with ``session_options`` run patched models.
+
+    >>> onnxruntime.InferenceSession("patched.onnx", register())    # doctest: +SKIP
+
+    Calling it again with the same options changes nothing. The user may register other libraries of custom ops on the
+    same options, before or after, onnxruntime-extensions among them. While a session that runs Python ops is made or
+    runs on the main thread, Python's signal handlers (Ctrl-C's) are deferred to the end.
+
+    Args:
+        session_options: the options, which are changed; None: new ones.
+
+    Returns:
+        The same options.
+
+    Raises:
+        ImportError: neither Numba nor onnxruntime-extensions is installed.
+        GridSampleError: the configured library of compiled ops cannot be used.
+    """
+    if session_options is None:
+        return register_new(onnxruntime.SessionOptions())
+    if _lookup(session_options) is not None:
+        return session_options
+    return register_new(session_options, has_compiled_ops=_loads(session_options, COMPILED_DOMAIN))
+
+
+def register_new(options: onnxruntime.SessionOptions, has_compiled_ops: bool = False) -> onnxruntime.SessionOptions:
+    """As :func:`register`, for options that do not have the compiled ops, or that do where ``has_compiled_ops``."""
+    if not has_compiled_ops:
+        reason = registry.static_reason() or _register_compiled_ops(options)
+        if reason and not extensions.is_installed():
+            raise ImportError(
+                f"ort_gridsample has no ops to register: compiled ops cannot be used ({reason}), and Python ops need "
+                "onnxruntime-extensions, which is not installed: pip install numba, or pip install "
+                "onnxruntime-extensions, or patch the model to the target 'primitives', which needs no ops",
+                name="onnxruntime_extensions",
+            )
+        if reason:  # so that every session runs Python ops: define them before the user registers their library
+            _define_python_ops()
+    _define_python_ops_early()
+    for key in [key for key, entry in list(_registered.items()) if entry.options() is None]:
+        _registered.pop(key, None)
+    _registered[id(options)] = _Registered(ref(options))
+    signals.defer_in_sessions(_prepare_plain_session)
+    return options
+
+
+def _register_compiled_ops(options: onnxruntime.SessionOptions) -> str:
+    """Register the compiled ops; why that is not possible, empty where it is."""
+    try:
+        registry.register(options)
+    except ImportError as error:
+        logger.debug("%s", error)
+        return str(error)
+    return ""
+
+
+def add_python_ops(options: onnxruntime.SessionOptions) -> None:
+    """Add the Python ops to options that :func:`register` returned, unless they are there.
+
+    Raises:
+        ImportError: onnxruntime-extensions is not installed, or was registered on the options before the Python ops
+            were defined.
+    """
+    entry = _lookup(options)
+    if entry is None or entry.ops_of_domain == "Python":
+        return
+    if entry.ops_of_domain == "compiled":
+        raise ImportError(
+            "compiled ops stand in for the Python ops on these options: use new SessionOptions for a model that needs "
+            "Python ops",
+            name="onnxruntime_extensions",
+        )
+    path = _define_python_ops()
+    if not _loads(options, DOMAIN):
+        if _loads(options, EXTENSIONS_DOMAIN):
+            raise ImportError(
+                "onnxruntime-extensions was registered on these options before ort_gridsample defined its Python ops: "
+                "import onnxruntime_extensions before ort_gridsample",
+                name="onnxruntime_extensions",
+            )
+        signals.undisturbed(options.register_custom_ops_library, path)
+    entry.ops_of_domain = "Python"
+
+
+def _define_python_ops_early() -> None:
+    """Define the Python ops where onnxruntime-extensions is imported: the user may be about to register its library."""
+    if extensions.is_imported():
+        with suppress(ImportError):  # the error is raised again where Python ops are needed
+            _define_python_ops()
+
+
+def _define_python_ops() -> str:
+    """Define the Python ops, which every later registration of onnxruntime-extensions includes; the library's path."""
+    from ..custom_ops.python_ops.ops import library_path
+
+    return library_path
+
+
+def _prepare_plain_session(session: Any, model: Any, options: onnxruntime.SessionOptions | None) -> bool:
+    """Add Python ops to the options of a plain session whose model may need them.
+
+    Returns:
+        Whether :func:`register` returned the options.
+    """
+    entry = _lookup(options)
+    if entry is None:
+        return False
+    if _RUNS_PYTHON_OPS not in vars(session):  # this package's sessions have added their ops already
+        domains = _imported_domains(model)
+        if domains is None or DOMAIN in domains:
+            _add_ops_for_plain_session(options, entry, is_needed=domains is not None)
+        setattr(session, _RUNS_PYTHON_OPS, entry.ops_of_domain == "Python")
+    return True
+
+
+def _imported_domains(model: Any) -> frozenset[str] | None:
+    """The domains that the model of a plain session imports; None where that is not known."""
+    if not isinstance(model, (bytes, str, os.PathLike)):
+        return None
+    with suppress(OSError):  # onnxruntime says what is wrong with the file
+        return imported_domains(model)
+    return frozenset()
+
+
+def _add_ops_for_plain_session(options: onnxruntime.SessionOptions, entry: _Registered, is_needed: bool) -> None:
+    """Add Python ops; where that is not possible, compiled ops that stand in for them.
+
+    Raises:
+        ImportError: neither is possible, and ops are certainly needed.
+    """
+    if entry.ops_of_domain:
+        return
+    try:
+        add_python_ops(options)
+    except ImportError as error:
+        reason = "a library is configured"
+        if library_file.found() is None:
+            reason = registry.unavailable_reason()
+        if not reason:
+            registry.compiled_ops().register(options, [DOMAIN])
+            entry.ops_of_domain = "compiled"
+        elif is_needed:
+            raise
+        else:
+            logger.debug("Python ops are not registered (%s), nor compiled ones in their place: %s", error, reason)
+
+
+def _lookup(options: onnxruntime.SessionOptions | None) -> _Registered | None:
+    entry = _registered.get(id(options))
+    return entry if entry is not None and entry.options() is options else None
+
+
+def _loads(options: onnxruntime.SessionOptions, domain: str) -> bool:
+    """Whether sessions with ``options`` know the ops of ``domain``."""
+    try:
+        loaded(options, _one_node_model(domain))
+    except Exception:
+        return False
+    return True
+
+
+@cache
+def _one_node_model(domain: str) -> bytes:
+    """A model of one op of ``domain``, which onnxruntime loads only where it knows the op."""
+    types = [("theta", "float32"), ("size", "int64")]
+    if domain == EXTENSIONS_DOMAIN:
+        node = helper.make_node("StringUpper", [], [], domain=domain)
+        types = [("X", "str")]
+    elif domain == COMPILED_DOMAIN:
+        node = helper.make_node("AffineGrid", [], [], domain=domain)
+    else:
+        node = helper.make_node("AffineGrid", [], ["status"], domain=domain, align_corners=0, node="", num_threads=0)
+    return one_node(node, [("", 20), (domain, VERSION)], types, [None] * len(types)).SerializeToString()
+
+
+_define_python_ops_early()
