@@ -18,7 +18,7 @@ from compare import about, assert_identical, assert_matches, refusal
 from conftest import with_slow
 from models import affine_grid_model, grid_sample_model, loose, parsed
 from ort_gridsample import spec, versions
-from ort_gridsample.custom_ops.compiled_ops import c_api, registry
+from ort_gridsample.custom_ops.compiled_ops import c_api, catalog, registry
 from ort_gridsample.detection.matches import records_of
 from ort_gridsample.reference import sampler
 from ort_gridsample.reference.memory import available
@@ -187,6 +187,12 @@ def test_an_op_has_so_many_taps() -> None:
     models = (grid_sample_model("float32", "float32", r, [Attributes("cubic")]) for r in (8, 9))
     said = [unsupported(record) for model in models for record in records_of(model)]
     assert said == ["", "cubic in 9 spatial axes has more than 65536 taps"]
+
+
+def test_types_of_compiled_ops_are_no_standard_operators() -> None:
+    """Providers that look at a node's type only, such as OpenVINO's in the body of a Scan, would claim such nodes."""
+    for op in catalog.OPS:
+        assert not onnx.defs.has(op.op_type)
 
 
 @needs_python_ops

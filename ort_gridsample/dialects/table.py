@@ -250,12 +250,23 @@ EXTENSIONS_DOMAIN: Final = "ai.onnx.contrib"
 OLD_COMPILED: Final = "compiled before 0.2"
 OLD_PREFIX: Final = "ort_gridsample_"
 
-_COMPILED_DIALECTS = _newest(COMPILED, COMPILED_DOMAIN, ignored=("node",), version=1)
+#: Operator -> the type of its compiled op. No compiled op has the type of a standard operator, because execution
+#: providers such as OpenVINO's claim nodes by their type and ignore their domain.
+COMPILED_TYPES: Final = {
+    "GridSample": "CompiledGridSample",
+    "AffineGrid": "CompiledAffineGrid",
+    ATTENTION: ATTENTION,
+    FUSED: FUSED,
+}
+_COMPILED_DIALECTS = {
+    operator: replace(dialect, op_type=COMPILED_TYPES[operator])
+    for operator, dialect in _newest(COMPILED, COMPILED_DOMAIN, ignored=("node",), version=1).items()
+}
 
 
 def _old_compiled(dialect: Dialect) -> Dialect:
     """The spelling of a compiled op in releases before 0.2, which is read and never written."""
-    op_type = OLD_PREFIX + dialect.op_type
+    op_type = OLD_PREFIX + dialect.operator
     return replace(dialect, name=OLD_COMPILED, op_type=op_type, domains=(EXTENSIONS_DOMAIN,), reads_only=True)
 
 

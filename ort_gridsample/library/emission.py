@@ -151,7 +151,11 @@ def variant(wanted: Mapping[str, Sequence[str]] | None, level: int) -> Image:
     answers, rows = {name: (answer_for, name) for name in ANSWERS}, []
     for op in OPS:
         kernels = op.load()
-        named = {"library": library, "sentences": image.texts(kernels.sentences), "name": image.text(op.name.encode())}
+        named = {
+            "library": library,
+            "sentences": image.texts(kernels.sentences),
+            "name": image.text(op.op_type.encode()),
+        }
         common = {**named, **answers, **kernels.functions}
         for each in op.types:
             record, states = kernels.states(*each)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ... import spec, versions
 from ...detection import programs
-from ...dialects.table import ATTENTION, COMPILED_DOMAIN, DOMAIN, FUSED
+from ...dialects.table import ATTENTION, COMPILED_DOMAIN, COMPILED_TYPES, DOMAIN, FUSED
 from ...reference.taps import COMPILED_MODES
 from .c_api import ELEMENT_TYPES, VERSION
 from .structs import MOST_TYPES
@@ -67,7 +67,7 @@ class Kernels(NamedTuple):
 class Op:
     """One op."""
 
-    name: str  #: its ``op_type``
+    name: str  #: the operator
     kernels: str  #: its :class:`Kernels`, as module and name: the module imports Numba
     inputs: tuple[str, ...]  #: the names of its inputs
     types: tuple[tuple[str, ...], ...]  #: theirs, every combination that there is
@@ -75,6 +75,11 @@ class Op:
     infers: bool = False  #: whether its output's shape can be inferred
     has_modes: bool = True  #: whether its states are for one mode after the other
     n_outputs: int = 1  #: 2: the second output is the status output of a Python op
+
+    @property
+    def op_type(self) -> str:
+        """The type of its nodes. A stand-in has the type of the Python op."""
+        return COMPILED_TYPES[self.name] if self.n_outputs == 1 else self.name
 
     def serves(self, types: Sequence[str], number: int, wanted: Mapping[str, Collection[str]] | None) -> bool:
         """Whether the state of this number, of inputs of these ``types``, is of use to nodes of the ``wanted``.

@@ -119,7 +119,7 @@ class CompiledOps:
 
     def _custom_op(self, op: Op, types: tuple[str, ...]) -> int:
         """The address of the OrtCustomOp of an op for inputs of these ``types``."""
-        name = ctypes.create_string_buffer(op.name.encode())
+        name = ctypes.create_string_buffer(op.op_type.encode())
         struct = _OpStruct(name=ctypes.addressof(name), library=ctypes.addressof(self._library))
         for field, value in fields(op, types).items():
             if field == "types":
