@@ -13,7 +13,7 @@ from cases import dtype_of, image
 from compare import about, finfo
 from conftest import with_slow
 from ort_gridsample import settings, spec
-from ort_gridsample.functions.operators import cores
+from ort_gridsample.functions import cores
 from ort_gridsample.reference import sampler
 from ort_gridsample.reference.plan import plan_for
 from processes import python

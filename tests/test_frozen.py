@@ -16,7 +16,7 @@ from ort_gridsample._pyinstaller import get_hook_dirs
 from ort_gridsample.custom_ops.compiled_ops import registry
 from ort_gridsample.custom_ops.compiled_ops.catalog import OPS
 from ort_gridsample.custom_ops.python_ops import extensions
-from ort_gridsample.functions.operators import cores
+from ort_gridsample.functions import cores
 from paths import HAS_PYTHON_OPS
 from processes import TESTS
 

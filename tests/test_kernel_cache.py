@@ -271,7 +271,7 @@ def test_without_its_files_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> N
 COPY = """
 import os, sys
 sys.path.insert(0, os.environ["PACKAGE_IN"])
-from ort_gridsample.functions.cores import compilation, workers
+from ort_gridsample.kernels import compilation, workers
 assert compilation.__file__.startswith(os.environ["PACKAGE_IN"]), compilation.__file__
 function = compilation.function((workers.copy_for, "uint8"))
 print(function.is_at_hand)
@@ -328,7 +328,7 @@ def test_other_processes_find_what_is_compiled_where_the_package_is_read_only(tm
     script = """
 import os
 sys.path.insert(0, os.environ["PACKAGE_IN"])
-from ort_gridsample.functions.cores import compilation, workers
+from ort_gridsample.kernels import compilation, workers
 function = compilation.function((workers.copy_for, "uint8"))
 print(function.is_at_hand)
 function.address()
@@ -358,7 +358,7 @@ def test_nothing_is_left_to_compile_in_a_run(X_type: str) -> None:
     (added,) = python(f"""
 import numpy as np
 from ort_gridsample import grid_sample
-from ort_gridsample.functions.cores import compilation, jit_core, workers
+from ort_gridsample.kernels import compilation, jit_core, workers
 
 def known():
     return compilation.function.cache_info().currsize

@@ -252,9 +252,9 @@ class TestHelpers:
         """However many that are, they find what to do."""
         script = """
 import numpy as np, ort_gridsample as ogs
-from ort_gridsample.functions.cores import threads
+from ort_gridsample.reference import threads
 threads.available_cpus = lambda: 100
-from ort_gridsample.functions.cores import jit_core
+from ort_gridsample.kernels import jit_core
 jit_core.TAPS_PER_HELPER = jit_core.TAPS_PER_THREAD = 1
 jit_core.submit = lambda work, count: print(count)
 do = jit_core._do
