@@ -134,7 +134,8 @@ MODULES = {
 }
 #: What Python and the entry point import, and what the package imports by a name that it computes.
 ENTRIES = {"ort_gridsample", "ort_gridsample.__main__", *(f"ort_gridsample.cli.{name}" for name in cli.COMMANDS)}
-KERNELS = ("emission", *(op.kernels.split(".")[0] for op in OPS))
+KERNELS = {op.kernels.split(".")[0] for op in OPS}
+ENTRIES.add("ort_gridsample.library.emission")
 ENTRIES.add("ort_gridsample._pyinstaller.hook-ort_gridsample")  # which PyInstaller executes
 ENTRIES |= {f"ort_gridsample.custom_ops.compiled_ops.{each}" for each in KERNELS}
 

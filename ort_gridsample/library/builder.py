@@ -1,7 +1,7 @@
 """Builds a library of the compiled ops, for this machine or another, which any program can register.
 
 Each level of processors is compiled by processes of its own, whose Numba has that level as its target
-(:mod:`.compiled_ops.emission`); a linker, the system's or that of the wheel ``ziglang``, makes a library of it all.
+(:mod:`.emission`); a linker, the system's or that of the wheel ``ziglang``, makes a library of it all.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ..rewriting.unfusing import unfused
 
 WHERE = "library"
 
-#: The oldest Numba whose LLVM reads the texts of :mod:`.compiled_ops.emission`.
+#: The oldest Numba whose LLVM reads the texts of :mod:`.emission`.
 NUMBA = "0.62"
 
 
@@ -157,12 +157,12 @@ def _wanted(models: Iterable[Model]) -> dict[str, list[str]] | None:
 
 
 def _compile(machine: Machine, cpu: str, task: dict[str, Any]) -> None:
-    """Let a process do a ``task`` of :mod:`.compiled_ops.emission`, with functions chosen for this ``cpu``."""
+    """Let a process do a ``task`` of :mod:`.emission`, with functions chosen for this ``cpu``."""
     features = CPUS[cpu][1] if cpu else ()
     root = __package__.partition(".")[0]
     code = (
-        f"import sys; sys.path[:] = {sys.path!r}; from {root}.core import target; "
+        f"import sys; sys.path[:] = {sys.path!r}; from {root}.kernels import target; "
         f"target.choose({machine.system!r}, {machine.machine!r}, {features!r}); "
-        f"from {root}.runtime.compiled_ops.emission import main; main(sys.stdin.read())"
+        f"from {root}.library.emission import main; main(sys.stdin.read())"
     )
     run([sys.executable, "-c", code], f"compiling {cpu}", json.dumps(task))
