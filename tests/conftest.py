@@ -46,7 +46,18 @@ def pytest_sessionstart() -> None:
 
 def with_slow(names: str, values: Iterable[object], quick: Container[object], **how: Any) -> pytest.MarkDecorator:
     """A test for each of ``values``, slow for those that are not among the ``quick``."""
-    marks = [(each, () if each in quick else pytest.mark.slow) for each in values]
+    return _marked(names, values, quick, pytest.mark.slow, **how)
+
+
+def with_sweep(names: str, values: Iterable[object], quick: Container[object], **how: Any) -> pytest.MarkDecorator:
+    """A test for each of ``values``, part of the sweep for those that are not among the ``quick``."""
+    return _marked(names, values, quick, pytest.mark.sweep, **how)
+
+
+def _marked(
+    names: str, values: Iterable[object], quick: Container[object], mark: pytest.MarkDecorator, **how: Any
+) -> pytest.MarkDecorator:
+    marks = [(value, () if value in quick else mark) for value in values]
     parameters = [pytest.param(*(each if isinstance(each, tuple) else [each]), marks=mark) for each, mark in marks]
     return pytest.mark.parametrize(names, parameters, **how)
 

@@ -24,8 +24,14 @@ ENDINGS = ["drop", "drop_a_binding", "collect_a_cycle", "replace", "run_and_open
 SESSIONS = ["own", "parallel", "plain", "plain_before", "patched"]
 
 
-@pytest.mark.parametrize("before", ["ran", "idle"])
-@pytest.mark.parametrize("session", SESSIONS)
+@pytest.mark.parametrize(
+    ("session", "before"),
+    [
+        *((session, "ran") for session in SESSIONS),
+        ("own", "idle"),
+        *(pytest.param(session, "idle", marks=pytest.mark.slow) for session in SESSIONS if session != "own"),
+    ],
+)
 def test_forked_child_with_a_session_ends(session: str, before: str) -> None:
     lines = processes.program("fork_endings.py", session, before)
     assert lines == [f"{ending} right" for ending in ENDINGS]

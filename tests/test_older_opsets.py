@@ -435,15 +435,19 @@ def is_left_out(name: str, model: onnx.ModelProto) -> bool:
     )  # fmt: skip
 
 
-@pytest.mark.slow
+#: The slow test takes every fourth node test. The sweep takes the others.
+FOURTHS = [pytest.param(0, marks=pytest.mark.slow), *(pytest.param(i, marks=pytest.mark.sweep) for i in (1, 2, 3))]
+
+
 @pytest.mark.timeout(3600)
+@pytest.mark.parametrize("fourth", FOURTHS)
 @faults.needs_adapters
-def test_onnx_node_tests_down_and_up_again_answer_the_same_or_are_refused() -> None:
+def test_onnx_node_tests_down_and_up_again_answer_the_same_or_are_refused(fourth: int) -> None:
     """Those that onnxruntime runs, at opset 13 and 11; it may lack kernels for an older opset."""
     from onnx.backend.test.case.node import collect_testcases  # which takes a minute
 
     wrong, compared = list[str](), 0
-    for case in collect_testcases(None):
+    for case in collect_testcases(None)[fourth::4]:
         opset = opset_of(case.model)
         if is_left_out(case.name, case.model):
             continue
@@ -473,4 +477,4 @@ def test_onnx_node_tests_down_and_up_again_answer_the_same_or_are_refused() -> N
             compared += 1
             wrong += [f"{case.name} {path}: {found}"] if found else []
     assert not wrong, "\n".join(wrong)
-    assert compared > 1000
+    assert compared > 250

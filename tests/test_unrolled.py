@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 import faults
 import ort_gridsample as ogs
 from cases import ATTRIBUTES, Attributes
-from conftest import with_slow
+from conftest import with_slow, with_sweep
 from models import affine_grid_model, function_of, grid_sample_model, parsed
 from ort_gridsample.detection import decomposed, matches
 from ort_gridsample.detection.decomposed import SIZES, Search, _shapes
@@ -516,7 +516,7 @@ def unrolled_nearest(width: int, rounding: str, padding: str, is_rounded_first: 
     )
 
 
-@pytest.mark.parametrize("width", [3, 4, 5, 7, 9, 10, 33, 64])
+@with_sweep("width", [3, 4, 5, 7, 9, 10, 33, 64], quick=(4, 5, 10))
 @pytest.mark.parametrize(
     ("rounding", "padding", "is_rounded_first", "expected"),
     [

@@ -313,9 +313,8 @@ def test_attention_ops_of_wrong_inputs_raise_and_name_the_node(
 
 #: One target of sampling nodes and one of basic operators are in the default run.
 ATTENTION_LOWERED = [
-    name if name in ("ai.onnx", "primitives, opset 13") else pytest.param(name, marks=pytest.mark.slow)
+    name if name in ("ai.onnx", "primitives, opset 13") else pytest.param(name, marks=pytest.mark.sweep)
     for name in LOWERED
-    if "for " not in name or name.endswith(("iree", "mnn"))  # other forms differ behind these checks
 ]
 
 
