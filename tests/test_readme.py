@@ -24,7 +24,7 @@ from conftest import OPS, with_slow
 from models import grid_sample_model
 
 REPOSITORY = Path(__file__).parents[1]
-FOLDERS = ("", ".github", "ort_gridsample", "ort_gridsample/model", "examples", "tests", "tests/*")
+FOLDERS = ("", ".github", "ort_gridsample", "ort_gridsample/dialects", "examples", "tests", "tests/*")
 FILES = [file for folder in FOLDERS for file in sorted(REPOSITORY.glob(f"{folder}/*.md".lstrip("/")))]
 PAGES = {file.relative_to(REPOSITORY).as_posix(): file.read_text(encoding="utf-8") for file in FILES}
 TEXT = "\n".join(PAGES.values())
@@ -99,8 +99,8 @@ def test_what_is_linked_and_named_is_there(page: str) -> None:
     for linked, test in re.findall(r"\[\w+\]\(([\w/.]+\.py)\)|`::(\w+)`", PAGES[page]):
         file = (folder / linked).read_text(encoding="utf-8") if linked else file
         assert not test or f"def {test}(" in file, test
-    tables = re.findall(r"^\|.*\| held by \|\n\|[-|]+\|\n((?:\|.*\n)+)", PAGES[page], re.MULTILINE)
-    assert tables or "held by" not in PAGES[page]
+    tables = re.findall(r"^\|.*\| tested by \|\n\|[-|]+\|\n((?:\|.*\n)+)", PAGES[page], re.MULTILINE)
+    assert tables or "| tested by |" not in PAGES[page]
     for row in "".join(tables).splitlines():
         assert re.search(r"\[test_\w+\]\([\w/.]*test_\w+\.py\)", row.split("|")[-2]), row
 
