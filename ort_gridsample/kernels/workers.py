@@ -115,7 +115,7 @@ def _cut(launch: Any) -> None:
     launch.chunk = min((chunk + CACHE_LINE) & -CACHE_LINE, launch.positions)
     launch.chunks = (launch.positions + launch.chunk - 1) // launch.chunk
     launch.pause = max(1, WORTH_A_PAUSE // (cost * launch.chunk)) if launch.pauses else 1 << 62
-    tile = max(1, min(loops.TILE_POSITIONS, loops.TILE_TAPS // rows, launch.positions))
+    tile = max(1, min(loops.MAX_TILE_POSITIONS, loops.MAX_TILE_TAPS // rows, launch.positions))
     width = tile + loops.ROW_PADDING
     launch.tile, launch.width = tile, width
     weight_size = kernel.weight_size if taps > 1 else 0
@@ -156,7 +156,7 @@ def _plan_packing(launch: Any) -> int:
     # Best each thread packs what it reads, so that nothing goes from one CPU's cache to another's.
     threads, panels = min(kernel.cpus, launch.workers), (c + launch.panel - 1) // launch.panel
     launch.panels = max(1, min(panels, OWN_BYTES // size))
-    launch.groups, launch.parts = (panels + launch.panels - 1) // launch.panels, launch.pixels // loops.PART + 1
+    launch.groups, launch.parts = (panels + launch.panels - 1) // launch.panels, launch.pixels // loops.PIXELS_PER_PART + 1
     own = threads * launch.panels * size
     if n * launch.groups >= threads and own <= PACKED_BYTES:
         launch.packing, launch.workers = PACKING_AND_READING, threads
@@ -389,7 +389,7 @@ def pack_for(X_type: str) -> Callable[..., int]:
         launch = struct(launch_at, LAUNCH)
         X = array(launch.X, (launch.n, launch.c, launch.pixels), bits)
         packed = array(launch.packed, (panel + 1, launch.pixels + 1, launch.panel), real)
-        loops.channels_last(X, batch, channel, part * loops.PART, packed[panel])
+        loops.channels_last(X, batch, channel, part * loops.PIXELS_PER_PART, packed[panel])
         return 0
 
     return pack
