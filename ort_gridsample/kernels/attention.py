@@ -13,7 +13,7 @@ from numba.extending import register_jitable
 
 from .. import spec
 from . import helper_threads, loops
-from .compilation import Part
+from .compilation import KernelSpec, compile_time
 from .halves import HALVES, round_to, stored, widened
 from .pointers import address, aligned, array, fetch_add, free, struct, take
 from .simd import OUTSIDE_BIT, sum_addressed
@@ -28,11 +28,12 @@ MOST_AXES = 8
 WORTH_A_THREAD, WORTH_A_PAUSE = 1 << 12, 1 << 20
 
 
-def parts(value_type: str, locations_type: str) -> list[Part]:
+def parts(value_type: str, locations_type: str) -> list[KernelSpec]:
     """The functions for these types: the one that goes on with a launch, and its worker."""
     return [(proceed_attention,), (attention_for, value_type, locations_type)]
 
 
+@compile_time(1.1)
 def proceed_attention(launch_at: int) -> int:
     """As :func:`.workers.proceed`, for an :data:`.structs.ATTENTION`."""
     launch = struct(launch_at, ATTENTION)
@@ -75,6 +76,7 @@ def _cut(launch: Any) -> None:
     launch.nbytes = launch.workers * end
 
 
+@compile_time(4.1)
 def attention_for(value_type: str, locations_type: str) -> Callable[..., int]:
     """The worker for values and weights of one type and locations of another, as :func:`.workers.worker` is."""
     bits, location_bits = stored(value_type), stored(locations_type)

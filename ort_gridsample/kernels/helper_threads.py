@@ -9,6 +9,7 @@ from typing import Any
 
 from numba.extending import register_jitable
 
+from .compilation import compile_time
 from .pointers import array, call, compare_and_swap, fetch_add, load_shared, sched_yield, store_shared, struct
 from .structs import SLOT, TASK
 
@@ -18,6 +19,7 @@ NOTHING, TAKEN = 0, 1
 PATIENCE = 1000
 
 
+@compile_time(0.65)
 def invite(task_at: int, slots_at: int, count: int) -> int:
     """Offer the task to helpers, those first who are there; answers how many are to be woken."""
     task, slots = struct(task_at, TASK), array(slots_at, (count,), SLOT)
@@ -38,6 +40,7 @@ def invite(task_at: int, slots_at: int, count: int) -> int:
     return woken
 
 
+@compile_time(0.55)
 def finish(task_at: int, slots_at: int, count: int) -> int:
     """Take back what nobody has come to, and wait for the others."""
     task, slots = struct(task_at, TASK), array(slots_at, (count,), SLOT)
@@ -51,6 +54,7 @@ def finish(task_at: int, slots_at: int, count: int) -> int:
     return 0
 
 
+@compile_time(0.7)
 def attend(slots_at: int, count: int) -> int:
     """Be a helper, until nothing has been offered for all the :data:`PATIENCE` that there is."""
     slots = array(slots_at, (count,), SLOT)

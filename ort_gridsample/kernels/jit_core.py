@@ -19,7 +19,7 @@ from ..reference.threads import after_fork, available_cpus, submit
 from . import helper_threads, loops
 from .attention import MOST_AXES
 from .attention import parts as attention_parts
-from .compilation import Part, addresses, not_at_hand
+from .compilation import KernelSpec, addresses, uncompiled
 from .structs import ATTENTION, KERNEL, LAUNCH, SLOT, ctypes_type
 from .workers import END, PADDING, TAPS, numbers, parts
 
@@ -31,7 +31,7 @@ KEPT_BYTES = 1 << 21
 #: As many helpers as the machine has processors for, or as somebody may ask for all the same.
 HELPERS = max(63, available_cpus() - 1)
 
-_HELPING: list[Part] = [(helper_threads.invite,), (helper_threads.finish,), (helper_threads.attend,)]
+_HELPING: list[KernelSpec] = [(helper_threads.invite,), (helper_threads.finish,), (helper_threads.attend,)]
 _Kernel: Any = ctypes_type(KERNEL)
 _Launch: Any = ctypes_type(LAUNCH)
 _Attention: Any = ctypes_type(ATTENTION)
@@ -155,7 +155,7 @@ def prepare(dtype: np.dtype[np.generic], grid_dtype: np.dtype[np.generic], mode:
     if mode not in TAPS:
         return
     names = type_name(dtype), type_name(grid_dtype), mode
-    if not_at_hand([*_HELPING, *parts(*names).values()]):
+    if uncompiled([*_HELPING, *parts(*names).values()]):
         what = f"{mode} for X of {dtype}"
         logger.warning("compiling %s, a few seconds, once: Numba keeps it on disk (NUMBA_CACHE_DIR)", what)
     _variant(*names, "zeros", False)

@@ -17,6 +17,7 @@ from numba.extending import register_jitable
 from .. import spec
 from ..reference.taps import COMPILED_MODES, MODES
 from . import helper_threads, loops
+from .compilation import compile_time
 from .halves import HALVES, round_to, stored
 from .pointers import address, aligned, array, call, copy_past_caches, fetch_add, free, sizeof, struct, take, view
 from .simd import GATHERS, NARROW, OUTSIDE_BIT, WIDE
@@ -53,6 +54,7 @@ PASSED_BYTES = 1 << 24
 TOGETHER = 3
 
 
+@compile_time(3.3)
 def proceed(launch_at: int) -> int:
     """Begin the launch or, when all workers are through with a phase, go on: the workers of the next phase.
 
@@ -196,6 +198,7 @@ def _is_incoherent(launch: Any) -> bool:
     return 4 * incoherent > count
 
 
+@compile_time(1.2)
 def worker(launch_at: int, number: int) -> int:
     """Take items of the launch's phase, up to its pause; answers whether there may be more."""
     launch = struct(launch_at, LAUNCH)
@@ -265,6 +268,7 @@ def _table(launch: Any, worker: Any, batch: int, begin: int, positions: int) -> 
     return (launch.r - 1) % 2
 
 
+@compile_time(1.4)
 def coordinates_for(grid_type: str) -> Callable[..., int]:
     """What takes the coordinates of a tile from a grid of this type."""
     bits, real = stored(grid_type), np.dtype(spec.TYPES[grid_type].compute)
@@ -279,6 +283,7 @@ def coordinates_for(grid_type: str) -> Callable[..., int]:
     return coordinates
 
 
+@compile_time(8.0)
 def axis_taps_for(coordinate_type: str, weight_type: str) -> Callable[..., int]:
     """What works out one axis' taps of a tile; of the outermost axis they are the table's beginning."""
     coordinate, real = np.dtype(coordinate_type), np.dtype(weight_type)
@@ -301,6 +306,7 @@ def axis_taps_for(coordinate_type: str, weight_type: str) -> Callable[..., int]:
     return axis_taps
 
 
+@compile_time(3.7)
 def combine_for(weight_type: str) -> Callable[..., int]:
     """What combines the table so far, ``rows`` in one buffer, with an axis' taps, into the other: they take turns."""
     real = np.dtype(weight_type)
@@ -323,6 +329,7 @@ def combine_for(weight_type: str) -> Callable[..., int]:
     return combine
 
 
+@compile_time(2.6)
 def copy_for(bits_type: str) -> Callable[..., int]:
     """What reads X, of elements of the size of ``bits_type``, through a table of one tap."""
     bits = np.dtype(bits_type)
@@ -357,6 +364,7 @@ def weights_of(X_type: str) -> np.dtype[Any]:
     return np.dtype(np.finfo(str(spec.TYPES[X_type].compute)).dtype)
 
 
+@compile_time(1.9)
 def sum_for(X_type: str) -> Callable[..., int]:
     """What reads X of this type through a table with weights."""
     bits, real, are_halves = stored(X_type), weights_of(X_type), X_type in HALVES
@@ -381,6 +389,7 @@ def sum_for(X_type: str) -> Callable[..., int]:
     return read
 
 
+@compile_time(1.7)
 def pack_for(X_type: str) -> Callable[..., int]:
     """What packs a part of a panel of X of this type: its channels last."""
     bits, real = stored(X_type), np.dtype(spec.TYPES[X_type].compute)
@@ -395,6 +404,7 @@ def pack_for(X_type: str) -> Callable[..., int]:
     return pack
 
 
+@compile_time(2.8)
 def sum_packed_for(X_type: str) -> Callable[..., int]:
     """What reads the panels of X of this type through a table."""
     bits, real, are_halves = stored(X_type), np.dtype(spec.TYPES[X_type].compute), X_type in HALVES
@@ -443,7 +453,7 @@ def numbers(X_type: str, grid_type: str, mode: str) -> dict[str, int]:
 
 
 def parts(X_type: str, grid_type: str, mode: str, coordinates: Any = None) -> dict[str, tuple[Any, ...] | None]:
-    """The functions of a descriptor, as :data:`.compilation.Part`, by its fields.
+    """The functions of a descriptor, as :data:`.compilation.KernelSpec`, by its fields.
 
     Where there is no grid, ``coordinates`` computes them.
     """

@@ -11,6 +11,7 @@ from numba.extending import register_jitable
 
 from ... import spec
 from ...functions import validation
+from ...kernels.compilation import compile_time
 from ...kernels.halves import EXACT, HALVES, stored, widened
 from ...kernels.pointers import address, aligned, array, chars, copy_past_caches, fetch_add, local, struct, view
 from ...kernels.structs import CACHE_LINE, LAUNCH, WORKER
@@ -184,6 +185,7 @@ def line(theta: Any, lengths: Any, row: int, rows: int, align_corners: int) -> A
     return base, widened(theta[0])
 
 
+@compile_time(1.8)
 def fill_for(theta_type: str) -> Callable[..., int]:
     """What ``KernelContext_ParallelFor`` calls: fill rows of the grid as long as there are any."""
     bits, real = stored(theta_type), np.dtype(spec.TYPES[theta_type].compute)
@@ -220,6 +222,7 @@ def fill_for(theta_type: str) -> Callable[..., int]:
     return fill
 
 
+@compile_time(2.0)
 def coordinates_for(theta_type: str, grid_type: str) -> Callable[..., int]:
     """What computes the coordinates of a tile from theta of the one type, for a grid of the other."""
     half, grid_half, bits = HALVES.get(theta_type, EXACT), HALVES.get(grid_type, EXACT), stored(theta_type)

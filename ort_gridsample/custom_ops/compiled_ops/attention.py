@@ -11,6 +11,7 @@ from numba.extending import register_jitable
 from ...functions import validation
 from ...kernels import loops
 from ...kernels.attention import MOST_AXES, parts
+from ...kernels.compilation import compile_time
 from ...kernels.halves import stored
 from ...kernels.pointers import array, chars, copy, local, struct
 from ...kernels.structs import ATTENTION
@@ -50,6 +51,7 @@ def create(op_at: int, api: int, info: int, out: int) -> int:
     return create_plain(op_at, api, info, out, chars("DeformableAttention node "), IS_OTHER)
 
 
+@compile_time(1.7)
 def infer(op_at: int, context: int) -> int:
     """InferOutputShapeFn: Y is (B, Q, H·D). What is unknown is left open."""
     node = local(NODE)

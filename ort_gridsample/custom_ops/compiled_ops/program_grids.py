@@ -15,6 +15,7 @@ from ... import spec
 from ...detection.programs import MOST_SOURCES, MOST_STEPS, WITH_PROGRAM
 from ...functions import validation
 from ...kernels import loops
+from ...kernels.compilation import compile_time
 from ...kernels.pointers import address, array, by_types, chars, copy, local, sizeof, struct, view
 from ...kernels.structs import LAUNCH, WORKER
 from ...kernels.workers import TAPS
@@ -202,6 +203,7 @@ def _find(component: Any, value: Any, program: Any, grid: Any, strides: Any) -> 
     component.step, component.run, component.axes = step, run, axis
 
 
+@compile_time(5.7)
 def coordinates_for(grid_type: str) -> Callable[..., int]:
     """What computes the coordinates of a tile from values of this type."""
     dtype = np.dtype(spec.TYPES[grid_type].compute)
