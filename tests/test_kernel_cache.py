@@ -241,7 +241,7 @@ NUMBERS = [
     ("programs.py", b"MOST_STEPS = 6, 16", b"MOST_STEPS = 6, 17"),
     ("programs.py", b'("Add", "Sub", ', b'("Sub", "Add", '),
     ("taps.py", b"MAX_TAPS = 1 << 16", b"MAX_TAPS = 1 << 15"),
-    ("helper_threads.py", b"PATIENCE = 1000", b"PATIENCE = 100"),
+    ("helper_threads.py", b"SPIN_LIMIT = 1000", b"SPIN_LIMIT = 100"),
     ("compilation.py", b'"error_model": "numpy"', b'"error_model": "python"'),
 ]
 
@@ -374,7 +374,7 @@ def known():
 
 jit_core.prepare(np.dtype("{X_type}"), np.dtype("float32"), "linear")
 before = known()
-parts = [*jit_core._HELPING, *workers.parts("{X_type}", "float32", "linear").values()]
+parts = [*jit_core._HELPER_FUNCTIONS, *workers.kernel_functions("{X_type}", "float32", "linear").values()]
 assert all(compilation.compiled_function(part)._address for part in parts if part is not None)
 for n in (1, 8):
     for channels in (1, 2, 8, 9, 40):
@@ -430,7 +430,7 @@ def test_what_takes_longest_is_compiled_first(monkeypatch: pytest.MonkeyPatch) -
         compilation, "compiled_function", lambda part: compilation.CompiledFunction(one_more, [PACKAGE / "none"])
     )
     monkeypatch.setattr(compilation.CompiledFunction, "is_ready", False)
-    parts = workers.parts("float32", "float16", "linear").values()
+    parts = workers.kernel_functions("float32", "float16", "linear").values()
     names = " ".join(make.__name__ for make, *_ in compilation.uncompiled([*parts, None]))
     assert names == "axis_taps_for combine_for proceed sum_packed_for sum_for pack_for coordinates_for worker"
 

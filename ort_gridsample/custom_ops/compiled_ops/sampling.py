@@ -62,7 +62,10 @@ def state(
     columns: int = 0,
 ) -> Fields:  # fmt: skip
     """The fields of the state for a mode, and of a grid that is measured and computed."""
-    parts, numbers = (workers.parts(X_type, grid_type, mode, coordinates), workers.numbers(X_type, grid_type, mode))
+    parts, numbers = (
+        workers.kernel_functions(X_type, grid_type, mode, coordinates),
+        workers.kernel_constants(X_type, grid_type, mode),
+    )
     return {"kernel": {**parts, **numbers, "columns": columns}, "measure": measure}
 
 
@@ -204,8 +207,8 @@ def filled(op: Any, request: Any, launch: Any, Y: Any, samples: int) -> int:
     if samples == 0:
         set_memory(launch.Y, np.int32(0), nbytes)
         return status
-    launch.workers, launch.pauses = max(workers.WORKERS, op.kernel.cpus), 0
-    launch.own.nbytes, launch.phase = 0, workers.NEW
+    launch.workers, launch.pauses = max(workers.DEFAULT_WORKERS, op.kernel.cpus), 0
+    launch.arena.nbytes, launch.phase = 0, workers.NEW
     while True:
         count = call(op.kernel.proceed, (address(launch),))
         if count <= 0:
