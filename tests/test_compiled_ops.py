@@ -68,7 +68,7 @@ SIZES += [(1, 1, 1451, 1453), (2, 1, 73, 101, 103)]
 
 @with_slow("theta_type", ["float32", "float16", "float64", "bfloat16"], ["float32", "float16"])
 def test_affine_grid_is_the_functions(theta_type: str) -> None:
-    from ort_gridsample.kernels.workers import PASSED_BYTES
+    from ort_gridsample.kernels.workers import MIN_BYTES_PAST_CACHES
 
     kinds = itertools.product((2, 3), (False, True))
     sessions = {kind: open_compiled(affine_grid_model(theta_type, *kind)) for kind in kinds}
@@ -76,7 +76,7 @@ def test_affine_grid_is_the_functions(theta_type: str) -> None:
         axes = len(size) - 2
         theta = generator("theta", axes).normal(size=(size[0], axes, axes + 1)).astype(dtype_of(theta_type))
         (grid,) = run(sessions[axes, aligned], theta.dtype, theta, np.array(size, np.int64))
-        assert (grid.size * 4 >= PASSED_BYTES) == (size in SIZES[-2:])
+        assert (grid.size * 4 >= MIN_BYTES_PAST_CACHES) == (size in SIZES[-2:])
         with about((size, aligned)):
             assert_identical(grid, ogs.affine_grid(theta, size, aligned))
 

@@ -63,7 +63,7 @@ def on_both(*arguments: object, num_threads: int | None = None) -> tuple[np.ndar
 def test_a_block_that_lies_inside(name: str) -> None:
     """No tap of it is outside, and the table is not written out: the compiled core has a shorter way."""
     rng = np.random.default_rng(8)
-    counts = (1, 3, 40, loops.TILE_POSITIONS + 76)
+    counts = (1, 3, 40, loops.MAX_TILE_POSITIONS + 76)
     for lengths, channels, count in itertools.product(((7,), (8, 9), (7, 8, 9)), (1, 5), counts):
         X = image(name, (2, channels, *lengths))
         grid = rng.uniform(-0.3, 0.3, (2, *[1] * (len(lengths) - 1), count, len(lengths))).astype(np.float32)
@@ -104,9 +104,9 @@ def test_a_copy_past_the_caches(name: str) -> None:
     for channels in (1, 3, 5):  # three at once, and then two, or one by itself
         rng = np.random.default_rng(0)
         X = image(name, (1, channels, 20, 30))
-        count = workers.PASSED_BYTES // (channels * X.itemsize) + 7
+        count = workers.MIN_BYTES_PAST_CACHES // (channels * X.itemsize) + 7
         a, b = on_both(X, rng.uniform(-1.2, 1.2, (1, count, 1, 2)).astype(np.float32), "nearest")
-        assert a.nbytes >= workers.PASSED_BYTES
+        assert a.nbytes >= workers.MIN_BYTES_PAST_CACHES
         np.testing.assert_array_equal(a.view(np.uint8), b.view(np.uint8))
 
 

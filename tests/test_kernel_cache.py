@@ -37,27 +37,28 @@ def one_more(number: int) -> int:
 
 def is_at_hand(sources: list[Path]) -> bool:
     """Whether the function need not be compiled; it is there afterwards."""
-    function = compilation.Function(one_more, sources)
-    was = function.is_at_hand
+    function = compilation.CompiledFunction(one_more, sources)
+    was = function.is_ready
     assert ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(function.address())(41) == 42
-    assert function.is_at_hand
+    assert function.is_ready
     return was
 
 
 def test_a_change_in_any_file_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In each of those that kernels are made of; what was compiled before is still there for those who have that."""
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "cache"))
-    copies = [Path(shutil.copy(path, tmp_path)) for path in compilation.sources(Path(workers.__file__))]
+    kernels = sorted(Path(workers.__file__).parent.glob("*.py"))
+    copies = [Path(shutil.copy(path, tmp_path)) for path in kernels]
     assert [is_at_hand(copies) for _ in range(2)] == [False, True]
-    function, seen = compilation.Function(one_more, copies), {compilation.fingerprint(copies)}
+    function, seen = compilation.CompiledFunction(one_more, copies), {compilation.fingerprint(copies)}
     for copy in copies:
         before = copy.read_bytes()
         copy.write_bytes(before + b"# changed\n")
-        assert not compilation.Function(one_more, copies).is_at_hand
+        assert not compilation.CompiledFunction(one_more, copies).is_ready
         seen.add(compilation.fingerprint(copies))
         copy.write_bytes(before)
     assert len(seen) == 1 + len(copies)
-    assert function.is_at_hand
+    assert function.is_ready
     assert is_at_hand(copies)
 
 
@@ -115,9 +116,9 @@ def test_kernel_cache_that_cannot_be_written_warns_once(
     monkeypatch.setattr(compilation, "_has_warned", False)
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(compilation._Files, "_save_data", Mock(side_effect=error))
-    function = compilation.Function(one_more, [Path(__file__)])
+    function = compilation.CompiledFunction(one_more, [Path(__file__)])
     assert function.address()
-    assert compilation.Function(one_more, [Path(__file__)]).address()
+    assert compilation.CompiledFunction(one_more, [Path(__file__)]).address()
     (warning,) = kernel_warnings(caplog)
     assert str(error) in warning
     assert not list(tmp_path.rglob("*.nb*"))
@@ -127,7 +128,7 @@ def test_kernel_cache_without_sources_warns_and_names_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(compilation, "_has_warned", False)
-    assert compilation.Function(one_more, [tmp_path / "missing.py"]).address()
+    assert compilation.CompiledFunction(one_more, [tmp_path / "missing.py"]).address()
     (warning,) = kernel_warnings(caplog)
     assert "a source file of ort_gridsample is missing" in warning
     assert str(tmp_path / "missing.py") in warning
@@ -184,7 +185,7 @@ def test_a_setting_of_numba_is_part_of_the_key(
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
     assert not is_at_hand([Path(__file__)])
     monkeypatch.setattr(config, setting, value)
-    assert not compilation.Function(one_more, [Path(__file__)]).is_at_hand
+    assert not compilation.CompiledFunction(one_more, [Path(__file__)]).is_ready
 
 
 def files_of(folder: Path, ages: dict[str, float]) -> None:
@@ -233,39 +234,47 @@ def test_every_file_that_kernels_are_made_of_is_looked_at(made: Callable[..., in
         which = {True: "__name__", False: "__module__"}
         taken = {getattr(v, which[isinstance(v, ModuleType)], None) or "" for v in vars(module).values()}
         asked += [n for n in taken if n.startswith(ogs.__name__) and Path(sys.modules[n].__file__) not in found]
-    looked_at = compilation.sources(Path(made.__code__.co_filename))
-    assert found <= set(looked_at)
-    assert not [path for path in looked_at if re.search(r"^ *(from|import) ort_", path.read_text("utf-8"), re.M)]
+    assert found <= set(compilation.kernel_sources())
 
 
 NUMBERS = [
-    (program_grids.measure, "programs.py", b"MOST_STEPS = 6, 16", b"MOST_STEPS = 6, 17"),
-    (program_grids.coordinates_for, "programs.py", b'("Add", "Sub", ', b'("Sub", "Add", '),
-    (sampling.compute, "taps.py", b"MAX_TAPS = 1 << 16", b"MAX_TAPS = 1 << 15"),
-    (affine.fill_for, "helper_threads.py", b"PATIENCE = 1000", b"PATIENCE = 100"),
-    (workers.worker, "compilation.py", b'"error_model": "numpy"', b'"error_model": "python"'),
+    ("programs.py", b"MOST_STEPS = 6, 16", b"MOST_STEPS = 6, 17"),
+    ("programs.py", b'("Add", "Sub", ', b'("Sub", "Add", '),
+    ("taps.py", b"MAX_TAPS = 1 << 16", b"MAX_TAPS = 1 << 15"),
+    ("helper_threads.py", b"SPIN_LIMIT = 1000", b"SPIN_LIMIT = 100"),
+    ("compilation.py", b'"error_model": "numpy"', b'"error_model": "python"'),
 ]
 
 
-@pytest.mark.parametrize(("made", "file", "old", "new"), NUMBERS)
+@pytest.mark.parametrize(("file", "old", "new"), NUMBERS)
 def test_a_number_that_kernels_see_is_part_of_their_key(
-    made: Callable[..., int], file: str, old: bytes, new: bytes, monkeypatch: pytest.MonkeyPatch
+    file: str, old: bytes, new: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    part = (made, "float32") if made.__name__.endswith("_for") else (made,)
-    before, read = compilation.function.__wrapped__(part)._cache._fingerprint, Path.read_bytes
+    read = Path.read_bytes
     text = next(read(path) for path in PACKAGE.rglob(file))
     assert old in text
+    before = compilation.package_fingerprint.__wrapped__()
     monkeypatch.setattr(Path, "read_bytes", lambda p: text.replace(old, new) if p.name == file else read(p))
-    assert compilation.function.__wrapped__(part)._cache._fingerprint != before
+    assert compilation.package_fingerprint.__wrapped__() != before
 
 
-def test_without_its_files_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a frozen program without sources: it is compiled in every process anew."""
-    compilation.sources.cache_clear()
-    monkeypatch.setattr(compilation, "_read", Mock(side_effect=FileNotFoundError))
-    monkeypatch.setattr(compilation, "_is_source", lambda path: False)
-    assert compilation.function.__wrapped__((workers.worker,))._cache is None
-    compilation.sources.cache_clear()
+@pytest.mark.parametrize("spec", [(workers.worker,), (affine.fill_for, "float32")])
+def test_compiled_function_has_the_fingerprint_of_the_package_in_its_key(spec: compilation.KernelSpec) -> None:
+    function = compilation.compiled_function.__wrapped__(spec)
+    assert function._cache._fingerprint == compilation.package_fingerprint()
+
+
+def test_kernel_sources_of_a_program_without_sources_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "spec.pyc").touch()
+    monkeypatch.setattr("importlib.resources.files", lambda package: tmp_path)
+    with pytest.raises(FileNotFoundError, match=re.escape(str(tmp_path))):
+        compilation.kernel_sources.__wrapped__()
+
+
+def test_compiled_function_without_sources_is_not_kept_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a frozen program without sources: every process compiles it again."""
+    monkeypatch.setattr(compilation, "package_fingerprint", Mock(side_effect=FileNotFoundError))
+    assert compilation.compiled_function.__wrapped__((workers.worker,))._cache is None
 
 
 COPY = """
@@ -273,10 +282,10 @@ import os, sys
 sys.path.insert(0, os.environ["PACKAGE_IN"])
 from ort_gridsample.kernels import compilation, workers
 assert compilation.__file__.startswith(os.environ["PACKAGE_IN"]), compilation.__file__
-function = compilation.function((workers.copy_for, "uint8"))
-print(function.is_at_hand)
+function = compilation.compiled_function((workers.copy_for, "uint8"))
+print(function.is_ready)
 function.address()
-print(function.is_at_hand, function._cache is not None)
+print(function.is_ready, function._cache is not None)
 """
 
 
@@ -324,13 +333,13 @@ def test_no_two_functions_have_one_name() -> None:
 def test_other_processes_find_what_is_compiled_where_the_package_is_read_only(tmp_path: Path) -> None:
     package = shutil.copytree(PACKAGE, tmp_path / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
     # A file where the folder would be: nobody, not even root, can write to it.
-    (package / "core" / "__pycache__").write_text("")
+    (package / "__pycache__").write_text("")
     script = """
 import os
 sys.path.insert(0, os.environ["PACKAGE_IN"])
 from ort_gridsample.kernels import compilation, workers
-function = compilation.function((workers.copy_for, "uint8"))
-print(function.is_at_hand)
+function = compilation.compiled_function((workers.copy_for, "uint8"))
+print(function.is_ready)
 function.address()
 print(function._cache.cache_path)
 """
@@ -342,7 +351,7 @@ print(function._cache.cache_path)
 
 def test_a_compilation_is_explained(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     missing, made = [(workers.worker,)], []
-    monkeypatch.setattr(jit_core, "not_at_hand", lambda parts: missing)
+    monkeypatch.setattr(jit_core, "uncompiled", lambda parts: missing)
     monkeypatch.setattr(jit_core, "_variant", lambda *words: made.append(words))
     for _ in range(2):
         jit_core.prepare(np.dtype("uint8"), np.dtype("float32"), "nearest")
@@ -361,12 +370,12 @@ from ort_gridsample import grid_sample
 from ort_gridsample.kernels import compilation, jit_core, workers
 
 def known():
-    return compilation.function.cache_info().currsize
+    return compilation.compiled_function.cache_info().currsize
 
 jit_core.prepare(np.dtype("{X_type}"), np.dtype("float32"), "linear")
 before = known()
-parts = [*jit_core._HELPING, *workers.parts("{X_type}", "float32", "linear").values()]
-assert all(compilation.function(part)._address for part in parts if part is not None)
+parts = [*jit_core._HELPER_FUNCTIONS, *workers.kernel_functions("{X_type}", "float32", "linear").values()]
+assert all(compilation.compiled_function(part)._address for part in parts if part is not None)
 for n in (1, 8):
     for channels in (1, 2, 8, 9, 40):
         for side in (2, 60):
@@ -405,8 +414,8 @@ def test_what_two_processes_save_at_once_is_not_mixed_up(tmp_path: Path, monkeyp
 
 def test_one_thread_at_a_time_asks_what_is_on_disk() -> None:
     """Numba's registries are no more for two at once than its compiler."""
-    asked, answers = compilation.Function(workers.proceed, compilation.sources(Path(workers.__file__))), []
-    thread = threading.Thread(target=lambda: answers.append(asked.is_at_hand))
+    asked, answers = compilation.CompiledFunction(workers.proceed), []
+    thread = threading.Thread(target=lambda: answers.append(asked.is_ready))
     with compilation.global_compiler_lock:
         thread.start()
         thread.join(0.3)
@@ -417,11 +426,13 @@ def test_one_thread_at_a_time_asks_what_is_on_disk() -> None:
 
 def test_what_takes_longest_is_compiled_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """As another process begins with what takes least."""
-    monkeypatch.setattr(compilation, "function", lambda part: compilation.Function(one_more, [PACKAGE / "none"]))
-    monkeypatch.setattr(compilation.Function, "is_at_hand", False)
-    parts = workers.parts("float32", "float16", "linear").values()
-    names = " ".join(make.__name__ for make, *_ in compilation.not_at_hand([*parts, None]))
-    assert names == "sum_for proceed combine_for sum_packed_for worker pack_for axis_taps_for coordinates_for"
+    monkeypatch.setattr(
+        compilation, "compiled_function", lambda part: compilation.CompiledFunction(one_more, [PACKAGE / "none"])
+    )
+    monkeypatch.setattr(compilation.CompiledFunction, "is_ready", False)
+    parts = workers.kernel_functions("float32", "float16", "linear").values()
+    names = " ".join(make.__name__ for make, *_ in compilation.uncompiled([*parts, None]))
+    assert names == "axis_taps_for combine_for proceed sum_packed_for sum_for pack_for coordinates_for worker"
 
 
 OTHERS = ("/usr/bin/uwsgi", "C:\\Blender\\blender.exe", "", None, "/usr/bin/pythonista")
@@ -435,7 +446,7 @@ def test_only_a_python_helps(executable: str | None, helps: bool, monkeypatch: p
     monkeypatch.setattr(sys, "executable", executable)
     monkeypatch.setattr(compilation, "available_cpus", lambda: 2)
     monkeypatch.setattr(subprocess, "Popen", lambda command, **_: commands.append(command))
-    with compilation._helped([(workers.worker,), (workers.proceed,)]):
+    with compilation._helper_process([(workers.worker,), (workers.proceed,)]):
         assert [command[0] for command in commands] == [executable] * helps
     monkeypatch.setattr(sys, "hexversion", 0x020700F0)
     for _, _, code in commands:  # of another version it ends at once

@@ -104,8 +104,8 @@ def test_what_is_compiled_is_shown(said: list, monkeypatch: pytest.MonkeyPatch) 
 
     def axis_taps_for(kind: str) -> None: ...
 
-    made = types.SimpleNamespace(is_at_hand=False, address=lambda: 7)
-    monkeypatch.setattr(compilation, "function", lambda part: made)
+    made = types.SimpleNamespace(is_ready=False, address=lambda: 7)
+    monkeypatch.setattr(compilation, "compiled_function", lambda part: made)
     assert compilation.addresses([None, (axis_taps_for, "float32")]) == [0, 7]
     assert said == [options("compiling", 1), "axis taps float32", 0, "closed"]
 

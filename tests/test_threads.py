@@ -76,8 +76,8 @@ class TestNumThreads:
         seen, original = [], threads.for_each
         for user in (sampler, affine):
             monkeypatch.setattr(user, "for_each", lambda f, items, n: (seen.append(n), original(f, items, n)))
-        do = jit_core._do
-        monkeypatch.setattr(jit_core, "_do", lambda *run: (seen.append(run[-1]), do(*run)))
+        do = jit_core._run_phase
+        monkeypatch.setattr(jit_core, "_run_phase", lambda *run: (seen.append(run[-1]), do(*run)))
         X, grid = np.zeros((4, 4, 8, 8), np.float32), np.zeros((4, 300, 300, 2), np.float32)
         ogs.set_num_threads(3)
         for sample, most in (
@@ -194,8 +194,8 @@ class TestHelpers:
     @pytest.fixture
     def runs(self, monkeypatch):
         """The arguments of all launches, which outlive them here."""
-        seen, do = [], jit_core._do
-        monkeypatch.setattr(jit_core, "_do", lambda *words: (seen.append(words[1]), do(*words)))
+        seen, do = [], jit_core._run_phase
+        monkeypatch.setattr(jit_core, "_run_phase", lambda *words: (seen.append(words[1]), do(*words)))
         return seen
 
     @pytest.fixture
@@ -223,7 +223,7 @@ class TestHelpers:
 
         def stay():
             while not ends.is_set():
-                helping.attend(*jit_core._slots_at)
+                helping.helper_loop(*jit_core._slots_at)
 
         self.sample()
         assert runs.pop().task.number == 1
@@ -257,8 +257,8 @@ threads.available_cpus = lambda: 100
 from ort_gridsample.kernels import jit_core
 jit_core.TAPS_PER_HELPER = jit_core.TAPS_PER_THREAD = 1
 jit_core.submit = lambda work, count: print(count)
-do = jit_core._do
-jit_core._do = lambda variant, launch, *rest: print(rest[-1], launch.items >= 100, do(variant, launch, *rest))
+do = jit_core._run_phase
+jit_core._run_phase = lambda variant, launch, *rest: print(rest[-1], launch.items >= 100, do(variant, launch, *rest))
 for most in (100, 1000):
     ogs.set_num_threads(most)
     ogs.grid_sample(np.ones((1, 4, 64, 64), "f"), np.zeros((1, 1000, 1000, 2), "f"))
@@ -270,7 +270,7 @@ for most in (100, 1000):
         helping = jit_core._variant("float32", "float32", "linear", "zeros", False)
         slots[:] = 1
         try:
-            assert helping.attend(*jit_core._slots_at) == 0
+            assert helping.helper_loop(*jit_core._slots_at) == 0
             assert slots.all()
         finally:
             jit_core._after_fork()

@@ -1,1 +1,1 @@
-"""The same operators as machine code that Numba compiles, with their memory, vectors, workers and cache."""
+"""The compiled core: the operators as machine code, compiled by Numba and cached on disk."""

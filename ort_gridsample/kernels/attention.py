@@ -1,8 +1,9 @@
-"""Deformable attention in compiled code: weighted sums over samples of several images at several points.
+"""Deformable attention in compiled code: weighted sums over samples of several images (levels).
 
-A worker takes the queries tile by tile. Of a tile it makes a table, with a column for each point of each head of each
-query and a row for each tap of these points: the address of the tap's channels, and its weight. Then it adds up a
-head's taps, and calls those of the next head into the cache meanwhile. Values are read where they lie.
+A worker processes the queries tile by tile. For a tile it computes a table with one column per
+sample, that is, per point of each head of each query, and one row per tap of a sample: the address
+of the tap's channels, and its weight. Then it adds up the taps of each head, and prefetches those
+of the next head at the same time. Values are read where they are.
 """
 
 from collections.abc import Callable
@@ -13,35 +14,60 @@ from numba.extending import register_jitable
 
 from .. import spec
 from . import helper_threads, loops
-from .compilation import Part
+from .compilation import KernelSpec, compile_time
 from .halves import HALVES, round_to, stored, widened
-from .pointers import address, aligned, array, fetch_add, free, struct, take
+from .pointers import address, arena_alloc, array, fetch_add, free, struct
+from .scratch import ScratchArray, scratch_layout
 from .simd import OUTSIDE_BIT, sum_addressed
 from .structs import ATTENTION
-from .workers import NEW, READING, SCRATCH_BYTES
+from .workers import MAX_SCRATCH_BYTES, NEW, READING
 
-#: The columns of a table, unless one query has more: it stays in a CPU's first cache.
-COLUMNS = 256
-#: The most axes of a level: its taps are a table's rows.
-MOST_AXES = 8
-#: So many taps of a row of channels are worth a thread; after so many a worker comes back where it is asked to.
-WORTH_A_THREAD, WORTH_A_PAUSE = 1 << 12, 1 << 20
+#: The maximum number of columns of a table, unless one query has more: the table stays in the L1
+#: cache.
+MAX_COLUMNS = 256
+#: The maximum number of axes of a level. A table has 2 ** axes rows.
+MAX_LEVEL_AXES = 8
+#: A worker is useful from so many taps of a row of channels on, and returns after so many if it has
+#: to return from time to time.
+MIN_TAPS_PER_WORKER = 1 << 12
+TAPS_PER_PAUSE = 1 << 20
+
+#: The scratch memory of a worker. Values and coordinates have at most 8 bytes.
+SCRATCH_ARRAYS = (
+    # The channels of a tap outside.
+    ScratchArray("zeros", 8, ("channels",)),
+    # Sums that wait to be rounded to halves.
+    ScratchArray("sums", 8, ("channels",)),
+    # For each sample: the byte offset of its head in its level's first pixel, the level's lengths,
+    # the coordinates or the distances from the first tap, the pixel of the first tap by axis, and
+    # the pixel of a tap in the level.
+    ScratchArray("level_offset", np.dtype(np.int64), ("samples",)),
+    ScratchArray("lengths", np.dtype(np.int32), ("r", "samples")),
+    ScratchArray("coordinates", 8, ("r", "samples")),
+    ScratchArray("base", np.dtype(np.int32), ("r", "samples")),
+    ScratchArray("index", np.dtype(np.uint32), ("samples",)),
+    # The table.
+    ScratchArray("addresses", np.dtype(np.int64), ("taps", "width")),
+    ScratchArray("weights", 8, ("taps", "width")),
+)
+_scratch_size, _scratch_address, _scratch_array = scratch_layout(ATTENTION, SCRATCH_ARRAYS)
 
 
-def parts(value_type: str, locations_type: str) -> list[Part]:
-    """The functions for these types: the one that goes on with a launch, and its worker."""
+def attention_functions(value_type: str, locations_type: str) -> list[KernelSpec]:
+    """Return the functions for these types: the one that proceeds with a launch, and its worker."""
     return [(proceed_attention,), (attention_for, value_type, locations_type)]
 
 
+@compile_time(1.1)
 def proceed_attention(launch_at: int) -> int:
-    """As :func:`.workers.proceed`, for an :data:`.structs.ATTENTION`."""
+    """Begin or end a launch, as :func:`.workers.proceed`, given a :data:`.structs.ATTENTION`."""
     launch = struct(launch_at, ATTENTION)
     if launch.phase != NEW:
         free(launch.memory)
         launch.memory = 0
         return 0
-    _cut(launch)
-    launch.first_worker, launch.memory = take(launch.own, launch.nbytes)
+    _divide(launch)
+    launch.first_worker, launch.memory = arena_alloc(launch.arena, launch.nbytes)
     if launch.first_worker == 0:
         return -1
     launch.phase = READING
@@ -50,88 +76,120 @@ def proceed_attention(launch_at: int) -> int:
 
 
 @register_jitable
-def _cut(launch: Any) -> None:
-    """Cut the launch into items, tiles of whole queries, and a worker's scratch memory into arrays."""
-    scratch, r, taps = launch.scratch, launch.r, 1 << launch.r
-    each = launch.heads * launch.points
-    launch.tile = min(max(1, COLUMNS // each), launch.queries)
+def _divide(launch: Any) -> None:
+    """Divide the launch into items, tiles of whole queries, and choose the number of workers."""
+    launch.taps = 1 << launch.r
+    samples_per_query = launch.heads * launch.points
+    launch.tile = min(max(1, MAX_COLUMNS // samples_per_query), launch.queries)
     launch.tiles = (launch.queries + launch.tile - 1) // launch.tile
-    launch.items, launch.next = launch.n * launch.tiles, 0
-    columns = launch.tile * each
-    launch.width = columns + launch.points  # as the head behind the last is looked at
-    launch.pause = max(1, WORTH_A_PAUSE // (columns * taps)) if launch.pauses else 1 << 62
-    scratch.zeros, end = 0, aligned(launch.channels * 8)
-    scratch.sums, end = end, aligned(end + launch.channels * 8)
-    scratch.first, end = end, aligned(end + columns * 8)
-    scratch.lengths, end = end, aligned(end + r * columns * 4)
-    scratch.coordinates, end = end, aligned(end + r * columns * 8)
-    scratch.base, end = end, aligned(end + r * columns * 4)
-    scratch.index, end = end, aligned(end + columns * 4)
-    scratch.addresses, end = end, aligned(end + taps * launch.width * 8)
-    scratch.weights, end = end, aligned(end + taps * launch.width * 8)
-    launch.worker_size = end
-    worth = 1 + launch.n * launch.queries * each * taps // WORTH_A_THREAD
-    launch.workers = max(1, min(launch.workers, launch.items, worth, SCRATCH_BYTES // end))
-    launch.nbytes = launch.workers * end
+    launch.items = launch.n * launch.tiles
+    launch.next = 0
+    launch.samples = launch.tile * samples_per_query
+    launch.width = launch.samples + launch.points  # the head behind the last one is prefetched, too
+    launch.pause = 1 << 62
+    if launch.pauses:
+        launch.pause = max(1, TAPS_PER_PAUSE // (launch.samples * launch.taps))
+    launch.worker_size = _scratch_size(launch)
+    taps = launch.n * launch.queries * samples_per_query * launch.taps
+    useful_workers = 1 + taps // MIN_TAPS_PER_WORKER
+    fitting_workers = MAX_SCRATCH_BYTES // launch.worker_size
+    launch.workers = max(1, min(launch.workers, launch.items, useful_workers, fitting_workers))
+    launch.nbytes = launch.workers * launch.worker_size
 
 
+@compile_time(4.1)
 def attention_for(value_type: str, locations_type: str) -> Callable[..., int]:
-    """The worker for values and weights of one type and locations of another, as :func:`.workers.worker` is."""
-    bits, location_bits = stored(value_type), stored(locations_type)
-    real, coordinate = np.dtype(spec.TYPES[value_type].compute), np.dtype(spec.TYPES[locations_type].compute)
-    are_halves, size = value_type in HALVES, bits.itemsize
+    """Return the worker for values and weights of one type and locations of another.
+
+    Its arguments and its result are those of :func:`.workers.worker`.
+    """
+    bits = stored(value_type)
+    location_bits = stored(locations_type)
+    real = np.dtype(spec.TYPES[value_type].compute)
+    coordinate = np.dtype(spec.TYPES[locations_type].compute)
+    are_halves = value_type in HALVES
+    size = bits.itemsize
 
     def attention(launch_at: int, number: int) -> int:
         launch = struct(launch_at, ATTENTION)
-        n, queries, heads, points, r = launch.n, launch.queries, launch.heads, launch.points, launch.r
-        channels, tile, scratch, taps, each = launch.channels, launch.tile, launch.scratch, 1 << r, heads * points
-        columns, row_size = tile * each, heads * channels * size
-        at = launch.first_worker + number * launch.worker_size
-        zeros, sums = array(at + scratch.zeros, (channels,), bits), array(at + scratch.sums, (channels,), real)
-        first = array(at + scratch.first, (columns,), np.int64)
-        lengths = array(at + scratch.lengths, (r, columns), np.int32)
-        coordinates = array(at + scratch.coordinates, (r, columns), coordinate)
-        base = array(at + scratch.base, (r, columns), np.int32)
-        index = array(at + scratch.index, (columns,), np.uint32)
-        addresses = array(at + scratch.addresses, (taps, launch.width), np.int64)
-        weights = array(at + scratch.weights, (taps, launch.width), real)
-        locations = array(launch.locations, (n * queries * each, r), location_bits)
-        attention_weights = array(launch.weights, (n, launch.weighted * each), bits)
-        Y = array(launch.Y, (n, queries, heads * channels), bits)
+        scratch_at = launch.first_worker + number * launch.worker_size
+        zeros = _scratch_array(launch, scratch_at, "zeros", bits)
+        sums = _scratch_array(launch, scratch_at, "sums", real)
+        level_offset = _scratch_array(launch, scratch_at, "level_offset", np.int64)
+        lengths = _scratch_array(launch, scratch_at, "lengths", np.int32)
+        coordinates = _scratch_array(launch, scratch_at, "coordinates", coordinate)
+        base = _scratch_array(launch, scratch_at, "base", np.int32)
+        index = _scratch_array(launch, scratch_at, "index", np.uint32)
+        addresses = _scratch_array(launch, scratch_at, "addresses", np.int64)
+        weights = _scratch_array(launch, scratch_at, "weights", real)
+
+        r = launch.r
+        queries = launch.queries
+        heads = launch.heads
+        points = launch.points
+        channels = launch.channels
+        per_query = heads * points  # samples
+        pixel_size = heads * channels * size
+        locations = array(launch.locations, (launch.n * queries * per_query, r), location_bits)
+        weights_shape = (launch.n, launch.weighted * per_query)
+        attention_weights = array(launch.weights, weights_shape, bits)
+        Y = array(launch.Y, (launch.n, queries, heads * channels), bits)
+
         outside = np.int64(zeros.ctypes.data)
         for c in range(channels):
             zeros[c] = 0
-        addresses[:, columns:] = outside
-        _begin_columns(launch, first, lengths, channels * size)
+        addresses[:, launch.samples :] = outside
+        _find_levels(launch, level_offset, lengths, channels * size)
+
         for _ in range(launch.pause):
             item = fetch_add(launch, "next", 1)
             if item >= launch.items:
                 return 0
-            batch, begin = item // launch.tiles, item % launch.tiles * tile
-            count = min(tile, queries - begin)
-            used, row = count * each, (batch * queries + begin) * each
-            loops.split(locations[row : row + used], coordinates)
+            batch = item // launch.tiles
+            begin = item % launch.tiles * launch.tile
+            count = min(launch.tile, queries - begin)
+            samples = count * per_query
+            first = (batch * queries + begin) * per_query
+            loops.split(locations[first : first + samples], coordinates)
             for axis in range(r):
-                _axis(coordinates[axis, :used], lengths[axis], launch.align_corners != 0, base[axis])
-            by = attention_weights[batch, 0 if launch.weighted == 1 else begin * each :]
-            image = launch.value + batch * launch.pixels * row_size
-            for tap in range(taps):
-                weight, address_ = weights[tap], addresses[tap]
+                _split_coordinates(
+                    coordinates[axis, :samples],
+                    lengths[axis],
+                    launch.align_corners != 0,
+                    base[axis],
+                )
+            first_weight = 0 if launch.weighted == 1 else begin * per_query
+            sample_weights = attention_weights[batch, first_weight:]
+            image = launch.value + batch * launch.pixels * pixel_size
+
+            for tap in range(launch.taps):
+                tap_weights = weights[tap]
+                tap_addresses = addresses[tap]
                 if launch.weighted == queries:
-                    for p in range(used):
-                        weight[p] = widened(by[p])
+                    for p in range(samples):
+                        tap_weights[p] = widened(sample_weights[p])
                 else:
-                    for p in range(used):
-                        weight[p] = widened(by[p % each])
+                    for p in range(samples):
+                        tap_weights[p] = widened(sample_weights[p % per_query])
                 for axis in range(r):
-                    t, which = coordinates[axis], tap >> (r - 1 - axis) & 1
-                    _combine(t, base[axis], lengths[axis], which, weight, index, axis == 0, used)
-                for p in range(used):
-                    there = image + first[p] + np.int64(index[p]) * row_size
-                    address_[p] = there if index[p] < OUTSIDE_BIT else outside
+                    _combine_axis(
+                        coordinates[axis],
+                        base[axis],
+                        lengths[axis],
+                        tap >> (r - 1 - axis) & 1,
+                        tap_weights,
+                        index,
+                        axis == 0,
+                        samples,
+                    )
+                for p in range(samples):
+                    inside = image + level_offset[p] + np.int64(index[p]) * pixel_size
+                    tap_addresses[p] = inside if index[p] < OUTSIDE_BIT else outside
+
             for query in range(count):
                 for head in range(heads):
-                    p, y = query * each + head * points, Y[batch, begin + query, head * channels :]
+                    p = query * per_query + head * points
+                    y = Y[batch, begin + query, head * channels :]
                     if are_halves:
                         sum_addressed(zeros, addresses, weights, p, points, sums)
                         round_to(sums, y)
@@ -143,36 +201,57 @@ def attention_for(value_type: str, locations_type: str) -> Callable[..., int]:
 
 
 @register_jitable
-def _begin_columns(launch: Any, first: Any, lengths: Any, head_size: int) -> None:
-    """Write, for each column, where its level begins for its head, in bytes, and the level's lengths."""
-    r, points = launch.r, launch.points
+def _find_levels(launch: Any, level_offset: Any, lengths: Any, head_size: int) -> None:
+    """Fill ``level_offset`` and ``lengths`` of :data:`SCRATCH_ARRAYS`.
+
+    ``head_size`` is the size of a head's channels in bytes.
+    """
+    r = launch.r
+    points = launch.points
     levels = array(launch.levels, (launch.n_levels, 1 + r), np.int64)
-    level, left, pixel, area = -1, 0, 0, 0
-    for column in range(len(first)):
-        point, head = column % points, column // points % launch.heads
+    level = -1
+    points_left = 0  # in the level
+    pixel = 0  # the level's first
+    area = 0
+    for sample in range(len(level_offset)):
+        point = sample % points
+        head = sample // points % launch.heads
         if point == 0:
-            level, left, pixel, area = -1, 0, 0, 0
-        while left == 0:
-            level, pixel = level + 1, pixel + area
-            left, area = levels[level, 0], 1
+            level = -1
+            points_left = 0
+            pixel = 0
+            area = 0
+        while points_left == 0:
+            level += 1
+            pixel += area
+            points_left = levels[level, 0]
+            area = 1
             for axis in range(r):
                 area *= levels[level, 1 + axis]
-        left -= 1
-        first[column] = (head + pixel * launch.heads) * head_size
+        points_left -= 1
+        level_offset[sample] = (head + pixel * launch.heads) * head_size
         for axis in range(r):
-            lengths[axis, column] = levels[level, 1 + axis]
+            lengths[axis, sample] = levels[level, 1 + axis]
 
 
 @register_jitable
-def _axis(x: Any, lengths: Any, align_corners: bool, base: Any) -> None:
-    """Write the pixels before the locations ``x`` (P,) into ``base`` (≥ P,), and the distances to them into ``x``."""
+def _split_coordinates(x: Any, lengths: Any, align_corners: bool, base: Any) -> None:
+    """Split locations (0 to 1) on an axis into first taps and distances from them, in pixels.
+
+    Args:
+        x: the locations (P,), which are overwritten with the distances.
+        lengths: the lengths of the axis (≥ P,).
+        align_corners: the attribute.
+        base: where the first taps are written (≥ P,).
+    """
     kind = x.dtype.type
     for p in range(len(x)):
-        g, length = x[p] * kind(2) - kind(1), kind(lengths[p])
+        g = x[p] * kind(2) - kind(1)
+        length = kind(lengths[p])
         g = kind(-1) if np.isnan(g) else g
-        # Infinity times a span of 0 is no coordinate.
-        at = g if np.isinf(g) else loops.unnormalize(g, length, align_corners)
-        x[p] = min(max(at, kind(-2)), length + kind(1))
+        # Infinity times a span of 0 is NaN, and not a coordinate.
+        pixel = g if np.isinf(g) else loops.unnormalize(g, length, align_corners)
+        x[p] = min(max(pixel, kind(-2)), length + kind(1))
     for p in range(len(x)):
         base[p] = np.int32(np.floor(x[p]))
     for p in range(len(x)):
@@ -180,15 +259,34 @@ def _axis(x: Any, lengths: Any, align_corners: bool, base: Any) -> None:
 
 
 @register_jitable
-def _combine(
-    t: Any, base: Any, lengths: Any, tap: int, weight: Any, index: Any, is_first: bool, positions: int
+def _combine_axis(
+    distances: Any,
+    base: Any,
+    lengths: Any,
+    tap: int,
+    weight: Any,
+    index: Any,
+    is_first: bool,
+    samples: int,
 ) -> None:
-    """Take an inner axis' first or second tap, at distances ``t``, into the ``weight`` and ``index`` of positions."""
+    """Multiply weights and extend pixel indices by the next inner axis.
+
+    Args:
+        distances: the distances from the first taps on the axis.
+        base: the first taps on the axis.
+        lengths: the lengths of the axis.
+        tap: 0 for the first tap, 1 for the second.
+        weight: the weights so far, which are updated.
+        index: the pixel indices so far, which are updated.
+        is_first: whether this is the outermost axis, so that ``index`` is not initialized.
+        samples: the number of samples. All arrays have at least so many elements.
+    """
     real = weight.dtype.type
-    for p in range(positions):
-        weight[p] *= real(1) - real(t[p]) if tap == 0 else real(t[p])
-    for p in range(positions):
-        i, length, outer = np.uint32(base[p] + np.int32(tap)), np.uint32(lengths[p]), index[p]
-        outer = np.uint32(0) if is_first else outer
+    for p in range(samples):
+        weight[p] *= real(1) - real(distances[p]) if tap == 0 else real(distances[p])
+    for p in range(samples):
+        i = np.uint32(base[p] + np.int32(tap))
+        length = np.uint32(lengths[p])
+        outer = np.uint32(0) if is_first else index[p]
         is_outside = (i >= length) | (outer >= OUTSIDE_BIT)
         index[p] = loops.OUTSIDE if is_outside else np.uint32(outer * length + i)

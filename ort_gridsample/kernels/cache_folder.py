@@ -10,22 +10,27 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-#: A file counts as used on the day of its last use: its time is not written more often.
+#: Seconds. The time of a file's last use is written at most once a day.
 _DAY = 86400.0
 
 
 def cache_folder() -> Path:
-    """``$XDG_CACHE_HOME/ort_gridsample``, or the system's equivalent. The folder need not exist.
+    """Return ``$XDG_CACHE_HOME/ort_gridsample``, or the system's equivalent.
+
+    The folder need not exist.
 
     Raises:
         RuntimeError: the user has no home folder.
     """
-    base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or Path.home() / ".cache"
-    return Path(base) / "ort_gridsample"
+    base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
+    return Path(base or Path.home() / ".cache") / "ort_gridsample"
 
 
 def first_writable(folders: Sequence[Path]) -> int | None:
-    """Return the index of the first of ``folders`` that exists, or can be made, and be written; None: there is none."""
+    """Return the index of the first of ``folders`` that can be written, or None.
+
+    The folder is created if it does not exist.
+    """
     return next((index for index, folder in enumerate(folders) if _is_writable(folder)), None)
 
 
@@ -40,7 +45,7 @@ def _is_writable(folder: Path) -> bool:
 
 
 def mark_used(file: Path) -> None:
-    """Set the modification time of ``file`` to now, which :func:`remove_least_used` looks at."""
+    """Set the modification time of ``file``, which :func:`remove_least_used` reads, to now."""
     now = time.time()
     with suppress(OSError):  # another user's file, or a read-only disk
         if now - file.stat().st_mtime > _DAY:
@@ -49,10 +54,10 @@ def mark_used(file: Path) -> None:
 
 @cache
 def remove_least_used(folder: Path, pattern: str, max_bytes: int) -> None:
-    """Remove files of ``folder`` that match ``pattern``, the least recently used first, until ``max_bytes`` are left.
+    """Remove files of ``folder`` that match ``pattern`` until at most ``max_bytes`` are left.
 
-    Temporary files of these, which a process left that was killed a day ago or earlier, are removed too. A process does
-    this once for a folder.
+    The least recently used files are removed first. Temporary files older than a day are removed,
+    too: the process that wrote them was killed. A process does this once per folder.
     """
     now = time.time()
     files = list[tuple[float, int, Path]]()

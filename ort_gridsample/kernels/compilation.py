@@ -1,16 +1,17 @@
-"""From a function to an address: compiled, kept on disk for the next process, and there until this one ends."""
+"""Compile functions to C function pointers, with an on-disk cache."""
 
 import ctypes
 import hashlib
+import importlib.resources
 import logging
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
+from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from numba import config, types
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile
@@ -23,87 +24,115 @@ from ..reference.threads import available_cpus, interpreter
 from . import cache_folder
 
 logger = logging.getLogger("ort_gridsample")
-#: LLVM ends the process where there is no memory for it: so much must be free before it compiles, and before it loads.
-COMPILING, LOADING = 1 << 26, 1 << 24
-#: How a module takes something from its own package: dots, a module's name, and names.
-_TAKES = re.compile(r"^ *from (\.+)([\w.]*) import (\([^)]*\)|.*)", re.MULTILINE)
-#: The folder of this package, and the name of the folder of kernels inside ``NUMBA_CACHE_DIR``.
-_PACKAGE = Path(__file__).parents[1]
-_SUBFOLDER = "ort_gridsample"
-#: Whether the package is imported from a zip archive.
-_IN_ARCHIVE = not Path(__file__).is_file()
-#: Numba's settings that change the code of a kernel.
-_CODE_SETTINGS = ("OPT", "BOUNDSCHECK", "DEBUGINFO_DEFAULT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "ENABLE_AVX")
-#: All kernels on disk have at most so many bytes. The tests, which use most types, write 20 MiB.
+
+#: A function to compile, ``(function,)``; or a factory of such a function and its arguments, the
+#: names of types: ``(factory, "float32")``.
+KernelSpec: TypeAlias = tuple[Any, ...]
+_AnyFunction = TypeVar("_AnyFunction", bound=Callable[..., Any])
+
+#: LLVM ends the process if it cannot allocate memory. So much memory, in bytes, must be free before
+#: a kernel is compiled, and before a compiled kernel is loaded.
+COMPILING_BYTES = 1 << 26
+LOADING_BYTES = 1 << 24
+
+#: All kernels on disk together have at most so many bytes. The tests, which use most types, write
+#: 20 MiB.
 MAX_BYTES = 1 << 28
-#: A function to compile; or what makes one, and the types that it makes it for.
-Part = tuple[Any, ...]
+
+_PACKAGE = Path(__file__).parents[1]
+_PACKAGE_NAME = __name__.partition(".")[0]
+#: The name of the folder of kernels inside ``NUMBA_CACHE_DIR``.
+_SUBFOLDER = "ort_gridsample"
+
+#: The folders of the package (and "", the package itself) with code that becomes part of a kernel,
+#: or with constants that a kernel reads. Each change in them compiles all kernels again.
+_SOURCE_FOLDERS = (
+    "",
+    "custom_ops/compiled_ops",
+    "detection",
+    "dialects",
+    "functions",
+    "graph",
+    "kernels",
+    "reference",
+)
+
+#: Numba's settings that change the code of a kernel.
+_CODE_SETTINGS = (
+    "OPT",
+    "BOUNDSCHECK",
+    "DEBUGINFO_DEFAULT",
+    "LOOP_VECTORIZE",
+    "SLP_VECTORIZE",
+    "ENABLE_AVX",
+)
+
+
+# The key of a kernel on disk
 
 
 @cache
-def sources(module: Path) -> tuple[Path, ...]:
-    """The files that the functions of a ``module`` of a package are made of, by what they say that they take.
+def kernel_sources() -> tuple[Traversable, ...]:
+    """List the source files of all folders that kernels come from.
 
-    They are this one, which compiles them, the module's own, those of the package that it takes anything from, and so
-    on. Numba itself looks only at the module's own.
-    """
-    found = [module]
-    for path in found:  # grows while it is walked
-        text = _read(path).decode() if _is_source(path) else ""
-        for dots, package, names in _TAKES.findall(text):
-            there = path.parents[len(dots) - 1] / package.replace(".", "/")
-            for name in re.findall(r"\w+", names):
-                modules = there / name, there
-                places = (place for m in modules for place in (m.with_suffix(".py"), m / "__init__.py"))
-                place = next(filter(_is_source, places), there)
-                if place not in found:
-                    found.append(place)
-    return Path(__file__), *found
-
-
-def fingerprint(sources: Sequence[Path]) -> str:
-    """What differs where one of the ``sources`` does."""
-    return hashlib.sha256(b"\0".join(map(_read, sources))).hexdigest()
-
-
-def _read(path: Path) -> bytes:
-    """Return the content of a source file, which may be in a zip archive.
+    Numba itself looks only at the file of the function that it compiles. These files may also be in
+    a zip archive.
 
     Raises:
-        OSError: there is no such file.
+        FileNotFoundError: a folder has no source files, as in a frozen program of bytecode only.
     """
-    try:
-        return path.read_bytes()
-    except OSError:
-        loader: Any = __spec__.loader
-        if not hasattr(loader, "get_data"):
-            raise
-        return bytes(loader.get_data(str(path)))
+    package = importlib.resources.files(_PACKAGE_NAME)
+    sources: list[Traversable] = []
+    for name in _SOURCE_FOLDERS:
+        folder = package.joinpath(name) if name else package
+        files = list(folder.iterdir()) if folder.is_dir() else []
+        modules = [file for file in files if file.name.endswith(".py")]
+        if not modules:
+            raise FileNotFoundError(f"no *.py in {folder}")
+        sources += sorted(modules, key=lambda file: file.name)
+    return tuple(sources)
 
 
-def _is_source(path: Path) -> bool:
-    """Whether ``path`` is a file that can be read."""
-    if path.is_file():
-        return True
-    if not _IN_ARCHIVE:  # most paths that are tried do not exist, and a loader takes long to say so
-        return False
-    with suppress(OSError):
-        return bool(_read(path))
-    return False
+def fingerprint(sources: Sequence[Traversable]) -> str:
+    """Return a hash of the contents of ``sources``, which does not depend on their folder.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    return hashlib.sha256(b"\0".join(source.read_bytes() for source in sources)).hexdigest()
+
+
+@cache
+def package_fingerprint() -> str:
+    """Return the :func:`fingerprint` of :func:`kernel_sources`.
+
+    A process reads the files once.
+    """
+    return fingerprint(kernel_sources())
+
+
+# Numba's cache, in other folders and with another key
 
 
 class _Files(IndexDataCacheFile):
-    """A file for each version of a function, by its types.
+    """One file per version of a function, that is, per key.
 
-    Numba's own index gives two processes that save different versions at once one file for both.
+    Numba's own index gives two processes that save different versions at once the same file for
+    both.
     """
 
-    def __init__(self, cache_path: str, filename_base: str, source_stamp: str, read_only: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        cache_path: str,
+        filename_base: str,
+        source_stamp: str,
+        read_only: Sequence[str] = (),
+    ) -> None:
         super().__init__(cache_path, filename_base, source_stamp)
         self._folders = (cache_path, *read_only)
 
     def load(self, key: Any) -> Any:
-        """What was saved for ``key``; None where nothing was."""
+        """Return the data that were saved for ``key``, or None."""
         path = self._find(key)
         if path is None:
             return None
@@ -111,8 +140,8 @@ class _Files(IndexDataCacheFile):
         return self._load_data(path)
 
     def save(self, key: Any, data: Any) -> None:
-        """Keep ``data`` for ``key``."""
-        self._save_data(self._name(key), data)
+        """Write ``data`` to the file for ``key``."""
+        self._save_data(self._file_name(key), data)
 
     def has(self, key: Any) -> bool:
         """Whether there is a file for ``key``."""
@@ -120,33 +149,37 @@ class _Files(IndexDataCacheFile):
 
     def _find(self, key: Any) -> Path | None:
         """Return the path of the file for ``key``, or None."""
-        name = self._name(key)
+        name = self._file_name(key)
         paths = (Path(folder) / name for folder in self._folders)
         return next((path for path in paths if path.exists()), None)
 
-    def _name(self, key: Any) -> str:
-        whole = repr((self._version, self._source_stamp, key)).encode()
-        return str(self._data_name(int(hashlib.sha256(whole).hexdigest()[:32], 16)))
+    def _file_name(self, key: Any) -> str:
+        full_key = repr((self._version, self._source_stamp, key)).encode()
+        return str(self._data_name(int(hashlib.sha256(full_key).hexdigest()[:32], 16)))
 
 
 class _Location:
-    """Where Numba keeps a kernel: its own locators give every folder of sources another one."""
+    """Numba's locator of a kernel. Numba's own locators choose a folder by the sources' path."""
 
     def __init__(self, folder: Path, line: int) -> None:
         self._folder = folder
         self._line = line
 
     def ensure_cache_path(self) -> None:
-        """Make the folder again, where somebody removed it; OSError: it cannot be made."""
+        """Create the folder again if it was removed.
+
+        Raises:
+            OSError: the folder cannot be created.
+        """
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def get_disambiguator(self) -> str:
-        """Return the part of the file names that tells functions of one name apart."""
+        """Return the part of the file name that distinguishes functions of the same name."""
         return str(self._line)
 
 
 class _Serializer(CompileResultCacheImpl):
-    """How Numba writes a compiled function to a file, and the file's name."""
+    """Numba's serializer of functions, with file names independent of the package's folder."""
 
     def __init__(self, function: Any, folder: Path) -> None:
         self._lineno = function.__code__.co_firstlineno
@@ -156,16 +189,16 @@ class _Serializer(CompileResultCacheImpl):
         self._filename_base = self.get_filename_base(f"{module}.{function.__qualname__}", abi)
 
     def check_cachable(self, result: Any) -> bool:
-        """Whether the code has no addresses of this process."""
+        """Whether the code contains no addresses of this process."""
         return not result.lifted and not result.library.has_dynamic_globals
 
 
 def kernel_folders() -> list[Path]:
     """List the folders in which kernels may be kept, the preferred one first.
 
-    All copies of this package, of any user's programs, share the user's cache folder. A package without such a folder
-    (a service whose user has no home) keeps its kernels itself. A one-file program is removed when it ends, with
-    everything in its folder.
+    All copies of this package, of any user's programs, share the user's cache folder. A package
+    without such a folder (a service whose user has no home) keeps its kernels itself. A one-file
+    program is removed when it ends, with everything in its folder.
     """
     folders = []
     if config.CACHE_DIR:
@@ -178,21 +211,24 @@ def kernel_folders() -> list[Path]:
 
 
 class KernelCache(FunctionCache):
-    """Numba's cache of a function on disk, which does not depend on where the sources are.
+    """Numba's on-disk cache of a function, independent of the folder of the sources.
 
-    The key of a kernel is the content of its sources, the processor, Numba's release and settings. Kernels are read
-    from the first of :func:`kernel_folders` that can be written, and from folders before it. They are written to that
-    folder.
+    The key of a kernel is a fingerprint of its sources, the processor, Numba's release and
+    settings. Kernels are read from the first of :func:`kernel_folders` that can be written, and
+    from the folders before it. They are written to that folder.
 
-    OSError: a source cannot be read.
+    Args:
+        function: the function to compile.
+        source_fingerprint: the :func:`fingerprint` of its sources.
     """
 
-    def __init__(self, function: Any, sources: Sequence[Path]) -> None:
-        self._fingerprint = fingerprint(sources)
-        self._name, self._py_func = repr(function), function
+    def __init__(self, function: Any, source_fingerprint: str) -> None:
+        self._fingerprint = source_fingerprint
+        self._name = repr(function)
+        self._py_func = function
         candidates = kernel_folders()
         position = cache_folder.first_writable(candidates)
-        #: Why no folder can be written; empty where one can.
+        #: Why no folder can be written; empty if one can.
         self.unwritable_reason = ""
         if position is None:
             self.unwritable_reason = f"no folder can be written: {', '.join(map(str, candidates))}"
@@ -200,26 +236,37 @@ class KernelCache(FunctionCache):
         self._cache_path = str(candidates[position])
         self._impl = _Serializer(function, candidates[position])
         read_only = [str(folder) for folder in candidates[:position]]
-        self._cache_file: Any = _Files(self._cache_path, self._impl.filename_base, self._fingerprint, read_only)
+        self._cache_file: Any = _Files(
+            self._cache_path,
+            self._impl.filename_base,
+            self._fingerprint,
+            read_only,
+        )
         self.enable()
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
-        """What lies on disk, None where it cannot be read; MemoryError: there is no room to load, or to compile it."""
-        memory.probe(LOADING if self.has(signature, target_context) else COMPILING)
+        """Return the function on disk, or None if there is none or it cannot be read.
+
+        Raises:
+            MemoryError: there is not enough memory to load the function, or else to compile it.
+        """
+        memory.probe(LOADING_BYTES if self.has(signature, target_context) else COMPILING_BYTES)
         try:
             return super().load_overload(signature, target_context)
-        except Exception as error:  # whatever unpickling half a file raises
+        except Exception as error:  # unpickling a damaged file can raise any exception
             logger.debug("a kernel on disk cannot be read: %r", error)
             return None
 
     def has(self, signature: Any, target_context: Any) -> bool:
-        """Whether there is something on disk for this ``signature``."""
-        with global_compiler_lock:  # which Numba refreshes under, too: two threads would come upon half a registry
+        """Whether there is a file for this ``signature``."""
+        # The compiler refreshes Numba's registries under this lock: two threads must not do so at
+        # once.
+        with global_compiler_lock:
             target_context.refresh()
             return bool(self._cache_file.has(self._index_key(signature, target_context.codegen())))
 
     def save_overload(self, *arguments: Any) -> None:
-        """Put it on disk, unless that is full or has become read-only."""
+        """Write the function to disk, unless the disk is full or has become read-only."""
         if self.unwritable_reason:
             _warn_not_kept(self.unwritable_reason)
             return
@@ -251,92 +298,132 @@ def _warn_not_kept(reason: str) -> None:
         )
 
 
-class Function:
-    """``function``, whose arguments are int64, as a C function that answers with an int64."""
+# Compilation
 
-    def __init__(self, function: Callable[..., int], sources: Sequence[Path]) -> None:
+
+class CompiledFunction:
+    """A function of int64 arguments and an int64 result, compiled to a C function.
+
+    Args:
+        function: the function to compile.
+        sources: the files that its code depends on. None: :func:`kernel_sources`.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., int],
+        sources: Sequence[Traversable] | None = None,
+    ) -> None:
         signature = tuple([types.int64] * function.__code__.co_argcount), types.int64
-        made = CFunc(function, signature, {}, {"error_model": "numpy"})
-        self._made = made
+        self._cfunc = CFunc(function, signature, {}, {"error_model": "numpy"})
         self._cache: KernelCache | None = None
-        self._unkeepable_reason = ""
+        self._not_kept_reason = ""
         try:
-            self._cache = made._cache = KernelCache(function, sources)
+            source_fingerprint = package_fingerprint() if sources is None else fingerprint(sources)
+            self._cache = self._cfunc._cache = KernelCache(function, source_fingerprint)
         except OSError as error:
-            hint = "; frozen programs need the sources, see INSTALL.md" if getattr(sys, "frozen", False) else ""
-            self._unkeepable_reason = f"a source file of ort_gridsample is missing: {error}{hint}"
+            self._not_kept_reason = f"a source file of ort_gridsample is missing: {error}"
+            if getattr(sys, "frozen", False):
+                self._not_kept_reason += "; frozen programs need the sources, see INSTALL.md"
         self._address = 0
 
     @property
-    def is_at_hand(self) -> bool:
-        """Whether it need not be compiled, or could not be put on disk anyway."""
+    def is_ready(self) -> bool:
+        """Whether the function need not be compiled, or could not be written to disk anyway."""
         if self._address or self._cache is None or self._cache.unwritable_reason:
             return True
-        return self._cache.has(self._made._sig, self._made._targetdescr.target_context)
+        return self._cache.has(self._cfunc._sig, self._cfunc._targetdescr.target_context)
 
     def address(self) -> int:
-        """Where it lies, compiled now or taken from the disk. It is never freed: sessions may outlive Python."""
+        """Return the address of the C function, after compiling it or loading it from disk.
+
+        The function is never freed, because sessions may outlive Python.
+        """
         if not self._address:
-            if self._unkeepable_reason:
-                _warn_not_kept(self._unkeepable_reason)
-            self._made.compile()
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._made))
-            self._address = int(self._made.address)
+            if self._not_kept_reason:
+                _warn_not_kept(self._not_kept_reason)
+            self._cfunc.compile()
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._cfunc))
+            self._address = int(self._cfunc.address)
         return self._address
 
 
 @cache
-def function(part: Part) -> Function:
-    """The compiled function of this ``part``."""
-    make, *kinds = part
-    made = make
-    if kinds:
-        made = make(*kinds)
-        # Of two functions of one name, which two processes put on disk, the linker takes the first for both.
-        made.__qualname__ = "_".join([make.__name__, *kinds])
-    return Function(made, sources(Path(make.__code__.co_filename)))
+def compiled_function(spec: KernelSpec) -> CompiledFunction:
+    """Return the compiled function of ``spec``. There is one per process."""
+    factory, *type_names = spec
+    if not type_names:
+        return CompiledFunction(factory)
+    function = factory(*type_names)
+    # Two functions of the same name, written to disk by two processes, would be one symbol for the
+    # linker.
+    function.__qualname__ = "_".join([factory.__name__, *type_names])
+    return CompiledFunction(function)
 
 
-#: How long functions take to compile, the longest first and last, as two processes take them from both ends.
-_ORDER = (
-    "create", "create_fused", "compute", "compute_with_status", "measure", "infer", "attention_for",
-    "sum_for", "copy_for", "proceed", "proceed_attention", "combine_for", "sum_packed_for", "worker", "pack_for",
-    "fill_for", "axis_taps_for", "coordinates_for", "attend", "invite", "finish", "destroy",
-)  # fmt: skip
+#: The :func:`compile_time` of functions that have none. They are those of ops.
+DEFAULT_COMPILE_TIME = 5.0
 
 
-def addresses(parts: Sequence[Part | None]) -> list[int]:
-    """The addresses of these ``parts``, compiled if need be; 0 for None."""
-    missing = not_at_hand(parts)
+def compile_time(seconds: float) -> Callable[[_AnyFunction], _AnyFunction]:
+    """Decorate a kernel or its factory with the CPU time that its compilation took, in seconds.
+
+    Measured for float32, each in a process of its own, on an x86-64 server CPU. Only the order
+    matters: see :func:`uncompiled`.
+    """
+
+    def decorate(function: _AnyFunction) -> _AnyFunction:
+        function.__dict__["compile_time"] = seconds
+        return function
+
+    return decorate
+
+
+def addresses(specs: Sequence[KernelSpec | None]) -> list[int]:
+    """Return the addresses of these functions, compiled if necessary; 0 for None."""
+    missing = uncompiled(specs)
     if missing:
-        with _helped(missing), progress.shown("compiling", len(missing)) as begin:
-            for make, *kinds in missing:
-                begin(" ".join([make.__name__.removesuffix("_for").replace("_", " "), *kinds]))
-                function((make, *kinds)).address()
-    return [0 if part is None else function(part).address() for part in parts]
+        with _helper_process(missing), progress.shown("compiling", len(missing)) as begin:
+            for spec in missing:
+                factory, *type_names = spec
+                title = factory.__name__.removesuffix("_for").replace("_", " ")
+                begin(" ".join([title, *type_names]))
+                compiled_function(spec).address()
+    return [0 if spec is None else compiled_function(spec).address() for spec in specs]
 
 
-def not_at_hand(parts: Sequence[Part | None]) -> list[Part]:
-    """Those that must be compiled, in the order to do so."""
-    found = [part for part in parts if part is not None and not function(part).is_at_hand]
-    return sorted(found, key=lambda part: _ORDER.index(part[0].__name__))
+def uncompiled(specs: Sequence[KernelSpec | None]) -> list[KernelSpec]:
+    """List the ``specs`` that must be compiled, the slowest to compile first.
+
+    A helper process begins at the other end.
+    """
+    missing = [spec for spec in specs if spec is not None and not compiled_function(spec).is_ready]
+    return sorted(missing, key=_compile_time_of, reverse=True)
+
+
+def _compile_time_of(spec: KernelSpec) -> float:
+    return float(getattr(spec[0], "compile_time", DEFAULT_COMPILE_TIME))
 
 
 @contextmanager
-def _helped(parts: Sequence[Part]) -> Iterator[None]:
-    """Have another process compile ``parts``, the last first, while this one begins with the first.
+def _helper_process(specs: Sequence[KernelSpec]) -> Iterator[None]:
+    """Compile ``specs`` in a second process, from the last to the first, within the context.
 
-    Numba compiles in one thread at a time. Whichever comes to a function second finds it on disk; so a helper that
-    cannot be started, or comes to nothing, is not missed.
+    This process compiles them from the first to the last. Numba compiles in one thread at a time.
+    The process that comes to a function second finds it on disk. Nothing depends on the helper: it
+    may fail to start, or fail.
     """
-    modules = ", ".join({__name__, *(make.__module__ for make, *_ in parts)})
-    listed = "".join(f"({make.__module__}.{make.__name__}, *{kinds!r}), " for make, *kinds in parts)
-    code = f"sys.path[:] = {sys.path!r}; import {modules}; {__name__}.last([{listed}])"
-    code = f"import sys; sys.hexversion == {sys.hexversion} or sys.exit(); {code}"
-    quiet: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    modules = ", ".join({__name__, *(factory.__module__ for factory, *_ in specs)})
+    listed = "".join(map(_as_code, specs))
+    # Another version of Python may have the same name.
+    code = (
+        f"import sys; sys.hexversion == {sys.hexversion} or sys.exit(); "
+        f"sys.path[:] = {sys.path!r}; import {modules}; {__name__}.compile_from_last([{listed}])"
+    )
+    quiet: Any = dict.fromkeys(["stdin", "stdout", "stderr"], subprocess.DEVNULL)
     helper = None
     python = interpreter()
-    if len(parts) > 1 and available_cpus() > 1 and python:
+    if len(specs) > 1 and available_cpus() > 1 and python:
         with suppress(OSError):
             helper = subprocess.Popen([python, "-c", code], **quiet)
     try:
@@ -347,9 +434,15 @@ def _helped(parts: Sequence[Part]) -> Iterator[None]:
             helper.wait()
 
 
-def last(parts: Sequence[Part]) -> None:
-    """Put ``parts`` on disk, the last first, until one is there."""
-    for part in reversed(parts):
-        if function(part).is_at_hand:
+def _as_code(spec: KernelSpec) -> str:
+    """Return ``spec`` as Python code, followed by a comma."""
+    factory, *type_names = spec
+    return f"({factory.__module__}.{factory.__name__}, *{type_names!r}), "
+
+
+def compile_from_last(specs: Sequence[KernelSpec]) -> None:
+    """Compile ``specs`` to disk, from the last to the first, until one of them is there already."""
+    for spec in reversed(specs):
+        if compiled_function(spec).is_ready:
             return
-        function(part).address()
+        compiled_function(spec).address()

@@ -1,4 +1,7 @@
-"""float16 and bfloat16 as their bits, for compiled code: widened, and rounded to the nearest, ties to even."""
+"""Conversion of float16 and bfloat16 in compiled code, which handles them as their bits.
+
+Rounding is to nearest, ties to even.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,35 +14,43 @@ from numba.extending import intrinsic, register_jitable
 from . import target
 from .pointers import by_types
 
-#: Whether the CPU converts float16: then its own instructions do.
+#: Whether the processor has instructions that convert float16. Otherwise integer arithmetic does.
 CONVERTS = target.has("f16c")
 
 
 @intrinsic
 def rounded_by_cpu(context: Any, value: Any) -> Any:
-    """As :func:`to_float16`."""
-    return types.uint16(types.float32), lambda context, builder, signature, arguments: builder.bitcast(
-        builder.fptrunc(arguments[0], ir.HalfType()), ir.IntType(16)
-    )
+    """Convert as :func:`to_float16`, with the processor's instruction."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        half = builder.fptrunc(arguments[0], ir.HalfType())
+        return builder.bitcast(half, ir.IntType(16))
+
+    return types.uint16(types.float32), generate
 
 
 @intrinsic
 def widened_by_cpu(context: Any, half: Any) -> Any:
-    """As :func:`from_float16`."""
-    return types.float32(types.uint16), lambda context, builder, signature, arguments: builder.fpext(
-        builder.bitcast(arguments[0], ir.HalfType()), ir.FloatType()
-    )
+    """Convert as :func:`from_float16`, with the processor's instruction."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        half = builder.bitcast(arguments[0], ir.HalfType())
+        return builder.fpext(half, ir.FloatType())
+
+    return types.float32(types.uint16), generate
 
 
 @register_jitable
 def to_float16(value: Any) -> Any:
-    """The bits of float16 for a float32."""
+    """Round a float32 to the bits of a float16."""
     bits = np.float32(value).view(np.uint32)
     magnitude = np.uint32(bits & np.uint32(0x7FFFFFFF))
-    # Between float16's normal numbers: the exponent's bias is another, and 13 bits of the fraction go.
-    normal = (magnitude + np.uint32(0xC8000FFF) + ((magnitude >> np.uint32(13)) & np.uint32(1))) >> np.uint32(13)
-    # Below them the sum with 0.5 has its last bit where float16 has its own.
-    small = np.float32(magnitude.view(np.float32) + np.float32(0.5)).view(np.uint32) - np.uint32(0x3F000000)
+    # A normal number: change the exponent's bias, and round off 13 bits of the fraction.
+    last_bit = (magnitude >> np.uint32(13)) & np.uint32(1)
+    normal = (magnitude + np.uint32(0xC8000FFF) + last_bit) >> np.uint32(13)
+    # A subnormal number: adding 0.5 rounds it to a multiple of the smallest float16.
+    shifted = np.float32(magnitude.view(np.float32) + np.float32(0.5))
+    small = shifted.view(np.uint32) - np.uint32(0x3F000000)
     large = np.uint32(0x7E00) if magnitude > np.uint32(0x7F800000) else np.uint32(0x7C00)
     rounded = small if magnitude < np.uint32(0x38800000) else normal
     rounded = rounded if magnitude < np.uint32(0x47800000) else large
@@ -48,35 +59,40 @@ def to_float16(value: Any) -> Any:
 
 @register_jitable
 def to_bfloat16(value: Any) -> Any:
-    """The bits of bfloat16 for a float32."""
+    """Round a float32 to the bits of a bfloat16."""
     bits = np.float32(value).view(np.uint32)
-    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    last_bit = (bits >> np.uint32(16)) & np.uint32(1)
+    rounded = (bits + np.uint32(0x7FFF) + last_bit) >> np.uint32(16)
     is_nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
     return np.uint16((bits >> np.uint32(16)) | np.uint32(0x40) if is_nan else rounded)
 
 
 @register_jitable
 def from_float16(half: Any) -> Any:
-    """The float32 of float16's bits."""
+    """Convert the bits of a float16 to float32."""
     sign = np.uint32((np.uint32(half) & np.uint32(0x8000)) << np.uint32(16))
     shifted = np.uint32((np.uint32(half) & np.uint32(0x7FFF)) << np.uint32(13))
-    # float32 has the same fields at other places, and another bias of the exponent.
+    # The fields of float32 have other positions, and its exponent has another bias.
     finite = np.float32(shifted.view(np.float32) * np.float32(2.0**112)).view(np.uint32)
-    magnitude = np.uint32(shifted | np.uint32(0x7F800000)) if shifted >= np.uint32(0x0F800000) else finite
+    is_finite = shifted < np.uint32(0x0F800000)
+    magnitude = finite if is_finite else np.uint32(shifted | np.uint32(0x7F800000))
     return np.uint32(magnitude | sign).view(np.float32)
 
 
 @register_jitable
 def from_bfloat16(half: Any) -> Any:
-    """The float32 of bfloat16's bits."""
+    """Convert the bits of a bfloat16 to float32."""
     return np.uint32(np.uint32(half) << np.uint32(16)).view(np.float32)
 
 
 class Half(NamedTuple):
-    """A half's type: what the core's kernels take its bits for, and how compiled code widens it and rounds to it."""
+    """A type of 16 bits in compiled code."""
 
+    #: The integer type that represents it.
     bits: np.dtype[Any]
+    #: Convert its bits to float32.
     widened: Callable[[Any], Any]
+    #: Round a float32 to its bits.
     rounded: Callable[[Any], Any]
 
 
@@ -85,26 +101,33 @@ HALVES = {
     "float16": Half(np.dtype(np.uint16), *_float16),
     "bfloat16": Half(np.dtype(np.int16), from_bfloat16, to_bfloat16),
 }
-#: What stands for a half where a type is none.
-EXACT = Half(np.dtype(np.void), *[register_jitable(lambda value: value)] * 2)
+_unchanged = register_jitable(lambda value: value)
+#: The conversions of a type that is not a half: none.
+EXACT = Half(np.dtype(np.void), _unchanged, _unchanged)
 _BY_BITS = {str(half.bits): half for half in HALVES.values()}
 
 
 def stored(type_name: str) -> np.dtype[Any]:
-    """What elements of this type are taken for where they lie in memory: halves for their bits."""
+    """Return the dtype of this type's elements in memory; of a half, that of its bits."""
     return HALVES[type_name].bits if type_name in HALVES else np.dtype(type_name)
 
 
 @by_types
 def widened(pixel: Any) -> Any:
-    """A pixel as the number that it is: of uint16 or int16 the bits of float16 or bfloat16."""
+    """Convert the bits of a half to float32: uint16 is float16, int16 is bfloat16.
+
+    A pixel of another type is returned as it is.
+    """
     widen = _BY_BITS.get(str(pixel), EXACT).widened
     return lambda pixel: widen(pixel)
 
 
 @by_types
 def round_to(values: Any, halves: Any) -> Any:
-    """Write the float32 ``values`` (P,) as bits into ``halves`` (P,): uint16 is float16, int16 is bfloat16."""
+    """Round the float32 ``values`` (P,) to the bits ``halves`` (P,).
+
+    uint16 is float16, int16 is bfloat16.
+    """
     rounded = _BY_BITS[str(halves.dtype)].rounded
 
     def loop(values: Any, halves: Any) -> None:

@@ -1,92 +1,146 @@
-"""Helper threads, which stay for a moment when they have helped: to wake one takes longer than many a launch.
+"""Helper threads, which work on a task together with the thread that owns it.
 
-A helper has a slot, which says whether a thread is there and what it is offered. Whoever has a task offers it, works
-on it, takes back the offers that nobody has come to, and waits for those who came: where no helper comes nothing is
-missed. All of it is compiled code, which holds nothing of Python's.
+After a task a helper spins for a moment, because waking a thread takes longer than many launches.
+Each helper occupies a slot, a :data:`.structs.SLOT`. The owner of a task offers it in the slots,
+works on it, withdraws the offers that no helper has accepted, and waits for the helpers that did.
+Hence the task is also completed without any helper. All of this is compiled code that uses no
+Python objects.
 """
 
 from typing import Any
 
 from numba.extending import register_jitable
 
-from .pointers import array, call, compare_and_swap, fetch_add, load_shared, sched_yield, store_shared, struct
+from .compilation import compile_time
+from .pointers import (
+    array,
+    call,
+    compare_and_swap,
+    fetch_add,
+    load_shared,
+    sched_yield,
+    store_shared,
+    struct,
+)
 from .structs import SLOT, TASK
 
-#: An offer is the address of a task, until a helper comes to it.
-NOTHING, TAKEN = 0, 1
-#: How often a helper looks for an offer before it goes; a look takes some 0.4 µs where nobody else wants the processor.
-PATIENCE = 1000
+#: The state of a slot's offer: empty, or accepted by the slot's helper. Other values are the
+#: address of the offered task.
+NO_OFFER = 0
+ACCEPTED = 1
+#: How many times in a row a helper looks for an offer before its thread ends. One time takes about
+#: 0.4 µs if no other thread uses the processor.
+SPIN_LIMIT = 1000
 
 
-def invite(task_at: int, slots_at: int, count: int) -> int:
-    """Offer the task to helpers, those first who are there; answers how many are to be woken."""
-    task, slots = struct(task_at, TASK), array(slots_at, (count,), SLOT)
-    invited = woken = 0
-    for is_there in (1, 0):
-        most = task.wanted if is_there else min(task.wanted, task.woken)
+@compile_time(0.65)
+def offer_task(task_at: int, slots_at: int, count: int) -> int:
+    """Offer a task to helpers, first to those that are spinning.
+
+    Args:
+        task_at: the address of a :data:`.structs.TASK`.
+        slots_at: the address of the slots.
+        count: the number of slots.
+
+    Returns:
+        The number of threads to start. They find their offers in slots that have no thread yet.
+    """
+    task = struct(task_at, TASK)
+    slots = array(slots_at, (count,), SLOT)
+    n_offers = 0
+    n_threads = 0
+    for has_thread in (1, 0):
+        max_offers = task.wanted if has_thread else min(task.wanted, task.wanted_if_started)
         for i in range(len(slots)):
             slot = slots[i]
-            if invited >= most:
+            if n_offers >= max_offers:
                 break
-            if load_shared(slot, "there") == is_there:
+            if load_shared(slot, "has_thread") == has_thread:
                 fetch_add(task, "expected", 1)
-                if compare_and_swap(slot, "offer", NOTHING, task_at):
-                    invited += 1
-                    woken += 1 - is_there
+                if compare_and_swap(slot, "offer", NO_OFFER, task_at):
+                    n_offers += 1
+                    n_threads += 1 - has_thread
                 else:
                     fetch_add(task, "expected", -1)
-    return woken
+    return n_threads
 
 
-def finish(task_at: int, slots_at: int, count: int) -> int:
-    """Take back what nobody has come to, and wait for the others."""
-    task, slots = struct(task_at, TASK), array(slots_at, (count,), SLOT)
+@compile_time(0.55)
+def withdraw_and_wait(task_at: int, slots_at: int, count: int) -> int:
+    """Withdraw the offers of a task that no helper has accepted, and wait for the other helpers.
+
+    The arguments are those of :func:`offer_task`. Returns 0.
+    """
+    task = struct(task_at, TASK)
+    slots = array(slots_at, (count,), SLOT)
     for i in range(len(slots)):
         if load_shared(task, "expected") == 0:
             break
-        if compare_and_swap(slots[i], "offer", task_at, NOTHING):
+        if compare_and_swap(slots[i], "offer", task_at, NO_OFFER):
             fetch_add(task, "expected", -1)
     while load_shared(task, "expected") > 0:
         sched_yield()
     return 0
 
 
-def attend(slots_at: int, count: int) -> int:
-    """Be a helper, until nothing has been offered for all the :data:`PATIENCE` that there is."""
+@compile_time(0.7)
+def helper_loop(slots_at: int, count: int) -> int:
+    """Work on tasks that are offered, until there was no offer :data:`SPIN_LIMIT` times in a row.
+
+    Args:
+        slots_at: the address of the slots.
+        count: the number of slots.
+
+    Returns:
+        0. Without a free slot the function returns at once.
+    """
     slots = array(slots_at, (count,), SLOT)
-    own = _free_slot(slots)
-    if own < 0:
+    index = _occupy_slot(slots)
+    if index < 0:
         return 0
-    slot, left = slots[own], PATIENCE
-    while left > 0:
+    slot = slots[index]
+    spins_left = SPIN_LIMIT
+    while spins_left > 0:
         offer = load_shared(slot, "offer")
-        if offer > TAKEN and compare_and_swap(slot, "offer", offer, TAKEN):
+        if offer > ACCEPTED and compare_and_swap(slot, "offer", offer, ACCEPTED):
             task = struct(offer, TASK)
             number = fetch_add(task, "number", 1)
             while call(task.function, (task.argument, number)):
                 pass
-            store_shared(slot, "offer", NOTHING)
-            fetch_add(task, "expected", -1)  # from here on the task may be gone
-            left = PATIENCE
+            store_shared(slot, "offer", NO_OFFER)
+            fetch_add(task, "expected", -1)  # from here on the task may no longer exist
+            spins_left = SPIN_LIMIT
         else:
             sched_yield()
-            left -= 1
-    store_shared(slot, "there", 0)
+            spins_left -= 1
+    store_shared(slot, "has_thread", 0)
     return 0
 
 
 @register_jitable
-def _free_slot(slots: Any) -> int:
-    """The slot of a helper that is not there, if possible one with an offer; -1 if there is none."""
-    for wants in (1, 0):
+def _occupy_slot(slots: Any) -> int:
+    """Occupy a slot without a thread, if possible one with an offer; return its index, or -1."""
+    for needs_offer in (1, 0):
         for i in range(len(slots)):
-            if (load_shared(slots[i], "offer") > TAKEN or not wants) and compare_and_swap(slots[i], "there", 0, 1):
+            has_offer = load_shared(slots[i], "offer") > ACCEPTED
+            if (has_offer or not needs_offer) and compare_and_swap(slots[i], "has_thread", 0, 1):
                 return i
     return -1
 
 
 @register_jitable
 def begin_task(task: Any, function: int, argument: int, wanted: int) -> None:
-    """Make it a ``task`` of which its owner does number 0."""
-    task.function, task.argument, task.number = function, argument, 1
-    task.wanted, task.expected = wanted, 0
+    """Initialize a ``task`` for :func:`offer_task`. Its owner works on it as number 0.
+
+    Args:
+        task: a :data:`.structs.TASK`.
+        function: the address of a C function. A thread calls it with ``argument`` and the thread's
+            number until it returns 0.
+        argument: the first argument of ``function``.
+        wanted: the number of helpers that the task can use.
+    """
+    task.function = function
+    task.argument = argument
+    task.number = 1
+    task.wanted = wanted
+    task.expected = 0

@@ -1,4 +1,4 @@
-"""The compiled core: the functions' and the Python op's way to the workers, on the package's own threads, by Numba."""
+"""The compiled core: it runs compiled kernels on NumPy arrays, on the package's own threads."""
 
 from __future__ import annotations
 
@@ -17,21 +17,29 @@ from ..reference.plan import Plan, type_name
 from ..reference.taps import MAX_TAPS
 from ..reference.threads import after_fork, available_cpus, submit
 from . import helper_threads, loops
-from .attention import MOST_AXES
-from .attention import parts as attention_parts
-from .compilation import Part, addresses, not_at_hand
+from .attention import MAX_LEVEL_AXES, attention_functions
+from .compilation import KernelSpec, addresses, uncompiled
 from .structs import ATTENTION, KERNEL, LAUNCH, SLOT, ctypes_type
-from .workers import END, PADDING, TAPS, numbers, parts
+from .workers import END, PADDING, TAPS, kernel_constants, kernel_functions
 
 logger = logging.getLogger("ort_gridsample")
-#: Fewer taps than this are not worth a helper that is there, and not worth waking one.
-TAPS_PER_HELPER, TAPS_PER_THREAD = 1 << 16, 1 << 18
-#: So much memory each thread keeps for its next call: fresh memory costs more than to write to it.
-KEPT_BYTES = 1 << 21
-#: As many helpers as the machine has processors for, or as somebody may ask for all the same.
-HELPERS = max(63, available_cpus() - 1)
 
-_HELPING: list[Part] = [(helper_threads.invite,), (helper_threads.finish,), (helper_threads.attend,)]
+#: A launch uses one helper per so many taps; helpers whose thread must be started, per so many.
+TAPS_PER_HELPER = 1 << 16
+TAPS_PER_THREAD = 1 << 18
+#: Each thread keeps so much memory for its next call, because fresh memory costs more than writing
+#: to it.
+KEPT_BYTES = 1 << 21
+#: The number of slots for helpers. A caller may ask for more threads than the machine has
+#: processors.
+MAX_HELPERS = max(63, available_cpus() - 1)
+
+#: In the order of the last fields of :class:`_Variant`.
+_HELPER_FUNCTIONS: list[KernelSpec] = [
+    (helper_threads.offer_task,),
+    (helper_threads.withdraw_and_wait,),
+    (helper_threads.helper_loop,),
+]
 _Kernel: Any = ctypes_type(KERNEL)
 _Launch: Any = ctypes_type(LAUNCH)
 _Attention: Any = ctypes_type(ATTENTION)
@@ -42,136 +50,217 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
 
     See :mod:`ort_gridsample.functions.cores`.
     """
-    (n, c, positions), lengths = Y.shape, X.shape[2:]
-    pixels, rows = math.prod(lengths), TAPS.get(plan.mode, 0) ** len(lengths)
-    is_stated = plan.mode in TAPS and plan.padding_mode in PADDING
-    if not is_stated or X.dtype.kind in "OUT" or pixels > loops.MAX_PIXELS or rows > MAX_TAPS:
-        # Numba knows no strings, and a table's index has 31 bits.
+    n, c, positions = Y.shape
+    lengths = X.shape[2:]
+    pixels = math.prod(lengths)
+    rows = TAPS.get(plan.mode, 0) ** len(lengths)
+    has_kernels = plan.mode in TAPS and plan.padding_mode in PADDING
+    is_object_or_string = X.dtype.kind in "OUT"  # Numba does not support these
+    # The index of a tap has 31 bits.
+    if not has_kernels or is_object_or_string or pixels > loops.MAX_PIXELS or rows > MAX_TAPS:
         return sampler.grid_sample(X, grid, Y, plan, num_threads)
-    variant = _variant(type_name(X.dtype), type_name(grid.dtype), plan.mode, plan.padding_mode, plan.align_corners)
-    X, grid = _plain(X), _plain(grid)
-    taps, all_lengths = Y.size * rows, (ctypes.c_int64 * len(lengths))(*lengths)
+    variant = _variant(
+        type_name(X.dtype),
+        type_name(grid.dtype),
+        plan.mode,
+        plan.padding_mode,
+        plan.align_corners,
+    )
+    X = _contiguous(X)
+    grid = _contiguous(grid)
+    lengths_array = (ctypes.c_int64 * len(lengths))(*lengths)
     launch = _Launch(
-        kernel=ctypes.addressof(variant.kernel), X=_address(X), grid=_address(grid), Y=_address(Y), n=n, c=c,
-        r=len(lengths), pixels=pixels, positions=positions, rows=rows, lengths=ctypes.addressof(all_lengths),
-        workers=min(num_threads, HELPERS + 1), pauses=1,
-    )  # fmt: skip
-    _launched(variant, launch, taps)
+        kernel=ctypes.addressof(variant.kernel),
+        X=_address(X),
+        grid=_address(grid),
+        Y=_address(Y),
+        n=n,
+        c=c,
+        r=len(lengths),
+        pixels=pixels,
+        positions=positions,
+        rows=rows,
+        lengths=ctypes.addressof(lengths_array),
+        workers=min(num_threads, MAX_HELPERS + 1),
+        pauses=1,
+    )
+    _run(variant, launch, Y.size * rows)
 
 
 def deformable_attention(
-    value: Array, levels: Indices, locations: Floats, weights: Floats, Y: Array, plan: Plan, num_threads: int
+    value: Array,
+    levels: Indices,
+    locations: Floats,
+    weights: Floats,
+    Y: Array,
+    plan: Plan,
+    num_threads: int,
 ) -> None:
-    """Add up samples of ``value`` into ``Y`` (B, Q, H, D), with weights; see :mod:`ort_gridsample.functions.cores`."""
-    r, (n, queries, heads, channels) = locations.shape[-1], Y.shape
-    if r > MOST_AXES or value.shape[1] > loops.MAX_PIXELS:
+    """Add up weighted samples of ``value`` into ``Y`` (B, Q, H, D).
+
+    See :mod:`ort_gridsample.functions.cores`.
+    """
+    n, queries, heads, channels = Y.shape
+    pixels = value.shape[1]
+    r = locations.shape[-1]
+    if r > MAX_LEVEL_AXES or pixels > loops.MAX_PIXELS:
         return sampler.deformable_attention(value, levels, locations, weights, Y, plan, num_threads)
-    taps = weights.size << r
-    variant = _attention(type_name(value.dtype), type_name(locations.dtype))
-    arrays = {"value": value, "levels": levels, "locations": locations, "weights": weights}
-    plain = {name: _plain(array) for name, array in arrays.items()}
+    variant = _attention_variant(type_name(value.dtype), type_name(locations.dtype))
+    value = _contiguous(value)
+    levels = _contiguous(levels)
+    locations = _contiguous(locations)
+    weights = _contiguous(weights)
     launch = _Attention(
-        **{name: _address(array) for name, array in plain.items()}, Y=_address(Y), n=n, pixels=value.shape[1],
-        heads=heads, channels=channels, queries=queries, weighted=weights.shape[1], points=weights.shape[3], r=r,
+        value=_address(value),
+        locations=_address(locations),
+        weights=_address(weights),
+        Y=_address(Y),
+        levels=_address(levels),
+        n=n,
+        pixels=pixels,
+        heads=heads,
+        channels=channels,
+        queries=queries,
+        weighted=weights.shape[1],
+        points=weights.shape[3],
+        r=r,
         n_levels=len(levels),
-        align_corners=plan.align_corners, worker=ctypes.cast(variant.worker, ctypes.c_void_p).value,
-        workers=min(num_threads, HELPERS + 1), pauses=1,
-    )  # fmt: skip
-    _launched(variant, launch, taps * channels)
+        align_corners=plan.align_corners,
+        worker=ctypes.cast(variant.worker, ctypes.c_void_p).value,
+        workers=min(num_threads, MAX_HELPERS + 1),
+        pauses=1,
+    )
+    taps = weights.size << r
+    _run(variant, launch, taps * channels)
 
 
-def _launched(variant: _Variant, launch: Any, taps: int) -> None:
-    """Do all of a ``launch``, which reads so many ``taps``, with helper threads where these are worth it."""
+_thread_local = threading.local()
+_KeptMemory = ctypes.c_byte * KEPT_BYTES
+
+
+def _run(variant: _Variant, launch: Any, taps: int) -> None:
+    """Run all phases of a ``launch`` that reads so many ``taps``, with helper threads if useful."""
     launch.workers = min(launch.workers, taps // TAPS_PER_HELPER + 1)
-    launch.task.woken = taps // TAPS_PER_THREAD
-    # Not there while it is used: a signal's handler may sample, too.
-    memory = _kept.__dict__.pop("memory", None) or _Memory()
-    launch.own.at, launch.own.nbytes = ctypes.addressof(memory), KEPT_BYTES
-    at = ctypes.addressof(launch)
+    launch.task.wanted_if_started = taps // TAPS_PER_THREAD
+    # While the memory is in use, it is not in _thread_local: a signal handler may sample as well.
+    memory = _thread_local.__dict__.pop("memory", None) or _KeptMemory()
+    launch.arena.start = ctypes.addressof(memory)
+    launch.arena.nbytes = KEPT_BYTES
+    launch_at = ctypes.addressof(launch)
     try:
-        while (count := variant.proceed(at)) > 0:
-            _do(variant, launch, at, count)
+        while (n_workers := variant.proceed(launch_at)) > 0:
+            _run_phase(variant, launch, launch_at, n_workers)
     except BaseException:
         launch.phase = END
-        variant.proceed(at)
+        variant.proceed(launch_at)
         raise
-    if count < 0:
+    if n_workers < 0:
         raise MemoryError(f"no room for {launch.nbytes} bytes of scratch")
-    _kept.memory = memory
+    _thread_local.memory = memory
 
 
-_kept, _Memory = threading.local(), ctypes.c_byte * KEPT_BYTES
-
-
-def _do(variant: _Variant, launch: Any, at: int, count: int) -> None:
-    """Do a phase of the launch in ``count`` workers, with helpers: these are through when it returns, or raises."""
-    task = ctypes.addressof(launch.task)
+def _run_phase(variant: _Variant, launch: Any, launch_at: int, n_workers: int) -> None:
+    """Run a phase of the launch in this thread and helper threads. All have finished afterwards."""
+    task_at = ctypes.addressof(launch.task)
     try:
-        if count > 1 and (asleep := variant.invite(task, *_slots_at)):
-            submit(partial(variant.attend, *_slots_at), asleep)
-        while variant.worker(at, 0):  # between whose calls Python hears of signals
+        if n_workers > 1:
+            n_threads = variant.offer_task(task_at, *_slots_at)
+            if n_threads:
+                submit(partial(variant.helper_loop, *_slots_at), n_threads)
+        while variant.worker(launch_at, 0):  # between these calls Python handles signals
             pass
     except BaseException:
-        launch.next = launch.items  # the others need not go on
+        launch.next = launch.items  # the helpers stop after their current item
         raise
     finally:
-        if count > 1:
-            variant.finish(task, *_slots_at)
+        if n_workers > 1:
+            variant.withdraw_and_wait(task_at, *_slots_at)
 
 
 class _Variant(NamedTuple):
-    """A kernel's descriptor, where there is one, and the functions that Python calls, with :mod:`.helper_threads`'."""
+    """The C functions for one combination of types and attributes."""
 
+    #: The kernel descriptor; None for deformable attention.
     kernel: Any
     proceed: ctypes._FuncPointer
     worker: ctypes._FuncPointer
-    invite: ctypes._FuncPointer
-    finish: ctypes._FuncPointer
-    attend: ctypes._FuncPointer
+    # Those of helper_threads.
+    offer_task: ctypes._FuncPointer
+    withdraw_and_wait: ctypes._FuncPointer
+    helper_loop: ctypes._FuncPointer
 
 
 @cache
-def _variant(X_type: str, grid_type: str, mode: str, padding_mode: str, align_corners: bool) -> _Variant:
-    named = parts(X_type, grid_type, mode)
-    found = addresses([*named.values(), *_HELPING])
-    attributes = {"padding": PADDING[padding_mode], "align_corners": int(align_corners), "cpus": available_cpus()}
-    fields = {**dict(zip(named, found, strict=False)), **numbers(X_type, grid_type, mode), **attributes}
-    return _variant_of(_Kernel(**fields), fields["proceed"], fields["worker"], *found[len(named) :])
+def _variant(
+    X_type: str,
+    grid_type: str,
+    mode: str,
+    padding_mode: str,
+    align_corners: bool,
+) -> _Variant:
+    functions = kernel_functions(X_type, grid_type, mode)
+    n_functions = len(functions)
+    all_addresses = addresses([*functions.values(), *_HELPER_FUNCTIONS])
+    fields = dict(zip(functions, all_addresses[:n_functions], strict=True))
+    kernel = _Kernel(
+        **fields,
+        **kernel_constants(X_type, grid_type, mode),
+        padding=PADDING[padding_mode],
+        align_corners=int(align_corners),
+        cpus=available_cpus(),
+    )
+    return _variant_of(kernel, fields["proceed"], fields["worker"], *all_addresses[n_functions:])
 
 
 @cache
-def _attention(value_type: str, locations_type: str) -> _Variant:
-    return _variant_of(None, *addresses([*attention_parts(value_type, locations_type), *_HELPING]))
+def _attention_variant(value_type: str, locations_type: str) -> _Variant:
+    functions = attention_functions(value_type, locations_type)
+    return _variant_of(None, *addresses([*functions, *_HELPER_FUNCTIONS]))
 
 
-def _variant_of(kernel: Any, *functions: int) -> _Variant:
-    word = ctypes.c_int64
-    one, two, three = (ctypes.CFUNCTYPE(word, *[word] * count) for count in (1, 2, 3))
-    return _Variant(kernel, *(kind(at) for kind, at in zip((one, two, three, three, two), functions, strict=True)))
+def _variant_of(kernel: Any, *function_addresses: int) -> _Variant:
+    """Return a variant, given the addresses of its functions in the order of the fields."""
+    int64 = ctypes.c_int64
+    one, two, three = (ctypes.CFUNCTYPE(int64, *[int64] * count) for count in (1, 2, 3))
+    prototypes = (one, two, three, three, two)
+    return _Variant(
+        kernel,
+        *(
+            prototype(function_address)
+            for prototype, function_address in zip(prototypes, function_addresses, strict=True)
+        ),
+    )
 
 
 def prepare(dtype: np.dtype[np.generic], grid_dtype: np.dtype[np.generic], mode: str) -> None:
-    """Compile what sampling an X of ``dtype`` at a grid of ``grid_dtype`` needs, or load it from the disk."""
+    """Compile or load the kernels that sample an X of ``dtype`` at a grid of ``grid_dtype``."""
     if mode not in TAPS:
         return
     names = type_name(dtype), type_name(grid_dtype), mode
-    if not_at_hand([*_HELPING, *parts(*names).values()]):
-        what = f"{mode} for X of {dtype}"
-        logger.warning("compiling %s, a few seconds, once: Numba keeps it on disk (NUMBA_CACHE_DIR)", what)
+    if uncompiled([*_HELPER_FUNCTIONS, *kernel_functions(*names).values()]):
+        kernels = f"{mode} for X of {dtype}"
+        logger.warning(
+            "compiling %s, a few seconds, once: Numba keeps it on disk (NUMBA_CACHE_DIR)",
+            kernels,
+        )
     _variant(*names, "zeros", False)
 
 
 def _address(array: Array) -> int:
     try:
         buffer: Any = array
-        return ctypes.addressof(ctypes.c_char.from_buffer(buffer))  # in a quarter of the time
-    except (TypeError, ValueError):  # it is read-only, or of a type that buffers have no name for
+        # This takes a quarter of the time of __array_interface__.
+        return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+    except (TypeError, ValueError):  # it is read-only, or its type has no buffer format
         return int(array.__array_interface__["data"][0])
 
 
-_memory = np.zeros((1 + HELPERS) * SLOT.itemsize, np.uint8)
-_slots = _memory[-_address(_memory) % SLOT.itemsize :][: HELPERS * SLOT.itemsize].view(SLOT)
-_slots_at = _address(_slots), HELPERS
+# The slots of helpers: records that are aligned to their size, a cache line.
+_slot_memory = np.zeros((1 + MAX_HELPERS) * SLOT.itemsize, np.uint8)
+_first_slot = -_address(_slot_memory) % SLOT.itemsize
+_slots = _slot_memory[_first_slot:][: MAX_HELPERS * SLOT.itemsize].view(SLOT)
+#: The arguments of helper_threads' functions: the address of the slots, and their number.
+_slots_at = _address(_slots), MAX_HELPERS
 
 
 @after_fork
@@ -180,7 +269,7 @@ def _after_fork() -> None:
     _slots.view(np.uint8)[:] = 0
 
 
-def _plain(array: Array) -> Array:
-    """In C order, and where the processor may read it in vectors."""
+def _contiguous(array: Array) -> Array:
+    """Return the array in C order and aligned, so that the processor can read it in vectors."""
     flags = array.flags
     return array if flags.c_contiguous and flags.aligned else array.copy()

@@ -1,7 +1,7 @@
-"""The records that compiled functions share, as aligned NumPy structured dtypes: each field has its name and type here.
+"""The records that compiled functions share, as aligned NumPy structured dtypes.
 
-Compiled code reaches a record by :func:`.pointers.struct`, Python by the ctypes structure of the same dtype. Addresses,
-and offsets from the beginning of a record, are int64 too.
+Compiled code accesses a record through :func:`.pointers.struct`, Python through the ctypes
+structure of the same dtype. Fields are int64 unless a type is given. This includes addresses.
 """
 
 from __future__ import annotations
@@ -14,27 +14,38 @@ import numpy as np
 
 Record: TypeAlias = np.dtype[Any]
 
-#: What a processor's caches read and write at a time, in bytes.
+#: The size of a line of the processor's caches, in bytes.
 CACHE_LINE = 64
 
 
 def record(*fields: str | tuple[str, Any]) -> Record:
-    """A record of ``fields``: names of int64, separated by blanks, or a name and its type."""
-    listed: list[Any] = []
+    """Return the dtype of a record.
+
+    Args:
+        fields: names of int64 fields, separated by blanks; or pairs of a name and a type.
+    """
+    types: list[tuple[str, Any]] = []
     for field in fields:
-        listed += [(name, np.int64) for name in field.split()] if isinstance(field, str) else [field]
-    return np.dtype(listed, align=True)
+        if isinstance(field, str):
+            types += [(name, np.int64) for name in field.split()]
+        else:
+            types.append(field)
+    return np.dtype(types, align=True)
 
 
 def ctypes_type(dtype: Record) -> Any:
-    """The ctypes structure of a record, whose fields are all int64, arrays of int64 or records.
+    """Return the ctypes structure of a record, whose fields are int64, arrays of int64 or records.
 
-    NumPy's function for this makes packed structures, which Python 3.14 deprecates on other systems than Windows.
+    NumPy's function for this creates packed structures. Python 3.14 deprecates them, except on
+    Windows.
     """
-    fields = [(name, _ctypes_field(dtype.fields[name][0])) for name in dtype.names or ()]  # type: ignore[index]
-    made = type("Record", (ctypes.Structure,), {"_fields_": fields})
-    assert ctypes.sizeof(made) == dtype.itemsize
-    return made
+    fields = [
+        (name, _ctypes_field(dtype.fields[name][0]))  # type: ignore[index]
+        for name in dtype.names or ()
+    ]
+    structure = type("Record", (ctypes.Structure,), {"_fields_": fields})
+    assert ctypes.sizeof(structure) == dtype.itemsize
+    return structure
 
 
 def _ctypes_field(dtype: Record) -> Any:
@@ -47,73 +58,85 @@ def _ctypes_field(dtype: Record) -> Any:
     return ctypes.c_int64
 
 
-#: The kernel descriptor: one way to sample, made once and never changed.
+#: The kernel descriptor: the functions and constants for one combination of types and attributes.
+#: It is never changed after its creation.
 KERNEL = record(
-    # The addresses of compiled functions; the last two are 0 where X is never packed.
+    # The addresses of compiled functions. The last two are 0 if X is never packed.
     "worker proceed coordinates axis_taps combine read pack read_packed",
-    # The taps on an axis, the padding, sizes of elements in bytes, processors; and whether the sum does without the
-    # weights of taps outside.
-    "taps padding align_corners X_size coordinate_size weight_size cpus may_mask",
-    # Where there is no grid: as many columns of Y are known to a worker once for all.
+    # The number of taps on an axis, one of workers.PADDING, and an attribute.
+    "taps padding align_corners",
+    # The sizes of elements in bytes. Weights have size 0 if there are none, in mode nearest. Copies
+    # are elements of Y that wait to be written, in mode nearest; otherwise their size is 0.
+    "X_size coordinate_size weight_size copy_size",
+    # The number of processors, and whether taps outside may be masked by a weight of NaN.
+    "cpus may_mask",
+    # If there is no grid input: the number of Y's columns whose positions a worker keeps.
     "columns",
 )
 
-#: A task for helper threads: a function, to call with ``argument`` and a number until it answers 0; the next number,
-#: which nobody else has; how many helpers are wanted, how many if some must be woken, how many are expected or at work.
-TASK = record("function argument number wanted woken expected")
+#: A task for helper threads: a C function, which is called with ``argument`` and the number of a
+#: thread until it returns 0; the next number; the number of helpers wanted, and the number wanted
+#: if threads must be started for them; and the number of helpers that have an offer or are at work.
+TASK = record("function argument number wanted wanted_if_started expected")
 
-#: A helper thread's slot, a line of the caches: whether a thread is there, and the address of the task it is offered.
-SLOT = record("there offer", ("rest_of_line", (np.int64, 6)))
+#: The slot of a helper thread, which fills a cache line: whether it has a thread, and the address
+#: of the task that is offered to that thread.
+SLOT = record("has_thread offer", ("rest_of_line", (np.int64, 6)))
 
-#: Memory that a caller keeps: where what is left of it lies, and its bytes.
-ARENA = record("at nbytes")
+#: Memory that the caller of a launch keeps: the first free byte, and the number of free bytes.
+ARENA = record("start nbytes")
 
-#: Where the arrays of a worker's scratch memory lie, in bytes from its header: a tile's coordinates; on one axis those
-#: in pixels, the taps and their weights; the two buffers of the table's taps and weights; how far contiguous taps lie
-#: from the first; sums that wait to be rounded or written, and a strip of them with the channels last; Y's columns.
-SCRATCH = record("coordinates axis along along_weight index weight offsets sums strip columns")
-
-#: The launch arguments: what is sampled where, how :func:`.workers.proceed` cuts that, and how far it is.
+#: The arguments and the progress of a launch. :func:`.workers.proceed` divides it into chunks.
 LAUNCH = record(
-    # Addresses, lengths and products of lengths; ``rows`` are the taps of all axes together.
+    # Addresses, lengths and products of lengths. ``rows`` is the number of taps on all axes
+    # together.
     "kernel X grid Y n c r pixels positions rows lengths out_lengths",
-    # At most so many workers, and whether they come back now and then, before nothing is left.
+    # The maximum number of workers, and whether a worker returns from time to time.
     "workers pauses",
-    # The positions of a tile, the columns of the table, the positions of a chunk of Y, and the chunks of a batch.
+    # The positions of a tile, the columns of its table, the positions of a chunk, the chunks of a
+    # batch.
     "tile width chunk chunks",
-    # The phase, its items, the next of them, and after how many a worker comes back.
+    # The phase, its number of items, the next item, and after how many items a worker returns.
     "phase items next pause",
-    ("own", ARENA),
-    # The workers': its bytes, what was allocated for it, where the first one's lies, and the bytes of each.
+    ("arena", ARENA),
+    # The scratch memory of all workers: its size, what must be freed, the address of the first
+    # worker's, and the size of each.
     "nbytes memory first_worker worker_size",
-    ("scratch", SCRATCH),
-    # X packed in panels of so many channels: where (0: it is not), what was allocated, and how it is packed; the parts
-    # of a panel; how often, for all channels, a worker's own panels are packed; the batches and panels that are there
-    # at a time, and the first of them.
-    "packed packed_memory packing panel parts groups batches panels first_batch first_channel",
+    # X, packed in panels of ``panel`` channels: its address (0: X is not packed), what must be
+    # freed, and the phase that packs X.
+    "packed packed_memory packing panel",
+    # The number of parts of a panel, and of groups of panels that a worker packs for itself.
+    "parts groups",
+    # The batches and the panels that are packed at a time, and the first of each.
+    "batches panels first_batch first_channel",
     ("task", TASK),
 )
 
-#: What begins a worker's scratch memory: the channel from which on it reads panels, the first of them and how many; how
-#: the taps of its table lie; and whether it has Y's columns.
+#: The beginning of a worker's scratch memory: the first channel that it reads from panels, the
+#: first of these panels and their number; the layout of the taps in its table, as in :mod:`.simd`;
+#: and whether it has the positions of Y's columns.
 WORKER = record("channel first_panel panels layout has_columns")
 
-#: The launch arguments of deformable attention, and how :func:`.attention.proceed_attention` cuts it into items.
+#: The arguments and the progress of a launch of deformable attention.
+#: :func:`.attention.proceed_attention` divides it into items.
 ATTENTION = record(
-    # Addresses: values (n, pixels, heads, channels), locations (n, queries, heads, points, r), weights (n, weighted,
-    # heads, points) for all queries or one for all, Y (n, queries, heads, channels); of int64 levels (n_levels, 1 + r),
-    # each its points and its lengths.
+    # Addresses of arrays: value (n, pixels, heads, channels), locations (n, queries, heads, points,
+    # r), weights (n, weighted, heads, points), where ``weighted`` is ``queries`` or 1, and Y (n,
+    # queries, heads, channels). And of the int64 array levels (n_levels, 1 + r): the number of
+    # points of each level, and its lengths.
     "value locations weights Y levels",
     "n pixels heads channels queries weighted points r n_levels align_corners",
-    # The address of the worker; at most so many workers, and whether they come back now and then.
+    # The address of the worker function, the maximum number of workers, and whether a worker
+    # returns from time to time.
     "worker workers pauses",
-    # The queries of an item, the items of a batch, and the columns of a table with those behind its last.
-    "tile tiles width",
+    # The queries of an item, and the items of a batch.
+    "tile tiles",
+    # The taps of a sample, the samples of an item, and the columns of a table. These are the
+    # samples and the columns behind them.
+    "taps samples width",
+    # As in a LAUNCH.
     "phase items next pause",
-    ("own", ARENA),
-    # The workers': their bytes, what was allocated for them, where the first one's lie, and the bytes of each.
+    ("arena", ARENA),
     "nbytes memory first_worker worker_size",
-    # Where the arrays of a worker lie, in bytes: see :func:`.attention.attention_for`.
-    ("scratch", record("zeros sums first lengths coordinates base index addresses weights")),
     ("task", TASK),
 )

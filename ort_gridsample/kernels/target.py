@@ -1,4 +1,4 @@
-"""The machine that functions are compiled for: this one, unless another is chosen before a module here asks."""
+"""The machine that functions are compiled for: this machine, unless another one is chosen first."""
 
 from __future__ import annotations
 
@@ -6,20 +6,34 @@ import platform
 import sys
 from collections.abc import Collection
 
-#: Its system, as ``sys.platform`` names it, and its machine, ``"x86_64"`` or ``"aarch64"``; and what its processor has
-#: of what modules ask for (None: what this one has).
-system, machine = sys.platform, {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
+#: The system, as in ``sys.platform``.
+system = sys.platform
+_MACHINES = {"AMD64": "x86_64", "arm64": "aarch64"}
+#: The machine: ``"x86_64"`` or ``"aarch64"``.
+machine = _MACHINES.get(platform.machine(), platform.machine())
+#: The processor's features among those that :func:`has` is called with. None: those of this
+#: machine.
 _features: Collection[str] | None = None
 
 
 def choose(its_system: str, its_machine: str, features: Collection[str]) -> None:
-    """Compile for another machine from now on: to be called before any module is imported that asks."""
+    """Compile for another machine from now on.
+
+    This must be called before any module is imported that calls :func:`has`.
+
+    Args:
+        its_system: as :data:`system`.
+        its_machine: as :data:`machine`.
+        features: the processor's features, by LLVM's names.
+    """
     global system, machine, _features
-    system, machine, _features = its_system, its_machine, features
+    system = its_system
+    machine = its_machine
+    _features = features
 
 
 def has(*features: str) -> bool:
-    """Whether its processor has all these ``features``, by LLVM's names."""
+    """Whether the processor has all these ``features``, by LLVM's names."""
     if _features is not None:
         return set(features) <= {*_features}
     from llvmlite.binding import get_host_cpu_features

@@ -21,7 +21,7 @@ from numba.core.registry import cpu_target
 from ..custom_ops.compiled_ops.catalog import ANSWERS, OPS, fields
 from ..custom_ops.compiled_ops.image import Image
 from ..custom_ops.compiled_ops.structs import ENTRY, LIBRARY, OP, VARIANT
-from ..kernels.compilation import Part
+from ..kernels.compilation import KernelSpec
 from .entry import answer_for, register
 
 #: What Numba refers to where an exception is raised or counted, which no function here does. One that calls the helper
@@ -75,7 +75,7 @@ class Emitter:
         self._codegen = self._context._internal_codegen = _Codegen(triple, cpu)
         self._triple, self._level = triple, level
 
-    def name(self, part: Part) -> str:
+    def name(self, part: KernelSpec) -> str:
         """The name of the function of a ``part`` in its object; of a name, which is of other data, this."""
         make, *kinds = part
         if isinstance(make, str):
@@ -83,7 +83,7 @@ class Emitter:
         module = make.__module__.rpartition(".")[2]
         return "_".join(["ort_gridsample", f"v{self._level}", module, make.__name__, *kinds])
 
-    def function(self, part: Part) -> bytes:
+    def function(self, part: KernelSpec) -> bytes:
         """The object of the function of this ``part``."""
         make, *kinds = part
         made: Callable[..., int] = make(*kinds) if kinds else make
@@ -173,7 +173,7 @@ def main(task: str) -> None:
     emitter, folder = Emitter(asked["triple"], asked["cpu"], asked["level"]), Path(asked["folder"])
     if asked["variants"]:
         (folder / "entry.o").write_bytes(emitter.entry(asked["variants"], asked["sentences"]))
-        parts: Sequence[Part] = [(register,)]
+        parts: Sequence[KernelSpec] = [(register,)]
     else:
         image = variant(asked["wanted"], asked["level"])
         parts = [*dict.fromkeys(image.functions.values())][asked["share"] :: asked["shares"]]

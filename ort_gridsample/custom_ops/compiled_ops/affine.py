@@ -11,10 +11,11 @@ from numba.extending import register_jitable
 
 from ... import spec
 from ...functions import validation
+from ...kernels.compilation import compile_time
 from ...kernels.halves import EXACT, HALVES, stored, widened
-from ...kernels.pointers import address, aligned, array, chars, copy_past_caches, fetch_add, local, struct, view
+from ...kernels.pointers import address, aligned, array, chars, copy_past_caches, fetch_add, local, struct
 from ...kernels.structs import CACHE_LINE, LAUNCH, WORKER
-from ...kernels.workers import PASSED_BYTES, TAPS, WORKERS
+from ...kernels.workers import DEFAULT_WORKERS, MIN_BYTES_PAST_CACHES, TAPS, scratch_array
 from ...reference import coordinates as core_coordinates
 from .catalog import Fields, Kernels
 from .creation import LAST, choice, close_node, create_plain, destroy, errors_of, integer, open_node
@@ -152,7 +153,7 @@ def _fill(op: Any, request: Any) -> int:
     launch.step = min(rows, (WORTH_A_GO + chunk - 1) // chunk)
     launch.parts = (rows + launch.step - 1) // launch.step
     launch.items, launch.next = n * launch.parts * launch.chunks, 0
-    workers = min(launch.items, max(WORKERS, op.kernel.cpus))
+    workers = min(launch.items, max(DEFAULT_WORKERS, op.kernel.cpus))
     nbytes, launch.workers = workers * CHUNK * 8, workers
     launch.positions = aligned(reserve(request, nbytes + CACHE_LINE))
     launch.waiting = aligned(reserve(request, 3 * nbytes + CACHE_LINE))
@@ -184,6 +185,7 @@ def line(theta: Any, lengths: Any, row: int, rows: int, align_corners: int) -> A
     return base, widened(theta[0])
 
 
+@compile_time(1.8)
 def fill_for(theta_type: str) -> Callable[..., int]:
     """What ``KernelContext_ParallelFor`` calls: fill rows of the grid as long as there are any."""
     bits, real = stored(theta_type), np.dtype(spec.TYPES[theta_type].compute)
@@ -197,7 +199,7 @@ def fill_for(theta_type: str) -> Callable[..., int]:
         grid = array(launch.grid, (launch.n, rows, columns * r), bits)
         x = array(launch.positions, (launch.workers, CHUNK), real)[number]
         waiting = array(launch.waiting, (launch.workers, 3 * CHUNK), bits)[number]
-        passes = launch.n * rows * columns * r * size >= PASSED_BYTES
+        passes = launch.n * rows * columns * r * size >= MIN_BYTES_PAST_CACHES
         while True:
             item = fetch_add(launch, "next", 1)
             if item >= launch.items:
@@ -220,6 +222,7 @@ def fill_for(theta_type: str) -> Callable[..., int]:
     return fill
 
 
+@compile_time(2.0)
 def coordinates_for(theta_type: str, grid_type: str) -> Callable[..., int]:
     """What computes the coordinates of a tile from theta of the one type, for a grid of the other."""
     half, grid_half, bits = HALVES.get(theta_type, EXACT), HALVES.get(grid_type, EXACT), stored(theta_type)
@@ -235,13 +238,13 @@ def coordinates_for(theta_type: str, grid_type: str) -> Callable[..., int]:
         columns, rows = lengths[r - 1], 1
         for axis in range(r - 1):
             rows *= lengths[axis]
-        x = view(worker, launch.scratch.columns, (most,), kind)
+        x = scratch_array(launch, worker_at, "columns", kind)
         if columns <= most and worker.has_columns == 0:
             for i in range(columns):
                 x[i] = kind(position(i, columns, align_corners))
             worker.has_columns = 1
         theta = array(launch.grid, (launch.n, r, r + 1), bits)[batch]
-        g = view(worker, launch.scratch.coordinates, (r, launch.tile), to)
+        g = scratch_array(launch, worker_at, "coordinates", to)
         done = 0
         while done < positions:
             row, column = (begin + done) // columns, (begin + done) % columns

@@ -10,7 +10,8 @@ from numba.extending import register_jitable
 
 from ...functions import validation
 from ...kernels import loops
-from ...kernels.attention import MOST_AXES, parts
+from ...kernels.attention import MAX_LEVEL_AXES, attention_functions
+from ...kernels.compilation import compile_time
 from ...kernels.halves import stored
 from ...kernels.pointers import array, chars, copy, local, struct
 from ...kernels.structs import ATTENTION
@@ -26,7 +27,7 @@ MANY = 2 * loops.MAX_PIXELS
 #: The sentences of the op, and their numbers.
 TOO_LARGE = validation.Sentence("Y", "for value of shape {value_shape}", "fewer bytes than an address can reach")
 LIMITS = validation.Sentence(
-    "value", "of shape {value_shape}", f"at most {loops.MAX_PIXELS} pixels, and levels of at most {MOST_AXES} axes"
+    "value", "of shape {value_shape}", f"at most {loops.MAX_PIXELS} pixels, and levels of at most {MAX_LEVEL_AXES} axes"
 )
 SENTENCES = [
     *map(
@@ -41,7 +42,7 @@ IS_OTHER = 9
 
 def states(value_type: str, levels_type: str, locations_type: str, weights_type: str) -> tuple[Any, list[Fields]]:
     """The state of deformable attention."""
-    proceed, worker = parts(value_type, locations_type)
+    proceed, worker = attention_functions(value_type, locations_type)
     return PLAIN, [{"kernel": {"proceed": proceed, "worker": worker, "X_size": stored(value_type).itemsize}}]
 
 
@@ -50,6 +51,7 @@ def create(op_at: int, api: int, info: int, out: int) -> int:
     return create_plain(op_at, api, info, out, chars("DeformableAttention node "), IS_OTHER)
 
 
+@compile_time(1.7)
 def infer(op_at: int, context: int) -> int:
     """InferOutputShapeFn: Y is (B, Q, H·D). What is unknown is left open."""
     node = local(NODE)
@@ -91,7 +93,7 @@ def _attend(op: Any, request: Any, launch: Any) -> int:
     if launch.levels == 0:
         return complain(request.api, op.sentences, NO_ROOM, nbytes)
     copy(launch.levels, inputs[1].data, nbytes)  # where nobody changes what was checked
-    if launch.pixels > loops.MAX_PIXELS or r > MOST_AXES:
+    if launch.pixels > loops.MAX_PIXELS or r > MAX_LEVEL_AXES:
         return refuse(request.api, op.sentences, BEYOND, value, value, 0)
     levels = array(launch.levels, (n_levels, 1 + r), np.int64)
     pixels = _pixels(levels)

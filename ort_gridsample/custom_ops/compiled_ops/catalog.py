@@ -24,8 +24,8 @@ INTERFACE = 1
 #: ``ONNXTensorElementDataType`` of the second output of an op that has one, and of strings.
 INT64, STRING = ELEMENT_TYPES["int64"], 8
 
-#: The fields of a record: numbers, functions to compile (:data:`ort_gridsample.kernels.compilation.Part`; None: 0), or
-#: those of a record in it.
+#: The fields of a record: numbers, functions to compile
+#: (:data:`ort_gridsample.kernels.compilation.KernelSpec`; None: 0), or those of a record in it.
 Fields = Mapping[str, Any]
 #: What an op answers ONNX Runtime when it is registered: functions of :data:`.structs.OP`'s record, by their fields.
 #: They are Python for ops that are compiled when they are needed, and compiled code in a library.

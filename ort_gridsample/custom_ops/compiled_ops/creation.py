@@ -10,6 +10,7 @@ from numba import types
 from numba.extending import register_jitable
 
 from ...functions import validation
+from ...kernels.compilation import compile_time
 from ...kernels.pointers import address, array, chars, copy, local, sizeof, struct
 from .c_api import INVALID_ARGUMENT
 from .catalog import INTERFACE
@@ -43,6 +44,7 @@ def close_node(node: Any, state: int, out: int) -> int:
     return node.status
 
 
+@compile_time(0.5)
 def destroy(state: int) -> int:
     """KernelDestroy: free a state, the last thing that its node kept, and what was kept before."""
     free_blocks(state - sizeof(BLOCK))

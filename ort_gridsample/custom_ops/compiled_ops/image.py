@@ -21,7 +21,7 @@ class Image:
     def __init__(self) -> None:
         self.data = bytearray()  #: their bytes, with 0 for every address
         self.places: dict[int, Inside] = {}  #: where in these the address of another place belongs
-        #: Where a compiled function's belongs, as :data:`ort_gridsample.kernels.compilation.Part`.
+        #: Where a compiled function's belongs, as :data:`ort_gridsample.kernels.compilation.KernelSpec`.
         self.functions: dict[int, tuple[Any, ...]] = {}
 
     def text(self, text: bytes) -> Inside:

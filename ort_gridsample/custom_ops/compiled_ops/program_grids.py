@@ -15,9 +15,10 @@ from ... import spec
 from ...detection.programs import MOST_SOURCES, MOST_STEPS, WITH_PROGRAM
 from ...functions import validation
 from ...kernels import loops
-from ...kernels.pointers import address, array, by_types, chars, copy, local, sizeof, struct, view
-from ...kernels.structs import LAUNCH, WORKER
-from ...kernels.workers import TAPS
+from ...kernels.compilation import compile_time
+from ...kernels.pointers import address, array, by_types, chars, copy, local, sizeof, struct
+from ...kernels.structs import LAUNCH
+from ...kernels.workers import TAPS, scratch_array
 from .catalog import Fields, Kernels
 from .creation import close_node, destroy, get_text, integers, is_good, open_node, text
 from .requests import keep, reserve, shape
@@ -202,19 +203,20 @@ def _find(component: Any, value: Any, program: Any, grid: Any, strides: Any) -> 
     component.step, component.run, component.axes = step, run, axis
 
 
+@compile_time(5.7)
 def coordinates_for(grid_type: str) -> Callable[..., int]:
     """What computes the coordinates of a tile from values of this type."""
     dtype = np.dtype(spec.TYPES[grid_type].compute)
 
     def coordinates(launch_at: int, worker_at: int, batch: int, begin: int, positions: int) -> int:
-        launch, worker, request = struct(launch_at, LAUNCH), struct(worker_at, WORKER), struct(launch_at, REQUEST)
+        launch, request = struct(launch_at, LAUNCH), struct(launch_at, REQUEST)
         head, r = struct(launch.kernel, GRID_SAMPLE).programs, launch.r
         lengths, first = shape(request.grid)[: r + 1], batch * launch.positions + begin
         programs = array(head.programs, (head.count,), PROGRAM)
         components = array(request.components, (head.count,), COMPONENT)
         scalars, scalar, operand = array(request.inputs[1].data, (head.n_scalars,), dtype), 0, r
-        g = view(worker, launch.scratch.coordinates, (r, launch.tile), dtype)
-        other = view(worker, launch.scratch.axis, (positions,), dtype)  # free until the coordinates are there
+        g = scratch_array(launch, worker_at, "coordinates", dtype)
+        other = scratch_array(launch, worker_at, "pixel_coordinates", dtype)[:positions]  # not used yet
         listed = _is_grid(components[:r], launch.positions)
         if listed:
             loops.split(array(_place(components[0], lengths, first, g.itemsize), (positions, r), dtype), g)

@@ -12,7 +12,7 @@ from numba.extending import register_jitable
 from ... import spec
 from ...functions import validation
 from ...kernels import loops, workers
-from ...kernels.compilation import Part
+from ...kernels.compilation import KernelSpec, compile_time
 from ...kernels.pointers import address, array, call, chars, local, set_memory, struct
 from ...reference.coordinates import PADDING
 from ...reference.taps import MAX_TAPS, MODES
@@ -58,11 +58,14 @@ def states(X_type: str, grid_type: str) -> tuple[Any, list[Fields]]:
 
 
 def state(
-    X_type: str, grid_type: str, mode: str, measure: Part | None = None, coordinates: Part | None = None,
+    X_type: str, grid_type: str, mode: str, measure: KernelSpec | None = None, coordinates: KernelSpec | None = None,
     columns: int = 0,
 ) -> Fields:  # fmt: skip
     """The fields of the state for a mode, and of a grid that is measured and computed."""
-    parts, numbers = (workers.parts(X_type, grid_type, mode, coordinates), workers.numbers(X_type, grid_type, mode))
+    parts, numbers = (
+        workers.kernel_functions(X_type, grid_type, mode, coordinates),
+        workers.kernel_constants(X_type, grid_type, mode),
+    )
     return {"kernel": {**parts, **numbers, "columns": columns}, "measure": measure}
 
 
@@ -86,6 +89,7 @@ def begin_sample(node: Any, op: Any, errors: int, kind: int, n_inputs: int) -> i
     return at
 
 
+@compile_time(1.7)
 def infer(op_at: int, context: int) -> int:
     """InferOutputShapeFn: Y is (N, C, D1_out, …, Dr_out). What is unknown is left open."""
     node = local(NODE)
@@ -203,8 +207,8 @@ def filled(op: Any, request: Any, launch: Any, Y: Any, samples: int) -> int:
     if samples == 0:
         set_memory(launch.Y, np.int32(0), nbytes)
         return status
-    launch.workers, launch.pauses = max(workers.WORKERS, op.kernel.cpus), 0
-    launch.own.nbytes, launch.phase = 0, workers.NEW
+    launch.workers, launch.pauses = max(workers.DEFAULT_WORKERS, op.kernel.cpus), 0
+    launch.arena.nbytes, launch.phase = 0, workers.NEW
     while True:
         count = call(op.kernel.proceed, (address(launch),))
         if count <= 0:

@@ -1,0 +1,173 @@
+"""The layout of scratch memory: a table of arrays that yields offsets, views and the total size."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core.errors import TypingError
+from numba.extending import intrinsic
+from numba.np.arrayobj import populate_array
+from numba.np.numpy_support import from_dtype
+
+from .structs import CACHE_LINE, Record
+
+_INT64 = ir.IntType(64)
+
+
+class ScratchArray(NamedTuple):
+    """A row of the table: an array in C order.
+
+    A field is a name of an int64 field of the launch. ``"kernel.taps"`` is a field of the record
+    whose address is in the field ``kernel`` of the launch.
+    """
+
+    name: str
+    #: The type of the elements; or, if it differs between kernels, their size in bytes: a field, or
+    #: an upper bound.
+    element: np.dtype[Any] | str | int
+    #: Numbers and fields.
+    shape: Sequence[int | str]
+
+
+def scratch_layout(
+    launch_record: Record,
+    table: Sequence[ScratchArray],
+    header_size: int = 0,
+    pointed_records: Mapping[str, Record] | None = None,
+) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+    """Return the functions of compiled code that access scratch memory.
+
+    Args:
+        launch_record: the record with the sizes of the arrays.
+        table: the arrays, in the order in which they lie in memory. Each begins at a cache line.
+        header_size: the number of bytes before the first array.
+        pointed_records: the records of fields that are addresses of records.
+
+    Returns:
+        Three functions of a launch and, except for the first, the address ``at`` of the memory and
+        the literal name of an array:
+
+        - ``scratch_size(launch)`` returns the size of the memory in bytes.
+        - ``scratch_address(launch, at, name)`` returns the address of an array.
+        - ``scratch_array(launch, at, name, dtype)`` returns an array. The type must fit the table.
+    """
+    indices = {row.name: index for index, row in enumerate(table)}
+    layout = _Layout(launch_record, table, header_size, pointed_records or {})
+
+    @intrinsic
+    def scratch_size(typing: Any, launch: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            return layout.offset(builder, values[0], len(table))
+
+        return types.int64(launch), generate
+
+    @intrinsic(prefer_literal=True)
+    def scratch_address(typing: Any, launch: Any, at: Any, name: Any) -> Any:
+        index = indices[name.literal_value]
+
+        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            launch, at = values[:2]
+            return builder.add(at, layout.offset(builder, launch, index))
+
+        return types.int64(launch, types.int64, name), generate
+
+    @intrinsic(prefer_literal=True)
+    def scratch_array(typing: Any, launch: Any, at: Any, name: Any, dtype: Any) -> Any:
+        index = indices[name.literal_value]
+        row = table[index]
+        element = dtype.dtype
+        _check_type(row, element)
+        array_type = types.Array(element, len(row.shape), "C")
+
+        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            launch, at = values[:2]
+            itemsize = context.get_abi_sizeof(context.get_data_type(element))
+            shape = [layout.value(builder, launch, length) for length in row.shape]
+            strides = [_INT64(itemsize)]
+            for length in reversed(shape[1:]):
+                strides.insert(0, builder.mul(length, strides[0]))
+            begin = builder.add(at, layout.offset(builder, launch, index))
+            pointer = context.get_data_type(element).as_pointer()
+            array = context.make_array(array_type)(context, builder)
+            populate_array(
+                array,
+                data=builder.inttoptr(begin, pointer),
+                shape=shape,
+                strides=strides,
+                itemsize=_INT64(itemsize),
+                meminfo=None,
+            )
+            return array._getvalue()
+
+        return array_type(launch, types.int64, name, dtype), generate
+
+    return scratch_size, scratch_address, scratch_array
+
+
+def _check_type(row: ScratchArray, element: Any) -> None:
+    """Raise TypingError if the array of this ``row`` cannot have elements of this type."""
+    if isinstance(row.element, np.dtype):
+        fits = from_dtype(row.element) == element
+    elif isinstance(row.element, int):
+        fits = element.bitwidth <= 8 * row.element
+    else:
+        fits = True  # the size is not known before the launch
+    if not fits:
+        raise TypingError(f"scratch array {row.name} of {element}, expected {row.element}")
+
+
+class _Layout:
+    """Generate LLVM instructions that compute the offsets of arrays from the fields of a launch."""
+
+    def __init__(
+        self,
+        launch_record: Record,
+        table: Sequence[ScratchArray],
+        header_size: int,
+        pointed_records: Mapping[str, Record],
+    ) -> None:
+        self._launch_record = launch_record
+        self._table = table
+        self._header_size = header_size
+        self._pointed_records = pointed_records
+
+    def offset(self, builder: Any, launch: Any, index: int) -> Any:
+        """Return the offset of the array with this ``index``.
+
+        If ``index`` is the number of arrays, this is the total size.
+        """
+        end = _aligned(builder, _INT64(self._header_size))
+        for row in self._table[:index]:
+            element = row.element
+            itemsize = element.itemsize if isinstance(element, np.dtype) else element
+            nbytes = self.value(builder, launch, itemsize)
+            for length in row.shape:
+                nbytes = builder.mul(nbytes, self.value(builder, launch, length))
+            end = builder.add(end, _aligned(builder, nbytes))
+        return end
+
+    def value(self, builder: Any, launch: Any, number: int | str) -> Any:
+        """Return a ``number`` of the table, which may be a field of the ``launch``."""
+        if isinstance(number, int):
+            return _INT64(number)
+        name, _, pointed_name = number.partition(".")
+        value = _load(builder, launch, self._launch_record, name)
+        if pointed_name:
+            pointed = builder.inttoptr(value, _INT64.as_pointer())
+            value = _load(builder, pointed, self._pointed_records[name], pointed_name)
+        return value
+
+
+def _load(builder: Any, pointer: Any, record: Record, name: str) -> Any:
+    """Load a field of the ``record`` at ``pointer``."""
+    offset = record.fields[name][1]  # type: ignore[index]
+    begin = builder.bitcast(pointer, ir.IntType(8).as_pointer())
+    field = builder.gep(begin, [_INT64(offset)])
+    return builder.load(builder.bitcast(field, _INT64.as_pointer()))
+
+
+def _aligned(builder: Any, size: Any) -> Any:
+    """Round ``size`` up to whole cache lines."""
+    return builder.and_(builder.add(size, _INT64(CACHE_LINE - 1)), _INT64(-CACHE_LINE))
