@@ -124,7 +124,7 @@ def add_python_ops(options: onnxruntime.SessionOptions) -> None:
                 "import onnxruntime_extensions before ort_gridsample",
                 name="onnxruntime_extensions",
             )
-        signals.undisturbed(options.register_custom_ops_library, path)
+        signals.with_signals_deferred(options.register_custom_ops_library, path)
     entry.ops_of_domain = "Python"
 
 

@@ -23,7 +23,7 @@ from ...functions.cores import logger, need_numba
 from ...kernels import c_symbols
 from ...kernels.structs import ctypes_type
 from ...reference.threads import after_fork, available_cpus
-from ..signals import undisturbed
+from ..signals import with_signals_deferred
 from . import c_api, library_file, trampoline
 from .catalog import ANSWERS, DOMAINS, OPS, Op, fields
 from .image import Image
@@ -73,7 +73,7 @@ class CompiledOps:
         Raises:
             ImportError: this system does not load the library that the registration needs.
         """
-        undisturbed(self._register_undisturbed, options, domains)
+        with_signals_deferred(self._register_undisturbed, options, domains)
 
     def _register_undisturbed(self, options: onnxruntime.SessionOptions, domains: Sequence[str]) -> None:
         with self._lock:
@@ -183,7 +183,7 @@ def register(options: onnxruntime.SessionOptions) -> None:
         return
     library_file.checked(path)
     try:
-        undisturbed(options.register_custom_ops_library, str(path))
+        with_signals_deferred(options.register_custom_ops_library, str(path))
     except Exception as error:
         reason = " ".join(str(error).split())
         raise GridSampleError(f"library {str(path)!r}", "file", f"refused: {reason}", "a library that loads") from error
@@ -212,7 +212,7 @@ def unavailable_reason() -> str:
     Raises:
         GridSampleError: the configured library cannot be used.
     """
-    return undisturbed(lambda: static_reason() or _trial_reason())
+    return with_signals_deferred(lambda: static_reason() or _trial_reason())
 
 
 @cache
