@@ -100,12 +100,12 @@ def build_library(
         objects = sorted(str(each) for each in Path(folder).glob("*.o"))
         made = Path(folder) / f"library{SUFFIXES[machine.system]}"
         run([*link, "-o", str(made), *objects, *_FLAGS[machine.system]], "linking")
-        content = library_file.ended(made.read_bytes(), release, f"{machine.machine}-{machine.system}", cpus)
+        content = library_file.append_trailer(made.read_bytes(), release, f"{machine.machine}-{machine.system}", cpus)
     with written_whole(path) as beside:
         beside.write_bytes(content)
         beside.chmod(0o755)
-    library_file.checked.cache_clear()
-    return library_file.checked(path, anywhere=True)
+    library_file.validate.cache_clear()
+    return library_file.validate(path, any_machine=True)
 
 
 #: The processes that compile for one processor.

@@ -180,7 +180,7 @@ def _add_ops_for_plain_session(options: onnxruntime.SessionOptions, entry: _Regi
         add_python_ops(options)
     except ImportError as error:
         reason = "a library is configured"
-        if library_file.found() is None:
+        if library_file.configured_library() is None:
             reason = registry.unavailable_reason()
         if not reason:
             registry.compiled_ops().register(options, [DOMAIN])

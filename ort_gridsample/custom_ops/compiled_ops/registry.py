@@ -177,11 +177,11 @@ def register(options: onnxruntime.SessionOptions) -> None:
         ImportError: see :meth:`CompiledOps.register`.
         GridSampleError: the configured library cannot be used.
     """
-    path = library_file.found()
+    path = library_file.configured_library()
     if path is None:
         compiled_ops().register(options)
         return
-    library_file.checked(path)
+    library_file.validate(path)
     try:
         with_signals_deferred(options.register_custom_ops_library, str(path))
     except Exception as error:
@@ -198,9 +198,9 @@ def static_reason() -> str:
     """
     if ctypes.sizeof(ctypes.c_void_p) != 8:
         return "this Python is not a 64-bit one"
-    path = library_file.found()
+    path = library_file.configured_library()
     if path is not None:
-        library_file.checked(path)
+        library_file.validate(path)
     elif find_spec("numba") is None:
         return versions.missing("numba", "Numba is not installed: pip install 'ort-gridsample[jit]'")
     return ""
@@ -218,7 +218,7 @@ def unavailable_reason() -> str:
 @cache
 def _trial_reason() -> str:
     """Import Numba, unless there is a library, and register the ops once; why that failed, or an empty text."""
-    if library_file.found() is None and (reason := _numba_reason()):
+    if library_file.configured_library() is None and (reason := _numba_reason()):
         return reason
     try:
         register(onnxruntime.SessionOptions())
@@ -246,7 +246,7 @@ def _numba_reason() -> str:
 
 def prepare(operator: str, types: tuple[str, ...], number: int = 0) -> None:
     """Compile what a node of ``operator`` needs whose state has this ``number``; nothing where there is a library."""
-    if library_file.found() is not None:
+    if library_file.configured_library() is not None:
         return
     op = next(op for op in OPS if op.name == operator)
     addresses([*op.load().functions.values()])
