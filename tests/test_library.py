@@ -446,4 +446,4 @@ def test_it_counts_processors_and_knows_this_one() -> None:
 
     llvmlite.binding.initialize_native_asmparser()
     found = njit(lambda: (entry.cpus(), entry.level()))()
-    assert found == (available_cpus(), builder.CPUS[builder._cpus(builder._machine(None), (builder.NATIVE,))[0]][0])
+    assert found == (available_cpus(), builder.CPUS[builder._cpus(builder._machine(None), (builder.NATIVE,))[0]].level)
