@@ -49,7 +49,7 @@ def test_custom_op_fields_are_all_of_the_version_that_is_set() -> None:
 
 def test_function_of_newer_releases_has_the_headers_offset() -> None:
     name = "GetTensorElementTypeAndShapeDataReference"
-    assert MEMBERS[f"OrtApi {NEWEST}"][c_api.SHAPE_OF // WORD] == name
+    assert MEMBERS[f"OrtApi {NEWEST}"][c_api.SHAPE_REFERENCE // WORD] == name
     assert name not in MEMBERS[f"OrtApi {OLDEST}"]
 
 

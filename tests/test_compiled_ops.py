@@ -246,7 +246,7 @@ def test_the_oldest_release_has_every_function() -> None:
 
 def test_shapes_are_read_without_the_function_that_newer_releases_have(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of X and of grids, of theta and size, and of what the fused op takes; all other tests read them with it."""
-    monkeypatch.setattr(registry.compiled_ops()._library, "shape_of", 0)
+    monkeypatch.setattr(registry.compiled_ops()._library, "get_shape_reference", 0)
     model, fed = test_fusion.transformer(attributes=Attributes()), test_fusion.feed()
     expected = ogs.grid_sample(fed["X"], ogs.affine_grid(fed["theta"], fed["size"]))
     for session in (ogs.InferenceSession(model, quiet_options()), test_fusion.two_ops(model)):

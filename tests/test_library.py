@@ -191,7 +191,7 @@ print(told(lambda: ogs.InferenceSession(text).run(None, {"X": X.astype(str).asty
 """
     first = "" if extensions else "import sys\nsys.modules['onnxruntime_extensions'] = None\n"
     ran, *files, plain, numba, text = in_package(script, built, first)
-    assert ran == f"(1, 2, 3, 3) compiled op {built}, {library_file.checked(built)}"
+    assert ran == f"(1, 2, 3, 3) compiled op {built}, {library_file.validate(built)}"
     assert files == ["(1, 2, 3, 3) ['N', 'C', 'D0_out', 'D1_out']"] * 2
     assert (plain, numba) == ("(1, 2, 3, 3)", "False")
     lacks = "ImportError: GridSample node 'sample0': X is of type str, and string tensors run on Python ops only"
@@ -245,7 +245,7 @@ print(ogs.grid_sample(X, grid).shape)
     session, registered, works = in_package(script, tmp_path / "it.so")
     said = f"GridSampleError: library {str(tmp_path / 'it.so')!r}: {reason}"
     assert [session.startswith(said), registered.startswith(said), works] == [True, True, "(1, 2, 3, 3)"]
-    assert "file is not to be read: No such file" in str(refusal(library_file.checked, tmp_path / "none.so"))
+    assert "file is not to be read: No such file" in str(refusal(library_file.validate, tmp_path / "none.so"))
 
 
 @pytest.mark.skipif(sys.platform != "linux" or not shutil.which("readelf"), reason="this reads an ELF file")
@@ -347,7 +347,7 @@ def test_a_program_in_c_runs_models_with_it(built: Path, tmp_path: Path) -> None
 
 @pytest.mark.skipif(not shutil.which("qemu-x86_64-static") or not shutil.which("cc"), reason="this needs an emulator")
 def test_a_processor_that_has_none_of_its_variants_is_told(built: Path, tmp_path: Path) -> None:
-    if "x86-64-v2" in library_file.checked(built):
+    if "x86-64-v2" in library_file.validate(built):
         pytest.skip("this processor is of the least level itself")
     made = program(tmp_path, ["cc"])
     model, _ = sample_models()["linear 2"]
@@ -446,4 +446,4 @@ def test_it_counts_processors_and_knows_this_one() -> None:
 
     llvmlite.binding.initialize_native_asmparser()
     found = njit(lambda: (entry.cpus(), entry.level()))()
-    assert found == (available_cpus(), builder.CPUS[builder._cpus(builder._machine(None), (builder.NATIVE,))[0]][0])
+    assert found == (available_cpus(), builder.CPUS[builder._cpus(builder._machine(None), (builder.NATIVE,))[0]].level)

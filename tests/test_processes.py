@@ -172,7 +172,7 @@ def test_a_fork_while_other_threads_compute(times: int) -> None:
     script = """
 import os, signal, threading
 from ort_gridsample.custom_ops.python_ops import shutdown
-shutdown.asynchronous_run_begins()
+shutdown.begin_asynchronous_run()
 image, places = np.ones((1, 16, 128, 128), np.float32), np.zeros((1, 128, 128, 2), np.float32)
 session, going = make(open_model, mode="cubic"), True
 attempt(session, X, grid)  # a fork inside an import leaves the module locked in the child, whatever is imported
@@ -186,12 +186,12 @@ for _ in range(TIMES):
     child = os.fork()
     if child == 0:  # ends as multiprocessing's children do: onnxruntime would wait for threads that were not forked
         signal.alarm(30)
-        os._exit(shutdown._pending or attempt(make(open_model), X, grid) != X.shape)
+        os._exit(shutdown.asynchronous_runs() or attempt(make(open_model), X, grid) != X.shape)
     ends.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 going = False
 [thread.join() for thread in threads]
-shutdown.asynchronous_run_ended()
-print(*ends, shutdown._pending)
+shutdown.end_asynchronous_run()
+print(*ends, shutdown.asynchronous_runs())
 """
     assert run_each(script.replace("TIMES", str(times))) == dict.fromkeys(WAYS, (" ".join("0" * (times + 1)),))
 
@@ -479,11 +479,11 @@ def test_a_handler_is_called_at_the_end_of_every_run(seen: list[object]) -> None
         return answer
 
     def nested(answer: int) -> int:
-        return undisturbed(interrupted, answer) + undisturbed(interrupted, answer)
+        return deferred(interrupted, answer) + deferred(interrupted, answer)
 
-    undisturbed = signals.undisturbed
-    assert [undisturbed(interrupted, answer) for answer in (-1, -2)] == [-1, -2]
-    assert undisturbed(nested, -3) == -6
+    deferred = signals.with_signals_deferred
+    assert [deferred(interrupted, answer) for answer in (-1, -2)] == [-1, -2]
+    assert deferred(nested, -3) == -6
     assert seen == [-1, signal.SIGTERM, -2, signal.SIGTERM, -3, -3, signal.SIGTERM]
 
 
@@ -494,7 +494,7 @@ def test_every_handler_is_called_whatever_another_raises(seen: list[object]) -> 
         seen.append(-1)
 
     with pytest.raises(InterruptedError):
-        signals.undisturbed(interrupted)
+        signals.with_signals_deferred(interrupted)
     assert seen == [-1, signal.SIGINT, signal.SIGTERM]
 
 
@@ -505,7 +505,7 @@ def test_a_fork_in_a_run_has_its_own_signals(seen: list[object]) -> None:
         signal.raise_signal(signal.SIGTERM)
         seen.append(-1)
 
-    signals.undisturbed(forked)
+    signals.with_signals_deferred(forked)
     assert seen == [signal.SIGTERM, -1]
 
 
@@ -519,18 +519,18 @@ from ort_gridsample.session import registration
 model = parsed("g (float[1] X) => (float[1] Y) { Y = Relu (X) }").SerializeToString()
 ogs.register()
 seen = []
-undisturbed = signals.undisturbed
-signals.undisturbed = lambda run, *a, **k: seen.append(run.__name__) or undisturbed(run, *a, **k)
+deferred = signals.with_signals_deferred
+signals.with_signals_deferred = lambda run, *a, **k: seen.append(run.__name__) or deferred(run, *a, **k)
 for options in None, onnxruntime.SessionOptions(), ogs.register():
     session = onnxruntime.InferenceSession(model, options)
     del session._sess_options_initial  # onnxruntime's own affair
     session.run(None, {"X": np.ones(1, np.float32)})
 print(seen)
-bare = [signals.bare(getattr(onnxruntime.InferenceSession, name)) for name in ("__init__", "run")]
+bare = [signals.unwrapped(getattr(onnxruntime.InferenceSession, name)) for name in ("__init__", "run")]
 for _ in range(3):
     importlib.reload(signals)
     importlib.reload(registration).register()
-print(*[m is signals.bare(getattr(onnxruntime.InferenceSession, m.__name__)) for m in bare])
+print(*[m is signals.unwrapped(getattr(onnxruntime.InferenceSession, m.__name__)) for m in bare])
 """
     assert python(script) == ["['__init__']", "True True"]
 

@@ -152,18 +152,18 @@ def test_run_async(session: ogs.InferenceSession, expected: np.ndarray) -> None:
             np.testing.assert_array_equal(results[0], expected)
     with pytest.raises(ValueError, match="missing from input feed"):
         session.run_async(None, {}, lambda *_: None, "mine")
-    assert shutdown._pending == 0  # or the interpreter's end would wait for what is refused
+    assert shutdown.asynchronous_runs() == 0  # or the interpreter's end would wait for what is refused
 
 
 @needs_python_ops
 def test_plain_session_names_the_node(model: onnx.ModelProto, expected: np.ndarray) -> None:
     """And failures that nobody asks for are forgotten."""
     session = onnxruntime.InferenceSession(ogs.patch_model(model).SerializeToString(), ogs.register())
-    for _ in range(failures.KEPT + 20):
+    for _ in range(failures.MAX_STORED + 20):
         with pytest.raises(Exception, match=f"ort_gridsample rejected the input of {NODE}") as caught:
             session.run(None, WRONG)
         assert type(caught.value).__module__.startswith("onnxruntime")
-    assert len(failures._waiting) <= failures.KEPT
+    assert len(failures.store) <= failures.MAX_STORED
     np.testing.assert_array_equal(session.run(None, FEEDS)[0], expected)
 
 

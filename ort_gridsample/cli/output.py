@@ -74,9 +74,9 @@ def versions() -> dict[str, str]:
     for name in _DISTRIBUTIONS:
         with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-    if (path := library_file.found()) is not None:
+    if (path := library_file.configured_library()) is not None:
         try:
-            found["library"] = library_file.checked(path)
+            found["library"] = library_file.validate(path)
         except GridSampleError as error:
             found["library"] = f"of no use ({error})"
     return {**found, "Python": platform.python_version()}

@@ -1,15 +1,20 @@
-"""Defer signal handlers while ONNX Runtime calls Python: one that raised in a Python op would end the process.
+"""Defer signal handlers while ONNX Runtime calls Python.
 
-Python calls signal handlers on the main thread, between two bytecodes: during a session's run those of an op, while a
-session is made those that make a compiled op's kernel. So during either on the main thread, every handler of Python's
-(Ctrl-C's raises KeyboardInterrupt) is replaced by one that waits; at the end it is put back, and called if its signal
-came. Other threads run no handlers.
+An exception that a handler raises in a Python op would end the process.
+Python calls signal handlers on the main thread, between two bytecodes. During a session's run these
+are the bytecodes of an op; while a session is created, those that compile a kernel. During both,
+every handler that is a Python function (that of Ctrl-C raises KeyboardInterrupt) is replaced by one
+that only records the signal. At the end the original handlers are restored, and called for the
+signals that were recorded. Other threads call no handlers.
 """
 
 import signal
 import sys
 import threading
-from _signal import getsignal  # type: ignore[import-not-found]  # signal.getsignal without its conversion to an enum, as every run calls it
+
+# Every run calls getsignal. This one does not convert handlers to an enum, as that of ``signal``
+# does.
+from _signal import getsignal  # type: ignore[import-not-found]
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, wraps
@@ -20,113 +25,162 @@ import onnxruntime
 
 from ..reference.threads import after_fork
 
-RUNS = ("run", "run_with_ort_values", "run_with_ortvaluevector", "run_with_iobinding")
-_BARE = "_ort_gridsample_bare"
+#: The methods that run a session.
+RUN_METHODS = ("run", "run_with_ort_values", "run_with_ortvaluevector", "run_with_iobinding")
+#: The attribute of a wrapper with the wrapper itself and the function that it wraps.
+_UNWRAPPED = "_ort_gridsample_unwrapped"
 _SIGNALS = tuple(map(int, signal.valid_signals()))
 
+Handler = Callable[[int, FrameType | None], object]
 
-#: Called before a plain session is made, with the session, its model and its options. It returns whether the options
-#: were registered: then the session is made with signals deferred.
+#: A function that is called before a plain session is created, with the session, its model and its
+#: options. It returns whether the options were registered. The session is then created with signals
+#: deferred.
 Prepare = Callable[[Any, Any, "onnxruntime.SessionOptions | None"], bool]
+
+
+# --- Sessions ---
 
 
 @cache
 def defer_in_sessions(prepare: Prepare) -> None:
-    """Make and run sessions that may run this package's ops :func:`undisturbed`.
+    """Defer signals while sessions that may run this package's ops are created and run.
 
-    The methods of onnxruntime's own class are wrapped, as a plain session runs patched models too.
+    This wraps methods of onnxruntime's own class, as plain sessions run patched models too.
     """
 
-    def makes(session: Any, path_or_bytes: Any = None, sess_options: Any = None, *_: Any, **__: Any) -> bool:
+    def defers_creation(
+        session: Any,
+        path_or_bytes: Any = None,
+        sess_options: Any = None,
+        *_: Any,
+        **__: Any,
+    ) -> bool:
         return prepare(session, path_or_bytes, sess_options)
 
-    def runs(session: Any, *_: Any, **__: Any) -> bool:
+    def defers_run(session: Any, *_: Any, **__: Any) -> bool:
         return getattr(session, "_runs_python_ops", False)
 
-    for name in ("__init__", *RUNS):
-        method = bare(getattr(onnxruntime.InferenceSession, name))
-        setattr(onnxruntime.InferenceSession, name, _wrapped(method, makes if name == "__init__" else runs))
+    _wrap_method("__init__", defers_creation)
+    for name in RUN_METHODS:
+        _wrap_method(name, defers_run)
 
 
-def _wrapped(run: Callable[..., Any], concerned: Callable[..., bool]) -> Callable[..., Any]:
-    @wraps(run)
+def _wrap_method(name: str, is_deferring: Callable[..., bool]) -> None:
+    """Defer signals in a method of onnxruntime's class, if ``is_deferring`` with its arguments."""
+    method = unwrapped(getattr(onnxruntime.InferenceSession, name))
+
+    @wraps(method)
     def wrapper(session: Any, *args: Any, **kwargs: Any) -> Any:
-        if concerned(session, *args, **kwargs):
-            return undisturbed(run, session, *args, **kwargs)
-        return run(session, *args, **kwargs)
+        if is_deferring(session, *args, **kwargs):
+            return with_signals_deferred(method, session, *args, **kwargs)
+        return method(session, *args, **kwargs)
 
-    setattr(wrapper, _BARE, (wrapper, run))
-    return wrapper
+    setattr(wrapper, _UNWRAPPED, (wrapper, method))
+    setattr(onnxruntime.InferenceSession, name, wrapper)
 
 
-def bare(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The ``method`` of onnxruntime's class, without the wrapper of this module."""
-    kept: tuple[Any, Callable[..., Any]] = getattr(method, _BARE, (method, method))
-    return kept[1] if kept[0] is method else method  # another wrapper has copied its attributes
+def unwrapped(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the method of onnxruntime's class that ``method`` wraps, or ``method`` itself."""
+    wrapper, original = getattr(method, _UNWRAPPED, (method, method))
+    # A wrapper of another package that copied the attributes of ours is not unwrapped.
+    return original if wrapper is method else method
+
+
+# --- Deferral ---
+
+
+class _Deferral:
+    """The handlers that are deferred at the moment. Only the main thread changes it."""
+
+    def __init__(self) -> None:
+        self.is_active = False
+        self._handlers: list[DeferredHandler] = []
+
+    def begin(self) -> None:
+        """Replace all handlers that are Python functions."""
+        self.is_active = True
+        for signum in _SIGNALS:
+            handler = getsignal(signum)
+            if callable(handler):
+                deferred = DeferredHandler(signum, handler, self)
+                self._handlers.append(deferred)
+                signal.signal(signum, deferred)
+
+    def end(self) -> None:
+        """Restore all handlers, then call those whose signals were received.
+
+        Each is called even if another one raises an exception.
+        """
+        try:
+            self._end()
+        finally:
+            self.is_active = False
+
+    def _end(self) -> None:
+        try:
+            for deferred in reversed(self._handlers):
+                deferred.restore()
+            self.is_active = False
+            while self._handlers:
+                deferred = self._handlers.pop(0)
+                if deferred.was_received:
+                    deferred.handler(deferred.signum, sys._getframe())
+        finally:
+            if self._handlers:
+                self._end()
+
+    def forget(self) -> None:
+        """Restore all handlers in a forked child. The signals were received by its parent."""
+        for deferred in self._handlers:
+            deferred.was_received = False
+        self._end()
 
 
 @dataclass(eq=False)
-class _Waiting:
-    """A signal handler that waits for the end of the run."""
+class DeferredHandler:
+    """A signal handler that records its signal.
+
+    Attributes:
+        signum: the signal.
+        handler: the original handler.
+        deferral: the deferral that it belongs to.
+        was_received: whether the signal was received.
+    """
 
     signum: int
-    handler: Callable[[int, FrameType | None], object]
-    came: bool = False
+    handler: Handler
+    deferral: _Deferral
+    was_received: bool = False
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
-        if _under_way:
-            self.came = True
-        else:  # another handler raised before this one could be put back
-            self.put_back()
+        if self.deferral.is_active:
+            self.was_received = True
+        else:  # an exception of another handler prevented that this one was restored
+            self.restore()
             self.handler(signum, frame)
 
-    def put_back(self) -> None:
-        """Give the signal its own handler again, unless it was given another meanwhile."""
+    def restore(self) -> None:
+        """Restore the original handler, unless the signal was given another one since."""
         if getsignal(self.signum) is self:
             signal.signal(self.signum, self.handler)
 
 
-_under_way = False
-_waiting: list[_Waiting] = []
+_deferral = _Deferral()
 
 
-def undisturbed(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """``run(*args, **kwargs)``; on the main thread, handlers of signals that come meanwhile are called at its end."""
-    global _under_way
-    if threading.get_ident() != threading.main_thread().ident or _under_way:
-        return run(*args, **kwargs)
+def with_signals_deferred(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call ``function``; on the main thread, call signal handlers only when it has returned."""
+    is_main_thread = threading.get_ident() == threading.main_thread().ident
+    if not is_main_thread or _deferral.is_active:
+        return function(*args, **kwargs)
     try:
-        _under_way = True
-        for signum in _SIGNALS:
-            handler = getsignal(signum)
-            if callable(handler):
-                _waiting.append(_Waiting(signum, handler))
-                signal.signal(signum, _waiting[-1])
-        return run(*args, **kwargs)
+        _deferral.begin()
+        return function(*args, **kwargs)
     finally:
-        try:
-            _end()
-        finally:
-            _under_way = False
-
-
-def _end() -> None:
-    """Put all handlers back, then call those whose signals came, each of them whatever another one raises."""
-    global _under_way
-    try:
-        for waiting in reversed(_waiting):
-            waiting.put_back()
-        _under_way = False
-        while _waiting:
-            if (first := _waiting.pop(0)).came:
-                first.handler(first.signum, sys._getframe())
-    finally:
-        if _waiting:
-            _end()
+        _deferral.end()
 
 
 @after_fork
 def _after_fork() -> None:
-    for waiting in _waiting:
-        waiting.came = False  # the signals that came are the parent's, as the run is
-    _end()
+    _deferral.forget()

@@ -1,7 +1,8 @@
-"""Builds a library of the compiled ops, for this machine or another, which any program can register.
+"""Build a library of the compiled ops, for this machine or another, which any program can register.
 
-Each level of processors is compiled by processes of its own, whose Numba has that level as its target
-(:mod:`.emission`); a linker, the system's or that of the wheel ``ziglang``, makes a library of it all.
+The code for each level of processors is compiled by separate processes, whose Numba has that level
+as its target (:mod:`.emission`). A linker, the system's or that of the wheel ``ziglang``, links
+their object files.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 from .. import spec, versions
 from ..custom_ops.compiled_ops import library_file
@@ -24,123 +25,198 @@ from ..detection.matches import records_of
 from ..errors import GridSampleError
 from ..functions.validation import listed
 from ..graph.files import Model, explaining_invalid, read_model, written_whole
-from ..kernels import target as this
+from ..kernels import target as host
 from ..reference.taps import COMPILED_MODES
 from ..reference.threads import available_cpus
 from ..rewriting.unfusing import unfused
 
+#: The place that errors name.
 WHERE = "library"
 
-#: The oldest Numba whose LLVM reads the texts of :mod:`.emission`.
+#: The oldest Numba whose LLVM reads the assembly of :mod:`.emission`.
 NUMBA = "0.62"
 
 
-_V3 = "avx2", "fma", "f16c"
-#: The processors, with the level of each, its features among those that :func:`ort_gridsample.kernels.target.has` is
-#: called with, and the features of this machine that show it. Every 64-bit ARM converts float16.
-CPUS: dict[str, tuple[int, tuple[str, ...], tuple[str, ...]]] = {
-    "x86-64-v2": (2, (), ()),
-    "x86-64-v3": (3, _V3, (*_V3, "bmi", "bmi2", "lzcnt", "movbe")),
-    "x86-64-v4": (4, _V3, (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")),
-    "generic": (1, ("f16c",), ()),
+@dataclass(frozen=True)
+class Cpu:
+    """A level of processors.
+
+    Attributes:
+        level: its number.
+        features: the features that it has, of those that the kernels ask
+            :func:`ort_gridsample.kernels.target.has` for.
+        host_features: the features by which the processor of this machine is recognized as one.
+    """
+
+    level: int
+    features: tuple[str, ...] = ()
+    host_features: tuple[str, ...] = ()
+
+
+_V3 = ("avx2", "fma", "f16c")
+
+#: The levels of processors by name. All 64-bit ARM processors convert float16.
+CPUS = {
+    "x86-64-v2": Cpu(2),
+    "x86-64-v3": Cpu(3, _V3, (*_V3, "bmi", "bmi2", "lzcnt", "movbe")),
+    "x86-64-v4": Cpu(4, _V3, (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")),
+    "generic": Cpu(1, ("f16c",)),
 }
+#: The machines by name.
 TARGETS = MACHINES
-#: The best of a machine's processors that this one is.
+#: The name for the highest level that the processor of this machine has.
 NATIVE = "native"
 
-
-def build_library(
-    path: str | PathLike[str], cpu: str | Sequence[str] = (), target: str | None = None, models: Iterable[Model] = ()
-) -> str:
-    """Write a library of the compiled ops that any onnxruntime registers, from any language.
-
-    It needs Numba, and a linker: the wheel ``ziglang``, or for this machine ``cc``. The same input makes the same
-    bytes.
-
-    >>> ogs.build_library("libort_gridsample.so")    # doctest: +SKIP
-
-    Args:
-        path: where to write it, replaced if it exists.
-        cpu: the processors that it has a variant for, of :data:`CPUS`, or ``"native"``: it takes the best that the
-            processor is by which it is registered. None named: all of the target's.
-        target: the machine that it is for, of :data:`TARGETS`; this one where None.
-        models: as :func:`inspect_model` takes them: the library has what they need, and no more; all where there is
-            none.
-
-    Returns:
-        What the library says of itself.
-
-    Raises:
-        GridSampleError: there is no such target or processor, a model is none, or there is no linker.
-        ImportError: there is no Numba, or one older than :data:`NUMBA`.
-        OSError: it cannot be written.
-    """
-    release = vars(sys.modules[__name__.partition(".")[0]])["__version__"]
-    machine = _machine(target)
-    cpus = _cpus(machine, (cpu,) if isinstance(cpu, str) else tuple(cpu))
-    if importlib.util.find_spec("numba") is None:
-        raise ImportError("a library is compiled by Numba: pip install 'ort-gridsample[jit]'")
-    if not versions.at_least(found := metadata.version("numba"), NUMBA):
-        raise ImportError(f"a library needs numba {NUMBA} or newer, and {found} is installed: pip install -U numba")
-    wanted, path = _wanted(models), Path(path)
-    with tempfile.TemporaryDirectory() as folder:
-        link = linker(machine, WHERE)
-        sentences = (
-            f"ort_gridsample {release}: this processor is none of {listed(cpus)}, which the library is built for",
-            f"ort_gridsample {release}: onnxruntime is older than {versions.OLDEST['onnxruntime']}",
-        )
-        common: dict[str, Any] = {"triple": machine.triple, "folder": folder, "wanted": wanted, "variants": None}
-        shared = [{"share": share, "shares": _SHARES} for share in range(_SHARES)]
-        tasks = [(name, {**common, "cpu": name, "level": CPUS[name][0], **each}) for name in cpus for each in shared]
-        least = "x86-64" if machine.machine == "x86_64" else "generic"
-        variants = [f"ort_gridsample_v{CPUS[name][0]}" for name in cpus]
-        tasks.append(("", {**common, "cpu": least, "level": 0, "variants": variants, "sentences": sentences}))
-        with ThreadPoolExecutor(available_cpus()) as pool:
-            list(pool.map(lambda task: _compile(machine, *task), tasks))
-        objects = sorted(str(each) for each in Path(folder).glob("*.o"))
-        made = Path(folder) / f"library{SUFFIXES[machine.system]}"
-        run([*link, "-o", str(made), *objects, *_FLAGS[machine.system]], "linking")
-        content = library_file.ended(made.read_bytes(), release, f"{machine.machine}-{machine.system}", cpus)
-    with written_whole(path) as beside:
-        beside.write_bytes(content)
-        beside.chmod(0o755)
-    library_file.checked.cache_clear()
-    return library_file.checked(path, anywhere=True)
-
-
-#: The processes that compile for one processor.
+#: The number of processes that compile for one level of processors.
 _SHARES = 2
 
-#: What the linker is told, by system.
-_FLAGS = {
-    "linux": ["-lm", "-Wl,-z,noexecstack", "-Wl,--build-id=none", "-Wl,-z,defs", "-Wl,-soname,libort_gridsample.so"],
+#: The options of the linker, by system.
+_LINKER_OPTIONS = {
+    "linux": [
+        "-lm",
+        "-Wl,-z,noexecstack",
+        "-Wl,--build-id=none",
+        "-Wl,-z,defs",
+        "-Wl,-soname,libort_gridsample.so",
+    ],
     "win32": [],
     "darwin": ["-Wl,-install_name,@rpath/libort_gridsample.dylib"],
 }
 
 
+@dataclass(frozen=True)
+class Task:
+    """What a process compiles: a share of the code of a variant, or the library's entry.
+
+    Attributes:
+        triple: LLVM's name of the machine.
+        folder: the folder for object files.
+        cpu: LLVM's name of the processor.
+        level: its level.
+        features: the features for which the kernels are chosen.
+        wanted: the types and modes that the library has; None: all.
+        share: the index of the share.
+        shares: the number of shares.
+        variants: the symbols of the variants, for the library's entry; otherwise empty.
+        messages: the entry's error messages.
+    """
+
+    triple: str
+    folder: str
+    cpu: str
+    level: int
+    features: tuple[str, ...] = ()
+    wanted: dict[str, list[str]] | None = None
+    share: int = 0
+    shares: int = 1
+    variants: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
+
+
+def build_library(
+    path: str | PathLike[str],
+    cpu: str | Sequence[str] = (),
+    target: str | None = None,
+    models: Iterable[Model] = (),
+) -> str:
+    """Write a library of the compiled ops that any onnxruntime registers, from any language.
+
+    This needs Numba and a linker: the wheel ``ziglang``, or ``cc`` if the library is for this
+    machine. The same arguments give the same bytes.
+
+    >>> ogs.build_library("libort_gridsample.so")    # doctest: +SKIP
+
+    Args:
+        path: the path of the library. An existing file is replaced.
+        cpu: the processors that the library has a variant for, of :data:`CPUS`, or ``"native"``.
+            When it is registered, the library chooses the best variant for the processor. By
+            default it has all variants of the target.
+        target: the machine that the library is for, of :data:`TARGETS`; by default, this one.
+        models: models as :func:`inspect_model` accepts them. The library has only what they need;
+            by default, it has everything.
+
+    Returns:
+        The release that built the library, its machine and its processors.
+
+    Raises:
+        GridSampleError: there is no such target or processor, a model is invalid, or there is no
+            linker.
+        ImportError: Numba is not installed, or is older than :data:`NUMBA`.
+        OSError: the library cannot be written.
+    """
+    path = Path(path)
+    release = vars(sys.modules[__name__.partition(".")[0]])["__version__"]
+    machine = _machine(target)
+    cpus = _cpus(machine, (cpu,) if isinstance(cpu, str) else tuple(cpu))
+    _check_numba()
+    wanted = _wanted(models)
+    with tempfile.TemporaryDirectory() as folder:
+        # Before anything is compiled, as there may be no linker.
+        link_command = linker(machine, WHERE)
+        tasks = _variant_tasks(machine, cpus, folder, wanted)
+        tasks.append(_entry_task(machine, cpus, folder, release))
+        with ThreadPoolExecutor(available_cpus()) as pool:
+            list(pool.map(lambda task: _compile(machine, task), tasks))
+        library = _link(machine, link_command, Path(folder))
+    machine_name = f"{machine.machine}-{machine.system}"
+    content = library_file.append_trailer(library, release, machine_name, cpus)
+    with written_whole(path) as temporary:
+        temporary.write_bytes(content)
+        temporary.chmod(0o755)
+    library_file.validate.cache_clear()
+    return library_file.validate(path, any_machine=True)
+
+
+# --- Arguments ---
+
+
 def _machine(target: str | None) -> Machine:
+    """Return the machine ``target``; None: this one."""
     if target is None:
-        target = next((name for name, each in TARGETS.items() if each.is_this), f"{this.machine}-{this.system}")
+        target = f"{host.machine}-{host.system}"
+        for name, machine in TARGETS.items():
+            if machine.is_this:
+                target = name
     if target not in TARGETS:
         raise GridSampleError(WHERE, "target", repr(target), listed(TARGETS))
     return TARGETS[target]
 
 
 def _cpus(machine: Machine, names: tuple[str, ...]) -> list[str]:
-    """The processors of these ``names``, the least first."""
-    found = set()
+    """Return the processors of these ``names``, or all of ``machine``, the lowest level first."""
+    cpus = set()
     for name in names or machine.cpus:
         if name == NATIVE and machine.is_this:
-            name = next(each for each in machine.cpus[::-1] if this.has(*CPUS[each][2]))
+            name = _native_cpu(machine)
         if name not in machine.cpus:
-            raise GridSampleError(WHERE, "cpu", repr(name), listed((*machine.cpus, *([NATIVE] * machine.is_this))))
-        found.add(name)
-    return sorted(found)
+            expected = [*machine.cpus, NATIVE] if machine.is_this else machine.cpus
+            raise GridSampleError(WHERE, "cpu", repr(name), listed(expected))
+        cpus.add(name)
+    return sorted(cpus)
+
+
+def _native_cpu(machine: Machine) -> str:
+    """Return the highest level of ``machine`` that the processor of this machine has."""
+    for name in reversed(machine.cpus):
+        if host.has(*CPUS[name].host_features):
+            return name
+    raise AssertionError("the lowest level needs no features")
+
+
+def _check_numba() -> None:
+    if importlib.util.find_spec("numba") is None:
+        raise ImportError("a library is compiled by Numba: pip install 'ort-gridsample[jit]'")
+    version = metadata.version("numba")
+    if not versions.at_least(version, NUMBA):
+        remedy = f"{version} is installed: pip install -U numba"
+        raise ImportError(f"a library needs numba {NUMBA} or newer, and {remedy}")
 
 
 def _wanted(models: Iterable[Model]) -> dict[str, list[str]] | None:
-    """The types of the inputs and the modes of the nodes of ``models``, as :meth:`.Op.serves` takes them."""
+    """Return the types and modes of the nodes of ``models``, as :meth:`.Op.serves` takes them.
+
+    None if there are no models.
+    """
     wanted: dict[str, set[str]] = {}
     models = list(models)
     for model in models:
@@ -153,16 +229,68 @@ def _wanted(models: Iterable[Model]) -> dict[str, list[str]] | None:
             if record.operator == "GridSample":
                 modes = [record.mode] if record.mode in COMPILED_MODES else COMPILED_MODES
                 wanted.setdefault("mode", set()).update(modes)
-    return {name: sorted(each) for name, each in wanted.items()} if models else None
+    return {name: sorted(values) for name, values in wanted.items()} if models else None
 
 
-def _compile(machine: Machine, cpu: str, task: dict[str, Any]) -> None:
-    """Let a process do a ``task`` of :mod:`.emission`, with functions chosen for this ``cpu``."""
-    features = CPUS[cpu][1] if cpu else ()
+# --- Compilation ---
+
+
+def _variant_tasks(
+    machine: Machine,
+    cpus: Sequence[str],
+    folder: str,
+    wanted: dict[str, list[str]] | None,
+) -> list[Task]:
+    """Return the tasks that compile the variants."""
+    return [
+        Task(
+            triple=machine.triple,
+            folder=folder,
+            cpu=name,
+            level=CPUS[name].level,
+            features=CPUS[name].features,
+            wanted=wanted,
+            share=share,
+            shares=_SHARES,
+        )
+        for name in cpus
+        for share in range(_SHARES)
+    ]
+
+
+def _entry_task(machine: Machine, cpus: Sequence[str], folder: str, release: str) -> Task:
+    """Return the task that compiles the library's entry, which runs on all processors."""
+    oldest = versions.OLDEST["onnxruntime"]
+    prefix = f"ort_gridsample {release}"
+    messages = (
+        f"{prefix}: this processor is none of {listed(cpus)}, which the library is built for",
+        f"{prefix}: onnxruntime is older than {oldest}",
+    )
+    return Task(
+        triple=machine.triple,
+        folder=folder,
+        cpu="x86-64" if machine.machine == "x86_64" else "generic",
+        level=0,
+        variants=tuple(f"ort_gridsample_v{CPUS[name].level}" for name in cpus),
+        messages=messages,
+    )
+
+
+def _compile(machine: Machine, task: Task) -> None:
+    """Run :func:`.emission.main` in a process whose kernels are those for the task's processor."""
     root = __package__.partition(".")[0]
     code = (
         f"import sys; sys.path[:] = {sys.path!r}; from {root}.kernels import target; "
-        f"target.choose({machine.system!r}, {machine.machine!r}, {features!r}); "
-        f"from {root}.library.emission import main; main(sys.stdin.read())"
+        f"target.choose({machine.system!r}, {machine.machine!r}, {task.features!r}); "
+        f"from {__package__}.emission import main; main(sys.stdin.read())"
     )
-    run([sys.executable, "-c", code], f"compiling {cpu}", json.dumps(task))
+    run([sys.executable, "-c", code], f"compiling {task.cpu}", json.dumps(asdict(task)))
+
+
+def _link(machine: Machine, command: Sequence[str], folder: Path) -> bytes:
+    """Link the object files in ``folder``, and return the library."""
+    objects = sorted(str(path) for path in folder.glob("*.o"))
+    library = folder / f"library{SUFFIXES[machine.system]}"
+    options = _LINKER_OPTIONS[machine.system]
+    run([*command, "-o", str(library), *objects, *options], "linking")
+    return library.read_bytes()

@@ -1,7 +1,8 @@
-"""Compiled functions as objects that a linker takes, for any machine: what a process does that builds a library's part.
+"""Compile functions to object files for any machine.
 
-Numba optimises what it compiles for its own process. Here its target is made to be another, before it compiles
-anything; each function and all that it calls becomes an object, of which the function alone can be seen.
+This is the program of the processes that build a library. Numba optimises for the processor of its
+own process. Here its target is replaced before anything is compiled. Each function, with all that
+it calls, becomes an object file with one visible symbol.
 """
 
 import json
@@ -18,40 +19,52 @@ from numba.core.ccallback import CFunc
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
-from ..custom_ops.compiled_ops.catalog import ANSWERS, OPS, fields
-from ..custom_ops.compiled_ops.image import Image
+from ..custom_ops.compiled_ops.catalog import DESCRIPTION_FUNCTIONS, OPS, Op, schema_fields
+from ..custom_ops.compiled_ops.image import Image, Relocation
 from ..custom_ops.compiled_ops.structs import ENTRY, LIBRARY, OP, VARIANT
-from ..kernels.compilation import KernelSpec
-from .entry import answer_for, register
+from ..kernels.compilation import Part
+from .entry import description_function, register
 
-#: What Numba refers to where an exception is raised or counted, which no function here does. One that calls the helper
-#: of ``reshape`` is not linked: a library has none.
+#: Functions that Numba calls to raise or count an exception, which no function here does. The
+#: helper of ``reshape`` is none of them: a library does not contain it, so linking a call of it
+#: must fail.
 _NEVER_CALLED = re.compile(r"(?!numba_attempt_nocopy_reshape)((NRT|numba|Py|_Py)_\w+|numba_\w+)")
+
+_ENTRY_SYMBOL = "ort_gridsample_entry"
+
+
+# --- Numba's code generator for another machine ---
 
 
 class _Library(codegen.AOTCodeLibrary):
     def get_pointer_to_function(self, name: str) -> int:
-        """No function of another machine has an address; that of this one is never called."""
+        """Return a dummy: this process never calls a function of another machine."""
         return 1
 
 
 class _Codegen(codegen.AOTCPUCodegen):
-    """Numba's way to LLVM, for the processor ``cpu`` of the system ``triple``."""
+    """Numba's code generator for the processor ``cpu`` of the machine ``triple``."""
 
     _library_class = _Library
-    _loopvect, _opt_level = False, 0  # of the first of two passes, as Numba has them
+    # Numba runs two passes of optimisation. These are its options for the first one.
+    _loopvect = False
+    _opt_level = 0
 
     def __init__(self, triple: str, cpu: str) -> None:
         llvm.initialize_all_targets()
         llvm.initialize_all_asmprinters()
-        llvm.initialize_native_asmparser()  # for the one instruction of an x86-64 library
+        llvm.initialize_native_asmparser()  # for cpuid and xgetbv in a library for x86-64
         self._triple = triple
         super().__init__("library", cpu)
 
     def _init(self, llvm_module: Any) -> None:
         self._tm_features = ""
-        options = {"cpu": self._cpu_name, "opt": 3, "reloc": "pic", "codemodel": "small"}
-        self._tm = llvm.Target.from_triple(self._triple).create_target_machine(**options)
+        self._tm = llvm.Target.from_triple(self._triple).create_target_machine(
+            cpu=self._cpu_name,
+            opt=3,
+            reloc="pic",
+            codemodel="small",
+        )
         self._target_data = self._tm.target_data
         self._data_layout = str(self._target_data)
 
@@ -64,121 +77,214 @@ class _Codegen(codegen.AOTCPUCodegen):
         pass
 
 
-class Emitter:
-    """What compiles for the processor ``cpu`` of the system ``triple``, from its making on all that Numba compiles.
+# --- Object files ---
 
-    Functions are named after the level of a processor.
+
+class Emitter:
+    """Compile object files for the processor ``cpu`` of the machine ``triple``.
+
+    An instance replaces the target of all that Numba compiles in this process. The names of
+    functions contain the ``level`` of the processor.
     """
 
     def __init__(self, triple: str, cpu: str, level: int) -> None:
         self._context = cpu_target.target_context
-        self._codegen = self._context._internal_codegen = _Codegen(triple, cpu)
-        self._triple, self._level = triple, level
+        self._codegen = _Codegen(triple, cpu)
+        self._context._internal_codegen = self._codegen
+        self._triple = triple
+        self._level = level
 
-    def name(self, part: KernelSpec) -> str:
-        """The name of the function of a ``part`` in its object; of a name, which is of other data, this."""
-        make, *kinds = part
+    def symbol(self, part: Part) -> str:
+        """Return the symbol of a function. A part that begins with a string is a symbol itself."""
+        make, *type_names = part
         if isinstance(make, str):
             return make
         module = make.__module__.rpartition(".")[2]
-        return "_".join(["ort_gridsample", f"v{self._level}", module, make.__name__, *kinds])
+        words = ["ort_gridsample", f"v{self._level}", module, make.__name__, *type_names]
+        return "_".join(words)
 
-    def function(self, part: KernelSpec) -> bytes:
-        """The object of the function of this ``part``."""
-        make, *kinds = part
-        made: Callable[..., int] = make(*kinds) if kinds else make
-        words = tuple([types.int64] * made.__code__.co_argcount)
+    def compile_function(self, part: Part) -> bytes:
+        """Return the object file of a function."""
+        make, *type_names = part
+        function: Callable[..., int] = make(*type_names) if type_names else make
+        arguments = tuple([types.int64] * function.__code__.co_argcount)
+        symbol = self.symbol(part)
         with global_compiler_lock:
-            compiled = CFunc(made, (words, types.int64), {}, {"error_model": "numpy"})._compile_uncached()
+            c_function = CFunc(function, (arguments, types.int64), {}, {"error_model": "numpy"})
+            compiled = c_function._compile_uncached()
             module = compiled.library._get_module_for_linking().clone()
-        function = module.get_function(compiled.fndesc.llvm_cfunc_wrapper_name)
-        function.name, function.linkage, function.visibility = self.name(part), "external", "hidden"
-        return self._object("", module, self.name(part))
+        wrapper = module.get_function(compiled.fndesc.llvm_cfunc_wrapper_name)
+        wrapper.name = symbol
+        wrapper.linkage = "external"
+        wrapper.visibility = "hidden"
+        return self._emit(self._parse(""), module, symbol)
 
-    def data(self, name: str, image: Image, text: str = "") -> bytes:
-        """The object of an ``image``: data of this name; and of a ``text`` behind it."""
-        functions = {at: self.name(part) for at, part in image.functions.items()}
-        words = dict(enumerate(np.frombuffer(image.data, "<i8").astype(str)))
-        words |= {at // 8: f"ptrtoint (ptr @{function} to i64)" for at, function in functions.items()}
-        inside = f"ptrtoint (ptr getelementptr (i8, ptr @{name}, i64 %d) to i64)"
-        words |= {at // 8: inside % place for at, place in image.places.items()}
-        listed = [f"declare hidden i64 @{function}()" for function in dict.fromkeys(functions.values())]
-        kinds, values = ", ".join(["i64"] * len(words)), ", ".join(f"i64 {word}" for word in words.values())
-        listed += [f"@{name} = hidden global <{{{kinds}}}> <{{{values}}}>, align 64", text]
-        return self._object("\n".join(listed))
+    def compile_data(self, symbol: str, image: Image, definitions: str = "") -> bytes:
+        """Return the object file of an image.
 
-    def entry(self, variants: Sequence[str], sentences: Sequence[str]) -> bytes:
-        """The object of a library's own function: which registers the ops of one of the ``variants``, data by name.
+        Args:
+            symbol: the symbol of the data.
+            image: the data.
+            definitions: LLVM assembly to compile with it.
+        """
+        words = [str(word) for word in np.frombuffer(image.data, "<i8")]
+        functions = {offset: self.symbol(part) for offset, part in image.functions.items()}
+        for offset, function in functions.items():
+            words[offset // 8] = f"ptrtoint (ptr @{function} to i64)"
+        for offset, place in image.relocations.items():
+            pointer = f"ptr getelementptr (i8, ptr @{symbol}, i64 {int(place)})"
+            words[offset // 8] = f"ptrtoint ({pointer} to i64)"
+        declared = dict.fromkeys(functions.values())
+        lines = [f"declare hidden i64 @{function}()" for function in declared]
+        word_types = ", ".join(["i64"] * len(words))
+        values = ", ".join(f"i64 {word}" for word in words)
+        lines.append(f"@{symbol} = hidden global <{{{word_types}}}> <{{{values}}}>, align 64")
+        lines.append(definitions)
+        return self._emit(self._parse("\n".join(lines)))
 
-        The ``sentences`` are those of an ENTRY.
+    def compile_entry(self, variants: Sequence[str], messages: Sequence[str]) -> bytes:
+        """Return the object file of a library's RegisterCustomOps.
+
+        Args:
+            variants: the symbols of the variants.
+            messages: the error messages of ENTRY: no variant, and onnxruntime is too old.
         """
         image = Image()
-        head, rows = image.put(ENTRY, {}), image.row([(name,) for name in variants])
-        texts = dict(zip(("no_variant", "too_old"), (image.text(each.encode()) for each in sentences), strict=True))
-        image.fill(head, ENTRY, {"count": len(variants), "variants": rows, **texts})
-        inner, exported = self.name((register,)), "dllexport " if "windows" in self._triple else ""
-        text = (
-            f"declare hidden i64 @{inner}(i64, i64, i64)\n"
-            f"define {exported}i64 @RegisterCustomOps(i64 %options, i64 %base) {{\n"
-            f"%entry = ptrtoint ptr @ort_gridsample_entry to i64\n"
-            f"%status = call i64 @{inner}(i64 %options, i64 %base, i64 %entry)\nret i64 %status\n}}"
+        entry = image.add_records(ENTRY, {})
+        no_variant, too_old = messages
+        fields = {
+            "n_variants": len(variants),
+            "variants": image.add_pointers([(symbol,) for symbol in variants]),
+            "no_variant_message": image.add_text(no_variant.encode()),
+            "too_old_message": image.add_text(too_old.encode()),
+        }
+        image.set_fields(entry, ENTRY, fields)
+        register_symbol = self.symbol((register,))
+        export = "dllexport " if "windows" in self._triple else ""
+        definitions = (
+            f"declare hidden i64 @{register_symbol}(i64, i64, i64)\n"
+            f"define {export}i64 @RegisterCustomOps(i64 %options, i64 %base) {{\n"
+            f"%entry = ptrtoint ptr @{_ENTRY_SYMBOL} to i64\n"
+            f"%status = call i64 @{register_symbol}(i64 %options, i64 %base, i64 %entry)\n"
+            "ret i64 %status\n}"
         )
-        return self.data("ort_gridsample_entry", image, text)
+        return self.compile_data(_ENTRY_SYMBOL, image, definitions)
 
-    def _object(self, text: str, module: Any = None, name: str = "") -> bytes:
-        """The object of a ``text``, and of a ``module`` of which nothing else than ``name`` can be seen."""
-        head = f'target triple = "{self._triple}"\ntarget datalayout = "{self._codegen._data_layout}"\n'
-        made = llvm.parse_assembly(head + text)
-        if module is not None:
-            made.link_in(module)
-            for found in (*made.functions, *made.global_variables):
-                if not found.is_declaration and found.name != name:
-                    found.linkage = "internal"
-            for each in [found for found in made.functions if found.is_declaration and _NEVER_CALLED.match(found.name)]:
-                name, kind = each.name, re.sub(r" #\d+", "", str(each)).strip()
-                made.link_in(llvm.parse_assembly(f"{head}{kind.replace('declare', 'define', 1)} {{ unreachable }}"))
-                made.get_function(name).linkage = "internal"
-            passes = llvm.create_pass_builder(self._codegen._tm, llvm.create_pipeline_tuning_options(speed_level=3))
-            passes.getModulePassManager().run(made, passes)
-        made.verify()
-        return self._codegen._tm.emit_object(made)
+    def _parse(self, assembly: str) -> Any:
+        """Return the module of LLVM assembly for this machine."""
+        layout = self._codegen._data_layout
+        header = f'target triple = "{self._triple}"\ntarget datalayout = "{layout}"\n'
+        return llvm.parse_assembly(header + assembly)
+
+    def _emit(self, module: Any, functions: Any = None, symbol: str = "") -> bytes:
+        """Return the object file of a module.
+
+        Args:
+            module: the module.
+            functions: a module of functions to link into it and to optimise.
+            symbol: the only symbol of ``functions`` that remains visible.
+        """
+        if functions is not None:
+            module.link_in(functions)
+            self._hide_definitions(module, symbol)
+            self._define_never_called(module)
+            options = llvm.create_pipeline_tuning_options(speed_level=3)
+            passes = llvm.create_pass_builder(self._codegen._tm, options)
+            passes.getModulePassManager().run(module, passes)
+        module.verify()
+        return self._codegen._tm.emit_object(module)
+
+    def _hide_definitions(self, module: Any, symbol: str) -> None:
+        """Make all definitions but ``symbol`` internal."""
+        for value in (*module.functions, *module.global_variables):
+            if not value.is_declaration and value.name != symbol:
+                value.linkage = "internal"
+
+    def _define_never_called(self, module: Any) -> None:
+        """Define the functions of Numba and Python that are never called, for the linker."""
+        declarations = [function for function in module.functions if function.is_declaration]
+        for function in declarations:
+            name = function.name
+            if not _NEVER_CALLED.match(name):
+                continue
+            declaration = re.sub(r" #\d+", "", str(function)).strip()
+            definition = declaration.replace("declare", "define", 1)
+            module.link_in(self._parse(f"{definition} {{ unreachable }}"))
+            module.get_function(name).linkage = "internal"
 
 
-def variant(wanted: Mapping[str, Sequence[str]] | None, level: int) -> Image:
-    """The image of a library's ops, as far as ``wanted``, for one level of processors; it begins with its VARIANT."""
+# --- The data of a library ---
+
+
+def variant_image(wanted: Mapping[str, Sequence[str]] | None, level: int) -> Image:
+    """Return the image of a library's ops for one level of processors. It begins with its VARIANT.
+
+    Args:
+        wanted: the types and modes that the library has, as in :meth:`.Op.serves`; None: all.
+        level: the level.
+    """
     image = Image()
-    head, library = image.put(VARIANT, {}), image.put(LIBRARY, {})
-    answers, rows = {name: (answer_for, name) for name in ANSWERS}, []
+    variant = image.add_records(VARIANT, {})
+    library = image.add_records(LIBRARY, {})
+    descriptions = {name: (description_function, name) for name in DESCRIPTION_FUNCTIONS}
+    rows = []
     for op in OPS:
         kernels = op.load()
-        named = {
+        common = {
             "library": library,
-            "sentences": image.texts(kernels.sentences),
-            "name": image.text(op.op_type.encode()),
+            "sentences": image.add_texts(kernels.sentences),
+            "name": image.add_text(op.op_type.encode()),
+            **descriptions,
+            **kernels.functions,
         }
-        common = {**named, **answers, **kernels.functions}
-        for each in op.types:
-            record, states = kernels.states(*each)
-            row = [image.put(record, state) if op.serves(each, n, wanted) else 0 for n, state in enumerate(states)]
-            described = image.text(op.described(each).encode())
-            rows.append({**common, **fields(op, each), "states": image.row(row), "described": described})
-    ops = image.put(OP, *rows)
-    image.fill(head, VARIANT, {"level": level, "ops": ops, "count": len(rows), "library": library})
+        for op_types in op.types:
+            row = {
+                **common,
+                **schema_fields(op, op_types),
+                "states": _add_states(image, op, op_types, wanted),
+                "description": image.add_text(op.describe(op_types).encode()),
+            }
+            rows.append(row)
+    ops = image.add_records(OP, *rows)
+    fields = {"level": level, "ops": ops, "n_ops": len(rows), "library": library}
+    image.set_fields(variant, VARIANT, fields)
     return image
 
 
-def main(task: str) -> None:
-    """Write the objects of a ``task``, the JSON of what :mod:`.building` says, into its folder."""
-    asked = json.loads(task)
-    emitter, folder = Emitter(asked["triple"], asked["cpu"], asked["level"]), Path(asked["folder"])
-    if asked["variants"]:
-        (folder / "entry.o").write_bytes(emitter.entry(asked["variants"], asked["sentences"]))
-        parts: Sequence[KernelSpec] = [(register,)]
+def _add_states(
+    image: Image,
+    op: Op,
+    op_types: Sequence[str],
+    wanted: Mapping[str, Sequence[str]] | None,
+) -> Relocation:
+    """Append the initial states of ``op``, and an array of their addresses; return the array."""
+    record, states = op.load().states(*op_types)
+    pointers: list[Relocation | int] = []
+    for index, fields in enumerate(states):
+        is_wanted = op.serves(op_types, index, wanted)
+        pointers.append(image.add_records(record, fields) if is_wanted else 0)
+    return image.add_pointers(pointers)
+
+
+def main(json_task: str) -> None:
+    """Write object files to a folder.
+
+    Args:
+        json_task: the fields of :class:`.builder.Task`, as JSON.
+    """
+    task = json.loads(json_task)
+    emitter = Emitter(task["triple"], task["cpu"], task["level"])
+    folder = Path(task["folder"])
+    if task["variants"]:
+        entry = emitter.compile_entry(task["variants"], task["messages"])
+        (folder / "entry.o").write_bytes(entry)
+        parts: Sequence[Part] = [(register,)]
     else:
-        image = variant(asked["wanted"], asked["level"])
-        parts = [*dict.fromkeys(image.functions.values())][asked["share"] :: asked["shares"]]
-        if asked["share"] == 0:
-            name = f"ort_gridsample_v{asked['level']}"
-            (folder / f"{name}.o").write_bytes(emitter.data(name, image))
+        image = variant_image(task["wanted"], task["level"])
+        all_parts = [*dict.fromkeys(image.functions.values())]
+        parts = all_parts[task["share"] :: task["shares"]]
+        if task["share"] == 0:
+            symbol = f"ort_gridsample_v{task['level']}"
+            (folder / f"{symbol}.o").write_bytes(emitter.compile_data(symbol, image))
     for part in parts:
-        (folder / f"{emitter.name(part)}.o").write_bytes(emitter.function(part))
+        (folder / f"{emitter.symbol(part)}.o").write_bytes(emitter.compile_function(part))

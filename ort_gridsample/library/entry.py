@@ -1,4 +1,7 @@
-"""What only a library has: the function that registers its ops, for the processor that it finds, and their answers."""
+"""The compiled functions that only a library has: RegisterCustomOps, and descriptions of the ops.
+
+RegisterCustomOps chooses the variant of the ops for the processor that it runs on.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,48 +11,66 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, register_jitable
 
-from ..custom_ops.compiled_ops.c_api import INVALID_ARGUMENT, SHAPE_OF, SHAPE_OF_SINCE, VERSION
-from ..custom_ops.compiled_ops.catalog import ANSWERS
-from ..custom_ops.compiled_ops.creation import span
-from ..custom_ops.compiled_ops.requests import function
+from ..custom_ops.compiled_ops.c_api import (
+    INVALID_ARGUMENT,
+    SHAPE_REFERENCE,
+    SHAPE_REFERENCE_SINCE,
+    VERSION,
+)
+from ..custom_ops.compiled_ops.catalog import DESCRIPTION_FUNCTIONS
+from ..custom_ops.compiled_ops.creation import strcspn
+from ..custom_ops.compiled_ops.requests import api_function
 from ..custom_ops.compiled_ops.sentences import create_status
 from ..custom_ops.compiled_ops.structs import ENTRY, LIBRARY, OP, VARIANT
 from ..dialects.table import COMPILED_DOMAIN
 from ..kernels import pointers, target
 from ..kernels.pointers import array, call, chars, sizeof, struct
 
-#: The levels of x86-64 processors, by the bits of their features: of leaf 1's ecx, of leaf 7's ebx and of leaf
-#: 0x80000001's ecx; and of the registers that the system keeps. Source: the x86-64 psABI.
+# --- The level of the processor ---
+
+#: The levels of x86-64 processors above 1, and the bits that a processor of each level has. Source:
+#: the x86-64 psABI. Columns: the level; the features in leaf 1's ecx, in leaf 7's ebx and in leaf
+#: 0x80000001's ecx; the registers that the operating system saves.
 _LEVELS = (
     (2, 1 << 0 | 1 << 9 | 1 << 13 | 1 << 19 | 1 << 20 | 1 << 23, 0, 1 << 0, 0),
     (3, 1 << 12 | 1 << 22 | 1 << 27 | 1 << 28 | 1 << 29, 1 << 3 | 1 << 5 | 1 << 8, 1 << 5, 0x6),
     (4, 0, 1 << 16 | 1 << 17 | 1 << 28 | 1 << 30 | 1 << 31, 0, 0xE6),
 )
-_WORD, _INT32 = ir.IntType(64), ir.IntType(32)
-SHAPE_AT = SHAPE_OF // 8
+#: The bit in leaf 1's ecx of processors whose operating system saves more registers: OSXSAVE.
+_OSXSAVE = 1 << 27
 
-#: atoi of C: the number that the letters at an address begin with.
-_number: Any = types.ExternalFunction("atoi", types.int32(types.int64))
-
-make_domain, add_op = function("CreateCustomOpDomain", 1), function("CustomOpDomain_Add")
-add_domain, release_domain = function("AddCustomOpDomain"), function("ReleaseCustomOpDomain")
+_INT64 = ir.IntType(64)
+_INT32 = ir.IntType(32)
 
 
-def _instruction(text: str, answers: str, count: int) -> Any:
-    """An instruction that finds leaf and subleaf in ``ax`` and ``cx``; it answers with ``count`` registers."""
+def _instruction(name: str, outputs: str, n_outputs: int) -> Any:
+    """Return a function for compiled code that executes an instruction of x86-64.
+
+    Args:
+        name: the instruction.
+        outputs: the constraints for the registers that it writes.
+        n_outputs: their number.
+
+    Returns:
+        A function of the leaf, in ``eax``, and the subleaf, in ``ecx``. It returns the registers.
+    """
 
     @intrinsic
-    def run(typing: Any, leaf: Any, subleaf: Any) -> Any:
+    def execute(typing: Any, leaf: Any, subleaf: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            kind = ir.FunctionType(ir.LiteralStructType([_INT32] * count), [_INT32, _INT32])
-            words = [builder.trunc(value, _INT32) for value in values]
-            found = builder.asm(kind, text, f"{answers},{{ax}},{{cx}},~{{dirflag}},~{{fpsr}},~{{flags}}", words, True)
-            registers = [builder.zext(builder.extract_value(found, i), _WORD) for i in range(count)]
+            result_type = ir.LiteralStructType([_INT32] * n_outputs)
+            function_type = ir.FunctionType(result_type, [_INT32, _INT32])
+            constraints = f"{outputs},{{ax}},{{cx}},~{{dirflag}},~{{fpsr}},~{{flags}}"
+            arguments = [builder.trunc(value, _INT32) for value in values]
+            result = builder.asm(function_type, name, constraints, arguments, True)
+            registers = []
+            for index in range(n_outputs):
+                registers.append(builder.zext(builder.extract_value(result, index), _INT64))
             return context.make_tuple(builder, signature.return_type, registers)
 
-        return types.Tuple([types.int64] * count)(types.int64, types.int64), generate
+        return types.Tuple([types.int64] * n_outputs)(types.int64, types.int64), generate
 
-    return run
+    return execute
 
 
 _cpuid = _instruction("cpuid", "={ax},={bx},={cx},={dx}", 4)
@@ -58,86 +79,166 @@ _xgetbv = _instruction("xgetbv", "={ax},={dx}", 2)
 
 @register_jitable
 def _x86_level() -> int:
-    """The level of this x86-64 processor: 1, or one of those above."""
-    most, extended = _cpuid(0, 0)[0], _cpuid(0x80000000, 0)[0]
-    basic = _cpuid(1, 0)[2]
-    more = _cpuid(7, 0)[1] if most >= 7 else 0
-    others = _cpuid(0x80000001, 0)[2] if extended >= 0x80000001 else 0
-    kept = _xgetbv(0, 0)[0] if basic & (1 << 27) else 0
+    """Return the level of this x86-64 processor: 1, or one of :data:`_LEVELS`."""
+    max_leaf = _cpuid(0, 0)[0]
+    max_extended_leaf = _cpuid(0x80000000, 0)[0]
+    leaf_1_ecx = _cpuid(1, 0)[2]
+    leaf_7_ebx = _cpuid(7, 0)[1] if max_leaf >= 7 else 0
+    extended_ecx = _cpuid(0x80000001, 0)[2] if max_extended_leaf >= 0x80000001 else 0
+    saved_registers = _xgetbv(0, 0)[0] if leaf_1_ecx & _OSXSAVE else 0
     level = 1
-    for number, ecx, ebx, other, registers in _LEVELS:
-        if level == number - 1 and basic & ecx == ecx and more & ebx == ebx and others & other == other:
-            level = number if kept & registers == registers else level
+    for number, basic, more, extended, registers in _LEVELS:
+        has_features = (
+            leaf_1_ecx & basic == basic
+            and leaf_7_ebx & more == more
+            and extended_ecx & extended == extended
+            and saved_registers & registers == registers
+        )
+        if level == number - 1 and has_features:
+            level = number
     return level
 
 
-#: The level of this processor; 1 where there is but one.
+#: The level of this processor; 1 on machines with only one level.
 level: Any = _x86_level if target.machine == "x86_64" else register_jitable(lambda: 1)
 
-_affinity: Any = types.ExternalFunction("sched_getaffinity", types.int32(types.int64, types.int64, types.int64))
-_bits: Any = types.ExternalFunction("__sched_cpucount", types.int32(types.int64, types.int64))
-_configuration: Any = types.ExternalFunction("sysconf", types.int64(types.int32))
-_processors: Any = types.ExternalFunction("GetActiveProcessorCount", types.int32(types.int64))
-#: A process' list of processors, a bit each, and their number in macOS' configuration and of all of Windows' groups.
-_MASK, _ONLINE, _ALL_GROUPS = np.dtype([("bits", np.int64, 128)]), 58, 0xFFFF
+# --- The number of processors ---
+
+_sched_getaffinity: Any = types.ExternalFunction(
+    "sched_getaffinity",
+    types.int32(types.int64, types.int64, types.int64),
+)
+_sched_cpucount: Any = types.ExternalFunction(
+    "__sched_cpucount",
+    types.int32(types.int64, types.int64),
+)
+_sysconf: Any = types.ExternalFunction("sysconf", types.int64(types.int32))
+_get_active_processor_count: Any = types.ExternalFunction(
+    "GetActiveProcessorCount",
+    types.int32(types.int64),
+)
+
+#: Linux' cpu_set_t: a bit per processor.
+_CPU_SET = np.dtype([("bits", np.int64, 128)])
+#: macOS' _SC_NPROCESSORS_ONLN.
+_SC_NPROCESSORS_ONLN = 58
+#: Windows' ALL_PROCESSOR_GROUPS.
+_ALL_PROCESSOR_GROUPS = 0xFFFF
 
 
 def _linux_cpus() -> int:
-    mask = pointers.address(pointers.local(_MASK))
-    return max(_bits(sizeof(_MASK), mask), 1) if _affinity(0, sizeof(_MASK), mask) == 0 else 1
+    mask = pointers.address(pointers.local(_CPU_SET))
+    if _sched_getaffinity(0, sizeof(_CPU_SET), mask) != 0:
+        return 1
+    return max(_sched_cpucount(sizeof(_CPU_SET), mask), 1)
 
 
 _CPUS = {
     "linux": _linux_cpus,
-    "darwin": lambda: max(_configuration(_ONLINE), 1),
-    "win32": lambda: max(np.int64(_processors(_ALL_GROUPS)), 1),
+    "darwin": lambda: max(_sysconf(_SC_NPROCESSORS_ONLN), 1),
+    "win32": lambda: max(np.int64(_get_active_processor_count(_ALL_PROCESSOR_GROUPS)), 1),
 }
-#: The number of processors that this process may run on.
+#: The number of processors that this process may use.
 cpus: Any = register_jitable(_CPUS[target.system])
 
+# --- Registration ---
 
-def register(options: int, base: int, entry_at: int) -> int:
-    """RegisterCustomOps, given also where the library's ENTRY is."""
-    entry = struct(entry_at, ENTRY)
-    functions = array(base, (2,), np.int64)
-    api = call(functions[0], (VERSION,))
+#: C's atoi: the number at the beginning of a text.
+_atoi: Any = types.ExternalFunction("atoi", types.int32(types.int64))
+
+create_domain = api_function("CreateCustomOpDomain", 1)
+add_op = api_function("CustomOpDomain_Add")
+add_domain = api_function("AddCustomOpDomain")
+release_domain = api_function("ReleaseCustomOpDomain")
+
+_SHAPE_REFERENCE_INDEX = SHAPE_REFERENCE // 8
+
+
+def register(options: int, base: int, entry_address: int) -> int:
+    """RegisterCustomOps, with a third argument.
+
+    Args:
+        options: the OrtSessionOptions.
+        base: the OrtApiBase.
+        entry_address: the library's ENTRY.
+
+    Returns:
+        An OrtStatus*, 0 for success.
+    """
+    entry = struct(entry_address, ENTRY)
+    base_functions = array(base, (2,), np.int64)
+    api = call(base_functions[0], (VERSION,))
     if api == 0:
-        return create_status(call(functions[0], (1,)), (INVALID_ARGUMENT, entry.too_old))
-    at, best, here = 0, 0, level()
-    variants = array(entry.variants, (entry.count,), np.int64)
-    for i in range(len(variants)):
-        needed = struct(variants[i], VARIANT).level
-        if best < needed <= here:
-            at, best = variants[i], needed
-    if at == 0:
-        return create_status(api, (INVALID_ARGUMENT, entry.no_variant))
+        message = entry.too_old_message
+        return create_status(call(base_functions[0], (1,)), (INVALID_ARGUMENT, message))
+    variant_address = _best_variant(entry)
+    if variant_address == 0:
+        return create_status(api, (INVALID_ARGUMENT, entry.no_variant_message))
     while not pointers.compare_and_swap(entry, "lock", 0, 1):
         pointers.sched_yield()
     status = 0
     if entry.domain == 0:
-        variant = struct(at, VARIANT)
-        library = struct(variant.library, LIBRARY)
-        library.api, library.cpus = api, cpus()
-        version = call(functions[1], ())  # the address of such as "1.17.0"
-        minor = _number(version + span(version, chars(".")) + 1)
-        library.shape_of = array(api, (SHAPE_AT + 1,), np.int64)[SHAPE_AT] if minor > SHAPE_OF_SINCE else 0
-        entry.api = api
-        status, domain = make_domain(api, (chars(COMPILED_DOMAIN),))
-        for i in range(variant.count):
-            status = status or add_op(api, (domain, variant.ops + i * sizeof(OP)))
-        if status != 0 and domain != 0:
-            release_domain(api, (domain,))
-        entry.domain = domain if status == 0 else 0
+        version = call(base_functions[1], ())  # the address of a text such as "1.17.0"
+        status = _create_domain(entry, struct(variant_address, VARIANT), api, version)
     elif entry.api != api:
-        status = create_status(api, (INVALID_ARGUMENT, chars("another onnxruntime of this process has these ops")))
+        message = chars("another onnxruntime of this process has these ops")
+        status = create_status(api, (INVALID_ARGUMENT, message))
     status = status or add_domain(api, (options, entry.domain))
     pointers.store_shared(entry, "lock", 0)
     return status
 
 
-def answer_for(name: str) -> Callable[..., int]:
-    """What answers ONNX Runtime as the function of this name among :data:`.catalog.ANSWERS` does."""
-    answer = register_jitable(ANSWERS[name])
-    if ANSWERS[name].__code__.co_argcount == 1:
-        return lambda op_at: answer(struct(op_at, OP))
-    return lambda op_at, index: answer(struct(op_at, OP), index)
+@register_jitable
+def _best_variant(entry: Any) -> int:
+    """Return the address of the VARIANT with the highest level that this processor has; or 0."""
+    processor_level = level()
+    variants = array(entry.variants, (entry.n_variants,), np.int64)
+    best_address = 0
+    best_level = 0
+    for i in range(len(variants)):
+        variant_level = struct(variants[i], VARIANT).level
+        if best_level < variant_level <= processor_level:
+            best_address = variants[i]
+            best_level = variant_level
+    return best_address
+
+
+@register_jitable
+def _create_domain(entry: Any, variant: Any, api: int, version: int) -> int:
+    """Create the domain with the ops of ``variant``, and initialize their LIBRARY.
+
+    Args:
+        entry: the library's ENTRY.
+        variant: a VARIANT.
+        api: the OrtApi.
+        version: the address of onnxruntime's version.
+
+    Returns:
+        An OrtStatus*, 0 for success.
+    """
+    library = struct(variant.library, LIBRARY)
+    library.api = api
+    library.cpus = cpus()
+    library.get_shape_reference = 0
+    minor_version = _atoi(version + strcspn(version, chars(".")) + 1)
+    # A build from the development branch has the number of the next release, and may still lack the
+    # function.
+    if minor_version > SHAPE_REFERENCE_SINCE:
+        functions = array(api, (_SHAPE_REFERENCE_INDEX + 1,), np.int64)
+        library.get_shape_reference = functions[_SHAPE_REFERENCE_INDEX]
+    entry.api = api
+    status, domain = create_domain(api, (chars(COMPILED_DOMAIN),))
+    for i in range(variant.n_ops):
+        status = status or add_op(api, (domain, variant.ops + i * sizeof(OP)))
+    if status != 0 and domain != 0:
+        release_domain(api, (domain,))
+    entry.domain = domain if status == 0 else 0
+    return status
+
+
+def description_function(name: str) -> Callable[..., int]:
+    """Return the function ``name`` of DESCRIPTION_FUNCTIONS for the OrtCustomOp at an address."""
+    function = register_jitable(DESCRIPTION_FUNCTIONS[name])
+    if DESCRIPTION_FUNCTIONS[name].__code__.co_argcount == 1:
+        return lambda op_address: function(struct(op_address, OP))
+    return lambda op_address, index: function(struct(op_address, OP), index)

@@ -14,7 +14,7 @@ import onnxruntime
 from onnx import TensorProto, helper
 from onnxruntime.capi import _pybind_state
 
-from ..custom_ops.signals import undisturbed
+from ..custom_ops.signals import with_signals_deferred
 from ..reference.threads import after_fork
 from . import forks
 
@@ -89,7 +89,7 @@ def set_default(options: onnxruntime.SessionOptions, key: str, value: str) -> No
 
 def loaded(options: onnxruntime.SessionOptions, model: bytes) -> Any:
     """Onnxruntime's bare session of ``model``, read but not made ready to run; an exception is onnxruntime's own."""
-    return undisturbed(_loaded, options, model)  # a signal between two steps would leave the lock taken
+    return with_signals_deferred(_loaded, options, model)  # a signal between two steps would leave the lock taken
 
 
 def _loaded(options: onnxruntime.SessionOptions, model: bytes) -> Any:

@@ -253,8 +253,8 @@ class Ops(Target):
                 logger.warning("compiling %s failed, it runs on the Python op: %r", record.where, error)
                 reason = f"compiling it failed: {error}"
         if not reason:
-            path = library.found()
-            of = "" if path is None else f"{path}, {library.checked(path)}"
+            path = library.configured_library()
+            of = "" if path is None else f"{path}, {library.validate(path)}"
             return Placement(record, "compiled op", library=of), targets["compiled op"]
         if self._nodes is None and ask().native:
             return Placement(record, "onnxruntime", reason), None

@@ -124,7 +124,7 @@ def add_python_ops(options: onnxruntime.SessionOptions) -> None:
                 "import onnxruntime_extensions before ort_gridsample",
                 name="onnxruntime_extensions",
             )
-        signals.undisturbed(options.register_custom_ops_library, path)
+        signals.with_signals_deferred(options.register_custom_ops_library, path)
     entry.ops_of_domain = "Python"
 
 
@@ -180,7 +180,7 @@ def _add_ops_for_plain_session(options: onnxruntime.SessionOptions, entry: _Regi
         add_python_ops(options)
     except ImportError as error:
         reason = "a library is configured"
-        if library_file.found() is None:
+        if library_file.configured_library() is None:
             reason = registry.unavailable_reason()
         if not reason:
             registry.compiled_ops().register(options, [DOMAIN])

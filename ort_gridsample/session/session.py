@@ -191,23 +191,23 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
                 exception = _exception_for(error)
                 callback(results, user_data, error if exception is None else str(exception))
             finally:
-                shutdown.asynchronous_run_ended()
+                shutdown.end_asynchronous_run()
 
-        shutdown.asynchronous_run_begins()
+        shutdown.begin_asynchronous_run()
         try:
             super().run_async(output_names, input_feed, explained, user_data, run_options)
         except BaseException:
-            shutdown.asynchronous_run_ended()
+            shutdown.end_asynchronous_run()
             raise
 
     def _explained(self, name: str, *args: Any) -> Any:
         if self._runs_python_ops:
-            shutdown.run_begins()
+            shutdown.begin_run()
             _need_stack(STACK)
             run = getattr(_Parent, name)
         else:
-            shutdown.hold()
-            run = signals.bare(getattr(_Parent, name))  # nothing makes signals wait
+            shutdown.block_if_exiting()
+            run = signals.unwrapped(getattr(_Parent, name))  # nothing makes signals wait
         try:
             return run(self, *args)
         except Exception as error:

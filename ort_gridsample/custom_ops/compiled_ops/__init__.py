@@ -1,6 +1,8 @@
-"""The operators as ops of machine code, which ONNX Runtime calls without Python: floats, integers and bool.
+"""The operators as compiled ops, which ONNX Runtime calls without Python.
 
-``c_api`` is the C interface, for Python, and ``requests`` for compiled code; ``sampling``, ``affine`` and
-``program_grids`` are what runs, with the workers of the core; ``registry`` registers them with ONNX Runtime,
-through the library that ``trampoline`` makes.
+``catalog`` lists the ops. ``sampling``, ``affine``, ``program_grids`` and ``attention`` are
+compiled by Numba: they check a call's inputs and run the workers of :mod:`ort_gridsample.kernels`.
+``requests``, ``creation`` and ``sentences`` are what they have in common. ``registry`` registers
+the ops with ONNX Runtime, through the library that ``trampoline`` makes. ``c_api`` describes ONNX
+Runtime's C API.
 """

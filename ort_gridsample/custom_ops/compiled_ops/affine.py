@@ -1,6 +1,6 @@
-"""AffineGrid as it runs: as an op of its own, and as the source of the coordinates of a GridSample.
+"""AffineGrid in compiled code: as an op, and as the source of the grid of a GridSample.
 
-The order of the operations on a position is that of :mod:`ort_gridsample.reference.affine`.
+The operations on a position have the order of :mod:`ort_gridsample.reference.affine`.
 """
 
 from collections.abc import Callable
@@ -13,254 +13,442 @@ from ... import spec
 from ...functions import validation
 from ...kernels.compilation import compile_time
 from ...kernels.halves import EXACT, HALVES, stored, widened
-from ...kernels.pointers import address, aligned, array, chars, copy_past_caches, fetch_add, local, struct
+from ...kernels.pointers import (
+    address,
+    aligned,
+    array,
+    chars,
+    copy_past_caches,
+    fetch_add,
+    local,
+    struct,
+    view,
+)
 from ...kernels.structs import CACHE_LINE, LAUNCH, WORKER
-from ...kernels.workers import DEFAULT_WORKERS, MIN_BYTES_PAST_CACHES, TAPS, scratch_array
-from ...reference import coordinates as core_coordinates
+from ...kernels.workers import PASSED_BYTES, TAPS, WORKERS
+from ...reference import coordinates as reference_coordinates
 from .catalog import Fields, Kernels
-from .creation import LAST, choice, close_node, create_plain, destroy, errors_of, integer, open_node
-from .requests import free_blocks, keep, make_output, open_request, parallel_for, reserve, shape, write_status_output
-from .sampling import IS_OTHER, begin_sample
+from .creation import (
+    LAST_SENTENCES,
+    choice_attribute,
+    close_node,
+    create_errors,
+    create_plain,
+    destroy,
+    integer_attribute,
+    open_node,
+)
+from .requests import (
+    alloc,
+    alloc_int64s,
+    free_blocks,
+    make_output,
+    open_request,
+    parallel_for,
+    shape,
+    write_status_output,
+)
 from .sampling import SENTENCES as SAMPLE_SENTENCES
+from .sampling import WRONG_INTERFACE_INDEX, create_sample_state
 from .sampling import compute as sample
-from .sampling import state as sample_state
-from .sentences import NO_ROOM, ROOM, as_bytes, complain, refuse
+from .sampling import state_fields as sample_fields
+from .sentences import (
+    NO_MEMORY,
+    NO_MEMORY_SENTENCE,
+    encode,
+    error_with_number,
+    error_with_shapes,
+)
 from .structs import FILL, GRID_SAMPLE, NODE, OP, PLAIN, REQUEST, TEXT
 
-normalize = register_jitable(core_coordinates.normalize)
+normalize = register_jitable(reference_coordinates.normalize)
 
 TOO_LARGE = validation.Sentence("grid", "for size {size}", "fewer bytes than an address can reach")
-_OF_SIZE = validation.SIZE_IS_NO_ROW, validation.SIZE_AXES, validation.SIZE_NEGATIVE, validation.SIZE_BATCHES
-_SENTENCES = ROOM, validation.THETA, *_OF_SIZE, TOO_LARGE
-N_SENTENCES = len(_SENTENCES)
-(GOOD, WRONG_THETA, NO_ROW, WRONG_AXES, NEGATIVE, WRONG_BATCHES, IS_TOO_LARGE) = range(N_SENTENCES)
-#: Those of a run are there for 2 and then for 3 spatial axes.
-SENTENCES = [as_bytes(each, axes=axes, type="int64") for axes in validation.SIZE.values() for each in _SENTENCES] + LAST
-#: Those of an AffineGrid that is fused lie behind the GridSample's.
-FUSED_SENTENCES, BEFORE = [*SAMPLE_SENTENCES, *SENTENCES], len(SAMPLE_SENTENCES) * TEXT.itemsize
-NO_GRID_TYPE = len(FUSED_SENTENCES)
-FUSED_SENTENCES += [as_bytes(validation.Sentence("grid_type", "{value}", validation.listed(spec.FLOATS)))]
 
-#: The types that a fused grid may be rounded to, where it is not of theta's.
+#: The error messages of a run.
+_SENTENCES = (
+    NO_MEMORY_SENTENCE,
+    validation.THETA,
+    validation.SIZE_IS_NO_ROW,
+    validation.SIZE_AXES,
+    validation.SIZE_NEGATIVE,
+    validation.SIZE_BATCHES,
+    TOO_LARGE,
+)
+N_SENTENCES = len(_SENTENCES)
+#: The indices of these sentences. GOOD, the index of NO_MEMORY_SENTENCE, means that no check
+#: failed.
+(
+    GOOD,
+    WRONG_THETA,
+    NOT_1D,
+    WRONG_AXES,
+    NEGATIVE,
+    WRONG_BATCHES,
+    IS_TOO_LARGE,
+) = range(N_SENTENCES)
+
+
+def _run_sentences(r: int) -> list[bytes]:
+    """Encode the error messages of a run with ``r`` spatial axes."""
+    return [encode(sentence, axes=validation.SIZE[r], type="int64") for sentence in _SENTENCES]
+
+
+#: All error messages of an AffineGrid.
+SENTENCES = [*_run_sentences(2), *_run_sentences(3), *LAST_SENTENCES]
+
+#: The error messages of a GridSample with a fused AffineGrid: the GridSample's, the AffineGrid's,
+#: and one more.
+FUSED_SENTENCES = [
+    *SAMPLE_SENTENCES,
+    *SENTENCES,
+    encode(validation.Sentence("grid_type", "{value}", validation.listed(spec.FLOATS))),
+]
+#: The offset of the AffineGrid's sentences in an array of TEXT, in bytes.
+AFFINE_OFFSET = len(SAMPLE_SENTENCES) * TEXT.itemsize
+WRONG_GRID_TYPE = len(FUSED_SENTENCES) - 1
+
+#: The values of the attribute ``grid_type``, each with a blank behind it.
 TYPE_WORDS = "".join(f"{name} " for name in spec.FLOATS)
-#: The columns and the positions that are filled in one go.
-CHUNK, WORTH_A_GO = 2048, 1 << 14
-#: A worker of a GridSample has the positions of so many columns at a time; of no more, once for all tiles.
-MOST_COLUMNS = 4096
+#: The maximal number of columns in a chunk.
+CHUNK = 2048
+#: The minimal number of positions in an item of a large grid.
+MIN_POSITIONS = 1 << 14
+#: The number of columns whose positions a worker of a GridSample stores. Positions of up to so many
+#: columns are computed once per worker, others once per tile.
+MAX_COLUMNS = 4096
+
+
+# --- Creation ---
 
 
 def states(theta_type: str, size_type: str) -> tuple[Any, list[Fields]]:
-    """The state of an AffineGrid."""
-    return PLAIN, [{"kernel": {"worker": (fill_for, theta_type), "X_size": stored(theta_type).itemsize}}]
+    """Return the initial state of an AffineGrid."""
+    kernel = {"worker": (fill_for, theta_type), "X_size": stored(theta_type).itemsize}
+    return PLAIN, [{"kernel": kernel}]
 
 
-def create(op_at: int, api: int, info: int, out: int) -> int:
+def create(op_address: int, api: int, info: int, out: int) -> int:
     """CreateKernelV2 of an AffineGrid."""
-    return create_plain(op_at, api, info, out, chars("AffineGrid node "), 2 * N_SENTENCES)
+    return create_plain(op_address, api, info, out, chars("AffineGrid node "), 2 * N_SENTENCES)
 
 
 def fused_states(X_type: str, size_type: str, theta_type: str) -> tuple[Any, list[Fields]]:
-    """The states of a GridSample and its AffineGrid, one a mode: for a grid of theta's type, then of each there is."""
+    """Return the initial states of a GridSample with a fused AffineGrid.
+
+    The first group of states, one per mode, is for a grid of theta's type. Behind it follows a
+    group for each value of the attribute ``grid_type``.
+    """
     return GRID_SAMPLE, [
-        sample_state(X_type, grid_type, mode, (measure,), (coordinates_for, theta_type, grid_type), MOST_COLUMNS)
+        sample_fields(
+            X_type,
+            grid_type,
+            mode,
+            measure=(measure,),
+            coordinates=(coordinates_for, theta_type, grid_type),
+            columns=MAX_COLUMNS,
+        )
         for grid_type in (theta_type, *spec.FLOATS)
         for mode in TAPS
     ]
 
 
-def create_fused(op_at: int, api: int, info: int, out: int) -> int:
-    """CreateKernelV2 of a GridSample and its AffineGrid."""
-    op, node = struct(op_at, OP), local(NODE)
-    errors = open_node(node, op, api, info, chars("GridSample node "), IS_OTHER)
-    grid_errors = errors_of(node, chars("AffineGrid node "), chars("affine_grid_node"), op.sentences + BEFORE)
-    kind = choice(node, chars("grid_type"), chars(TYPE_WORDS), -1, errors, NO_GRID_TYPE)
-    at = begin_sample(node, op, errors, kind + 1, 3)
-    if at != 0:
-        made = struct(at, GRID_SAMPLE)
-        made.affine_align_corners = integer(node, chars("affine_grid_align_corners"), 0)
-        made.affine_sentences = grid_errors
-    return close_node(node, at, out)
+def create_fused(op_address: int, api: int, info: int, out: int) -> int:
+    """CreateKernelV2 of a GridSample with a fused AffineGrid."""
+    op = struct(op_address, OP)
+    node = local(NODE)
+    errors = open_node(node, op, api, info, chars("GridSample node "), WRONG_INTERFACE_INDEX)
+    affine_errors = create_errors(
+        node,
+        chars("AffineGrid node "),
+        chars("affine_grid_node"),
+        op.sentences + AFFINE_OFFSET,
+    )
+    type_words = chars(TYPE_WORDS)
+    grid_type = choice_attribute(node, chars("grid_type"), type_words, -1, errors, WRONG_GRID_TYPE)
+    state_address = create_sample_state(node, op, errors, grid_type + 1, 3)
+    if state_address != 0:
+        state = struct(state_address, GRID_SAMPLE)
+        align_corners = integer_attribute(node, chars("affine_grid_align_corners"), 0)
+        state.affine_align_corners = align_corners
+        state.affine_errors = affine_errors
+    return close_node(node, state_address, out)
 
 
-def compute(op_at: int, context: int) -> int:
-    """KernelComputeV2: compute the grid; returns a status, 0 for success."""
-    op, request = struct(op_at, PLAIN), local(REQUEST)
-    status = open_request(request, op, context, 2)
-    status = status or _measure(request, request.inputs[0], request.inputs[1], op.kernel.X_size, op.sentences)
-    status = status or _fill(op, request)
+# --- Computation ---
+
+
+def compute(state_address: int, context: int) -> int:
+    """KernelComputeV2: compute the grid; return an OrtStatus*, 0 for success."""
+    state = struct(state_address, PLAIN)
+    request = local(REQUEST)
+    status = open_request(request, state, context, 2)
+    if status == 0:
+        theta = request.inputs[0]
+        size = request.inputs[1]
+        status = _measure(request, theta, size, state.kernel.X_size, state.errors)
+    status = status or _fill(state, request)
     free_blocks(request.blocks)
     return status
 
 
-def measure(request_at: int) -> int:
-    """Set the grid of a GridSample whose second input is size and whose third is theta; returns a status."""
-    request = struct(request_at, REQUEST)
-    sentences = struct(request.launch.kernel, GRID_SAMPLE).affine_sentences
-    return _measure(request, request.inputs[2], request.inputs[1], 8, sentences)
+def measure(request_address: int) -> int:
+    """Set the grid of a GridSample whose second input is size, and whose third input is theta.
+
+    Returns:
+        An OrtStatus*, 0 for success.
+    """
+    request = struct(request_address, REQUEST)
+    errors = struct(request.launch.kernel, GRID_SAMPLE).affine_errors
+    return _measure(request, request.inputs[2], request.inputs[1], 8, errors)
 
 
 @register_jitable
-def _measure(request: Any, theta_input: Any, size_input: Any, nbytes: int, sentences: int) -> int:
-    """Set the request's grid, of elements of ``nbytes``: its shape, and as its data theta's; returns a status."""
-    theta, size = shape(theta_input), shape(size_input)
-    r = theta[1] if len(theta) == 3 else 0
-    if (r != 2 and r != 3) or theta[2] != r + 1:
-        return refuse(request.api, sentences, WRONG_THETA, theta, theta, 0)
-    first = (r - 2) * N_SENTENCES
-    if len(size) != 1:
-        return refuse(request.api, sentences, first + NO_ROW, theta, size, 0)
-    size = array(size_input.data, (size[0],), np.int64)
-    wrong, least, total = GOOD, 0, float(nbytes * r)
-    for length in size:
-        total *= float(max(length, 1))
-        least = min(least, length)
-    if len(size) != r + 2:
-        wrong = WRONG_AXES
-    elif least < 0:
-        wrong = NEGATIVE
-    elif size[0] != theta[0]:
-        wrong = WRONG_BATCHES
-    elif total >= 2.0**63:
-        wrong = IS_TOO_LARGE
-    if wrong != GOOD:
-        return refuse(request.api, sentences, first + wrong, theta, size, 0)
-    grid = keep(request, r + 2)
+def _measure(request: Any, theta: Any, size: Any, itemsize: int, errors: int) -> int:
+    """Check the inputs of an AffineGrid, and set the shape and the data of ``request.grid``.
+
+    The data are theta's.
+
+    Args:
+        request: a REQUEST.
+        theta: an INPUT.
+        size: an INPUT.
+        itemsize: the bytes of an element of the grid.
+        errors: the address of the AffineGrid's ERRORS.
+
+    Returns:
+        An OrtStatus*, 0 for success.
+    """
+    theta_shape = shape(theta)
+    size_shape = shape(size)
+    r = theta_shape[1] if len(theta_shape) == 3 else 0
+    if (r != 2 and r != 3) or theta_shape[2] != r + 1:
+        return error_with_shapes(request.api, errors, WRONG_THETA, theta_shape, theta_shape, 0)
+    first_sentence = (r - 2) * N_SENTENCES
+    if len(size_shape) != 1:
+        index = first_sentence + NOT_1D
+        return error_with_shapes(request.api, errors, index, theta_shape, size_shape, 0)
+    lengths = array(size.data, (size_shape[0],), np.int64)
+    error = _size_error(lengths, theta_shape, r, itemsize)
+    if error != GOOD:
+        index = first_sentence + error
+        return error_with_shapes(request.api, errors, index, theta_shape, lengths, 0)
+    grid = alloc_int64s(request, r + 2)
     if len(grid) == 0:
-        return complain(request.api, sentences, NO_ROOM, 8 * (r + 2))
-    grid[0], grid[r + 1] = size[0], r
+        return error_with_number(request.api, errors, NO_MEMORY, 8 * (r + 2))
+    grid[0] = lengths[0]
     for axis in range(r):
-        grid[axis + 1] = size[axis + 2]
-    request.grid.data, request.grid.shape, request.grid.axes = theta_input.data, np.int64(grid.ctypes.data), r + 2
+        grid[axis + 1] = lengths[axis + 2]
+    grid[r + 1] = r
+    request.grid.data = theta.data
+    request.grid.shape = np.int64(grid.ctypes.data)
+    request.grid.axes = r + 2
     return 0
 
 
 @register_jitable
-def _fill(op: Any, request: Any) -> int:
-    """Allocate the grid as the output, and fill it."""
-    grid, launch = shape(request.grid), local(FILL)
+def _size_error(size: Any, theta_shape: Any, r: int, itemsize: int) -> int:
+    """Check the values of ``size``; return GOOD, or the index of a sentence about them."""
+    smallest = 0
+    nbytes = float(itemsize * r)
+    for length in size:
+        nbytes *= float(max(length, 1))
+        smallest = min(smallest, length)
+    if len(size) != r + 2:
+        return WRONG_AXES
+    if smallest < 0:
+        return NEGATIVE
+    if size[0] != theta_shape[0]:
+        return WRONG_BATCHES
+    if nbytes >= 2.0**63:
+        return IS_TOO_LARGE
+    return GOOD
+
+
+@register_jitable
+def _fill(state: Any, request: Any) -> int:
+    """Create the grid as the output, and fill it on ONNX Runtime's threads."""
+    grid = shape(request.grid)
+    launch = local(FILL)
     status, launch.grid = make_output(request, grid)
     if status != 0:
         return status
-    n, r, columns, rows = grid[0], len(grid) - 2, grid[-2], 1
+    n = grid[0]
+    r = len(grid) - 2
+    columns = grid[-2]
+    rows = 1
     for axis in range(r - 1):
         rows *= grid[axis + 1]
     if n * rows * columns == 0:
         return 0
+    launch.theta = request.grid.data
+    launch.lengths = np.int64(grid[1:].ctypes.data)
+    launch.align_corners = state.kernel.align_corners
+    launch.n = n
+    launch.r = r
+    launch.rows = rows
+    launch.columns = columns
     chunk = min(columns, CHUNK)
-    launch.theta, launch.lengths = request.grid.data, np.int64(grid[1:].ctypes.data)
-    launch.align_corners, launch.n, launch.r, launch.rows, launch.columns = op.kernel.align_corners, n, r, rows, columns
-    launch.chunks = (columns + chunk - 1) // chunk
-    launch.step = min(rows, (WORTH_A_GO + chunk - 1) // chunk)
-    launch.parts = (rows + launch.step - 1) // launch.step
-    launch.items, launch.next = n * launch.parts * launch.chunks, 0
-    workers = min(launch.items, max(DEFAULT_WORKERS, op.kernel.cpus))
-    nbytes, launch.workers = workers * CHUNK * 8, workers
-    launch.positions = aligned(reserve(request, nbytes + CACHE_LINE))
-    launch.waiting = aligned(reserve(request, 3 * nbytes + CACHE_LINE))
+    launch.column_chunks = (columns + chunk - 1) // chunk
+    launch.rows_per_block = min(rows, (MIN_POSITIONS + chunk - 1) // chunk)
+    launch.row_blocks = (rows + launch.rows_per_block - 1) // launch.rows_per_block
+    launch.items = n * launch.row_blocks * launch.column_chunks
+    launch.next = 0
+    workers = min(launch.items, max(WORKERS, state.kernel.cpus))
+    launch.workers = workers
+    nbytes = workers * CHUNK * 8
+    launch.positions = aligned(alloc(request, nbytes + CACHE_LINE))
+    launch.buffers = aligned(alloc(request, 3 * nbytes + CACHE_LINE))
     if request.lacks_memory != 0:
-        return complain(request.api, op.sentences, NO_ROOM, 4 * nbytes)
-    return parallel_for(request.api, (request.context, op.kernel.worker, workers, 0, address(launch)))
+        return error_with_number(request.api, state.errors, NO_MEMORY, 4 * nbytes)
+    arguments = (request.context, state.kernel.worker, workers, 0, address(launch))
+    return parallel_for(request.api, arguments)
 
 
 @register_jitable
 def position(i: int, length: int, align_corners: int) -> float:
-    """Where pixel ``i`` of an axis lies, as :func:`ort_gridsample.reference.affine.positions` says."""
+    """Return the normalized position of pixel ``i`` of an axis.
+
+    It is that of :func:`ort_gridsample.reference.affine.positions`.
+    """
     last = float(length - 1)
     return normalize(float(i), last, max(last, 1.0) if align_corners != 0 else float(length))
 
 
 @register_jitable
 def line(theta: Any, lengths: Any, row: int, rows: int, align_corners: int) -> Any:
-    """The base and the factor of a coordinate along one of the grid's ``rows``: base + factor * position.
+    """Return how a coordinate depends on the position along a row of the grid.
 
-    ``theta`` is the coordinate's row (r + 1,), ``lengths`` (r,) are those of the grid's axes.
+    Args:
+        theta: theta's row (r + 1,) for the coordinate.
+        lengths: the lengths (r,) of the grid's axes.
+        row: the index of the row.
+        rows: the number of rows in a batch.
+        align_corners: the attribute.
+
+    Returns:
+        base and factor: the coordinate is base + position * factor.
     """
-    # From the outermost axis inward, as the last factors of theta's row are the outermost axes'.
-    base, r = widened(theta[-1]), len(lengths)
+    # From the outermost axis inward. The last factors of theta's row are those of the outermost
+    # axes.
+    base = widened(theta[-1])
+    r = len(lengths)
     kind = type(base)
     for axis in range(r - 1):
         rows //= lengths[axis]
-        base += kind(position(row // rows, lengths[axis], align_corners)) * widened(theta[r - 1 - axis])
+        outer_position = kind(position(row // rows, lengths[axis], align_corners))
+        base += outer_position * widened(theta[r - 1 - axis])
         row %= rows
     return base, widened(theta[0])
 
 
 @compile_time(1.8)
 def fill_for(theta_type: str) -> Callable[..., int]:
-    """What ``KernelContext_ParallelFor`` calls: fill rows of the grid as long as there are any."""
-    bits, real = stored(theta_type), np.dtype(spec.TYPES[theta_type].compute)
-    rounded, kind, size = HALVES.get(theta_type, EXACT).rounded, real.type, bits.itemsize
+    """Return the worker of an AffineGrid, for ``KernelContext_ParallelFor``.
 
-    def fill(launch_at: int, number: int) -> int:
-        launch = struct(launch_at, FILL)
-        align_corners, r, rows, columns = launch.align_corners, launch.r, launch.rows, launch.columns
+    It fills items of the grid until none is left.
+    """
+    bits = stored(theta_type)
+    itemsize = bits.itemsize
+    real = np.dtype(spec.TYPES[theta_type].compute)
+    kind = real.type
+    rounded = HALVES.get(theta_type, EXACT).rounded
+
+    def fill(launch_address: int, number: int) -> int:
+        launch = struct(launch_address, FILL)
+        align_corners = launch.align_corners
+        r = launch.r
+        rows = launch.rows
+        columns = launch.columns
         lengths = array(launch.lengths, (r,), np.int64)
         theta = array(launch.theta, (launch.n, r, r + 1), bits)
         grid = array(launch.grid, (launch.n, rows, columns * r), bits)
         x = array(launch.positions, (launch.workers, CHUNK), real)[number]
-        waiting = array(launch.waiting, (launch.workers, 3 * CHUNK), bits)[number]
-        passes = launch.n * rows * columns * r * size >= MIN_BYTES_PAST_CACHES
+        buffer = array(launch.buffers, (launch.workers, 3 * CHUNK), bits)[number]
+        passes_caches = launch.n * rows * columns * r * itemsize >= PASSED_BYTES
         while True:
             item = fetch_add(launch, "next", 1)
             if item >= launch.items:
                 return 0
-            begin = item % launch.chunks * CHUNK
-            part, batch = item // launch.chunks % launch.parts, item // launch.chunks // launch.parts
+            begin = item % launch.column_chunks * CHUNK
+            block = item // launch.column_chunks % launch.row_blocks
+            batch = item // launch.column_chunks // launch.row_blocks
             count = min(CHUNK, columns - begin)
             for i in range(count):
                 x[i] = kind(position(begin + i, columns, align_corners))
-            for row in range(part * launch.step, min((part + 1) * launch.step, rows)):
-                to = grid[batch, row, begin * r : (begin + count) * r]
-                out = waiting[: count * r] if passes else to
+            first_row = block * launch.rows_per_block
+            for row in range(first_row, min(first_row + launch.rows_per_block, rows)):
+                destination = grid[batch, row, begin * r : (begin + count) * r]
+                out = buffer[: count * r] if passes_caches else destination
                 for coordinate in range(r):
-                    base, factor = line(theta[batch, coordinate], lengths, row, rows, align_corners)
+                    factors = theta[batch, coordinate]
+                    base, factor = line(factors, lengths, row, rows, align_corners)
                     for i in range(count):
                         out[r * i + coordinate] = rounded(base + x[i] * factor)
-                if passes:
-                    copy_past_caches(to, out)
+                if passes_caches:
+                    copy_past_caches(destination, out)
 
     return fill
 
 
 @compile_time(2.0)
 def coordinates_for(theta_type: str, grid_type: str) -> Callable[..., int]:
-    """What computes the coordinates of a tile from theta of the one type, for a grid of the other."""
-    half, grid_half, bits = HALVES.get(theta_type, EXACT), HALVES.get(grid_type, EXACT), stored(theta_type)
-    from_half, rounded, grid_widened, grid_rounded = half.widened, half.rounded, grid_half.widened, grid_half.rounded
-    real, coordinate = np.dtype(spec.TYPES[theta_type].compute), np.dtype(spec.TYPES[grid_type].compute)
-    kind, to = real.type, coordinate.type
+    """Return the function that computes the coordinates of a tile of a fused AffineGrid.
 
-    def coordinates(launch_at: int, worker_at: int, batch: int, begin: int, positions: int) -> int:
-        launch, worker = struct(launch_at, LAUNCH), struct(worker_at, WORKER)
+    Args:
+        theta_type: the type of theta, in which the coordinates are computed.
+        grid_type: the type of the GridSample's grid, to which the coordinates are converted.
+    """
+    bits = stored(theta_type)
+    theta_half = HALVES.get(theta_type, EXACT)
+    theta_rounded = theta_half.rounded
+    theta_widened = theta_half.widened
+    grid_half = HALVES.get(grid_type, EXACT)
+    grid_rounded = grid_half.rounded
+    grid_widened = grid_half.widened
+    kind = np.dtype(spec.TYPES[theta_type].compute).type
+    grid_kind = np.dtype(spec.TYPES[grid_type].compute).type
+
+    def coordinates(
+        launch_address: int,
+        worker_address: int,
+        batch: int,
+        begin: int,
+        positions: int,
+    ) -> int:
+        launch = struct(launch_address, LAUNCH)
+        worker = struct(worker_address, WORKER)
         align_corners = struct(launch.kernel, GRID_SAMPLE).affine_align_corners
-        r, most = launch.r, MOST_COLUMNS
+        r = launch.r
         lengths = array(launch.out_lengths, (r,), np.int64)
-        columns, rows = lengths[r - 1], 1
+        columns = lengths[r - 1]
+        rows = 1
         for axis in range(r - 1):
             rows *= lengths[axis]
-        x = scratch_array(launch, worker_at, "columns", kind)
-        if columns <= most and worker.has_columns == 0:
+        x = view(worker, launch.scratch.columns, (MAX_COLUMNS,), kind)
+        if columns <= MAX_COLUMNS and worker.has_columns == 0:
             for i in range(columns):
                 x[i] = kind(position(i, columns, align_corners))
             worker.has_columns = 1
         theta = array(launch.grid, (launch.n, r, r + 1), bits)[batch]
-        g = scratch_array(launch, worker_at, "coordinates", to)
+        g = view(worker, launch.scratch.coordinates, (r, launch.tile), grid_kind)
         done = 0
         while done < positions:
-            row, column = (begin + done) // columns, (begin + done) % columns
+            row = (begin + done) // columns
+            column = (begin + done) % columns
             count = min(positions - done, columns - column)
-            if columns > most:
-                count = min(count, most)
+            if columns > MAX_COLUMNS:
+                count = min(count, MAX_COLUMNS)
                 for i in range(count):
                     x[i] = kind(position(column + i, columns, align_corners))
                 column = 0
             for axis in range(r):
                 along = g[axis, done:]
-                # The innermost axis is theta's first.
+                # The first row of theta is that of the innermost axis.
                 base, factor = line(theta[r - 1 - axis], lengths, row, rows, align_corners)
                 for i in range(count):
-                    number = from_half(rounded(base + x[column + i] * factor))
-                    along[i] = to(grid_widened(grid_rounded(number)))
+                    number = theta_widened(theta_rounded(base + x[column + i] * factor))
+                    along[i] = grid_kind(grid_widened(grid_rounded(number)))
             done += count
         return 0
 
@@ -270,9 +458,10 @@ def coordinates_for(theta_type: str, grid_type: str) -> Callable[..., int]:
 _compute = register_jitable(compute)
 
 
-def compute_with_status(op_at: int, context: int) -> int:
-    """KernelComputeV2 of an op that stands in for a Python op, with its status output."""
-    return _compute(op_at, context) or write_status_output(struct(op_at, PLAIN), context)
+def compute_with_status(state_address: int, context: int) -> int:
+    """KernelComputeV2 of an op that replaces a Python op, and has its status output."""
+    status = _compute(state_address, context)
+    return status or write_status_output(struct(state_address, PLAIN), context)
 
 
 KERNELS = Kernels(create, compute, destroy, SENTENCES, states)

@@ -1,6 +1,9 @@
-"""Deformable attention as it runs: the op that has the workers of :mod:`ort_gridsample.kernels.attention` run.
+"""The compiled op for deformable attention.
 
-Its inputs are those of :func:`ort_gridsample.functions.operators.attend`.
+It runs the workers of :mod:`ort_gridsample.kernels.attention`. Its inputs are those of
+:func:`ort_gridsample.functions.operators.attend`: value (B, S, H, D), levels (L, 1 + r), locations
+(B, Q, H, points, r) or (B, Q, H, L, P, r), and weights like the locations without their last axis.
+A row of levels is the number of points of a level, and its lengths.
 """
 
 from typing import Any
@@ -16,146 +19,250 @@ from ...kernels.halves import stored
 from ...kernels.pointers import array, chars, copy, local, struct
 from ...kernels.structs import ATTENTION
 from .catalog import Fields, Kernels
-from .creation import LAST, create_plain, destroy
-from .requests import free_blocks, keep, open_request, reserve, shape, write_status_output
-from .sampling import filled, inferred, lengths_and_names, open_inference, set_inferred
-from .sentences import NO_ROOM, ROOM, as_bytes, complain, refuse
+from .creation import LAST_SENTENCES, create_plain, destroy
+from .requests import (
+    alloc,
+    alloc_int64s,
+    free_blocks,
+    open_request,
+    shape,
+    write_status_output,
+)
+from .sampling import (
+    alloc_shape,
+    fill_output,
+    inferred_shape,
+    open_inference,
+    set_inferred_shape,
+)
+from .sentences import (
+    NO_MEMORY,
+    NO_MEMORY_SENTENCE,
+    encode,
+    error_with_number,
+    error_with_shapes,
+)
 from .structs import NODE, PLAIN, REQUEST
 
-#: More pixels than any value may have.
-MANY = 2 * loops.MAX_PIXELS
-#: The sentences of the op, and their numbers.
-TOO_LARGE = validation.Sentence("Y", "for value of shape {value_shape}", "fewer bytes than an address can reach")
-LIMITS = validation.Sentence(
-    "value", "of shape {value_shape}", f"at most {loops.MAX_PIXELS} pixels, and levels of at most {MAX_LEVEL_AXES} axes"
+#: A number of pixels that is too large for any value. Larger numbers are reduced to it.
+TOO_MANY_PIXELS = 2 * loops.MAX_PIXELS
+
+TOO_LARGE = validation.Sentence(
+    "Y",
+    "for value of shape {value_shape}",
+    "fewer bytes than an address can reach",
 )
+LIMITS = validation.Sentence(
+    "value",
+    "of shape {value_shape}",
+    f"at most {loops.MAX_PIXELS} pixels, and levels of at most {MOST_AXES} axes",
+)
+
+#: The error messages of the op.
 SENTENCES = [
-    *map(
-        as_bytes, (ROOM, validation.VALUE_AXES, validation.LEVELS, validation.LEVELS_NEGATIVE, validation.LEVELS_PIXELS)
-    ),
-    *map(as_bytes, (validation.LOCATIONS, validation.ATTENTION_WEIGHTS, TOO_LARGE, LIMITS)),
-    *LAST,
+    encode(NO_MEMORY_SENTENCE),
+    encode(validation.VALUE_AXES),
+    encode(validation.LEVELS),
+    encode(validation.LEVELS_NEGATIVE),
+    encode(validation.LEVELS_PIXELS),
+    encode(validation.LOCATIONS),
+    encode(validation.ATTENTION_WEIGHTS),
+    encode(TOO_LARGE),
+    encode(LIMITS),
+    *LAST_SENTENCES,
 ]
-(_, WRONG_VALUE, WRONG_LEVELS, NEGATIVE, WRONG_PIXELS, WRONG_LOCATIONS, WRONG_WEIGHTS, IS_TOO_LARGE, BEYOND) = range(9)
-IS_OTHER = 9
+#: Their indices. GOOD, the index of NO_MEMORY_SENTENCE, means that no check failed.
+(
+    GOOD,
+    WRONG_VALUE,
+    WRONG_LEVELS,
+    NEGATIVE,
+    WRONG_PIXELS,
+    WRONG_LOCATIONS,
+    WRONG_WEIGHTS,
+    IS_TOO_LARGE,
+    IS_BEYOND_LIMITS,
+    WRONG_INTERFACE_INDEX,
+) = range(10)
 
 
-def states(value_type: str, levels_type: str, locations_type: str, weights_type: str) -> tuple[Any, list[Fields]]:
-    """The state of deformable attention."""
-    proceed, worker = attention_functions(value_type, locations_type)
-    return PLAIN, [{"kernel": {"proceed": proceed, "worker": worker, "X_size": stored(value_type).itemsize}}]
+def states(
+    value_type: str,
+    levels_type: str,
+    locations_type: str,
+    weights_type: str,
+) -> tuple[Any, list[Fields]]:
+    """Return the initial state of deformable attention."""
+    proceed, worker = parts(value_type, locations_type)
+    kernel = {"proceed": proceed, "worker": worker, "X_size": stored(value_type).itemsize}
+    return PLAIN, [{"kernel": kernel}]
 
 
-def create(op_at: int, api: int, info: int, out: int) -> int:
-    """CreateKernelV2."""
-    return create_plain(op_at, api, info, out, chars("DeformableAttention node "), IS_OTHER)
+def create(op_address: int, api: int, info: int, out: int) -> int:
+    """CreateKernelV2 of deformable attention."""
+    operator = chars("DeformableAttention node ")
+    return create_plain(op_address, api, info, out, operator, WRONG_INTERFACE_INDEX)
 
 
-@compile_time(1.7)
-def infer(op_at: int, context: int) -> int:
-    """InferOutputShapeFn: Y is (B, Q, H·D). What is unknown is left open."""
+def infer(op_address: int, context: int) -> int:
+    """InferOutputShapeFn: Y is (B, Q, H·D). An unknown shape is not set."""
     node = local(NODE)
-    if open_inference(node, op_at, context):
-        value_type, value = inferred(node, 0)
-        _, locations = inferred(node, 2)
-        if value.shape[1] == 4 and locations.shape[1] > 1 and value[0, 2] >= 0 and value[0, 3] >= 0:
-            Y = lengths_and_names(node, 3)
+    if open_inference(node, op_address, context):
+        value_type, value = inferred_shape(node, 0)
+        _, locations = inferred_shape(node, 2)
+        has_axes = value.shape[1] == 4 and locations.shape[1] > 1
+        if has_axes and value[0, 2] >= 0 and value[0, 3] >= 0:
+            Y = alloc_shape(node, 3)
             for row in range(2 if Y.shape[1] > 0 else 0):
                 Y[row, 0] = value[row, 0] if value[0, 0] >= 0 else locations[row, 0]
-                Y[row, 1], Y[row, 2] = locations[row, 1], value[row, 2] * (value[0, 3] if row == 0 else 1)
-            set_inferred(node, value_type, Y)
+                Y[row, 1] = locations[row, 1]
+                # H·D. The name is that of H: it is empty, as the length is known.
+                Y[row, 2] = value[row, 2] * (value[0, 3] if row == 0 else 1)
+            set_inferred_shape(node, value_type, Y)
     free_blocks(node.blocks)
     return 0
 
 
-def compute(op_at: int, context: int) -> int:
-    """KernelComputeV2: add up samples; returns a status, 0 for success."""
-    op, request = struct(op_at, PLAIN), local(REQUEST)
-    status = open_request(request, op, context, 4)
-    status = status or _attend(op, request, local(ATTENTION))
+def compute(state_address: int, context: int) -> int:
+    """KernelComputeV2: compute the weighted sums; return an OrtStatus*, 0 for success."""
+    state = struct(state_address, PLAIN)
+    request = local(REQUEST)
+    status = open_request(request, state, context, 4)
+    status = status or _attend(state, request, local(ATTENTION))
     free_blocks(request.blocks)
     return status
 
 
 @register_jitable
-def _attend(op: Any, request: Any, launch: Any) -> int:
-    """Check the shapes, allocate Y as the output, and fill it."""
+def _attend(state: Any, request: Any, launch: Any) -> int:
+    """Check the shapes, create the output Y, and fill it."""
     inputs = request.inputs
-    value, rows, locations, weights = shape(inputs[0]), shape(inputs[1]), shape(inputs[2]), shape(inputs[3])
+    api = request.api
+    errors = state.errors
+    value = shape(inputs[0])
+    levels_shape = shape(inputs[1])
+    locations = shape(inputs[2])
+    weights = shape(inputs[3])
     if len(value) != 4:
-        return refuse(request.api, op.sentences, WRONG_VALUE, value, value, 0)
-    if len(rows) != 2 or rows[1] < 2:
-        return refuse(request.api, op.sentences, WRONG_LEVELS, rows, rows, 0)
-    n_levels, r = rows[0], rows[1] - 1
+        return error_with_shapes(api, errors, WRONG_VALUE, value, value, 0)
+    if len(levels_shape) != 2 or levels_shape[1] < 2:
+        return error_with_shapes(api, errors, WRONG_LEVELS, levels_shape, levels_shape, 0)
+    n_levels = levels_shape[0]
+    r = levels_shape[1] - 1
     launch.n, launch.pixels, launch.heads, launch.channels = value
-    launch.n_levels, launch.r, nbytes = n_levels, r, 8 * n_levels * (1 + r)
-    launch.levels = reserve(request, nbytes)
+    launch.n_levels = n_levels
+    launch.r = r
+    nbytes = 8 * n_levels * (1 + r)
+    launch.levels = alloc(request, nbytes)
     if launch.levels == 0:
-        return complain(request.api, op.sentences, NO_ROOM, nbytes)
-    copy(launch.levels, inputs[1].data, nbytes)  # where nobody changes what was checked
-    if launch.pixels > loops.MAX_PIXELS or r > MAX_LEVEL_AXES:
-        return refuse(request.api, op.sentences, BEYOND, value, value, 0)
+        return error_with_number(api, errors, NO_MEMORY, nbytes)
+    # A copy, so that no other thread changes the lengths after they were checked.
+    copy(launch.levels, inputs[1].data, nbytes)
+    if launch.pixels > loops.MAX_PIXELS or r > MOST_AXES:
+        return error_with_shapes(api, errors, IS_BEYOND_LIMITS, value, value, 0)
     levels = array(launch.levels, (n_levels, 1 + r), np.int64)
-    pixels = _pixels(levels)
+    pixels = _count_pixels(levels)
     if pixels < 0:
-        return refuse(request.api, op.sentences, NEGATIVE, rows, rows, 0)
+        return error_with_shapes(api, errors, NEGATIVE, levels_shape, levels_shape, 0)
     if pixels != launch.pixels:
-        return refuse(request.api, op.sentences, WRONG_PIXELS, value, value, pixels)
-    launch.points = left = _points(value, locations, 1)
-    for level in range(n_levels):
-        left -= levels[level, 0]
-    fits = launch.points >= 0 and left == 0 and (len(locations) != 6 or locations[3] == n_levels)
-    if not fits or locations[len(locations) - 1] != r:
-        return refuse(request.api, op.sentences, WRONG_LOCATIONS, value, locations, n_levels)
+        return error_with_shapes(api, errors, WRONG_PIXELS, value, value, pixels)
+    launch.points = _count_points(value, locations, 1)
+    if not _has_points(levels, launch.points, locations):
+        return error_with_shapes(api, errors, WRONG_LOCATIONS, value, locations, n_levels)
     launch.queries = locations[1]
-    if _points(value, weights, 0) != launch.points:
-        return refuse(request.api, op.sentences, WRONG_WEIGHTS, weights, locations, 0)
-    is_of_one_query = weights[1] == 1 and len(weights) == 4
-    is_of_other_levels = len(weights) == 5 and len(locations) == 6 and weights[3] != locations[3]
-    if is_of_other_levels or (weights[1] != launch.queries and not is_of_one_query):
-        return refuse(request.api, op.sentences, WRONG_WEIGHTS, weights, locations, 0)
+    if _count_points(value, weights, 0) != launch.points or not _fits_locations(weights, locations):
+        return error_with_shapes(api, errors, WRONG_WEIGHTS, weights, locations, 0)
     launch.weighted = weights[1]
-    if float(launch.n) * float(launch.queries) * float(launch.heads) * float(launch.channels) >= 2.0**59:
-        return refuse(request.api, op.sentences, IS_TOO_LARGE, value, value, 0)
-    Y = keep(request, 3)
+    heads = float(launch.n) * float(launch.queries) * float(launch.heads)
+    if heads * float(launch.channels) >= 2.0**59:
+        return error_with_shapes(api, errors, IS_TOO_LARGE, value, value, 0)
+    Y = alloc_int64s(request, 3)
     if len(Y) == 0:
-        return complain(request.api, op.sentences, NO_ROOM, 24)
-    Y[0], Y[1], Y[2] = launch.n, launch.queries, launch.heads * launch.channels
-    launch.value, launch.locations, launch.weights = inputs[0].data, inputs[2].data, inputs[3].data
-    launch.align_corners, launch.worker = op.kernel.align_corners, op.kernel.worker
-    return filled(op, request, launch, Y, launch.pixels * launch.points)
+        return error_with_number(api, errors, NO_MEMORY, 24)
+    Y[0] = launch.n
+    Y[1] = launch.queries
+    Y[2] = launch.heads * launch.channels
+    launch.value = inputs[0].data
+    launch.locations = inputs[2].data
+    launch.weights = inputs[3].data
+    launch.align_corners = state.kernel.align_corners
+    launch.worker = state.kernel.worker
+    return fill_output(state, request, launch, Y, launch.pixels * launch.points)
 
 
 @register_jitable
-def _pixels(levels: Any) -> int:
-    """The pixels of all ``levels`` (L, 1 + r), :data:`MANY` where there are more; -1 where anything is negative."""
-    total = least = 0
+def _count_pixels(levels: Any) -> int:
+    """Return the number of pixels of all ``levels`` (L, 1 + r), at most :data:`TOO_MANY_PIXELS`.
+
+    -1 if a length or a number of points is negative.
+    """
+    total = 0
+    smallest = 0
     for level in range(len(levels)):
-        least, area = min(least, levels[level, 0]), 1
+        smallest = min(smallest, levels[level, 0])
+        area = 1
         for axis in range(1, levels.shape[1]):
             length = levels[level, axis]
-            least, area = min(least, length), min(area * min(length, MANY), MANY)
-        total = min(total + area, MANY)
-    return total if least == 0 else -1
+            smallest = min(smallest, length)
+            area = min(area * min(length, TOO_MANY_PIXELS), TOO_MANY_PIXELS)
+        total = min(total + area, TOO_MANY_PIXELS)
+    return total if smallest == 0 else -1
 
 
 @register_jitable
-def _points(value: Any, lengths: Any, behind: int) -> int:
-    """The points of each head, by a shape (B, Q, H, …) with so many axes behind them; -1: not for ``value``'s shape."""
+def _count_points(value: Any, lengths: Any, n_last_axes: int) -> int:
+    """Return the number of points of each head.
+
+    Args:
+        value: the shape of value.
+        lengths: the shape (B, Q, H, …) of the locations or of the weights.
+        n_last_axes: the number of its last axes that do not enumerate points.
+
+    Returns:
+        The number, or -1 if the shape does not fit ``value``.
+    """
     if len(lengths) < 4 or lengths[0] != value[0] or lengths[2] != value[2]:
         return -1
     count = 1
-    for axis in range(3, len(lengths) - behind):
+    for axis in range(3, len(lengths) - n_last_axes):
         count *= lengths[axis]
     return count
+
+
+@register_jitable
+def _has_points(levels: Any, n_points: int, locations: Any) -> bool:
+    """Whether the locations have the points and the axes of the ``levels``.
+
+    Args:
+        levels: the levels (L, 1 + r).
+        n_points: the number of points of the locations; -1 if their shape is wrong.
+        locations: the shape of the locations.
+    """
+    rest = n_points
+    for level in range(len(levels)):
+        rest -= levels[level, 0]
+    if n_points < 0 or rest != 0:
+        return False
+    has_levels = len(locations) != 6 or locations[3] == len(levels)
+    return has_levels and locations[len(locations) - 1] == levels.shape[1] - 1
+
+
+@register_jitable
+def _fits_locations(weights: Any, locations: Any) -> bool:
+    """Whether a shape of weights, with the right number of points, fits a shape of locations."""
+    if len(weights) == 5 and len(locations) == 6 and weights[3] != locations[3]:
+        return False
+    is_one_for_all_queries = weights[1] == 1 and len(weights) == 4
+    return is_one_for_all_queries or weights[1] == locations[1]
 
 
 _compute = register_jitable(compute)
 
 
-def compute_with_status(op_at: int, context: int) -> int:
-    """KernelComputeV2 of an op that stands in for a Python op, with its status output."""
-    return _compute(op_at, context) or write_status_output(struct(op_at, PLAIN), context)
+def compute_with_status(state_address: int, context: int) -> int:
+    """KernelComputeV2 of an op that replaces a Python op, and has its status output."""
+    status = _compute(state_address, context)
+    return status or write_status_output(struct(state_address, PLAIN), context)
 
 
 KERNELS = Kernels(create, compute, destroy, SENTENCES, states, infer)

@@ -1,7 +1,9 @@
-"""The parts of ONNX Runtime's C API that the compiled ops use: the struct OrtCustomOp and the function table OrtApi.
+"""The parts of ONNX Runtime's C API that the compiled ops use.
 
-All offsets are defined in this module, for 64-bit processes. Source: ``onnxruntime_c_api.h``. OrtApi only grows at its
-end, so a function keeps its offset in all later releases. A test compares the offsets with the declarations there.
+These are the struct OrtCustomOp and the function table OrtApi.
+All offsets are defined in this module, for 64-bit processes. Source: ``onnxruntime_c_api.h``.
+OrtApi only grows at its end, so a function keeps its offset in all later releases. A test compares
+the offsets with the declarations there.
 """
 
 from __future__ import annotations
@@ -13,75 +15,113 @@ import onnxruntime
 
 from ... import versions
 
-#: The version of the struct: of the oldest onnxruntime that the package stands on, 1.17, whose table has every function
-#: below.
+#: The version of the struct and of the table: that of onnxruntime 1.17, the oldest release that
+#: this package supports. Its table has all functions of :data:`FUNCTIONS`.
 VERSION = 17
-#: A status' code: ORT_INVALID_ARGUMENT.
+#: The error code of an OrtStatus: ORT_INVALID_ARGUMENT.
 INVALID_ARGUMENT = 2
 
-#: Where in the table a function lies, in bytes.
+#: The offsets of functions in OrtApi, in bytes.
 FUNCTIONS = {
-    "CreateStatus": 0, "GetErrorMessage": 16, "CreateCustomOpDomain": 208, "CustomOpDomain_Add": 216,
+    "CreateStatus": 0,
+    "GetErrorMessage": 16,
+    "CreateCustomOpDomain": 208,
+    "CustomOpDomain_Add": 216,
     "AddCustomOpDomain": 224,
-    "GetTensorMutableData": 408, "CreateTensorTypeAndShapeInfo": 456, "SetTensorElementType": 464, "SetDimensions": 472,
-    "GetTensorElementType": 480, "GetDimensionsCount": 488, "GetDimensions": 496, "GetSymbolicDimensions": 504,
-    "GetTensorTypeAndShape": 520, "KernelInfoGetAttribute_int64": 688, "KernelInfoGetAttribute_string": 696,
-    "KernelContext_GetInput": 720, "KernelContext_GetOutput": 728, "ReleaseStatus": 744,
-    "ReleaseTensorTypeAndShapeInfo": 792, "ReleaseCustomOpDomain": 808, "KernelInfoGetAttributeArray_int64": 1304,
-    "KernelInfo_GetNodeName": 1952, "ShapeInferContext_GetInputTypeShape": 2144,
-    "ShapeInferContext_SetOutputTypeShape": 2160, "SetSymbolicDimensions": 2168, "KernelContext_ParallelFor": 2192,
-}  # fmt: skip
+    "GetTensorMutableData": 408,
+    "CreateTensorTypeAndShapeInfo": 456,
+    "SetTensorElementType": 464,
+    "SetDimensions": 472,
+    "GetTensorElementType": 480,
+    "GetDimensionsCount": 488,
+    "GetDimensions": 496,
+    "GetSymbolicDimensions": 504,
+    "GetTensorTypeAndShape": 520,
+    "KernelInfoGetAttribute_int64": 688,
+    "KernelInfoGetAttribute_string": 696,
+    "KernelContext_GetInput": 720,
+    "KernelContext_GetOutput": 728,
+    "ReleaseStatus": 744,
+    "ReleaseTensorTypeAndShapeInfo": 792,
+    "ReleaseCustomOpDomain": 808,
+    "KernelInfoGetAttributeArray_int64": 1304,
+    "KernelInfo_GetNodeName": 1952,
+    "ShapeInferContext_GetInputTypeShape": 2144,
+    "ShapeInferContext_SetOutputTypeShape": 2160,
+    "SetSymbolicDimensions": 2168,
+    "KernelContext_ParallelFor": 2192,
+}
 
-#: ``GetTensorElementTypeAndShapeDataReference``, which says a shape without making an object of it, and the minor
-#: version of the 1.x release that brought it.
-SHAPE_OF, SHAPE_OF_SINCE = 3312, 24
+#: The offset of ``GetTensorElementTypeAndShapeDataReference``, which returns a shape without
+#: creating an object for it.
+SHAPE_REFERENCE = 3312
+#: The minor version of the 1.x release that introduced this function.
+SHAPE_REFERENCE_SINCE = 24
+
 #: The element types of :data:`ort_gridsample.spec.TYPES` by ``ONNXTensorElementDataType``.
 ELEMENT_TYPES = {
-    "float32": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7,
-    "bool": 9, "float16": 10, "float64": 11, "uint32": 12, "uint64": 13, "bfloat16": 16,
-}  # fmt: skip
+    "float32": 1,
+    "uint8": 2,
+    "int8": 3,
+    "uint16": 4,
+    "int16": 5,
+    "int32": 6,
+    "int64": 7,
+    "bool": 9,
+    "float16": 10,
+    "float64": 11,
+    "uint32": 12,
+    "uint64": 13,
+    "bfloat16": 16,
+}
 
-#: The fields of ``OrtCustomOp``, the struct by which ONNX Runtime knows an op: its version, then functions. One that is
-#: left out is null, and is not called.
+#: The fields of ``OrtCustomOp``: the version of the struct, then functions. ONNX Runtime does not
+#: call functions that are null.
 FIELDS = """
-version CreateKernel GetName GetExecutionProviderType GetInputType GetInputTypeCount GetOutputType GetOutputTypeCount
-KernelCompute KernelDestroy GetInputCharacteristic GetOutputCharacteristic GetInputMemoryType GetVariadicInputMinArity
-GetVariadicInputHomogeneity GetVariadicOutputMinArity GetVariadicOutputHomogeneity CreateKernelV2 KernelComputeV2
+version CreateKernel GetName GetExecutionProviderType GetInputType GetInputTypeCount
+GetOutputType GetOutputTypeCount KernelCompute KernelDestroy GetInputCharacteristic
+GetOutputCharacteristic GetInputMemoryType GetVariadicInputMinArity GetVariadicInputHomogeneity
+GetVariadicOutputMinArity GetVariadicOutputHomogeneity CreateKernelV2 KernelComputeV2
 InferOutputShapeFn GetStartVersion GetEndVersion
 """
 
-#: What functions of the interface take and answer with, each in a register: an address, a size or a small number.
+#: The type of all arguments and results: an address, a size or a small number, each in one
+#: register.
 word = ctypes.c_int64
 
 
-def kind(n_arguments: int) -> Any:
-    """The ctypes type of a function with so many arguments."""
+def function_type(n_arguments: int) -> Any:
+    """Return the ctypes type of a C function with ``n_arguments`` arguments."""
     return ctypes.CFUNCTYPE(word, *[word] * n_arguments)
 
 
 def function(address: int, n_arguments: int) -> Any:
-    """The C function at ``address``, to be called from Python."""
-    return kind(n_arguments)(address)
+    """Return the C function at ``address`` as a Python callable."""
+    return function_type(n_arguments)(address)
 
 
-def call(table: int, name: str, *arguments: int) -> int:
-    """Call a function of the OrtApi at ``table``. The result is an OrtStatus*, 0 for success."""
-    return function(word.from_address(table + FUNCTIONS[name]).value, len(arguments))(*arguments)
+def call(api: int, name: str, *arguments: int) -> int:
+    """Call the function ``name`` of the OrtApi at ``api``, and return its OrtStatus*."""
+    address = word.from_address(api + FUNCTIONS[name]).value
+    return function(address, len(arguments))(*arguments)
 
 
 def get_api(base: int, version: int) -> int:
-    """The OrtApi of an OrtApiBase; 0 where this onnxruntime is older than ``version``."""
+    """Return the OrtApi of an OrtApiBase; 0 if this onnxruntime is older than ``version``."""
     return function(word.from_address(base).value, 1)(version)
 
 
-def status(table: int, text: str) -> int:
-    """A new OrtStatus with this message, which the caller owns."""
+def create_status(api: int, message: str) -> int:
+    """Return a new OrtStatus* with this message. The caller owns it."""
     create = ctypes.PYFUNCTYPE(word, ctypes.c_int, ctypes.c_char_p)
-    return create(word.from_address(table + FUNCTIONS["CreateStatus"]).value)(INVALID_ARGUMENT, text.encode())
+    address = word.from_address(api + FUNCTIONS["CreateStatus"]).value
+    return create(address)(INVALID_ARGUMENT, message.encode())
 
 
-def shape_of(table: int) -> int:
-    """The address of the function at :data:`SHAPE_OF`; 0 where this onnxruntime does not have it."""
-    # A build from the development branch has the number of the next release, and may still lack the function.
-    has_it = versions.at_least(onnxruntime.__version__, f"1.{SHAPE_OF_SINCE + 1}")
-    return word.from_address(table + SHAPE_OF).value if has_it else 0
+def shape_reference(api: int) -> int:
+    """Return the address of the function at :data:`SHAPE_REFERENCE`; 0 if it does not exist."""
+    # A build from the development branch has the number of the next release, and may still lack the
+    # function.
+    if not versions.at_least(onnxruntime.__version__, f"1.{SHAPE_REFERENCE_SINCE + 1}"):
+        return 0
+    return word.from_address(api + SHAPE_REFERENCE).value

@@ -1,4 +1,7 @@
-"""The ops: what ONNX Runtime is told of each, and where its compiled functions are. One more op is one more row."""
+"""The compiled ops: their schemas, and where their kernels are defined.
+
+A new op is a row of :data:`OPS`.
+"""
 
 from __future__ import annotations
 
@@ -13,31 +16,41 @@ from ...detection import programs
 from ...dialects.table import ATTENTION, COMPILED_DOMAIN, COMPILED_TYPES, DOMAIN, FUSED
 from ...reference.taps import COMPILED_MODES
 from .c_api import ELEMENT_TYPES, VERSION
-from .structs import MOST_TYPES
+from .structs import MAX_TYPES
 
-#: The operators that have an op of their own, of the same name.
+#: The operators for which there is a compiled op of the same name.
 OPERATORS = ("GridSample", "AffineGrid", ATTENTION)
 
-#: The version of the ops' inputs and attributes, which a node says in its attribute ``interface`` if it is not 1.
+#: The version of the ops' inputs and attributes. A node states it in its attribute ``interface``,
+#: whose default is 1.
 INTERFACE = 1
 
-#: ``ONNXTensorElementDataType`` of the second output of an op that has one, and of strings.
-INT64, STRING = ELEMENT_TYPES["int64"], 8
+#: The ``ONNXTensorElementDataType`` of strings.
+STRING = 8
+#: The ``ONNXTensorElementDataType`` of the status output.
+INT64 = ELEMENT_TYPES["int64"]
 
-#: The fields of a record: numbers, functions to compile
-#: (:data:`ort_gridsample.kernels.compilation.KernelSpec`; None: 0), or those of a record in it.
+#: ``OrtCustomOpInputOutputCharacteristic`` of an input.
+_REQUIRED = 0
+_VARIADIC = 2
+
+#: The values of a record's fields: a number, a compiled function as
+#: :data:`ort_gridsample.kernels.compilation.Part` (None: 0), an :class:`.image.Relocation`, or the
+#: fields of a record inside the record.
 Fields = Mapping[str, Any]
-#: What an op answers ONNX Runtime when it is registered: functions of :data:`.structs.OP`'s record, by their fields.
-#: They are Python for ops that are compiled when they are needed, and compiled code in a library.
-ANSWERS: Mapping[str, Callable[..., int]] = {
+
+#: The functions of an OrtCustomOp that describe the op. Their arguments are a record
+#: :data:`.structs.OP` and, for some, an index. For ops that are compiled on demand they are called
+#: as Python; for a library they are compiled.
+DESCRIPTION_FUNCTIONS: Mapping[str, Callable[..., int]] = {
     "GetName": lambda op: op.name,
-    "GetExecutionProviderType": lambda op: 0,  # the CPU's
+    "GetExecutionProviderType": lambda op: 0,  # null: the CPU's
     "GetInputType": lambda op, index: op.types[index],
     "GetInputTypeCount": lambda op: op.n_inputs,
     "GetOutputType": lambda op, index: op.types[0] if index == 0 else INT64,
     "GetOutputTypeCount": lambda op: op.n_outputs,
-    "GetInputCharacteristic": lambda op, index: 2 if index == op.variadic else 0,  # 2: several, of one type
-    "GetOutputCharacteristic": lambda op, index: 0,
+    "GetInputCharacteristic": lambda op, index: _VARIADIC if index == op.variadic else _REQUIRED,
+    "GetOutputCharacteristic": lambda op, index: _REQUIRED,
     "GetInputMemoryType": lambda op, index: 0,
     "GetVariadicInputMinArity": lambda op: 1,
     "GetVariadicInputHomogeneity": lambda op: 1,
@@ -45,123 +58,209 @@ ANSWERS: Mapping[str, Callable[..., int]] = {
 
 
 class Kernels(NamedTuple):
-    """The compiled side of an op."""
+    """The compiled functions and the data of an op."""
 
-    #: CreateKernelV2. A number from 1 on is no status, but one more than that of the state that is not there.
+    #: CreateKernelV2. It returns an OrtStatus*, 0 for success, or 1 + the index of a state that is
+    #: not compiled yet.
     create: Callable[..., int]
-    compute: Callable[..., int]  #: KernelComputeV2
-    destroy: Callable[..., int]  #: KernelDestroy
-    sentences: Sequence[bytes]  #: as :func:`.sentences.as_bytes` writes them
-    #: For the types of the inputs, the states that a node's may begin as: their record, and fields.
+    #: KernelComputeV2.
+    compute: Callable[..., int]
+    #: KernelDestroy.
+    destroy: Callable[..., int]
+    #: The error messages, as :func:`.sentences.encode` returns them.
+    sentences: Sequence[bytes]
+    #: From the types of the inputs to the op's initial states: their record, and the fields of
+    #: each.
     states: Callable[..., tuple[Any, Sequence[Fields]]]
-    infer: Callable[..., int] | None = None  #: InferOutputShapeFn, if there is one
+    #: InferOutputShapeFn, or None.
+    infer: Callable[..., int] | None = None
 
     @property
     def functions(self) -> dict[str, tuple[Callable[..., int]]]:
-        """The functions that ONNX Runtime calls, to be compiled, by their fields in :data:`.structs.OP`."""
-        found = {"CreateKernelV2": self.create, "KernelComputeV2": self.compute, "KernelDestroy": self.destroy}
-        return {name: (each,) for name, each in {**found, "InferOutputShapeFn": self.infer}.items() if each is not None}
+        """The functions to compile, by their fields in :data:`.structs.OP`."""
+        parts: dict[str, tuple[Callable[..., int]]] = {
+            "CreateKernelV2": (self.create,),
+            "KernelComputeV2": (self.compute,),
+            "KernelDestroy": (self.destroy,),
+        }
+        if self.infer is not None:
+            parts["InferOutputShapeFn"] = (self.infer,)
+        return parts
 
 
 @dataclass(frozen=True)
 class Op:
-    """One op."""
+    """An op.
 
-    name: str  #: the operator
-    kernels: str  #: its :class:`Kernels`, as module and name: the module imports Numba
-    inputs: tuple[str, ...]  #: the names of its inputs
-    types: tuple[tuple[str, ...], ...]  #: theirs, every combination that there is
-    variadic: int = -1  #: the input that may be several; -1: none
-    infers: bool = False  #: whether its output's shape can be inferred
-    has_modes: bool = True  #: whether its states are for one mode after the other
-    n_outputs: int = 1  #: 2: the second output is the status output of a Python op
+    Attributes:
+        name: the operator.
+        kernels: where its :class:`Kernels` are defined, as module and name. The module imports
+            Numba.
+        inputs: the names of the inputs.
+        types: all combinations of the inputs' types.
+        variadic: the index of the variadic input; -1 for none.
+        infers: whether the shape of the output can be inferred.
+        has_modes: whether the index of a state, modulo the number of modes, is that of a mode.
+        n_outputs: 2 if the op has the status output of a Python op.
+    """
+
+    name: str
+    kernels: str
+    inputs: tuple[str, ...]
+    types: tuple[tuple[str, ...], ...]
+    variadic: int = -1
+    infers: bool = False
+    has_modes: bool = True
+    n_outputs: int = 1
 
     @property
     def op_type(self) -> str:
-        """The type of its nodes. A stand-in has the type of the Python op."""
+        """The type of the op's nodes. An op that replaces a Python op has the Python op's type."""
         return COMPILED_TYPES[self.name] if self.n_outputs == 1 else self.name
 
-    def serves(self, types: Sequence[str], number: int, wanted: Mapping[str, Collection[str]] | None) -> bool:
-        """Whether the state of this number, of inputs of these ``types``, is of use to nodes of the ``wanted``.
+    def serves(
+        self,
+        types: Sequence[str],
+        index: int,
+        wanted: Mapping[str, Collection[str]] | None,
+    ) -> bool:
+        """Whether a library for the ``wanted`` nodes needs a state.
 
-        These are types by the inputs' names, and modes as ``mode``; None: all.
+        Args:
+            types: the types of the inputs.
+            index: the index of the state.
+            wanted: the types that the nodes have, by the names of inputs, and the modes that they
+                have, as ``mode``. None: all.
         """
         if wanted is None:
             return True
-        named = dict(zip(self.inputs, types, strict=True))
+        properties = dict(zip(self.inputs, types, strict=True))
         if self.has_modes:
-            named["mode"] = COMPILED_MODES[number % len(COMPILED_MODES)]
-        return all(name in _FREE or value in wanted.get(name, ()) for name, value in named.items())
+            properties["mode"] = COMPILED_MODES[index % len(COMPILED_MODES)]
+        for name, value in properties.items():
+            if name not in _DEPENDENT_INPUTS and value not in wanted.get(name, ()):
+                return False
+        return True
 
     def load(self) -> Kernels:
-        """Its kernels. Imports Numba."""
-        module, name = self.kernels.split(".")
+        """Import and return the op's kernels. This imports Numba.
+
+        Raises:
+            ModuleNotFoundError: Numba or a module of this package is missing.
+        """
+        module_name, attribute = self.kernels.split(".")
         try:
-            kernels = importlib.import_module(f".{module}", __package__)
+            module = importlib.import_module(f".{module_name}", __package__)
         except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(versions.missing(error.name or module, str(error)), name=error.name) from error
-        return getattr(kernels, name)
+            reason = versions.missing(error.name or module_name, str(error))
+            raise ModuleNotFoundError(reason, name=error.name) from error
+        return getattr(module, attribute)
 
-    def described(self, types: Sequence[str]) -> str:
-        """What it takes, where its inputs are of these ``types``."""
-        each = [f"{name} of {type_}" for name, type_ in zip(self.inputs, types, strict=True)]
-        return f"{', '.join(each[:-1])} and {each[-1]}"
+    def describe(self, types: Sequence[str]) -> str:
+        """Describe inputs of these ``types``, for an error message."""
+        inputs = [f"{name} of {type_}" for name, type_ in zip(self.inputs, types, strict=True)]
+        return f"{', '.join(inputs[:-1])} and {inputs[-1]}"
 
 
-def fields(op: Op, types: Sequence[str]) -> dict[str, Any]:
-    """The numbers in the :data:`.structs.OP` of an op whose inputs are of these ``types``."""
-    numbers = [STRING if each == "str" else ELEMENT_TYPES[each] for each in types]
-    numbers += [0] * (MOST_TYPES - len(types))
+def schema_fields(op: Op, types: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of :data:`.structs.OP` that state the schema, for inputs of ``types``."""
+    element_types = [STRING if name == "str" else ELEMENT_TYPES[name] for name in types]
+    element_types += [0] * (MAX_TYPES - len(types))
     return {
         "version": VERSION,
         "n_inputs": len(types),
         "n_outputs": op.n_outputs,
         "variadic": op.variadic,
-        "types": numbers,
+        "types": element_types,
     }
 
 
-def _combined(*types: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    return tuple(product(*([name for name in each if name in ELEMENT_TYPES] for each in types)))
+def _combinations(*alternatives: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """Return all combinations of types, one of each row, without types that have no compiled op."""
+    supported = ([name for name in names if name in ELEMENT_TYPES] for names in alternatives)
+    return tuple(product(*supported))
 
 
-#: The inputs that are of one type, or of that of others.
-_FREE = ("size", "scalars", "levels", "attention_weights")
+#: The inputs that have only one type, or the type of another input.
+_DEPENDENT_INPUTS = ("size", "scalars", "levels", "attention_weights")
 
-_X, _grid = spec.newest("GridSample").types.values()
-_theta, _size = spec.newest("AffineGrid").types.values()
-_inputs = tuple(spec.newest(ATTENTION).types)
-_sampled = tuple((*X, each, each) for X in _combined(_X) for each in programs.TYPES)
-#: Weights are of value's type.
-_attended = tuple((value, "int64", at, value) for value, at in product(spec.FLOATS, spec.FLOATS))
+_X_TYPES, _GRID_TYPES = spec.newest("GridSample").types.values()
+_THETA_TYPES, _SIZE_TYPES = spec.newest("AffineGrid").types.values()
+_ATTENTION_INPUTS = tuple(spec.newest(ATTENTION).types)
 
-# An AffineGrid's shape is in the values of its size, and no axis can be left without a number or a name. A fused op
-# reads what its sources have in common first: the sizes, or the programs' scalars.
+_X_AND_PROGRAM = product(_combinations(_X_TYPES), programs.TYPES)
+#: The types of X, of the scalars and of the sources, which are of one type.
+_PROGRAM_TYPES = tuple((*X, type_, type_) for X, type_ in _X_AND_PROGRAM)
+
+_FLOAT_PAIRS = product(spec.FLOATS, spec.FLOATS)
+#: The types of value, levels, locations and weights. Weights are of value's type.
+_ATTENTION_TYPES = tuple((value, "int64", locations, value) for value, locations in _FLOAT_PAIRS)
+
+# The shape of an AffineGrid depends on the values of its size, and a shape with an unknown length
+# needs a name for it: so it is not inferred. A fused op first reads what its sources have in
+# common: the size, or the scalars of its programs.
 OPS = (
-    Op("GridSample", "sampling.KERNELS", ("X", "grid"), _combined(_X, _grid), infers=True),
-    Op("AffineGrid", "affine.KERNELS", ("theta", "size"), _combined(_theta, _size), has_modes=False),
-    Op(FUSED, "affine.FUSED", ("X", "size", "theta"), _combined(_X, _size, _theta), variadic=2),
-    Op(FUSED, "program_grids.KERNELS", ("X", "scalars", "grid"), _sampled, 2),
-    Op(ATTENTION, "attention.KERNELS", _inputs, _attended, infers=True, has_modes=False),
+    Op(
+        "GridSample",
+        "sampling.KERNELS",
+        ("X", "grid"),
+        _combinations(_X_TYPES, _GRID_TYPES),
+        infers=True,
+    ),
+    Op(
+        "AffineGrid",
+        "affine.KERNELS",
+        ("theta", "size"),
+        _combinations(_THETA_TYPES, _SIZE_TYPES),
+        has_modes=False,
+    ),
+    Op(
+        FUSED,
+        "affine.FUSED",
+        ("X", "size", "theta"),
+        _combinations(_X_TYPES, _SIZE_TYPES, _THETA_TYPES),
+        variadic=2,
+    ),
+    Op(
+        FUSED,
+        "program_grids.KERNELS",
+        ("X", "scalars", "grid"),
+        _PROGRAM_TYPES,
+        variadic=2,
+    ),
+    Op(
+        ATTENTION,
+        "attention.KERNELS",
+        _ATTENTION_INPUTS,
+        _ATTENTION_TYPES,
+        infers=True,
+        has_modes=False,
+    ),
 )
 
 
-def _stand_in(op: Op) -> Op:
-    """A compiled op with the interface of the Python op of the same name, for where onnxruntime-extensions is missing.
+def _is_python_op_type(name: str) -> bool:
+    """Whether Python ops have inputs of this type, without a conversion."""
+    return spec.TYPES[name].transport == name
 
-    It has the status output that the guard of a Python op reads, and the types that Python ops take. Strings are among
-    these, so that :meth:`.registry.CompiledOps` can refuse them with a sentence.
+
+def _python_op_replacement(op: Op) -> Op:
+    """Return a compiled op with the interface of the Python op of the same name.
+
+    Sessions use it if onnxruntime-extensions is not installed. It has the status output, which the
+    guard node of a Python op reads, and the input types of Python ops. These include strings, so
+    that :class:`.registry.CompiledOps` can refuse them with an error message.
     """
     module, _ = op.kernels.split(".")
-    types = [
-        each
-        for each in op.types
-        if all(spec.TYPES[name].transport == name for name in each)
-    ]  # fmt: skip
+    types = [names for names in op.types if all(map(_is_python_op_type, names))]
     if op.name == "GridSample":
-        types += [("str", grid) for grid in dict.fromkeys(spec.TYPES[name].transport for name in _grid) if grid]
+        grid_types = dict.fromkeys(spec.TYPES[name].transport for name in _GRID_TYPES)
+        types += [("str", grid_type) for grid_type in grid_types if grid_type]
     return replace(op, kernels=f"{module}.WITH_STATUS", types=tuple(types), n_outputs=2)
 
 
-#: Domain -> its ops.
-DOMAINS = {COMPILED_DOMAIN: OPS, DOMAIN: tuple(_stand_in(op) for op in OPS if op.name in OPERATORS)}
+#: The ops of each domain.
+DOMAINS = {
+    COMPILED_DOMAIN: OPS,
+    DOMAIN: tuple(_python_op_replacement(op) for op in OPS if op.name in OPERATORS),
+}

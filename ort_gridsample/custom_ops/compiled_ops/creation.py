@@ -1,6 +1,7 @@
-"""What every op does when a session is made: it reads a node's attributes, and makes the state of its kernel.
+"""Creation of kernels: read a node's attributes, and create the state of its kernel.
 
-A state and all that it points to is memory of a NODE's, which is freed where the kernel cannot be made, or with it.
+A state and all that it points to is memory of a NODE. It is freed with the kernel, or when the
+kernel cannot be created.
 """
 
 from typing import Any
@@ -14,29 +15,78 @@ from ...kernels.compilation import compile_time
 from ...kernels.pointers import address, array, chars, copy, local, sizeof, struct
 from .c_api import INVALID_ARGUMENT
 from .catalog import INTERFACE
-from .requests import free_blocks, function, keep, reserve
-from .sentences import as_bytes, complain, create_status, length_of, quoted
+from .requests import alloc, alloc_int64s, api_function, free_blocks
+from .sentences import create_status, encode, error_with_number, strlen, write_repr
 from .structs import BLOCK, ERRORS, LIBRARY, NODE, OP, PLAIN, TEXT
 
-get_integer = function("KernelInfoGetAttribute_int64", 1)
-get_text, get_name = function("KernelInfoGetAttribute_string"), function("KernelInfo_GetNodeName")
-row_size, get_row = function("KernelInfoGetAttributeArray_int64", 1), function("KernelInfoGetAttributeArray_int64")
-release_status = function("ReleaseStatus")
-#: memcmp and strcspn of C: 0 where so many bytes are the same; and how many come before one of a set.
-_compare: Any = types.ExternalFunction("memcmp", types.int32(types.int64, types.int64, types.int64))
-span: Any = types.ExternalFunction("strcspn", types.int64(types.int64, types.int64))
-#: What may be wrong with any node: it is of other ops, or of a kind that a library was made without.
-OTHER_INTERFACE = validation.Sentence(
+get_integer = api_function("KernelInfoGetAttribute_int64", 1)
+get_text = api_function("KernelInfoGetAttribute_string")
+get_name = api_function("KernelInfo_GetNodeName")
+get_row_size = api_function("KernelInfoGetAttributeArray_int64", 1)
+get_row = api_function("KernelInfoGetAttributeArray_int64")
+release_status = api_function("ReleaseStatus")
+#: C's memcmp: 0 if two addresses have the same bytes.
+_memcmp: Any = types.ExternalFunction("memcmp", types.int32(types.int64, types.int64, types.int64))
+#: C's strcspn: the number of characters before the first one of a set.
+strcspn: Any = types.ExternalFunction("strcspn", types.int64(types.int64, types.int64))
+
+#: The node has another version of the ops' interface.
+WRONG_INTERFACE = validation.Sentence(
     "interface", "{nbytes}", f"{INTERFACE}: the model is of another ort-gridsample's ops"
 )
-LACKING = validation.Sentence("library", "made without {what}{value}", "one that was made for this model, or for all")
-#: Of an op of one state.
-LAST = [as_bytes(OTHER_INTERFACE), as_bytes(LACKING, what="")]
+#: The library has no state for the node.
+MISSING_STATE = validation.Sentence(
+    "library", "made without {what}{value}", "one that was made for this model, or for all"
+)
+#: The last sentences of an op with one state.
+LAST_SENTENCES = [encode(WRONG_INTERFACE), encode(MISSING_STATE, what="")]
+
+
+# --- Nodes and states ---
+
+
+@register_jitable
+def open_node(
+    node: Any,
+    op: Any,
+    api: int,
+    info: int,
+    operator: int,
+    wrong_interface: int,
+) -> int:
+    """Initialize ``node``, and check the version of its interface.
+
+    Args:
+        node: a NODE.
+        op: its OP.
+        api: the address of the OrtApi.
+        info: the OrtKernelInfo.
+        operator: the address of the characters before the node's name in error messages.
+        wrong_interface: the index of the sentence :data:`WRONG_INTERFACE`.
+
+    Returns:
+        The address of ERRORS; 0 without memory. ``node.status`` is an error if the interface is
+        wrong.
+    """
+    node.api = api
+    node.info = info
+    node.blocks = 0
+    node.lacks_memory = 0
+    node.status = 0
+    errors = create_errors(node, operator, chars("node"), op.sentences)
+    interface = integer_attribute(node, chars("interface"), 1)
+    if interface != INTERFACE and is_good(node):
+        node.status = error_with_number(api, errors, wrong_interface, interface)
+    return errors
 
 
 @register_jitable
 def close_node(node: Any, state: int, out: int) -> int:
-    """Answer with the ``state`` at ``out``; or with the node's status, and nothing."""
+    """Write the address ``state`` to ``out``, or free the memory of a node with an error.
+
+    Returns:
+        The status of the node.
+    """
     if node.status == 0:
         array(out, (1,), np.int64)[0] = state
     else:
@@ -44,50 +94,122 @@ def close_node(node: Any, state: int, out: int) -> int:
     return node.status
 
 
-@compile_time(0.5)
+@register_jitable
+def is_good(node: Any) -> bool:
+    """Whether ``node`` has had no error so far."""
+    return node.status == 0 and node.lacks_memory == 0
+
+
+@register_jitable
+def create_errors(node: Any, operator: int, label: int, sentences: int) -> int:
+    """Create ERRORS for ``node``.
+
+    Args:
+        node: a NODE.
+        operator: the address of the characters before the node's name.
+        label: the attribute with the name of the original node. Without it, the name is the node's.
+        sentences: the address of an array of TEXT.
+
+    Returns:
+        The address of ERRORS; 0 without memory.
+    """
+    errors_address = alloc(node, sizeof(ERRORS))
+    if errors_address == 0:
+        return 0
+    name = local(TEXT)
+    read_text(node, get_text, (node.info, label), name)
+    if name.length <= 0:
+        read_text(node, get_name, (node.info,), name)
+    errors = struct(errors_address, ERRORS)
+    errors.sentences = sentences
+    errors.value.data = 0
+    errors.value.length = 0
+    write_repr(node, operator, name, errors.where)
+    return errors_address
+
+
+@register_jitable
+def create_state(
+    node: Any,
+    op: Any,
+    index: int,
+    dtype: Any,
+    errors_address: int,
+    missing_state: int,
+) -> int:
+    """Create the state of ``node`` as a copy of one of the op's initial states.
+
+    This is the last allocation of the node: see :func:`destroy`.
+
+    Args:
+        node: a NODE.
+        op: its OP.
+        index: the index of the initial state.
+        dtype: the record of the state.
+        errors_address: the address of the node's ERRORS.
+        missing_state: the index of the sentence :data:`MISSING_STATE`.
+
+    Returns:
+        The address of the state. 0 if ``node.status`` is not 0: an error, or 1 + ``index`` if the
+        initial state must be compiled.
+    """
+    initial_state = array(op.states, (index + 1,), np.int64)[index]
+    library = struct(op.library, LIBRARY)
+    state_address = alloc(node, sizeof(dtype))
+    if node.status == 0 and node.lacks_memory != 0:
+        message = chars("there is no memory for a kernel")
+        node.status = create_status(node.api, (INVALID_ARGUMENT, message))
+    elif node.status == 0 and initial_state == 0 and library.compiles_on_demand != 0:
+        node.status = index + 1
+    elif node.status == 0 and initial_state == 0:
+        value = struct(errors_address, ERRORS).value
+        value.data = op.description
+        value.length = strlen(op.description)
+        node.status = error_with_number(node.api, errors_address, missing_state, 0)
+    if node.status != 0:
+        return 0
+    copy(state_address, initial_state, sizeof(dtype))
+    state = struct(state_address, dtype)
+    state.api = node.api
+    state.get_shape_reference = library.get_shape_reference
+    state.errors = errors_address
+    state.kernel.cpus = library.cpus
+    state.kernel.align_corners = integer_attribute(node, chars("align_corners"), 0) != 0
+    return state_address
+
+
+@register_jitable
+def create_plain(
+    op_address: int,
+    api: int,
+    info: int,
+    out: int,
+    operator: int,
+    wrong_interface: int,
+) -> int:
+    """CreateKernelV2 of an op with one state, which is PLAIN.
+
+    Its last sentences are :data:`LAST_SENTENCES`, from the index ``wrong_interface`` on.
+    """
+    op = struct(op_address, OP)
+    node = local(NODE)
+    errors = open_node(node, op, api, info, operator, wrong_interface)
+    state = create_state(node, op, 0, PLAIN, errors, wrong_interface + 1)
+    return close_node(node, state, out)
+
+
 def destroy(state: int) -> int:
-    """KernelDestroy: free a state, the last thing that its node kept, and what was kept before."""
+    """KernelDestroy: free a state, and all that its node allocated before it."""
     free_blocks(state - sizeof(BLOCK))
     return 0
 
 
-@register_jitable
-def begin_state(node: Any, op: Any, number: int, dtype: Any, errors: int, lacking: int) -> int:
-    """The address of a new state, a record of ``dtype``, as the op's of this ``number``; 0: the node has a status.
-
-    It is the last that the node keeps. Where there is no such state, the status is the sentence ``lacking``, or what
-    CreateKernelV2 answers to have it made.
-    """
-    origin, library = array(op.states, (number + 1,), np.int64)[number], struct(op.library, LIBRARY)
-    at = reserve(node, sizeof(dtype))
-    if node.status == 0 and node.lacks_memory != 0:
-        node.status = create_status(node.api, (INVALID_ARGUMENT, chars("there is no memory for a kernel")))
-    elif node.status == 0 and origin == 0 and library.makes != 0:
-        node.status = number + 1
-    elif node.status == 0 and origin == 0:
-        about = struct(errors, ERRORS)
-        about.value.at, about.value.length = op.described, length_of(op.described)
-        node.status = complain(node.api, errors, lacking, 0)
-    if node.status != 0:
-        return 0
-    copy(at, origin, sizeof(dtype))
-    made = struct(at, dtype)
-    made.api, made.shape_of, made.sentences = node.api, library.shape_of, errors
-    made.kernel.cpus, made.kernel.align_corners = library.cpus, integer(node, chars("align_corners"), 0) != 0
-    return at
+# --- Attributes ---
 
 
 @register_jitable
-def create_plain(op_at: int, api: int, info: int, out: int, operator: int, other: int) -> int:
-    """CreateKernelV2 of an ``operator`` of one PLAIN state; its last two sentences begin at ``other``."""
-    op, node = struct(op_at, OP), local(NODE)
-    errors = open_node(node, op, api, info, operator, other)
-    return close_node(node, begin_state(node, op, 0, PLAIN, errors, other + 1), out)
-
-
-@register_jitable
-def integer(node: Any, name: int, default: int) -> int:
-    """The node's attribute ``name``, an integer; ``default`` where it has none."""
+def integer_attribute(node: Any, name: int, default: int) -> int:
+    """Return the integer attribute ``name`` of ``node``; ``default`` if there is none."""
     status, value = get_integer(node.api, (node.info, name))
     if status != 0:
         release_status(node.api, (status,))
@@ -96,83 +218,83 @@ def integer(node: Any, name: int, default: int) -> int:
 
 
 @register_jitable
-def integers(node: Any, name: int) -> Any:
-    """The node's attribute ``name``, a row of integers; empty where it has none."""
-    status, count = row_size(node.api, (node.info, name, 0))
-    memory = keep(node, 1 + count)  # its length, and it
+def integers_attribute(node: Any, name: int) -> Any:
+    """Return the attribute ``name`` of ``node`` as an int64 array; empty if there is none."""
+    status, count = get_row_size(node.api, (node.info, name, 0))
+    memory = alloc_int64s(node, 1 + count)  # the count, and the integers
     if status == 0 and len(memory) > 0:
-        memory[0], at = count, np.int64(memory.ctypes.data)
-        status = get_row(node.api, (node.info, name, at + 8, at))
+        memory[0] = count
+        count_address = np.int64(memory.ctypes.data)
+        status = get_row(node.api, (node.info, name, count_address + 8, count_address))
     if status != 0:
         release_status(node.api, (status,))
     return memory[1:] if status == 0 else memory[:0]
 
 
 @register_jitable
-def text(node: Any, get: Any, key: Any, found: Any) -> None:
-    """Set the TEXT ``found`` to what ``get``, ONNX Runtime's, answers to the ``key``; length -1: nothing."""
-    found.length, size_at = 0, address(found) + 8  # the size, with the 0 at its end, is written to the length
-    status = get(node.api, key + (0, size_at))  # noqa: RUF005  (Numba adds tuples)
-    found.at = reserve(node, found.length + 1)
-    if status == 0 and found.at != 0:
-        status = get(node.api, key + (found.at, size_at))  # noqa: RUF005
-    found.length = found.length - 1 if status == 0 and found.at != 0 else -1
+def read_text(node: Any, get: Any, arguments: Any, result: Any) -> None:
+    """Set the TEXT ``result`` to characters that ONNX Runtime copies to memory of ``node``.
+
+    Args:
+        node: a NODE.
+        get: a function of ONNX Runtime. Its last arguments are a buffer, and a pointer to the size
+            with the terminating 0. Without a buffer it sets the size.
+        arguments: its first arguments.
+        result: a TEXT. Its length becomes -1 if there is no text, or no memory.
+    """
+    result.length = 0
+    size_address = address(result) + 8  # the field ``length``
+    status = get(node.api, arguments + (0, size_address))  # noqa: RUF005  (Numba adds tuples)
+    result.data = alloc(node, result.length + 1)
+    if status == 0 and result.data != 0:
+        status = get(node.api, arguments + (result.data, size_address))  # noqa: RUF005
+    result.length = result.length - 1 if status == 0 and result.data != 0 else -1
     if status != 0:
         release_status(node.api, (status,))
 
 
 @register_jitable
-def index_among(words: int, found: Any) -> int:
-    """The index of the TEXT ``found`` among ``words``, each with a blank behind it; -1 where it is none of them."""
-    index = 0
-    while length_of(words) != 0:
-        length = span(words, chars(" "))
-        if length == found.length and _compare(words, found.at, length) == 0:
-            return index
-        words, index = words + length + 1, index + 1
-    return -1
+def choice_attribute(
+    node: Any,
+    name: int,
+    words: int,
+    default: int,
+    errors_address: int,
+    wrong_word: int,
+) -> int:
+    """Return the index of the attribute ``name`` of ``node`` among ``words``.
 
+    Args:
+        node: a NODE.
+        name: the name of the attribute.
+        words: the address of characters: words, each with a blank behind it.
+        default: the result if the node has no such attribute.
+        errors_address: the address of the node's ERRORS.
+        wrong_word: the index of a sentence that quotes the value.
 
-@register_jitable
-def choice(node: Any, name: int, words: int, default: int, errors: int, wrong: int) -> int:
-    """The index of the node's attribute ``name`` among ``words``; any, with the sentence ``wrong``, if it is none."""
-    found = local(TEXT)
-    text(node, get_text, (node.info, name), found)
-    if found.length < 0:
+    Returns:
+        The index. If the attribute is none of ``words``, the result is 0, and ``node.status`` an
+        error.
+    """
+    word = local(TEXT)
+    read_text(node, get_text, (node.info, name), word)
+    if word.length < 0:
         return default
-    index = index_among(words, found)
+    index = _word_index(words, word)
     if index < 0 and is_good(node):
-        quoted(node, chars(""), found, struct(errors, ERRORS).value)
-        node.status = complain(node.api, errors, wrong, 0)
+        write_repr(node, chars(""), word, struct(errors_address, ERRORS).value)
+        node.status = error_with_number(node.api, errors_address, wrong_word, 0)
     return max(index, 0)
 
 
 @register_jitable
-def errors_of(node: Any, operator: int, label: int, sentences: int) -> int:
-    """The address of new ERRORS of an ``operator``, named by the attribute ``label`` or as the node; 0: no memory."""
-    at, name = reserve(node, sizeof(ERRORS)), local(TEXT)
-    if at == 0:
-        return 0
-    errors = struct(at, ERRORS)
-    text(node, get_text, (node.info, label), name)
-    if name.length <= 0:
-        text(node, get_name, (node.info,), name)
-    errors.sentences, errors.value.at, errors.value.length = sentences, 0, 0
-    quoted(node, operator, name, errors.where)
-    return at
-
-
-@register_jitable
-def open_node(node: Any, op: Any, api: int, info: int, operator: int, other: int) -> int:
-    """Begin with a ``node``, whose status is the sentence ``other`` if it is of other ops; the address of ERRORS."""
-    node.api, node.info, node.blocks, node.lacks_memory, node.status = api, info, 0, 0, 0
-    errors, interface = errors_of(node, operator, chars("node"), op.sentences), integer(node, chars("interface"), 1)
-    if interface != INTERFACE and is_good(node):
-        node.status = complain(api, errors, other, interface)
-    return errors
-
-
-@register_jitable
-def is_good(node: Any) -> bool:
-    """Whether the ``node`` may have a kernel, as far as is known."""
-    return node.status == 0 and node.lacks_memory == 0
+def _word_index(words: int, word: Any) -> int:
+    """Return the index of the TEXT ``word`` among ``words``, each with a blank behind it; or -1."""
+    index = 0
+    while strlen(words) != 0:
+        length = strcspn(words, chars(" "))
+        if length == word.length and _memcmp(words, word.data, length) == 0:
+            return index
+        words += length + 1
+        index += 1
+    return -1

@@ -1,4 +1,8 @@
-"""Records as bytes, with addresses among them: in memory for this process, or as the data of a library."""
+"""Images: records that contain addresses of one another and of compiled functions, as bytes.
+
+An image is copied to the memory of this process (:mod:`.registry`), or becomes the data of a
+library (:mod:`ort_gridsample.library.emission`).
+"""
 
 from __future__ import annotations
 
@@ -10,53 +14,72 @@ import numpy as np
 from .catalog import Fields
 from .structs import TEXT
 
+_POINTER = np.dtype([("address", np.int64)])
 
-class Inside(int):
-    """A place in an image, in bytes from its beginning, which becomes an address."""
+
+class Relocation(int):
+    """An offset in an image, in bytes. A field with this value becomes an address."""
 
 
 class Image:
-    """Records that point to one another."""
+    """The bytes of records, and the fields that must be set to addresses.
+
+    Attributes:
+        data: the bytes of the records, with 0 in fields that contain an address. relocations: the
+        offset of a field -> the offset in ``data`` whose address the field contains. functions: the
+        offset of a field -> the compiled function whose address the field contains,
+            as :data:`ort_gridsample.kernels.compilation.Part`.
+    """
 
     def __init__(self) -> None:
-        self.data = bytearray()  #: their bytes, with 0 for every address
-        self.places: dict[int, Inside] = {}  #: where in these the address of another place belongs
-        #: Where a compiled function's belongs, as :data:`ort_gridsample.kernels.compilation.KernelSpec`.
+        self.data = bytearray()
+        self.relocations: dict[int, Relocation] = {}
         self.functions: dict[int, tuple[Any, ...]] = {}
 
-    def text(self, text: bytes) -> Inside:
-        """Where ``text`` now is, with a 0 behind it."""
+    def add_text(self, text: bytes) -> Relocation:
+        """Append ``text`` and a terminating 0, and return its offset."""
         return self._append(text + b"\0")
 
-    def texts(self, texts: Sequence[bytes]) -> Inside:
-        """Where a row of TEXTs now is."""
-        return self.put(TEXT, *({"at": self.text(text), "length": len(text)} for text in texts))
+    def add_texts(self, texts: Sequence[bytes]) -> Relocation:
+        """Append an array of TEXT, and return its offset."""
+        rows = [{"data": self.add_text(text), "length": len(text)} for text in texts]
+        return self.add_records(TEXT, *rows)
 
-    def row(self, places: Sequence[Any]) -> Inside:
-        """Where a row of addresses now is, of places or functions."""
-        return self.put(np.dtype([("at", np.int64)]), *({"at": place} for place in places))
+    def add_pointers(self, targets: Sequence[Any]) -> Relocation:
+        """Append an array of addresses, and return its offset. A target is a value of a field."""
+        return self.add_records(_POINTER, *({"address": target} for target in targets))
 
-    def put(self, record: np.dtype[Any], *rows: Fields) -> Inside:
-        """Where a ``record`` now is that has the fields of a row, and 0 for all others; or one behind the other."""
-        here = self._append(bytes(record.itemsize * len(rows)))
-        for number, fields in enumerate(rows):
-            self.fill(here + number * record.itemsize, record, fields)
-        return here
+    def add_records(self, dtype: np.dtype[Any], *rows: Fields) -> Relocation:
+        """Append an array of records.
 
-    def _append(self, data: bytes) -> Inside:
-        here = Inside(len(self.data))
+        Args:
+            dtype: the type of the records.
+            rows: the fields of each record. Other fields are 0.
+
+        Returns:
+            The offset of the array.
+        """
+        offset = self._append(bytes(dtype.itemsize * len(rows)))
+        for index, fields in enumerate(rows):
+            self.set_fields(offset + index * dtype.itemsize, dtype, fields)
+        return offset
+
+    def _append(self, data: bytes) -> Relocation:
+        offset = Relocation(len(self.data))
         self.data += data + bytes(-len(data) % 8)
-        return here
+        return offset
 
-    def fill(self, at: int, record: np.dtype[Any], fields: Fields) -> None:
-        """Let the ``record`` that lies ``at`` a place have these ``fields``."""
+    def set_fields(self, offset: int, dtype: np.dtype[Any], fields: Fields) -> None:
+        """Set ``fields`` of the record of type ``dtype`` at ``offset``."""
         for name, value in fields.items():
-            kind, offset, *_ = record.fields[name]  # type: ignore[index]
+            field_dtype, field_offset, *_ = dtype.fields[name]  # type: ignore[index]
+            start = offset + field_offset
             if isinstance(value, dict):
-                self.fill(at + offset, kind, value)
+                self.set_fields(start, field_dtype, value)
             elif isinstance(value, tuple):
-                self.functions[at + offset] = value
-            elif isinstance(value, Inside):
-                self.places[at + offset] = value
+                self.functions[start] = value
+            elif isinstance(value, Relocation):
+                self.relocations[start] = value
             elif value is not None:
-                self.data[at + offset : at + offset + kind.itemsize] = np.array(value, kind.base).tobytes()
+                encoded = np.array(value, field_dtype.base).tobytes()
+                self.data[start : start + field_dtype.itemsize] = encoded

@@ -1,4 +1,4 @@
-"""Libraries of the compiled ops, as files: which one sessions use, and whether it is a whole one of this release."""
+"""Library files: the trailer of a library of compiled ops, and which library sessions use."""
 
 import hashlib
 import os
@@ -11,47 +11,83 @@ from ...errors import GridSampleError
 from ...kernels import target
 from .linking import SUFFIXES
 
-#: The version of the libraries: 2 has the ops in the domain ``ort_gridsample.compiled``, 1 had them elsewhere.
+#: The version of the libraries. Version 2 has the ops in the domain ``ort_gridsample.compiled``,
+#: version 1 in another one.
 FORMAT = 2
-#: The environment variable that names a library, and where one lies in the package.
+
+#: The environment variable with the path of a library.
 VARIABLE = "ORT_GRIDSAMPLE_LIBRARY"
-OWN = Path(__file__).parents[2] / "libort_gridsample"
-#: What a library ends with: the interface of its ops, the release that made it, its machine, the levels of its
-#: processors, and the hash of all before.
-_END = re.compile(rb"\nort_gridsample ops (\d+) of release (\S+) for (\S+)((?: \S+)*) sha256 ([0-9a-f]{64})\n\Z")
+
+#: The path of a library inside the package, without its suffix.
+PACKAGED = Path(__file__).parents[2] / "libort_gridsample"
+
+#: The trailer of a library: its version, the release that built it, its machine, the processors,
+#: and the hash of all bytes before the trailer.
+_TRAILER = re.compile(
+    rb"\nort_gridsample ops (\d+) of release (\S+) for (\S+)((?: \S+)*)"
+    rb" sha256 ([0-9a-f]{64})\n\Z"
+)
 
 
-def ended(library: bytes, release: str, machine: str, cpus: Sequence[str]) -> bytes:
-    """The bytes of a ``library`` with what it ends with."""
-    said = " ".join(["ort_gridsample ops", str(FORMAT), "of release", release, "for", machine, *cpus])
-    return library + f"\n{said} sha256 {hashlib.sha256(library).hexdigest()}\n".encode()
+def append_trailer(library: bytes, release: str, machine: str, cpus: Sequence[str]) -> bytes:
+    """Return the bytes of ``library`` with a trailer.
+
+    Args:
+        library: the bytes that a linker wrote.
+        release: the release of this package.
+        machine: processor and system, such as ``"x86_64-linux"``.
+        cpus: the processors that the library has variants for.
+    """
+    properties = ["ort_gridsample ops", str(FORMAT), "of release", release, "for", machine, *cpus]
+    digest = hashlib.sha256(library).hexdigest()
+    return library + f"\n{' '.join(properties)} sha256 {digest}\n".encode()
 
 
 @cache
-def found() -> Path | None:
-    """The library that sessions use: the one that the environment names, or that lies in the package; None: none."""
-    named = os.environ.get(VARIABLE)
-    if named:
-        return Path(named)
-    return next((path for suffix in SUFFIXES.values() if (path := OWN.with_suffix(suffix)).exists()), None)
+def configured_library() -> Path | None:
+    """Return the path of the library that sessions use; None if there is none.
+
+    It is the one that the environment variable names, or else the one inside the package.
+    """
+    path = os.environ.get(VARIABLE)
+    if path:
+        return Path(path)
+    candidates = (PACKAGED.with_suffix(suffix) for suffix in SUFFIXES.values())
+    return next((path for path in candidates if path.exists()), None)
 
 
 @cache
-def checked(path: Path, anywhere: bool = False) -> str:
-    """What the library at ``path``, for this machine or one ``anywhere``, says of itself, checked to be of use."""
+def validate(path: Path, any_machine: bool = False) -> str:
+    """Check that the library at ``path`` is complete and can be used.
+
+    Args:
+        path: the library.
+        any_machine: whether the library may be for another machine.
+
+    Returns:
+        The release that built it, its machine and processors.
+
+    Raises:
+        GridSampleError: the file is no library, is damaged, or cannot be used here.
+    """
     where = f"library {str(path)!r}"
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise GridSampleError(where, "file", f"not to be read: {error.strerror}", "a library") from error
-    end = _END.search(content)
-    if end is None:
-        raise GridSampleError(where, "end", "not a library's", "what 'ort-gridsample library' writes, whole")
-    interface, release, machine, cpus, digest = (each.decode() for each in end.groups())
-    if digest != hashlib.sha256(content[: end.start()]).hexdigest():
-        raise GridSampleError(where, "content", "damaged", "what its hash says: build or copy it again")
-    if int(interface) != FORMAT:
-        raise GridSampleError(where, "interface", f"{interface}, of release {release}", f"{FORMAT}: build it again")
-    if machine != (this := f"{target.machine}-{target.system}") and not anywhere:
-        raise GridSampleError(where, "machine", machine, this)
+        found = f"not to be read: {error.strerror}"
+        raise GridSampleError(where, "file", found, "a library") from error
+    trailer = _TRAILER.search(content)
+    if trailer is None:
+        expected = "what 'ort-gridsample library' writes, whole"
+        raise GridSampleError(where, "end", "not a library's", expected)
+    version, release, machine, cpus, digest = (group.decode() for group in trailer.groups())
+    if digest != hashlib.sha256(content[: trailer.start()]).hexdigest():
+        expected = "what its hash says: build or copy it again"
+        raise GridSampleError(where, "content", "damaged", expected)
+    if int(version) != FORMAT:
+        found = f"{version}, of release {release}"
+        raise GridSampleError(where, "interface", found, f"{FORMAT}: build it again")
+    this_machine = f"{target.machine}-{target.system}"
+    if machine != this_machine and not any_machine:
+        raise GridSampleError(where, "machine", machine, this_machine)
     return f"release {release} for {machine}{cpus}"

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...errors import GridSampleError
-from ...kernels import target as this
+from ...kernels import target
 
-#: What to install where there is no linker.
+#: What to install if there is no linker.
 REMEDY = "the package ziglang, which links for every machine: pip install ziglang"
 
 
@@ -38,15 +38,38 @@ class Machine:
     @property
     def is_this(self) -> bool:
         """Whether this process runs on such a machine."""
-        return (self.system, self.machine) == (this.system, this.machine)
+        return self.system == target.system and self.machine == target.machine
 
 
-_X86_LEVELS = "x86-64-v2", "x86-64-v3", "x86-64-v4"
+_X86_LEVELS = ("x86-64-v2", "x86-64-v3", "x86-64-v4")
+
 MACHINES = {
-    "x86_64-linux": Machine("linux", "x86_64", "x86_64-unknown-linux-gnu", "x86_64-linux-gnu.2.17", _X86_LEVELS),
-    "aarch64-linux": Machine("linux", "aarch64", "aarch64-unknown-linux-gnu", "aarch64-linux-gnu.2.17"),
-    "x86_64-windows": Machine("win32", "x86_64", "x86_64-pc-windows-gnu", "x86_64-windows-gnu", _X86_LEVELS),
-    "aarch64-macos": Machine("darwin", "aarch64", "arm64-apple-macosx11.0.0", "aarch64-macos.11.0"),
+    "x86_64-linux": Machine(
+        system="linux",
+        machine="x86_64",
+        triple="x86_64-unknown-linux-gnu",
+        zig_target="x86_64-linux-gnu.2.17",
+        cpus=_X86_LEVELS,
+    ),
+    "aarch64-linux": Machine(
+        system="linux",
+        machine="aarch64",
+        triple="aarch64-unknown-linux-gnu",
+        zig_target="aarch64-linux-gnu.2.17",
+    ),
+    "x86_64-windows": Machine(
+        system="win32",
+        machine="x86_64",
+        triple="x86_64-pc-windows-gnu",
+        zig_target="x86_64-windows-gnu",
+        cpus=_X86_LEVELS,
+    ),
+    "aarch64-macos": Machine(
+        system="darwin",
+        machine="aarch64",
+        triple="arm64-apple-macosx11.0.0",
+        zig_target="aarch64-macos.11.0",
+    ),
 }
 
 #: The suffix of shared libraries, by system.
@@ -54,29 +77,45 @@ SUFFIXES = {"linux": ".so", "darwin": ".dylib", "win32": ".dll"}
 
 
 def linker(machine: Machine | None, where: str) -> list[str]:
-    """The command that links a shared library for ``machine``; None: for the machine that this process runs on.
+    """Return the command that links a shared library.
+
+    Args:
+        machine: the machine that the library is for. None: the one that this process runs on.
+        where: the place that an error names.
 
     Raises:
-        GridSampleError: neither the package ziglang nor, for this machine, ``cc`` is installed. ``where`` is the place
-            that the error names.
+        GridSampleError: neither the package ziglang nor, for this machine, ``cc`` is installed.
     """
     if importlib.util.find_spec("ziglang") is not None:
-        target = [] if machine is None else ["-target", machine.zig_target]
-        return [sys.executable, "-m", "ziglang", "cc", *target, "-shared", "-s"]
+        zig_target = [] if machine is None else ["-target", machine.zig_target]
+        return [sys.executable, "-m", "ziglang", "cc", *zig_target, "-shared", "-s"]
+    if machine is not None and not machine.is_this:
+        raise GridSampleError(where, "linker", "not there", REMEDY)
     cc = shutil.which("cc")
-    is_this = machine is None or machine.is_this
-    if not is_this or cc is None:
-        raise GridSampleError(where, "linker", "not there", f"cc, or {REMEDY}" if is_this else REMEDY)
+    if cc is None:
+        raise GridSampleError(where, "linker", "not there", f"cc, or {REMEDY}")
     return [cc, "-shared", "-s"]
 
 
 def run(command: Sequence[str], task: str, standard_input: str = "") -> None:
     """Run a command.
 
+    Args:
+        command: the command and its arguments.
+        task: what the command does, for an error.
+        standard_input: the text that the command reads.
+
     Raises:
-        RuntimeError: the command failed. The text has the name of the ``task`` and what the command printed.
+        RuntimeError: the command failed. The text has the name of the ``task`` and what the command
+            printed.
     """
-    environment = {**os.environ, "PYTHONHASHSEED": "0"}
-    done = subprocess.run(command, input=standard_input, capture_output=True, text=True, env=environment)
-    if done.returncode:
-        raise RuntimeError(f"{task} failed: {(done.stderr or done.stdout).strip()}")
+    process = subprocess.run(
+        command,
+        input=standard_input,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONHASHSEED": "0"},  # libraries must not depend on a random seed
+    )
+    if process.returncode:
+        output = process.stderr or process.stdout
+        raise RuntimeError(f"{task} failed: {output.strip()}")

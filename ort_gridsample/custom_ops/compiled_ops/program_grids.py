@@ -1,6 +1,7 @@
-"""Programs (:mod:`ort_gridsample.detection.programs`) as the source of the coordinates of a GridSample.
+"""Programs as the source of the grid of a GridSample: see :mod:`ort_gridsample.detection.programs`.
 
-Every coordinate takes the steps that it took in the graph, in their order and type: it is the same to the last bit.
+Every coordinate is computed with the operations of the graph, in their order and type. Results are
+equal to those of the graph to the last bit.
 """
 
 from collections.abc import Callable
@@ -20,221 +21,405 @@ from ...kernels.pointers import address, array, by_types, chars, copy, local, si
 from ...kernels.structs import LAUNCH
 from ...kernels.workers import TAPS, scratch_array
 from .catalog import Fields, Kernels
-from .creation import close_node, destroy, get_text, integers, is_good, open_node, text
-from .requests import keep, reserve, shape
-from .sampling import IS_OTHER, begin_sample, compute, state
+from .creation import (
+    close_node,
+    destroy,
+    get_text,
+    integers_attribute,
+    is_good,
+    open_node,
+    read_text,
+)
+from .requests import alloc, alloc_int64s, shape
 from .sampling import SENTENCES as SAMPLE_SENTENCES
-from .sentences import NO_ROOM, as_bytes, complain, refuse
-from .structs import COMPONENT, COORDINATES, ERRORS, GRID_SAMPLE, NODE, OP, PROGRAM, PROGRAMS, REQUEST, TEXT
+from .sampling import (
+    WRONG_INTERFACE_INDEX,
+    compute,
+    create_sample_state,
+    state_fields,
+)
+from .sentences import NO_MEMORY, encode, error_with_number, error_with_shapes
+from .structs import (
+    COMPONENT,
+    COORDINATES,
+    ERRORS,
+    GRID_SAMPLE,
+    NODE,
+    OP,
+    PROGRAM,
+    PROGRAMS,
+    REQUEST,
+    TEXT,
+)
 
-#: The sentences of the op: the GridSample's, then about a value that is left out, about one of a wrong shape, alone or
-#: beside others, and about programs.
-MISSING, ALONE, BESIDE, NO_PROGRAMS = range(len(SAMPLE_SENTENCES), len(SAMPLE_SENTENCES) + 4)
-_ABOUT = validation.Sentence("grid", "made of {value} of shape {X}", "shape {coordinates}")
+MISSING_VALUE = validation.Sentence(
+    "grid",
+    "made of a value that is left out",
+    "{nbytes} values and their numbers",
+)
+#: About the shape of the only source.
+WRONG_SHAPE = validation.Sentence(
+    "grid",
+    "made of {value} of shape {X}",
+    "shape {coordinates}",
+)
+#: About the shape of one of several sources.
+OTHER_SHAPE = replace(
+    WRONG_SHAPE,
+    expected=f"{WRONG_SHAPE.expected}, as what else it is made of",
+)
+WRONG_PROGRAMS = validation.Sentence("coordinates", "{X}", "what a session writes")
+
+#: The error messages of the op: those of a GridSample, and others.
 SENTENCES = [
     *SAMPLE_SENTENCES,
-    *map(as_bytes, (
-        validation.Sentence("grid", "made of a value that is left out", "{nbytes} values and their numbers"),
-        _ABOUT,
-        replace(_ABOUT, expected=f"{_ABOUT.expected}, as what else it is made of"),
-        validation.Sentence("coordinates", "{X}", "what a session writes"),
-    )),
-]  # fmt: skip
+    encode(MISSING_VALUE),
+    encode(WRONG_SHAPE),
+    encode(OTHER_SHAPE),
+    encode(WRONG_PROGRAMS),
+]
+#: The indices of the others.
+(
+    MISSING_VALUE_INDEX,
+    WRONG_SHAPE_INDEX,
+    OTHER_SHAPE_INDEX,
+    WRONG_PROGRAMS_INDEX,
+) = range(len(SAMPLE_SENTENCES), len(SENTENCES))
+
+#: The character that separates the names of the sources.
+_NEWLINE = 10
+
+
+# --- Creation ---
 
 
 def states(X_type: str, grid_type: str, _: str) -> tuple[Any, list[Fields]]:
-    """The states, one a mode."""
-    coordinates = (coordinates_for, grid_type)
-    return GRID_SAMPLE, [state(X_type, grid_type, mode, (measure,), coordinates) for mode in TAPS]
+    """Return the initial states, one per mode."""
+    source: dict[str, Any] = {"measure": (measure,), "coordinates": (coordinates_for, grid_type)}
+    return GRID_SAMPLE, [state_fields(X_type, grid_type, mode, **source) for mode in TAPS]
 
 
-def create(op_at: int, api: int, info: int, out: int) -> int:
-    """CreateKernelV2."""
-    op, node, head = struct(op_at, OP), local(NODE), local(PROGRAMS)
-    errors = open_node(node, op, api, info, chars("GridSample node "), IS_OTHER)
-    numbers = integers(node, chars("coordinates"))
-    most, head.n_sources = len(numbers) // 5 + 1, _split(node, chars("sources"), head.names)
-    head.programs = reserve(node, most * sizeof(PROGRAM))
-    if is_good(node) and not _read(head, numbers, array(head.programs, (most,), PROGRAM)):
-        node.status = refuse(api, errors, NO_PROGRAMS, numbers, numbers[:0], 0)
-    at = begin_sample(node, op, errors, 0, 2 + head.n_sources)
-    if at != 0:
-        copy(address(struct(at, GRID_SAMPLE).programs), address(head), sizeof(PROGRAMS))
-    return close_node(node, at, out)
+def create(op_address: int, api: int, info: int, out: int) -> int:
+    """CreateKernelV2 of a GridSample whose grid is computed by programs."""
+    op = struct(op_address, OP)
+    node = local(NODE)
+    errors = open_node(node, op, api, info, chars("GridSample node "), WRONG_INTERFACE_INDEX)
+    numbers = integers_attribute(node, chars("coordinates"))
+    head = local(PROGRAMS)
+    head.n_sources = _read_names(node, chars("sources"), head.names)
+    max_programs = len(numbers) // 5 + 1
+    head.programs = alloc(node, max_programs * sizeof(PROGRAM))
+    if is_good(node):
+        programs = array(head.programs, (max_programs,), PROGRAM)
+        if not _decode(head, numbers, programs):
+            node.status = error_with_shapes(
+                api,
+                errors,
+                WRONG_PROGRAMS_INDEX,
+                numbers,
+                numbers[:0],
+                0,
+            )
+    state = create_sample_state(node, op, errors, 0, 2 + head.n_sources)
+    if state != 0:
+        programs_address = address(struct(state, GRID_SAMPLE).programs)
+        copy(programs_address, address(head), sizeof(PROGRAMS))
+    return close_node(node, state, out)
 
 
 @register_jitable
-def _split(node: Any, attribute: int, names: Any) -> int:
-    """Set ``names`` to the lines of an attribute; returns their number, even where there is room for fewer."""
-    found, count, begin = local(TEXT), 0, 0
-    text(node, get_text, (node.info, attribute), found)
-    letters = array(found.at, (max(found.length, 0),), np.uint8)
-    for at in range(found.length + 1):
-        if at == len(letters) or letters[at] == 10:
+def _read_names(node: Any, attribute: int, names: Any) -> int:
+    """Set ``names``, an array of TEXT, to the lines of an attribute.
+
+    Returns:
+        The number of lines, even if it is greater than that of ``names``.
+    """
+    text = local(TEXT)
+    read_text(node, get_text, (node.info, attribute), text)
+    characters = array(text.data, (max(text.length, 0),), np.uint8)
+    count = 0
+    begin = 0
+    for index in range(text.length + 1):
+        if index == len(characters) or characters[index] == _NEWLINE:
             if count < len(names):
-                names[count].at, names[count].length = found.at + begin, at - begin
-            begin, count = at + 1, count + 1
+                names[count].data = text.data + begin
+                names[count].length = index - begin
+            begin = index + 1
+            count += 1
     return count
 
 
 @register_jitable
-def _read(head: Any, numbers: Any, rows: Any) -> bool:
-    """Set the ``head`` and ``rows`` of what :func:`ort_gridsample.detection.programs.encoded` wrote; whether it did."""
-    count = n_scalars = n_operands = 0
-    r, at = numbers[0] if len(numbers) > 0 else 0, 1
-    while at < len(numbers):
-        if at + 5 > len(numbers):
+def _decode(head: Any, numbers: Any, programs: Any) -> bool:
+    """Decode and check the result of :func:`ort_gridsample.detection.programs.encoded`.
+
+    Args:
+        head: PROGRAMS, whose counts are set. ``n_sources`` is set already.
+        numbers: the encoded programs.
+        programs: an array of PROGRAM, which are set.
+
+    Returns:
+        Whether the programs are valid.
+    """
+    count = 0
+    n_scalars = 0
+    n_operands = 0
+    r = numbers[0] if len(numbers) > 0 else 0
+    index = 1
+    while index < len(numbers):
+        if index + 5 > len(numbers):
             return False
-        row = rows[count]
-        row.source, row.axis, row.index = numbers[at], numbers[at + 1], numbers[at + 2]
-        row.length, row.n_steps = numbers[at + 3], numbers[at + 4]
-        at += 5
-        codes = WITH_PROGRAM if count >= r else 2 * WITH_PROGRAM
-        good = 0 <= row.source < head.n_sources <= MOST_SOURCES and -1 <= row.axis <= r + 1
-        good = good and 0 <= row.index < row.length and 0 <= row.n_steps <= MOST_STEPS
-        if not good or at + row.n_steps > len(numbers):
+        program = programs[count]
+        program.source = numbers[index]
+        program.axis = numbers[index + 1]
+        program.index = numbers[index + 2]
+        program.length = numbers[index + 3]
+        program.n_steps = numbers[index + 4]
+        index += 5
+        if not _is_valid(program, head.n_sources, r) or index + program.n_steps > len(numbers):
             return False
-        for step in range(row.n_steps):
-            code = numbers[at + step]
-            if code < 0 or code >= codes:
+        # The programs of operands follow the programs of the coordinates, and have no operands
+        # that are programs.
+        n_codes = WITH_PROGRAM if count >= r else 2 * WITH_PROGRAM
+        for step in range(program.n_steps):
+            code = numbers[index + step]
+            if code < 0 or code >= n_codes:
                 return False
-            row.steps[step] = code
-            n_operands += code >= WITH_PROGRAM
-            n_scalars += code < WITH_PROGRAM
-        count, at = count + 1, at + row.n_steps
-    head.n_scalars, head.r, head.count = n_scalars, r, count
+            program.steps[step] = code
+            if code >= WITH_PROGRAM:
+                n_operands += 1
+            else:
+                n_scalars += 1
+        count += 1
+        index += program.n_steps
+    head.n_scalars = n_scalars
+    head.r = r
+    head.n_programs = count
     return 0 < r == count - n_operands
 
 
-def measure(request_at: int) -> int:
-    """Set the grid of a GridSample and the components of its programs; returns a status.
+@register_jitable
+def _is_valid(program: Any, n_sources: int, r: int) -> bool:
+    """Whether the fields of a PROGRAM but its steps are valid."""
+    return (
+        0 <= program.source < n_sources <= MOST_SOURCES
+        and -1 <= program.axis <= r + 1
+        and 0 <= program.index < program.length
+        and 0 <= program.n_steps <= MOST_STEPS
+    )
 
-    The second input holds the scalars; the sources follow.
+
+# --- The shape of the grid ---
+#
+# The shape (r + 1,) of a coordinate is N and the lengths of the grid's spatial axes.
+
+
+def measure(request_address: int) -> int:
+    """Set the shape of the grid of a GridSample, and the components of its programs.
+
+    The second input holds the scalars. The sources follow.
+
+    Returns:
+        An OrtStatus*, 0 for success.
     """
-    request = struct(request_at, REQUEST)
-    op = struct(request.launch.kernel, GRID_SAMPLE)
-    head, scalars = op.programs, request.inputs[1]
-    lacks = scalars.axes != 1 or shape(scalars)[0] < head.n_scalars
-    for index in range(op.n_inputs):
-        lacks = lacks or request.inputs[index].axes < 0
-    if lacks:
-        return complain(request.api, op.sentences, MISSING, head.n_sources)
-    r, nbytes = head.r, head.count * sizeof(COMPONENT)
-    kept, request.components = keep(request, (2 + head.count) * (r + 2)), reserve(request, nbytes)
+    request = struct(request_address, REQUEST)
+    state = struct(request.launch.kernel, GRID_SAMPLE)
+    head = state.programs
+    if not _has_inputs(request, state):
+        return error_with_number(request.api, state.errors, MISSING_VALUE_INDEX, head.n_sources)
+    r = head.r
+    n_lengths = (2 + head.n_programs) * (r + 2)
+    nbytes = head.n_programs * sizeof(COMPONENT)
+    memory = alloc_int64s(request, n_lengths)
+    request.components = alloc(request, nbytes)
     if request.lacks_memory != 0:
-        return complain(request.api, op.sentences, NO_ROOM, 8 * (2 + head.count) * (r + 2) + nbytes)
-    grid, made = kept[: r + 2], kept[r + 2 :]
-    programs, operand = array(head.programs, (head.count,), PROGRAM), r
-    for own in range(r):
+        return error_with_number(request.api, state.errors, NO_MEMORY, 8 * n_lengths + nbytes)
+    grid = memory[: r + 2]
+    coordinate = memory[r + 2 : 2 * r + 3]
+    programs = array(head.programs, (head.n_programs,), PROGRAM)
+    operand = r
+    for index in range(r):
         for axis in range(r + 1):
-            made[axis] = 1
-        wrong = -1 if _meet(request, programs[own], made[: r + 1]) else own
-        for step in range(programs[own].n_steps):
-            if programs[own].steps[step] >= WITH_PROGRAM:
-                if wrong < 0 and not _meet(request, programs[operand], made[: r + 1]):
+            coordinate[axis] = 1
+        wrong = -1 if _broadcast(request, programs[index], coordinate) else index
+        for step in range(programs[index].n_steps):
+            if programs[index].steps[step] >= WITH_PROGRAM:
+                if wrong < 0 and not _broadcast(request, programs[operand], coordinate):
                     wrong = operand
                 operand += 1
         if wrong >= 0:
-            value = request.inputs[2 + programs[wrong].source]
-            return _refuse(request.api, op, programs[wrong], shape(value))
+            source = request.inputs[2 + programs[wrong].source]
+            return _shape_error(request.api, state, programs[wrong], shape(source))
         for axis in range(r + 1):
-            if own == 0:
-                grid[axis] = made[axis]
-            elif made[axis] != grid[axis]:
-                return _refuse(request.api, op, programs[own], made[: r + 1])
+            if index == 0:
+                grid[axis] = coordinate[axis]
+            elif coordinate[axis] != grid[axis]:
+                return _shape_error(request.api, state, programs[index], coordinate)
     grid[r + 1] = r
-    request.grid.shape, request.grid.axes = np.int64(grid.ctypes.data), r + 2
-    components = array(request.components, (head.count,), COMPONENT)
-    for index in range(head.count):
-        value, program = request.inputs[2 + programs[index].source], programs[index]
-        _find(components[index], value, program, grid[: r + 1], kept[(2 + index) * (r + 2) :])
+    request.grid.shape = np.int64(grid.ctypes.data)
+    request.grid.axes = r + 2
+    components = array(request.components, (head.n_programs,), COMPONENT)
+    for index in range(head.n_programs):
+        program = programs[index]
+        source = request.inputs[2 + program.source]
+        strides = memory[(2 + index) * (r + 2) :]
+        _set_component(components[index], source, program, grid[: r + 1], strides)
     return 0
 
 
 @register_jitable
-def _refuse(api: int, op: Any, program: Any, found: Any) -> int:
-    """A status: what a ``program`` of an ``op`` reads is of the shape ``found``."""
-    errors, own, name = local(ERRORS), struct(op.sentences, ERRORS), op.programs.names[program.source]
-    errors.sentences, errors.where.at, errors.where.length = own.sentences, own.where.at, own.where.length
-    errors.value.at, errors.value.length = name.at, name.length
-    about = local(COORDINATES)
-    about.axis, about.length, about.r = program.axis, program.length, op.programs.r
-    number = ALONE if op.programs.n_sources == 1 else BESIDE
-    return refuse(api, address(errors), number, found, array(address(about), (3,), np.int64), 0)
+def _has_inputs(request: Any, state: Any) -> bool:
+    """Whether no input is omitted, and there are enough scalars."""
+    scalars = request.inputs[1]
+    if scalars.axes != 1 or shape(scalars)[0] < state.programs.n_scalars:
+        return False
+    smallest = 0
+    for index in range(state.n_inputs):
+        smallest = min(smallest, request.inputs[index].axes)
+    return smallest == 0
 
 
 @register_jitable
-def _meet(request: Any, program: Any, made: Any) -> bool:
-    """Broadcast the shape ``made`` (r + 1,) of a coordinate so far with that of another; whether they agree."""
-    lengths, at = shape(request.inputs[2 + program.source]), 0
-    good = len(lengths) == len(made) + (program.axis >= 0)
-    for axis in range(len(lengths) if good else 0):
+def _shape_error(api: int, state: Any, program: Any, found: Any) -> int:
+    """Return an OrtStatus*: the source of ``program`` has the shape ``found``."""
+    name = state.programs.names[program.source]
+    node_errors = struct(state.errors, ERRORS)
+    # A copy, as several threads may run the op at the same time.
+    errors = local(ERRORS)
+    errors.sentences = node_errors.sentences
+    errors.where.data = node_errors.where.data
+    errors.where.length = node_errors.where.length
+    errors.value.data = name.data
+    errors.value.length = name.length
+    expected = local(COORDINATES)
+    expected.axis = program.axis
+    expected.length = program.length
+    expected.r = state.programs.r
+    sentence = WRONG_SHAPE_INDEX if state.programs.n_sources == 1 else OTHER_SHAPE_INDEX
+    coordinates = array(address(expected), (3,), np.int64)
+    return error_with_shapes(api, address(errors), sentence, found, coordinates, 0)
+
+
+@register_jitable
+def _broadcast(request: Any, program: Any, coordinate: Any) -> bool:
+    """Broadcast the shape ``coordinate`` with that of a component, in place.
+
+    Args:
+        request: a REQUEST.
+        program: the PROGRAM that reads the component.
+        coordinate: the shape (r + 1,) of a coordinate.
+
+    Returns:
+        Whether the shapes agree.
+    """
+    lengths = shape(request.inputs[2 + program.source])
+    expected_axes = len(coordinate) + 1 if program.axis >= 0 else len(coordinate)
+    if len(lengths) != expected_axes:
+        return False
+    agrees = True
+    coordinate_axis = 0
+    for axis in range(len(lengths)):
         length = lengths[axis]
         if axis == program.axis:
-            good = good and length == program.length
+            agrees = agrees and length == program.length
         else:
-            if made[at] == 1:
-                made[at] = length
-            good = good and (length == 1 or length == made[at])
-            at += 1
-    return good
+            if coordinate[coordinate_axis] == 1:
+                coordinate[coordinate_axis] = length
+            agrees = agrees and (length == 1 or length == coordinate[coordinate_axis])
+            coordinate_axis += 1
+    return agrees
 
 
 @register_jitable
-def _find(component: Any, value: Any, program: Any, grid: Any, strides: Any) -> None:
-    """Set the ``component`` of a ``program`` in its ``value``, and its ``strides`` (≥ r + 1,).
+def _set_component(component: Any, source: Any, program: Any, grid: Any, strides: Any) -> None:
+    """Set a COMPONENT.
 
-    ``grid`` (r + 1,) is the shape of a coordinate.
+    Args:
+        component: the COMPONENT.
+        source: the INPUT that contains it.
+        program: the PROGRAM that reads it.
+        grid: the shape (r + 1,) of a coordinate.
+        strides: memory (≥ r + 1,) for its strides.
     """
-    lengths, stride, at, first = shape(value), 1, len(grid), 0
+    lengths = shape(source)
+    stride = 1
+    first = 0
+    coordinate_axis = len(grid)
     for axis in range(len(lengths) - 1, -1, -1):
         if axis == program.axis:
             first = program.index * stride
         else:
-            at -= 1
-            strides[at] = stride if lengths[axis] == grid[at] else 0
+            coordinate_axis -= 1
+            is_broadcast = lengths[axis] != grid[coordinate_axis]
+            strides[coordinate_axis] = 0 if is_broadcast else stride
         stride *= lengths[axis]
-    step, run, axis = 0, 1, len(grid)
+    # Extend the run over the innermost axes, as long as its positions have a constant step.
+    step = 0
+    run = 1
+    axis = len(grid)
     while axis > 0 and (run == 1 or grid[axis - 1] == 1 or strides[axis - 1] == step * run):
         axis -= 1
         step = strides[axis] if run == 1 else step
         run *= grid[axis]
-    component.data, component.first, component.strides = value.data, first, np.int64(strides.ctypes.data)
-    component.step, component.run, component.axes = step, run, axis
+    component.data = source.data
+    component.first = first
+    component.strides = np.int64(strides.ctypes.data)
+    component.step = step
+    component.run = run
+    component.axes = axis
+
+
+# --- The coordinates of a tile ---
 
 
 @compile_time(5.7)
 def coordinates_for(grid_type: str) -> Callable[..., int]:
-    """What computes the coordinates of a tile from values of this type."""
+    """Return the function that computes the coordinates of a tile from sources of ``grid_type``."""
     dtype = np.dtype(spec.TYPES[grid_type].compute)
 
-    def coordinates(launch_at: int, worker_at: int, batch: int, begin: int, positions: int) -> int:
-        launch, request = struct(launch_at, LAUNCH), struct(launch_at, REQUEST)
-        head, r = struct(launch.kernel, GRID_SAMPLE).programs, launch.r
-        lengths, first = shape(request.grid)[: r + 1], batch * launch.positions + begin
-        programs = array(head.programs, (head.count,), PROGRAM)
-        components = array(request.components, (head.count,), COMPONENT)
-        scalars, scalar, operand = array(request.inputs[1].data, (head.n_scalars,), dtype), 0, r
-        g = scratch_array(launch, worker_at, "coordinates", dtype)
-        other = scratch_array(launch, worker_at, "pixel_coordinates", dtype)[:positions]  # not used yet
-        listed = _is_grid(components[:r], launch.positions)
-        if listed:
-            loops.split(array(_place(components[0], lengths, first, g.itemsize), (positions, r), dtype), g)
+    def coordinates(
+        launch_address: int,
+        worker_address: int,
+        batch: int,
+        begin: int,
+        positions: int,
+    ) -> int:
+        launch = struct(launch_address, LAUNCH)
+        worker = struct(worker_address, WORKER)
+        request = struct(launch_address, REQUEST)  # begins with the launch
+        head = struct(launch.kernel, GRID_SAMPLE).programs
+        r = launch.r
+        lengths = shape(request.grid)[: r + 1]
+        first = batch * launch.positions + begin
+        programs = array(head.programs, (head.n_programs,), PROGRAM)
+        components = array(request.components, (head.n_programs,), COMPONENT)
+        scalars = array(request.inputs[1].data, (head.n_scalars,), dtype)
+        scalar = 0
+        operand = r
+        g = view(worker, launch.scratch.coordinates, (r, launch.tile), dtype)
+        # The worker does not use this memory before it has the coordinates.
+        operand_values = view(worker, launch.scratch.axis, (positions,), dtype)
+        is_grid = _is_grid(components[:r], launch.positions)
+        if is_grid:
+            source = _element_address(components[0], lengths, first, g.itemsize)
+            loops.split(array(source, (positions, r), dtype), g)
         for index in range(r):
-            program, along = programs[index], g[r - 1 - index, :positions]  # a grid lists the innermost axis first
-            if not listed:
-                _take_all(components[index], lengths, first, along)
+            program = programs[index]
+            values = g[r - 1 - index, :positions]  # a grid lists the innermost axis first
+            if not is_grid:
+                _load(components[index], lengths, first, values)
             for step in range(program.n_steps):
                 code = program.steps[step]
                 if code < WITH_PROGRAM:
-                    _apply(code, scalars[scalar], along)
+                    _apply(code, scalars[scalar], values)
                     scalar += 1
                 else:
-                    _take_all(components[operand], lengths, first, other)
-                    for each in range(programs[operand].n_steps):
-                        _apply(programs[operand].steps[each], scalars[scalar], other)
+                    _load(components[operand], lengths, first, operand_values)
+                    for operand_step in range(programs[operand].n_steps):
+                        operand_code = programs[operand].steps[operand_step]
+                        _apply(operand_code, scalars[scalar], operand_values)
                         scalar += 1
-                    _apply(code - WITH_PROGRAM, other, along)
+                    _apply(code - WITH_PROGRAM, operand_values, values)
                     operand += 1
         return 0
 
@@ -243,72 +428,93 @@ def coordinates_for(grid_type: str) -> Callable[..., int]:
 
 @register_jitable
 def _is_grid(components: Any, positions: int) -> bool:
-    """Whether the ``components`` (r,) of a batch's ``positions`` lie as a grid does: side by side, nothing between."""
-    one, good = components[0], components[0].run % positions == 0
+    """Whether the ``components`` (r,) are stored like a grid, without gaps in a batch.
+
+    ``positions`` is the number of positions in a batch.
+    """
+    base = components[0]
+    result = base.run % positions == 0
     for index in range(len(components)):
-        each = components[index]
-        good = good and each.step == len(components) and each.run == one.run and each.data == one.data
-        good = good and each.first == one.first + index
-    return good
+        component = components[index]
+        result = result and component.step == len(components) and component.run == base.run
+        result = result and component.data == base.data and component.first == base.first + index
+    return result
 
 
 @register_jitable
-def _place(component: Any, lengths: Any, position: int, size: int) -> int:
-    """Where the ``component`` of a ``position`` among ``lengths`` (r + 1,) lies, in elements of so many bytes."""
-    strides, outer = array(component.strides, (len(lengths),), np.int64), position // component.run
-    at = component.first + position % component.run * component.step
+def _element_address(component: Any, lengths: Any, position: int, itemsize: int) -> int:
+    """Return the address of the element of ``component`` at a position.
+
+    Args:
+        component: a COMPONENT.
+        lengths: the shape (r + 1,) of a coordinate.
+        position: the index among all positions of all batches.
+        itemsize: the bytes of an element.
+    """
+    strides = array(component.strides, (len(lengths),), np.int64)
+    outer = position // component.run
+    element = component.first + position % component.run * component.step
     for axis in range(component.axes - 1, -1, -1):
-        at += outer % lengths[axis] * strides[axis]
+        element += outer % lengths[axis] * strides[axis]
         outer //= lengths[axis]
-    return component.data + at * size
+    return component.data + element * itemsize
 
 
 @register_jitable
-def _take_all(component: Any, lengths: Any, first: int, here: Any) -> None:
-    """Take a coordinate of as many positions as there is room for, from the ``first`` on."""
-    step, done = component.step, 0
-    while done < len(here):
-        count = min(len(here) - done, component.run - (first + done) % component.run)
-        there = _place(component, lengths, first + done, here.itemsize)
-        source, to = array(there, (count,), here.dtype), here[done : done + count]
+def _load(component: Any, lengths: Any, first: int, destination: Any) -> None:
+    """Copy consecutive elements of ``component`` to ``destination``, from position ``first`` on."""
+    step = component.step
+    done = 0
+    while done < len(destination):
+        count = min(len(destination) - done, component.run - (first + done) % component.run)
+        start = _element_address(component, lengths, first + done, destination.itemsize)
+        source = array(start, (count,), destination.dtype)
+        part = destination[done : done + count]
         if step == 1:
             for p in range(count):
-                to[p] = source[p]
+                part[p] = source[p]
         else:
             for p in range(count):
-                to[p] = source[np.uint64(p) * np.uint64(step)]
+                part[p] = source[np.uint64(p) * np.uint64(step)]
         done += count
 
 
 @by_types
-def _at(n: Any, p: int) -> Any:
-    """The operand at position ``p``: a number is the same at all."""
-    if isinstance(n, types.Array):
-        return lambda n, p: n[p]
-    return lambda n, p: n
+def _at(operand: Any, p: int) -> Any:
+    """Return the operand at position ``p``: an element of an array, or a scalar."""
+    if isinstance(operand, types.Array):
+        return lambda operand, p: operand[p]
+    return lambda operand, p: operand
 
 
 @register_jitable
-def _apply(code: int, n: Any, x: Any) -> None:
-    """Do one of :data:`OPERATIONS` to ``x`` with ``n``: twice its place there, and 1 more where ``n`` comes first."""
+def _apply(code: int, operand: Any, x: Any) -> None:
+    """Apply an operation to ``x`` in place.
+
+    Args:
+        code: operation << 1 | operand_first. The operation is an index into
+            :data:`ort_gridsample.detection.programs.OPERATIONS`: Add, Sub, Mul, Div.
+        operand: a scalar, or an array like ``x``.
+        x: an array.
+    """
     if code < 2:
         for p in range(len(x)):
-            x[p] += _at(n, p)
+            x[p] += _at(operand, p)
     elif code == 2:
         for p in range(len(x)):
-            x[p] -= _at(n, p)
+            x[p] -= _at(operand, p)
     elif code == 3:
         for p in range(len(x)):
-            x[p] = _at(n, p) - x[p]
+            x[p] = _at(operand, p) - x[p]
     elif code < 6:
         for p in range(len(x)):
-            x[p] *= _at(n, p)
+            x[p] *= _at(operand, p)
     elif code == 6:
         for p in range(len(x)):
-            x[p] /= _at(n, p)
+            x[p] /= _at(operand, p)
     else:
         for p in range(len(x)):
-            x[p] = _at(n, p) / x[p]
+            x[p] = _at(operand, p) / x[p]
 
 
 KERNELS = Kernels(create, compute, destroy, SENTENCES, states)

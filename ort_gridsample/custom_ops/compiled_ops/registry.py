@@ -1,8 +1,8 @@
-"""Register the compiled ops with ONNX Runtime, and compile the kernel of a node when a session asks for it.
+"""Register the compiled ops with ONNX Runtime, and compile a kernel when a session creates it.
 
-ONNX Runtime calls the functions below through :mod:`.trampoline`. An ``OrtCustomOp`` is made for each op and each
-combination of input types, once per process. Its functions are Python until a session creates its first kernel; then
-they are replaced by machine code.
+ONNX Runtime calls :meth:`CompiledOps._register` through :mod:`.trampoline`. An ``OrtCustomOp`` is
+created for each op and each combination of input types, once per process. Its functions are Python
+until a session creates its first kernel. Then they are replaced by machine code.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from ...functions.cores import logger, need_numba
 from ...kernels import c_symbols
 from ...kernels.structs import ctypes_type
 from ...reference.threads import after_fork, available_cpus
-from ..signals import undisturbed
+from ..signals import with_signals_deferred
 from . import c_api, library_file, trampoline
-from .catalog import ANSWERS, DOMAINS, OPS, Op, fields
+from .catalog import DESCRIPTION_FUNCTIONS, DOMAINS, OPS, Op, schema_fields
 from .image import Image
 from .structs import LIBRARY, OP
 
-#: More states than any op has. ``Kernels.create`` returns smaller numbers for states, and an OrtStatus* is larger.
+#: No op has so many states. ``Kernels.create`` returns smaller numbers for states, while an
+#: OrtStatus* is larger.
 MAX_STATES = 1 << 12
 
 #: Why a node with a tensor of strings has no compiled op.
 NO_STRINGS = (
-    "string tensors run on Python ops only, which need onnxruntime-extensions: install it, and import it before "
-    "ort_gridsample"
+    "string tensors run on Python ops only, which need onnxruntime-extensions: install it, "
+    "and import it before ort_gridsample"
 )
 
 _OpStruct: Any = ctypes_type(OP)
@@ -47,35 +48,48 @@ class CompiledOps:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._library = _LibraryStruct(makes=1)
+        self._library = _LibraryStruct(compiles_on_demand=1)
         #: The address of an OrtCustomOp -> the op, and the types of its inputs.
         self._overloads: dict[int, tuple[Op, tuple[str, ...]]] = {}
         #: The name of a domain -> the address of its OrtCustomOpDomain.
         self._domains: dict[str, int] = {}
+        #: The domains that the current call of ``register`` adds.
         self._requested: Sequence[str] = ()
-        #: The path of the library that the registration needs, or why there is none; both empty: it was not made yet.
-        self._path, self._failure = "", ""
-        callbacks = {name: _answering(function) for name, function in ANSWERS.items()}
-        callbacks["CreateKernelV2"] = c_api.kind(4)(self._create_kernel)
-        callbacks["InferOutputShapeFn"] = c_api.kind(2)(self._infer_shape)
-        self._register_custom_ops = c_api.kind(2)(self._register)
+        #: The path of the library that the registration needs; empty until it is created.
+        self._path = ""
+        #: Why that library cannot be created; empty if it can.
+        self._failure = ""
+        callbacks: dict[str, Any] = {}
+        for name, function in DESCRIPTION_FUNCTIONS.items():
+            callbacks[name] = _description_callback(function)
+        callbacks["CreateKernelV2"] = c_api.function_type(4)(self._create_kernel)
+        callbacks["InferOutputShapeFn"] = c_api.function_type(2)(self._infer_shape)
+        self._register_custom_ops = c_api.function_type(2)(self._register)
         self._addresses = {name: _address(callback) for name, callback in callbacks.items()}
-        # A session may call them after Python has ended.
+        # A session may call these functions after Python has ended.
         _keep_forever((callbacks, self._register_custom_ops, self._library))
         after_fork(self._after_fork)
 
     def _after_fork(self) -> None:
         self._lock = threading.Lock()  # another thread of the parent may have held the lock
 
-    def register(self, options: onnxruntime.SessionOptions, domains: Sequence[str] = (COMPILED_DOMAIN,)) -> None:
-        """Add the ops of ``domains``, of :data:`.catalog.DOMAINS`, to ``options``, which must not have them yet.
+    def register(
+        self,
+        options: onnxruntime.SessionOptions,
+        domains: Sequence[str] = (COMPILED_DOMAIN,),
+    ) -> None:
+        """Add the ops of ``domains`` to ``options``.
+
+        Args:
+            options: options that do not have these ops yet.
+            domains: names of :data:`.catalog.DOMAINS`.
 
         Raises:
             ImportError: this system does not load the library that the registration needs.
         """
-        undisturbed(self._register_undisturbed, options, domains)
+        with_signals_deferred(self._register_locked, options, domains)
 
-    def _register_undisturbed(self, options: onnxruntime.SessionOptions, domains: Sequence[str]) -> None:
+    def _register_locked(self, options: onnxruntime.SessionOptions, domains: Sequence[str]) -> None:
         with self._lock:
             if not (self._path or self._failure):
                 try:
@@ -88,40 +102,47 @@ class CompiledOps:
             options.register_custom_ops_library(self._path)
 
     def _register(self, options: int, base: int) -> int:
-        """The function RegisterCustomOps, which ``register_custom_ops_library`` calls."""
+        """RegisterCustomOps: ``register_custom_ops_library`` calls it in :meth:`_register_locked`."""
         api = c_api.get_api(base, c_api.VERSION)
         if not api:
             needed = versions.OLDEST["onnxruntime"]
-            return c_api.status(c_api.get_api(base, 1), f"ort_gridsample needs onnxruntime {needed} or newer")
+            message = f"ort_gridsample needs onnxruntime {needed} or newer"
+            return c_api.create_status(c_api.get_api(base, 1), message)
         try:
             if not self._library.api:
                 self._library.api = api
-                self._library.shape_of = c_api.shape_of(api)
+                self._library.get_shape_reference = c_api.shape_reference(api)
                 self._library.cpus = available_cpus()
             status = 0
             for name in self._requested:
                 if name not in self._domains:
                     self._domains[name] = self._create_domain(api, name)
-                status = status or c_api.call(api, "AddCustomOpDomain", options, self._domains[name])
+                domain = self._domains[name]
+                status = status or c_api.call(api, "AddCustomOpDomain", options, domain)
             return status
         except BaseException as error:  # ctypes would print an exception and go on
-            return c_api.status(api, f"{type(error).__name__}: {error}")
+            return c_api.create_status(api, f"{type(error).__name__}: {error}")
 
     def _create_domain(self, api: int, name: str) -> int:
-        """A new OrtCustomOpDomain with all ops of the domain. Neither is ever freed: sessions refer to them."""
+        """Create an OrtCustomOpDomain with all its ops.
+
+        They are never freed, as sessions refer to them.
+        """
         text = ctypes.create_string_buffer(name.encode())
         domain = c_api.word()
-        _check(api, c_api.call(api, "CreateCustomOpDomain", ctypes.addressof(text), ctypes.addressof(domain)))
+        arguments = (ctypes.addressof(text), ctypes.addressof(domain))
+        _check(api, c_api.call(api, "CreateCustomOpDomain", *arguments))
         for op in DOMAINS[name]:
             for types in op.types:
-                _check(api, c_api.call(api, "CustomOpDomain_Add", domain.value, self._custom_op(op, types)))
+                custom_op = self._custom_op(op, types)
+                _check(api, c_api.call(api, "CustomOpDomain_Add", domain.value, custom_op))
         return domain.value
 
     def _custom_op(self, op: Op, types: tuple[str, ...]) -> int:
-        """The address of the OrtCustomOp of an op for inputs of these ``types``."""
+        """Create the OrtCustomOp of an op for inputs of these ``types``, and return its address."""
         name = ctypes.create_string_buffer(op.op_type.encode())
         struct = _OpStruct(name=ctypes.addressof(name), library=ctypes.addressof(self._library))
-        for field, value in fields(op, types).items():
+        for field, value in schema_fields(op, types).items():
             if field == "types":
                 struct.types[:] = value
             else:
@@ -136,90 +157,98 @@ class CompiledOps:
         return address
 
     def _create_kernel(self, op_address: int, api: int, info: int, out: int) -> int:
-        """CreateKernelV2: compile what the node needs, then call the compiled function of the same name."""
+        """CreateKernelV2: compile what the node needs, and call the compiled CreateKernelV2."""
         try:
             op, types = self._overloads[op_address]
             if "str" in types:
-                return c_api.status(api, NO_STRINGS)
+                return c_api.create_status(api, NO_STRINGS)
             struct = _OpStruct.from_address(op_address)
             if not struct.KernelComputeV2:
                 _complete(struct, op, types)
             create = _compiled(op.load().create, 4)
             result = create(op_address, api, info, out)
             while 0 < result < MAX_STATES:
-                number = result - 1
-                ctypes.c_int64.from_address(struct.states + 8 * number).value = state(op, types, number)
+                index = result - 1
+                pointer = ctypes.c_int64.from_address(struct.states + 8 * index)
+                pointer.value = state_address(op, types, index)
                 result = create(op_address, api, info, out)
             return int(result)
         except BaseException as error:  # ctypes would print an exception and go on
-            return c_api.status(api, f"{type(error).__name__}: {error}")
+            return c_api.create_status(api, f"{type(error).__name__}: {error}")
 
     def _infer_shape(self, op_address: int, context: int) -> int:
-        """InferOutputShapeFn: call the compiled function."""
+        """InferOutputShapeFn: call the compiled function of this name."""
         try:
             op, _ = self._overloads[op_address]
             return int(_compiled(op.load().infer, 2)(op_address, context))
-        except BaseException as error:  # a run reports what is wrong with a shape
+        except BaseException as error:  # a run reports wrong shapes
             logger.debug("the shape of a compiled op is not inferred: %r", error)
             return 0
 
 
 @cache
 def compiled_ops() -> CompiledOps:
-    """The compiled ops of this process, made when they are first needed."""
+    """Return the compiled ops of this process, which are created when they are first needed."""
     return CompiledOps()
 
 
 def register(options: onnxruntime.SessionOptions) -> None:
-    """Add the compiled ops to ``options``: those of the configured library, or else those that are compiled here.
+    """Add the compiled ops to ``options``, from the configured library or from this process.
 
     Raises:
         ImportError: see :meth:`CompiledOps.register`.
         GridSampleError: the configured library cannot be used.
     """
-    path = library_file.found()
+    path = library_file.configured_library()
     if path is None:
         compiled_ops().register(options)
         return
-    library_file.checked(path)
+    library_file.validate(path)
     try:
-        undisturbed(options.register_custom_ops_library, str(path))
+        with_signals_deferred(options.register_custom_ops_library, str(path))
     except Exception as error:
         reason = " ".join(str(error).split())
-        raise GridSampleError(f"library {str(path)!r}", "file", f"refused: {reason}", "a library that loads") from error
+        where = f"library {str(path)!r}"
+        found = f"refused: {reason}"
+        raise GridSampleError(where, "file", found, "a library that loads") from error
 
 
 @cache
 def static_reason() -> str:
-    """Why compiled ops cannot be registered, as far as that is known without importing Numba; empty if they can.
+    """Return why compiled ops cannot be registered, without importing Numba; empty if unknown.
 
     Raises:
         GridSampleError: the configured library cannot be used.
     """
     if ctypes.sizeof(ctypes.c_void_p) != 8:
         return "this Python is not a 64-bit one"
-    path = library_file.found()
+    path = library_file.configured_library()
     if path is not None:
-        library_file.checked(path)
+        library_file.validate(path)
     elif find_spec("numba") is None:
-        return versions.missing("numba", "Numba is not installed: pip install 'ort-gridsample[jit]'")
+        reason = "Numba is not installed: pip install 'ort-gridsample[jit]'"
+        return versions.missing("numba", reason)
     return ""
 
 
 def unavailable_reason() -> str:
-    """Why sessions of this process have no compiled ops; empty if they have. Without a library it imports Numba.
+    """Return why sessions of this process have no compiled ops; empty if they have.
+
+    Without a configured library, this imports Numba.
 
     Raises:
         GridSampleError: the configured library cannot be used.
     """
-    return undisturbed(lambda: static_reason() or _trial_reason())
+    return with_signals_deferred(lambda: static_reason() or _registration_reason())
 
 
 @cache
-def _trial_reason() -> str:
-    """Import Numba, unless there is a library, and register the ops once; why that failed, or an empty text."""
-    if library_file.found() is None and (reason := _numba_reason()):
-        return reason
+def _registration_reason() -> str:
+    """Import Numba if it is needed, and register the ops once; return why that failed, or ""."""
+    if library_file.configured_library() is None:
+        reason = _numba_reason()
+        if reason:
+            return reason
     try:
         register(onnxruntime.SessionOptions())
     except GridSampleError:
@@ -227,11 +256,13 @@ def _trial_reason() -> str:
     except ImportError as error:
         return str(error)
     except Exception as error:
-        return f"onnxruntime does not take compiled ops: {' '.join(str(error).split())}"
+        reason = " ".join(str(error).split())
+        return f"onnxruntime does not take compiled ops: {reason}"
     return ""
 
 
 def _numba_reason() -> str:
+    """Import Numba and the kernels; return why that failed, or ""."""
     try:
         need_numba()
         c_symbols.make_visible()
@@ -244,61 +275,78 @@ def _numba_reason() -> str:
     return ""
 
 
-def prepare(operator: str, types: tuple[str, ...], number: int = 0) -> None:
-    """Compile what a node of ``operator`` needs whose state has this ``number``; nothing where there is a library."""
-    if library_file.found() is not None:
+def prepare(operator: str, types: tuple[str, ...], index: int = 0) -> None:
+    """Compile what a node needs, unless there is a configured library.
+
+    Args:
+        operator: the node's operator.
+        types: the types of its inputs.
+        index: the index of its initial state.
+    """
+    if library_file.configured_library() is not None:
         return
     op = next(op for op in OPS if op.name == operator)
     addresses([*op.load().functions.values()])
-    state(op, types, number)
+    state_address(op, types, index)
 
 
 @cache
-def state(op: Op, types: tuple[str, ...], number: int) -> int:
-    """The address of a state of an op: a record with the addresses of compiled functions. Imports Numba."""
+def state_address(op: Op, types: tuple[str, ...], index: int) -> int:
+    """Compile the functions of an initial state of ``op``, and return the state's address.
+
+    This imports Numba.
+    """
     image = Image()
     record, all_fields = op.load().states(*types)
-    image.put(record, all_fields[number])
-    return _place(image)
+    image.add_records(record, all_fields[index])
+    return _load_image(image)
 
 
 def _complete(struct: Any, op: Op, types: tuple[str, ...]) -> None:
     """Fill in the fields of an OrtCustomOp that need Numba."""
     kernels = op.load()
     image = Image()
-    sentences = image.texts(kernels.sentences)
+    sentences = image.add_texts(kernels.sentences)
     compute, destroy = addresses([(kernels.compute,), (kernels.destroy,)])
-    struct.sentences = _place(image) + sentences
+    struct.sentences = _load_image(image) + sentences
     n_states = len(kernels.states(*types)[1])
     struct.states = _keep_forever((c_api.word * n_states)())
     struct.KernelDestroy = destroy
     struct.KernelComputeV2 = compute  # last: it marks a complete struct
 
 
-def _place(image: Image) -> int:
-    """Copy ``image`` to memory that is never freed, with the addresses of its compiled functions; its address."""
+def _load_image(image: Image) -> int:
+    """Copy ``image`` to memory that is never freed, set its addresses, and return its own."""
     address = _keep_forever((ctypes.c_char * len(image.data))())
     ctypes.memmove(address, bytes(image.data), len(image.data))
     functions = dict(zip(image.functions, addresses([*image.functions.values()]), strict=True))
-    places = {offset: address + place for offset, place in image.places.items()}
-    for offset, value in {**functions, **places}.items():
+    pointers = {offset: address + place for offset, place in image.relocations.items()}
+    for offset, value in {**functions, **pointers}.items():
         ctypes.c_int64.from_address(address + offset).value = value
     return address
 
 
 def _keep_forever(kept: Any) -> int:
-    """Never free ``kept``, as sessions may outlive Python. The address, if it is an object of ctypes."""
+    """Never free ``kept``, as sessions may outlive Python.
+
+    Returns:
+        The address of an object of ctypes; 0 for a tuple.
+    """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
     return 0 if isinstance(kept, tuple) else ctypes.addressof(kept)
 
 
-def _answering(function: Callable[..., int]) -> Any:
-    """A C function that calls ``function`` with an OrtCustomOp. Results are cached: every session asks for them."""
+def _description_callback(function: Callable[..., int]) -> Any:
+    """Return a C function that calls ``function`` with the OrtCustomOp at an address.
+
+    Results are cached, as every session calls these functions.
+    """
     cached = cache(lambda address, *index: function(_OpStruct.from_address(address), *index))
-    return c_api.kind(function.__code__.co_argcount)(cached)
+    return c_api.function_type(function.__code__.co_argcount)(cached)
 
 
 def _compiled(function: Any, n_arguments: int) -> Any:
+    """Compile ``function``, and return it as a C function."""
     (address,) = addresses([(function,)])
     return c_api.function(address, n_arguments)
 
@@ -316,7 +364,7 @@ def _address(callback: Any) -> int:
 
 
 def addresses(parts: Sequence[Any]) -> list[int]:
-    """As :func:`ort_gridsample.kernels.compilation.addresses`, which imports Numba."""
+    """Call :func:`ort_gridsample.kernels.compilation.addresses`. This imports Numba."""
     from ...kernels import compilation
 
     return compilation.addresses(parts)

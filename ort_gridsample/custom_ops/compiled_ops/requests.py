@@ -1,4 +1,7 @@
-"""Requests: how every op takes its inputs from ONNX Runtime, and frees its memory."""
+"""Inputs, outputs and memory of the compiled ops: calls of ONNX Runtime's C API in compiled code.
+
+The functions return an OrtStatus*, 0 for success. ``owner`` is a REQUEST or a NODE.
+"""
 
 from typing import Any
 
@@ -10,115 +13,150 @@ from .c_api import FUNCTIONS
 from .structs import BLOCK, REQUEST, STATUS_SHAPE
 
 
-def function(name: str, n_answers: int = 0) -> Any:
-    """ONNX Runtime's function ``name``, of the table's address and its arguments, as a :func:`.caller`; a status."""
-    return caller(n_answers, FUNCTIONS[name])
+def api_function(name: str, n_outputs: int = 0) -> Any:
+    """Return ONNX Runtime's function ``name`` for compiled code.
+
+    Args:
+        name: a function of the OrtApi.
+        n_outputs: the number of its last arguments that are pointers to results.
+
+    Returns:
+        A function that takes the address of the OrtApi, and a tuple of the other arguments. It
+        returns the status, or a tuple of the status and the results: see :func:`.pointers.caller`.
+    """
+    return caller(n_outputs, FUNCTIONS[name])
 
 
-get_input = function("KernelContext_GetInput", 1)
-get_output = function("KernelContext_GetOutput", 1)
-get_data = function("GetTensorMutableData", 1)
-get_info = function("GetTensorTypeAndShape", 1)
-get_axes = function("GetDimensionsCount", 1)
-get_lengths = function("GetDimensions")
-release_info = function("ReleaseTensorTypeAndShapeInfo")
-#: Given the context, calls a function with a launch and each number below a count; and in between 0: as it likes.
-parallel_for = function("KernelContext_ParallelFor")
-#: For a value: its element type, the address of its lengths, and their number.
-shape_of = caller(3)
+get_input = api_function("KernelContext_GetInput", 1)
+get_output = api_function("KernelContext_GetOutput", 1)
+get_data = api_function("GetTensorMutableData", 1)
+get_info = api_function("GetTensorTypeAndShape", 1)
+get_axes = api_function("GetDimensionsCount", 1)
+get_lengths = api_function("GetDimensions")
+release_info = api_function("ReleaseTensorTypeAndShapeInfo")
+#: Call a function with a launch and each number below a count, on ONNX Runtime's threads. The
+#: arguments are the OrtKernelContext, the function, the count, a number of batches (0: ONNX
+#: Runtime chooses it), and the launch.
+parallel_for = api_function("KernelContext_ParallelFor")
+#: GetTensorElementTypeAndShapeDataReference, by its own address: the element type of a value, the
+#: address of its lengths, and their number.
+get_shape_reference = caller(3)
 
 
 @register_jitable
-def open_request(request: Any, op: Any, context: int, count: int) -> int:
-    """Begin a ``request`` of ``count`` inputs of an ``op``, its state; returns a status."""
-    api = op.api
-    request.api, request.context, request.blocks, request.lacks_memory = api, context, 0, 0
-    for index in range(count):
-        this = request.inputs[index]
-        this.axes = -1
+def open_request(request: Any, state: Any, context: int, n_inputs: int) -> int:
+    """Initialize ``request`` with the inputs of a call.
+
+    Args:
+        request: a REQUEST.
+        state: the state of the op.
+        context: the OrtKernelContext of the call.
+        n_inputs: the number of inputs to read.
+    """
+    api = state.api
+    request.api = api
+    request.context = context
+    request.blocks = 0
+    request.lacks_memory = 0
+    for index in range(n_inputs):
+        tensor = request.inputs[index]
+        tensor.axes = -1
         status, value = get_input(api, (context, index))
         if status == 0 and value != 0:
-            status, this.data = get_data(api, (value,))
-            if status == 0 and op.shape_of != 0:
-                status, _, this.shape, this.axes = shape_of(op.shape_of, (value,))
+            status, tensor.data = get_data(api, (value,))
+            if status == 0 and state.get_shape_reference != 0:
+                function = state.get_shape_reference
+                status, _, tensor.shape, tensor.axes = get_shape_reference(function, (value,))
             elif status == 0:
-                status = _copy_shape(request, this, value)
+                status = _copy_shape(request, tensor, value)
         if status != 0:
             return status
     return 0
 
 
 @register_jitable
-def _copy_shape(request: Any, this: Any, value: int) -> int:
-    """Copy the shape of a ``value`` from an object that is made of it; returns a status."""
+def _copy_shape(request: Any, tensor: Any, value: int) -> int:
+    """Set the shape of ``tensor`` to a copy of the shape of the OrtValue ``value``."""
     status, info = get_info(request.api, (value,))
     if status != 0:
         return status
     status, axes = get_axes(request.api, (info,))
-    this.shape = reserve(request, 8 * axes)
-    this.axes = axes if this.shape != 0 else 0  # no op takes such a shape
-    status = status or get_lengths(request.api, (info, this.shape, this.axes))
+    tensor.shape = alloc(request, 8 * axes)
+    tensor.axes = axes if tensor.shape != 0 else 0  # every op refuses a shape without axes
+    status = status or get_lengths(request.api, (info, tensor.shape, tensor.axes))
     release_info(request.api, (info,))
     return status
 
 
 @register_jitable
-def shape(this: Any) -> Any:
-    """The lengths (axes,) of an input."""
-    return array(this.shape, (this.axes,), np.int64)
+def shape(tensor: Any) -> Any:
+    """Return the lengths (axes,) of an INPUT."""
+    return array(tensor.shape, (tensor.axes,), np.int64)
 
 
 @register_jitable
-def reserve(request: Any, nbytes: int) -> int:
-    """The address of so many bytes, freed with the request; 0 where there is no memory, which it knows then."""
-    at = allocate(sizeof(BLOCK) + nbytes)
-    if at == 0:
-        request.lacks_memory = 1
+def alloc(owner: Any, nbytes: int) -> int:
+    """Allocate memory that is freed with ``owner``, and return its address.
+
+    Without memory, set ``owner.lacks_memory`` and return 0.
+    """
+    block_address = allocate(sizeof(BLOCK) + nbytes)
+    if block_address == 0:
+        owner.lacks_memory = 1
         return 0
-    struct(at, BLOCK).next, request.blocks = request.blocks, at
-    return at + sizeof(BLOCK)
+    struct(block_address, BLOCK).next = owner.blocks
+    owner.blocks = block_address
+    return block_address + sizeof(BLOCK)
 
 
 @register_jitable
-def keep(request: Any, count: int) -> Any:
-    """An array of ``count`` int64, as :func:`reserve` has it; empty where there is no memory."""
-    at = reserve(request, 8 * count)
-    return array(at, (count if at != 0 else 0,), np.int64)
+def alloc_int64s(owner: Any, count: int) -> Any:
+    """Return an array (count,) of int64 from :func:`alloc`; an empty one without memory."""
+    memory = alloc(owner, 8 * count)
+    return array(memory, (count if memory != 0 else 0,), np.int64)
 
 
 @register_jitable
-def free_blocks(at: int) -> None:
-    """Free the block ``at`` an address, and those that were kept before it."""
-    while at != 0:
-        following = struct(at, BLOCK).next
-        free(at)
-        at = following
+def free_blocks(block_address: int) -> None:
+    """Free a BLOCK, and all blocks that its owner allocated before it."""
+    while block_address != 0:
+        next_address = struct(block_address, BLOCK).next
+        free(block_address)
+        block_address = next_address
 
 
 @register_jitable
 def make_output(request: Any, lengths: Any) -> tuple[int, int]:
-    """A status, and the address of the output's elements, which is of the shape ``lengths``."""
-    status, value = get_output(request.api, (request.context, 0, np.int64(lengths.ctypes.data), len(lengths)))
+    """Create the first output with the shape ``lengths``.
+
+    Returns:
+        A status, and the address of the output's elements.
+    """
+    lengths_address = np.int64(lengths.ctypes.data)
+    status, value = get_output(request.api, (request.context, 0, lengths_address, len(lengths)))
     return get_data(request.api, (value,)) if status == 0 else (status, 0)
 
 
 @register_jitable
-def write_status_output(op: Any, context: int) -> int:
-    """Write the second output of an op that stands in for a Python op: the positions along the first axis, (N, 1).
+def write_status_output(state: Any, context: int) -> int:
+    """Create and fill the second output of an op that replaces a Python op.
 
-    N is the length of the first input's first axis, as of the first output's. Returns a status.
+    It contains the positions along the first axis, as an int64 array (N, 1). N is the length of
+    the first axis of the first input and of the first output.
     """
-    request, lengths = local(REQUEST), local(STATUS_SHAPE)
-    status = open_request(request, op, context, 1)
+    request = local(REQUEST)
+    status = open_request(request, state, context, 1)
     count = 0
     if status == 0 and request.inputs[0].axes > 0:
         count = shape(request.inputs[0])[0]
     free_blocks(request.blocks)
-    lengths.rows, lengths.columns = count, 1
+    lengths = local(STATUS_SHAPE)
+    lengths.rows = count
+    lengths.columns = 1
     if status == 0:
-        status, value = get_output(op.api, (context, 1, address(lengths), 2))
+        status, value = get_output(state.api, (context, 1, address(lengths), 2))
     if status == 0:
-        status, data = get_data(op.api, (value,))
+        status, data = get_data(state.api, (value,))
         if status == 0:
             positions = array(data, (count,), np.int64)
             for i in range(count):

@@ -1,7 +1,8 @@
-"""The compiled GridSample op: ONNX Runtime calls it, and it runs the workers of :mod:`ort_gridsample.kernels.workers`.
+"""The compiled GridSample op, which runs the workers of :mod:`ort_gridsample.kernels.workers`.
 
-The grid is the second input, or has a source: a compiled function measures it, and another computes the coordinates of
-a tile (:mod:`.affine`, :mod:`.program_grids`).
+The grid is the second input, or has a source: :mod:`.affine` or :mod:`.program_grids`. A source
+consists of two compiled functions. ``measure`` computes the shape of the grid, and
+``coordinates_for`` makes the function that computes the coordinates of a tile.
 """
 
 from typing import Any
@@ -18,188 +19,316 @@ from ...reference.coordinates import PADDING
 from ...reference.taps import MAX_TAPS, MODES
 from . import requests
 from .catalog import Fields, Kernels
-from .creation import LACKING, OTHER_INTERFACE, begin_state, choice, close_node, destroy, open_node, release_status
-from .requests import function
-from .sentences import NO_ROOM, ROOM, as_bytes, complain, length_of, refuse
+from .creation import (
+    MISSING_STATE,
+    WRONG_INTERFACE,
+    choice_attribute,
+    close_node,
+    create_state,
+    destroy,
+    open_node,
+    release_status,
+)
+from .requests import api_function
+from .sentences import (
+    NO_MEMORY,
+    NO_MEMORY_SENTENCE,
+    encode,
+    error_with_number,
+    error_with_shapes,
+    strlen,
+)
 from .structs import GRID_SAMPLE, LIBRARY, NODE, OP, REQUEST
 
-#: The sentences of the op, and their numbers.
-PIXELS_LIMIT = validation.Sentence("X", "of shape {X}", f"at most {loops.MAX_PIXELS} pixels a channel")
-TAPS_LIMIT = validation.Sentence("X", "of shape {X}", "fewer spatial axes: a position has too many taps")
-TOO_LARGE = validation.Sentence(
-    "Y", "for X of shape {X} and grid of shape {grid}", "fewer bytes than an address can reach"
+PIXELS_LIMIT = validation.Sentence(
+    "X",
+    "of shape {X}",
+    f"at most {loops.MAX_PIXELS} pixels a channel",
 )
-_PADDINGS, _WORDS = list(workers.PADDING), [*workers.TAPS, *spec.MODE_SYNONYMS]
-SENTENCES = [
-    *map(as_bytes, (ROOM, validation.X_HAS_NO_AXES, validation.GRID_AXES, validation.GRID_BATCHES, TOO_LARGE)),
-    *(as_bytes(validation.X_HAS_NO_PIXEL, padding_mode=name) for name in _PADDINGS),
-    *map(as_bytes, (PIXELS_LIMIT, TAPS_LIMIT, OTHER_INTERFACE)),
-    as_bytes(validation.NO_MODE, listed=validation.listed((*MODES, *spec.MODE_SYNONYMS))),
-    as_bytes(validation.NO_PADDING, listed=validation.listed(PADDING)),
-    *(as_bytes(LACKING, what=f"mode {name!r} for ") for name in workers.TAPS),
-]
-(GOOD, NO_AXES, WRONG_AXES, WRONG_BATCHES, IS_TOO_LARGE, NO_PIXEL) = range(6)
-(TOO_MANY_PIXELS, TOO_MANY_TAPS, IS_OTHER, NO_MODE, NO_PADDING, LACKS) = range(8, 14)
-#: The attributes' words; a synonym stands for the mode that comes as late after the first.
-MODE_WORDS, PADDING_WORDS = ("".join(f"{word} " for word in words) for words in (_WORDS, _PADDINGS))
-N_MODES, LINEAR = len(workers.TAPS), _WORDS.index("linear")
+TAPS_LIMIT = validation.Sentence(
+    "X",
+    "of shape {X}",
+    "fewer spatial axes: a position has too many taps",
+)
+TOO_LARGE = validation.Sentence(
+    "Y",
+    "for X of shape {X} and grid of shape {grid}",
+    "fewer bytes than an address can reach",
+)
 
-get_input_type = function("ShapeInferContext_GetInputTypeShape", 1)
-get_element_type = function("GetTensorElementType", 1)
-get_names = function("GetSymbolicDimensions")
-make_type = function("CreateTensorTypeAndShapeInfo", 1)
-set_element_type, set_lengths = function("SetTensorElementType"), function("SetDimensions")
-set_names, set_output_type = function("SetSymbolicDimensions"), function("ShapeInferContext_SetOutputTypeShape")
+_PADDINGS = list(workers.PADDING)
+_MODES = [*workers.TAPS, *spec.MODE_SYNONYMS]
+
+#: The error messages of the op.
+SENTENCES = [
+    encode(NO_MEMORY_SENTENCE),
+    encode(validation.X_HAS_NO_AXES),
+    encode(validation.GRID_AXES),
+    encode(validation.GRID_BATCHES),
+    encode(TOO_LARGE),
+    *(encode(validation.X_HAS_NO_PIXEL, padding_mode=name) for name in _PADDINGS),
+    encode(PIXELS_LIMIT),
+    encode(TAPS_LIMIT),
+    encode(WRONG_INTERFACE),
+    encode(validation.NO_MODE, listed=validation.listed((*MODES, *spec.MODE_SYNONYMS))),
+    encode(validation.NO_PADDING, listed=validation.listed(PADDING)),
+    *(encode(MISSING_STATE, what=f"mode {name!r} for ") for name in workers.TAPS),
+]
+
+# The indices of the sentences. GOOD, the index of NO_MEMORY_SENTENCE, is the result of checks that
+# found no error.
+GOOD = 0
+NO_AXES = 1
+WRONG_AXES = 2
+WRONG_BATCHES = 3
+IS_TOO_LARGE = 4
+#: The first of one sentence per padding.
+NO_PIXEL = 5
+TOO_MANY_PIXELS = NO_PIXEL + len(_PADDINGS)
+TOO_MANY_TAPS = TOO_MANY_PIXELS + 1
+WRONG_INTERFACE_INDEX = TOO_MANY_TAPS + 1
+NO_MODE = WRONG_INTERFACE_INDEX + 1
+NO_PADDING = NO_MODE + 1
+#: The first of one sentence per mode.
+NO_STATE = NO_PADDING + 1
+
+#: The values of the attributes, each with a blank behind it. The synonyms follow the modes, in the
+#: order of the modes from LINEAR on that they are synonyms of.
+MODE_WORDS = "".join(f"{name} " for name in _MODES)
+PADDING_WORDS = "".join(f"{name} " for name in _PADDINGS)
+N_MODES = len(workers.TAPS)
+LINEAR = _MODES.index("linear")
+
+get_input_type = api_function("ShapeInferContext_GetInputTypeShape", 1)
+get_element_type = api_function("GetTensorElementType", 1)
+get_names = api_function("GetSymbolicDimensions")
+make_type = api_function("CreateTensorTypeAndShapeInfo", 1)
+set_element_type = api_function("SetTensorElementType")
+set_lengths = api_function("SetDimensions")
+set_names = api_function("SetSymbolicDimensions")
+set_output_type = api_function("ShapeInferContext_SetOutputTypeShape")
+
+
+# --- Creation ---
 
 
 def states(X_type: str, grid_type: str) -> tuple[Any, list[Fields]]:
-    """The states, one a mode."""
-    return GRID_SAMPLE, [state(X_type, grid_type, mode) for mode in workers.TAPS]
+    """Return the initial states of a GridSample, one per mode."""
+    return GRID_SAMPLE, [state_fields(X_type, grid_type, mode) for mode in workers.TAPS]
 
 
-def state(
-    X_type: str, grid_type: str, mode: str, measure: KernelSpec | None = None, coordinates: KernelSpec | None = None,
+def state_fields(
+    X_type: str,
+    grid_type: str,
+    mode: str,
+    *,
+    measure: Part | None = None,
+    coordinates: Part | None = None,
     columns: int = 0,
-) -> Fields:  # fmt: skip
-    """The fields of the state for a mode, and of a grid that is measured and computed."""
-    parts, numbers = (
-        workers.kernel_functions(X_type, grid_type, mode, coordinates),
-        workers.kernel_constants(X_type, grid_type, mode),
-    )
-    return {"kernel": {**parts, **numbers, "columns": columns}, "measure": measure}
+) -> Fields:
+    """Return the fields of the initial state for a mode.
+
+    Args:
+        X_type: the type of X.
+        grid_type: the type of the coordinates.
+        mode: the mode.
+        measure: the function that measures the grid. None: the grid is the second input.
+        coordinates: the function that computes the coordinates of a tile. None: it reads the grid.
+        columns: the number of columns whose positions a worker keeps.
+    """
+    functions = workers.parts(X_type, grid_type, mode, coordinates)
+    constants = workers.numbers(X_type, grid_type, mode)
+    return {"kernel": {**functions, **constants, "columns": columns}, "measure": measure}
 
 
-def create(op_at: int, api: int, info: int, out: int) -> int:
-    """CreateKernelV2."""
-    op, node = struct(op_at, OP), local(NODE)
-    errors = open_node(node, op, api, info, chars("GridSample node "), IS_OTHER)
-    return close_node(node, begin_sample(node, op, errors, 0, 2), out)
+def create(op_address: int, api: int, info: int, out: int) -> int:
+    """CreateKernelV2 of a GridSample whose grid is an input."""
+    op = struct(op_address, OP)
+    node = local(NODE)
+    errors = open_node(node, op, api, info, chars("GridSample node "), WRONG_INTERFACE_INDEX)
+    return close_node(node, create_sample_state(node, op, errors, 0, 2), out)
 
 
 @register_jitable
-def begin_sample(node: Any, op: Any, errors: int, kind: int, n_inputs: int) -> int:
-    """The address of a new state of this ``kind`` and the node's mode; 0: the node has a status."""
-    mode = choice(node, chars("mode"), chars(MODE_WORDS), LINEAR, errors, NO_MODE)
+def create_sample_state(node: Any, op: Any, errors: int, group: int, n_inputs: int) -> int:
+    """Create the state of a GridSample, for the node's mode and padding.
+
+    Args:
+        node: a NODE.
+        op: its OP.
+        errors: the address of the node's ERRORS.
+        group: the index of a group of states. Each group has a state per mode.
+        n_inputs: the number of inputs.
+
+    Returns:
+        The address of the state; 0 if ``node.status`` is not 0.
+    """
+    mode = choice_attribute(node, chars("mode"), chars(MODE_WORDS), LINEAR, errors, NO_MODE)
     mode = mode if mode < N_MODES else mode - N_MODES + LINEAR
-    padding = choice(node, chars("padding_mode"), chars(PADDING_WORDS), 0, errors, NO_PADDING)
-    at = begin_state(node, op, kind * N_MODES + mode, GRID_SAMPLE, errors, LACKS + mode)
-    if at != 0:
-        made = struct(at, GRID_SAMPLE)
-        made.kernel.padding, made.n_inputs = padding, n_inputs
-    return at
+    padding_words = chars(PADDING_WORDS)
+    padding = choice_attribute(node, chars("padding_mode"), padding_words, 0, errors, NO_PADDING)
+    index = group * N_MODES + mode
+    state_address = create_state(node, op, index, GRID_SAMPLE, errors, NO_STATE + mode)
+    if state_address != 0:
+        state = struct(state_address, GRID_SAMPLE)
+        state.kernel.padding = padding
+        state.n_inputs = n_inputs
+    return state_address
 
 
-@compile_time(1.7)
-def infer(op_at: int, context: int) -> int:
-    """InferOutputShapeFn: Y is (N, C, D1_out, …, Dr_out). What is unknown is left open."""
+# --- Inference of shapes ---
+#
+# A shape is an int64 array (2, axes): the lengths (-1: unknown), and the addresses of the names of
+# the axes. It is (2, 0) if the shape is unknown or there is no memory.
+
+
+def infer(op_address: int, context: int) -> int:
+    """InferOutputShapeFn: Y is (N, C, D1_out, …, Dr_out). Unknown shapes are not set."""
     node = local(NODE)
-    if open_inference(node, op_at, context):
-        X_type, X = inferred(node, 0)
-        _, grid = inferred(node, 1)
+    if open_inference(node, op_address, context):
+        X_type, X = inferred_shape(node, 0)
+        _, grid = inferred_shape(node, 1)
         if X.shape[1] > 2 and grid.shape[1] == X.shape[1]:
-            Y = lengths_and_names(node, X.shape[1])
+            Y = alloc_shape(node, X.shape[1])
             for axis in range(Y.shape[1]):
-                of_grid = axis > 1 or (axis == 0 and X[0, 0] < 0)
+                # N is X's if it is known there; C is X's; the lengths are the grid's.
+                is_of_grid = axis > 1 or (axis == 0 and X[0, 0] < 0)
                 for row in range(2):
-                    Y[row, axis] = grid[row, axis - (axis > 1)] if of_grid else X[row, axis]
-            set_inferred(node, X_type, Y)
+                    Y[row, axis] = grid[row, axis - (axis > 1)] if is_of_grid else X[row, axis]
+            set_inferred_shape(node, X_type, Y)
     requests.free_blocks(node.blocks)
     return 0
 
 
 @register_jitable
-def open_inference(node: Any, op_at: int, context: int) -> bool:
-    """Begin with a ``node`` whose shapes are inferred; whether ONNX Runtime's functions are known already."""
-    # Of the op nothing else: it is the first of all overloads.
-    node.api, node.info, node.blocks = struct(struct(op_at, OP).library, LIBRARY).api, context, 0
+def open_inference(node: Any, op_address: int, context: int) -> bool:
+    """Initialize ``node``, whose shapes are inferred.
+
+    Returns:
+        Whether the OrtApi is known already.
+    """
+    # ONNX Runtime passes the first of all overloads of the op: only its LIBRARY is that of the
+    # node.
+    node.api = struct(struct(op_address, OP).library, LIBRARY).api
+    node.info = context
+    node.blocks = 0
     return node.api != 0
 
 
 @register_jitable
-def lengths_and_names(node: Any, axes: int) -> Any:
-    """An array (2, axes) for a shape's lengths (-1: unknown) and names, as addresses; (2, 0): there is no memory."""
-    at = requests.reserve(node, 16 * axes)
-    return array(at, (2, axes if at != 0 else 0), np.int64)
+def alloc_shape(node: Any, axes: int) -> Any:
+    """Return an array (2, axes) for a shape; (2, 0) without memory."""
+    memory = requests.alloc(node, 16 * axes)
+    return array(memory, (2, axes if memory != 0 else 0), np.int64)
 
 
 @register_jitable
-def inferred(node: Any, index: int) -> Any:
-    """The element type of an input while shapes are inferred, and its lengths and names: none, if they are unknown."""
-    api, axes, element_type = node.api, 0, 0
+def inferred_shape(node: Any, index: int) -> Any:
+    """Return the element type and the shape of an input during shape inference."""
+    api = node.api
+    axes = 0
+    element_type = 0
     status, info = get_input_type(api, (node.info, index))
     if status == 0:
         status, element_type = get_element_type(api, (info,))
     if status == 0:
         status, axes = requests.get_axes(api, (info,))
-    found = lengths_and_names(node, axes)
-    at, good = np.int64(found.ctypes.data), status == 0 and found.shape[1] == axes
-    if good:
-        status = requests.get_lengths(api, (info, at, axes)) or get_names(api, (info, at + 8 * axes, axes))
+    memory = alloc_shape(node, axes)
+    lengths = np.int64(memory.ctypes.data)
+    names = lengths + 8 * axes
+    is_known = status == 0 and memory.shape[1] == axes
+    if is_known:
+        status = requests.get_lengths(api, (info, lengths, axes))
+        status = status or get_names(api, (info, names, axes))
     if status != 0:
         release_status(api, (status,))
-        good = False
-    return element_type & 0xFFFFFFFF, array(at, (2, axes if good else 0), np.int64)
+        is_known = False
+    # ONNX Runtime writes 32 bits of the element type.
+    return element_type & 0xFFFFFFFF, array(lengths, (2, axes if is_known else 0), np.int64)
 
 
 @register_jitable
-def set_inferred(node: Any, element_type: int, found: Any) -> None:
-    """Say the type and the shape of the output while shapes are inferred, if each axis has a length or a name."""
-    api, count, at = node.api, found.shape[1], np.int64(found.ctypes.data)
-    for axis in range(found.shape[1]):
-        if found[0, axis] < 0 and length_of(found[1, axis]) == 0:
-            count = 0
-    if count == 0:
+def set_inferred_shape(node: Any, element_type: int, shape: Any) -> None:
+    """Set the type and the shape of the output, if each axis has a length or a name."""
+    api = node.api
+    axes = shape.shape[1]
+    for axis in range(shape.shape[1]):
+        if shape[0, axis] < 0 and strlen(shape[1, axis]) == 0:
+            axes = 0
+    if axes == 0:
         return
+    lengths = np.int64(shape.ctypes.data)
+    names = lengths + 8 * axes
     status, info = make_type(api, ())
-    status = status or set_element_type(api, (info, element_type)) or set_lengths(api, (info, at, count))
-    status = status or set_names(api, (info, at + 8 * count, count)) or set_output_type(api, (node.info, 0, info))
+    status = status or set_element_type(api, (info, element_type))
+    status = status or set_lengths(api, (info, lengths, axes))
+    status = status or set_names(api, (info, names, axes))
+    status = status or set_output_type(api, (node.info, 0, info))
     if status != 0:
         release_status(api, (status,))
     if info != 0:
         requests.release_info(api, (info,))
 
 
-def compute(op_at: int, context: int) -> int:
-    """KernelComputeV2: sample; returns a status, 0 for success."""
-    op, request = struct(op_at, GRID_SAMPLE), local(REQUEST)
-    request.launch.kernel = op_at
-    status = requests.open_request(request, op, context, op.n_inputs)
+# --- Computation ---
+
+
+def compute(state_address: int, context: int) -> int:
+    """KernelComputeV2: sample; return an OrtStatus*, 0 for success."""
+    state = struct(state_address, GRID_SAMPLE)
+    request = local(REQUEST)
+    request.launch.kernel = state_address
+    status = requests.open_request(request, state, context, state.n_inputs)
     if status == 0:
-        if op.measure != 0:
-            status = call(op.measure, (address(request),))
+        if state.measure != 0:
+            status = call(state.measure, (address(request),))
         else:
-            given = request.inputs[1]
-            request.grid.data, request.grid.shape, request.grid.axes = given.data, given.shape, given.axes
-    status = status or _sample(op, request)
+            tensor = request.inputs[1]
+            request.grid.data = tensor.data
+            request.grid.shape = tensor.shape
+            request.grid.axes = tensor.axes
+    status = status or _sample(state, request)
     requests.free_blocks(request.blocks)
     return status
 
 
 @register_jitable
-def _sample(op: Any, request: Any) -> int:
-    """Check the shapes of X and of the grid, allocate Y as the output, and fill it."""
-    X, grid, launch = requests.shape(request.inputs[0]), requests.shape(request.grid), request.launch
-    wrong = _measure(op, launch, X, grid)
-    if wrong != GOOD:
-        return refuse(request.api, op.sentences, wrong, X, grid, 0)
-    Y = requests.keep(request, len(X))
+def _sample(state: Any, request: Any) -> int:
+    """Check the shapes of X and of the grid, create the output Y, and fill it."""
+    X = requests.shape(request.inputs[0])
+    grid = requests.shape(request.grid)
+    launch = request.launch
+    error = _set_lengths(state, launch, X, grid)
+    if error != GOOD:
+        return error_with_shapes(request.api, state.errors, error, X, grid, 0)
+    Y = requests.alloc_int64s(request, len(X))
     if len(Y) == 0:
-        return complain(request.api, op.sentences, NO_ROOM, 8 * len(X))
-    for axis in range(len(Y)):  # to assign an array takes a second to compile
+        return error_with_number(request.api, state.errors, NO_MEMORY, 8 * len(X))
+    for axis in range(len(Y)):  # an assignment of an array takes a second to compile
         Y[axis] = X[axis] if axis < 2 else grid[axis - 1]
-    launch.X, launch.grid = request.inputs[0].data, request.grid.data
-    launch.lengths, launch.out_lengths = np.int64(X[2:].ctypes.data), np.int64(Y[2:].ctypes.data)
-    return filled(op, request, launch, Y, launch.pixels)
+    launch.X = request.inputs[0].data
+    launch.grid = request.grid.data
+    launch.lengths = np.int64(X[2:].ctypes.data)
+    launch.out_lengths = np.int64(Y[2:].ctypes.data)
+    return fill_output(state, request, launch, Y, launch.pixels)
 
 
 @register_jitable
-def filled(op: Any, request: Any, launch: Any, Y: Any, samples: int) -> int:
-    """Allocate the output, of shape ``Y``; ONNX Runtime's threads are the workers of all phases of a ``launch``.
+def fill_output(state: Any, request: Any, launch: Any, Y: Any, samples: int) -> int:
+    """Create the output, and fill it on ONNX Runtime's threads.
 
-    Where there are no ``samples`` all is 0. Returns a status.
+    Args:
+        state: the state of the op.
+        request: a REQUEST.
+        launch: a LAUNCH, or an ATTENTION.
+        Y: the shape of the output.
+        samples: the number of pixels that can be read. If it is 0, the output is 0.
+
+    Returns:
+        An OrtStatus*, 0 for success.
     """
     status, launch.Y = requests.make_output(request, Y)
-    nbytes = op.kernel.X_size
+    nbytes = state.kernel.X_size
     for length in Y:
         nbytes *= length
     if status != 0 or nbytes == 0:
@@ -207,56 +336,74 @@ def filled(op: Any, request: Any, launch: Any, Y: Any, samples: int) -> int:
     if samples == 0:
         set_memory(launch.Y, np.int32(0), nbytes)
         return status
-    launch.workers, launch.pauses = max(workers.DEFAULT_WORKERS, op.kernel.cpus), 0
-    launch.arena.nbytes, launch.phase = 0, workers.NEW
+    launch.workers = max(workers.WORKERS, state.kernel.cpus)
+    launch.pauses = 0
+    launch.own.nbytes = 0
+    launch.phase = workers.NEW
     while True:
-        count = call(op.kernel.proceed, (address(launch),))
-        if count <= 0:
-            return complain(request.api, op.sentences, NO_ROOM, launch.nbytes) if count < 0 else status
-        status = requests.parallel_for(request.api, (request.context, op.kernel.worker, count, 0, address(launch)))
+        count = call(state.kernel.proceed, (address(launch),))
+        if count < 0:
+            return error_with_number(request.api, state.errors, NO_MEMORY, launch.nbytes)
+        if count == 0:
+            return status
+        arguments = (request.context, state.kernel.worker, count, 0, address(launch))
+        status = requests.parallel_for(request.api, arguments)
         if status != 0:
             launch.phase = workers.END
 
 
 @register_jitable
-def _measure(op: Any, launch: Any, X: Any, grid: Any) -> int:
-    """Check the shapes and set the launch's lengths; returns the number of a sentence, or GOOD."""
+def _set_lengths(state: Any, launch: Any, X: Any, grid: Any) -> int:
+    """Check the shapes ``X`` and ``grid``, and set the lengths of ``launch``.
+
+    Returns:
+        GOOD, or the index of a sentence about the shapes.
+    """
     r = len(X) - 2
     if r < 1:
         return NO_AXES
     if len(grid) != len(X) or grid[r + 1] != r:
         return WRONG_AXES
-    n, c = X[0], X[1]
+    n = X[0]
+    c = X[1]
     if grid[0] != n:
         return WRONG_BATCHES
-    pixels, positions, rows, most = 1, 1, 1, loops.MAX_PIXELS + 1
-    # Of lengths of 0 beside large ones the product must not overflow either.
-    nbytes = float(max(n, 1)) * float(max(c, 1)) * float(op.kernel.X_size)
+    pixels = 1
+    positions = 1
+    taps = 1
+    too_many_pixels = loops.MAX_PIXELS + 1
+    # A product with a length of 0 is 0, and its other factors must not overflow either.
+    nbytes = float(max(n, 1)) * float(max(c, 1)) * float(state.kernel.X_size)
     for axis in range(r):
         positions *= grid[axis + 1]
         nbytes *= float(max(grid[axis + 1], 1))
-        pixels = min(pixels * min(X[axis + 2], most), most)
-        rows = min(rows * op.kernel.taps, MAX_TAPS + 1)
+        pixels = min(pixels * min(X[axis + 2], too_many_pixels), too_many_pixels)
+        taps = min(taps * state.kernel.taps, MAX_TAPS + 1)
     if nbytes >= 2.0**63:
         return IS_TOO_LARGE
     if n * c * positions > 0:
-        if pixels == 0 and op.kernel.padding != loops.ZEROS:
-            return NO_PIXEL + op.kernel.padding
+        if pixels == 0 and state.kernel.padding != loops.ZEROS:
+            return NO_PIXEL + state.kernel.padding
         if pixels > loops.MAX_PIXELS:
             return TOO_MANY_PIXELS
-        if rows > MAX_TAPS:
+        if taps > MAX_TAPS:
             return TOO_MANY_TAPS
-    launch.n, launch.c, launch.r = n, c, r
-    launch.pixels, launch.positions, launch.rows = pixels, positions, rows
+    launch.n = n
+    launch.c = c
+    launch.r = r
+    launch.pixels = pixels
+    launch.positions = positions
+    launch.rows = taps
     return GOOD
 
 
 _compute = register_jitable(compute)
 
 
-def compute_with_status(op_at: int, context: int) -> int:
-    """KernelComputeV2 of an op that stands in for a Python op, with its status output."""
-    return _compute(op_at, context) or requests.write_status_output(struct(op_at, GRID_SAMPLE), context)
+def compute_with_status(state_address: int, context: int) -> int:
+    """KernelComputeV2 of an op that replaces a Python op, and has its status output."""
+    status = _compute(state_address, context)
+    return status or requests.write_status_output(struct(state_address, GRID_SAMPLE), context)
 
 
 KERNELS = Kernels(create, compute, destroy, SENTENCES, states, infer)

@@ -1,6 +1,7 @@
-"""The errors of compiled ops: the sentences of :mod:`ort_gridsample.functions.validation`, filled in by compiled code.
+"""The error messages of compiled ops, formatted by compiled code.
 
-A sentence is bytes. A byte below 32 stands for a shape, a number or a value that it quotes.
+They are those of :mod:`ort_gridsample.functions.validation`. A message is encoded as bytes: a byte
+below 32 is a placeholder for a shape, a number or a value.
 """
 
 from typing import Any
@@ -12,179 +13,263 @@ from numba.extending import register_jitable
 from ...functions.validation import Sentence
 from ...kernels.pointers import allocate, array, copy, free, struct
 from .c_api import INVALID_ARGUMENT
-from .requests import function, reserve
+from .requests import alloc, api_function
 from .structs import ERRORS, TEXT
 
-#: What a sentence may quote, and the byte that stands for it: two rows of numbers, and what is counted of the first; a
-#: number, and a value of the node; and the shape of r coordinates, the second row's axis, length and r.
-FIRST, SECOND, FIRST_LENGTH, AXES, OUTPUTS, PLURAL, BYTES, VALUE, COORDINATES = range(1, 10)
+#: The placeholders. FIRST and SECOND are shapes. FIRST_LENGTH is the first length of the first
+#: shape. Its axes from the third on are the spatial axes: AXES is their number, OUTPUTS their names
+#: (D1_out, …), PLURAL the ending of "axis" or "axes" for them. NUMBER is an integer, VALUE a text
+#: of the node. COORDINATES is the shape of a coordinate; the second shape is a COORDINATES record.
+(
+    FIRST,
+    SECOND,
+    FIRST_LENGTH,
+    AXES,
+    OUTPUTS,
+    PLURAL,
+    NUMBER,
+    VALUE,
+    COORDINATES,
+) = range(1, 10)
 
-_QUOTED = {
-    "X": FIRST, "theta": FIRST, "grid": SECOND, "size": SECOND,
-    "value_shape": FIRST, "spatial_shapes": FIRST, "attention_weights": FIRST, "sampling_locations": SECOND,
-    "pixels": BYTES, "n_levels": BYTES, "N": FIRST_LENGTH, "r": AXES, "outputs": OUTPUTS, "is": PLURAL,
-    "nbytes": BYTES, "value": VALUE, "coordinates": COORDINATES,
-}  # fmt: skip
+#: The fields of the sentences, and the placeholder for each.
+_PLACEHOLDERS = {
+    "X": FIRST,
+    "theta": FIRST,
+    "value_shape": FIRST,
+    "spatial_shapes": FIRST,
+    "attention_weights": FIRST,
+    "grid": SECOND,
+    "size": SECOND,
+    "sampling_locations": SECOND,
+    "N": FIRST_LENGTH,
+    "r": AXES,
+    "outputs": OUTPUTS,
+    "is": PLURAL,
+    "pixels": NUMBER,
+    "n_levels": NUMBER,
+    "nbytes": NUMBER,
+    "value": VALUE,
+    "coordinates": COORDINATES,
+}
 
-#: The first sentence of every op, and its number.
-ROOM, NO_ROOM = Sentence("memory", "not to be had", "{nbytes} bytes of scratch"), 0
-#: The digits of an int64, its sign, what stands between two numbers, and some more.
-_ROOM = 32
+#: The first sentence of every op, and its index.
+NO_MEMORY_SENTENCE = Sentence("memory", "not to be had", "{nbytes} bytes of scratch")
+NO_MEMORY = 0
 
-create_status = function("CreateStatus")
-#: strlen of C: the length of the characters at an address, which a 0 ends.
-length_of: Any = types.ExternalFunction("strlen", types.int64(types.int64))
+#: The maximal number of characters of an int64 with its sign and a separator, and some more.
+_MAX_INTEGER_CHARS = 32
 
-
-def as_bytes(sentence: Sentence, **known: object) -> bytes:
-    """The ``sentence`` without the name of the node: with what is ``known``, and bytes for what only a node knows."""
-    quoted = {name: chr(code) for name, code in _QUOTED.items()}
-    return str(sentence.error("", **(quoted | known))).encode()
+create_status = api_function("CreateStatus")
+#: C's strlen: the number of characters before a 0.
+strlen: Any = types.ExternalFunction("strlen", types.int64(types.int64))
 
 
-@register_jitable
-def complain(api: int, errors: int, number: int, nbytes: int) -> int:
-    """As :func:`refuse`, with a sentence that quotes no row."""
-    none = array(0, (0,), np.int64)
-    return refuse(api, errors, number, none, none, nbytes)
+def encode(sentence: Sentence, **known: object) -> bytes:
+    """Encode ``sentence`` without the name of the node.
 
-
-@register_jitable
-def refuse(api: int, errors_at: int, number: int, first: Any, second: Any, nbytes: int) -> int:
-    """A status: a sentence filled in with two rows of int64, ``first`` and ``second``, and a number of bytes.
-
-    ``errors_at`` is the address of ERRORS, and ``number`` an index into their sentences, each of :func:`as_bytes`.
+    Args:
+        sentence: the sentence.
+        known: values of some fields. The other fields become placeholders.
     """
-    errors = struct(errors_at, ERRORS)
-    sentence, where, value = array(errors.sentences, (number + 1,), TEXT)[number], errors.where, errors.value
-    codes, quotes = array(sentence.at, (sentence.length,), np.uint8), 0
-    for i in range(len(codes)):
-        quotes += codes[i] < 32
-    size = where.length + len(codes) + quotes * (_ROOM * (max(len(first), len(second)) + 1) + value.length) + 1
-    if len(second) == 3:
-        size += quotes * _ROOM * second[2]  # of COORDINATES
-    at = allocate(size)
-    if at == 0:
-        return create_status(api, (INVALID_ARGUMENT, sentence.at))
-    text = array(at, (size,), np.uint8)
-    end = _copied(text, 0, where)
+    placeholders = {name: chr(code) for name, code in _PLACEHOLDERS.items()}
+    return str(sentence.error("", **(placeholders | known))).encode()
+
+
+# The caller of these functions passes the address of ERRORS, and the index of one of their
+# sentences.
+
+
+@register_jitable
+def error_with_number(api: int, errors_address: int, index: int, number: int) -> int:
+    """Return an OrtStatus* with a sentence that contains at most a ``number``."""
+    no_shape = array(0, (0,), np.int64)
+    return error_with_shapes(api, errors_address, index, no_shape, no_shape, number)
+
+
+@register_jitable
+def error_with_shapes(
+    api: int,
+    errors_address: int,
+    index: int,
+    first: Any,
+    second: Any,
+    number: int,
+) -> int:
+    """Return an OrtStatus* with a sentence that contains two shapes and a ``number``.
+
+    ``first`` and ``second`` are int64 arrays. If no memory can be allocated, the message is the
+    encoded sentence.
+    """
+    errors = struct(errors_address, ERRORS)
+    sentence = array(errors.sentences, (index + 1,), TEXT)[index]
+    codes = array(sentence.data, (sentence.length,), np.uint8)
+    size = _max_size(codes, errors, first, second)
+    memory = allocate(size)
+    if memory == 0:
+        return create_status(api, (INVALID_ARGUMENT, sentence.data))
+    message = array(memory, (size,), np.uint8)
+    end = _write_text(message, 0, errors.where)
     for i in range(len(codes)):
         code = np.int64(codes[i])
         if code >= 32:
-            end = _letters(text, end, (code,))
+            end = _write_chars(message, end, (code,))
         elif code == PLURAL:
-            end = _letters(text, end, (105 if len(first) == 3 else 101, 115))  # axis, or axes
+            end = _write_chars(message, end, (105 if len(first) == 3 else 101, 115))  # is or es
         elif code == VALUE:
-            end = _copied(text, end, value)
+            end = _write_text(message, end, errors.value)
         elif code == COORDINATES:
-            end = _write_coordinates(text, end, second)
+            end = _write_coordinates(message, end, second)
         elif code in (FIRST, SECOND):
-            end = _row(text, end, first if code == FIRST else second)
+            end = _write_shape(message, end, first if code == FIRST else second)
         elif code == OUTPUTS:
             for axis in range(len(first) - 2):
-                end = _output(text, _comma(text, end, axis), axis + 1)
+                end = _write_output_axis(message, _write_separator(message, end, axis), axis + 1)
+        elif code == AXES:
+            end = _write_integer(message, end, len(first) - 2)
+        elif code == FIRST_LENGTH:
+            end = _write_integer(message, end, first[0])
         else:
-            end = _digits(text, end, len(first) - 2 if code == AXES else first[0] if code == FIRST_LENGTH else nbytes)
-    text[end] = 0
-    answer = create_status(api, (INVALID_ARGUMENT, at))
-    free(at)
-    return answer
+            end = _write_integer(message, end, number)
+    message[end] = 0
+    status = create_status(api, (INVALID_ARGUMENT, memory))
+    free(memory)
+    return status
 
 
 @register_jitable
-def _copied(text: Any, end: int, found: Any) -> int:
-    """Write the TEXT ``found``; answers where it ends."""
-    copy(np.int64(text[end:].ctypes.data), found.at, found.length)
-    return end + found.length
+def _max_size(codes: Any, errors: Any, first: Any, second: Any) -> int:
+    """Return an upper bound of the bytes of a message, with its terminating 0."""
+    n_placeholders = 0
+    for i in range(len(codes)):
+        if codes[i] < 32:
+            n_placeholders += 1
+    n_integers = max(len(first), len(second)) + 1
+    placeholder_size = _MAX_INTEGER_CHARS * n_integers + errors.value.length
+    size = errors.where.length + len(codes) + n_placeholders * placeholder_size + 1
+    if len(second) == 3:  # perhaps a COORDINATES record, whose r is the number of lengths to print
+        size += n_placeholders * _MAX_INTEGER_CHARS * second[2]
+    return size
 
 
 @register_jitable
-def quoted(node: Any, before: int, found: Any, to: Any) -> None:
-    """Set the TEXT ``to`` to the characters ``before`` and the TEXT ``found`` as Python's ``repr`` writes it.
+def write_repr(node: Any, prefix: int, source: Any, destination: Any) -> None:
+    """Set a TEXT to ``prefix``, then ``source`` as Python's ``repr`` prints it.
 
-    It is kept with the ``node``. Beyond ASCII all letters are taken for printable.
+    All characters beyond ASCII count as printable.
+
+    Args:
+        node: the NODE that owns the memory of the result.
+        prefix: the address of characters.
+        source: a TEXT.
+        destination: a TEXT. Without memory, its address becomes 0.
     """
-    given, length = array(found.at, (max(found.length, 0),), np.uint8), length_of(before)
-    size = length + 4 * len(given) + 3
-    to.at = reserve(node, size)
-    if to.at == 0:
+    characters = array(source.data, (max(source.length, 0),), np.uint8)
+    prefix_length = strlen(prefix)
+    size = prefix_length + 4 * len(characters) + 3
+    destination.data = alloc(node, size)
+    if destination.data == 0:
         return
-    text, quote, has_double, end = array(to.at, (size,), np.uint8), 39, False, length
-    copy(to.at, before, length)
-    for i in range(len(given)):
-        quote, has_double = 34 if given[i] == 39 else quote, has_double or given[i] == 34
-    quote = 39 if has_double else quote  # a single one, unless there are such and no double ones
-    end = _letters(text, end, (quote,))
-    for i in range(len(given)):
-        code = np.int64(given[i])
+    output = array(destination.data, (size,), np.uint8)
+    copy(destination.data, prefix, prefix_length)
+    # Single quotes, unless the text contains single quotes and no double quotes.
+    quote = 39
+    has_double = False
+    for i in range(len(characters)):
+        quote = 34 if characters[i] == 39 else quote
+        has_double = has_double or characters[i] == 34
+    quote = 39 if has_double else quote
+    end = _write_chars(output, prefix_length, (quote,))
+    for i in range(len(characters)):
+        code = np.int64(characters[i])
         if code in (quote, 92):
-            end = _letters(text, end, (92, code))
+            end = _write_chars(output, end, (92, code))
         elif code in (9, 10, 13):
-            end = _letters(text, end, (92, 116 if code == 9 else 110 if code == 10 else 114))
-        elif code < 32 or code == 127:
-            high, low = code // 16, code % 16
-            end = _letters(text, end, (92, 120, 48 + high, low + (48 if low < 10 else 87)))
+            end = _write_chars(output, end, (92, 116 if code == 9 else 110 if code == 10 else 114))
+        elif code < 32 or code == 127:  # \x and two hexadecimal digits
+            high = code // 16
+            low = code % 16
+            end = _write_chars(output, end, (92, 120, 48 + high, low + (48 if low < 10 else 87)))
         else:
-            end = _letters(text, end, (code,))
-    to.length = _letters(text, end, (quote,))
+            end = _write_chars(output, end, (code,))
+    destination.length = _write_chars(output, end, (quote,))
+
+
+# Each of the following functions writes to the array ``message`` from the index ``end`` on, and
+# returns the index behind the last character.
 
 
 @register_jitable
-def _write_coordinates(text: Any, end: int, about: Any) -> int:
-    """Write the shape of ``about`` (axis, length, r); answers where it ends."""
-    axis, length, r = about[0], about[1], about[2]
-    end = _letters(text, end, (40,))
-    for at in range(r + 1 + (axis >= 0)):
-        end, number = _comma(text, end, at), at - (0 <= axis < at)
-        if at == axis:
-            end = _digits(text, end, length)
+def _write_text(message: Any, end: int, text: Any) -> int:
+    """Write a TEXT."""
+    copy(np.int64(message[end:].ctypes.data), text.data, text.length)
+    return end + text.length
+
+
+@register_jitable
+def _write_coordinates(message: Any, end: int, coordinates: Any) -> int:
+    """Write the shape of a coordinate, such as (N, D1_out, 2), from the fields of COORDINATES."""
+    listing_axis = coordinates[0]
+    listing_length = coordinates[1]
+    r = coordinates[2]
+    end = _write_chars(message, end, (40,))
+    axes = r + 2 if listing_axis >= 0 else r + 1
+    for axis in range(axes):
+        end = _write_separator(message, end, axis)
+        number = axis - 1 if 0 <= listing_axis < axis else axis
+        if axis == listing_axis:
+            end = _write_integer(message, end, listing_length)
         elif number == 0:
-            end = _letters(text, end, (78,))  # N
+            end = _write_chars(message, end, (78,))  # N
         else:
-            end = _output(text, end, number)
-    return _letters(text, end, (41,))
+            end = _write_output_axis(message, end, number)
+    return _write_chars(message, end, (41,))
 
 
 @register_jitable
-def _output(text: Any, end: int, number: int) -> int:
-    """Write ``D1_out`` or the like; answers where it ends."""
-    return _letters(text, _digits(text, _letters(text, end, (68,)), number), (95, 111, 117, 116))
+def _write_output_axis(message: Any, end: int, number: int) -> int:
+    """Write the name of an output axis, such as ``D1_out``."""
+    end = _write_integer(message, _write_chars(message, end, (68,)), number)
+    return _write_chars(message, end, (95, 111, 117, 116))
 
 
 @register_jitable
-def _letters(text: Any, end: int, codes: Any) -> int:
-    """Write letters; answers where they end."""
+def _write_chars(message: Any, end: int, codes: Any) -> int:
+    """Write characters by their codes."""
     for code in codes:
-        text[end] = np.uint8(code)
+        message[end] = np.uint8(code)
         end += 1
     return end
 
 
 @register_jitable
-def _row(text: Any, end: int, numbers: Any) -> int:
-    """Write ``numbers`` in parentheses; answers where they end."""
-    end = _letters(text, end, (40,))
-    for i in range(len(numbers)):
-        end = _digits(text, _comma(text, end, i), numbers[i])
-    return _letters(text, end, (41,))
+def _write_shape(message: Any, end: int, lengths: Any) -> int:
+    """Write integers in parentheses."""
+    end = _write_chars(message, end, (40,))
+    for i in range(len(lengths)):
+        end = _write_integer(message, _write_separator(message, end, i), lengths[i])
+    return _write_chars(message, end, (41,))
 
 
 @register_jitable
-def _comma(text: Any, end: int, number: int) -> int:
-    """Write what stands before the ``number``-th of several; answers where it ends."""
-    return _letters(text, end, (44, 32)) if number > 0 else end
+def _write_separator(message: Any, end: int, index: int) -> int:
+    """Write a comma and a blank before every item of a list but the first."""
+    return _write_chars(message, end, (44, 32)) if index > 0 else end
 
 
 @register_jitable
-def _digits(text: Any, end: int, number: int) -> int:
-    """Write a ``number``; answers where it ends."""
+def _write_integer(message: Any, end: int, number: int) -> int:
+    """Write a decimal integer."""
     if number < 0:
-        end = _letters(text, end, (45,))
+        end = _write_chars(message, end, (45,))
+    # Unsigned, as the smallest int64 has no positive counterpart.
     rest = np.uint64(number) if number >= 0 else np.uint64(0) - np.uint64(number)
-    digits, scaled = 1, rest // np.uint64(10)
+    n_digits = 1
+    scaled = rest // np.uint64(10)
     while scaled > np.uint64(0):
-        digits, scaled = digits + 1, scaled // np.uint64(10)
-    for digit in range(digits):
-        text[end + digits - 1 - digit] = np.uint8(48 + np.int64(rest % np.uint64(10)))
+        n_digits += 1
+        scaled = scaled // np.uint64(10)
+    for digit in range(n_digits):
+        message[end + n_digits - 1 - digit] = np.uint8(48 + np.int64(rest % np.uint64(10)))
         rest = rest // np.uint64(10)
-    return end + digits
+    return end + n_digits

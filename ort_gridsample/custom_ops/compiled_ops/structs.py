@@ -1,4 +1,8 @@
-"""The records of the compiled ops, beside those of the core: each field has its name and type here."""
+"""The records of the compiled ops, in addition to those of :mod:`ort_gridsample.kernels.structs`.
+
+All fields are int64, arrays of int64, or records of these. Addresses are int64 as well; 0 is the
+null pointer.
+"""
 
 from __future__ import annotations
 
@@ -8,86 +12,192 @@ from ...detection.programs import MOST_SOURCES, MOST_STEPS
 from ...kernels.structs import KERNEL, LAUNCH, record
 from .c_api import FIELDS
 
-#: X, the grid or what a program's scalars or a size are, and the sources.
-MOST_INPUTS = 2 + MOST_SOURCES
+#: The maximal number of inputs: X, then the grid, a program's scalars or a size, then the sources.
+MAX_INPUTS = 2 + MOST_SOURCES
 
-#: The inputs of an op that may differ in type, at most.
-MOST_TYPES = 4
+#: The maximal number of an op's inputs that may differ in type.
+MAX_TYPES = 4
 
-#: An input: the addresses of its elements and of its lengths, and its number of axes (-1: the input is left out).
-INPUT = record("data shape axes")
+# --- Calls ---
 
-#: What a call of an op by ONNX Runtime needs: the launch, the table of functions and the context of the call, the first
-#: block of its memory and whether there was none for another, a program's components, its inputs, and the grid that
-#: they say (its data where it is one).
-REQUEST = record(
-    ("launch", LAUNCH), "api context blocks lacks_memory components", ("inputs", (INPUT, MOST_INPUTS)), ("grid", INPUT)
+#: An input of a call.
+INPUT = record(
+    # Addresses of its elements and of its lengths.
+    "data shape",
+    # The number of axes; -1 for an optional input that the node omits.
+    "axes",
 )
 
-#: The shape of the status output of an op that stands in for a Python op.
+#: A call of an op by ONNX Runtime.
+REQUEST = record(
+    # First, so that a REQUEST and its LAUNCH have the same address.
+    ("launch", LAUNCH),
+    # Addresses of the OrtApi and of the OrtKernelContext.
+    "api context",
+    # The last BLOCK that was allocated for the request; 1 after an allocation failed.
+    "blocks lacks_memory",
+    # The address of a COMPONENT for each program.
+    "components",
+    ("inputs", (INPUT, MAX_INPUTS)),
+    # The shape of the grid. The data are its elements, or those from which it is computed.
+    ("grid", INPUT),
+)
+
+#: The shape of the status output of an op that replaces a Python op.
 STATUS_SHAPE = record("rows columns")
 
-#: What begins a block of memory that lives as long as a request: the address of the next.
-BLOCK = record("next rest")
+#: The header of a block of memory in a linked list. ``padding`` keeps the memory behind it aligned
+#: to 16 bytes.
+BLOCK = record("next padding")
 
-#: A sentence, as bytes: where it begins, and its length without the 0 at its end.
-TEXT = record("at length")
+#: Characters: their address, and their number without the terminating 0.
+TEXT = record("data length")
 
-#: What the ops have in common: ONNX Runtime's table of functions, and of these the one that not every release has (0:
-#: none); the processors that this process may run on; and whether a state that is not there is made when it is asked
-#: for.
-LIBRARY = record("api shape_of cpus makes")
+# --- Ops ---
 
-#: The ops in a library as they are compiled for one kind of processor: the level that it needs; where they lie, their
-#: number, and what they have in common.
-VARIANT = record("level ops count library")
-
-#: What a library begins with: whether a thread is registering its ops; their domain, once there is one, and the table
-#: of functions by which it was made; the variants, as a row of addresses; and two sentences.
-ENTRY = record("lock domain api count variants no_variant too_old")
-
-#: An op for ONNX Runtime, which reads the first fields: its name; the numbers of inputs and outputs, the input that is
-#: several (-1: none) and
-#: their types; what all ops have in common; the row of its states, as addresses (0: not there); its sentences; and what
-#: it takes, in words.
-OP = record(
-    FIELDS, "name n_inputs n_outputs variadic", ("types", (np.int64, MOST_TYPES)), "library states sentences described"
+#: What the ops of a process, or of a variant of a library, have in common.
+LIBRARY = record(
+    # The address of the OrtApi.
+    "api",
+    # The address of GetTensorElementTypeAndShapeDataReference; 0 in releases without it.
+    "get_shape_reference",
+    # The number of processors that this process may use.
+    "cpus",
+    # 1: the states of an op are compiled on demand; 0: a state that is missing is an error.
+    "compiles_on_demand",
 )
 
-#: A node whose kernel is being made: ONNX Runtime's table of functions and its handle of the node, its memory as in a
-#: REQUEST, and what CreateKernelV2 answers (0: there is a kernel).
-NODE = record("api info blocks lacks_memory status")
+#: The ops of a library, compiled for one level of processors.
+VARIANT = record(
+    # The level of processors that the code needs.
+    "level",
+    # The address of an array of OP, and its length.
+    "ops n_ops",
+    # The address of their LIBRARY.
+    "library",
+)
 
-#: How a kernel's errors are written: the op's sentences, the name of the node, and a value that a sentence quotes.
-ERRORS = record("sentences", ("where", TEXT), ("value", TEXT))
+#: The root of a library's data.
+ENTRY = record(
+    # 1 while a thread registers the ops.
+    "lock",
+    # The OrtCustomOpDomain, 0 until it is created, and the OrtApi that created it.
+    "domain api",
+    # The number of variants, and the address of an array of their addresses.
+    "n_variants variants",
+    # Addresses of error messages, each with a terminating 0.
+    "no_variant_message too_old_message",
+)
 
-#: What an op's state begins with: the core's descriptor, ONNX Runtime's functions as in a LIBRARY, the node's ERRORS.
-_STATE = ("kernel", KERNEL), "api shape_of sentences"
+#: An op: ONNX Runtime's struct OrtCustomOp, and behind it the fields of this package.
+OP = record(
+    FIELDS,
+    # The address of the op's type, with a terminating 0.
+    "name",
+    # The numbers of inputs and outputs; the index of the variadic input, or -1.
+    "n_inputs n_outputs variadic",
+    # The ONNXTensorElementDataType of each input.
+    ("types", (np.int64, MAX_TYPES)),
+    # The address of its LIBRARY.
+    "library",
+    # The address of an array of addresses of initial states; 0 for a state that is missing.
+    "states",
+    # The address of an array of TEXT: the op's error messages.
+    "sentences",
+    # The address of a text that describes the types of the inputs.
+    "description",
+)
 
-#: Programs as the source of a grid: the numbers of scalars, coordinates and programs, where the programs are, and how
-#: many values they read, with their names.
-PROGRAMS = record("n_scalars r count programs n_sources", ("names", (TEXT, MOST_SOURCES)))
+#: A node while ONNX Runtime creates its kernel or infers its output's shape.
+NODE = record(
+    # Addresses of the OrtApi and of the OrtKernelInfo, or of the context of shape inference.
+    "api info",
+    # Its memory, as in a REQUEST.
+    "blocks lacks_memory",
+    # The result of CreateKernelV2: see :class:`.catalog.Kernels`.
+    "status",
+)
+
+# --- States ---
+
+#: The data of a node's error messages.
+ERRORS = record(
+    # The address of an array of TEXT.
+    "sentences",
+    # The name of the node, with which each message begins.
+    ("where", TEXT),
+    # A value that a message quotes.
+    ("value", TEXT),
+)
+
+#: The first fields of every state.
+_STATE = (
+    ("kernel", KERNEL),
+    # The address of the OrtApi, and of a function, as in a LIBRARY.
+    "api get_shape_reference",
+    # The address of the node's ERRORS.
+    "errors",
+)
+
+#: The programs that compute a grid.
+PROGRAMS = record(
+    # The numbers of scalars, of coordinates and of programs; the address of an array of PROGRAM.
+    "n_scalars r n_programs programs",
+    # The number of values that the programs read, and their names.
+    "n_sources",
+    ("names", (TEXT, MOST_SOURCES)),
+)
+
 #: A row of :func:`ort_gridsample.detection.programs.written`.
 PROGRAM = record("source axis index length n_steps", ("steps", (np.int64, MOST_STEPS)))
 
-#: The op GridSample: what measures the grid (0: the second input is the grid), and the number of inputs; and what that
-#: is made of: an AffineGrid's attribute and its ERRORS, or programs.
-GRID_SAMPLE = record(*_STATE, "measure n_inputs affine_align_corners affine_sentences", ("programs", PROGRAMS))
-
-#: An op that has nothing of its own; its descriptor has its worker, and the size of an element of its first input.
-PLAIN = record(*_STATE)
-
-#: How AffineGrid's workers fill the grid: addresses of theta, the grid and its lengths; in how many parts; the next
-#: item; and where each worker has positions along columns and, waiting to be written, a row's coordinates.
-FILL = record(
-    "theta grid lengths align_corners n r rows columns chunks step parts items next workers positions waiting"
+#: The state of a GridSample, with any source of its grid.
+GRID_SAMPLE = record(
+    *_STATE,
+    # The address of the function that measures the grid; 0 if the grid is the second input.
+    "measure",
+    "n_inputs",
+    # The attribute align_corners of a fused AffineGrid, and the address of its ERRORS.
+    "affine_align_corners affine_errors",
+    ("programs", PROGRAMS),
 )
 
-#: Where a request finds a program's component: the elements of its value, and the first of the component; how many
-#: positions in a row lie one step apart, and how many axes of a coordinate list such rows; and where the axes' strides
-#: are, in elements (0: it is broadcast).
-COMPONENT = record("data first step run axes strides")
+#: The state of an op without fields of its own. Of ``kernel``, it uses the functions and the size
+#: of an element.
+PLAIN = record(*_STATE)
 
-#: The shape of a coordinate, as a sentence says it: the axis of its component that lists coordinates (-1: none), the
-#: length of that, and r.
-COORDINATES = record("axis length r")
+#: A call of AffineGrid while its workers fill the grid. An item is a block of rows, within a chunk
+#: of columns of a batch.
+FILL = record(
+    # Addresses of theta (n, r, r + 1), of the grid (n, rows, columns, r), and of the lengths (r,)
+    # of its axes.
+    "theta grid lengths",
+    "align_corners n r rows columns",
+    # The number of chunks of the columns; the rows of a block, and the number of blocks.
+    "column_chunks rows_per_block row_blocks",
+    # The number of items, and the next one.
+    "items next",
+    # The number of workers; addresses of buffers for each: the positions along the columns, and the
+    # coordinates of a row that are written past the caches.
+    "workers positions buffers",
+)
+
+#: Where a coordinate that a program reads is stored. A run is a range of positions whose elements
+#: have a constant step in memory. It covers the innermost axes of the coordinate's shape.
+COMPONENT = record(
+    # The address of the value's elements, and the index of the component's first element.
+    "data first",
+    # The step between two positions in a run, in elements, and the number of positions in a run.
+    "step run",
+    # The number of outer axes, which enumerate the runs; the address of all axes' strides in
+    # elements (0: broadcast).
+    "axes strides",
+)
+
+#: The shape of a coordinate, as an error message prints it.
+COORDINATES = record(
+    # The axis of the value that lists coordinates, or -1; and its length.
+    "axis length",
+    # The number of coordinates.
+    "r",
+)

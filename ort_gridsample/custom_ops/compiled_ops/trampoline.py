@@ -1,9 +1,11 @@
 """A shared library whose only function, ``RegisterCustomOps``, jumps to a function of this process.
 
-ONNX Runtime takes custom ops from shared libraries: ``SessionOptions.register_custom_ops_library(path)`` opens one and
-calls its ``RegisterCustomOps(OrtSessionOptions*, const OrtApiBase*)``. The compiled ops exist in memory only, so this
-module makes a library for them. On Linux it is an ELF file of two pages, written by :func:`elf_library`. On other
-systems a linker makes it once (:func:`linked_library`), and it is kept on disk.
+ONNX Runtime accepts custom ops from shared libraries only:
+``SessionOptions.register_custom_ops_library(path)`` opens one, and calls its function
+``RegisterCustomOps(OrtSessionOptions*, const OrtApiBase*)``. The compiled ops exist in memory only,
+so this module makes a library for them. On Linux it is an ELF file of two pages, which
+:func:`elf_library` writes. On other systems a linker makes it once (:func:`linked_library`), and it
+is cached on disk.
 """
 
 from __future__ import annotations
@@ -26,11 +28,14 @@ ENTRY_POINT = "RegisterCustomOps"
 
 
 class NoTrampolineError(Exception):
-    """The library cannot be made, or this system refuses to load it. The text says why, and what helps."""
+    """The library cannot be made or loaded. The text has the reason and a remedy."""
 
 
 def load(address: int) -> tuple[ctypes.CDLL, str]:
-    """Make and load the library whose function jumps to ``address``; the library and its path.
+    """Make and load the library whose function jumps to ``address``.
+
+    Returns:
+        The library and its path.
 
     Raises:
         NoTrampolineError: the library cannot be made or loaded.
@@ -42,96 +47,147 @@ def load(address: int) -> tuple[ctypes.CDLL, str]:
 
 # --- An ELF file ---
 
-#: The processors: ELF's number of each, and the instructions that jump to the address that is inserted at ``{}``.
+#: Processor -> ELF's number of it, and the bytes of a jump before and behind the address.
 #: x86-64: movabs rax, address; jmp rax. AArch64: ldr x16, .+8; br x16; address.
 _JUMPS = {
     "x86_64": (62, b"\x48\xb8", b"\xff\xe0"),
     "aarch64": (183, bytes.fromhex("50000058 00021fd6"), b""),
 }
-#: The largest page of any Linux on these processors. Segments with different permissions must not share a page.
+#: The largest page size of Linux on these processors. Segments with different permissions must not
+#: share a page.
 _PAGE = 1 << 16
-#: Where the dynamic section lies in the file. The page is mapped twice, the second time one page further and writable.
+#: The offset of the dynamic section in the file. The page is mapped twice, the second time one page
+#: further and writable.
 _DYNAMIC_OFFSET = 0x1000
 
-_PT_LOAD, _PT_DYNAMIC, _PT_GNU_STACK = 1, 2, 0x6474E551
-_EXECUTE, _WRITE, _READ = 1, 2, 4
-_DT_NULL, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SYMENT = 0, 4, 5, 6, 10, 11
+# The types and permissions of segments, tags of the dynamic section, and the type of a symbol.
+_PT_LOAD = 1
+_PT_DYNAMIC = 2
+_PT_GNU_STACK = 0x6474E551
+_EXECUTE = 1
+_WRITE = 2
+_READ = 4
+_DT_NULL = 0
+_DT_HASH = 4
+_DT_STRTAB = 5
+_DT_SYMTAB = 6
+_DT_STRSZ = 10
+_DT_SYMENT = 11
 _GLOBAL_FUNCTION = 1 << 4 | 2
+
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _ENTRY = struct.Struct("<QQ")
 
+# The layout of the file: offsets, which are also addresses in the first segment.
+_N_SEGMENTS = 4
+_CODE_OFFSET = _HEADER.size + _N_SEGMENTS * _SEGMENT.size
+_SYMBOLS_OFFSET = _CODE_OFFSET + 32
+_NAMES_OFFSET = _SYMBOLS_OFFSET + 2 * _SYMBOL.size
+_HASH_OFFSET = _NAMES_OFFSET + 32
+
+_NAMES = b"\0" + ENTRY_POINT.encode() + b"\0"
+#: One bucket, and a chain of the null symbol and RegisterCustomOps.
+_HASH_TABLE = struct.pack("<5I", 1, 2, 1, 0, 0)
+
 
 def elf_library(address: int, machine: str) -> bytes:
-    """A 64-bit ELF shared library whose ``RegisterCustomOps`` jumps to ``address``. Source: System V ABI, chapter 5."""
+    """Return a 64-bit ELF shared library whose ``RegisterCustomOps`` jumps to ``address``.
+
+    Source: System V ABI, chapter 5.
+    """
     number, before, after = _JUMPS[machine]
     code = before + struct.pack("<Q", address) + after
-    names = b"\0" + ENTRY_POINT.encode() + b"\0"
-    hash_table = struct.pack("<5I", 1, 2, 1, 0, 0)  # one bucket, and a chain of the null symbol and ours
-
-    code_at = _HEADER.size + 4 * _SEGMENT.size
-    symbols_at = code_at + 32
-    names_at = symbols_at + 2 * _SYMBOL.size
-    hash_at = names_at + 32
-    end = hash_at + len(hash_table)
-    dynamic_address = _PAGE + _DYNAMIC_OFFSET
-
     section = 1  # any section that is not "undefined"
-    symbols = bytes(_SYMBOL.size) + _SYMBOL.pack(1, _GLOBAL_FUNCTION, 0, section, code_at, len(code))
+    symbol = _SYMBOL.pack(1, _GLOBAL_FUNCTION, 0, section, _CODE_OFFSET, len(code))
     dynamic = b"".join(
         _ENTRY.pack(tag, value)
         for tag, value in (
-            (_DT_HASH, hash_at),
-            (_DT_SYMTAB, symbols_at),
-            (_DT_STRTAB, names_at),
-            (_DT_STRSZ, len(names)),
+            (_DT_HASH, _HASH_OFFSET),
+            (_DT_SYMTAB, _SYMBOLS_OFFSET),
+            (_DT_STRTAB, _NAMES_OFFSET),
+            (_DT_STRSZ, len(_NAMES)),
             (_DT_SYMENT, _SYMBOL.size),
             (_DT_NULL, 0),
         )
     )
-    identification = b"\x7fELF" + bytes([2, 1, 1])  # 64 bits, little-endian, version 1
-    header = _HEADER.pack(
-        identification, 3, number, 1, 0, _HEADER.size, 0, 0, _HEADER.size, _SEGMENT.size, 4, 0, 0, 0
-    )  # fmt: skip
-    size = len(dynamic)
-    segments = (
-        _SEGMENT.pack(_PT_LOAD, _READ | _EXECUTE, 0, 0, 0, end, end, _PAGE),
-        _SEGMENT.pack(
-            _PT_LOAD, _READ | _WRITE, _DYNAMIC_OFFSET, dynamic_address, dynamic_address, size, size, _PAGE
-        ),
-        _SEGMENT.pack(
-            _PT_DYNAMIC, _READ | _WRITE, _DYNAMIC_OFFSET, dynamic_address, dynamic_address, size, size, 8
-        ),
-        _SEGMENT.pack(_PT_GNU_STACK, _READ | _WRITE, 0, 0, 0, 0, 0, 16),
-    )  # fmt: skip
-    parts = {
-        0: header + b"".join(segments),
-        code_at: code,
-        symbols_at: symbols,
-        names_at: names,
-        hash_at: hash_table,
+    sections = {
+        0: _elf_header(number) + _program_header(len(dynamic)),
+        _CODE_OFFSET: code,
+        _SYMBOLS_OFFSET: bytes(_SYMBOL.size) + symbol,
+        _NAMES_OFFSET: _NAMES,
+        _HASH_OFFSET: _HASH_TABLE,
         _DYNAMIC_OFFSET: dynamic,
     }
-    file = bytearray(_DYNAMIC_OFFSET + size)
-    for offset, data in parts.items():
+    file = bytearray(_DYNAMIC_OFFSET + len(dynamic))
+    for offset, data in sections.items():
         file[offset : offset + len(data)] = data
     return bytes(file)
 
 
+def _elf_header(machine_number: int) -> bytes:
+    identification = b"\x7fELF" + bytes([2, 1, 1])  # 64 bits, little-endian, version 1
+    return _HEADER.pack(
+        identification,
+        3,  # the file is a shared library
+        machine_number,
+        1,  # the version of ELF
+        0,  # no entry point
+        _HEADER.size,  # the offset of the program header
+        0,  # no section header
+        0,  # no flags
+        _HEADER.size,
+        _SEGMENT.size,
+        _N_SEGMENTS,
+        0,
+        0,
+        0,
+    )
+
+
+def _program_header(dynamic_size: int) -> bytes:
+    """Return the program header: what the loader maps, and where the dynamic section is."""
+    end = _HASH_OFFSET + len(_HASH_TABLE)
+    dynamic_address = _PAGE + _DYNAMIC_OFFSET
+    # The offset, the virtual and the physical address, and the sizes in the file and in memory.
+    everything = (0, 0, 0, end, end)
+    dynamic = (_DYNAMIC_OFFSET, dynamic_address, dynamic_address, dynamic_size, dynamic_size)
+    segments = [
+        _SEGMENT.pack(_PT_LOAD, _READ | _EXECUTE, *everything, _PAGE),
+        _SEGMENT.pack(_PT_LOAD, _READ | _WRITE, *dynamic, _PAGE),
+        _SEGMENT.pack(_PT_DYNAMIC, _READ | _WRITE, *dynamic, 8),
+        _SEGMENT.pack(_PT_GNU_STACK, _READ | _WRITE, 0, 0, 0, 0, 0, 16),
+    ]
+    return b"".join(segments)
+
+
 def _load_written(content: bytes) -> tuple[ctypes.CDLL, str]:
-    """Load a library from memory, or where that is not possible from a temporary file."""
+    """Load a library from memory, or else from a temporary file.
+
+    Returns:
+        The library and its path.
+
+    Raises:
+        NoTrampolineError: the system refuses both.
+    """
     reasons = []
     for load_from in (_load_from_memory, _load_from_file):
         try:
             return load_from(content)
-        except (OSError, AttributeError) as error:  # no memfd_create, no /proc, or no permission to execute
+        # No memfd_create, no /proc, or no permission to execute.
+        except (OSError, AttributeError) as error:
             reasons.append(str(error))
-    raise NoTrampolineError(f"this system loads no library from memory or from a temporary file: {'; '.join(reasons)}")
+    places = "from memory or from a temporary file"
+    raise NoTrampolineError(f"this system loads no library {places}: {'; '.join(reasons)}")
 
 
 def _load_from_memory(content: bytes) -> tuple[ctypes.CDLL, str]:
-    """The file descriptor stays open: a path that another library could get would lead the loader to this one."""
+    """Load a library from a file in memory.
+
+    The file descriptor stays open. Otherwise another library could get the same path, and the
+    loader would return this one for it.
+    """
     descriptor = os.memfd_create("ort_gridsample")
     try:
         os.write(descriptor, content)
@@ -143,7 +199,10 @@ def _load_from_memory(content: bytes) -> tuple[ctypes.CDLL, str]:
 
 
 def _load_from_file(content: bytes) -> tuple[ctypes.CDLL, str]:
-    """The file can go as soon as it is loaded: the loader knows the library by its path from then on."""
+    """Load a library from a temporary file.
+
+    The file is removed at once: from then on, the loader finds the library by its path.
+    """
     descriptor, path = tempfile.mkstemp(prefix="ort_gridsample", suffix=".so")
     try:
         with open(descriptor, "wb") as file:
@@ -170,7 +229,9 @@ EXPORT void *{ENTRY_POINT}(void *options, const void *api) {{ return {_TARGET}(o
 
 
 def linked_library(folder: Path) -> Path:
-    """The path of the library in ``folder``, linked if it is not there yet. It serves any address.
+    """Return the path of the library in ``folder``, and link it if it is not there yet.
+
+    It has a variable with the address to jump to, which :func:`_load_linked` sets.
 
     Raises:
         GridSampleError: there is no linker.
@@ -188,16 +249,26 @@ def linked_library(folder: Path) -> Path:
     with tempfile.TemporaryDirectory() as temporary, written_whole(path) as output:
         source = Path(temporary) / "trampoline.c"
         source.write_text(_SOURCE)
-        linking.run([*command, "-o", str(output), str(source)], "linking the registration of compiled ops")
+        task = "linking the registration of compiled ops"
+        linking.run([*command, "-o", str(output), str(source)], task)
     return path
 
 
 def _load_linked(address: int) -> tuple[ctypes.CDLL, str]:
+    """Link and load the library, and let it jump to ``address``.
+
+    Returns:
+        The library and its path.
+
+    Raises:
+        NoTrampolineError: the library cannot be linked or loaded.
+    """
     try:
         path = str(linked_library(cache_folder()))
         library = ctypes.CDLL(path)
     except GridSampleError as error:
-        raise NoTrampolineError(f"this system needs a linker for it: install {error.expected}") from error
+        reason = f"this system needs a linker for it: install {error.expected}"
+        raise NoTrampolineError(reason) from error
     except (RuntimeError, OSError) as error:
         raise NoTrampolineError(str(error)) from error
     ctypes.c_void_p.in_dll(library, _TARGET).value = address

@@ -1,1 +1,1 @@
-"""The operators as Python-defined ops, through onnxruntime-extensions: run anywhere, on any core."""
+"""The operators as Python ops, through onnxruntime-extensions, on any core."""

@@ -1,7 +1,8 @@
-"""Import the module of onnxruntime-extensions that runs ops defined in Python, without its package.
+"""Import the module of onnxruntime-extensions that runs Python ops, without its package.
 
-Only Python ops need it. The package imports PyTorch and transformers where they are installed, which takes seconds, and
-sets an environment variable that makes protobuf several times slower in every process started afterwards.
+Only Python ops need it. The package imports PyTorch and transformers if they are installed, which
+takes seconds, and sets an environment variable that makes protobuf several times slower in every
+process started afterwards.
 """
 
 import importlib.util
@@ -14,7 +15,7 @@ from ...dialects.table import EXTENSIONS_DOMAIN
 from ...reference.threads import after_fork
 
 _NAME = "onnxruntime_extensions"
-#: The domains of its own operators.
+#: The domains of the operators of onnxruntime-extensions.
 DOMAINS = frozenset({EXTENSIONS_DOMAIN, "com.microsoft.extensions"})
 _lock = threading.RLock()
 
@@ -33,55 +34,71 @@ def is_installed() -> bool:
 
 
 def is_imported() -> bool:
-    """Whether somebody imported the part of onnxruntime-extensions that runs Python ops."""
+    """Whether the part of onnxruntime-extensions that runs Python ops has been imported."""
     return f"{_NAME}._extensions_pydll" in sys.modules
 
 
 def load() -> Any:
-    """``onnxruntime_extensions._ocos``, the module that the package itself uses, whichever is imported first."""
+    """Import and return ``onnxruntime_extensions._ocos``.
+
+    The package itself uses the same module object, whichever is imported first.
+
+    Raises:
+        ImportError: onnxruntime-extensions is missing, too old, or cannot be imported.
+    """
     try:
-        with _lock:
-            if not is_installed():
-                raise ModuleNotFoundError("it is not installed", name=_NAME)
-            if _NAME in sys.modules:
-                return _ocos()
-            spec = importlib.util.find_spec(_NAME)
-            assert spec is not None
-            # While the module is imported, a package that was not executed says where it lies.
-            package = importlib.util.module_from_spec(spec)
-            vars(package)["__getattr__"] = _of_package
-            sys.modules.setdefault(_NAME, package)
-            try:
-                return _ocos()
-            finally:
-                if sys.modules.get(_NAME) is package:
-                    del sys.modules[_NAME]
+        return _load()
     except ImportError as error:
         if isinstance(error, ModuleNotFoundError) and getattr(sys, "frozen", False):
             reason = versions.missing(error.name or _NAME, str(error))
-            raise ImportError(f"Python ops need onnxruntime-extensions: {reason}", name=_NAME) from None
-        raise ImportError(f"Python ops need onnxruntime-extensions ({error}): {_remedy()}", name=_NAME) from None
+            message = f"Python ops need onnxruntime-extensions: {reason}"
+        else:
+            message = f"Python ops need onnxruntime-extensions ({error}): {_remedy()}"
+        raise ImportError(message, name=_NAME) from None
+
+
+def _load() -> Any:
+    """Import the module through a placeholder for its package, which is not executed."""
+    with _lock:
+        if not is_installed():
+            raise ModuleNotFoundError("it is not installed", name=_NAME)
+        if _NAME in sys.modules:
+            return _import_ocos()
+        spec = importlib.util.find_spec(_NAME)
+        assert spec is not None
+        placeholder = importlib.util.module_from_spec(spec)
+        vars(placeholder)["__getattr__"] = _package_attribute
+        sys.modules.setdefault(_NAME, placeholder)
+        try:
+            return _import_ocos()
+        finally:
+            if sys.modules.get(_NAME) is placeholder:
+                del sys.modules[_NAME]
+
+
+def _package_attribute(name: str) -> Any:
+    """Return an attribute of the executed package, for a thread that imported the placeholder."""
+    with _lock:  # held until the placeholder is removed
+        package = importlib.import_module(_NAME)
+    if vars(package).get("__getattr__") is _package_attribute:
+        raise AttributeError(name)
+    return getattr(package, name)
+
+
+def _import_ocos() -> Any:
+    """Check the version of onnxruntime-extensions, and import its module."""
+    version = importlib.import_module(f"{_NAME}._version").__version__
+    complaint = versions.complaint("onnxruntime-extensions", version)
+    # Before the library is loaded: that of older versions ends the process in the first run.
+    if complaint:
+        raise ImportError(complaint)
+    return importlib.import_module(f"{_NAME}._ocos")
 
 
 def _remedy() -> str:
+    """Return what to do without onnxruntime-extensions."""
     remedy = "pip install onnxruntime-extensions"
     if sys.version_info >= (3, 14):
         version = ".".join(map(str, sys.version_info[:2]))
         remedy = f"there is no release of it for Python {version}, use Python 3.13 or older"
     return f"{remedy}, or patch the model to a target that needs no ops, such as 'primitives'"
-
-
-def _of_package(name: str) -> Any:
-    """The executed package's ``name``, for a thread that meanwhile imported the package that was not executed."""
-    with _lock:  # until that one is removed
-        package = importlib.import_module(_NAME)
-    if vars(package).get("__getattr__") is _of_package:
-        raise AttributeError(name)
-    return getattr(package, name)
-
-
-def _ocos() -> Any:
-    complaint = versions.complaint("onnxruntime-extensions", importlib.import_module(f"{_NAME}._version").__version__)
-    if complaint:  # before its library is loaded: older ones end the process in the first run
-        raise ImportError(complaint)
-    return importlib.import_module(f"{_NAME}._ocos")

@@ -1,35 +1,53 @@
-"""Exceptions of Python ops, which may not raise: an op returns a number, under which its exception is kept here.
+"""The exceptions of Python ops, which must not raise: an op returns the number of its exception.
 
-The number is the op's ``status`` output. The guard, a node that the patch puts behind every op, gathers Y by it along
-the first axis (``GatherND``, before opset 11 and in models of earlier releases ``Gather``): valid positions pass, and
-the number is out of the bounds of a failed op's empty Y, so that ONNX Runtime's error text quotes it. In a session's
-own model the guard gathers the status alone.
+The number is the op's ``status`` output. The guard, a node that is inserted behind every op,
+gathers Y by the status along the first axis (``GatherND``; before opset 11 and in models of earlier
+releases ``Gather``). Valid positions pass. The number of a failed op is out of the bounds of its
+empty Y, so ONNX Runtime's error message contains the number. In the model of a session the guard
+reads the status only.
 """
 
 import itertools
 import re
 from collections import OrderedDict
 
-#: So many failures are kept: a plain onnxruntime session never fetches its own.
-KEPT = 256
-#: The number of a failure that could not be kept.
+#: The maximal number of exceptions that are stored: a plain onnxruntime session never fetches its
+#: own.
+MAX_STORED = 256
+#: The number of an exception that could not be stored.
 LOST = (1 << 63) - 1
 
-_numbers = itertools.count(1)
-_waiting: OrderedDict[int, BaseException] = OrderedDict()
-_QUOTED = re.compile(r"ort_gridsample rejected .* (?:idx=|index = )(\d+)", re.DOTALL)
+_NUMBER = re.compile(r"ort_gridsample rejected .* (?:idx=|index = )(\d+)", re.DOTALL)
 
 
-def record(failure: BaseException) -> int:
-    """Keep ``failure``, and return its number."""
-    number = next(_numbers)
-    _waiting[number] = failure.with_traceback(None)
-    while len(_waiting) > KEPT:
-        _waiting.popitem(last=False)
-    return number
+class FailureStore:
+    """The exceptions of Python ops by number, the oldest first."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._exceptions: OrderedDict[int, BaseException] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._exceptions)
+
+    def record(self, failure: BaseException) -> int:
+        """Store ``failure``, and return its number."""
+        number = next(self._numbers)
+        self._exceptions[number] = failure.with_traceback(None)
+        while len(self._exceptions) > MAX_STORED:
+            self._exceptions.popitem(last=False)
+        return number
+
+    def exception_for(self, message: str) -> BaseException | None:
+        """Remove and return the exception whose number ONNX Runtime's error ``message`` contains.
+
+        None if there is no number, or no exception.
+        """
+        match = _NUMBER.search(message)
+        return self._exceptions.pop(int(match[1]), None) if match else None
 
 
-def exception_for(message: str) -> BaseException | None:
-    """The failure whose number onnxruntime's error ``message`` quotes; None where it quotes none."""
-    quoted = _QUOTED.search(message)
-    return _waiting.pop(int(quoted[1]), None) if quoted else None
+#: The exceptions of this process.
+store = FailureStore()
+record = store.record
+exception_for = store.exception_for

@@ -1,11 +1,12 @@
-"""The operators as Python-defined ops of ONNX Runtime, in the domain ``ort_gridsample``.
+"""The operators as Python ops of ONNX Runtime, in the domain ``ort_gridsample``.
 
-An op does no arithmetic: it passes its arrays to the function of the same name, and an exception to ``failures``: one
-that left the op would abort the process. All ops are registered here together, once: a later registration in the same
-domain would crash sessions that exist. Importing this module is an ImportError without onnxruntime-extensions.
+An op passes its arrays to the function of the same name. It stores an exception in
+:mod:`.failures`, as an exception that leaves an op aborts the process. All ops are registered here
+together, once: a later registration in the same domain would crash existing sessions. Importing
+this module raises ImportError if onnxruntime-extensions is missing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
 from typing import Any
@@ -23,78 +24,124 @@ from . import extensions, failures, shutdown
 
 _ocos = extensions.load()
 shutdown.run_first_at_exit()
-PyCustomOpDef, onnx_op = _ocos.PyCustomOpDef, _ocos.Opdef.declare
+PyCustomOpDef = _ocos.PyCustomOpDef
+onnx_op = _ocos.Opdef.declare
 library_path: str = _ocos.get_library_path()
+
+_INTEGER = PyCustomOpDef.dt_int64
+_STRING = PyCustomOpDef.dt_string
 
 
 class Output(np.ndarray[Any, Any]):
-    """An op's output, as a view that onnxruntime-extensions copy in one piece instead of number by number.
+    """A view of an output that onnxruntime-extensions copies in one piece, not element by element.
 
-    The extensions call ``.shape`` and ``.flatten().tolist()``, and take an array of the right item size for the list.
+    The extensions read ``.shape`` and call ``.flatten().tolist()``. Instead of the list they accept
+    an array with the right item size.
     """
 
     def flatten(self, *_: object) -> Any:
         return self
 
     def tolist(self) -> Any:
-        return list(self.ravel()) if self.dtype.kind == "O" else self  # strings do need a list
+        return list(self.ravel()) if self.dtype.kind == "O" else self  # strings need a list
 
 
-#: The second output where the failure cannot even be recorded.
-_LOST = np.array([[failures.LOST]], np.int64).view(Output)
-_NOTHING = {np.dtype(kind): np.empty(0, kind).view(Output) for kind in "?bBhHiIlLqQfdO"}
+#: The status output if an exception cannot be stored.
+_LOST_STATUS = np.array([[failures.LOST]], np.int64).view(Output)
+#: An empty Y for each type, which the op returns after an exception.
+_EMPTY = {np.dtype(kind): np.empty(0, kind).view(Output) for kind in "?bBhHiIlLqQfdO"}
 
 
-def _guarded(operator: str, function: Callable[..., Array]) -> Callable[..., tuple[Output, Output]]:
-    """An op of ``function``: Y and the positions along its first axis, or an empty Y and the number of the failure."""
+def _as_op(operator: str, function: Callable[..., Array]) -> Callable[..., tuple[Output, Output]]:
+    """Return ``function`` as an op.
 
-    def op(*inputs: Array, align_corners: int, node: str, num_threads: int, **words: str) -> tuple[Output, Output]:
-        shutdown.hold()
+    The op returns Y and the positions along its first axis; or, after an exception, an empty Y and
+    the number of the exception.
+    """
+
+    def op(
+        *inputs: Array,
+        align_corners: int,
+        node: str,
+        num_threads: int,
+        **words: str,
+    ) -> tuple[Output, Output]:
+        shutdown.block_if_exiting()
         try:
-            here, threads = where(operator, node), num_threads or None
             with ops_limit:
-                array = function(*inputs, align_corners=bool(align_corners), **words, where=here, num_threads=threads)
-            # onnxruntime's copy and the guard's need as much again each, and without memory would end the process.
-            memory.probe(2 * memory.copied_bytes(array))
-            return array.view(Output), np.arange(len(array), dtype=np.int64)[:, None].view(Output)
-        except BaseException as failure:  # also KeyboardInterrupt and SystemExit: none may leave an op
-            nothing = _NOTHING.get(inputs[0].dtype, _NOTHING[np.dtype(object)])
+                Y = function(
+                    *inputs,
+                    align_corners=bool(align_corners),
+                    **words,
+                    where=where(operator, node),
+                    num_threads=num_threads or None,
+                )
+            # onnxruntime and the guard copy Y. Without memory for that, the process would end.
+            memory.probe(2 * memory.copied_bytes(Y))
+            positions = np.arange(len(Y), dtype=np.int64)[:, None]
+            return Y.view(Output), positions.view(Output)
+        except BaseException as failure:  # none may leave an op, nor KeyboardInterrupt
+            empty = _EMPTY.get(inputs[0].dtype, _EMPTY[np.dtype(object)])
             try:
-                return nothing, np.array([[failures.record(failure)]], np.int64).view(Output)
-            except BaseException:  # no memory or no stack
-                return nothing, _LOST
+                return empty, np.array([[failures.record(failure)]], np.int64).view(Output)
+            except BaseException:  # no memory, or no stack
+                return empty, _LOST_STATUS
 
     return op
 
 
-_INTEGER, _STRING = PyCustomOpDef.dt_int64, PyCustomOpDef.dt_string
-
-
 def _cast_attributes(kinds: dict[str, Any], attributes: dict[str, str]) -> dict[str, str | int]:
-    return {name: value if kinds[name] == _STRING else int(value) for name, value in attributes.items()}
+    """Convert the attributes of a node from strings to their types."""
+    values: dict[str, str | int] = {}
+    for name, value in attributes.items():
+        values[name] = value if kinds[name] == _STRING else int(value)
+    return values
+
+
+def _attribute_kinds(version: spec.Version) -> dict[str, Any]:
+    """Return the types of an op's attributes by name."""
+    defaults: dict[str, Any] = {name: row.default for name, row in version.attributes.items()}
+    defaults["node"] = ""  # the name of the node, for errors
+    defaults["num_threads"] = 0  # 0: the default
+    kinds = {}
+    for name, default in defaults.items():
+        kinds[name] = _STRING if isinstance(default, str) else _INTEGER
+    return kinds
+
+
+def _input_types(version: spec.Version) -> Iterator[list[int]]:
+    """Yield all combinations of the types of an op's inputs, by onnxruntime-extensions' numbers."""
+    alternatives = []
+    for names in version.types.values():
+        transports = dict.fromkeys(spec.TYPES[name].transport for name in names)
+        alternatives.append([name for name in transports if name])
+    for combination in product(*alternatives):
+        yield [int(getattr(PyCustomOpDef, f"dt_{spec.TYPES[name].onnx}")) for name in combination]
 
 
 def _register_all() -> None:  # pragma: no mutate block
+    # Functions of this module are looked up at each call, so that they can be replaced.
     functions: dict[str, Callable[..., Array]] = {
-        "GridSample": lambda *a, **k: grid_sample(*a, **k),
-        "AffineGrid": lambda *a, **k: affine_grid(*a, **k),
-        ATTENTION: lambda *a, **k: attend(*a, **k),
+        "GridSample": lambda *args, **kwargs: grid_sample(*args, **kwargs),
+        "AffineGrid": lambda *args, **kwargs: affine_grid(*args, **kwargs),
+        ATTENTION: lambda *args, **kwargs: attend(*args, **kwargs),
     }
     for operator, function in functions.items():
         version = spec.newest(operator)
-        # Its own attributes, the node's name for errors, and a number of threads (0: the default).
-        defaults = {**{name: each.default for name, each in version.attributes.items()}, "node": "", "num_threads": 0}
-        attributes = {name: _STRING if isinstance(each, str) else _INTEGER for name, each in defaults.items()}
-        alternatives = (dict.fromkeys(spec.TYPES[t].transport for t in each) for each in version.types.values())
-        for types in product(*(filter(None, each) for each in alternatives)):
-            inputs = [int(getattr(PyCustomOpDef, f"dt_{spec.TYPES[name].onnx}")) for name in types]
-            outputs, name = [inputs[0], _INTEGER], f"{DOMAIN}::{operator}"
-            declared = onnx_op(op_type=name, inputs=inputs, outputs=outputs, attrs=attributes)
-            op = declared(_guarded(operator, function))
-            # The original asks the C++ side for each attribute's type at each call: 10 times as slow.
-            op.cast_attributes = partial(_cast_attributes, attributes)
+        kinds = _attribute_kinds(version)
+        for inputs in _input_types(version):
+            declare = onnx_op(
+                op_type=f"{DOMAIN}::{operator}",
+                inputs=inputs,
+                outputs=[inputs[0], _INTEGER],
+                attrs=kinds,
+            )
+            op = declare(_as_op(operator, function))
+            # The original calls C++ for each attribute's type at each call: 10 times as slow.
+            op.cast_attributes = partial(_cast_attributes, kinds)
 
 
-if "_ort_gridsample_ops" not in vars(_ocos):  # else another copy of this module was imported before
+# Unless another copy of this module registered them before.
+if "_ort_gridsample_ops" not in vars(_ocos):
     vars(_ocos)["_ort_gridsample_ops"] = True
     _register_all()

@@ -1,7 +1,8 @@
-"""Keep threads from returning to Python out of a run once the interpreter has ended: that would abort the process.
+"""Keep threads from returning to Python from a run after the interpreter has ended.
 
-Python kills a daemon thread that asks for its lock then, and ONNX Runtime's frames on that thread's stack abort. So at
-exit the ops, and this package's sessions, block such threads for ever before they ask.
+Python ends a daemon thread that acquires the interpreter lock after that. ONNX Runtime's frames on
+the thread's stack would then abort the process. So at exit, the ops and this package's sessions
+block such threads forever before they acquire the lock.
 """
 
 import atexit
@@ -14,63 +15,58 @@ import onnxruntime
 
 from ...reference.threads import after_fork
 
-#: How long, in seconds, the end of the interpreter waits for runs to reach an op or their own end.
-PATIENCE = 5.0
+#: How long the exit handler waits for runs to reach an op or their own end, in seconds.
+MAX_WAIT = 5.0
 
 _RUNTIME_GLOBALS = vars(sys.modules[onnxruntime.InferenceSession.__module__])
-_ender: int | None = None  # the thread that ends the interpreter, from the moment it does
-_held: set[int] = set()
-_pending = 0  # runs that were started asynchronously
-_forever = threading.Lock()
-_forever.acquire()
 
 
-def hold() -> None:
-    """Block for ever if another thread is ending the interpreter, unless that waits for this run."""
-    this = threading.get_ident()
-    if _ender not in (None, this) and not _is_in_runtime(sys._current_frames().get(_ender or 0)):
-        _held.add(this)
-        _forever.acquire()
+class Shutdown:
+    """The end of the interpreter, and the runs that it waits for.
 
+    Attributes:
+        exiting_thread: the thread that ends the interpreter, once it does.
+        blocked_threads: the threads that are blocked forever.
+        asynchronous_runs: the number of runs that were started asynchronously and have not ended.
+    """
 
-def run_begins() -> None:
-    """Before a run: :func:`hold`; RuntimeError on the thread that ends the interpreter, whose ops have ended."""
-    if threading.get_ident() == _ender:
-        raise RuntimeError(
-            "this exit handler was registered before the process first used Python ops, and these have ended already: "
-            "register it after the first session on Python ops is made"
-        )
-    hold()
+    def __init__(self) -> None:
+        self.exiting_thread: int | None = None
+        self.blocked_threads: set[int] = set()
+        self.asynchronous_runs = 0
+        self._never_released = threading.Lock()
+        self._never_released.acquire()
 
+    def block_if_exiting(self) -> None:
+        """Block forever if another thread ends the interpreter, unless that thread is in a run."""
+        exiting_thread = self.exiting_thread
+        current_thread = threading.get_ident()
+        if exiting_thread is None or exiting_thread == current_thread:
+            return
+        if not _is_in_runtime(sys._current_frames().get(exiting_thread)):
+            self.blocked_threads.add(current_thread)
+            self._never_released.acquire()
 
-def asynchronous_run_begins() -> None:
-    """Count an asynchronous run, which has no thread of Python's, before it begins."""
-    global _pending
-    run_begins()
-    _pending += 1
+    def at_exit(self) -> None:
+        """Wait until all threads in runs are blocked, or their runs have ended."""
+        self.exiting_thread = threading.get_ident()
+        deadline = time.monotonic() + MAX_WAIT
+        while self._count_runs() > len(self.blocked_threads) and time.monotonic() < deadline:
+            time.sleep(0.001)
 
-
-def asynchronous_run_ended() -> None:
-    """Count an asynchronous run no longer."""
-    global _pending
-    _pending -= 1
-
-
-def _at_exit() -> None:
-    global _ender
-    _ender = threading.get_ident()
-    deadline = time.monotonic() + PATIENCE
-    while _in_runs() > len(_held) and time.monotonic() < deadline:
-        time.sleep(0.001)
-
-
-def _in_runs() -> int:
-    """The number of threads in a run, or about to return from one."""
-    frames = sys._current_frames().items()
-    return _pending + sum(at != _ender and (at in _held or _is_in_runtime(frame)) for at, frame in frames)
+    def _count_runs(self) -> int:
+        """Count the threads in a run, or about to return from one."""
+        count = self.asynchronous_runs
+        for thread, frame in sys._current_frames().items():
+            if thread == self.exiting_thread:
+                continue
+            if thread in self.blocked_threads or _is_in_runtime(frame):
+                count += 1
+        return count
 
 
 def _is_in_runtime(frame: FrameType | None) -> bool:
+    """Whether ``frame`` was called by a function of onnxruntime's Python package."""
     while frame is not None:
         if frame.f_globals is _RUNTIME_GLOBALS:
             return True
@@ -78,19 +74,54 @@ def _is_in_runtime(frame: FrameType | None) -> bool:
     return False
 
 
+_shutdown = Shutdown()
+block_if_exiting = _shutdown.block_if_exiting
+
+
+def begin_run() -> None:
+    """Call :func:`block_if_exiting` before a run.
+
+    Raises:
+        RuntimeError: this thread ends the interpreter, and the Python ops have ended already.
+    """
+    if threading.get_ident() == _shutdown.exiting_thread:
+        raise RuntimeError(
+            "this exit handler was registered before the process first used Python ops, "
+            "and these have ended already: "
+            "register it after the first session on Python ops is made"
+        )
+    block_if_exiting()
+
+
+def begin_asynchronous_run() -> None:
+    """Count an asynchronous run, which has no Python thread, before it begins."""
+    begin_run()
+    _shutdown.asynchronous_runs += 1
+
+
+def end_asynchronous_run() -> None:
+    """Stop counting an asynchronous run."""
+    _shutdown.asynchronous_runs -= 1
+
+
+def asynchronous_runs() -> int:
+    """Return the number of asynchronous runs that have not ended."""
+    return _shutdown.asynchronous_runs
+
+
 @after_fork
 def _after_fork() -> None:
-    global _pending
-    _pending = 0  # the child has none of its parent's threads
+    _shutdown.asynchronous_runs = 0  # the child has none of its parent's threads
 
 
 def run_first_at_exit() -> None:
-    """Register the exit handler of this module again: it must run before the one that ends all Python ops.
+    """Register the exit handler of this module again.
 
-    onnxruntime-extensions registers that one when it is imported, and exit handlers run in the reverse order.
+    It must run before the one that ends all Python ops. onnxruntime-extensions registers that one
+    when it is imported, and exit handlers run in the reverse order.
     """
-    atexit.unregister(_at_exit)
-    atexit.register(_at_exit)
+    atexit.unregister(_shutdown.at_exit)
+    atexit.register(_shutdown.at_exit)
 
 
 run_first_at_exit()
