@@ -22,7 +22,7 @@ from numba.core.registry import cpu_target
 from ..custom_ops.compiled_ops.catalog import DESCRIPTION_FUNCTIONS, OPS, Op, schema_fields
 from ..custom_ops.compiled_ops.image import Image, Relocation
 from ..custom_ops.compiled_ops.structs import ENTRY, LIBRARY, OP, VARIANT
-from ..kernels.compilation import Part
+from ..kernels.compilation import KernelSpec
 from .entry import description_function, register
 
 #: Functions that Numba calls to raise or count an exception, which no function here does. The
@@ -94,7 +94,7 @@ class Emitter:
         self._triple = triple
         self._level = level
 
-    def symbol(self, part: Part) -> str:
+    def symbol(self, part: KernelSpec) -> str:
         """Return the symbol of a function. A part that begins with a string is a symbol itself."""
         make, *type_names = part
         if isinstance(make, str):
@@ -103,7 +103,7 @@ class Emitter:
         words = ["ort_gridsample", f"v{self._level}", module, make.__name__, *type_names]
         return "_".join(words)
 
-    def compile_function(self, part: Part) -> bytes:
+    def compile_function(self, part: KernelSpec) -> bytes:
         """Return the object file of a function."""
         make, *type_names = part
         function: Callable[..., int] = make(*type_names) if type_names else make
@@ -278,7 +278,7 @@ def main(json_task: str) -> None:
     if task["variants"]:
         entry = emitter.compile_entry(task["variants"], task["messages"])
         (folder / "entry.o").write_bytes(entry)
-        parts: Sequence[Part] = [(register,)]
+        parts: Sequence[KernelSpec] = [(register,)]
     else:
         image = variant_image(task["wanted"], task["level"])
         all_parts = [*dict.fromkeys(image.functions.values())]

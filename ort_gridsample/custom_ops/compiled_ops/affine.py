@@ -22,10 +22,9 @@ from ...kernels.pointers import (
     fetch_add,
     local,
     struct,
-    view,
 )
 from ...kernels.structs import CACHE_LINE, LAUNCH, WORKER
-from ...kernels.workers import PASSED_BYTES, TAPS, WORKERS
+from ...kernels.workers import DEFAULT_WORKERS, MIN_BYTES_PAST_CACHES, TAPS, scratch_array
 from ...reference import coordinates as reference_coordinates
 from .catalog import Fields, Kernels
 from .creation import (
@@ -294,7 +293,7 @@ def _fill(state: Any, request: Any) -> int:
     launch.row_blocks = (rows + launch.rows_per_block - 1) // launch.rows_per_block
     launch.items = n * launch.row_blocks * launch.column_chunks
     launch.next = 0
-    workers = min(launch.items, max(WORKERS, state.kernel.cpus))
+    workers = min(launch.items, max(DEFAULT_WORKERS, state.kernel.cpus))
     launch.workers = workers
     nbytes = workers * CHUNK * 8
     launch.positions = aligned(alloc(request, nbytes + CACHE_LINE))
@@ -365,7 +364,7 @@ def fill_for(theta_type: str) -> Callable[..., int]:
         grid = array(launch.grid, (launch.n, rows, columns * r), bits)
         x = array(launch.positions, (launch.workers, CHUNK), real)[number]
         buffer = array(launch.buffers, (launch.workers, 3 * CHUNK), bits)[number]
-        passes_caches = launch.n * rows * columns * r * itemsize >= PASSED_BYTES
+        passes_caches = launch.n * rows * columns * r * itemsize >= MIN_BYTES_PAST_CACHES
         while True:
             item = fetch_add(launch, "next", 1)
             if item >= launch.items:
@@ -425,13 +424,13 @@ def coordinates_for(theta_type: str, grid_type: str) -> Callable[..., int]:
         rows = 1
         for axis in range(r - 1):
             rows *= lengths[axis]
-        x = view(worker, launch.scratch.columns, (MAX_COLUMNS,), kind)
+        x = scratch_array(launch, worker_address, "columns", kind)
         if columns <= MAX_COLUMNS and worker.has_columns == 0:
             for i in range(columns):
                 x[i] = kind(position(i, columns, align_corners))
             worker.has_columns = 1
         theta = array(launch.grid, (launch.n, r, r + 1), bits)[batch]
-        g = view(worker, launch.scratch.coordinates, (r, launch.tile), grid_kind)
+        g = scratch_array(launch, worker_address, "coordinates", grid_kind)
         done = 0
         while done < positions:
             row = (begin + done) // columns

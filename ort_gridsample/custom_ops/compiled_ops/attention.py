@@ -14,7 +14,6 @@ from numba.extending import register_jitable
 from ...functions import validation
 from ...kernels import loops
 from ...kernels.attention import MAX_LEVEL_AXES, attention_functions
-from ...kernels.compilation import compile_time
 from ...kernels.halves import stored
 from ...kernels.pointers import array, chars, copy, local, struct
 from ...kernels.structs import ATTENTION
@@ -55,7 +54,7 @@ TOO_LARGE = validation.Sentence(
 LIMITS = validation.Sentence(
     "value",
     "of shape {value_shape}",
-    f"at most {loops.MAX_PIXELS} pixels, and levels of at most {MOST_AXES} axes",
+    f"at most {loops.MAX_PIXELS} pixels, and levels of at most {MAX_LEVEL_AXES} axes",
 )
 
 #: The error messages of the op.
@@ -93,7 +92,7 @@ def states(
     weights_type: str,
 ) -> tuple[Any, list[Fields]]:
     """Return the initial state of deformable attention."""
-    proceed, worker = parts(value_type, locations_type)
+    proceed, worker = attention_functions(value_type, locations_type)
     kernel = {"proceed": proceed, "worker": worker, "X_size": stored(value_type).itemsize}
     return PLAIN, [{"kernel": kernel}]
 
@@ -104,6 +103,7 @@ def create(op_address: int, api: int, info: int, out: int) -> int:
     return create_plain(op_address, api, info, out, operator, WRONG_INTERFACE_INDEX)
 
 
+@compile_time(1.7)
 def infer(op_address: int, context: int) -> int:
     """InferOutputShapeFn: Y is (B, Q, H·D). An unknown shape is not set."""
     node = local(NODE)
@@ -158,7 +158,7 @@ def _attend(state: Any, request: Any, launch: Any) -> int:
         return error_with_number(api, errors, NO_MEMORY, nbytes)
     # A copy, so that no other thread changes the lengths after they were checked.
     copy(launch.levels, inputs[1].data, nbytes)
-    if launch.pixels > loops.MAX_PIXELS or r > MOST_AXES:
+    if launch.pixels > loops.MAX_PIXELS or r > MAX_LEVEL_AXES:
         return error_with_shapes(api, errors, IS_BEYOND_LIMITS, value, value, 0)
     levels = array(launch.levels, (n_levels, 1 + r), np.int64)
     pixels = _count_pixels(levels)

@@ -35,7 +35,7 @@ _REQUIRED = 0
 _VARIADIC = 2
 
 #: The values of a record's fields: a number, a compiled function as
-#: :data:`ort_gridsample.kernels.compilation.Part` (None: 0), an :class:`.image.Relocation`, or the
+#: :data:`ort_gridsample.kernels.compilation.KernelSpec` (None: 0), an :class:`.image.Relocation`, or the
 #: fields of a record inside the record.
 Fields = Mapping[str, Any]
 

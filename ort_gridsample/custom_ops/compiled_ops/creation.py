@@ -11,7 +11,6 @@ from numba import types
 from numba.extending import register_jitable
 
 from ...functions import validation
-from ...kernels.compilation import compile_time
 from ...kernels.pointers import address, array, chars, copy, local, sizeof, struct
 from .c_api import INVALID_ARGUMENT
 from .catalog import INTERFACE
@@ -198,6 +197,7 @@ def create_plain(
     return close_node(node, state, out)
 
 
+@compile_time(0.5)
 def destroy(state: int) -> int:
     """KernelDestroy: free a state, and all that its node allocated before it."""
     free_blocks(state - sizeof(BLOCK))

@@ -28,7 +28,7 @@ class Image:
         data: the bytes of the records, with 0 in fields that contain an address. relocations: the
         offset of a field -> the offset in ``data`` whose address the field contains. functions: the
         offset of a field -> the compiled function whose address the field contains,
-            as :data:`ort_gridsample.kernels.compilation.Part`.
+            as :data:`ort_gridsample.kernels.compilation.KernelSpec`.
     """
 
     def __init__(self) -> None:

@@ -385,7 +385,6 @@ def coordinates_for(grid_type: str) -> Callable[..., int]:
         positions: int,
     ) -> int:
         launch = struct(launch_address, LAUNCH)
-        worker = struct(worker_address, WORKER)
         request = struct(launch_address, REQUEST)  # begins with the launch
         head = struct(launch.kernel, GRID_SAMPLE).programs
         r = launch.r
@@ -396,9 +395,10 @@ def coordinates_for(grid_type: str) -> Callable[..., int]:
         scalars = array(request.inputs[1].data, (head.n_scalars,), dtype)
         scalar = 0
         operand = r
-        g = view(worker, launch.scratch.coordinates, (r, launch.tile), dtype)
+        g = scratch_array(launch, worker_address, "coordinates", dtype)
         # The worker does not use this memory before it has the coordinates.
-        operand_values = view(worker, launch.scratch.axis, (positions,), dtype)
+        pixel_coordinates = scratch_array(launch, worker_address, "pixel_coordinates", dtype)
+        operand_values = pixel_coordinates[:positions]
         is_grid = _is_grid(components[:r], launch.positions)
         if is_grid:
             source = _element_address(components[0], lengths, first, g.itemsize)

@@ -13,7 +13,7 @@ from numba.extending import register_jitable
 from ... import spec
 from ...functions import validation
 from ...kernels import loops, workers
-from ...kernels.compilation import KernelSpec, compile_time
+from ...kernels.compilation import KernelSpec
 from ...kernels.pointers import address, array, call, chars, local, set_memory, struct
 from ...reference.coordinates import PADDING
 from ...reference.taps import MAX_TAPS, MODES
@@ -122,8 +122,8 @@ def state_fields(
     grid_type: str,
     mode: str,
     *,
-    measure: Part | None = None,
-    coordinates: Part | None = None,
+    measure: KernelSpec | None = None,
+    coordinates: KernelSpec | None = None,
     columns: int = 0,
 ) -> Fields:
     """Return the fields of the initial state for a mode.
@@ -136,8 +136,8 @@ def state_fields(
         coordinates: the function that computes the coordinates of a tile. None: it reads the grid.
         columns: the number of columns whose positions a worker keeps.
     """
-    functions = workers.parts(X_type, grid_type, mode, coordinates)
-    constants = workers.numbers(X_type, grid_type, mode)
+    functions = workers.kernel_functions(X_type, grid_type, mode, coordinates)
+    constants = workers.kernel_constants(X_type, grid_type, mode)
     return {"kernel": {**functions, **constants, "columns": columns}, "measure": measure}
 
 
@@ -182,6 +182,7 @@ def create_sample_state(node: Any, op: Any, errors: int, group: int, n_inputs: i
 # the axes. It is (2, 0) if the shape is unknown or there is no memory.
 
 
+@compile_time(1.7)
 def infer(op_address: int, context: int) -> int:
     """InferOutputShapeFn: Y is (N, C, D1_out, …, Dr_out). Unknown shapes are not set."""
     node = local(NODE)
@@ -336,9 +337,9 @@ def fill_output(state: Any, request: Any, launch: Any, Y: Any, samples: int) -> 
     if samples == 0:
         set_memory(launch.Y, np.int32(0), nbytes)
         return status
-    launch.workers = max(workers.WORKERS, state.kernel.cpus)
+    launch.workers = max(workers.DEFAULT_WORKERS, state.kernel.cpus)
     launch.pauses = 0
-    launch.own.nbytes = 0
+    launch.arena.nbytes = 0
     launch.phase = workers.NEW
     while True:
         count = call(state.kernel.proceed, (address(launch),))
