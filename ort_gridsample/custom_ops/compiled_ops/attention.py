@@ -14,6 +14,7 @@ from numba.extending import register_jitable
 from ...functions import validation
 from ...kernels import loops
 from ...kernels.attention import MAX_LEVEL_AXES, attention_functions
+from ...kernels.compilation import compile_time
 from ...kernels.halves import stored
 from ...kernels.pointers import array, chars, copy, local, struct
 from ...kernels.structs import ATTENTION

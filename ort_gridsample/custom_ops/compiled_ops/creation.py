@@ -11,6 +11,7 @@ from numba import types
 from numba.extending import register_jitable
 
 from ...functions import validation
+from ...kernels.compilation import compile_time
 from ...kernels.pointers import address, array, chars, copy, local, sizeof, struct
 from .c_api import INVALID_ARGUMENT
 from .catalog import INTERFACE

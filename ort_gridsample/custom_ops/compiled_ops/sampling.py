@@ -13,7 +13,7 @@ from numba.extending import register_jitable
 from ... import spec
 from ...functions import validation
 from ...kernels import loops, workers
-from ...kernels.compilation import KernelSpec
+from ...kernels.compilation import KernelSpec, compile_time
 from ...kernels.pointers import address, array, call, chars, local, set_memory, struct
 from ...reference.coordinates import PADDING
 from ...reference.taps import MAX_TAPS, MODES
