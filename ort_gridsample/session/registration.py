@@ -20,7 +20,7 @@ from onnx import helper
 from ..custom_ops import signals
 from ..custom_ops.compiled_ops import library_file, registry
 from ..custom_ops.python_ops import extensions
-from ..dialects.table import COMPILED_DOMAIN, DOMAIN, EXTENSIONS_DOMAIN, VERSION
+from ..dialects.table import COMPILED_DOMAIN, COMPILED_TYPES, DOMAIN, EXTENSIONS_DOMAIN, VERSION
 from ..functions.cores import logger
 from ..graph.files import imported_domains
 from .native import one_node
@@ -213,7 +213,7 @@ def _one_node_model(domain: str) -> bytes:
         node = helper.make_node("StringUpper", [], [], domain=domain)
         types = [("X", "str")]
     elif domain == COMPILED_DOMAIN:
-        node = helper.make_node("AffineGrid", [], [], domain=domain)
+        node = helper.make_node(COMPILED_TYPES["AffineGrid"], [], [], domain=domain)
     else:
         node = helper.make_node("AffineGrid", [], ["status"], domain=domain, align_corners=0, node="", num_threads=0)
     return one_node(node, [("", 20), (domain, VERSION)], types, [None] * len(types)).SerializeToString()

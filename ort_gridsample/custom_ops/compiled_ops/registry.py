@@ -102,7 +102,7 @@ class CompiledOps:
             options.register_custom_ops_library(self._path)
 
     def _register(self, options: int, base: int) -> int:
-        """RegisterCustomOps: ``register_custom_ops_library`` calls it in :meth:`_register_locked`."""
+        """RegisterCustomOps, which ONNX Runtime calls during :meth:`_register_locked`."""
         api = c_api.get_api(base, c_api.VERSION)
         if not api:
             needed = versions.OLDEST["onnxruntime"]
