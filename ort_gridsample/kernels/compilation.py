@@ -309,7 +309,7 @@ def addresses(parts: Sequence[Part | None]) -> list[int]:
     """The addresses of these ``parts``, compiled if need be; 0 for None."""
     missing = not_at_hand(parts)
     if missing:
-        with _helped(missing), progress.shown("compiling", len(missing)) as begin:
+        with _helped(missing), progress.progress_bar("compiling", len(missing)) as begin:
             for make, *kinds in missing:
                 begin(" ".join([make.__name__.removesuffix("_for").replace("_", " "), *kinds]))
                 function((make, *kinds)).address()
