@@ -263,7 +263,7 @@ class _Sum:
 
 
 class _Integers(_Sum):
-    """As :class:`_Sum` for integers of up to 16 bits, by vectors of weights, as :func:`.sums.integer` states it."""
+    """As :class:`_Sum` for integers of up to 16 bits, by vectors of weights, as :func:`.sums.sum_integers` does."""
 
     layouts = (GATHERED, CONTIGUOUS)
 

@@ -22,7 +22,7 @@ from ..custom_ops.compiled_ops import library_file
 from ..custom_ops.compiled_ops.linking import MACHINES, SUFFIXES, Machine, linker, run
 from ..detection.matches import records_of
 from ..errors import GridSampleError
-from ..functions.validation import listed
+from ..functions.validation import format_choices
 from ..graph.files import Model, explaining_invalid, read_model, written_whole
 from ..kernels import target as this
 from ..reference.taps import COMPILED_MODES
@@ -80,13 +80,14 @@ def build_library(
     cpus = _cpus(machine, (cpu,) if isinstance(cpu, str) else tuple(cpu))
     if importlib.util.find_spec("numba") is None:
         raise ImportError("a library is compiled by Numba: pip install 'ort-gridsample[jit]'")
-    if not versions.at_least(found := metadata.version("numba"), NUMBA):
+    if not versions.is_at_least(found := metadata.version("numba"), NUMBA):
         raise ImportError(f"a library needs numba {NUMBA} or newer, and {found} is installed: pip install -U numba")
     wanted, path = _wanted(models), Path(path)
     with tempfile.TemporaryDirectory() as folder:
         link = linker(machine, WHERE)
         sentences = (
-            f"ort_gridsample {release}: this processor is none of {listed(cpus)}, which the library is built for",
+            f"ort_gridsample {release}: this processor is none of {format_choices(cpus)}, "
+            "which the library is built for",
             f"ort_gridsample {release}: onnxruntime is older than {versions.OLDEST['onnxruntime']}",
         )
         common: dict[str, Any] = {"triple": machine.triple, "folder": folder, "wanted": wanted, "variants": None}
@@ -123,7 +124,7 @@ def _machine(target: str | None) -> Machine:
     if target is None:
         target = next((name for name, each in TARGETS.items() if each.is_this), f"{this.machine}-{this.system}")
     if target not in TARGETS:
-        raise GridSampleError(WHERE, "target", repr(target), listed(TARGETS))
+        raise GridSampleError(WHERE, "target", repr(target), format_choices(TARGETS))
     return TARGETS[target]
 
 
@@ -134,7 +135,9 @@ def _cpus(machine: Machine, names: tuple[str, ...]) -> list[str]:
         if name == NATIVE and machine.is_this:
             name = next(each for each in machine.cpus[::-1] if this.has(*CPUS[each][2]))
         if name not in machine.cpus:
-            raise GridSampleError(WHERE, "cpu", repr(name), listed((*machine.cpus, *([NATIVE] * machine.is_this))))
+            raise GridSampleError(
+                WHERE, "cpu", repr(name), format_choices((*machine.cpus, *([NATIVE] * machine.is_this)))
+            )
         found.add(name)
     return sorted(found)
 

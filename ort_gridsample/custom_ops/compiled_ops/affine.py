@@ -28,8 +28,8 @@ from .structs import FILL, GRID_SAMPLE, NODE, OP, PLAIN, REQUEST, TEXT
 
 normalize = register_jitable(core_coordinates.normalize)
 
-TOO_LARGE = validation.Sentence("grid", "for size {size}", "fewer bytes than an address can reach")
-_OF_SIZE = validation.SIZE_IS_NO_ROW, validation.SIZE_AXES, validation.SIZE_NEGATIVE, validation.SIZE_BATCHES
+TOO_LARGE = validation.ErrorTemplate("grid", "for size {size}", "fewer bytes than an address can reach")
+_OF_SIZE = validation.SIZE_NOT_1D, validation.SIZE_AXES, validation.SIZE_NEGATIVE, validation.SIZE_BATCHES
 _SENTENCES = ROOM, validation.THETA, *_OF_SIZE, TOO_LARGE
 N_SENTENCES = len(_SENTENCES)
 (GOOD, WRONG_THETA, NO_ROW, WRONG_AXES, NEGATIVE, WRONG_BATCHES, IS_TOO_LARGE) = range(N_SENTENCES)
@@ -38,7 +38,7 @@ SENTENCES = [as_bytes(each, axes=axes, type="int64") for axes in validation.SIZE
 #: Those of an AffineGrid that is fused lie behind the GridSample's.
 FUSED_SENTENCES, BEFORE = [*SAMPLE_SENTENCES, *SENTENCES], len(SAMPLE_SENTENCES) * TEXT.itemsize
 NO_GRID_TYPE = len(FUSED_SENTENCES)
-FUSED_SENTENCES += [as_bytes(validation.Sentence("grid_type", "{value}", validation.listed(spec.FLOATS)))]
+FUSED_SENTENCES += [as_bytes(validation.ErrorTemplate("grid_type", "{value}", validation.format_choices(spec.FLOATS)))]
 
 #: The types that a fused grid may be rounded to, where it is not of theta's.
 TYPE_WORDS = "".join(f"{name} " for name in spec.FLOATS)

@@ -1,6 +1,6 @@
 """Deformable attention as it runs: the op that has the workers of :mod:`ort_gridsample.kernels.attention` run.
 
-Its inputs are those of :func:`ort_gridsample.functions.operators.attend`.
+Its inputs are those of :func:`ort_gridsample.functions.attention.attend`.
 """
 
 from typing import Any
@@ -24,8 +24,8 @@ from .structs import NODE, PLAIN, REQUEST
 #: More pixels than any value may have.
 MANY = 2 * loops.MAX_PIXELS
 #: The sentences of the op, and their numbers.
-TOO_LARGE = validation.Sentence("Y", "for value of shape {value_shape}", "fewer bytes than an address can reach")
-LIMITS = validation.Sentence(
+TOO_LARGE = validation.ErrorTemplate("Y", "for value of shape {value_shape}", "fewer bytes than an address can reach")
+LIMITS = validation.ErrorTemplate(
     "value", "of shape {value_shape}", f"at most {loops.MAX_PIXELS} pixels, and levels of at most {MOST_AXES} axes"
 )
 SENTENCES = [

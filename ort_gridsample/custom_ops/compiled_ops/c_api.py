@@ -83,5 +83,5 @@ def status(table: int, text: str) -> int:
 def shape_of(table: int) -> int:
     """The address of the function at :data:`SHAPE_OF`; 0 where this onnxruntime does not have it."""
     # A build from the development branch has the number of the next release, and may still lack the function.
-    has_it = versions.at_least(onnxruntime.__version__, f"1.{SHAPE_OF_SINCE + 1}")
+    has_it = versions.is_at_least(onnxruntime.__version__, f"1.{SHAPE_OF_SINCE + 1}")
     return word.from_address(table + SHAPE_OF).value if has_it else 0

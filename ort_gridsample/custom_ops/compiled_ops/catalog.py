@@ -99,7 +99,9 @@ class Op:
         try:
             kernels = importlib.import_module(f".{module}", __package__)
         except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(versions.missing(error.name or module, str(error)), name=error.name) from error
+            raise ModuleNotFoundError(
+                versions.missing_module_message(error.name or module, str(error)), name=error.name
+            ) from error
         return getattr(kernels, name)
 
     def described(self, types: Sequence[str]) -> str:

@@ -25,10 +25,12 @@ release_status = function("ReleaseStatus")
 _compare: Any = types.ExternalFunction("memcmp", types.int32(types.int64, types.int64, types.int64))
 span: Any = types.ExternalFunction("strcspn", types.int64(types.int64, types.int64))
 #: What may be wrong with any node: it is of other ops, or of a kind that a library was made without.
-OTHER_INTERFACE = validation.Sentence(
+OTHER_INTERFACE = validation.ErrorTemplate(
     "interface", "{nbytes}", f"{INTERFACE}: the model is of another ort-gridsample's ops"
 )
-LACKING = validation.Sentence("library", "made without {what}{value}", "one that was made for this model, or for all")
+LACKING = validation.ErrorTemplate(
+    "library", "made without {what}{value}", "one that was made for this model, or for all"
+)
 #: Of an op of one state.
 LAST = [as_bytes(OTHER_INTERFACE), as_bytes(LACKING, what="")]
 

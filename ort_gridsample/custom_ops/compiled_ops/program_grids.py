@@ -29,14 +29,14 @@ from .structs import COMPONENT, COORDINATES, ERRORS, GRID_SAMPLE, NODE, OP, PROG
 #: The sentences of the op: the GridSample's, then about a value that is left out, about one of a wrong shape, alone or
 #: beside others, and about programs.
 MISSING, ALONE, BESIDE, NO_PROGRAMS = range(len(SAMPLE_SENTENCES), len(SAMPLE_SENTENCES) + 4)
-_ABOUT = validation.Sentence("grid", "made of {value} of shape {X}", "shape {coordinates}")
+_ABOUT = validation.ErrorTemplate("grid", "made of {value} of shape {X}", "shape {coordinates}")
 SENTENCES = [
     *SAMPLE_SENTENCES,
     *map(as_bytes, (
-        validation.Sentence("grid", "made of a value that is left out", "{nbytes} values and their numbers"),
+        validation.ErrorTemplate("grid", "made of a value that is left out", "{nbytes} values and their numbers"),
         _ABOUT,
         replace(_ABOUT, expected=f"{_ABOUT.expected}, as what else it is made of"),
-        validation.Sentence("coordinates", "{X}", "what a session writes"),
+        validation.ErrorTemplate("coordinates", "{X}", "what a session writes"),
     )),
 ]  # fmt: skip
 

@@ -202,7 +202,7 @@ def static_reason() -> str:
     if path is not None:
         library_file.checked(path)
     elif find_spec("numba") is None:
-        return versions.missing("numba", "Numba is not installed: pip install 'ort-gridsample[jit]'")
+        return versions.missing_module_message("numba", "Numba is not installed: pip install 'ort-gridsample[jit]'")
     return ""
 
 
@@ -237,7 +237,7 @@ def _numba_reason() -> str:
         c_symbols.make_visible()
         from . import sampling  # noqa: F401
     except ModuleNotFoundError as error:
-        reason = versions.missing(error.name or "", str(error))
+        reason = versions.missing_module_message(error.name or "", str(error))
         return f"Numba cannot be imported: {reason}"
     except Exception as error:  # Numba may refuse a newer NumPy with more than an ImportError
         return f"Numba cannot be imported: {error}"

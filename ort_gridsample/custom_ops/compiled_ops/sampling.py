@@ -24,9 +24,9 @@ from .sentences import NO_ROOM, ROOM, as_bytes, complain, length_of, refuse
 from .structs import GRID_SAMPLE, LIBRARY, NODE, OP, REQUEST
 
 #: The sentences of the op, and their numbers.
-PIXELS_LIMIT = validation.Sentence("X", "of shape {X}", f"at most {loops.MAX_PIXELS} pixels a channel")
-TAPS_LIMIT = validation.Sentence("X", "of shape {X}", "fewer spatial axes: a position has too many taps")
-TOO_LARGE = validation.Sentence(
+PIXELS_LIMIT = validation.ErrorTemplate("X", "of shape {X}", f"at most {loops.MAX_PIXELS} pixels a channel")
+TAPS_LIMIT = validation.ErrorTemplate("X", "of shape {X}", "fewer spatial axes: a position has too many taps")
+TOO_LARGE = validation.ErrorTemplate(
     "Y", "for X of shape {X} and grid of shape {grid}", "fewer bytes than an address can reach"
 )
 _PADDINGS, _WORDS = list(workers.PADDING), [*workers.TAPS, *spec.MODE_SYNONYMS]
@@ -34,8 +34,8 @@ SENTENCES = [
     *map(as_bytes, (ROOM, validation.X_HAS_NO_AXES, validation.GRID_AXES, validation.GRID_BATCHES, TOO_LARGE)),
     *(as_bytes(validation.X_HAS_NO_PIXEL, padding_mode=name) for name in _PADDINGS),
     *map(as_bytes, (PIXELS_LIMIT, TAPS_LIMIT, OTHER_INTERFACE)),
-    as_bytes(validation.NO_MODE, listed=validation.listed((*MODES, *spec.MODE_SYNONYMS))),
-    as_bytes(validation.NO_PADDING, listed=validation.listed(PADDING)),
+    as_bytes(validation.NO_MODE, listed=validation.format_choices((*MODES, *spec.MODE_SYNONYMS))),
+    as_bytes(validation.NO_PADDING, listed=validation.format_choices(PADDING)),
     *(as_bytes(LACKING, what=f"mode {name!r} for ") for name in workers.TAPS),
 ]
 (GOOD, NO_AXES, WRONG_AXES, WRONG_BATCHES, IS_TOO_LARGE, NO_PIXEL) = range(6)

@@ -9,7 +9,7 @@ import numpy as np
 from numba import types
 from numba.extending import register_jitable
 
-from ...functions.validation import Sentence
+from ...functions.validation import ErrorTemplate
 from ...kernels.pointers import allocate, array, copy, free, struct
 from .c_api import INVALID_ARGUMENT
 from .requests import function, reserve
@@ -27,7 +27,7 @@ _QUOTED = {
 }  # fmt: skip
 
 #: The first sentence of every op, and its number.
-ROOM, NO_ROOM = Sentence("memory", "not to be had", "{nbytes} bytes of scratch"), 0
+ROOM, NO_ROOM = ErrorTemplate("memory", "not to be had", "{nbytes} bytes of scratch"), 0
 #: The digits of an int64, its sign, what stands between two numbers, and some more.
 _ROOM = 32
 
@@ -36,7 +36,7 @@ create_status = function("CreateStatus")
 length_of: Any = types.ExternalFunction("strlen", types.int64(types.int64))
 
 
-def as_bytes(sentence: Sentence, **known: object) -> bytes:
+def as_bytes(sentence: ErrorTemplate, **known: object) -> bytes:
     """The ``sentence`` without the name of the node: with what is ``known``, and bytes for what only a node knows."""
     quoted = {name: chr(code) for name, code in _QUOTED.items()}
     return str(sentence.error("", **(quoted | known))).encode()

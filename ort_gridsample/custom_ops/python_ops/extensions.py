@@ -58,7 +58,7 @@ def load() -> Any:
                     del sys.modules[_NAME]
     except ImportError as error:
         if isinstance(error, ModuleNotFoundError) and getattr(sys, "frozen", False):
-            reason = versions.missing(error.name or _NAME, str(error))
+            reason = versions.missing_module_message(error.name or _NAME, str(error))
             raise ImportError(f"Python ops need onnxruntime-extensions: {reason}", name=_NAME) from None
         raise ImportError(f"Python ops need onnxruntime-extensions ({error}): {_remedy()}", name=_NAME) from None
 
@@ -81,7 +81,9 @@ def _of_package(name: str) -> Any:
 
 
 def _ocos() -> Any:
-    complaint = versions.complaint("onnxruntime-extensions", importlib.import_module(f"{_NAME}._version").__version__)
+    complaint = versions.incompatibility_message(
+        "onnxruntime-extensions", importlib.import_module(f"{_NAME}._version").__version__
+    )
     if complaint:  # before its library is loaded: older ones end the process in the first run
         raise ImportError(complaint)
     return importlib.import_module(f"{_NAME}._ocos")

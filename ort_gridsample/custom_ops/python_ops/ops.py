@@ -14,8 +14,10 @@ import numpy as np
 
 from ... import spec
 from ...dialects.table import ATTENTION, DOMAIN
-from ...errors import where
-from ...functions.operators import affine_grid, attend, grid_sample
+from ...errors import node_label
+from ...functions.affine import affine_grid
+from ...functions.attention import attend
+from ...functions.sampling import grid_sample
 from ...reference import memory
 from ...reference.arrays import Array
 from ...reference.threads import ops_limit
@@ -51,7 +53,7 @@ def _guarded(operator: str, function: Callable[..., Array]) -> Callable[..., tup
     def op(*inputs: Array, align_corners: int, node: str, num_threads: int, **words: str) -> tuple[Output, Output]:
         shutdown.hold()
         try:
-            here, threads = where(operator, node), num_threads or None
+            here, threads = node_label(operator, node), num_threads or None
             with ops_limit:
                 array = function(*inputs, align_corners=bool(align_corners), **words, where=here, num_threads=threads)
             # onnxruntime's copy and the guard's need as much again each, and without memory would end the process.
