@@ -1,11 +1,14 @@
 """ONNX GridSample and AffineGrid for ONNX Runtime: every type, rank and mode, defined in Python."""
 
-from . import versions  # noqa: F401  # first: it says what is missing
+# The first import: it checks the installed releases.
+from . import versions  # noqa: F401
 from .detection.records import NodeRecord
 from .dialects.table import Dialect, Spelling, add_dialect
 from .errors import GridSampleError
+from .functions.affine import affine_grid
+from .functions.attention import deformable_attention
 from .functions.cores import get_core, set_core
-from .functions.operators import affine_grid, deformable_attention, grid_sample
+from .functions.sampling import grid_sample
 from .interop.evaluator import reference_ops
 from .interop.openvino import openvino_extensions
 from .interop.pytorch import torch_symbolics, torch_translation_table
@@ -21,12 +24,35 @@ from .session.session import InferenceSession
 __version__ = "0.2.0"
 
 __all__ = [
-    "Dialect", "GridSampleError", "InferenceSession", "NodeRecord", "Placement", "Spelling", "__version__",
-    "add_dialect", "affine_grid", "build_library", "coordinate_nodes", "deformable_attention", "get_core",
-    "get_num_threads", "get_ops", "grid_sample", "inspect_model", "keep_sessions_through_forks", "openvino_extensions",
-    "patch_model", "quantization_sessions", "reference_ops", "register", "set_core", "set_num_threads", "set_ops",
-    "torch_symbolics", "torch_translation_table",
-]  # fmt: skip
+    "Dialect",
+    "GridSampleError",
+    "InferenceSession",
+    "NodeRecord",
+    "Placement",
+    "Spelling",
+    "__version__",
+    "add_dialect",
+    "affine_grid",
+    "build_library",
+    "coordinate_nodes",
+    "deformable_attention",
+    "get_core",
+    "get_num_threads",
+    "get_ops",
+    "grid_sample",
+    "inspect_model",
+    "keep_sessions_through_forks",
+    "openvino_extensions",
+    "patch_model",
+    "quantization_sessions",
+    "reference_ops",
+    "register",
+    "set_core",
+    "set_num_threads",
+    "set_ops",
+    "torch_symbolics",
+    "torch_translation_table",
+]
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""``python -m ort_gridsample``: the command line."""
+"""Run the command line as ``python -m ort_gridsample``."""
 
 import sys
 

@@ -1,4 +1,7 @@
-"""Models in, records or patched models out: what users call, which asks the installed onnxruntime where it must."""
+"""The public functions that read a model and return records or a patched model.
+
+They query the installed onnxruntime, on which detection and rewriting do not depend.
+"""
 
 from __future__ import annotations
 
@@ -11,26 +14,47 @@ from .detection.matches import records_of
 from .detection.records import NodeRecord, NodeRecords
 from .dialects.table import DOMAIN, Dialect
 from .graph.files import Model, explaining_invalid, read_model
-from .rewriting.coordinate_nodes import coordinate_nodes as names_of
+from .rewriting.coordinate_nodes import coordinate_nodes as coordinate_node_names
 from .rewriting.patch import Selection, patch_to
 from .rewriting.targets.runtimes import RuntimeName
 from .rewriting.unfusing import unfused
 from .session import native
 
-#: The targets that are always there; a dialect that was added is a target as well.
+#: The predefined targets. A dialect that was added is also a target.
 TargetName = Literal[
-    "ort_gridsample", "compiled", "ai.onnx", "ai.onnx-2d", "primitives",
-    "com.microsoft", "mmcv", "mmdeploy", "GridSampler", "GridSample3D", "tensorrt-plugins",
-]  # fmt: skip
+    "ort_gridsample",
+    "compiled",
+    "ai.onnx",
+    "ai.onnx-2d",
+    "primitives",
+    "com.microsoft",
+    "mmcv",
+    "mmdeploy",
+    "GridSampler",
+    "GridSample3D",
+    "tensorrt-plugins",
+]
 
 
 def inspect_model(model: Model) -> list[NodeRecord]:
-    """One record for every GridSample and AffineGrid node of ``model``, in every graph and function of it.
+    """Return a record for every GridSample and AffineGrid node of a model.
 
-    In a notebook the list shows itself as a table.
+    >>> from onnx import parser
+    >>> model = parser.parse_model('''
+    ...     <ir_version: 8, opset_import: ["" : 20]>
+    ...     g (float[1,1,8,8] X, float[1,4,4,2] grid) => (float[1,1,4,4] Y)
+    ...     { [sample] Y = GridSample (X, grid) }
+    ... ''')
+    >>> [(record.op_type, record.mode) for record in inspect_model(model)]
+    [('GridSample', 'linear')]
 
     Args:
-        model: a ModelProto, the bytes of a model, or a path (its external data is not read).
+        model: a ModelProto, the serialized bytes of a model, or a path. The external data of a path
+            is not read.
+
+    Returns:
+        The records of the nodes in all graphs and functions of the model. A notebook displays the
+        list as a table.
 
     Raises:
         GridSampleError: the file or the bytes are not an ONNX model.
@@ -42,15 +66,33 @@ def inspect_model(model: Model) -> list[NodeRecord]:
 
 
 def coordinate_nodes(model: Model) -> list[str]:
-    """The names of the nodes of ``model`` that compute with coordinates: quantization and float16 spoil these.
+    """Return the names of the nodes that compute with coordinates.
 
-    They are GridSample and AffineGrid nodes in whatever dialect, the nodes or calls that they were lowered to, and the
-    arithmetic that leads to their coordinates alone. For ``nodes_to_exclude`` of ``onnxruntime.quantization``, and
-    ``node_block_list`` of ``onnxconverter_common.float16``. The latter rounds even what lies between two of them, where
-    several read it: lower with ``functions=True``, or ``for_runtime="onnxconverter-common"``, for it.
+    Quantization and float16 make the results of these nodes wrong. The list is for
+    ``nodes_to_exclude`` of ``onnxruntime.quantization``, and for ``node_block_list`` of
+    ``onnxconverter_common.float16``. The latter also rounds a value between two listed nodes if
+    several nodes read it. For this converter, lower the model with ``functions=True`` or
+    ``for_runtime="onnxconverter-common"``.
+
+    >>> from onnx import parser
+    >>> model = parser.parse_model('''
+    ...     <ir_version: 8, opset_import: ["" : 20]>
+    ...     g (float[1,1,8,8] X, float[1,4,4,2] flow) => (float[1,1,4,4] Y) {
+    ...         [double] grid = Add (flow, flow)
+    ...         [sample] Z = GridSample (X, grid)
+    ...         [relu] Y = Relu (Z)
+    ...     }
+    ... ''')
+    >>> coordinate_nodes(model)
+    ['double', 'sample']
 
     Args:
-        model: a ModelProto, the bytes of a model, or a path (its external data is not read).
+        model: a ModelProto, the serialized bytes of a model, or a path. The external data of a path
+            is not read.
+
+    Returns:
+        The names of GridSample and AffineGrid nodes in any dialect, of the nodes or calls that they
+        were lowered to, and of the arithmetic that leads only to their coordinates.
 
     Raises:
         GridSampleError: such a node has no name, or the file or the bytes are not an ONNX model.
@@ -58,53 +100,95 @@ def coordinate_nodes(model: Model) -> list[str]:
     """
     proto = read_model(model)
     with explaining_invalid(proto):
-        return names_of(proto)
+        return coordinate_node_names(proto)
 
 
 def patch_model(
-    model: Model, *, nodes: Selection = "all", target: TargetName | Dialect = DOMAIN, functions: bool = False,
-    opset: int | None = None, for_runtime: RuntimeName | None = None,
-) -> onnx.ModelProto:  # fmt: skip
-    """A copy of ``model`` in which GridSample and AffineGrid nodes, in whatever dialect, are what ``target`` says.
+    model: Model,
+    *,
+    nodes: Selection = "all",
+    target: TargetName | Dialect = DOMAIN,
+    functions: bool = False,
+    opset: int | None = None,
+    for_runtime: RuntimeName | None = None,
+) -> onnx.ModelProto:
+    """Return a copy of a model with its GridSample and AffineGrid nodes rewritten for a target.
 
-    Names of inputs, outputs, initializers and nodes, value_info, metadata and doc strings stay as they are; patching a
-    patched model changes nothing. Of the values that lead to replaced nodes, or are made from their outputs, value_info
-    loses the lengths and shapes that nothing else tells: onnxruntime would take them for those of a run.
+    Nodes in any dialect are rewritten. The names of inputs, outputs, initializers and nodes,
+    value_info, metadata and doc strings do not change. Patching a patched model changes nothing.
+    There is one exception: for values that lead to replaced nodes or are computed from their
+    outputs, value_info loses the lengths and shapes that nothing else implies. onnxruntime would
+    rely on them in a run.
+
+    >>> from onnx import parser
+    >>> model = parser.parse_model('''
+    ...     <ir_version: 8, opset_import: ["" : 20]>
+    ...     g (float[1,1,8,8] X, float[1,4,4,2] grid) => (float[1,1,4,4] Y)
+    ...     { [sample] Y = GridSample (X, grid) }
+    ... ''')
+    >>> patched = patch_model(model, target="com.microsoft")
+    >>> [(node.domain, node.op_type) for node in patched.graph.node]
+    [('com.microsoft', 'GridSample')]
 
     Args:
-        model: a ModelProto, which is not changed, the bytes of a model, or a path; the external data of a path is
-            loaded.
-        nodes: ``"all"``; ``"unsupported"``, those that the installed onnxruntime does not run by itself (or that
-            cannot be known before it runs); or a function from a :class:`NodeRecord` to a bool.
-        target:
-            ``"ort_gridsample"``: this package's ops. The result runs on any ``onnxruntime.InferenceSession`` whose
-            options went through :func:`ort_gridsample.register`. float16 and bfloat16 tensors go through Casts to
-            float32 and back, as no Python-defined op can take them.
-            ``"compiled"``: this package's ops of machine code, which need Numba where they run, and take every type but
-            strings. The result runs on such an ``InferenceSession`` too. Strings stay as they are.
-            ``"ai.onnx"``: the standard operators, the model's opset raised where it has none yet.
-            ``"ai.onnx-2d"``: 4-D GridSamples of opset 16 to 19, also of 5-D nodes (linear and nearest of floats) and of
-                3-D ones, for what runs no others. A 5-D one is off by up to 2**-22 times the pixels of its two shortest
-                spatial axes (their product, of the outer two where lengths are not known), times the difference between
-                neighbouring pixels. AffineGrid becomes basic operators.
-            ``"primitives"``: basic standard operators only, from opset 11 on; runs anywhere, without this package.
-                Functions that hold such a node are inlined.
-            ``"com.microsoft"``, ``"mmcv"``, ``"mmdeploy"``, ``"GridSampler"``, ``"GridSample3D"``, or a dialect that
-            was added, or its name: that dialect. Nodes that it has no spelling for stay as they are.
-            ``"tensorrt-plugins"``: deformable attention as TensorRT's plugin; GridSamples that are no part of it stay.
-        functions: with ``"primitives"``, whether nodes that are lowered alike share a model-local function.
-        opset: the opset of the ONNX domain that the whole model is converted to, up or down; None: its own, raised
-            where the target needs a newer one. The model's functions are inlined then.
-        for_runtime: with ``"primitives"``, the runtime or converter that needs a form or an older opset, if it is one
-            of those: :data:`ort_gridsample.rewriting.targets.runtimes.RUNTIMES` says which and why.
+        model: a ModelProto, which is not changed, the serialized bytes of a model, or a path. The
+            external data of a path is loaded.
+        nodes: the nodes to rewrite. ``"all"``; ``"unsupported"``, the nodes that the installed
+            onnxruntime cannot run or that depend on shapes unknown before a run; or a function from
+            a :class:`NodeRecord` to a bool.
+        target: what the nodes become. Nodes that the target cannot express stay as they are, if
+            this is stated below.
+
+            ``"ort_gridsample"``: the ops of this package. The result runs in any
+            ``onnxruntime.InferenceSession`` whose options were passed to
+            :func:`ort_gridsample.register`. float16 and bfloat16 tensors are cast to float32 and
+            back, because Python-defined ops cannot accept them.
+
+            ``"compiled"``: the machine-code ops of this package, for all types but strings. They
+            need Numba at run time. The result runs in the same ``InferenceSession`` as above. Nodes
+            with strings stay as they are.
+
+            ``"ai.onnx"``: the standard operators. The model's opset is raised if it does not have
+            them.
+
+            ``"ai.onnx-2d"``: 4-D GridSamples of opset 16 to 19, for runtimes that support no
+            others. They also replace 3-D nodes, and 5-D nodes (linear and nearest of floats). A 5-D
+            node has an error of up to 2**-22 times the number of pixels of its two shortest spatial
+            axes (their product, or that of the outer two if lengths are not known), times the
+            difference between neighbouring pixels. AffineGrid becomes basic operators.
+
+            ``"primitives"``: basic standard operators only, from opset 11 on. The result needs
+            neither this package nor a GridSample kernel. Functions that contain such a node are
+            inlined.
+
+            ``"com.microsoft"``, ``"mmcv"``, ``"mmdeploy"``, ``"GridSampler"``, ``"GridSample3D"``,
+            or an added dialect or its name: this dialect. Nodes that the dialect cannot express
+            stay as they are.
+
+            ``"tensorrt-plugins"``: deformable attention as TensorRT's plugin. GridSamples outside
+            of deformable attention stay as they are.
+        functions: with ``"primitives"``, whether nodes that are lowered in the same way share a
+            model-local function.
+        opset: the opset of the ONNX domain to which the whole model is converted, up or down. None:
+            the model's own opset, raised if the target needs a newer one. A conversion inlines the
+            model's functions.
+        for_runtime: with ``"primitives"``, a runtime or converter that needs another form or an
+            older opset. :data:`ort_gridsample.rewriting.targets.runtimes.RUNTIMES` lists them, with
+            the reasons.
+
+    Returns:
+        The patched copy.
 
     Raises:
-        GridSampleError: a node concerned is not what its opset or dialect allows, the target cannot say it, the
-            file or the bytes are not an ONNX model, its external data lies outside its folder, or a node of it cannot
-            be said in ``opset`` or converted to it by onnx's version converter.
+        GridSampleError: a node is not what its opset or dialect allows; the target cannot express
+            it; the file or the bytes are not an ONNX model; its external data lies outside its
+            folder; or a node cannot be expressed in ``opset``, or onnx's version converter cannot
+            convert it.
         OSError: the file cannot be read.
     """
-    copy = deepcopy(model) if isinstance(model, onnx.ModelProto) else read_model(model, external_data=True)
-    name = target.name if isinstance(target, Dialect) else target
-    patch_to(copy, nodes, name, functions, native, opset, for_runtime)
+    copy = read_model(model, external_data=True)
+    if copy is model:
+        copy = deepcopy(copy)
+    target_name = target.name if isinstance(target, Dialect) else target
+    patch_to(copy, nodes, target_name, functions, native, opset, for_runtime)
     return copy

@@ -1,27 +1,38 @@
-"""A progress bar for work of more than two seconds, with tqdm: on terminals and in notebooks, nowhere else."""
+"""A progress bar for work of more than two seconds.
+
+It needs tqdm, and is shown on terminals and in notebooks only.
+"""
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-SECONDS = 2.0
+#: Shorter work shows no bar.
+DELAY_SECONDS = 2.0
 
 
 @contextmanager
-def shown(what: str, total: int | None = None) -> Iterator[Callable[[str], None]]:
-    """Show how far the work ``what`` is, of ``total`` steps if known; without tqdm, or in a log, show nothing.
+def progress_bar(description: str, total: int | None = None) -> Iterator[Callable[[str], None]]:
+    """Show the progress of some work; show nothing without tqdm or in a log.
 
-    Yields the function to call with the name of each step as it begins.
+    Args:
+        description: the name of the work.
+        total: the number of its steps, if it is known.
+
+    Yields:
+        A function to be called with the name of each step as the step begins.
     """
-    bar, begun = _bar(what, total), False
+    bar = _open_bar(description, total)
+    has_begun = False
 
     def begin(step: str) -> None:
-        nonlocal begun
-        if bar is not None:
-            bar.set_postfix_str(step, refresh=False)
-            bar.update(int(begun))  # the step before is done
-            begun = True
+        nonlocal has_begun
+        if bar is None:
+            return
+        bar.set_postfix_str(step, refresh=False)
+        bar.update(1 if has_begun else 0)  # the previous step is done
+        has_begun = True
 
     try:
         yield begin
@@ -30,13 +41,16 @@ def shown(what: str, total: int | None = None) -> Iterator[Callable[[str], None]
             bar.close()
 
 
-def _bar(what: str, total: int | None) -> Any:
-    # tqdm takes a while to import.
-    if sys.stderr is None or not (sys.stderr.isatty() or "ipykernel" in sys.modules):
+def _open_bar(description: str, total: int | None) -> Any:
+    """Return a bar of tqdm; None if it cannot be shown."""
+    if sys.stderr is None:
+        return None
+    if not (sys.stderr.isatty() or "ipykernel" in sys.modules):
         return None
     try:
-        from tqdm.auto import tqdm
+        from tqdm.auto import tqdm  # takes a while to import
     except ImportError:
         return None
-    quiet = type("Bar", (tqdm,), {"monitor_interval": 0})  # no thread that watches it
-    return quiet(desc=what, total=total, delay=SECONDS, leave=False, disable=None)
+    # An interval of 0 makes tqdm start no monitor thread.
+    bar_type = type("Bar", (tqdm,), {"monitor_interval": 0})
+    return bar_type(desc=description, total=total, delay=DELAY_SECONDS, leave=False, disable=None)

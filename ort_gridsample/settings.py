@@ -1,4 +1,4 @@
-"""What a user sets for the whole process: by a call, else by an environment variable, else the default."""
+"""Settings of the process: the value of a call, else of an environment variable, else a default."""
 
 import os
 from dataclasses import dataclass
@@ -7,48 +7,68 @@ from typing import Any, Literal, SupportsIndex, TypeAlias, get_args
 
 CoreName: TypeAlias = Literal["auto", "numpy", "jit"]
 OpsName: TypeAlias = Literal["auto", "compiled", "python"]
-#: What a number of threads must be.
-A_NUMBER = "a whole number, at least 1"
+#: What errors state as the expected number of threads.
+VALID_NUM_THREADS = "a whole number, at least 1"
 
 
-def is_number(num_threads: object) -> bool:
-    """Whether there can be so many threads."""
+def is_valid_num_threads(num_threads: object) -> bool:
+    """Whether ``num_threads`` is a whole number, at least 1."""
     return isinstance(num_threads, SupportsIndex) and index(num_threads) >= 1
 
 
 @dataclass
 class Setting:
-    """One setting."""
+    """One setting, which is either one of several names or a number of threads."""
 
-    what: str  #: how errors name it
+    label: str  #: its name in errors
     variable: str  #: its environment variable
-    names: tuple[str, ...]  #: the values that it may have; none: a number of threads
-    default: str | None  #: its value where neither a call nor the variable gives one
-    value: Any = None  #: the value that a call gave; None where none did
+    choices: tuple[str, ...]  #: the names that are allowed; empty: it is a number of threads
+    default: str | None  #: its value if neither a call nor the variable sets one
+    value: Any = None  #: the value that a call set; None: no call did
 
     def get(self) -> Any:
-        """The value in force; ValueError where the environment variable's is not allowed."""
+        """Return the value in force.
+
+        Raises:
+            ValueError: the value of the environment variable is not allowed.
+        """
+        if self.value is not None:
+            return self.value
         text = os.environ.get(self.variable)
-        if self.value is not None or not text:
-            return self.default if self.value is None else self.value
-        value = int(text) if text.isdecimal() and not self.names else text
+        if not text:
+            return self.default
+        is_number = not self.choices and text.isdecimal()
+        value = int(text) if is_number else text
         self.check(value, f"the environment variable {self.variable}", text)
         return value
 
     def set(self, value: str | None) -> None:
-        """Set the value, None goes back to the environment variable; ValueError where it is not allowed."""
+        """Set the value; None restores the environment variable or the default.
+
+        Raises:
+            ValueError: the value is not allowed.
+        """
         if value is not None:
-            self.check(value, self.what, value)
+            self.check(value, self.label, value)
         self.value = value
 
-    def check(self, value: object, what: str, shown: object) -> None:
-        """Raise ValueError, which shows ``shown`` as what ``what`` is, if ``value`` is not allowed."""
-        if not (value in self.names if self.names else is_number(value)):
-            expected = f"one of {', '.join(map(repr, self.names))}" if self.names else A_NUMBER
-            raise ValueError(f"{what} is {shown!r}, expected {expected}")
+    def check(self, value: object, label: str, shown: object) -> None:
+        """Check that ``value`` is allowed.
+
+        Raises:
+            ValueError: it is not. The error states that ``label`` is ``shown``.
+        """
+        if self.choices:
+            is_allowed = value in self.choices
+            expected = f"one of {', '.join(map(repr, self.choices))}"
+        else:
+            is_allowed = is_valid_num_threads(value)
+            expected = VALID_NUM_THREADS
+        if not is_allowed:
+            raise ValueError(f"{label} is {shown!r}, expected {expected}")
 
 
-#              in errors            environment variable          values              default
 CORE = Setting("the core", "ORT_GRIDSAMPLE_CORE", get_args(CoreName), "auto")
 OPS = Setting("the choice of ops", "ORT_GRIDSAMPLE_OPS", get_args(OpsName), "auto")
-NUM_THREADS = Setting("num_threads", "ORT_GRIDSAMPLE_NUM_THREADS", (), None)  # None: the processors there are
+#: Its default None is the number of processors that the process may use.
+NUM_THREADS = Setting("num_threads", "ORT_GRIDSAMPLE_NUM_THREADS", (), None)

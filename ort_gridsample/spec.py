@@ -1,15 +1,17 @@
 """The operators' specifications, as tables.
 
-Everything that decides by opset, attribute or type reads them here: the core, the ops, the patch and the tests.
-Sources: ONNX GridSample-16, -20 and -22, ONNX AffineGrid-20, OpenVINO GridSample-9. SEMANTICS.md beside this file has
-what they leave open, how that is settled and which test holds it.
+All code that depends on an opset, an attribute or a type reads these tables: the cores, the ops,
+the rewriting of models and the tests. SEMANTICS.md in this folder lists what the specifications
+leave open, how this package decides it, and which test checks it.
+
+Sources: ONNX GridSample-16, -20 and -22, ONNX AffineGrid-20, OpenVINO GridSample-9.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-#: The names of modes and padding modes, for type checkers; at run time the tables below have them.
+#: The names of modes and padding modes, for type checkers. Code uses the tables below.
 ModeName: TypeAlias = Literal["nearest", "linear", "cubic", "bilinear", "bicubic"]
 PaddingModeName: TypeAlias = Literal["zeros", "border", "reflection"]
 
@@ -22,7 +24,11 @@ CUBIC_A = -0.75
 
 
 def mode_of(name: str) -> str:
-    """The mode that ``name`` or its synonym stands for; ``name`` itself where there is none."""
+    """Return the mode with this name or synonym; ``name`` itself if there is none.
+
+    >>> mode_of("bilinear"), mode_of("cubic"), mode_of("area")
+    ('linear', 'cubic', 'area')
+    """
     return MODE_SYNONYMS.get(name, name)
 
 
@@ -30,10 +36,14 @@ def mode_of(name: str) -> str:
 class ElementType:
     """One tensor element type."""
 
-    name: str  #: numpy's name for it (``ml_dtypes``' for bfloat16, ``str`` for strings)
-    onnx: str  #: the name in an ONNX type constraint, ``tensor(<onnx>)``
-    compute: str | None  #: the type that linear and cubic interpolate in; None where they are not defined
-    transport: str | None  #: the type in which a tensor of it reaches a Python-defined op; None where it cannot
+    #: numpy's name; that of ``ml_dtypes`` for bfloat16, ``str`` for strings
+    name: str
+    #: the name in an ONNX type constraint, ``tensor(<onnx>)``
+    onnx: str
+    #: the type in which linear and cubic interpolate; None if they are not defined
+    compute: str | None
+    #: the type in which a tensor is passed to a Python-defined op; None if it cannot be passed
+    transport: str | None
 
 
 _TYPES = (
@@ -58,17 +68,21 @@ _TYPES = (
 TYPES: Mapping[str, ElementType] = {t.name: t for t in _TYPES}
 TYPES_BY_ONNX: Mapping[str, ElementType] = {t.onnx: t for t in _TYPES}
 
-_BEFORE_BFLOAT16 = tuple(t for t in TYPES if t != "bfloat16")
 #: T2 of GridSample and T1 of AffineGrid: the types of a grid or theta.
 FLOATS = ("float32", "float64", "float16", "bfloat16")
+#: The types of opsets 16 and 20. The first mode below is the default.
+_BEFORE_BFLOAT16 = tuple(name for name in TYPES if name != "bfloat16")
+_FLOATS_BEFORE_BFLOAT16 = ("float32", "float64", "float16")
+_OPSET_16_MODES = ("bilinear", "nearest", "bicubic")
+_OPSET_20_MODES = ("linear", "nearest", "cubic")
 
 
 @dataclass(frozen=True)
 class Attribute:
-    """One attribute of an operator: its default, and the values allowed."""
+    """One attribute of an operator."""
 
     default: str | int
-    allowed: tuple[str | int, ...]
+    allowed: tuple[str | int, ...]  #: the values that it may have
 
 
 @dataclass(frozen=True)
@@ -77,11 +91,14 @@ class Version:
 
     attributes: Mapping[str, Attribute]
     types: Mapping[str, tuple[str, ...]]  #: the types that each input may have
-    axes: tuple[int, ...] | None = None  #: the numbers of spatial axes that it is defined for; None: any
+    axes: tuple[int, ...] | None = None  #: the numbers of spatial axes that are defined; None: any
 
 
 def _grid_sample(
-    modes: tuple[str, ...], X: tuple[str, ...], grid: tuple[str, ...], axes: tuple[int, ...] | None = None
+    modes: tuple[str, ...],
+    X: tuple[str, ...],
+    grid: tuple[str, ...],
+    axes: tuple[int, ...] | None = None,
 ) -> Version:  # pragma: no mutate block
     attributes = {
         "mode": Attribute(modes[0], modes),
@@ -94,31 +111,49 @@ def _grid_sample(
 #: Operator of the ONNX domain -> first opset of each of its versions -> that version.
 OPERATORS: Mapping[str, Mapping[int, Version]] = {
     "GridSample": {
-        16: _grid_sample(("bilinear", "nearest", "bicubic"), _BEFORE_BFLOAT16, ("float32", "float64", "float16"), (2,)),
-        20: _grid_sample(("linear", "nearest", "cubic"), _BEFORE_BFLOAT16, ("float32", "float64", "float16")),
-        22: _grid_sample(("linear", "nearest", "cubic"), tuple(TYPES), FLOATS),
+        16: _grid_sample(_OPSET_16_MODES, _BEFORE_BFLOAT16, _FLOATS_BEFORE_BFLOAT16, axes=(2,)),
+        20: _grid_sample(_OPSET_20_MODES, _BEFORE_BFLOAT16, _FLOATS_BEFORE_BFLOAT16),
+        22: _grid_sample(_OPSET_20_MODES, tuple(TYPES), FLOATS),
     },
     "AffineGrid": {
-        20: Version({"align_corners": Attribute(0, (0, 1))}, {"theta": FLOATS, "size": ("int64",)}, axes=(2, 3)),
+        20: Version(
+            {"align_corners": Attribute(0, (0, 1))},
+            {"theta": FLOATS, "size": ("int64",)},
+            axes=(2, 3),
+        ),
     },
 }
 
 
-#: Operators that exporters write as many nodes, and runtimes as one of their own: as one version.
+#: Operators that exporters write as many nodes, and some runtimes as one node. They have one
+#: version.
 COMPOSITES: Mapping[str, Version] = {
     "DeformableAttention": Version(
         {"align_corners": Attribute(0, (0, 1))},
-        {"value": FLOATS, "levels": ("int64",), "sampling_locations": FLOATS, "attention_weights": FLOATS},
+        {
+            "value": FLOATS,
+            "levels": ("int64",),
+            "sampling_locations": FLOATS,
+            "attention_weights": FLOATS,
+        },
     ),
 }
 
 
 def version_of(operator: str, opset: int) -> int | None:
-    """The version of ``operator`` that ``opset`` holds, by its first opset; None before the first."""
+    """Return the version of ``operator`` in ``opset``, as the first opset of this version.
+
+    None if the opset is older than the operator.
+
+    >>> version_of("GridSample", 21), version_of("AffineGrid", 19)
+    (20, None)
+    """
     return max((first for first in OPERATORS[operator] if first <= opset), default=None)
 
 
 def newest(operator: str) -> Version:
-    """The newest version of ``operator``, which may be one of :data:`COMPOSITES`."""
-    versions = OPERATORS.get(operator)
-    return versions[max(versions)] if versions else COMPOSITES[operator]
+    """Return the newest version of ``operator``, which may be one of :data:`COMPOSITES`."""
+    if operator in COMPOSITES:
+        return COMPOSITES[operator]
+    versions = OPERATORS[operator]
+    return versions[max(versions)]

@@ -25,7 +25,7 @@ from conftest import CORES, OPS
 from models import function_of, parsed
 from ort_gridsample.detection.helpers import guard_name
 from ort_gridsample.detection.matches import find
-from ort_gridsample.functions.operators import attend
+from ort_gridsample.functions.attention import attend
 from ort_gridsample.graph.scope import scopes
 from ort_gridsample.inference.types import value_of
 from ort_gridsample.session.accelerators import Accelerators

@@ -130,10 +130,10 @@ def test_rows_of_channels(name: str, phases: list[int], monkeypatch: pytest.Monk
 def test_numpy_takes_many_channels_at_once(name, num_threads, monkeypatch):
     """And answers as it does channel by channel, of which not all can be turned round together."""
     monkeypatch.setattr(sampler, "TAPS_PER_THREAD", 1)
-    sampled, original = [], sampler._sample_rows
-    monkeypatch.setattr(sampler, "_sample_rows", lambda *a: (sampled.append(len(a[0])), original(*a)))
+    sampled, original = [], sampler._sample_channels_last
+    monkeypatch.setattr(sampler, "_sample_channels_last", lambda *a: (sampled.append(len(a[0])), original(*a)))
     ogs.set_core("numpy")
-    rng, channels = np.random.default_rng(12), sampler.CHANNELS_LAST + 3
+    rng, channels = np.random.default_rng(12), sampler.MIN_CHANNELS_LAST + 3
     for n, r, mode in ((1, 1, "linear"), (3, 2, "linear"), (1, 2, "cubic"), (2, 3, "linear")):
         X = image(name, (n, channels, *(9, 8, 5)[:r])).copy()
         X[:, 3, ..., 4], X[:, 5, ..., 2] = np.inf, np.nan
@@ -143,8 +143,8 @@ def test_numpy_takes_many_channels_at_once(name, num_threads, monkeypatch):
             one_by_one = [ogs.grid_sample(X[:, c : c + 1], grid, **how) for c in range(channels)]
             assert_same(ogs.grid_sample(X, grid, **how), np.concatenate(one_by_one, axis=1))
     assert sampled == [channels] * 3 * (1 + 3 + 1 + 2)
-    plan, few = plan_for(X.dtype, "linear", "zeros", False), sampler.CHANNELS_LAST
-    assert [sampler._reads_rows(c, 9, 9, 4, plan) for c in (few - 1, few)] == [False, True]
+    plan, few = plan_for(X.dtype, "linear", "zeros", False), sampler.MIN_CHANNELS_LAST
+    assert [sampler._is_channels_last_faster(c, 9, 9, 4, plan) for c in (few - 1, few)] == [False, True]
 
 
 def test_rough_grids_are_known(phases):

@@ -113,4 +113,4 @@ def test_frozen_program_without_a_module_of_the_package_names_it(monkeypatch: py
 
 
 def test_program_that_is_not_frozen_is_told_what_to_install() -> None:
-    assert versions.missing("numba", "pip install numba") == "pip install numba"
+    assert versions.missing_module_message("numba", "pip install numba") == "pip install numba"

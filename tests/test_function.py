@@ -18,7 +18,7 @@ from compare import about, assert_identical, assert_matches, finfo, refusal
 from conftest import CORES, with_slow
 from models import grid_sample_model
 from ort_gridsample import affine_grid, grid_sample, patch_model, spec
-from ort_gridsample.functions.operators import validation
+from ort_gridsample.functions import validation
 from paths import PATHS, Function, Model, function_answer, needs_python_ops, open_patched_file, open_session, run
 
 pytestmark = pytest.mark.usefixtures("core")
@@ -353,13 +353,17 @@ def test_size_may_be_any_row_of_integers_and_theta_any_number() -> None:
 
 def test_a_size_or_a_grid_alone_is_checked() -> None:
     """What is known of a model's node whose other input is not."""
-    validation.affine_grid_shapes("here", None, [0, 1, 0, 4])
-    validation.grid_sample_shapes("here", None, (1, "h", "w", None))
+    validation.check_affine_grid_shapes("here", None, [0, 1, 0, 4])
+    validation.check_grid_sample_shapes("here", None, (1, "h", "w", None))
     sizes, grids = "(N, C, H, W) or (N, C, D, H, W)", "expected shape (N, D1_out, …, Dr_out, r)"
     for check, shape, said in (
-        (validation.affine_grid_shapes, (1, 1, -1, 4), f"size is (1, 1, -1, 4), expected {sizes}, nothing negative"),
-        (validation.affine_grid_shapes, (1, 1, 4), f"size is (1, 1, 4), expected {sizes}"),
-        (validation.grid_sample_shapes, (1, None), f"grid is of shape (1, ?), {grids}"),
-        (validation.grid_sample_shapes, (1, "h", 2), f"grid is of shape (1, h, 2), {grids}"),
+        (
+            validation.check_affine_grid_shapes,
+            (1, 1, -1, 4),
+            f"size is (1, 1, -1, 4), expected {sizes}, nothing negative",
+        ),
+        (validation.check_affine_grid_shapes, (1, 1, 4), f"size is (1, 1, 4), expected {sizes}"),
+        (validation.check_grid_sample_shapes, (1, None), f"grid is of shape (1, ?), {grids}"),
+        (validation.check_grid_sample_shapes, (1, "h", 2), f"grid is of shape (1, h, 2), {grids}"),
     ):
         assert str(refusal(check, "here", None, shape)) == f"here: {said}"

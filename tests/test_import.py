@@ -189,7 +189,7 @@ print(onnxruntime.InferenceSession(lowered).run(None, fed_texts)[0].shape)
 def test_without_onnxruntime_extensions_attention_runs_in_patched_files() -> None:
     script = f"""{WITHOUT_EXTENSIONS}
 import numpy as np, onnx, onnxruntime, test_attention, ort_gridsample as ogs
-from ort_gridsample.functions.operators import attend
+from ort_gridsample.functions.attention import attend
 model = onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17, "ort_gridsample": 1]>
     g (float[] value, int64[] levels, float[] at, float[] by) => (float[] Y) {{
     unguarded, status = ort_gridsample.DeformableAttention <align_corners = 1, node = "a", num_threads = 0>

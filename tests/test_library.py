@@ -37,7 +37,7 @@ from ort_gridsample.rewriting.targets.compiled_op import FusedOp
 from processes import WITHOUT_TORCH, python
 from test_pixel_grids import Graph
 
-COMPILES = bool(importlib.util.find_spec("numba")) and versions.at_least(metadata.version("numba"), builder.NUMBA)
+COMPILES = bool(importlib.util.find_spec("numba")) and versions.is_at_least(metadata.version("numba"), builder.NUMBA)
 LINKS = COMPILES and bool(importlib.util.find_spec("ziglang") or shutil.which("cc"))
 pytestmark = [
     pytest.mark.skipif(not LINKS, reason=f"a library needs Numba {builder.NUMBA}, and cc or ziglang"),

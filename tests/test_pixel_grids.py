@@ -20,7 +20,7 @@ from models import function_of, parsed
 from ort_gridsample.custom_ops.compiled_ops.structs import REQUEST
 from ort_gridsample.detection import programs
 from ort_gridsample.detection.programs import MOST_SOURCES, MOST_STEPS, OPERATIONS
-from ort_gridsample.functions.validation import shown
+from ort_gridsample.functions.validation import format_shape
 from ort_gridsample.rewriting.patch import patch_in_place
 from ort_gridsample.rewriting.targets.compiled_op import FusedOp
 from paths import open_native, quiet_options
@@ -683,7 +683,9 @@ def test_an_op_that_no_session_wrote_is_refused() -> None:
     for coordinates in NO_COORDINATES:
         with pytest.raises(Exception, match="initialization") as told:
             open_written(coordinates, ["coords"])
-        sentence = f"GridSample node 'sample': coordinates is {shown(coordinates)}, expected what a session writes"
+        sentence = (
+            f"GridSample node 'sample': coordinates is {format_shape(coordinates)}, expected what a session writes"
+        )
         assert str(told.value).endswith(sentence)
         with pytest.raises(ogs.GridSampleError, match=r"inputs or attributes is .*, expected what a session writes"):
             ogs.patch_model(written(coordinates, ["coords"]), target="primitives")

@@ -30,13 +30,13 @@ class Terminal(io.StringIO):
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing here takes two seconds."""
     pytest.importorskip("tqdm", reason="tqdm is not installed: pip install 'ort-gridsample[progress]'")
-    monkeypatch.setattr(progress, "SECONDS", 0.0)
+    monkeypatch.setattr(progress, "DELAY_SECONDS", 0.0)
 
 
 def steps(stderr: object, monkeypatch: pytest.MonkeyPatch, pause: float = 0.12) -> None:
     """Three of them; a bar is drawn ten times a second at most."""
     monkeypatch.setattr(sys, "stderr", stderr)
-    with progress.shown("thinking", 3) as begin:
+    with progress.progress_bar("thinking", 3) as begin:
         for step in ("first", "second", "third"):
             begin(step)
             time.sleep(pause)
@@ -65,7 +65,7 @@ def test_a_log_is_shown_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_soon_done_is_not_shown(without_tqdm: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor anything without tqdm."""
     if without_tqdm:
-        monkeypatch.setattr(progress, "SECONDS", 0.0)
+        monkeypatch.setattr(progress, "DELAY_SECONDS", 0.0)
         monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     terminal = Terminal()
     steps(terminal, monkeypatch, pause=0)

@@ -467,7 +467,7 @@ def test_pytorch_s_exporter_gets_the_standard_operators(monkeypatch: pytest.Monk
     modules, opset = Mock(), Mock(version=20)
     modules.default().opset = opset
     monkeypatch.setattr(pytorch, "import_module", {"onnxscript.evaluator": modules, "torch": modules}.__getitem__)
-    monkeypatch.setattr(pytorch, "_teach_shape", Mock())
+    monkeypatch.setattr(pytorch, "_register_affine_grid_shape", Mock())
     table = ogs.torch_translation_table()
     affine_grid = table.pop(modules.ops.aten.affine_grid_generator.default)
     assert {*table} == {getattr(modules.ops.aten, f"grid_sampler{end}").default for end in ("", "_2d", "_3d")}

@@ -103,7 +103,7 @@ class TestForEach:
     @pytest.mark.parametrize("startable", [0, 1])
     def test_a_thread_that_cannot_be_started_leaves_the_work_to_the_others(self, startable, monkeypatch):
         """The call returns when all is done, also what the helper does that did start, and keeps nothing."""
-        monkeypatch.setattr(threads, "_pool", None)
+        monkeypatch.setattr(threads, "_pool", threads._Pool())
         start, started = threading.Thread.start, []
 
         def start_some(thread: threading.Thread) -> None:

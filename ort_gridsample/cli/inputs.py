@@ -105,11 +105,11 @@ def _fitting(array: Array, value: onnxruntime.NodeArg, file: str, model: str) ->
         remedy = f"; convert it with numpy.save(file, numpy.load(file).astype({str(dtype)!r}))"
         if "O" in (dtype.kind, array.dtype.kind):
             remedy = "; only text is saved as text"
-    elif lengths and not validation.alike(array.shape, lengths):
+    elif lengths and not validation.may_match(array.shape, lengths):
         remedy = "; reshape or transpose it, or give another file"
     if not remedy:
         return array
-    shape = f" of shape {validation.shown(lengths)}" if lengths else ""
+    shape = f" of shape {validation.format_shape(lengths)}" if lengths else ""
     expected = f"{value.type.removeprefix('tensor(').removesuffix(')') if dtype is None else name_of(dtype)}{shape}"
     found = f"{name_of(array.dtype)} of shape {array.shape}"
     raise GridSampleError(model, f"input {value.name!r}, from {file},", found, f"{expected}{remedy}")

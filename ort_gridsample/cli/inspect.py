@@ -10,7 +10,7 @@ import onnxruntime
 from ..detection.records import columns
 from ..dialects.table import AttributeReference
 from ..errors import GridSampleError
-from ..functions.validation import listed
+from ..functions.validation import format_choices
 from ..session.accelerators import Accelerators, before_the_cpu
 from ..session.placement import Placement, foreseen
 from .failures import about
@@ -28,7 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     there, name = onnxruntime.get_available_providers(), arguments.provider
     if name and name not in there:
-        raise GridSampleError("inspect", "--provider", repr(name), f"one that this onnxruntime has: {listed(there)}")
+        raise GridSampleError(
+            "inspect", "--provider", repr(name), f"one that this onnxruntime has: {format_choices(there)}"
+        )
     providers = before_the_cpu([name] if name else [], None)
     with about(arguments.model), closing(Accelerators(providers, "lower", alone=False)) as accelerators:
         placements = foreseen(arguments.model, accelerators)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ..progress import shown
+from ..progress import progress_bar
 
 #: A turn's calls take about so long together; a call of more than SLOW_SECONDS needs no untimed one before it.
 TURN_SECONDS = 0.01
@@ -68,7 +68,7 @@ def measure(turns: Mapping[str, Turn], rounds: int, seconds: float) -> dict[str,
     found: dict[str, list[float]] = {name: [] for name in turns}
     names = list(turns)
     start = time.perf_counter()
-    with shown("timing", rounds * len(names)) as begin:
+    with progress_bar("timing", rounds * len(names)) as begin:
         for done in range(rounds):
             if done >= MIN_ROUNDS and time.perf_counter() - start > seconds:
                 break

@@ -83,10 +83,10 @@ class _Case:
 
     def _check_shape(self, name: str, expected: Sequence[Dim], axes: str) -> None:
         shape = self._inputs[name].shape
-        if shape is None or validation.alike(shape, expected):
+        if shape is None or validation.may_match(shape, expected):
             return
-        known = f" = {validation.shown(expected)}" if any(isinstance(dim, int) for dim in expected) else ""
-        raise GridSampleError(self._where, name, f"of shape {validation.shown(shape)}", f"shape {axes}{known}")
+        known = f" = {validation.format_shape(expected)}" if any(isinstance(dim, int) for dim in expected) else ""
+        raise GridSampleError(self._where, name, f"of shape {validation.format_shape(shape)}", f"shape {axes}{known}")
 
     def _merged(self, name: str, expected: Sequence[Dim]) -> list[Dim]:
         """The first lengths of input ``name``, known where its shape or ``expected`` is."""
@@ -114,7 +114,7 @@ class _Case:
             self._refuse("reference_points", f"a number of points G that divides P = {points // levels}")
 
     def _refuse(self, name: str, expected: str) -> None:
-        shape = validation.shown(self._inputs[name].shape or ())
+        shape = validation.format_shape(self._inputs[name].shape or ())
         raise GridSampleError(self._where, name, f"of shape {shape}", expected)
 
     def _check_pixels(self, lengths: Array, starts: Array | None, pixels: Dim) -> None:
@@ -127,6 +127,6 @@ class _Case:
             if starts.min(initial=0) < 0 or (isinstance(pixels, int) and total > pixels):
                 raise GridSampleError(self._where, name, str(starts.tolist()), f"levels inside of {pixels} pixels")
         elif isinstance(pixels, int) and sum(areas) != pixels:
-            shape = validation.shown(self._inputs["value"].shape or ())
+            shape = validation.format_shape(self._inputs["value"].shape or ())
             expected = f"those of value, of shape (B, S, H, D) = {shape}, in all levels together"
             raise GridSampleError(self._where, name, f"with {sum(areas)} pixels", expected)

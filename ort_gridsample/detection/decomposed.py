@@ -23,7 +23,7 @@ from onnx import helper
 
 from .. import spec
 from ..dialects.table import AttributeValue
-from ..functions.validation import alike
+from ..functions.validation import may_match
 from ..graph.element_types import elem_type
 from ..graph.scope import Scope
 from ..graph.use_def import GATHERS, MOST_ENDS, ROUNDINGS, Subgraph, UseDef
@@ -204,8 +204,8 @@ def _fits_sample(Y: Value, X: Value, grid: Value) -> bool:
         return False
     axes = len(grid.shape) - 2
     fits = len(X.shape) == axes + 2 or (_is_flat(X, grid) and isinstance(X.shape[2], int))
-    fits = fits and alike(grid.shape, (X.shape[0], *[None] * axes, axes))
-    return fits and alike(Y.shape, (*X.shape[:2], *grid.shape[1:-1]))
+    fits = fits and may_match(grid.shape, (X.shape[0], *[None] * axes, axes))
+    return fits and may_match(Y.shape, (*X.shape[:2], *grid.shape[1:-1]))
 
 
 def _is_flat(X: Value, grid: Value | None = None) -> bool:
@@ -218,7 +218,7 @@ def _fits_grid(grid: Value, theta: Value) -> bool:
     if theta.type not in TYPES or theta.shape is None:
         return False
     shapes = (((None, r, r + 1), (theta.shape[0], *[None] * r, r)) for r in (2, 3))
-    return any(alike(theta.shape, one) and alike(grid.shape, other) for one, other in shapes)
+    return any(may_match(theta.shape, one) and may_match(grid.shape, other) for one, other in shapes)
 
 
 def _model_of(use_def: UseDef, subgraph: Subgraph, values: Sequence[Value]) -> onnx.ModelProto:

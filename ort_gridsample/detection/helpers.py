@@ -13,7 +13,7 @@ import onnx
 from onnx import helper
 
 from ..dialects.table import COMPILED_DOMAIN, DOMAIN, EXTENSIONS_DOMAIN
-from ..errors import GridSampleError, where
+from ..errors import GridSampleError, node_label
 from ..graph.scope import OUTSIDE, Names, Scope, called
 
 #: The key in a helper node's ``metadata_props``; its value is the node that it helps.
@@ -132,5 +132,5 @@ def _squeeze(scope: Scope, node: onnx.NodeProto, gathered: str) -> int:
             axes = [*(each.ints for each in after.attribute), *map(scope.constant, after.input[1:])]
             if after.op_type == "Squeeze" and [list(each) for each in axes if each is not None] == [[1]]:
                 return index
-    here = where(node.op_type, called(node))
+    here = node_label(node.op_type, called(node))
     raise GridSampleError(here, "the guard behind it", "without its Squeeze", "the nodes that a patch writes")

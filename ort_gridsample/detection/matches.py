@@ -23,7 +23,7 @@ from ..dialects.table import (
     Dialect,
     attention_node,
 )
-from ..errors import GridSampleError, where
+from ..errors import GridSampleError, node_label
 from ..graph.scope import Names, Nodes, Scope, called, domain_of, function_key, scopes
 from ..graph.use_def import UseDef
 from ..inference.types import Inference, Probe, Value
@@ -217,7 +217,7 @@ def _match(dialect: Dialect, index: int, scope: Scope, inference: Inference, pro
     attributes: dict[str, AttributeValue] = {}
     unreadable = None
     try:
-        here = where(node.op_type, f"{name} in {scope.path}" if scope.path else name)
+        here = node_label(node.op_type, f"{name} in {scope.path}" if scope.path else name)
         note = f" (opset {opset})" if domain == "" else ""
         attributes = dialect.read(here, node, lambda i: scope.constant(node.input[i]), note)
     except GridSampleError as error:

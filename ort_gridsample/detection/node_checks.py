@@ -99,19 +99,19 @@ def _check(record: NodeRecord, node: onnx.NodeProto) -> None:
     size = record.constants.get("size")
     for one, other in record.cases:
         if record.operator == "AffineGrid":
-            validation.affine_grid_shapes(
+            validation.check_affine_grid_shapes(
                 here, one.shape, size.tolist() if size is not None and size.ndim == 1 else None
             )
-            if not (validation.alike(other.shape, (4,)) or validation.alike(other.shape, (5,))):
+            if not (validation.may_match(other.shape, (4,)) or validation.may_match(other.shape, (5,))):
                 raise GridSampleError(here, "size", f"of shape {other.shape}", "4 or 5 numbers")
         else:
             grid = other.shape
             if record.dialect.plane_scale:
                 _check_planes(record, one, other)
                 grid = None if grid is None else (grid[0], *grid[2:], grid[1])
-            validation.grid_sample_shapes(here, one.shape, grid, record.padding_mode)
+            validation.check_grid_sample_shapes(here, one.shape, grid, record.padding_mode)
             if one.type is not None and record.mode in spec.MODES:
-                validation.mode_and_padding(here, str(record.mode), spec.PADDING_MODES[0], one.type)
+                validation.check_mode_and_padding(here, str(record.mode), spec.PADDING_MODES[0], one.type)
 
 
 def _check_outputs(here: str, node: onnx.NodeProto) -> None:
@@ -136,20 +136,20 @@ def _check_output_shape(record: NodeRecord, declared: Sequence[validation.Dim]) 
                 continue
             positions = second.shape[1:-1] if second.shape is not None else [None] * (len(first.shape or ()) - 2)
             output = [batch, channels, *positions]
-        if not validation.alike(output, declared):
-            expected = f"{validation.shown(declared)}, as the graph states"
-            raise GridSampleError(record.where, "the output", f"of shape {validation.shown(output)}", expected)
+        if not validation.may_match(output, declared):
+            expected = f"{validation.format_shape(declared)}, as the graph states"
+            raise GridSampleError(record.where, "the output", f"of shape {validation.format_shape(output)}", expected)
 
 
 def _check_planes(record: NodeRecord, X: Value, grid: Value) -> None:
     """Check the inputs of a sampler whose grid has its coordinates in axis 1."""
     (r,) = record.dialect.axes or (2,)
     if X.shape is not None and len(X.shape) != r + 2:
-        raise GridSampleError(record.where, "X", f"of shape {validation.shown(X.shape)}", f"{r + 2} axes")
+        raise GridSampleError(record.where, "X", f"of shape {validation.format_shape(X.shape)}", f"{r + 2} axes")
     batch = X.shape[0] if X.shape is not None else None
-    if grid.shape is not None and not validation.alike(grid.shape, (batch, r, *[None] * r)):
+    if grid.shape is not None and not validation.may_match(grid.shape, (batch, r, *[None] * r)):
         lengths = ", ".join(f"D{axis + 1}_out" for axis in range(r))
         N = batch if isinstance(batch, int) else "N"
         raise GridSampleError(
-            record.where, "grid", f"of shape {validation.shown(grid.shape)}", f"shape ({N}, {r}, {lengths})"
+            record.where, "grid", f"of shape {validation.format_shape(grid.shape)}", f"shape ({N}, {r}, {lengths})"
         )

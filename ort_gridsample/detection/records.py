@@ -11,7 +11,7 @@ import onnx
 
 from .. import spec
 from ..dialects.table import ATTENTION, COMPILED, DECOMPOSED, DOMAIN, AttributeReference, AttributeValue, Dialect
-from ..errors import GridSampleError, where
+from ..errors import GridSampleError, node_label
 from ..inference.types import Value
 from ..reference.arrays import Array
 
@@ -75,7 +75,7 @@ class NodeRecord:
     @property
     def where(self) -> str:
         """The place that an error names."""
-        return where(self.operator if self.patched else self.op_type, self.label)
+        return node_label(self.operator if self.patched else self.op_type, self.label)
 
     @property
     def patched(self) -> bool:

@@ -129,7 +129,7 @@ class Dialect:
         others = [name for s in self.attributes.values() for name in s.names]
         for attribute in node.attribute:
             if attribute.name not in {*known, *others, *self.marks, *self.ignored, *self.input_attributes.values()}:
-                raise GridSampleError(where, "attribute", repr(attribute.name), validation.listed(known))
+                raise GridSampleError(where, "attribute", repr(attribute.name), validation.format_choices(known))
         return {name: _read(where, node, spelling, constant, note) for name, spelling in self.attributes.items()}
 
     def write(self, attributes: Mapping[str, Plain]) -> list[onnx.AttributeProto]:
@@ -167,11 +167,11 @@ def _read(where: str, node: onnx.NodeProto, spelling: Spelling, constant: Consta
         found = int(value.reshape(()))
     if found is None:
         if spelling.default is None:
-            raise GridSampleError(where, spelling.name, "missing", validation.listed(back))
+            raise GridSampleError(where, spelling.name, "missing", validation.format_choices(back))
         return spelling.default
     readable = {**spelling.words, **back}
     if not isinstance(found, (str, int)) or found not in readable:
-        raise GridSampleError(where, called, repr(found), validation.listed(back) + note)
+        raise GridSampleError(where, called, repr(found), validation.format_choices(back) + note)
     return readable[found]
 
 
@@ -428,7 +428,7 @@ def add_dialect(dialect: Dialect) -> None:
     """
     where = f"dialect {dialect.name!r}"
     if dialect.operator not in spec.OPERATORS:
-        raise GridSampleError(where, "operator", repr(dialect.operator), validation.listed(spec.OPERATORS))
+        raise GridSampleError(where, "operator", repr(dialect.operator), validation.format_choices(spec.OPERATORS))
     expected = set(standard(dialect.operator, max(spec.OPERATORS[dialect.operator])).attributes)
     if set(dialect.attributes) != expected:
         raise GridSampleError(where, "attributes", str(sorted(dialect.attributes)), str(sorted(expected)))

@@ -1,1 +1,1 @@
-"""The public functions on arrays, the checks of their arguments, and the choice of the core that computes."""
+"""The public functions on arrays, the checks of their arguments, and the choice of a core."""

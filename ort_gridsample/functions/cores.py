@@ -1,35 +1,39 @@
-"""The choice between two cores, NumPy and compiled. A core maps NumPy arrays to NumPy arrays.
+"""The choice between the two cores: NumPy and compiled.
 
-A core is a module with three functions::
+A core is a module with three functions on NumPy arrays::
 
     grid_sample(X, grid, Y, plan, num_threads) -> None
     deformable_attention(value, levels, locations, weights, Y, plan, num_threads) -> None
     prepare(dtype, grid_dtype, mode) -> None
 
-- ``X``: (N, C, D1, …, Dr), C-contiguous, of any type of :data:`ort_gridsample.spec.TYPES`, no axis of length 0;
-- ``grid``: (N, P, r), floating point, normalized coordinates, innermost axis first;
-- ``Y``: (N, C, P), C-contiguous, of X's type: every element is written;
-- ``plan``: a :class:`~ort_gridsample.reference.plan.Plan`; ``num_threads``: at most so many threads.
+The arguments of ``grid_sample``:
 
-It raises MemoryError where there is no room for scratch memory.
+- ``X``: (N, C, D1, …, Dr), C-contiguous, of any type of :data:`ort_gridsample.spec.TYPES`. No axis
+  has length 0.
+- ``grid``: (N, P, r), floating point. Normalized coordinates, innermost axis first.
+- ``Y``: (N, C, P), C-contiguous, of X's type. Every element is written.
+- ``plan``: a :class:`~ort_gridsample.reference.plan.Plan`.
+- ``num_threads``: the maximum number of threads.
 
-Of deformable attention, all in C order:
+The arguments of ``deformable_attention``, all in C order. No axis of any array has length 0:
 
-- ``value``: (B, S, H, D), floating point, the pixels of all levels of H heads;
-- ``levels``: (L, 1 + r), int64, each level's points, P in all, and its lengths;
-- ``locations``: (B, Q, H, P, r), floating point, in [0, 1], innermost axis first;
-- ``weights``: (B, Q or 1, H, P), of value's type;
-- ``Y``: (B, Q, H, D), of value's type: every element is written; no axis of any array has length 0;
-- ``plan``: that of linear and zeros for value's type.
+- ``value``: (B, S, H, D), floating point. The pixels of all levels, for H heads.
+- ``levels``: (L, 1 + r), int64. The number of points of each level, P in all, and its lengths.
+- ``locations``: (B, Q, H, P, r), floating point, in [0, 1], innermost axis first.
+- ``weights``: (B, Q or 1, H, P), of value's type.
+- ``Y``: (B, Q, H, D), of value's type. Every element is written.
+- ``plan``: the plan of linear and zeros for value's type.
 
-:func:`prepare` compiles ahead what the first call for an X and a grid of these types would otherwise wait for.
-What a caller may hand in is checked before, in :mod:`ort_gridsample.functions.operators`.
+Both raise MemoryError if scratch memory cannot be allocated. ``prepare`` compiles in advance what
+the first call with an X and a grid of these types would compile. The functions of this folder check
+all arguments before they call a core.
 
-Paddings (:mod:`~ort_gridsample.reference.coordinates`) and modes (:mod:`~ort_gridsample.reference.taps`) are rows of
-tables. The NumPy core (:mod:`ort_gridsample.reference.sampler`) computes a table of the pixels that each position
-reads, and adds up their values (:mod:`~ort_gridsample.reference.sums`). The compiled core
-(:mod:`ort_gridsample.kernels.jit_core`) does the same with the compiled :mod:`~ort_gridsample.kernels.workers`, which
-the compiled ops share.
+Both cores use the tables of paddings (:mod:`~ort_gridsample.reference.coordinates`) and modes
+(:mod:`~ort_gridsample.reference.taps`). The NumPy core (:mod:`ort_gridsample.reference.sampler`)
+computes a table of the pixels that each position reads, and adds up their values
+(:mod:`~ort_gridsample.reference.sums`). The compiled core (:mod:`ort_gridsample.kernels.jit_core`)
+does the same with the compiled :mod:`~ort_gridsample.kernels.workers`, which the compiled ops
+share.
 """
 
 from __future__ import annotations
@@ -43,42 +47,69 @@ from ..settings import CoreName
 
 logger = logging.getLogger("ort_gridsample")
 
+#: The module of the core that was loaded; None before the first call and after a new choice.
 _core: Any = None
 
 
 def set_core(name: CoreName | None) -> None:
-    """Choose the core that :func:`ort_gridsample.grid_sample`, and with it every session, runs on from now on.
+    """Choose the core for :func:`ort_gridsample.grid_sample` and for all sessions.
 
-    ``"jit"`` is the compiled core, which needs Numba; ``"numpy"`` needs nothing but NumPy;
-    ``"auto"`` is ``"jit"`` where Numba is installed. None goes back to the environment variable
-    ``ORT_GRIDSAMPLE_CORE``, or to ``"auto"``. Numba itself is imported by the first call that needs it.
+    >>> set_core("numpy")
+    >>> get_core()
+    'numpy'
+    >>> set_core(None)
+
+    Args:
+        name: ``"jit"`` is the compiled core, which needs Numba. ``"numpy"`` needs only NumPy.
+            ``"auto"`` is ``"jit"`` if Numba is installed, else ``"numpy"``. None restores the
+            environment variable ``ORT_GRIDSAMPLE_CORE``, or ``"auto"``. Numba is imported by the
+            first call that needs it.
 
     Raises:
         ValueError: there is no such core.
-        ImportError: ``"jit"`` was asked for and Numba is not installed.
+        ImportError: ``name`` is ``"jit"`` and Numba is not installed.
     """
     global _core
-    if name == "jit" and not _numba_is_installed():
+    if name == "jit" and not _is_numba_installed():
         raise _missing_numba()
     settings.CORE.set(name)
     _core = None
 
 
 def get_core() -> Literal["numpy", "jit"]:
-    """The core that the next call runs on, ``"numpy"`` or ``"jit"``; how it is chosen: :func:`set_core`."""
+    """Return the name of the core that the next call uses; see :func:`set_core`.
+
+    >>> get_core() in ("numpy", "jit")
+    True
+
+    Returns:
+        ``"numpy"`` or ``"jit"``.
+
+    Raises:
+        ValueError: the value of the environment variable ``ORT_GRIDSAMPLE_CORE`` is not a core.
+    """
     if _core is not None:
         return "numpy" if _core.__name__.endswith(".sampler") else "jit"
-    wanted = settings.CORE.get()
-    return "jit" if wanted == "jit" or (wanted == "auto" and _numba_is_installed()) else "numpy"
+    choice = settings.CORE.get()
+    if choice == "auto":
+        return "jit" if _is_numba_installed() else "numpy"
+    return "jit" if choice == "jit" else "numpy"
 
 
 def load_core() -> Any:
-    """The module of the chosen core, imported; ImportError where it is ``"jit"`` by name, and Numba cannot be."""
+    """Import the module of the chosen core and return it.
+
+    With ``"auto"`` it is the NumPy core if Numba cannot be imported; a warning is logged.
+
+    Raises:
+        ImportError: the core ``"jit"`` was chosen by name, and Numba cannot be imported.
+        ValueError: the value of the environment variable ``ORT_GRIDSAMPLE_CORE`` is not a core.
+    """
     global _core
     if _core is not None:
         return _core
-    needed = settings.CORE.get() == "jit"
-    if needed and not _numba_is_installed():
+    is_required = settings.CORE.get() == "jit"
+    if is_required and not _is_numba_installed():
         raise _missing_numba()
     try:
         if get_core() == "jit":
@@ -87,9 +118,13 @@ def load_core() -> Any:
 
             _core = jit_core
     except Exception as error:  # Numba may refuse a newer NumPy with more than an ImportError
-        if needed:
-            raise ImportError(f"the core 'jit' needs Numba, which cannot be imported: {error}") from error
-        logger.warning("Numba is installed but cannot be imported, the core 'numpy' is used: %s", error)
+        if is_required:
+            message = f"the core 'jit' needs Numba, which cannot be imported: {error}"
+            raise ImportError(message) from error
+        logger.warning(
+            "Numba is installed but cannot be imported, the core 'numpy' is used: %s",
+            error,
+        )
     if _core is None:
         from ..reference import sampler
 
@@ -98,15 +133,22 @@ def load_core() -> Any:
 
 
 def need_numba() -> None:
-    """Import Numba; ImportError: it is not there, or of an untried release. It may refuse NumPy with other errors."""
-    complaint = versions.complaint("numba", importlib.import_module("numba").__version__)
-    if complaint:
-        raise ImportError(complaint)
+    """Import Numba.
+
+    Raises:
+        ImportError: Numba is not installed, or its release is not supported.
+        Exception: Numba refuses the installed NumPy, which it does with errors of several types.
+    """
+    release = importlib.import_module("numba").__version__
+    message = versions.incompatibility_message("numba", release)
+    if message:
+        raise ImportError(message)
 
 
 def _missing_numba() -> ImportError:
-    return ImportError(f"the core 'jit' needs Numba: {versions.missing('numba', 'pip install numba')}")
+    message = versions.missing_module_message("numba", "pip install numba")
+    return ImportError(f"the core 'jit' needs Numba: {message}")
 
 
-def _numba_is_installed() -> bool:
+def _is_numba_installed() -> bool:
     return importlib.util.find_spec("numba") is not None

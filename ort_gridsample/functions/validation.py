@@ -1,4 +1,8 @@
-"""Checks of the inputs of one call. Every error names the argument, what was found and what was expected."""
+"""Checks of the inputs of one call.
+
+Every error names the argument, what was found and what was expected. Detection applies the same
+checks to models, whose shapes may be known in part only.
+"""
 
 import math
 from collections.abc import Collection, Iterable, Sequence
@@ -14,183 +18,331 @@ from ..reference.coordinates import PADDING
 from ..reference.plan import type_name
 from ..reference.taps import MODES
 
-
-def listed(names: Iterable[object]) -> str:
-    """``'a', 'b' or 'c'``."""
-    *most, last = [repr(name) for name in names]
-    return f"{', '.join(most)} or {last}" if most else last
-
-
-def mode_and_padding(where: str, mode: str, padding_mode: str, X_type: str) -> None:
-    """Check the two attributes, and that the mode is defined for an X of type ``X_type``."""
-    if spec.mode_of(mode) not in MODES:
-        raise NO_MODE.error(where, value=repr(mode), listed=listed((*MODES, *spec.MODE_SYNONYMS)))
-    if padding_mode not in [*PADDING]:  # it need not be hashable
-        raise NO_PADDING.error(where, value=repr(padding_mode), listed=listed(PADDING))
-    if spec.TYPES[X_type].compute is None and spec.mode_of(mode) != "nearest":
-        raise GridSampleError(where, "mode", repr(mode), f"'nearest', the only mode that is defined for {X_type} X")
-
-
-def element_type(where: str, argument: str, dtype: np.dtype[np.generic], allowed: Collection[str]) -> str:
-    """The name of ``dtype`` in :data:`ort_gridsample.spec.TYPES`, checked to be among ``allowed``."""
-    name = type_name(dtype)
-    if name not in allowed:
-        raise GridSampleError(where, argument, f"of type {dtype}", f"one of {', '.join(allowed)}")
-    return name
-
-
-def num_threads(where: str, found: object) -> None:
-    """Check that ``found`` is a number of threads, or None."""
-    if found is not None and not settings.is_number(found):
-        raise GridSampleError(where, "num_threads", repr(found), f"{settings.A_NUMBER}, or None")
-
-
-#: A dimension; in a model it may be a name or unknown (None), and then agrees with every other.
+#: A dimension. In a model it may also be a name or unknown (None), and is compatible with any
+#: other.
 Dim = int | str | None
 
 
 @dataclass(frozen=True)
-class Sentence:
-    """The text of an error about one argument, with fields in braces for :meth:`str.format`."""
+class ErrorTemplate:
+    """The parts of an error about one argument, with fields in braces for :meth:`str.format`."""
 
     argument: str
     found: str
     expected: str
 
-    def error(self, where: str, **quoted: object) -> GridSampleError:
-        """The error at ``where``, with the fields ``quoted``."""
-        return GridSampleError(where, self.argument, self.found.format(**quoted), self.expected.format(**quoted))
+    def error(self, where: str, **fields: object) -> GridSampleError:
+        """Return the error at ``where``, with the values of the fields."""
+        found = self.found.format(**fields)
+        expected = self.expected.format(**fields)
+        return GridSampleError(where, self.argument, found, expected)
 
 
-NO_MODE, NO_PADDING = (Sentence(attribute, "{value}", "{listed}") for attribute in ("mode", "padding_mode"))
-X_HAS_NO_AXES = Sentence("X", "of shape {X}", "shape (N, C, D1, …, Dr) with at least one spatial axis")
-GRID_ALONE = Sentence("grid", "of shape {grid}", "shape (N, D1_out, …, Dr_out, r)")
-GRID_AXES = Sentence("grid", "of shape {grid}", "shape (N, {outputs}, {r}), as X of shape {X} has {r} spatial ax{is}")
-GRID_BATCHES = Sentence("grid", "of shape {grid}", "N = {N} first, as X is of shape {X}")
-X_HAS_NO_PIXEL = Sentence(
-    "X", "of shape {X}", "no spatial axis of length 0, as padding_mode {padding_mode!r} needs a pixel"
+NO_MODE = ErrorTemplate("mode", "{value}", "{listed}")
+NO_PADDING = ErrorTemplate("padding_mode", "{value}", "{listed}")
+
+X_HAS_NO_AXES = ErrorTemplate(
+    "X",
+    "of shape {X}",
+    "shape (N, C, D1, …, Dr) with at least one spatial axis",
 )
-THETA = Sentence("theta", "of shape {theta}", "shape (N, 2, 3) or (N, 3, 4)")
-SIZE_IS_NO_ROW = Sentence("size", "of type {type} and shape {size}", "a row of integers")
-SIZE_AXES = Sentence("size", "{size}", "{axes}, as theta is of shape {theta}")
-SIZE_NEGATIVE = Sentence("size", "{size}", "{axes}, nothing negative, as theta is of shape {theta}")
-SIZE_BATCHES = Sentence("size", "{size}", "N = {N} first, as theta is of shape {theta}")
+GRID_ALONE = ErrorTemplate("grid", "of shape {grid}", "shape (N, D1_out, …, Dr_out, r)")
+GRID_AXES = ErrorTemplate(
+    "grid",
+    "of shape {grid}",
+    "shape (N, {outputs}, {r}), as X of shape {X} has {r} spatial ax{is}",
+)
+GRID_BATCHES = ErrorTemplate("grid", "of shape {grid}", "N = {N} first, as X is of shape {X}")
+X_HAS_NO_PIXEL = ErrorTemplate(
+    "X",
+    "of shape {X}",
+    "no spatial axis of length 0, as padding_mode {padding_mode!r} needs a pixel",
+)
 
-VALUE_AXES = Sentence("value", "of shape {value_shape}", "shape (B, S, H, D)")
-LEVELS = Sentence("spatial_shapes", "of shape {spatial_shapes}", "shape (L, r), with at least one spatial axis")
-LEVELS_NEGATIVE = Sentence("spatial_shapes", "with a negative length", "nothing negative")
-LEVELS_PIXELS = Sentence(
-    "spatial_shapes", "with {pixels} pixels",
+THETA = ErrorTemplate("theta", "of shape {theta}", "shape (N, 2, 3) or (N, 3, 4)")
+SIZE_NOT_1D = ErrorTemplate("size", "of type {type} and shape {size}", "a row of integers")
+SIZE_AXES = ErrorTemplate("size", "{size}", "{axes}, as theta is of shape {theta}")
+SIZE_NEGATIVE = ErrorTemplate(
+    "size",
+    "{size}",
+    "{axes}, nothing negative, as theta is of shape {theta}",
+)
+SIZE_BATCHES = ErrorTemplate("size", "{size}", "N = {N} first, as theta is of shape {theta}")
+
+VALUE_AXES = ErrorTemplate("value", "of shape {value_shape}", "shape (B, S, H, D)")
+LEVELS = ErrorTemplate(
+    "spatial_shapes",
+    "of shape {spatial_shapes}",
+    "shape (L, r), with at least one spatial axis",
+)
+LEVELS_NEGATIVE = ErrorTemplate("spatial_shapes", "with a negative length", "nothing negative")
+LEVELS_PIXELS = ErrorTemplate(
+    "spatial_shapes",
+    "with {pixels} pixels",
     "those of value, of shape (B, S, H, D) = {value_shape}, in all levels together",
-)  # fmt: skip
-LOCATIONS = Sentence(
-    "sampling_locations", "of shape {sampling_locations}",
+)
+LOCATIONS = ErrorTemplate(
+    "sampling_locations",
+    "of shape {sampling_locations}",
     "shape (B, Q, H, L, P, r), as value (B, S, H, D) is of shape {value_shape} and L is {n_levels}",
-)  # fmt: skip
-ATTENTION_WEIGHTS = Sentence(
-    "attention_weights", "of shape {attention_weights}",
+)
+ATTENTION_WEIGHTS = ErrorTemplate(
+    "attention_weights",
+    "of shape {attention_weights}",
     "all axes but the last of sampling_locations, which is of shape {sampling_locations}",
-)  # fmt: skip
+)
 
 #: The axes of ``size`` by the number of spatial axes.
 SIZE = {2: "(N, C, H, W)", 3: "(N, C, D, H, W)"}
 
 
-def _differ(a: Dim, b: Dim) -> bool:
-    return isinstance(a, int) and isinstance(b, int) and a != b
+def format_choices(choices: Iterable[object]) -> str:
+    """Return ``'a', 'b' or 'c'``."""
+    *others, last = [repr(choice) for choice in choices]
+    return f"{', '.join(others)} or {last}" if others else last
 
 
-def alike(one: Sequence[Dim] | None, other: Sequence[Dim]) -> bool:
-    """Whether two shapes may be the same: as long, if they are known, and nowhere of two different numbers."""
-    return one is None or (len(one) == len(other) and not any(map(_differ, one, other)))
+def format_shape(shape: Sequence[Dim]) -> str:
+    """Return a shape as errors show it; an unknown dimension is ``?``."""
+    return f"({', '.join('?' if dim is None else str(dim) for dim in shape)})"
 
 
-def shown(shape: Sequence[Dim]) -> str:
-    """A shape as errors show it."""
-    return f"({', '.join('?' if d is None else str(d) for d in shape)})"
+def may_match(shape: Sequence[Dim] | None, other: Sequence[Dim]) -> bool:
+    """Whether two shapes may be the same at run time.
+
+    They are if one is unknown, or if they have the same length and no two different numbers.
+    """
+    if shape is None:
+        return True
+    return len(shape) == len(other) and not any(map(_differ, shape, other))
 
 
-def grid_sample_shapes(
-    where: str, X: Sequence[Dim] | None, grid: Sequence[Dim] | None, padding_mode: object = "zeros"
+def _differ(dim: Dim, other: Dim) -> bool:
+    return isinstance(dim, int) and isinstance(other, int) and dim != other
+
+
+def check_type(
+    where: str,
+    argument: str,
+    dtype: np.dtype[np.generic],
+    allowed: Collection[str],
+) -> str:
+    """Check the type of an argument.
+
+    Args:
+        where: the name of the function or node in the error.
+        argument: the name of the argument.
+        dtype: its type.
+        allowed: names of :data:`ort_gridsample.spec.TYPES`.
+
+    Returns:
+        The name of ``dtype`` in :data:`ort_gridsample.spec.TYPES`.
+
+    Raises:
+        GridSampleError: the type is not allowed.
+    """
+    name = type_name(dtype)
+    if name not in allowed:
+        expected = f"one of {', '.join(allowed)}"
+        raise GridSampleError(where, argument, f"of type {dtype}", expected)
+    return name
+
+
+def check_mode_and_padding(where: str, mode: str, padding_mode: str, X_type: str) -> None:
+    """Check the two attributes, and that the mode is defined for an X of type ``X_type``.
+
+    Raises:
+        GridSampleError: one of them does not exist, or the mode is not defined for the type.
+    """
+    if spec.mode_of(mode) not in MODES:
+        modes = format_choices((*MODES, *spec.MODE_SYNONYMS))
+        raise NO_MODE.error(where, value=repr(mode), listed=modes)
+    if padding_mode not in list(PADDING):  # it may be a value that has no hash
+        raise NO_PADDING.error(where, value=repr(padding_mode), listed=format_choices(PADDING))
+    if spec.TYPES[X_type].compute is None and spec.mode_of(mode) != "nearest":
+        expected = f"'nearest', the only mode that is defined for {X_type} X"
+        raise GridSampleError(where, "mode", repr(mode), expected)
+
+
+def check_num_threads(where: str, num_threads: object) -> None:
+    """Check that ``num_threads`` is a whole number, at least 1, or None.
+
+    Raises:
+        GridSampleError: it is something else.
+    """
+    if num_threads is not None and not settings.is_valid_num_threads(num_threads):
+        expected = f"{settings.VALID_NUM_THREADS}, or None"
+        raise GridSampleError(where, "num_threads", repr(num_threads), expected)
+
+
+def check_grid_sample_shapes(
+    where: str,
+    X: Sequence[Dim] | None,
+    grid: Sequence[Dim] | None,
+    padding_mode: object = "zeros",
 ) -> None:
-    """Check the shapes of X and grid against each other, as far as they are known."""
+    """Check the shapes of X and grid, as far as they are known (None: unknown).
+
+    Raises:
+        GridSampleError: a shape is not allowed, or the shapes do not fit together.
+    """
     if X is not None and len(X) < 3:
-        raise X_HAS_NO_AXES.error(where, X=shown(X))
-    if grid is not None and (len(grid) < 3 or _differ(grid[-1], len(grid) - 2)) and X is None:
-        raise GRID_ALONE.error(where, grid=shown(grid))
-    if X is None or grid is None:
+        raise X_HAS_NO_AXES.error(where, X=format_shape(X))
+    if X is None:
+        if grid is not None and (len(grid) < 3 or _differ(grid[-1], len(grid) - 2)):
+            raise GRID_ALONE.error(where, grid=format_shape(grid))
         return
+    if grid is None:
+        return
+
+    shapes = {"X": format_shape(X), "grid": format_shape(grid)}
     r = len(X) - 2
     if len(grid) != r + 2 or _differ(grid[-1], r):
         outputs = ", ".join(f"D{i + 1}_out" for i in range(r))
-        quoted = {"X": shown(X), "grid": shown(grid), "is": "is" if r == 1 else "es"}
-        raise GRID_AXES.error(where, **quoted, outputs=outputs, r=r)
+        plural = {"is": "is" if r == 1 else "es"}
+        raise GRID_AXES.error(where, **shapes, **plural, outputs=outputs, r=r)
     if _differ(grid[0], X[0]):
-        raise GRID_BATCHES.error(where, X=shown(X), grid=shown(grid), N=X[0])
-    Y = (*X[:2], *grid[1:-1])
-    if 0 in X[2:] and padding_mode in ("border", "reflection") and all(isinstance(d, int) and d > 0 for d in Y):
-        raise X_HAS_NO_PIXEL.error(where, X=shown(X), padding_mode=padding_mode)
+        raise GRID_BATCHES.error(where, **shapes, N=X[0])
+    if 0 in X[2:] and padding_mode in ("border", "reflection"):
+        Y = (*X[:2], *grid[1:-1])
+        if all(isinstance(dim, int) and dim > 0 for dim in Y):
+            raise X_HAS_NO_PIXEL.error(where, X=shapes["X"], padding_mode=padding_mode)
 
 
-def affine_grid_shapes(where: str, theta: Sequence[Dim] | None, size: Sequence[int] | None) -> None:
-    """Check theta's shape and size against each other, as far as they are known."""
+def check_affine_grid_shapes(
+    where: str,
+    theta: Sequence[Dim] | None,
+    size: Sequence[int] | None,
+) -> None:
+    """Check the shape of theta and the values of size, as far as they are known (None: unknown).
+
+    Raises:
+        GridSampleError: one of them is not allowed, or they do not fit together.
+    """
     if theta is None:
-        if size is not None and (len(size) not in (4, 5) or min(size) < 0):
-            expected = " or ".join(SIZE.values()) + (", nothing negative" if len(size) in (4, 5) else "")
-            raise GridSampleError(where, "size", shown(size), expected)
+        if size is not None:
+            _check_size_alone(where, size)
         return
-    r = next((r for r in (2, 3) if alike(theta, (None, r, r + 1))), 0)
-    if not r:
-        raise THETA.error(where, theta=shown(theta))
+    r = next((r for r in (2, 3) if may_match(theta, (None, r, r + 1))), None)
+    if r is None:
+        raise THETA.error(where, theta=format_shape(theta))
     if size is None:
         return
-    quoted = {"size": shown(size), "theta": shown(theta), "N": theta[0], "axes": SIZE[r]}
+    fields = {
+        "size": format_shape(size),
+        "theta": format_shape(theta),
+        "N": theta[0],
+        "axes": SIZE[r],
+    }
     if len(size) != r + 2:
-        raise SIZE_AXES.error(where, **quoted)
+        raise SIZE_AXES.error(where, **fields)
     if min(size) < 0:
-        raise SIZE_NEGATIVE.error(where, **quoted)
+        raise SIZE_NEGATIVE.error(where, **fields)
     if _differ(theta[0], size[0]):
-        raise SIZE_BATCHES.error(where, **quoted)
+        raise SIZE_BATCHES.error(where, **fields)
 
 
-def attention_shapes(
-    where: str, value: Sequence[int], lengths: Array, points: Sequence[int], locations: Sequence[int],
+def _check_size_alone(where: str, size: Sequence[int]) -> None:
+    """Check a size whose theta has an unknown shape."""
+    expected = " or ".join(SIZE.values())
+    if len(size) not in (4, 5):
+        raise GridSampleError(where, "size", format_shape(size), expected)
+    if min(size) < 0:
+        raise GridSampleError(where, "size", format_shape(size), f"{expected}, nothing negative")
+
+
+def check_attention_shapes(
+    where: str,
+    *,
+    value: Sequence[int],
+    lengths: Array,
+    points: Sequence[int],
+    locations: Sequence[int],
     weights: Sequence[int],
-) -> None:  # fmt: skip
-    """Check the shapes of deformable attention, the ``lengths`` (L, r) of its levels, and their ``points``.
+) -> None:
+    """Check the shapes of deformable attention.
 
-    The points of all levels may be in one axis. Weights with the points of all levels in one axis may be of one query
-    for all.
+    Args:
+        where: the name of the function or node in errors.
+        value: the shape (B, S, H, D).
+        lengths: (L, r), the lengths of each level. Their products must add up to S.
+        points: the number of points of each of the L levels.
+        locations: the shape (B, Q, H, L, P, r), or (B, Q, H, P, r) with the points of all levels in
+            one axis.
+        weights: the shape (B, Q, H, L, P), (B, Q, H, P), or (B, 1, H, P) for one query that
+            applies to all.
+
+    Raises:
+        GridSampleError: a shape is not allowed, or the shapes do not fit together.
     """
-    quoted: dict[str, object] = {"value_shape": shown(value), "sampling_locations": shown(locations)}
+    shapes = {"value_shape": format_shape(value), "sampling_locations": format_shape(locations)}
     if len(value) != 4:
-        raise VALUE_AXES.error(where, **quoted)
+        raise VALUE_AXES.error(where, **shapes)
     if lengths.min(initial=0) < 0:
         raise LEVELS_NEGATIVE.error(where)
     pixels = sum(map(math.prod, lengths.tolist()))
     if pixels != value[1]:
-        raise LEVELS_PIXELS.error(where, **quoted, pixels=pixels)
-    n, queries, heads, *counts, r = (*locations, *[-1] * max(0, 5 - len(locations)))
-    fits = (n, heads, r) == (value[0], value[2], lengths.shape[1]) and math.prod(counts) == sum(points)
-    if not fits or (len(counts) == 2 and counts[0] != len(lengths)) or len(counts) > 2:
-        raise LOCATIONS.error(where, **quoted, n_levels=len(lengths))
-    fits = len(weights) > 3 and (weights[0], weights[2]) == (n, heads)
-    fits = fits and (weights[1] == queries or (weights[1] == 1 and len(weights) == 4))
-    if len(weights) == 5 and len(counts) == 2:
-        fits = fits and (*weights[3:],) == (*counts,)
-    if not fits or math.prod(weights[3:]) != sum(points):
-        raise ATTENTION_WEIGHTS.error(where, **quoted, attention_weights=shown(weights))
+        raise LEVELS_PIXELS.error(where, **shapes, pixels=pixels)
+    if not _do_locations_fit(locations, value, lengths, points):
+        raise LOCATIONS.error(where, **shapes, n_levels=len(lengths))
+    if not _do_weights_fit(weights, locations, points):
+        raise ATTENTION_WEIGHTS.error(where, **shapes, attention_weights=format_shape(weights))
 
 
-def fits_memory(where: str, argument: str, shape: Sequence[int], dtype: np.dtype[np.generic]) -> None:
-    """Check that there is memory for an array of this shape, before any of it is taken."""
-    # numpy multiplies the other axes of an empty array too.
+def _do_locations_fit(
+    locations: Sequence[int],
+    value: Sequence[int],
+    lengths: Array,
+    points: Sequence[int],
+) -> bool:
+    if len(locations) not in (5, 6):
+        return False
+    n, _, heads, *counts, r = locations
+    if (n, heads, r) != (value[0], value[2], lengths.shape[1]):
+        return False
+    if len(counts) == 2 and counts[0] != len(lengths):
+        return False
+    return math.prod(counts) == sum(points)
+
+
+def _do_weights_fit(
+    weights: Sequence[int],
+    locations: Sequence[int],
+    points: Sequence[int],
+) -> bool:
+    """Whether the shape of the weights fits that of valid locations."""
+    if len(weights) < 4:
+        return False
+    n, queries, heads, *counts, _ = locations
+    if (weights[0], weights[2]) != (n, heads):
+        return False
+    is_broadcast = weights[1] == 1 and len(weights) == 4
+    if weights[1] != queries and not is_broadcast:
+        return False
+    if len(weights) == 5 and len(counts) == 2 and tuple(weights[3:]) != tuple(counts):
+        return False
+    return math.prod(weights[3:]) == sum(points)
+
+
+def check_memory(
+    where: str,
+    argument: str,
+    shape: Sequence[int],
+    dtype: np.dtype[np.generic],
+) -> None:
+    """Check that there is memory for an array, before any of it is allocated.
+
+    Raises:
+        GridSampleError: the array has more bytes than the address space or the available memory.
+    """
+    # numpy refuses an empty array if the product of its other axes is too large.
     nbytes = math.prod(max(1, int(length)) for length in shape) * dtype.itemsize
-    if nbytes < memory.WORTH_ASKING:
+    if nbytes < memory.MIN_CHECKED_BYTES:
         return
     found = f"of shape {tuple(map(int, shape))} and {nbytes} bytes"
     if nbytes > np.iinfo(np.intp).max:
         raise GridSampleError(where, argument, found, "fewer bytes than an address can reach")
-    left = memory.available()
-    if left is not None and nbytes > left and 0 not in shape:
-        raise GridSampleError(where, argument, found, f"at most {left} bytes, the memory that is left")
+    available = memory.available()
+    if available is not None and nbytes > available and 0 not in shape:
+        expected = f"at most {available} bytes, the memory that is left"
+        raise GridSampleError(where, argument, found, expected)

@@ -1,1 +1,4 @@
-"""The operators for libraries that take operators from outside; each library is imported by the call for it."""
+"""The operators for other libraries: onnx's evaluator, PyTorch's exporters and OpenVINO.
+
+Each library is imported by the first call that needs it.
+"""

@@ -1,7 +1,8 @@
-"""The operators for onnx's own evaluator."""
+"""The operators for onnx's reference evaluator."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,9 +10,10 @@ import onnx
 from onnx import helper
 
 from .. import spec
-from ..dialects.table import DOMAIN, constant_size, dialect_of, dialects
-from ..errors import GridSampleError, where
-from ..functions.operators import affine_grid, grid_sample
+from ..dialects.table import DOMAIN, Dialect, constant_size, dialect_of, dialects
+from ..errors import GridSampleError, node_label
+from ..functions.affine import affine_grid
+from ..functions.sampling import grid_sample
 from ..reference.arrays import Array
 
 if TYPE_CHECKING:
@@ -19,50 +21,95 @@ if TYPE_CHECKING:
 
 
 def reference_ops() -> list[type[OpRun]]:
-    """The operators, in every opset and dialect, for ``onnx.reference.ReferenceEvaluator``.
+    """Return the operators for ``onnx.reference.ReferenceEvaluator``, in every opset and dialect.
 
+    They compute the same as :func:`ort_gridsample.grid_sample` and
+    :func:`ort_gridsample.affine_grid`, also for complex X, in models that were patched to any
+    target and in models that were not. A dialect that may have any domain is registered in the ONNX
+    domain and in the domain that a patch writes.
+
+    The evaluator does not pass ``new_ops`` to model-local functions, and would use its own
+    operators in them. Inline functions first, with ``onnx.inliner.inline_local_functions``. Before
+    onnx 1.19 the evaluator has no arrays of bfloat16, and its own representation is refused.
+
+    >>> import numpy as np
+    >>> from onnx import parser
     >>> from onnx.reference import ReferenceEvaluator
-    >>> evaluator = ReferenceEvaluator("model.onnx", new_ops=reference_ops())    # doctest: +SKIP
+    >>> model = parser.parse_model('''
+    ...     <ir_version: 8, opset_import: ["" : 20]>
+    ...     g (float[1,1,1,2] X, float[1,1,1,2] grid) => (float[1,1,1,1] Y)
+    ...     { Y = GridSample (X, grid) }
+    ... ''')
+    >>> evaluator = ReferenceEvaluator(model, new_ops=reference_ops())
+    >>> X = np.array([[[[1., 3.]]]], np.float32)
+    >>> evaluator.run(None, {"X": X, "grid": np.zeros((1, 1, 1, 2), np.float32)})[0].item()
+    2.0
 
-    They compute what :func:`ort_gridsample.grid_sample` and :func:`ort_gridsample.affine_grid` do, complex X included,
-    in models as they are and patched to any target. A dialect of any domain is found in ONNX's own and in the one that
-    a patch writes. The evaluator passes ``new_ops`` to no model-local function, and would run its own operators there:
-    inline functions first, with ``onnx.inliner.inline_local_functions``. Before onnx 1.19 it has no arrays of
-    bfloat16, and its own representation is refused.
-
-    Raises, in a run:
-        GridSampleError: a node's attributes or inputs are not what its opset or dialect allows.
+    Returns:
+        Classes for the argument ``new_ops``. Their ``run`` raises GridSampleError if a node's
+        attributes or inputs are not what its opset or dialect allows.
     """
     from onnx.reference.op_run import OpRun
 
-    # Without a schema the evaluator adds no defaults: the newest opset's would be wrong in an older one.
-    own = {"op_schema": None, "_run": _run}
     keys = [(domain, operator) for domain in ("", DOMAIN) for operator in spec.OPERATORS]
     for dialect in dialects():
-        keys += [(domain, dialect.op_type) for domain in dialect.domains or ("", dialect.written_domain)]
-    return [type(op_type, (OpRun,), {"op_domain": domain, **own}) for domain, op_type in dict.fromkeys(keys)]
+        domains = dialect.domains or ("", dialect.written_domain)
+        keys += [(domain, dialect.op_type) for domain in domains]
+
+    def op_class(domain: str, op_type: str) -> type[OpRun]:
+        # With a schema the evaluator would add the newest opset's defaults to nodes of older ones.
+        members = {"op_domain": domain, "op_schema": None, "_run": _run}
+        return type(op_type, (OpRun,), members)
+
+    return [op_class(domain, op_type) for domain, op_type in dict.fromkeys(keys)]
 
 
 def _run(self: OpRun, *inputs: Array | None, **attributes: Any) -> tuple[Array, ...]:
-    """The outputs of a node; ``attributes`` are its own, with the values of attribute references."""
-    node = onnx.NodeProto()
-    node.CopyFrom(self.onnx_node)
-    for attribute in node.attribute:
-        if attribute.ref_attr_name:
-            attribute.CopyFrom(helper.make_attribute(attribute.name, attributes[attribute.name]))
-    here = where(node.op_type, attributes.get("node") or node.name or f"({', '.join(node.output)})")
+    """Compute the outputs of a node. ``attributes`` has the values of attribute references."""
+    node = _resolve_attributes(self.onnx_node, attributes)
+    name = attributes.get("node") or node.name or f"({', '.join(node.output)})"
+    label = node_label(node.op_type, name)
     dialect = dialect_of(node, self.run_params["opsets"])
     if dialect is None:
-        found, expected = repr(attributes.get("operator")), "grid_sampler or affine_grid_generator"
-        raise GridSampleError(here, "operator", found, expected)
-    standard = dialect.read(here, node, lambda position: inputs[position], "")
-    arguments = {}
-    for name, given in zip(spec.newest(dialect.operator).types, (*inputs, None, None), strict=False):
-        size = constant_size(node, dialect, name)
-        arguments[name] = given if size is None else size
-        if arguments[name] is None:
-            raise GridSampleError(here, name, "missing", "an input")
+        operator = repr(attributes.get("operator"))
+        expected = "grid_sampler or affine_grid_generator"
+        raise GridSampleError(label, "operator", operator, expected)
+
+    standard = dialect.read(label, node, lambda position: inputs[position], "")
     standard["align_corners"] = bool(standard["align_corners"])
+    arguments = _read_inputs(label, node, dialect, inputs)
     function: Any = grid_sample if dialect.operator == "GridSample" else affine_grid
-    answer = function(**arguments, **standard, where=here)
-    return (answer, np.arange(len(answer), dtype=np.int64)[:, None]) if dialect.domain == DOMAIN else (answer,)
+    result = function(**arguments, **standard, where=label)
+    if dialect.domain != DOMAIN:
+        return (result,)
+    # The second output of a Python op: the positions that its guard gathers.
+    return result, np.arange(len(result), dtype=np.int64)[:, None]
+
+
+def _resolve_attributes(node: onnx.NodeProto, values: Mapping[str, Any]) -> onnx.NodeProto:
+    """Return a copy of ``node`` whose attribute references are replaced by values."""
+    resolved = onnx.NodeProto()
+    resolved.CopyFrom(node)
+    for attribute in resolved.attribute:
+        if attribute.ref_attr_name:
+            attribute.CopyFrom(helper.make_attribute(attribute.name, values[attribute.name]))
+    return resolved
+
+
+def _read_inputs(
+    label: str,
+    node: onnx.NodeProto,
+    dialect: Dialect,
+    inputs: Sequence[Array | None],
+) -> dict[str, Array]:
+    """Return the operator's inputs by name; the size of an AffineGrid may be an attribute."""
+    arguments = {}
+    names = spec.newest(dialect.operator).types
+    for i, name in enumerate(names):
+        value = constant_size(node, dialect, name)
+        if value is None and i < len(inputs):
+            value = inputs[i]
+        if value is None:
+            raise GridSampleError(label, name, "missing", "an input")
+        arguments[name] = value
+    return arguments

@@ -1,7 +1,8 @@
-"""The ops for OpenVINO: its own GridSample where that is right, elsewhere basic operators."""
+"""The ops for OpenVINO: its own GridSample where it is correct, otherwise basic operators."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -12,83 +13,135 @@ from onnx import helper
 
 from .. import spec
 from ..dialects.table import COMPILED, DOMAIN, OURS, Dialect, dialects
-from ..errors import GridSampleError, where
+from ..errors import GridSampleError, node_label
 from ..graph.element_types import elem_type
 from ..patching import patch_model
 
-#: OpenVINO's names of element types: a letter and the number of bits, but for these.
+#: OpenVINO's names of element types that are not a letter and a number of bits.
 _TYPES = {"bf16": "bfloat16", "boolean": "bool", "string": "str"}
 _LETTERS = {"f": "float", "i": "int", "u": "uint"}
-#: GridSample-9 has opset 16's names.
+#: GridSample-9 has the mode names of opset 16.
 _MODES = {mode: synonym for synonym, mode in spec.MODE_SYNONYMS.items()}
 
 
 def openvino_extensions() -> list[Any]:
-    """The extensions with which OpenVINO reads models patched to the targets ``"ort_gridsample"`` and ``"compiled"``.
+    """Return the extensions with which OpenVINO reads models patched to this package's ops.
+
+    These are the targets ``"ort_gridsample"`` and ``"compiled"``.
 
     >>> core.add_extension(openvino_extensions())    # doctest: +SKIP
 
-    In two axes a GridSample of floats, or nearest of any numbers, becomes OpenVINO's own. Every other one, and
-    AffineGrid, becomes the basic operators of the target ``"primitives"``: OpenVINO has none, or rounds where integers
-    are truncated. Wrong shapes are refused in OpenVINO's words. OpenVINO reads no model-local functions: inline them
-    first, with ``onnx.inliner.inline_local_functions``.
+    A GridSample with two spatial axes becomes OpenVINO's own if X is floating point, or if the mode
+    is nearest and X is not of strings. All other GridSamples and AffineGrid become the basic
+    operators of the target ``"primitives"``: OpenVINO does not have these operators, or rounds
+    integers that should be truncated. Wrong shapes raise OpenVINO's errors. OpenVINO does not read
+    model-local functions: inline them first, with ``onnx.inliner.inline_local_functions``.
+
+    Returns:
+        The extensions, for ``openvino.Core.add_extension``. When OpenVINO reads a model, they raise
+        its RuntimeError with the text of a GridSampleError if X is of strings, or if a type or a
+        number of axes is unknown.
 
     Raises:
         ImportError: OpenVINO is not installed.
-        RuntimeError: OpenVINO's, where it reads the model, with a :class:`GridSampleError` in its text: X is of
-            strings, or a type or a number of axes is unknown.
     """
     extension = import_module("openvino.frontend.onnx").ConversionExtension
-    known = [*OURS.values(), *(dialect for dialect in dialects() if dialect.name == COMPILED)]
-    return [extension(dialect.op_type, dialect.domain, partial(_convert, dialect)) for dialect in known]
+    compiled_dialects = (dialect for dialect in dialects() if dialect.name == COMPILED)
+    return [
+        extension(dialect.op_type, dialect.domain, partial(_convert, dialect))
+        for dialect in (*OURS.values(), *compiled_dialects)
+    ]
 
 
 def _convert(dialect: Dialect, node: Any) -> list[Any]:
-    """The outputs of the operators that replace ``node``, OpenVINO's view of a node."""
-    opset: Any = import_module("openvino.opset13")
-    operator, label, version = dialect.operator, node.get_attribute("node", ""), spec.newest(dialect.operator)
-    attributes = {name: node.get_attribute(name, each.default) for name, each in version.attributes.items()}
+    """Return the outputs of the operators that replace ``node``, OpenVINO's view of a node."""
+    operator = dialect.operator
+    label = node.get_attribute("node", "")
+    version = spec.newest(operator)
+    defaults = {name: attribute.default for name, attribute in version.attributes.items()}
+    attributes = {name: node.get_attribute(name, value) for name, value in defaults.items()}
     inputs = [node.get_input(position) for position in range(len(version.types))]
-    types = [_type_name(each) for each in inputs]
+    types = [_type_name(value) for value in inputs]
     if types[0] == "str":
-        raise GridSampleError(where(operator, label), "X", "of type str", "another type, as OpenVINO has no strings")
-    # OpenVINO's GridSample is right for these; of an X without pixels it reads memory beside it.
-    fits = len(shape := _shape(inputs[0]) or []) == 4 and 0 not in shape
-    if operator == "GridSample" and fits and (attributes["mode"] == "nearest" or types[0] in spec.FLOATS):
-        mode = _MODES.get(attributes["mode"], attributes["mode"])
-        named = attributes | {"mode": mode, "align_corners": bool(attributes["align_corners"])}
-        answer = opset.grid_sample(*inputs, named).output(0)
+        expected = "another type, as OpenVINO has no strings"
+        raise GridSampleError(node_label(operator, label), "X", "of type str", expected)
+
+    if operator == "GridSample" and _is_supported(inputs[0], types[0], attributes["mode"]):
+        result = _openvino_grid_sample(inputs, attributes)
     else:
-        answer = _lowered(helper.make_node(operator, [*version.types], ["output"], label, **attributes), inputs, types)
-    # A Python op's second output has the positions that its guard gathers.
+        standard = helper.make_node(operator, [*version.types], ["output"], label, **attributes)
+        result = _lower(standard, inputs, types)
     if dialect.domain != DOMAIN:
-        return [answer]
-    zero, one = (opset.constant(np.array(number, np.int64)) for number in (0, 1))
-    length = opset.gather(opset.shape_of(answer), zero, zero)
-    return [answer, opset.unsqueeze(opset.range(zero, length, one, output_type="i64"), one).output(0)]
+        return [result]
+    return [result, _positions(result)]
 
 
-def _lowered(node: onnx.NodeProto, inputs: list[Any], types: list[str]) -> Any:
-    """The output of ``node``, lowered to basic operators, for OpenVINO's ``inputs``, of the shapes that it knows."""
+def _is_supported(X: Any, X_type: str, mode: str) -> bool:
+    """Whether OpenVINO's own GridSample is correct for this X and mode.
+
+    For an X without pixels it reads memory outside of X.
+    """
+    shape = _shape(X)
+    if shape is None or len(shape) != 4 or 0 in shape:
+        return False
+    return mode == "nearest" or X_type in spec.FLOATS
+
+
+def _openvino_grid_sample(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
+    opset: Any = import_module("openvino.opset13")
+    mode = attributes["mode"]
+    converted = {
+        **attributes,
+        "mode": _MODES.get(mode, mode),
+        "align_corners": bool(attributes["align_corners"]),
+    }
+    return opset.grid_sample(*inputs, converted).output(0)
+
+
+def _positions(result: Any) -> Any:
+    """Return the second output of a Python op: the positions that its guard gathers."""
+    opset: Any = import_module("openvino.opset13")
+    zero = opset.constant(np.array(0, np.int64))
+    one = opset.constant(np.array(1, np.int64))
+    length = opset.gather(opset.shape_of(result), zero, zero)
+    positions = opset.range(zero, length, one, output_type="i64")
+    return opset.unsqueeze(positions, one).output(0)
+
+
+def _lower(node: onnx.NodeProto, inputs: Sequence[Any], types: Sequence[str]) -> Any:
+    """Return the output of ``node`` after lowering it to basic operators.
+
+    Args:
+        node: a standard node.
+        inputs: OpenVINO's inputs. Their known shapes are used for the lowering.
+        types: the names of their types in :data:`ort_gridsample.spec.TYPES`.
+    """
     known = zip(node.input, map(elem_type, types), map(_shape, inputs), strict=True)
-    values = [helper.make_tensor_value_info(*each) for each in known]
+    values = [helper.make_tensor_value_info(*value) for value in known]
     output = helper.make_tensor_value_info("output", elem_type(types[0]), None)
-    opset = helper.make_opsetid("", max(spec.OPERATORS["GridSample"]))
     graph = helper.make_graph([node], node.op_type, values, [output])
+    opset = helper.make_opsetid("", max(spec.OPERATORS["GridSample"]))
     model = helper.make_model(graph, opset_imports=[opset], ir_version=10)
     lowered = patch_model(model, target="primitives")
-    read = import_module("openvino").Core().read_model(lowered.SerializeToString(), b"")
-    for parameter, value in zip(read.get_parameters(), inputs, strict=True):
+
+    ov_model = import_module("openvino").Core().read_model(lowered.SerializeToString(), b"")
+    for parameter, value in zip(ov_model.get_parameters(), inputs, strict=True):
         parameter.output(0).replace(value)
-    return read.get_results()[0].input_value(0)
+    return ov_model.get_results()[0].input_value(0)
 
 
 def _type_name(value: Any) -> str:
-    """The type's name in :data:`ort_gridsample.spec.TYPES`."""
+    """Return the name of a value's type in :data:`ort_gridsample.spec.TYPES`."""
     name = value.get_element_type().get_type_name()
-    return _TYPES.get(name) or _LETTERS.get(name[0], name[0]) + name[1:]
+    if name in _TYPES:
+        return _TYPES[name]
+    letter, bits = name[0], name[1:]
+    return _LETTERS.get(letter, letter) + bits
 
 
 def _shape(value: Any) -> list[int | None] | None:
+    """Return the shape of a value; None for an unknown rank or length."""
     shape = value.get_partial_shape()
-    return None if shape.rank.is_dynamic else [d.get_length() if d.is_static else None for d in shape]
+    if shape.rank.is_dynamic:
+        return None
+    return [dim.get_length() if dim.is_static else None for dim in shape]

@@ -1,4 +1,4 @@
-"""``grid_sample`` and ``affine_grid`` of PyTorch as the standard operators, for its two exporters to ONNX."""
+"""PyTorch's ``grid_sample`` and ``affine_grid`` as standard operators, for its two exporters."""
 
 from __future__ import annotations
 
@@ -15,82 +15,125 @@ from ..functions import validation
 
 
 def torch_translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
-    """The table for ``torch.onnx.export(…, dynamo=True, custom_translation_table=…)``.
+    """Return the ``custom_translation_table`` for ``torch.onnx.export(…, dynamo=True)``.
 
-    ``grid_sample`` becomes GridSample in every mode, of images and volumes, in If and Loop bodies too, in the spelling
-    of the export's opset; ``affine_grid`` becomes AffineGrid, of sizes that may be dynamic, from opset 20 on.
+    >>> table = torch_translation_table()                                   # doctest: +SKIP
+    >>> torch.onnx.export(model, arguments, "model.onnx", dynamo=True,
+    ...                   custom_translation_table=table)                   # doctest: +SKIP
 
-    The first call teaches ``torch.export``, for this process, the shape of an affine grid; by itself it fixes the
-    sizes.
+    ``grid_sample`` becomes GridSample in all modes, for images and volumes, also in the bodies of
+    If and Loop. It has the attributes of the export's opset. ``affine_grid`` becomes AffineGrid
+    from opset 20 on, with sizes that may be dynamic.
+
+    The first call registers a shape function for affine grids with ``torch.export``, for this
+    process. PyTorch's own function makes sizes constant.
+
+    Returns:
+        PyTorch's operators, and the functions that write their nodes. The export raises
+        GridSampleError for ``affine_grid`` before opset 20.
 
     Raises:
-        ImportError: PyTorch or onnxscript, which its exporter needs, is not installed.
-        GridSampleError: in the export, ``affine_grid`` before opset 20.
+        ImportError: PyTorch, or onnxscript, which its exporter needs, is not installed.
     """
     evaluator: Any = import_module("onnxscript.evaluator")
     aten: Any = import_module("torch").ops.aten
 
-    # The exporter tells attributes from inputs by their annotations.
-    def grid_sample(input: Any, grid: Any, interpolation_mode: int, padding_mode: int, align_corners: bool) -> Any:
-        opset = evaluator.default().opset  # the export's, whose operators record themselves
+    # The exporter distinguishes attributes from inputs by these annotations.
+    def grid_sample(
+        input: Any,
+        grid: Any,
+        interpolation_mode: int,
+        padding_mode: int,
+        align_corners: bool,
+    ) -> Any:
+        # The operators of the export's opset record their calls.
+        opset = evaluator.default().opset
         attributes = _attributes(opset.version, interpolation_mode, padding_mode, align_corners)
         return opset.GridSample(input, grid, **attributes)
 
     def affine_grid(theta: Any, size: Any, align_corners: bool) -> Any:
         opset = evaluator.default().opset
-        least = min(spec.OPERATORS["AffineGrid"])
-        if opset.version < least:
-            raise GridSampleError("affine_grid", "opset_version", str(opset.version), f"at least {least}")
+        oldest = min(spec.OPERATORS["AffineGrid"])
+        if opset.version < oldest:
+            found = str(opset.version)
+            raise GridSampleError("affine_grid", "opset_version", found, f"at least {oldest}")
         return opset.AffineGrid(theta, size, align_corners=int(align_corners))
 
-    _teach_shape()
+    _register_affine_grid_shape()
     table = {getattr(aten, name).default: grid_sample for name in SAMPLERS}
     return {**table, aten.affine_grid_generator.default: affine_grid}
 
 
 @contextmanager
 def torch_symbolics() -> Iterator[None]:
-    """Let ``torch.onnx.export(…, dynamo=False)`` sample volumes at opsets 16 to 19 too, within the ``with``.
+    """Let ``torch.onnx.export(…, dynamo=False)`` export the sampling of volumes at opsets 16 to 19.
 
-    That exporter writes GridSample and AffineGrid, of dynamic sizes too, by itself at opset 20.
+    At opset 20 this exporter itself writes GridSample and AffineGrid, also with dynamic sizes.
+
+    >>> with torch_symbolics():                                              # doctest: +SKIP
+    ...     torch.onnx.export(model, arguments, "model.onnx", dynamo=False)
 
     Raises:
-        ImportError: PyTorch is not installed, or has this exporter no longer.
+        ImportError: PyTorch is not installed, or no longer has this exporter.
     """
     exporter: Any = import_module("torch.onnx")
-    helper: Any = import_module("torch.onnx.symbolic_helper")
+    symbolic_helper: Any = import_module("torch.onnx.symbolic_helper")
 
-    @helper.parse_args("v", "v", "i", "i", "b")  # type: ignore[untyped-decorator]
-    def grid_sample(g: Any, input: Any, grid: Any, mode: int, padding_mode: int, align_corners: bool) -> Any:
+    @symbolic_helper.parse_args("v", "v", "i", "i", "b")  # type: ignore[untyped-decorator]
+    def grid_sample(
+        g: Any,
+        input: Any,
+        grid: Any,
+        mode: int,
+        padding_mode: int,
+        align_corners: bool,
+    ) -> Any:
         attributes = _attributes(g.opset, mode, padding_mode, align_corners)
-        suffixed = {f"{name}_{'s' if isinstance(value, str) else 'i'}": value for name, value in attributes.items()}
+        # torch.onnx reads the type of an attribute from the suffix of its name.
+        suffixes = {str: "s", int: "i"}
+        suffixed = {f"{name}_{suffixes[type(v)]}": v for name, v in attributes.items()}
         return g.op("GridSample", input, grid, **suffixed)
 
-    # The newest registered version counts that is not newer than the export's opset.
-    known = "aten::grid_sampler", min(spec.OPERATORS["GridSample"])
-    exporter.register_custom_op_symbolic(known[0], grid_sample, known[1])
+    # The exporter uses the newest registered version that is not newer than the export's opset.
+    name = "aten::grid_sampler"
+    version = min(spec.OPERATORS["GridSample"])
+    exporter.register_custom_op_symbolic(name, grid_sample, version)
     try:
         yield
     finally:
-        exporter.unregister_custom_op_symbolic(*known)
+        exporter.unregister_custom_op_symbolic(name, version)
 
 
-def _attributes(opset: int, *numbers: int) -> Mapping[str, str | int]:
-    """GridSample's attributes as ``opset`` spells them, of PyTorch's mode, padding mode and align_corners."""
+def _attributes(
+    opset: int,
+    mode: int,
+    padding_mode: int,
+    align_corners: bool,
+) -> Mapping[str, str | int]:
+    """Convert PyTorch's arguments to the attributes of GridSample in ``opset``.
+
+    Raises:
+        GridSampleError: PyTorch has no mode or padding mode of this number.
+    """
     written = {}
     spelling = standard("GridSample", opset).attributes
-    own = next(each for each in dialects() if each.op_type == SAMPLERS[0] and "aten" in each.domains)
-    for (name, code), number in zip(own.attributes.items(), numbers, strict=True):
-        plain = next((plain for plain, each in code.values.items() if each == number), None)
+    aten = next(d for d in dialects() if d.op_type == SAMPLERS[0] and "aten" in d.domains)
+    arguments = (mode, padding_mode, align_corners)
+    for (name, code), argument in zip(aten.attributes.items(), arguments, strict=True):
+        plain = next((plain for plain, number in code.values.items() if number == argument), None)
         if plain is None:
-            raise GridSampleError("grid_sample", code.name, str(number), validation.listed(code.values.values()))
+            expected = validation.format_choices(code.values.values())
+            raise GridSampleError("grid_sample", code.name, str(argument), expected)
         written[spelling[name].name] = spelling[name].values[plain]
     return written
 
 
 @cache
-def _teach_shape() -> Any:
-    """Teach PyTorch the shape of an affine grid; it forgets when the returned library is deleted."""
+def _register_affine_grid_shape() -> Any:
+    """Register the shape of an affine grid with PyTorch.
+
+    PyTorch forgets it when the returned library is deleted, so the cache keeps the library.
+    """
     torch: Any = import_module("torch")
     library = torch.library.Library("aten", "IMPL")
 
@@ -98,6 +141,6 @@ def _teach_shape() -> Any:
         return theta.new_empty((size[0], *size[2:], len(size) - 2))
 
     torch.library.register_fake("aten::affine_grid_generator", shape, lib=library)
-    # Else its own decomposition, which fixes the sizes, would still come first.
+    # PyTorch would still prefer its own decomposition, which makes the sizes constant.
     torch._decomp.meta_table[torch.ops.aten.affine_grid_generator.default] = shape
     return library

@@ -23,7 +23,7 @@ from ..custom_ops.compiled_ops import library_file
 from ..custom_ops.compiled_ops.linking import MACHINES, SUFFIXES, Machine, linker, run
 from ..detection.matches import records_of
 from ..errors import GridSampleError
-from ..functions.validation import listed
+from ..functions.validation import format_choices
 from ..graph.files import Model, explaining_invalid, read_model, written_whole
 from ..kernels import target as host
 from ..reference.taps import COMPILED_MODES
@@ -178,7 +178,7 @@ def _machine(target: str | None) -> Machine:
             if machine.is_this:
                 target = name
     if target not in TARGETS:
-        raise GridSampleError(WHERE, "target", repr(target), listed(TARGETS))
+        raise GridSampleError(WHERE, "target", repr(target), format_choices(TARGETS))
     return TARGETS[target]
 
 

@@ -11,7 +11,7 @@ from onnx import helper, shape_inference, version_converter
 
 from .. import spec
 from ..dialects.table import ASIDE, SET_ASIDE, STANDARD, AttributeReference, dialect_of
-from ..errors import GridSampleError, where
+from ..errors import GridSampleError, node_label
 from ..graph.scope import Names, Scope, called, domain_of, function_key, opset_of, scopes, subgraphs
 from ..graph.use_def import drop_unread
 from .inlining import import_used, inline, versions_of, without_weights
@@ -198,7 +198,7 @@ def _drop_attributes(model: onnx.ModelProto, before: int, version: int) -> None:
 
 
 def _where(node: onnx.NodeProto) -> str:
-    return where(node.op_type, called(node))
+    return node_label(node.op_type, called(node))
 
 
 def _take_nodes(graph: onnx.GraphProto, converted: onnx.GraphProto) -> None:

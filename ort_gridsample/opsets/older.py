@@ -23,7 +23,7 @@ import onnx
 from onnx import TensorProto, defs, helper, numpy_helper, shape_inference
 
 from .. import spec
-from ..errors import GridSampleError, where
+from ..errors import GridSampleError, node_label
 from ..graph.element_types import elem_type
 from ..graph.scope import Names, Nodes, Scope, called, domain_of, scopes, subgraphs
 from ..inference.types import Inference
@@ -76,7 +76,7 @@ def write_older(model: onnx.ModelProto, version: int, inference: Inference, foun
         for index, node in enumerate(scope.nodes):
             if domain_of(node.domain) or current <= version:
                 continue
-            label = where(node.op_type, called(node))
+            label = node_label(node.op_type, called(node))
             writer = _Writer(scope, inference, names, version)
             try:
                 older = writer.write(node, current)
@@ -94,7 +94,7 @@ def write_older(model: onnx.ModelProto, version: int, inference: Inference, foun
     obstacles.update(_forbidden_types(model, inference, found, version, origins, unconverted))
     if obstacles:
         # Inner graphs were visited first; the error lists the nodes in the order of the model.
-        labels = [where(node.op_type, called(node)) for scope in found for node in scope]
+        labels = [node_label(node.op_type, called(node)) for scope in found for node in scope]
         raise _error({label: obstacles[label] for label in dict.fromkeys((*labels, *obstacles)) if label in obstacles})
 
 
@@ -131,7 +131,7 @@ def _forbidden_types(
             schema = _schema(node.op_type, version)
             if schema is not None and (obstacle := _forbidden_type(node, schema, version, type_of)) is not None:
                 origin = next((origins[name] for name in node.output if name in origins), None)
-                yield origin or where(node.op_type, called(node)), obstacle
+                yield origin or node_label(node.op_type, called(node)), obstacle
 
 
 def all_values(model: onnx.ModelProto, found: Sequence[Scope]) -> Inference:

@@ -1,1 +1,1 @@
-"""The definition of every operator, in NumPy."""
+"""The NumPy reference: the definition of every operator."""

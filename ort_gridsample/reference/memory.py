@@ -1,4 +1,7 @@
-"""How much memory there is, asked before it is taken: a few numbers in a feed can claim more than any machine has."""
+"""How much memory is available, checked before it is allocated.
+
+A few numbers in a feed can request an array larger than any machine's memory.
+"""
 
 from __future__ import annotations
 
@@ -8,45 +11,69 @@ from typing import Any
 
 import numpy as np
 
-#: Arrays of fewer bytes than this are not worth asking the system for.
-WORTH_ASKING = 1 << 28
-#: Bytes that an allocator may need beside an array.
-SLACK = 1 << 20
-#: The bytes of a string copied for an op, and from there for onnxruntime: two C++ objects that hold a short text.
+#: Smaller arrays are allocated without a check: asking the system costs more than it saves.
+MIN_CHECKED_BYTES = 1 << 28
+#: Bytes that an allocator may need in addition to an array.
+ALLOCATOR_SLACK = 1 << 20
+#: The bytes of a short string copied for an op and from there for onnxruntime: two C++ objects.
 STRING_BYTES = 2 * 32
 
 _MEMINFO = Path("/proc/meminfo")
-#: The files of a control group's limit and usage, of version 2 and 1.
+#: The files with the limit and the usage of a control group, for versions 2 and 1.
 _GROUPS = (
     (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
-    (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
+    (
+        Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+        Path("/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ),
 )
 
 
 def available() -> int | None:
-    """The bytes that the system has left for this process, by its own account; None where it gives none."""
-    found = list[int]()
-    with suppress(OSError, ValueError, KeyError, IndexError):  # not Linux
+    """Return the bytes that this process can still allocate; None if the system does not tell.
+
+    It is the smallest of what the machine and each control group of the process have left.
+    """
+    candidates = [_machine_bytes(), *(_group_bytes(limit, usage) for limit, usage in _GROUPS)]
+    return min((nbytes for nbytes in candidates if nbytes is not None), default=None)
+
+
+def _machine_bytes() -> int | None:
+    """Return the available memory and swap of the machine; None on systems other than Linux."""
+    with suppress(OSError, ValueError, KeyError, IndexError):
         lines = _MEMINFO.read_text().splitlines()
-        kilobytes = {name: int(value.split()[0]) for name, value in (line.split(":") for line in lines)}
-        found.append((kilobytes["MemAvailable"] + kilobytes["SwapFree"]) << 10)
-    for limit, usage in _GROUPS:
-        with suppress(OSError, ValueError):  # no such group, or "max"
-            most, used = int(limit.read_text()), int(usage.read_text())
-            with suppress(OSError, ValueError, KeyError):  # what caches files not read lately Linux takes back first
-                stats = dict(line.split() for line in limit.with_name("memory.stat").read_text().splitlines())
-                # total: with nested groups, version 1
-                used = max(0, used - int(stats.get("total_inactive_file") or stats["inactive_file"]))
-            found.append(max(0, most - used))
-    return min(found, default=None)
+        fields = (line.split(":") for line in lines)
+        kilobytes = {name: int(value.split()[0]) for name, value in fields}
+        return (kilobytes["MemAvailable"] + kilobytes["SwapFree"]) << 10
+    return None
+
+
+def _group_bytes(limit_file: Path, usage_file: Path) -> int | None:
+    """Return the bytes that a control group has left; None if there is no such group or limit."""
+    with suppress(OSError, ValueError):  # ValueError: the limit is "max"
+        limit = int(limit_file.read_text())
+        usage = int(usage_file.read_text())
+        # The usage includes cached files. Linux first reclaims those that were not read lately.
+        with suppress(OSError, ValueError, KeyError):
+            stat_lines = limit_file.with_name("memory.stat").read_text().splitlines()
+            stats = dict(line.split() for line in stat_lines)
+            # In version 1 only the fields with "total_" include nested groups.
+            reclaimable = int(stats.get("total_inactive_file") or stats["inactive_file"])
+            usage = max(0, usage - reclaimable)
+        return max(0, limit - usage)
+    return None
 
 
 def copied_bytes(array: np.ndarray[Any, Any]) -> int:
-    """The bytes that a copy of ``array`` takes outside Python; of strings, about."""
+    """Return the bytes of a copy of ``array`` outside Python; for strings an estimate."""
     return array.size * STRING_BYTES if array.dtype.kind in "OUT" else array.nbytes
 
 
 def probe(nbytes: int) -> None:
-    """Allocate ``nbytes`` and free them; MemoryError where there are not so many."""
-    if nbytes > SLACK:
-        np.empty(nbytes + SLACK, np.uint8)
+    """Allocate ``nbytes`` and free them.
+
+    Raises:
+        MemoryError: they cannot be allocated.
+    """
+    if nbytes > ALLOCATOR_SLACK:
+        np.empty(nbytes + ALLOCATOR_SLACK, np.uint8)

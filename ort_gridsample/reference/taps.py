@@ -1,7 +1,7 @@
-"""Interpolation modes: which pixels of an axis a coordinate reads (its taps), and with which weights.
+"""Interpolation modes: the pixels of an axis that a coordinate reads (its taps), and their weights.
 
-As in :mod:`.coordinates`, ``xp`` is NumPy or another namespace. Values are (…, P) over P output positions, and with an
-axis of T taps (…, T, P).
+As in :mod:`.coordinates`, ``xp`` is NumPy or another namespace. For P output positions values have
+the shape (…, P), and with an axis of T taps (…, T, P).
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from ..spec import CUBIC_A
 from .arrays import Array
 from .coordinates import Axis, Namespace, Padding, Values, unnormalize
 
-#: The most taps, of all axes together, that a position has in a compiled op, whose table is in scratch memory.
+#: The maximum number of taps, of all axes together, of a position in a compiled op. Its table of
+#: taps is in scratch memory.
 MAX_TAPS = 1 << 16
 
 
@@ -25,33 +26,48 @@ class Mode:
 
     base: Callable[[Namespace, Values], Values]  #: the pixel from which the taps are counted
     offsets: tuple[int, ...]  #: the taps, in pixels from the base
-    #: From the distance t to the base, in pixels, (…, 1, P), to the taps' weights (…, T, P); None for one tap.
+    #: Converts distances from the base in pixels, (…, 1, P), to the taps' weights, (…, T, P); None
+    #: if there is one tap.
     weights: Callable[[Namespace, Values], Values] | None
-    pads_taps: bool  #: whether padding acts on each tap instead of on the coordinate
+    pads_taps: bool  #: whether padding applies to each tap instead of to the coordinate
 
     @property
     def taps(self) -> int:
-        """How many pixels of an axis a coordinate reads."""
+        """The number of pixels of an axis that a coordinate reads."""
         return len(self.offsets)
 
     @property
     def beyond(self) -> float:
-        """A normalized coordinate this far out is beyond every tap, on its own side, however short the axis is."""
+        """A normalized coordinate at which every tap is outside X on the same side.
+
+        This holds for axes of any length, and for both signs.
+        """
         return 2.0 * max(2, *map(abs, self.offsets)) + 3
 
 
 def _linear(xp: Namespace, t: Values) -> Values:
-    return xp.abs(t - _column((1, 0), t))  # 1 - t and t, to the last bit
+    """Return the weights 1 - t and t; both are exact to the last bit."""
+    return xp.abs(t - _column((1, 0), t))
 
 
 def _cubic(xp: Namespace, t: Values) -> Values:
-    """Keys, "Cubic convolution interpolation for digital image processing" (1981), at 1+t, t, 1-t and 2-t.
+    """Return Keys' weights for the distances d = 1 + t, t, 1 - t and 2 - t.
 
-    One polynomial for the outer taps, ((d - 5)·d + 8)·d·a - 4·a, another for the inner, ((a + 2)·d - (a + 3))·d·d + 1.
+    There is one polynomial for the two outer taps and one for the two inner taps::
+
+        outer: ((d - 5)·d + 8)·d·a - 4·a
+        inner: ((a + 2)·d - (a + 3))·d·d + 1
+
+    Both are evaluated as ``(((c3·d + c2)·d + c1)·d)·scale + c0``.
+
+    Source: Keys, "Cubic convolution interpolation for digital image processing" (1981).
     """
     a = CUBIC_A
-    far, near = (1, -5, 8, a, -4 * a), (a + 2, -a - 3, 0, 1, 1)
-    c3, c2, c1, scale, c0 = (_column(c, t) for c in zip(far, near, near, far, strict=True))
+    # c3, c2, c1, scale, c0
+    outer = (1, -5, 8, a, -4 * a)
+    inner = (a + 2, -a - 3, 0, 1, 1)
+    coefficients = zip(outer, inner, inner, outer, strict=True)
+    c3, c2, c1, scale, c0 = (_column(of_taps, t) for of_taps in coefficients)
     d = xp.abs(t - _column((-1, 0, 1, 2), t))
     weight = d * c3
     weight += c2
@@ -64,48 +80,87 @@ def _cubic(xp: Namespace, t: Values) -> Values:
 
 
 def _column(of_taps: Sequence[float], like: Values) -> Array:
-    """One number a tap, to broadcast against values (…, T, P) of the type of ``like``."""
+    """Return one number per tap, (T, 1), of the type of ``like``."""
     return np.array(of_taps, like.dtype)[:, None]
 
 
+#: numpy's rint rounds half to even.
 MODES: Mapping[str, Mode] = {
-    "nearest": Mode(lambda xp, x: xp.rint(x), (0,), None, pads_taps=False),  # rint: half to even
+    "nearest": Mode(lambda xp, x: xp.rint(x), (0,), None, pads_taps=False),
     "linear": Mode(lambda xp, x: xp.floor(x), (0, 1), _linear, pads_taps=False),
     "cubic": Mode(lambda xp, x: xp.floor(x), (-1, 0, 1, 2), _cubic, pads_taps=True),
 }
 
-#: The modes and paddings that compiled kernels have; the others run on the NumPy core.
-COMPILED_MODES, COMPILED_PADDING = ("nearest", "linear", "cubic"), ("zeros", "border", "reflection")
+#: The modes and paddings that have compiled kernels. All others run on the NumPy core.
+COMPILED_MODES = ("nearest", "linear", "cubic")
+COMPILED_PADDING = ("zeros", "border", "reflection")
 
 
-def pixel_coordinates(xp: Namespace, g: Values, axis: Axis, mode: Mode, padding: Padding) -> Values:
-    """The finite pixel coordinates of any normalized ones ``g``, padded where the mode pads coordinates."""
-    g = xp.where(xp.equal(g, g), g, -1)  # NaN counts as -1
+def pixel_coordinates(
+    xp: Namespace,
+    g: Values,
+    axis: Axis,
+    mode: Mode,
+    padding: Padding,
+) -> Values:
+    """Convert any normalized coordinates ``g`` to finite pixel coordinates.
+
+    NaN counts as -1. The result is padded if the mode pads coordinates.
+    """
+    g = xp.where(xp.equal(g, g), g, -1)
     if mode.pads_taps:
         return padding.finite(xp, g, axis, mode.beyond)
-    bounded = padding.bounds and not axis.may_collapse
-    return padding.pad(xp, unnormalize(g, axis) if bounded else padding.finite(xp, g, axis, mode.beyond), axis)
+    is_bounded = padding.bounds and not axis.may_collapse
+    x = unnormalize(g, axis) if is_bounded else padding.finite(xp, g, axis, mode.beyond)
+    return padding.pad(xp, x, axis)
 
 
 def axis_taps(
-    xp: Namespace, g: Values, axis: Axis, mode: Mode, padding: Padding, dtype: object, first: int = 0
+    xp: Namespace,
+    g: Values,
+    axis: Axis,
+    mode: Mode,
+    padding: Padding,
+    dtype: object,
+    first: int = 0,
 ) -> tuple[Values, Values | None]:
-    """The taps of any normalized coordinates ``g`` (…, 1, P): positions and weights of type ``dtype``, (…, T, P) both.
+    """Return the positions and the weights of the taps of any normalized coordinates.
 
-    With zeros padding a tap may lie outside; with the others linear's second tap may, one pixel beyond the last, with
-    weight 0. Positions count from ``first``, that of the first pixel.
+    With zeros padding a tap may lie outside X. With other paddings only the second tap of linear
+    may: one pixel after the last, with the weight 0.
+
+    Args:
+        xp: numpy, or another namespace.
+        g: (…, 1, P), normalized coordinates; NaN and infinity are allowed.
+        axis: the axis of X.
+        mode: the interpolation mode.
+        padding: the padding mode.
+        dtype: the type of the weights.
+        first: the position of the axis's first pixel.
+
+    Returns:
+        Positions and weights, both (…, T, P); for modes with one tap the weights are None.
     """
     x = pixel_coordinates(xp, g, axis, mode, padding)
     return taps_at(xp, x, axis, mode, padding, dtype, first)
 
 
 def taps_at(
-    xp: Namespace, x: Values, axis: Axis, mode: Mode, padding: Padding, dtype: object, first: int = 0
+    xp: Namespace,
+    x: Values,
+    axis: Axis,
+    mode: Mode,
+    padding: Padding,
+    dtype: object,
+    first: int = 0,
 ) -> tuple[Values, Values | None]:
-    """The taps of pixel coordinates ``x``, as :func:`axis_taps` returns them."""
+    """Return the taps of pixel coordinates ``x``, as :func:`axis_taps` does."""
     base = mode.base(xp, x)
     offsets = [first + offset for offset in mode.offsets]
     position = base if offsets == [0] else base + _column(offsets, x)
     if mode.pads_taps:
         position = padding.pad(xp, position, axis)
-    return position, mode.weights(xp, (x - base).astype(dtype, copy=False)) if mode.weights else None
+    if mode.weights is None:
+        return position, None
+    distance = (x - base).astype(dtype, copy=False)
+    return position, mode.weights(xp, distance)

@@ -54,7 +54,7 @@ def expanded(match: Match, names: Names) -> Replacement:
     table = match.scope.constant(list(record.values.values())[1])
     points = [] if is_plugin else points_of(match)
     if not is_plugin and not points:
-        found = "computed" if table is None else f"of shape {validation.shown(table.shape)}"
+        found = "computed" if table is None else f"of shape {validation.format_shape(table.shape)}"
         expected = "a constant of shape (L, 1 + r), which says how many points each has"
         raise GridSampleError(record.where, "levels", found, expected)
     n_levels = len(points) or level_count(match)
@@ -149,7 +149,9 @@ def _check_own(match: Match, points: Sequence[int]) -> None:
         shapes = [_known(each.shape) for each in (value, locations, weights)]
         if table is not None and None not in shapes:
             first, second, third = (shape or () for shape in shapes)
-            validation.attention_shapes(match.record.where, first, table[:, 1:], points, second, third)
+            validation.check_attention_shapes(
+                match.record.where, value=first, lengths=table[:, 1:], points=points, locations=second, weights=third
+            )
 
 
 def _known(shape: Sequence[int | str | None] | None) -> list[int] | None:

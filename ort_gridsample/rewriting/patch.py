@@ -50,7 +50,7 @@ def patch_to(
 ) -> Patched:  # fmt: skip
     """Do as :func:`ort_gridsample.patch_model` to ``model`` itself; as :func:`patch_in_place`."""
     if target not in targets():
-        raise GridSampleError("patch_model", "target", repr(target), validation.listed(targets()))
+        raise GridSampleError("patch_model", "target", repr(target), validation.format_choices(targets()))
     check_selection("patch_model", nodes)
     newest = onnx.defs.onnx_opset_version()
     if opset is not None and (not isinstance(opset, int) or not 1 <= opset <= newest):
@@ -59,7 +59,7 @@ def patch_to(
         both = f"{for_runtime!r} with target {target!r}"
         raise GridSampleError("patch_model", "for_runtime", both, "target 'primitives'")
     if for_runtime not in (None, *RUNTIMES):
-        expected = f"{validation.listed(RUNTIMES)}; others run the primitives as they are"
+        expected = f"{validation.format_choices(RUNTIMES)}; others run the primitives as they are"
         raise GridSampleError("patch_model", "for_runtime", repr(for_runtime), expected)
     runtime = RUNTIMES[for_runtime] if for_runtime else ANY
     last = runtime.opset  # the newest that may be written where none is asked for

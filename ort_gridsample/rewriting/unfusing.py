@@ -11,7 +11,7 @@ from onnx import helper
 
 from ..detection.programs import OPERATIONS, WITH_PROGRAM, decoded
 from ..dialects.table import COMPILED_DOMAIN, COMPILED_TYPES, EXTENSIONS_DOMAIN, FUSED, OLD_PREFIX, OURS
-from ..errors import GridSampleError, where
+from ..errors import GridSampleError, node_label
 from ..graph.element_types import elem_type
 from ..graph.scope import Names, Nodes, Scope, scopes
 from ..opsets.inlining import import_used
@@ -59,7 +59,7 @@ class _Parts:
             node.input.extend([fused.input[0], grid])
             self._finish(node, "GridSample")
         except (LookupError, TypeError, ValueError) as error:
-            here = where(fused.op_type, label(fused) or fused.name)
+            here = node_label(fused.op_type, label(fused) or fused.name)
             raise GridSampleError(here, "inputs or attributes", repr(error), "what a session writes") from error
 
     def _finish(self, node: onnx.NodeProto, operator: str, prefix: str = "") -> None:

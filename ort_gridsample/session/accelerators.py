@@ -29,7 +29,7 @@ from onnx import helper
 from .. import spec
 from ..detection.records import NodeRecord, spatial_axes
 from ..errors import GridSampleError
-from ..functions.operators import affine_grid
+from ..functions.affine import affine_grid
 from ..graph.files import written_whole
 from ..inference.types import Value
 from ..kernels.cache_folder import cache_folder

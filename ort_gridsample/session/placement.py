@@ -33,7 +33,7 @@ from ..rewriting.targets.compiled_op import CompiledOp, FusedOp, unsupported
 from ..rewriting.targets.python_op import PythonOp
 from ..rewriting.unfusing import unfused
 from ..settings import OpsName
-from ..versions import ONNXRUNTIME_STAYS_INSIDE_X, at_least
+from ..versions import ONNXRUNTIME_STAYS_INSIDE_X, is_at_least
 from . import native
 from .accelerators import Accelerators
 
@@ -150,7 +150,7 @@ def _with_warning(placement: Placement) -> Placement:
     """``placement``, with a warning where the kernel that runs it reads outside its input."""
     record = placement.record
     is_native = placement.runs_on == "onnxruntime" and record.operator == "GridSample" and not record.unrolled
-    if not is_native or at_least(onnxruntime.__version__, ONNXRUNTIME_STAYS_INSIDE_X):
+    if not is_native or is_at_least(onnxruntime.__version__, ONNXRUNTIME_STAYS_INSIDE_X):
         return placement
     warning = (
         f"unsafe for untrusted grids: the kernel of onnxruntime {onnxruntime.__version__} reads outside of X at huge "

@@ -25,7 +25,7 @@ from ..detection.records import NodeRecord
 from ..dialects.table import DOMAIN, WHOLE_NODES, operator_types
 from ..errors import GridSampleError
 from ..functions.cores import load_core, logger
-from ..functions.validation import listed
+from ..functions.validation import format_choices
 from ..graph.files import Model, explaining_invalid, follow_links, locations, read_model
 from ..graph.scope import Scope, constants, domain_of, scopes, unread
 from ..graph.weights import NO_WEIGHTS, Loaded, Weights, exceeds_protobuf, split, split_proto
@@ -42,10 +42,10 @@ _Parent = onnxruntime.InferenceSession
 _ALLOW_SPINNING = "session.intra_op.allow_spinning"
 _EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
 #: Whether onnxruntime can read external data in memory, as long as the session lives, and the entry by which it does.
-_READS_MEMORY = versions.at_least(onnxruntime.__version__, "1.31")
+_READS_MEMORY = versions.is_at_least(onnxruntime.__version__, "1.31")
 _WITHOUT_COPY = "session.use_external_initializer_file_buffers_directly"
 #: Whether onnxruntime reads external data from there, of a model that it gets as bytes.
-_READS_FOLDER = versions.at_least(onnxruntime.__version__, "1.21")
+_READS_FOLDER = versions.is_at_least(onnxruntime.__version__, "1.21")
 #: Domains of operators that onnxruntime or this package has, with all domains below them.
 _KNOWN_DOMAINS = ("ai.onnx", "com.microsoft", "com.ms", DOMAIN)
 #: The sentence of a compiled op's error, in onnxruntime's message.
@@ -110,7 +110,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         if nodes is not None:
             check_selection("InferenceSession", nodes)
         if accelerated not in ACCELERATED:
-            raise GridSampleError("InferenceSession", "accelerated", repr(accelerated), listed(ACCELERATED))
+            raise GridSampleError("InferenceSession", "accelerated", repr(accelerated), format_choices(ACCELERATED))
         there = before_the_cpu(providers, provider_options)
         patched = _patched(given, nodes, sess_options, there, accelerated)
         path = os.path.abspath(given) if isinstance(given, (str, os.PathLike)) else None

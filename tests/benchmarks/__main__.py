@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ort_gridsample.cli.arguments import magnitude, positive
-from ort_gridsample.progress import shown
+from ort_gridsample.progress import progress_bar
 
 from . import plot, report, suite
 from . import run as runner
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     results: list[runner.Result] = []
     found, interrupted = list[str](), False
     try:
-        with shown("benchmarks", len(kernels) + len(networks) + len(others)) as begin, kept():
+        with progress_bar("benchmarks", len(kernels) + len(networks) + len(others)) as begin, kept():
             for case in (*kernels, *networks):
                 begin(case.name)
                 of_each = threads if case.operator else arguments.threads or 0

@@ -12,8 +12,9 @@ import onnxruntime
 from ort_gridsample.cli.timing import Turn
 from ort_gridsample.custom_ops.compiled_ops import registry
 from ort_gridsample.custom_ops.python_ops import extensions
+from ort_gridsample.functions.affine import affine_grid
 from ort_gridsample.functions.cores import get_core, set_core
-from ort_gridsample.functions.operators import affine_grid, grid_sample
+from ort_gridsample.functions.sampling import grid_sample
 from ort_gridsample.reference.arrays import Array
 from ort_gridsample.session.placement import set_ops
 from ort_gridsample.session.session import InferenceSession

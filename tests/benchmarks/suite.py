@@ -13,7 +13,7 @@ import onnx
 import onnx.parser
 
 from ort_gridsample import spec
-from ort_gridsample.functions.operators import affine_grid
+from ort_gridsample.functions.affine import affine_grid
 from ort_gridsample.reference.arrays import Array
 
 from . import networks

@@ -48,7 +48,7 @@ def main() -> None:
 
     from ort_gridsample.reference import sampler
 
-    sampler.OUTSIDE = "raise"  # where it would read outside X
+    sampler.INDEX_MODE = "raise"  # where it would read outside X
     sys.unraisablehook = _end_if_outside
     faulthandler.enable()
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))

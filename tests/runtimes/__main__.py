@@ -11,7 +11,7 @@ import numpy
 import onnx
 
 import ort_gridsample as ogs
-from ort_gridsample.progress import shown
+from ort_gridsample.progress import progress_bar
 
 from . import report
 from .environments import CACHE, NotInstalledError, environment
@@ -28,7 +28,7 @@ def run(runtime: Runtime, chosen: Sequence[Trial], cache: Path, seconds: float) 
     except NotInstalledError as error:
         return Result(runtime, "", {}, str(error))
     cells = {}
-    with Worker(command, seconds) as worker, shown(runtime.name, len(chosen)) as begin:
+    with Worker(command, seconds) as worker, progress_bar(runtime.name, len(chosen)) as begin:
         for trial in chosen:
             begin(trial.name)
             try:

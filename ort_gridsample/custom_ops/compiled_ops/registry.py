@@ -268,7 +268,7 @@ def _numba_reason() -> str:
         c_symbols.make_visible()
         from . import sampling  # noqa: F401
     except ModuleNotFoundError as error:
-        reason = versions.missing(error.name or "", str(error))
+        reason = versions.missing_module_message(error.name or "", str(error))
         return f"Numba cannot be imported: {reason}"
     except Exception as error:  # Numba may refuse a newer NumPy with more than an ImportError
         return f"Numba cannot be imported: {error}"

@@ -10,7 +10,7 @@ import numpy as np
 from numba import types
 from numba.extending import register_jitable
 
-from ...functions.validation import Sentence
+from ...functions.validation import ErrorTemplate
 from ...kernels.pointers import allocate, array, copy, free, struct
 from .c_api import INVALID_ARGUMENT
 from .requests import alloc, api_function

@@ -15,8 +15,10 @@ import numpy as np
 
 from ... import spec
 from ...dialects.table import ATTENTION, DOMAIN
-from ...errors import where
-from ...functions.operators import affine_grid, attend, grid_sample
+from ...errors import node_label
+from ...functions.affine import affine_grid
+from ...functions.attention import attend
+from ...functions.sampling import grid_sample
 from ...reference import memory
 from ...reference.arrays import Array
 from ...reference.threads import ops_limit

@@ -166,7 +166,7 @@ def lower_affine_grid(
     _check_type(e.prefix, "theta", theta, spec.FLOATS)
     _check_type(e.prefix, "size", size, ("int64",))
     shapes = [each.shape if each.constant is None else each.constant.shape for each in (theta, size)]
-    fits = [r for r in (2, 3) if all(map(validation.alike, shapes, ((None, r, r + 1), (r + 2,))))]
+    fits = [r for r in (2, 3) if all(map(validation.may_match, shapes, ((None, r, r + 1), (r + 2,))))]
     if len(fits) != 1:
         found = f"of shape {shapes[0]} for a size of shape {shapes[1]}"
         raise GridSampleError(e.prefix, "theta", found, "(N, 2, 3) for a size (4,), or (N, 3, 4) for a size (5,)")
@@ -428,14 +428,14 @@ def check_grid_sample(name: str, X: Value, grid: Value, mode: str, padding_mode:
     allowed = [t.name for t in spec.TYPES.values() if not t.name.startswith("complex")]
     _check_type(name, "X", X, allowed)
     _check_type(name, "grid", grid, spec.FLOATS)
-    validation.mode_and_padding(name, mode, padding_mode, X.type)
+    validation.check_mode_and_padding(name, mode, padding_mode, X.type)
     known = grid.shape if grid.constant is None else grid.constant.shape
     if X.shape is None and known is None:
         raise GridSampleError(name, "X", "of unknown rank", "a known rank to be lowered to primitives")
     X_shape = X.shape if X.shape is not None else (None,) * len(known or ())
     grid_shape = known if known is not None else (None,) * len(X_shape)
     n = next((dim for dim in (*X_shape[:1], *grid_shape[:1]) if isinstance(dim, int)), None)
-    validation.grid_sample_shapes(name, X_shape, grid_shape, padding_mode)
+    validation.check_grid_sample_shapes(name, X_shape, grid_shape, padding_mode)
     if 0 in X_shape[2:] and padding_mode != "zeros" and 0 not in (*X_shape[:2], *grid_shape[1:-1]):
         raise GridSampleError(name, "X", f"of shape {X_shape}", f"a pixel, which {padding_mode!r} padding needs")
     return (n, *X_shape[1:]), grid_shape

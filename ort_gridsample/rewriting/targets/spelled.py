@@ -74,7 +74,7 @@ class Spelled(Target):
             elif value in spelling.values:
                 plain[name] = value
             else:
-                expected = f"{validation.listed(spelling.values)} in {dialect.name}"
+                expected = f"{validation.format_choices(spelling.values)} in {dialect.name}"
                 raise GridSampleError(record.where, name, repr(value), expected)
         node.attribute.extend(dialect.write(plain))
         return Replacement([*nodes, node])

@@ -61,7 +61,7 @@ def lower_grid_sample(
     for refused, argument, found, expected in (
         (r > 3, "X", f"{r + 2}-D", "at most 5-D"),
         (r == 3 and mode == "cubic", "mode", "'cubic' of 5-D", "linear or nearest"),
-        (r == 3 and X.type not in _TYPES, "X", f"of type {X.type}, 5-D", validation.listed(_TYPES)),
+        (r == 3 and X.type not in _TYPES, "X", f"of type {X.type}, 5-D", validation.format_choices(_TYPES)),
     ):
         if refused:
             raise GridSampleError(e.prefix, argument, found, f"{expected}; target 'primitives' has others")

@@ -1,0 +1,166 @@
+"""Deformable attention as functions on arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import spec
+from ..errors import GridSampleError
+from ..reference.arrays import Array, native_dtype
+from ..reference.plan import plan_for, type_name
+from ..reference.threads import resolve_num_threads
+from . import validation
+from .cores import load_core
+
+
+def deformable_attention(
+    value: npt.ArrayLike,
+    spatial_shapes: Sequence[Sequence[SupportsIndex]] | npt.NDArray[np.integer],
+    sampling_locations: npt.ArrayLike,
+    attention_weights: npt.ArrayLike,
+    align_corners: bool = False,
+    *,
+    where: str = "deformable_attention",
+    num_threads: SupportsIndex | None = None,
+) -> Array:
+    """Compute multi-scale deformable attention: weighted sums of samples of several images.
+
+    Each query and head has its own sampling locations and weights. Sampling is linear, and pixels
+    outside an image are 0.
+
+    >>> import numpy as np
+    >>> pixels = np.array([1., 2., 3., 4.]).reshape(1, 4, 1, 1)      # one image of 2×2 pixels
+    >>> locations = np.array([[0.25, 0.25], [0.5, 0.5]])             # its first pixel, its centre
+    >>> weights = np.array([0.5, 0.5]).reshape(1, 1, 1, 1, 2)
+    >>> deformable_attention(pixels, [(2, 2)], locations.reshape(1, 1, 1, 1, 2, 2), weights)
+    array([[[1.75]]])
+
+    Args:
+        value: (B, S, H, D), floating point. The S pixels of all L levels, for H heads of D
+            channels.
+        spatial_shapes: (L, r), integers. The lengths of each level, outermost axis first; their
+            products add up to S.
+        sampling_locations: (B, Q, H, L, P, r), floating point. P points on each level for each of Q
+            queries, innermost axis first. [0, 1] is the extent of an axis, from edge to edge.
+        attention_weights: (B, Q, H, L, P), of value's type.
+        align_corners: whether 0 and 1 are the centres of the outer pixels instead of their outer
+            edges.
+        where: the name of the function or node in error messages.
+        num_threads: the maximum number of threads; None: :func:`ort_gridsample.get_num_threads`.
+
+    Returns:
+        Y: (B, Q, H·D), of value's type.
+
+    Raises:
+        GridSampleError: an argument is not as described here, or the result does not fit in memory.
+        MemoryError: scratch memory cannot be allocated.
+
+    Source: Zhu et al., "Deformable DETR: Deformable Transformers for End-to-End Object Detection"
+    (2021), equation 3.
+    """
+    lengths = np.asarray(spatial_shapes)
+    locations = np.asarray(sampling_locations)
+    if lengths.dtype.kind not in "iu":
+        raise GridSampleError(where, "spatial_shapes", f"of type {lengths.dtype}", "integers")
+    if lengths.ndim != 2 or lengths.shape[1] < 1:
+        shape = validation.format_shape(lengths.shape)
+        raise validation.LEVELS.error(where, spatial_shapes=shape)
+    weights = np.asarray(attention_weights)
+    if locations.ndim == 6 and weights.shape != locations.shape[:-1]:
+        raise validation.ATTENTION_WEIGHTS.error(
+            where,
+            attention_weights=validation.format_shape(weights.shape),
+            sampling_locations=validation.format_shape(locations.shape),
+        )
+    # Locations of another rank are refused by ``attend``: no shape has -1 points.
+    points = locations.shape[4] if locations.ndim == 6 else -1
+    levels = np.insert(lengths, 0, points, axis=1)
+    return attend(
+        value,
+        levels,
+        locations,
+        weights,
+        align_corners,
+        where=where,
+        num_threads=num_threads,
+    )
+
+
+def attend(
+    value: npt.ArrayLike,
+    levels: Array,
+    sampling_locations: npt.ArrayLike,
+    attention_weights: npt.ArrayLike,
+    align_corners: bool,
+    *,
+    where: str,
+    num_threads: SupportsIndex | None,
+) -> Array:
+    """Compute deformable attention as the op DeformableAttention does.
+
+    It differs from :func:`deformable_attention` in the shapes that it accepts.
+
+    Args:
+        value: (B, S, H, D), floating point.
+        levels: (L, 1 + r), integers: the number of points of each level, and its lengths.
+        sampling_locations: (B, Q, H, L, P, r), or (B, Q, H, P, r) with the points of all levels in
+            one axis.
+        attention_weights: (B, Q, H, L, P) or (B, Q, H, P), of value's type. Weights (B, 1, H, P)
+            apply to all queries.
+        align_corners: as for :func:`deformable_attention`.
+        where: the name of the function or node in error messages.
+        num_threads: the maximum number of threads, or None.
+
+    Returns:
+        Y: (B, Q, H·D), of value's type.
+
+    Raises:
+        GridSampleError: an argument is not as described here, or the result does not fit in memory.
+        MemoryError: scratch memory cannot be allocated.
+    """
+    value = np.asarray(value)
+    locations = np.asarray(sampling_locations)
+    weights = np.asarray(attention_weights)
+    validation.check_type(where, "value", value.dtype, spec.FLOATS)
+    validation.check_type(where, "sampling_locations", locations.dtype, spec.FLOATS)
+    validation.check_type(where, "attention_weights", weights.dtype, (type_name(value.dtype),))
+    validation.check_num_threads(where, num_threads)
+    if levels.ndim != 2 or levels.shape[1] < 2:
+        shape = validation.format_shape(levels.shape)
+        raise validation.LEVELS.error(where, spatial_shapes=shape)
+    levels = levels.astype(np.int64, order="C")
+    lengths = levels[:, 1:]
+    validation.check_attention_shapes(
+        where,
+        value=value.shape,
+        lengths=lengths,
+        points=levels[:, 0].tolist(),
+        locations=locations.shape,
+        weights=weights.shape,
+    )
+    n, queries, heads = locations.shape[:3]
+    channels = value.shape[3]
+    output_shape = (n, queries, heads * channels)
+    dtype = native_dtype(value.dtype)
+    validation.check_memory(where, "Y", output_shape, dtype)
+
+    Y = np.zeros(output_shape, dtype)
+    if Y.size == 0 or weights.size == 0 or value.size == 0:
+        return Y
+    r = lengths.shape[1]
+    locations = np.ascontiguousarray(locations, native_dtype(locations.dtype))
+    weights = np.ascontiguousarray(weights, dtype)
+    load_core().deformable_attention(
+        np.ascontiguousarray(value, dtype),
+        levels,
+        locations.reshape(n, queries, heads, -1, r),
+        weights.reshape(n, weights.shape[1], heads, -1),
+        Y.reshape(n, queries, heads, channels),
+        plan_for(dtype, "linear", "zeros", bool(align_corners)),
+        resolve_num_threads(num_threads),
+    )
+    return Y

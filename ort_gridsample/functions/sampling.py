@@ -1,0 +1,114 @@
+"""GridSample as a function on arrays."""
+
+from __future__ import annotations
+
+from typing import SupportsIndex, TypeVar, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import spec
+from ..reference.arrays import Array, native_dtype
+from ..reference.plan import plan_for
+from ..reference.threads import resolve_num_threads
+from ..spec import ModeName, PaddingModeName
+from . import validation
+from .cores import load_core
+
+S = TypeVar("S", bound=np.generic)
+
+#: An output with at most so many elements is not worth waking a thread for.
+MAX_SERIAL_ELEMENTS = 1 << 14
+
+
+@overload
+def grid_sample(
+    X: npt.NDArray[S],
+    grid: npt.ArrayLike,
+    mode: ModeName = ...,
+    padding_mode: PaddingModeName = ...,
+    align_corners: bool = ...,
+    *,
+    where: str = ...,
+    num_threads: SupportsIndex | None = ...,
+) -> npt.NDArray[S]: ...
+@overload
+def grid_sample(
+    X: npt.ArrayLike,
+    grid: npt.ArrayLike,
+    mode: ModeName = ...,
+    padding_mode: PaddingModeName = ...,
+    align_corners: bool = ...,
+    *,
+    where: str = ...,
+    num_threads: SupportsIndex | None = ...,
+) -> Array: ...
+def grid_sample(
+    X: npt.ArrayLike,
+    grid: npt.ArrayLike,
+    mode: ModeName = "linear",
+    padding_mode: PaddingModeName = "zeros",
+    align_corners: bool = False,
+    *,
+    where: str = "grid_sample",
+    num_threads: SupportsIndex | None = None,
+) -> Array:
+    """Sample ``X`` at the positions in ``grid``.
+
+    >>> import numpy as np
+    >>> X = np.array([[[[0., 1.], [2., 3.]]]])    # one image of 2×2 pixels
+    >>> grid = np.array([[[[0., 0.]]]])           # its centre
+    >>> grid_sample(X, grid)
+    array([[[[1.5]]]])
+
+    Args:
+        X: (N, C, D1, …, Dr), r ≥ 1, of any numpy type that ONNX has, or ``ml_dtypes.bfloat16``.
+            Strings require the mode ``"nearest"``.
+        grid: (N, D1_out, …, Dr_out, r), floating point. Normalized coordinates: [-1, 1] is the
+            extent of an axis of X. The last axis of ``grid`` lists the axes of X, innermost first.
+            NaN counts as -1.
+        mode: ``"nearest"``, ``"linear"`` or ``"cubic"``. ``"bilinear"`` and ``"bicubic"`` are
+            synonyms of the latter two.
+        padding_mode: the values outside X: ``"zeros"``, ``"border"`` or ``"reflection"``.
+        align_corners: whether -1 and 1 are the centres of the outer pixels instead of their outer
+            edges.
+        where: the name of the function or node in error messages.
+        num_threads: the maximum number of threads; None: :func:`ort_gridsample.get_num_threads`.
+
+    Returns:
+        Y: (N, C, D1_out, …, Dr_out), of X's type. Integers are interpolated in floating point,
+        truncated toward zero and saturated.
+
+    Raises:
+        GridSampleError: an argument is not as described here, or the result does not fit in memory.
+        MemoryError: scratch memory cannot be allocated.
+
+    Source: ONNX GridSample-22 (and -20, -16), OpenVINO GridSample-9.
+    """
+    X = np.asarray(X)
+    grid = np.asarray(grid)
+    X_type = validation.check_type(where, "X", X.dtype, spec.TYPES)
+    validation.check_type(where, "grid", grid.dtype, spec.FLOATS)
+    validation.check_mode_and_padding(where, mode, padding_mode, X_type)
+    validation.check_num_threads(where, num_threads)
+    validation.check_grid_sample_shapes(where, X.shape, grid.shape, padding_mode)
+    shape = (*X.shape[:2], *grid.shape[1:-1])
+    validation.check_memory(where, "Y", shape, X.dtype)
+    for argument, array in (("X", X), ("grid", grid)):
+        if not array.flags.c_contiguous:  # it is copied below
+            validation.check_memory(where, argument, array.shape, array.dtype)
+
+    dtype = native_dtype(X.dtype)
+    plan = plan_for(dtype, mode, padding_mode, bool(align_corners))
+    Y = np.empty(shape, dtype)
+    if Y.size == 0:
+        return Y
+    if X.size == 0:
+        Y[...] = plan.zero
+        return Y
+    X = np.ascontiguousarray(X, dtype)
+    grid = grid.astype(native_dtype(grid.dtype), copy=False)
+    positions = grid.reshape(len(grid), -1, grid.shape[-1])
+    threads = resolve_num_threads(num_threads, is_worthwhile=Y.size > MAX_SERIAL_ELEMENTS)
+    load_core().grid_sample(X, positions, Y.reshape(*shape[:2], -1), plan, threads)
+    return Y
