@@ -383,7 +383,7 @@ def addresses(specs: Sequence[KernelSpec | None]) -> list[int]:
     """Return the addresses of these functions, compiled if necessary; 0 for None."""
     missing = uncompiled(specs)
     if missing:
-        with _helper_process(missing), progress.shown("compiling", len(missing)) as begin:
+        with _helper_process(missing), progress.progress_bar("compiling", len(missing)) as begin:
             for spec in missing:
                 factory, *type_names = spec
                 title = factory.__name__.removesuffix("_for").replace("_", " ")

@@ -190,7 +190,7 @@ def _cpus(machine: Machine, names: tuple[str, ...]) -> list[str]:
             name = _native_cpu(machine)
         if name not in machine.cpus:
             expected = [*machine.cpus, NATIVE] if machine.is_this else machine.cpus
-            raise GridSampleError(WHERE, "cpu", repr(name), listed(expected))
+            raise GridSampleError(WHERE, "cpu", repr(name), format_choices(expected))
         cpus.add(name)
     return sorted(cpus)
 
@@ -207,7 +207,7 @@ def _check_numba() -> None:
     if importlib.util.find_spec("numba") is None:
         raise ImportError("a library is compiled by Numba: pip install 'ort-gridsample[jit]'")
     version = metadata.version("numba")
-    if not versions.at_least(version, NUMBA):
+    if not versions.is_at_least(version, NUMBA):
         remedy = f"{version} is installed: pip install -U numba"
         raise ImportError(f"a library needs numba {NUMBA} or newer, and {remedy}")
 
@@ -263,7 +263,7 @@ def _entry_task(machine: Machine, cpus: Sequence[str], folder: str, release: str
     oldest = versions.OLDEST["onnxruntime"]
     prefix = f"ort_gridsample {release}"
     messages = (
-        f"{prefix}: this processor is none of {listed(cpus)}, which the library is built for",
+        f"{prefix}: this processor is none of {format_choices(cpus)}, which the library is built for",
         f"{prefix}: onnxruntime is older than {oldest}",
     )
     return Task(

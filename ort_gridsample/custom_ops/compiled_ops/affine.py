@@ -62,13 +62,13 @@ from .structs import FILL, GRID_SAMPLE, NODE, OP, PLAIN, REQUEST, TEXT
 
 normalize = register_jitable(reference_coordinates.normalize)
 
-TOO_LARGE = validation.Sentence("grid", "for size {size}", "fewer bytes than an address can reach")
+TOO_LARGE = validation.ErrorTemplate("grid", "for size {size}", "fewer bytes than an address can reach")
 
 #: The error messages of a run.
 _SENTENCES = (
     NO_MEMORY_SENTENCE,
     validation.THETA,
-    validation.SIZE_IS_NO_ROW,
+    validation.SIZE_NOT_1D,
     validation.SIZE_AXES,
     validation.SIZE_NEGATIVE,
     validation.SIZE_BATCHES,
@@ -101,7 +101,7 @@ SENTENCES = [*_run_sentences(2), *_run_sentences(3), *LAST_SENTENCES]
 FUSED_SENTENCES = [
     *SAMPLE_SENTENCES,
     *SENTENCES,
-    encode(validation.Sentence("grid_type", "{value}", validation.listed(spec.FLOATS))),
+    encode(validation.ErrorTemplate("grid_type", "{value}", validation.format_choices(spec.FLOATS))),
 ]
 #: The offset of the AffineGrid's sentences in an array of TEXT, in bytes.
 AFFINE_OFFSET = len(SAMPLE_SENTENCES) * TEXT.itemsize

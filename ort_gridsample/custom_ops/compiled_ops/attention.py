@@ -47,12 +47,12 @@ from .structs import NODE, PLAIN, REQUEST
 #: A number of pixels that is too large for any value. Larger numbers are reduced to it.
 TOO_MANY_PIXELS = 2 * loops.MAX_PIXELS
 
-TOO_LARGE = validation.Sentence(
+TOO_LARGE = validation.ErrorTemplate(
     "Y",
     "for value of shape {value_shape}",
     "fewer bytes than an address can reach",
 )
-LIMITS = validation.Sentence(
+LIMITS = validation.ErrorTemplate(
     "value",
     "of shape {value_shape}",
     f"at most {loops.MAX_PIXELS} pixels, and levels of at most {MAX_LEVEL_AXES} axes",

@@ -122,6 +122,6 @@ def shape_reference(api: int) -> int:
     """Return the address of the function at :data:`SHAPE_REFERENCE`; 0 if it does not exist."""
     # A build from the development branch has the number of the next release, and may still lack the
     # function.
-    if not versions.at_least(onnxruntime.__version__, f"1.{SHAPE_REFERENCE_SINCE + 1}"):
+    if not versions.is_at_least(onnxruntime.__version__, f"1.{SHAPE_REFERENCE_SINCE + 1}"):
         return 0
     return word.from_address(api + SHAPE_REFERENCE).value

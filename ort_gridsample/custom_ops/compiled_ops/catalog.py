@@ -152,7 +152,7 @@ class Op:
         try:
             module = importlib.import_module(f".{module_name}", __package__)
         except ModuleNotFoundError as error:
-            reason = versions.missing(error.name or module_name, str(error))
+            reason = versions.missing_module_message(error.name or module_name, str(error))
             raise ModuleNotFoundError(reason, name=error.name) from error
         return getattr(module, attribute)
 

@@ -31,11 +31,11 @@ _memcmp: Any = types.ExternalFunction("memcmp", types.int32(types.int64, types.i
 strcspn: Any = types.ExternalFunction("strcspn", types.int64(types.int64, types.int64))
 
 #: The node has another version of the ops' interface.
-WRONG_INTERFACE = validation.Sentence(
+WRONG_INTERFACE = validation.ErrorTemplate(
     "interface", "{nbytes}", f"{INTERFACE}: the model is of another ort-gridsample's ops"
 )
 #: The library has no state for the node.
-MISSING_STATE = validation.Sentence(
+MISSING_STATE = validation.ErrorTemplate(
     "library", "made without {what}{value}", "one that was made for this model, or for all"
 )
 #: The last sentences of an op with one state.

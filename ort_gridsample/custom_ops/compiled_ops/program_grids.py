@@ -52,13 +52,13 @@ from .structs import (
     TEXT,
 )
 
-MISSING_VALUE = validation.Sentence(
+MISSING_VALUE = validation.ErrorTemplate(
     "grid",
     "made of a value that is left out",
     "{nbytes} values and their numbers",
 )
 #: About the shape of the only source.
-WRONG_SHAPE = validation.Sentence(
+WRONG_SHAPE = validation.ErrorTemplate(
     "grid",
     "made of {value} of shape {X}",
     "shape {coordinates}",
@@ -68,7 +68,7 @@ OTHER_SHAPE = replace(
     WRONG_SHAPE,
     expected=f"{WRONG_SHAPE.expected}, as what else it is made of",
 )
-WRONG_PROGRAMS = validation.Sentence("coordinates", "{X}", "what a session writes")
+WRONG_PROGRAMS = validation.ErrorTemplate("coordinates", "{X}", "what a session writes")
 
 #: The error messages of the op: those of a GridSample, and others.
 SENTENCES = [

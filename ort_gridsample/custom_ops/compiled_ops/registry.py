@@ -227,7 +227,7 @@ def static_reason() -> str:
         library_file.validate(path)
     elif find_spec("numba") is None:
         reason = "Numba is not installed: pip install 'ort-gridsample[jit]'"
-        return versions.missing("numba", reason)
+        return versions.missing_module_message("numba", reason)
     return ""
 
 

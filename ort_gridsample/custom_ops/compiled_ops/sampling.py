@@ -40,17 +40,17 @@ from .sentences import (
 )
 from .structs import GRID_SAMPLE, LIBRARY, NODE, OP, REQUEST
 
-PIXELS_LIMIT = validation.Sentence(
+PIXELS_LIMIT = validation.ErrorTemplate(
     "X",
     "of shape {X}",
     f"at most {loops.MAX_PIXELS} pixels a channel",
 )
-TAPS_LIMIT = validation.Sentence(
+TAPS_LIMIT = validation.ErrorTemplate(
     "X",
     "of shape {X}",
     "fewer spatial axes: a position has too many taps",
 )
-TOO_LARGE = validation.Sentence(
+TOO_LARGE = validation.ErrorTemplate(
     "Y",
     "for X of shape {X} and grid of shape {grid}",
     "fewer bytes than an address can reach",
@@ -70,8 +70,8 @@ SENTENCES = [
     encode(PIXELS_LIMIT),
     encode(TAPS_LIMIT),
     encode(WRONG_INTERFACE),
-    encode(validation.NO_MODE, listed=validation.listed((*MODES, *spec.MODE_SYNONYMS))),
-    encode(validation.NO_PADDING, listed=validation.listed(PADDING)),
+    encode(validation.NO_MODE, listed=validation.format_choices((*MODES, *spec.MODE_SYNONYMS))),
+    encode(validation.NO_PADDING, listed=validation.format_choices(PADDING)),
     *(encode(MISSING_STATE, what=f"mode {name!r} for ") for name in workers.TAPS),
 ]
 

@@ -54,7 +54,7 @@ _PLACEHOLDERS = {
 }
 
 #: The first sentence of every op, and its index.
-NO_MEMORY_SENTENCE = Sentence("memory", "not to be had", "{nbytes} bytes of scratch")
+NO_MEMORY_SENTENCE = ErrorTemplate("memory", "not to be had", "{nbytes} bytes of scratch")
 NO_MEMORY = 0
 
 #: The maximal number of characters of an int64 with its sign and a separator, and some more.
@@ -65,7 +65,7 @@ create_status = api_function("CreateStatus")
 strlen: Any = types.ExternalFunction("strlen", types.int64(types.int64))
 
 
-def encode(sentence: Sentence, **known: object) -> bytes:
+def encode(sentence: ErrorTemplate, **known: object) -> bytes:
     """Encode ``sentence`` without the name of the node.
 
     Args:

@@ -50,7 +50,7 @@ def load() -> Any:
         return _load()
     except ImportError as error:
         if isinstance(error, ModuleNotFoundError) and getattr(sys, "frozen", False):
-            reason = versions.missing(error.name or _NAME, str(error))
+            reason = versions.missing_module_message(error.name or _NAME, str(error))
             message = f"Python ops need onnxruntime-extensions: {reason}"
         else:
             message = f"Python ops need onnxruntime-extensions ({error}): {_remedy()}"
@@ -88,7 +88,7 @@ def _package_attribute(name: str) -> Any:
 def _import_ocos() -> Any:
     """Check the version of onnxruntime-extensions, and import its module."""
     version = importlib.import_module(f"{_NAME}._version").__version__
-    complaint = versions.complaint("onnxruntime-extensions", version)
+    complaint = versions.incompatibility_message("onnxruntime-extensions", version)
     # Before the library is loaded: that of older versions ends the process in the first run.
     if complaint:
         raise ImportError(complaint)

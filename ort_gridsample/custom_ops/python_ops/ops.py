@@ -75,7 +75,7 @@ def _as_op(operator: str, function: Callable[..., Array]) -> Callable[..., tuple
                     *inputs,
                     align_corners=bool(align_corners),
                     **words,
-                    where=where(operator, node),
+                    where=node_label(operator, node),
                     num_threads=num_threads or None,
                 )
             # onnxruntime and the guard copy Y. Without memory for that, the process would end.
