@@ -97,7 +97,7 @@ def test_on_macos_there_are_threads() -> None:
     """Without a list of processors, and without an account of memory."""
     script = """
 import os
-from ort_gridsample.functions.cores import memory
+from ort_gridsample.reference import memory
 print(ogs.get_num_threads() == os.cpu_count(), memory.available())
 print(ogs.grid_sample(np.ones((2, 8, 64, 64), np.float32), np.zeros((2, 64, 64, 2), np.float32)).shape)
 print(attempt(make(open_model), X, grid))

@@ -253,7 +253,6 @@ print(*answers(ogs.InferenceSession(two, nodes="all")))
 def test_python_ops_defined_too_late_are_an_error_that_says_so() -> None:
     """The user registered onnxruntime-extensions before this package could define its ops, and there is no Numba."""
     script = f"""{OTHERS.replace("REGISTER", "ogs.register")}
-from ort_gridsample.runtime import extensions, registration
 patched = ogs.patch_model(two).SerializeToString()
 given = onnxruntime.SessionOptions()
 given.register_custom_ops_library(ext.get_library_path())
