@@ -284,7 +284,8 @@ def old_compiled(model: onnx.ModelProto) -> onnx.ModelProto:
     """A model patched to compiled ops, as a release before 0.2 wrote it."""
     for node in model.graph.node:
         if node.domain == COMPILED_DOMAIN:
-            node.domain, node.op_type = "ai.onnx.contrib", f"ort_gridsample_{node.op_type}"
+            node.domain = "ai.onnx.contrib"
+            node.op_type = f"ort_gridsample_{node.op_type.removeprefix('Compiled')}"
     for entry in model.opset_import:
         if entry.domain == COMPILED_DOMAIN:
             entry.domain = "ai.onnx.contrib"
