@@ -28,7 +28,7 @@ from ort_gridsample.cli.demo import draw_grid
 from ort_gridsample.cli.far import LIMIT, put_far_coordinates_to_0
 from ort_gridsample.cli.inputs import random_array
 from ort_gridsample.cli.output import print_json
-from ort_gridsample.session import placement as placement_module
+from ort_gridsample.session import decisions, prediction
 from test_session import GRID, WRONG_GRID, X, cached_model, external_model
 
 #: Words -> what the command line prints in this process; on stderr where it ends with the status 2 or more.
@@ -150,16 +150,16 @@ def test_inspect_of_a_refused_node_shows_the_error(graph: str, opset: int, word:
 def test_inspect_of_a_refused_node_asks_no_provider() -> None:
     graph, opset, _ = REFUSED["a mode of another opset"]
     accelerators = MagicMock()
-    (placement,) = placement_module.foreseen(parsed(f"g {graph}", opset), accelerators)
+    (placement,) = prediction.predict_placements(parsed(f"g {graph}", opset), accelerators)
     assert (placement.runs_on, placement.reason) == ("", str(placement.record.error))
-    accelerators.way.assert_not_called()
+    accelerators.form_of.assert_not_called()
 
 
 @pytest.mark.parametrize("release", ["1.25.1", "1.26.0"])
 def test_inspect_warns_of_a_kernel_that_reads_outside_of_x(
     release: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(placement_module, "why_no_compiled_ops", lambda wanted=None: "no Numba here")
+    monkeypatch.setattr(decisions, "compiled_ops_unavailable_reason", lambda: "no Numba here")
     monkeypatch.setattr(onnxruntime, "__version__", release)
     (record,) = json.loads(cli("inspect model.onnx --json"))
     reason = record["session"]["reason"]
@@ -171,7 +171,7 @@ def test_inspect_warns_of_a_kernel_that_reads_outside_of_x(
 
 
 def test_inspect_does_not_warn_of_compiled_ops(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placement_module, "why_no_compiled_ops", lambda wanted=None: "")
+    monkeypatch.setattr(decisions, "compiled_ops_unavailable_reason", lambda: "")
     monkeypatch.setattr(onnxruntime, "__version__", "1.25.1")
     out = cli("inspect model.onnx")
     assert "compiled op" in out

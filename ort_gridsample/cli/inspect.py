@@ -11,8 +11,9 @@ from ..detection.records import columns
 from ..dialects.table import AttributeReference
 from ..errors import GridSampleError
 from ..functions.validation import listed
-from ..session.accelerators import Accelerators, before_the_cpu
-from ..session.placement import Placement, foreseen
+from ..session.accelerators import Accelerators, providers_before_cpu
+from ..session.placement import Placement
+from ..session.prediction import predict_placements
 from .failures import about
 from .output import print_json, table
 
@@ -29,9 +30,9 @@ def run(arguments: argparse.Namespace) -> None:
     there, name = onnxruntime.get_available_providers(), arguments.provider
     if name and name not in there:
         raise GridSampleError("inspect", "--provider", repr(name), f"one that this onnxruntime has: {listed(there)}")
-    providers = before_the_cpu([name] if name else [], None)
+    providers = providers_before_cpu([name] if name else [], None)
     with about(arguments.model), closing(Accelerators(providers, "lower", alone=False)) as accelerators:
-        placements = foreseen(arguments.model, accelerators)
+        placements = predict_placements(arguments.model, accelerators)
     if arguments.json:
         print_json([as_json(placement) for placement in placements])
     elif not placements:
