@@ -35,7 +35,7 @@ from .options import (
     has_providers,
     set_default_entry,
 )
-from .placement import PYTHON_OP, Placement
+from .placement import ONNXRUNTIME, PYTHON_OP, Placement
 from .probe_answers import Providers
 from .registration import add_python_ops, register, register_new
 from .session_target import SessionTarget
@@ -112,6 +112,11 @@ class PatchedModel:
     weights: Weights = NO_WEIGHTS
     loaded: Loaded | None = None
     is_in_memory: bool = False
+
+    @property
+    def has_provider_nodes(self) -> bool:
+        """Whether sampling nodes run on providers other than the CPU's."""
+        return not all(node.ours or node.runs_on == ONNXRUNTIME for node in self.placements)
 
     @property
     def python_ops(self) -> list[NodeRecord]:
@@ -288,8 +293,12 @@ class _Draft:
             op_types = set[str]().union(*(scope.op_types for scope in self.scopes))
             has_attention_nodes = not WHOLE_NODES.isdisjoint(op_types)
             with explaining_invalid(self.proto):
-                records = patch_in_place(self.proto, target, probe=native, found=self.scopes)
-        replaced, others = records
+                replaced, others = patch_in_place(
+                    self.proto,
+                    target,
+                    probe=native,
+                    found=self.scopes,
+                )
         self.placements = target.placements([*replaced, *others])
         self.is_changed = bool(replaced) or has_attention_nodes
 

@@ -35,7 +35,7 @@ from .builder import (
 )
 from .op_errors import exception_for
 from .options import State, options_from_state, read_state
-from .placement import ONNXRUNTIME, Placement
+from .placement import Placement
 
 _Parent = onnxruntime.InferenceSession
 
@@ -138,7 +138,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         try:
             self._open(patched, sess_options)
         except Exception as error:
-            if all(each.ours or each.runs_on == ONNXRUNTIME for each in patched.placements):
+            if not patched.has_provider_nodes:
                 raise
             logger.warning(
                 "the providers %s failed (%s); retrying with these nodes on the CPU",
