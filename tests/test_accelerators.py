@@ -29,8 +29,10 @@ from models import loose, parsed
 from ort_gridsample.cli import main
 from ort_gridsample.detection.matches import records_of
 from ort_gridsample.detection.records import NodeRecord
-from ort_gridsample.session import accelerators, native
-from ort_gridsample.session.accelerators import Accelerators, Way
+from ort_gridsample.session import accelerators, native, probe_answers
+from ort_gridsample.session.accelerators import Accelerators, ProviderForm
+from ort_gridsample.session.probe_answers import RUNS, AnswerCache, ProbeProcess, run_probe
+from ort_gridsample.session.probes import build_probe
 from test_exported import MODELS, run, stored
 
 #: Every onnxruntime has it, and it takes no node.
@@ -59,7 +61,7 @@ def feeds_of(axes: int) -> dict[str, np.ndarray]:
 
 @pytest.fixture(autouse=True)
 def nothing_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(accelerators, "_known", {})
+    monkeypatch.setattr(accelerators, "ANSWERS", AnswerCache())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
@@ -72,19 +74,19 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
     """What makes a provider that takes what a function says."""
 
     def takes(rule: Takes) -> Mock:
-        def ask(trial: object, model: bytes, *how: object) -> str:
+        def run_probe(process: object, model: bytes, *arguments: object) -> str:
             nodes = list(onnx.load_model_from_string(model).graph.node)
-            return accelerators._YES if rule(nodes) else "it takes something else"
+            return RUNS if rule(nodes) else "it takes something else"
 
-        monkeypatch.setattr(accelerators, "ask", asked := Mock(side_effect=ask))
+        monkeypatch.setattr(accelerators, "run_probe", asked := Mock(side_effect=run_probe))
         return asked
 
     return takes
 
 
-def way_of(record: NodeRecord, accelerated: Literal["lower", "keep"] = "keep", opset: int = 20) -> Way | None:
+def form_of(record: NodeRecord, accelerated: Literal["lower", "keep"] = "keep", opset: int = 20) -> ProviderForm | None:
     with closing(Accelerators([(AZURE, {})], accelerated, alone=False)) as asked:
-        return asked.way(record, {"": opset})
+        return asked.form_of(record, {"": opset})
 
 
 def samples(nodes: list[onnx.NodeProto], word: bytes, domain: str = "") -> bool:
@@ -113,10 +115,10 @@ def test_each_way_is_taken_and_declined(
     asked, model = fake(takes), model_of(axes, mode, 20)
     (record,) = records_of(model, native)
     for _ in range(2):
-        way = way_of(record, "lower")
-        assert (way.name, way.why) == (form, "it takes something else" if form else "")
+        found = form_of(record, "lower")
+        assert (found.name, found.refusal) == (form, "it takes something else" if form else "")
     assert len({str(call.args[1]) for call in asked.mock_calls}) == asked.call_count  # nothing is asked twice
-    assert (way_of(record) is None) == bool(form)
+    assert (form_of(record) is None) == bool(form)
 
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "saved.onnx")
@@ -143,8 +145,8 @@ def test_each_way_is_taken_and_declined(
 def test_what_others_spell_is_written_as_the_standard_s(fake: Fake) -> None:
     asked = fake(lambda nodes: samples(nodes, b"linear"))
     (record,) = records_of(ogs.patch_model(model_of(2, "linear", 20), target="mmcv"), native)
-    way = way_of(record, "lower")
-    assert (way.name, asked.call_count) == ("the standard's node", 2)
+    form = form_of(record, "lower")
+    assert (form.name, asked.call_count) == ("the standard's node", 2)
 
 
 @FAKED
@@ -209,7 +211,8 @@ def test_what_a_provider_does_not_open_after_all_is_opened_for_the_cpu(
 
     monkeypatch.setattr(onnxruntime.InferenceSession, "__init__", opened)
     session = ogs.InferenceSession(model, None, [AZURE])
-    assert caplog.messages == [f"{{'{AZURE}': {{}}}} do not make a session of this model with its nodes: no room"]
+    expected = f"the providers {{'{AZURE}': {{}}}} failed (no room); retrying with these nodes on the CPU"
+    assert caplog.messages == [expected]
     assert [each.ours for each in session.replaced] == [True]
 
 
@@ -220,7 +223,7 @@ def test_what_is_decomposed_patched_or_wrong_is_not_asked_about(fake: Fake) -> N
     (patched,) = records_of(ogs.patch_model(model), native)
     model.graph.node[1].attribute[0].s = b"none"
     (wrong,) = records_of(model, native)
-    assert [way_of(record, "lower") for record in (part, patched, wrong)] == [Way(), None, None]
+    assert [form_of(record, "lower") for record in (part, patched, wrong)] == [ProviderForm(), None, None]
     asked.assert_not_called()
     session = ogs.InferenceSession(test_attention.form("stacked/static-dynamo"), None, [AZURE])
     assert {(each.record.operator, each.runs_on) for each in session.replaced} == {("GridSample", AZURE)}
@@ -238,12 +241,12 @@ def test_inspect_says_what_a_provider_runs(fake: Fake, tmp_path: Path, capsys: p
 
 
 def test_an_answer_is_kept_for_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accelerators, "ask", asked := Mock(return_value="no"))
+    monkeypatch.setattr(accelerators, "run_probe", asked := Mock(return_value="no"))
     (record,) = records_of(model_of(2, "nearest", 16), native)
 
-    def in_another_process() -> Way | None:
-        monkeypatch.setattr(accelerators, "_known", {})
-        return way_of(record, opset=16)
+    def in_another_process() -> ProviderForm | None:
+        monkeypatch.setattr(accelerators, "ANSWERS", AnswerCache())
+        return form_of(record, opset=16)
 
     assert in_another_process() is in_another_process() is None
     asked.assert_called_once()
@@ -251,12 +254,12 @@ def test_an_answer_is_kept_for_other_processes(tmp_path: Path, monkeypatch: pyte
     os.utime(file, (before := time.time() - 3600,) * 2)
     assert in_another_process() is None
     assert file.stat().st_mtime == pytest.approx(before, abs=2)  # who only reads it makes it no newer
-    for said, again in (("no", True), (accelerators._YES, False)):  # two days later
+    for said, again in (("no", True), (RUNS, False)):  # two days later
         file.write_text(said)
         os.utime(file, (0, 0))
         asked.reset_mock()
         assert (in_another_process() is None, asked.call_count) == (again, again)
-    assert [path.read_text() for path in file.parent.iterdir()] == [accelerators._YES]
+    assert [path.read_text() for path in file.parent.iterdir()] == [RUNS]
 
 
 @FAKED
@@ -269,7 +272,7 @@ def test_a_fork_asks_nothing_twice(tmp_path: Path) -> None:
 
 
 ENDS = {
-    "it ends the process, with 3": "import os; os._exit(3)",
+    "the provider crashed (exit status 3)": "import os; os._exit(3)",
     "it takes longer than 1 seconds": "import time; time.sleep(60)",
     "it leaves the node to the CPU": None,
     "inside a host program there is no Python for another process that could be asked": None,
@@ -287,15 +290,15 @@ def test_a_provider_may_end_its_process_or_answer_wrongly(
     if code is not None:
         answers = f"import numpy as np, pickle, sys; sys.stdout.buffer.write(pickle.dumps(np.array({code})))"
         (tmp_path / "trial.py").write_text(code if code.startswith("import") else answers)
-        monkeypatch.setattr(accelerators, "_TRIAL", tmp_path / "trial.py")
-    monkeypatch.setattr(accelerators, "SECONDS", 1 if "longer" in says else 60)
+        monkeypatch.setattr(probe_answers, "_SCRIPT", tmp_path / "trial.py")
+    monkeypatch.setattr(probe_answers, "SECONDS", 1 if "longer" in says else 60)
     if "host program" in says:
-        monkeypatch.setattr(accelerators, "interpreter", lambda: None)
+        monkeypatch.setattr(probe_answers, "interpreter", lambda: None)
     (record,) = records_of(model_of(2, "linear", 20), native)
-    assert way_of(record) is None
-    probe, trial = accelerators.probe(record, record.cases[0], {"": 20}, False), accelerators.Trial()
-    assert accelerators.ask(trial, probe.model.SerializeToString(), [(AZURE, {})], probe).startswith(says)
-    trial.close()
+    assert form_of(record) is None
+    probe = build_probe(record, record.cases[0], {"": 20}, alone=False)
+    with closing(ProbeProcess()) as process:
+        assert run_probe(process, probe.model.SerializeToString(), [(AZURE, {})], probe).startswith(says)
 
 
 def pixels_of(grid: np.ndarray, sides: np.ndarray | int, align_corners: int) -> np.ndarray:
@@ -312,7 +315,7 @@ def test_a_probe_knows_the_answer(static: bool, alone: bool, align_corners: int)
     for model, shapes in ((sample, of_sample), (affine, ((2 if static else 8, 2, 3), (4,)))):
         model.graph.node[-1].attribute.append(helper.make_attribute("align_corners", align_corners))
         (record,) = records_of(model, native)
-        probe = accelerators.probe(record, record.cases[0], {"": 20}, alone)
+        probe = build_probe(record, record.cases[0], {"": 20}, alone)
         assert [node.op_type for node in probe.model.graph.node] == ["Relu"] * (not alone) + [record.operator]
         feeds, expected = probe.make()
         first, second = feeds.values()

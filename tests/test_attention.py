@@ -29,7 +29,8 @@ from ort_gridsample.functions.attention import attend
 from ort_gridsample.graph.scope import scopes
 from ort_gridsample.inference.types import value_of
 from ort_gridsample.session.accelerators import Accelerators
-from ort_gridsample.session.placement import Placement, foreseen
+from ort_gridsample.session.placement import Placement
+from ort_gridsample.session.prediction import predict_placements
 from ort_gridsample.spec import FLOATS
 from paths import Array, open_native, quiet_options, running_on
 from processes import every_way
@@ -624,7 +625,7 @@ def quantized_after(model: onnx.ModelProto, op_type: str) -> list[str]:
 
 
 def predicted(model: onnx.ModelProto) -> list[Placement]:
-    return foreseen(model, Accelerators([], "lower", alone=False))
+    return predict_placements(model, Accelerators([], "lower", alone=False))
 
 
 @pytest.mark.parametrize("op_type", ["GridSample", "Mul"])

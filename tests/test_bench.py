@@ -81,17 +81,17 @@ def test_profile() -> None:
 
 
 def test_a_side_is_compared_with_the_native_one() -> None:
-    def side(value: float, whole: float, warp: float) -> bench.Side:
+    def side(value: float, whole: float, warp: float) -> bench.SideResult:
         nodes = {"warp": bench.Node("GridSample", warp), "rest": bench.Node("Conv", 0.001)}
-        return bench.Side([np.array([1, value])], Timing((whole,)), nodes, {})
+        return bench.SideResult([np.array([1, value])], Timing((whole,)), nodes, {})
 
-    def rows(sides: dict[str, bench.Side]) -> list[str]:
+    def rows(sides: dict[str, bench.SideResult]) -> list[str]:
         return [re.sub(" {2,}", "|", line.strip()) for line in bench.as_text(sides).splitlines()]
 
     sides = {bench.NATIVE: side(4, 0.006, 0.004), bench.OURS: side(3, 0.003, 0.002)}
     expected = ["warp|GridSample|4|2 2×", "all other nodes|1|1", "a run|6 ±0%|3 ±0% 2×"]
     assert rows(sides) == [f"ms|operator|{bench.NATIVE}|{bench.OURS}", *expected]
-    unrolled = bench.Side([], Timing((0.006,)), {"warp": bench.Node("Add", 0.004)}, {})
+    unrolled = bench.SideResult([], Timing((0.006,)), {"warp": bench.Node("Add", 0.004)}, {})
     assert rows(sides | {bench.NATIVE: unrolled})[1:-1] == ["warp|GridSample|–|2", "all other nodes|4|1"]
     found = bench.as_json(sides, {})
     assert (found[bench.NATIVE]["difference"], found[bench.OURS]["difference"]) == (None, 0.25)

@@ -25,10 +25,10 @@ from models import grid_sample_model, parsed
 from ort_gridsample import spec, versions
 from ort_gridsample.cli import COMMANDS, demo, main, verify
 from ort_gridsample.cli.demo import draw_grid
-from ort_gridsample.cli.far import LIMIT, put_far_coordinates_to_0
+from ort_gridsample.cli.far import LIMIT, zero_far_coordinates
 from ort_gridsample.cli.inputs import random_array
 from ort_gridsample.cli.output import print_json
-from ort_gridsample.session import placement as placement_module
+from ort_gridsample.session import decisions, prediction
 from test_session import GRID, WRONG_GRID, X, cached_model, external_model
 
 #: Words -> what the command line prints in this process; on stderr where it ends with the status 2 or more.
@@ -98,11 +98,11 @@ def test_inspect(cli: Cli) -> None:
     out = cli("inspect model.onnx")
     row = " +".join(["", "sample0", "GridSample-20", "cubic", "border", "1", "float32 4-D, float32 4-D", "yes"])
     runs_on = r"(compiled op\n|onnxruntime \[1\]\n.*\[1\] \w+)"
-    assert re.search(rf"main graph\n.* a session\n{row} +replaces it +{runs_on}", out)
+    assert re.search(rf"main graph\n.* a patch\n +a session\n{row} +replaces it\n +{runs_on}", out)
     onnx.save(grid_sample_model("uint8", "float32", 2, [Attributes(), Attributes("nearest")]), "two.onnx")
-    *lines, reason = cli("inspect two.onnx").splitlines()
-    assert [line.split()[:1] for line in lines] == [["main"], ["node"], ["sample0"], ["sample1"]]
-    assert reason.startswith("[1] ")
+    lines = cli("inspect two.onnx").splitlines()
+    first_words = [line.split()[0] for line in lines if not line.startswith("    ")]
+    assert first_words == ["main", "node", "sample0", "sample1", "[1]"]
     assert cli("patch two.onnx there.onnx").endswith("\nthere.onnx: 2 nodes replaced\n")
     (record,) = json.loads(cli("inspect --json model.onnx"))
     assert (record["name"], record["mode"], record["align_corners"], record["native"]) == ("sample0", "cubic", 1, True)
@@ -138,7 +138,7 @@ def test_inspect_of_a_refused_node_shows_the_error(graph: str, opset: int, word:
         ogs.InferenceSession(model=model)
     out = cli("inspect refused.onnx")
     assert "refuses it [1]\n" in out
-    assert f"[1] {refused.value}" in out
+    assert f"[1] {refused.value}" in " ".join(out.split())
     assert not any(kind in out for kind in ("compiled op", "Python op", " onnxruntime"))
     (record,) = json.loads(cli("inspect refused.onnx --json"))
     session = {"runs_on": None, "reason": str(refused.value), "fused": [], "library": ""}
@@ -150,16 +150,16 @@ def test_inspect_of_a_refused_node_shows_the_error(graph: str, opset: int, word:
 def test_inspect_of_a_refused_node_asks_no_provider() -> None:
     graph, opset, _ = REFUSED["a mode of another opset"]
     accelerators = MagicMock()
-    (placement,) = placement_module.foreseen(parsed(f"g {graph}", opset), accelerators)
+    (placement,) = prediction.predict_placements(parsed(f"g {graph}", opset), accelerators)
     assert (placement.runs_on, placement.reason) == ("", str(placement.record.error))
-    accelerators.way.assert_not_called()
+    accelerators.form_of.assert_not_called()
 
 
 @pytest.mark.parametrize("release", ["1.25.1", "1.26.0"])
 def test_inspect_warns_of_a_kernel_that_reads_outside_of_x(
     release: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(placement_module, "why_no_compiled_ops", lambda wanted=None: "no Numba here")
+    monkeypatch.setattr(decisions, "compiled_ops_unavailable_reason", lambda: "no Numba here")
     monkeypatch.setattr(onnxruntime, "__version__", release)
     (record,) = json.loads(cli("inspect model.onnx --json"))
     reason = record["session"]["reason"]
@@ -167,11 +167,12 @@ def test_inspect_warns_of_a_kernel_that_reads_outside_of_x(
     assert reason.startswith("no Numba here")
     is_unsafe = release < versions.ONNXRUNTIME_STAYS_INSIDE_X
     assert ("unsafe for untrusted grids" in reason) == is_unsafe
-    assert ("unsafe for untrusted grids" in cli("inspect model.onnx")) == is_unsafe
+    text = " ".join(cli("inspect model.onnx").split())
+    assert ("unsafe for untrusted grids" in text) == is_unsafe
 
 
 def test_inspect_does_not_warn_of_compiled_ops(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placement_module, "why_no_compiled_ops", lambda wanted=None: "")
+    monkeypatch.setattr(decisions, "compiled_ops_unavailable_reason", lambda: "")
     monkeypatch.setattr(onnxruntime, "__version__", "1.25.1")
     out = cli("inspect model.onnx")
     assert "compiled op" in out
@@ -180,7 +181,7 @@ def test_inspect_does_not_warn_of_compiled_ops(cli: Cli, monkeypatch: pytest.Mon
 
 def test_patch_and_run(cli: Cli) -> None:
     each, last = cli("patch model.onnx patched.onnx").splitlines()
-    assert each.startswith("GridSample sample0: replaces it")
+    assert each == "GridSample 'sample0' → ort_gridsample op"
     assert last == "patched.onnx: 1 node replaced"
     assert onnx.load("patched.onnx") == ogs.patch_model("model.onnx")
     for model in ("model", "patched"):
@@ -194,9 +195,56 @@ def test_patch_and_run(cli: Cli) -> None:
 
 def test_patch_has_the_functions_options(cli: Cli) -> None:
     said = cli("patch model.onnx lowered.onnx --target primitives --functions --for mnn --opset 18")
-    assert said == "GridSample sample0: now primitives\nlowered.onnx: 1 node replaced\nlowered.onnx: opset 20 → 18\n"
+    assert said.splitlines() == [
+        "GridSample 'sample0' → basic operators",
+        "lowered.onnx: 1 node replaced",
+        "lowered.onnx: opset 20 → 18",
+    ]
     expected = ogs.patch_model("model.onnx", target="primitives", functions=True, for_runtime="mnn", opset=18)
     assert onnx.load("lowered.onnx") == expected
+
+
+def test_patch_of_half_precision_names_the_casts(cli: Cli) -> None:
+    onnx.save(grid_sample_model("float16", "float16", 2, [Attributes()]), "half.onnx")
+    line, _ = cli("patch half.onnx patched.onnx").splitlines()
+    casts = "X cast from float16 to float32 and grid cast from float16 to float32"
+    assert line == f"GridSample 'sample0' → ort_gridsample op, with {casts}"
+
+
+LIBRARY_ARGUMENTS = [
+    ("out.so --cpu generic --model a.onnx", ["generic"], ["a.onnx"]),
+    ("out.so --model a.onnx b.onnx", [], ["a.onnx", "b.onnx"]),
+    ("out.so --model a.onnx --model b.onnx", [], ["a.onnx", "b.onnx"]),
+    ("--model a.onnx --model b.onnx out.so", [], ["a.onnx", "b.onnx"]),
+    ("--model a.onnx b.onnx out.so --cpu generic", ["generic"], ["a.onnx", "b.onnx"]),
+    ("--cpu generic native out.so", ["generic", "native"], []),
+    ("--cpu generic --target x86_64-linux out.so", ["generic"], []),
+]
+
+
+@pytest.mark.parametrize(("words", "cpus", "models"), LIBRARY_ARGUMENTS)
+def test_library_options_repeat_and_take_several_values(
+    words: str, cpus: list[str], models: list[str], cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = Mock(return_value="release 1")
+    monkeypatch.setattr("ort_gridsample.cli.library.build_library", build)
+    assert cli(f"library {words}") == "out.so: release 1\n"
+    target = "x86_64-linux" if "--target" in words else None
+    build.assert_called_once_with("out.so", cpus, target, models)
+
+
+def test_library_without_out_is_refused(cli: Cli) -> None:
+    """A model behind ``--model`` is not overwritten."""
+    error = cli("library --model model.onnx model.onnx", 2)
+    assert error.endswith("error: the following arguments are required: OUT\n")
+
+
+def test_inspect_lines_fit_100_columns(cli: Cli) -> None:
+    model = grid_sample_model("float16", "float16", 2, [Attributes()])
+    model.graph.node[0].name = "a_name_of_forty_characters_is_not_too_long"
+    onnx.save(model, "half.onnx")
+    for path in ("model.onnx", "half.onnx"):
+        assert max(map(len, cli(f"inspect {path}").splitlines())) <= 100
 
 
 def test_run_random(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,7 +378,7 @@ def test_verify_says_how_far_coordinates_account_for_a_difference(kind: str, cli
 
 def test_far_coordinates_are_put_to_0() -> None:
     model, changed = far_model("computed"), far_model("computed")
-    put_far_coordinates_to_0(changed, {"grid": "float32"})
+    zero_far_coordinates(changed, {"grid": "float32"})
     feeds = {"X": X, "given": np.where(abs(FAR) < LIMIT, FAR, np.float32(0))}
     expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)[0]
     answer = onnxruntime.InferenceSession(changed.SerializeToString()).run(None, {"X": X, "given": FAR})[0]
@@ -436,7 +484,7 @@ FAILURES = [
     (missing("PIL"), 2, "No module named 'PIL': pip install pillow"),
     (missing("matplotlib.pyplot"), 2, "No module named 'matplotlib.pyplot': pip install matplotlib"),
     (missing("numba"), 2, "No module named 'numba': pip install numba"),
-    (missing("lost"), 70, f"a mistake of its own: ModuleNotFoundError: No module named 'lost'; {REPORT}"),
+    (missing("lost"), 70, f"internal error: ModuleNotFoundError: No module named 'lost'; {REPORT}"),
 ]
 
 
@@ -449,8 +497,8 @@ def test_each_failure_is_a_line_and_a_status(
 
 
 def test_a_mistake_of_our_own_is_traced_and_not_blamed_on_the_file(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ort_gridsample.cli.inputs.feeds", Mock(side_effect=KeyError("lost")))
-    said = f"ort-gridsample: a mistake of its own: KeyError: 'lost'; {REPORT}\n"
+    monkeypatch.setattr("ort_gridsample.cli.inputs.make_feeds", Mock(side_effect=KeyError("lost")))
+    said = f"ort-gridsample: internal error: KeyError: 'lost'; {REPORT}\n"
     assert cli("run model.onnx --random", 70) == said
     for words in ("--traceback run model.onnx --random", "run model.onnx --random --traceback"):
         traced = r"Traceback \(most recent call last\)(.|\n)* in _execute_mock_call\n(.|\n)*"

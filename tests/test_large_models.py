@@ -18,6 +18,7 @@ from models import parsed
 from ort_gridsample import GridSampleError
 from ort_gridsample.graph import weights
 from ort_gridsample.reference import memory
+from ort_gridsample.session import builder
 from ort_gridsample.session import session as sessions
 from processes import program
 
@@ -139,7 +140,7 @@ REFUSED = {
 def test_session_of_a_large_model_that_cannot_work_says_why(
     make: Callable[[], onnx.ModelProto], arguments: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "before_the_cpu", lambda names, _: [(n, {}) for n in names or []])
+    monkeypatch.setattr(sessions, "providers_before_cpu", lambda names, _: [(n, {}) for n in names or []])
     given = {name: value() if callable(value) else value for name, value in arguments.items()}
     with pytest.raises(GridSampleError, match=re.escape(reason)) as caught:
         ogs.InferenceSession(make(), **given)
@@ -159,7 +160,7 @@ def test_model_that_protobuf_cannot_serialize_is_a_sentence() -> None:
     model = Mock(spec=onnx.ModelProto)
     model.SerializeToString.side_effect = EncodeError("Failed to serialize proto")
     with pytest.raises(GridSampleError, match="Failed to serialize proto"):
-        sessions._serialized(model)
+        builder.serialized(model)
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ from models import grid_sample_model, loose, parsed
 from ort_gridsample.custom_ops.compiled_ops.registry import unavailable_reason
 from ort_gridsample.custom_ops.python_ops import failures, shutdown
 from ort_gridsample.reference import sampler
-from ort_gridsample.session import session as sessions
+from ort_gridsample.session import builder
 from paths import needs_python_ops
 
 X = np.random.default_rng(0).standard_normal((1, 3, 6, 7)).astype(np.float32)
@@ -382,7 +382,7 @@ def test_threads_follow_the_options(model: onnx.ModelProto, monkeypatch: pytest.
 @pytest.mark.parametrize("patched_before", [False, True])
 def test_what_the_nodes_need_is_prepared(patched_before: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr("ort_gridsample.session.session.load_core", lambda: sampler)
+    monkeypatch.setattr("ort_gridsample.session.builder.load_core", lambda: sampler)
     monkeypatch.setattr(sampler, "prepare", lambda *what: asked.append(what))
     model = grid_sample_model("float16", "float64", 2, [Attributes("cubic", "zeros", False)] * 2)
     ogs.InferenceSession(ogs.patch_model(model) if patched_before else model, nodes="all")
@@ -426,6 +426,6 @@ def test_what_is_no_onnx_model_is_the_parents_affair(tmp_path: Path) -> None:
 def test_a_function_that_serves_all_its_calls_stays_one() -> None:
     model = parsed("""g (float[N,C,H,W] X, float[N,h,w,2] G) => (float[N,C,h,w] Y) { Y = local.warp (X, G) }
         <domain: "local", opset_import: ["": 20]> warp (A, B) => (C) { C = GridSample <mode = "cubic"> (A, B) }""")
-    patched = onnx.load_from_string(sessions._patched(model, "all", None, (), "lower").model)
+    patched = onnx.load_from_string(builder.patch_for_session(model, builder.SessionArguments("all")).model)
     assert [function.name for function in patched.functions] == ["warp"]
     assert [node.op_type for node in patched.graph.node] == ["warp"]

@@ -19,6 +19,7 @@ from models import parsed
 from ort_gridsample.graph import files, weights
 from ort_gridsample.graph.weights import Weights, split
 from ort_gridsample.reference.threads import submit
+from ort_gridsample.session import builder
 from ort_gridsample.session import session as sessions
 from paths import quiet_options
 
@@ -80,7 +81,7 @@ def test_weights_are_kept_at_most_once_and_providers_can_be_set(
         session = ogs.InferenceSession(given, nodes="all")
         before, placements = session.run(["Y"], FEEDS)[0], session.replaced
         gc.collect()
-        assert sum(ref() is not None for ref in kept) == sessions._READS_MEMORY
+        assert sum(ref() is not None for ref in kept) == builder.READS_MEMORY
         session.set_providers(["CPUExecutionProvider"])
         np.testing.assert_array_equal(session.run(["Y"], FEEDS)[0], before)
         assert [str(each) for each in session.replaced] == [str(each) for each in placements]
@@ -90,7 +91,7 @@ def test_weights_are_kept_at_most_once_and_providers_can_be_set(
         assert not any(ref() is not None for ref in kept)
 
 
-@pytest.mark.skipif(not sessions._READS_MEMORY, reason="this onnxruntime copies what is in memory")
+@pytest.mark.skipif(not builder.READS_MEMORY, reason="this onnxruntime copies what is in memory")
 def test_a_model_s_own_external_data_may_end_before_the_session(large: onnx.ModelProto, tmp_path: Path) -> None:
     model, data = onnx.ModelProto.FromString(large.SerializeToString()), bytearray(np.ones(SIDE, "f"))
     tensor = model.graph.initializer.add(name="b", data_type=TensorProto.FLOAT, dims=[SIDE])

@@ -1,4 +1,7 @@
-"""The command line: one module a command, each with ``add_arguments(parser)`` and ``run(arguments)``."""
+"""The command line.
+
+Each command is a module with two functions: ``add_arguments(parser)`` and ``run(arguments)``.
+"""
 
 import argparse
 import importlib
@@ -10,7 +13,7 @@ from collections.abc import Sequence
 from ..functions.cores import get_core
 from . import failures, output
 
-#: Command -> its help line; its module is imported when it is run.
+#: Command -> its line of help. The command's module is imported only if the command runs.
 COMMANDS = {
     "bench": "time a model in onnxruntime alone and with this package, as a whole and node by node",
     "demo": "warp a photograph in every mode and padding, and draw the results",
@@ -21,61 +24,94 @@ COMMANDS = {
     "run": "run a model on arrays from files, or on random ones",
 }
 
-#: Exit statuses: a mistake of the user; one of this program; Ctrl-C; a closed pipe behind stdout.
-MISTAKE, INTERNAL, INTERRUPTED, UNREAD = 2, 70, 130, 141
+#: Exit statuses: after an error of the user, after an internal error, after Ctrl-C, and if the
+#: reader of stdout closed the pipe.
+USER_ERROR = 2
+INTERNAL_ERROR = 70
+INTERRUPTED = 130
+CLOSED_PIPE = 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; its exit status: 0, 1 where ``verify`` found a difference, or one of those above."""
+    """Run one command.
+
+    Args:
+        argv: the arguments; None: those of the process.
+
+    Returns:
+        The exit status: 0, 1 if ``verify`` found a difference, or one of the constants above.
+    """
     try:
         with output.any_encoding():
             try:
                 return _run(sys.argv[1:] if argv is None else list(argv))
             except KeyboardInterrupt:
-                return _complain("interrupted", INTERRUPTED)
+                return _fail("interrupted", INTERRUPTED)
             finally:
                 sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
-        return UNREAD
+        # Python flushes stdout once more when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return CLOSED_PIPE
 
 
 def _run(argv: list[str]) -> int:
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument(
-        "--traceback", action="store_true", default=argparse.SUPPRESS, help="show where an error comes from"
-    )
-    parser = argparse.ArgumentParser(
-        prog="ort-gridsample",
-        description="Run any ONNX model that samples on a grid, in ONNX Runtime.",
-        parents=[common],
-        formatter_class=argparse.RawDescriptionHelpFormatter,  # which leaves --version on one line
-    )
-    versions = ", ".join(f"{name} {version}" for name, version in output.versions().items())
-    parser.add_argument("--version", action="version", version=versions)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, line in COMMANDS.items():
-        command = commands.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".", parents=[common])
-        if name in argv:  # the others' modules need not be imported
-            importlib.import_module(f"{__name__}.{name}").add_arguments(command)
-    arguments = parser.parse_args(argv)
+    arguments = _parser(argv).parse_args(argv)
     try:
-        get_core()  # a mistake in the environment is reported at once
+        get_core()  # report a mistake in the environment before all others
     except ValueError as error:
-        return _complain(str(error), MISTAKE)
+        return _fail(str(error), USER_ERROR)
+    command = importlib.import_module(f"{__name__}.{arguments.command}")
     try:
-        return int(importlib.import_module(f"{__name__}.{arguments.command}").run(arguments) or 0)
+        return int(command.run(arguments) or 0)
     except BrokenPipeError:
         raise
     except Exception as error:
         if "traceback" in arguments:
             traceback.print_exc()
+        text = failures.sentence(error)
         remedy = failures.remedy(error)
-        if remedy is not None:
-            return _complain(f"{failures.sentence(error)}{remedy}", MISTAKE)
-        return _complain(f"a mistake of its own: {failures.sentence(error)}; {failures.REPORT}", INTERNAL)
+        if remedy is None:
+            return _fail(f"internal error: {text}; {failures.REPORT}", INTERNAL_ERROR)
+        return _fail(f"{text}{remedy}", USER_ERROR)
 
 
-def _complain(line: str, status: int) -> int:
+def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser of the command in ``argv``.
+
+    The parser has all commands, but only the arguments of this one.
+    """
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument(
+        "--traceback",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="show where an error comes from",
+    )
+    parser = argparse.ArgumentParser(
+        prog="ort-gridsample",
+        description="Run any ONNX model that samples on a grid, in ONNX Runtime.",
+        parents=[common],
+        # The default formatter breaks the line of --version.
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    versions = ", ".join(f"{name} {version}" for name, version in output.versions().items())
+    parser.add_argument("--version", action="version", version=versions)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, help_line in COMMANDS.items():
+        description = f"{help_line[0].upper()}{help_line[1:]}."
+        command = commands.add_parser(
+            name,
+            help=help_line,
+            description=description,
+            parents=[common],
+        )
+        if name in argv:
+            importlib.import_module(f"{__name__}.{name}").add_arguments(command)
+    return parser
+
+
+def _fail(line: str, status: int) -> int:
+    """Print the line of an error, and return the exit status."""
     print(f"ort-gridsample: {line}", file=sys.stderr)
     return status

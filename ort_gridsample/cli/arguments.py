@@ -1,25 +1,39 @@
-"""Types of arguments, for argparse: each takes a text and refuses what makes no sense."""
+"""Types of command-line arguments, for argparse."""
 
 import argparse
 import math
-from functools import partial
+from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T", int, float)
 
 
-def _number(kind: type[T], what: str, least: int, otherwise: str, text: str) -> T:
-    """The finite number of ``least`` or more in ``text``, of this ``kind``, which errors name in these words."""
-    try:
-        number = kind(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {what}") from None
-    if not least <= number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is {otherwise}")
+def positive(text: str) -> int:
+    """Return the whole number of 1 or more in ``text``."""
+    number = _parse(int, text, "a whole number")
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
     return number
 
 
-positive = partial(_number, int, "a whole number", 1, "less than 1")
-at_least_0 = partial(_number, int, "a whole number", 0, "less than 0")
-#: Seconds, a tolerance.
-magnitude = partial(_number, float, "a number", 0, "not a finite number of 0 or more")
+def non_negative(text: str) -> int:
+    """Return the whole number of 0 or more in ``text``."""
+    number = _parse(int, text, "a whole number")
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is less than 0")
+    return number
+
+
+def magnitude(text: str) -> float:
+    """Return the finite number of 0 or more in ``text``, such as seconds or a tolerance."""
+    number = _parse(float, text, "a number")
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a finite number of 0 or more")
+    return number
+
+
+def _parse(parse: Callable[[str], T], text: str, expected: str) -> T:
+    try:
+        return parse(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {expected}") from None

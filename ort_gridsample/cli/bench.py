@@ -27,26 +27,41 @@ from .output import print_json, table, versions
 from .timing import Timing, Turn, measure
 from .verify import difference
 
-#: Side -> how to make its session; the first is the baseline.
-NATIVE, OURS = "onnxruntime", "ort_gridsample"
-SIDES: Mapping[str, Callable[..., Any]] = {NATIVE: onnxruntime.InferenceSession, OURS: InferenceSession}
+NATIVE = "onnxruntime"
+OURS = "ort_gridsample"
+#: Side -> the class of its session. The first side is the baseline.
+SIDES: Mapping[str, Callable[..., Any]] = {
+    NATIVE: onnxruntime.InferenceSession,
+    OURS: InferenceSession,
+}
+_CPU = ["CPUExecutionProvider"]
+_COMPILED_DIALECTS = [dialect for dialect in dialects() if dialect.name == COMPILED]
 #: Compiled op -> its operator.
-_OPERATORS = {each.op_type: each.operator for each in dialects() if each.name == COMPILED} | {FUSED: "GridSample"}
-#: Runs under the profiler, after WARM_UP runs that do not count.
-PROFILED_RUNS, WARM_UP = 7, 2
+_OPERATORS = {dialect.op_type: dialect.operator for dialect in _COMPILED_DIALECTS}
+_OPERATORS[FUSED] = "GridSample"
+#: The number of runs under the profiler, after WARM_UP runs that do not count.
+PROFILED_RUNS = 7
+WARM_UP = 2
 
 
 @dataclass(frozen=True)
 class Node:
-    """One node in a profile: its operator, and its seconds in a run, the median over runs."""
+    """A node in a profile: its operator, and its seconds in a run, as the median over runs."""
 
     op_type: str
     seconds: float
 
 
 @dataclass(frozen=True)
-class Side:
-    """A side's outputs, the seconds of a run, its nodes by name, and by the name of a node those fused with it."""
+class SideResult:
+    """What was measured on one side.
+
+    Attributes:
+        answers: the outputs.
+        timing: the seconds of a run.
+        nodes: the nodes by name.
+        shares: name of a node -> names of the nodes that are fused with it.
+    """
 
     answers: Sequence[Array]
     timing: Timing
@@ -55,130 +70,220 @@ class Side:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+    """Add the arguments of the command."""
     inputs.add_arguments(parser)
-    add("--threads", type=positive, metavar="N", help="threads of each side (default: its own choice)")
-    add("--rounds", type=positive, default=21, metavar="N", help="the most rounds (default: %(default)s)")
-    add("--seconds", type=magnitude, default=3.0, metavar="S", help="how long, about (default: %(default)g)")
-    add("--json", action="store_true", help="print JSON, times in seconds")
+    threads = "threads of each side (default: its own choice)"
+    parser.add_argument("--threads", type=positive, metavar="N", help=threads)
+    rounds = "the most rounds (default: %(default)s)"
+    parser.add_argument("--rounds", type=positive, default=21, metavar="N", help=rounds)
+    seconds = "how long, about (default: %(default)g)"
+    parser.add_argument("--seconds", type=magnitude, default=3.0, metavar="S", help=seconds)
+    parser.add_argument("--json", action="store_true", help="print JSON, times in seconds")
 
 
 def run(arguments: argparse.Namespace) -> None:
+    """Time a model on both sides, and print the results."""
     with about(arguments.model):
-        feeds = inputs.feeds(InferenceSession(arguments.model), arguments, random=True)
-        sides, refusals = _measured(arguments, feeds)
+        feeds = inputs.make_feeds(InferenceSession(arguments.model), arguments, random=True)
+        results, refusals = _measure(arguments, feeds)
     if arguments.json:
-        content = {"model": arguments.model, "threads": arguments.threads, "core": get_core(), "versions": versions()}
-        print_json({**content, "sides": as_json(sides, refusals)})
+        content = {
+            "model": arguments.model,
+            "threads": arguments.threads,
+            "core": get_core(),
+            "versions": versions(),
+            "sides": as_json(results, refusals),
+        }
+        print_json(content)
         return
-    threads = f"{arguments.threads} threads" if arguments.threads else "as many threads as each side takes"
-    print(f"{arguments.model}: onnxruntime {onnxruntime.__version__}, core {get_core()}, {threads}")
-    print("ms: nodes from onnxruntime's profile; a run without it, ± half the distance of the quartiles")
+    _print(arguments, results, refusals)
+
+
+def _print(
+    arguments: argparse.Namespace,
+    results: Mapping[str, SideResult],
+    refusals: Mapping[str, str],
+) -> None:
+    threads = "as many threads as each side takes"
+    if arguments.threads:
+        threads = f"{arguments.threads} threads"
+    release = onnxruntime.__version__
+    print(f"{arguments.model}: onnxruntime {release}, core {get_core()}, {threads}")
+    spread = "± half the distance of the quartiles"
+    print(f"ms: nodes from onnxruntime's profile; a run without it, {spread}")
     print(f"×: how many times as fast as {NATIVE}")
-    print(as_text(sides))
-    for node, others in sides[OURS].shares.items():
-        print(f"{node} is fused with {', '.join(others)}, which its × counts")
+    print(as_text(results))
+    ours = results[OURS]
+    for node, fused_nodes in ours.shares.items():
+        print(f"{node} is fused with {', '.join(fused_nodes)}, which its × counts")
     for name, reason in refusals.items():
         print(f"{name} does not run it: {reason}")
-    if (part := _difference(sides[OURS], sides.get(NATIVE))) is not None:
-        print(f"{OURS}: the outputs differ from {NATIVE}'s by at most {part:.1e} of their largest value")
+    relative = _relative_difference(ours, results.get(NATIVE))
+    if relative is not None:
+        bound = f"{relative:.1e} of their largest value"
+        print(f"{OURS}: the outputs differ from {NATIVE}'s by at most {bound}")
 
 
-def _measured(arguments: argparse.Namespace, feeds: dict[str, Array]) -> tuple[dict[str, Side], dict[str, str]]:
-    """Each side that runs the model, and onnxruntime's error where it alone refuses the model."""
-    sessions, answers, refusals = {}, {}, {}
-    for name, make in SIDES.items():
+def _measure(
+    arguments: argparse.Namespace,
+    feeds: dict[str, Array],
+) -> tuple[dict[str, SideResult], dict[str, str]]:
+    """Measure each side that runs the model.
+
+    Returns:
+        The results by side, and onnxruntime's error if it alone does not run the model.
+    """
+    sessions = dict[str, Any]()
+    answers = dict[str, Sequence[Array]]()
+    refusals = dict[str, str]()
+    for side, session_class in SIDES.items():
+        options = quiet_options(arguments.threads or 0)
         try:
-            session = make(arguments.model, quiet_options(arguments.threads or 0), providers=["CPUExecutionProvider"])
-            answers[name] = session.run(None, feeds)
-            sessions[name] = session
+            session = session_class(arguments.model, options, providers=_CPU)
+            answers[side] = session.run(None, feeds)
+            sessions[side] = session
         except Exception as error:
-            if name == OURS:
+            if side == OURS:
                 raise
-            refusals[name] = " ".join(str(error).split())
-    nodes = {name: _profile(SIDES[name], arguments, feeds) for name in sessions}
-    turns = {name: Turn(partial(session.run, None, feeds)) for name, session in sessions.items()}
+            refusals[side] = " ".join(str(error).split())
+    nodes = {side: _profile(SIDES[side], arguments, feeds) for side in sessions}
+    turns = {side: Turn(partial(session.run, None, feeds)) for side, session in sessions.items()}
     timings = measure(turns, arguments.rounds, arguments.seconds)
-    shares = {each.record.name: each.fused for each in sessions[OURS].replaced if each.fused}
-    return {n: Side(answers[n], timings[n], nodes[n], shares if n == OURS else {}) for n in sessions}, refusals
+    results = dict[str, SideResult]()
+    for side, session in sessions.items():
+        placements = session.replaced if side == OURS else []
+        fused_nodes = [node for node in placements if node.fused]
+        shares = {node.record.name: node.fused for node in fused_nodes}
+        results[side] = SideResult(answers[side], timings[side], nodes[side], shares)
+    return results, refusals
 
 
-def _profile(make: Callable[..., Any], arguments: argparse.Namespace, feeds: dict[str, Array]) -> dict[str, Node]:
+def _profile(
+    session_class: Callable[..., Any],
+    arguments: argparse.Namespace,
+    feeds: dict[str, Array],
+) -> dict[str, Node]:
+    """Run a model under onnxruntime's profiler, and return its nodes by name."""
     options = quiet_options(arguments.threads or 0)
     options.enable_profiling = True
     with tempfile.TemporaryDirectory() as folder:
         options.profile_file_prefix = str(Path(folder, "profile"))
-        session = make(arguments.model, options, providers=["CPUExecutionProvider"])
+        session = session_class(arguments.model, options, providers=_CPU)
         for _ in range(WARM_UP + PROFILED_RUNS):
             session.run(None, feeds)
-        return read_profile(json.loads(Path(session.end_profiling()).read_text(encoding="utf-8")))
+        profile = Path(session.end_profiling())
+        return read_profile(json.loads(profile.read_text(encoding="utf-8")))
 
 
 def read_profile(events: list[dict[str, Any]]) -> dict[str, Node]:
-    """The nodes in an onnxruntime profile, by name; a node that runs several times in a run counts with their sum."""
-    runs = sorted(event["ts"] for event in events if event.get("name") == "model_run")[WARM_UP:]
-    seconds: dict[str, dict[float, float]] = defaultdict(lambda: dict.fromkeys(runs, 0.0))
-    op_types: dict[str, str] = {}
+    """Return the nodes in the events of a profile, by name.
+
+    The runs of a node within a run of the model are added up.
+    """
+    starts = sorted(event["ts"] for event in events if event.get("name") == "model_run")
+    run_starts = starts[WARM_UP:]
+    seconds: dict[str, dict[float, float]] = defaultdict(lambda: dict.fromkeys(run_starts, 0.0))
+    op_types = dict[str, str]()
     for event in events:
-        if event.get("cat") != "Node" or not event["name"].endswith("_kernel_time") or event["ts"] < min(runs):
+        is_kernel = event.get("cat") == "Node" and event["name"].endswith("_kernel_time")
+        if not is_kernel or event["ts"] < run_starts[0]:
             continue
-        name, op_type = event["name"].removesuffix("_kernel_time"), event["args"]["op_name"]
-        seconds[name][max(start for start in runs if start <= event["ts"])] += event["dur"] / 1e6
+        name = event["name"].removesuffix("_kernel_time")
+        op_type = event["args"]["op_name"]
+        run_start = max(start for start in run_starts if start <= event["ts"])
+        seconds[name][run_start] += event["dur"] / 1e6
         op_types[name] = _OPERATORS.get(op_type, op_type)
-    return {name: Node(op_types[name], statistics.median(by_run.values())) for name, by_run in seconds.items()}
+    return {
+        name: Node(op_types[name], statistics.median(seconds_by_run.values()))
+        for name, seconds_by_run in seconds.items()
+    }
 
 
-def as_text(sides: Mapping[str, Side]) -> str:
-    """A table: GridSample and AffineGrid one by one, the other nodes together, and whole runs."""
-    # A decomposed form has the name of one of its nodes, of other operators, and counts among the other nodes.
-    each = (item for side in sides.values() for item in side.nodes.items())
-    op_types = {name: node.op_type for name, node in each if node.op_type in spec.OPERATORS}
-    native, columns = sides.get(NATIVE), list[list[str]]()
-    for side in sides.values():
-        others = sum(node.seconds for node in side.nodes.values() if node.op_type not in spec.OPERATORS)
-        whole = f"{_ms(side.timing.median)} ±{side.timing.spread:.0%}"
-        if native and side is not native:
-            whole += f" {side.timing.times_faster_than(native.timing).median:.3g}×"
-        columns.append([*(_cell(name, side, native) for name in op_types), _ms(others), whole])
-    names, operators = [*op_types, "all other nodes", "a run"], [*op_types.values(), "", ""]
-    return table([("ms", "operator", *sides), *zip(names, operators, *columns, strict=True)], indent="  ")
+def as_text(results: Mapping[str, SideResult]) -> str:
+    """Return a table of GridSample and AffineGrid nodes, all other nodes, and whole runs."""
+    # A decomposed operator has the name of one of its nodes. It counts among the other nodes.
+    op_types = {
+        name: node.op_type
+        for result in results.values()
+        for name, node in result.nodes.items()
+        if node.op_type in spec.OPERATORS
+    }
+    native = results.get(NATIVE)
+    columns = [
+        [*op_types, "all other nodes", "a run"],
+        [*op_types.values(), "", ""],
+    ]
+    for result in results.values():
+        cells = [_node_cell(name, result, native) for name in op_types]
+        others = [n.seconds for n in result.nodes.values() if n.op_type not in spec.OPERATORS]
+        columns.append([*cells, _milliseconds(sum(others)), _run_cell(result, native)])
+    heads = ("ms", "operator", *results)
+    return table([heads, *zip(*columns, strict=True)], indent="  ")
 
 
-def _cell(name: str, side: Side, native: Side | None) -> str:
-    """The time of a node on ``side``, and how many times as long it and the nodes fused with it took natively."""
-    node = side.nodes.get(name)
+def _run_cell(result: SideResult, native: SideResult | None) -> str:
+    """Return the time of a run, and how many times as long it takes natively."""
+    timing = result.timing
+    cell = f"{_milliseconds(timing.median)} ±{timing.spread:.0%}"
+    if native is None or result is native:
+        return cell
+    return f"{cell} {timing.times_faster_than(native.timing).median:.3g}×"
+
+
+def _node_cell(name: str, result: SideResult, native: SideResult | None) -> str:
+    """Return the time of a node, and how many times as long it takes natively.
+
+    The native time is that of the node and the nodes that are fused with it.
+    """
+    node = result.nodes.get(name)
     if node is None or node.op_type not in spec.OPERATORS:
-        return next((f"in {other}" for other, shared in side.shares.items() if name in shared), "–")
-    if native is None or native is side or not node.seconds or native.nodes.get(name, node).op_type != node.op_type:
-        return _ms(node.seconds)
-    there = sum(native.nodes[n].seconds for n in (name, *side.shares.get(name, ())) if n in native.nodes)
-    return _ms(node.seconds) + (f" {there / node.seconds:.3g}×" if there else "")
+        for other_name, fused_names in result.shares.items():
+            if name in fused_names:
+                return f"in {other_name}"
+        return "–"
+    cell = _milliseconds(node.seconds)
+    if native is None or native is result or not node.seconds:
+        return cell
+    if name in native.nodes and native.nodes[name].op_type != node.op_type:
+        return cell
+    names = (name, *result.shares.get(name, ()))
+    native_seconds = sum(native.nodes[name].seconds for name in names if name in native.nodes)
+    return f"{cell} {native_seconds / node.seconds:.3g}×" if native_seconds else cell
 
 
-def _ms(seconds: float) -> str:
+def _milliseconds(seconds: float) -> str:
     return f"{seconds * 1e3:.3g}" if seconds < 0.1 else f"{seconds * 1e3:.0f}"
 
 
-def as_json(sides: Mapping[str, Side], refusals: Mapping[str, str]) -> dict[str, Any]:
-    """The sides by name for JSON, times in seconds."""
-    native = sides.get(NATIVE)
-    found: dict[str, Any] = {name: {"refusal": reason} for name, reason in refusals.items()}
-    for name, side in sides.items():
-        found[name] = {
-            "median": side.timing.median,
-            "quartiles": side.timing.quartiles,
-            "rounds": side.timing.rounds,
-            "ratio": side.timing.times_faster_than(native.timing).median if native else None,
-            "nodes": side.nodes,
-            "shares": side.shares,
-            "difference": _difference(side, native),
+def as_json(results: Mapping[str, SideResult], refusals: Mapping[str, str]) -> dict[str, Any]:
+    """Return the results by side for JSON, times in seconds."""
+    native = results.get(NATIVE)
+    content: dict[str, Any] = {side: {"refusal": reason} for side, reason in refusals.items()}
+    for side, result in results.items():
+        ratio = None
+        if native is not None:
+            ratio = result.timing.times_faster_than(native.timing).median
+        content[side] = {
+            "median": result.timing.median,
+            "quartiles": result.timing.quartiles,
+            "rounds": result.timing.rounds,
+            "ratio": ratio,
+            "nodes": result.nodes,
+            "shares": result.shares,
+            "difference": _relative_difference(result, native),
         }
-    return found
+    return content
 
 
-def _difference(side: Side, native: Side | None) -> float | None:
-    """The largest difference of an output to the native one, over its largest value; None of that one itself."""
-    if native is None or native is side:
+def _relative_difference(result: SideResult, native: SideResult | None) -> float | None:
+    """Return the largest difference of an output to the native one, over its largest value.
+
+    None is returned for the native result itself, and without one.
+    """
+    if native is None or native is result:
         return None
-    pairs = (difference(a, b) for a, b in zip(native.answers, side.answers, strict=True))
-    return max((most / max(size, np.finfo(float).tiny) for most, size in pairs), default=0.0)
+    differences = [0.0]
+    for native_output, output in zip(native.answers, result.answers, strict=True):
+        max_difference, max_value = difference(native_output, output)
+        differences.append(max_difference / max(max_value, np.finfo(float).tiny))
+    return max(differences)

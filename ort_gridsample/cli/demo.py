@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx.parser
@@ -22,23 +22,33 @@ from .output import table
 
 #: Height and width of the warped images, in pixels.
 OUTPUT = (300, 256)
-#: The warp: turned, and scaled up so that it also samples outside the photograph.
-ANGLE, SCALE = math.radians(25), 1.25
-#: Half the side of the detail that shows the modes apart, and its centre, in normalized coordinates.
-DETAIL, DETAIL_AT = 0.06, (0.2, -0.28)
-#: Differences below are black in the picture: a tenth of the last bit of 1.
+#: The warp: a rotation, and a scale at which it also samples outside of the photograph.
+ANGLE = math.radians(25)
+SCALE = 1.25
+#: Half the side of the detail in which the modes differ visibly, and its centre, in normalized
+#: coordinates.
+DETAIL = 0.06
+DETAIL_AT = (0.2, -0.28)
+#: Smaller differences are black in the picture. It is a tenth of the last bit of 1.
 LEAST = 1e-8
-#: By mode and padding mode.
-Images = Mapping[tuple[str, str], Array]
+#: Images by mode and padding mode.
+Images: TypeAlias = Mapping[tuple[str, str], Array]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("image", nargs="?", help="a photograph (default: one that matplotlib ships)")
-    add("--output", default="ort-gridsample-demo.png", metavar="FILE.png", help="the picture (default: %(default)s)")
+    """Add the arguments of the command."""
+    image = "a photograph (default: one that matplotlib ships)"
+    parser.add_argument("image", nargs="?", help=image)
+    parser.add_argument(
+        "--output",
+        default="ort-gridsample-demo.png",
+        metavar="FILE.png",
+        help="the picture (default: %(default)s)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
+    """Warp a photograph in every mode and padding; print the differences and draw the results."""
     suffix = picture_format(arguments.output, arguments.image)
     photo = read_photo(arguments.image)  # (H, W, 3), uint8
     image = np.ascontiguousarray(photo.transpose(2, 0, 1)[None]).astype(np.float32) / 255
@@ -47,59 +57,104 @@ def run(arguments: argparse.Namespace) -> None:
     feeds = {"image": image, "theta": warp, "size": np.array([1, 3, *OUTPUT])}
     models = {key: spatial_transformer(*key) for key in product(spec.MODES, spec.PADDING_MODES)}
     warped = {key: answer(model, feeds) for key, model in models.items()}
-    plain = runners.WAYS["onnxruntime"]  # which logs nothing: what it refuses is part of the demonstration
-    differences = {key: np.abs(warped[key] - plain(model).run(None, feeds)[0]) for key, model in models.items()}
-    print(f"AffineGrid → GridSample (opset 20) on a photograph of {width}×{height} pixels: ort_gridsample against")
-    print(f"onnxruntime {onnxruntime.__version__}'s own kernels, the largest difference of values in [0, 1]\n")
-    rows = [[mode, *(f"{differences[mode, p].max():.1e}" for p in spec.PADDING_MODES)] for mode in spec.MODES]
-    print(table([["", *spec.PADDING_MODES], *rows]))
-    print_ties(differences, affine_grid(warp, (1, 3, *OUTPUT), align_corners=False), photo.shape[:2])
+    native = {key: _native_session(model).run(None, feeds)[0] for key, model in models.items()}
+    differences = {key: np.abs(warped[key] - native[key]) for key in models}
+    print_differences(differences, height, width)
+    grid = affine_grid(warp, (1, 3, *OUTPUT), align_corners=False)
+    print_ties(differences, grid, (height, width))
+    print_bytes(image, feeds, warped["cubic", "reflection"])
 
-    print("\nThe same on the photograph's own bytes (uint8):")
-    model = spatial_transformer("cubic", "reflection", "uint8")
-    feeds["image"] = (image * 255).round().astype(np.uint8)
-    try:
-        plain(model).run(None, feeds)
-        print("  onnxruntime    runs it too")
-    except Exception as error:
-        print(f"  onnxruntime    {str(error).splitlines()[0]}")
-    off = np.abs(answer(model, feeds) / 255 - warped["cubic", "reflection"].clip(0, 1)).max() * 255
-    print(f"  ort_gridsample runs it; at most {off:.2f} of 255 from the result above (bytes are truncated)")
-
-    detail = {"image": image, "theta": detail_theta(height, width), "size": np.array([1, 3, 300, 300])}
-    details = {mode: answer(spatial_transformer(mode, "zeros"), detail) for mode in spec.MODES}
+    detail_feeds = {
+        "image": image,
+        "theta": detail_theta(height, width),
+        "size": np.array([1, 3, 300, 300]),
+    }
+    detail_models = {mode: spatial_transformer(mode, "zeros") for mode in spec.MODES}
+    details = {mode: answer(model, detail_feeds) for mode, model in detail_models.items()}
     draw(arguments.output, suffix, photo, warp, warped, differences, details)
     print(f"\n{arguments.output}: what each mode and padding did")
 
 
+def _native_session(model: bytes) -> onnxruntime.InferenceSession:
+    """Return a session of onnxruntime's own kernels, which logs no refusals."""
+    return runners.BACKENDS["onnxruntime"](model)
+
+
+def print_differences(differences: Images, height: int, width: int) -> None:
+    """Print the largest difference to onnxruntime's kernels for each mode and padding."""
+    photograph = f"a photograph of {width}×{height} pixels"
+    print(f"AffineGrid → GridSample (opset 20) on {photograph}: ort_gridsample against")
+    kernels = f"onnxruntime {onnxruntime.__version__}'s own kernels"
+    print(f"{kernels}, the largest difference of values in [0, 1]\n")
+    rows = [["", *spec.PADDING_MODES]]
+    for mode in spec.MODES:
+        cells = [f"{differences[mode, padding].max():.1e}" for padding in spec.PADDING_MODES]
+        rows.append([mode, *cells])
+    print(table(rows))
+
+
+def print_bytes(image: Array, feeds: Mapping[str, Array], warped: Array) -> None:
+    """Warp the bytes of the photograph, and print the difference to ``warped``, in [0, 1]."""
+    print("\nThe same on the photograph's own bytes (uint8):")
+    model = spatial_transformer("cubic", "reflection", "uint8")
+    byte_feeds = {**feeds, "image": (image * 255).round().astype(np.uint8)}
+    try:
+        _native_session(model).run(None, byte_feeds)
+        print("  onnxruntime    runs it too")
+    except Exception as error:
+        print(f"  onnxruntime    {str(error).splitlines()[0]}")
+    difference = np.abs(answer(model, byte_feeds) / 255 - warped.clip(0, 1)).max() * 255
+    bound = f"at most {difference:.2f} of 255 from the result above"
+    print(f"  ort_gridsample runs it; {bound} (bytes are truncated)")
+
+
 def picture_format(path: str, image: str | None) -> str:
-    """The format of the picture at ``path``, by its ending, checked to be one that matplotlib can write there."""
+    """Return the format of the picture at ``path``, by its suffix.
+
+    Raises:
+        GridSampleError: matplotlib has no such format, or ``path`` is that of the photograph.
+        OSError: the folder does not exist.
+    """
     from matplotlib.backend_bases import FigureCanvasBase
 
-    known = FigureCanvasBase.get_supported_filetypes()
+    formats = FigureCanvasBase.get_supported_filetypes()
     suffix = Path(path).suffix.removeprefix(".").lower()
-    if suffix not in known:
-        expected = f"a name that ends in one of .{', .'.join(sorted(known))}"
+    if suffix not in formats:
+        expected = f"a name that ends in one of .{', .'.join(sorted(formats))}"
         raise GridSampleError("demo", "--output", repr(path), expected)
     if image is not None and Path(path).exists() and Path(path).samefile(image):
-        raise GridSampleError("demo", "--output", f"{path!r}, which is the photograph", "another file")
+        found = f"{path!r}, which is the photograph"
+        raise GridSampleError("demo", "--output", found, "another file")
     Path(path).resolve().parent.stat()
     return suffix
 
 
 def print_ties(differences: Images, grid: Array, lengths: tuple[int, ...]) -> None:
-    """Print how near to a tie the pixels lie at which nearest differs; nothing where it does not."""
-    differs = np.any([np.any(each, axis=(0, 1)) for key, each in differences.items() if key[0] == "nearest"], axis=0)
+    """Print how near to a tie the pixels lie at which nearest differs; nothing if it does not.
+
+    Args:
+        differences: the differences, (1, 3, H, W).
+        grid: the normalized coordinates, (1, H, W, 2).
+        lengths: the height and width of the photograph.
+    """
+    of_nearest = [images for (mode, _), images in differences.items() if mode == "nearest"]
+    differs = np.any(of_nearest, axis=(0, 1, 2))
     if not differs.any():
         return
     pixels = ((grid[0, differs].astype(np.float64) + 1) * lengths[::-1] - 1) / 2
     from_tie = np.abs(pixels - np.floor(pixels) - 0.5).min(axis=-1).max()
-    print(f"\nnearest takes another pixel at {differs.mean():.2%} of the positions. They lie at most {from_tie:.0e}")
-    print("pixels from the middle between two, where the last bits of float32 coordinates decide which is nearer")
+    part = f"{differs.mean():.2%}"
+    print(f"\nnearest takes another pixel at {part} of the positions.", end=" ")
+    print(f"They lie at most {from_tie:.0e}")
+    middle = "pixels from the middle between two"
+    print(f"{middle}, where the last bits of float32 coordinates decide which is nearer")
 
 
 def read_photo(path: str | None) -> Array:
-    """The image at ``path``, or the portrait of Grace Hopper that comes with matplotlib: (H, W, 3), uint8."""
+    """Return the image at ``path`` as uint8, (H, W, 3).
+
+    None is the portrait of Grace Hopper that comes with matplotlib.
+    """
     from PIL import Image
 
     if path is None:
@@ -111,9 +166,10 @@ def read_photo(path: str | None) -> Array:
 
 
 def spatial_transformer(mode: str, padding_mode: str, image_type: str = "float") -> bytes:
-    """A model that warps ``image`` (1, 3, H, W) by ``theta`` (1, 2, 3) into an output of ``size``."""
+    """Return a model that warps ``image`` by ``theta`` into an output of ``size``."""
     model = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["": 20]> spatial_transformer
-        ({image_type}[1, 3, H, W] image, float[1, 2, 3] theta, int64[4] size) => ({image_type}[1, 3, h, w] warped) {{
+        ({image_type}[1, 3, H, W] image, float[1, 2, 3] theta, int64[4] size)
+        => ({image_type}[1, 3, h, w] warped) {{
             grid = AffineGrid (theta, size)
             warped = GridSample <mode = "{mode}", padding_mode = "{padding_mode}"> (image, grid)
         }}""")
@@ -121,73 +177,130 @@ def spatial_transformer(mode: str, padding_mode: str, image_type: str = "float")
 
 
 def answer(model: bytes, feeds: Mapping[str, Array]) -> Array:
-    """The one output of ``model`` on this package's ops."""
+    """Return the one output of ``model`` on this package's ops."""
     return InferenceSession(model, nodes="all").run(None, feeds)[0]
 
 
 def theta(height: int, width: int) -> Array:
-    """From normalized output to normalized input coordinates: turned by ANGLE in pixels, scaled by SCALE."""
-    cos, sin = SCALE * math.cos(ANGLE), SCALE * math.sin(ANGLE)
-    return np.array([[[cos, -sin * height / width, 0], [sin * width / height, cos, 0]]], np.float32)
+    """Return the affine map from normalized output to normalized input coordinates.
+
+    In pixels it rotates by ANGLE and scales by SCALE.
+    """
+    cos = SCALE * math.cos(ANGLE)
+    sin = SCALE * math.sin(ANGLE)
+    rows = [[cos, -sin * height / width, 0], [sin * width / height, cos, 0]]
+    return np.array([rows], np.float32)
 
 
 def detail_theta(height: int, width: int) -> Array:
-    """A small square of the photograph, not turned."""
+    """Return the affine map to a small square of the photograph, without rotation."""
     x, y = DETAIL_AT
     return np.array([[[DETAIL * height / width, 0, x], [0, DETAIL, y]]], np.float32)
 
 
 def draw(
-    path: str, suffix: str, photo: Array, warp: Array, warped: Images, differences: Images, details: Mapping[str, Array]
+    path: str,
+    suffix: str,
+    photo: Array,
+    warp: Array,
+    warped: Images,
+    differences: Images,
+    details: Mapping[str, Array],
 ) -> None:
-    """The picture: the photograph with the grid on it, every mode and padding, a detail, the difference to native."""
-    from matplotlib.colors import LogNorm
-    from matplotlib.figure import Figure
+    """Draw the picture.
 
-    def show(axes: Any, image: Array, title: str = "", **how: Any) -> None:
-        axes.imshow(image if image.ndim == 2 else image[0].transpose(1, 2, 0).clip(0, 1), **how)
-        axes.set(xticks=[], yticks=[])
-        axes.set_title(title, fontsize=10)
+    Args:
+        path: the file.
+        suffix: its format.
+        photo: the photograph, (H, W, 3), with the grid drawn on it.
+        warp: the affine map, (1, 2, 3).
+        warped: the warped images by mode and padding mode, (1, 3, H, W).
+        differences: their differences to onnxruntime's.
+        details: the detail by mode.
+    """
+    from matplotlib.figure import Figure
 
     figure: Any = Figure(figsize=(17, 9.6), layout="constrained")
     figure.suptitle("GridSample: every pixel of the output looks up a place in the input")
-    source, results, right = figure.subfigures(1, 3, width_ratios=[1.25, 2.35, 1.2])
+    source, results, errors = figure.subfigures(1, 3, width_ratios=[1.25, 2.35, 1.2])
+    _draw_source(source, photo, warp, details)
+    _draw_results(results, warped)
+    _draw_errors(errors, differences)
+    with written_whole(path) as file:
+        figure.savefig(file, dpi=75, format=suffix)
 
-    top, bottom = source.subfigures(2, 1, height_ratios=[2.1, 1])
+
+def _draw_source(figure: Any, photo: Array, warp: Array, details: Mapping[str, Array]) -> None:
+    """Draw the photograph with the grid on it, and the detail in every mode."""
+    top, bottom = figure.subfigures(2, 1, height_ratios=[2.1, 1])
     top.suptitle("The input, and the places that are looked up")
     axes = top.subplots()
     axes.imshow(photo)
     draw_grid(axes, warp, photo.shape[0], photo.shape[1])
     bottom.suptitle("The modes, on the small white square enlarged")
-    for axes, mode in zip(bottom.subplots(1, 3), spec.MODES, strict=True):
-        show(axes, details[mode], mode)
+    for detail_axes, mode in zip(bottom.subplots(1, 3), spec.MODES, strict=True):
+        _show(detail_axes, _pixels(details[mode]), mode)
 
-    results.suptitle("The output: rows are modes, columns say what lies outside the input")
-    right.suptitle("Difference to onnxruntime's kernels")
-    outputs, errors = results.subplots(3, 3), right.subplots(3, 3)
-    most = max(each.max() for each in differences.values())
-    colours = LogNorm(LEAST, max(most, 10 * LEAST), clip=True)  # rounding errors and whole pixels
-    for (key, error), output, beside in zip(differences.items(), outputs.flat, errors.flat, strict=True):
-        show(output, warped[key], key[1] if key[0] == spec.MODES[0] else "")
-        title = f"at most {error.max():.1e}" if error.max() else "none"
-        show(beside, error[0].max(axis=0), title, cmap="magma", norm=colours)
-    for axes, mode in zip((*outputs[:, 0], *errors[:, 0]), spec.MODES * 2, strict=True):
+
+def _draw_results(figure: Any, warped: Images) -> None:
+    """Draw the warped images: rows are modes, columns are paddings."""
+    figure.suptitle("The output: rows are modes, columns say what lies outside the input")
+    subplots = figure.subplots(3, 3)
+    for axes, ((mode, padding_mode), image) in zip(subplots.flat, warped.items(), strict=True):
+        _show(axes, _pixels(image), padding_mode if mode == spec.MODES[0] else "")
+    _label_rows(subplots)
+
+
+def _draw_errors(figure: Any, differences: Images) -> None:
+    """Draw the differences of the warped images, and the scale of their colours."""
+    from matplotlib.colors import LogNorm
+
+    figure.suptitle("Difference to onnxruntime's kernels")
+    subplots = figure.subplots(3, 3)
+    max_difference = max(difference.max() for difference in differences.values())
+    # From rounding errors to whole pixels.
+    colours = LogNorm(LEAST, max(max_difference, 10 * LEAST), clip=True)
+    for axes, difference in zip(subplots.flat, differences.values(), strict=True):
+        title = f"at most {difference.max():.1e}" if difference.max() else "none"
+        _show(axes, difference[0].max(axis=0), title, cmap="magma", norm=colours)
+    _label_rows(subplots)
+    first_image = subplots[0, 0].images[0]
+    figure.colorbar(first_image, ax=subplots, location="bottom", label="values are in [0, 1]")
+
+
+def _show(axes: Any, image: Array, title: str = "", **options: Any) -> None:
+    """Draw an image without ticks. ``options`` are those of matplotlib's imshow."""
+    axes.imshow(image, **options)
+    axes.set(xticks=[], yticks=[])
+    axes.set_title(title, fontsize=10)
+
+
+def _pixels(image: Array) -> Array:
+    """Return an image (1, 3, H, W) as matplotlib draws it: (H, W, 3), in [0, 1]."""
+    return image[0].transpose(1, 2, 0).clip(0, 1)
+
+
+def _label_rows(subplots: Array) -> None:
+    """Write the modes next to the rows of subplots."""
+    for axes, mode in zip(subplots[:, 0], spec.MODES, strict=True):
         axes.set_ylabel(mode)
-    right.colorbar(errors[0, 0].images[0], ax=errors, location="bottom", label="values are in [0, 1]")
-    with written_whole(path) as file:
-        figure.savefig(file, dpi=75, format=suffix)
 
 
 def draw_grid(axes: Any, warp: Array, height: int, width: int) -> None:
-    """Lines of the output's pixels, where they lie in the photograph, and the outline of the detail."""
+    """Draw lines of the output's pixels on the photograph, and the outline of the detail."""
     lines = affine_grid(warp, (1, 1, 13, 11), align_corners=True)[0]
-    x, y = ((lines[..., i] + 1) * n / 2 - 0.5 for i, n in enumerate((width, height)))
+    x = (lines[..., 0] + 1) * width / 2 - 0.5
+    y = (lines[..., 1] + 1) * height / 2 - 0.5
     for across, down in ((x, y), (x.T, y.T)):
-        for i in range(len(across)):
-            axes.plot(across[i], down[i], color="yellow", linewidth=2 if i in (0, len(across) - 1) else 0.7)
+        last = len(across) - 1
+        for index in range(len(across)):
+            linewidth = 2 if index in (0, last) else 0.7
+            axes.plot(across[index], down[index], color="yellow", linewidth=linewidth)
     axes.annotate("output's top left", (x[0, 0], y[0, 0]), backgroundcolor="yellow")
     corners = affine_grid(detail_theta(height, width), (1, 1, 2, 2), align_corners=True)[0]
     (left, top), (right, bottom) = (corners[[0, 1], [0, 1]] + 1) * (width, height) / 2 - 0.5
-    axes.plot([left, right, right, left, left], [top, top, bottom, bottom, top], color="white")
+    outline_x = [left, right, right, left, left]
+    outline_y = [top, top, bottom, bottom, top]
+    axes.plot(outline_x, outline_y, color="white")
     axes.set(xticks=[], yticks=[], aspect="equal")
     axes.set_facecolor("0.85")

@@ -1,23 +1,28 @@
-"""Errors in a line: whose mistake it is, which file it is about, and what helps."""
+"""Turn errors into one line of text: what is wrong, with which file, and what helps."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..errors import GridSampleError
 
-#: Module -> its package.
-_PACKAGES = {"PIL": "pillow", **{n: n.replace("_", "-") for n in ("matplotlib", "numba", "onnxruntime_extensions")}}
+#: Module -> the package to install for it.
+_PACKAGES = {
+    "PIL": "pillow",
+    "matplotlib": "matplotlib",
+    "numba": "numba",
+    "onnxruntime_extensions": "onnxruntime-extensions",
+}
 
 REPORT = "please report it, with what --version and, for this command, --traceback print"
 
 
 class AboutFileError(Exception):
-    """An error with the name of the file that it is about."""
+    """A mistake of the user, with a text that names the file."""
 
 
 @contextmanager
 def about(path: str) -> Iterator[None]:
-    """Have errors that the user can mend name the user's file ``path``."""
+    """Add the file ``path`` to the text of errors that are mistakes of the user."""
     try:
         yield
     except (OSError, AboutFileError):  # these name their file
@@ -29,19 +34,30 @@ def about(path: str) -> Iterator[None]:
 
 
 def sentence(error: BaseException) -> str:
-    """The error in a line; with its type where there is no text, or none that a user would understand."""
+    """Return the error in one line.
+
+    The line starts with the type of the error if the error has no text, or is not the user's.
+    """
     text = " ".join(str(error).split())
-    if remedy(error) is None or not text:
-        return f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return text
+    name = type(error).__name__
+    if not text:
+        return name
+    return text if remedy(error) is not None else f"{name}: {text}"
 
 
 def remedy(error: BaseException) -> str | None:
-    """The text to put after the ``error``'s, with what the user may do; None where it is not the user's mistake."""
+    """Return what the user can do about an error, as text to append to the error's.
+
+    Returns:
+        The text, which may be empty. None if the error is not a mistake of the user.
+    """
     if isinstance(error, ModuleNotFoundError):
-        package = _PACKAGES.get((error.name or "").partition(".")[0])
-        return package and f": pip install {package}"
+        module = (error.name or "").partition(".")[0]
+        package = _PACKAGES.get(module)
+        return None if package is None else f": pip install {package}"
     if isinstance(error, MemoryError):
         return " (there is not enough memory)"
-    of_onnxruntime = type(error).__module__.startswith("onnxruntime.")
-    return "" if of_onnxruntime or isinstance(error, (GridSampleError, AboutFileError, OSError, ImportError)) else None
+    if isinstance(error, (GridSampleError, AboutFileError, OSError, ImportError)):
+        return ""
+    is_from_onnxruntime = type(error).__module__.startswith("onnxruntime.")
+    return "" if is_from_onnxruntime else None

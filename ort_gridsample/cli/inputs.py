@@ -1,4 +1,4 @@
-"""A model's inputs, from files or at random, for ``run``, ``verify`` and ``bench``."""
+"""Make the inputs of a model from files or at random, for ``run``, ``verify`` and ``bench``."""
 
 import argparse
 from typing import Any
@@ -11,79 +11,132 @@ from .. import spec
 from ..errors import GridSampleError
 from ..functions import validation
 from ..reference.arrays import Array
-from .arguments import at_least_0
+from .arguments import non_negative
 from .output import name_of
 
-#: The lengths of dimensions that the model leaves open in a random input: the first dimension's, and the others'.
-OPEN, OPEN_OTHERWISE = (1, 8), (2, 11)
+#: The lengths that dimensions without a number have in random inputs: of the first dimension, and
+#: of the others. ``verify`` runs the models with both pairs.
+OPEN_LENGTHS = (1, 8)
+OTHER_OPEN_LENGTHS = (2, 11)
 
 
 def add_arguments(parser: argparse.ArgumentParser, metavar: str = "MODEL") -> None:
-    add = parser.add_argument
-    add("model", metavar=metavar, help="an ONNX model")
-    add("--input", action="append", default=[], metavar="NAME=FILE.npy", help="an input's array (once for each input)")
-    shape = f"the shape of a random input (default: the model's; dimensions left open are {OPEN[1]})"
-    add("--shape", action="append", default=[], metavar="NAME=1,3,64,64", help=shape)
-    add("--seed", type=at_least_0, default=0, help="seed of the random inputs (default: 0)")
+    """Add the arguments for a model and its inputs."""
+    parser.add_argument("model", metavar=metavar, help="an ONNX model")
+    array = "an input's array (once for each input)"
+    parser.add_argument("--input", action="append", default=[], metavar="NAME=FILE.npy", help=array)
+    default = f"the model's; dimensions left open are {OPEN_LENGTHS[1]}"
+    parser.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="NAME=1,3,64,64",
+        help=f"the shape of a random input (default: {default})",
+    )
+    seed = "seed of the random inputs (default: 0)"
+    parser.add_argument("--seed", type=non_negative, default=0, help=seed)
 
 
-def feeds(
-    session: onnxruntime.InferenceSession, arguments: argparse.Namespace, *, random: bool,
-    lengths: tuple[int, int] = OPEN,
-) -> dict[str, Array]:  # fmt: skip
-    """The inputs of ``session``'s model: files', and if ``random`` the others at random, of open ``lengths``."""
-    files, shapes = _pairs("--input", arguments.input), _pairs("--shape", arguments.shape)
+def make_feeds(
+    session: onnxruntime.InferenceSession,
+    arguments: argparse.Namespace,
+    *,
+    random: bool,
+    open_lengths: tuple[int, int] = OPEN_LENGTHS,
+) -> dict[str, Array]:
+    """Return the inputs of a session's model.
+
+    Args:
+        session: the session.
+        arguments: the values of the arguments of :func:`add_arguments`.
+        random: whether to draw the inputs without a file at random.
+        open_lengths: the lengths of dimensions without a number in random inputs.
+
+    Raises:
+        GridSampleError: an argument does not fit the model, or an input has no file.
+    """
+    files = _by_name("--input", arguments.input)
+    shapes = _by_name("--shape", arguments.shape)
     declared = {value.name: value for value in session.get_inputs()}
     for name in (*files, *shapes):
         if name not in declared:
-            known = f"one of {', '.join(declared)}" if declared else "none: the model has no inputs"
-            raise GridSampleError(arguments.model, "the input's name", repr(name), known)
+            names = f"one of {', '.join(declared)}" if declared else "none: the model has no inputs"
+            raise GridSampleError(arguments.model, "the input's name", repr(name), names)
     for name in files.keys() & shapes.keys():
-        raise GridSampleError("command line", "--shape", repr(name), f"none, as --input gives {name!r} from a file")
+        expected = f"none, as --input gives {name!r} from a file"
+        raise GridSampleError("command line", "--shape", repr(name), expected)
     generator = np.random.default_rng(arguments.seed)
-    feeds = {}
+    feeds = dict[str, Array]()
     for name, value in declared.items():
         if name in files:
-            feeds[name] = _fitting(_read(files[name]), value, files[name], arguments.model)
+            feeds[name] = _checked(_read(files[name]), value, files[name], arguments.model)
         elif random:
-            own = [n if isinstance(n, int) else lengths[at > 0] for at, n in enumerate(value.shape)]
-            shape = _shape(shapes[name]) if name in shapes else tuple(own)
+            shape = _parse_shape(shapes[name]) if name in shapes else _shape_of(value, open_lengths)
             feeds[name] = random_array(generator, name, value.type, shape)
         else:
-            raise GridSampleError(arguments.model, f"input {name!r}", "missing", f"--input {name}=FILE.npy or --random")
+            expected = f"--input {name}=FILE.npy or --random"
+            raise GridSampleError(arguments.model, f"input {name!r}", "missing", expected)
     return feeds
 
 
-def random_array(generator: np.random.Generator, name: str, ort_type: str, shape: tuple[int, ...]) -> Array:
-    """An array of onnxruntime's type ``ort_type``: floats in [-1, 1), small integers, short strings."""
+def random_array(
+    generator: np.random.Generator,
+    name: str,
+    ort_type: str,
+    shape: tuple[int, ...],
+) -> Array:
+    """Return a random array: floats in [-1, 1), small integers, or short strings.
+
+    Args:
+        generator: the random numbers.
+        name: the name of the input, for errors.
+        ort_type: the type of the input by onnxruntime's name.
+        shape: the shape of the array.
+    """
     dtype = _dtype(ort_type)
     if dtype is None:
-        raise GridSampleError("command line", f"input {name!r}", f"of type {ort_type}", "a tensor of a type of numpy's")
+        found = f"of type {ort_type}"
+        expected = "a tensor of a type of numpy's"
+        raise GridSampleError("command line", f"input {name!r}", found, expected)
     if dtype.kind == "O":
         return generator.choice(np.array(["a", "b", "c"], object), shape)
     if dtype.kind in "iub":
-        return generator.integers(0, 2 if dtype.kind == "b" else 100, shape).astype(dtype)
+        end = 2 if dtype.kind == "b" else 100
+        return generator.integers(0, end, shape).astype(dtype)
     return generator.uniform(-1, 1, shape).astype(dtype)
 
 
+def _shape_of(value: onnxruntime.NodeArg, open_lengths: tuple[int, int]) -> tuple[int, ...]:
+    """Return the shape of a random input."""
+    first, others = open_lengths
+    defaults = [first] + [others] * (len(value.shape) - 1)
+    dims = zip(value.shape, defaults, strict=False)
+    return tuple(dim if isinstance(dim, int) else default for dim, default in dims)
+
+
 def _dtype(ort_type: str) -> np.dtype[Any] | None:
-    """The type of an array for onnxruntime's ``tensor(…)``; None where numpy has none."""
-    known = spec.TYPES_BY_ONNX.get(ort_type.removeprefix("tensor(").removesuffix(")"))
-    if known is None or known.name == "bfloat16":
+    """Return the type of an array for onnxruntime's ``tensor(…)``; None if NumPy has none."""
+    tensor_type = spec.TYPES_BY_ONNX.get(_element_name(ort_type))
+    if tensor_type is None or tensor_type.name == "bfloat16":
         return None
-    return np.dtype(object if known.name == "str" else known.name)
+    return np.dtype(object if tensor_type.name == "str" else tensor_type.name)
 
 
-def _pairs(option: str, texts: list[str]) -> dict[str, str]:
-    pairs: dict[str, str] = {}
+def _element_name(ort_type: str) -> str:
+    return ort_type.removeprefix("tensor(").removesuffix(")")
+
+
+def _by_name(option: str, texts: list[str]) -> dict[str, str]:
+    """Return the values of an option that is given as NAME=VALUE, by name."""
+    values = dict[str, str]()
     for text in texts:
         name, _, value = text.partition("=")
         if not value:
             raise GridSampleError("command line", option, repr(text), "NAME=VALUE")
-        if name in pairs:
+        if name in values:
             raise GridSampleError("command line", option, f"given twice for {name!r}", "once")
-        pairs[name] = value
-    return pairs
+        values[name] = value
+    return values
 
 
 def _read(file: str) -> Array:
@@ -91,9 +144,11 @@ def _read(file: str) -> Array:
     try:
         array = np.load(file, allow_pickle=False)
     except (ValueError, EOFError, BadZipFile) as error:
-        raise GridSampleError("command line", "--input", f"{file!r} ({error})", expected) from None
+        found = f"{file!r} ({error})"
+        raise GridSampleError("command line", "--input", found, expected) from None
     if not isinstance(array, np.ndarray):
-        raise GridSampleError("command line", "--input", f"{file!r}, an archive of arrays (.npz)", expected)
+        found = f"{file!r}, an archive of arrays (.npz)"
+        raise GridSampleError("command line", "--input", found, expected)
     return array.astype(object) if array.dtype.kind == "U" else array
 
 
@@ -112,11 +167,27 @@ def _fitting(array: Array, value: onnxruntime.NodeArg, file: str, model: str) ->
     shape = f" of shape {validation.format_shape(lengths)}" if lengths else ""
     expected = f"{value.type.removeprefix('tensor(').removesuffix(')') if dtype is None else name_of(dtype)}{shape}"
     found = f"{name_of(array.dtype)} of shape {array.shape}"
-    raise GridSampleError(model, f"input {value.name!r}, from {file},", found, f"{expected}{remedy}")
+    expected = _element_name(value.type) if dtype is None else name_of(dtype)
+    if shape:
+        expected += f" of shape {validation.shown(shape)}"
+    argument = f"input {value.name!r}, from {file},"
+    raise GridSampleError(model, argument, found, f"{expected}; {remedy}")
 
 
-def _shape(text: str) -> tuple[int, ...]:
+def _remedy(array: Array, dtype: np.dtype[Any] | None, shape: tuple[Any, ...]) -> str:
+    """Return what to do if ``array`` has another type or shape; "" if it fits."""
+    if dtype is not None and array.dtype != dtype:
+        if "O" in (dtype.kind, array.dtype.kind):
+            return "only text is saved as text"
+        return f"convert it with numpy.save(file, numpy.load(file).astype({str(dtype)!r}))"
+    if shape and not validation.alike(array.shape, shape):
+        return "reshape or transpose it, or give another file"
+    return ""
+
+
+def _parse_shape(text: str) -> tuple[int, ...]:
     lengths = text.split(",")
     if not all(length.strip().isdecimal() for length in lengths):
-        raise GridSampleError("command line", "--shape", repr(text), "numbers with commas between them")
+        expected = "numbers with commas between them"
+        raise GridSampleError("command line", "--shape", repr(text), expected)
     return tuple(map(int, lengths))

@@ -1,4 +1,4 @@
-"""What the commands print: in any encoding, as tables and as JSON."""
+"""Print text in any encoding, tables and JSON."""
 
 import codecs
 import json
@@ -17,60 +17,118 @@ import numpy as np
 from ..custom_ops.compiled_ops import library_file
 from ..errors import GridSampleError
 
-_DISTRIBUTIONS = ("ort-gridsample", "onnxruntime", "onnxruntime-extensions", "onnx", "numpy", "numba")
-#: Replacements of characters that the terminal's encoding lacks; ``?`` for any other.
-_PLAIN = {"×": "x", "±": "+-", "→": "->", "–": "-", "…": "...", "µ": "u"}
-_ERRORS = "ort_gridsample.plain"
+_DISTRIBUTIONS = (
+    "ort-gridsample",
+    "onnxruntime",
+    "onnxruntime-extensions",
+    "onnx",
+    "numpy",
+    "numba",
+)
+#: Replacements of characters that the terminal's encoding lacks. Any other becomes ``?``.
+_REPLACEMENTS = {"×": "x", "±": "+-", "→": "->", "–": "-", "…": "...", "µ": "u"}
+#: The name of the error handler that replaces them.
+_ERROR_HANDLER = "ort_gridsample.plain"
+
+_COLUMN_GAP = "  "
+#: The indentation of the further lines of a row that is folded.
+_FOLD_INDENT = "    "
 
 
 @contextmanager
 def any_encoding() -> Iterator[None]:
-    """Let stdout and stderr take every character, replaced by one that looks alike where their encoding lacks it."""
-    codecs.register_error(_ERRORS, _plain)
+    """Let stdout and stderr accept every character.
+
+    A character that their encoding lacks is replaced by one that looks alike.
+    """
+    codecs.register_error(_ERROR_HANDLER, _replace_characters)
     streams = [stream for stream in (sys.stdout, sys.stderr) if isinstance(stream, TextIOWrapper)]
-    before = [stream.errors for stream in streams]
+    handlers_before = [stream.errors for stream in streams]
     for stream in streams:
-        stream.reconfigure(errors=_ERRORS)
+        stream.reconfigure(errors=_ERROR_HANDLER)
     try:
         yield
     finally:
-        for stream, errors in zip(streams, before, strict=True):
-            with suppress(BrokenPipeError):  # this flushes
-                stream.reconfigure(errors=errors)
+        for stream, handler in zip(streams, handlers_before, strict=True):
+            with suppress(BrokenPipeError):  # reconfigure flushes
+                stream.reconfigure(errors=handler)
 
 
-def _plain(error: UnicodeError) -> tuple[str, int]:
+def _replace_characters(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    return "".join(_PLAIN.get(c, "?") for c in error.object[error.start : error.end]), error.end
+    characters = error.object[error.start : error.end]
+    return "".join(_REPLACEMENTS.get(character, "?") for character in characters), error.end
 
 
-def table(rows: Iterable[Sequence[object]], indent: str = "") -> str:
-    """``rows`` in aligned columns, the first row being the heads."""
+def table(
+    rows: Iterable[Sequence[object]],
+    indent: str = "",
+    max_width: float = math.inf,
+) -> str:
+    """Return rows in aligned columns.
+
+    Args:
+        rows: the rows; the first one has the heads of the columns.
+        indent: what each line starts with.
+        max_width: the number of characters of a line. Rows that are longer continue on further
+            lines, at the same column in all rows. A cell that is longer has a line of its own.
+    """
     cells = [[str(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
-    return "\n".join(indent + line.rstrip() for line in lines)
+    groups = _column_groups(widths, max_width - len(indent))
+    lines = list[str]()
+    for row in cells:
+        padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        for group in groups:
+            line = _COLUMN_GAP.join(padded[index] for index in group).rstrip()
+            is_first = group[0] == 0
+            if is_first or line:
+                lines.append(f"{indent}{'' if is_first else _FOLD_INDENT}{line}".rstrip())
+    return "\n".join(lines)
+
+
+def _column_groups(widths: Sequence[int], max_width: float) -> list[list[int]]:
+    """Return the indices of the columns on each line of a row."""
+    groups: list[list[int]] = [[]]
+    line_width = 0
+    for index, width in enumerate(widths):
+        if groups[-1] and line_width + len(_COLUMN_GAP) + width > max_width:
+            groups.append([])
+            line_width = len(_FOLD_INDENT)
+        elif groups[-1]:
+            line_width += len(_COLUMN_GAP)
+        groups[-1].append(index)
+        line_width += width
+    return groups
 
 
 def print_json(content: Any) -> None:
-    """Print ``content``, dataclasses in it as objects, as JSON of ASCII characters, with null for what JSON lacks."""
-    print(json.dumps(_finite(content), indent=2))
+    """Print ``content`` as JSON of ASCII characters.
+
+    Dataclasses become objects. Numbers that JSON lacks become null.
+    """
+    print(json.dumps(_as_json(content), indent=2))
 
 
-def _finite(content: Any) -> Any:
+def _as_json(content: Any) -> Any:
     if is_dataclass(content):
         content = vars(content)
     if isinstance(content, float):
         return content if math.isfinite(content) else None
     if isinstance(content, Mapping):
-        return {key: _finite(value) for key, value in content.items()}
-    return [_finite(value) for value in content] if isinstance(content, (list, tuple)) else content
+        return {key: _as_json(value) for key, value in content.items()}
+    if isinstance(content, (list, tuple)):
+        return [_as_json(value) for value in content]
+    return content
 
 
 def versions() -> dict[str, str]:
-    """The versions of this package, its dependencies, the library of ops that sessions use, and Python."""
-    found = {}
+    """Return the versions of this package, its dependencies and Python.
+
+    Where sessions use a library of ops, its description is among them.
+    """
+    names_and_versions = dict[str, str]()
     for name in _DISTRIBUTIONS:
         with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
@@ -78,10 +136,11 @@ def versions() -> dict[str, str]:
         try:
             found["library"] = library_file.validate(path)
         except GridSampleError as error:
-            found["library"] = f"of no use ({error})"
-    return {**found, "Python": platform.python_version()}
+            names_and_versions["library"] = f"of no use ({error})"
+    names_and_versions["Python"] = platform.python_version()
+    return names_and_versions
 
 
 def name_of(dtype: np.dtype[Any]) -> str:
-    """The name of an array's element type, ``string`` for strings."""
+    """Return the name of an array's element type, ``string`` for strings."""
     return "string" if dtype.kind == "O" else str(dtype)

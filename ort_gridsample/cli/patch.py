@@ -3,53 +3,103 @@
 import argparse
 from pathlib import Path
 
+from ..detection.records import NodeRecord
 from ..errors import GridSampleError
 from ..graph.files import read_model, write_model
 from ..graph.scope import opset_of
-from ..rewriting.patch import patch_to, targets
+from ..rewriting.patch import TWO_AXES, patch_to, targets
 from ..rewriting.targets.runtimes import RUNTIMES
 from ..session import native
 from .failures import about
 
+#: Target -> what a node becomes; for other targets the node of a dialect.
+_FORMS = {
+    "ort_gridsample": "ort_gridsample op",
+    "compiled": "compiled op",
+    "primitives": "basic operators",
+    TWO_AXES: "4-D GridSample nodes",
+}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("model", metavar="IN", help="an ONNX model")
-    add("patched", metavar="OUT", help="the patched model; external data stays external, beside it")
-    become = "what the nodes become: this package's ops, the standard's, basic operators only, or a dialect"
-    add("--target", choices=targets(), default=targets()[0], help=f"{become} (default: %(default)s)")
-    add("--functions", action="store_true", help="with --target primitives: nodes lowered alike share a function")
-    opset = "convert the whole model to this opset, up or down"
-    add("--opset", type=int, metavar="N", help=f"{opset} (default: its own, or the first that the target needs)")
-    runtimes = f"with --target primitives: a runtime that needs another form, of {', '.join(RUNTIMES)}"
-    add("--for", dest="for_runtime", metavar="RUNTIME", help=runtimes)
-    nodes = "all nodes, or only those that the installed onnxruntime does not run by itself (default: all)"
-    add("--nodes", choices=("all", "unsupported"), default="all", help=nodes)
+    """Add the arguments of the command."""
+    default_target = targets()[0]
+    parser.add_argument("model", metavar="IN", help="an ONNX model")
+    patched = "the patched model; external data stays external, beside it"
+    parser.add_argument("patched", metavar="OUT", help=patched)
+    target = (
+        "what the nodes become: this package's ops, the standard's, basic operators only, or a "
+        "dialect (default: %(default)s)"
+    )
+    parser.add_argument("--target", choices=targets(), default=default_target, help=target)
+    functions = "with --target primitives: nodes lowered alike share a function"
+    parser.add_argument("--functions", action="store_true", help=functions)
+    default_opset = "its own, or the first that the target needs"
+    opset = f"convert the whole model to this opset, up or down (default: {default_opset})"
+    parser.add_argument("--opset", type=int, metavar="N", help=opset)
+    runtimes = ", ".join(RUNTIMES)
+    runtime = f"with --target primitives: a runtime that needs another form, of {runtimes}"
+    parser.add_argument("--for", dest="for_runtime", metavar="RUNTIME", help=runtime)
+    unsupported = "only those that the installed onnxruntime does not run by itself"
+    nodes = f"all nodes, or {unsupported} (default: all)"
+    parser.add_argument("--nodes", choices=("all", "unsupported"), default="all", help=nodes)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    source, target = arguments.model, arguments.patched
-    functions, for_runtime = arguments.functions, arguments.for_runtime
-    for option, given in (("--functions", functions), ("--for", for_runtime)):
-        if given and arguments.target != "primitives":
-            raise GridSampleError("patch", option, f"given with --target {arguments.target}", "--target primitives")
-    if Path(target).exists() and Path(target).samefile(source):
-        raise GridSampleError("patch", "OUT", f"{target!r}, which is IN", "another file")
+    """Write the patched model, and print what was replaced."""
+    source = arguments.model
+    destination = arguments.patched
+    _check(arguments)
     with about(source):
         model = read_model(source)
-        before = opset_of(model)
-        what = arguments.nodes, arguments.target, functions, native, arguments.opset, for_runtime
-        replaced, _ = patch_to(model, *what)
-        ours = arguments.target == targets()[0]
-        lines = [f"{r.op_type} {r.label}: {r.action if ours else f'now {arguments.target}'}" for r in replaced]
-        files = write_model(model, target, external_data_of=source)
+        opset_before = opset_of(model)
+        records, _ = patch_to(
+            model,
+            arguments.nodes,
+            arguments.target,
+            arguments.functions,
+            native,
+            arguments.opset,
+            arguments.for_runtime,
+        )
+        # Before the file is written, because this may raise.
+        lines = [_replacement_line(record, arguments.target) for record in records]
+        copied_files = write_model(model, destination, external_data_of=source)
+    opset = opset_of(model)
     for line in lines:
         print(line)
     if lines:
-        print(f"{target}: {len(lines)} {'node' if len(lines) == 1 else 'nodes'} replaced")
-    elif opset_of(model) == before:
-        print(f"{target}: nothing to replace, the model is as it was")
-    if opset_of(model) != before:
-        print(f"{target}: opset {before} → {opset_of(model)}")
-    for file in files:
+        print(f"{destination}: {len(lines)} {'node' if len(lines) == 1 else 'nodes'} replaced")
+    elif opset == opset_before:
+        print(f"{destination}: nothing to replace, the model is as it was")
+    if opset != opset_before:
+        print(f"{destination}: opset {opset_before} → {opset}")
+    for file in copied_files:
         print(f"{file}: external data, copied")
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuse options that do not fit together."""
+    if arguments.target != "primitives":
+        options = {"--functions": arguments.functions, "--for": arguments.for_runtime}
+        for option, value in options.items():
+            if value:
+                found = f"given with --target {arguments.target}"
+                raise GridSampleError("patch", option, found, "--target primitives")
+    destination = Path(arguments.patched)
+    if destination.exists() and destination.samefile(arguments.model):
+        found = f"{arguments.patched!r}, which is IN"
+        raise GridSampleError("patch", "OUT", found, "another file")
+
+
+def _replacement_line(record: NodeRecord, target: str) -> str:
+    """Return a line on what a node became, such as "GridSample 'a' → ort_gridsample op"."""
+    graph = f" in {record.graph}" if record.graph else ""
+    form = _FORMS.get(target, f"{target} node")
+    line = f"{record.op_type} {record.name!r}{graph} → {form}"
+    if target != targets()[0] or not record.casts:
+        return line
+    casts = list[str]()
+    for name, cast_type in record.casts.items():
+        casts.append(f"{name} cast from {record.types[name][0]} to {cast_type}")
+    return f"{line}, with {' and '.join(casts)}"

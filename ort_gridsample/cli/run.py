@@ -17,27 +17,40 @@ from .failures import about
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     inputs.add_arguments(parser)
-    parser.add_argument("--output", metavar="DIR", help="the folder in which each output is saved as NAME.npy")
+    folder = "the folder in which each output is saved as NAME.npy"
+    parser.add_argument("--output", metavar="DIR", help=folder)
     parser.add_argument("--random", action="store_true", help="draw the other inputs at random")
-    parser.add_argument("--json", action="store_true", help="print JSON: the inputs, the outputs, and the seconds")
+    json = "print JSON: the inputs, the outputs, and the seconds"
+    parser.add_argument("--json", action="store_true", help=json)
 
 
 def run(arguments: argparse.Namespace) -> None:
+    """Run a model once; save and print its outputs."""
     with about(arguments.model):
         session = InferenceSession(arguments.model)
-        feeds = inputs.feeds(session, arguments, random=arguments.random)
+        feeds = inputs.make_feeds(session, arguments, random=arguments.random)
         start = time.perf_counter()
         outputs = runners.answers(session, feeds)
         seconds = time.perf_counter() - start
     files = save(outputs, Path(arguments.output)) if arguments.output else {}
-    taken, given = ([_described(*each) for each in values.items()] for values in (feeds, outputs))
+    described_inputs = [_described(name, value) for name, value in feeds.items()]
+    described_outputs = [_described(name, value) for name, value in outputs.items()]
     if arguments.json:
-        if files:
-            given = [{**each, "file": str(file)} for each, file in zip(given, files.values(), strict=True)]
-        output.print_json({"model": arguments.model, "inputs": taken, "outputs": given, "seconds": seconds})
+        for description, file in zip(described_outputs, files.values(), strict=False):
+            description["file"] = str(file)
+        output.print_json(
+            {
+                "model": arguments.model,
+                "inputs": described_inputs,
+                "outputs": described_outputs,
+                "seconds": seconds,
+            }
+        )
         return
-    rows = [("input", *each.values()) for each in taken] + [("output", *each.values()) for each in given]
+    rows = [("input", *description.values()) for description in described_inputs]
+    rows += [("output", *description.values()) for description in described_outputs]
     print(output.table([("", "name", "type", "shape"), *rows]))
     print(f"time    {seconds * 1e3:.2f} ms (one run, without making the session)")
     for name, file in files.items():
@@ -45,30 +58,42 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _described(name: str, value: Array) -> dict[str, object]:
-    """An input or output for the table and for JSON; a value that is no tensor has no shape."""
-    is_tensor = isinstance(value, np.ndarray)
-    kind = output.name_of(value.dtype) if is_tensor else type(value).__name__
-    return {"name": name, "type": kind, "shape": value.shape if is_tensor else None}
+    """Return the name, type and shape of an input or output; None as the shape of a non-tensor."""
+    if not isinstance(value, np.ndarray):
+        return {"name": name, "type": type(value).__name__, "shape": None}
+    return {"name": name, "type": output.name_of(value.dtype), "shape": value.shape}
 
 
 def save(outputs: Mapping[str, Array], folder: Path) -> dict[str, Path]:
-    """Save each output as ``folder``/NAME.npy; the files, by the outputs' names.
+    """Save each output as ``folder``/NAME.npy.
 
-    A character that a file name cannot hold becomes ``_``; of two names that some file systems take for one, the later
-    gets a number.
+    A character that a file name cannot hold becomes ``_``. If some file systems do not distinguish
+    two names, the later one gets a number.
+
+    Returns:
+        The files by the names of the outputs.
+
+    Raises:
+        GridSampleError: an output is not a tensor. No file is written.
     """
     for name, array in outputs.items():
         if not isinstance(array, np.ndarray):
-            raise GridSampleError("run", f"output {name!r}", f"a {type(array).__name__}", "a tensor, to be saved")
+            found = f"a {type(array).__name__}"
+            raise GridSampleError("run", f"output {name!r}", found, "a tensor, to be saved")
     folder.mkdir(parents=True, exist_ok=True)
-    files: dict[str, Path] = {}
-    taken: set[str] = set()
+    files = dict[str, Path]()
+    used_names = set[str]()
     for name, array in outputs.items():
-        stem = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
-        names = (stem if n == 1 else f"{stem}-{n}" for n in count(1))
-        unlike = next(candidate for candidate in names if candidate.casefold() not in taken)
-        taken.add(unlike.casefold())
-        files[name] = folder / f"{unlike}.npy"
+        stem = _unused_stem(name, used_names)
+        used_names.add(stem.casefold())
+        files[name] = folder / f"{stem}.npy"
         with written_whole(files[name]) as file:
             np.save(file, array.astype(str) if array.dtype == object else array)
     return files
+
+
+def _unused_stem(name: str, used_names: set[str]) -> str:
+    """Return a file name for an output, without suffix, whose case-folded form is not used."""
+    stem = "".join(char if char.isalnum() or char in "-_." else "_" for char in name)
+    candidates = (stem if number == 1 else f"{stem}-{number}" for number in count(1))
+    return next(candidate for candidate in candidates if candidate.casefold() not in used_names)

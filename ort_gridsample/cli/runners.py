@@ -1,8 +1,8 @@
-"""Running a model in onnxruntime alone where that runs it, else with this package's ops."""
+"""Run a model in onnxruntime alone, or with this package if that does not run it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from typing import TypeAlias
 
 import onnxruntime
 
@@ -11,44 +11,79 @@ from ..session.native import quiet_options
 from ..session.registration import register
 from ..session.session import InferenceSession
 
-Model = str | bytes
-Arrays = Mapping[str, Array]
+#: The path or the bytes of a model.
+Model: TypeAlias = str | bytes
+#: Arrays by the names of inputs or outputs.
+Arrays: TypeAlias = Mapping[str, Array]
 
 _CPU = ["CPUExecutionProvider"]
-_session = partial(onnxruntime.InferenceSession, providers=_CPU)
-#: Ways to run a model -> how to make the session, in the order in which they are tried.
-WAYS: Mapping[str, Callable[[Model], onnxruntime.InferenceSession]] = {
-    "onnxruntime": lambda model: _session(model, quiet_options(0)),
-    "onnxruntime with ort_gridsample's ops": lambda model: _session(model, register(quiet_options(0))),
-    "ort_gridsample's session": lambda model: InferenceSession(model, quiet_options(0), providers=_CPU),
+
+
+def _plain_session(model: Model) -> onnxruntime.InferenceSession:
+    return onnxruntime.InferenceSession(model, quiet_options(0), providers=_CPU)
+
+
+def _session_with_ops(model: Model) -> onnxruntime.InferenceSession:
+    return onnxruntime.InferenceSession(model, register(quiet_options(0)), providers=_CPU)
+
+
+def _patching_session(model: Model) -> onnxruntime.InferenceSession:
+    return InferenceSession(model, quiet_options(0), providers=_CPU)
+
+
+#: Name -> the function that opens a session, in the order in which they are tried.
+BACKENDS: Mapping[str, Callable[[Model], onnxruntime.InferenceSession]] = {
+    "onnxruntime": _plain_session,
+    "onnxruntime with ort_gridsample's ops": _session_with_ops,
+    "ort_gridsample's session": _patching_session,
 }
 
 
 @dataclass(frozen=True)
-class Side:
-    """A model that was run in a ``way`` of :data:`WAYS`: the session, the inputs and the outputs."""
+class ModelRun:
+    """A run of a model.
 
-    way: str
-    refusal: str  #: onnxruntime's error where it alone does not run the model, else empty
+    Attributes:
+        backend: the one of :data:`BACKENDS` that ran the model.
+        refusal: onnxruntime's error if it alone does not run the model, else empty.
+        session: the session.
+        feeds: the inputs.
+        answers: the outputs.
+    """
+
+    backend: str
+    refusal: str
     session: onnxruntime.InferenceSession
     feeds: Arrays
     answers: Arrays
 
 
-def run(model: Model, feeds: Callable[[onnxruntime.InferenceSession], Arrays]) -> Side:
-    """``model`` on the ``feeds`` for its session, in the first of :data:`WAYS` that runs it; else the last's error."""
+def run(
+    model: Model,
+    make_feeds: Callable[[onnxruntime.InferenceSession], Arrays],
+) -> ModelRun:
+    """Run a model on the first of :data:`BACKENDS` that runs it.
+
+    Args:
+        model: the model.
+        make_feeds: returns the inputs for a session.
+
+    Raises:
+        Exception: no backend runs the model; the error of the last one.
+    """
     refusal = ""
-    for way, make in WAYS.items():
+    for backend, open_session in BACKENDS.items():
         try:
-            session = make(model)
-            fed = feeds(session)
-            return Side(way, refusal, session, fed, answers(session, fed))
+            session = open_session(model)
+            feeds = make_feeds(session)
+            return ModelRun(backend, refusal, session, feeds, answers(session, feeds))
         except Exception as error:
-            refusal, last = refusal or " ".join(str(error).split()), error
-    raise last
+            last_error = error
+            refusal = refusal or " ".join(str(error).split())
+    raise last_error
 
 
 def answers(session: onnxruntime.InferenceSession, feeds: Arrays) -> Arrays:
-    """The outputs on ``feeds``, by name."""
+    """Return the outputs of a session on ``feeds``, by name."""
     names = [value.name for value in session.get_outputs()]
     return dict(zip(names, session.run(None, dict(feeds)), strict=True))

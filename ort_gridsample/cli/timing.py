@@ -1,4 +1,4 @@
-"""Timing several ways to do the same thing in turns, in one process."""
+"""Time several backends that compute the same, in turns and in one process."""
 
 import statistics
 import time
@@ -7,20 +7,22 @@ from dataclasses import dataclass
 
 from ..progress import progress_bar
 
-#: A turn's calls take about so long together; a call of more than SLOW_SECONDS needs no untimed one before it.
+#: The calls of a turn take about this long together.
 TURN_SECONDS = 0.01
+#: A call that takes longer needs no untimed call before it.
 SLOW_SECONDS = 0.05
 MAX_CALLS = 500
 MIN_ROUNDS = 3
-#: Other threads of this process are idle when it uses less than this part of a processor.
+#: Other threads of this process are idle if it uses less than this part of a processor.
 IDLE_PART = 0.3
-IDLE_POLL_SECONDS = 0.02  # sooner, a thread's time may not be counted yet
+#: In a shorter interval, a thread's time may not be counted yet.
+IDLE_POLL_SECONDS = 0.02
 IDLE_LIMIT_SECONDS = 0.25
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds a call (or ratios of them), one number a round."""
+    """The seconds of a call, or ratios of such seconds: one number for each round."""
 
     rounds: tuple[float, ...]
 
@@ -38,64 +40,85 @@ class Timing:
 
     @property
     def spread(self) -> float:
-        """Half the distance of the quartiles, over the median."""
+        """Half the distance of the quartiles, divided by the median."""
         first, third = self.quartiles
         return (third - first) / 2 / self.median
 
     def times_faster_than(self, other: "Timing") -> "Timing":
-        """The ratios of ``other``'s seconds to these, round by round; their median is reported."""
-        return Timing(tuple(theirs / ours for ours, theirs in zip(self.rounds, other.rounds, strict=True)))
+        """Return the ratios of the seconds of ``other`` to these, round by round.
+
+        The median of the ratios is what the commands print.
+        """
+        pairs = zip(self.rounds, other.rounds, strict=True)
+        return Timing(tuple(others / own for own, others in pairs))
 
 
 @dataclass(frozen=True)
 class Turn:
-    """A backend's turn: ``begin()``, not timed, then ``call()`` a number of times."""
+    """The turn of a backend: ``begin()``, which is not timed, then ``call()`` several times."""
 
     call: Callable[[], object]
     begin: Callable[[], None] = lambda: None
 
 
 def measure(turns: Mapping[str, Turn], rounds: int, seconds: float) -> dict[str, Timing]:
-    """Time each of ``turns``, whose first calls are done, once a round, in rotating order: the median of a few calls.
+    """Time each of ``turns`` once in each round, in rotating order.
 
-    Before its timed calls a backend waits until the threads of the one before sleep, and makes an untimed call. The
-    last round is number ``rounds``, or the first after ``seconds`` that is not among the first MIN_ROUNDS.
+    The time in a round is the median of a few calls. Before its timed calls, a backend waits until
+    the threads of the previous one sleep, and makes an untimed call.
+
+    Args:
+        turns: the turns by the name of the backend. Each must have been called before.
+        rounds: the number of rounds.
+        seconds: after this time the current round is the last one, but at least MIN_ROUNDS are
+            made.
     """
-    once = {}
+    call_seconds = dict[str, float]()
     for name, turn in turns.items():
         turn.begin()
-        once[name] = _timed(turn.call)
-    found: dict[str, list[float]] = {name: [] for name in turns}
+        call_seconds[name] = _timed(turn.call)
+    medians: dict[str, list[float]] = {name: [] for name in turns}
     names = list(turns)
     start = time.perf_counter()
     with progress_bar("timing", rounds * len(names)) as begin:
         for done in range(rounds):
             if done >= MIN_ROUNDS and time.perf_counter() - start > seconds:
                 break
-            first = done % len(names)
+            first = round_number % len(names)
             for name in names[first:] + names[:first]:
-                begin(name)
-                turn = turns[name]
-                turn.begin()
-                _wait_until_idle()
-                if once[name] < SLOW_SECONDS:
-                    turn.call()
-                count = max(1, min(MAX_CALLS, round(TURN_SECONDS / max(once[name], 1e-9))))
-                found[name].append(statistics.median(_timed(turn.call) for _ in range(count)))
-    return {name: Timing(tuple(times)) for name, times in found.items()}
+                show(name)
+                medians[name].append(_timed_turn(turns[name], call_seconds[name]))
+    return {name: Timing(tuple(times)) for name, times in medians.items()}
+
+
+def _timed_turn(turn: Turn, call_seconds: float) -> float:
+    """Return the median time of the calls of a turn, each of which takes about ``call_seconds``."""
+    turn.begin()
+    _wait_until_idle()
+    if call_seconds < SLOW_SECONDS:
+        turn.call()
+    count = round(TURN_SECONDS / max(call_seconds, 1e-9))
+    count = max(1, min(MAX_CALLS, count))
+    return statistics.median(_timed(turn.call) for _ in range(count))
 
 
 def _wait_until_idle() -> None:
-    """Wait until no other thread of this process is busy: threads of libraries spin for a while after a call."""
+    """Wait until no other thread of this process is busy.
+
+    Threads of libraries spin for a while after a call.
+    """
     end = time.perf_counter() + IDLE_LIMIT_SECONDS
     while time.perf_counter() < end:
-        wall, used = time.perf_counter(), time.process_time()
+        start = time.perf_counter()
+        start_used = time.process_time()
         time.sleep(IDLE_POLL_SECONDS)
-        if time.process_time() - used < IDLE_PART * (time.perf_counter() - wall):
+        used = time.process_time() - start_used
+        if used < IDLE_PART * (time.perf_counter() - start):
             return
 
 
 def _timed(call: Callable[[], object]) -> float:
+    """Return the seconds of a call."""
     start = time.perf_counter()
     call()
     return time.perf_counter() - start

@@ -1,1 +1,1 @@
-"""The inference session: where each node runs, what onnxruntime can run, and the registration of ops."""
+"""The inference session: placement of nodes, probes of onnxruntime, and registration of ops."""

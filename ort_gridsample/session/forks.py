@@ -1,8 +1,9 @@
 """Keep a forked child from destroying sessions of its parent, which would hang.
 
-A session that is destroyed joins its threads, and a forked child has no threads but the one that forked. So before a
-fork this module takes references to all native sessions that it was told of. The parent drops them after the fork; the
-child keeps them for ever. The child can run these sessions, and make and drop its own.
+The destructor of a session joins the session's threads, and a forked child has no threads but the
+one that forked. So before a fork this module takes references to all native sessions that it
+tracks. The parent drops the references after the fork; the child keeps them for ever. The child can
+run these sessions, and create and drop its own.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ import onnxruntime
 
 #: onnxruntime's own class: :func:`ort_gridsample.quantization_sessions` replaces it for a while.
 _PLAIN_SESSION = onnxruntime.InferenceSession
-#: Weak references to native sessions (``InferenceSession._sess``), without callbacks: an exception that a signal
-#: handler raises in a callback is lost.
+#: Weak references to native sessions (``InferenceSession._sess``). They have no callbacks, because
+#: an exception that a signal handler raises in a callback is lost.
 _tracked: list[ref[Any]] = []
-#: The length of :data:`_tracked` at which references to sessions that are gone are removed.
+#: The length of :data:`_tracked` at which dead references are removed.
 _limit = 64
-#: Thread -> the sessions that a fork of this thread takes along, while it forks.
+#: Thread -> the sessions that are kept alive while this thread forks.
 _held: dict[int, list[Any]] = {}
-#: Of a child: the sessions of its parents.
+#: In a child: the sessions of its parents.
 _inherited: list[Any] = []
 
 
@@ -34,20 +35,22 @@ def track(session: Any) -> None:
     global _limit
     _tracked.append(ref(session))
     if len(_tracked) > _limit:
-        _tracked[:] = [each for each in _tracked if each() is not None]
+        _tracked[:] = [reference for reference in _tracked if reference() is not None]
         _limit = 2 * len(_tracked) + 64
 
 
 def keep_sessions_through_forks() -> None:
-    """Let forked child processes never destroy an ``onnxruntime.InferenceSession`` of their parent.
+    """Keep forked child processes from destroying an ``onnxruntime.InferenceSession``.
 
-    Where a forked child drops a session that it inherited, replaces it, or ends with it, onnxruntime waits for threads
-    that the child does not have, for ever. Sessions of :class:`ort_gridsample.InferenceSession` are always kept; this
-    function does the same for plain sessions, for those that exist and for all that are made afterwards. A child can
-    run inherited sessions, and make and drop its own. Calling it again changes nothing.
+    If a forked child drops a session that it inherited, replaces the session, or exits with it,
+    onnxruntime waits for ever for threads that the child does not have. This package always keeps
+    an :class:`ort_gridsample.InferenceSession`. This function makes it keep plain sessions as well,
+    both those that exist and later ones. A child can run inherited sessions, and create and drop
+    its own. Another call changes nothing.
 
-    Since release 1.29, a thread of onnxruntime's telemetry makes a forked child hang at its normal end as well, with or
-    without sessions. Set the environment variable ``ORT_DISABLE_TELEMETRY=1`` before onnxruntime is imported.
+    Since release 1.29, a thread of onnxruntime's telemetry also makes a forked child hang at its
+    normal end, with or without sessions. Set the environment variable ``ORT_DISABLE_TELEMETRY=1``
+    before onnxruntime is imported.
 
     >>> keep_sessions_through_forks()
     """
@@ -62,29 +65,29 @@ def keep_sessions_through_forks() -> None:
 
     session_class.__setattr__ = set_and_track
     setattr(session_class, _MARK, True)
-    for each in gc.get_objects():
-        if issubclass(type(each), session_class):
-            track_attribute("_sess", getattr(each, "_sess", None))
+    for instance in gc.get_objects():
+        if issubclass(type(instance), session_class):
+            track_attribute("_sess", getattr(instance, "_sess", None))
 
 
 _MARK = "_ort_gridsample_keeps_sessions_through_forks"
 
 
 def track_attribute(name: str, value: Any) -> None:
-    """Track what is assigned to the attribute of an ``InferenceSession`` that holds its native session."""
+    """Track ``value`` if ``name`` is the attribute that holds the native session of a session."""
     if name == "_sess" and value is not None:
         track(value)
 
 
 def cpu_session(model: bytes, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
-    """A plain session on the CPU, tracked."""
+    """Return a plain session on the CPU, and track it."""
     session = _PLAIN_SESSION(model, options, providers=["CPUExecutionProvider"])
     track(session._sess)
     return session
 
 
 def _before_fork() -> None:
-    sessions = (each() for each in list(_tracked))
+    sessions = (reference() for reference in list(_tracked))
     _held[threading.get_ident()] = [session for session in sessions if session is not None]
 
 
@@ -95,10 +98,15 @@ def _after_fork_in_parent() -> None:
 def _after_fork_in_child() -> None:
     for sessions in _held.values():
         for session in sessions:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))  # also when the interpreter ends
+            # Keep the session also when the interpreter ends.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))
         _inherited.extend(sessions)
     _held.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=_after_fork_in_parent,
+        after_in_child=_after_fork_in_child,
+    )

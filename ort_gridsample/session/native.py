@@ -1,4 +1,7 @@
-"""What the installed onnxruntime runs by itself, and rightly: asked of it, by trying."""
+"""Find out what the installed onnxruntime runs by itself and correctly, by running it.
+
+This module is a :class:`ort_gridsample.inference.types.Probe`.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -18,140 +21,219 @@ from ..reference.arrays import Array
 from ..reference.plan import plan_for
 from . import forks
 
-#: What no rounding explains, of values in [-1, 1] and in half precision.
+#: A difference that rounding does not explain, for values in [-1, 1] and in half precision.
 WRONG = 0.1
+#: The element types of tensors, by their names in onnxruntime's types, in upper case.
+_ELEM_TYPES = dict(TensorProto.DataType.items())
 
 
-def refusal(node: onnx.NodeProto, opsets: Mapping[str, int], operator: str, types: Mapping[str, str], axes: int) -> str:
-    """Why onnxruntime does not run a model of this one node, in its own words; empty where it does.
+def refusal(
+    node: onnx.NodeProto,
+    opsets: Mapping[str, int],
+    operator: str,
+    types: Mapping[str, str],
+    axes: int,
+) -> str:
+    """Return why onnxruntime does not run a model of one node, or "" if it does.
 
-    A kernel that answers wrongly at any coordinates, as older releases' do with cubic and border, does not run it. The
-    ``node`` stands for an ``operator`` with so many spatial ``axes``, and comes without inputs and outputs; ``opsets``
-    are the versions of the domains that it is written in, ``types`` the element types of its inputs.
+    A kernel that is wrong at any coordinates counts as a refusal. Those of older releases are wrong
+    with cubic and border.
+
+    Args:
+        node: the node, without inputs and outputs.
+        opsets: the versions of the domains that the node is written in.
+        operator: the operator that the node computes.
+        types: the element types of the node's inputs, by name.
+        axes: the number of spatial axes.
     """
-    imports = ((domain, opsets.get(domain, 1)) for domain in dict.fromkeys(("", node.domain)))
-    return _refusal(node.SerializeToString(), tuple(imports), operator, tuple(types.items()), axes)
+    domains = dict.fromkeys(("", node.domain))
+    imports = tuple((domain, opsets.get(domain, 1)) for domain in domains)
+    return _refusal(node.SerializeToString(), imports, operator, tuple(types.items()), axes)
 
 
 @cache
 def _refusal(
-    node: bytes, imports: tuple[tuple[str, int], ...], operator: str, types: tuple[tuple[str, str], ...], axes: int
+    node: bytes,
+    imports: tuple[tuple[str, int], ...],
+    operator: str,
+    types: tuple[tuple[str, str], ...],
+    axes: int,
 ) -> str:
+    """See :func:`refusal`; the arguments are hashable."""
     proto = onnx.NodeProto.FromString(node)
-    expected = None
     if operator == "GridSample":
-        said = {a.name: helper.get_attribute_value(a) for a in proto.attribute}
-        has_names = isinstance(said.get("mode"), bytes)  # others, which onnxruntime does not know, say it in integers
-        *arrays, expected = _probe(axes, **said) if has_names else _probe(axes)
+        X, grid, expected = _grid_sample_case(proto, axes)
+        arrays = [X, grid]
     else:
         arrays = [np.zeros((1, axes, axes + 1)), np.array([1, 1, *[2] * axes])]
+        expected = None
     try:
-        model = one_node(proto, imports, types, [[None] * a.ndim for a in arrays]).SerializeToString()
+        shapes = [[None] * array.ndim for array in arrays]
+        model = one_node(proto, imports, types, shapes).SerializeToString()
         session = forks.cpu_session(model, quiet_options())
-        feeds = {name: a.astype(fed(type_name)) for (name, type_name), a in zip(types, arrays, strict=True)}
-        (answer,) = session.run(None, feeds)
+        feed_types = {name: fed(type_name) for name, type_name in types}
+        named_arrays = zip(feed_types, arrays, strict=True)
+        feeds = {name: array.astype(feed_types[name]) for name, array in named_arrays}
+        (output,) = session.run(None, feeds)
     except Exception as error:
         return " ".join(str(error).split())
-    if expected is None or types[0][1] not in spec.FLOATS:
+    first_type = types[0][1]
+    if expected is None or first_type not in spec.FLOATS:
         return ""
-    off = float(abs(answer - expected).max())
-    return "" if off < WRONG else f"its own kernel is off by {off:.2g} where values are in [-1, 1]"
+    difference = float(abs(output - expected).max())
+    if difference < WRONG:
+        return ""
+    return f"its own kernel is off by {difference:.2g} where values are in [-1, 1]"
+
+
+def _grid_sample_case(node: onnx.NodeProto, axes: int) -> tuple[Array, Array, Array]:
+    """Return X, a grid and Y for the attributes of a GridSample node."""
+    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    # Dialects that onnxruntime does not know have integers as modes.
+    has_mode_names = isinstance(attributes.get("mode"), bytes)
+    return _probe(axes, **attributes) if has_mode_names else _probe(axes)
 
 
 def _probe(
-    axes: int, mode: bytes = b"linear", padding_mode: bytes = b"zeros", align_corners: int = 0, **_: object
+    axes: int,
+    mode: bytes = b"linear",
+    padding_mode: bytes = b"zeros",
+    align_corners: int = 0,
+    **_: object,
 ) -> tuple[Array, Array, Array]:
-    """X of 5 pixels an axis, a grid of positions inside and around it, far from any tie, and Y."""
+    """Return X, a grid and Y.
+
+    X has 5 pixels on each axis. The positions of the grid are inside and around X, far from ties.
+    """
     pixels = np.array([-0.7, 1.3, 4.4])
     normalized = pixels / 2 - 1 if align_corners else (2 * pixels + 1) / 5 - 1
     X = np.sin(np.arange(5**axes, dtype=np.float64)).reshape(1, 1, *[5] * axes)
-    grid = np.stack(np.meshgrid(*[normalized] * axes, indexing="ij")[::-1], -1)[None]
+    coordinates = np.meshgrid(*[normalized] * axes, indexing="ij")
+    grid = np.stack(coordinates[::-1], -1)[None]
     return X, grid, sampled(X, grid, mode.decode(), padding_mode.decode(), bool(align_corners))
 
 
 def sampled(X: Array, grid: Array, mode: str, padding_mode: str, align_corners: bool) -> Array:
-    """What the NumPy core samples, whichever core is chosen."""
-    n, *out, axes = grid.shape
-    Y = np.empty((*X.shape[:2], prod(out)))
-    sampler.grid_sample(X, grid.reshape(n, -1, axes), Y, plan_for(X.dtype, mode, padding_mode, align_corners), 1)
-    return Y.reshape(*X.shape[:2], *out)
+    """Sample on the NumPy core, whichever core is chosen.
+
+    The arguments are those of :func:`ort_gridsample.grid_sample`, and so is the result.
+    """
+    n, *out_lengths, axes = grid.shape
+    Y = np.empty((*X.shape[:2], prod(out_lengths)))
+    plan = plan_for(X.dtype, mode, padding_mode, align_corners)
+    sampler.grid_sample(X, grid.reshape(n, -1, axes), Y, plan, 1)
+    return Y.reshape(*X.shape[:2], *out_lengths)
 
 
 def types_of(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
-    """The types of the outputs of ``model``, those that onnxruntime finds; none where it refuses the model.
+    """Return the types of the outputs of ``model`` as onnxruntime infers them.
 
-    The model is loaded and not made ready to run: that needs no kernels, only what onnxruntime knows of operators.
+    Only tensors are returned, and nothing if onnxruntime refuses the model. The model is loaded and
+    not initialized for runs. That needs the schemas of operators, and no kernels.
     """
     try:
-        session = _pybind_state.InferenceSession(quiet_options(), model.SerializeToString(), False, False)
+        serialized = model.SerializeToString()
+        session = _pybind_state.InferenceSession(quiet_options(), serialized, False, False)
         forks.track(session)
         outputs = session.outputs_meta
     except Exception as error:
         logger.debug("onnxruntime is asked for types, and refuses: %s", error)
         return {}
-    found = dict[str, onnx.TypeProto]()
+    types = dict[str, onnx.TypeProto]()
     for output in outputs:
-        known = dict(TensorProto.DataType.items()).get(output.type.removeprefix("tensor(").removesuffix(")").upper())
-        if known is not None:
-            # No dimensions stand for a number as for what has an unknown number of them; names are made up.
-            dims = [length if isinstance(length, int) else None for length in output.shape] or None
-            found[output.name] = helper.make_tensor_type_proto(known, dims)
-    return found
+        type_name = output.type.removeprefix("tensor(").removesuffix(")").upper()
+        if type_name in _ELEM_TYPES:
+            # onnxruntime has no dimensions both for a scalar and for an unknown rank. It invents
+            # names for unknown lengths.
+            lengths = [length if isinstance(length, int) else None for length in output.shape]
+            elem_type_number = _ELEM_TYPES[type_name]
+            types[output.name] = helper.make_tensor_type_proto(elem_type_number, lengths or None)
+    return types
 
 
 def answers(model: onnx.ModelProto, feeds: Sequence[Sequence[Array]]) -> list[Array] | None:
-    """What ``model``, of one output, answers to each of ``feeds``, its inputs in order; None where it is refused."""
-    found = outputs(model, feeds)
-    return None if found is None else [first for first, *_ in found]
+    """Run ``model`` on each of ``feeds``, which are its inputs in order.
+
+    Returns:
+        The first output for each of ``feeds``. None if onnxruntime refuses the model.
+    """
+    runs = outputs(model, feeds)
+    return None if runs is None else [run_outputs[0] for run_outputs in runs]
 
 
 def outputs(model: onnx.ModelProto, feeds: Sequence[Sequence[Array]]) -> list[list[Array]] | None:
-    """All outputs of ``model`` for each of ``feeds``, its inputs in order; None where onnxruntime refuses the model."""
+    """Run ``model`` on each of ``feeds``, which are its inputs in order.
+
+    Returns:
+        All outputs for each of ``feeds``. None if onnxruntime refuses the model.
+    """
     options = quiet_options()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     names = [value.name for value in model.graph.input]
     try:
         session = forks.cpu_session(model.SerializeToString(), options)
-        return [session.run(None, dict(zip(names, fed, strict=True))) for fed in feeds]
+        return [session.run(None, dict(zip(names, arrays, strict=True))) for arrays in feeds]
     except Exception as error:
         logger.debug("onnxruntime is asked for answers, and refuses: %s", error)
         return None
 
 
 def quiet_options(num_threads: int = 1) -> onnxruntime.SessionOptions:
-    """Those of a session that logs nothing, as a refusal is an answer; ``num_threads`` is as onnxruntime's."""
+    """Return options of a session that logs nothing, for models that onnxruntime may refuse.
+
+    Args:
+        num_threads: the number of threads of an op; 0: onnxruntime's default.
+    """
     options = onnxruntime.SessionOptions()
-    options.log_severity_level, options.intra_op_num_threads = 4, num_threads
+    options.log_severity_level = 4
+    options.intra_op_num_threads = num_threads
     return options
 
 
 def one_node(
-    node: onnx.NodeProto, imports: Iterable[tuple[str, int]], types: Iterable[tuple[str, str]],
+    node: onnx.NodeProto,
+    imports: Iterable[tuple[str, int]],
+    types: Iterable[tuple[str, str]],
     shapes: Iterable[Sequence[int | str | None] | None],
-) -> onnx.ModelProto:  # fmt: skip
-    """A model of ``node``, which has none yet, with inputs of these names, ``types`` and ``shapes``, and Y first.
+) -> onnx.ModelProto:
+    """Return a model of one node.
 
-    Numpy itself has no bfloat16: what is of it is float32 outside (:func:`fed`).
+    NumPy has no bfloat16. Inputs and outputs of that type are float32 with a Cast in the model.
+
+    Args:
+        node: the node, which is changed. It has no inputs, and no first output, which becomes Y.
+        imports: the versions of domains.
+        types: the name and element type of each input.
+        shapes: the shape of each input; None: unknown.
     """
-    inputs, casts, named = [], [], list(types)
-    for (name, type_name), shape in zip(named, shapes, strict=True):
-        outside = fed(type_name)
-        inputs.append(helper.make_tensor_value_info(name, elem_type(outside), shape))
-        node.input.append(name)
-        if outside != type_name:
-            node.input[-1] = f"{name} as {type_name}"
-            casts.append(helper.make_node("Cast", [name], node.input[-1:], to=elem_type(type_name)))
-    nodes, answer = [*casts, node], fed(named[0][1])
-    node.output.insert(0, "Y")
-    if answer != named[0][1]:
-        node.output[0] = f"Y as {named[0][1]}"
-        nodes.append(helper.make_node("Cast", node.output[:], ["Y"], to=elem_type(answer)))
-    output = helper.make_tensor_value_info("Y", elem_type(answer), None)
+    inputs = list[onnx.ValueInfoProto]()
+    nodes = list[onnx.NodeProto]()
+    names_and_types = list(types)
+    for (name, type_name), shape in zip(names_and_types, shapes, strict=True):
+        fed_type = fed(type_name)
+        inputs.append(helper.make_tensor_value_info(name, elem_type(fed_type), shape))
+        if fed_type == type_name:
+            node.input.append(name)
+        else:
+            cast_name = f"{name} as {type_name}"
+            node.input.append(cast_name)
+            cast = helper.make_node("Cast", [name], [cast_name], to=elem_type(type_name))
+            nodes.append(cast)
+    nodes.append(node)
+    first_type = names_and_types[0][1]
+    output_type = fed(first_type)
+    if output_type == first_type:
+        node.output.insert(0, "Y")
+    else:
+        node.output.insert(0, f"Y as {first_type}")
+        cast = helper.make_node("Cast", node.output[:], ["Y"], to=elem_type(output_type))
+        nodes.append(cast)
+    output = helper.make_tensor_value_info("Y", elem_type(output_type), None)
     graph = helper.make_graph(nodes, "one node", inputs, [output])
     opsets = [helper.make_opsetid(domain, version) for domain, version in imports]
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
 def fed(type_name: str) -> str:
-    """The type that a tensor of ``type_name`` is fed as."""
+    """Return the element type of the array that is fed for an input of type ``type_name``."""
     return "float32" if type_name == "bfloat16" else type_name

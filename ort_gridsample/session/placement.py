@@ -1,37 +1,14 @@
-"""What each node of a session runs on: another provider than the CPU's, an op or onnxruntime's own kernel; and why."""
+"""The ops that sessions use, and the record of where each node of a session runs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import product
+from dataclasses import dataclass
 from typing import Literal
 
-import onnxruntime
-
 from .. import settings
-from ..custom_ops.compiled_ops import library_file as library
 from ..custom_ops.compiled_ops import registry
-from ..detection.attention import quantization_between
-from ..detection.helpers import has_status
-from ..detection.matches import Match, find
-from ..detection.node_checks import reason_of
 from ..detection.records import NodeRecord
-from ..dialects.table import ATTENTION, COMPILED, DOMAIN, OLD_COMPILED
-from ..functions.cores import logger
-from ..graph.files import Model, explaining_invalid, read_model
-from ..graph.scope import scopes
-from ..graph.use_def import UseDef
-from ..reference.taps import COMPILED_MODES
-from ..rewriting.attention_nodes import has_unusual_starts, op_record
-from ..rewriting.expansion import points_of
-from ..rewriting.patch import Selection
-from ..rewriting.targets import Target
-from ..rewriting.targets.attention import CompiledAttention, PythonAttention, WholeNode
-from ..rewriting.targets.compiled_op import CompiledOp, FusedOp, unsupported
-from ..rewriting.targets.python_op import PythonOp
-from ..rewriting.unfusing import unfused
+from ..dialects.table import ATTENTION
 from ..settings import OpsName
 from ..versions import ONNXRUNTIME_STAYS_INSIDE_X, is_at_least
 from . import native
@@ -39,52 +16,71 @@ from .accelerators import Accelerators
 
 
 def set_ops(name: OpsName | None) -> None:
-    """Choose the ops that the nodes of every :class:`ort_gridsample.InferenceSession` run on that is made from now on.
+    """Choose the ops that run the nodes of new :class:`ort_gridsample.InferenceSession` objects.
 
-    ``"compiled"`` are the ops of machine code, of the extra ``ort-gridsample[jit]``, and what they cannot do, strings,
-    is left to ``"python"``, the ops defined in Python, which run anywhere; ``"auto"`` is ``"compiled"`` where those can
-    be had. None goes back to the environment variable ``ORT_GRIDSAMPLE_OPS``, or to ``"auto"``.
+    Args:
+        name: ``"compiled"``: ops compiled to machine code, which need the extra
+            ``ort-gridsample[jit]`` or a library. What they do not support, such as strings, runs on
+            Python ops. ``"python"``: ops defined in Python, which run anywhere. ``"auto"``:
+            compiled ops where they are available. None: the environment variable
+            ``ORT_GRIDSAMPLE_OPS``, or ``"auto"``.
 
     Raises:
         ValueError: there are no such ops.
-        ImportError: ``"compiled"`` was asked for and cannot be had; it says why.
+        ImportError: ``"compiled"`` was given and compiled ops are not available. The error has the
+            reason.
     """
     if name == "compiled":
-        why_no_compiled_ops(name)
+        compiled_ops_unavailable_reason(name)
     settings.OPS.set(name)
 
 
 def get_ops() -> Literal["compiled", "python"]:
-    """The ops that the next session's nodes run on, if they can; how they are chosen: :func:`set_ops`.
+    """Return the ops that new sessions use for the nodes that these ops support.
+
+    :func:`set_ops` chooses them.
 
     Raises:
-        ImportError: the environment variable asks for ``"compiled"``, and they cannot be had.
+        ImportError: the environment variable requires ``"compiled"``, and compiled ops are not
+            available.
     """
-    return "python" if why_no_compiled_ops() else "compiled"
+    return "python" if compiled_ops_unavailable_reason() else "compiled"
 
 
-def why_no_compiled_ops(wanted: OpsName | None = None) -> str:
-    """Why a session has no compiled ops, empty where it has; ImportError where they are ``wanted``, by the settings."""
-    wanted = wanted or settings.OPS.get()
-    reason = "Python ops were asked for" if wanted == "python" else registry.unavailable_reason()
-    if reason and wanted == "compiled":
+def compiled_ops_unavailable_reason(requested: OpsName | None = None) -> str:
+    """Return why a session has no compiled ops, or "" if it has.
+
+    Args:
+        requested: the ops to use. None: those of the settings.
+
+    Raises:
+        ImportError: compiled ops are required and not available.
+    """
+    requested = requested or settings.OPS.get()
+    if requested == "python":
+        return "Python ops were asked for"
+    reason = registry.unavailable_reason()
+    if reason and requested == "compiled":
         raise ImportError(f"compiled ops cannot be had: {reason}")
     return reason
 
 
 @dataclass(frozen=True)
 class Placement:
-    """What a node of a session runs on.
+    """Where a node of a session runs.
 
     Attributes:
-        record: what is known of the node.
-        runs_on: ``"compiled op"``, ``"Python op"``, the execution provider that comes before the CPU's, or
-            ``"onnxruntime"``, whose own kernel it is then. Empty where a session refuses the node.
-        reason: why a session refuses the node; why it is no compiled op, or the GridSample that it is fused into; empty
-            where it is one by itself. Of another provider: what it is written as for that, and why; empty where it
-            stays as it is.
-        fused: the names of the nodes that are fused into it, as they compute its grid and nothing else.
-        library: the library that a compiled op is of, and what this says of itself; empty where it is compiled here.
+        record: the record of the node.
+        runs_on: ``"compiled op"``, ``"Python op"``, the name of an execution provider that comes
+            before the CPU's, or ``"onnxruntime"`` for onnxruntime's own kernel. Empty if a session
+            refuses the node.
+        reason: why a session refuses the node, or why the node is not a compiled op, or the
+            GridSample that the node is fused into. For another provider: the form that the node is
+            written in, and why. Empty for a compiled op that is not fused into another node, and
+            for a node that a provider runs as it is.
+        fused: the names of the nodes that are fused into this node. They compute only its grid.
+        library: the path of the library of the compiled op, and the library's description. Empty if
+            this process compiles the op.
     """
 
     record: NodeRecord
@@ -94,19 +90,22 @@ class Placement:
     library: str = ""
 
     def __str__(self) -> str:
-        of = self.library and f" of {self.library}"
-        return f"{self.record.where}: {self.runs_on or 'refused'}{of}{self.note and f' ({self.note})'}"
+        library = f" of {self.library}" if self.library else ""
+        note = f" ({self.note})" if self.note else ""
+        return f"{self.record.where}: {self.runs_on or 'refused'}{library}{note}"
 
     @property
     def ours(self) -> bool:
-        """Whether it is an op of this package."""
-        return self.runs_on in ("compiled op", "Python op")
+        """Whether the node runs on an op of this package."""
+        return self.runs_on in (COMPILED_OP, PYTHON_OP)
 
     @property
     def note(self) -> str:
-        """The reason, or how many nodes are fused into it."""
+        """The reason, or how many nodes are fused into this one."""
         count = len(self.fused)
-        if self.record.operator == ATTENTION and not self.reason and count:
+        if self.reason or not count:
+            return self.reason
+        if self.record.operator == ATTENTION:
             return f"in place of {count} nodes"
         nodes = "node that computes" if count == 1 else f"{count} nodes that compute"
         return self.reason or (f"fused with the {nodes} its grid" if count else "")

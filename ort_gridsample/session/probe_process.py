@@ -1,7 +1,6 @@
-"""A script, run in a process of its own, which a provider may end: what a model answers on execution providers alone.
+"""A script that runs models on execution providers only. A provider may crash its process.
 
-It reads pickles of a model, the providers, their options and the feeds, and writes one of each model's first output, or
-of why there is none.
+It reads pickles of the arguments of :func:`answer`, and writes a pickle of each result.
 """
 
 import os
@@ -12,20 +11,27 @@ from typing import Any
 import onnxruntime
 
 
-def answer(model: bytes, providers: list[str], options: list[dict[str, str]], feeds: dict[str, Any]) -> Any:
-    """The first output of ``model``, or what onnxruntime says against it."""
-    session_options = onnxruntime.SessionOptions()
-    session_options.log_severity_level = 4
-    session_options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+def answer(
+    model: bytes,
+    providers: list[str],
+    provider_options: list[dict[str, str]],
+    feeds: dict[str, Any],
+) -> Any:
+    """Return the first output of ``model``, or onnxruntime's error as a string."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     try:
-        return onnxruntime.InferenceSession(model, session_options, providers, options).run(None, feeds)[0]
+        session = onnxruntime.InferenceSession(model, options, providers, provider_options)
+        return session.run(None, feeds)[0]
     except Exception as error:
         return " ".join(str(error).split())
 
 
 if __name__ == "__main__":
     output = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a provider prints is no answer
-    while True:  # until it is killed
-        pickle.dump(answer(*pickle.load(sys.stdin.buffer)), output)
+    os.dup2(2, 1)  # a provider may print to stdout
+    while True:  # until the process is killed
+        arguments = pickle.load(sys.stdin.buffer)
+        pickle.dump(answer(*arguments), output)
         output.flush()

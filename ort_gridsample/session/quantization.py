@@ -11,27 +11,28 @@ import onnxruntime
 
 from .session import InferenceSession
 
-#: The package whose modules take onnxruntime's session by its name when they are imported.
+#: The package whose modules import onnxruntime's session by its name.
 _QUANTIZATION = "onnxruntime.quantization"
 _NAME = "InferenceSession"
 _plain_session = onnxruntime.InferenceSession
 _lock = threading.Lock()
-#: How many ``with`` blocks are entered.
+#: The number of contexts that are active.
 _depth = 0
 
 
 @contextmanager
 def quantization_sessions() -> Iterator[None]:
-    """Let ``onnxruntime.quantization`` make its sessions with :class:`ort_gridsample.InferenceSession`.
+    """Let ``onnxruntime.quantization`` use :class:`ort_gridsample.InferenceSession`.
 
-    Calibration and ``quant_pre_process`` run the model, which onnxruntime cannot where it has no kernel for a sampling
-    node. Inside of this context they can, so that such a model is quantized first, and patched last. Pass the nodes
-    that :func:`ort_gridsample.coordinate_nodes` lists as ``nodes_to_exclude``. A file that ``quant_pre_process`` writes
-    has this package's ops; :func:`ort_gridsample.patch_model` translates these to any target.
+    Calibration and ``quant_pre_process`` run the model. onnxruntime cannot run a model if it has no
+    kernel for a sampling node. Inside of this context it can, so that such a model is quantized
+    first and patched last. Pass the nodes that :func:`ort_gridsample.coordinate_nodes` returns as
+    ``nodes_to_exclude``. A file that ``quant_pre_process`` writes has this package's ops;
+    :func:`ort_gridsample.patch_model` translates these to any target.
 
-    Inside of the context ``onnxruntime.InferenceSession`` is this package's class for the whole process, in every
-    thread. It is onnxruntime's again when the last context is left. A module that is imported inside of the context,
-    and takes the class by its name, keeps this package's.
+    Inside of the context ``onnxruntime.InferenceSession`` is this package's class, in every thread
+    of the process. It is onnxruntime's class again when the last context exits. A module that is
+    imported inside of the context, and imports the class by its name, keeps this package's class.
 
     >>> with quantization_sessions():
     ...     onnxruntime.InferenceSession is InferenceSession
@@ -53,9 +54,10 @@ def quantization_sessions() -> Iterator[None]:
 
 
 def _replace(old: type, new: type) -> None:
-    """Let onnxruntime, and its modules of quantization that are imported, have ``new`` where they have ``old``."""
-    modules = [name for name in sys.modules if name == _QUANTIZATION or name.startswith(f"{_QUANTIZATION}.")]
-    for name in ("onnxruntime", *modules):
-        module = sys.modules[name]
+    """Replace ``old`` by ``new`` in onnxruntime and its quantization modules that are imported."""
+    modules = ["onnxruntime", _QUANTIZATION]
+    modules += [name for name in sys.modules if name.startswith(f"{_QUANTIZATION}.")]
+    for name in modules:
+        module = sys.modules.get(name)
         if getattr(module, _NAME, None) is old:
             setattr(module, _NAME, new)

@@ -1,8 +1,8 @@
 """Register this package's ops on ``SessionOptions``.
 
-Compiled ops are registered at once. Python ops are registered when a session is created whose model has Python ops.
-They need the library of onnxruntime-extensions, and the user may register this library on the same options, where
-it must not be registered twice.
+Compiled ops are registered at once. Python ops are registered when a session is created whose model
+has Python ops. They need the library of onnxruntime-extensions, and the user may register this
+library on the same options, where it must not be registered twice.
 """
 
 from __future__ import annotations
@@ -24,33 +24,36 @@ from ..dialects.table import COMPILED_DOMAIN, COMPILED_TYPES, DOMAIN, EXTENSIONS
 from ..functions.cores import logger
 from ..graph.files import imported_domains
 from .native import one_node
-from .options import loaded
+from .options import load_model
 
 _RUNS_PYTHON_OPS = "_runs_python_ops"
 
 
 @dataclass
 class _Registered:
-    """What is known of options that :func:`register` returned."""
+    """The state of options that :func:`register` returned."""
 
     options: ref[onnxruntime.SessionOptions]
-    #: Which ops are registered in the domain ``ort_gridsample`` of Python ops; empty: none yet.
+    #: Which ops are registered in the domain ``ort_gridsample`` of Python ops. Empty: none.
     ops_of_domain: Literal["", "Python", "compiled"] = ""
 
 
-#: Registered options, by their identity. Not a WeakSet: its callbacks run when options are freed, and an exception that
-#: a signal handler raises in a callback is lost.
+#: Registered options, by their identity. Not a WeakSet: its callbacks run when options are freed,
+#: and an exception that a signal handler raises in a callback is lost.
 _registered: dict[int, _Registered] = {}
 
 
-def register(session_options: onnxruntime.SessionOptions | None = None) -> onnxruntime.SessionOptions:
+def register(
+    session_options: onnxruntime.SessionOptions | None = None,
+) -> onnxruntime.SessionOptions:
     """Let sessions made with ``session_options`` run patched models.
 
     >>> onnxruntime.InferenceSession("patched.onnx", register())    # doctest: +SKIP
 
-    Calling it again with the same options changes nothing. The user may register other libraries of custom ops on the
-    same options, before or after, onnxruntime-extensions among them. While a session that runs Python ops is made or
-    runs on the main thread, Python's signal handlers (Ctrl-C's) are deferred to the end.
+    Another call with the same options changes nothing. The user may register other libraries of
+    custom ops on the same options, before or after, for example onnxruntime-extensions. If a
+    session runs Python ops, Python's signal handlers (such as that of Ctrl-C) are called only after
+    the session was created, and after each run on the main thread.
 
     Args:
         session_options: the options, which are changed; None: new ones.
@@ -69,18 +72,28 @@ def register(session_options: onnxruntime.SessionOptions | None = None) -> onnxr
     return register_new(session_options, has_compiled_ops=_loads(session_options, COMPILED_DOMAIN))
 
 
-def register_new(options: onnxruntime.SessionOptions, has_compiled_ops: bool = False) -> onnxruntime.SessionOptions:
-    """As :func:`register`, for options that do not have the compiled ops, or that do where ``has_compiled_ops``."""
+def register_new(
+    options: onnxruntime.SessionOptions,
+    has_compiled_ops: bool = False,
+) -> onnxruntime.SessionOptions:
+    """Register the ops on options that were not registered before, as :func:`register` does.
+
+    Args:
+        options: the options, which are changed.
+        has_compiled_ops: whether a library with the compiled ops was registered on the options.
+    """
     if not has_compiled_ops:
         reason = registry.static_reason() or _register_compiled_ops(options)
         if reason and not extensions.is_installed():
             raise ImportError(
-                f"ort_gridsample has no ops to register: compiled ops cannot be used ({reason}), and Python ops need "
-                "onnxruntime-extensions, which is not installed: pip install numba, or pip install "
-                "onnxruntime-extensions, or patch the model to the target 'primitives', which needs no ops",
+                f"ort_gridsample has no ops to register: compiled ops cannot be used ({reason}), "
+                "and Python ops need onnxruntime-extensions, which is not installed: pip install "
+                "numba, or pip install onnxruntime-extensions, or patch the model to the target "
+                "'primitives', which needs no ops",
                 name="onnxruntime_extensions",
             )
-        if reason:  # so that every session runs Python ops: define them before the user registers their library
+        if reason:
+            # Every session runs Python ops. Define them before the user registers their library.
             _define_python_ops()
     _define_python_ops_early()
     for key in [key for key, entry in list(_registered.items()) if entry.options() is None]:
@@ -91,7 +104,7 @@ def register_new(options: onnxruntime.SessionOptions, has_compiled_ops: bool = F
 
 
 def _register_compiled_ops(options: onnxruntime.SessionOptions) -> str:
-    """Register the compiled ops; why that is not possible, empty where it is."""
+    """Register the compiled ops; return why that is not possible, or "" if it is."""
     try:
         registry.register(options)
     except ImportError as error:
@@ -104,24 +117,24 @@ def add_python_ops(options: onnxruntime.SessionOptions) -> None:
     """Add the Python ops to options that :func:`register` returned, unless they are there.
 
     Raises:
-        ImportError: onnxruntime-extensions is not installed, or was registered on the options before the Python ops
-            were defined.
+        ImportError: onnxruntime-extensions is not installed, or was registered on the options
+            before the Python ops were defined.
     """
     entry = _lookup(options)
     if entry is None or entry.ops_of_domain == "Python":
         return
     if entry.ops_of_domain == "compiled":
         raise ImportError(
-            "compiled ops stand in for the Python ops on these options: use new SessionOptions for a model that needs "
-            "Python ops",
+            "compiled ops stand in for the Python ops on these options: use new SessionOptions for "
+            "a model that needs Python ops",
             name="onnxruntime_extensions",
         )
     path = _define_python_ops()
     if not _loads(options, DOMAIN):
         if _loads(options, EXTENSIONS_DOMAIN):
             raise ImportError(
-                "onnxruntime-extensions was registered on these options before ort_gridsample defined its Python ops: "
-                "import onnxruntime_extensions before ort_gridsample",
+                "onnxruntime-extensions was registered on these options before ort_gridsample "
+                "defined its Python ops: import onnxruntime_extensions before ort_gridsample",
                 name="onnxruntime_extensions",
             )
         signals.with_signals_deferred(options.register_custom_ops_library, path)
@@ -129,20 +142,30 @@ def add_python_ops(options: onnxruntime.SessionOptions) -> None:
 
 
 def _define_python_ops_early() -> None:
-    """Define the Python ops where onnxruntime-extensions is imported: the user may be about to register its library."""
+    """Define the Python ops if onnxruntime-extensions is imported.
+
+    The user may be about to register its library.
+    """
     if extensions.is_imported():
         with suppress(ImportError):  # the error is raised again where Python ops are needed
             _define_python_ops()
 
 
 def _define_python_ops() -> str:
-    """Define the Python ops, which every later registration of onnxruntime-extensions includes; the library's path."""
+    """Define the Python ops, and return the path of onnxruntime-extensions' library.
+
+    Every later registration of that library includes the Python ops.
+    """
     from ..custom_ops.python_ops.ops import library_path
 
     return library_path
 
 
-def _prepare_plain_session(session: Any, model: Any, options: onnxruntime.SessionOptions | None) -> bool:
+def _prepare_plain_session(
+    session: Any,
+    model: Any,
+    options: onnxruntime.SessionOptions | None,
+) -> bool:
     """Add Python ops to the options of a plain session whose model may need them.
 
     Returns:
@@ -151,7 +174,7 @@ def _prepare_plain_session(session: Any, model: Any, options: onnxruntime.Sessio
     entry = _lookup(options)
     if entry is None:
         return False
-    if _RUNS_PYTHON_OPS not in vars(session):  # this package's sessions have added their ops already
+    if _RUNS_PYTHON_OPS not in vars(session):  # sessions of this package have added their ops
         domains = _imported_domains(model)
         if domains is None or DOMAIN in domains:
             _add_ops_for_plain_session(options, entry, is_needed=domains is not None)
@@ -160,16 +183,20 @@ def _prepare_plain_session(session: Any, model: Any, options: onnxruntime.Sessio
 
 
 def _imported_domains(model: Any) -> frozenset[str] | None:
-    """The domains that the model of a plain session imports; None where that is not known."""
+    """Return the domains that the model of a plain session imports; None if they are unknown."""
     if not isinstance(model, (bytes, str, os.PathLike)):
         return None
-    with suppress(OSError):  # onnxruntime says what is wrong with the file
+    with suppress(OSError):  # onnxruntime raises an error about the file
         return imported_domains(model)
     return frozenset()
 
 
-def _add_ops_for_plain_session(options: onnxruntime.SessionOptions, entry: _Registered, is_needed: bool) -> None:
-    """Add Python ops; where that is not possible, compiled ops that stand in for them.
+def _add_ops_for_plain_session(
+    options: onnxruntime.SessionOptions,
+    entry: _Registered,
+    is_needed: bool,
+) -> None:
+    """Add Python ops, or compiled ops of the same names if that is not possible.
 
     Raises:
         ImportError: neither is possible, and ops are certainly needed.
@@ -188,7 +215,11 @@ def _add_ops_for_plain_session(options: onnxruntime.SessionOptions, entry: _Regi
         elif is_needed:
             raise
         else:
-            logger.debug("Python ops are not registered (%s), nor compiled ones in their place: %s", error, reason)
+            logger.debug(
+                "Python ops are not registered (%s), nor compiled ones in their place: %s",
+                error,
+                reason,
+            )
 
 
 def _lookup(options: onnxruntime.SessionOptions | None) -> _Registered | None:
@@ -197,9 +228,9 @@ def _lookup(options: onnxruntime.SessionOptions | None) -> _Registered | None:
 
 
 def _loads(options: onnxruntime.SessionOptions, domain: str) -> bool:
-    """Whether sessions with ``options`` know the ops of ``domain``."""
+    """Whether sessions with ``options`` have the ops of ``domain``."""
     try:
-        loaded(options, _one_node_model(domain))
+        load_model(options, _one_node_model(domain))
     except Exception:
         return False
     return True
@@ -207,7 +238,7 @@ def _loads(options: onnxruntime.SessionOptions, domain: str) -> bool:
 
 @cache
 def _one_node_model(domain: str) -> bytes:
-    """A model of one op of ``domain``, which onnxruntime loads only where it knows the op."""
+    """Return a model of one op of ``domain``. onnxruntime loads it only if it has the op."""
     types = [("theta", "float32"), ("size", "int64")]
     if domain == EXTENSIONS_DOMAIN:
         node = helper.make_node("StringUpper", [], [], domain=domain)
@@ -215,8 +246,11 @@ def _one_node_model(domain: str) -> bytes:
     elif domain == COMPILED_DOMAIN:
         node = helper.make_node(COMPILED_TYPES["AffineGrid"], [], [], domain=domain)
     else:
-        node = helper.make_node("AffineGrid", [], ["status"], domain=domain, align_corners=0, node="", num_threads=0)
-    return one_node(node, [("", 20), (domain, VERSION)], types, [None] * len(types)).SerializeToString()
+        attributes: dict[str, Any] = {"align_corners": 0, "node": "", "num_threads": 0}
+        node = helper.make_node("AffineGrid", [], ["status"], domain=domain, **attributes)
+    imports = [("", 20), (domain, VERSION)]
+    unknown_shapes = [None] * len(types)
+    return one_node(node, imports, types, unknown_shapes).SerializeToString()
 
 
 _define_python_ops_early()

@@ -17,7 +17,7 @@ import onnx
 
 import ort_gridsample as ogs
 from models import parsed
-from ort_gridsample.session import accelerators
+from ort_gridsample.session import accelerators, probe_answers
 
 PROVIDER = "AzureExecutionProvider"
 MODEL = parsed("""g (float[2,3,5,6,7] X, float[2,2,3,4,3] G) => (float[] Y) {
@@ -28,12 +28,12 @@ def answer(trial: object, model: bytes, *how: object) -> str:
     """Take models of basic operators only."""
     nodes = onnx.load_model_from_string(model).graph.node
     takes_all = all(node.op_type not in ("GridSample", "AffineGrid") for node in nodes)
-    return accelerators._YES if takes_all else "it takes something else"
+    return probe_answers.RUNS if takes_all else "it takes something else"
 
 
 asked = Mock(side_effect=answer)
-accelerators.ask = asked
-accelerators._kept = lambda key: None
+accelerators.run_probe = asked
+probe_answers.AnswerCache._read = lambda cache, key: None
 session = ogs.InferenceSession(MODEL, None, [PROVIDER])
 before = asked.call_count
 

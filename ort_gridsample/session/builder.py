@@ -1,0 +1,484 @@
+"""Prepare a model and options for a session: place the nodes, patch them, and register the ops."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from itertools import product
+from typing import TypeAlias
+
+import numpy as np
+import onnx
+import onnxruntime
+from google.protobuf.message import EncodeError
+from onnxruntime import OrtValue, SessionOptions
+
+from .. import spec, versions
+from ..custom_ops.python_ops import extensions
+from ..detection.records import NodeRecord
+from ..dialects.table import DOMAIN, WHOLE_NODES, operator_types
+from ..errors import GridSampleError
+from ..functions.cores import load_core
+from ..graph.files import Model, explaining_invalid, follow_links, locations, read_model
+from ..graph.scope import Scope, constants, domain_of, scopes, unread
+from ..graph.weights import NO_WEIGHTS, Loaded, Weights, exceeds_protobuf, split, split_proto
+from ..rewriting.patch import Selection, bind_threads, patch_in_place
+from . import native
+from .accelerators import Accelerated, Accelerators
+from .decisions import environment_of
+from .options import (
+    added_initializers,
+    config_entry,
+    copy_options,
+    has_providers,
+    set_default_entry,
+)
+from .placement import ONNXRUNTIME, PYTHON_OP, Placement
+from .probe_answers import Providers
+from .registration import add_python_ops, register, register_new
+from .session_target import SessionTarget
+
+#: Configuration entries of onnxruntime's sessions.
+_ALLOW_SPINNING = "session.intra_op.allow_spinning"
+_EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
+_WITHOUT_COPY = "session.use_external_initializer_file_buffers_directly"
+#: Whether onnxruntime can use external data in memory without a copy, while the session lives.
+READS_MEMORY = versions.at_least(onnxruntime.__version__, "1.31")
+#: Whether onnxruntime reads external data from _EXTERNAL_FOLDER, for a model that is given as
+#: bytes.
+_READS_FOLDER = versions.at_least(onnxruntime.__version__, "1.21")
+#: Domains of operators that onnxruntime or this package has. All domains below them count too.
+_KNOWN_DOMAINS = ("ai.onnx", "com.microsoft", "com.ms", DOMAIN)
+
+#: A model as onnxruntime takes it.
+Source: TypeAlias = bytes | str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class SessionArguments:
+    """The arguments of a session that its model depends on.
+
+    Attributes:
+        nodes: which nodes must not stay onnxruntime's own.
+        options: the caller's options, or None.
+        providers: the execution providers before the CPU's.
+        accelerated: what to do with nodes for them.
+    """
+
+    nodes: Selection | None = None
+    options: SessionOptions | None = None
+    providers: Providers = ()
+    accelerated: Accelerated = "lower"
+
+    @property
+    def is_model_saved(self) -> bool:
+        """Whether onnxruntime writes the optimized model to a file."""
+        return self.options is not None and bool(self.options.optimized_model_filepath)
+
+    @property
+    def options_have_providers(self) -> bool:
+        """Whether providers were added to the options themselves."""
+        return self.options is not None and has_providers(self.options)
+
+    @property
+    def num_threads(self) -> int:
+        """The number of threads of an op; 0: the process' default."""
+        return 0 if self.options is None else int(self.options.intra_op_num_threads)
+
+
+@dataclass(frozen=True)
+class PatchedModel:
+    """A model as onnxruntime gets it.
+
+    Attributes:
+        model: the bytes of the patched model, or the caller's model if nothing had to be changed.
+        pickled: what a pickled session keeps of the model.
+        placements: where the sampling nodes run.
+        domains: the domains of the nodes that the model does not define itself, or an empty set if
+            there are no sampling nodes. None if onnx cannot read the model.
+        folder: the folder of the model's external data, if onnxruntime cannot know it.
+        weights: the initializers that ``pickled`` lacks.
+        loaded: the values of the initializers that ``model`` lacks.
+        is_in_memory: whether onnxruntime uses ``loaded`` without a copy.
+    """
+
+    model: Source
+    pickled: Source
+    placements: list[Placement]
+    domains: frozenset[str] | None
+    folder: str | None = None
+    weights: Weights = NO_WEIGHTS
+    loaded: Loaded | None = None
+    is_in_memory: bool = False
+
+    @property
+    def has_provider_nodes(self) -> bool:
+        """Whether sampling nodes run on providers other than the CPU's."""
+        return not all(node.ours or node.runs_on == ONNXRUNTIME for node in self.placements)
+
+    @property
+    def python_ops(self) -> list[NodeRecord]:
+        """The nodes that run on Python ops."""
+        return [placement.record for placement in self.placements if placement.runs_on == PYTHON_OP]
+
+
+def patch_for_session(model: Model, arguments: SessionArguments) -> PatchedModel:
+    """Place the nodes of a model and write them for that.
+
+    Args:
+        model: the model. It is not changed.
+        arguments: the session's arguments.
+
+    Raises:
+        GridSampleError: a sampling node is not what its opset allows, external data lies outside of
+            the model's folder, or a ModelProto is too large.
+        OSError: the file cannot be read.
+        ImportError: compiled ops are required and not available.
+    """
+    if isinstance(model, onnx.ModelProto):
+        if exceeds_protobuf(model):
+            return _patch_large_proto(model, arguments)
+        return _patch_source(serialized(model), arguments)
+    return _patch_source(model, arguments)
+
+
+def _patch_source(source: Source, arguments: SessionArguments) -> PatchedModel:
+    """Patch the model in these bytes or at this path."""
+    try:
+        proto, weights = _read(source, arguments)
+    except GridSampleError:
+        # onnxruntime reads its own format, and has the error message for any other.
+        return PatchedModel(source, source, [], None)
+    draft = _Draft(proto, weights, arguments)
+    if arguments.options is not None and not _are_known(draft.domains()):
+        # onnxruntime gets the caller's own options, to which no values must be added.
+        draft.restore_all_weights()
+    draft.find_added_initializers()
+    draft.place_and_patch()
+    if not draft.placements:
+        return PatchedModel(source, source, [], frozenset())
+    draft.bind_threads()
+    # Also of an unchanged model: onnxruntime may read external data outside of the folder.
+    folder = None if isinstance(source, bytes) else follow_links(proto, source, draft.scopes)
+    if not draft.is_changed:
+        return PatchedModel(source, source, draft.placements, draft.domains())
+    if folder is not None and not _READS_FOLDER:
+        draft.restore_all_weights()
+        onnx.load_external_data_for_model(proto, folder)
+        folder = None
+    draft.restore_unread_weights()
+    has_weights = bool(draft.weights.places)
+    # onnxruntime uses all external data in memory, or none.
+    is_in_memory = READS_MEMORY and has_weights and not any(locations(proto, draft.scopes))
+    loaded = draft.weights.loaded(proto.graph.initializer) if has_weights else None
+    patched = proto.SerializeToString()
+    # A pickle does not keep what was written for other providers: the process that reads it may
+    # not have them.
+    is_for_any_process = callable(arguments.nodes) or not arguments.providers
+    return PatchedModel(
+        model=patched,
+        pickled=patched if isinstance(source, bytes) and is_for_any_process else source,
+        placements=draft.placements,
+        domains=draft.domains(),
+        folder=folder,
+        weights=draft.weights,
+        loaded=loaded,
+        is_in_memory=is_in_memory,
+    )
+
+
+def _read(source: Source, arguments: SessionArguments) -> tuple[onnx.ModelProto, Weights]:
+    """Read a model, if possible without its large initializers.
+
+    Other providers may not know initializers that are added to options, and onnxruntime cannot save
+    a model that has them.
+    """
+    is_whole = arguments.providers or arguments.is_model_saved or arguments.options_have_providers
+    parts = None if is_whole else split(source)
+    return (read_model(source), NO_WEIGHTS) if parts is None else parts
+
+
+def _patch_large_proto(model: onnx.ModelProto, arguments: SessionArguments) -> PatchedModel:
+    """Patch a model that protobuf cannot serialize, apart from its large initializers."""
+    _check_takes_large_model(arguments)
+    proto, weights = split_proto(model)
+    if exceeds_protobuf(proto):
+        reason = "its values are not in the main graph's initializers, or are inputs or outputs too"
+        raise _too_large(reason)
+    draft = _Draft(proto, weights, arguments)
+    if arguments.options is not None and not _are_known(draft.domains()):
+        reason = "it has operators of other libraries, with which sess_options cannot be copied"
+        raise _too_large(reason)
+    draft.find_added_initializers()
+    draft.place_and_patch()
+    draft.bind_threads()
+    draft.drop_unread_weights()
+    loaded = draft.weights.loaded(proto.graph.initializer)
+    patched = serialized(proto)
+    return PatchedModel(
+        model=patched,
+        pickled=patched,
+        placements=draft.placements,
+        domains=draft.domains(),
+        weights=_snapshot(loaded),
+        loaded=loaded,
+        is_in_memory=READS_MEMORY and not any(locations(model)),
+    )
+
+
+def _check_takes_large_model(arguments: SessionArguments) -> None:
+    if arguments.providers:
+        raise _too_large(f"{arguments.providers[0][0]} gets whole models only")
+    if arguments.options_have_providers:
+        raise _too_large("the providers of sess_options get whole models only")
+    if arguments.is_model_saved:
+        raise _too_large("the optimized model cannot be saved")
+
+
+def _snapshot(loaded: Loaded) -> Weights:
+    """Return the weights with the values that onnxruntime got: the caller may change the model."""
+    values = {name: array.reshape(-1).view(np.uint8) for name, array in loaded.arrays.items()}
+    return Weights(values, {name: (0, array.size) for name, array in values.items()})
+
+
+class _Draft:
+    """A model while it is prepared for a session.
+
+    Attributes:
+        proto: the model, which the methods change.
+        weights: the initializers that ``proto`` lacks.
+        scopes: the graphs and functions of ``proto``.
+        placements: where the sampling nodes run. Known after :meth:`place_and_patch`.
+        is_changed: whether onnxruntime cannot run the model as it was given.
+    """
+
+    def __init__(
+        self,
+        proto: onnx.ModelProto,
+        weights: Weights,
+        arguments: SessionArguments,
+    ) -> None:
+        self.proto = proto
+        self.weights = weights
+        self.placements: list[Placement] = []
+        self.is_changed = False
+        self._arguments = arguments
+        self._added: Collection[str] = ()
+        with explaining_invalid(proto):
+            self.scopes: list[Scope] = scopes(proto, weights)
+
+    def domains(self) -> frozenset[str]:
+        """The domains of the nodes that the model does not define itself."""
+        used = frozenset[str]().union(*(scope.domains for scope in self.scopes))
+        return used - {domain_of(function.domain) for function in self.proto.functions}
+
+    def find_added_initializers(self) -> None:
+        """Find the initializers that the caller's options replace, and restore their values."""
+        if self._arguments.options is not None:
+            names = sorted(constants(self.scopes))
+            self._added = added_initializers(self._arguments.options, names)
+            self._restore_weights(self._added)
+
+    def place_and_patch(self) -> None:
+        """Decide where the sampling nodes run, and rewrite them."""
+        arguments = self._arguments
+        alone = self._has_only_sampling_nodes()
+        accelerators = Accelerators(arguments.providers, arguments.accelerated, alone)
+        with unread(self.scopes, self._added), closing(accelerators):
+            environment = environment_of(arguments.nodes, accelerators, arguments.is_model_saved)
+            target = SessionTarget(environment)
+            # Attention nodes of other packages become other nodes, which only then have records.
+            op_types = set[str]().union(*(scope.op_types for scope in self.scopes))
+            has_attention_nodes = not WHOLE_NODES.isdisjoint(op_types)
+            with explaining_invalid(self.proto):
+                replaced, others = patch_in_place(
+                    self.proto,
+                    target,
+                    probe=native,
+                    found=self.scopes,
+                )
+        self.placements = target.placements([*replaced, *others])
+        self.is_changed = bool(replaced) or has_attention_nodes
+
+    def bind_threads(self) -> None:
+        """Let the ops use as many threads as the options allow."""
+        if bind_threads(self.scopes, self._arguments.num_threads):
+            self.is_changed = True
+
+    def restore_all_weights(self) -> None:
+        """Put all values back into the model."""
+        self._restore_weights(self.weights.places)
+
+    def restore_unread_weights(self) -> None:
+        """Put the values that no node reads back into the model.
+
+        onnxruntime drops such initializers, and then misses them among the values that it gets.
+        """
+        if self.weights.places:
+            self._restore_weights(self._unread_weights())
+
+    def drop_unread_weights(self) -> None:
+        """Remove the large initializers that no node reads from the model."""
+        unread_names = self._unread_weights()
+        initializers = self.proto.graph.initializer
+        kept = [tensor for tensor in initializers if tensor.name not in unread_names]
+        del initializers[:]
+        initializers.extend(kept)
+        self.weights = self.weights.without(unread_names)
+
+    def _unread_weights(self) -> Collection[str]:
+        read = set[str]().union(*(names for scope in self.scopes for names in scope.inputs))
+        return self.weights.places.keys() - read
+
+    def _restore_weights(self, names: Collection[str]) -> None:
+        self.weights = self.weights.put_back(self.proto, names)
+
+    def _has_only_sampling_nodes(self) -> bool:
+        """Whether all nodes but Constants are sampling nodes. Computed for other providers only."""
+        if not self._arguments.providers:
+            return False
+        op_types = set[str]().union(*(scope.op_types for scope in self.scopes))
+        return op_types <= {*operator_types(), "Constant"}
+
+
+def serialized(model: onnx.ModelProto) -> bytes:
+    """Return the bytes of a model.
+
+    Raises:
+        GridSampleError: protobuf cannot serialize so large a model.
+    """
+    try:
+        return model.SerializeToString()
+    except (EncodeError, ValueError) as error:  # the latter by protobuf in pure Python
+        raise _too_large(str(error)) from error
+
+
+def too_large_to_pickle() -> GridSampleError:
+    """Return the error of a session whose model protobuf cannot serialize."""
+    return _too_large("the session cannot be pickled")
+
+
+def _too_large(reason: str) -> GridSampleError:
+    found = f"a ModelProto of more than 2 GiB ({reason})"
+    how = "onnx.save with save_as_external_data=True"
+    expected = f"the path of a model that was saved with external data ({how})"
+    return GridSampleError("InferenceSession", "the model", found, expected)
+
+
+def _are_known(domains: Collection[str]) -> bool:
+    """Whether all operators of ``domains`` are onnxruntime's or this package's."""
+    return all(map(_is_known, domains))
+
+
+def _is_known(domain: str) -> bool:
+    if domain in extensions.DOMAINS:
+        return False
+    if not domain:
+        return True
+    return any(domain == known or domain.startswith(f"{known}.") for known in _KNOWN_DOMAINS)
+
+
+def options_for(given: SessionOptions | None, patched: PatchedModel) -> SessionOptions | None:
+    """Return the options of a session that runs a patched model.
+
+    Args:
+        given: the caller's options. They are changed only if they cannot be copied.
+        patched: the model.
+
+    Returns:
+        ``given`` if the model needs nothing else. Otherwise a copy with all that the model needs,
+        or ``given`` itself if it cannot be copied.
+
+    Raises:
+        ImportError: the model needs ops that are not available.
+    """
+    if patched.domains is None:
+        return _options_for_unknown_nodes(given)
+    has_ops = any(placement.ours for placement in patched.placements)
+    if has_ops:
+        options = _options_with_ops(given, patched.domains)
+    elif patched.loaded is None:
+        return given
+    else:
+        options = SessionOptions() if given is None else copy_options(given)
+    if patched.python_ops:
+        add_python_ops(options)
+        # onnxruntime's threads would spin after their own nodes, on the processors that the ops
+        # need.
+        set_default_entry(options, _ALLOW_SPINNING, "0")
+    elif not extensions.DOMAINS.isdisjoint(patched.domains):
+        with suppress(ImportError):  # not installed, or registered by the caller
+            add_python_ops(options)
+    if patched.folder not in (None, config_entry(options, _EXTERNAL_FOLDER)):
+        # Not if it is set already, because onnxruntime warns of that.
+        options.add_session_config_entry(_EXTERNAL_FOLDER, patched.folder)
+    if patched.loaded is not None:
+        _add_weights(options, patched.loaded, patched.is_in_memory)
+    return options
+
+
+def _options_with_ops(given: SessionOptions | None, domains: Collection[str]) -> SessionOptions:
+    """Return options that have the compiled ops."""
+    if given is None:
+        return register()
+    if has_providers(given) or not _are_known(domains):
+        return register(given)  # their libraries or providers may be needed, and cannot be copied
+    return register_new(copy_options(given))
+
+
+def _add_weights(options: SessionOptions, loaded: Loaded, is_in_memory: bool) -> None:
+    """Add the values of initializers to options."""
+    if not is_in_memory:
+        values = [OrtValue.ortvalue_from_numpy(array) for array in loaded.arrays.values()]
+        options.add_external_initializers(list(loaded.arrays), values)
+        return
+    buffers = list(loaded.files.values())
+    sizes = [len(buffer) for buffer in buffers]
+    options.add_external_initializers_from_files_in_memory(list(loaded.files), buffers, sizes)
+    set_default_entry(options, _WITHOUT_COPY, "1")
+
+
+def _options_for_unknown_nodes(given: SessionOptions | None) -> SessionOptions | None:
+    """Return the options for a model that onnx cannot read: it may have ops of this package."""
+    with suppress(ImportError):
+        options = register(given)
+        with suppress(ImportError):
+            add_python_ops(options)
+        return options
+    return given
+
+
+def prepare_python_ops(records: Sequence[NodeRecord]) -> None:
+    """Compile what the Python ops of these nodes call, so that the first run does not wait for it.
+
+    Raises:
+        ImportError: onnxruntime-extensions is not installed. The error names a node of strings, for
+            which there are only Python ops.
+    """
+    if not records:
+        return
+    _check_python_ops(records)
+    kernels = {
+        (spec.TYPES[X].transport, spec.TYPES[grid].transport, record.mode)
+        for record in records
+        if record.operator == "GridSample" and record.mode in spec.MODES
+        for X, grid in product(record.types["X"], record.types["grid"])
+    }
+    for X, grid, mode in sorted(kernels, key=str):
+        if X != "str":
+            load_core().prepare(np.dtype(X), np.dtype(grid), mode)
+
+
+def _check_python_ops(records: Sequence[NodeRecord]) -> None:
+    """Raise ImportError if Python ops are not available."""
+    try:
+        extensions.load()
+    except ImportError as error:
+        of_strings = [record for record in records if "str" in record.types.get("X", ())]
+        if not of_strings:
+            raise
+        node = of_strings[0].where
+        message = f"{node}: X is of type str, and string tensors run on Python ops only. {error}"
+        raise ImportError(message, name=error.name) from None

@@ -1,0 +1,40 @@
+"""Recognise errors of this package's ops in the error messages of onnxruntime."""
+
+from __future__ import annotations
+
+import re
+
+from .. import spec
+from ..custom_ops.python_ops import failures
+from ..detection.helpers import OTHER_SHAPE
+from ..errors import GridSampleError
+
+_OPERATORS = (*spec.OPERATORS, *spec.COMPOSITES)
+_INPUTS = {name for operator in _OPERATORS for name in spec.newest(operator).types}
+_ARGUMENTS = _INPUTS | {"Y", "spatial_shapes", "memory"}
+
+#: The error of a compiled op: where, argument, what was found and what was expected.
+_OP_ERROR = re.compile(
+    rf"(?s)Status Message: ((?:{'|'.join(_OPERATORS)}) node .*?): "
+    rf"({'|'.join(_ARGUMENTS)}) is (.*?), expected (.*)"
+)
+#: The error of a node that checks a shape. Its name has the parts of the error: see
+#: :func:`ort_gridsample.detection.helpers.is_check`.
+_CHECK_ERROR = re.compile(
+    rf"(?s)Name:'(\w+ node .*?): (\w+) is ({OTHER_SHAPE}), expected (.*?)(?:_\d+)?' "
+    r"Status Message: "
+)
+
+
+def exception_for(message: str) -> BaseException | None:
+    """Return the exception of an op of this package, from onnxruntime's error ``message``.
+
+    Returns:
+        The exception that a Python op raised, or the error that a compiled op or a check reported.
+        None if the message is about something else.
+    """
+    raised = failures.exception_for(message)
+    if raised is not None:
+        return raised
+    error = _OP_ERROR.search(message) or _CHECK_ERROR.search(message)
+    return GridSampleError(*error.groups()) if error is not None else None

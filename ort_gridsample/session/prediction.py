@@ -1,0 +1,97 @@
+"""Predict where the nodes of a model would run in a session, without opening the session."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import onnxruntime
+
+from ..detection.attention import quantization_between
+from ..detection.matches import Match, find
+from ..graph.files import Model, explaining_invalid, read_model
+from ..graph.scope import scopes
+from ..graph.use_def import UseDef
+from ..rewriting.unfusing import unfused
+from ..versions import ONNXRUNTIME_STAYS_INSIDE_X, at_least
+from . import native
+from .accelerators import Accelerators
+from .decisions import environment_of
+from .placement import ONNXRUNTIME, REFUSED, Placement
+from .session_target import SessionTarget
+
+
+def predict_placements(model: Model, accelerators: Accelerators) -> list[Placement]:
+    """Return where the nodes of a model run in a session with the default options.
+
+    Args:
+        model: the model, as :func:`ort_gridsample.inspect_model` reads it.
+        accelerators: the execution providers that come before the CPU's.
+
+    Returns:
+        A placement for each node. Kernels that read outside of their input and quantized nodes that
+        prevent a fusion are mentioned in the reasons.
+
+    Raises:
+        GridSampleError: the model cannot be read.
+    """
+    proto = read_model(model)
+    with explaining_invalid(proto):
+        restored = unfused(proto)
+        matches = find(restored, scopes(restored), native, asked=True)
+        target = SessionTarget(environment_of(None, accelerators, is_saved=False), compiles=False)
+        valid_matches = [match for match in matches if match.record.error is None]
+        for match in valid_matches:
+            target.decision_for(match)
+        use_defs = _quantized_use_defs(valid_matches)
+        placements = list[Placement]()
+        for match in matches:
+            if match.record.error is not None:
+                placements.append(Placement(match.record, REFUSED, str(match.record.error)))
+                continue
+            reason = _quantization_reason(match, use_defs.get(id(match.scope)))
+            for placement in target.placements([match.record]):
+                with_warning = _with_reason(placement, placement.reason, _kernel_warning(placement))
+                placements.append(_with_reason(with_warning, with_warning.note, reason))
+        return placements
+
+
+def _quantized_use_defs(matches: Sequence[Match]) -> dict[int, UseDef]:
+    """Return the use-def chains of the scopes with quantized values, by the id of the scope."""
+    quantized = [match for match in matches if "QuantizeLinear" in match.scope.op_types]
+    return {id(match.scope): UseDef(match.scope) for match in quantized}
+
+
+def _quantization_reason(match: Match, use_def: UseDef | None) -> str:
+    """Return which QuantizeLinear prevents fusion into deformable attention, or "" if none does."""
+    if use_def is None or match.record.operator != "GridSample" or match.read_by is not None:
+        return ""
+    name = quantization_between(use_def, match.record)
+    if not name:
+        return ""
+    return (
+        f"not fused into deformable attention, as QuantizeLinear {name} lies between the sample "
+        "and the sum: exclude the nodes between them from quantization (nodes_to_exclude)"
+    )
+
+
+def _kernel_warning(placement: Placement) -> str:
+    """Return a warning if the kernel that runs the node reads outside of its input, else ""."""
+    record = placement.record
+    if placement.runs_on != ONNXRUNTIME or record.operator != "GridSample" or record.unrolled:
+        return ""
+    if at_least(onnxruntime.__version__, ONNXRUNTIME_STAYS_INSIDE_X):
+        return ""
+    installed = onnxruntime.__version__
+    fixed = ONNXRUNTIME_STAYS_INSIDE_X
+    return (
+        f"unsafe for untrusted grids: the kernel of onnxruntime {installed} reads outside of X at "
+        f"huge coordinates; onnxruntime {fixed} fixed it (its issues 27975 and 28302)"
+    )
+
+
+def _with_reason(placement: Placement, reason: str, addition: str) -> Placement:
+    """Return ``placement`` with ``addition`` after ``reason``; unchanged if there is none."""
+    if not addition:
+        return placement
+    return replace(placement, reason="; ".join(filter(None, [reason, addition])))

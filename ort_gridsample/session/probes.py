@@ -1,0 +1,192 @@
+"""Models of one node, by which an execution provider is tested for that node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TypeAlias
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from .. import spec
+from ..detection.records import NodeRecord, spatial_axes
+from ..functions.operators import affine_grid
+from ..inference.types import Value
+from ..reference.arrays import Array
+from .native import fed, one_node, sampled
+
+#: Lengths of axes that are known only in a run: of a batch (of attention heads), of channels, of
+#: the axes of X, and of the axes of the output.
+_BATCH = 8
+_CHANNELS = 4
+_X_LENGTHS = (9, 7, 6)
+_Y_LENGTHS = (5, 3, 4)
+#: If X would have more values, it gets at most _CHANNELS channels.
+_MAX_X_SIZE = 1 << 23
+
+#: The lengths of a tensor's axes. A name or None is a length that is known only in a run.
+Shape: TypeAlias = list[int | str | None]
+#: A function that returns the two inputs of a node as float64 or int64, and the expected output.
+MakeArrays: TypeAlias = Callable[[], tuple[tuple[Array, Array], Array]]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A model of one node, and its test data.
+
+    Attributes:
+        model: the model.
+        make: returns the feeds of the model by name, and the expected Y. The values of X and theta
+            are in [0, 1), and the positions of a grid are far from any tie.
+    """
+
+    model: onnx.ModelProto
+    make: Callable[[], tuple[Mapping[str, Array], Array]]
+
+
+def build_probe(
+    record: NodeRecord,
+    case: Sequence[Value],
+    opsets: Mapping[str, int],
+    alone: bool,
+) -> Probe | None:
+    """Build the probe of a node.
+
+    Args:
+        record: the node's record.
+        case: the types and shapes of the node's inputs, one of ``record.cases``.
+        opsets: the versions of the domains that the node is written in.
+        alone: whether the model has no other node. Otherwise the first input comes from a Relu,
+            because some providers take no node that is alone.
+
+    Returns:
+        The probe. None if too little is known of the node's inputs, or if the node is not one of
+        floats with 1, 2 or 3 spatial axes and at least one value.
+    """
+    names_and_values = zip(record.values, case, strict=True)
+    types = {name: value.type for name, value in names_and_values if value.type}
+    axes = spatial_axes(record.operator, case)
+    if axes not in (1, 2, 3) or not _is_testable(case, types):
+        return None
+    if record.operator == "AffineGrid":
+        shapes, make_arrays = _affine_grid_data(record, case, axes)
+    else:
+        shapes, make_arrays = _grid_sample_data(record, case, axes)
+
+    def make() -> tuple[Mapping[str, Array], Array]:
+        arrays, expected = make_arrays()
+        named_arrays = zip(types, arrays, strict=True)
+        return {name: array.astype(fed(types[name])) for name, array in named_arrays}, expected
+
+    domains = dict.fromkeys(("", record.domain))
+    imports = [(domain, opsets.get(domain, 1)) for domain in domains]
+    model = one_node(record.bare(), imports, types.items(), shapes)
+    if not alone:
+        _insert_relu(model)
+    return Probe(model, make)
+
+
+def _is_testable(case: Sequence[Value], types: Mapping[str, str]) -> bool:
+    """Whether all types are known, the first one is a float, and no input is known to be empty."""
+    if not types or len(types) < len(case):
+        return False
+    first_type = next(iter(types.values()))
+    return first_type in spec.FLOATS and not any(0 in (value.shape or ()) for value in case)
+
+
+def _insert_relu(model: onnx.ModelProto) -> None:
+    """Insert a Relu behind the first input of the model, which has no negative values."""
+    source = model.graph.input[0].name
+    for node in model.graph.node:
+        node.input[:] = ["beside" if name == source else name for name in node.input]
+    model.graph.node.insert(0, helper.make_node("Relu", [source], ["beside"]))
+
+
+def _affine_grid_data(
+    record: NodeRecord,
+    case: Sequence[Value],
+    axes: int,
+) -> tuple[list[Shape], MakeArrays]:
+    """Return the shapes of theta and size, and the function that makes the arrays."""
+    align_corners = bool(record.possible_attributes["align_corners"])
+    theta_shape: Shape = [None, axes, axes + 1] if not case[0].shape else list(case[0].shape)
+
+    def make_arrays() -> tuple[tuple[Array, Array], Array]:
+        rng = np.random.default_rng(0)
+        constant_size = record.constants.get("size")
+        if constant_size is None:
+            batch, *lengths = [_BATCH, _CHANNELS, *_Y_LENGTHS[:axes]]
+        else:
+            batch, *lengths = constant_size.tolist()
+        if isinstance(theta_shape[0], int):
+            batch = theta_shape[0]
+        theta = rng.random((batch, axes, axes + 1))
+        size = np.array([batch, *lengths], np.int64)
+        return (theta, size), affine_grid(theta, size, align_corners)
+
+    return [theta_shape, [axes + 2]], make_arrays
+
+
+def _grid_sample_data(
+    record: NodeRecord,
+    case: Sequence[Value],
+    axes: int,
+) -> tuple[list[Shape], MakeArrays]:
+    """Return the shapes of X and grid, and the function that makes the arrays."""
+    attributes = record.possible_attributes
+    align_corners = bool(attributes["align_corners"])
+    unknown: Shape = [None] * (axes + 2)
+    X_shape = list(case[0].shape or unknown)
+    grid_shape = [*(case[1].shape or unknown)[:-1], axes]
+    X_lengths, grid_lengths = _probe_lengths(X_shape, grid_shape)
+    if isinstance(X_shape[1], int):
+        X_shape[1] = X_lengths[1]
+
+    def make_arrays() -> tuple[tuple[Array, Array], Array]:
+        rng = np.random.default_rng(0)
+        sides = np.array(X_lengths[:1:-1], np.float64)
+        pixels = np.floor(rng.uniform(-1, sides + 1, grid_lengths))
+        pixels += rng.uniform(0.1, 0.4, grid_lengths)
+        grid = _normalize(pixels, sides, align_corners)
+        X = rng.random(X_lengths)
+        mode = str(attributes["mode"])
+        padding_mode = str(attributes["padding_mode"])
+        return (X, grid), sampled(X, grid, mode, padding_mode, align_corners)
+
+    return [X_shape, grid_shape], make_arrays
+
+
+def _normalize(pixels: Array, sides: Array, align_corners: bool) -> Array:
+    """Return the normalized coordinates of ``pixels`` on axes of the lengths ``sides``."""
+    if align_corners:
+        return 2 * pixels / np.maximum(sides - 1, 1) - 1
+    return (2 * pixels + 1) / sides - 1
+
+
+def _probe_lengths(X_shape: Shape, grid_shape: Shape) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the lengths of X and of the grid in a probe; of few channels if X would be large."""
+    axes = len(X_shape) - 2
+    lengths_by_name = dict[str, int]()
+
+    def with_lengths(shape: Shape, guesses: Sequence[int]) -> tuple[int, ...]:
+        lengths = list[int]()
+        for dim, guess in zip(shape, guesses, strict=True):
+            if isinstance(dim, int):
+                lengths.append(dim)
+            elif dim:
+                lengths.append(lengths_by_name.setdefault(dim, guess))
+            else:
+                lengths.append(guess)
+        return tuple(lengths)
+
+    batches = [dim for dim in (X_shape[0], grid_shape[0]) if isinstance(dim, int)]
+    batch = batches[0] if batches else _BATCH
+    X_guesses = [batch, _CHANNELS, *_X_LENGTHS[:axes]]
+    X_lengths = with_lengths([batch, *X_shape[1:]], X_guesses)
+    if prod(X_lengths) > _MAX_X_SIZE and isinstance(X_shape[1], int):
+        X_lengths = (batch, min(_CHANNELS, X_shape[1]), *X_lengths[2:])
+    grid_guesses = [batch, *_Y_LENGTHS[:axes], axes]
+    return X_lengths, with_lengths([batch, *grid_shape[1:]], grid_guesses)
