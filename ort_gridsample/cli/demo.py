@@ -13,7 +13,7 @@ import onnxruntime
 
 from .. import spec
 from ..errors import GridSampleError
-from ..functions.affine import affine_grid
+from ..functions.operators import affine_grid
 from ..graph.files import written_whole
 from ..reference.arrays import Array
 from ..session.session import InferenceSession

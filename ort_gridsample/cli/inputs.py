@@ -152,24 +152,21 @@ def _read(file: str) -> Array:
     return array.astype(object) if array.dtype.kind == "U" else array
 
 
-def _fitting(array: Array, value: onnxruntime.NodeArg, file: str, model: str) -> Array:
-    """``array``, checked to be what the model takes."""
-    dtype, lengths = _dtype(value.type), tuple(value.shape)
-    remedy = ""
-    if dtype is not None and array.dtype != dtype:
-        remedy = f"; convert it with numpy.save(file, numpy.load(file).astype({str(dtype)!r}))"
-        if "O" in (dtype.kind, array.dtype.kind):
-            remedy = "; only text is saved as text"
-    elif lengths and not validation.may_match(array.shape, lengths):
-        remedy = "; reshape or transpose it, or give another file"
+def _checked(array: Array, value: onnxruntime.NodeArg, file: str, model: str) -> Array:
+    """Return ``array`` if it fits the model's input ``value``.
+
+    Raises:
+        GridSampleError: it does not. The error says what to do.
+    """
+    dtype = _dtype(value.type)
+    shape = tuple(value.shape)
+    remedy = _remedy(array, dtype, shape)
     if not remedy:
         return array
-    shape = f" of shape {validation.format_shape(lengths)}" if lengths else ""
-    expected = f"{value.type.removeprefix('tensor(').removesuffix(')') if dtype is None else name_of(dtype)}{shape}"
     found = f"{name_of(array.dtype)} of shape {array.shape}"
     expected = _element_name(value.type) if dtype is None else name_of(dtype)
     if shape:
-        expected += f" of shape {validation.shown(shape)}"
+        expected += f" of shape {validation.format_shape(shape)}"
     argument = f"input {value.name!r}, from {file},"
     raise GridSampleError(model, argument, found, f"{expected}; {remedy}")
 
@@ -180,7 +177,7 @@ def _remedy(array: Array, dtype: np.dtype[Any] | None, shape: tuple[Any, ...]) -
         if "O" in (dtype.kind, array.dtype.kind):
             return "only text is saved as text"
         return f"convert it with numpy.save(file, numpy.load(file).astype({str(dtype)!r}))"
-    if shape and not validation.alike(array.shape, shape):
+    if shape and not validation.may_match(array.shape, shape):
         return "reshape or transpose it, or give another file"
     return ""
 

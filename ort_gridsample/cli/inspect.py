@@ -12,8 +12,9 @@ from ..detection.records import columns
 from ..dialects.table import AttributeReference
 from ..errors import GridSampleError
 from ..functions.validation import format_choices
-from ..session.accelerators import Accelerators, before_the_cpu
-from ..session.placement import Placement, foreseen
+from ..session.accelerators import Accelerators, providers_before_cpu
+from ..session.placement import Placement
+from ..session.prediction import predict_placements
 from .failures import about
 from .output import print_json, table
 
@@ -31,14 +32,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    there, name = onnxruntime.get_available_providers(), arguments.provider
-    if name and name not in there:
-        raise GridSampleError(
-            "inspect", "--provider", repr(name), f"one that this onnxruntime has: {format_choices(there)}"
-        )
-    providers = before_the_cpu([name] if name else [], None)
-    with about(arguments.model), closing(Accelerators(providers, "lower", alone=False)) as accelerators:
-        placements = foreseen(arguments.model, accelerators)
+    """Print the nodes of a model."""
+    names = [arguments.provider] if arguments.provider else []
+    available = onnxruntime.get_available_providers()
+    if not set(names) <= set(available):
+        expected = f"one that this onnxruntime has: {format_choices(available)}"
+        raise GridSampleError("inspect", "--provider", repr(arguments.provider), expected)
+    accelerators = Accelerators(providers_before_cpu(names, None), "lower", alone=False)
+    with about(arguments.model), closing(accelerators):
+        placements = predict_placements(arguments.model, accelerators)
     if arguments.json:
         print_json([as_json(placement) for placement in placements])
     elif placements:

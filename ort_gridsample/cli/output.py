@@ -131,10 +131,11 @@ def versions() -> dict[str, str]:
     names_and_versions = dict[str, str]()
     for name in _DISTRIBUTIONS:
         with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    if (path := library_file.configured_library()) is not None:
+            names_and_versions[name] = metadata.version(name)
+    library = library_file.configured_library()
+    if library is not None:
         try:
-            found["library"] = library_file.validate(path)
+            names_and_versions["library"] = library_file.validate(library)
         except GridSampleError as error:
             names_and_versions["library"] = f"of no use ({error})"
     names_and_versions["Python"] = platform.python_version()

@@ -80,9 +80,9 @@ def measure(turns: Mapping[str, Turn], rounds: int, seconds: float) -> dict[str,
     medians: dict[str, list[float]] = {name: [] for name in turns}
     names = list(turns)
     start = time.perf_counter()
-    with progress_bar("timing", rounds * len(names)) as begin:
-        for done in range(rounds):
-            if done >= MIN_ROUNDS and time.perf_counter() - start > seconds:
+    with progress_bar("timing", rounds * len(names)) as show:
+        for round_number in range(rounds):
+            if round_number >= MIN_ROUNDS and time.perf_counter() - start > seconds:
                 break
             first = round_number % len(names)
             for name in names[first:] + names[:first]:

@@ -22,12 +22,6 @@ import onnxruntime
 
 from ..detection.records import NodeRecord
 from ..errors import GridSampleError
-from ..functions.affine import affine_grid
-from ..graph.files import written_whole
-from ..inference.types import Value
-from ..kernels.cache_folder import cache_folder
-from ..reference.arrays import Array
-from ..reference.threads import interpreter
 from ..rewriting.patch import patch_in_place
 from ..rewriting.targets import Target
 from ..rewriting.targets.runtimes import ANY, RUNTIMES

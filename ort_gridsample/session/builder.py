@@ -45,10 +45,10 @@ _ALLOW_SPINNING = "session.intra_op.allow_spinning"
 _EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
 _WITHOUT_COPY = "session.use_external_initializer_file_buffers_directly"
 #: Whether onnxruntime can use external data in memory without a copy, while the session lives.
-READS_MEMORY = versions.at_least(onnxruntime.__version__, "1.31")
+READS_MEMORY = versions.is_at_least(onnxruntime.__version__, "1.31")
 #: Whether onnxruntime reads external data from _EXTERNAL_FOLDER, for a model that is given as
 #: bytes.
-_READS_FOLDER = versions.at_least(onnxruntime.__version__, "1.21")
+_READS_FOLDER = versions.is_at_least(onnxruntime.__version__, "1.21")
 #: Domains of operators that onnxruntime or this package has. All domains below them count too.
 _KNOWN_DOMAINS = ("ai.onnx", "com.microsoft", "com.ms", DOMAIN)
 

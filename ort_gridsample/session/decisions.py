@@ -188,8 +188,8 @@ def _with_native_reason(match: Match) -> NodeRecord:
 
 
 def _library_description() -> str:
-    path = library_file.found()
-    return "" if path is None else f"{path}, {library_file.checked(path)}"
+    path = library_file.configured_library()
+    return "" if path is None else f"{path}, {library_file.validate(path)}"
 
 
 def resolve_fusion(

@@ -53,9 +53,14 @@ def set_default_entry(options: onnxruntime.SessionOptions, key: str, value: str)
         options.add_session_config_entry(key, value)
 
 
-def loaded(options: onnxruntime.SessionOptions, model: bytes) -> Any:
-    """Onnxruntime's bare session of ``model``, read but not made ready to run; an exception is onnxruntime's own."""
-    return with_signals_deferred(_loaded, options, model)  # a signal between two steps would leave the lock taken
+def load_model(options: onnxruntime.SessionOptions, model: bytes) -> Any:
+    """Load ``model`` into a native session of onnxruntime that is not initialized for runs.
+
+    Raises:
+        Exception: onnxruntime's error if it refuses the model.
+    """
+    # A signal between two steps would leave the lock locked.
+    return with_signals_deferred(_load_model, options, model)
 
 
 def _load_model(options: onnxruntime.SessionOptions, model: bytes) -> Any:

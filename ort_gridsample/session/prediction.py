@@ -13,7 +13,7 @@ from ..graph.files import Model, explaining_invalid, read_model
 from ..graph.scope import scopes
 from ..graph.use_def import UseDef
 from ..rewriting.unfusing import unfused
-from ..versions import ONNXRUNTIME_STAYS_INSIDE_X, at_least
+from ..versions import ONNXRUNTIME_STAYS_INSIDE_X, is_at_least
 from . import native
 from .accelerators import Accelerators
 from .decisions import environment_of
@@ -80,7 +80,7 @@ def _kernel_warning(placement: Placement) -> str:
     record = placement.record
     if placement.runs_on != ONNXRUNTIME or record.operator != "GridSample" or record.unrolled:
         return ""
-    if at_least(onnxruntime.__version__, ONNXRUNTIME_STAYS_INSIDE_X):
+    if is_at_least(onnxruntime.__version__, ONNXRUNTIME_STAYS_INSIDE_X):
         return ""
     installed = onnxruntime.__version__
     fixed = ONNXRUNTIME_STAYS_INSIDE_X

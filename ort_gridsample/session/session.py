@@ -16,11 +16,10 @@ from onnxruntime import IOBinding, OrtValue, RunOptions
 from ..custom_ops import signals
 from ..custom_ops.python_ops import shutdown
 from ..errors import GridSampleError
-from ..functions.cores import load_core, logger
+from ..functions.cores import logger
 from ..functions.validation import format_choices
-from ..graph.files import Model, explaining_invalid, follow_links, locations, read_model
-from ..graph.scope import Scope, constants, domain_of, scopes, unread
-from ..graph.weights import NO_WEIGHTS, Loaded, Weights, exceeds_protobuf, split, split_proto
+from ..graph.files import Model, read_model
+from ..graph.weights import exceeds_protobuf
 from ..reference import memory
 from ..rewriting.patch import Selection, check_selection
 from . import forks
@@ -40,24 +39,21 @@ from .placement import Placement
 
 _Parent = onnxruntime.InferenceSession
 
-_ALLOW_SPINNING = "session.intra_op.allow_spinning"
-_EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
-#: Whether onnxruntime can read external data in memory, as long as the session lives, and the entry by which it does.
-_READS_MEMORY = versions.is_at_least(onnxruntime.__version__, "1.31")
-_WITHOUT_COPY = "session.use_external_initializer_file_buffers_directly"
-#: Whether onnxruntime reads external data from there, of a model that it gets as bytes.
-_READS_FOLDER = versions.is_at_least(onnxruntime.__version__, "1.21")
-#: Domains of operators that onnxruntime or this package has, with all domains below them.
-_KNOWN_DOMAINS = ("ai.onnx", "com.microsoft", "com.ms", DOMAIN)
-#: The sentence of a compiled op's error, in onnxruntime's message.
-_OPERATORS = (*spec.OPERATORS, *spec.COMPOSITES)
-_ARGUMENTS = {name for each in _OPERATORS for name in spec.newest(each).types} | {"Y", "spatial_shapes", "memory"}
-_WHERE = rf"(?s)Status Message: ((?:{'|'.join(_OPERATORS)}) node .*?)"
-#: The name of a node that checks a shape (:func:`ort_gridsample.detection.helpers.is_check`).
-_CHECK = re.compile(rf"(?s)Name:'(\w+ node .*?): (\w+) is ({OTHER_SHAPE}), expected (.*?)(?:_\d+)?' Status Message: ")
-_SENTENCE = re.compile(rf"{_WHERE}: ({'|'.join(_ARGUMENTS)}) is (.*?), expected (.*)")
-#: Frames of Python's stack between a run and the place where an op can record its failures, and some more.
-STACK = 30
+#: How many frames must be left on Python's stack when a run starts: those between a run and the
+#: place where an op records a failure, and some more.
+_MIN_STACK_FRAMES = 30
+
+
+@dataclass(frozen=True)
+class _PickledArguments:
+    """The arguments of a session, as a pickle keeps them."""
+
+    model: Source
+    providers: Sequence[str | tuple[str, dict[Any, Any]]] | None
+    provider_options: Sequence[dict[Any, Any]] | None
+    nodes: Selection | None
+    accelerated: Accelerated
+    others: dict[str, Any]  #: keyword arguments of onnxruntime's session
 
 
 class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
@@ -123,9 +119,11 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         if nodes is not None:
             check_selection("InferenceSession", nodes)
         if accelerated not in ACCELERATED:
-            raise GridSampleError("InferenceSession", "accelerated", repr(accelerated), format_choices(ACCELERATED))
-        there = before_the_cpu(providers, provider_options)
-        patched = _patched(given, nodes, sess_options, there, accelerated)
+            expected = format_choices(ACCELERATED)
+            raise GridSampleError("InferenceSession", "accelerated", repr(accelerated), expected)
+        accelerators = providers_before_cpu(providers, provider_options)
+        arguments = SessionArguments(nodes, sess_options, accelerators, accelerated)
+        patched = patch_for_session(given, arguments)
         path = os.path.abspath(given) if isinstance(given, (str, os.PathLike)) else None
         # The model in a pickle is patched. Nodes that a function left to onnxruntime stay there.
         is_patched_by_function = path is None and callable(nodes)
@@ -260,11 +258,10 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         method = getattr(_Parent, name)
         if self._runs_python_ops:
             shutdown.begin_run()
-            _need_stack(STACK)
-            run = getattr(_Parent, name)
+            _check_stack(_MIN_STACK_FRAMES)
         else:
             shutdown.block_if_exiting()
-            run = signals.unwrapped(getattr(_Parent, name))  # nothing makes signals wait
+            method = signals.unwrapped(method)  # signals need not wait without Python ops
         try:
             return method(self, *args)
         except Exception as error:
