@@ -2,7 +2,8 @@
 
 from . import versions  # noqa: F401  # first: it says what is missing
 from .detection.records import NodeRecord
-from .dialects.table import Dialect, Spelling, add_dialect
+from .dialects.registry import add_dialect
+from .dialects.spelling import Dialect, Spelling
 from .errors import GridSampleError
 from .functions.cores import get_core, set_core
 from .functions.operators import affine_grid, deformable_attention, grid_sample

@@ -9,7 +9,8 @@ import onnx
 
 from .detection.matches import records_of
 from .detection.records import NodeRecord, NodeRecords
-from .dialects.table import DOMAIN, Dialect
+from .dialects.spelling import Dialect
+from .dialects.table import DOMAIN
 from .graph.files import Model, explaining_invalid, read_model
 from .rewriting.coordinate_nodes import coordinate_nodes as names_of
 from .rewriting.patch import Selection, patch_to

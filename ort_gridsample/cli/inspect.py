@@ -8,7 +8,7 @@ from itertools import groupby
 import onnxruntime
 
 from ..detection.records import columns
-from ..dialects.table import AttributeReference
+from ..dialects.spelling import AttributeReference
 from ..errors import GridSampleError
 from ..functions.validation import listed
 from ..session.accelerators import Accelerators, before_the_cpu

@@ -3,10 +3,11 @@
 import argparse
 from pathlib import Path
 
+from ..dialects.registry import target_names
 from ..errors import GridSampleError
 from ..graph.files import read_model, write_model
 from ..graph.scope import opset_of
-from ..rewriting.patch import patch_to, targets
+from ..rewriting.patch import patch_to
 from ..rewriting.targets.runtimes import RUNTIMES
 from ..session import native
 from .failures import about
@@ -17,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("model", metavar="IN", help="an ONNX model")
     add("patched", metavar="OUT", help="the patched model; external data stays external, beside it")
     become = "what the nodes become: this package's ops, the standard's, basic operators only, or a dialect"
-    add("--target", choices=targets(), default=targets()[0], help=f"{become} (default: %(default)s)")
+    add("--target", choices=target_names(), default=target_names()[0], help=f"{become} (default: %(default)s)")
     add("--functions", action="store_true", help="with --target primitives: nodes lowered alike share a function")
     opset = "convert the whole model to this opset, up or down"
     add("--opset", type=int, metavar="N", help=f"{opset} (default: its own, or the first that the target needs)")
@@ -40,7 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
         before = opset_of(model)
         what = arguments.nodes, arguments.target, functions, native, arguments.opset, for_runtime
         replaced, _ = patch_to(model, *what)
-        ours = arguments.target == targets()[0]
+        ours = arguments.target == target_names()[0]
         lines = [f"{r.op_type} {r.label}: {r.action if ours else f'now {arguments.target}'}" for r in replaced]
         files = write_model(model, target, external_data_of=source)
     for line in lines:

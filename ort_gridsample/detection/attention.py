@@ -14,7 +14,7 @@ from functools import partial
 from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..dialects.table import operator_types
+from ..dialects.registry import operator_types
 from ..graph.scope import OUTSIDE
 from ..graph.use_def import MOST_NODES, UseDef, dead
 from ..inference.lengths import ONE, OPERATORS, Length, Lengths, number, permutation, product

@@ -22,7 +22,7 @@ import onnx
 from onnx import helper
 
 from .. import spec
-from ..dialects.table import AttributeValue
+from ..dialects.spelling import AttributeValue
 from ..functions.validation import alike
 from ..graph.element_types import elem_type
 from ..graph.scope import Scope

@@ -10,7 +10,8 @@ from typing import TypeVar
 import onnx
 
 from .. import spec
-from ..dialects.table import ATTENTION, COMPILED, DECOMPOSED, DOMAIN, AttributeReference, AttributeValue, Dialect
+from ..dialects.spelling import AttributeReference, AttributeValue, Dialect
+from ..dialects.table import ATTENTION, COMPILED, DECOMPOSED, DOMAIN
 from ..errors import GridSampleError, where
 from ..inference.types import Value
 from ..reference.arrays import Array

@@ -9,7 +9,9 @@ import onnx
 from onnx import helper
 
 from .. import spec
-from ..dialects.table import DOMAIN, constant_size, dialect_of, dialects
+from ..dialects.registry import dialect_of, dialects
+from ..dialects.spelling import constant_size
+from ..dialects.table import DOMAIN
 from ..errors import GridSampleError, where
 from ..functions.operators import affine_grid, grid_sample
 from ..reference.arrays import Array

@@ -11,7 +11,9 @@ import onnx
 from onnx import helper
 
 from .. import spec
-from ..dialects.table import COMPILED, DOMAIN, OURS, Dialect, dialects
+from ..dialects.registry import dialects
+from ..dialects.spelling import Dialect
+from ..dialects.table import COMPILED, DOMAIN, PACKAGE_DIALECTS
 from ..errors import GridSampleError, where
 from ..graph.element_types import elem_type
 from ..patching import patch_model
@@ -39,7 +41,7 @@ def openvino_extensions() -> list[Any]:
             strings, or a type or a number of axes is unknown.
     """
     extension = import_module("openvino.frontend.onnx").ConversionExtension
-    known = [*OURS.values(), *(dialect for dialect in dialects() if dialect.name == COMPILED)]
+    known = [*PACKAGE_DIALECTS.values(), *(dialect for dialect in dialects() if dialect.name == COMPILED)]
     return [extension(dialect.op_type, dialect.domain, partial(_convert, dialect)) for dialect in known]
 
 

@@ -10,7 +10,9 @@ import onnx
 from onnx import helper, shape_inference, version_converter
 
 from .. import spec
-from ..dialects.table import ASIDE, SET_ASIDE, STANDARD, AttributeReference, dialect_of
+from ..dialects.registry import dialect_of
+from ..dialects.spelling import AttributeReference
+from ..dialects.table import SET_ASIDE, SET_ASIDE_DIALECTS, STANDARD
 from ..errors import GridSampleError, where
 from ..graph.scope import Names, Scope, called, domain_of, function_key, opset_of, scopes, subgraphs
 from ..graph.use_def import drop_unread
@@ -180,7 +182,7 @@ def _set_aside(model: onnx.ModelProto, version: int) -> None:
                 attributes = STANDARD[node.op_type][now].read(_where(node), node, lambda _: None, "")
                 plain = {name: value for name, value in attributes.items() if not isinstance(value, AttributeReference)}
                 del node.attribute[:]
-                node.attribute.extend(ASIDE[node.op_type].write(plain))
+                node.attribute.extend(SET_ASIDE_DIALECTS[node.op_type].write(plain))
                 node.domain = SET_ASIDE
 
 

@@ -1,7 +1,7 @@
 """The nodes that check the inputs of a whole attention node in a run, and compute what such a node computes with.
 
-The contracts of the nodes are :data:`ort_gridsample.dialects.table.ATTENTION_PLUGINS`. Shapes that the model states are
-checked in :mod:`.attention_checks`.
+The contracts of the nodes are :data:`ort_gridsample.dialects.table.ATTENTION_CONTRACTS`. Shapes that the model states
+are checked in :mod:`.attention_checks`.
 """
 
 from __future__ import annotations

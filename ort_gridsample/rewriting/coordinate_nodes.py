@@ -10,7 +10,7 @@ from collections.abc import Container, Iterator, Sequence
 import onnx
 
 from ..detection.helpers import is_helper, lowered_from, reads_grid
-from ..dialects.table import dialect_of
+from ..dialects.registry import dialect_of
 from ..errors import GridSampleError
 from ..graph.scope import Key, Scope, domain_of, function_key, scopes
 from .targets import FUNCTIONS_DOMAIN

@@ -10,8 +10,8 @@ import onnx
 
 from ..detection.matches import Match, find
 from ..detection.records import NodeRecord
-from ..dialects import table
-from ..dialects.table import COMPILED, DOMAIN, PLUGINS, SET_ASIDE
+from ..dialects.registry import PRIMITIVES, TWO_AXES, dialects, target_names
+from ..dialects.table import AI_ONNX, COMPILED, DOMAIN, SET_ASIDE, TENSORRT_ATTENTION, VERSION
 from ..errors import GridSampleError
 from ..functions import validation
 from ..graph.files import explaining_invalid
@@ -30,18 +30,9 @@ from .targets.runtimes import ANY, RUNTIMES, Runtime
 from .targets.spelled import Spelled
 from .unfusing import unfused
 
-#: The target of 4-D GridSamples.
-TWO_AXES = "ai.onnx-2d"
-
 Selection = Literal["all", "unsupported"] | Callable[[NodeRecord], bool]
 #: The records of the nodes that a patch replaced, and of those that stay.
 Patched = tuple[list[NodeRecord], list[NodeRecord]]
-
-
-def targets() -> list[str]:
-    """The names that :func:`ort_gridsample.patch_model` takes as ``target``."""
-    spelled = dict.fromkeys(dialect.name for dialect in reversed(table.dialects()) if not dialect.reads_only)
-    return [DOMAIN, "ai.onnx", TWO_AXES, "primitives", *spelled, PLUGINS.name]
 
 
 def patch_to(
@@ -49,13 +40,13 @@ def patch_to(
     for_runtime: str | None,
 ) -> Patched:  # fmt: skip
     """Do as :func:`ort_gridsample.patch_model` to ``model`` itself; as :func:`patch_in_place`."""
-    if target not in targets():
-        raise GridSampleError("patch_model", "target", repr(target), validation.listed(targets()))
+    if target not in target_names():
+        raise GridSampleError("patch_model", "target", repr(target), validation.listed(target_names()))
     check_selection("patch_model", nodes)
     newest = onnx.defs.onnx_opset_version()
     if opset is not None and (not isinstance(opset, int) or not 1 <= opset <= newest):
         raise GridSampleError("patch_model", "opset", repr(opset), f"a number from 1 to {newest}")
-    if for_runtime is not None and target != "primitives":
+    if for_runtime is not None and target != PRIMITIVES:
         both = f"{for_runtime!r} with target {target!r}"
         raise GridSampleError("patch_model", "for_runtime", both, "target 'primitives'")
     if for_runtime not in (None, *RUNTIMES):
@@ -96,7 +87,7 @@ def patch_in_place(
     know. ``found`` are the scopes of ``model``, where they are known; afterwards as well.
     """
     found = scopes(model) if found is None else found
-    standard, fused = Spelled("ai.onnx", strict=opset is not None), target.fuses or callable(nodes)
+    standard, fused = Spelled(AI_ONNX, strict=opset is not None), target.fuses or callable(nodes)
     if (whole := unfused(model, found)) is not model:
         model.CopyFrom(whole)
         found[:] = scopes(model, found[0].weights)
@@ -141,20 +132,20 @@ def patch_in_place(
         if called := {function_key(each): each for to in replacements.values() for each in to.functions}:
             model.ir_version = max(model.ir_version, 8)  # the first with functions
             model.functions.extend(function for key, function in called.items() if key not in there)
-        versions = {d.domain: d.version for d in table.dialects() if d.domain}  # that a replacement may be in
-        versions |= {DOMAIN: table.VERSION, FUNCTIONS_DOMAIN: 1}
+        versions = {d.domain: d.version for d in dialects() if d.domain}  # that a replacement may be in
+        versions |= {DOMAIN: VERSION, FUNCTIONS_DOMAIN: 1}
         versions |= {domain: version for domain, version in found[0].opsets.items() if domain == ""}
         import_used(model, versions, {SET_ASIDE, *(match.record.domain for match in selected)}, found)
     return [m.record for m in selected], [m.record for m in left]
 
 
 def _target(name: str, functions: bool, model: onnx.ModelProto, opset: int | None, runtime: Runtime) -> Target:
-    if name in ("primitives", TWO_AXES):
+    if name in (PRIMITIVES, TWO_AXES):
         from .targets.lowered import Primitives, TwoAxes  # here, as few need it and importing it takes a while
 
         kind = TwoAxes if name == TWO_AXES else Primitives
         return kind(functions, model.functions, runtime)
-    own = {DOMAIN: PythonOp, COMPILED: CompiledOp, PLUGINS.name: TensorRTPlugins}.get(name)
+    own = {DOMAIN: PythonOp, COMPILED: CompiledOp, TENSORRT_ATTENTION.name: TensorRTPlugins}.get(name)
     return Spelled(name, strict=opset is not None) if own is None else own()
 
 

@@ -10,7 +10,7 @@ import onnx
 from onnx import helper
 
 from ..detection.programs import OPERATIONS, WITH_PROGRAM, decoded
-from ..dialects.table import COMPILED_DOMAIN, COMPILED_TYPES, EXTENSIONS_DOMAIN, FUSED, OLD_PREFIX, OURS
+from ..dialects.table import COMPILED_DOMAIN, COMPILED_TYPES, EXTENSIONS_DOMAIN, FUSED, OLD_PREFIX, PACKAGE_DIALECTS
 from ..errors import GridSampleError, where
 from ..graph.element_types import elem_type
 from ..graph.scope import Names, Nodes, Scope, scopes
@@ -65,7 +65,7 @@ class _Parts:
     def _finish(self, node: onnx.NodeProto, operator: str, prefix: str = "") -> None:
         """Make ``node`` the compiled ``operator``, with its own attributes, whose names began with ``prefix``."""
         node.op_type, node.domain = COMPILED_TYPES[operator], COMPILED_DOMAIN
-        for name in (*OURS[operator].attributes, "node"):
+        for name in (*PACKAGE_DIALECTS[operator].attributes, "node"):
             if prefix + name in self._attributes:
                 node.attribute.add().CopyFrom(self._attributes[prefix + name])
                 node.attribute[-1].name = name

@@ -22,7 +22,8 @@ from ..custom_ops import signals
 from ..custom_ops.python_ops import extensions, failures, shutdown
 from ..detection.helpers import OTHER_SHAPE
 from ..detection.records import NodeRecord
-from ..dialects.table import DOMAIN, WHOLE_NODES, operator_types
+from ..dialects.registry import operator_types
+from ..dialects.table import COMPOSITE_OP_TYPES, DOMAIN
 from ..errors import GridSampleError
 from ..functions.cores import load_core, logger
 from ..functions.validation import listed
@@ -313,7 +314,9 @@ def _patched(
     alone = bool(providers) and set().union(*(s.op_types for s in found)) <= {*operator_types(), "Constant"}
     with unread(found, elsewhere), closing(Accelerators(providers, accelerated, alone)) as accelerators:
         ops = Ops(nodes, accelerators, saved)
-        has_plugins = any(not WHOLE_NODES.isdisjoint(scope.op_types) for scope in found)  # none are records later
+        has_plugins = any(
+            not COMPOSITE_OP_TYPES.isdisjoint(scope.op_types) for scope in found
+        )  # none are records later
         with explaining_invalid(proto):
             replaced, others = patch_in_place(proto, ops, probe=native, found=found)
     placements = ops.placements([*replaced, *others])

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 from ...detection.attention import Attention
 from ...detection.matches import Match
-from ...dialects.table import ATTENTION, COMPILED_DOMAIN, PLUGINS
+from ...dialects.table import ATTENTION, COMPILED_DOMAIN, TENSORRT_ATTENTION
 from ...graph.element_types import elem_type
 from ...graph.scope import Names, Nodes
 from ..attention_nodes import OperandNodes, constants_of, op_record
@@ -120,7 +120,7 @@ class TensorRTPlugins(_Whole):
     Its value, locations, weights and output are of one type, float16 or float32.
     """
 
-    name = PLUGINS.name
+    name = TENSORRT_ATTENTION.name
 
     def expands(self, match: Match) -> bool:
         return match.record.operator == ATTENTION and super().expands(match)
@@ -131,7 +131,9 @@ class TensorRTPlugins(_Whole):
     def takes(self, match: Match) -> bool:
         record, found = match.record, match.attention
         if match.contract is not None:
-            return match.node.op_type != PLUGINS.op_type and (record.error is not None or bool(_plugin_type(match)))
+            return match.node.op_type != TENSORRT_ATTENTION.op_type and (
+                record.error is not None or bool(_plugin_type(match))
+            )
         fits = found is not None and found.axes == 2 and len({*found.points}) == 1
         return fits and record.align_corners == 0 and "levels" in record.constants and bool(_plugin_type(match))
 
@@ -173,7 +175,7 @@ class TensorRTPlugins(_Whole):
             if type_name != kind:
                 inputs[position] = nodes.add("Cast", inputs[position], to=elem_type(kind))
         written = output if types[0] == kind else names.new(f"{output}_as_{kind}")
-        nodes.append(renamed(match.node, PLUGINS.op_type, PLUGINS.domain, inputs, [written]))
+        nodes.append(renamed(match.node, TENSORRT_ATTENTION.op_type, TENSORRT_ATTENTION.domain, inputs, [written]))
         if written != output:
             nodes.add("Cast", written, to=elem_type(types[0]), output=output)
 

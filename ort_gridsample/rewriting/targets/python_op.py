@@ -7,7 +7,8 @@ from onnx import helper
 
 from ...detection.helpers import cast, guard_name, guards, has_status, mark
 from ...detection.matches import Match
-from ...dialects.table import DOMAIN, OURS, AttributeReference
+from ...dialects.spelling import AttributeReference
+from ...dialects.table import DOMAIN, PACKAGE_DIALECTS
 from ...graph.element_types import elem_type
 from ...graph.scope import Names, subgraphs
 from ...spec import MODE_SYNONYMS, TYPES
@@ -28,7 +29,7 @@ class PythonOp(Spelled):
 
     def __init__(self, in_session: bool = False) -> None:
         super().__init__("")  # a node of its own that stands for several is expanded too
-        self._dialects, self._in_session = OURS, in_session
+        self._dialects, self._in_session = PACKAGE_DIALECTS, in_session
 
     def takes(self, match: Match) -> bool:
         # Sessions and earlier releases write a guard that nobody reads.

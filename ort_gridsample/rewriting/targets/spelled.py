@@ -6,7 +6,9 @@ from onnx import helper
 
 from ... import spec
 from ...detection.matches import Match
-from ...dialects.table import AttributeReference, Dialect, dialects, standard
+from ...dialects.registry import dialects
+from ...dialects.spelling import AttributeReference, Dialect
+from ...dialects.table import standard
 from ...errors import GridSampleError
 from ...functions import validation
 from ...graph.scope import Names, Nodes
