@@ -470,6 +470,16 @@ def test_add_dialect_again_replaces_the_dialect(monkeypatch: pytest.MonkeyPatch)
     assert [dialect for dialect in registry.dialects() if dialect.name == "mine"] == [second]
 
 
+@pytest.mark.parametrize("name", [*registry.target_names(), "unrolled", "compiled before 0.2"])
+def test_add_dialect_with_name_of_built_in_target_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_registry", registry.Registry())
+    dialect = ogs.Dialect(name, "GridSample", "Warp", ("my.domain",), DIALECT_ATTRIBUTES)
+    error = refusal(ogs.add_dialect, dialect)
+    assert (error.argument, error.found) == ("name", repr(name))
+    assert str(error) == f"dialect {name!r}: name is {name!r}, expected one that is not a target already"
+    assert dialect not in registry.dialects()
+
+
 def test_pytorch_s_exporter_gets_the_standard_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without PyTorch; with it: test_pytorch.py."""
     modules, opset = Mock(), Mock(version=20)

@@ -16,7 +16,6 @@ from .table import (
     AI_ONNX,
     ATTENTION_CONTRACTS,
     BUILT_IN,
-    COMPILED,
     COMPILED_DOMAIN,
     COMPOSITE_OP_TYPES,
     DECOMPOSED,
@@ -68,7 +67,7 @@ class Registry:
 _registry = Registry()
 
 #: Names that an added dialect must not have.
-_RESERVED_NAMES: Final = frozenset((AI_ONNX, DOMAIN, PRIMITIVES, COMPILED, OLD_COMPILED, DECOMPOSED))
+_RESERVED_NAMES: Final = frozenset((*Registry().target_names(), OLD_COMPILED, DECOMPOSED))
 
 
 def dialects() -> tuple[Dialect, ...]:
