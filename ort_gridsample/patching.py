@@ -13,7 +13,8 @@ from .dialects.spelling import Dialect
 from .dialects.table import DOMAIN
 from .graph.files import Model, explaining_invalid, read_model
 from .rewriting.coordinate_nodes import coordinate_nodes as names_of
-from .rewriting.patch import Selection, patch_to
+from .rewriting.passes import Selection
+from .rewriting.patch import patch_to
 from .rewriting.targets.runtimes import RuntimeName
 from .rewriting.unfusing import unfused
 from .session import native
@@ -107,5 +108,5 @@ def patch_model(
     """
     copy = deepcopy(model) if isinstance(model, onnx.ModelProto) else read_model(model, external_data=True)
     name = target.name if isinstance(target, Dialect) else target
-    patch_to(copy, nodes, name, functions, native, opset, for_runtime)
+    patch_to(copy, nodes=nodes, target=name, functions=functions, probe=native, opset=opset, for_runtime=for_runtime)
     return copy

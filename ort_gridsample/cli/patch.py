@@ -39,8 +39,15 @@ def run(arguments: argparse.Namespace) -> None:
     with about(source):
         model = read_model(source)
         before = opset_of(model)
-        what = arguments.nodes, arguments.target, functions, native, arguments.opset, for_runtime
-        replaced, _ = patch_to(model, *what)
+        replaced, _ = patch_to(
+            model,
+            nodes=arguments.nodes,
+            target=arguments.target,
+            functions=functions,
+            probe=native,
+            opset=arguments.opset,
+            for_runtime=for_runtime,
+        )
         ours = arguments.target == target_names()[0]
         lines = [f"{r.op_type} {r.label}: {r.action if ours else f'now {arguments.target}'}" for r in replaced]
         files = write_model(model, target, external_data_of=source)

@@ -26,7 +26,7 @@ from ..graph.use_def import UseDef
 from ..reference.taps import COMPILED_MODES
 from ..rewriting.attention_nodes import has_unusual_starts, op_record
 from ..rewriting.expansion import points_of
-from ..rewriting.patch import Selection
+from ..rewriting.passes import Selection
 from ..rewriting.targets import Target
 from ..rewriting.targets.attention import CompiledAttention, PythonAttention, WholeNode
 from ..rewriting.targets.compiled_op import CompiledOp, FusedOp, unsupported
@@ -260,9 +260,9 @@ class Ops(Target):
             return Placement(record, "onnxruntime", reason), None
         return Placement(record, "Python op", reason), targets["Python op"]
 
-    def of(self, match: Match) -> Target | None:
+    def target_for(self, match: Match) -> Target | None:
         target = self.choose(match)[1]
-        return target and target.of(match)
+        return target and target.target_for(match)
 
     def takes_whole(self, match: Match) -> bool:
         return match.contract is not None and not self._accelerators and not self.expands(match)

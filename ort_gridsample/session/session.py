@@ -31,7 +31,8 @@ from ..graph.files import Model, explaining_invalid, follow_links, locations, re
 from ..graph.scope import Scope, constants, domain_of, scopes, unread
 from ..graph.weights import NO_WEIGHTS, Loaded, Weights, exceeds_protobuf, split, split_proto
 from ..reference import memory
-from ..rewriting.patch import Selection, bind_threads, check_selection, patch_in_place
+from ..rewriting.passes import Selection
+from ..rewriting.patch import bind_threads, check_selection, patch_in_place
 from . import forks, native
 from .accelerators import ACCELERATED, Accelerated, Accelerators, Providers, before_the_cpu
 from .options import added_to, copied, entry, from_state, has_providers, set_default, state

@@ -48,7 +48,7 @@ class Target:
         """Whether the target replaces a node."""
         raise NotImplementedError
 
-    def of(self, match: Match) -> Target | None:
+    def target_for(self, match: Match) -> Target | None:
         """The target that replaces a node, this one where it takes the node; None: nothing replaces it."""
         return self if self.takes(match) else None
 
