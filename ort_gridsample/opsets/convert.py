@@ -18,7 +18,8 @@ from ..graph.scope import Names, Scope, called, domain_of, function_key, opset_o
 from ..graph.use_def import drop_unread
 from .inlining import import_used, inline, versions_of, without_weights
 from .newer import changes_meaning, keep_meaning
-from .older import OLDEST, all_values, write_older
+from .older.conversion import OLDEST, write_older
+from .older.value_types import all_values
 
 #: The domain, while the converter works, of nodes that are in ONNX's domain without being ONNX's operators.
 _FOREIGN = "ort_gridsample.foreign"
