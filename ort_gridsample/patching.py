@@ -11,7 +11,7 @@ from .detection.matches import records_of
 from .detection.records import NodeRecord, NodeRecords
 from .dialects.spelling import Dialect
 from .dialects.table import DOMAIN
-from .graph.files import Model, explaining_invalid, read_model
+from .graph.files import Model, read_model, translate_errors
 from .rewriting.coordinate_nodes import coordinate_nodes as names_of
 from .rewriting.passes import Selection
 from .rewriting.patch import patch_to
@@ -39,7 +39,7 @@ def inspect_model(model: Model) -> list[NodeRecord]:
         OSError: the file cannot be read.
     """
     proto = read_model(model)
-    with explaining_invalid(proto):
+    with translate_errors(proto):
         return NodeRecords(records_of(unfused(proto), native))
 
 
@@ -59,7 +59,7 @@ def coordinate_nodes(model: Model) -> list[str]:
         OSError: the file cannot be read.
     """
     proto = read_model(model)
-    with explaining_invalid(proto):
+    with translate_errors(proto):
         return names_of(proto)
 
 

@@ -14,7 +14,7 @@ import onnxruntime
 from .. import spec
 from ..errors import GridSampleError
 from ..functions.operators import affine_grid
-from ..graph.files import written_whole
+from ..graph.files import atomic_write
 from ..reference.arrays import Array
 from ..session.session import InferenceSession
 from . import runners
@@ -174,7 +174,7 @@ def draw(
     for axes, mode in zip((*outputs[:, 0], *errors[:, 0]), spec.MODES * 2, strict=True):
         axes.set_ylabel(mode)
     right.colorbar(errors[0, 0].images[0], ax=errors, location="bottom", label="values are in [0, 1]")
-    with written_whole(path) as file:
+    with atomic_write(path) as file:
         figure.savefig(file, dpi=75, format=suffix)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import GridSampleError
-from ..graph.files import written_whole
+from ..graph.files import atomic_write
 from ..reference.arrays import Array
 from ..session.session import InferenceSession
 from . import inputs, output, runners
@@ -69,6 +69,6 @@ def save(outputs: Mapping[str, Array], folder: Path) -> dict[str, Path]:
         unlike = next(candidate for candidate in names if candidate.casefold() not in taken)
         taken.add(unlike.casefold())
         files[name] = folder / f"{unlike}.npy"
-        with written_whole(files[name]) as file:
+        with atomic_write(files[name]) as file:
             np.save(file, array.astype(str) if array.dtype == object else array)
     return files

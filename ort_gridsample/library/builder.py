@@ -23,7 +23,7 @@ from ..custom_ops.compiled_ops.linking import MACHINES, SUFFIXES, Machine, linke
 from ..detection.matches import records_of
 from ..errors import GridSampleError
 from ..functions.validation import listed
-from ..graph.files import Model, explaining_invalid, read_model, written_whole
+from ..graph.files import Model, atomic_write, read_model, translate_errors
 from ..kernels import target as this
 from ..reference.taps import COMPILED_MODES
 from ..reference.threads import available_cpus
@@ -101,7 +101,7 @@ def build_library(
         made = Path(folder) / f"library{SUFFIXES[machine.system]}"
         run([*link, "-o", str(made), *objects, *_FLAGS[machine.system]], "linking")
         content = library_file.ended(made.read_bytes(), release, f"{machine.machine}-{machine.system}", cpus)
-    with written_whole(path) as beside:
+    with atomic_write(path) as beside:
         beside.write_bytes(content)
         beside.chmod(0o755)
     library_file.checked.cache_clear()
@@ -145,7 +145,7 @@ def _wanted(models: Iterable[Model]) -> dict[str, list[str]] | None:
     models = list(models)
     for model in models:
         proto = read_model(model)
-        with explaining_invalid(proto):
+        with translate_errors(proto):
             records = records_of(unfused(proto))
         for record in records:
             for name, types in spec.newest(record.operator).types.items():

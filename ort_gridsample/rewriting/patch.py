@@ -12,7 +12,7 @@ from ..dialects.registry import PRIMITIVES, TWO_AXES, dialects, target_names
 from ..dialects.table import AI_ONNX, COMPILED, DOMAIN, SET_ASIDE, TENSORRT_ATTENTION, VERSION
 from ..errors import GridSampleError
 from ..functions import validation
-from ..graph.files import explaining_invalid
+from ..graph.files import translate_errors
 from ..graph.scope import Names, Scope, function_key, opset_of, scopes
 from ..inference.types import Probe, forget_guesses
 from ..opsets.inlining import import_used
@@ -56,7 +56,7 @@ def patch_to(
     runtime = RUNTIMES[for_runtime] if for_runtime else ANY
     opset = _opset_to_write(model, target, opset, runtime)
     writer = _target(target, functions, model, opset, runtime)
-    with explaining_invalid(model):
+    with translate_errors(model):
         patched = patch_in_place(model, writer, nodes, probe, opset)
         if runtime.coordinates is not None:
             keep_coordinates(model, probe)

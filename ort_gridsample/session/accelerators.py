@@ -30,7 +30,7 @@ from .. import spec
 from ..detection.records import NodeRecord, spatial_axes
 from ..errors import GridSampleError
 from ..functions.operators import affine_grid
-from ..graph.files import written_whole
+from ..graph.files import atomic_write
 from ..inference.types import Value
 from ..kernels.cache_folder import cache_folder
 from ..reference.arrays import Array
@@ -315,5 +315,5 @@ def _kept(key: str) -> str | None:
 def _keep(key: str, answer: str) -> None:
     with suppress(OSError, RuntimeError):
         _folder().mkdir(parents=True, exist_ok=True)
-        with written_whole(_folder() / key) as file:
+        with atomic_write(_folder() / key) as file:
             file.write_text(answer, encoding="utf-8")

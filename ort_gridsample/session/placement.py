@@ -20,7 +20,7 @@ from ..detection.node_checks import reason_of
 from ..detection.records import NodeRecord
 from ..dialects.table import ATTENTION, COMPILED, DOMAIN, OLD_COMPILED
 from ..functions.cores import logger
-from ..graph.files import Model, explaining_invalid, read_model
+from ..graph.files import Model, read_model, translate_errors
 from ..graph.scope import scopes
 from ..graph.use_def import UseDef
 from ..reference.taps import COMPILED_MODES
@@ -115,7 +115,7 @@ class Placement:
 def foreseen(model: Model, accelerators: Accelerators) -> list[Placement]:
     """What the nodes of a model run on in a session by default; it is taken, and refused, as by ``inspect_model``."""
     proto = read_model(model)
-    with explaining_invalid(proto):
+    with translate_errors(proto):
         whole = unfused(proto)
         matches = find(whole, scopes(whole), native, asked=True)
         ops = Ops(None, accelerators, saved=False, prepares=False)

@@ -27,7 +27,7 @@ from ..dialects.table import COMPOSITE_OP_TYPES, DOMAIN
 from ..errors import GridSampleError
 from ..functions.cores import load_core, logger
 from ..functions.validation import listed
-from ..graph.files import Model, explaining_invalid, follow_links, locations, read_model
+from ..graph.files import Model, follow_links, locations, read_model, translate_errors
 from ..graph.scope import Scope, constants, domain_of, scopes, unread
 from ..graph.weights import NO_WEIGHTS, Loaded, Weights, exceeds_protobuf, split, split_proto
 from ..reference import memory
@@ -306,7 +306,7 @@ def _patched(
     except GridSampleError:
         # onnxruntime knows its own format, and says what is wrong with any other
         return _Patched(given, given, [], None)
-    with explaining_invalid(proto):
+    with translate_errors(proto):
         found = scopes(proto, weights)
     if weights.places and options is not None and not all(map(_is_known, _domains(proto, found))):
         weights = weights.put_back(proto, weights.places)  # the options are the caller's own then
@@ -318,7 +318,7 @@ def _patched(
         has_plugins = any(
             not COMPOSITE_OP_TYPES.isdisjoint(scope.op_types) for scope in found
         )  # none are records later
-        with explaining_invalid(proto):
+        with translate_errors(proto):
             replaced, others = patch_in_place(proto, ops, probe=native, found=found)
     placements = ops.placements([*replaced, *others])
     if not placements:
@@ -358,7 +358,7 @@ def _patched_large(
     proto, weights = split_proto(model)
     if exceeds_protobuf(proto):
         raise _too_large("its values are not in the main graph's initializers, or are inputs or outputs too")
-    with explaining_invalid(proto):
+    with translate_errors(proto):
         found = scopes(proto, weights)
     if options is not None and not all(map(_is_known, _domains(proto, found))):
         raise _too_large("it has operators of other libraries, with which sess_options cannot be copied")
@@ -366,7 +366,7 @@ def _patched_large(
     weights = weights.put_back(proto, elsewhere)
     with unread(found, elsewhere), closing(Accelerators(providers, "never", False)) as accelerators:
         ops = Ops(nodes, accelerators, False)
-        with explaining_invalid(proto):
+        with translate_errors(proto):
             replaced, others = patch_in_place(proto, ops, probe=native, found=found)
     placements = ops.placements([*replaced, *others])
     bind_threads(found, 0 if options is None else options.intra_op_num_threads)
