@@ -119,7 +119,7 @@ class Patch:
         """Return the selected nodes that are replaced -> their targets."""
         targets: dict[Match, Target] = {}
         for match in matches:
-            if match.is_whole and not self.target.takes_whole(match):
+            if match.is_whole and not self.target.takes_composite(match):
                 continue
             target = self.target.target_for(match)
             if target is not None and self._is_selected(match):

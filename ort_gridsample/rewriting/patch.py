@@ -20,11 +20,11 @@ from .float16 import keep_coordinates
 from .passes import Patch, Plan, Selection
 from .replacing import insert_replacements, values_around
 from .targets import FUNCTIONS_DOMAIN, Replacement, Target
-from .targets.attention import TensorRTPlugins
 from .targets.compiled_op import CompiledOp
 from .targets.python_op import PythonOp
 from .targets.runtimes import ANY, RUNTIMES, Runtime
 from .targets.spelled import Spelled
+from .targets.tensorrt import TensorRTPlugins
 from .unfusing import unfused
 
 #: The records of the nodes that a patch replaced, and of those that stay.

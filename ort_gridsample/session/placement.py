@@ -28,7 +28,7 @@ from ..rewriting.attention_nodes import has_unusual_starts, op_record
 from ..rewriting.expansion import points_of
 from ..rewriting.passes import Selection
 from ..rewriting.targets import Target
-from ..rewriting.targets.attention import CompiledAttention, PythonAttention, WholeNode
+from ..rewriting.targets.attention import CompiledAttention, ForeignAttention, PythonAttention
 from ..rewriting.targets.compiled_op import CompiledOp, FusedOp, unsupported
 from ..rewriting.targets.python_op import PythonOp
 from ..rewriting.unfusing import unfused
@@ -175,8 +175,8 @@ class Ops(Target):
         self._ours: dict[str, Target] = {"compiled op": CompiledOp(), "Python op": PythonOp(in_session=not saved)}
         self._attention = {"compiled op": CompiledAttention(), "Python op": PythonAttention(in_session=not saved)}
         self._whole_nodes: dict[str, Target] = {
-            "compiled op": WholeNode(),
-            "Python op": WholeNode(is_python=True, in_session=not saved),
+            "compiled op": ForeignAttention(),
+            "Python op": ForeignAttention(is_python=True, in_session=not saved),
         }
         self._fused = FusedOp()
         self._alone: dict[int, tuple[Placement, Target | None]] = {}
@@ -264,7 +264,7 @@ class Ops(Target):
         target = self.choose(match)[1]
         return target and target.target_for(match)
 
-    def takes_whole(self, match: Match) -> bool:
+    def takes_composite(self, match: Match) -> bool:
         return match.contract is not None and not self._accelerators and not self.expands(match)
 
     def expands(self, match: Match) -> bool:

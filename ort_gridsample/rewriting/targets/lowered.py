@@ -20,7 +20,8 @@ from .runtimes import ANY, Runtime
 class Primitives(Target):
     """Basic standard operators for a ``runtime``.
 
-    With ``functions``, nodes that are lowered alike share a model-local function; some are ``there`` already.
+    With ``functions``, nodes that are lowered alike share a model-local function; some are
+    ``there`` already.
     """
 
     reads_decomposed = False

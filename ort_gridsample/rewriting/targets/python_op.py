@@ -23,8 +23,9 @@ class PythonOp(Spelled):
     """The Python op, with its helpers.
 
     Args:
-        in_session: whether nobody changes the model afterwards. Then the guard stands beside Y, which is not copied;
-            else Y goes through the guard, as others' passes drop a node whose output nobody reads.
+        in_session: whether nobody changes the model afterwards. Then the guard stands beside Y,
+            which is not copied; else Y goes through the guard, as others' passes drop a node whose
+            output nobody reads.
     """
 
     def __init__(self, in_session: bool = False) -> None:

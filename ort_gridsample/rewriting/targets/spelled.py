@@ -20,9 +20,10 @@ class Spelled(Target):
 
     Args:
         name: the dialect's.
-        strict: whether the standard's first version is written only for the numbers of axes that it defines. Exporters
-            write it for all, and onnxruntime reads that.
-        first_words: whether standard nodes get the first version's words in any opset: some providers know no others.
+        strict: whether the standard's first version is written only for the numbers of axes that it
+            defines. Exporters write it for all, and onnxruntime reads that.
+        first_words: whether standard nodes get the first version's words in any opset: some
+            providers know no others.
     """
 
     def __init__(self, name: str, strict: bool = False, first_words: bool = False) -> None:
