@@ -22,7 +22,7 @@ from ort_gridsample.dialects.registry import target_names
 from ort_gridsample.graph.scope import scopes
 from ort_gridsample.interop import pytorch
 from ort_gridsample.patching import TargetName
-from ort_gridsample.rewriting.targets.lowered import _common
+from ort_gridsample.rewriting.targets.lowered import _common_shape
 from ort_gridsample.rewriting.targets.runtimes import RuntimeName
 from paths import open_native, open_session
 from test_exported import MODELS as EXPORTED
@@ -355,8 +355,8 @@ def test_a_runtime_gets_an_opset_that_it_reads(runtime: RuntimeName, opset: int)
 
 def test_nodes_lowered_alike_share_a_function() -> None:
     """Also with those of an earlier patch; someone else's may have the name that the next one would get."""
-    assert _common([(2, "C", 4), (2, "C", 5)]) == (2, "C", None)  # what all calls of one know of a shape
-    assert _common([(2, 3), None]) is _common([]) is None
+    assert _common_shape([(2, "C", 4), (2, "C", 5)]) == (2, "C", None)  # what all calls of one know of a shape
+    assert _common_shape([(2, 3), None]) is _common_shape([]) is None
     samples = [ARGUMENTS, NEAREST, ARGUMENTS]
     again = model = grid_sample_model("float32", "float32", 2, samples, opset=20)
     lower = partial(ogs.patch_model, target="primitives", functions=True)
