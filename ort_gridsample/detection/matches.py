@@ -89,7 +89,7 @@ def find(
             concerned.append((use_def := UseDef(scope), positions))
             if fused:
                 grids = (name for at in positions for name in scope.inputs[at][1:2])
-                wanted = [*use_def.led_from([*wanted, *grids], RULES)]
+                wanted = [*use_def.backward_closure([*wanted, *grids], RULES)]
             if wanted := [*wanted, *(read_values(use_def) if attention else ())]:
                 values[id(scope)] = wanted
     inference, names = Inference(model, found, probe, values), Names(model)

@@ -15,7 +15,7 @@ from ..dialects.spelling import AttributeReference
 from ..dialects.table import SET_ASIDE, SET_ASIDE_DIALECTS, STANDARD
 from ..errors import GridSampleError, where
 from ..graph.scope import Names, Scope, called, domain_of, function_key, opset_of, scopes, subgraphs
-from ..graph.use_def import drop_unread
+from ..graph.use_def import drop_initializers
 from .inlining import import_used, inline, versions_of, without_weights
 from .newer import changes_meaning, keep_meaning
 from .older.conversion import OLDEST, write_older
@@ -79,7 +79,7 @@ def convert_opset(model: onnx.ModelProto, version: int) -> None:
 
 def _drop_constants(scope: Scope, names: Set[str]) -> None:
     """Drop the Constants and initializers of ``scope`` among ``names``, which nothing reads."""
-    drop_unread(scope, names)
+    drop_initializers(scope, names)
     scope.replace(
         {
             index: ()

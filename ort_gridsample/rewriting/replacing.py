@@ -9,7 +9,7 @@ import onnx
 
 from ..detection.matches import Match
 from ..graph.scope import Scope
-from ..graph.use_def import UseDef, dead, drop_unread
+from ..graph.use_def import UseDef, drop_initializers, unread_nodes
 from .targets import Replacement
 
 
@@ -42,12 +42,12 @@ def _replace_in_scope(scope: Scope, replacements: Mapping[Match, Replacement]) -
         helpers.update(match.helpers)
         superseded.update(match.part, replacement.fused)
     read = {name for nodes in new_nodes.values() for node in nodes for name in node.input}
-    dropped = helpers | dead(UseDef(scope), {*new_nodes, *helpers}, read, superseded)
+    dropped = helpers | unread_nodes(UseDef(scope), {*new_nodes, *helpers}, read, superseded)
     gone = {*dropped, *new_nodes}
     inputs = {name for index in superseded & gone for name in scope.inputs[index]} - read
     unread = {name for name in inputs if scope.readers[name] <= gone}
     scope.replace({**dict.fromkeys(dropped, ()), **new_nodes})
-    drop_unread(scope, unread)
+    drop_initializers(scope, unread)
 
 
 def values_around(
